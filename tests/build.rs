@@ -1,10 +1,7 @@
 //! Tells the binary, the tests and the examples where libtorch lies (cargo hands no link arguments down).
 
 fn main() {
-    for rpath in std::env::var("DEP_DTRAIN_TORCH_SHIM_RPATHS")
-        .unwrap_or_default()
-        .split(':')
-    {
+    for rpath in std::env::var("DEP_DTRAIN_TORCH_SHIM_RPATHS").unwrap_or_default().split(':') {
         println!("cargo:rustc-link-arg=-Wl,-rpath,{rpath}");
     }
 }

@@ -44,13 +44,7 @@ pub enum BatchError {
         "a group of {group} samples is normalised together, and {ranks} ranks take micro-batches of at most {micro_batch}; set \
          memory.micro_batch to {least} or more, or model.batchnorm to \"group:{most}\" or less"
     )]
-    LargeGroup {
-        group: usize,
-        ranks: usize,
-        micro_batch: usize,
-        least: usize,
-        most: usize,
-    },
+    LargeGroup { group: usize, ranks: usize, micro_batch: usize, least: usize, most: usize },
 }
 
 /// How one optimizer step's samples are cut up among ranks and micro-steps.
@@ -83,19 +77,10 @@ impl Partition {
             return Err(BatchError::ZeroMicroBatch);
         }
         if effective_batch < ranks {
-            return Err(BatchError::FewerSamplesThanRanks {
-                effective_batch,
-                ranks,
-            });
+            return Err(BatchError::FewerSamplesThanRanks { effective_batch, ranks });
         }
         let limit = micro_batch.unwrap_or_else(|| effective_batch.div_ceil(ranks));
-        Ok(Self {
-            samples: effective_batch,
-            ranks,
-            limit,
-            unit: 1,
-            is_spread: false,
-        })
+        Ok(Self { samples: effective_batch, ranks, limit, unit: 1, is_spread: false })
     }
 
     /// As [`Partition::new`], in groups of `group` samples. Ranks take whole groups where there are enough
@@ -108,19 +93,14 @@ impl Partition {
         group: Option<usize>,
     ) -> Result<Self, BatchError> {
         let cut = Self::new(effective_batch, ranks, micro_batch)?;
-        let Some(group) = group
-            .map(|group| group.clamp(1, effective_batch))
-            .filter(|&group| group > 1)
+        let Some(group) = group.map(|group| group.clamp(1, effective_batch)).filter(|&group| group > 1)
         else {
             return Ok(cut);
         };
         let room = micro_batch.unwrap_or(effective_batch);
         let cut = Self { unit: group, ..cut };
         if effective_batch.div_ceil(group) >= ranks && room >= group {
-            return Ok(Self {
-                limit: room / group,
-                ..cut
-            });
+            return Ok(Self { limit: room / group, ..cut });
         }
         let part = group.div_ceil(ranks);
         if group < ranks || room < part {
@@ -132,11 +112,7 @@ impl Partition {
                 most: room.saturating_mul(ranks),
             });
         }
-        Ok(Self {
-            limit: 1,
-            is_spread: true,
-            ..cut
-        })
+        Ok(Self { limit: 1, is_spread: true, ..cut })
     }
 
     /// The same cutting for a step of `samples`, such as the short last step of an epoch. Ranks may get none.
@@ -210,10 +186,7 @@ impl Partition {
                 let part = share(whole.len(), self.ranks, rank);
                 whole.start + part.start..whole.start + part.end
             };
-            return (0..self.units())
-                .map(part)
-                .filter(|part| !part.is_empty())
-                .collect();
+            return (0..self.units()).map(part).filter(|part| !part.is_empty()).collect();
         }
         let units = self.units_of(rank);
         let pieces = self.pieces(units.len());
@@ -272,14 +245,10 @@ impl fmt::Display for Partition {
         if first == last {
             write!(f, "{first}")?;
         } else if self.ranks <= LISTED {
-            let sizes: Vec<String> = (0..self.ranks)
-                .map(|rank| self.samples_of(rank).to_string())
-                .collect();
+            let sizes: Vec<String> = (0..self.ranks).map(|rank| self.samples_of(rank).to_string()).collect();
             write!(f, "({})", sizes.join(", "))?;
         } else {
-            let larger = (0..self.ranks)
-                .filter(|&rank| self.samples_of(rank) == first)
-                .count();
+            let larger = (0..self.ranks).filter(|&rank| self.samples_of(rank) == first).count();
             write!(f, "({larger} of {first}, {} of {last})", self.ranks - larger)?;
         }
         match self.grad_accum_steps() {

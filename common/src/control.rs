@@ -134,9 +134,7 @@ impl Listener {
         stream.set_write_timeout(Some(LINE_TIMEOUT))?;
         let reply = match serde_json::from_str::<Ask>(&line(&stream)?) {
             Ok(ask) => answer(ask).map_or_else(|error| Reply::Error { error }, Reply::Answer),
-            Err(error) => Reply::Error {
-                error: format!("the question cannot be read: {error}"),
-            },
+            Err(error) => Reply::Error { error: format!("the question cannot be read: {error}") },
         };
         let text = serde_json::to_string(&reply)?;
         stream.write_all(format!("{text}\n").as_bytes())
@@ -158,10 +156,7 @@ fn own(folder: &Path) -> io::Result<()> {
     }
     Err(io::Error::new(
         ErrorKind::PermissionDenied,
-        format!(
-            "{} is not a folder of this user alone (mode 0700)",
-            folder.display()
-        ),
+        format!("{} is not a folder of this user alone (mode 0700)", folder.display()),
     ))
 }
 

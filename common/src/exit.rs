@@ -31,10 +31,9 @@ impl ExitStatus {
             Self::WorkerFailed => 4,
             Self::Rendezvous => 5,
             Self::Requeue => 75,
-            Self::Signal(signal) => signal
-                .checked_add(128)
-                .and_then(|code| u8::try_from(code).ok())
-                .unwrap_or(255),
+            Self::Signal(signal) => {
+                signal.checked_add(128).and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
+            }
             Self::Program(code) => u8::try_from(code).unwrap_or(255),
         }
     }
@@ -105,13 +104,7 @@ mod tests {
 
     #[test]
     fn worker_codes_keep_their_meaning() {
-        for (code, expected) in [
-            (0, Success),
-            (2, Usage),
-            (3, OutOfMemory),
-            (5, Rendezvous),
-            (75, Requeue),
-        ] {
+        for (code, expected) in [(0, Success), (2, Usage), (3, OutOfMemory), (5, Rendezvous), (75, Requeue)] {
             assert_eq!(ExitStatus::from_worker_code(code), expected);
             assert_eq!(i32::from(expected.code()), code);
         }

@@ -78,10 +78,7 @@ pub fn symlink_atomic(target: &Path, link: &Path) -> io::Result<()> {
 /// The folder that holds `path`; `.` for a bare name.
 fn folder_of(path: &Path) -> io::Result<&Path> {
     match path.parent() {
-        None => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("{} names no file", path.display()),
-        )),
+        None => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} names no file", path.display()))),
         Some(folder) if folder.as_os_str().is_empty() => Ok(Path::new(".")),
         Some(folder) => Ok(folder),
     }
@@ -102,10 +99,8 @@ mod tests {
     use super::*;
 
     fn names(folder: &Path) -> Vec<PathBuf> {
-        let mut names: Vec<_> = fs::read_dir(folder)
-            .unwrap()
-            .map(|e| e.unwrap().file_name().into())
-            .collect();
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into()).collect();
         names.sort();
         names
     }
@@ -128,10 +123,7 @@ mod tests {
             write_atomic_with(&path, replace, |file| file.write_all(text.as_bytes()))
         };
         write(false, "one").unwrap();
-        assert_eq!(
-            write(false, "two").unwrap_err().kind(),
-            io::ErrorKind::AlreadyExists
-        );
+        assert_eq!(write(false, "two").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&path).unwrap(), b"one");
         write(true, "two").unwrap();
         let stop = |_: &mut File| Err(io::Error::other("stopped"));
@@ -145,12 +137,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write_atomic(&folder.path().join("ours"), b"x").unwrap();
         fs::write(folder.path().join("usual"), b"x").unwrap();
-        let mode = |name: &str| {
-            fs::metadata(folder.path().join(name))
-                .unwrap()
-                .permissions()
-                .mode()
-        };
+        let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
         assert_eq!(mode("ours"), mode("usual"));
     }
 
@@ -159,10 +146,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("taken");
         fs::create_dir(&path).unwrap();
-        assert!(
-            write_atomic(&path, b"x").is_err(),
-            "a folder is not replaced by a file"
-        );
+        assert!(write_atomic(&path, b"x").is_err(), "a folder is not replaced by a file");
         assert_eq!(names(folder.path()), [PathBuf::from("taken")]);
         assert!(write_atomic(&folder.path().join("no/such/folder"), b"x").is_err());
         assert!(write_atomic(Path::new("/"), b"x").is_err());

@@ -90,9 +90,7 @@ impl Inventory {
     /// The device there.
     pub fn device(&self, place: Place) -> &GpuInfo {
         let gpu = &self.gpus[place.gpu];
-        let instance = place
-            .instance
-            .and_then(|instance| gpu.mig.as_deref()?.get(instance));
+        let instance = place.instance.and_then(|instance| gpu.mig.as_deref()?.get(instance));
         instance.unwrap_or(gpu)
     }
 
@@ -127,17 +125,13 @@ impl Inventory {
 
     fn instances(&self, gpu: usize) -> impl Iterator<Item = Place> {
         let count = self.gpus[gpu].mig.as_ref().map_or(0, Vec::len);
-        (0..count).map(move |instance| Place {
-            gpu,
-            instance: Some(instance),
-        })
+        (0..count).map(move |instance| Place { gpu, instance: Some(instance) })
     }
 
     /// Everything whose UUID is `beginning`, or else begins with it.
     fn named(&self, beginning: &str) -> Vec<Place> {
-        let everything = self
-            .wholes()
-            .flat_map(|whole| std::iter::once(whole).chain(self.instances(whole.gpu)));
+        let everything =
+            self.wholes().flat_map(|whole| std::iter::once(whole).chain(self.instances(whole.gpu)));
         let fitting: Vec<_> = everything
             .filter_map(|place| Some((place, self.uuid(place)?)))
             .filter(|(_, uuid)| uuid.starts_with(beginning))

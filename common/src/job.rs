@@ -53,11 +53,7 @@ pub struct Gpu {
 impl Gpu {
     /// A GPU of which only the memory is known: a recent one.
     pub fn of_size(bytes: u64) -> Self {
-        Self {
-            name: ByteSize(bytes).exact(),
-            bytes,
-            bf16: true,
-        }
+        Self { name: ByteSize(bytes).exact(), bytes, bf16: true }
     }
 }
 
@@ -150,13 +146,7 @@ mod tests {
         );
         assert_eq!(serde_json::from_str::<Job>(&text).unwrap(), plan);
         let profile: Job = serde_json::from_str(r#"{"job":"profile","stage":"all","nproc":1}"#).unwrap();
-        assert!(matches!(
-            profile,
-            Job::Profile(ProfileJob {
-                find_optimal: false,
-                ..
-            })
-        ));
+        assert!(matches!(profile, Job::Profile(ProfileJob { find_optimal: false, .. })));
         assert!(serde_json::from_str::<Job>(r#"{"job":"train"}"#).is_err());
     }
 }

@@ -186,9 +186,7 @@ impl Manifest {
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>, ManifestError> {
         self.check_entries(path)?;
         let json = serde_json::to_vec_pretty(self);
-        Ok(seal::seal(
-            json.map_err(|source| ManifestError::Json(path.into(), source))?,
-        ))
+        Ok(seal::seal(json.map_err(|source| ManifestError::Json(path.into(), source))?))
     }
 
     /// Writes the manifest into `dir`, whole or not at all.
@@ -207,10 +205,7 @@ impl Manifest {
     /// Checks every file's size and checksum, up to the first that is damaged.
     pub fn verify(&self, dir: &Path) -> Result<(), ManifestError> {
         self.check_sizes(dir)?;
-        entry::damage(&self.files, dir, true, |_| ())
-            .into_iter()
-            .next()
-            .map_or(Ok(()), Err)
+        entry::damage(&self.files, dir, true, |_| ()).into_iter().next().map_or(Ok(()), Err)
     }
 
     /// All that is wrong with the files that `wanted` names: those missing, unreadable or of another size,

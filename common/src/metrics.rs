@@ -3,21 +3,14 @@
 use serde_json::Value;
 
 /// Keys under which a line that is not a step's has the step that it belongs to; a rollback's is the one that it went back to.
-const INNER: [(&str, &str); 5] = [
-    ("eval", "step"),
-    ("stage", "step"),
-    ("oom", "step"),
-    ("checkpoint", "step"),
-    ("rollback", "to"),
-];
+const INNER: [(&str, &str); 5] =
+    [("eval", "step"), ("stage", "step"), ("oom", "step"), ("checkpoint", "step"), ("rollback", "to")];
 
 /// The step that a line belongs to; none of a line that was cut off, nor of a test, which every run that ends makes again.
 pub fn step_of(line: &[u8]) -> Option<u64> {
     let value: Value = serde_json::from_slice(line).ok()?;
     // A step's own line has its stage's name under that key, and its number at the top.
-    let inner = INNER
-        .into_iter()
-        .find_map(|(key, step)| value.get(key)?.get(step));
+    let inner = INNER.into_iter().find_map(|(key, step)| value.get(key)?.get(step));
     inner.or_else(|| value.get("step"))?.as_u64()
 }
 

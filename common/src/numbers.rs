@@ -18,8 +18,5 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, f64>, D::Error> {
     let map = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
-    Ok(map
-        .into_iter()
-        .map(|(name, value)| (name, value.unwrap_or(f64::NAN)))
-        .collect())
+    Ok(map.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect())
 }

@@ -150,10 +150,7 @@ mod tests {
                 exit_code: None,
                 signal: Some("SIGKILL".into()),
                 message: Some("no \"message\"\n".into()),
-                cause: Some(Cause {
-                    kind: "killed".into(),
-                    text: "somebody's SIGKILL".into(),
-                }),
+                cause: Some(Cause { kind: "killed".into(), text: "somebody's SIGKILL".into() }),
                 at_ms: 1_763_676_000_123,
             }),
             restarts: 2,
@@ -164,11 +161,7 @@ mod tests {
             samples: Some(12_800),
             final_metrics: [("accuracy".to_string(), 0.5), ("loss".to_string(), 1e-9)].into(),
             test: [("accuracy".to_string(), 0.25)].into(),
-            best: Some(BestSoFar {
-                by: "max accuracy".parse().unwrap(),
-                value: 0.75,
-                step: 60,
-            }),
+            best: Some(BestSoFar { by: "max accuracy".parse().unwrap(), value: 0.75, step: 60 }),
             samples_per_s: Some(1000.25),
             startup_ms: Some(812.0),
             resume_ms: Some(51.5),
@@ -194,14 +187,8 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_left_out() {
-        assert_eq!(
-            serde_json::to_string(&RunResult::default()).unwrap(),
-            r#"{"restarts":0}"#
-        );
-        assert_eq!(
-            serde_json::from_str::<RunResult>("{}").unwrap(),
-            RunResult::default()
-        );
+        assert_eq!(serde_json::to_string(&RunResult::default()).unwrap(), r#"{"restarts":0}"#);
+        assert_eq!(serde_json::from_str::<RunResult>("{}").unwrap(), RunResult::default());
     }
 
     #[test]

@@ -142,19 +142,14 @@ impl RunDir {
 
     /// The run directory of a run that names none: `runs/<recipe>-20261120-214512`, in local time.
     pub fn default_root(recipe_name: &str, now: SystemTime) -> PathBuf {
-        let stem = Path::new(recipe_name)
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy();
+        let stem = Path::new(recipe_name).file_stem().unwrap_or_default().to_string_lossy();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let plain = stem.chars().map(|c| if is_plain(c) { c } else { '_' });
         let name: String = plain.take(80).collect();
         let name = if name.is_empty() { "run" } else { name.as_str() };
         // A clock outside the years that a calendar has still gets a folder.
         let now = Timestamp::try_from(now).unwrap_or(Timestamp::UNIX_EPOCH);
-        let stamp = Zoned::new(now, TimeZone::system())
-            .strftime("%Y%m%d-%H%M%S")
-            .to_string();
+        let stamp = Zoned::new(now, TimeZone::system()).strftime("%Y%m%d-%H%M%S").to_string();
         Path::new("runs").join(format!("{name}-{stamp}"))
     }
 

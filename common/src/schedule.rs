@@ -104,11 +104,7 @@ impl Schedule {
                 self.peak * power(*gamma, passed as u64)
             }
             Decay::Exponential { gamma } => self.peak * power(*gamma, done),
-            Decay::OneCycle {
-                pct_start,
-                div_factor,
-                final_div_factor,
-            } => {
+            Decay::OneCycle { pct_start, div_factor, final_div_factor } => {
                 let start = self.peak / div_factor;
                 let end = start / final_div_factor;
                 let last = (units - 1) as f64;

@@ -93,14 +93,8 @@ mod tests {
 
     #[test]
     fn numbers_and_paragraphs() {
-        assert_eq!(
-            [0, 999, 1000, 26_214_400].map(grouped),
-            ["0", "999", "1,000", "26,214,400"]
-        );
-        assert_eq!(
-            (counted(1, "rank"), counted(2, "rank")),
-            ("1 rank".into(), "2 ranks".into())
-        );
+        assert_eq!([0, 999, 1000, 26_214_400].map(grouped), ["0", "999", "1,000", "26,214,400"]);
+        assert_eq!((counted(1, "rank"), counted(2, "rank")), ("1 rank".into(), "2 ranks".into()));
         let mut out = String::new();
         paragraph(&mut out, 2, "word ".repeat(30).trim_end());
         assert!(out.lines().all(|line| line.len() <= 100));

@@ -16,9 +16,7 @@ pub(crate) const UNITS: [(u64, &[&str]); 4] = [
 /// Reads `90 s`, `1.5 h`, `2h 30min`, `1 day`, and Slurm's `02:30:00` and `1-12:00:00`, to the millisecond.
 pub fn parse_time(text: &str) -> Option<Duration> {
     let seconds = match text.contains(':') {
-        true => parse_clock(text.trim())
-            .filter(|_| text.matches(':').count() == 2)?
-            .as_secs_f64(),
+        true => parse_clock(text.trim()).filter(|_| text.matches(':').count() == 2)?.as_secs_f64(),
         false => by_units(text)?,
     };
     if !(seconds > 0.0 && seconds <= LONGEST_S) {
@@ -34,9 +32,7 @@ fn by_units(text: &str) -> Option<f64> {
     while !rest.is_empty() {
         let unit_at = rest.find(|c: char| c.is_ascii_alphabetic())?;
         let (number, behind) = rest.split_at(unit_at);
-        let end = behind
-            .find(|c: char| !c.is_ascii_alphabetic())
-            .unwrap_or(behind.len());
+        let end = behind.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(behind.len());
         let (unit, after) = behind.split_at(end);
         let (size, _) = UNITS.iter().find(|(_, words)| words.contains(&unit))?;
         let number = number.trim();

@@ -28,13 +28,8 @@ pub enum UnitError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ByteSize(pub u64);
 
-const BINARY: [(&str, u64); 5] = [
-    ("PiB", 1 << 50),
-    ("TiB", 1 << 40),
-    ("GiB", 1 << 30),
-    ("MiB", 1 << 20),
-    ("KiB", 1 << 10),
-];
+const BINARY: [(&str, u64); 5] =
+    [("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 const DECIMAL: [(&str, u64); 6] = [
     ("PB", 1_000_000_000_000_000),
     ("TB", 1_000_000_000_000),
@@ -47,10 +42,7 @@ const DECIMAL: [(&str, u64); 6] = [
 impl ByteSize {
     /// The size as text that reads back as the same: in the largest binary unit that divides it, else in bytes.
     pub fn exact(self) -> String {
-        match BINARY
-            .iter()
-            .find(|(_, size)| self.0 > 0 && self.0.is_multiple_of(*size))
-        {
+        match BINARY.iter().find(|(_, size)| self.0 > 0 && self.0.is_multiple_of(*size)) {
             Some((unit, size)) => format!("{} {unit}", self.0 / size),
             None => self.0.to_string(),
         }
@@ -90,11 +82,7 @@ impl FromStr for ByteSize {
         }
         let bytes = (number.parse::<f64>().map_err(|_| wrong())? * size as f64).round();
         // 2^64 as f64; anything below converts exactly or rounds down into range.
-        if bytes >= 18_446_744_073_709_551_616.0 {
-            Err(too_large())
-        } else {
-            Ok(Self(bytes as u64))
-        }
+        if bytes >= 18_446_744_073_709_551_616.0 { Err(too_large()) } else { Ok(Self(bytes as u64)) }
     }
 }
 
@@ -108,10 +96,7 @@ impl Serialize for ByteSize {
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(
-            untagged,
-            expecting = "expected a size such as \"14 GiB\" or a number of bytes"
-        )]
+        #[serde(untagged, expecting = "expected a size such as \"14 GiB\" or a number of bytes")]
         enum Form {
             Bytes(u64),
             Text(String),
@@ -184,13 +169,9 @@ crate::choice::as_text!(Span);
 /// Splits `1.5 GiB` into an unsigned decimal number and a unit, which may be empty; `None` without a number.
 fn number_and_unit(text: &str) -> Option<(&str, &str)> {
     let text = text.trim();
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
-    number
-        .starts_with(|c: char| c.is_ascii_digit())
-        .then_some((number, unit.trim()))
+    number.starts_with(|c: char| c.is_ascii_digit()).then_some((number, unit.trim()))
 }
 
 #[cfg(test)]
@@ -221,21 +202,11 @@ mod tests {
 
     #[test]
     fn sizes_refused() {
-        for text in [
-            "", "GiB", "-1", "1.5", "1.5 B", "1 G", "1 GiB/s", "1..5 GiB", "1e9", "nan", "1 2", "é",
-        ] {
-            assert!(
-                matches!(text.parse::<ByteSize>(), Err(UnitError::ByteSize { .. })),
-                "{text}"
-            );
+        for text in ["", "GiB", "-1", "1.5", "1.5 B", "1 G", "1 GiB/s", "1..5 GiB", "1e9", "nan", "1 2", "é"]
+        {
+            assert!(matches!(text.parse::<ByteSize>(), Err(UnitError::ByteSize { .. })), "{text}");
         }
-        for text in [
-            "18446744073709551616 B",
-            "20 EiB",
-            "16777216 TiB",
-            "99999999999 PiB",
-            "1e30 GiB",
-        ] {
+        for text in ["18446744073709551616 B", "20 EiB", "16777216 TiB", "99999999999 PiB", "1e30 GiB"] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
     }
@@ -256,13 +227,9 @@ mod tests {
 
     #[test]
     fn exact_sizes_lose_nothing() {
-        for (bytes, text) in [
-            (0, "0"),
-            (1000, "1000"),
-            (1024, "1 KiB"),
-            (25 << 20, "25 MiB"),
-            ((4 << 30) + 1, "4294967297"),
-        ] {
+        for (bytes, text) in
+            [(0, "0"), (1000, "1000"), (1024, "1 KiB"), (25 << 20, "25 MiB"), ((4 << 30) + 1, "4294967297")]
+        {
             assert_eq!(ByteSize(bytes).exact(), text);
         }
     }
@@ -270,11 +237,7 @@ mod tests {
     #[test]
     fn sizes_in_json_are_text_or_number() {
         for json in ["\"1 KiB\"", "1024", "\"1024\""] {
-            assert_eq!(
-                serde_json::from_str::<ByteSize>(json).unwrap(),
-                ByteSize(1024),
-                "{json}"
-            );
+            assert_eq!(serde_json::from_str::<ByteSize>(json).unwrap(), ByteSize(1024), "{json}");
         }
         for json in ["-1", "1.5", "true", "\"x\"", "null"] {
             assert!(serde_json::from_str::<ByteSize>(json).is_err(), "{json}");
@@ -295,17 +258,9 @@ mod tests {
             assert_eq!(text.parse::<Span>().unwrap(), span, "{text}");
             assert_eq!(span.to_string(), shown);
         }
-        for text in [
-            "",
-            "5",
-            "epochs",
-            "-1 epochs",
-            "1.5 steps",
-            "1 Epoch s",
-            "nan epochs",
-            "10 min",
-            "1.2.3 epochs",
-        ] {
+        for text in
+            ["", "5", "epochs", "-1 epochs", "1.5 steps", "1 Epoch s", "nan epochs", "10 min", "1.2.3 epochs"]
+        {
             let error = text.parse::<Span>().unwrap_err();
             assert!(error.to_string().contains("epochs"), "{error}");
         }
@@ -318,11 +273,7 @@ mod tests {
         assert_eq!(Span::Steps(7).steps(100), 7);
         assert_eq!(Span::Epochs(1.0).steps(100), 100);
         assert_eq!(Span::Epochs(0.5).steps(5), 3);
-        assert_eq!(
-            Span::Epochs(0.001).steps(100),
-            1,
-            "a span that is not zero has a step"
-        );
+        assert_eq!(Span::Epochs(0.001).steps(100), 1, "a span that is not zero has a step");
         assert_eq!(Span::Epochs(0.0).steps(100), 0);
         assert_eq!(Span::Epochs(1e300).steps(u64::MAX), u64::MAX);
         assert!(Span::Steps(0).is_zero() && Span::Epochs(0.0).is_zero() && !Span::Epochs(0.1).is_zero());

@@ -35,14 +35,7 @@ pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         false => Way::Symbolic,
     };
     let (stage, json) = (args.stage.clone(), args.json);
-    let job = Job::Plan(PlanJob {
-        gpus,
-        nproc,
-        way,
-        stage,
-        brief: false,
-        json,
-    });
+    let job = Job::Plan(PlanJob { gpus, nproc, way, stage, brief: false, json });
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
@@ -59,14 +52,7 @@ pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
     };
     let (nproc, json) = (args.nproc as usize, args.json);
     let (way, stage, brief) = (Way::Symbolic, None, true);
-    let job = Job::Plan(PlanJob {
-        gpus,
-        nproc,
-        way,
-        stage,
-        brief,
-        json,
-    });
+    let job = Job::Plan(PlanJob { gpus, nproc, way, stage, brief, json });
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
@@ -76,12 +62,7 @@ pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     recipe.check_paths()?;
     let nproc = args.nproc as usize;
     let (stage, find_optimal, json) = (args.stage.clone(), args.find_optimal, args.json);
-    let job = Job::Profile(ProfileJob {
-        stage,
-        find_optimal,
-        nproc,
-        json,
-    });
+    let job = Job::Profile(ProfileJob { stage, find_optimal, nproc, json });
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
 

@@ -32,11 +32,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // Also --help and --version. If the stream is closed there is nobody left to tell.
             let _ = error.print();
-            return if error.use_stderr() {
-                ExitStatus::Usage.into()
-            } else {
-                ExitCode::SUCCESS
-            };
+            return if error.use_stderr() { ExitStatus::Usage.into() } else { ExitCode::SUCCESS };
         }
     };
     match command {

@@ -99,25 +99,15 @@ fn names_python(path: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
     File::open(path)?.take(LONGEST_SHEBANG).read_to_end(&mut head)?;
     let first = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let interpreter = first
-        .strip_prefix(b"#!")
-        .map(String::from_utf8_lossy)
-        .unwrap_or_default();
+    let interpreter = first.strip_prefix(b"#!").map(String::from_utf8_lossy).unwrap_or_default();
     // `/usr/bin/env -S python3 -u` as well as `/opt/bin/python3.12`.
     let mut words = interpreter.split_whitespace();
-    Ok(words.any(|word| {
-        word.rsplit('/')
-            .next()
-            .is_some_and(|name| name.starts_with("python"))
-    }))
+    Ok(words.any(|word| word.rsplit('/').next().is_some_and(|name| name.starts_with("python"))))
 }
 
 pub(crate) fn check_script(name: &OsStr) -> Result<(), PythonError> {
     let path = PathBuf::from(name);
-    let unreadable = |path, why: std::io::Error| PythonError::Unreadable {
-        path,
-        why: why.to_string(),
-    };
+    let unreadable = |path, why: std::io::Error| PythonError::Unreadable { path, why: why.to_string() };
     match std::fs::metadata(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(PythonError::Missing(path)),
         Err(error) => Err(unreadable(path, error)),
@@ -192,16 +182,10 @@ mod tests {
         assert_eq!(found(&[path]), Err(PythonError::None));
         for variable in [VIRTUAL_ENV, CONDA_PREFIX] {
             let error = found(&[path, (variable, folder.path())]).unwrap_err();
-            assert!(
-                error.to_string().contains(&format!("unset {variable}")),
-                "{error}"
-            );
+            assert!(error.to_string().contains(&format!("unset {variable}")), "{error}");
         }
         let error = found(&[path, (PYTHON_EXEC, Path::new("/no/such"))]).unwrap_err();
-        assert!(
-            error.to_string().starts_with("PYTHON_EXEC is set wrongly"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("PYTHON_EXEC is set wrongly"), "{error}");
     }
 
     #[test]
@@ -250,11 +234,9 @@ mod tests {
             runs(&folder.path().join("app")) && check_script(folder.path().join("app").as_os_str()).is_ok()
         );
         assert!(runs(Path::new("no/such.py")), "the name says so");
-        for (name, content) in [
-            ("recipe", "task = 'x' # python"),
-            ("sh", "#!/bin/sh\npython\n"),
-            ("r.toml", ""),
-        ] {
+        for (name, content) in
+            [("recipe", "task = 'x' # python"), ("sh", "#!/bin/sh\npython\n"), ("r.toml", "")]
+        {
             assert!(!runs(&file(name, content)), "{name}");
             assert!(!is_python(&folder.path().join(name)), "{name}");
         }

@@ -35,14 +35,7 @@ mod tests {
         let plain = || Err(anyhow::anyhow!("no such file"));
         let context = said(plain().context("cannot read a.toml"));
         assert_eq!(context.as_deref(), Some("cannot read a.toml: no such file"));
-        let named = said(
-            plain()
-                .context("cannot read a.toml: no such file")
-                .context("cannot resume"),
-        );
-        assert_eq!(
-            named.as_deref(),
-            Some("cannot resume: cannot read a.toml: no such file")
-        );
+        let named = said(plain().context("cannot read a.toml: no such file").context("cannot resume"));
+        assert_eq!(named.as_deref(), Some("cannot resume: cannot read a.toml: no such file"));
     }
 }

@@ -19,9 +19,8 @@ pub fn dropout_draws_the_same(device: Device) {
     let forward = |x: &Tensor| -> Result<Tensor, ModelError> {
         let mut x = x.f_dropout(0.1, true)?;
         for block in &blocks {
-            x = block.run(&x, |layer, x| {
-                Ok(layer.forward(&x.f_dropout(0.5, true)?)?.f_dropout(0.2, true)?)
-            })?;
+            x = block
+                .run(&x, |layer, x| Ok(layer.forward(&x.f_dropout(0.5, true)?)?.f_dropout(0.2, true)?))?;
         }
         Ok(x)
     };
@@ -32,10 +31,7 @@ pub fn dropout_draws_the_same(device: Device) {
         let mut left = Vec::new();
         for batch in &batches {
             let y = forward(batch).unwrap();
-            registry
-                .recompute()
-                .backward(&y.square().sum(Kind::Float))
-                .unwrap();
+            registry.recompute().backward(&y.square().sum(Kind::Float)).unwrap();
             left.push(y.detach());
         }
         left.push(Tensor::randn([3], (Kind::Float, device)));

@@ -123,9 +123,8 @@ fn other_classes(then: &[String], now: &[String]) -> Option<String> {
         Some(name) => format!("{name:?}"),
         None => "not there".to_owned(),
     };
-    let differing: Vec<usize> = (0..then.len().max(now.len()))
-        .filter(|&class| then.get(class) != now.get(class))
-        .collect();
+    let differing: Vec<usize> =
+        (0..then.len().max(now.len())).filter(|&class| then.get(class) != now.get(class)).collect();
     let tell = |&class: &usize| {
         let (then, now) = (name(then, class), name(now, class));
         format!("class {class} is {then} there and {now} here")

@@ -22,11 +22,7 @@ pub enum DeviceError {
         "rank {rank} is worker {local_rank} of its machine, which shows it {visible} GPU(s); start at most {visible} worker(s) \
          there, or train on the CPU with --gpu-ids none"
     )]
-    TooFew {
-        rank: usize,
-        local_rank: usize,
-        visible: usize,
-    },
+    TooFew { rank: usize, local_rank: usize, visible: usize },
     #[error(
         "rank {rank} cannot use its GPU: {source}; check it with `nvidia-smi`: another process may have it for itself, or it needs \
          a reset"
@@ -81,11 +77,7 @@ fn decide(
         (Ok(visible), _) if env.local_rank < visible => Ok((Device::Cuda(env.local_rank), None)),
         (Ok(0), None) => Ok((Device::Cpu, None)),
         (Ok(0), Some(list)) => Err(DeviceError::NoneVisible { list }),
-        (Ok(visible), _) => Err(DeviceError::TooFew {
-            rank: env.rank,
-            local_rank: env.local_rank,
-            visible,
-        }),
+        (Ok(visible), _) => Err(DeviceError::TooFew { rank: env.rank, local_rank: env.local_rank, visible }),
         (Err(error), None) => Ok((Device::Cpu, Some(error))),
         (Err(error), Some(list)) => {
             let reason = &error.message;
@@ -108,10 +100,7 @@ fn decide(
 }
 
 fn failed(env: &WorkerEnv, source: ShimError) -> DeviceError {
-    DeviceError::Failed {
-        rank: env.rank,
-        source,
-    }
+    DeviceError::Failed { rank: env.rank, source }
 }
 
 /// A machine without a driver is an ordinary one; a driver that cannot be used is worth a sentence.
@@ -152,19 +141,11 @@ mod tests {
     use super::*;
 
     fn worker(local_rank: usize) -> WorkerEnv {
-        WorkerEnv {
-            rank: local_rank + 4,
-            local_rank,
-            ..WorkerEnv::single()
-        }
+        WorkerEnv { rank: local_rank + 4, local_rank, ..WorkerEnv::single() }
     }
 
     fn error(kind: ErrorKind) -> ShimError {
-        ShimError {
-            op: "load CUDA",
-            kind,
-            message: "the reason.".to_owned(),
-        }
+        ShimError { op: "load CUDA", kind, message: "the reason.".to_owned() }
     }
 
     #[test]
@@ -180,12 +161,9 @@ mod tests {
     fn without_a_wish_the_cpu_will_do_and_the_reason_is_kept() {
         let (device, why) = decide(&worker(0), None, Ok(0)).unwrap();
         assert!(device == Device::Cpu && why.is_none());
-        for kind in [
-            ErrorKind::DriverMissing,
-            ErrorKind::LibraryMissing,
-            ErrorKind::DriverTooOld,
-            ErrorKind::Other,
-        ] {
+        for kind in
+            [ErrorKind::DriverMissing, ErrorKind::LibraryMissing, ErrorKind::DriverTooOld, ErrorKind::Other]
+        {
             let (device, why) = decide(&worker(0), None, Err(error(kind))).unwrap();
             assert_eq!((device, why.unwrap().kind), (Device::Cpu, kind));
         }
@@ -209,15 +187,9 @@ mod tests {
             assert_eq!(status, dtrain_common::exit::ExitStatus::Usage);
         }
         let few = asked(Ok(2)).to_string();
-        assert!(
-            few.contains("rank 6 is worker 2") && few.contains("at most 2"),
-            "{few}"
-        );
+        assert!(few.contains("rank 6 is worker 2") && few.contains("at most 2"), "{few}");
         // The same without a list: the machine has GPUs, and not enough.
-        assert!(matches!(
-            decide(&worker(2), None, Ok(2)),
-            Err(DeviceError::TooFew { visible: 2, .. })
-        ));
+        assert!(matches!(decide(&worker(2), None, Ok(2)), Err(DeviceError::TooFew { visible: 2, .. })));
     }
 
     #[test]
@@ -226,10 +198,7 @@ mod tests {
         assert!(failed.to_string().contains("nvidia-smi"), "{failed}");
         let status = crate::WorkerError::from(failed).exit_status();
         assert_eq!(status, dtrain_common::exit::ExitStatus::Program(1));
-        let full = DeviceError::Failed {
-            rank: 0,
-            source: error(ErrorKind::OutOfMemory),
-        };
+        let full = DeviceError::Failed { rank: 0, source: error(ErrorKind::OutOfMemory) };
         assert!(full.is_out_of_memory());
     }
 

@@ -62,10 +62,7 @@ pub(crate) struct Place<'a> {
 
 /// Who hears of it.
 fn audience(surface: Surface) -> Followers<'static> {
-    Followers::new(vec![
-        Box::new(Heartbeat::from_env()),
-        Box::new(Progress::new(surface, 0, 0, 1, 0)),
-    ])
+    Followers::new(vec![Box::new(Heartbeat::from_env()), Box::new(Progress::new(surface, 0, 0, 1, 0))])
 }
 
 /// Does the job of `dtrain eval`; the answer goes to standard output. Every rank calls it.
@@ -180,10 +177,7 @@ fn evaluate<T: BuildTask + 'static>(
 fn fill<T: BuildTask + 'static>(subject: &Subject<'_>, place: &Place<'_>) -> Result<(T, Manifest, bool)> {
     let Subject { recipe, folder, .. } = *subject;
     let mut registry = registry(recipe, place.device);
-    let site = Site {
-        registry: &mut registry,
-        local_ranks: place.env.local_world_size,
-    };
+    let site = Site { registry: &mut registry, local_ranks: place.env.local_world_size };
     let task: T = build_to_fill(recipe, serde_json::from_value(subject.survey.clone())?, site)?;
     let manifest = Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()))?;
     same_data(folder, &manifest, &task)?;
@@ -254,31 +248,15 @@ fn answer(record: &TestRecord, peaks: &[u64], json: bool) -> Result<()> {
 }
 
 fn table(record: &TestRecord, peaks: &[u64]) -> String {
-    let TestRecord {
-        checkpoint,
-        weights,
-        batch,
-        eval,
-    } = record;
-    let average = if *weights == "average" {
-        ", moving average"
-    } else {
-        ""
-    };
+    let TestRecord { checkpoint, weights, batch, eval } = record;
+    let average = if *weights == "average" { ", moving average" } else { "" };
     let mut lines = vec![
-        format!(
-            "{checkpoint}: after step {} (epoch {}){average}",
-            eval.step, eval.epoch
-        ),
+        format!("{checkpoint}: after step {} (epoch {}){average}", eval.step, eval.epoch),
         format!("  {:<16}{}", "samples", eval.samples),
         format!("  {:<16}{:.4}", "test loss", eval.loss),
     ];
     for (name, value) in &eval.metrics.0 {
-        lines.push(format!(
-            "  {:<16}{}",
-            name.replace('_', " "),
-            figure(name, *value)
-        ));
+        lines.push(format!("  {:<16}{}", name.replace('_', " "), figure(name, *value)));
     }
     let peak = ByteSize(peaks.iter().copied().max().unwrap_or(0));
     lines.push(format!(

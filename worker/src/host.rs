@@ -38,12 +38,6 @@ impl Host {
         if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
             tracing::debug!("{error}");
         }
-        Ok(Self {
-            device,
-            allowed,
-            surface,
-            stop,
-            _control: control,
-        })
+        Ok(Self { device, allowed, surface, stop, _control: control })
     }
 }

@@ -66,10 +66,7 @@ pub(crate) fn introduce(
             true => "raise train.epochs or train.steps",
             false => "make the last stage longer",
         };
-        followers.note(format!(
-            "all {} steps have been taken; to train on, {longer}",
-            plan.total_steps
-        ));
+        followers.note(format!("all {} steps have been taken; to train on, {longer}", plan.total_steps));
     }
     for (stage, chosen) in plan.stages().iter().zip(chosen) {
         if let Some(chosen) = chosen {
@@ -92,10 +89,7 @@ fn write_plan(
     let (course, model) = (&setup.course, &setup.replica.model);
     let (plan, Settled { chosen, limit }) = (&course.plan, settled);
     let parameters = model.table.trained_elements();
-    let (trained, moments) = (
-        parameters * BYTES_PER_PARAMETER,
-        model.table.moments().count() as u64,
-    );
+    let (trained, moments) = (parameters * BYTES_PER_PARAMETER, model.table.moments().count() as u64);
     let first = plan.stage(0);
     let file = PlanFile {
         effective_batch: first.partition.effective_batch(),
@@ -128,12 +122,8 @@ fn write_plan(
 
 /// What a stage is predicted to take, for people.
 fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) -> String {
-    let Prediction {
-        cut, peak, owners, ..
-    } = chosen.prediction;
-    let of = stage
-        .map(|name| format!(" of stage {name:?}"))
-        .unwrap_or_default();
+    let Prediction { cut, peak, owners, .. } = chosen.prediction;
+    let of = stage.map(|name| format!(" of stage {name:?}")).unwrap_or_default();
     let again = match cut.recompute {
         0 => String::new(),
         count => format!(", {count} of {segments} segments computed again in backward"),
@@ -148,11 +138,7 @@ fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) 
         Fits::No => "; nothing smaller is left".to_owned(),
         Fits::IfFreed(other) => {
             let more = other.recompute > cut.recompute;
-            let auto = if more {
-                " with memory.recompute = \"auto\""
-            } else {
-                ""
-            };
+            let auto = if more { " with memory.recompute = \"auto\"" } else { "" };
             format!("; memory.micro_batch = {}{auto} fits", other.micro_batch)
         }
     };
@@ -200,10 +186,7 @@ mod tests {
         let text = said(cut(8, 4), Fits::IfFreed(cut(2, 4)));
         assert!(text.ends_with("; memory.micro_batch = 2 fits"), "{text}");
         let text = said(cut(8, 0), Fits::IfFreed(cut(4, 3)));
-        assert!(
-            text.ends_with("; memory.micro_batch = 4 with memory.recompute = \"auto\" fits"),
-            "{text}"
-        );
+        assert!(text.ends_with("; memory.micro_batch = 4 with memory.recompute = \"auto\" fits"), "{text}");
         assert!(said(cut(8, 0), Fits::Yes).contains("3.00 MiB of 2.00 MiB per rank"));
     }
 }

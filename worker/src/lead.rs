@@ -30,10 +30,8 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     host: &Host,
 ) -> Result<(Opening, Setup, Vec<RunLock>), WorkerError> {
     let survey = Console::with_log(|console| T::survey(recipe, console))?;
-    let root = request
-        .run_dir
-        .clone()
-        .unwrap_or_else(|| RunDir::default_root(&request.recipe, SystemTime::now()));
+    let root =
+        request.run_dir.clone().unwrap_or_else(|| RunDir::default_root(&request.recipe, SystemTime::now()));
     let run_dir = RunDir::new(root);
     let (mut asked, mut claims) = claim(request, recipe, &run_dir)?;
     claims.push(run_dir.claim_training(TAKE_OVER)?);
@@ -91,9 +89,7 @@ fn go_on(
     let best = best.filter(is_sought);
     let (checkpoint, set_aside) =
         run_dir.begin_after(checkpoint, done, best.as_ref().map(|best| best.step))?;
-    setup
-        .notes
-        .extend(completed.iter().chain(&set_aside).filter_map(went_back));
+    setup.notes.extend(completed.iter().chain(&set_aside).filter_map(went_back));
     opening.is_anothers = !opening.from_memory && !run_dir.checkpoint(done).is_dir();
     // What another folder holds, or nobody any more, is not kept by this run. The best of a copy in memory may not have been written
     // when all died: then the one before is the best again.

@@ -55,9 +55,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     let env = WorkerEnv::from_process();
     let error_file = env.as_ref().ok().and_then(|env| env.error_file.clone());
     let is_first = env.as_ref().is_ok_and(|env| env.rank == 0);
-    let trained = env
-        .map_err(WorkerError::from)
-        .and_then(|env| train(&request, &env));
+    let trained = env.map_err(WorkerError::from).and_then(|env| train(&request, &env));
     let error = match trained {
         Ok(status) => return status.into(),
         Err(error) => error,

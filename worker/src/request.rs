@@ -21,11 +21,7 @@ pub struct Request {
     /// A recipe file, or the name of an embedded recipe.
     pub recipe: String,
     /// Where the run writes; by default a new folder under `runs/`.
-    #[arg(
-        long,
-        value_name = "DIR",
-        help = "Where the run writes [default: runs/<recipe>-<time>]"
-    )]
+    #[arg(long, value_name = "DIR", help = "Where the run writes [default: runs/<recipe>-<time>]")]
     pub run_dir: Option<PathBuf>,
     /// Override a value of the recipe; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]

@@ -46,10 +46,7 @@ pub(crate) struct Opening {
 impl Opening {
     /// That of a run that only sees what it takes: it writes nothing and begins with nothing.
     pub(crate) fn rehearsed(survey: serde_json::Value) -> Self {
-        Self {
-            survey,
-            ..Self::default()
-        }
+        Self { survey, ..Self::default() }
     }
 }
 
@@ -161,10 +158,7 @@ fn build_task<T: BuildTask + 'static>(
     is_filled: bool,
 ) -> Result<Box<dyn Task>> {
     let survey = serde_json::from_value(survey.clone())?;
-    let site = Site {
-        registry,
-        local_ranks: env.local_world_size,
-    };
+    let site = Site { registry, local_ranks: env.local_world_size };
     let task: T = match is_filled {
         true => build_to_fill(recipe, survey, site)?,
         false => T::build(recipe, survey, site)?,
@@ -209,11 +203,7 @@ fn stages(recipe: &Recipe, registry: &Registry, plan: &RunPlan, env: &WorkerEnv)
     let layout = LayoutOptions {
         first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
         bucket_bytes: recipe.reduce.bucket.0 as usize,
-        shards: if recipe.memory.shard_optimizer {
-            env.world_size
-        } else {
-            1
-        },
+        shards: if recipe.memory.shard_optimizer { env.world_size } else { 1 },
     };
     let passage = |number: usize, of: fn(&recipe::Stage) -> Passage| {
         recipe.stage.get(number).map_or(Passage::Continue, of)
@@ -235,11 +225,7 @@ fn stages(recipe: &Recipe, registry: &Registry, plan: &RunPlan, env: &WorkerEnv)
 
 /// Refuses to seek the best by a figure that no evaluation of the task will have.
 fn has_figure(task: &dyn Task, wanted: &str) -> Result<()> {
-    let nothing = Totals {
-        loss_sum: 0.0,
-        weight: 1.0,
-        sums: vec![0.0; task.sums()],
-    };
+    let nothing = Totals { loss_sum: 0.0, weight: 1.0, sums: vec![0.0; task.sums()] };
     let figures = task.metrics(&nothing).into_iter().map(|(name, _)| name);
     let known = std::iter::once("loss").chain(figures);
     let known: Vec<String> = known.map(str::to_owned).collect();

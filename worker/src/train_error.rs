@@ -34,11 +34,7 @@ pub enum TrainError {
         "the {what} was not finite {}, so nothing was learnt there; lower optim.lr, set optim.clip, set precision.amp = \"off\" where \
          it is on, or look for broken values in the data", steps(*first, *last)
     )]
-    NonFinite {
-        what: &'static str,
-        first: u64,
-        last: u64,
-    },
+    NonFinite { what: &'static str, first: u64, last: u64 },
     #[error(
         "no sample or pixel counted {}, so nothing was learnt there: the images cannot be read, or all their pixels have the value of \
          data.ignore; look at the images and masks", steps(*first, *last)
@@ -104,10 +100,7 @@ impl TrainError {
 
     /// A parameter could not be moved into its block, or out of it.
     pub(crate) fn moved(name: &str) -> impl Fn(ShimError) -> Self + Copy {
-        move |source| Self::Moved {
-            name: name.to_owned(),
-            source,
-        }
+        move |source| Self::Moved { name: name.to_owned(), source }
     }
 
     /// Whether it is a checkpoint that a disk did not take, on this rank or another.
@@ -115,10 +108,7 @@ impl TrainError {
         let Self::Checkpoint { source, .. } = self else {
             return false;
         };
-        matches!(
-            source,
-            CheckpointError::Io { .. } | CheckpointError::Manifest(_) | CheckpointError::Peer(_)
-        )
+        matches!(source, CheckpointError::Io { .. } | CheckpointError::Manifest(_) | CheckpointError::Peer(_))
     }
 }
 

@@ -79,10 +79,7 @@ impl<'a> Globs<'a> {
             names: entries.iter().map(|entry| entry.name()).collect(),
             infos: entries
                 .iter()
-                .map(|entry| ParameterInfo {
-                    name: entry.name(),
-                    dims: entry.tensor().dim(),
-                })
+                .map(|entry| ParameterInfo { name: entry.name(), dims: entry.tensor().dim() })
                 .collect(),
             rules: &recipe.optim.group,
             weight_decay: recipe.optim.weight_decay.unwrap_or(0.0),
@@ -111,9 +108,7 @@ impl<'a> Globs<'a> {
             None => None,
         };
         let mut frozen = match &own {
-            Some(own) => std::iter::zip(base, own)
-                .map(|(base, own)| *base || *own)
-                .collect(),
+            Some(own) => std::iter::zip(base, own).map(|(base, own)| *base || *own).collect(),
             None if stage.unfreeze.is_empty() => base.to_vec(),
             None => before.to_vec(),
         };
@@ -148,9 +143,7 @@ impl<'a> Globs<'a> {
         }
         let first = stage.unfreeze.iter().filter(|entry| entry.at == 0.0).count();
         if all[first].iter().all(|&frozen| frozen) {
-            return Err(WorkerError::NothingTrained {
-                stage: stage.name.clone(),
-            });
+            return Err(WorkerError::NothingTrained { stage: stage.name.clone() });
         }
         Ok(all)
     }

@@ -91,12 +91,7 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     let peak = result.peak_memory_bytes.first().copied().unwrap_or_default();
     result.peak_memory_bytes = peak_memory(&ranks, peak)?;
     if let (Some(test), ExitStatus::Success) = (recipe.test, status) {
-        let place = Place {
-            env,
-            ranks: &ranks,
-            device: host.device,
-            stop: &host.stop,
-        };
+        let place = Place { env, ranks: &ranks, device: host.device, stop: &host.stop };
         let best = result.best.as_ref().filter(|_| test.weights == TestWeights::Best);
         let step = best.map(|best| best.step).or(result.steps).unwrap_or_default();
         let of = (recipe, &opening.survey, step);
@@ -172,13 +167,7 @@ fn followers<'a>(
     let earlier = manifest.map(|manifest| manifest.metrics.clone());
     list.push(Box::new(Figures::new(earlier.unwrap_or_default())));
     let (epochs, every) = (plan.epochs(), recipe.log.every_steps);
-    list.push(Box::new(Progress::new(
-        host.surface,
-        plan.total_steps,
-        epochs,
-        every,
-        done,
-    )));
+    list.push(Box::new(Progress::new(host.surface, plan.total_steps, epochs, every, done)));
     if let Some(place) = memory_copies(recipe, env) {
         let copies =
             MemoryCopies::new(&place, ranks, host.device, cores).map_err(WorkerError::Checkpoints)?;
@@ -207,12 +196,7 @@ fn training<'a>(
     device: Device,
     fault: Fault,
 ) -> Result<Training<'a>, TrainError> {
-    let Setup {
-        replica,
-        course,
-        batch_sync,
-        ..
-    } = setup;
+    let Setup { replica, course, batch_sync, .. } = setup;
     let model = &replica.model;
     let loader = loader_options(recipe, env.local_world_size);
     let work = course.plan.micro_batches(ranks.rank(), course.done);

@@ -12,10 +12,7 @@ fn worker(args: &[&str], env: &[(&str, &str)]) -> Output {
         command.env_remove(name);
     }
     let folder = tempfile::tempdir().unwrap();
-    command
-        .args(args)
-        .envs(env.iter().copied())
-        .current_dir(folder.path());
+    command.args(args).envs(env.iter().copied()).current_dir(folder.path());
     let output = command.output().unwrap();
     let left = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 0, "a refused run writes nothing");
@@ -39,9 +36,7 @@ fn it_names_its_version_and_explains_itself() {
     assert_eq!(text.trim(), concat!("dtrain-worker ", env!("CARGO_PKG_VERSION")));
     let help = String::from_utf8(worker(&["--help"], &[]).stdout).unwrap();
     assert!(
-        ["--run-dir", "--set", "--resume", "Exit codes"]
-            .iter()
-            .all(|word| help.contains(word)),
+        ["--run-dir", "--set", "--resume", "Exit codes"].iter().all(|word| help.contains(word)),
         "{help}"
     );
 }
@@ -51,11 +46,7 @@ fn wrong_usage_is_refused() {
     refused(&[], &[], &["RECIPE"]);
     refused(&["demo", "--nproc", "2"], &[], &["--nproc"]);
     refused(&["no-such-recipe"], &[], &["no-such-recipe", "demo"]);
-    refused(
-        &["demo", "--set", "train.epoch=1"],
-        &[],
-        &["train.epoch", "epochs"],
-    );
+    refused(&["demo", "--set", "train.epoch=1"], &[], &["train.epoch", "epochs"]);
     refused(&["demo", "--set", "optim.lr=-1"], &[], &["optim.lr"]);
 }
 
@@ -64,12 +55,7 @@ fn a_broken_environment_names_what_is_missing() {
     refused(&["demo"], &[("RANK", "0")], &["WORLD_SIZE"]);
     refused(
         &["demo"],
-        &[
-            ("RANK", "2"),
-            ("WORLD_SIZE", "2"),
-            ("MASTER_ADDR", "x"),
-            ("MASTER_PORT", "1"),
-        ],
+        &[("RANK", "2"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "x"), ("MASTER_PORT", "1")],
         &["RANK"],
     );
 }
@@ -88,12 +74,6 @@ fn an_error_goes_into_the_error_file_too() {
     let output = worker(&["demo", "--set", "train.seed=-1"], &env);
     assert_eq!(output.status.code(), Some(2));
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    assert!(
-        json["message"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("train.seed"),
-        "{json}"
-    );
+    assert!(json["message"]["message"].as_str().unwrap().contains("train.seed"), "{json}");
     assert!(json["message"]["extraInfo"]["timestamp"].is_string(), "{json}");
 }

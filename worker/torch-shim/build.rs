@@ -45,17 +45,10 @@ fn libtorch_lib() -> Result<PathBuf, Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=csrc");
     let lib = libtorch_lib()?;
-    let include = lib
-        .parent()
-        .ok_or("libtorch's lib folder has no parent")?
-        .join("include");
+    let include = lib.parent().ok_or("libtorch's lib folder has no parent")?.join("include");
     let header = include.join("torch/csrc/distributed/c10d/ProcessGroupGloo.hpp");
     if !header.is_file() {
-        return Err(format!(
-            "libtorch's headers lack {}; run `cargo xtask setup`",
-            header.display()
-        )
-        .into());
+        return Err(format!("libtorch's headers lack {}; run `cargo xtask setup`", header.display()).into());
     }
 
     compile(&include);

@@ -13,10 +13,7 @@ fn the_guides_figures() {
     // The same figures the other way round: the batch is given and the accumulation follows.
     for (batch, micro, steps) in [(8, 2, 4), (4, 1, 4), (16, 2, 8), (16, 4, 4)] {
         let partition = Partition::new(batch, 1, Some(micro)).unwrap();
-        assert_eq!(
-            (partition.micro_batch(), partition.grad_accum_steps()),
-            (micro, steps)
-        );
+        assert_eq!((partition.micro_batch(), partition.grad_accum_steps()), (micro, steps));
     }
     assert_eq!(Partition::new(8, 2, Some(2)).unwrap().grad_accum_steps(), 2);
 }
@@ -32,13 +29,7 @@ fn refusals() {
     assert_eq!(Partition::new(1, 0, None), Err(BatchError::ZeroRanks));
     assert_eq!(Partition::new(1, 1, Some(0)), Err(BatchError::ZeroMicroBatch));
     let error = Partition::new(3, 4, None).unwrap_err();
-    assert_eq!(
-        error,
-        BatchError::FewerSamplesThanRanks {
-            effective_batch: 3,
-            ranks: 4
-        }
-    );
+    assert_eq!(error, BatchError::FewerSamplesThanRanks { effective_batch: 3, ranks: 4 });
     assert!(error.to_string().contains("train.effective_batch"), "{error}");
 }
 
@@ -55,54 +46,27 @@ fn display_tells_the_cut() {
     assert_eq!(show(128, 2, Some(16)), "128 = 2 ranks x 16 x 4 accumulation");
     assert_eq!(show(8, 1, Some(2)), "8 = 1 rank x 2 x 4 accumulation");
     assert_eq!(show(10, 3, None), "10 = 3 ranks x (4, 3, 3)");
-    assert_eq!(
-        show(10, 2, Some(3)),
-        "10 = 2 ranks x 5 in up to 2 micro-batches of 2 to 3"
-    );
-    assert_eq!(
-        show(10, 3, Some(2)),
-        "10 = 3 ranks x (4, 3, 3) in up to 2 micro-batches of 1 to 2"
-    );
+    assert_eq!(show(10, 2, Some(3)), "10 = 2 ranks x 5 in up to 2 micro-batches of 2 to 3");
+    assert_eq!(show(10, 3, Some(2)), "10 = 3 ranks x (4, 3, 3) in up to 2 micro-batches of 1 to 2");
     assert_eq!(show(1001, 100, None), "1001 = 100 ranks x (1 of 11, 99 of 10)");
-    assert_eq!(
-        Partition::new(64, 4, None).unwrap().for_samples(2).to_string(),
-        "2 = 4 ranks x (1, 1, 0, 0)"
-    );
-    assert_eq!(
-        show(3, 2, Some(1)),
-        "3 = 2 ranks x (2, 1) in up to 2 micro-batches of 1"
-    );
+    assert_eq!(Partition::new(64, 4, None).unwrap().for_samples(2).to_string(), "2 = 4 ranks x (1, 1, 0, 0)");
+    assert_eq!(show(3, 2, Some(1)), "3 = 2 ranks x (2, 1) in up to 2 micro-batches of 1");
 }
 
 #[test]
 fn groups_that_do_not_fit_name_what_would() {
     let cut = |ranks, micro, group| Partition::in_groups(24, ranks, micro, Some(group));
-    assert_eq!(
-        cut(1, None, 8).unwrap().to_string(),
-        "24 = 1 rank x 24 x 1 accumulation"
-    );
+    assert_eq!(cut(1, None, 8).unwrap().to_string(), "24 = 1 rank x 24 x 1 accumulation");
     assert_eq!(
         cut(2, Some(8), 8).unwrap().to_string(),
         "24 = 2 ranks x (16, 8) in up to 2 micro-batches of 8"
     );
-    assert_eq!(
-        cut(3, Some(15), 8).unwrap().to_string(),
-        "24 = 3 ranks x 8 x 1 accumulation"
-    );
+    assert_eq!(cut(3, Some(15), 8).unwrap().to_string(), "24 = 3 ranks x 8 x 1 accumulation");
     // Two groups for three ranks, and micro-batches smaller than a group.
-    assert_eq!(
-        cut(3, None, 12).unwrap().to_string(),
-        "24 = 3 ranks x 4 x 2 accumulation"
-    );
-    assert_eq!(
-        cut(2, Some(4), 8).unwrap().to_string(),
-        "24 = 2 ranks x 4 x 3 accumulation"
-    );
+    assert_eq!(cut(3, None, 12).unwrap().to_string(), "24 = 3 ranks x 4 x 2 accumulation");
+    assert_eq!(cut(2, Some(4), 8).unwrap().to_string(), "24 = 2 ranks x 4 x 3 accumulation");
     let error = cut(2, Some(3), 8).unwrap_err().to_string();
-    assert!(
-        error.contains("memory.micro_batch to 4 or more") && error.contains("group:6"),
-        "{error}"
-    );
+    assert!(error.contains("memory.micro_batch to 4 or more") && error.contains("group:6"), "{error}");
     assert_eq!(cut(2, Some(3), 1), Partition::new(24, 2, Some(3)));
 }
 
@@ -110,21 +74,12 @@ fn groups_that_do_not_fit_name_what_would() {
 fn ranks_take_the_same_number_of_micro_steps_where_they_can() {
     let sizes = |batch, ranks, micro| {
         let partition = Partition::new(batch, ranks, Some(micro)).unwrap();
-        let of = |rank| {
-            partition
-                .micro_ranges(rank)
-                .iter()
-                .map(Range::len)
-                .collect::<Vec<_>>()
-        };
+        let of = |rank| partition.micro_ranges(rank).iter().map(Range::len).collect::<Vec<_>>();
         (partition.is_even(), (0..ranks).map(of).collect::<Vec<_>>())
     };
     // Rank 1 could take its 4 samples at once; it goes along with rank 0, which cannot.
     assert_eq!(sizes(9, 2, 4), (true, vec![vec![3, 2], vec![2, 2]]));
-    assert_eq!(
-        sizes(13, 3, 2),
-        (true, vec![vec![2, 2, 1], vec![2, 1, 1], vec![2, 1, 1]])
-    );
+    assert_eq!(sizes(13, 3, 2), (true, vec![vec![2, 2, 1], vec![2, 1, 1], vec![2, 1, 1]]));
     // Four samples make no five micro-batches.
     assert_eq!(sizes(9, 2, 1), (false, vec![vec![1; 5], vec![1; 4]]));
     let last = Partition::new(9, 4, Some(4)).unwrap().for_samples(2);
@@ -139,23 +94,9 @@ fn a_short_step_keeps_the_limit() {
     assert_eq!(short.micro_ranges(0), vec![0..1; 1]);
     assert_eq!(short.micro_ranges(1), vec![1..2; 1]);
     assert!(short.micro_ranges(2).is_empty() && short.micro_ranges(3).is_empty());
-    assert_eq!(
-        (
-            short.micro_batch(),
-            short.smallest_micro_batch(),
-            short.grad_accum_steps()
-        ),
-        (1, 1, 1)
-    );
+    assert_eq!((short.micro_batch(), short.smallest_micro_batch(), short.grad_accum_steps()), (1, 1, 1));
     let none = partition.for_samples(0);
-    assert_eq!(
-        (
-            none.micro_batch(),
-            none.smallest_micro_batch(),
-            none.grad_accum_steps()
-        ),
-        (0, 0, 0)
-    );
+    assert_eq!((none.micro_batch(), none.smallest_micro_batch(), none.grad_accum_steps()), (0, 0, 0));
     // A longer step takes more pieces rather than larger ones.
     let long = partition.for_samples(128);
     assert_eq!((long.micro_batch(), long.grad_accum_steps()), (16, 2));
@@ -186,10 +127,7 @@ fn check(partition: &Partition) -> Result<(), TestCaseError> {
     for rank in 0..partition.ranks() {
         let micro = partition.micro_ranges(rank);
         even &= micro.len() == most;
-        prop_assert!(
-            micro.is_sorted_by(|a, b| a.end <= b.start),
-            "micro-batches follow each other"
-        );
+        prop_assert!(micro.is_sorted_by(|a, b| a.end <= b.start), "micro-batches follow each other");
         for piece in &micro {
             prop_assert!(!piece.is_empty());
             seen[piece.clone()].iter_mut().for_each(|seen| *seen += 1);

@@ -6,13 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 const SOON: Duration = Duration::from_secs(20);
 
 fn answer() -> Answer {
-    Answer {
-        freed: 5,
-        allocated: 7,
-        reserved: 9,
-        device: "CPU".into(),
-        rank: 1,
-    }
+    Answer { freed: 5, allocated: 7, reserved: 9, device: "CPU".into(), rank: 1 }
 }
 
 #[test]
@@ -52,10 +46,7 @@ fn a_question_is_answered_and_the_socket_goes_with_the_listener() {
 #[test]
 fn the_protocol_is_the_documented_one() {
     assert_eq!(serde_json::to_string(&Ask::Clear).unwrap(), r#"{"ask":"clear"}"#);
-    assert_eq!(
-        serde_json::to_string(&Ask::Memory).unwrap(),
-        r#"{"ask":"memory"}"#
-    );
+    assert_eq!(serde_json::to_string(&Ask::Memory).unwrap(), r#"{"ask":"memory"}"#);
     assert_eq!(
         serde_json::to_string(&Reply::Answer(answer())).unwrap(),
         r#"{"freed":5,"allocated":7,"reserved":9,"device":"CPU","rank":1}"#
@@ -99,10 +90,7 @@ fn a_folder_that_others_can_enter_is_not_used() {
     fs::create_dir(&open).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
     let error = Listener::open(std::slice::from_ref(&open)).unwrap_err();
-    assert!(
-        error.to_string().contains("not a folder of this user alone"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("not a folder of this user alone"), "{error}");
     assert_eq!(workers(std::slice::from_ref(&open)), []);
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path(), &link).unwrap();

@@ -21,17 +21,10 @@ pub enum EnvError {
         "the environment variable {missing} is not set although {present} is; set RANK, WORLD_SIZE, MASTER_ADDR \
          and MASTER_PORT for a distributed start, or neither RANK nor WORLD_SIZE for a single process"
     )]
-    Missing {
-        missing: &'static str,
-        present: &'static str,
-    },
+    Missing { missing: &'static str, present: &'static str },
     /// A variable has a value that cannot be read.
     #[error("the environment variable {name} is {value:?}; expected {expected}")]
-    Invalid {
-        name: &'static str,
-        value: String,
-        expected: &'static str,
-    },
+    Invalid { name: &'static str, value: String, expected: &'static str },
     /// A rank does not lie below the number of ranks.
     #[error("the environment variable {0} is {1}, which must be below {2} = {3}")]
     RankOutOfRange(&'static str, usize, &'static str, usize),
@@ -190,11 +183,7 @@ impl Reader<'_> {
         let Some(value) = (self.0)(name) else {
             return Ok(default);
         };
-        read(value.trim()).ok_or(EnvError::Invalid {
-            name,
-            value,
-            expected,
-        })
+        read(value.trim()).ok_or(EnvError::Invalid { name, value, expected })
     }
 
     fn number<T: FromStr>(
@@ -234,12 +223,10 @@ impl Reader<'_> {
     }
 
     fn flag(&self, name: &'static str) -> Result<bool, EnvError> {
-        self.value(name, false, "True or False", |value| {
-            match value.to_ascii_lowercase().as_str() {
-                "true" | "1" => Some(true),
-                "false" | "0" | "" => Some(false),
-                _ => None,
-            }
+        self.value(name, false, "True or False", |value| match value.to_ascii_lowercase().as_str() {
+            "true" | "1" => Some(true),
+            "false" | "0" | "" => Some(false),
+            _ => None,
         })
     }
 }

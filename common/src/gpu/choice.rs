@@ -37,17 +37,9 @@ impl FromStr for GpuId {
         let text = text.trim();
         // Instances of older drivers are named `MIG-GPU-.../1/0`.
         let is_named = |rest: &str| {
-            !rest.is_empty()
-                && rest
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '/')
+            !rest.is_empty() && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '/')
         };
-        let index = || {
-            text.parse()
-                .ok()
-                .filter(|_| !text.starts_with('+'))
-                .map(Self::Index)
-        };
+        let index = || text.parse().ok().filter(|_| !text.starts_with('+')).map(Self::Index);
         match text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")) {
             Some(rest) => is_named(rest).then(|| Self::Uuid(text.into())),
             None => index(),

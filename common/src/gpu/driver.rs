@@ -24,19 +24,14 @@ impl Nvidia {
     pub fn inventory(&self) -> Result<Inventory, GpuError> {
         let count = count(&self.0)?;
         let gpus = (0..count).map(|index| gpu(&self.0, index));
-        Ok(Inventory {
-            gpus: gpus.collect::<Result<_, _>>()?,
-        })
+        Ok(Inventory { gpus: gpus.collect::<Result<_, _>>()? })
     }
 
     /// The versions of the driver and of its CUDA.
     pub fn versions(&self) -> Result<Versions, GpuError> {
         let driver = self.0.sys_driver_version().map_err(failed("tell its version"))?;
         let cuda = self.0.sys_cuda_driver_version().ok().map(|version| {
-            let (major, minor) = (
-                cuda_driver_version_major(version),
-                cuda_driver_version_minor(version),
-            );
+            let (major, minor) = (cuda_driver_version_major(version), cuda_driver_version_minor(version));
             format!("{major}.{minor}")
         });
         Ok(Versions { driver, cuda })
@@ -47,11 +42,7 @@ impl Driver for Nvidia {
     fn status(&mut self) -> Result<Status, GpuError> {
         let Versions { driver, cuda } = self.versions()?;
         let gpus = (0..count(&self.0)?).map(|index| status(&self.0, index));
-        Ok(Status {
-            driver,
-            cuda,
-            gpus: gpus.collect::<Result<_, _>>()?,
-        })
+        Ok(Status { driver, cuda, gpus: gpus.collect::<Result<_, _>>()? })
     }
 }
 
@@ -96,9 +87,7 @@ fn process(info: ProcessInfo) -> GpuProcess {
 pub fn all_compute_in_bf16() -> bool {
     let capable = |nvml: &Nvml| -> Result<bool, NvmlError> {
         let mut devices = (0..nvml.device_count()?).map(|index| nvml.device_by_index(index));
-        devices.try_fold(true, |all, device| {
-            Ok(all && device?.cuda_compute_capability()?.major >= 8)
-        })
+        devices.try_fold(true, |all, device| Ok(all && device?.cuda_compute_capability()?.major >= 8))
     };
     load().is_ok_and(|nvml| capable(&nvml).unwrap_or(false))
 }
@@ -138,18 +127,9 @@ fn info(
             instances.iter().map(|instance| instance.total_bytes).sum(),
             instances.iter().map(|instance| instance.free_bytes).sum(),
         ),
-        (memory, _) => memory
-            .map(|memory| (memory.total, memory.free))
-            .map_err(of("tell the memory of"))?,
+        (memory, _) => memory.map(|memory| (memory.total, memory.free)).map_err(of("tell the memory of"))?,
     };
-    Ok(GpuInfo {
-        index,
-        name: device.name().map_err(of("name"))?,
-        uuid,
-        total_bytes,
-        free_bytes,
-        mig,
-    })
+    Ok(GpuInfo { index, name: device.name().map_err(of("name"))?, uuid, total_bytes, free_bytes, mig })
 }
 
 /// The MIG instances of a GPU; none where it is not in MIG mode, or where GPU or driver know nothing of it.
@@ -170,16 +150,14 @@ fn instances(device: &Device<'_>, gpu: &str) -> Result<Option<Vec<GpuInfo>>, Gpu
 
 /// The library by the name that every driver installs; the bare `.so` comes with development packages only.
 fn load() -> Result<Nvml, GpuError> {
-    Nvml::builder()
-        .lib_path(OsStr::new("libnvidia-ml.so.1"))
-        .init()
-        .or_else(|_| Nvml::init())
-        .map_err(|source| match source {
+    Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init().or_else(|_| Nvml::init()).map_err(
+        |source| match source {
             NvmlError::LibloadingError(_) | NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
                 GpuError::NoDriver
             }
             source => failed("start")(source),
-        })
+        },
+    )
 }
 
 /// For `map_err`: the driver failed to do this.
@@ -198,20 +176,11 @@ mod tests {
             Ok(inventory) => {
                 for (position, gpu) in inventory.gpus.iter().enumerate() {
                     assert_eq!(gpu.index as usize, position);
-                    assert!(
-                        gpu.uuid.as_ref().is_none_or(|uuid| uuid.starts_with("GPU-")),
-                        "{gpu:?}"
-                    );
-                    assert!(
-                        gpu.total_bytes > 0 && gpu.free_bytes <= gpu.total_bytes,
-                        "{gpu:?}"
-                    );
+                    assert!(gpu.uuid.as_ref().is_none_or(|uuid| uuid.starts_with("GPU-")), "{gpu:?}");
+                    assert!(gpu.total_bytes > 0 && gpu.free_bytes <= gpu.total_bytes, "{gpu:?}");
                     for instance in gpu.mig.iter().flatten() {
                         assert!(
-                            instance
-                                .uuid
-                                .as_deref()
-                                .is_some_and(|uuid| uuid.starts_with("MIG-")),
+                            instance.uuid.as_deref().is_some_and(|uuid| uuid.starts_with("MIG-")),
                             "{gpu:?}"
                         );
                     }

@@ -100,10 +100,7 @@ mod tests {
     use super::*;
 
     fn versions(driver: &str, cuda: Option<&str>) -> Versions {
-        Versions {
-            driver: driver.into(),
-            cuda: cuda.map(Into::into),
-        }
+        Versions { driver: driver.into(), cuda: cuda.map(Into::into) }
     }
 
     #[test]
@@ -118,11 +115,7 @@ mod tests {
             ("535.183", "13.0", true, true),
         ] {
             let versions = versions(driver, Some(cuda));
-            assert_eq!(
-                (versions.serves(12), versions.serves(13)),
-                (serves_12, serves_13),
-                "{driver}"
-            );
+            assert_eq!((versions.serves(12), versions.serves(13)), (serves_12, serves_13), "{driver}");
         }
     }
 
@@ -138,11 +131,7 @@ mod tests {
         ] {
             for cuda in [None, Some("of no number")] {
                 let versions = versions(driver, cuda);
-                assert_eq!(
-                    (versions.serves(12), versions.serves(13)),
-                    (serves_12, serves_13),
-                    "{driver}"
-                );
+                assert_eq!((versions.serves(12), versions.serves(13)), (serves_12, serves_13), "{driver}");
             }
         }
         assert!(versions("580.65", None).serves(14), "no branch is known for it");

@@ -4,9 +4,7 @@ use super::{GpuInfo, Inventory};
 
 /// A machine with so many GPUs of one kind, `GPU-00aa-0001`, `GPU-11aa-0001` and so on.
 pub(super) fn gpus(count: u32) -> Inventory {
-    Inventory {
-        gpus: (0..count).map(|index| gpu(index, "NVIDIA T4", None)).collect(),
-    }
+    Inventory { gpus: (0..count).map(|index| gpu(index, "NVIDIA T4", None)).collect() }
 }
 
 /// GPU 0 whole, GPU 1 in two instances, GPU 2 in MIG mode without one.
@@ -30,9 +28,7 @@ pub(super) fn divided() -> Inventory {
 }
 
 pub(super) fn mixed() -> Inventory {
-    Inventory {
-        gpus: vec![gpu(0, "NVIDIA T4", None), gpu(1, "NVIDIA H200", None)],
-    }
+    Inventory { gpus: vec![gpu(0, "NVIDIA T4", None), gpu(1, "NVIDIA H200", None)] }
 }
 
 fn gpu(index: u32, name: &str, mig: Option<Vec<GpuInfo>>) -> GpuInfo {

@@ -20,9 +20,7 @@ impl Visible {
     pub fn new(inventory: &Inventory, cuda_visible_devices: Option<&str>) -> Self {
         let (places, by_index) = match cuda_visible_devices {
             None => (inventory.wholes().collect(), false),
-            Some(list) => match ["GPU-", "MIG-"]
-                .into_iter()
-                .find(|kind| list.trim_start().starts_with(kind))
+            Some(list) => match ["GPU-", "MIG-"].into_iter().find(|kind| list.trim_start().starts_with(kind))
             {
                 Some(kind) => {
                     let entry = |entry: &str| entry.starts_with(kind).then(|| entry.to_owned());
@@ -35,11 +33,7 @@ impl Visible {
                 None => (read(list, leading_number, |index| inventory.at(*index)), true),
             },
         };
-        Self {
-            places,
-            list: cuda_visible_devices.map(str::to_owned),
-            by_index,
-        }
+        Self { places, list: cuda_visible_devices.map(str::to_owned), by_index }
     }
 
     /// Whether a value of CUDA_VISIBLE_DEVICES asks for a device, on whatever machine: its first entry is an index or a UUID.
@@ -69,9 +63,7 @@ impl Visible {
             return 1;
         }
         let wholes = self.places.iter();
-        wholes
-            .filter(|place| inventory.gpus[place.gpu].mig.is_none())
-            .count()
+        wholes.filter(|place| inventory.gpus[place.gpu].mig.is_none()).count()
     }
 
     /// The MIG instances among the devices, those of whole GPUs included.
@@ -110,9 +102,7 @@ fn has_twice<T: PartialEq>(items: &[T]) -> bool {
 
 fn leading_number(entry: &str) -> Option<u64> {
     let digits = entry.strip_prefix('+').unwrap_or(entry);
-    let end = digits
-        .find(|letter: char| !letter.is_ascii_digit())
-        .unwrap_or(digits.len());
+    let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
     digits[..end].parse().ok()
 }
 

@@ -131,18 +131,12 @@ mod tests {
         assert_eq!(sha256(b"abc"), (3, Checksum::Sha256(abc.to_owned())));
         // Longer than what is read at once: a million times "a".
         let million = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
-        assert_eq!(
-            sha256(&vec![b'a'; 1_000_000]),
-            (1_000_000, Checksum::Sha256(million.to_owned()))
-        );
+        assert_eq!(sha256(&vec![b'a'; 1_000_000]), (1_000_000, Checksum::Sha256(million.to_owned())));
         let blake3 = |bytes: &[u8]| Checksum::Blake3(String::new()).again(bytes, |_| ()).unwrap();
         let empty = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
         assert_eq!(blake3(b""), (0, Checksum::Blake3(empty.to_owned())));
         let counted: Vec<u8> = (0..102_400_u32).map(|at| (at % 251) as u8).collect();
         let of_counted = "bc3e3d41a1146b069abffad3c0d44860cf664390afce4d9661f7902e7943e085";
-        assert_eq!(
-            blake3(&counted),
-            (102_400, Checksum::Blake3(of_counted.to_owned()))
-        );
+        assert_eq!(blake3(&counted), (102_400, Checksum::Blake3(of_counted.to_owned())));
     }
 }

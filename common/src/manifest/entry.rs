@@ -58,12 +58,7 @@ impl From<FileEntry> for Written {
         let (name, bytes, mut parts) = (entry.name, entry.bytes, entry.parts);
         let is_whole = parts.len() == 1 && parts[0].bytes == bytes;
         let whole = if is_whole { parts.pop() } else { None };
-        Self {
-            name,
-            bytes,
-            checksum: whole.map(|part| part.checksum.into()).unwrap_or_default(),
-            parts,
-        }
+        Self { name, bytes, checksum: whole.map(|part| part.checksum.into()).unwrap_or_default(), parts }
     }
 }
 
@@ -71,19 +66,13 @@ impl FileEntry {
     /// The entry of a file that one process has written.
     pub fn of(path: &Path, name: &str) -> io::Result<Self> {
         let (bytes, checksum) = Checksum::Blake3(String::new()).again(File::open(path)?, |_| ())?;
-        Ok(Self {
-            name: name.into(),
-            bytes,
-            parts: vec![Part { bytes, checksum }],
-        })
+        Ok(Self { name: name.into(), bytes, parts: vec![Part { bytes, checksum }] })
     }
 
     /// Checks the form, as [`super::Manifest::parse`] and `write` do for the manifest at `path`.
     pub(super) fn check(&self, path: &Path) -> Result<(), ManifestError> {
         let Self { name, bytes, parts } = self;
-        let sum = parts
-            .iter()
-            .try_fold(0_u64, |sum, part| sum.checked_add(part.bytes));
+        let sum = parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.bytes));
         if parts.is_empty() || sum != Some(*bytes) {
             return Err(ManifestError::Parts(path.into(), name.clone(), *bytes));
         }
@@ -103,11 +92,7 @@ impl FileEntry {
             return Err(failed("read", &path)(io::Error::other("not a file")));
         }
         if meta.len() != self.bytes {
-            return Err(ManifestError::Size {
-                path,
-                expected: self.bytes,
-                got: meta.len(),
-            });
+            return Err(ManifestError::Size { path, expected: self.bytes, got: meta.len() });
         }
         Ok(())
     }
@@ -174,11 +159,7 @@ impl Slice<'_> {
         };
         let (bytes, checksum) = digest().map_err(failed("read", &path))?;
         if bytes != part.bytes {
-            return Err(ManifestError::Size {
-                path,
-                expected: entry.bytes,
-                got: offset + bytes,
-            });
+            return Err(ManifestError::Size { path, expected: entry.bytes, got: offset + bytes });
         }
         if checksum != part.checksum {
             return Err(ManifestError::Checksum {

@@ -15,11 +15,7 @@ pub enum ManifestError {
     Missing(PathBuf),
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     /// The manifest is too large to be one.
     #[error("{} is larger than any manifest ({} MiB); it was not written by dtrain", .0.display(), MAX_BYTES >> 20)]
     TooLarge(PathBuf),
@@ -98,9 +94,5 @@ fn place(range: &Range<u64>, whole: bool) -> String {
 /// For `map_err`: the error of an attempt to read or write a file.
 pub(super) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> ManifestError + use<> {
     let path = path.to_owned();
-    move |source| ManifestError::Io {
-        action,
-        path: path.clone(),
-        source,
-    }
+    move |source| ManifestError::Io { action, path: path.clone(), source }
 }

@@ -89,43 +89,21 @@ fn damage_is_found() {
     assert!(matches!(error, ManifestError::Checksum { .. }), "{error}");
     assert!(error.to_string().contains("model.safetensors"), "{error}");
     fs::write(&file, b"ab").unwrap();
-    assert!(matches!(
-        manifest.verify(dir.path()),
-        Err(ManifestError::Size {
-            expected: 3,
-            got: 2,
-            ..
-        })
-    ));
+    assert!(matches!(manifest.verify(dir.path()), Err(ManifestError::Size { expected: 3, got: 2, .. })));
     fs::remove_file(&file).unwrap();
-    assert!(matches!(
-        manifest.verify(dir.path()),
-        Err(ManifestError::Io { .. })
-    ));
+    assert!(matches!(manifest.verify(dir.path()), Err(ManifestError::Io { .. })));
     fs::create_dir(&file).unwrap();
-    assert!(matches!(
-        manifest.verify(dir.path()),
-        Err(ManifestError::Io { .. })
-    ));
+    assert!(matches!(manifest.verify(dir.path()), Err(ManifestError::Io { .. })));
 }
 
 #[test]
 fn what_is_no_checkpoint_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(matches!(
-        Manifest::read(dir.path()),
-        Err(ManifestError::Missing { .. })
-    ));
-    assert!(matches!(
-        Manifest::read(&dir.path().join("no")),
-        Err(ManifestError::Io { .. })
-    ));
+    assert!(matches!(Manifest::read(dir.path()), Err(ManifestError::Missing { .. })));
+    assert!(matches!(Manifest::read(&dir.path().join("no")), Err(ManifestError::Io { .. })));
     let path = dir.path().join(FILE_NAME);
     fs::write(&path, vec![b' '; MAX_BYTES as usize + 1]).unwrap();
-    assert!(matches!(
-        Manifest::read(dir.path()),
-        Err(ManifestError::TooLarge { .. })
-    ));
+    assert!(matches!(Manifest::read(dir.path()), Err(ManifestError::TooLarge { .. })));
     fs::write(&path, b"{\"format\": 1}").unwrap();
     let error = Manifest::read(dir.path()).unwrap_err();
     assert!(matches!(error, ManifestError::Json { .. }), "{error}");
@@ -135,76 +113,34 @@ fn what_is_no_checkpoint_is_told() {
 #[test]
 fn a_newer_format_is_its_own_error() {
     let error = parse(r#"{"format": 5, "shape": "unknown"}"#).unwrap_err();
-    assert!(
-        matches!(error, ManifestError::NewerFormat { format: 5, .. }),
-        "{error}"
-    );
-    assert!(matches!(
-        parse(r#"{"format": 0}"#),
-        Err(ManifestError::UnknownFormat(_, 0))
-    ));
-    assert!(matches!(
-        parse(r#"{"format": -1}"#),
-        Err(ManifestError::Json { .. })
-    ));
+    assert!(matches!(error, ManifestError::NewerFormat { format: 5, .. }), "{error}");
+    assert!(matches!(parse(r#"{"format": 0}"#), Err(ManifestError::UnknownFormat(_, 0))));
+    assert!(matches!(parse(r#"{"format": -1}"#), Err(ManifestError::Json { .. })));
 }
 
 #[test]
 fn names_that_lead_elsewhere_are_refused() {
     let (dir, manifest) = checkpoint();
     let good = manifest.files[0].clone();
-    for name in [
-        "",
-        ".",
-        "..",
-        "../x",
-        "/etc/passwd",
-        "a/b",
-        "a\\b",
-        "a\0b",
-        "a\nb",
-        FILE_NAME,
-    ] {
+    for name in ["", ".", "..", "../x", "/etc/passwd", "a/b", "a\\b", "a\0b", "a\nb", FILE_NAME] {
         let mut manifest = manifest.clone();
         manifest.files[0].name = name.into();
-        assert!(
-            matches!(manifest.write(dir.path()), Err(ManifestError::FileName { .. })),
-            "{name:?}"
-        );
-        assert!(
-            matches!(manifest.verify(dir.path()), Err(ManifestError::FileName { .. })),
-            "{name:?}"
-        );
+        assert!(matches!(manifest.write(dir.path()), Err(ManifestError::FileName { .. })), "{name:?}");
+        assert!(matches!(manifest.verify(dir.path()), Err(ManifestError::FileName { .. })), "{name:?}");
         // Also one whose checksum somebody took the trouble to make anew.
         let text = seal::seal(serde_json::to_vec_pretty(&manifest).unwrap());
         let text = String::from_utf8(text).unwrap();
-        assert!(
-            matches!(parse(&text), Err(ManifestError::FileName { .. })),
-            "{name:?}"
-        );
+        assert!(matches!(parse(&text), Err(ManifestError::FileName { .. })), "{name:?}");
     }
     let mut twice = manifest.clone();
     twice.files.push(good);
-    assert!(matches!(
-        twice.write(dir.path()),
-        Err(ManifestError::FileName { .. })
-    ));
+    assert!(matches!(twice.write(dir.path()), Err(ManifestError::FileName { .. })));
     for digits in ["", "abc", &"A".repeat(64), &"g".repeat(64), &"0".repeat(65)] {
         let mut manifest = manifest.clone();
         manifest.files[0].parts[0].checksum = Checksum::Blake3(digits.into());
-        assert!(
-            matches!(
-                manifest.write(dir.path()),
-                Err(ManifestError::ChecksumForm { .. })
-            ),
-            "{digits:?}"
-        );
+        assert!(matches!(manifest.write(dir.path()), Err(ManifestError::ChecksumForm { .. })), "{digits:?}");
     }
-    assert_eq!(
-        Manifest::read(dir.path()).unwrap(),
-        manifest,
-        "a refused write changes nothing"
-    );
+    assert_eq!(Manifest::read(dir.path()).unwrap(), manifest, "a refused write changes nothing");
 }
 
 /// A file that several ranks have written is as whole as its parts, wherever one of them is damaged.
@@ -246,11 +182,7 @@ fn all_damage_is_listed() {
     let (dir, mut manifest) = checkpoint();
     let part = |bytes: &[u8]| part(dir.path(), bytes);
     fs::write(dir.path().join("two"), b"abcdef").unwrap();
-    manifest.files.push(FileEntry {
-        name: "two".into(),
-        bytes: 6,
-        parts: vec![part(b"abc"), part(b"def")],
-    });
+    manifest.files.push(FileEntry { name: "two".into(), bytes: 6, parts: vec![part(b"abc"), part(b"def")] });
     let read = std::sync::atomic::AtomicU64::new(0);
     let damage = |wanted: &dyn Fn(&str) -> bool| {
         let count = |bytes| {
@@ -304,10 +236,7 @@ fn earlier_formats_are_read() {
         .replace(&format!("\"sha256\":\"{abc}\""), &parts);
     assert_eq!(parse(&second).unwrap().files, manifest.files);
     fs::write(dir.path().join("model.safetensors"), b"abd").unwrap();
-    assert!(matches!(
-        read.verify(dir.path()),
-        Err(ManifestError::Checksum { .. })
-    ));
+    assert!(matches!(read.verify(dir.path()), Err(ManifestError::Checksum { .. })));
 }
 
 #[test]
@@ -323,14 +252,8 @@ fn two_checksums_or_none_are_refused() {
     let with = |checksum: &str| old.replace("\"blake3\"", checksum);
     refused(&with("\"sha256\":\"0\",\"blake3\""), "expected one of them");
     refused(&with("\"blake3\":5,\"other\""), "expected a string");
-    refused(
-        &with("\"parts\":[{\"bytes\":3}],\"other\""),
-        "missing field `blake3`",
-    );
-    assert!(matches!(
-        parse(&with("\"other\"")),
-        Err(ManifestError::Parts { .. })
-    ));
+    refused(&with("\"parts\":[{\"bytes\":3}],\"other\""), "missing field `blake3`");
+    assert!(matches!(parse(&with("\"other\"")), Err(ManifestError::Parts { .. })));
 }
 
 /// What says where a run stood is worth as much as its tensors: not a bit of it may change unseen.

@@ -62,10 +62,7 @@ pub type Budget = Auto<ByteSize>;
 
 /// Memory for decoded images, for each rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected \"auto\", \"off\" or a size such as \"4 GiB\""
-)]
+#[serde(untagged, expecting = "expected \"auto\", \"off\" or a size such as \"4 GiB\"")]
 pub enum Cache {
     /// `"auto"`: what dtrain thinks the machine can spare.
     #[default]

@@ -44,10 +44,7 @@ mod tests {
 
     impl Default for Settings {
         fn default() -> Self {
-            Self {
-                width: 8,
-                noise: Noise { level: 0.5 },
-            }
+            Self { width: 8, noise: Noise { level: 0.5 } }
         }
     }
 

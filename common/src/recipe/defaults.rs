@@ -25,10 +25,9 @@ fn data(task: Task, data: &mut Data, given: &dyn Fn(&str) -> bool) {
             data.augment = Augment::Shift;
         }
     }
-    for (key, values, imagenet, other) in [
-        ("data.mean", &mut data.mean, IMAGENET_MEAN, 0.0),
-        ("data.std", &mut data.std, IMAGENET_STD, 1.0),
-    ] {
+    for (key, values, imagenet, other) in
+        [("data.mean", &mut data.mean, IMAGENET_MEAN, 0.0), ("data.std", &mut data.std, IMAGENET_STD, 1.0)]
+    {
         match given(key) {
             true => {}
             false if data.channels == 3 => *values = imagenet.into(),

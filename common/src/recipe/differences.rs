@@ -27,9 +27,7 @@ impl Recipe {
         found.experiment("ema.decay", &self.ema.map(|ema| ema.decay));
         found.experiment("ema.warmup", &self.ema.map(|ema| ema.warmup));
         found.experiment("stage", &stages(&self.stage));
-        found
-            .0
-            .push(("custom", words(&Value::Table(self.custom.clone()))));
+        found.0.push(("custom", words(&Value::Table(self.custom.clone()))));
         found.0
     }
 }
@@ -54,10 +52,7 @@ fn words(value: &Value) -> String {
         Value::Table(table) => {
             let mut entries: Vec<_> = table.iter().map(|(key, value)| (key, words(value))).collect();
             entries.sort();
-            let entries: Vec<_> = entries
-                .iter()
-                .map(|(key, value)| format!("{key} = {value}"))
-                .collect();
+            let entries: Vec<_> = entries.iter().map(|(key, value)| format!("{key} = {value}")).collect();
             format!("{{{}}}", entries.join(", "))
         }
         Value::Array(list) => format!("[{}]", list.iter().map(words).collect::<Vec<_>>().join(", ")),

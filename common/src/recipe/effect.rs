@@ -40,10 +40,7 @@ impl Recipe {
         idle.add(
             !matches!(amp, Amp::Fp16 | Amp::Auto),
             "precision.loss_scale",
-            format!(
-                "only float16 needs a scaled loss and precision.amp is {:?}",
-                amp.as_str()
-            ),
+            format!("only float16 needs a scaled loss and precision.amp is {:?}", amp.as_str()),
         );
         // A module or a trainer of the user's own may leave autocast for a part of what it computes.
         let own = matches!(self.task, Task::Custom | Task::Torchscript);
@@ -148,17 +145,11 @@ impl Recipe {
             ("optim.schedule.min_lr", &["linear", "cosine"]),
             ("optim.schedule.every optim.schedule.milestones", &["step"]),
             ("optim.schedule.gamma", &["step", "exponential"]),
-            (
-                "optim.schedule.rise optim.schedule.start_factor optim.schedule.final_factor",
-                &["onecycle"],
-            ),
+            ("optim.schedule.rise optim.schedule.start_factor optim.schedule.final_factor", &["onecycle"]),
         ];
         for (keys, names) in course {
             let owners = owners(names);
-            let reason = format!(
-                "it belongs to {owners} and optim.schedule.name is {:?}",
-                name.as_str()
-            );
+            let reason = format!("it belongs to {owners} and optim.schedule.name is {:?}", name.as_str());
             idle.add(!names.contains(&name.as_str()), keys, reason);
         }
         idle.add(

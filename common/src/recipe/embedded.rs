@@ -64,11 +64,7 @@ mod tests {
 
     #[test]
     fn scaling_is_written_in_lower_case() {
-        for (rule, name) in [
-            (Scaling::None, "none"),
-            (Scaling::Linear, "linear"),
-            (Scaling::Sqrt, "sqrt"),
-        ] {
+        for (rule, name) in [(Scaling::None, "none"), (Scaling::Linear, "linear"), (Scaling::Sqrt, "sqrt")] {
             assert_eq!(rule.to_string(), name);
             assert_eq!(serde_json::to_string(&rule).unwrap(), format!("\"{name}\""));
         }

@@ -32,11 +32,7 @@ impl RecipeError {
 
     /// An error about a key of a recipe that is already resolved.
     pub(super) fn key_only(key: &str, message: impl Into<String>) -> Self {
-        Self::from(Details {
-            key: Some(key.into()),
-            message: message.into(),
-            ..Details::default()
-        })
+        Self::from(Details { key: Some(key.into()), message: message.into(), ..Details::default() })
     }
 
     /// The dotted key that is wrong or missing; none for an error of syntax or of the file itself.
@@ -67,12 +63,7 @@ impl RecipeError {
 
 impl fmt::Display for RecipeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (
-            mut key,
-            Details {
-                source_name, line, ..
-            },
-        ) = (self.key(), &*self.0);
+        let (mut key, Details { source_name, line, .. }) = (self.key(), &*self.0);
         match (self.set(), source_name, line) {
             (Some(set), ..) => {
                 write!(f, "--set {set}: ")?;

@@ -49,32 +49,27 @@ pub(super) const AUTO_OR_COUNT: Kind = Kind::AutoOrWhole(1, MAX_COUNT);
 pub(super) const RATE: Kind = Kind::Number(Range::AtLeastZero);
 pub(super) const PART: Kind = Kind::Number(Range::Inside);
 pub(super) const FLAG: Kind = Kind::Other("true or false", |value| Ok(value.is_bool()));
-pub(super) const AUTO_OR_FLAG: Kind = Kind::Other("\"auto\", true or false", |value| {
-    Ok(value.is_bool() || value.as_str() == Some("auto"))
-});
+pub(super) const AUTO_OR_FLAG: Kind =
+    Kind::Other("\"auto\", true or false", |value| Ok(value.is_bool() || value.as_str() == Some("auto")));
 const A_SPAN: &str = "a length of training such as \"5 epochs\" or \"100 steps\"";
 /// A length of training, not zero.
 pub(super) const SPAN: Kind = Kind::Other(A_SPAN, |value| span(value, false));
 /// A length of training, which may be zero.
 pub(super) const SPAN_OR_NONE: Kind = Kind::Other(A_SPAN, |value| span(value, true));
 /// At least one length of training, none of them zero.
-pub(super) const SPANS: Kind = Kind::Other(
-    "a list of lengths of training such as [\"30 epochs\", \"60 epochs\"]",
-    |value| each(value, |value| check(&SPAN, value)),
-);
+pub(super) const SPANS: Kind =
+    Kind::Other("a list of lengths of training such as [\"30 epochs\", \"60 epochs\"]", |value| {
+        each(value, |value| check(&SPAN, value))
+    });
 /// A length of training or of time, not zero.
 pub(super) const EVERY: Kind = Kind::Other(
     "a length of training or of time such as \"1 epoch\", \"500 steps\" or \"10 min\"",
     parsed::<Every>,
 );
-pub(super) const BEST: Kind = Kind::Other(
-    "max or min and the name of a figure, such as \"max accuracy\"",
-    parsed::<Best>,
-);
-pub(super) const BATCH_NORM: Kind = Kind::Other(
-    "\"local\", \"synced\", or a group of samples such as \"group:16\"",
-    parsed::<BatchNorm>,
-);
+pub(super) const BEST: Kind =
+    Kind::Other("max or min and the name of a figure, such as \"max accuracy\"", parsed::<Best>);
+pub(super) const BATCH_NORM: Kind =
+    Kind::Other("\"local\", \"synced\", or a group of samples such as \"group:16\"", parsed::<BatchNorm>);
 pub(super) const CACHE: Kind = Kind::Other("\"auto\", \"off\" or a size such as \"4 GiB\"", |value| {
     Ok(matches!(value.as_str(), Some("auto" | "off")) || matches!(size(value), Some(Ok(_))))
 });
@@ -87,32 +82,28 @@ pub(super) const BUDGET: Kind = Kind::Other("\"auto\" or a size such as \"14 GiB
     }
 });
 /// Globs on the names of parameters, possibly none.
-pub(super) const GLOBS: Kind = Kind::Other(
-    "a list of globs on the names of parameters, such as [\"backbone.*\"]",
-    |value| Ok(value.as_array().is_some_and(|list| list.iter().all(is_glob))),
-);
+pub(super) const GLOBS: Kind =
+    Kind::Other("a list of globs on the names of parameters, such as [\"backbone.*\"]", |value| {
+        Ok(value.as_array().is_some_and(|list| list.iter().all(is_glob)))
+    });
 /// One glob or at least one in a list.
-pub(super) const GLOB_OR_GLOBS: Kind = Kind::Other(
-    "a glob on the names of parameters, such as \"backbone.*\", or a list of them",
-    |value| {
+pub(super) const GLOB_OR_GLOBS: Kind =
+    Kind::Other("a glob on the names of parameters, such as \"backbone.*\", or a list of them", |value| {
         let all = |list: &Vec<Value>| !list.is_empty() && list.iter().all(is_glob);
         Ok(is_glob(value) || value.as_array().is_some_and(all))
-    },
-);
+    });
 /// Pairs of a regular expression and a replacement, at least one.
 pub(super) const RENAMES: Kind =
-    Kind::Other("a list of pairs, such as [[\"^module\\\\.\", \"\"]]", |value| {
-        each(value, rename)
-    });
+    Kind::Other("a list of pairs, such as [[\"^module\\\\.\", \"\"]]", |value| each(value, rename));
 pub(super) const NAME: Kind = Kind::Other("a name in quotes", |value| {
     let is_name = |text: &str| !text.trim().is_empty() && !text.contains(char::is_control);
     Ok(value.as_str().is_some_and(is_name))
 });
 pub(super) const PATH: Kind = Kind::Other("a path in quotes", |value| Ok(is_glob(value)));
-pub(super) const FOLDER_NAME: Kind = Kind::Other(
-    "the name of a folder below data.root, with no `..` and no leading `/`",
-    |value| Ok(value.as_str().is_some_and(is_folder_name)),
-);
+pub(super) const FOLDER_NAME: Kind =
+    Kind::Other("the name of a folder below data.root, with no `..` and no leading `/`", |value| {
+        Ok(value.as_str().is_some_and(is_folder_name))
+    });
 
 pub(super) const fn choice(words: &'static [&'static str]) -> Kind {
     Kind::Choice(words, &[])
@@ -166,11 +157,8 @@ pub(super) fn check(kind: &Kind, value: &Value) -> Result<(), String> {
 }
 
 fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
-    let is_whole = |min: i64, max: i64| {
-        value
-            .as_integer()
-            .is_some_and(|number| (min..=max).contains(&number))
-    };
+    let is_whole =
+        |min: i64, max: i64| value.as_integer().is_some_and(|number| (min..=max).contains(&number));
     Ok(match *kind {
         // Their keys are looked at one by one.
         Kind::Section(_) | Kind::Sections(..) => true,
@@ -204,10 +192,7 @@ fn expected(kind: &Kind) -> String {
             format!("a list of {least} numbers, each {}", range.describe())
         }
         Kind::Numbers(_, _, range) => format!("a list of numbers, each {}", range.describe()),
-        Kind::Size(least) => format!(
-            "a size of at least {} such as \"25 MiB\"",
-            ByteSize(least).exact()
-        ),
+        Kind::Size(least) => format!("a size of at least {} such as \"25 MiB\"", ByteSize(least).exact()),
         Kind::Other(words, _) => words.into(),
     }
 }
@@ -218,9 +203,7 @@ fn chosen(built: &[&str], planned: &[&str], value: &Value) -> Result<bool, Strin
         Some(word) if built.contains(&word) => Ok(true),
         Some(word) if planned.contains(&word) => {
             let built = quoted(built);
-            Err(format!(
-                "{word:?} is not built in this version of dtrain, which has {built}"
-            ))
+            Err(format!("{word:?} is not built in this version of dtrain, which has {built}"))
         }
         word => match word.and_then(|word| nearest(word, built)) {
             None => Ok(false),
@@ -259,9 +242,7 @@ fn size(value: &Value) -> Option<Result<u64, String>> {
 }
 
 fn rename(pair: &Value) -> Result<(), String> {
-    let texts = pair
-        .as_array()
-        .map(|pair| pair.iter().map(Value::as_str).collect::<Vec<_>>());
+    let texts = pair.as_array().map(|pair| pair.iter().map(Value::as_str).collect::<Vec<_>>());
     match texts.as_deref() {
         Some([Some(pattern), Some(_)]) => regex_lite::Regex::new(pattern)
             .map(drop)
@@ -282,9 +263,9 @@ fn is_glob(value: &Value) -> bool {
 /// Numbers that are not finite have no form in the manifest of a checkpoint.
 fn finite(value: &Value) -> Result<(), String> {
     match value {
-        Value::Float(number) if !number.is_finite() => Err(format!(
-            "{number} in it cannot be kept with a run; use numbers that are finite"
-        )),
+        Value::Float(number) if !number.is_finite() => {
+            Err(format!("{number} in it cannot be kept with a run; use numbers that are finite"))
+        }
         Value::Array(list) => list.iter().try_for_each(finite),
         Value::Table(table) => table.values().try_for_each(finite),
         _ => Ok(()),

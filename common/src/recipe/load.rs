@@ -49,11 +49,7 @@ impl Recipe {
     pub fn parse(source_name: &str, text: &str, overrides: &[String]) -> Result<Self, RecipeError> {
         // Some editors begin a file with a byte order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut origin = Origin {
-            source_name,
-            text,
-            overrides: Vec::new(),
-        };
+        let mut origin = Origin { source_name, text, overrides: Vec::new() };
         let table: Table = text.parse().map_err(|error| origin.not_toml(&error))?;
         let mut stated = Value::Table(table);
         for set in overrides {
@@ -101,9 +97,7 @@ fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
     }
     if names.len() > MAX_DEPTH {
         let parts = names.len();
-        return Err(format!(
-            "the key has {parts} parts and none has more than 5; {example}"
-        ));
+        return Err(format!("the key has {parts} parts and none has more than 5; {example}"));
     }
     let value = value.trim();
     let value = value.parse().unwrap_or_else(|_| Value::String(value.into()));
@@ -126,10 +120,7 @@ fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
                 })?
             }
             other => {
-                return Err(format!(
-                    "`{key}` is {} and holds no further keys",
-                    describe(other)
-                ));
+                return Err(format!("`{key}` is {} and holds no further keys", describe(other)));
             }
         };
     }

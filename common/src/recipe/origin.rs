@@ -21,10 +21,7 @@ impl Problem {
             let (key, index) = name.split_at(name.find('[').unwrap_or(name.len()));
             [key, index].into_iter().filter(|part| !part.is_empty())
         });
-        Self {
-            path: names.map(String::from).collect(),
-            message: message.into(),
-        }
+        Self { path: names.map(String::from).collect(), message: message.into() }
     }
 }
 
@@ -62,9 +59,7 @@ impl Origin<'_> {
         let set = newest(&|set| path.starts_with(&set.path) || !is_whole && set.path.starts_with(path));
         Details {
             source_name: Some(self.source_name.into()),
-            line: held
-                .filter(|_| set.is_none())
-                .map(|place| line_of(self.text, place.key)),
+            line: held.filter(|_| set.is_none()).map(|place| line_of(self.text, place.key)),
             key: Some(dotted(path)),
             set: set.map(|set| set.text.clone()),
             message: problem.message.clone(),
@@ -107,11 +102,7 @@ fn places(text: &str) -> Vec<Place> {
         for (key, value) in table {
             let path = [path, &[key.get_ref().to_string()]].concat();
             let (key, span) = (key.span().start, value.span());
-            found.push(Place {
-                path: path.clone(),
-                key,
-                value: span,
-            });
+            found.push(Place { path: path.clone(), key, value: span });
             match value.get_ref() {
                 DeValue::Table(inner) => visit(inner, &path, found),
                 DeValue::Array(list) => {
@@ -121,11 +112,7 @@ fn places(text: &str) -> Vec<Place> {
                             continue;
                         };
                         let value = member.span();
-                        found.push(Place {
-                            path: path.clone(),
-                            key: value.start,
-                            value,
-                        });
+                        found.push(Place { path: path.clone(), key: value.start, value });
                         visit(inner, &path, found);
                     }
                 }

@@ -56,20 +56,13 @@ impl Recipe {
             // A text is a file or a folder of files.
             DataKind::Text => {
                 let root = root()?;
-                let checked = if root.is_dir() {
-                    list(root)
-                } else {
-                    readable_file(root)
-                };
+                let checked = if root.is_dir() { list(root) } else { readable_file(root) };
                 let remedy = "set data.root to a .txt file or to a folder of them";
                 checked.map_err(|message| of_root(message, remedy))?;
             }
             DataKind::Generated => {}
         }
-        for (key, path) in [
-            ("model.file", &self.model.file),
-            ("model.weights", &self.model.weights),
-        ] {
+        for (key, path) in [("model.file", &self.model.file), ("model.weights", &self.model.weights)] {
             let checked = path.as_deref().map_or(Ok(()), readable_file);
             checked.map_err(|message| RecipeError::key_only(key, message))?;
         }
@@ -79,13 +72,11 @@ impl Recipe {
 
 fn list(folder: &Path) -> Result<(), String> {
     let name = folder.display();
-    std::fs::read_dir(folder)
-        .map(drop)
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => format!("the folder {name} does not exist{}", home_hint(folder)),
-            io::ErrorKind::NotADirectory => format!("{name} is not a folder"),
-            _ => format!("the folder {name} cannot be listed: {error}"),
-        })
+    std::fs::read_dir(folder).map(drop).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("the folder {name} does not exist{}", home_hint(folder)),
+        io::ErrorKind::NotADirectory => format!("{name} is not a folder"),
+        _ => format!("the folder {name} cannot be listed: {error}"),
+    })
 }
 
 fn readable_file(path: &Path) -> Result<(), String> {
@@ -116,9 +107,8 @@ fn home_hint(path: &Path) -> &'static str {
 fn folders_of(root: &Path) -> String {
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.path().is_dir());
-    let mut names: Vec<String> = folders
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
+    let mut names: Vec<String> =
+        folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     let (root, shown) = (root.display(), names[..names.len().min(8)].join(", "));
     match names.len() {

@@ -49,16 +49,10 @@ impl Recipe {
         let body = toml::to_string(self).map_err(|error| unwritable(&error))?;
         // The writer puts down integers that no reader takes.
         body.parse::<Table>().map_err(|error| unwritable(&error))?;
-        Ok(format!(
-            "# The recipe of this run as dtrain {} resolved it.\n{body}",
-            env!("CARGO_PKG_VERSION")
-        ))
+        Ok(format!("# The recipe of this run as dtrain {} resolved it.\n{body}", env!("CARGO_PKG_VERSION")))
     }
 }
 
 fn unwritable(error: &dyn std::fmt::Display) -> RecipeError {
-    RecipeError::whole(
-        "the resolved recipe",
-        format!("cannot be written as TOML: {error}"),
-    )
+    RecipeError::whole("the resolved recipe", format!("cannot be written as TOML: {error}"))
 }

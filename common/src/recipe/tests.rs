@@ -56,13 +56,7 @@ fn a_resolved_recipe_round_trips() {
     round_trip(&parse(FULL, &[]).unwrap());
     round_trip(&small(&[]));
     let seed = format!("train.seed={}", i64::MAX);
-    round_trip(&small(&[
-        &seed,
-        "optim.name=sgd",
-        "optim.lr=1",
-        "optim.momentum=0.9",
-        "optim.nesterov=true",
-    ]));
+    round_trip(&small(&[&seed, "optim.name=sgd", "optim.lr=1", "optim.momentum=0.9", "optim.nesterov=true"]));
     for (name, _) in Recipe::embedded() {
         round_trip(&Recipe::load(name, &[]).unwrap());
     }
@@ -92,10 +86,7 @@ fn paths_become_absolute() {
     assert_eq!(recipe.data.root, Some(here.join("data/x")));
     assert_eq!(recipe.model.weights, Some(here.join("w.safetensors")));
     let saved = recipe.to_toml().unwrap();
-    assert!(
-        saved.contains(&format!("root = \"{}\"", here.join("data/x").display())),
-        "{saved}"
-    );
+    assert!(saved.contains(&format!("root = \"{}\"", here.join("data/x").display())), "{saved}");
 }
 
 #[test]
@@ -113,11 +104,7 @@ fn overrides_apply_in_order_and_make_sections() {
         "data.workers=2",
     ]);
     assert_eq!(recipe.optim.schedule.name, ScheduleName::Cosine);
-    assert_eq!(
-        recipe.optim.schedule.min_lr,
-        Some(0.0),
-        "cosine falls to 0 unless told otherwise"
-    );
+    assert_eq!(recipe.optim.schedule.min_lr, Some(0.0), "cosine falls to 0 unless told otherwise");
     assert_eq!(recipe.optim.schedule.warmup, Some(Span::Steps(3)));
     assert_eq!(recipe.train.seed, 3);
     assert_eq!(recipe.data.mean, [0.0; 3]);
@@ -135,20 +122,12 @@ fn a_byte_order_mark_and_crlf_are_no_matter() {
 
 #[test]
 fn steps_follow_from_samples() {
-    let mut train = Train {
-        effective_batch: 100,
-        epochs: Some(3),
-        ..Train::default()
-    };
+    let mut train = Train { effective_batch: 100, epochs: Some(3), ..Train::default() };
     assert_eq!((train.steps_per_epoch(250), train.total_steps(3)), (3, 9));
     train.last_batch = LastBatch::Drop;
     assert_eq!((train.steps_per_epoch(250), train.steps_per_epoch(99)), (2, 0));
     train.steps = Some(4);
-    assert_eq!(
-        (train.total_steps(2), train.total_steps(1)),
-        (4, 3),
-        "the shorter one counts"
-    );
+    assert_eq!((train.total_steps(2), train.total_steps(1)), (4, 3), "the shorter one counts");
     train.epochs = None;
     assert_eq!(train.total_steps(2), 4);
 }
@@ -175,10 +154,7 @@ fn cifar100_is_a_folder_of_32_pixel_images() {
     let recipe = Recipe::load("cifar100", &[]).unwrap();
     assert_eq!((recipe.data.kind, recipe.data.image_size), (DataKind::Folder, 32));
     assert!(recipe.data.root.as_ref().unwrap().ends_with("data/cifar100"));
-    assert_eq!(
-        (recipe.train.effective_batch, recipe.data.augment),
-        (128, Augment::Flip)
-    );
+    assert_eq!((recipe.train.effective_batch, recipe.data.augment), (128, Augment::Flip));
 }
 
 #[test]
@@ -189,10 +165,7 @@ fn camvid_is_a_folder_of_scenes_and_masks() {
     // Class 11 is no class: masks hold 0 to 11.
     assert_eq!((recipe.data.classes, recipe.data.ignore), (11, 11));
     assert_eq!((recipe.data.image_size, recipe.train.effective_batch), (160, 8));
-    assert_eq!(
-        [&recipe.data.train_masks, &recipe.data.test_masks],
-        ["trainannot", "valannot"]
-    );
+    assert_eq!([&recipe.data.train_masks, &recipe.data.test_masks], ["trainannot", "valannot"]);
 }
 
 #[test]
@@ -200,10 +173,7 @@ fn shakespeare_is_a_text_for_a_small_gpt() {
     let recipe = Recipe::load("shakespeare", &[]).unwrap();
     assert_eq!((recipe.task, recipe.data.kind), (Task::Lm, DataKind::Text));
     assert!(recipe.data.root.as_ref().unwrap().ends_with("data/shakespeare"));
-    assert_eq!(
-        (recipe.data.tokenizer, recipe.data.augment),
-        (Tokenizer::Chars, Augment::Shift)
-    );
+    assert_eq!((recipe.data.tokenizer, recipe.data.augment), (Tokenizer::Chars, Augment::Shift));
     assert_eq!(recipe.model.name, Some(ModelName::Gpt));
     assert_eq!(recipe.optim.decay, Decay::Weights);
 }
@@ -214,10 +184,7 @@ fn networks_are_named_in_files_and_messages() {
         (small(&[]), "resnet18"),
         (parse(samples::TORCHSCRIPT, &[]).unwrap(), "torchscript"),
         (parse(samples::CUSTOM, &[]).unwrap(), "vit"),
-        (
-            parse("task = \"custom\"\ntrain.steps = 1", &[]).unwrap(),
-            "custom",
-        ),
+        (parse("task = \"custom\"\ntrain.steps = 1", &[]).unwrap(), "custom"),
     ] {
         assert_eq!(recipe.model_name(), name);
     }
@@ -230,8 +197,5 @@ fn a_file_wins_over_an_embedded_name_and_a_folder_does_not() {
     std::fs::write(&path, SMALL).unwrap();
     assert_eq!(Recipe::load(path.to_str().unwrap(), &[]).unwrap(), small(&[]));
     let error = Recipe::load(folder.path().to_str().unwrap(), &[]).unwrap_err();
-    assert!(
-        error.to_string().contains("is a folder, not a recipe file"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("is a folder, not a recipe file"), "{error}");
 }

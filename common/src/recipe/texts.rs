@@ -184,22 +184,11 @@ mod tests {
         for batchnorm in [BatchNorm::Local, BatchNorm::Synced, BatchNorm::Group(16)] {
             assert_eq!(batchnorm.to_string().parse::<BatchNorm>().unwrap(), batchnorm);
         }
-        for text in [
-            "",
-            "global",
-            "group",
-            "group:",
-            "group:1",
-            "group:-2",
-            "group:2.5",
-            "group: 4",
-            "Group:4",
-        ] {
+        for text in
+            ["", "global", "group", "group:", "group:1", "group:-2", "group:2.5", "group: 4", "Group:4"]
+        {
             let error = text.parse::<BatchNorm>().unwrap_err();
-            assert!(
-                error.contains("\"local\", \"synced\"") && error.contains("group:16"),
-                "{error}"
-            );
+            assert!(error.contains("\"local\", \"synced\"") && error.contains("group:16"), "{error}");
         }
     }
 
@@ -217,18 +206,7 @@ mod tests {
             assert_eq!(text.parse::<Every>().unwrap(), every, "{text}");
             assert_eq!(every.to_string(), shown);
         }
-        for text in [
-            "",
-            "10",
-            "min",
-            "0 s",
-            "-1 h",
-            "nan h",
-            "inf s",
-            "1e300 h",
-            "0 steps",
-            "3 fortnights",
-        ] {
+        for text in ["", "10", "min", "0 s", "-1 h", "nan h", "inf s", "1e300 h", "0 steps", "3 fortnights"] {
             assert!(text.parse::<Every>().is_err(), "{text}");
         }
     }

@@ -18,10 +18,7 @@ const PLANNED: &[&str] = &["cod", "fgvc", "elevation", "few-shot", "reasoning-se
 
 /// Every key of a recipe.
 pub(super) const RECIPE: &[Key] = &[
-    Key {
-        name: "task",
-        kind: Kind::Choice(Task::NAMES, PLANNED),
-    },
+    Key { name: "task", kind: Kind::Choice(Task::NAMES, PLANNED) },
     key::<Data>("data"),
     key::<Model>("model"),
     key::<Train>("train"),
@@ -33,14 +30,8 @@ pub(super) const RECIPE: &[Key] = &[
     key::<Checkpoint>("checkpoint"),
     key::<Test>("test"),
     key::<Log>("log"),
-    Key {
-        name: "custom",
-        kind: Kind::Free,
-    },
-    Key {
-        name: "stage",
-        kind: Kind::Sections(Stage::KEYS, 1),
-    },
+    Key { name: "custom", kind: Kind::Free },
+    Key { name: "stage", kind: Kind::Sections(Stage::KEYS, 1) },
 ];
 
 /// Everything in a recipe that is no key or no value of its key.
@@ -51,11 +42,7 @@ pub(super) fn check(recipe: &Value) -> Vec<Problem> {
     let custom = recipe.get("task").and_then(Value::as_str) == Some(Task::Custom.as_str());
     for (key, needed, remedy) in [
         ("task", true, "write task = \"classify\" above the first section"),
-        (
-            "data",
-            !custom,
-            "add [data] with root = \"...\", or with kind = \"generated\"",
-        ),
+        ("data", !custom, "add [data] with root = \"...\", or with kind = \"generated\""),
         (
             "ema.decay",
             given(recipe, "ema"),
@@ -108,10 +95,7 @@ fn members(
     for (index, value) in list.iter().enumerate() {
         let path = [path, &[format!("[{index}]")]].concat();
         section(keys, &path, value, problems);
-        for key in keys[..required]
-            .iter()
-            .filter(|key| value.get(key.name).is_none())
-        {
+        for key in keys[..required].iter().filter(|key| value.get(key.name).is_none()) {
             let remedy = match key.name {
                 "name" => "give it a name, by which it is told from the others",
                 "match" => "name the parameters by a glob such as \"backbone.*\", or by a list of them",

@@ -67,11 +67,7 @@ pub enum RunDirError {
         checkpoint.display(),
         record.display(),
     )]
-    BeganElsewhere {
-        path: PathBuf,
-        checkpoint: PathBuf,
-        record: PathBuf,
-    },
+    BeganElsewhere { path: PathBuf, checkpoint: PathBuf, record: PathBuf },
     /// A checkpoint that a rollback was bringing back is gone: the rollback's folder, the checkpoint's place,
     /// and the name of a completed rollback.
     #[error(
@@ -120,8 +116,7 @@ pub(super) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) ->
 }
 
 fn list(differences: &Differences) -> String {
-    let items = differences
-        .iter()
-        .map(|(key, mine, theirs)| format!("{key} is {theirs} there and {mine} here"));
+    let items =
+        differences.iter().map(|(key, mine, theirs)| format!("{key} is {theirs} there and {mine} here"));
     items.collect::<Vec<_>>().join(", ")
 }

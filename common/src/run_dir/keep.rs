@@ -15,10 +15,7 @@ impl Keep {
         let older = steps.len().saturating_sub(self.newest.max(1));
         let window = move |step: u64| self.every.map(|every| step.saturating_sub(1) / every.max(1));
         let stays = move |at: usize| {
-            self.every.is_some()
-                && steps
-                    .get(at + 1)
-                    .is_none_or(|next| window(*next) != window(steps[at]))
+            self.every.is_some() && steps.get(at + 1).is_none_or(|next| window(*next) != window(steps[at]))
         };
         (0..older).filter(move |&at| !stays(at)).map(|at| steps[at])
     }

@@ -101,9 +101,7 @@ impl Lease {
                     return Ok(Self::keep(path, own, pace)?);
                 }
             } else if begun.elapsed() >= patience && (life == Some(true) || watch.renewed) {
-                return Err(LeaseError::Held(
-                    holder.map(|holder| holder.words()).unwrap_or_default(),
-                ));
+                return Err(LeaseError::Held(holder.map(|holder| holder.words()).unwrap_or_default()));
             }
             std::thread::sleep(pace.settle / 10);
         }
@@ -140,15 +138,8 @@ impl Lease {
                 }
             }
         };
-        let thread = std::thread::Builder::new()
-            .name("lease".to_owned())
-            .spawn(renewal)?;
-        Ok(Self {
-            path,
-            own,
-            state,
-            renewing: Some((stop, thread)),
-        })
+        let thread = std::thread::Builder::new().name("lease".to_owned()).spawn(renewal)?;
+        Ok(Self { path, own, state, renewing: Some((stop, thread)) })
     }
 
     /// Whether another process has taken it, as seen at the latest renewal.
@@ -247,12 +238,7 @@ fn write(file: &File, own: &Holder, beat: u64) -> io::Result<()> {
 /// What the file holds; none where there is no such file any more.
 fn content(path: &Path) -> io::Result<Option<String>> {
     match fs::read(path) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::NotFound | ErrorKind::StaleNetworkFileHandle
-            ) =>
-        {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::StaleNetworkFileHandle) => {
             Ok(None)
         }
         other => other.map(|bytes| Some(String::from_utf8_lossy(&bytes).into_owned())),

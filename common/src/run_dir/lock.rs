@@ -120,9 +120,7 @@ impl RunDir {
 /// Whether an error of locking says that there are no locks here.
 fn knows_no_locks(error: &io::Error) -> bool {
     let known = [Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTSUP, Errno::NOLCK];
-    known
-        .iter()
-        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    known.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Whether an entry of a folder is one of the locks or leases, which alone are no run.
@@ -149,10 +147,7 @@ mod tests {
         let run_dir = RunDir::new(folder.path());
         let first = run_dir.claim().unwrap();
         let refused = run_dir.claim().unwrap_err().to_string();
-        assert!(
-            refused.contains(&format!("process {}", std::process::id())),
-            "{refused}"
-        );
+        assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
         // The trainer's is another.
         let trainer = run_dir.claim_training(Duration::ZERO).unwrap();
         drop(first);

@@ -37,10 +37,7 @@ impl RunDir {
 
     /// Whether the run has begun with this checkpoint, as `--resume` names it, since the last launch that named another one or none.
     pub fn has_begun_with(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
-        Ok(matches!(
-            self.state_of(checkpoint)?,
-            Some(State::Begun | State::Ended)
-        ))
+        Ok(matches!(self.state_of(checkpoint)?, Some(State::Begun | State::Ended)))
     }
 
     /// Whether the command that names this checkpoint goes on from the newest one: the run has begun with it, and has one of its own.
@@ -89,9 +86,7 @@ impl RunDir {
         }
         let name = self.below(checkpoint);
         let named = self.read_named()?;
-        Ok(named
-            .filter(|named| named.checkpoint == name)
-            .map(|named| named.state))
+        Ok(named.filter(|named| named.checkpoint == name).map(|named| named.state))
     }
 
     /// Notes what a launch names. Whoever calls it has claimed the folder, and its recipe is there.
@@ -107,10 +102,7 @@ impl RunDir {
             false if self.goes_on_after(checkpoint)? => return Ok(()),
             false => State::Named,
         };
-        self.write_named(&Named {
-            checkpoint: self.below(checkpoint),
-            state,
-        })
+        self.write_named(&Named { checkpoint: self.below(checkpoint), state })
     }
 
     /// Notes that the run has begun with what was named, if anything was.
@@ -140,7 +132,6 @@ impl RunDir {
     fn write_named(&self, named: &Named) -> Result<(), RunDirError> {
         let path = self.resume();
         let json = serde_json::to_vec_pretty(named).map_err(io::Error::other);
-        json.and_then(|json| write_atomic(&path, &json))
-            .map_err(failed("write", &path))
+        json.and_then(|json| write_atomic(&path, &json)).map_err(failed("write", &path))
     }
 }

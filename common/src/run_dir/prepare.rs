@@ -161,10 +161,7 @@ impl RunDir {
                 return Ok(());
             }
         }
-        Err(RunDirError::CheckpointElsewhere(
-            checkpoint.into(),
-            self.root.clone(),
-        ))
+        Err(RunDirError::CheckpointElsewhere(checkpoint.into(), self.root.clone()))
     }
 }
 

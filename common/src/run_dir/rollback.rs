@@ -52,11 +52,7 @@ impl RunDir {
             Some(_) => self.checkpoint(step),
             None => checkpoint.to_owned(),
         };
-        let rollback = Rollback {
-            from: newest.unwrap_or(to),
-            to,
-            restores,
-        };
+        let rollback = Rollback { from: newest.unwrap_or(to), to, restores };
         let folder = self.write_down(&rollback)?;
         self.note_begun()?;
         let set_aside = self.carry_out(rollback, &folder)?;
@@ -149,11 +145,7 @@ impl RunDir {
             && !parent.join(name_of(restores)).exists()
         {
             let name = name_of(&done).to_owned();
-            return Err(RunDirError::RestoredIsGone(
-                folder.to_owned(),
-                parent.join(restores),
-                name,
-            ));
+            return Err(RunDirError::RestoredIsGone(folder.to_owned(), parent.join(restores), name));
         }
         if rollback.restores.is_none() || restored.is_some() {
             // The links first: they never point to what is not there.
@@ -177,11 +169,7 @@ impl RunDir {
         fs::rename(folder, &done).map_err(failed("rename", folder))?;
         sync_folder(&parent).map_err(failed("sync", &parent))?;
         let steps = steps_in(&done).map_err(failed("list the folder", &done))?;
-        Ok(SetAside {
-            folder: done,
-            rollback: Some(rollback),
-            steps,
-        })
+        Ok(SetAside { folder: done, rollback: Some(rollback), steps })
     }
 
     /// Points `latest` to the newest checkpoint up to `step`; without one there is no link.

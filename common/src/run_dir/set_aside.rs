@@ -75,11 +75,7 @@ impl RunDir {
         folders.sort_unstable();
         folders.extend(numbered(&self.checkpoints(), UNDER_WAY)?);
         let of = |(_, folder): (u64, PathBuf)| {
-            Ok(SetAside {
-                rollback: read(&folder),
-                steps: steps_in(&folder)?,
-                folder,
-            })
+            Ok(SetAside { rollback: read(&folder), steps: steps_in(&folder)?, folder })
         };
         folders.into_iter().map(of).collect()
     }
@@ -126,7 +122,5 @@ pub(super) fn step_named(path: &Path) -> Option<u64> {
 }
 
 pub(super) fn name_of(path: &Path) -> &str {
-    path.file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default()
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }

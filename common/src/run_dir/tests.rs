@@ -70,13 +70,7 @@ fn snapshot(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     for entry in entries {
         let path = entry.unwrap().path();
         if path.is_symlink() {
-            found.push((
-                path.clone(),
-                fs::read_link(&path)
-                    .unwrap()
-                    .into_os_string()
-                    .into_encoded_bytes(),
-            ));
+            found.push((path.clone(), fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()));
         } else if path.is_dir() {
             found.push((path.clone(), Vec::new()));
             found.extend(snapshot(&path));
@@ -135,10 +129,7 @@ fn default_names_are_plain_and_dated() {
         assert!(root.starts_with(start), "{root}");
         let stamp = &root[root.len() - 15..];
         assert!(
-            stamp
-                .bytes()
-                .enumerate()
-                .all(|(i, b)| if i == 8 { b == b'-' } else { b.is_ascii_digit() }),
+            stamp.bytes().enumerate().all(|(i, b)| if i == 8 { b == b'-' } else { b.is_ascii_digit() }),
             "{root}"
         );
     }
@@ -150,10 +141,7 @@ fn default_names_are_plain_and_dated() {
 fn resume_reads() {
     assert_eq!("auto".parse(), Ok(Resume::Auto));
     assert_eq!("never".parse(), Ok(Resume::Never));
-    assert_eq!(
-        "runs/a/checkpoints/latest".parse(),
-        Ok(Resume::From("runs/a/checkpoints/latest".into()))
-    );
+    assert_eq!("runs/a/checkpoints/latest".parse(), Ok(Resume::From("runs/a/checkpoints/latest".into())));
 }
 
 #[test]
@@ -165,23 +153,14 @@ fn a_new_or_empty_folder_starts_fresh() {
     }
     let place = place();
     fs::create_dir_all(place.run.root()).unwrap();
-    assert_eq!(
-        place.run.prepare(&recipe(&[]), &Resume::Never).unwrap(),
-        Start::Fresh
-    );
+    assert_eq!(place.run.prepare(&recipe(&[]), &Resume::Never).unwrap(), Start::Fresh);
 }
 
 #[test]
 fn a_run_without_checkpoints_starts_again() {
     let place = place();
     place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-    assert_eq!(
-        place
-            .run
-            .prepare(&recipe(&["train.epochs=9"]), &Resume::Auto)
-            .unwrap(),
-        Start::Fresh
-    );
+    assert_eq!(place.run.prepare(&recipe(&["train.epochs=9"]), &Resume::Auto).unwrap(), Start::Fresh);
     assert_eq!(saved(&place.run).train.epochs, Some(9), "the new length is saved");
 }
 
@@ -222,16 +201,10 @@ fn a_path_that_is_no_folder_is_refused() {
     let place = place();
     fs::create_dir_all(place.run.root().parent().unwrap()).unwrap();
     fs::write(place.run.root(), "a file").unwrap();
-    assert!(matches!(
-        refused(&place.run, &recipe(&[]), &Resume::Auto),
-        RunDirError::NotAFolder { .. }
-    ));
+    assert!(matches!(refused(&place.run, &recipe(&[]), &Resume::Auto), RunDirError::NotAFolder { .. }));
     fs::remove_file(place.run.root()).unwrap();
     std::os::unix::fs::symlink("nowhere", place.run.root()).unwrap();
-    assert!(matches!(
-        refused(&place.run, &recipe(&[]), &Resume::Auto),
-        RunDirError::Io { .. }
-    ));
+    assert!(matches!(refused(&place.run, &recipe(&[]), &Resume::Auto), RunDirError::Io { .. }));
 }
 
 #[test]
@@ -240,33 +213,21 @@ fn never_refuses_any_run() {
     place.run.prepare(&recipe(&[]), &Resume::Never).unwrap();
     let error = refused(&place.run, &recipe(&[]), &Resume::Never);
     assert!(
-        error
-            .to_string()
-            .contains("holds another run, which is not overwritten; choose another --run-dir")
+        error.to_string().contains("holds another run, which is not overwritten; choose another --run-dir")
     );
     // Checkpoints alone make a run too.
     fs::remove_file(place.run.recipe()).unwrap();
     write_checkpoint(&place.run.checkpoint(1), 1, &recipe(&[]));
-    assert!(matches!(
-        refused(&place.run, &recipe(&[]), &Resume::Never),
-        RunDirError::HoldsRun { .. }
-    ));
+    assert!(matches!(refused(&place.run, &recipe(&[]), &Resume::Never), RunDirError::HoldsRun { .. }));
 }
 
 #[test]
 fn auto_refuses_another_experiment_and_names_what_differs() {
     let place = place();
     place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-    let error = refused(
-        &place.run,
-        &recipe(&["optim.lr=0.5", "model.name=resnet34"]),
-        &Resume::Auto,
-    );
+    let error = refused(&place.run, &recipe(&["optim.lr=0.5", "model.name=resnet34"]), &Resume::Auto);
     let text = error.to_string();
-    assert!(
-        text.contains("model.name is \"resnet18\" there and \"resnet34\" here"),
-        "{text}"
-    );
+    assert!(text.contains("model.name is \"resnet18\" there and \"resnet34\" here"), "{text}");
     assert!(text.contains("optim.lr is 0.001 there and 0.5 here"), "{text}");
 }
 
@@ -305,10 +266,7 @@ fn auto_takes_latest_else_the_highest_whole_step() {
         fs::remove_dir_all(run.checkpoint(step)).unwrap();
     }
     let error = refused(run, &recipe, &Resume::Auto).to_string();
-    assert!(
-        error.contains("names step 11, which is gone") && error.contains("--resume"),
-        "{error}"
-    );
+    assert!(error.contains("names step 11, which is gone") && error.contains("--resume"), "{error}");
     fs::remove_dir_all(run.checkpoint(200)).unwrap();
     fs::remove_file(run.latest()).unwrap();
     assert_eq!(auto(), Start::Fresh);
@@ -325,14 +283,9 @@ fn names_that_are_no_checkpoint_are_passed_over() {
     let place = place();
     let run = &place.run;
     run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-    for name in [
-        "step-",
-        "step-+0000009",
-        "step-9",
-        "step-00000009.tmp",
-        "best",
-        "step-99999999999999999999999",
-    ] {
+    for name in
+        ["step-", "step-+0000009", "step-9", "step-00000009.tmp", "best", "step-99999999999999999999999"]
+    {
         write_checkpoint(&run.checkpoints().join(name), 9, &recipe(&[]));
     }
     assert_eq!(run.prepare(&recipe(&[]), &Resume::Auto).unwrap(), Start::Fresh);
@@ -345,17 +298,11 @@ fn auto_without_a_saved_recipe_goes_by_the_checkpoints() {
     write_checkpoint(&run.checkpoint(5), 5, &recipe(&[]));
     let error = refused(run, &recipe(&["train.seed=2"]), &Resume::Auto);
     assert!(matches!(error, RunDirError::CheckpointDiffers { .. }), "{error}");
-    assert_eq!(
-        run.prepare(&recipe(&[]), &Resume::Auto).unwrap(),
-        Start::Resume(run.checkpoint(5))
-    );
+    assert_eq!(run.prepare(&recipe(&[]), &Resume::Auto).unwrap(), Start::Resume(run.checkpoint(5)));
 
     fs::remove_file(run.recipe()).unwrap();
     fs::remove_file(run.checkpoint(5).join("manifest.json")).unwrap();
-    assert!(matches!(
-        refused(run, &recipe(&[]), &Resume::Auto),
-        RunDirError::UnknownRun { .. }
-    ));
+    assert!(matches!(refused(run, &recipe(&[]), &Resume::Auto), RunDirError::UnknownRun { .. }));
 }
 
 #[test]
@@ -364,8 +311,5 @@ fn auto_refuses_a_saved_recipe_that_does_not_read() {
     fs::create_dir_all(place.run.root()).unwrap();
     fs::write(place.run.recipe(), "task = \"classify\"\nnext = 1\n").unwrap();
     let error = refused(&place.run, &recipe(&[]), &Resume::Auto);
-    assert!(
-        error.to_string().contains("recipe.toml:2: next: unknown key"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("recipe.toml:2: next: unknown key"), "{error}");
 }

@@ -20,14 +20,10 @@ impl Schedule {
             (ScheduleName::Constant, _) => Decay::Constant,
             (ScheduleName::Linear, _) => Decay::Linear { min_lr },
             (ScheduleName::Cosine, _) => Decay::Cosine { min_lr },
-            (ScheduleName::Step, Some(milestones)) => Decay::MultiStep {
-                milestones: milestones.iter().map(|&span| units(span)).collect(),
-                gamma,
-            },
-            (ScheduleName::Step, None) => Decay::Step {
-                every: stated.every.map_or(1, units),
-                gamma,
-            },
+            (ScheduleName::Step, Some(milestones)) => {
+                Decay::MultiStep { milestones: milestones.iter().map(|&span| units(span)).collect(), gamma }
+            }
+            (ScheduleName::Step, None) => Decay::Step { every: stated.every.map_or(1, units), gamma },
             (ScheduleName::Exponential, _) => Decay::Exponential { gamma },
             (ScheduleName::OneCycle, _) => Decay::OneCycle {
                 pct_start: stated.rise.unwrap_or(0.3),
@@ -35,14 +31,7 @@ impl Schedule {
                 final_div_factor: stated.final_factor.unwrap_or(1e4),
             },
         };
-        Self {
-            peak: recipe.learning_rate(),
-            warmup_steps,
-            total_steps,
-            steps_per_epoch,
-            per,
-            decay,
-        }
+        Self { peak: recipe.learning_rate(), warmup_steps, total_steps, steps_per_epoch, per, decay }
     }
 }
 
@@ -62,45 +51,21 @@ mod tests {
     fn every_name_has_its_course() {
         let decay = |stated| schedule(stated).decay;
         assert_eq!(decay("{ name = \"constant\" }"), Decay::Constant);
-        assert_eq!(
-            decay("{ name = \"linear\", min_lr = 0.1 }"),
-            Decay::Linear { min_lr: 0.1 }
-        );
+        assert_eq!(decay("{ name = \"linear\", min_lr = 0.1 }"), Decay::Linear { min_lr: 0.1 });
         assert_eq!(decay("{ name = \"cosine\" }"), Decay::Cosine { min_lr: 0.0 });
-        assert_eq!(
-            decay("{ name = \"step\", every = \"3 epochs\" }"),
-            Decay::Step {
-                every: 60,
-                gamma: 0.1
-            }
-        );
+        assert_eq!(decay("{ name = \"step\", every = \"3 epochs\" }"), Decay::Step { every: 60, gamma: 0.1 });
         assert_eq!(
             decay("{ name = \"step\", milestones = [\"30 steps\", \"4 epochs\"], gamma = 0.2 }"),
-            Decay::MultiStep {
-                milestones: vec![30, 80],
-                gamma: 0.2
-            }
+            Decay::MultiStep { milestones: vec![30, 80], gamma: 0.2 }
         );
-        assert_eq!(
-            decay("{ name = \"exponential\", gamma = 0.9 }"),
-            Decay::Exponential { gamma: 0.9 }
-        );
-        assert!(matches!(
-            decay("{ name = \"onecycle\" }"),
-            Decay::OneCycle { pct_start: 0.3, .. }
-        ));
+        assert_eq!(decay("{ name = \"exponential\", gamma = 0.9 }"), Decay::Exponential { gamma: 0.9 });
+        assert!(matches!(decay("{ name = \"onecycle\" }"), Decay::OneCycle { pct_start: 0.3, .. }));
     }
 
     #[test]
     fn per_epoch_lengths_are_counted_in_epochs() {
         let schedule = schedule("{ name = \"step\", every = \"3 epochs\", per = \"epoch\" }");
-        assert_eq!(
-            (schedule.per, &schedule.decay),
-            (Per::Epoch, &Decay::Step { every: 3, gamma: 0.1 })
-        );
-        assert_eq!(
-            (schedule.peak, schedule.warmup_steps, schedule.total_steps),
-            (0.5, 3, 200)
-        );
+        assert_eq!((schedule.per, &schedule.decay), (Per::Epoch, &Decay::Step { every: 3, gamma: 0.1 }));
+        assert_eq!((schedule.peak, schedule.warmup_steps, schedule.total_steps), (0.5, 3, 200));
     }
 }

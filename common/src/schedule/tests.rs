@@ -53,36 +53,17 @@ fn a_line_is_a_line() {
 
 #[test]
 fn drops_come_at_their_units() {
-    let step = with(
-        Decay::Step {
-            every: 30,
-            gamma: 0.5,
-        },
-        Per::Step,
-    );
+    let step = with(Decay::Step { every: 30, gamma: 0.5 }, Per::Step);
     for (at, wanted) in [(39, 0.1), (40, 0.05), (69, 0.05), (70, 0.025), (109, 0.0125)] {
         close(step.lr(at), wanted);
     }
     // Epoch 0 ends at step 20, epoch 3 begins at step 60.
-    let milestones = Decay::MultiStep {
-        milestones: vec![4, 1, 3],
-        gamma: 0.5,
-    };
+    let milestones = Decay::MultiStep { milestones: vec![4, 1, 3], gamma: 0.5 };
     let milestones = with(milestones, Per::Epoch);
-    for (at, wanted) in [
-        (19, 0.1),
-        (20, 0.05),
-        (59, 0.05),
-        (60, 0.025),
-        (80, 0.0125),
-        (109, 0.0125),
-    ] {
+    for (at, wanted) in [(19, 0.1), (20, 0.05), (59, 0.05), (60, 0.025), (80, 0.0125), (109, 0.0125)] {
         close(milestones.lr(at), wanted);
     }
-    let early = Decay::MultiStep {
-        milestones: vec![5],
-        gamma: 0.5,
-    };
+    let early = Decay::MultiStep { milestones: vec![5], gamma: 0.5 };
     let early = with(early, Per::Step);
     assert_eq!((early.lr(9), early.lr(10)), (0.1, 0.05));
 }
@@ -92,11 +73,7 @@ fn one_cycle_begins_low_peaks_and_ends_lower() {
     let schedule = Schedule {
         warmup_steps: 0,
         total_steps: 100,
-        decay: Decay::OneCycle {
-            pct_start: 0.3,
-            div_factor: 25.0,
-            final_div_factor: 1e4,
-        },
+        decay: Decay::OneCycle { pct_start: 0.3, div_factor: 25.0, final_div_factor: 1e4 },
         ..COSINE
     };
     close(schedule.lr(0), 0.004);
@@ -112,11 +89,7 @@ fn runs_without_room_for_a_curve_are_defined() {
     for decay in every_decay() {
         for (warmup_steps, total_steps) in [(0, 0), (0, 1), (1, 1), (110, 110), (200, 110)] {
             for per in [Per::Step, Per::Epoch] {
-                let schedule = Schedule {
-                    warmup_steps,
-                    total_steps,
-                    ..with(decay.clone(), per)
-                };
+                let schedule = Schedule { warmup_steps, total_steps, ..with(decay.clone(), per) };
                 for step in [0, 1, 109, 110, 199, 200, 10_000] {
                     let lr = schedule.lr(step);
                     assert!((0.0..=0.1).contains(&lr), "{schedule:?} at {step}: {lr}");
@@ -128,21 +101,14 @@ fn runs_without_room_for_a_curve_are_defined() {
 
 fn every_decay() -> Vec<Decay> {
     // A pct_start of 0.1 of 10 units leaves the rise no length, where torch divides by zero.
-    let one_cycle = |pct_start| Decay::OneCycle {
-        pct_start,
-        div_factor: 25.0,
-        final_div_factor: 1e4,
-    };
+    let one_cycle = |pct_start| Decay::OneCycle { pct_start, div_factor: 25.0, final_div_factor: 1e4 };
     vec![
         Decay::Constant,
         Decay::Linear { min_lr: 0.01 },
         Decay::Cosine { min_lr: 0.01 },
         Decay::Step { every: 3, gamma: 0.3 },
         Decay::Step { every: 0, gamma: 0.3 },
-        Decay::MultiStep {
-            milestones: vec![2, 2, 5],
-            gamma: 0.1,
-        },
+        Decay::MultiStep { milestones: vec![2, 2, 5], gamma: 0.1 },
         Decay::Exponential { gamma: 0.9 },
         one_cycle(0.0),
         one_cycle(0.1),

@@ -1,10 +1,7 @@
 //! Tells the program where libtorch lies.
 
 fn main() {
-    for rpath in std::env::var("DEP_DTRAIN_WORKER_RPATHS")
-        .unwrap_or_default()
-        .split(':')
-    {
+    for rpath in std::env::var("DEP_DTRAIN_WORKER_RPATHS").unwrap_or_default().split(':') {
         println!("cargo:rustc-link-arg=-Wl,-rpath,{rpath}");
     }
 }

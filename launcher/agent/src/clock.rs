@@ -14,10 +14,7 @@ pub struct Begun {
 impl Begun {
     /// This moment.
     pub fn now() -> Self {
-        Self {
-            at: Instant::now(),
-            wall: SystemTime::now(),
-        }
+        Self { at: Instant::now(), wall: SystemTime::now() }
     }
 
     pub fn elapsed(&self) -> Duration {

@@ -4,10 +4,7 @@
 //!
 //! Architecture invariant: nothing here knows the command line, libtorch or NVML.
 #![deny(unsafe_code)]
-#![expect(
-    missing_docs,
-    reason = "the names of most fields and variants say what they are"
-)]
+#![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
 
 pub mod cause;
 pub mod clock;

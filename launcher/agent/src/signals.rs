@@ -17,11 +17,7 @@ pub const STOP: [i32; 4] = [INT, TERM, HUP, QUIT];
 /// Signals that are only passed on.
 pub const FORWARD: [i32; 2] = [USR1, USR2];
 /// Signals that suspend a job: Ctrl-Z, and the use of the terminal from the background.
-pub const SUSPEND: [i32; 3] = [
-    Signal::TSTP.as_raw(),
-    Signal::TTIN.as_raw(),
-    Signal::TTOU.as_raw(),
-];
+pub const SUSPEND: [i32; 3] = [Signal::TSTP.as_raw(), Signal::TTIN.as_raw(), Signal::TTOU.as_raw()];
 pub const CONT: i32 = Signal::CONT.as_raw();
 /// Signals by which a shell controls its jobs.
 pub const JOB: [i32; 4] = [SUSPEND[0], SUSPEND[1], SUSPEND[2], CONT];
@@ -38,12 +34,7 @@ mod tests {
 
     #[test]
     fn every_common_signal_has_its_name() {
-        for (signal, expected) in [
-            (HUP, "SIGHUP"),
-            (KILL, "SIGKILL"),
-            (6, "SIGABRT"),
-            (11, "SIGSEGV"),
-        ] {
+        for (signal, expected) in [(HUP, "SIGHUP"), (KILL, "SIGKILL"), (6, "SIGABRT"), (11, "SIGSEGV")] {
             assert_eq!(name(signal), expected);
         }
         assert_eq!(name(37), "signal 37");

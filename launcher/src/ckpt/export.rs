@@ -129,9 +129,9 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
 fn unwritten(error: Unwritten, out: &Path) -> anyhow::Error {
     let shown = out.display();
     match error {
-        Unwritten::Io(error) if error.kind() == ErrorKind::AlreadyExists => failed(anyhow::anyhow!(
-            "{shown} has come to be there meanwhile; --force overwrites it"
-        )),
+        Unwritten::Io(error) if error.kind() == ErrorKind::AlreadyExists => {
+            failed(anyhow::anyhow!("{shown} has come to be there meanwhile; --force overwrites it"))
+        }
         Unwritten::Io(error) => failed(anyhow::Error::new(error).context(format!("cannot write {shown}"))),
         Unwritten::Stopped(signal) => Failed {
             said: format!("stopped by {}; {shown} was not written", signals::name(signal)),

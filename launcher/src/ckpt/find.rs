@@ -98,10 +98,7 @@ fn at(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     }
     let linked = |link: PathBuf| match run_dir.linked(&link) {
         Some(step) => Ok(Some(run_dir.checkpoint(step))),
-        None => bail!(
-            "{} is not there, or no link to a checkpoint of this run",
-            link.display()
-        ),
+        None => bail!("{} is not there, or no link to a checkpoint of this run", link.display()),
     };
     match which {
         "latest" => linked(run_dir.latest()),

@@ -75,9 +75,8 @@ pub(super) fn name(path: &Path) -> String {
 
 /// The checkpoints of a run in the order of their steps.
 pub(super) fn entries(run_dir: &RunDir) -> anyhow::Result<Vec<Entry>> {
-    let steps = run_dir
-        .steps()
-        .with_context(|| format!("cannot list {}", run_dir.checkpoints().display()))?;
+    let steps =
+        run_dir.steps().with_context(|| format!("cannot list {}", run_dir.checkpoints().display()))?;
     let (latest, best) = (run_dir.linked(&run_dir.latest()), run_dir.linked(&run_dir.best()));
     let entry = |step| {
         let folder = run_dir.checkpoint(step);
@@ -135,9 +134,7 @@ pub(super) fn leftovers(run_dir: &RunDir, now: SystemTime) -> anyhow::Result<Vec
 /// The bytes of all files below; what cannot be seen counts nothing.
 pub(super) fn size(path: &Path) -> u64 {
     let mut bytes = 0;
-    let _ = walk(path, &mut |about| {
-        bytes += if about.is_file() { about.len() } else { 0 }
-    });
+    let _ = walk(path, &mut |about| bytes += if about.is_file() { about.len() } else { 0 });
     bytes
 }
 

@@ -23,10 +23,7 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let leftovers = leftovers(&run_dir, SystemTime::now())?;
     let set_aside = set_aside(&run_dir)?;
     match args.json {
-        true => say(&format!(
-            "{}\n",
-            object(&run_dir, &entries, &leftovers, &set_aside)
-        ))?,
+        true => say(&format!("{}\n", object(&run_dir, &entries, &leftovers, &set_aside)))?,
         false => say(&text(&run_dir, &entries, &leftovers, &set_aside))?,
     };
     Ok(ExitStatus::Success.into())
@@ -48,9 +45,7 @@ fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: 
     for (name, link) in [("latest", run_dir.latest()), ("best", run_dir.best())] {
         if let (Ok(target), None) = (fs::read_link(&link), run_dir.linked(&link)) {
             let target = target.display();
-            notes.push(format!(
-                "{name} points to {target}, which is no checkpoint of this run"
-            ));
+            notes.push(format!("{name} points to {target}, which is no checkpoint of this run"));
         }
     }
     notes.extend(set_aside.iter().map(aside));
@@ -73,11 +68,7 @@ fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: 
 
 /// What a rollback has set aside, and how it comes back.
 fn aside(set_aside: &SetAside) -> String {
-    let SetAside {
-        folder,
-        rollback,
-        steps,
-    } = set_aside;
+    let SetAside { folder, rollback, steps } = set_aside;
     let when = match rollback {
         Some(Rollback { from, to, .. }) => format!(" when the run went back from step {from} to step {to}"),
         None => String::new(),
@@ -101,9 +92,8 @@ fn aside(set_aside: &SetAside) -> String {
 
 fn table(out: &mut String, entries: &[Entry]) {
     let manifests = entries.iter().filter_map(|entry| entry.manifest.as_ref());
-    let figures: BTreeSet<&str> = manifests
-        .flat_map(|manifest| manifest.metrics.keys().map(String::as_str))
-        .collect();
+    let figures: BTreeSet<&str> =
+        manifests.flat_map(|manifest| manifest.metrics.keys().map(String::as_str)).collect();
     let known =
         |manifest: Option<&Manifest>, show: fn(&Manifest) -> String| manifest.map_or("-".into(), show);
     let mut title = vec!["step", "epochs", "samples", "size", "written"];
@@ -146,11 +136,7 @@ fn marks(entry: &Entry) -> Vec<&'static str> {
         Some(_) if entry.is_newer() => Some("newer-format"),
         Some(_) => Some("damaged"),
     };
-    let marks = [
-        entry.latest.then_some("latest"),
-        entry.best.then_some("best"),
-        state,
-    ];
+    let marks = [entry.latest.then_some("latest"), entry.best.then_some("best"), state];
     marks.into_iter().flatten().collect()
 }
 
@@ -163,9 +149,7 @@ pub(super) fn local_time(time: SystemTime) -> String {
 /// RFC 3339; null outside the years that a calendar has.
 pub(super) fn time_value(time: Option<SystemTime>) -> Value {
     let time = time.and_then(|time| Timestamp::try_from(time).ok());
-    time.map_or(Value::Null, |time| {
-        Value::String(time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
-    })
+    time.map_or(Value::Null, |time| Value::String(time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()))
 }
 
 fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: &[SetAside]) -> Value {

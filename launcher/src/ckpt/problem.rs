@@ -48,9 +48,7 @@ pub(super) fn sentence(error: &ManifestError) -> String {
         ManifestError::Size { path, expected, got } => {
             format!("{} has {got} bytes and its manifest says {expected}", name(path))
         }
-        ManifestError::Checksum {
-            path, range, whole, ..
-        } => {
+        ManifestError::Checksum { path, range, whole, .. } => {
             let place = match whole {
                 true => String::new(),
                 false => format!(" in bytes {} to {}", range.start, range.end),

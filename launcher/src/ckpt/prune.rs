@@ -38,9 +38,7 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     for leftover in leftovers(&run_dir, SystemTime::now())? {
         if leftover.comes_back(&run_dir) {
             let name = leftover.name();
-            notes.push(format!(
-                "kept {name}: the next start of the run gives it its name"
-            ));
+            notes.push(format!("kept {name}: the next start of the run gives it its name"));
         } else if leftover.is_partial() && leftover.age < YOUNG && !args.force {
             let (name, seconds) = (leftover.name(), leftover.age.as_secs());
             notes.push(format!(
@@ -92,21 +90,15 @@ fn rollbacks(
                 Some(step) => format!(", and all behind step {step}"),
                 None => String::new(),
             };
-            notes.push(format!(
-                "kept {name}{steps}: the next start of the run completes this rollback"
-            ));
+            notes.push(format!("kept {name}{steps}: the next start of the run completes this rollback"));
         } else if wanted && broken_off_at.is_some() {
-            notes.push(format!(
-                "kept {name}: the next start of the run completes another rollback first"
-            ));
+            notes.push(format!("kept {name}: the next start of the run completes another rollback first"));
         } else if wanted {
             let bytes = size_of(&set_aside.folder);
             doomed.push((set_aside.folder, bytes));
         } else {
             let count = counted(set_aside.steps.len(), "checkpoint");
-            notes.push(format!(
-                "kept {name}: a rollback set aside {count} in it; --rollbacks removes it"
-            ));
+            notes.push(format!("kept {name}: a rollback set aside {count} in it; --rollbacks removes it"));
         }
     }
     Ok(())
@@ -128,9 +120,7 @@ fn chosen<'a>(entries: &'a [Entry], keep: Keep, damaged: bool, notes: &mut Vec<S
             false
         } else {
             if !damaged {
-                notes.push(format!(
-                    "kept {name}: it is damaged and does not count; --damaged removes it"
-                ));
+                notes.push(format!("kept {name}: it is damaged and does not count; --damaged removes it"));
             }
             damaged
         };

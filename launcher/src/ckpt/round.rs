@@ -75,11 +75,9 @@ mod tests {
 
     #[test]
     fn halves_are_rounded_to_even() {
-        for (value, bits) in [
-            (1.0 + 2_f64.powi(-11), 0x3c00_u16),
-            (1.0 + 3.0 * 2_f64.powi(-11), 0x3c02),
-            (-0.0, 0x8000),
-        ] {
+        for (value, bits) in
+            [(1.0 + 2_f64.powi(-11), 0x3c00_u16), (1.0 + 3.0 * 2_f64.powi(-11), 0x3c02), (-0.0, 0x8000)]
+        {
             assert_eq!(of_f64(Dtype::F16, value).0, bits.to_le_bytes(), "{value}");
         }
     }
@@ -88,10 +86,7 @@ mod tests {
     fn types_and_widths_are_kept_apart() {
         let mut out = Vec::new();
         assert_eq!(convert(Dtype::I64, Dtype::F32, &[0; 8], &mut out), None);
-        assert_eq!(
-            convert(Dtype::BF16, Dtype::F32, &[0x80, 0x3f, 7], &mut out),
-            Some(0)
-        );
+        assert_eq!(convert(Dtype::BF16, Dtype::F32, &[0x80, 0x3f, 7], &mut out), Some(0));
         assert_eq!(out, 1_f32.to_le_bytes());
     }
 }

@@ -47,13 +47,7 @@ pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         None => Some(Sizes::of(&folder, &manifest).map_err(failed)?),
         Some(_) => None,
     };
-    let shown = Shown {
-        folder,
-        manifest,
-        sizes,
-        comparison,
-        problem,
-    };
+    let shown = Shown { folder, manifest, sizes, comparison, problem };
     match args.json {
         true => say(&format!("{}\n", shown.object()?))?,
         false => say(&shown.text())?,
@@ -171,18 +165,12 @@ fn facts(folder: &Path, manifest: &Manifest) -> Vec<Vec<String>> {
         fact("written", local_time(time));
     }
     let (dtrain, libtorch, format) = (&manifest.dtrain, &manifest.libtorch, manifest.format);
-    fact(
-        "versions",
-        format!("dtrain {dtrain}, libtorch {libtorch}, format {format}"),
-    );
+    fact("versions", format!("dtrain {dtrain}, libtorch {libtorch}, format {format}"));
     for (figure, value) in &manifest.metrics {
         fact(figure, format!("{value}"));
     }
     if let Some(best) = &manifest.best {
-        fact(
-            "best so far",
-            format!("{} {} at step {}", best.by, best.value, best.step),
-        );
+        fact("best so far", format!("{} {} at step {}", best.by, best.value, best.step));
     }
     if let Some(scale) = manifest.loss_scale {
         let steps = counted(scale.clean_steps as usize, "step");

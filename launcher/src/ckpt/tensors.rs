@@ -60,13 +60,7 @@ impl Tensor {
         let mut sizes = shape.iter();
         let elements = sizes.try_fold(1_u64, |product, size| product.checked_mul(*size))?;
         let bits = elements.checked_mul(dtype.bitsize() as u64)?;
-        (dtype.bitsize() >= 8).then_some(Self {
-            name: name.into(),
-            dtype,
-            bytes: bits / 8,
-            shape,
-            begin: 0,
-        })
+        (dtype.bitsize() >= 8).then_some(Self { name: name.into(), dtype, bytes: bits / 8, shape, begin: 0 })
     }
     /// The size of an element in bytes.
     pub(super) fn width(&self) -> u64 {
@@ -116,14 +110,8 @@ pub(super) struct TensorFile {
 impl TensorFile {
     /// Opens a file and checks all of its header. No value is read, and no more memory is taken than the file is long.
     pub(super) fn open(path: &Path) -> Result<Self, TensorFileError> {
-        let read = |source| TensorFileError::Io {
-            path: path.into(),
-            source,
-        };
-        let wrong = |source| TensorFileError::Header {
-            path: path.into(),
-            source,
-        };
+        let read = |source| TensorFileError::Io { path: path.into(), source };
+        let wrong = |source| TensorFileError::Header { path: path.into(), source };
         let file = File::open(path).map_err(read)?;
         let about = file.metadata().map_err(read)?;
         if !about.is_file() {
@@ -188,11 +176,7 @@ fn parse(text: &[u8], data_bytes: u64) -> Result<Vec<Tensor>, HeaderError> {
     }
     let names = header.offset_keys().into_iter();
     let tensors = names.filter_map(|name| {
-        let TensorInfo {
-            dtype,
-            shape,
-            data_offsets: (begin, end),
-        } = header.info(&name)?;
+        let TensorInfo { dtype, shape, data_offsets: (begin, end) } = header.info(&name)?;
         Some(Tensor {
             dtype: *dtype,
             shape: shape.iter().map(|size| *size as u64).collect(),
@@ -218,11 +202,7 @@ pub(super) fn header<'a>(
         begin = data_offsets.1;
         let shape = tensor.shape.iter().map(|size| *size as usize).collect();
         let dtype = tensor.dtype;
-        let info = TensorInfo {
-            dtype,
-            shape,
-            data_offsets,
-        };
+        let info = TensorInfo { dtype, shape, data_offsets };
         (tensor.name.clone(), info)
     };
     let places = tensors.into_iter().map(place).collect();

@@ -44,10 +44,7 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         }
         reports.push(report);
     }
-    let damaged = reports
-        .iter()
-        .filter(|report| !report.problems.is_empty())
-        .count();
+    let damaged = reports.iter().filter(|report| !report.problems.is_empty()).count();
     let whole = reports.len() - damaged;
     if args.json {
         say(&format!("{}\n", object(&reports, damaged)))?;
@@ -82,13 +79,7 @@ fn folders(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn check(folder: PathBuf) -> Report {
-    let mut report = Report {
-        folder,
-        files: 0,
-        bytes: 0,
-        step: None,
-        problems: Vec::new(),
-    };
+    let mut report = Report { folder, files: 0, bytes: 0, step: None, problems: Vec::new() };
     let folder = &report.folder;
     let manifest = match Manifest::read(folder) {
         Ok(manifest) => manifest,
@@ -112,10 +103,7 @@ fn check(folder: PathBuf) -> Report {
 }
 
 fn problem(error: &ManifestError) -> Problem {
-    Problem {
-        kind: kind(error),
-        message: sentence(error),
-    }
+    Problem { kind: kind(error), message: sentence(error) }
 }
 
 /// What is wrong with the headers of the tensor files.

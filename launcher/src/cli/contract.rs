@@ -169,10 +169,7 @@ impl ContractArgs {
                 self.logs_specs.is_some(),
                 "--logs-specs has no use: it names a Python object; --log-dir, --redirects and --tee say where output goes",
             ),
-            (
-                self.run_path,
-                "--run-path has no use: every worker runs the script in a Python of its own",
-            ),
+            (self.run_path, "--run-path has no use: every worker runs the script in a Python of its own"),
         ] {
             notes.extend(given.then(|| what.to_owned()));
         }
@@ -291,9 +288,7 @@ fn endpoint(text: &str) -> Result<Endpoint, &'static str> {
 fn backend(text: &str) -> Result<String, String> {
     match text {
         "static" | "c10d" => Ok(text.to_owned()),
-        "etcd" | "etcd-v2" => Err(format!(
-            "it serves several nodes, and {ONE_NODE}; use static or c10d"
-        )),
+        "etcd" | "etcd-v2" => Err(format!("it serves several nodes, and {ONE_NODE}; use static or c10d")),
         _ => Err("known are static and c10d".to_owned()),
     }
 }

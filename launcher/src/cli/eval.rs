@@ -18,12 +18,7 @@ pub(crate) struct EvalArgs {
     pub(crate) checkpoint: PathBuf,
 
     /// Which of its weights: `auto` is the moving average where there is one.
-    #[arg(
-        long,
-        value_name = "auto|raw|average",
-        default_value = "auto",
-        hide_possible_values = true
-    )]
+    #[arg(long, value_name = "auto|raw|average", default_value = "auto", hide_possible_values = true)]
     pub(super) weights: Weights,
 
     /// Samples of a batch on each worker [default: as in training].
@@ -33,12 +28,7 @@ pub(crate) struct EvalArgs {
     pub(super) batch: Option<u32>,
 
     /// Number of worker processes, as for `dtrain launch`.
-    #[arg(
-        long,
-        value_name = "N|auto|gpu|cpu",
-        default_value = "auto",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "N|auto|gpu|cpu", default_value = "auto", allow_negative_numbers = true)]
     pub(super) nproc: String,
 
     #[command(flatten)]
@@ -87,31 +77,16 @@ mod tests {
 
     #[test]
     fn an_evaluation_is_a_launch_of_the_worker() {
-        let args = parsed(&[
-            "r.toml",
-            "--checkpoint",
-            "runs/a",
-            "--nproc",
-            "2",
-            "--set",
-            "data.test=x",
-            "--json",
-        ]);
+        let args =
+            parsed(&["r.toml", "--checkpoint", "runs/a", "--nproc", "2", "--set", "data.test=x", "--json"]);
         let launch = args.launch(Path::new("/bin/dtrain-worker")).unwrap();
         assert_eq!(launch.nproc, Nproc::Count(2));
         let target = launch.target().unwrap().unwrap();
-        assert_eq!(
-            (target.form, target.name),
-            (Form::Program, "/bin/dtrain-worker".as_ref())
-        );
+        assert_eq!((target.form, target.name), (Form::Program, "/bin/dtrain-worker".as_ref()));
         assert_eq!(target.args[..4], ["r.toml", "--set", "data.test=x", "--job"]);
         let job: Job = serde_json::from_str(target.args[4].to_str().unwrap()).unwrap();
-        let wanted = EvalJob {
-            checkpoint: "runs/a".into(),
-            weights: EvalWeights::Auto,
-            batch: None,
-            json: true,
-        };
+        let wanted =
+            EvalJob { checkpoint: "runs/a".into(), weights: EvalWeights::Auto, batch: None, json: true };
         assert_eq!(job, Job::Eval(wanted));
     }
 

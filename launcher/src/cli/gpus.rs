@@ -57,10 +57,7 @@ mod tests {
 
     #[test]
     fn lists_of_gpus() {
-        let ids = |text: &str| {
-            text.parse::<GpuIds>()
-                .map(|ids| (ids.ids().len(), ids.to_string()))
-        };
+        let ids = |text: &str| text.parse::<GpuIds>().map(|ids| (ids.ids().len(), ids.to_string()));
         assert_eq!(ids("2"), Ok((1, "2".into())));
         assert_eq!(ids("0, GPU-8f ,MIG-1/2"), Ok((3, "0, GPU-8f ,MIG-1/2".into())));
         assert_eq!(ids(""), Ok((0, "none".into())));

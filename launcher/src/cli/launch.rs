@@ -126,10 +126,8 @@ impl LaunchArgs {
 
     /// When workers count as hanging; none where they never do.
     pub(crate) fn hang_policy(&self) -> Option<HangPolicy> {
-        (self.hang_timeout > 0).then(|| HangPolicy {
-            factor: USUAL_STEPS,
-            least: Duration::from_secs(self.hang_timeout),
-        })
+        (self.hang_timeout > 0)
+            .then(|| HangPolicy { factor: USUAL_STEPS, least: Duration::from_secs(self.hang_timeout) })
     }
 }
 
@@ -184,11 +182,7 @@ pub(crate) enum Nproc {
 
 impl<'a> Target<'a> {
     pub(super) fn recipe(name: &'a OsStr) -> Self {
-        Self {
-            form: Form::Recipe,
-            name,
-            args: &[],
-        }
+        Self { form: Form::Recipe, name, args: &[] }
     }
 }
 
@@ -226,10 +220,8 @@ mod tests {
 
     #[test]
     fn a_recipe_takes_flags_before_and_after_it() {
-        let args = parse(&[
-            "--nproc", "2", "a.toml", "--set", "x=1", "--set", "y=2", "--resume", "never",
-        ])
-        .unwrap();
+        let args =
+            parse(&["--nproc", "2", "a.toml", "--set", "x=1", "--set", "y=2", "--resume", "never"]).unwrap();
         assert_eq!(args.nproc, Nproc::Count(2));
         assert_eq!(args.set, ["x=1", "y=2"]);
         assert_eq!(args.resume.as_deref(), Some("never"));
@@ -248,36 +240,20 @@ mod tests {
 
     #[test]
     fn numbers_out_of_bounds_are_usage_errors() {
-        for line in [
-            ["--nproc", "0"],
-            ["--nproc", "-1"],
-            ["--nproc", "x"],
-            ["--nproc", "1.5"],
-            ["--nproc", ""],
-        ] {
+        for line in
+            [["--nproc", "0"], ["--nproc", "-1"], ["--nproc", "x"], ["--nproc", "1.5"], ["--nproc", ""]]
+        {
             assert_eq!(parse(&line).unwrap_err().exit_code(), 2, "{line:?}");
         }
-        for line in [
-            ["--nproc", "1025"],
-            ["--shutdown-timeout", "604801"],
-            ["--shutdown-timeout", "-1"],
-        ] {
+        for line in [["--nproc", "1025"], ["--shutdown-timeout", "604801"], ["--shutdown-timeout", "-1"]] {
             assert_eq!(parse(&line).unwrap_err().exit_code(), 2, "{line:?}");
         }
-        assert_eq!(
-            parse(&["--shutdown-timeout", "0", "r"])
-                .unwrap()
-                .shutdown_timeout(),
-            Duration::ZERO
-        );
+        assert_eq!(parse(&["--shutdown-timeout", "0", "r"]).unwrap().shutdown_timeout(), Duration::ZERO);
     }
 
     #[test]
     fn help_lines_fit_a_common_terminal() {
-        let longest = help!("launch-examples", "launch")
-            .lines()
-            .map(|line| line.chars().count())
-            .max();
+        let longest = help!("launch-examples", "launch").lines().map(|line| line.chars().count()).max();
         assert!(longest <= Some(90), "{longest:?}");
     }
 }

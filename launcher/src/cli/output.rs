@@ -165,10 +165,7 @@ fn listed(word: &str) -> Result<usize, &'static str> {
 fn choice(text: &str) -> Result<Choice, String> {
     let pick = |word: &str| {
         let known = ["0", "1", "2", "3"];
-        known
-            .iter()
-            .zip(0..)
-            .find_map(|(known, pick)| (*known == word).then_some(pick))
+        known.iter().zip(0..).find_map(|(known, pick)| (*known == word).then_some(pick))
     };
     if let Some(pick) = pick(text) {
         return Ok(Choice::All(pick));
@@ -226,12 +223,9 @@ mod tests {
 
     #[test]
     fn a_choice_is_one_number_for_all_or_one_for_each_named_rank() {
-        for (text, picked) in [
-            ("0", [false, false]),
-            ("1", [true, false]),
-            ("2", [false, true]),
-            ("3", [true, true]),
-        ] {
+        for (text, picked) in
+            [("0", [false, false]), ("1", [true, false]), ("2", [false, true]), ("3", [true, true])]
+        {
             let all = choice(text).unwrap();
             assert_eq!(Stream::BOTH.map(|stream| all.takes(7, stream)), picked);
             assert!(all.named().is_empty());
@@ -241,9 +235,8 @@ mod tests {
         assert!(some.takes(12, Stream::Stderr) && !some.takes(1, Stream::Stdout));
         assert_eq!(some.named(), [0, 12]);
         assert_eq!(choice("0:1,0:2").unwrap_err(), "local rank 0 is named twice");
-        for wrong in [
-            "", "4", "-1", "03", "all", "0:", ":1", "0:4", "0:1,", "0:1;1:1", "0:1:1", "x:1", "1,2",
-        ] {
+        for wrong in ["", "4", "-1", "03", "all", "0:", ":1", "0:4", "0:1,", "0:1;1:1", "0:1:1", "x:1", "1,2"]
+        {
             assert!(choice(wrong).is_err(), "{wrong:?}");
         }
     }
@@ -284,12 +277,7 @@ mod tests {
 
     #[test]
     fn the_names_of_a_prefix_are_filled_in() {
-        let place = Place {
-            role_name: "trainer",
-            local_rank: 1,
-            rank: 9,
-            hostname: "node-a",
-        };
+        let place = Place { role_name: "trainer", local_rank: 1, rank: 9, hostname: "node-a" };
         for (text, filled) in [
             ("", ""),
             ("[${rank}] ", "[9] "),
@@ -302,11 +290,7 @@ mod tests {
         for wrong in ["$", "${rank", "${}", "$ranks", "${host}", "a\nb", "a\r"] {
             assert!(PrefixTemplate::new(wrong).is_err(), "{wrong:?}");
         }
-        assert!(
-            PrefixTemplate::new("${host}")
-                .unwrap_err()
-                .contains("`${host}` is not known")
-        );
+        assert!(PrefixTemplate::new("${host}").unwrap_err().contains("`${host}` is not known"));
     }
 
     proptest! {

@@ -182,11 +182,7 @@ impl LaunchArgs {
     pub(crate) fn target(&self) -> anyhow::Result<Option<Target<'_>>> {
         let words = self.words.split_first();
         let Some(recipe) = &self.recipe else {
-            return Ok(words.map(|(name, args)| Target {
-                form: self.form(name),
-                name,
-                args,
-            }));
+            return Ok(words.map(|(name, args)| Target { form: self.form(name), name, args }));
         };
         let shown = recipe.display();
         match words.map(|(name, _)| (name.display(), self.is_recipe(name))) {
@@ -217,9 +213,7 @@ impl EvalArgs {
             batch: self.batch.map(|batch| batch as usize),
             json: self.json,
         });
-        let mut line: Vec<OsString> = ["dtrain", "launch", "--nproc", &self.nproc]
-            .map(Into::into)
-            .into();
+        let mut line: Vec<OsString> = ["dtrain", "launch", "--nproc", &self.nproc].map(Into::into).into();
         if let Some(ids) = &self.gpus.gpu_ids {
             line.extend(["--gpu-ids".into(), ids.to_string().into()]);
         }

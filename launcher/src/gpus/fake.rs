@@ -24,10 +24,7 @@ impl Driver for MadeUp {
 
 /// A process with 1 GiB.
 pub(super) fn process(pid: u32) -> GpuProcess {
-    GpuProcess {
-        pid,
-        used_bytes: Some(1 << 30),
-    }
+    GpuProcess { pid, used_bytes: Some(1 << 30) }
 }
 
 /// Two GPUs: one used by these processes, and one of which little is known.
@@ -47,16 +44,8 @@ pub(super) fn machine(processes: Vec<GpuProcess>) -> Status {
         driver: "580.65".into(),
         cuda: Some("13.0".into()),
         gpus: vec![
-            GpuStatus {
-                processes,
-                ..gpu(0, "NVIDIA H200")
-            },
-            GpuStatus {
-                busy_percent: None,
-                temperature_c: None,
-                power_mw: None,
-                ..gpu(1, "Tesla T4")
-            },
+            GpuStatus { processes, ..gpu(0, "NVIDIA H200") },
+            GpuStatus { busy_percent: None, temperature_c: None, power_mw: None, ..gpu(1, "Tesla T4") },
         ],
     }
 }

@@ -46,13 +46,7 @@ pub(super) fn text(status: &Status, owner: impl Fn(u32) -> Option<Owner>) -> Str
                 None => ("?".into(), "(not to be seen from here)".into()),
             };
             let memory = process.used_bytes.map(size);
-            table.push(vec![
-                gpu.index.to_string(),
-                process.pid.to_string(),
-                user,
-                known(memory),
-                command,
-            ]);
+            table.push(vec![gpu.index.to_string(), process.pid.to_string(), user, known(memory), command]);
         }
     }
     if table.len() == 1 {
@@ -102,11 +96,7 @@ mod tests {
     #[test]
     fn the_tables_are_exact() {
         let owners = |pid| {
-            (pid < 100).then(|| Owner {
-                uid: 1000,
-                user: "ann".into(),
-                command: "python train.py".into(),
-            })
+            (pid < 100).then(|| Owner { uid: 1000, user: "ann".into(), command: "python train.py".into() })
         };
         let expected = "\
 NVIDIA driver 580.65, CUDA up to 13.0
@@ -121,23 +111,14 @@ GPU  pid  user    memory  command
 ";
         assert_eq!(text(&machine(vec![process(77), process(123)]), owners), expected);
         assert!(text(&machine(vec![]), owners).ends_with("\nNo process uses a GPU.\n"));
-        let nothing = Status {
-            driver: "580.65".into(),
-            ..Status::default()
-        };
-        assert_eq!(
-            text(&nothing, owners),
-            "NVIDIA driver 580.65\n\nThe driver finds no GPU.\n"
-        );
+        let nothing = Status { driver: "580.65".into(), ..Status::default() };
+        assert_eq!(text(&nothing, owners), "NVIDIA driver 580.65\n\nThe driver finds no GPU.\n");
     }
 
     #[test]
     fn a_tick_is_one_object() {
         let status = machine(vec![process(77)]);
-        let tick = Tick {
-            time: "2026-11-21T13:00:00Z",
-            gpu: &status.gpus[0],
-        };
+        let tick = Tick { time: "2026-11-21T13:00:00Z", gpu: &status.gpus[0] };
         assert_eq!(
             serde_json::to_string(&tick).ok().as_deref(),
             Some(

@@ -23,10 +23,7 @@ pub(super) fn run(driver: &mut impl Driver, args: &KillArgs) -> anyhow::Result<E
     let status = driver.status()?;
     let found = find(&status, args)?;
     if found.own.is_empty() {
-        say(&format!(
-            "{}No process of yours uses {}.\n",
-            found.text, found.place
-        ))?;
+        say(&format!("{}No process of yours uses {}.\n", found.text, found.place))?;
         return Ok(ExitStatus::Success.into());
     }
     say(&found.text)?;
@@ -103,13 +100,7 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
 }
 
 fn row(pid: u32, gpu: u32, owner: &Owner, bytes: Option<u64>) -> Vec<String> {
-    vec![
-        pid.to_string(),
-        gpu.to_string(),
-        owner.user.clone(),
-        known(bytes.map(size)),
-        owner.command.clone(),
-    ]
+    vec![pid.to_string(), gpu.to_string(), owner.user.clone(), known(bytes.map(size)), owner.command.clone()]
 }
 
 /// The GPUs that are meant.
@@ -121,10 +112,7 @@ fn chosen<'a>(status: &'a Status, args: &KillArgs) -> anyhow::Result<Vec<&'a Gpu
     for id in ids.ids() {
         let is_meant = |gpu: &&GpuStatus| match id {
             GpuId::Index(index) => gpu.index == *index,
-            GpuId::Uuid(begin) => gpu
-                .uuid
-                .as_ref()
-                .is_some_and(|uuid| uuid.starts_with(begin.as_str())),
+            GpuId::Uuid(begin) => gpu.uuid.as_ref().is_some_and(|uuid| uuid.starts_with(begin.as_str())),
         };
         match status.gpus.iter().filter(is_meant).collect::<Vec<_>>()[..] {
             [gpu] => gpus.push(gpu),
@@ -174,9 +162,7 @@ fn end(mut victims: Vec<Victim>, grace: Duration) -> anyhow::Result<bool> {
     let left = victims.iter().filter(|victim| victim.handle.is_some());
     let left: Vec<_> = left.map(|victim| victim.pid).collect();
     for pid in &left {
-        say(&format!(
-            "pid {pid} is still there; it hangs in the kernel or the driver\n"
-        ))?;
+        say(&format!("pid {pid} is still there; it hangs in the kernel or the driver\n"))?;
     }
     Ok(left.is_empty())
 }
@@ -195,11 +181,7 @@ fn wait(victims: &mut [Victim], patience: Duration) -> Vec<u32> {
     let deadline = Instant::now() + patience;
     let mut ended = Vec::new();
     for victim in victims {
-        if victim
-            .handle
-            .as_ref()
-            .is_some_and(|handle| has_ended(handle, deadline))
-        {
+        if victim.handle.as_ref().is_some_and(|handle| has_ended(handle, deadline)) {
             victim.handle = None;
             ended.push(victim.pid);
         }

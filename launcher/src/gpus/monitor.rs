@@ -101,9 +101,7 @@ fn watch(
 /// painted over. The last row is the cursor's.
 fn cut(frame: &str, (columns, rows): (usize, usize)) -> String {
     let lines = frame.lines().take(rows.saturating_sub(1));
-    lines
-        .map(|line| line.chars().take(columns).chain(['\n']).collect::<String>())
-        .collect()
+    lines.map(|line| line.chars().take(columns).chain(['\n']).collect::<String>()).collect()
 }
 
 /// A frame that stands where the one before, of so many lines, stood.
@@ -140,10 +138,7 @@ mod tests {
 
     fn shown(form: Form, looks: u64) -> Vec<String> {
         let (_sender, stopped) = bounded(1);
-        let pace = Pace {
-            interval: Duration::from_millis(1),
-            count: Some(looks),
-        };
+        let pace = Pace { interval: Duration::from_millis(1), count: Some(looks) };
         let mut all = Vec::new();
         let mut driver = MadeUp([machine(vec![process(1)]), machine(vec![])].into());
         let show = |text: &str| {
@@ -178,19 +173,14 @@ mod tests {
         // Of a terminal of 60 columns and 6 rows, without a line that wraps.
         assert_eq!(height, 5);
         assert!(all[0].lines().all(|line| line.chars().count() <= 60), "{all:?}");
-        assert!(
-            all[1].starts_with(&format!("\x1b[{height}A\r\x1b[JNVIDIA driver")),
-            "{all:?}"
-        );
+        assert!(all[1].starts_with(&format!("\x1b[{height}A\r\x1b[JNVIDIA driver")), "{all:?}");
     }
 
     #[test]
     fn json_is_a_line_for_each_gpu_and_look() {
         let all = shown(Form::Json, 3).concat();
-        let lines: Vec<serde_json::Value> = all
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
+        let lines: Vec<serde_json::Value> =
+            all.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 6);
         assert_eq!(lines[5]["index"], 1);
         assert!(lines[5]["time"].as_str().unwrap().ends_with('Z'));
@@ -198,10 +188,7 @@ mod tests {
 
     #[test]
     fn a_signal_or_a_reader_that_has_gone_ends_it() {
-        let pace = Pace {
-            interval: Duration::from_secs(3600),
-            count: None,
-        };
+        let pace = Pace { interval: Duration::from_secs(3600), count: None };
         let ended = |signal: Option<i32>, reads: bool| {
             let (sender, stopped) = bounded(1);
             signal.into_iter().for_each(|signal| sender.send(signal).unwrap());

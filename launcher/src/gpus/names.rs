@@ -79,10 +79,7 @@ fn parse(entry: &str) -> Result<Gpu, String> {
     if looks_like_a_size && let Ok(ByteSize(bytes)) = entry.parse() {
         let name = entry.to_owned();
         return match (LEAST_BYTES..=MOST_BYTES).contains(&bytes) {
-            true => Ok(Gpu {
-                name,
-                ..Gpu::of_size(bytes)
-            }),
+            true => Ok(Gpu { name, ..Gpu::of_size(bytes) }),
             false => Err(format!(
                 "`{entry}` is no memory of a GPU; give at least 256 MiB and at most 16 TiB, with the unit, such as 16GiB"
             )),
@@ -107,9 +104,7 @@ fn parse(entry: &str) -> Result<Gpu, String> {
         }
         _ => {}
     }
-    let sized = GPUS
-        .iter()
-        .find(|(name, hundredths, _)| is_sized(name, *hundredths));
+    let sized = GPUS.iter().find(|(name, hundredths, _)| is_sized(name, *hundredths));
     sized.or(begun.first().copied()).map(known).ok_or_else(|| {
         let names: Vec<_> = GPUS.iter().map(|(name, ..)| *name).collect();
         format!(
@@ -121,11 +116,7 @@ fn parse(entry: &str) -> Result<Gpu, String> {
 }
 
 fn known((name, hundredths, bf16): &(&str, u32, bool)) -> Gpu {
-    Gpu {
-        name: (*name).into(),
-        bytes: u64::from(*hundredths) * GIB / 100,
-        bf16: *bf16,
-    }
+    Gpu { name: (*name).into(), bytes: u64::from(*hundredths) * GIB / 100, bf16: *bf16 }
 }
 
 fn key(name: &str) -> String {
@@ -165,11 +156,7 @@ pub(crate) fn of_machine(inventory: &Inventory, visible: &Visible, bf16: bool) -
     }
     for place in places {
         let device = inventory.device(place);
-        let gpu = Gpu {
-            name: device.name.clone(),
-            bytes: device.total_bytes,
-            bf16,
-        };
+        let gpu = Gpu { name: device.name.clone(), bytes: device.total_bytes, bf16 };
         if !gpus.contains(&gpu) {
             gpus.push(gpu);
         }
@@ -209,10 +196,7 @@ mod tests {
             [true, true, true, false, true, true, false]
         );
         assert_eq!(parse_list("t4,T4").unwrap().len(), 1);
-        assert_eq!(
-            gib(&parse_list("rtx4060ti").unwrap()[0]),
-            "rtx4060ti-16gb 15.60 GiB"
-        );
+        assert_eq!(gib(&parse_list("rtx4060ti").unwrap()[0]), "rtx4060ti-16gb 15.60 GiB");
     }
 
     #[test]
@@ -234,16 +218,9 @@ mod tests {
         assert!(
             said("a100-44gb").starts_with("`a100-44gb` is no GPU that dtrain knows; did you mean a100-40gb")
         );
-        assert!(
-            said("rtx4900").contains("did you mean rtx4090"),
-            "{}",
-            said("rtx4900")
-        );
+        assert!(said("rtx4900").contains("did you mean rtx4090"), "{}", said("rtx4900"));
         assert!(said("cray").contains("such as a100-40gb or 16GiB. Names: a10, a10g, a100-40gb"));
-        assert_eq!(
-            said("a100"),
-            "there is more than one `a100`; say which: a100-40gb or a100-80gb"
-        );
+        assert_eq!(said("a100"), "there is more than one `a100`; say which: a100-40gb or a100-80gb");
         assert!(said("16").contains("`16` is no memory of a GPU"));
         assert!(said("17TiB,t4").contains("at most 16 TiB"));
         assert!(said("16 GiBs").contains("no GPU that dtrain knows"));
@@ -255,11 +232,6 @@ mod tests {
     #[test]
     fn the_usual_sizes() {
         let names: Vec<_> = usual().into_iter().map(|gpu| gpu.name).collect();
-        assert_eq!(
-            names,
-            [
-                "8 GiB", "12 GiB", "16 GiB", "24 GiB", "40 GiB", "48 GiB", "80 GiB"
-            ]
-        );
+        assert_eq!(names, ["8 GiB", "12 GiB", "16 GiB", "24 GiB", "40 GiB", "48 GiB", "80 GiB"]);
     }
 }

@@ -22,11 +22,7 @@ pub(crate) fn owner(pid: u32) -> Option<Owner> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
     let uid = fs::metadata(&folder).ok()?.uid();
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    Some(Owner {
-        uid,
-        user: user(&passwd, uid),
-        command: command(&folder)?,
-    })
+    Some(Owner { uid, user: user(&passwd, uid), command: command(&folder)? })
 }
 
 /// The words that it was started with, or where the kernel keeps none its name.
@@ -40,9 +36,7 @@ fn command(folder: &Path) -> Option<String> {
         words.to_owned()
     };
     // Whatever a program calls itself, it must not move the cursor.
-    let shown = command
-        .chars()
-        .map(|letter| if letter.is_control() { '?' } else { letter });
+    let shown = command.chars().map(|letter| if letter.is_control() { '?' } else { letter });
     let shown: String = shown.collect();
     let is_long = shown.chars().count() > COMMAND;
     let begin: String = shown.chars().take(COMMAND - 2).collect();
@@ -74,20 +68,14 @@ mod tests {
 
     #[test]
     fn a_process_is_described() {
-        let mut child = std::process::Command::new("sleep")
-            .args(["600", &"0".repeat(90)])
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("sleep").args(["600", &"0".repeat(90)]).spawn().unwrap();
         let own = owner(std::process::id()).unwrap();
         assert_eq!(own.uid, rustix::process::geteuid().as_raw());
         // Between fork and exec it is called as this test is, and then for a moment it has no words.
         let described = std::iter::repeat_with(|| owner(child.id()).unwrap().command)
             .find(|command| command.starts_with("sleep 6"))
             .unwrap();
-        assert!(
-            described.starts_with("sleep 600 000") && described.ends_with("0.."),
-            "{described}"
-        );
+        assert!(described.starts_with("sleep 600 000") && described.ends_with("0.."), "{described}");
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(owner(child.id()), None);

@@ -117,8 +117,7 @@ impl Attempt {
         let says = |rank: usize| {
             let said = run.tails[rank].lines();
             let reported = self.files.reported_error(rank).unwrap_or_default();
-            self.port
-                .was_taken(said.iter().map(String::as_str).chain(reported.lines()))
+            self.port.was_taken(said.iter().map(String::as_str).chain(reported.lines()))
         };
         match run.met {
             Some(met) if met.is_in_the_way() || says(rank) || says(0) => Some(Taken::ByTheStore),

@@ -134,18 +134,12 @@ mod tests {
     }
 
     fn vars(frames: bool, inherited: &[(&str, &str)]) -> BTreeMap<&'static str, String> {
-        let get = |name: &str| {
-            inherited
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map(|(_, value)| (*value).into())
-        };
+        let get =
+            |name: &str| inherited.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
         let vars = shared(frames).vars(1, &["/run/error.json", "/tmp/beat"].map(PathBuf::from), get);
         let count = vars.len();
-        let map: BTreeMap<_, _> = vars
-            .into_iter()
-            .map(|(name, value)| (name, value.into_string().unwrap()))
-            .collect();
+        let map: BTreeMap<_, _> =
+            vars.into_iter().map(|(name, value)| (name, value.into_string().unwrap())).collect();
         assert_eq!(map.len(), count, "each variable once");
         map
     }
@@ -157,24 +151,15 @@ mod tests {
         assert_eq!(vars_unset[TORCH_NCCL_ASYNC_ERROR_HANDLING], "1");
         assert_eq!(vars_unset[PYTHONUNBUFFERED], "1");
         assert!(!vars(false, &[(PYTHONUNBUFFERED, "")]).contains_key(PYTHONUNBUFFERED));
-        let set = vars(
-            false,
-            &[(OMP_NUM_THREADS, "7"), (TORCH_NCCL_ASYNC_ERROR_HANDLING, "0")],
-        );
+        let set = vars(false, &[(OMP_NUM_THREADS, "7"), (TORCH_NCCL_ASYNC_ERROR_HANDLING, "0")]);
         assert!(!set.contains_key(OMP_NUM_THREADS) && !set.contains_key(TORCH_NCCL_ASYNC_ERROR_HANDLING));
     }
 
     #[test]
     fn frames_are_for_terminals_and_for_those_who_want_them() {
-        assert_eq!(
-            vars(false, &[(DTRAIN_PROGRESS, "terminal")])[DTRAIN_PROGRESS],
-            "lines"
-        );
+        assert_eq!(vars(false, &[(DTRAIN_PROGRESS, "terminal")])[DTRAIN_PROGRESS], "lines");
         assert_eq!(vars(true, &[])[DTRAIN_PROGRESS], "terminal");
-        assert_eq!(
-            vars(true, &[(DTRAIN_PROGRESS, "lines")])[DTRAIN_PROGRESS],
-            "lines"
-        );
+        assert_eq!(vars(true, &[(DTRAIN_PROGRESS, "lines")])[DTRAIN_PROGRESS], "lines");
     }
 
     #[test]

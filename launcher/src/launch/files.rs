@@ -197,33 +197,17 @@ mod tests {
     fn error_files_of_both_forms_are_understood() {
         let ours = r#"{"message":{"message":"no data","extraInfo":{"py_callstack":"","timestamp":"1"}}}"#;
         assert_eq!(error_message(ours).as_deref(), Some("no data"));
-        assert_eq!(
-            error_message(r#"{"message":" short "}"#).as_deref(),
-            Some("short")
-        );
-        for useless in [
-            "",
-            "{",
-            "[]",
-            "{}",
-            r#"{"message":{}}"#,
-            r#"{"message":{"message":""}}"#,
-            r#"{"message":3}"#,
-        ] {
+        assert_eq!(error_message(r#"{"message":" short "}"#).as_deref(), Some("short"));
+        for useless in
+            ["", "{", "[]", "{}", r#"{"message":{}}"#, r#"{"message":{"message":""}}"#, r#"{"message":3}"#]
+        {
             assert_eq!(error_message(useless), None, "{useless}");
         }
     }
 
     fn routing(workers: usize, log_dir: Option<&Path>) -> Routing {
-        let args = OutputArgs {
-            log_dir: log_dir.map(Path::to_owned),
-            ..OutputArgs::default()
-        };
-        let home = if log_dir.is_some() {
-            Home::Nowhere
-        } else {
-            Home::RunDir
-        };
+        let args = OutputArgs { log_dir: log_dir.map(Path::to_owned), ..OutputArgs::default() };
+        let home = if log_dir.is_some() { Home::Nowhere } else { Home::RunDir };
         Routing::plan(&args, workers, "default", home).unwrap()
     }
 
@@ -238,10 +222,7 @@ mod tests {
         assert_eq!(first.reported_error(1).as_deref(), Some("old"));
         assert_eq!(second.reported_error(1), None);
         assert_eq!(second.error_file(1), run_dir.error_file(1, 1));
-        assert_eq!(
-            second.log_path(1, Stream::Stderr).unwrap(),
-            run_dir.rank_logs(1, 1).join("stderr.log")
-        );
+        assert_eq!(second.log_path(1, Stream::Stderr).unwrap(), run_dir.rank_logs(1, 1).join("stderr.log"));
         assert_eq!(second.note(), None, "the run directory is told with the plan");
         second.remove();
         assert!(!run_dir.rank_logs(1, 0).exists() && run_dir.rank_logs(0, 1).exists());
@@ -254,10 +235,7 @@ mod tests {
         let root = folder.path().join("logs");
         let routing = routing(2, Some(&root));
         let first = Files::create(None, &routing, &temporary).unwrap();
-        assert_eq!(
-            first.log_path(1, Stream::Stdout),
-            Some(root.join("attempt_0/rank_1/stdout.log"))
-        );
+        assert_eq!(first.log_path(1, Stream::Stdout), Some(root.join("attempt_0/rank_1/stdout.log")));
         let second = Files::create(None, &routing, &temporary).unwrap();
         assert!(second.note().unwrap().ends_with("logs/attempt_1"));
         second.remove();
@@ -276,9 +254,7 @@ mod tests {
         files.remove();
         assert!(!new.root().exists());
         let there = RunDir::new(folder.path());
-        Files::create(Some(&there), &routing(1, None), &temporary)
-            .unwrap()
-            .remove();
+        Files::create(Some(&there), &routing(1, None), &temporary).unwrap().remove();
         assert!(there.root().exists() && !there.logs().exists());
     }
 

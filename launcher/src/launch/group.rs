@@ -81,12 +81,7 @@ impl<'a> Group<'a> {
             }
             let lost_peer = says_that_it_lost_a_peer(outcome, &tail, &error_file);
             // Fails only when the run is over.
-            let _ = events.send(Event::Ended {
-                rank,
-                outcome,
-                at,
-                lost_peer,
-            });
+            let _ = events.send(Event::Ended { rank, outcome, at, lost_peer });
         };
         let attached = self
             .capture
@@ -141,9 +136,8 @@ impl<'a> Group<'a> {
     pub(super) fn inspect(&self, ranks: &[usize], number: u32, notices: &Sender<String>) {
         let pids = self.pids();
         let hanging = ranks.iter();
-        let hanging: Vec<_> = hanging
-            .filter_map(|&rank| Some((rank, pids[rank]?, self.files.stacks_path(rank))))
-            .collect();
+        let hanging: Vec<_> =
+            hanging.filter_map(|&rank| Some((rank, pids[rank]?, self.files.stacks_path(rank)))).collect();
         let (notices, events) = (notices.clone(), self.inbox.sender.clone());
         let look = move || {
             std::thread::scope(|scope| {

@@ -60,17 +60,9 @@ impl Inbox {
         })
         .context("cannot receive signals")?;
         handlers::survive_file_size_limit().context("cannot receive signals")?;
-        guardian::watch(behind.guardian, move || {
-            drop(abandoned_out.send(Event::Abandoned))
-        })
-        .context("cannot watch the process that stands behind the launcher")?;
-        Ok(Self {
-            begun,
-            sender,
-            events,
-            family,
-            job: behind.job,
-        })
+        guardian::watch(behind.guardian, move || drop(abandoned_out.send(Event::Abandoned)))
+            .context("cannot watch the process that stands behind the launcher")?;
+        Ok(Self { begun, sender, events, family, job: behind.job })
     }
 
     /// Does `work` on a thread of its own, and leaves it alone if it does not end soon after a request to

@@ -37,11 +37,7 @@ impl Meeting {
         if let Some((flag, port)) = port {
             expect_free(flag, &addresses, port)?;
         }
-        Ok(Self {
-            host: host.to_owned(),
-            addresses,
-            port: port.map(|(_, port)| port),
-        })
+        Ok(Self { host: host.to_owned(), addresses, port: port.map(|(_, port)| port) })
     }
 
     /// The workers' port, and the place of the store where one is served.
@@ -131,13 +127,8 @@ mod tests {
         for holder in ["127.0.0.1:0", "0.0.0.0:0", "127.0.0.2:0"] {
             let held = TcpListener::bind(holder).unwrap();
             let port = held.local_addr().unwrap().port();
-            let error = Meeting::at(None, Some(("--master-port", port)))
-                .unwrap_err()
-                .to_string();
-            assert!(
-                error.starts_with(&format!("--master-port: port {port} is taken")),
-                "{error}"
-            );
+            let error = Meeting::at(None, Some(("--master-port", port))).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("--master-port: port {port} is taken")), "{error}");
             drop(held);
         }
     }
@@ -152,34 +143,20 @@ mod tests {
     #[test]
     fn an_address_of_another_machine_is_refused() {
         // From the block that is reserved for documentation.
-        let error = Meeting::at(Some(("--master-addr", "192.0.2.1")), None)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("192.0.2.1 is not an address of this machine"),
-            "{error}"
-        );
+        let error = Meeting::at(Some(("--master-addr", "192.0.2.1")), None).unwrap_err().to_string();
+        assert!(error.contains("192.0.2.1 is not an address of this machine"), "{error}");
     }
 
     #[test]
     fn the_port_is_taken_where_workers_are_and_given_back() {
-        let meeting = Meeting {
-            host: "127.0.0.1".into(),
-            addresses: vec![Ipv4Addr::LOCALHOST.into()],
-            port: None,
-        };
+        let meeting =
+            Meeting { host: "127.0.0.1".into(), addresses: vec![Ipv4Addr::LOCALHOST.into()], port: None };
         let (port, place) = meeting.place(true).unwrap();
         let again = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port.number));
         assert_eq!(again().unwrap_err().kind(), ErrorKind::AddrInUse);
-        let taken = Meeting {
-            port: Some(port.number),
-            ..meeting
-        };
+        let taken = Meeting { port: Some(port.number), ..meeting };
         let error = taken.place(true).unwrap_err().to_string();
-        assert!(
-            error.starts_with("cannot serve the workers' store at 127.0.0.1, port "),
-            "{error}"
-        );
+        assert!(error.starts_with("cannot serve the workers' store at 127.0.0.1, port "), "{error}");
         drop(place);
         again().unwrap();
     }

@@ -72,17 +72,7 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
     };
     let first = Attempt::prepare(&plan, &meeting, &temporary, 0)?;
     let screen = Screen::start(plan.headline()).context("cannot start the thread that writes the output")?;
-    let launch = Launch {
-        args,
-        plan,
-        meeting,
-        temporary,
-        inbox,
-        restarts,
-        copies,
-        screen,
-        before: None,
-    };
+    let launch = Launch { args, plan, meeting, temporary, inbox, restarts, copies, screen, before: None };
     launch.run(first, notices)
 }
 

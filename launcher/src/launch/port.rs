@@ -55,11 +55,7 @@ impl MasterPort {
     }
 
     fn of(number: u16, chosen: bool, claim: Option<UnixDatagram>) -> Self {
-        Self {
-            number,
-            chosen,
-            _claim: claim,
-        }
+        Self { number, chosen, _claim: claim }
     }
 
     /// Whether these lines of a failed worker say that it could not listen at this port.
@@ -80,11 +76,7 @@ fn candidates(local_range: &str) -> Range<u16> {
     let lowest = local_range.split_whitespace().next();
     let given_out = lowest.and_then(|lowest| lowest.parse().ok()).unwrap_or(USUAL);
     // A machine that gives out almost all ports leaves no room below; then any port is as good as another.
-    if given_out >= LOWEST + 1000 {
-        LOWEST..given_out
-    } else {
-        LOWEST..USUAL
-    }
+    if given_out >= LOWEST + 1000 { LOWEST..given_out } else { LOWEST..USUAL }
 }
 
 /// Takes a name that one process at a time can have, and that is gone with it.
@@ -134,11 +126,7 @@ mod tests {
 
     #[test]
     fn only_this_port_counts_as_taken() {
-        let port = MasterPort {
-            number: 29_500,
-            chosen: true,
-            _claim: None,
-        };
+        let port = MasterPort { number: 29_500, chosen: true, _claim: None };
         let taken = |line: &str| port.was_taken(std::iter::once(line));
         assert!(taken(
             "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, \

@@ -157,9 +157,7 @@ impl<'a> Reactor<'a> {
         let look = Instant::now() + self.look_every;
         let deadline = self.agent.deadline();
         let deadline = deadline.and_then(|deadline| self.inbox.begun.at.checked_add(deadline));
-        let event = self
-            .inbox
-            .next(deadline.map_or(look, |deadline| deadline.min(look)));
+        let event = self.inbox.next(deadline.map_or(look, |deadline| deadline.min(look)));
         if !self.evicted && self.plan.is_evicted() {
             self.evicted = true;
             self.say(told::evicted(self.plan));

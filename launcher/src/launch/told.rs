@@ -29,11 +29,7 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
     match notice {
         Notice::Failed { stopping: 0, .. } | Notice::Stopping { workers: 0, .. } => None,
         Notice::Failed { outcome, .. } if plan.training().is_some() && *outcome == refusal => None,
-        Notice::Failed {
-            rank,
-            outcome,
-            stopping,
-        } => Some(format!(
+        Notice::Failed { rank, outcome, stopping } => Some(format!(
             "dtrain: rank {rank} failed ({}); stopping the other {stopping} of {workers} workers, which are killed after \
              {timeout} s",
             ended(*outcome)
@@ -70,9 +66,8 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
         Notice::Recovered => Some("dtrain: the workers make progress again: they are not stopped".to_owned()),
         Notice::Writing { ranks, left } => {
             let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
-            let until = left.map_or(String::new(), |left| {
-                format!(", until the time limit in {} s", left.as_secs())
-            });
+            let until =
+                left.map_or(String::new(), |left| format!(", until the time limit in {} s", left.as_secs()));
             Some(format!(
                 "dtrain: rank {} still writes a checkpoint after {timeout} s (--shutdown-timeout): waiting for it{until}; a second \
                  Ctrl-C or SIGTERM kills at once",

@@ -129,11 +129,7 @@ impl Machine {
             return None;
         }
         let places = visible.of_the_first(&inventory, workers, order.as_deref());
-        Some(InUse {
-            places: places.unwrap_or_default(),
-            inventory,
-            versions,
-        })
+        Some(InUse { places: places.unwrap_or_default(), inventory, versions })
     }
 
     /// The GPUs of workers that get these.

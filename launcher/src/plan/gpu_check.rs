@@ -71,14 +71,8 @@ fn processes(gpu: usize) -> Vec<User> {
     let gpus = status.map(|status| status.gpus).unwrap_or_default();
     // In a container the driver's numbers mean other processes.
     let known = sees_the_kernels_pids();
-    let of_gpu = gpus
-        .into_iter()
-        .nth(gpu)
-        .into_iter()
-        .flat_map(|gpu| gpu.processes);
-    of_gpu
-        .map(|process| (process, known.then(|| owner(process.pid)).flatten()))
-        .collect()
+    let of_gpu = gpus.into_iter().nth(gpu).into_iter().flat_map(|gpu| gpu.processes);
+    of_gpu.map(|process| (process, known.then(|| owner(process.pid)).flatten())).collect()
 }
 
 /// A sentence for each GPU of whose memory others have taken much; an error where next to nothing is free.
@@ -88,10 +82,7 @@ fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Res
     let mut notes = Vec::new();
     let mut full = Vec::new();
     for place in &gpus.places {
-        let (free, total) = (
-            inventory.device(*place).free_bytes,
-            inventory.device(*place).total_bytes,
-        );
+        let (free, total) = (inventory.device(*place).free_bytes, inventory.device(*place).total_bytes);
         if free >= LEAST_FREE && free >= total / 100 * MOSTLY_FREE {
             continue;
         }
@@ -167,9 +158,7 @@ fn several_kinds(gpus: &InUse) -> Option<String> {
         return None;
     }
     let listed = kinds.iter();
-    let listed: Vec<_> = listed
-        .map(|(name, bytes)| format!("{name} with {}", ByteSize(*bytes)))
-        .collect();
+    let listed: Vec<_> = listed.map(|(name, bytes)| format!("{name} with {}", ByteSize(*bytes))).collect();
     Some(format!(
         "the GPUs are of {} kinds, {}: the memory of the smallest ({name}, {}) bounds the micro-batch, the slowest sets the \
          pace, and bf16 is used by itself only where all of the machine's GPUs compute in it; --gpu-ids names GPUs of one kind",

@@ -58,11 +58,7 @@ pub(super) fn limit(
     };
     let ask = end - margin;
     Ok(Some(Limited {
-        limit: TimeLimit {
-            ask,
-            end,
-            signal: if training { signals::USR1 } else { signals::TERM },
-        },
+        limit: TimeLimit { ask, end, signal: if training { signals::USR1 } else { signals::TERM } },
         note: format!(
             "time limit: the workers are asked to stop after {}, and killed after {} ({whose})",
             show_time(whole_seconds(ask)),
@@ -119,10 +115,7 @@ mod tests {
     use std::time::{Instant, UNIX_EPOCH};
 
     fn begun() -> Begun {
-        Begun {
-            at: Instant::now(),
-            wall: UNIX_EPOCH + Duration::from_secs(1_000_000),
-        }
+        Begun { at: Instant::now(), wall: UNIX_EPOCH + Duration::from_secs(1_000_000) }
     }
 
     fn args(limit: Option<&str>, margin: Option<u64>) -> LimitArgs {
@@ -152,10 +145,7 @@ mod tests {
         assert_eq!(found(&none, true, None), None);
         assert_eq!(found(&hour, true, None), Some((3480, 3600, usr1)));
         assert_eq!(found(&args(Some("100"), None), true, None), Some((90, 100, usr1)));
-        assert_eq!(
-            found(&args(Some("100"), Some(40)), true, None),
-            Some((60, 100, usr1))
-        );
+        assert_eq!(found(&args(Some("100"), Some(40)), true, None), Some((60, 100, usr1)));
         assert_eq!(found(&none, true, Some("1000300")), Some((270, 300, usr1)));
         assert_eq!(found(&hour, true, Some("1000300")), Some((270, 300, usr1)));
         assert_eq!(found(&hour, true, Some("1009999")), Some((3480, 3600, usr1)));

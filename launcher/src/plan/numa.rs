@@ -35,9 +35,8 @@ impl Bound {
     pub(super) fn note(&self) -> Option<String> {
         let mode = self.mode?.name();
         let shares = self.cores.iter().enumerate();
-        let shares: Vec<_> = shares
-            .map(|(rank, cores)| format!("rank {rank} to {}", topology::in_words(cores)))
-            .collect();
+        let shares: Vec<_> =
+            shares.map(|(rank, cores)| format!("rank {rank} to {}", topology::in_words(cores))).collect();
         Some(format!("--numa-binding {mode}: CPU cores: {}", shares.join("; ")))
     }
 }
@@ -53,11 +52,7 @@ enum NumaError {
     #[error(
         "NUMA node {node} has {cores} physical cores for {workers} workers; start fewer, or use another mode than exclusive"
     )]
-    TooFew {
-        node: usize,
-        cores: usize,
-        workers: usize,
-    },
+    TooFew { node: usize, cores: usize, workers: usize },
     #[error("the system does not tell {what} of CPU core {core}; use `node`")]
     Unknown { what: &'static str, core: usize },
 }
@@ -71,12 +66,7 @@ pub(super) fn bind(mode: Option<Binding>, workers: usize, visible: Option<&str>)
     let topology = Topology::of_this_machine(visible);
     let cores = topology
         .and_then(|topology| Ok(share_out(&topology, mode, workers)?))
-        .with_context(|| {
-            format!(
-                "cannot bind workers to CPU cores (--numa-binding {})",
-                mode.name()
-            )
-        })?;
+        .with_context(|| format!("cannot bind workers to CPU cores (--numa-binding {})", mode.name()))?;
     let mode = Some(mode);
     Ok(Bound { mode, cores })
 }
@@ -110,10 +100,7 @@ fn node_of(topology: &Topology, rank: usize, workers: usize) -> usize {
     }
     let usable = topology.nodes.iter().filter(|(_, cores)| !cores.is_empty());
     let usable: Vec<usize> = usable.map(|(node, _)| *node).collect();
-    usable
-        .get(rank * usable.len() / workers)
-        .copied()
-        .unwrap_or_default()
+    usable.get(rank * usable.len() / workers).copied().unwrap_or_default()
 }
 
 /// All cores of the sockets on which `cores` lie.
@@ -124,12 +111,7 @@ fn socket(topology: &Topology, cores: &Cores) -> Result<Cores, NumaError> {
         let socket = topology.sockets.get(core);
         sockets.insert(socket.ok_or(NumaError::Unknown { what, core: *core })?);
     }
-    let is_on_them = |core: &usize| {
-        topology
-            .sockets
-            .get(core)
-            .is_some_and(|own| sockets.contains(own))
-    };
+    let is_on_them = |core: &usize| topology.sockets.get(core).is_some_and(|own| sockets.contains(own));
     let all = topology.nodes.values().flatten().copied();
     Ok(all.filter(is_on_them).collect())
 }
@@ -144,11 +126,7 @@ fn exclusive(
 ) -> Result<Cores, NumaError> {
     let physical = grouped(cores, &topology.siblings, "the threads")?;
     if physical.len() < neighbours {
-        return Err(NumaError::TooFew {
-            node,
-            cores: physical.len(),
-            workers: neighbours,
-        });
+        return Err(NumaError::TooFew { node, cores: physical.len(), workers: neighbours });
     }
     let (each, more) = (physical.len() / neighbours, physical.len() % neighbours);
     let begin = place * each + place.min(more);

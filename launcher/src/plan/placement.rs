@@ -9,15 +9,8 @@ use dtrain_common::text::counted;
 
 /// How many workers, and on which devices.
 pub(super) fn measure(args: &LaunchArgs, is_training: bool) -> anyhow::Result<Size> {
-    let asked = size::Asked {
-        is_training,
-        nproc: args.nproc,
-        gpu_ids: args.gpus.gpu_ids.as_ref(),
-    };
-    let host = size::Host {
-        cores: cores(),
-        listed_gpus: devices::listed_by_the_kernel(),
-    };
+    let asked = size::Asked { is_training, nproc: args.nproc, gpu_ids: args.gpus.gpu_ids.as_ref() };
+    let host = size::Host { cores: cores(), listed_gpus: devices::listed_by_the_kernel() };
     size::size(asked, host, Machine::look)
 }
 
@@ -69,9 +62,6 @@ mod tests {
         assert!(share_out(Some(""), 0, 3).unwrap().is_empty());
         assert!(share_out(None, 0, 3).unwrap().is_empty());
         let error = share_out(Some("0,1"), 2, 3).unwrap_err().to_string();
-        assert!(
-            error.contains("3 workers") && error.contains("use --nproc 2"),
-            "{error}"
-        );
+        assert!(error.contains("3 workers") && error.contains("use --nproc 2"), "{error}");
     }
 }

@@ -19,10 +19,7 @@ use std::path::Path;
 
 pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
     let (command, is_python) = command(target)?;
-    for (given, flag) in [
-        (!args.set.is_empty(), "--set"),
-        (args.resume.is_some(), "--resume"),
-    ] {
+    for (given, flag) in [(!args.set.is_empty(), "--set"), (args.resume.is_some(), "--resume")] {
         if given {
             bail!(
                 "{flag} is for recipes and has no effect on a program; put the program's own flags after its name"
@@ -150,18 +147,8 @@ mod tests {
         assert!(new_or_empty(&folder.path().join("a/b")).is_ok());
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(
-            new_or_empty(folder.path())
-                .unwrap_err()
-                .to_string()
-                .contains("is not empty")
-        );
-        assert!(
-            new_or_empty(&file)
-                .unwrap_err()
-                .to_string()
-                .contains("is not a folder")
-        );
+        assert!(new_or_empty(folder.path()).unwrap_err().to_string().contains("is not empty"));
+        assert!(new_or_empty(&file).unwrap_err().to_string().contains("is not a folder"));
         assert!(new_or_empty(&file.join("below")).is_err());
         let dangling = folder.path().join("dangling");
         std::os::unix::fs::symlink("nowhere", &dangling).unwrap();

@@ -74,10 +74,7 @@ impl Routing {
             && (folder.exists() || folder.is_symlink())
         {
             let shown = folder.display();
-            ensure!(
-                folder.is_dir(),
-                "{shown} is not a folder; choose another --log-dir"
-            );
+            ensure!(folder.is_dir(), "{shown} is not a folder; choose another --log-dir");
         }
         // torchrun takes an empty one for none.
         let inherited = std::env::var_os(TEMPLATE_VARIABLE).filter(|text| !text.is_empty());
@@ -87,22 +84,15 @@ impl Routing {
             .map_err(anyhow::Error::msg)
             .with_context(|| format!("{TEMPLATE_VARIABLE} is set wrongly"))?;
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let setting = Setting {
-            workers,
-            home,
-            role,
-            hostname: &hostname,
-            template: template.as_ref(),
-        };
+        let setting = Setting { workers, home, role, hostname: &hostname, template: template.as_ref() };
         Self::of(args, &setting)
     }
 
     fn of(args: &OutputArgs, setting: &Setting<'_>) -> anyhow::Result<Self> {
         check_folders(args, setting.home)?;
         check_ranks(args, setting.workers)?;
-        let mut routes: Vec<[Route; 2]> = (0..setting.workers)
-            .map(|rank| Stream::BOTH.map(|stream| route(args, rank, stream)))
-            .collect();
+        let mut routes: Vec<[Route; 2]> =
+            (0..setting.workers).map(|rank| Stream::BOTH.map(|stream| route(args, rank, stream))).collect();
         let named = setting.home != Home::Nowhere || args.log_dir.is_some();
         // Output that is only kept would be lost without a folder.
         let temporary = !named && routes.iter().flatten().any(|route| !route.shown);
@@ -113,10 +103,7 @@ impl Routing {
                 (args.local_ranks_filter.is_some(), "--local-ranks-filter"),
                 (template, "--log-line-prefix-template"),
             ] {
-                ensure!(
-                    !given,
-                    "{flag} has no effect: --redirects leaves nothing to be shown"
-                );
+                ensure!(!given, "{flag} has no effect: --redirects leaves nothing to be shown");
             }
         }
         let filter = args.local_ranks_filter.as_ref();
@@ -207,10 +194,7 @@ fn route(args: &OutputArgs, local_rank: usize, stream: Stream) -> Route {
     };
     let (redirected, teed) = (takes(&args.redirects), takes(&args.tee));
     let neither = args.redirects.is_none() && args.tee.is_none();
-    Route {
-        shown: teed || !redirected,
-        kept: teed || redirected || neither,
-    }
+    Route { shown: teed || !redirected, kept: teed || redirected || neither }
 }
 
 fn is_shown(routes: &[[Route; 2]], stream: Stream) -> bool {

@@ -135,13 +135,7 @@ fn on_visible(described: &str) -> String {
 
 impl Size {
     fn inherited(nproc: usize, place: String, note: Option<String>) -> Self {
-        Self {
-            nproc,
-            devices: Devices::Inherited,
-            place,
-            note,
-            gpus: None,
-        }
+        Self { nproc, devices: Devices::Inherited, place, note, gpus: None }
     }
 }
 
@@ -156,10 +150,7 @@ fn on_the_cpu(nproc: Nproc, host: Host) -> anyhow::Result<Size> {
         ),
     };
     let place = " on the CPU".to_owned();
-    Ok(Size {
-        devices: Devices::Cpu,
-        ..Size::inherited(nproc, place, None)
-    })
+    Ok(Size { devices: Devices::Cpu, ..Size::inherited(nproc, place, None) })
 }
 
 /// One worker on each of the GPUs that are named.

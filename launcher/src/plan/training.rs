@@ -213,13 +213,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("demo-1");
         let names: Vec<_> = (0..3).map(|_| claim(&root).unwrap()).collect();
-        assert_eq!(
-            names,
-            [
-                root.clone(),
-                folder.path().join("demo-1-2"),
-                folder.path().join("demo-1-3")
-            ]
-        );
+        assert_eq!(names, [root.clone(), folder.path().join("demo-1-2"), folder.path().join("demo-1-3")]);
     }
 }

@@ -55,11 +55,7 @@ open("big", "wb").write(bytes(1 << 20))'"#;
 
 #[test]
 fn a_kill_that_nothing_explains_is_not_said_to_be_for_memory() {
-    let kind = kind_of(
-        "kill -KILL $$",
-        137,
-        "perhaps by the kernel because memory ran out",
-    );
+    let kind = kind_of("kill -KILL $$", 137, "perhaps by the kernel because memory ran out");
     assert_eq!(kind, "killed");
 }
 
@@ -72,16 +68,8 @@ fn last_words_are_understood() {
             "cuda-out-of-memory",
             "asked for 2.00 GiB",
         ),
-        (
-            "ncclSystemError: System call failed",
-            "nccl",
-            "with ncclSystemError",
-        ),
-        (
-            "gloo/pair.cc:547] Connection closed by peer [127.0.0.1]:1",
-            "gloo",
-            "other ranks",
-        ),
+        ("ncclSystemError: System call failed", "nccl", "with ncclSystemError"),
+        ("gloo/pair.cc:547] Connection closed by peer [127.0.0.1]:1", "gloo", "other ranks"),
     ] {
         assert_eq!(kind_of(&format!("echo '{words}' >&2; exit 7"), 7, says), kind);
     }
@@ -104,31 +92,18 @@ load(9)
         .says("its log: run/logs/attempt_0/rank_0/stderr.log");
     done.says("train.py:5, in load)\n");
     let banner = &done.stderr[done.stderr.find("\n  cause: ").unwrap()..];
-    assert!(
-        banner.contains(" lines left out; where it happened: "),
-        "{banner}"
-    );
+    assert!(banner.contains(" lines left out; where it happened: "), "{banner}");
     assert!(!banner.contains("load(depth - 1)"), "{banner}");
-    assert!(
-        scene
-            .read("run/logs/attempt_0/rank_0/stderr.log")
-            .contains("load(depth - 1)")
-    );
+    assert!(scene.read("run/logs/attempt_0/rank_0/stderr.log").contains("load(depth - 1)"));
     assert_eq!(failure(&scene)["cause"]["kind"], "python-exception");
 }
 
 #[test]
 fn a_module_and_a_library_that_are_missing_are_named() {
     let module = "python3 -c 'import no_such_module_anywhere'";
-    assert_eq!(
-        kind_of(module, 1, "the module `no_such_module_anywhere`"),
-        "module-not-found"
-    );
+    assert_eq!(kind_of(module, 1, "the module `no_such_module_anywhere`"), "module-not-found");
     let library = "python3 -c 'import ctypes; ctypes.CDLL(\"libnowhere.so.7\")'";
-    assert_eq!(
-        kind_of(library, 1, "the shared library libnowhere.so.7 is not found"),
-        "missing-library"
-    );
+    assert_eq!(kind_of(library, 1, "the shared library libnowhere.so.7 is not found"), "missing-library");
 }
 
 #[test]
@@ -170,10 +145,9 @@ fn a_rank_that_only_lost_its_peer_yields_to_the_one_with_the_cause() {
         exit 9"#
         )
     };
-    for (winds_up, ended) in [
-        ("", "killed by SIGTERM from the launcher"),
-        ("trap 'exit 5' TERM", "exit code 5"),
-    ] {
+    for (winds_up, ended) in
+        [("", "killed by SIGTERM from the launcher"), ("trap 'exit 5' TERM", "exit code 5")]
+    {
         let scene = Scene::new();
         let done = scene.sh(2, &["--run-dir", "run"], &script(winds_up));
         done.expect_code(9)
@@ -223,9 +197,7 @@ fn a_rank_that_lost_its_peer_is_named_where_no_other_has_a_cause() {
         echo 'RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:7860' >&2
         exit 9"#;
     let done = scene.sh(2, &["--run-dir", "run"], script);
-    done.expect_code(9)
-        .says("dtrain: rank 0 (pid ")
-        .says("  cause: another rank went away");
+    done.expect_code(9).says("dtrain: rank 0 (pid ").says("  cause: another rank went away");
     assert_eq!(failure(&scene)["rank"], 0);
 }
 
@@ -236,11 +208,8 @@ impl SmallGroup {
     /// Makes one, if this machine lets us.
     fn make(name: &str, bytes: usize) -> Result<Self, String> {
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
-        let path_of = |prefix: &str| {
-            own.lines()
-                .find_map(|line| line.split_once(prefix))
-                .map(|(_, path)| path)
-        };
+        let path_of =
+            |prefix: &str| own.lines().find_map(|line| line.split_once(prefix)).map(|(_, path)| path);
         let (parent, limit) = match (path_of(":memory:"), path_of("0::")) {
             (Some(path), _) => (format!("/sys/fs/cgroup/memory{path}"), "memory.limit_in_bytes"),
             (None, Some(path)) => (format!("/sys/fs/cgroup{path}"), "memory.max"),
@@ -279,10 +248,7 @@ fn out_of_memory(scene: &Scene, name: &str, arguments: &[&str]) -> Option<Done> 
     let group = match SmallGroup::make(name, 100_000_000) {
         Ok(group) => group,
         Err(why) => {
-            need::skip(
-                Need::Cgroup,
-                format!("no control group with a memory limit can be made here: {why}"),
-            );
+            need::skip(Need::Cgroup, format!("no control group with a memory limit can be made here: {why}"));
             return None;
         }
     };
@@ -299,16 +265,7 @@ fn out_of_memory(scene: &Scene, name: &str, arguments: &[&str]) -> Option<Done> 
 #[test]
 fn a_worker_that_the_kernel_killed_for_memory_is_told_as_such() {
     let scene = Scene::new();
-    let program = [
-        "--nproc",
-        "2",
-        "--run-dir",
-        "run",
-        "--",
-        "sh",
-        "-c",
-        "eval \"$FILL\"",
-    ];
+    let program = ["--nproc", "2", "--run-dir", "run", "--", "sh", "-c", "eval \"$FILL\""];
     let Some(done) = out_of_memory(&scene, "program", &program) else {
         return;
     };
@@ -340,7 +297,6 @@ fn a_trainer_that_the_kernel_killed_is_still_a_failed_worker() {
     let Some(done) = out_of_memory(&scene, "recipe", &["--nproc", "2", "--run-dir", "run", "demo"]) else {
         return;
     };
-    done.expect_code(4)
-        .says("  cause: the kernel killed it because memory ran out");
+    done.expect_code(4).says("  cause: the kernel killed it because memory ran out");
     assert_eq!(failure(&scene)["cause"]["kind"], "out-of-memory-killed");
 }

@@ -13,9 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 fn command(scene: &Scene, args: &[&str]) -> Command {
-    scene
-        .adapt(Command::new(env!("CARGO_BIN_EXE_dtrain")), &["ckpt"])
-        .into_command(args)
+    scene.adapt(Command::new(env!("CARGO_BIN_EXE_dtrain")), &["ckpt"]).into_command(args)
 }
 
 #[track_caller]
@@ -97,14 +95,10 @@ pub(crate) fn checkpoint(run: &Path, step: u64, change: impl FnOnce(&Path, &mut 
     };
     change(&folder, &mut manifest);
     let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap());
-    let mut names: Vec<_> = names
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<_> = names.map(|entry| entry.file_name().into_string().unwrap()).collect();
     names.sort();
     for name in names {
-        manifest
-            .files
-            .push(FileEntry::of(&folder.join(&name), &name).unwrap());
+        manifest.files.push(FileEntry::of(&folder.join(&name), &name).unwrap());
     }
     manifest.write(&folder).unwrap();
     folder
@@ -132,9 +126,7 @@ fn run(scene: &Scene, steps: &[u64]) -> PathBuf {
 /// What lies in the folder of the checkpoints.
 fn names(run: &Path) -> Vec<String> {
     let list = fs::read_dir(run.join("checkpoints")).unwrap();
-    let mut names: Vec<_> = list
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<_> = list.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -147,10 +139,7 @@ fn damage(folder: &Path) {
 }
 
 fn cut(folder: &Path) {
-    let file = File::options()
-        .write(true)
-        .open(folder.join("model.safetensors"))
-        .unwrap();
+    let file = File::options().write(true).open(folder.join("model.safetensors")).unwrap();
     file.set_len(100).unwrap();
 }
 
@@ -170,26 +159,16 @@ fn a_list_has_every_checkpoint_and_its_marks() {
             "{out}"
         );
         assert!(lines[4].ends_with("-  damaged"), "{out}");
-        assert!(
-            lines[5].contains("0.3000  damaged") && lines[6].ends_with("0.4000  latest"),
-            "{out}"
-        );
+        assert!(lines[5].contains("0.3000  damaged") && lines[6].ends_with("0.4000  latest"), "{out}");
         assert!(out.contains("step-00000025: manifest.json is missing\n"), "{out}");
-        assert!(
-            out.contains("step-00000030: model.safetensors has 100 bytes"),
-            "{out}"
-        );
+        assert!(out.contains("step-00000030: model.safetensors has 100 bytes"), "{out}");
         assert!(out.contains(".partial-00000050: not finished, 0 B"), "{out}");
     }
     let list = json(&scene, &["ls", "a", "--json"]);
     let found = list["checkpoints"].as_array().unwrap();
     assert_eq!(found.len(), 4);
     assert_eq!(
-        (
-            &found[0]["best"],
-            &found[0]["whole"],
-            &found[0]["metrics"]["accuracy"]
-        ),
+        (&found[0]["best"], &found[0]["whole"], &found[0]["metrics"]["accuracy"]),
         (&true.into(), &true.into(), &0.1.into())
     );
     assert_eq!(found[2]["problem"]["kind"], "size");
@@ -221,26 +200,17 @@ fn a_checkpoint_is_shown_with_whose_the_bytes_are() {
         );
         assert_eq!(shown["recipe"]["differences"].as_array().unwrap().len(), 0);
     }
-    let out = ckpt(&scene, &["show", "a@best", "--against", "b@5"])
-        .expect_code(0)
-        .stdout();
-    assert!(
-        out.contains("1 setting other than in b/checkpoints/step-00000005:"),
-        "{out}"
-    );
+    let out = ckpt(&scene, &["show", "a@best", "--against", "b@5"]).expect_code(0).stdout();
+    assert!(out.contains("1 setting other than in b/checkpoints/step-00000005:"), "{out}");
     assert!(out.contains("optim.lr  0.001  0.5"), "{out}");
     let recipe = run.join("recipe.toml");
-    let out = ckpt(&scene, &["show", "b", "--against", &recipe.to_string_lossy()])
-        .expect_code(0)
-        .stdout();
+    let out = ckpt(&scene, &["show", "b", "--against", &recipe.to_string_lossy()]).expect_code(0).stdout();
     assert!(out.contains("optim.lr  0.5   0.001"), "{out}");
     cut(&run.join("checkpoints/step-00000025"));
     let out = ckpt(&scene, &["show", "a"]).expect_code(0).stdout();
     assert!(out.contains("damaged: model.safetensors has 100 bytes"), "{out}");
     fs::remove_file(run.join("checkpoints/step-00000025/manifest.json")).unwrap();
-    ckpt(&scene, &["show", "a"])
-        .expect_code(1)
-        .says("holds no manifest.json");
+    ckpt(&scene, &["show", "a"]).expect_code(1).says("holds no manifest.json");
 }
 
 #[test]
@@ -288,9 +258,7 @@ fn verify_names_all_that_is_wrong() {
         .map(|problem| problem["kind"].as_str().unwrap())
         .collect();
     assert_eq!(kinds, ["missing", "checksum", "header"]);
-    ckpt(&scene, &["verify", "a", "nowhere"])
-        .expect_code(2)
-        .says("there is no nowhere");
+    ckpt(&scene, &["verify", "a", "nowhere"]).expect_code(2).says("there is no nowhere");
 }
 
 #[test]
@@ -299,10 +267,7 @@ fn prune_keeps_what_the_recipe_keeps() {
     let run = run(&scene, &[10, 20, 30, 40, 50]);
     let all = names(&run);
     let out = ckpt(&scene, &["prune", "a", "--dry-run"]).expect_code(0).stdout();
-    assert!(
-        out.contains("keeping the newest 2 (checkpoint.keep of a/recipe.toml)"),
-        "{out}"
-    );
+    assert!(out.contains("keeping the newest 2 (checkpoint.keep of a/recipe.toml)"), "{out}");
     assert!(
         out.contains("kept step-00000010: `best` points to it") && out.contains("nothing was touched"),
         "{out}"
@@ -310,21 +275,10 @@ fn prune_keeps_what_the_recipe_keeps() {
     assert_eq!(names(&run), all);
     let out = ckpt(&scene, &["prune", "a"]).expect_code(0).stdout();
     assert!(out.contains("2 folders removed, "), "{out}");
-    assert_eq!(
-        names(&run),
-        [
-            "best",
-            "latest",
-            "step-00000010",
-            "step-00000040",
-            "step-00000050"
-        ]
-    );
+    assert_eq!(names(&run), ["best", "latest", "step-00000010", "step-00000040", "step-00000050"]);
     ckpt(&scene, &["prune", "a", "--keep", "0"]).expect_code(2);
     fs::remove_file(run.join("recipe.toml")).unwrap();
-    ckpt(&scene, &["prune", "a"])
-        .expect_code(2)
-        .says("give --keep and --keep-every");
+    ckpt(&scene, &["prune", "a"]).expect_code(2).says("give --keep and --keep-every");
     ckpt(&scene, &["prune", "a", "--keep", "1", "--keep-every", "40"]).expect_code(0);
     assert_eq!(names(&run).len(), 5, "40 is the last of 1 to 40");
     ckpt(&scene, &["prune", "a", "--keep", "1", "--keep-every", "0"]).expect_code(0);
@@ -345,10 +299,7 @@ fn prune_leaves_damaged_and_young_ones_alone() {
     fs::create_dir(folder.join(".removed-step-00000005")).unwrap();
     let old = folder.join(".partial-00000045");
     fs::create_dir(&old).unwrap();
-    File::open(&old)
-        .unwrap()
-        .set_modified(SystemTime::now() - Duration::from_secs(700))
-        .unwrap();
+    File::open(&old).unwrap().set_modified(SystemTime::now() - Duration::from_secs(700)).unwrap();
     let args = ["prune", "a", "--keep", "1", "--keep-every", "0"];
     let out = ckpt(&scene, &args).expect_code(0).stdout();
     assert!(
@@ -358,14 +309,7 @@ fn prune_leaves_damaged_and_young_ones_alone() {
     );
     assert_eq!(
         names(&run),
-        [
-            ".partial-00000050",
-            "best",
-            "latest",
-            "step-00000020",
-            "step-00000030",
-            "step-00000040"
-        ]
+        [".partial-00000050", "best", "latest", "step-00000020", "step-00000030", "step-00000040"]
     );
     let all = [&args[..], &["--damaged", "--force"]].concat();
     ckpt(&scene, &all).expect_code(0);
@@ -377,20 +321,11 @@ fn what_a_crash_or_a_rollback_left_is_listed_and_what_a_run_needs_stays() {
     let scene = Scene::new();
     let run = run(&scene, &[10, 20]);
     let folder = run.join("checkpoints");
-    for name in [
-        ".replaced-00000010",
-        ".replaced-00000030",
-        ".rollback-2",
-        "rollback-1",
-    ] {
+    for name in [".replaced-00000010", ".replaced-00000030", ".rollback-2", "rollback-1"] {
         fs::create_dir(folder.join(name)).unwrap();
     }
     fs::create_dir(folder.join(".rollback-2/step-00000040")).unwrap();
-    fs::write(
-        folder.join(".rollback-2/rollback.json"),
-        r#"{"from": 40, "to": 20}"#,
-    )
-    .unwrap();
+    fs::write(folder.join(".rollback-2/rollback.json"), r#"{"from": 40, "to": 20}"#).unwrap();
     let out = ckpt(&scene, &["ls", "a"]).expect_code(0).stdout();
     for line in [
         "rollback-1: no checkpoint left, 0 B; `dtrain ckpt prune --rollbacks` removes it",
@@ -447,15 +382,7 @@ fn prune_keeps_what_a_rollback_that_was_broken_off_needs() {
     );
     assert_eq!(
         names(&run),
-        [
-            ".rollback-2",
-            "best",
-            "latest",
-            "rollback-1",
-            "step-00000020",
-            "step-00000030",
-            "step-00000040"
-        ]
+        [".rollback-2", "best", "latest", "rollback-1", "step-00000020", "step-00000030", "step-00000040"]
     );
     assert!(folder.join(back).is_dir());
 }
@@ -464,16 +391,11 @@ fn prune_keeps_what_a_rollback_that_was_broken_off_needs() {
 fn epochs_of_keep_every_are_counted_by_the_plan() {
     let scene = Scene::new();
     let run = run(&scene, &[10, 20, 30, 40]);
-    let set = [
-        "checkpoint.keep=1".into(),
-        "checkpoint.keep_every=\"2 epochs\"".into(),
-    ];
+    let set = ["checkpoint.keep=1".into(), "checkpoint.keep_every=\"2 epochs\"".into()];
     let recipe = Recipe::load("demo", &set).unwrap();
     fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
     link(&run, "best", 40);
-    ckpt(&scene, &["prune", "a"])
-        .expect_code(2)
-        .says("give --keep-every");
+    ckpt(&scene, &["prune", "a"]).expect_code(2).says("give --keep-every");
     fs::write(run.join("plan.json"), "{\"steps_per_epoch\": 10}").unwrap();
     let out = ckpt(&scene, &["prune", "a"]).expect_code(0).stdout();
     assert!(out.contains("the last of every 2 epochs"), "{out}");
@@ -510,23 +432,16 @@ fn an_export_is_one_file_of_the_weights_asked_for() {
         let content = fs::read(&out).unwrap();
         let file = SafeTensors::deserialize(&content).unwrap();
         let tensor = file.tensor(name).unwrap();
-        (
-            tensor.dtype(),
-            tensor.data()[..tensor.dtype().bitsize() / 8].to_vec(),
-        )
+        (tensor.dtype(), tensor.data()[..tensor.dtype().bitsize() / 8].to_vec())
     };
     let f32 = |value: f32| (Dtype::F32, value.to_le_bytes().to_vec());
-    let said = ckpt(&scene, &["export", "a", "out.safetensors"])
-        .expect_code(0)
-        .stdout();
+    let said = ckpt(&scene, &["export", "a", "out.safetensors"]).expect_code(0).stdout();
     assert!(
         said.contains("weights     the moving average") && said.contains("float32 (4), int64 (1)"),
         "{said}"
     );
     assert_eq!((first("conv1.weight"), first("fc.weight")), (f32(2.5), f32(-2.0)));
-    ckpt(&scene, &["export", "a", "out.safetensors"])
-        .expect_code(2)
-        .says("--force overwrites it");
+    ckpt(&scene, &["export", "a", "out.safetensors"]).expect_code(2).says("--force overwrites it");
     let raw = [
         "export",
         "a",
@@ -540,28 +455,16 @@ fn an_export_is_one_file_of_the_weights_asked_for() {
         "bf16",
     ];
     ckpt(&scene, &raw).expect_code(0);
-    assert_eq!(
-        first("resnet.embedder.embedder.convolution.weight"),
-        (Dtype::BF16, vec![0xc0, 0x3f])
-    );
+    assert_eq!(first("resnet.embedder.embedder.convolution.weight"), (Dtype::BF16, vec![0xc0, 0x3f]));
     assert_eq!(
         first("resnet.embedder.embedder.normalization.num_batches_tracked"),
         (Dtype::I64, 7_i64.to_le_bytes().to_vec())
     );
-    ckpt(&scene, &["export", "a@10", "x", "--weights", "ema"])
+    ckpt(&scene, &["export", "a@10", "x", "--weights", "ema"]).expect_code(2).says("keeps no moving average");
+    ckpt(&scene, &["export", "a", "a/checkpoints/latest/model.safetensors", "--force"])
         .expect_code(2)
-        .says("keeps no moving average");
-    ckpt(
-        &scene,
-        &["export", "a", "a/checkpoints/latest/model.safetensors", "--force"],
-    )
-    .expect_code(2)
-    .says("is a checkpoint, whose files are not to be touched");
-    assert_eq!(
-        fs::metadata(&out).unwrap().permissions().mode() & 0o444,
-        0o444,
-        "others may read it"
-    );
+        .says("is a checkpoint, whose files are not to be touched");
+    assert_eq!(fs::metadata(&out).unwrap().permissions().mode() & 0o444, 0o444, "others may read it");
 }
 
 #[test]
@@ -605,16 +508,12 @@ fn an_export_that_is_stopped_leaves_no_file() {
         write_tensors(&folder.join("model.safetensors"), tensors);
     });
     fs::create_dir(scene.path("out")).unwrap();
-    let export = scene.start(command(
-        &scene,
-        &["export", "a@10", "out/x", "--names", "huggingface"],
-    ));
+    let export = scene.start(command(&scene, &["export", "a@10", "out/x", "--names", "huggingface"]));
     let count = || fs::read_dir(scene.path("out")).unwrap().count();
     wait_until("a temporary file", || count() > 0);
     export.signal(Signal::INT);
     let done = export.wait();
-    done.expect_code(130)
-        .says("stopped by SIGINT; out/x was not written");
+    done.expect_code(130).says("stopped by SIGINT; out/x was not written");
     assert_eq!(count(), 0);
 }
 
@@ -624,19 +523,12 @@ fn a_folder_that_cannot_be_written_is_read_all_the_same() {
     let run = run(&scene, &[10, 20, 30]);
     let checkpoints = run.join("checkpoints");
     fs::set_permissions(&checkpoints, fs::Permissions::from_mode(0o555)).unwrap();
-    for args in [
-        &["ls", "a"][..],
-        &["show", "a"],
-        &["verify", "a"],
-        &["export", "a", "x"],
-    ] {
+    for args in [&["ls", "a"][..], &["show", "a"], &["verify", "a"], &["export", "a", "x"]] {
         ckpt(&scene, args).expect_code(0);
     }
     // Root may write anywhere.
     if !rustix::process::geteuid().is_root() {
-        ckpt(&scene, &["prune", "a", "--keep", "1"])
-            .expect_code(1)
-            .says("cannot remove");
+        ckpt(&scene, &["prune", "a", "--keep", "1"]).expect_code(1).says("cannot remove");
     }
     fs::set_permissions(&checkpoints, fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -645,19 +537,10 @@ fn a_folder_that_cannot_be_written_is_read_all_the_same() {
 fn a_reader_that_has_gone_is_no_panic() {
     let scene = Scene::new();
     run(&scene, &[10]);
-    for args in [
-        &["ls", "a"][..],
-        &["show", "a"],
-        &["verify", "a"],
-        &["prune", "a"],
-    ] {
+    for args in [&["ls", "a"][..], &["show", "a"], &["verify", "a"], &["prune", "a"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut child = command(&scene, args)
-            .stdout(writer)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command(&scene, args).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         let code = child.wait().unwrap().code();
         assert_eq!(code, Some(0), "{args:?}");
     }

@@ -11,9 +11,7 @@ const WRITE_ENV: &str = r#"env -0 > "$TEST_DIR/env.$RANK"; test -d "${TORCHELAST
 fn variables(scene: &Scene, rank: usize) -> BTreeMap<String, String> {
     let text = scene.read(&format!("env.{rank}"));
     let pairs = text.split('\0').filter_map(|variable| variable.split_once('='));
-    pairs
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Whether torchrun's list has, or could have, a variable of this name.
@@ -51,10 +49,7 @@ fn every_variable_of_torchrun_at_1_2_and_3_workers() {
                 ("MASTER_ADDR", "127.0.0.1"),
                 ("TORCHELASTIC_RESTART_COUNT", "0"),
                 ("TORCHELASTIC_MAX_RESTARTS", "0"),
-                (
-                    "TORCHELASTIC_SIGNALS_TO_HANDLE",
-                    "SIGINT,SIGTERM,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
-                ),
+                ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGINT,SIGTERM,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"),
                 ("TORCHELASTIC_USE_AGENT_STORE", "False"),
                 ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
             ];
@@ -71,16 +66,11 @@ fn threads_are_shared_unless_the_user_has_said_how() {
     let cores = std::thread::available_parallelism().unwrap().get();
     let scene = Scene::new();
     scene.sh(2, &[], WRITE_ENV).expect_code(0);
-    assert_eq!(
-        variables(&scene, 1)["OMP_NUM_THREADS"],
-        (cores / 2).max(1).to_string()
-    );
+    assert_eq!(variables(&scene, 1)["OMP_NUM_THREADS"], (cores / 2).max(1).to_string());
 
     let scene = Scene::new();
     let mut command = scene.command(&["--nproc", "2", "--", "sh", "-c", WRITE_ENV]);
-    command
-        .env("OMP_NUM_THREADS", "17")
-        .env("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3");
+    command.env("OMP_NUM_THREADS", "17").env("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3");
     scene.start(command).wait().expect_code(0);
     assert_eq!(variables(&scene, 0)["OMP_NUM_THREADS"], "17");
     assert_eq!(variables(&scene, 0)["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "3");
@@ -90,11 +80,7 @@ fn threads_are_shared_unless_the_user_has_said_how() {
 fn the_outer_launchers_variables_do_not_leak_into_an_inner_launch() {
     let scene = Scene::new();
     let mut command = scene.command(&["--nproc", "1", "--", "sh", "-c", WRITE_ENV]);
-    command
-        .env("RANK", "5")
-        .env("WORLD_SIZE", "8")
-        .env("LOCAL_RANK", "3")
-        .env("DTRAIN_PROGRESS", "terminal");
+    command.env("RANK", "5").env("WORLD_SIZE", "8").env("LOCAL_RANK", "3").env("DTRAIN_PROGRESS", "terminal");
     scene.start(command).wait().expect_code(0);
     let vars = variables(&scene, 0);
     assert_eq!((vars["RANK"].as_str(), vars["WORLD_SIZE"].as_str()), ("0", "1"));
@@ -125,26 +111,14 @@ fn a_file_at_standard_input_is_passed_on_to_all_or_to_the_named_rank() {
     std::fs::write(scene.path(".in"), "some\ndata\n").unwrap();
     let mut command = scene.command(&["--nproc", "1", "--", "cat"]);
     command.stdin(std::fs::File::open(scene.path(".in")).unwrap());
-    assert_eq!(
-        scene.start(command).wait().expect_code(0).stdout(),
-        "some\ndata\n"
-    );
+    assert_eq!(scene.start(command).wait().expect_code(0).stdout(), "some\ndata\n");
     let mut command = scene.command(&["--nproc", "3", "--stdin-rank", "1", "--", "cat"]);
     command.stdin(std::fs::File::open(scene.path(".in")).unwrap());
-    assert_eq!(
-        scene.start(command).wait().expect_code(0).stdout(),
-        "[rank 1] some\n[rank 1] data\n"
-    );
+    assert_eq!(scene.start(command).wait().expect_code(0).stdout(), "[rank 1] some\n[rank 1] data\n");
 }
 
 #[test]
 fn every_worker_leads_a_process_group_of_its_own() {
     let scene = Scene::new();
-    scene
-        .sh(
-            2,
-            &[],
-            r#"read -r _ _ _ _ group _ < /proc/$$/stat; test "$group" = $$"#,
-        )
-        .expect_code(0);
+    scene.sh(2, &[], r#"read -r _ _ _ _ group _ < /proc/$$/stat; test "$group" = $$"#).expect_code(0);
 }

@@ -7,28 +7,17 @@ use std::fs;
 fn a_programs_exit_code_is_passed_through() {
     for code in [0, 1, 2, 4, 42, 75, 130, 255] {
         for nproc in [1, 2] {
-            Scene::new()
-                .sh(nproc, &[], &format!("exit {code}"))
-                .expect_code(code);
+            Scene::new().sh(nproc, &[], &format!("exit {code}")).expect_code(code);
         }
     }
 }
 
 #[test]
 fn a_program_killed_by_a_signal_gives_128_plus_its_number() {
-    for (signal, name, code) in [
-        ("KILL", "SIGKILL", 137),
-        ("TERM", "SIGTERM", 143),
-        ("SEGV", "SIGSEGV", 139),
-    ] {
-        let done = Scene::new().sh(
-            2,
-            &[],
-            &format!("[ $RANK = 0 ] && exec sleep 600; kill -{signal} $$"),
-        );
-        done.expect_code(code)
-            .says("rank 1 (pid ")
-            .says(&format!("killed by {name}"));
+    for (signal, name, code) in [("KILL", "SIGKILL", 137), ("TERM", "SIGTERM", 143), ("SEGV", "SIGSEGV", 139)]
+    {
+        let done = Scene::new().sh(2, &[], &format!("[ $RANK = 0 ] && exec sleep 600; kill -{signal} $$"));
+        done.expect_code(code).says("rank 1 (pid ").says(&format!("killed by {name}"));
         done.says(&format!("exit code {code}: the program was killed by {name}"));
     }
 }
@@ -45,27 +34,15 @@ fn the_banner_has_rank_pid_code_last_lines_and_log() {
     done.expect_code(42);
     let pid = scene.read("pid");
     let banner = &done.stderr[done.stderr.find("dtrain: rank 1 (pid ").unwrap()..];
-    assert!(
-        banner.starts_with(&format!("dtrain: rank 1 (pid {}) failed after ", pid.trim())),
-        "{banner}"
-    );
+    assert!(banner.starts_with(&format!("dtrain: rank 1 (pid {}) failed after ", pid.trim())), "{banner}");
     assert!(banner.contains(": exit code 42\n"), "{banner}");
-    assert!(
-        !banner.contains("line 30 of it") && banner.contains("      line 31 of it\n"),
-        "{banner}"
-    );
+    assert!(!banner.contains("line 30 of it") && banner.contains("      line 31 of it\n"), "{banner}");
     assert!(banner.contains("      line 50 of it\n"), "{banner}");
-    assert!(
-        banner.contains("its log: run/logs/attempt_0/rank_1/stderr.log\n"),
-        "{banner}"
-    );
+    assert!(banner.contains("its log: run/logs/attempt_0/rank_1/stderr.log\n"), "{banner}");
     assert!(
         banner.contains("stopped because of it: rank 0 (killed by SIGTERM), rank 2 (killed by SIGTERM)\n")
     );
-    assert!(
-        banner.ends_with("dtrain: exit code 42: the program exited with code 42\n"),
-        "{banner}"
-    );
+    assert!(banner.ends_with("dtrain: exit code 42: the program exited with code 42\n"), "{banner}");
 }
 
 #[test]
@@ -75,8 +52,7 @@ fn an_error_file_goes_before_the_last_lines() {
         printf '%s\n' '{"message":{"message":"ValueError: the cause\nline two","extraInfo":{}}}' > "$TORCHELASTIC_ERROR_FILE"
         exit 1"#;
     let done = Scene::new().sh(1, &[], script);
-    done.expect_code(1)
-        .says("    ValueError: the cause\n    line two\n");
+    done.expect_code(1).says("    ValueError: the cause\n    line two\n");
     assert!(!done.stderr.contains("the last lines"), "{}", done.stderr);
 }
 
@@ -95,23 +71,13 @@ fn what_the_others_said_in_error_files_is_told_once() {
         sleep 0.5
         exit 4"#;
     let done = Scene::new().sh(3, &[], script);
-    done.expect_code(3)
-        .says("    the disk is full\n")
-        .says(": the shard is gone\n");
-    assert_eq!(
-        done.stderr.matches("the shard is gone").count(),
-        1,
-        "{}",
-        done.stderr
-    );
+    done.expect_code(3).says("    the disk is full\n").says(": the shard is gone\n");
+    assert_eq!(done.stderr.matches("the shard is gone").count(), 1, "{}", done.stderr);
 }
 
 #[test]
 fn a_failure_without_a_word_is_said_to_be_one() {
-    Scene::new()
-        .sh(1, &[], "exit 3")
-        .expect_code(3)
-        .says("it wrote nothing to standard error");
+    Scene::new().sh(1, &[], "exit 3").expect_code(3).says("it wrote nothing to standard error");
 }
 
 #[test]
@@ -146,20 +112,14 @@ fn a_program_that_is_not_there_or_cannot_be_executed_gives_2_and_writes_nothing(
         ("./absent", "does not exist"),
         ("./.plain", "is not executable; `chmod +x "),
         ("/", "is not a file"),
-        (
-            ".shell",
-            "is in no folder of PATH; to run the one in this folder, write `./.shell`",
-        ),
+        (".shell", "is in no folder of PATH; to run the one in this folder, write `./.shell`"),
         (
             "./.lost",
             "cannot start `./.lost` for rank 0: the interpreter named in its first line does not exist",
         ),
     ];
     for (program, message) in cases {
-        scene
-            .launch(&["--nproc", "2", "--run-dir", "run", "--", program])
-            .expect_code(2)
-            .says(message);
+        scene.launch(&["--nproc", "2", "--run-dir", "run", "--", program]).expect_code(2).says(message);
         scene.expect_nothing_written();
     }
 }

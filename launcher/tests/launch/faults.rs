@@ -27,11 +27,9 @@ fn recipes_that_cannot_be_read_are_refused_before_anything_is_written() {
     let scene = Scene::new();
     fs::create_dir(scene.path(".folder.toml")).unwrap();
     fs::write(scene.path(".bytes.toml"), b"task = \"\xff\xfe\"\n").unwrap();
-    for (recipe, named) in [
-        (".folder.toml", ".folder.toml"),
-        (".bytes.toml", ".bytes.toml"),
-        (".absent.toml", ".absent.toml"),
-    ] {
+    for (recipe, named) in
+        [(".folder.toml", ".folder.toml"), (".bytes.toml", ".bytes.toml"), (".absent.toml", ".absent.toml")]
+    {
         scene.launch(&[recipe]).expect_code(2).says(named);
     }
     scene.expect_nothing_written();

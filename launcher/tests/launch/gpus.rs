@@ -39,10 +39,7 @@ fn without_the_flag_the_environment_is_left_as_it_is() {
         let done = told(&["--nproc", "1"], Some(list));
         assert_eq!(done.expect_code(0).stdout(), format!("0 {list} unset\n"));
     }
-    assert_eq!(
-        told(&["--nproc", "1"], None).expect_code(0).stdout(),
-        "0 unset unset\n"
-    );
+    assert_eq!(told(&["--nproc", "1"], None).expect_code(0).stdout(), "0 unset unset\n");
 }
 
 #[test]
@@ -63,17 +60,12 @@ fn none_hides_every_gpu() {
 fn a_recipe_on_the_cpu_by_choice() {
     let scene = Scene::new();
     let mut command = scene.command(&["--gpu-ids", "none", "--nproc", "2", "demo", "--run-dir", "run"]);
-    command.env_remove("CUDA_VISIBLE_DEVICES").env(
-        "FAKE_WORKER",
-        r#"echo "${CUDA_VISIBLE_DEVICES-unset}" > "$TEST_DIR/told.$RANK""#,
-    );
+    command
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .env("FAKE_WORKER", r#"echo "${CUDA_VISIBLE_DEVICES-unset}" > "$TEST_DIR/told.$RANK""#);
     let done = scene.start(command).wait();
-    done.expect_code(0)
-        .says("dtrain: 2 workers on the CPU; effective batch");
-    assert_eq!(
-        (scene.read("told.0"), scene.read("told.1")),
-        ("\n".into(), "\n".into())
-    );
+    done.expect_code(0).says("dtrain: 2 workers on the CPU; effective batch");
+    assert_eq!((scene.read("told.0"), scene.read("told.1")), ("\n".into(), "\n".into()));
 }
 
 #[test]
@@ -88,26 +80,16 @@ fn lists_that_are_wrong() {
     ] {
         refused(&["--gpu-ids", list], &["--gpu-ids", part]);
     }
-    refused(
-        &["--gpu-ids", "0", "--gpu-ids", "1"],
-        &["cannot be used multiple times"],
-    );
+    refused(&["--gpu-ids", "0", "--gpu-ids", "1"], &["cannot be used multiple times"]);
 }
 
 #[test]
 fn another_number_of_workers_than_of_gpus() {
     refused(
         &["--nproc", "3", "--gpu-ids", "0,1"],
-        &[
-            "--nproc 3 asks for 3 workers",
-            "--gpu-ids 0,1 names 2 GPUs",
-            "leave --nproc out",
-        ],
+        &["--nproc 3 asks for 3 workers", "--gpu-ids 0,1 names 2 GPUs", "leave --nproc out"],
     );
-    refused(
-        &["--nproc", "1", "--gpu-ids", "0,GPU-8f"],
-        &["--gpu-ids 0,GPU-8f names 2 GPUs"],
-    );
+    refused(&["--nproc", "1", "--gpu-ids", "0,GPU-8f"], &["--gpu-ids 0,GPU-8f names 2 GPUs"]);
     refused(
         &["--nproc", "gpu", "--gpu-ids", "none"],
         &["--nproc gpu and --gpu-ids none contradict each other"],
@@ -132,9 +114,7 @@ fn gpus_that_are_not_there() {
 /// Where the machine has GPUs, workers get them by UUID; where it has none, the first is refused.
 #[test]
 fn the_first_gpu() {
-    let first = inventory()
-        .ok()
-        .and_then(|machine| machine.gpus.into_iter().next());
+    let first = inventory().ok().and_then(|machine| machine.gpus.into_iter().next());
     let done = told(&["--gpu-ids", "0"], None);
     match first {
         Some(gpu) if gpu.mig.is_none() => {

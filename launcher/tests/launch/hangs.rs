@@ -27,13 +27,7 @@ fn workers_that_stop_beating_are_found_and_where_they_are_is_kept() {
     }
     let result: serde_json::Value = serde_json::from_str(&scene.read("out/result.json")).unwrap();
     assert_eq!(result["failure"]["rank"], 1);
-    assert!(
-        result["reason"]
-            .as_str()
-            .unwrap()
-            .starts_with("no progress, rank 1"),
-        "{result}"
-    );
+    assert!(result["reason"].as_str().unwrap().starts_with("no progress, rank 1"), "{result}");
 }
 
 /// A debugger that takes long, and would take even longer with the first process.
@@ -169,20 +163,14 @@ fn a_stopped_worker_is_a_hang_too() {
 
 #[test]
 fn who_never_beats_or_is_not_watched_is_left_alone() {
-    Scene::new()
-        .sh(1, &["--hang-timeout", "1"], "sleep 4")
-        .expect_code(0);
+    Scene::new().sh(1, &["--hang-timeout", "1"], "sleep 4").expect_code(0);
     let beats = r#"for n in 1 2 3 4 5 6; do touch "$DTRAIN_HEARTBEAT_FILE"; sleep 0.6; done; sleep 4"#;
     Scene::new().sh(1, &["--hang-timeout", "0"], beats).expect_code(0);
 }
 
 #[test]
 fn python_says_where_every_thread_is() {
-    if !std::process::Command::new("python3")
-        .arg("--version")
-        .status()
-        .is_ok_and(|status| status.success())
-    {
+    if !std::process::Command::new("python3").arg("--version").status().is_ok_and(|status| status.success()) {
         return need::skip(Need::Python, "there is no python3");
     }
     let scene = Scene::new();

@@ -12,13 +12,8 @@ fn numbers(text: &str, prefix: impl Fn(&str) -> &str) -> BTreeMap<String, Vec<u3
     assert!(text.ends_with('\n'));
     for line in text.lines() {
         let (rank, number) = prefix(line).split_once(':').unwrap();
-        let number = number
-            .strip_suffix(" end")
-            .unwrap_or_else(|| panic!("torn: {line:?}"));
-        numbers
-            .entry(rank.to_owned())
-            .or_default()
-            .push(number.parse().unwrap());
+        let number = number.strip_suffix(" end").unwrap_or_else(|| panic!("torn: {line:?}"));
+        numbers.entry(rank.to_owned()).or_default().push(number.parse().unwrap());
     }
     numbers
 }
@@ -43,19 +38,10 @@ fn no_line_is_lost_or_torn_while_logs_are_begun_anew() {
             let path = format!("{folder}/attempt_0/rank_{rank}/stdout.log");
             let (old, new) = (scene.read(&format!("{path}.1")), scene.read(&path));
             let most = if folder == "once" { 1 << 20 } else { 64 << 10 };
-            assert!(
-                old.len() <= most && new.len() <= most,
-                "{} and {}",
-                old.len(),
-                new.len()
-            );
+            assert!(old.len() <= most && new.len() <= most, "{} and {}", old.len(), new.len());
             assert!(old.len() > most - 32, "the old file was full: {}", old.len());
             let kept = numbers(&format!("{old}{new}"), |line| line)[rank].clone();
-            let first = if folder == "once" {
-                0
-            } else {
-                *kept.first().unwrap()
-            };
+            let first = if folder == "once" { 0 } else { *kept.first().unwrap() };
             assert!(first == 0 || folder == "often");
             assert!(kept.iter().copied().eq(first..LINES), "rank {rank} in {folder}");
         }
@@ -97,10 +83,7 @@ fn a_log_that_cannot_grow_is_told_twice_and_the_run_goes_on() {
         let kept = numbers(&scene.read(&path), |line| line)[rank].clone();
         assert!(kept.len() > 1000 && kept.iter().copied().eq(0..kept.len() as u32));
         let last = said.lines().last().unwrap();
-        assert!(
-            last.starts_with("dtrain: incomplete logs: ") && last.contains(&path),
-            "{said}"
-        );
+        assert!(last.starts_with("dtrain: incomplete logs: ") && last.contains(&path), "{said}");
     }
 }
 
@@ -108,30 +91,13 @@ fn a_log_that_cannot_grow_is_told_twice_and_the_run_goes_on() {
 fn output_that_is_only_kept_is_told_to_be_lost() {
     let scene = Scene::new();
     let script = format!("({COUNT}); exit 3");
-    let args = [
-        "--log-dir",
-        "logs",
-        "-r",
-        "1",
-        "--nproc",
-        "1",
-        "--",
-        "sh",
-        "-c",
-        &script,
-    ];
+    let args = ["--log-dir", "logs", "-r", "1", "--nproc", "1", "--", "sh", "-c", &script];
     let (code, out, said) = through_pipes(&scene, "ulimit -f 64", &args);
     assert_eq!((code, out.as_str()), (Some(3), ""), "{said}");
-    assert!(
-        said.contains("the rest of its output is neither kept nor shown"),
-        "{said}"
-    );
+    assert!(said.contains("the rest of its output is neither kept nor shown"), "{said}");
     let report = "\ndtrain: incomplete log: logs/attempt_0/rank_0/stdout.log (File too large";
     assert!(said.contains(report), "{said}");
-    assert!(
-        said.lines().last().unwrap().starts_with("dtrain: exit code 3"),
-        "{said}"
-    );
+    assert!(said.lines().last().unwrap().starts_with("dtrain: exit code 3"), "{said}");
 }
 
 #[test]
@@ -157,15 +123,7 @@ fn a_full_disk_is_told_and_the_run_goes_on() {
     let output = scene
         .adapt(
             Command::new("unshare"),
-            &[
-                "--user",
-                "--map-root-user",
-                "--mount",
-                "sh",
-                "-c",
-                &inside,
-                env!("CARGO_BIN_EXE_dtrain"),
-            ],
+            &["--user", "--map-root-user", "--mount", "sh", "-c", &inside, env!("CARGO_BIN_EXE_dtrain")],
         )
         .into_command(&args)
         .output();
@@ -181,10 +139,7 @@ fn a_full_disk_is_told_and_the_run_goes_on() {
         said.contains("No space left on device (os error 28); its output is shown but no longer kept"),
         "{said}"
     );
-    assert!(
-        said.contains("dtrain: incomplete logs: small/logs/attempt_0/rank_"),
-        "{said}"
-    );
+    assert!(said.contains("dtrain: incomplete logs: small/logs/attempt_0/rank_"), "{said}");
     let out = String::from_utf8(output.stdout).unwrap();
     let (on_screen, in_log): (Vec<&str>, Vec<&str>) =
         out.lines().partition(|line| line.starts_with("[rank "));

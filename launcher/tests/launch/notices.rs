@@ -22,10 +22,7 @@ fn train<'a>(scene: &'a Scene, worker: &str) -> Launch<'a> {
 
 fn program<'a>(scene: &'a Scene, flags: &[&str], script: &str) -> Launch<'a> {
     let mut command = scene.command(&["--nproc", "1"]);
-    command
-        .args(RESTARTS)
-        .args(flags)
-        .args(["--", "sh", "-c", script]);
+    command.args(RESTARTS).args(flags).args(["--", "sh", "-c", script]);
     scene.start(command)
 }
 
@@ -182,10 +179,7 @@ fn a_notice_before_anything_is_started_reaches_the_first_attempt() {
 #[test]
 fn a_launcher_whose_run_directory_another_run_has_taken_kills_its_workers_and_writes_nothing() {
     let scene = Scene::new();
-    let launch = train(
-        &scene,
-        r#": > "$TEST_DIR/ready.0"; trap '' TERM; while :; do sleep 0.1; done"#,
-    );
+    let launch = train(&scene, r#": > "$TEST_DIR/ready.0"; trap '' TERM; while :; do sleep 0.1; done"#);
     scene.wait_for_ready(1);
     let other = "process 1 on elsewhere\nbegan 2 in other/pid:[3]\nbeat 00000000000000000004\n";
     fs::write(scene.path("run/.new"), other).unwrap();
@@ -203,18 +197,12 @@ fn a_launcher_whose_run_directory_another_run_has_taken_kills_its_workers_and_wr
 fn a_launcher_that_loses_its_run_directory_between_two_attempts_writes_nothing_more() {
     let scene = Scene::new();
     // The pause before the fourth restart is from the third to the seventh second, and the lease is looked at in the fifth.
-    let launch = train(
-        &scene,
-        r#"echo >> "$TEST_DIR/starts"; : > "$TEST_DIR/ready.0"; exit 9"#,
-    );
+    let launch = train(&scene, r#"echo >> "$TEST_DIR/starts"; : > "$TEST_DIR/ready.0"; exit 9"#);
     scene.wait_for_ready(1);
     let other = "process 1 on elsewhere\nbegan 2 in other/pid:[3]\nbeat 00000000000000000004\n";
     fs::write(scene.path("run/.new"), other).unwrap();
     fs::rename(scene.path("run/.new"), scene.path("run/.lock.lease")).unwrap();
-    launch
-        .wait()
-        .expect_code(4)
-        .says("dtrain: exit code 4: another run has taken the run directory");
+    launch.wait().expect_code(4).says("dtrain: exit code 4: another run has taken the run directory");
     let attempts = fs::read_dir(scene.path("run/logs")).unwrap().count();
     assert_eq!(attempts, scene.read("starts").lines().count());
     assert_eq!(scene.read("run/.lock.lease"), other);
@@ -266,20 +254,9 @@ fn a_restart_that_cannot_start_keeps_the_failure_and_its_code() {
     .unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(scene.path("tool"), mode).unwrap();
-    let args = [
-        "--nproc",
-        "2",
-        "--max-restarts",
-        "3",
-        "--run-dir",
-        "run",
-        "--",
-        "./tool",
-    ];
+    let args = ["--nproc", "2", "--max-restarts", "3", "--run-dir", "run", "--", "./tool"];
     let done = scene.launch(&args);
-    done.expect_code(7)
-        .says("dtrain: cannot restart: cannot start `")
-        .says("broken");
+    done.expect_code(7).says("dtrain: cannot restart: cannot start `").says("broken");
     let result = result(&scene);
     assert_eq!(result["exit_code"], 7);
     assert_eq!(result["failure"]["exit_code"], 7);
@@ -290,8 +267,7 @@ fn a_pause_that_outlasts_the_time_limit_ends_the_run() {
     let scene = Scene::new();
     let flags = ["--time-limit", "5", "--time-margin", "2"];
     let done = program(&scene, &flags, r#"echo x >> "$TEST_DIR/starts"; exit 9"#).wait();
-    done.expect_code(9)
-        .says("dtrain: not restarted: the time limit is too near");
+    done.expect_code(9).says("dtrain: not restarted: the time limit is too near");
     assert!(!done.stderr.contains("was asked to stop"), "{}", done.stderr);
     assert!(scene.read("starts").lines().count() <= 4);
 }
@@ -300,11 +276,7 @@ fn a_pause_that_outlasts_the_time_limit_ends_the_run() {
 fn a_start_that_the_system_has_no_room_for_is_a_failure_that_names_the_limits() {
     let scene = Scene::new();
     let mut shell = std::process::Command::new("sh");
-    shell.args([
-        "-c",
-        r#"ulimit -n 60; exec "$0" "$@""#,
-        env!("CARGO_BIN_EXE_dtrain"),
-    ]);
+    shell.args(["-c", r#"ulimit -n 60; exec "$0" "$@""#, env!("CARGO_BIN_EXE_dtrain")]);
     let args = ["--nproc", "40", "--max-restarts", "1", "--", "sleep", "600"];
     let command = scene.adapt(shell, &["launch"]).into_command(&args);
     let done = scene.start(command).wait();

@@ -17,12 +17,8 @@ fn long_lines_of_several_ranks_are_never_torn_and_none_is_lost() {
     done.expect_code(0);
     let mut next = BTreeMap::new();
     let out = done.stdout();
-    let err: String = done
-        .stderr
-        .lines()
-        .filter(|line| !line.starts_with("dtrain: "))
-        .map(|l| format!("{l}\n"))
-        .collect();
+    let err: String =
+        done.stderr.lines().filter(|line| !line.starts_with("dtrain: ")).map(|l| format!("{l}\n")).collect();
     for (text, first) in [(&out, 0), (&err, 1)] {
         for line in text.lines() {
             let (prefix, rest) = line.split_once("] ").unwrap();
@@ -37,10 +33,7 @@ fn long_lines_of_several_ranks_are_never_torn_and_none_is_lost() {
         }
     }
     assert_eq!(next.len(), ranks * 2);
-    assert!(
-        next.iter().all(|((_, first), next)| *next == lines + first),
-        "{next:?}"
-    );
+    assert!(next.iter().all(|((_, first), next)| *next == lines + first), "{next:?}");
     let log = scene.read("run/logs/attempt_0/rank_3/stdout.log");
     assert_eq!(log.lines().count(), lines / 2);
     assert!(log.starts_with("3:0:xxx"), "without the prefix");
@@ -57,23 +50,11 @@ fn one_worker_writes_without_prefix_and_byte_by_byte() {
 #[test]
 fn a_last_line_without_end_is_kept() {
     let scene = Scene::new();
-    let done = scene.sh(
-        2,
-        &["--run-dir", "run"],
-        r"printf 'first\nlast'; printf 'err\377' >&2",
-    );
+    let done = scene.sh(2, &["--run-dir", "run"], r"printf 'first\nlast'; printf 'err\377' >&2");
     done.expect_code(0);
     let mut lines: Vec<_> = done.stdout().lines().map(str::to_owned).collect();
     lines.sort();
-    assert_eq!(
-        lines,
-        [
-            "[rank 0] first",
-            "[rank 0] last",
-            "[rank 1] first",
-            "[rank 1] last"
-        ]
-    );
+    assert_eq!(lines, ["[rank 0] first", "[rank 0] last", "[rank 1] first", "[rank 1] last"]);
     assert_eq!(scene.read("run/logs/attempt_0/rank_1/stdout.log"), "first\nlast");
     let log = std::fs::read(scene.path("run/logs/attempt_0/rank_0/stderr.log")).unwrap();
     assert_eq!(log, b"err\xff");
@@ -82,17 +63,11 @@ fn a_last_line_without_end_is_kept() {
 #[test]
 fn one_worker_and_every_log_have_every_byte_of_a_progress_bar() {
     let scene = Scene::new();
-    let done = scene.sh(
-        1,
-        &["--run-dir", "run"],
-        r"printf '10%%\r20%%\rdone\n' >&2; printf '\r 5%%\r 9%%\n'",
-    );
+    let done =
+        scene.sh(1, &["--run-dir", "run"], r"printf '10%%\r20%%\rdone\n' >&2; printf '\r 5%%\r 9%%\n'");
     done.expect_code(0).says("\n10%\r20%\rdone\n");
     assert_eq!(done.stdout(), "\r 5%\r 9%\n");
-    assert_eq!(
-        scene.read("run/logs/attempt_0/rank_0/stderr.log"),
-        "10%\r20%\rdone\n"
-    );
+    assert_eq!(scene.read("run/logs/attempt_0/rank_0/stderr.log"), "10%\r20%\rdone\n");
     assert_eq!(scene.read("run/logs/attempt_0/rank_0/stdout.log"), "\r 5%\r 9%\n");
 }
 
@@ -107,13 +82,8 @@ fn bars_of_several_workers_are_lines_where_there_is_no_terminal() {
     launch.wait_until_it_says("[rank 1]  0%\n");
     std::fs::write(scene.path("seen"), "").unwrap();
     let done = launch.wait();
-    done.expect_code(0)
-        .says("[rank 0] 100%\n")
-        .says("[rank 1] 100%\n");
-    assert_eq!(
-        scene.read("run/logs/attempt_0/rank_1/stderr.log"),
-        "\r 0%\r10%\r20%\r30%\r40%\r100%\n"
-    );
+    done.expect_code(0).says("[rank 0] 100%\n").says("[rank 1] 100%\n");
+    assert_eq!(scene.read("run/logs/attempt_0/rank_1/stderr.log"), "\r 0%\r10%\r20%\r30%\r40%\r100%\n");
 }
 
 #[test]
@@ -131,10 +101,7 @@ fn a_line_that_has_only_begun_is_seen_and_tears_no_other() {
     launch.wait_until_it_prints("[rank 1] whole\n");
     std::fs::write(scene.path("other"), "").unwrap();
     let done = launch.wait();
-    assert_eq!(
-        done.expect_code(0).stdout(),
-        "[rank 0] Name: \n[rank 1] whole\n[rank 0] Ada\n"
-    );
+    assert_eq!(done.expect_code(0).stdout(), "[rank 0] Name: \n[rank 1] whole\n[rank 0] Ada\n");
 }
 
 #[test]
@@ -155,28 +122,18 @@ fn a_program_with_a_run_directory_gets_a_result() {
     let scene = Scene::new();
     scene.sh(2, &["--run-dir", "a/b"], "exit 0").expect_code(0);
     let result: serde_json::Value = serde_json::from_str(&scene.read("a/b/result.json")).unwrap();
-    assert_eq!(
-        (result["exit_code"].as_u64(), result["nproc"].as_u64()),
-        (Some(0), Some(2))
-    );
+    assert_eq!((result["exit_code"].as_u64(), result["nproc"].as_u64()), (Some(0), Some(2)));
     assert_eq!(result["restarts"], 0);
     assert!(result["wall_s"].as_f64().unwrap() > 0.0);
     assert!(result.get("failure").is_none());
 
     scene
-        .sh(
-            2,
-            &["--run-dir", "c"],
-            "[ $RANK = 0 ] && exec sleep 600; echo why >&2; kill -9 $$",
-        )
+        .sh(2, &["--run-dir", "c"], "[ $RANK = 0 ] && exec sleep 600; echo why >&2; kill -9 $$")
         .expect_code(137);
     let result: serde_json::Value = serde_json::from_str(&scene.read("c/result.json")).unwrap();
     assert_eq!(result["exit_code"], 137);
     let failure = &result["failure"];
-    assert_eq!(
-        (failure["rank"].as_u64(), failure["signal"].as_str()),
-        (Some(1), Some("SIGKILL"))
-    );
+    assert_eq!((failure["rank"].as_u64(), failure["signal"].as_str()), (Some(1), Some("SIGKILL")));
     assert_eq!(failure["message"], "why");
     assert!(!failure["host"].as_str().unwrap().is_empty());
     assert!(failure.get("exit_code").is_none());
@@ -197,25 +154,15 @@ const FLOOD: &str =
 fn a_reader_that_goes_away_does_not_stop_the_run() {
     let scene = Scene::new();
     let mut command = scene.command(&["--nproc", "2", "--", "sh", "-c", FLOOD]);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut [0; 100]).unwrap();
     drop(stdout);
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(child.wait().unwrap().success(), "{said}");
-    assert!(
-        said.contains("[rank 0] 0 is through") && said.contains("[rank 1] 1 is through"),
-        "{said}"
-    );
-    assert!(
-        !said.contains("panicked") && !said.contains("cannot write"),
-        "{said}"
-    );
+    assert!(said.contains("[rank 0] 0 is through") && said.contains("[rank 1] 1 is through"), "{said}");
+    assert!(!said.contains("panicked") && !said.contains("cannot write"), "{said}");
     assert!(scene.path("through.0").exists() && scene.path("through.1").exists());
 }
 
@@ -224,11 +171,7 @@ fn both_streams_may_go_away_and_failures_still_have_their_code() {
     let scene = Scene::new();
     let script = format!("{FLOOD}; exit 3");
     let mut command = scene.command(&["--nproc", "1", "--", "sh", "-c", &script]);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop((child.stdout.take(), child.stderr.take()));
     assert_eq!(child.wait().unwrap().code(), Some(3));
 }
@@ -257,18 +200,11 @@ fn a_reader_that_does_not_read_delays_no_decision() {
         sleep 0.5
         exit 6"#;
     let mut command = scene.command(&["--nproc", "2", "--", "sh", "-c", script]);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("the workers to run", || scene.path("pid.1").exists());
     scene.wait_until_gone("the workers, though nobody reads,", Scene::workers);
     let mut rest = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(6));
-    assert!(
-        rest.len() > 64 * 1024,
-        "what had been read from the worker is still shown"
-    );
+    assert!(rest.len() > 64 * 1024, "what had been read from the worker is still shown");
 }

@@ -7,9 +7,7 @@ use std::process::Command;
 
 /// `dtrain` with these arguments, and the script in the worker's place.
 fn command(scene: &Scene, args: &[&str], worker: &str) -> Command {
-    let mut command = scene
-        .adapt(Command::new(env!("CARGO_BIN_EXE_dtrain")), &[])
-        .into_command(args);
+    let mut command = scene.adapt(Command::new(env!("CARGO_BIN_EXE_dtrain")), &[]).into_command(args);
     command.env("FAKE_WORKER", worker);
     command
 }
@@ -64,10 +62,7 @@ fn a_plan_is_one_job_of_the_worker() {
     );
     // The worker is alone, whatever this was started from.
     let env = scene.read("env");
-    assert!(
-        !env.lines()
-            .any(|line| line.starts_with("RANK=") || line.starts_with("WORLD_SIZE="))
-    );
+    assert!(!env.lines().any(|line| line.starts_with("RANK=") || line.starts_with("WORLD_SIZE=")));
 }
 
 #[test]
@@ -75,18 +70,9 @@ fn without_a_visible_gpu_the_usual_sizes_are_planned() {
     let scene = Scene::new();
     run(&scene, &["plan", "demo"], ARGS).expect_code(0);
     let (_, job) = job(&scene);
-    let names: Vec<_> = job["gpus"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|gpu| gpu["name"].as_str().unwrap())
-        .collect();
-    assert_eq!(
-        names,
-        [
-            "8 GiB", "12 GiB", "16 GiB", "24 GiB", "40 GiB", "48 GiB", "80 GiB"
-        ]
-    );
+    let names: Vec<_> =
+        job["gpus"].as_array().unwrap().iter().map(|gpu| gpu["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["8 GiB", "12 GiB", "16 GiB", "24 GiB", "40 GiB", "48 GiB", "80 GiB"]);
     assert_eq!((&job["nproc"], &job["way"]), (&1.into(), &"symbolic".into()));
 }
 
@@ -108,9 +94,7 @@ fn a_suggestion_is_a_short_plan_and_needs_a_gpu() {
     let args = ["gpu", "suggest-batch-size", "demo"];
     run(&scene, &[&args[..], &["--gpu", "h200"]].concat(), ARGS).expect_code(0);
     assert_eq!(job(&scene).1["brief"], true);
-    run(&scene, &args, ARGS)
-        .expect_code(2)
-        .says("name GPUs with --gpu, such as --gpu t4,24GiB");
+    run(&scene, &args, ARGS).expect_code(2).says("name GPUs with --gpu, such as --gpu t4,24GiB");
 }
 
 #[test]
@@ -174,8 +158,7 @@ fn without_a_driver_each_command_says_so() {
             // A driver, or workers of another test of this user.
             continue;
         }
-        done.expect_code(2)
-            .says("no NVIDIA driver is loaded on this machine");
+        done.expect_code(2).says("no NVIDIA driver is loaded on this machine");
         assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
     }
 }

@@ -22,12 +22,7 @@ impl Pty {
         grantpt(&person).unwrap();
         unlockpt(&person).unwrap();
         let name = ptsname(&person, Vec::new()).unwrap().into_string().unwrap();
-        let size = Winsize {
-            ws_row: 24,
-            ws_col: columns,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&person, size).unwrap();
         Self { person, name }
     }
@@ -56,13 +51,8 @@ impl Shell {
     pub(crate) fn start(scene: &Scene) -> Self {
         let pty = Pty::new(200);
         let words = ["--ctty", "bash", "--norc", "--noprofile", "-i"];
-        let mut command = scene
-            .adapt(Command::new("setsid"), &words)
-            .into_command::<&str>(&[]);
-        command
-            .env("TERM", "dumb")
-            .env("PS1", "ready> ")
-            .env("DTRAIN", env!("CARGO_BIN_EXE_dtrain"));
+        let mut command = scene.adapt(Command::new("setsid"), &words).into_command::<&str>(&[]);
+        command.env("TERM", "dumb").env("PS1", "ready> ").env("DTRAIN", env!("CARGO_BIN_EXE_dtrain"));
         pty.attach(&mut command);
         let child = command.spawn().unwrap();
         drop(command);
@@ -76,12 +66,7 @@ impl Shell {
                 all.lock().unwrap().extend_from_slice(&bytes[..count]);
             }
         });
-        let mut shell = Self {
-            child,
-            person,
-            shown,
-            seen: 0,
-        };
+        let mut shell = Self { child, person, shown, seen: 0 };
         shell.expect("ready> ");
         shell
     }
@@ -100,9 +85,7 @@ impl Shell {
     #[track_caller]
     pub(crate) fn wait_until_a_job_has_the_terminal(&self) {
         let shell = Pid::from_raw(self.child.id().cast_signed());
-        wait_until("a job to have the terminal", || {
-            tcgetpgrp(&self.person).ok() != shell
-        });
+        wait_until("a job to have the terminal", || tcgetpgrp(&self.person).ok() != shell);
     }
 
     /// The process group that has the terminal: what is typed, and Ctrl-C, are for it.

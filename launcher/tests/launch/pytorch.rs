@@ -52,12 +52,9 @@ signal.pause()
 /// What the workers printed as JSON, in the order of their ranks.
 fn answers(done: &Done) -> Vec<serde_json::Value> {
     let stdout = done.stdout();
-    let objects = stdout
-        .lines()
-        .filter_map(|line| line.find('{').map(|start| &line[start..]));
-    let mut answers: Vec<serde_json::Value> = objects
-        .map(|object| serde_json::from_str(object).unwrap())
-        .collect();
+    let objects = stdout.lines().filter_map(|line| line.find('{').map(|start| &line[start..]));
+    let mut answers: Vec<serde_json::Value> =
+        objects.map(|object| serde_json::from_str(object).unwrap()).collect();
     answers.sort_by_key(|answer| answer["rank"].as_u64());
     answers
 }
@@ -74,9 +71,8 @@ fn a_script_meets_its_peers_where_the_variables_say() {
             done.says("starting again without the store, as TORCHELASTIC_USE_AGENT_STORE=False does");
         }
         let total = 10 * (1..=world).sum::<u64>();
-        let expected: Vec<_> = (0..world)
-            .map(|rank| serde_json::json!({"rank": rank, "total": total}))
-            .collect();
+        let expected: Vec<_> =
+            (0..world).map(|rank| serde_json::json!({"rank": rank, "total": total})).collect();
         assert_eq!(answers(&done), expected);
     }
 }
@@ -109,10 +105,7 @@ fn distributed_data_parallel_trains_unchanged() {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/bench");
     let script = scripts.join("ddp_script.py");
     let python = python.to_str().unwrap();
-    let ways = [
-        vec![python, script.to_str().unwrap()],
-        vec![python, "-m", "ddp_script"],
-    ];
+    let ways = [vec![python, script.to_str().unwrap()], vec![python, "-m", "ddp_script"]];
     let results = ways.map(|way| {
         let scene = Scene::new();
         let words = [&["--nproc", "2", "--"], way.as_slice(), &["--steps", "7"]].concat();
@@ -129,11 +122,7 @@ fn distributed_data_parallel_trains_unchanged() {
     let [one, other] = &results;
     assert_eq!(one.len(), 2, "{one:?}");
     for (rank, answer) in one.iter().enumerate() {
-        assert_eq!(
-            (&answer["rank"], &answer["world"]),
-            (&rank.into(), &2.into()),
-            "{answer}"
-        );
+        assert_eq!((&answer["rank"], &answer["world"]), (&rank.into(), &2.into()), "{answer}");
         assert_eq!(answer["steps"], 7, "{answer}");
         assert!(answer["loss"].as_f64().is_some_and(|loss| loss > 0.0), "{answer}");
     }

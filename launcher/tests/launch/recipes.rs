@@ -47,33 +47,23 @@ fn the_trainer_gets_the_prepared_run_directory_and_the_contract() {
         let error_file = scene.path(&format!("run/logs/attempt_0/rank_{rank}/error.json"));
         let expected = format!("TORCHELASTIC_ERROR_FILE={}\n", error_file.display());
         assert!(scene.read(&format!("env.{rank}")).contains(&expected));
-        assert_eq!(
-            scene.read(&format!("run/logs/attempt_0/rank_{rank}/stdout.log")),
-            "trained\n"
-        );
+        assert_eq!(scene.read(&format!("run/logs/attempt_0/rank_{rank}/stdout.log")), "trained\n");
     }
     assert!(scene.read("run/recipe.toml").contains("effective_batch = 10"));
     done.says("effective batch 10 = 2 ranks x 5 x 1 accumulation; run directory run\n");
     done.says("dtrain: 2 workers on the CPU; ");
     let last = done.stderr.lines().last().unwrap();
-    assert!(
-        last.starts_with("dtrain: done in ") && last.ends_with(" s; the results are in run"),
-        "{last}"
-    );
+    assert!(last.starts_with("dtrain: done in ") && last.ends_with(" s; the results are in run"), "{last}");
 }
 
 #[test]
 fn a_run_without_a_name_gets_a_folder_of_its_own() {
     let scene = Scene::new();
     for _ in 0..2 {
-        run(&scene, &["demo"], "exit 0")
-            .expect_code(0)
-            .says("1 worker on the CPU; effective batch");
+        run(&scene, &["demo"], "exit 0").expect_code(0).says("1 worker on the CPU; effective batch");
     }
-    let folders: Vec<_> = fs::read_dir(scene.path("runs"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let folders: Vec<_> =
+        fs::read_dir(scene.path("runs")).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(folders.len(), 2);
     assert!(
         folders
@@ -113,23 +103,15 @@ fn the_trainers_codes_keep_their_meaning() {
         let scene = Scene::new();
         let worker = format!(r#"[ $RANK = 1 ] && exit {code}; exec sleep 600"#);
         let done = run(&scene, &TWO, &worker);
-        done.expect_code(expected)
-            .says("dtrain: rank 1 (pid ")
-            .says(&format!("exit code {expected}: "));
+        done.expect_code(expected).says("dtrain: rank 1 (pid ").says(&format!("exit code {expected}: "));
         if code != 2 {
             done.says(meaning);
         }
         let result = result(&scene);
         assert_eq!(result["exit_code"], expected);
-        assert_eq!(
-            (&result["failure"]["rank"], &result["failure"]["exit_code"]),
-            (&1.into(), &code.into())
-        );
+        assert_eq!((&result["failure"]["rank"], &result["failure"]["exit_code"]), (&1.into(), &code.into()));
         assert!(
-            result["reason"]
-                .as_str()
-                .unwrap()
-                .starts_with(&format!("rank 1 failed: exit code {code}; "))
+            result["reason"].as_str().unwrap().starts_with(&format!("rank 1 failed: exit code {code}; "))
         );
     }
 }
@@ -149,10 +131,7 @@ fn the_outcome_completes_the_figures_of_the_trainer() {
     let worker = r#"[ $RANK = 0 ] && echo '{"steps": 12, "final_metrics": {"accuracy": 0.5}, "startup_ms": 3.5}' > "$3/result.json"; exit 0"#;
     run(&scene, &TWO, worker).expect_code(0);
     let result = result(&scene);
-    assert_eq!(
-        (&result["steps"], &result["final_metrics"]["accuracy"]),
-        (&12.into(), &0.5.into())
-    );
+    assert_eq!((&result["steps"], &result["final_metrics"]["accuracy"]), (&12.into(), &0.5.into()));
     assert_eq!(
         (&result["exit_code"], &result["nproc"], &result["restarts"]),
         (&0.into(), &2.into(), &0.into())
@@ -169,9 +148,7 @@ fn the_trainers_own_message_is_the_banner_and_in_the_result() {
         echo '{"message":{"message":"the disk is full","extraInfo":{"py_callstack":"","timestamp":"1"}}}' > "$TORCHELASTIC_ERROR_FILE"
         exit 1"#;
     let done = run(&scene, &["--nproc", "1", "demo", "--run-dir", "run"], worker);
-    done.expect_code(4)
-        .says("    the disk is full\n")
-        .says("its log: run/logs/attempt_0/rank_0/stderr.log");
+    done.expect_code(4).says("    the disk is full\n").says("its log: run/logs/attempt_0/rank_0/stderr.log");
     assert_eq!(result(&scene)["failure"]["message"], "the disk is full");
 }
 
@@ -184,17 +161,8 @@ fn what_the_trainer_refuses_is_one_sentence() {
         exit 2"#;
     let done = run(&scene, &[&TWO[..], &["--max-restarts", "3"]].concat(), worker);
     done.expect_code(2);
-    let said: Vec<_> = done
-        .stderr
-        .lines()
-        .skip_while(|line| line.contains("run directory"))
-        .collect();
-    assert_eq!(
-        said,
-        ["dtrain: error: the data folder is empty"],
-        "{}",
-        done.stderr
-    );
+    let said: Vec<_> = done.stderr.lines().skip_while(|line| line.contains("run directory")).collect();
+    assert_eq!(said, ["dtrain: error: the data folder is empty"], "{}", done.stderr);
     assert_eq!(result(&scene)["failure"]["message"], "the data folder is empty");
 }
 
@@ -226,30 +194,13 @@ fn another_experiment_does_not_get_the_same_run_directory() {
     let scene = Scene::new();
     run(&scene, &TWO, "exit 0").expect_code(0);
     let before = (scene.read("run/recipe.toml"), scene.read("run/result.json"));
-    let args = [
-        "--nproc",
-        "2",
-        "demo",
-        "--run-dir",
-        "run",
-        "--set",
-        "optim.lr=0.5",
-    ];
-    run(&scene, &args, ": > $TEST_DIR/ran")
+    let args = ["--nproc", "2", "demo", "--run-dir", "run", "--set", "optim.lr=0.5"];
+    run(&scene, &args, ": > $TEST_DIR/ran").expect_code(2).says("optim.lr");
+    run(&scene, &[&TWO[..], &["--resume", "never"]].concat(), ": > $TEST_DIR/ran")
         .expect_code(2)
-        .says("optim.lr");
-    run(
-        &scene,
-        &[&TWO[..], &["--resume", "never"]].concat(),
-        ": > $TEST_DIR/ran",
-    )
-    .expect_code(2)
-    .says("--run-dir");
+        .says("--run-dir");
     assert!(!scene.path("ran").exists());
-    assert_eq!(
-        before,
-        (scene.read("run/recipe.toml"), scene.read("run/result.json"))
-    );
+    assert_eq!(before, (scene.read("run/recipe.toml"), scene.read("run/result.json")));
 }
 
 #[test]
@@ -260,9 +211,7 @@ fn a_stop_on_request_with_a_checkpoint_gives_75() {
     scene.wait_for_ready(2);
     launch.signal(Signal::TERM);
     let done = launch.wait();
-    done.expect_code(75)
-        .says("stopped on request with a checkpoint written")
-        .says("--run-dir run");
+    done.expect_code(75).says("stopped on request with a checkpoint written").says("--run-dir run");
     let result = result(&scene);
     assert_eq!(result["exit_code"], 75);
     assert!(result.get("failure").is_none());
@@ -312,11 +261,7 @@ fn a_trainer_that_cannot_be_executed_leaves_the_earlier_run_as_it_was() {
     fs::set_permissions(scene.path("broken"), executable).unwrap();
     let mut command = scene.command(&TWO);
     command.env("DTRAIN_WORKER", scene.path("broken"));
-    scene
-        .start(command)
-        .wait()
-        .expect_code(2)
-        .says("the interpreter named in its first line does not exist");
+    scene.start(command).wait().expect_code(2).says("the interpreter named in its first line does not exist");
     assert_eq!(scene.read("run/result.json"), before);
     assert!(!scene.path("run/logs/attempt_1").exists());
 }
@@ -331,10 +276,6 @@ fn a_restart_that_cannot_start_keeps_the_figures_of_the_attempt_before() {
     let one = ["--nproc", "1", "--max-restarts", "1", "demo", "--run-dir", "run"];
     let mut command = scene.command(&one);
     command.env("DTRAIN_WORKER", scene.path("once"));
-    scene
-        .start(command)
-        .wait()
-        .expect_code(4)
-        .says("dtrain: cannot restart: cannot start `");
+    scene.start(command).wait().expect_code(4).says("dtrain: cannot restart: cannot start `");
     assert_eq!(result(&scene)["steps"], 12);
 }

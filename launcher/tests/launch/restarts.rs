@@ -31,10 +31,7 @@ fn all_workers_are_restarted_and_know_how_often() {
     assert_eq!(scene.read("out/logs/attempt_0/rank_1/stderr.log"), "broken\n");
     assert_eq!(scene.read("out/logs/attempt_1/rank_1/stdout.log"), "whole\n");
     let result: serde_json::Value = serde_json::from_str(&scene.read("out/result.json")).unwrap();
-    assert_eq!(
-        (&result["restarts"], &result["exit_code"]),
-        (&1.into(), &0.into())
-    );
+    assert_eq!((&result["restarts"], &result["exit_code"]), (&1.into(), &0.into()));
 }
 
 #[test]

@@ -8,9 +8,7 @@ use std::process::Command;
 /// Runs this bash script to its end; `$DTRAIN` is the launcher. Processes of the script may outlive it.
 #[track_caller]
 fn bash(scene: &Scene, script: &str) -> Done {
-    let mut command = scene
-        .adapt(Command::new("bash"), &["-c", script])
-        .into_command::<&str>(&[]);
+    let mut command = scene.adapt(Command::new("bash"), &["-c", script]).into_command::<&str>(&[]);
     command.env("DTRAIN", env!("CARGO_BIN_EXE_dtrain"));
     scene.start(command).wait_leaving_processes()
 }
@@ -36,10 +34,7 @@ fn a_filter_of_standard_error_gets_the_report_of_a_failure() {
     );
     bash(&scene, &script).expect_code(7);
     let kept = scene.read("err.log");
-    assert!(
-        kept.contains("exit code 7") && !kept.contains("Warning"),
-        "{kept}"
-    );
+    assert!(kept.contains("exit code 7") && !kept.contains("Warning"), "{kept}");
     assert!(scene.read("out.log").ends_with("line 200\n"));
 }
 
@@ -51,10 +46,7 @@ fn a_log_of_the_whole_script_has_its_tail() {
     );
     bash(&scene, &script).expect_code(7);
     let kept = scene.read("log");
-    assert!(
-        kept.contains("line 200\n") && kept.contains("dtrain: exit code 7"),
-        "{kept}"
-    );
+    assert!(kept.contains("line 200\n") && kept.contains("dtrain: exit code 7"), "{kept}");
 }
 
 #[test]
@@ -78,9 +70,7 @@ fn a_launch_with_background_jobs_that_is_killed_leaves_only_these() {
     let script = r#"
         sleep 600 & echo $! > job
         exec "$DTRAIN" launch --nproc 2 -- sh -c 'sleep 600 & : > "ready.$RANK"; wait'"#;
-    let mut command = scene
-        .adapt(Command::new("bash"), &["-c", script])
-        .into_command::<&str>(&[]);
+    let mut command = scene.adapt(Command::new("bash"), &["-c", script]).into_command::<&str>(&[]);
     command.env("DTRAIN", env!("CARGO_BIN_EXE_dtrain"));
     let launch = scene.start(command);
     scene.wait_for_ready(2);
@@ -171,9 +161,7 @@ fn the_named_rank_alone_reads_from_the_terminal() {
     let mut shell = Shell::start(&scene);
     shell.line(&format!(r#""$DTRAIN" launch --nproc 2 -- {READS}; echo code $?"#));
     shell.expect("code 0");
-    shell.line(&format!(
-        r#""$DTRAIN" launch --nproc 3 --stdin-rank 1 -- {READS}; echo code $?"#
-    ));
+    shell.line(&format!(r#""$DTRAIN" launch --nproc 3 --stdin-rank 1 -- {READS}; echo code $?"#));
     shell.expect("rank 2 got <>");
     shell.line("typed");
     shell.expect("rank 1 got <typed>");
@@ -200,13 +188,9 @@ fn ctrl_z_and_ctrl_c_reach_a_worker_that_has_the_terminal() {
     let scene = Scene::new();
     let mut shell = Shell::start(&scene);
     let script = r#"sh -c 'read line; : > reading; read line; echo "got <$line>"; read line'"#;
-    shell.line(&format!(
-        r#""$DTRAIN" launch --nproc 1 -- {script}; echo code $?"#
-    ));
+    shell.line(&format!(r#""$DTRAIN" launch --nproc 1 -- {script}; echo code $?"#));
     shell.line("first");
-    wait_until("the worker to have the terminal", || {
-        scene.path("reading").exists()
-    });
+    wait_until("the worker to have the terminal", || scene.path("reading").exists());
     shell.keys(b"\x1a");
     shell.expect("Stopped");
     wait_until_suspended(|| [scene.workers(), scene.launcher()].concat());
@@ -227,9 +211,7 @@ fn ctrl_c_stops_the_whole_job_after_a_worker_has_read_a_line() {
     ));
     shell.line("typed");
     scene.wait_for_ready(2);
-    wait_until("the terminal to be the job's again", || {
-        !scene.workers().contains(&shell.foreground())
-    });
+    wait_until("the terminal to be the job's again", || !scene.workers().contains(&shell.foreground()));
     shell.keys(b"\x03");
     shell.expect("received SIGINT, passed on to 2 workers");
     shell.expect("stopped by SIGINT");
@@ -245,14 +227,10 @@ fn one_ctrl_c_leaves_the_others_their_time_when_the_worker_dies_of_it_that_has_r
     let saves = r#"trap "sleep 2.5; echo rank 1 is whole; exit 0" INT"#;
     let waits = r#": > "ready.$RANK"; while :; do sleep 0.05; done"#;
     let script = format!("sh -c 'if [ $RANK = 0 ]; then {reads}; else {saves}; fi; {waits}'");
-    shell.line(&format!(
-        r#""$DTRAIN" launch --nproc 2 --stdin-rank 0 -- {script}; echo code $?"#
-    ));
+    shell.line(&format!(r#""$DTRAIN" launch --nproc 2 --stdin-rank 0 -- {script}; echo code $?"#));
     shell.line("typed");
     scene.wait_for_ready(2);
-    wait_until("the terminal to be the job's again", || {
-        !scene.workers().contains(&shell.foreground())
-    });
+    wait_until("the terminal to be the job's again", || !scene.workers().contains(&shell.foreground()));
     shell.keys(b"\x03");
     shell.expect("received SIGINT, passed on to 2 workers");
     shell.expect("[rank 1] rank 1 is whole");
@@ -263,9 +241,7 @@ fn one_ctrl_c_leaves_the_others_their_time_when_the_worker_dies_of_it_that_has_r
 fn a_job_that_ignores_ctrl_z_is_suspended_all_the_same_when_it_reads_in_the_background() {
     let scene = Scene::new();
     let mut shell = Shell::start(&scene);
-    shell.line(&format!(
-        r#"(trap '' TSTP; exec "$DTRAIN" launch --nproc 1 -- {READS}) &"#
-    ));
+    shell.line(&format!(r#"(trap '' TSTP; exec "$DTRAIN" launch --nproc 1 -- {READS}) &"#));
     wait_until("the launcher to run", || scene.launcher().len() == 1);
     wait_until_suspended(|| [scene.workers(), scene.launcher()].concat());
     shell.line(r#"until [ -n "$(jobs -s)" ]; do sleep 0.1; done; fg; echo code $?"#);
@@ -296,9 +272,7 @@ fn a_worker_that_dies_of_ctrl_c_while_it_reads_key_by_key_stops_the_whole_job() 
 fn ctrl_z_stops_no_worker_that_reads_where_no_shell_could_continue_it() {
     let scene = Scene::new();
     let mut shell = Shell::start(&scene);
-    shell.line(&format!(
-        r#"exec "$DTRAIN" launch --nproc 1 -- sh -c '{READS_KEYS}; echo "got <$line>"'"#
-    ));
+    shell.line(&format!(r#"exec "$DTRAIN" launch --nproc 1 -- sh -c '{READS_KEYS}; echo "got <$line>"'"#));
     scene.wait_for_ready(1);
     shell.keys(b"\x1a");
     shell.line("typed");
@@ -309,18 +283,9 @@ fn ctrl_z_stops_no_worker_that_reads_where_no_shell_could_continue_it() {
 #[test]
 fn a_proc_of_another_pid_namespace_does_no_harm() {
     let scene = Scene::new();
-    let args = [
-        "-Urpf",
-        env!("CARGO_BIN_EXE_dtrain"),
-        "launch",
-        "--nproc",
-        "1",
-        "--",
-    ];
+    let args = ["-Urpf", env!("CARGO_BIN_EXE_dtrain"), "launch", "--nproc", "1", "--"];
     let script = "ls /proc/self/fd | grep -c '^[4-9]$'; echo done";
-    let command = scene
-        .adapt(Command::new("unshare"), &args)
-        .into_command(&["sh", "-c", script]);
+    let command = scene.adapt(Command::new("unshare"), &args).into_command(&["sh", "-c", script]);
     let done = scene.start(command).wait();
     if done.stderr.starts_with("unshare: ") {
         return need::skip(Need::Mount, done.stderr);

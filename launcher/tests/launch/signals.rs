@@ -20,15 +20,10 @@ const STOP_SIGNALS: [(Signal, &str, i32); 4] = [
 fn stop_signals_are_forwarded_and_give_128_plus_their_number() {
     for (signal, name, code) in STOP_SIGNALS {
         let scene = Scene::new();
-        let launch = scene.start_sh(
-            2,
-            &["--shutdown-timeout", "600", "--run-dir", "run"],
-            WAIT_FOR_EVER,
-        );
+        let launch = scene.start_sh(2, &["--shutdown-timeout", "600", "--run-dir", "run"], WAIT_FOR_EVER);
         launch.signal(signal);
         let done = launch.wait();
-        done.expect_code(code)
-            .says(&format!("received {name}, passed on to 2 workers"));
+        done.expect_code(code).says(&format!("received {name}, passed on to 2 workers"));
         done.says(&format!("dtrain: exit code {code}: stopped by {name}\n"));
         assert!(!done.stderr.contains("failed"), "{}", done.stderr);
         let result: serde_json::Value = serde_json::from_str(&scene.read("run/result.json")).unwrap();
@@ -58,10 +53,7 @@ fn workers_that_ignore_the_signal_are_killed_after_the_timeout() {
     let scene = Scene::new();
     let launch = scene.start_sh(2, &["--shutdown-timeout", "1"], DEAF);
     launch.signal(Signal::TERM);
-    launch
-        .wait()
-        .expect_code(143)
-        .says("dtrain: killing rank 0, 1: still running after 1 s");
+    launch.wait().expect_code(143).says("dtrain: killing rank 0, 1: still running after 1 s");
 }
 
 /// Writes a checkpoint for 4 s when it is asked to stop, with a sign of life twice a second.
@@ -95,11 +87,9 @@ fn a_second_signal_ends_a_checkpoint_that_is_being_written() {
 
 #[test]
 fn a_second_signal_kills_at_once() {
-    for (first, second, code) in [
-        (Signal::INT, Signal::INT, 130),
-        (Signal::TERM, Signal::TERM, 143),
-        (Signal::TERM, Signal::INT, 143),
-    ] {
+    for (first, second, code) in
+        [(Signal::INT, Signal::INT, 130), (Signal::TERM, Signal::TERM, 143), (Signal::TERM, Signal::INT, 143)]
+    {
         let scene = Scene::new();
         let begun = Instant::now();
         let launch = scene.start_sh(2, &["--shutdown-timeout", "600"], DEAF);
@@ -107,10 +97,7 @@ fn a_second_signal_kills_at_once() {
         launch.wait_until_it_says("received SIG");
         std::thread::sleep(A_WHILE);
         launch.signal(second);
-        launch
-            .wait()
-            .expect_code(code)
-            .says("dtrain: killing rank 0, 1: on request");
+        launch.wait().expect_code(code).says("dtrain: killing rank 0, 1: on request");
         assert!(begun.elapsed() < Duration::from_secs(300));
     }
 }
@@ -160,25 +147,13 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
     let scene = Scene::new();
     let shell = std::process::Command::new("sh");
     let exec = r#"trap '' HUP; exec "$0" "$@""#;
-    let words = [
-        env!("CARGO_BIN_EXE_dtrain"),
-        "launch",
-        "--nproc",
-        "1",
-        "--",
-        "sh",
-        "-c",
-    ];
+    let words = [env!("CARGO_BIN_EXE_dtrain"), "launch", "--nproc", "1", "--", "sh", "-c"];
     let words: Vec<&str> = words.into_iter().chain([WAIT_FOR_EVER]).collect();
     let launch = scene.start(scene.adapt(shell, &["-c", exec]).into_command(&words));
     scene.wait_for_ready(1);
     launch.signal(Signal::HUP);
     std::thread::sleep(A_WHILE);
-    assert_eq!(
-        (scene.launcher().len(), scene.workers().len()),
-        (1, 1),
-        "both go on"
-    );
+    assert_eq!((scene.launcher().len(), scene.workers().len()), (1, 1), "both go on");
     launch.signal(Signal::TERM);
     let done = launch.wait();
     done.expect_code(143);
@@ -189,19 +164,7 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
 fn a_launcher_whose_parent_ignores_the_end_of_children_still_learns_exit_codes() {
     let scene = Scene::new();
     let shell = std::process::Command::new("sh");
-    let words = [
-        env!("CARGO_BIN_EXE_dtrain"),
-        "launch",
-        "--nproc",
-        "2",
-        "--",
-        "sh",
-        "-c",
-        "exit 42",
-    ];
+    let words = [env!("CARGO_BIN_EXE_dtrain"), "launch", "--nproc", "2", "--", "sh", "-c", "exit 42"];
     let exec = r#"trap '' CHLD; exec "$0" "$@""#;
-    scene
-        .start(scene.adapt(shell, &["-c", exec]).into_command(&words))
-        .wait()
-        .expect_code(42);
+    scene.start(scene.adapt(shell, &["-c", exec]).into_command(&words)).wait().expect_code(42);
 }

@@ -40,10 +40,7 @@ fn files(scene: &Scene, folder: &str) -> BTreeMap<String, String> {
 
 #[track_caller]
 fn expect_files(scene: &Scene, folder: &str, expected: &[(&str, &str)]) {
-    let expected = expected
-        .iter()
-        .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
-        .collect();
+    let expected = expected.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
     assert_eq!(files(scene, folder), expected);
 }
 
@@ -53,12 +50,8 @@ fn a_log_directory_holds_one_attempt_after_the_other() {
     let script = format!(r#"{BOTH}; echo "$TORCHELASTIC_ERROR_FILE" > "$TEST_DIR/error.$RANK""#);
     for (attempt, spelling) in ["--log-dir", "--log_dir"].into_iter().enumerate() {
         let done = scene.sh(2, &[spelling, "a/logs"], &script);
-        done.expect_code(0)
-            .says(&format!("\ndtrain: logs in a/logs/attempt_{attempt}\n"));
-        assert_eq!(
-            shown(&done),
-            ["[rank 0] err0", "[rank 0] out0", "[rank 1] err1", "[rank 1] out1"]
-        );
+        done.expect_code(0).says(&format!("\ndtrain: logs in a/logs/attempt_{attempt}\n"));
+        assert_eq!(shown(&done), ["[rank 0] err0", "[rank 0] out0", "[rank 1] err1", "[rank 1] out1"]);
         expect_files(
             &scene,
             &format!("a/logs/attempt_{attempt}"),
@@ -103,19 +96,9 @@ fn redirected_output_without_a_folder_goes_to_a_temporary_one_that_is_named_and_
     command.env("TMPDIR", scene.path(".tmp"));
     let done = scene.start(command).wait();
     assert_eq!(shown(done.expect_code(0)), [""; 0]);
-    let line = done
-        .stderr
-        .lines()
-        .find_map(|line| line.strip_prefix("dtrain: logs in "))
-        .unwrap();
-    assert!(
-        line.starts_with(scene.path(".tmp/dtrain-logs-").to_str().unwrap()),
-        "{line}"
-    );
-    assert_eq!(
-        fs::read_to_string(format!("{line}/rank_1/stderr.log")).unwrap(),
-        "err1\n"
-    );
+    let line = done.stderr.lines().find_map(|line| line.strip_prefix("dtrain: logs in ")).unwrap();
+    assert!(line.starts_with(scene.path(".tmp/dtrain-logs-").to_str().unwrap()), "{line}");
+    assert_eq!(fs::read_to_string(format!("{line}/rank_1/stderr.log")).unwrap(), "err1\n");
 }
 
 #[test]
@@ -124,12 +107,8 @@ fn a_tmpdir_that_does_not_exist_stops_no_redirected_output() {
     let mut command = scene.command(&["--nproc", "1", "-r", "3", "--", "echo", "hello"]);
     command.env("TMPDIR", scene.path("missing"));
     let done = scene.start(command).wait();
-    let folder = done
-        .expect_code(0)
-        .stderr
-        .lines()
-        .find_map(|line| line.strip_prefix("dtrain: logs in "))
-        .unwrap();
+    let folder =
+        done.expect_code(0).stderr.lines().find_map(|line| line.strip_prefix("dtrain: logs in ")).unwrap();
     let log = fs::read_to_string(format!("{folder}/rank_0/stdout.log")).unwrap();
     fs::remove_dir_all(folder).unwrap();
     assert_eq!(log, "hello\n");
@@ -155,11 +134,7 @@ fn redirected_output_is_kept_and_not_shown() {
 #[test]
 fn tee_shows_and_keeps_and_comes_before_redirects() {
     let scene = Scene::new();
-    let done = scene.sh(
-        2,
-        &["--log-dir", "logs", "--redirects", "3", "--tee", "0:2"],
-        BOTH,
-    );
+    let done = scene.sh(2, &["--log-dir", "logs", "--redirects", "3", "--tee", "0:2"], BOTH);
     done.expect_code(0);
     assert_eq!(shown(&done), ["[rank 0] err0"]);
     assert_eq!(files(&scene, "logs").len(), 4);
@@ -169,14 +144,10 @@ fn tee_shows_and_keeps_and_comes_before_redirects() {
     expect_files(
         &scene,
         "other",
-        &[
-            ("attempt_0/rank_0/stdout.log", "out0\n"),
-            ("attempt_0/rank_1/stdout.log", "out1\n"),
-        ],
+        &[("attempt_0/rank_0/stdout.log", "out0\n"), ("attempt_0/rank_1/stdout.log", "out1\n")],
     );
     let done = scene.sh(1, &["-t", "3"], "echo out");
-    done.expect_code(0)
-        .says("dtrain: --tee: the output is shown and kept in no file");
+    done.expect_code(0).says("dtrain: --tee: the output is shown and kept in no file");
 }
 
 #[test]
@@ -184,19 +155,12 @@ fn ranks_that_are_filtered_out_are_kept_all_the_same() {
     let scene = Scene::new();
     let done = scene.sh(3, &["--run-dir", "run", "--local-ranks-filter", "0,2"], BOTH);
     done.expect_code(0);
-    assert_eq!(
-        shown(&done),
-        ["[rank 0] err0", "[rank 0] out0", "[rank 2] err2", "[rank 2] out2"]
-    );
+    assert_eq!(shown(&done), ["[rank 0] err0", "[rank 0] out0", "[rank 2] err2", "[rank 2] out2"]);
     assert_eq!(files(&scene, "run/logs").len(), 6);
     let done = scene.sh(2, &["--local_ranks_filter=1"], BOTH);
     assert_eq!(shown(done.expect_code(0)), ["[rank 1] err1", "[rank 1] out1"]);
     scene
-        .sh(
-            2,
-            &["--local-ranks-filter", "1"],
-            "[ $RANK = 1 ] || { echo why >&2; exit 9; }; exec sleep 600",
-        )
+        .sh(2, &["--local-ranks-filter", "1"], "[ $RANK = 1 ] || { echo why >&2; exit 9; }; exec sleep 600")
         .expect_code(9)
         .says("      why");
 }
@@ -211,12 +175,7 @@ fn the_prefix_is_filled_in() {
     let expected = |rank: u32, text: &str| format!("[default{rank}|{rank}@{host}]: {text}");
     assert_eq!(
         shown(done.expect_code(0)),
-        [
-            expected(0, "last"),
-            expected(0, "out"),
-            expected(1, "last"),
-            expected(1, "out")
-        ]
+        [expected(0, "last"), expected(0, "out"), expected(1, "last"), expected(1, "out")]
     );
     let mut command = scene.command(&["--nproc", "1", "--", "echo", "out"]);
     command.env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<$rank> ");
@@ -245,21 +204,10 @@ fn lines_with_certain_texts_are_copied() {
         "1,2",
     ];
     scene.sh(3, &flags, script).expect_code(0);
-    let mut copied: Vec<_> = scene
-        .read("logs/attempt_0/filtered_stdout.log")
-        .lines()
-        .map(str::to_owned)
-        .collect();
+    let mut copied: Vec<_> =
+        scene.read("logs/attempt_0/filtered_stdout.log").lines().map(str::to_owned).collect();
     copied.sort();
-    assert_eq!(
-        copied,
-        [
-            "[rank 1] a,b",
-            "[rank 1] step 1 loss 2",
-            "[rank 2] a,b",
-            "[rank 2] step 1 loss 2"
-        ]
-    );
+    assert_eq!(copied, ["[rank 1] a,b", "[rank 1] step 1 loss 2", "[rank 2] a,b", "[rank 2] step 1 loss 2"]);
     let copied = scene.read("logs/attempt_0/filtered_stderr.log");
     assert_eq!(copied.lines().count(), 2);
     assert!(copied.contains("[rank 1] WARN: x\n"));
@@ -270,40 +218,19 @@ fn wrong_flags_are_refused_before_anything_is_started_or_written() {
     let scene = Scene::new();
     fs::write(scene.path(".file"), "").unwrap();
     for (flags, says) in [
-        (
-            &["-r", "4", "--run-dir", "run"][..],
-            "give 0 (none), 1 (standard output)",
-        ),
-        (
-            &["-r", "0:1,0:2", "--run-dir", "run"],
-            "local rank 0 is named twice",
-        ),
-        (
-            &["-t", "2:3", "--run-dir", "run"],
-            "--tee: there is no local rank 2",
-        ),
+        (&["-r", "4", "--run-dir", "run"][..], "give 0 (none), 1 (standard output)"),
+        (&["-r", "0:1,0:2", "--run-dir", "run"], "local rank 0 is named twice"),
+        (&["-t", "2:3", "--run-dir", "run"], "--tee: there is no local rank 2"),
         (&["--local-ranks-filter", "2"], "the 2 workers are 0 to 1"),
         (&["--local-ranks-filter", "one"], "give local ranks"),
-        (
-            &["--log-dir", "logs", "--run-dir", "run"],
-            "leave out --log-dir logs",
-        ),
+        (&["--log-dir", "logs", "--run-dir", "run"], "leave out --log-dir logs"),
         (&["--log-dir", ".file"], "choose another --log-dir"),
         (&["--log-dir", ".file/below"], "choose another --log-dir"),
         (&["--log-dir", ""], "--log-dir"),
-        (
-            &["--log-line-prefix-template", "${node}"],
-            "`${node}` is not known",
-        ),
+        (&["--log-line-prefix-template", "${node}"], "`${node}` is not known"),
         (&["--duplicate-stdout-filters", "x"], "there is no folder for it"),
-        (
-            &["--duplicate-stdout-filters", "a,", "--run-dir", "run"],
-            "a filter is empty",
-        ),
-        (
-            &["--log-max-size", "10", "--run-dir", "run"],
-            "at least 4 KiB, or 0 for no bound",
-        ),
+        (&["--duplicate-stdout-filters", "a,", "--run-dir", "run"], "a filter is empty"),
+        (&["--log-max-size", "10", "--run-dir", "run"], "at least 4 KiB, or 0 for no bound"),
         (&["--log-max-size", "-1", "--run-dir", "run"], "is not a size"),
         (&["--log-max-size", "1 MiB"], "no log files are kept"),
     ] {
@@ -327,10 +254,6 @@ fn a_recipes_logs_are_in_its_run_directory() {
     assert_eq!(files(&scene, "run/logs").len(), 4);
     let mut command = scene.command(&["demo", "--log-dir", "logs"]);
     command.env("FAKE_WORKER", BOTH);
-    scene
-        .start(command)
-        .wait()
-        .expect_code(2)
-        .says("--log-dir is for programs");
+    scene.start(command).wait().expect_code(2).says("--log-dir is for programs");
     assert!(!scene.path("logs").exists() && !scene.path("runs").exists());
 }

@@ -18,10 +18,7 @@ fn when_one_fails_the_others_are_stopped_and_nothing_is_left() {
     let scene = Scene::new();
     let done = scene.sh(4, &["--shutdown-timeout", "600"], script);
     done.expect_code(11).says("dtrain: rank 2 (pid ");
-    assert!(
-        begun.elapsed() < Duration::from_secs(300),
-        "nobody had to be killed"
-    );
+    assert!(begun.elapsed() < Duration::from_secs(300), "nobody had to be killed");
 }
 
 #[test]
@@ -32,8 +29,7 @@ fn a_peer_that_ignores_sigterm_is_killed_after_the_timeout() {
         exit 8"#;
     let begun = Instant::now();
     let done = Scene::new().sh(2, &["--shutdown-timeout", "1"], script);
-    done.expect_code(8)
-        .says("dtrain: killing rank 0: still running after 1 s");
+    done.expect_code(8).says("dtrain: killing rank 0: still running after 1 s");
     done.says("stopped because of it: rank 0 (killed by SIGKILL)");
     assert!(begun.elapsed() >= Duration::from_secs(1));
 }
@@ -44,10 +40,7 @@ fn a_timeout_of_zero_kills_at_once() {
         if [ $RANK = 0 ]; then trap '' TERM; : > "$TEST_DIR/deaf"; while :; do sleep 0.1; done; fi
         until [ -e "$TEST_DIR/deaf" ]; do sleep 0.01; done
         exit 8"#;
-    Scene::new()
-        .sh(2, &["--shutdown-timeout", "0"], script)
-        .expect_code(8)
-        .says("dtrain: killing rank 0");
+    Scene::new().sh(2, &["--shutdown-timeout", "0"], script).expect_code(8).says("dtrain: killing rank 0");
 }
 
 #[test]
@@ -59,9 +52,7 @@ fn a_worker_may_end_early_and_well() {
         echo finished"#;
     let scene = Scene::new();
     let launch = scene.start(scene.command(&["--nproc", "2", "--", "sh", "-c", script]));
-    wait_until("rank 0 to be gone", || {
-        scene.path("ready.1").exists() && scene.workers().len() == 1
-    });
+    wait_until("rank 0 to be gone", || scene.path("ready.1").exists() && scene.workers().len() == 1);
     std::fs::write(scene.path("go"), "").unwrap();
     assert_eq!(launch.wait().expect_code(0).stdout(), "[rank 1] finished\n");
 }
@@ -145,11 +136,7 @@ fn zombies_of(parent: u32) -> usize {
     let stats = std::fs::read_dir("/proc").unwrap().flatten();
     let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
     stats
-        .filter(|stat| {
-            stat.rsplit(')')
-                .next()
-                .is_some_and(|rest| rest.starts_with(&format!(" Z {parent} ")))
-        })
+        .filter(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(&format!(" Z {parent} "))))
         .count()
 }
 
@@ -193,16 +180,11 @@ fn temporary_folders_are_private_whatever_the_umask() {
         "-c",
         r#"stat -c %a "$TMPDIR"/* "$TMPDIR"/*/* "$(dirname "$DTRAIN_HEARTBEAT_FILE")""#,
     ];
-    let mut command = scene
-        .adapt(std::process::Command::new("sh"), &words)
-        .into_command::<&str>(&[]);
+    let mut command = scene.adapt(std::process::Command::new("sh"), &words).into_command::<&str>(&[]);
     command.env("TMPDIR", scene.path("tmp"));
     let done = scene.start(command).wait();
     let modes = done.expect_code(0).stdout();
-    assert!(
-        modes.lines().count() >= 3 && modes.lines().all(|mode| mode == "700"),
-        "{modes}"
-    );
+    assert!(modes.lines().count() >= 3 && modes.lines().all(|mode| mode == "700"), "{modes}");
 }
 
 #[test]
@@ -222,11 +204,7 @@ fn no_temporary_folder_is_left_whoever_is_killed() {
             _ => std::fs::write(scene.path("go"), "").unwrap(),
         }
         launch.wait();
-        assert_eq!(
-            names_in(&scene.path("tmp")),
-            Vec::<&str>::new(),
-            "{killed} was killed"
-        );
+        assert_eq!(names_in(&scene.path("tmp")), Vec::<&str>::new(), "{killed} was killed");
     }
 }
 

@@ -73,13 +73,8 @@ fn a_frame_is_redrawn_around_lines_and_erased_at_the_end() {
 
 #[test]
 fn a_line_takes_the_place_of_its_own_frame() {
-    let (shown, _) = on_terminal(
-        &Scene::new(),
-        80,
-        "1",
-        r"printf '50%%\r' >&2; sleep 0.5; printf 'done\n' >&2",
-        &[],
-    );
+    let (shown, _) =
+        on_terminal(&Scene::new(), 80, "1", r"printf '50%%\r' >&2; sleep 0.5; printf 'done\n' >&2", &[]);
     assert!(shown.ends_with(&format!("50%{ERASE}done\r\n")), "{shown:?}");
 }
 
@@ -95,10 +90,7 @@ fn frames_are_cut_to_the_width_and_those_of_other_ranks_are_dropped() {
 fn bars_that_begin_with_the_carriage_return_are_seen_at_once() {
     let script = r"printf '\r 10%%' >&2; sleep 0.5; printf '\r 20%%' >&2; sleep 0.5; printf '\r100%%\n' >&2";
     let (shown, _) = on_terminal(&Scene::new(), 80, "1", script, &[]);
-    assert!(
-        shown.contains(" 10%") && shown.contains(" 20%") && shown.ends_with("100%\r\n"),
-        "{shown:?}"
-    );
+    assert!(shown.contains(" 10%") && shown.contains(" 20%") && shown.ends_with("100%\r\n"), "{shown:?}");
 }
 
 #[test]
@@ -118,10 +110,7 @@ fn the_only_worker_or_the_named_one_has_the_terminal_as_its_standard_output() {
         &["--nproc", "1", "--log-line-prefix-template", "x "],
     ] {
         let shown = of(flags);
-        assert!(
-            shown.contains("pipe") && !shown.contains("terminal"),
-            "{flags:?}: {shown:?}"
-        );
+        assert!(shown.contains("pipe") && !shown.contains("terminal"), "{flags:?}: {shown:?}");
     }
 }
 
@@ -130,14 +119,7 @@ fn a_bar_on_standard_output_is_drawn_where_only_that_is_a_terminal() {
     let scene = Scene::new();
     let script =
         r"printf '\r 10%%'; sleep 0.5; printf '\r 20%%'; sleep 0.5; printf '\r100%%\n'; printf '\r err' >&2";
-    let (shown, _) = on_terminal_to(
-        &scene,
-        80,
-        &["--nproc", "2"],
-        script,
-        &[],
-        Some(scene.path(".err")),
-    );
+    let (shown, _) = on_terminal_to(&scene, 80, &["--nproc", "2"], script, &[], Some(scene.path(".err")));
     assert!(
         shown.contains(" 10%") && shown.contains(" 20%") && shown.contains("[rank 0] 100%\r\n"),
         "{shown:?}"

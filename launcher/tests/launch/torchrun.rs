@@ -81,10 +81,7 @@ fn the_interpreter_is_the_named_one_else_the_environments_else_that_of_path() {
         line.split(']').next().unwrap()[1..].to_owned()
     };
     assert_eq!(run(&[("CONDA_PREFIX", &conda), ("PYTHON_EXEC", &own)]), own);
-    assert_eq!(
-        run(&[("CONDA_PREFIX", &conda), ("PATH", &in_path)]),
-        path(".conda/bin/python3")
-    );
+    assert_eq!(run(&[("CONDA_PREFIX", &conda), ("PATH", &in_path)]), path(".conda/bin/python3"));
     assert_eq!(run(&[("PATH", &in_path)]), path(".path/python"));
 }
 
@@ -102,10 +99,7 @@ fn a_real_python_gets_its_arguments_and_writes_unbuffered() {
         let args = [&["--nproc", "1"], line].concat();
         assert_eq!(scene.launch(&args).expect_code(0).stdout(), "0 True --set x\n");
     }
-    assert_eq!(
-        scene.launch(&["--nproc", "2", "-m", "no.such.module"]).code,
-        Some(1)
-    );
+    assert_eq!(scene.launch(&["--nproc", "2", "-m", "no.such.module"]).code, Some(1));
 }
 
 #[test]
@@ -113,27 +107,12 @@ fn what_cannot_be_run_by_python_is_refused() {
     refused(&[], &["no/such.py"], "the script `no/such.py` does not exist");
     refused(&[], &["-m", "pkg/train"], "leave -m out for a script");
     let nowhere = [("PATH", "/no/such/folder")];
-    refused(
-        &nowhere,
-        &["-m", "train"],
-        "neither python3 nor python is in PATH",
-    );
-    refused(
-        &[("VIRTUAL_ENV", "/no/env")],
-        &["-m", "train"],
-        "unset VIRTUAL_ENV",
-    );
-    refused(
-        &[("PYTHON_EXEC", "/no/python")],
-        &["-m", "train"],
-        "PYTHON_EXEC is set wrongly",
-    );
+    refused(&nowhere, &["-m", "train"], "neither python3 nor python is in PATH");
+    refused(&[("VIRTUAL_ENV", "/no/env")], &["-m", "train"], "unset VIRTUAL_ENV");
+    refused(&[("PYTHON_EXEC", "/no/python")], &["-m", "train"], "PYTHON_EXEC is set wrongly");
     let scene = Scene::new();
     fs::create_dir(scene.path(".t.py")).unwrap();
-    scene
-        .launch(&[".t.py"])
-        .expect_code(2)
-        .says("the script `.t.py` is a folder without a __main__.py");
+    scene.launch(&[".t.py"]).expect_code(2).says("the script `.t.py` is a folder without a __main__.py");
     scene.expect_nothing_written();
 }
 
@@ -141,29 +120,17 @@ fn what_cannot_be_run_by_python_is_refused() {
 fn no_python_executes_the_program_itself() {
     let scene = Scene::new();
     executable(&scene.path(".tool.py"), INTERPRETER);
-    scene
-        .launch(&["--nproc", "1", "--no-python", "./.tool.py", "--role", "x"])
-        .expect_code(0);
+    scene.launch(&["--nproc", "1", "--no-python", "./.tool.py", "--role", "x"]).expect_code(0);
     assert_eq!(scene.read(".line.0"), "[./.tool.py][--role][x]\n");
-    refused(
-        &[],
-        &["--no-python", "-m", "x"],
-        "-m and --no-python contradict each other",
-    );
+    refused(&[], &["--no-python", "-m", "x"], "-m and --no-python contradict each other");
 }
 
 #[test]
 fn flags_for_recipes_have_no_effect_on_scripts() {
     let scene = Scene::new();
     fs::write(scene.path(".t.py"), "").unwrap();
-    scene
-        .launch(&["--set", "a=1", ".t.py"])
-        .expect_code(2)
-        .says("--set is for recipes");
-    scene
-        .launch(&["--resume", "auto", "-m", "t"])
-        .expect_code(2)
-        .says("--resume is for recipes");
+    scene.launch(&["--set", "a=1", ".t.py"]).expect_code(2).says("--set is for recipes");
+    scene.launch(&["--resume", "auto", "-m", "t"]).expect_code(2).says("--resume is for recipes");
 }
 
 #[test]
@@ -172,22 +139,11 @@ fn the_flags_reach_the_workers() {
     let vars = |flags: &[&str]| {
         let scene = Scene::new();
         scene.sh(2, flags, WRITE).expect_code(0);
-        assert_eq!(
-            scene.read(".vars.0").replacen(" 0 ", " 1 ", 1).len(),
-            scene.read(".vars.1").len()
-        );
+        assert_eq!(scene.read(".vars.0").replacen(" 0 ", " 1 ", 1).len(), scene.read(".vars.1").len());
         scene.read(".vars.1").trim_end().to_owned()
     };
-    let flags = [
-        "--role",
-        "trainer",
-        "--master-addr",
-        "localhost",
-        "--master-port",
-        &port,
-        "--rdzv-id",
-        "job 7",
-    ];
+    let flags =
+        ["--role", "trainer", "--master-addr", "localhost", "--master-port", &port, "--rdzv-id", "job 7"];
     assert_eq!(vars(&flags), format!("trainer 1 localhost {port} job 7"));
     let endpoint = format!("127.0.0.1:{port}");
     let all = [
@@ -200,16 +156,9 @@ fn the_flags_reach_the_workers() {
         &endpoint,
     ];
     assert_eq!(vars(&all), format!("default 1 127.0.0.1 {port} a"));
-    let virtual_ranks = vars(&[
-        "--virtual-local-rank",
-        "--standalone",
-        "--rdzv-id=b",
-        "--local-addr=127.0.0.1",
-    ]);
-    assert!(
-        virtual_ranks.starts_with("default 0 127.0.0.1 "),
-        "{virtual_ranks}"
-    );
+    let virtual_ranks =
+        vars(&["--virtual-local-rank", "--standalone", "--rdzv-id=b", "--local-addr=127.0.0.1"]);
+    assert!(virtual_ranks.starts_with("default 0 127.0.0.1 "), "{virtual_ranks}");
     assert!(virtual_ranks.ends_with(" b"), "{virtual_ranks}");
 }
 
@@ -220,50 +169,21 @@ fn a_port_that_is_taken_is_named_before_anything_is_started() {
     let says = format!("port {port} is taken by another program");
     refused(&[], &["--master-port", &port, "--", "true"], &says);
     refused(&[], &["--master-port", &port, "demo"], &says);
-    refused(
-        &[],
-        &["--rdzv-endpoint", &format!("localhost:{port}"), "--", "true"],
-        &says,
-    );
+    refused(&[], &["--rdzv-endpoint", &format!("localhost:{port}"), "--", "true"], &says);
     let twin = [("PET_MASTER_PORT", port.as_str())];
-    refused(
-        &twin,
-        &["--", "true"],
-        "(set in the environment: PET_MASTER_PORT)",
-    );
+    refused(&twin, &["--", "true"], "(set in the environment: PET_MASTER_PORT)");
 }
 
 #[test]
 fn what_needs_several_nodes_is_refused_by_name() {
     for (args, message) in [
-        (
-            &["--nnodes", "2"][..],
-            "--nnodes 2: several nodes are not built in this version",
-        ),
-        (
-            &["--nnodes=1:2"],
-            "--nnodes 1:2: several nodes are not built in this version",
-        ),
-        (
-            &["--node-rank", "1"],
-            "--node-rank 1: several nodes are not built in this version",
-        ),
-        (
-            &["--master-addr", "192.0.2.1"],
-            "192.0.2.1 is not an address of this machine",
-        ),
-        (
-            &["--rdzv-endpoint", "192.0.2.1:1"],
-            "192.0.2.1 is not an address of this machine",
-        ),
-        (
-            &["--rdzv-backend", "etcd-v2"],
-            "several nodes are not built in this version",
-        ),
-        (
-            &["--standalone", "--nnodes", "2"],
-            "--standalone and --nnodes 2 contradict each other",
-        ),
+        (&["--nnodes", "2"][..], "--nnodes 2: several nodes are not built in this version"),
+        (&["--nnodes=1:2"], "--nnodes 1:2: several nodes are not built in this version"),
+        (&["--node-rank", "1"], "--node-rank 1: several nodes are not built in this version"),
+        (&["--master-addr", "192.0.2.1"], "192.0.2.1 is not an address of this machine"),
+        (&["--rdzv-endpoint", "192.0.2.1:1"], "192.0.2.1 is not an address of this machine"),
+        (&["--rdzv-backend", "etcd-v2"], "several nodes are not built in this version"),
+        (&["--standalone", "--nnodes", "2"], "--standalone and --nnodes 2 contradict each other"),
     ] {
         refused(&[], &[args, &["--", "true"]].concat(), message);
     }
@@ -297,13 +217,8 @@ fn what_torchrun_takes_is_taken_and_cut_short_as_it_cuts() {
     fs::write(scene.path("t.py"), "import os\nprint(os.environ['RANK'])\n").unwrap();
     // --master-addr counts where --standalone takes the endpoint away, as it does for the stores of torchrun's static way.
     let refused = scene.launch(&[&flags[..], &["t.py"]].concat());
-    refused
-        .expect_code(2)
-        .says("--master-addr 192.0.2.1 is not an address of this machine");
-    let flags: Vec<_> = flags
-        .into_iter()
-        .filter(|flag| !flag.starts_with("--master"))
-        .collect();
+    refused.expect_code(2).says("--master-addr 192.0.2.1 is not an address of this machine");
+    let flags: Vec<_> = flags.into_iter().filter(|flag| !flag.starts_with("--master")).collect();
     let done = scene.launch(&[&flags[..], &["t.py"]].concat());
     done.expect_code(0)
         .says("dtrain: --rdzv-endpoint has no use beside --standalone\n")
@@ -332,10 +247,7 @@ fn python_runs_whatever_is_pythons() {
     fs::write(scene.path("plain"), print).unwrap();
     for (name, says) in [
         ("plain", "`dtrain launch -- python3 plain`"),
-        (
-            "no-such",
-            "A program stands after two dashes: `dtrain launch -- no-such`",
-        ),
+        ("no-such", "A program stands after two dashes: `dtrain launch -- no-such`"),
     ] {
         scene.launch(&[name]).expect_code(2).says(says);
     }
@@ -355,16 +267,9 @@ fn twins_in_the_environment_stand_for_flags() {
     let args = ["--rdzv-id", "typed", "--", "sh", "-c", WRITE];
     with(&scene, &twins, &args).expect_code(0);
     let vars = scene.read(".vars.1");
-    assert!(
-        vars.starts_with("trainer 0 ") && vars.ends_with(" typed\n"),
-        "{vars}"
-    );
+    assert!(vars.starts_with("trainer 0 ") && vars.ends_with(" typed\n"), "{vars}");
     let both = [("PET_NPROC", "1"), ("PET_NPROC_PER_NODE", "2")];
-    refused(
-        &both,
-        &["--", "true"],
-        "PET_NPROC=1 and PET_NPROC_PER_NODE=2 stand for the same flag",
-    );
+    refused(&both, &["--", "true"], "PET_NPROC=1 and PET_NPROC_PER_NODE=2 stand for the same flag");
     for (variable, value, why) in [
         ("PET_STANDALONE", "perhaps", "is `perhaps`: "),
         ("PET_NUMA_BINDING", "everywhere", "core-complex"),
@@ -373,39 +278,18 @@ fn twins_in_the_environment_stand_for_flags() {
         refused(&[(variable, value)], &["--", "true"], variable);
         refused(&[(variable, value)], &["--", "true"], why);
         // What is wrong with the command line alone is told without it.
-        refused(
-            &[(variable, value)],
-            &["--no-such", "--", "true"],
-            "unexpected argument '--no-such'",
-        );
+        refused(&[(variable, value)], &["--no-such", "--", "true"], "unexpected argument '--no-such'");
     }
-    with(
-        &scene,
-        &[("PET_NPROC", "nonsense")],
-        &["--nproc", "1", "--", "true"],
-    )
-    .expect_code(0);
-    with(
-        &scene,
-        &[("PET_MODULE", "1"), ("PET_NPROC", "1")],
-        &["http.no_such", "--role", "x"],
-    )
-    .says("No module named");
-    refused(
-        &[("PET_SET", "train.epochs=many")],
-        &["demo", "--set", "optim.lr=1e-3"],
-        "train.epochs",
-    );
+    with(&scene, &[("PET_NPROC", "nonsense")], &["--nproc", "1", "--", "true"]).expect_code(0);
+    with(&scene, &[("PET_MODULE", "1"), ("PET_NPROC", "1")], &["http.no_such", "--role", "x"])
+        .says("No module named");
+    refused(&[("PET_SET", "train.epochs=many")], &["demo", "--set", "optim.lr=1e-3"], "train.epochs");
     refused(
         &[("PET_NPROC_PER_NODE", "many")],
         &["--", "true"],
         "the environment variable PET_NPROC_PER_NODE is `many`: give a whole number from 1 on",
     );
-    refused(
-        &[("PET_NO_PYTHON", "1")],
-        &["-m", "x"],
-        "(set in the environment: PET_NO_PYTHON)",
-    );
+    refused(&[("PET_NO_PYTHON", "1")], &["-m", "x"], "(set in the environment: PET_NO_PYTHON)");
 }
 
 #[test]
@@ -422,11 +306,7 @@ fn a_signal_that_is_not_handled_ends_the_launcher_and_its_workers() {
     let launch = scene.start_sh(1, &["--signals-to-handle", "SIGTERM,int"], wait);
     launch.signal(Signal::TERM);
     launch.wait().expect_code(143).says("received SIGTERM");
-    refused(
-        &[],
-        &["--signals-to-handle", "TERM,KILL", "--", "true"],
-        "\"KILL\" is not among TERM, INT",
-    );
+    refused(&[], &["--signals-to-handle", "TERM,KILL", "--", "true"], "\"KILL\" is not among TERM, INT");
 }
 
 /// The cores that the kernel lets each of two workers use.
@@ -457,9 +337,5 @@ fn workers_are_bound_to_the_cores_that_the_launcher_names() {
             assert_ne!(first, second);
         }
     }
-    refused(
-        &[],
-        &["--numa-binding", "everywhere", "--", "true"],
-        "core-complex",
-    );
+    refused(&[], &["--numa-binding", "everywhere", "--", "true"], "core-complex");
 }

@@ -15,27 +15,15 @@ fn refused(scene: &Scene, args: &[&str], message: &str) {
 fn numbers_of_workers_that_make_no_sense() {
     let scene = Scene::new();
     refused(&scene, &["--nproc", "0", "demo"], "at least 1 worker is needed");
-    refused(
-        &scene,
-        &["--nproc", "x", "demo"],
-        "a whole number from 1 on, or auto, gpu or cpu",
-    );
-    refused(
-        &scene,
-        &["--nproc", "-1", "--", "true"],
-        "a whole number from 1 on",
-    );
+    refused(&scene, &["--nproc", "x", "demo"], "a whole number from 1 on, or auto, gpu or cpu");
+    refused(&scene, &["--nproc", "-1", "--", "true"], "a whole number from 1 on");
     refused(&scene, &["--nproc", "5000", "--", "true"], "at most 1024 workers");
     refused(
         &scene,
         &["--nproc", "2", "--stdin-rank", "2", "--", "true"],
         "--stdin-rank 2: there are ranks 0 to 1; name one of them",
     );
-    refused(
-        &scene,
-        &["--nproc", "gpu", "--", "true"],
-        "use --nproc N for N workers on the CPU",
-    );
+    refused(&scene, &["--nproc", "gpu", "--", "true"], "use --nproc N for N workers on the CPU");
 }
 
 #[test]
@@ -43,31 +31,15 @@ fn neither_or_both_of_recipe_and_program() {
     let scene = Scene::new();
     refused(&scene, &[], "dtrain launch -- PROGRAM ARGS");
     refused(&scene, &["--nproc", "2"], "nothing to launch");
-    refused(
-        &scene,
-        &["demo", "--", "true"],
-        "both a recipe (`demo`) and a program (`true`)",
-    );
+    refused(&scene, &["demo", "--", "true"], "both a recipe (`demo`) and a program (`true`)");
 }
 
 #[test]
 fn flags_without_effect() {
     let scene = Scene::new();
-    refused(
-        &scene,
-        &["--set", "train.epochs=1", "--", "true"],
-        "--set is for recipes",
-    );
-    refused(
-        &scene,
-        &["--resume", "auto", "--", "true"],
-        "--resume is for recipes",
-    );
-    refused(
-        &scene,
-        &["--stdin-rank", "0", "demo"],
-        "--stdin-rank is for programs",
-    );
+    refused(&scene, &["--set", "train.epochs=1", "--", "true"], "--set is for recipes");
+    refused(&scene, &["--resume", "auto", "--", "true"], "--resume is for recipes");
+    refused(&scene, &["--stdin-rank", "0", "demo"], "--stdin-rank is for programs");
     refused(&scene, &["--no-such-flag", "--", "true"], "--no-such-flag");
     refused(&scene, &["--shutdown-timeout", "soon", "--", "true"], "soon");
 }
@@ -75,40 +47,20 @@ fn flags_without_effect() {
 #[test]
 fn recipes_that_are_wrong() {
     let scene = Scene::new();
-    fs::write(
-        scene.path(".bad.toml"),
-        "task = \"classify\"\n[train]\nefective_batch = 3\n",
-    )
-    .unwrap();
+    fs::write(scene.path(".bad.toml"), "task = \"classify\"\n[train]\nefective_batch = 3\n").unwrap();
     refused(&scene, &["no-such-recipe"], "no-such-recipe");
     refused(&scene, &[".bad.toml"], "efective_batch");
     refused(&scene, &["demo", "--set", "train.epochs=many"], "train.epochs");
     refused(&scene, &["demo", "--set", "nonsense"], "nonsense");
     refused(&scene, &["cifar100", "--set", "data.root=nowhere"], "nowhere");
-    refused(
-        &scene,
-        &["demo", "--resume", "no/such/checkpoint"],
-        "no/such/checkpoint",
-    );
+    refused(&scene, &["demo", "--resume", "no/such/checkpoint"], "no/such/checkpoint");
 }
 
 #[test]
 fn more_workers_than_samples_in_a_step() {
     let scene = Scene::new();
-    let args = [
-        "--nproc",
-        "3",
-        "demo",
-        "--set",
-        "train.effective_batch=2",
-        "--run-dir",
-        "run",
-    ];
-    refused(
-        &scene,
-        &args,
-        "an effective batch of 2 cannot be shared by 3 ranks",
-    );
+    let args = ["--nproc", "3", "demo", "--set", "train.effective_batch=2", "--run-dir", "run"];
+    refused(&scene, &args, "an effective batch of 2 cannot be shared by 3 ranks");
 }
 
 #[test]
@@ -116,26 +68,15 @@ fn a_trainer_that_is_not_there() {
     let scene = Scene::new();
     let mut command = scene.command(&["demo"]);
     command.env("DTRAIN_WORKER", "/no/such/worker");
-    scene
-        .start(command)
-        .wait()
-        .expect_code(2)
-        .says("DTRAIN_WORKER is set wrongly")
-        .says("does not exist");
+    scene.start(command).wait().expect_code(2).says("DTRAIN_WORKER is set wrongly").says("does not exist");
     let copy = scene.path(".bin/dtrain");
     fs::create_dir(scene.path(".bin")).unwrap();
     fs::hard_link(env!("CARGO_BIN_EXE_dtrain"), &copy)
         .or_else(|_| fs::copy(env!("CARGO_BIN_EXE_dtrain"), &copy).map(drop))
         .unwrap();
-    let mut command = scene
-        .adapt(Command::new(&copy), &["launch", "demo"])
-        .into_command::<&str>(&[]);
+    let mut command = scene.adapt(Command::new(&copy), &["launch", "demo"]).into_command::<&str>(&[]);
     command.env_remove("DTRAIN_WORKER").env("PATH", "/usr/bin:/bin");
-    scene
-        .start(command)
-        .wait()
-        .expect_code(2)
-        .says("cargo build --release -p dtrain-worker");
+    scene.start(command).wait().expect_code(2).says("cargo build --release -p dtrain-worker");
     scene.expect_nothing_written();
 }
 
@@ -144,17 +85,9 @@ fn a_run_directory_that_is_taken() {
     let scene = Scene::new();
     fs::create_dir(scene.path(".taken")).unwrap();
     fs::write(scene.path(".taken/thesis.tex"), "years of work").unwrap();
-    refused(
-        &scene,
-        &["--run-dir", ".taken", "--", "true"],
-        ".taken is not empty",
-    );
+    refused(&scene, &["--run-dir", ".taken", "--", "true"], ".taken is not empty");
     refused(&scene, &["--run-dir", ".taken", "demo"], ".taken is not empty");
-    refused(
-        &scene,
-        &["--run-dir", ".taken/thesis.tex", "--", "true"],
-        "is not a folder",
-    );
+    refused(&scene, &["--run-dir", ".taken/thesis.tex", "--", "true"], "is not a folder");
     assert_eq!(fs::read_dir(scene.path(".taken")).unwrap().count(), 1);
 }
 
@@ -164,33 +97,20 @@ fn help_and_version_need_no_manual() {
     let done = scene.launch(&["--help"]);
     done.expect_code(0);
     let help = done.stdout();
-    for word in [
-        "--nproc",
-        "--nproc-per-node",
-        "--run-dir",
-        "--resume",
-        "--set",
-        "--shutdown-timeout",
-        "RECIPE",
-    ] {
+    for word in
+        ["--nproc", "--nproc-per-node", "--run-dir", "--resume", "--set", "--shutdown-timeout", "RECIPE"]
+    {
         assert!(help.contains(word), "{word} is missing in:\n{help}");
     }
-    for part in [
-        "dtrain launch demo",
-        "dtrain launch --nproc 4 train.py",
-        "Exit codes:",
-        "75     stopped on request",
-    ] {
+    for part in
+        ["dtrain launch demo", "dtrain launch --nproc 4 train.py", "Exit codes:", "75     stopped on request"]
+    {
         assert!(help.contains(part), "{part} is missing in:\n{help}");
     }
-    let version = scene
-        .adapt(Command::new(env!("CARGO_BIN_EXE_dtrain")), &["--version"])
-        .into_command::<&str>(&[]);
+    let version =
+        scene.adapt(Command::new(env!("CARGO_BIN_EXE_dtrain")), &["--version"]).into_command::<&str>(&[]);
     let done = scene.start(version).wait();
-    assert_eq!(
-        done.expect_code(0).stdout(),
-        format!("dtrain {}\n", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(done.expect_code(0).stdout(), format!("dtrain {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 /// The whole help in a terminal of 100 columns. To renew the file after a change of the command line:

@@ -57,16 +57,12 @@ pub fn state_value(name: &str, shape: &[i64]) -> Vec<f64> {
 
 /// Input images, `count` x 3 x size x size, values in [-1.5, 1.5).
 pub fn images(size: usize, count: usize) -> Vec<f32> {
-    unit(&format!("images.{size}"), count * 3 * size * size)
-        .map(|value| (1.5 * value) as f32)
-        .collect()
+    unit(&format!("images.{size}"), count * 3 * size * size).map(|value| (1.5 * value) as f32).collect()
 }
 
 /// One class per image.
 pub fn labels(size: usize, classes: u64, count: usize) -> Vec<i64> {
-    words(&format!("labels.{size}"), count)
-        .map(|word| (word % classes) as i64)
-        .collect()
+    words(&format!("labels.{size}"), count).map(|word| (word % classes) as i64).collect()
 }
 
 /// The gradient fed to the optimizers at one step.
@@ -76,13 +72,11 @@ pub fn labels(size: usize, classes: u64, count: usize) -> Vec<i64> {
 pub fn gradient(name: &str, step: usize, count: usize) -> Vec<f64> {
     unit(&format!("{name}.{step}"), count)
         .enumerate()
-        .map(|(index, value)| {
-            if index % 11 == 10 {
-                0.0
-            } else {
-                value * 2.0f64.powi((index % 13) as i32 - 6)
-            }
-        })
+        .map(
+            |(index, value)| {
+                if index % 11 == 10 { 0.0 } else { value * 2.0f64.powi((index % 13) as i32 - 6) }
+            },
+        )
         .collect()
 }
 
@@ -104,10 +98,7 @@ mod tests {
         assert!(values.iter().all(|value| (-1.0..1.0).contains(value)));
         let mean = values.iter().sum::<f64>() / 1e4;
         let variance = values.iter().map(|value| value * value).sum::<f64>() / 1e4;
-        assert!(
-            mean.abs() < 0.02 && (variance - 1.0 / 3.0).abs() < 0.01,
-            "{mean} {variance}"
-        );
+        assert!(mean.abs() < 0.02 && (variance - 1.0 / 3.0).abs() < 0.01, "{mean} {variance}");
         assert!(unit("spread", 3).zip(unit("other", 3)).all(|(a, b)| a != b));
     }
 

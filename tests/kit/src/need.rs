@@ -72,16 +72,11 @@ pub fn pytorch() -> Option<PathBuf> {
     let target = workspace.unwrap_or(Path::new(".")).join("target");
     let places = match std::env::var_os(PYTHON_WITH_PYTORCH) {
         Some(named) => vec![PathBuf::from(named)],
-        None => ["pytorch", "bench-venv"]
-            .map(|folder| target.join(folder).join("bin/python"))
-            .into(),
+        None => ["pytorch", "bench-venv"].map(|folder| target.join(folder).join("bin/python")).into(),
     };
     let found = places.iter().find(|python| python.is_file());
     if found.is_none() {
-        skip(
-            Need::PyTorch,
-            format!("there is no {} (set {PYTHON_WITH_PYTORCH})", places[0].display()),
-        );
+        skip(Need::PyTorch, format!("there is no {} (set {PYTHON_WITH_PYTORCH})", places[0].display()));
     }
     found.cloned()
 }

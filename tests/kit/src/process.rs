@@ -58,9 +58,8 @@ fn id(pid: u32) -> Pid {
 
 /// Running processes with environment variables that begin with all of these; one that ends with a zero byte is the whole variable.
 pub(crate) fn with_variables(wanted: &[&str]) -> Vec<u32> {
-    let pids = fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let pids =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(|pid: &u32| {
         // A process that has ended, also one not yet reaped, has no environment to read.
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -168,19 +167,9 @@ pub(crate) fn undo_ignored_signals() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let status = fs::read_to_string(Path::new("/proc/self/status")).unwrap();
-        let mask = status
-            .lines()
-            .find_map(|line| line.strip_prefix("SigIgn:"))
-            .unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
         let ignored = u64::from_str_radix(mask.trim(), 16).unwrap();
-        for signal in [
-            Signal::HUP,
-            Signal::INT,
-            Signal::QUIT,
-            Signal::TERM,
-            Signal::USR1,
-            Signal::USR2,
-        ] {
+        for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2] {
             if ignored & (1 << (signal.as_raw() - 1)) != 0 {
                 let flag = std::sync::Arc::default();
                 signal_hook::flag::register(signal.as_raw(), flag).unwrap();

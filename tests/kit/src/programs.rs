@@ -12,11 +12,7 @@ use crate::need::{self, Need};
 pub fn build_folder() -> PathBuf {
     let exe = std::env::current_exe().expect("the running test has a path");
     let deps = exe.parent().expect("a file has a folder");
-    let folder = if deps.ends_with("deps") {
-        deps.parent().unwrap_or(deps)
-    } else {
-        deps
-    };
+    let folder = if deps.ends_with("deps") { deps.parent().unwrap_or(deps) } else { deps };
     folder.to_owned()
 }
 
@@ -48,10 +44,7 @@ pub fn own_trainer() -> PathBuf {
 /// A launcher command whose environment holds nothing of an outer run, and one thread per rank.
 pub fn launch() -> Command {
     let mut command = Command::new(dtrain());
-    command
-        .arg("launch")
-        .env("DTRAIN_WORKER", worker())
-        .env("OMP_NUM_THREADS", "1");
+    command.arg("launch").env("DTRAIN_WORKER", worker()).env("OMP_NUM_THREADS", "1");
     without_outer_run(&mut command);
     command
 }
@@ -61,10 +54,7 @@ pub fn without_outer_run(command: &mut Command) {
     for (name, _) in dtrain_common::env::WorkerEnv::single().vars() {
         command.env_remove(name);
     }
-    command
-        .env_remove("DTRAIN_PROGRESS")
-        .env_remove("DTRAIN_START_UNIX_NS")
-        .env_remove("RUST_LOG");
+    command.env_remove("DTRAIN_PROGRESS").env_remove("DTRAIN_START_UNIX_NS").env_remove("RUST_LOG");
 }
 
 /// Real data for tests, where there is some: the folder named by DTRAIN_TEST_DATA, else `../shared/data` beside the
@@ -78,9 +68,6 @@ pub fn test_data(name: &str) -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    need::skip(
-        Need::Data,
-        format!("there is no {} (set DTRAIN_TEST_DATA)", folder.display()),
-    );
+    need::skip(Need::Data, format!("there is no {} (set DTRAIN_TEST_DATA)", folder.display()));
     None
 }

@@ -29,9 +29,8 @@ pub fn run_with(
     limit: Duration,
 ) -> Vec<Output> {
     let port = free_port();
-    let mut ranks: Vec<Child> = (0..world_size)
-        .map(|rank| start(program, args, vars, rank, world_size, port))
-        .collect();
+    let mut ranks: Vec<Child> =
+        (0..world_size).map(|rank| start(program, args, vars, rank, world_size, port)).collect();
     let begun = Instant::now();
     while ranks.iter_mut().any(|rank| matches!(rank.try_wait(), Ok(None))) {
         if begun.elapsed() > limit {
@@ -81,8 +80,5 @@ fn output(rank: Child) -> Output {
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");
-    listener
-        .local_addr()
-        .expect("a bound listener has an address")
-        .port()
+    listener.local_addr().expect("a bound listener has an address").port()
 }

@@ -33,11 +33,7 @@ pub fn pairs(list: &Value) -> Vec<(usize, f64)> {
 /// Where the list does not begin with step 0 or goes beyond the last.
 pub fn expand(changes: &Value, steps: usize) -> Vec<f64> {
     let changes = pairs(changes);
-    assert_eq!(
-        changes.first().map(|(step, _)| *step),
-        Some(0),
-        "a series begins with step 0"
-    );
+    assert_eq!(changes.first().map(|(step, _)| *step), Some(0), "a series begins with step 0");
     let ends = changes[1..].iter().map(|(step, _)| *step).chain([steps]);
     let mut values = Vec::with_capacity(steps);
     for ((step, value), end) in changes.iter().zip(ends) {

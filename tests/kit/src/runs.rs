@@ -155,9 +155,7 @@ impl Run {
     /// Where the file is absent or a line is no JSON.
     pub fn metrics(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.0.metrics()).expect("metrics.jsonl");
-        text.lines()
-            .map(|line| serde_json::from_str(line).expect("a line of JSON"))
-            .collect()
+        text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
     }
 
     /// A figure of every step.
@@ -165,13 +163,8 @@ impl Run {
     /// # Panics
     /// Where a step lacks it.
     pub fn per_step(&self, key: &str) -> Vec<f64> {
-        let steps = self
-            .metrics()
-            .into_iter()
-            .filter(|line| line.get("loss").is_some());
-        steps
-            .map(|line| line[key].as_f64().unwrap_or_else(|| panic!("{key} in {line}")))
-            .collect()
+        let steps = self.metrics().into_iter().filter(|line| line.get("loss").is_some());
+        steps.map(|line| line[key].as_f64().unwrap_or_else(|| panic!("{key} in {line}"))).collect()
     }
 
     /// The evaluations.
@@ -191,10 +184,7 @@ impl Run {
     }
 
     fn nested(&self, key: &str) -> Vec<Value> {
-        self.metrics()
-            .into_iter()
-            .filter_map(|line| line.get(key).cloned())
-            .collect()
+        self.metrics().into_iter().filter_map(|line| line.get(key).cloned()).collect()
     }
 
     /// result.json.
@@ -202,9 +192,7 @@ impl Run {
     /// # Panics
     /// Where it is absent or unreadable.
     pub fn result(&self) -> RunResult {
-        RunResult::read(&self.0.result())
-            .expect("result.json can be read")
-            .expect("result.json is there")
+        RunResult::read(&self.0.result()).expect("result.json can be read").expect("result.json is there")
     }
 
     /// The bytes of the newest checkpoint's model.

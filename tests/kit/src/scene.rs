@@ -60,11 +60,7 @@ impl Done {
     /// Fails where standard error does not contain this.
     #[track_caller]
     pub fn says(&self, text: &str) -> &Self {
-        assert!(
-            self.stderr.contains(text),
-            "expected {text:?} in:\n{}",
-            self.stderr
-        );
+        assert!(self.stderr.contains(text), "expected {text:?} in:\n{}", self.stderr);
         self
     }
 }
@@ -81,10 +77,7 @@ impl Scene {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         undo_ignored_signals();
-        Self {
-            folder: tempfile::tempdir().unwrap(),
-            mark: format!("{}-{count}.", std::process::id()),
-        }
+        Self { folder: tempfile::tempdir().unwrap(), mark: format!("{}-{count}.", std::process::id()) }
     }
 
     /// A path inside.
@@ -100,51 +93,32 @@ impl Scene {
 
     /// `dtrain launch` with these arguments, in the scene's folder, on a machine without a visible GPU.
     pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
-        self.adapt(Command::new(programs::dtrain()), &["launch"])
-            .into_command(args)
+        self.adapt(Command::new(programs::dtrain()), &["launch"]).into_command(args)
     }
 
     /// Any command that ends up being the launcher, with the scene's environment.
     pub fn adapt(&self, mut command: Command, args: &[&str]) -> Adapted {
-        for name in [
-            "OMP_NUM_THREADS",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-            "DTRAIN_PROGRESS",
-            "FAKE_WORKER",
-        ] {
+        for name in ["OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "DTRAIN_PROGRESS", "FAKE_WORKER"] {
             command.env_remove(name);
         }
         self.mark(&mut command)
             .args(args)
             .env("CUDA_VISIBLE_DEVICES", "")
-            .env(
-                "DTRAIN_WORKER",
-                Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dtrain-worker"),
-            )
+            .env("DTRAIN_WORKER", Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dtrain-worker"))
             .env("TEST_DIR", self.folder.path());
         Adapted(command)
     }
 
     /// Marks a command, so that its processes are of this scene.
     pub fn mark<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command
-            .current_dir(self.folder.path())
-            .env(MARK, &self.mark)
-            .stdin(Stdio::null())
+        command.current_dir(self.folder.path()).env(MARK, &self.mark).stdin(Stdio::null())
     }
 
     /// Starts it with its output going to files.
     pub fn start(&self, mut command: Command) -> Launch<'_> {
         let (out, err) = (self.path(".out"), self.path(".err"));
-        command
-            .stdout(File::create(&out).unwrap())
-            .stderr(File::create(&err).unwrap());
-        Launch {
-            child: command.spawn().unwrap(),
-            scene: self,
-            out,
-            err,
-        }
+        command.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
+        Launch { child: command.spawn().unwrap(), scene: self, out, err }
     }
 
     /// Runs `dtrain launch` with these arguments to its end.
@@ -212,14 +186,9 @@ impl Scene {
     /// The folder holds nothing but the harness's own files.
     #[track_caller]
     pub fn expect_nothing_written(&self) {
-        let names: Vec<_> = fs::read_dir(self.folder.path())
-            .unwrap()
-            .map(|e| e.unwrap().file_name())
-            .collect();
-        let strange: Vec<_> = names
-            .iter()
-            .filter(|name| !name.to_string_lossy().starts_with('.'))
-            .collect();
+        let names: Vec<_> =
+            fs::read_dir(self.folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let strange: Vec<_> = names.iter().filter(|name| !name.to_string_lossy().starts_with('.')).collect();
         assert!(strange.is_empty(), "written: {strange:?}");
     }
 }
@@ -259,9 +228,7 @@ impl Launch<'_> {
     /// Waits for this on standard error.
     #[track_caller]
     pub fn wait_until_it_says(&self, text: &str) {
-        wait_until(&format!("the launcher to say {text:?}"), || {
-            self.stderr().contains(text)
-        });
+        wait_until(&format!("the launcher to say {text:?}"), || self.stderr().contains(text));
     }
 
     /// Waits for this on standard output.
@@ -289,21 +256,12 @@ impl Launch<'_> {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        Done {
-            code: status.unwrap().code(),
-            stdout: fs::read(&self.out).unwrap(),
-            stderr: self.stderr(),
-        }
+        Done { code: status.unwrap().code(), stdout: fs::read(&self.out).unwrap(), stderr: self.stderr() }
     }
 }
 
 fn words(nproc: usize, flags: &[&str], script: &str) -> Vec<String> {
     let nproc = nproc.to_string();
     let before = ["--nproc", &nproc];
-    before
-        .iter()
-        .chain(flags)
-        .chain(&["--", "sh", "-c", script])
-        .map(|word| (*word).to_owned())
-        .collect()
+    before.iter().chain(flags).chain(&["--", "sh", "-c", script]).map(|word| (*word).to_owned()).collect()
 }

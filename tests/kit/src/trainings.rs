@@ -50,11 +50,7 @@ pub fn train(sandbox: &Sandbox, program: &Path, world_size: usize, vars: &[(&str
     let args = [path.to_str().expect("a path in UTF-8")];
     let outputs = run_with(program, &args, &vars, world_size, LIMIT);
     for (rank, output) in outputs.iter().enumerate() {
-        assert!(
-            output.status.success(),
-            "rank {rank} of {world_size}: {}",
-            said(output)
-        );
+        assert!(output.status.success(), "rank {rank} of {world_size}: {}", said(output));
     }
 }
 

@@ -13,10 +13,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("worker/torch-shim", &["worker/shared-memory"]),
     ("worker/data", &["common", "tests/kit"]),
     ("worker/models", &["common", "worker/torch-shim"]),
-    (
-        "worker/collectives",
-        &["common", "worker/shared-memory", "worker/torch-shim"],
-    ),
+    ("worker/collectives", &["common", "worker/shared-memory", "worker/torch-shim"]),
     (
         "worker",
         &[
@@ -41,13 +38,7 @@ fn packages_depend_on_what_lies_below_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |folder: &str| fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap();
     let workspace = read("");
-    let members = workspace
-        .split_once("members = [")
-        .unwrap()
-        .1
-        .split_once(']')
-        .unwrap()
-        .0;
+    let members = workspace.split_once("members = [").unwrap().1.split_once(']').unwrap().0;
     let mut members: Vec<&str> = members.split('"').skip(1).step_by(2).collect();
     members.sort_unstable();
     let mut known: Vec<&str> = PACKAGES.iter().map(|(folder, _)| *folder).collect();

@@ -7,9 +7,7 @@ use dtrain_common::run_dir::RunDir;
 
 /// How often workers were started in this run so far.
 pub(crate) fn attempts(run: &RunDir) -> u32 {
-    (0..)
-        .find(|attempt| !run.rank_logs(*attempt, 0).exists())
-        .unwrap_or_default()
+    (0..).find(|attempt| !run.rank_logs(*attempt, 0).exists()).unwrap_or_default()
 }
 
 /// What rank 0 of an attempt has said; its progress goes to standard error.

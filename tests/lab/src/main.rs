@@ -28,11 +28,7 @@ use xtask::workspace::Workspace;
 
 /// Measurements of dtrain
 #[derive(Parser)]
-#[command(
-    name = "cargo xtask",
-    bin_name = "cargo xtask",
-    disable_help_subcommand = true
-)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -56,9 +56,7 @@ impl Mark {
     /// For one run among all that programs of this kind have ever started.
     pub(crate) fn new(number: u64) -> Self {
         let entry = format!("{NAME}={}-{number}", std::process::id());
-        Self {
-            entry: entry.into_bytes(),
-        }
+        Self { entry: entry.into_bytes() }
     }
 
     /// Has what the command starts bear the mark.

@@ -25,9 +25,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals) -> Result<u8> {
     let python = environment(workspace, signals, "parity-venv", REQUIREMENTS)?;
     for script in SCRIPTS {
         let mut python = Command::new(&python);
-        python
-            .current_dir(workspace.root())
-            .args([script, "--out", REFERENCE]);
+        python.current_dir(workspace.root()).args([script, "--out", REFERENCE]);
         let code = signals.run(&mut python)?.code;
         signals.check()?;
         if code != 0 {

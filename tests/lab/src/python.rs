@@ -31,10 +31,7 @@ pub(crate) fn environment(
         eprintln!("PyTorch: in {}", workspace.show(&folder));
         return Ok(python);
     }
-    eprintln!(
-        "installing PyTorch and torchvision into {}",
-        workspace.show(&folder)
-    );
+    eprintln!("installing PyTorch and torchvision into {}", workspace.show(&folder));
     make_environment(signals, &folder)?;
     install(signals, &python, &pinned, &folder, &[])?;
     fs::write(&stamp, &pins).map_err(|error| Problem::write(&stamp, error))?;
@@ -50,14 +47,7 @@ pub(crate) fn torchrun(python: &Path, workers: &str) -> Result<Vec<OsString>> {
         .port();
     let mut words = vec![python.as_os_str().to_owned()];
     words.extend(
-        [
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            workers,
-            "--master-port",
-        ]
-        .map(Into::into),
+        ["-m", "torch.distributed.run", "--nproc-per-node", workers, "--master-port"].map(Into::into),
     );
     words.push(port.to_string().into());
     Ok(words)

@@ -86,10 +86,7 @@ pub(crate) struct Row {
 
 impl Row {
     pub(crate) fn new(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            ..Self::default()
-        }
+        Self { name: name.into(), ..Self::default() }
     }
 
     /// With one more column.
@@ -133,11 +130,7 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn new(title: impl Into<String>) -> Self {
-        Self {
-            title: title.into(),
-            rows: Vec::new(),
-            notes: Vec::new(),
-        }
+        Self { title: title.into(), rows: Vec::new(), notes: Vec::new() }
     }
 }
 
@@ -154,12 +147,7 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(command: String, machine: Machine) -> Self {
-        Self {
-            format: 2,
-            command,
-            machine,
-            groups: Vec::new(),
-        }
+        Self { format: 2, command, machine, groups: Vec::new() }
     }
 
     pub(crate) fn count(&self, verdict: Verdict) -> usize {
@@ -206,11 +194,8 @@ fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
         }
     }
     let has = |of: fn(&Row) -> bool| rows.iter().any(of);
-    let (goals, verdicts, notes) = (
-        has(|row| row.goal.is_some()),
-        has(|row| row.verdict.is_some()),
-        has(|row| !row.note.is_empty()),
-    );
+    let (goals, verdicts, notes) =
+        (has(|row| row.goal.is_some()), has(|row| row.verdict.is_some()), has(|row| !row.note.is_empty()));
     let units = has(|row| !row.unit.is_empty());
     let mut lines: Vec<Vec<String>> = vec![Vec::new(), Vec::new()];
     let mut head = |name: &str| {
@@ -233,17 +218,8 @@ fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
         line.extend(columns.iter().map(figure));
         let goal = row.goal.map(|goal| goal.to_string()).unwrap_or_default();
         let verdict = row.verdict.map_or("", Verdict::word).to_owned();
-        let tail = [
-            (units, row.unit.clone()),
-            (goals, goal),
-            (verdicts, verdict),
-            (notes, row.note.clone()),
-        ];
-        line.extend(
-            tail.into_iter()
-                .filter(|(wanted, _)| *wanted)
-                .map(|(_, text)| text),
-        );
+        let tail = [(units, row.unit.clone()), (goals, goal), (verdicts, verdict), (notes, row.note.clone())];
+        line.extend(tail.into_iter().filter(|(wanted, _)| *wanted).map(|(_, text)| text));
         lines.push(line);
     }
     for line in &mut lines {
@@ -253,15 +229,8 @@ fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
     }
     // Sentences at the end need no padding.
     let padded = lines[0].len() - usize::from(notes);
-    let widths: Vec<usize> = (0..padded)
-        .map(|at| {
-            lines
-                .iter()
-                .map(|line| line[at].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
+    let widths: Vec<usize> =
+        (0..padded).map(|at| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0)).collect();
     for line in &lines {
         write!(f, "|")?;
         for (at, cell) in line.iter().enumerate() {
@@ -298,9 +267,7 @@ mod tests {
     #[test]
     fn numbers_have_four_digits_that_count() {
         let all = [0.0, 7.0, 123_456.0, 1.28, 12.8, 1234.5, 0.0625, 1.5e-8, f64::NAN].map(shown);
-        let expected = [
-            "0", "7", "123456", "1.280", "12.80", "1234", "0.06250", "1.5e-8", "NaN",
-        ];
+        let expected = ["0", "7", "123456", "1.280", "12.80", "1234", "0.06250", "1.5e-8", "NaN"];
         assert_eq!(all, expected);
     }
 
@@ -315,24 +282,14 @@ mod tests {
             Some(Goal::AtLeast(120.0)),
         );
         let slow = Row::new("DDP").measured(&spread(&[100.0]), "images/s", Some(Goal::AtLeast(120.0)));
-        group.rows.extend([
-            fast,
-            slow,
-            Row::new("a | b").judged(Verdict::Skipped, "not\nhere"),
-        ]);
+        group.rows.extend([fast, slow, Row::new("a | b").judged(Verdict::Skipped, "not\nhere")]);
         report.groups.push(group);
         let text = report.to_string();
         let line = |words: &str| {
-            let found = text
-                .lines()
-                .find(|line| line.starts_with(words))
-                .unwrap_or_default();
+            let found = text.lines().find(|line| line.starts_with(words)).unwrap_or_default();
             found.split_whitespace().collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(
-            line("| dtrain"),
-            "| dtrain | 128 | 64.50 | 130 | images/s | >= 120 | pass | |"
-        );
+        assert_eq!(line("| dtrain"), "| dtrain | 128 | 64.50 | 130 | images/s | >= 120 | pass | |");
         assert!(line("| DDP").ends_with("| >= 120 | FAIL | |"), "{text}");
         assert_eq!(line("| a \\| b"), "| a \\| b | - | - | - | | | skip | not here |");
         assert!(text.ends_with("1 passed, 1 failed, 1 skipped\n"), "{text}");

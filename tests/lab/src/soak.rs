@@ -31,15 +31,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     cargo
         .current_dir(workspace.root())
         .env(REPEATS, args.repeats.to_string())
-        .args([
-            "test",
-            "--package",
-            "dtrain",
-            "--test",
-            "launch",
-            "--",
-            "--nocapture",
-        ])
+        .args(["test", "--package", "dtrain", "--test", "launch", "--", "--nocapture"])
         .args(args.case.as_deref().map_or(CASES.to_vec(), |case| vec![case]));
     Ok(signals.run(&mut cargo)?.code)
 }

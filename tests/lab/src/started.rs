@@ -40,11 +40,7 @@ impl Ended {
 
     /// An error where its standard error does not hold `words`.
     pub(crate) fn says(self, words: &str) -> Result<Self> {
-        ensure!(
-            self.stderr.contains(words),
-            "it does not say `{words}`: {}",
-            last_words(&self.stderr)
-        );
+        ensure!(self.stderr.contains(words), "it does not say `{words}`: {}", last_words(&self.stderr));
         Ok(self)
     }
 }
@@ -165,19 +161,9 @@ impl Started {
         };
         let (stdout, stderr) = (said(stdout), said(self.stderr.take()));
         let Some(status) = status else {
-            bail!(
-                "{} was killed after {:.0} s: {}",
-                self.shown,
-                took.as_secs_f64(),
-                last_words(&stderr)
-            );
+            bail!("{} was killed after {:.0} s: {}", self.shown, took.as_secs_f64(), last_words(&stderr));
         };
-        Ok(Ended {
-            code: exit_code(status),
-            stdout,
-            stderr,
-            took,
-        })
+        Ok(Ended { code: exit_code(status), stdout, stderr, took })
     }
 }
 
@@ -216,10 +202,6 @@ pub(crate) fn quiet(program: &Path) -> Command {
 
 /// The last lines that say anything, as one.
 pub(crate) fn last_words(text: &str) -> String {
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(3)..].join(" | ")
 }

@@ -10,11 +10,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
-    Some(if sorted.len() % 2 == 1 {
-        sorted[middle]
-    } else {
-        (sorted[middle - 1] + sorted[middle]) / 2.0
-    })
+    Some(if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 })
 }
 
 /// The smallest value that so large a share of all values does not exceed: of fewer than a hundred, the greatest is also the
@@ -57,11 +53,7 @@ impl Spread {
         if over.rounds.len() != under.rounds.len() {
             return None;
         }
-        let ratios = over
-            .rounds
-            .iter()
-            .zip(&under.rounds)
-            .map(|(over, under)| over / under);
+        let ratios = over.rounds.iter().zip(&under.rounds).map(|(over, under)| over / under);
         Self::of(ratios.collect()).filter(|spread| spread.rounds.iter().all(|ratio| ratio.is_finite()))
     }
 }

@@ -8,11 +8,7 @@ use std::process::{Command, Stdio};
 
 fn bench(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_launch-bench"));
-    command
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 
@@ -34,11 +30,7 @@ fn what_is_measured_is_the_program_s_time_and_memory_and_its_exit_code_is_passed
 #[test]
 fn so_many_lines_are_printed_and_no_two_alike() {
     let lines = |rank: &str| -> Vec<String> {
-        let output = bench(&["lines", "1000"])
-            .env("RANK", rank)
-            .stdout(Stdio::piped())
-            .output()
-            .unwrap();
+        let output = bench(&["lines", "1000"]).env("RANK", rank).stdout(Stdio::piped()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && text.ends_with('\n'));
         text.lines().map(str::to_owned).collect()

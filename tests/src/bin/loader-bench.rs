@@ -39,24 +39,13 @@ fn main() -> Result<(), Failure> {
     let samples = u32::try_from(index.samples.len())?;
     let dataset = ImageFolder::new(
         index,
-        ImageOptions {
-            cache: CacheBudget::new(cache << 20),
-            ..ImageOptions::square(size)
-        },
+        ImageOptions { cache: CacheBudget::new(cache << 20), ..ImageOptions::square(size) },
     );
-    let options = LoaderOptions {
-        threads: 1,
-        prefetch_batches: 4,
-        seed: 1,
-        augment: false,
-    };
+    let options = LoaderOptions { threads: 1, prefetch_batches: 4, seed: 1, augment: false };
     // One pass before those that are counted, and one behind them: the threads load ahead at the end as at the beginning.
     let passes = (0..=epochs + 1).flat_map(move |epoch| {
         let all: Vec<u32> = (0..samples).collect();
-        let batches = all.chunks(batch).map(|indices| MicroBatch {
-            epoch,
-            indices: indices.to_vec(),
-        });
+        let batches = all.chunks(batch).map(|indices| MicroBatch { epoch, indices: indices.to_vec() });
         batches.collect::<Vec<_>>()
     });
     let mut loader = Loader::start(Arc::new(dataset), options, passes)?;
@@ -83,11 +72,7 @@ fn cpu_seconds() -> Result<f64, Failure> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // The name in parentheses may hold spaces; utime and stime are the 14th and 15th field.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    let ticks: Vec<u64> = fields
-        .skip(11)
-        .take(2)
-        .map(str::parse)
-        .collect::<Result<_, _>>()?;
+    let ticks: Vec<u64> = fields.skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
     Ok(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
@@ -100,10 +85,8 @@ fn one_pass(loader: &mut Loader, samples: u32, size: u32) -> Result<f64, Failure
         if let Some(bad) = batch.bad.first() {
             return Err(format!("{} cannot be read: {}", bad.path, bad.reason).into());
         }
-        let values = batch
-            .column("image")
-            .and_then(|column| column.as_f32())
-            .ok_or("a batch has no images")?;
+        let values =
+            batch.column("image").and_then(|column| column.as_f32()).ok_or("a batch has no images")?;
         for plane in values.chunks_exact(size * size) {
             for row in plane.chunks_exact(size).step_by(STRIDE) {
                 let seen = row.iter().step_by(STRIDE);

@@ -102,21 +102,11 @@ struct Bench {
 
 impl Bench {
     fn new(width: usize, context: usize, batch: i64) -> Result<Self, Failure> {
-        let config = GptConfig {
-            vocabulary: KINDS,
-            context,
-            width,
-            depth: DEPTH,
-            heads: width.div_ceil(64),
-        };
+        let config = GptConfig { vocabulary: KINDS, context, width, depth: DEPTH, heads: width.div_ceil(64) };
         let mut registry = Registry::new(Device::Cpu);
         let model = Gpt::new(config, &mut registry)?;
         let mut table = Table::of(registry.parameters().map(|entry| (entry.name(), entry.tensor())))?;
-        let rule = Rule::Adam {
-            betas: (0.9, 0.95),
-            eps: 1e-8,
-            decay: WeightDecay::Decoupled,
-        };
+        let rule = Rule::Adam { betas: (0.9, 0.95), eps: 1e-8, decay: WeightDecay::Decoupled };
         let tokens = Tensor::f_randint(
             KINDS as i64,
             [batch, i64::try_from(context)? + 1],

@@ -106,16 +106,8 @@ impl Case {
             tch::no_grad(|| entry.tensor().shallow_clone().copy_(&value));
         }
         let tolerance = match kind {
-            Kind::Double => Tolerance {
-                logits: 1e-6,
-                gradients: 1e-6,
-                exact: 1e-10,
-            },
-            _ => Tolerance {
-                logits: 1e-4,
-                gradients: 1e-3,
-                exact: 1e-3,
-            },
+            Kind::Double => Tolerance { logits: 1e-6, gradients: 1e-6, exact: 1e-10 },
+            _ => Tolerance { logits: 1e-4, gradients: 1e-3, exact: 1e-3 },
         };
         Self {
             name,
@@ -133,11 +125,7 @@ impl Case {
         CASES.into_iter().flat_map(|name| {
             let types: Vec<String> = serde_json::from_value(about(name)["types"].clone()).unwrap();
             let runs = types.into_iter().flat_map(|kind| {
-                let kind = if kind == "float32" {
-                    Kind::Float
-                } else {
-                    Kind::Double
-                };
+                let kind = if kind == "float32" { Kind::Float } else { Kind::Double };
                 [(kind, false), (kind, true)]
             });
             runs.map(move |(kind, last)| Self::new(name, kind, last))
@@ -181,12 +169,7 @@ impl Case {
         assert_eq!(got.size(), expected.size(), "{} {what}", self.name);
         let difference = (double(got) - double(expected)).norm() / double(expected).norm();
         let difference = difference.double_value(&[]);
-        assert!(
-            difference < tolerance,
-            "{} in {:?}, {what}: {difference:e}",
-            self.name,
-            self.kind
-        );
+        assert!(difference < tolerance, "{} in {:?}, {what}: {difference:e}", self.name, self.kind);
     }
 }
 
@@ -220,18 +203,10 @@ pub fn names_shapes_types_and_order_are_pytorchs() {
         let about = about(name);
         let mut registry = Registry::new(device());
         drop(network(name, &about["settings"], &mut registry));
-        assert_eq!(
-            Some(registry.parameter_count() as u64),
-            about["parameters"].as_u64(),
-            "{name}"
-        );
+        assert_eq!(Some(registry.parameter_count() as u64), about["parameters"].as_u64(), "{name}");
         assert_eq!(about["state"], digest(&registry), "{name}");
     }
-    for arch in [
-        Architecture::ResNet50,
-        Architecture::ResNet101,
-        Architecture::ResNet152,
-    ] {
+    for arch in [Architecture::ResNet50, Architecture::ResNet101, Architecture::ResNet152] {
         let mut registry = Registry::new(device());
         build(arch, 3, 1000, &mut registry).unwrap();
         let expected = &about("resnet50")["states_of_1000_classes"][arch.name()];
@@ -247,12 +222,7 @@ pub fn evaluation_gives_pytorchs_logits() {
     for case in Case::all() {
         let (input, _) = case.data();
         let logits = tch::no_grad(|| (case.forward)(&input, false)).unwrap();
-        case.near(
-            &logits,
-            &case.read("eval.logits"),
-            case.tolerance.logits,
-            "evaluation",
-        );
+        case.near(&logits, &case.read("eval.logits"), case.tolerance.logits, "evaluation");
     }
 }
 
@@ -264,36 +234,20 @@ pub fn a_training_pass_gives_pytorchs_logits_gradients_and_statistics() {
     for case in Case::all() {
         let (input, target) = case.data();
         let logits = (case.forward)(&input, true).unwrap();
-        case.near(
-            &logits,
-            &case.read("train.logits"),
-            case.tolerance.logits,
-            "logits",
-        );
-        let by_class = if case.name == "gpt" {
-            logits.transpose(1, 2)
-        } else {
-            logits.shallow_clone()
-        };
+        case.near(&logits, &case.read("train.logits"), case.tolerance.logits, "logits");
+        let by_class = if case.name == "gpt" { logits.transpose(1, 2) } else { logits.shallow_clone() };
         let loss = by_class.cross_entropy_loss::<Tensor>(&target, None, Reduction::Mean, -100, 0.0);
         case.near(&loss, &case.read("train.loss"), case.tolerance.logits, "loss");
         loss.backward();
         let worst = compare_gradients(&case);
-        println!(
-            "{} in {:?}: gradients differ by at most {worst:.1e}",
-            case.name, case.kind
-        );
+        println!("{} in {:?}: gradients differ by at most {worst:.1e}", case.name, case.kind);
         let mut compared = 0;
         for entry in case.registry.buffers() {
             if case.expected.info(&format!("state.{}", entry.name())).is_some() {
                 let expected = case.read(&format!("state.{}", entry.name()));
                 let got = double(entry.tensor()).mean(Kind::Double);
                 let difference = (got - expected).abs().double_value(&[]);
-                assert!(
-                    difference < case.tolerance.exact,
-                    "{}: {difference:e}",
-                    entry.name()
-                );
+                assert!(difference < case.tolerance.exact, "{}: {difference:e}", entry.name());
                 compared += 1;
             }
         }
@@ -336,10 +290,6 @@ fn compare_gradients(case: &Case) -> f64 {
             whole += 1;
         }
     }
-    assert!(
-        whole >= 3,
-        "{whole} whole gradients in the reference of {}",
-        case.name
-    );
+    assert!(whole >= 3, "{whole} whole gradients in the reference of {}", case.name);
     worst
 }

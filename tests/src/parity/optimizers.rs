@@ -16,10 +16,7 @@ fn reference() -> (TensorFile, Value) {
     let bytes = std::fs::read(&path).unwrap();
     let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
     let about = header.metadata().as_ref().unwrap()["about"].clone();
-    (
-        TensorFile::open(&path).unwrap(),
-        serde_json::from_str(&about).unwrap(),
-    )
+    (TensorFile::open(&path).unwrap(), serde_json::from_str(&about).unwrap())
 }
 
 fn read(file: &TensorFile, name: &str) -> Tensor {
@@ -40,10 +37,9 @@ fn optimizer(settings: &Value, table: &mut Table) -> Optimizer {
                 },
             }
         }
-        "sgd" => Rule::Sgd {
-            momentum: number("momentum"),
-            nesterov: settings["nesterov"].as_bool().unwrap(),
-        },
+        "sgd" => {
+            Rule::Sgd { momentum: number("momentum"), nesterov: settings["nesterov"].as_bool().unwrap() }
+        }
         other => panic!("an optimizer {other}"),
     };
     Optimizer::new(rule, vec![GroupOptions::plain(number("weight_decay"))], table).unwrap()
@@ -66,29 +62,15 @@ pub fn updates_follow_torch() {
             for step in 0..20 {
                 let gradient = Tensor::from_slice(&formula::gradient("optimizer.gradient", step, 33));
                 tch::no_grad(|| parameter.grad().copy_(&gradient.to_kind(kind)));
-                optimizer
-                    .step(&mut table, settings["lr"].as_f64().unwrap(), &[true], None)
-                    .unwrap();
-                let difference = (&parameter - wanted.get(step as i64))
-                    .abs()
-                    .max()
-                    .double_value(&[]);
-                assert!(
-                    difference <= tolerance,
-                    "{case} in {suffix}, step {step}: off by {difference:e}"
-                );
+                optimizer.step(&mut table, settings["lr"].as_f64().unwrap(), &[true], None).unwrap();
+                let difference = (&parameter - wanted.get(step as i64)).abs().max().double_value(&[]);
+                assert!(difference <= tolerance, "{case} in {suffix}, step {step}: off by {difference:e}");
             }
             assert_eq!(table.updates(), [20]);
             // The gap behind the 33 elements stays zero: it is part of every range that is reduced and updated.
             let data = table.data().next().unwrap();
             assert!(data.size1().unwrap() > 33);
-            assert_eq!(
-                data.slice(0, 33, None, 1)
-                    .abs()
-                    .sum(Kind::Double)
-                    .double_value(&[]),
-                0.0
-            );
+            assert_eq!(data.slice(0, 33, None, 1).abs().sum(Kind::Double).double_value(&[]), 0.0);
         }
     }
 }
@@ -137,9 +119,7 @@ pub fn the_schedule_follows_torch() {
         total_steps: settings["total"].as_u64().unwrap(),
         steps_per_epoch: 1,
         per: Per::Step,
-        decay: Decay::Cosine {
-            min_lr: settings["min_lr"].as_f64().unwrap(),
-        },
+        decay: Decay::Cosine { min_lr: settings["min_lr"].as_f64().unwrap() },
     };
     let wanted = Vec::<f64>::try_from(file.read("warmup_cosine").unwrap()).unwrap();
     assert_eq!(wanted.len(), 100);

@@ -30,20 +30,12 @@ impl Case {
             let value = Tensor::from_slice(&formula::state_value(entry.name(), &shape)).view(&shape[..]);
             tch::no_grad(|| entry.tensor().shallow_clone().copy_(&value));
         }
-        Self {
-            registry,
-            model,
-            expected: TensorFile::open(&path).unwrap(),
-            about,
-        }
+        Self { registry, model, expected: TensorFile::open(&path).unwrap(), about }
     }
 
     fn sizes(&self) -> Vec<(usize, usize)> {
         let sizes = self.about["images"].as_object().unwrap();
-        sizes
-            .iter()
-            .map(|(size, count)| (size.parse().unwrap(), count.as_u64().unwrap() as usize))
-            .collect()
+        sizes.iter().map(|(size, count)| (size.parse().unwrap(), count.as_u64().unwrap() as usize)).collect()
     }
 
     fn read(&self, size: usize, name: &str) -> Tensor {
@@ -54,10 +46,7 @@ impl Case {
         let side = size as i64;
         let images = Tensor::from_slice(&formula::images(size, count)).view([count as i64, 3, side, side]);
         let labels = formula::labels(size, self.about["classes"].as_u64().unwrap(), count);
-        (
-            images.to_device(device()),
-            Tensor::from_slice(&labels).to_device(device()),
-        )
+        (images.to_device(device()), Tensor::from_slice(&labels).to_device(device()))
     }
 }
 
@@ -98,10 +87,7 @@ pub fn the_formula_is_the_same_in_both_languages() {
     assert!(parameter.equal(&Tensor::from_slice(&start)));
     for step in 0..steps {
         let expected = formula::gradient("optimizer.gradient", step as usize, elements as usize);
-        assert!(
-            gradients.get(step).equal(&Tensor::from_slice(&expected)),
-            "step {step}"
-        );
+        assert!(gradients.get(step).equal(&Tensor::from_slice(&expected)), "step {step}");
     }
 }
 
@@ -114,13 +100,7 @@ pub fn names_shapes_types_and_order_are_torchvisions() {
         let text = std::fs::read_to_string(reference(&format!("{arch}.json"))).unwrap();
         let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut registry = Registry::new(device());
-        build(
-            arch,
-            3,
-            expected["classes"].as_u64().unwrap() as usize,
-            &mut registry,
-        )
-        .unwrap();
+        build(arch, 3, expected["classes"].as_u64().unwrap() as usize, &mut registry).unwrap();
 
         let rows: Vec<(String, Vec<i64>, String)> =
             serde_json::from_value(expected["state"].clone()).unwrap();
@@ -128,24 +108,12 @@ pub fn names_shapes_types_and_order_are_torchvisions() {
         for (entry, (name, shape, dtype)) in registry.state().iter().zip(&rows) {
             assert_eq!(entry.name(), name, "{arch}");
             assert_eq!(&entry.tensor().size(), shape, "{arch} {name}");
-            let kind = if dtype == "int64" {
-                Kind::Int64
-            } else {
-                Kind::Float
-            };
+            let kind = if dtype == "int64" { Kind::Int64 } else { Kind::Float };
             assert_eq!(entry.tensor().kind(), kind, "{arch} {name}");
         }
-        let tensors = registry
-            .state()
-            .iter()
-            .filter(|entry| entry.role() == Role::Parameter)
-            .count() as u64;
+        let tensors = registry.state().iter().filter(|entry| entry.role() == Role::Parameter).count() as u64;
         assert_eq!(Some(tensors), expected["parameter_tensors"].as_u64(), "{arch}");
-        assert_eq!(
-            Some(registry.parameter_count() as u64),
-            expected["parameters"].as_u64(),
-            "{arch}"
-        );
+        assert_eq!(Some(registry.parameter_count() as u64), expected["parameters"].as_u64(), "{arch}");
     }
 }
 
@@ -163,10 +131,7 @@ pub fn evaluation_gives_torchvisions_logits() {
             println!("{arch} {size} evaluation: logits differ by at most {difference:.1e}");
             assert!(difference < LOGIT_TOLERANCE, "{arch} at {size}: {difference:e}");
             let difference = largest_difference(&loss(&logits, &labels), &case.read(size, "eval.loss"));
-            assert!(
-                difference < LOGIT_TOLERANCE,
-                "{arch} at {size}, loss: {difference:e}"
-            );
+            assert!(difference < LOGIT_TOLERANCE, "{arch} at {size}, loss: {difference:e}");
         }
     }
 }
@@ -186,10 +151,7 @@ pub fn a_training_pass_gives_torchvisions_logits_gradients_and_statistics() {
             assert!(difference < LOGIT_TOLERANCE, "{arch} at {size}: {difference:e}");
             let loss = loss(&logits, &labels);
             let loss_difference = largest_difference(&loss, &case.read(size, "train.loss"));
-            assert!(
-                loss_difference < LOGIT_TOLERANCE,
-                "{arch} at {size}, loss: {loss_difference:e}"
-            );
+            assert!(loss_difference < LOGIT_TOLERANCE, "{arch} at {size}, loss: {loss_difference:e}");
 
             loss.backward();
             let worst = compare_gradients(&case, size);
@@ -212,10 +174,7 @@ fn compare_gradients(case: &Case, size: usize) -> f64 {
         let gradient = double(&entry.tensor().grad()).view([-1]);
         let norm = norms.double_value(&[index]);
         let of_norm = (gradient.norm().double_value(&[]) / norm - 1.0).abs();
-        assert!(
-            of_norm < GRADIENT_TOLERANCE,
-            "norm of the gradient of {name}: {of_norm:e}"
-        );
+        assert!(of_norm < GRADIENT_TOLERANCE, "norm of the gradient of {name}: {of_norm:e}");
 
         // A vector of entries spread evenly over [-1, 1) has on average a third of the squared length of an error as
         // the square of its product with it, so the products tell the length of the error.
@@ -227,10 +186,7 @@ fn compare_gradients(case: &Case, size: usize) -> f64 {
             squares += (product - probes.double_value(&[index, probe])).powi(2);
         }
         let relative = (3.0 * squares / count as f64).sqrt() / norm;
-        assert!(
-            relative < GRADIENT_TOLERANCE,
-            "gradient of {name} by its products: {relative:e}"
-        );
+        assert!(relative < GRADIENT_TOLERANCE, "gradient of {name} by its products: {relative:e}");
         worst = worst.max(relative);
     }
     assert_eq!(case.registry.parameters().count() as i64, norms.size()[0]);
@@ -240,11 +196,7 @@ fn compare_gradients(case: &Case, size: usize) -> f64 {
         let key = format!("{size}.grad.{}", entry.name());
         if case.expected.info(&key).is_some() {
             let relative = relative_l2(&entry.tensor().grad(), &case.expected.read(&key).unwrap());
-            assert!(
-                relative < GRADIENT_TOLERANCE,
-                "gradient of {}: {relative:e}",
-                entry.name()
-            );
+            assert!(relative < GRADIENT_TOLERANCE, "gradient of {}: {relative:e}", entry.name());
             worst = worst.max(relative);
             whole += 1;
         }

@@ -24,9 +24,7 @@ fn bad_steps(case: &Value, steps: usize) -> Vec<bool> {
     let mut bad = vec![false; steps];
     for range in case["bad"].as_array().unwrap() {
         let [first, last, stride] = serde_json::from_value(range.clone()).unwrap();
-        (first..=last)
-            .step_by(stride)
-            .for_each(|step: usize| bad[step] = true);
+        (first..=last).step_by(stride).for_each(|step: usize| bad[step] = true);
     }
     bad
 }
@@ -36,20 +34,12 @@ fn found_inf(scaler: &GradScaler, gradient: f32, injected: f32) -> bool {
     let scaled = scaler.scale() as f32 * gradient;
     let grads = Tensor::from_slice(&[scaled, scaled * injected, scaled]).to_device(device());
     let found = Tensor::from(0f32).to_device(device());
-    fused::unscale(
-        &[&grads],
-        &found,
-        &Tensor::from(scaler.inverse()).to_device(device()),
-    )
-    .unwrap();
+    fused::unscale(&[&grads], &found, &Tensor::from(scaler.inverse()).to_device(device())).unwrap();
     let found = found.double_value(&[]) != 0.0;
     if !found {
         // Not finite where the scale is too small to have a reciprocal: as torch, the kernel looks at what it is given.
         let (got, wanted) = (grads.double_value(&[0]) as f32, scaled * scaler.inverse());
-        assert!(
-            got == wanted || got.is_nan() && wanted.is_nan(),
-            "{got} against {wanted}"
-        );
+        assert!(got == wanted || got.is_nan() && wanted.is_nan(), "{got} against {wanted}");
     }
     found
 }
@@ -76,11 +66,7 @@ pub fn ten_thousand_steps_are_torchs() {
                 (true, _) => f32::INFINITY,
             };
             let found = found_inf(&scaler, gradient, injected);
-            assert_eq!(
-                f64::from(u8::from(found)),
-                skipped[step],
-                "{name}, step {step}: skipped"
-            );
+            assert_eq!(f64::from(u8::from(found)), skipped[step], "{name}, step {step}: skipped");
             scaler.update(found);
             tracker = match resets.next_if(|(at, _)| *at == step) {
                 Some((_, value)) => value as u32,
@@ -88,11 +74,7 @@ pub fn ten_thousand_steps_are_torchs() {
             };
             // Bit by bit: both are float32 numbers.
             assert_eq!(scaler.scale(), scales[step], "{name}, step {step}: scale");
-            assert_eq!(
-                scaler.state().clean_steps,
-                tracker,
-                "{name}, step {step}: tracker"
-            );
+            assert_eq!(scaler.state().clean_steps, tracker, "{name}, step {step}: tracker");
             // A resumed run goes on alike.
             if step % 1000 == 500 {
                 let state = scaler.state();

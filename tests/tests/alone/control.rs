@@ -27,12 +27,8 @@ fn a_run_under_way_answers_and_goes_on() {
     std::fs::create_dir(&runtime).unwrap();
     let sockets = [runtime.join("dtrain")];
     let mut launch = sandbox.command(2, "run", &["train.epochs=12"], &[]);
-    let run = launch
-        .env("XDG_RUNTIME_DIR", &runtime)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let run =
+        launch.env("XDG_RUNTIME_DIR", &runtime).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
 
     let begun = Instant::now();
     let metrics = sandbox.run("run").0.metrics();
@@ -46,20 +42,12 @@ fn a_run_under_way_answers_and_goes_on() {
     assert!(output.status.success(), "{}", said(&output));
     let text = String::from_utf8(output.stdout).unwrap();
     for pid in pids {
-        let line = text
-            .lines()
-            .find(|line| line.starts_with(&format!("pid {pid} (rank ")));
+        let line = text.lines().find(|line| line.starts_with(&format!("pid {pid} (rank ")));
         let line = line.unwrap_or_else(|| panic!("pid {pid} in {text}"));
-        assert!(
-            line.contains(", CPU): freed ") && line.contains(" reserved"),
-            "{line}"
-        );
+        assert!(line.contains(", CPU): freed ") && line.contains(" reserved"), "{line}");
     }
     assert!(text.contains("rank 0") && text.contains("rank 1"), "{text}");
-    assert!(
-        text.lines().last().unwrap().starts_with("2 workers freed "),
-        "{text}"
-    );
+    assert!(text.lines().last().unwrap().starts_with("2 workers freed "), "{text}");
 
     // The run is none the worse for it.
     let ended = run.wait_with_output().unwrap();

@@ -47,13 +47,7 @@ enum Change {
 
 fn change() -> impl Strategy<Value = Change> {
     let at = any::<Index>;
-    let large = prop_oneof![
-        any::<u64>(),
-        Just(u64::MAX),
-        Just(1 << 40),
-        Just(100_000_000),
-        0u64..1000
-    ];
+    let large = prop_oneof![any::<u64>(), Just(u64::MAX), Just(1 << 40), Just(100_000_000), 0u64..1000];
     prop_oneof![
         (at(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
         (at(), 0u8..8).prop_map(|(at, bit)| Change::Bit(at, bit)),
@@ -87,10 +81,7 @@ fn apply(bytes: &mut Vec<u8>, change: &Change) {
             let at = if number % 2 == 0 { 0 } else { at.index(bytes.len()) };
             match bytes[at].is_ascii_digit() {
                 true => {
-                    let end = bytes[at..]
-                        .iter()
-                        .take_while(|byte| byte.is_ascii_digit())
-                        .count();
+                    let end = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
                     bytes.splice(at..at + end, number.to_string().bytes());
                 }
                 false => {
@@ -157,11 +148,7 @@ fn anything_is_read_or_refused() {
     let sandbox = Sandbox::new(RECIPE);
     let run = sandbox.train(1, "run", &[]);
     let whole = run.0.checkpoint(1);
-    let names = [
-        "model.safetensors",
-        "optimizer-00000-of-00001.safetensors",
-        FILE_NAME,
-    ];
+    let names = ["model.safetensors", "optimizer-00000-of-00001.safetensors", FILE_NAME];
     let contents = names.map(|name| fs::read(whole.join(name)).unwrap());
     // In memory where there is such a place: the files are written very often.
     let parent = Some(PathBuf::from("/dev/shm")).filter(|shm| shm.is_dir());
@@ -175,11 +162,7 @@ fn anything_is_read_or_refused() {
     Manifest::read(&folder).unwrap().verify(&folder).unwrap();
     let before = peak();
 
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        ..Config::default()
-    };
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
     let changes = (0..names.len(), prop::collection::vec(change(), 1..6));
     TestRunner::new(config)
         .run(&changes, |(file, changes)| {

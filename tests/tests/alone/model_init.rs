@@ -7,10 +7,7 @@ fn parameters(seed: i64) -> Vec<Tensor> {
     tch::manual_seed(seed);
     let mut registry = Registry::new(Device::Cpu);
     build(Architecture::ResNet18, 3, 10, &mut registry).unwrap();
-    registry
-        .parameters()
-        .map(|entry| entry.tensor().detach())
-        .collect()
+    registry.parameters().map(|entry| entry.tensor().detach()).collect()
 }
 
 #[test]

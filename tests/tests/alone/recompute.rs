@@ -79,54 +79,22 @@ fn networks_with_batch_norm_are_trained_alike() {
     let steps = "train.steps=4";
     // Sums over the ranks within segments, at the same time as those of the gradients.
     same(TINY, 2, &[steps, "model.batchnorm=\"synced\""], 9);
-    same(
-        TINY,
-        1,
-        &[
-            steps,
-            "memory.micro_batch=5",
-            "model.freeze=[\"conv1.*\", \"bn1.*\", \"layer1.*\"]",
-        ],
-        9,
-    );
-    let unet = [
-        "task=\"segment\"",
-        "model.name=\"unet\"",
-        "model.width=4",
-        "model.depth=2",
-    ];
-    let more = [
-        steps,
-        "memory.micro_batch=4",
-        "model.memory_format=\"channels-last\"",
-    ];
+    same(TINY, 1, &[steps, "memory.micro_batch=5", "model.freeze=[\"conv1.*\", \"bn1.*\", \"layer1.*\"]"], 9);
+    let unet = ["task=\"segment\"", "model.name=\"unet\"", "model.width=4", "model.depth=2"];
+    let more = [steps, "memory.micro_batch=4", "model.memory_format=\"channels-last\""];
     same(TINY, 2, &[&unet[..], &more].concat(), 5);
 }
 
 #[test]
 fn a_transformer_of_images_is_trained_alike() {
-    let vit = [
-        "model.name=\"vit\"",
-        "model.patch=8",
-        "model.width=24",
-        "model.depth=2",
-        "model.heads=2",
-    ];
-    same(
-        TINY,
-        2,
-        &[&vit[..], &["train.steps=4", "reduce.overlap=false"]].concat(),
-        2,
-    );
+    let vit = ["model.name=\"vit\"", "model.patch=8", "model.width=24", "model.depth=2", "model.heads=2"];
+    same(TINY, 2, &[&vit[..], &["train.steps=4", "reduce.overlap=false"]].concat(), 2);
 }
 
 #[test]
 fn a_trainer_of_ones_own_is_trained_alike() {
     let _alone = crate::alone();
-    let recipe = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../docs/examples/own-trainer/recipe.toml"
-    );
+    let recipe = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/own-trainer/recipe.toml");
     let sandbox = Sandbox::new("");
     let train = |run: &str, set: &str| {
         let output = launch()
@@ -150,10 +118,7 @@ fn a_model_without_segments_is_refused() {
     let error = outcome.unwrap_err();
     let text = error.to_string();
     assert_eq!(error.exit_status(), ExitStatus::Usage, "{text}");
-    assert!(
-        text.contains("no segments") && text.contains("classify, segment and lm"),
-        "{text}"
-    );
+    assert!(text.contains("no segments") && text.contains("classify, segment and lm"), "{text}");
 }
 
 #[test]
@@ -163,12 +128,7 @@ fn a_model_that_differs_from_time_to_time_ends_the_run() {
     let error = train::<Moody<1>>(&sandbox, ON).unwrap_err();
     let text = error.to_string();
     assert_eq!(error.exit_status(), ExitStatus::Usage, "{text}");
-    for words in [
-        "`block.0`",
-        "other values",
-        "not torch's",
-        "memory.recompute = \"off\"",
-    ] {
+    for words in ["`block.0`", "other values", "not torch's", "memory.recompute = \"off\""] {
         assert!(text.contains(words), "no {words} in: {text}");
     }
 }
@@ -176,11 +136,7 @@ fn a_model_that_differs_from_time_to_time_ends_the_run() {
 /// Mebibytes of what forward keeps for backward, and then gradients, over what is there before.
 fn activations(model: &Gpt, recompute: &Recompute, tokens: &Tensor) -> f64 {
     let step = || {
-        let loss = model
-            .forward(tokens)
-            .unwrap()
-            .logsumexp([-1], false)
-            .sum(Kind::Float);
+        let loss = model.forward(tokens).unwrap().logsumexp([-1], false).sum(Kind::Float);
         recompute.backward(&loss).unwrap();
     };
     // From the first on there are gradients.
@@ -194,13 +150,7 @@ fn activations(model: &Gpt, recompute: &Recompute, tokens: &Tensor) -> f64 {
 #[test]
 fn a_transformer_of_twelve_layers_needs_less_than_half() {
     let _alone = alone();
-    let config = GptConfig {
-        vocabulary: 65,
-        context: 64,
-        width: 64,
-        depth: 12,
-        heads: 4,
-    };
+    let config = GptConfig { vocabulary: 65, context: 64, width: 64, depth: 12, heads: 4 };
     let mut registry = Registry::new(Device::Cpu);
     let model = Gpt::new(config, &mut registry).unwrap();
     let tokens = Tensor::randint(65, [4, 64], (Kind::Int64, Device::Cpu));
@@ -216,22 +166,13 @@ fn a_transformer_of_twelve_layers_needs_less_than_half() {
     registry.recompute().all();
     let all = activations(&model, registry.recompute(), &tokens);
     // The last segment is computed again at once: it saves nothing, and keeps the state of a generator.
-    assert!(
-        all < 1.01 * last && 4.0 * all < measured[0],
-        "{all} MiB of {measured:?}"
-    );
+    assert!(all < 1.01 * last && 4.0 * all < measured[0], "{all} MiB of {measured:?}");
 }
 
 #[test]
 fn memory_that_runs_out_the_second_time_is_known_as_that() {
     let _alone = alone();
-    let config = GptConfig {
-        vocabulary: 11,
-        context: 16,
-        width: 16,
-        depth: 2,
-        heads: 2,
-    };
+    let config = GptConfig { vocabulary: 11, context: 16, width: 16, depth: 2, heads: 2 };
     let mut registry = Registry::new(Device::Cpu);
     let model = Gpt::new(config, &mut registry).unwrap();
     registry.recompute().all();
@@ -315,10 +256,7 @@ impl<const SEGMENTS: usize> Task for Moody<SEGMENTS> {
             })?;
         }
         Ok(Loss {
-            sum: x
-                .f_square()?
-                .f_mean_dim([1].as_slice(), false, None::<Kind>)?
-                .f_dot(&batch.weights)?,
+            sum: x.f_square()?.f_mean_dim([1].as_slice(), false, None::<Kind>)?.f_dot(&batch.weights)?,
             weight: batch.weights.f_sum(Kind::Double)?,
             sums: Tensor::f_zeros([0], (Kind::Double, Device::Cpu))?,
         })

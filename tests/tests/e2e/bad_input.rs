@@ -85,19 +85,9 @@ fn of_many_corrupt_images_twenty_are_named_and_all_are_counted() {
     let sandbox = Sandbox::new(&folder_recipe());
     image_folder(&sandbox, 1250, 4);
     for index in 0..25 {
-        fs::write(
-            sandbox.path(&format!("data/train/dark/{index:03}.png")),
-            b"no image",
-        )
-        .unwrap();
+        fs::write(sandbox.path(&format!("data/train/dark/{index:03}.png")), b"no image").unwrap();
     }
-    for name in [
-        "dark/a.gif",
-        "dark/b.GIF",
-        "light/c.heic",
-        "notes.txt",
-        "light/.hidden.gif",
-    ] {
+    for name in ["dark/a.gif", "dark/b.GIF", "light/c.heic", "notes.txt", "light/.hidden.gif"] {
         fs::write(sandbox.path(&format!("data/train/{name}")), b"").unwrap();
     }
     let output = sandbox.launch(2, "run", &["train.steps=1"]);
@@ -105,10 +95,7 @@ fn of_many_corrupt_images_twenty_are_named_and_all_are_counted() {
     assert!(output.status.success(), "{text}");
     assert_eq!(text.matches("left out, cannot be read").count(), 20, "{text}");
     assert!(text.contains("25 of 2500 images in train are left out"), "{text}");
-    assert!(
-        text.contains("4 files of train are not used: 2 .gif, 1 .heic, 1 .txt"),
-        "{text}"
-    );
+    assert!(text.contains("4 files of train are not used: 2 .gif, 1 .heic, 1 .txt"), "{text}");
 }
 
 #[test]
@@ -117,18 +104,9 @@ fn what_is_no_file_among_the_images_hangs_nothing() {
     image_folder(&sandbox, 100, 4);
     let pipe = sandbox.path("data/train/dark/pipe.png");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let text = said(&finish(
-        &mut sandbox.command(2, "run", &["train.steps=2"], &[]),
-        LIMIT,
-    ));
-    assert!(
-        text.contains("pipe.png: the file cannot be read: it is a named pipe, not a file"),
-        "{text}"
-    );
-    assert!(
-        text.contains("1 of 201") && text.contains("200 training"),
-        "{text}"
-    );
+    let text = said(&finish(&mut sandbox.command(2, "run", &["train.steps=2"], &[]), LIMIT));
+    assert!(text.contains("pipe.png: the file cannot be read: it is a named pipe, not a file"), "{text}");
+    assert!(text.contains("1 of 201") && text.contains("200 training"), "{text}");
 }
 
 #[test]
@@ -169,40 +147,19 @@ fn what_rank_0_refuses_is_one_sentence() {
     let output = finish(&mut sandbox.command(2, "run", &sets, &[]), LIMIT);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{text}");
-    let said: Vec<_> = text
-        .lines()
-        .filter(|line| !line.contains("run directory"))
-        .collect();
+    let said: Vec<_> = text.lines().filter(|line| !line.contains("run directory")).collect();
     assert_eq!(said.len(), 1, "{text}");
-    assert!(
-        said[0].starts_with("dtrain: error: optim.schedule.warmup is "),
-        "{text}"
-    );
+    assert!(said[0].starts_with("dtrain: error: optim.schedule.warmup is "), "{text}");
 }
 
 #[test]
 fn recipes_that_are_wrong() {
     let sandbox = Sandbox::new(TINY);
-    refused(
-        &sandbox,
-        2,
-        &["train.efective_batch=8"],
-        &[],
-        &["efective_batch", "effective_batch"],
-    );
-    refused(
-        &sandbox,
-        2,
-        &["train.effective_batch=\"many\""],
-        &[],
-        &["train.effective_batch"],
-    );
+    refused(&sandbox, 2, &["train.efective_batch=8"], &[], &["efective_batch", "effective_batch"]);
+    refused(&sandbox, 2, &["train.effective_batch=\"many\""], &[], &["train.effective_batch"]);
     fs::write(sandbox.path("recipe.toml"), TINY.replace("seed = 3", "sead = 3")).unwrap();
     refused(&sandbox, 2, &[], &[], &["recipe.toml:15", "train.sead", "`seed`"]);
-    assert!(
-        !sandbox.path("run").exists(),
-        "nothing is written for a recipe that is refused"
-    );
+    assert!(!sandbox.path("run").exists(), "nothing is written for a recipe that is refused");
 }
 
 #[test]
@@ -210,10 +167,7 @@ fn optimizers_schedules_and_precisions_that_there_are_not() {
     let sandbox = Sandbox::new(TINY);
     let cases: [(&str, &[&str]); 5] = [
         ("optim.name=\"adamx\"", &["optim.name", "adamx", "adamw"]),
-        (
-            "optim.schedule={ name = \"cosin\" }",
-            &["optim.schedule.name", "cosin", "cosine"],
-        ),
+        ("optim.schedule={ name = \"cosin\" }", &["optim.schedule.name", "cosin", "cosine"]),
         ("precision.amp=\"fp8\"", &["precision.amp", "fp8", "bf16"]),
         ("train.effective_batch=0", &["train.effective_batch", "1"]),
         ("train.effective_batch=-4", &["train.effective_batch", "-4"]),
@@ -246,12 +200,7 @@ fn a_gpu_on_a_machine_without_a_driver() {
     command.env("CUDA_VISIBLE_DEVICES", "0");
     refused_by(
         &mut command,
-        &[
-            "CUDA_VISIBLE_DEVICES=0 asks for a GPU",
-            "no NVIDIA driver",
-            "R580",
-            "--gpu-ids none",
-        ],
+        &["CUDA_VISIBLE_DEVICES=0 asks for a GPU", "no NVIDIA driver", "R580", "--gpu-ids none"],
     );
 }
 
@@ -259,42 +208,12 @@ fn a_gpu_on_a_machine_without_a_driver() {
 fn globs_that_match_nothing_or_everything() {
     let sandbox = Sandbox::new(TINY);
     let group = "optim.group=[{ match = \"layr1.*\", lr_factor = 0.1 }]";
-    refused(
-        &sandbox,
-        2,
-        &[group],
-        &[],
-        &["optim.group", "layr1.*", "matches no parameter", "layer1"],
-    );
+    refused(&sandbox, 2, &[group], &[], &["optim.group", "layr1.*", "matches no parameter", "layer1"]);
     let groups = "optim.group=[{ match = \"*\", lr_factor = 0.1 }, { match = \"fc.*\", lr_factor = 10 }]";
-    refused(
-        &sandbox,
-        2,
-        &[groups],
-        &[],
-        &["optim.group", "fc.*", "Move the narrower group up"],
-    );
-    refused(
-        &sandbox,
-        2,
-        &["model.freeze=[\"fc2.*\"]"],
-        &[],
-        &["model.freeze", "fc2.*", "fc."],
-    );
-    refused(
-        &sandbox,
-        2,
-        &["model.freeze=[\"*\"]"],
-        &[],
-        &["model.freeze", "every parameter"],
-    );
-    refused(
-        &sandbox,
-        2,
-        &["model.freeze=[\"[\"]"],
-        &[],
-        &["model.freeze", "not a pattern"],
-    );
+    refused(&sandbox, 2, &[groups], &[], &["optim.group", "fc.*", "Move the narrower group up"]);
+    refused(&sandbox, 2, &["model.freeze=[\"fc2.*\"]"], &[], &["model.freeze", "fc2.*", "fc."]);
+    refused(&sandbox, 2, &["model.freeze=[\"*\"]"], &[], &["model.freeze", "every parameter"]);
+    refused(&sandbox, 2, &["model.freeze=[\"[\"]"], &[], &["model.freeze", "not a pattern"]);
 }
 
 #[test]
@@ -307,13 +226,7 @@ fn images_of_mixed_sizes_need_a_resize() {
         image::RgbImage::new(40, 24).save(path).unwrap();
     };
     other("x0.png");
-    refused(
-        &sandbox,
-        2,
-        &[],
-        &[],
-        &["x0.png", "40x24", "32x32", "data.resize = \"crop\""],
-    );
+    refused(&sandbox, 2, &[], &[], &["x0.png", "40x24", "32x32", "data.resize = \"crop\""]);
     // The remedy is one, in the folder of the refused run too.
     fs::remove_file(sandbox.path("data/train/light/x0.png")).unwrap();
     sandbox.train(2, "run", &["train.steps=1"]);
@@ -333,9 +246,7 @@ fn values_that_are_not_finite_are_not_learnt_from() {
         }
         let file = fs::File::create(folder.join(format!("{index:03}.tiff"))).unwrap();
         let mut encoder = tiff::encoder::TiffEncoder::new(file).unwrap();
-        encoder
-            .write_image::<tiff::encoder::colortype::Gray32Float>(32, 32, &values)
-            .unwrap();
+        encoder.write_image::<tiff::encoder::colortype::Gray32Float>(32, 32, &values).unwrap();
     };
     for class in ["dark", "light"] {
         for index in 0..60 {
@@ -348,29 +259,14 @@ fn values_that_are_not_finite_are_not_learnt_from() {
     let output = finish(&mut sandbox.command(2, "one", &["train.steps=2"], &[]), LIMIT);
     let text = said(&output);
     assert!(output.status.success(), "{text}");
-    assert!(
-        text.contains("007.tiff") && text.contains("not finite") && text.contains("1 of 120"),
-        "{text}"
-    );
-    assert!(
-        sandbox
-            .run("one")
-            .per_step("loss")
-            .iter()
-            .all(|loss| loss.is_finite())
-    );
+    assert!(text.contains("007.tiff") && text.contains("not finite") && text.contains("1 of 120"), "{text}");
+    assert!(sandbox.run("one").per_step("loss").iter().all(|loss| loss.is_finite()));
     for index in 0..60 {
         for class in ["dark", "light"] {
             tiff("train", class, index, true);
         }
     }
-    refused(
-        &sandbox,
-        2,
-        &[],
-        &[],
-        &["000.tiff", "NaN", "column 3, row 5 of channel 0", "replace them"],
-    );
+    refused(&sandbox, 2, &[], &[], &["000.tiff", "NaN", "column 3, row 5 of channel 0", "replace them"]);
 }
 
 #[test]
@@ -380,13 +276,7 @@ fn numbers_of_ranks_that_cannot_be() {
     refused(&sandbox, 3, &["train.effective_batch=2"], &[], &["2", "3"]);
     assert!(!sandbox.path("run").exists());
     // BatchNorm cannot normalise one pixel of one sample.
-    refused(
-        &sandbox,
-        2,
-        &["train.effective_batch=2"],
-        &[],
-        &["micro-batch", "BatchNorm"],
-    );
+    refused(&sandbox, 2, &["train.effective_batch=2"], &[], &["micro-batch", "BatchNorm"]);
 }
 
 #[test]
@@ -394,18 +284,9 @@ fn another_run_is_not_overwritten() {
     let sandbox = Sandbox::new(TINY);
     sandbox.train(1, "run", &["train.steps=2"]);
     let before = contents(&sandbox.path("run"));
-    refused(
-        &sandbox,
-        1,
-        &["model.name=\"resnet34\""],
-        &[],
-        &["model.name", "resnet34", "--run-dir"],
-    );
+    refused(&sandbox, 1, &["model.name=\"resnet34\""], &[], &["model.name", "resnet34", "--run-dir"]);
     refused(&sandbox, 1, &[], &["--resume", "never"], &["--run-dir"]);
-    assert!(
-        before == contents(&sandbox.path("run")),
-        "the first run was changed"
-    );
+    assert!(before == contents(&sandbox.path("run")), "the first run was changed");
 
     // Its checkpoint does not fit another model in a folder of its own either.
     let checkpoint = sandbox.path("run/checkpoints/latest");
@@ -421,11 +302,7 @@ fn damaged_checkpoints_and_foreign_weights_are_refused() {
     sandbox.train(1, "run", &["train.steps=2"]);
     let model = sandbox.path("run/checkpoints/step-00000002/model.safetensors");
     let weights = format!("model.weights={:?}", model.to_str().unwrap());
-    let output = sandbox.launch(
-        1,
-        "other",
-        &[&weights, "model.name=\"resnet34\"", "train.steps=1"],
-    );
+    let output = sandbox.launch(1, "other", &[&weights, "model.name=\"resnet34\"", "train.steps=1"]);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("resnet18"), "{text}");

@@ -22,11 +22,7 @@ fn log(run: &Run) -> String {
 fn assert_same(one: &[f64], other: &[f64], what: &str) {
     assert_eq!(one.len(), other.len(), "{what}");
     for (step, (a, b)) in one.iter().zip(other).enumerate() {
-        assert!(
-            (a / b - 1.0).abs() < 1e-4,
-            "{what}, step {}: {a} against {b}",
-            step + 1
-        );
+        assert!((a / b - 1.0).abs() < 1e-4, "{what}, step {}: {a} against {b}", step + 1);
     }
 }
 
@@ -46,25 +42,14 @@ fn over_all_ranks_it_is_that_of_the_whole_batch() {
             assert!(warnings(&together).is_empty(), "{:?}", warnings(&together));
             let what = format!("{ranks} ranks, {batch}");
             assert_same(&together.per_step("loss"), &alone.per_step("loss"), &what);
-            assert_same(
-                &together.per_step("grad_norm"),
-                &alone.per_step("grad_norm"),
-                &what,
-            );
+            assert_same(&together.per_step("grad_norm"), &alone.per_step("grad_norm"), &what);
             let evaluated = |run: &Run| run.evaluations()[0]["loss"].as_f64().unwrap();
-            assert!(
-                (evaluated(&together) / evaluated(&alone) - 1.0).abs() < 1e-3,
-                "{what}"
-            );
+            assert!((evaluated(&together) / evaluated(&alone) - 1.0).abs() < 1e-3, "{what}");
         }
     }
     // It is not what each rank alone makes of it.
     let local = sandbox.train(2, "local", &["train.effective_batch=24", "train.steps=1"]);
-    let synced = sandbox.train(
-        2,
-        "synced",
-        &["train.effective_batch=24", "train.steps=1", SYNCED],
-    );
+    let synced = sandbox.train(2, "synced", &["train.effective_batch=24", "train.steps=1", SYNCED]);
     let difference = local.per_step("loss")[0] / synced.per_step("loss")[0] - 1.0;
     assert!(difference.abs() > 1e-4, "{difference:e}");
 }
@@ -75,11 +60,7 @@ fn over_groups_of_samples_no_cut_makes_a_difference() {
     // Whole groups on one rank and on several, groups that are spread over the ranks, and steps that end with a smaller group.
     type Cuts<'a> = &'a [(usize, Option<usize>)];
     let cases: [(usize, &str, Cuts<'_>); 3] = [
-        (
-            24,
-            "group:8",
-            &[(1, Some(8)), (1, Some(16)), (2, None), (2, Some(4)), (3, None)],
-        ),
+        (24, "group:8", &[(1, Some(8)), (1, Some(16)), (2, None), (2, Some(4)), (3, None)]),
         (20, "group:8", &[(1, Some(8)), (2, None), (2, Some(4)), (3, None)]),
         (16, "group:16", &[(2, None), (3, None)]),
     ];
@@ -90,11 +71,7 @@ fn over_groups_of_samples_no_cut_makes_a_difference() {
             let micro = micro.map(|micro| format!("memory.micro_batch={micro}"));
             let mut sets = vec![batch.as_str(), group.as_str(), "train.steps=4"];
             sets.extend(micro.as_deref());
-            sandbox.train(
-                ranks,
-                &format!("{ranks} {}", sets.join(" ").replace([':', '"', '='], "-")),
-                &sets,
-            )
+            sandbox.train(ranks, &format!("{ranks} {}", sets.join(" ").replace([':', '"', '='], "-")), &sets)
         };
         let whole = train(1, None);
         for &(ranks, micro) in cuts {
@@ -114,18 +91,11 @@ fn over_groups_of_samples_no_cut_makes_a_difference() {
     let output = sandbox.launch(
         2,
         "refused",
-        &[
-            "model.batchnorm=group:12",
-            "memory.micro_batch=4",
-            "train.effective_batch=24",
-        ],
+        &["model.batchnorm=group:12", "memory.micro_batch=4", "train.effective_batch=24"],
     );
     let text = said(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(
-        text.contains("memory.micro_batch to 6 or more") && text.contains("group:8"),
-        "{text}"
-    );
+    assert!(text.contains("memory.micro_batch to 6 or more") && text.contains("group:8"), "{text}");
 }
 
 #[test]
@@ -133,12 +103,7 @@ fn an_uneven_batch_in_micro_steps_lets_no_rank_wait() {
     let sandbox = Sandbox::new(TINY);
     // Ranks of 7 and 6 samples: by 3 at a time that is 3 micro-steps each, where rank 1 alone would need 2. The last step of
     // the epoch has 96 - 7 x 13 = 5 samples for 2 ranks.
-    let sets = [
-        "train.effective_batch=13",
-        "memory.micro_batch=3",
-        "train.epochs=1",
-        SYNCED,
-    ];
+    let sets = ["train.effective_batch=13", "memory.micro_batch=3", "train.epochs=1", SYNCED];
     let two = sandbox.train(2, "two", &sets);
     assert_eq!(two.per_step("samples").last(), Some(&96.0));
     let warned = warnings(&two);
@@ -158,22 +123,13 @@ fn an_uneven_batch_in_micro_steps_lets_no_rank_wait() {
             assert!(text.contains(word), "no {word:?} in {text}");
         }
     };
-    refused(
-        2,
-        &["train.effective_batch=19", SYNCED],
-        &["model.batchnorm", "train.last_batch = \"drop\""],
-    );
+    refused(2, &["train.effective_batch=19", SYNCED], &["model.batchnorm", "train.last_batch = \"drop\""]);
     refused(
         2,
         &["train.effective_batch=13", "memory.micro_batch=1", SYNCED],
         &["model.batchnorm", "memory.micro_batch"],
     );
-    let sets = [
-        "train.effective_batch=19",
-        "train.last_batch=\"drop\"",
-        "train.epochs=1",
-        SYNCED,
-    ];
+    let sets = ["train.effective_batch=19", "train.last_batch=\"drop\"", "train.epochs=1", SYNCED];
     assert_eq!(sandbox.train(2, "dropped", &sets).per_step("loss").len(), 5);
 }
 
@@ -192,10 +148,7 @@ fn a_result_that_depends_on_the_micro_batch_is_said_to() {
     };
     assert_eq!(run(1, "whole", &[]), "");
     let two = run(2, "two", &[]);
-    assert!(
-        two.contains("depends on the micro-batch") && two.contains("8 of the step's 16"),
-        "{two}"
-    );
+    assert!(two.contains("depends on the micro-batch") && two.contains("8 of the step's 16"), "{two}");
     assert!(two.contains("set model.batchnorm = \"synced\""), "{two}");
     assert_eq!(run(2, "synced", &[SYNCED]), "");
     let accumulated = run(1, "accumulated", &["memory.micro_batch=4"]);
@@ -203,12 +156,7 @@ fn a_result_that_depends_on_the_micro_batch_is_said_to() {
         accumulated.contains("memory.micro_batch = 16") && accumulated.contains("normalise alone"),
         "{accumulated}"
     );
-    let vit = [
-        "model.name=\"vit\"",
-        "model.width=32",
-        "model.depth=1",
-        "model.heads=2",
-        "memory.micro_batch=4",
-    ];
+    let vit =
+        ["model.name=\"vit\"", "model.width=32", "model.depth=1", "model.heads=2", "memory.micro_batch=4"];
     assert_eq!(run(2, "vit", &vit), "");
 }

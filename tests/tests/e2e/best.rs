@@ -15,10 +15,7 @@ fn falling() -> Sandbox {
 
 fn losses(run: &Run) -> Vec<f64> {
     let evaluations = run.evaluations();
-    evaluations
-        .iter()
-        .map(|evaluation| evaluation["loss"].as_f64().unwrap())
-        .collect()
+    evaluations.iter().map(|evaluation| evaluation["loss"].as_f64().unwrap()).collect()
 }
 
 /// The steps whose checkpoints are there.
@@ -39,10 +36,7 @@ fn best(run: &Run, value: f64) -> u64 {
 
 fn marks(run: &Run) -> Vec<bool> {
     let evaluations = run.evaluations();
-    evaluations
-        .iter()
-        .map(|evaluation| evaluation["best"].as_bool().unwrap())
-        .collect()
+    evaluations.iter().map(|evaluation| evaluation["best"].as_bool().unwrap()).collect()
 }
 
 #[test]
@@ -50,10 +44,7 @@ fn the_best_checkpoint_stays_and_is_remembered() {
     let sandbox = falling();
     let falling = sandbox.train(2, "falling", &[]);
     let losses_of = losses(&falling);
-    assert!(
-        losses_of.windows(2).all(|pair| pair[1] < pair[0]),
-        "{losses_of:?}"
-    );
+    assert!(losses_of.windows(2).all(|pair| pair[1] < pair[0]), "{losses_of:?}");
     assert_eq!(best(&falling, losses_of[5]), 6);
     assert_eq!((kept(&falling), marks(&falling)), (vec![6], vec![true; 6]));
 
@@ -64,10 +55,7 @@ fn the_best_checkpoint_stays_and_is_remembered() {
     assert_eq!(kept(&first), [1, 3]);
     let whole = sandbox.train(1, "most", &["checkpoint.best=max loss"]);
     assert_eq!(best(&whole, losses_of[0]), 1);
-    assert_eq!(
-        (kept(&whole), marks(&whole)[3..].to_vec()),
-        (vec![1, 6], vec![false; 3])
-    );
+    assert_eq!((kept(&whole), marks(&whole)[3..].to_vec()), (vec![1, 6], vec![false; 3]));
 
     // Another figure is another search; what an earlier one found is not protected any longer than it is the best.
     let other = sandbox.train(1, "most", &["checkpoint.best=min perplexity", "train.steps=8"]);
@@ -100,10 +88,7 @@ fn a_link_that_was_not_switched_in_time_is_mended_by_the_next_checkpoint() {
 #[test]
 fn a_stage_may_seek_its_own() {
     let stages = "[[stage]]\nname = \"a\"\nsteps = 3\n[[stage]]\nname = \"b\"\nsteps = 3\n";
-    let recipe = gpt(6, BEST)
-        .replace("steps = 6\n", "")
-        .replace("min loss", "max loss")
-        + stages;
+    let recipe = gpt(6, BEST).replace("steps = 6\n", "").replace("min loss", "max loss") + stages;
     let sandbox = Sandbox::new(&recipe);
     let on = sandbox.train(1, "on", &[]);
     let losses_of = losses(&on);
@@ -119,11 +104,7 @@ fn a_stage_may_seek_its_own() {
         let name = format!("to-{then}");
         sandbox.train(1, &name, &[restart, last]);
         let resumed = sandbox.train(2, &name, &[restart]);
-        assert_eq!(
-            (best(&resumed, losses(&resumed)[3]), kept(&resumed)),
-            (4, vec![4, 6]),
-            "{name}"
-        );
+        assert_eq!((best(&resumed, losses(&resumed)[3]), kept(&resumed)), (4, vec![4, 6]), "{name}");
     }
     let boundary = sandbox.train(1, "kept", &[restart, "checkpoint.keep=9"]);
     let from = boundary.0.checkpoint(3);
@@ -132,10 +113,7 @@ fn a_stage_may_seek_its_own() {
     let output = sandbox.launch_with(1, "from-3", &[restart], &["--resume", from.to_str().unwrap()]);
     ended(&output, 0);
     let resumed = sandbox.run("from-3");
-    assert_eq!(
-        (best(&resumed, losses(&resumed)[0]), kept(&resumed)),
-        (4, vec![4, 6])
-    );
+    assert_eq!((best(&resumed, losses(&resumed)[0]), kept(&resumed)), (4, vec![4, 6]));
 }
 
 #[test]
@@ -147,10 +125,7 @@ fn a_run_in_another_folder_keeps_the_best_of_its_own() {
     let output = sandbox.launch_with(1, "second", &[most], &["--resume", from.to_str().unwrap()]);
     ended(&output, 0);
     let second = sandbox.run("second");
-    assert_eq!(
-        (best(&second, losses(&second)[0]), kept(&second)),
-        (3, vec![3, 6])
-    );
+    assert_eq!((best(&second, losses(&second)[0]), kept(&second)), (3, vec![3, 6]));
 }
 
 #[test]

@@ -23,11 +23,7 @@ every = "1 step"
 keep = 100
 "#;
 
-const FILES: [&str; 3] = [
-    "model.safetensors",
-    "optimizer-00000-of-00001.safetensors",
-    "ema.safetensors",
-];
+const FILES: [&str; 3] = ["model.safetensors", "optimizer-00000-of-00001.safetensors", "ema.safetensors"];
 
 fn tensors(folder: &Path, file: &str) -> BTreeMap<String, Tensor> {
     let file = TensorFile::open(&folder.join(file)).unwrap();
@@ -48,9 +44,7 @@ fn assert_same(one: &Path, other: &Path, files: &[&str]) {
 
 fn checkpoints(run: &Run) -> Vec<u64> {
     let lines = run.metrics().into_iter();
-    lines
-        .filter_map(|line| line.get("checkpoint")?["step"].as_u64())
-        .collect()
+    lines.filter_map(|line| line.get("checkpoint")?["step"].as_u64()).collect()
 }
 
 #[test]
@@ -73,11 +67,7 @@ fn every_rank_writes_its_part_of_the_same_files() {
         if ranks == 2 {
             assert_same(&folder, &run.0.checkpoint(6), &FILES);
         }
-        let sharded = sandbox.train(
-            ranks,
-            &format!("{ranks}-sharded"),
-            &["memory.shard_optimizer=true"],
-        );
+        let sharded = sandbox.train(ranks, &format!("{ranks}-sharded"), &["memory.shard_optimizer=true"]);
         assert_same(&run.0.checkpoint(6), &sharded.0.checkpoint(6), &FILES);
     }
 }
@@ -86,11 +76,7 @@ fn every_rank_writes_its_part_of_the_same_files() {
 #[test]
 fn what_lies_otherwise_in_memory_than_in_a_file_is_whole_in_it() {
     let sandbox = Sandbox::new(TINY);
-    let sets = [
-        "model.memory_format=channels-last",
-        "train.effective_batch=12",
-        "train.steps=2",
-    ];
+    let sets = ["model.memory_format=channels-last", "train.effective_batch=12", "train.steps=2"];
     let plain = sandbox.train(3, "plain", &sets);
     let mut sharded = sets.to_vec();
     sharded.push("memory.shard_optimizer=true");
@@ -141,16 +127,10 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
         let mut command = sandbox.command(2, name, sets, &[]);
         command.env("DTRAIN_FAULT", fault).output().unwrap()
     };
-    for (rank, error, words) in [
-        (0, "ENOSPC", "No space left on device"),
-        (1, "EIO", "Input/output error"),
-    ] {
+    for (rank, error, words) in [(0, "ENOSPC", "No space left on device"), (1, "EIO", "Input/output error")] {
         let name = format!("stop-{rank}");
         let text = ended(&launch(rank, error, &name, &[]), 4);
-        assert!(
-            text.contains(words) && text.contains("cannot be written"),
-            "{text}"
-        );
+        assert!(text.contains(words) && text.contains("cannot be written"), "{text}");
         let run = sandbox.run(&name);
         let steps = run.0.steps().unwrap();
         assert!(!steps.is_empty() && steps.len() < 6, "{steps:?}");
@@ -164,14 +144,8 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
         assert_same(&reference.0.latest(), &whole.0.latest(), &FILES);
 
         let name = format!("on-{rank}");
-        let text = ended(
-            &launch(rank, error, &name, &["checkpoint.on_failure=continue"]),
-            0,
-        );
-        assert!(
-            text.contains("the training goes on") && text.contains(words),
-            "{text}"
-        );
+        let text = ended(&launch(rank, error, &name, &["checkpoint.on_failure=continue"]), 0);
+        assert!(text.contains("the training goes on") && text.contains(words), "{text}");
         let run = sandbox.run(&name);
         let steps = run.0.steps().unwrap();
         assert!(steps.len() < 6 && steps.last() == Some(&6), "{steps:?}");
@@ -185,11 +159,7 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
     }
     let mut command = sandbox.command(1, "wrong", &[], &[]);
     let output = command.env("DTRAIN_FAULT", "write:rank=0").output().unwrap();
-    assert!(
-        !output.status.success() && said(&output).contains("such as write:rank=1"),
-        "{}",
-        said(&output)
-    );
+    assert!(!output.status.success() && said(&output).contains("such as write:rank=1"), "{}", said(&output));
 }
 
 #[test]
@@ -203,10 +173,7 @@ fn a_folder_that_cannot_be_written_to_is_an_error_at_once() {
     fs::rename(old.join("step-00000002"), run.0.checkpoint(2)).unwrap();
     fs::write(run.0.checkpoints().join(".partial-00000003"), "").unwrap();
     let text = ended(&sandbox.launch(1, "run", &[]), 4);
-    assert!(
-        text.contains("the checkpoint after step 3 cannot be written"),
-        "{text}"
-    );
+    assert!(text.contains("the checkpoint after step 3 cannot be written"), "{text}");
     assert_eq!(run.0.steps().unwrap(), [2]);
 }
 
@@ -229,45 +196,28 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
     let output = sandbox.launch(2, "run", &[]);
     let text = ended(&output, 0);
     assert!(text.contains("step-00000004 is passed over"), "{text}");
-    assert!(
-        text.contains("step-00000003 is passed over") || text.contains("resuming from"),
-        "{text}"
-    );
+    assert!(text.contains("step-00000003 is passed over") || text.contains("resuming from"), "{text}");
     assert!(text.contains("after step 2"), "{text}");
     assert_same(&reference.0.latest(), &run.0.latest(), &FILES);
 
     // A link that points nowhere is no reason to begin anew.
     symlink_atomic(Path::new("step-00000099"), &run.0.latest()).unwrap();
     let text = ended(&sandbox.launch(1, "run", &["train.steps=7"]), 0);
-    assert!(
-        text.contains("points nowhere") && text.contains("after step 6"),
-        "{text}"
-    );
+    assert!(text.contains("points nowhere") && text.contains("after step 6"), "{text}");
     assert_eq!(fs::read_link(run.0.latest()).unwrap(), Path::new("step-00000007"));
 
     // One that was asked for is not passed over.
     damage(7, FILES[2], &|bytes| bytes[9] ^= 0x20);
     let from = run.0.checkpoint(7);
-    let output = sandbox.launch_with(
-        1,
-        "run",
-        &["train.steps=8"],
-        &["--resume", from.to_str().unwrap()],
-    );
+    let output = sandbox.launch_with(1, "run", &["train.steps=8"], &["--resume", from.to_str().unwrap()]);
     let text = ended(&output, 2);
-    assert!(
-        text.contains("ema.safetensors") && text.contains("damaged"),
-        "{text}"
-    );
+    assert!(text.contains("ema.safetensors") && text.contains("damaged"), "{text}");
 
     for step in run.0.steps().unwrap() {
         damage(step, FILES[0], &|bytes| bytes[100] ^= 0x80);
     }
     let text = ended(&sandbox.launch(2, "run", &["train.steps=8"]), 2);
-    assert!(
-        text.contains("no checkpoint in") && text.contains("is whole"),
-        "{text}"
-    );
+    assert!(text.contains("no checkpoint in") && text.contains("is whole"), "{text}");
 }
 
 #[test]
@@ -278,11 +228,7 @@ fn checkpoints_come_after_a_time_and_some_are_kept_for_ever() {
     assert!(written.len() > 2 && written.last() == Some(&20), "{written:?}");
     assert_eq!(run.evaluations().len(), 1, "only at the end");
 
-    let sets = [
-        "checkpoint.keep=2",
-        "checkpoint.keep_every=4 steps",
-        "train.steps=11",
-    ];
+    let sets = ["checkpoint.keep=2", "checkpoint.keep_every=4 steps", "train.steps=11"];
     let run = sandbox.train(2, "kept", &sets);
     assert_eq!(run.0.steps().unwrap(), [4, 8, 10, 11]);
     for line in run.metrics().iter().filter_map(|line| line.get("checkpoint")) {
@@ -299,10 +245,7 @@ fn a_checkpoint_that_takes_longer_than_the_patience_for_a_hang_is_waited_for() {
     // The last one, which both ranks wait for: one of them writes, the other has nothing to do meanwhile.
     let sets = ["train.steps=2", "checkpoint.every=2 steps"];
     let mut command = sandbox.command(2, "slow", &sets, &["--hang-timeout", "2"]);
-    let output = command
-        .env("DTRAIN_FAULT", "write:rank=1,after=0,pause=7s")
-        .output()
-        .unwrap();
+    let output = command.env("DTRAIN_FAULT", "write:rank=1,after=0,pause=7s").output().unwrap();
     ended(&output, 0);
     let run = sandbox.run("slow");
     assert_eq!(run.0.steps().unwrap(), [2]);

@@ -9,26 +9,13 @@ use dtrain_tests::ranks::run;
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn conformance(backend: &str, scenario: &str, ranks: usize) -> Vec<std::process::Output> {
-    run(
-        Path::new(env!("CARGO_BIN_EXE_conformance-rank")),
-        &[backend, scenario],
-        ranks,
-        LIMIT,
-    )
+    run(Path::new(env!("CARGO_BIN_EXE_conformance-rank")), &[backend, scenario], ranks, LIMIT)
 }
 
 fn suite(backend: &str, ranks: usize) {
     for (rank, output) in conformance(backend, "suite", ranks).iter().enumerate() {
-        assert!(
-            output.status.success(),
-            "rank {rank} of {ranks}: {}",
-            said(output)
-        );
-        assert!(
-            said(output).contains("ok shutdown"),
-            "rank {rank} of {ranks}: {}",
-            said(output)
-        );
+        assert!(output.status.success(), "rank {rank} of {ranks}: {}", said(output));
+        assert!(said(output).contains("ok shutdown"), "rank {rank} of {ranks}: {}", said(output));
     }
 }
 
@@ -75,15 +62,8 @@ fn shared_memory_with_four_ranks() {
 /// Every rank ends well.
 fn all_succeed(backend: &str, scenario: &str, ranks: usize) {
     for (rank, output) in conformance(backend, scenario, ranks).iter().enumerate() {
-        assert!(
-            output.status.success(),
-            "{scenario}, rank {rank} of {ranks}: {}",
-            said(output)
-        );
-        assert!(
-            said(output).contains("ok "),
-            "{scenario}, rank {rank} of {ranks} did nothing"
-        );
+        assert!(output.status.success(), "{scenario}, rank {rank} of {ranks}: {}", said(output));
+        assert!(said(output).contains("ok "), "{scenario}, rank {rank} of {ranks} did nothing");
     }
 }
 
@@ -91,11 +71,7 @@ fn all_succeed(backend: &str, scenario: &str, ranks: usize) {
 fn last_dies(backend: &str, scenario: &str, ranks: usize) {
     let outputs = conformance(backend, scenario, ranks);
     for (rank, output) in outputs.iter().enumerate().take(ranks - 1) {
-        assert!(
-            output.status.success(),
-            "{scenario}, rank {rank} of {ranks}: {}",
-            said(output)
-        );
+        assert!(output.status.success(), "{scenario}, rank {rank} of {ranks}: {}", said(output));
     }
     assert!(!outputs[ranks - 1].status.success(), "the last rank was to die");
 }
@@ -119,15 +95,8 @@ fn a_peer_that_dies_amid_operations_is_noticed() {
 #[test]
 fn a_peer_that_leaves_amid_operations_is_noticed() {
     for ranks in [2, 3] {
-        for (rank, output) in conformance("shared", "shared-peer-leaves-amid", ranks)
-            .iter()
-            .enumerate()
-        {
-            assert!(
-                output.status.success(),
-                "rank {rank} of {ranks}: {}",
-                said(output)
-            );
+        for (rank, output) in conformance("shared", "shared-peer-leaves-amid", ranks).iter().enumerate() {
+            assert!(output.status.success(), "rank {rank} of {ranks}: {}", said(output));
         }
     }
 }
@@ -135,11 +104,9 @@ fn a_peer_that_leaves_amid_operations_is_noticed() {
 #[test]
 fn an_operation_times_out() {
     for ranks in [2, 3] {
-        for (backend, scenario) in [
-            ("gloo", "time-out"),
-            ("shared", "time-out"),
-            ("shared", "shared-time-out"),
-        ] {
+        for (backend, scenario) in
+            [("gloo", "time-out"), ("shared", "time-out"), ("shared", "shared-time-out")]
+        {
             for (rank, output) in conformance(backend, scenario, ranks).iter().enumerate() {
                 assert!(
                     output.status.success(),

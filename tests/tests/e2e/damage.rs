@@ -31,11 +31,7 @@ lr = 0.01
 every = "1 step"
 "#;
 
-const FILES: [&str; 3] = [
-    "model.safetensors",
-    "optimizer-00000-of-00001.safetensors",
-    "manifest.json",
-];
+const FILES: [&str; 3] = ["model.safetensors", "optimizer-00000-of-00001.safetensors", "manifest.json"];
 
 fn trained() -> (Sandbox, Run) {
     let sandbox = Sandbox::new(SMALL);
@@ -98,10 +94,7 @@ fn no_damage_is_loaded() {
     assert_eq!(choose(&run.0, &Resume::Auto).unwrap(), Some(new.clone()));
     // A whole checkpoint under the name of another.
     exchange(&old, &new);
-    assert!(
-        choose(&run.0, &Resume::Auto).is_err(),
-        "both have the other's name"
-    );
+    assert!(choose(&run.0, &Resume::Auto).is_err(), "both have the other's name");
     exchange(&old, &new);
     verify(&new).unwrap();
 }

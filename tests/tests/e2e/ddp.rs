@@ -27,10 +27,7 @@ fn train(sandbox: &Sandbox, case: &str, reference: &Value, ranks: usize, double:
         format!("optim.lr={}", settings["lr"]),
         format!("optim.eps={}", settings["eps"]),
         format!("optim.weight_decay={}", settings["weight_decay"]),
-        format!(
-            "optim.schedule={{ name = \"constant\", warmup = \"{} steps\" }}",
-            count("warmup")
-        ),
+        format!("optim.schedule={{ name = \"constant\", warmup = \"{} steps\" }}", count("warmup")),
     ];
     let name = format!("{case}-{ranks}-{double}");
     let program = Path::new(env!("CARGO_BIN_EXE_training-rank"));
@@ -40,10 +37,8 @@ fn train(sandbox: &Sandbox, case: &str, reference: &Value, ranks: usize, double:
 
 /// The largest relative difference of the losses.
 fn apart(run: &Run, expected: &Value) -> f64 {
-    let (got, expected) = (
-        run.per_step("loss"),
-        serde_json::from_value::<Vec<f64>>(expected["losses"].clone()).unwrap(),
-    );
+    let (got, expected) =
+        (run.per_step("loss"), serde_json::from_value::<Vec<f64>>(expected["losses"].clone()).unwrap());
     assert_eq!(got.len(), expected.len());
     let apart = std::iter::zip(&got, &expected).map(|(got, expected)| (got / expected - 1.0).abs());
     apart.fold(0.0, f64::max)

@@ -15,14 +15,7 @@ fn eval(sandbox: &Sandbox, ranks: usize, checkpoint: &str, more: &[&str]) -> Out
     without_outer_run(&mut command);
     let ranks = ranks.to_string();
     command
-        .args([
-            "eval",
-            "recipe.toml",
-            "--checkpoint",
-            checkpoint,
-            "--nproc",
-            &ranks,
-        ])
+        .args(["eval", "recipe.toml", "--checkpoint", checkpoint, "--nproc", &ranks])
         .args(more)
         .current_dir(sandbox.path(""))
         .output()
@@ -48,35 +41,19 @@ fn an_evaluation_finds_what_the_training_found() {
         let found = answer(&eval(&sandbox, 2, checkpoint, &["--json"]));
         assert_eq!(found["step"], line["step"], "{checkpoint}");
         assert_eq!(found["epoch"], line["epoch"]);
-        assert_eq!(
-            (&found["loss"], &found["accuracy"]),
-            (&line["loss"], &line["accuracy"])
-        );
-        assert_eq!(
-            (&found["weights"], &found["samples"]),
-            (&"average".into(), &37.into())
-        );
+        assert_eq!((&found["loss"], &found["accuracy"]), (&line["loss"], &line["accuracy"]));
+        assert_eq!((&found["weights"], &found["samples"]), (&"average".into(), &37.into()));
         assert_eq!(found["peak_memory_bytes"].as_array().unwrap().len(), 2);
     }
     // On another number of ranks, and in other batches.
-    let raw = answer(&eval(
-        &sandbox,
-        3,
-        "run",
-        &["--json", "--weights", "raw", "--batch", "5"],
-    ));
+    let raw = answer(&eval(&sandbox, 3, "run", &["--json", "--weights", "raw", "--batch", "5"]));
     assert_eq!((&raw["weights"], &raw["batch"]), (&"raw".into(), &5.into()));
     assert_ne!(raw["loss"], lines.last().unwrap()["loss"]);
     let average = answer(&eval(&sandbox, 1, "run", &["--json", "--batch", "1"]));
     let far = average["loss"].as_f64().unwrap() - lines.last().unwrap()["loss"].as_f64().unwrap();
     assert!(far.abs() < 1e-5, "{far}");
     let table = said(&eval(&sandbox, 1, "run", &[]));
-    for part in [
-        "after step 6 (epoch 1), moving average",
-        "samples         37",
-        "test loss",
-        "accuracy",
-    ] {
+    for part in ["after step 6 (epoch 1), moving average", "samples         37", "test loss", "accuracy"] {
         assert!(table.contains(part), "{part} in {table}");
     }
 }
@@ -116,11 +93,7 @@ fn a_run_tests_its_best_or_last_weights_at_its_end() {
             _ => run.result().best.unwrap().step,
         };
         let lines = run.metrics();
-        let found = lines
-            .last()
-            .unwrap()
-            .get("test")
-            .expect("the last line is the test");
+        let found = lines.last().unwrap().get("test").expect("the last line is the test");
         assert_eq!(found["step"], step);
         let evaluations = run.evaluations();
         let there = evaluations.iter().find(|line| line["step"] == step).unwrap();
@@ -129,11 +102,7 @@ fn a_run_tests_its_best_or_last_weights_at_its_end() {
     }
     let output = sandbox.launch(1, "refused", &["test.weights=best"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(
-        said(&output).contains("needs checkpoint.best"),
-        "{}",
-        said(&output)
-    );
+    assert!(said(&output).contains("needs checkpoint.best"), "{}", said(&output));
 }
 
 #[test]
@@ -141,15 +110,10 @@ fn weights_of_another_make_are_taken_in_part_or_by_other_names() {
     let sandbox = Sandbox::new(TINY);
     let run = sandbox.train(1, "run", &["train.steps=1"]);
     let file = TensorFile::open(&run.0.latest().join("model.safetensors")).unwrap();
-    let tensors: Vec<(String, tch::Tensor)> = file
-        .names()
-        .into_iter()
-        .map(|name| (format!("module.{name}"), file.read(&name).unwrap()))
-        .collect();
-    let borrowed: Vec<(&str, &tch::Tensor)> = tensors
-        .iter()
-        .map(|(name, tensor)| (name.as_str(), tensor))
-        .collect();
+    let tensors: Vec<(String, tch::Tensor)> =
+        file.names().into_iter().map(|name| (format!("module.{name}"), file.read(&name).unwrap())).collect();
+    let borrowed: Vec<(&str, &tch::Tensor)> =
+        tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     let path = sandbox.path("w.safetensors");
     tch::Tensor::write_safetensors(&borrowed, &path).unwrap();
     let weights = format!("model.weights={}", path.display());
@@ -161,51 +125,23 @@ fn weights_of_another_make_are_taken_in_part_or_by_other_names() {
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
         assert!(said(&output).contains(words), "{words} in {}", said(&output));
     };
+    refused(&[&weights, steps, "model.weights_mode=strict"], "does not fit the model");
+    refused(&[&weights, steps, "model.weights_mode=partial"], "does not fit the model");
     refused(
-        &[&weights, steps, "model.weights_mode=strict"],
-        "does not fit the model",
-    );
-    refused(
-        &[&weights, steps, "model.weights_mode=partial"],
-        "does not fit the model",
-    );
-    refused(
-        &[
-            &weights,
-            steps,
-            rename,
-            "model.weights_mode=strict",
-            "data.classes=7",
-        ],
+        &[&weights, steps, rename, "model.weights_mode=strict", "data.classes=7"],
         "does not fit the model",
     );
     refused(&["model.weights_mode=strict", steps], "none is named");
-    refused(
-        &[&weights, "model.weights_rename=[[\"(\", \"\"]]", steps],
-        "no regular expression",
-    );
+    refused(&[&weights, "model.weights_rename=[[\"(\", \"\"]]", steps], "no regular expression");
 
-    let output = sandbox.launch(
-        1,
-        "strict",
-        &[&weights, steps, rename, "model.weights_mode=strict"],
-    );
+    let output = sandbox.launch(1, "strict", &[&weights, steps, rename, "model.weights_mode=strict"]);
     assert!(output.status.success(), "{}", said(&output));
     assert!(said(&output).contains("122 tensors loaded"), "{}", said(&output));
-    let sets = [
-        &weights,
-        steps,
-        rename,
-        "model.weights_mode=partial",
-        "model.name=resnet34",
-    ];
+    let sets = [&weights, steps, rename, "model.weights_mode=partial", "model.name=resnet34"];
     let output = sandbox.launch(2, "partial", &sets);
     let text = said(&output);
     assert!(output.status.success(), "{text}");
-    assert!(
-        text.contains("not in the file and left as initialised: `layer1.2."),
-        "{text}"
-    );
+    assert!(text.contains("not in the file and left as initialised: `layer1.2."), "{text}");
 }
 
 #[test]
@@ -232,11 +168,7 @@ fn other_data_under_a_run_is_told_of() {
     let output = sandbox.launch(1, "run", &["train.steps=3", moved]);
     assert!(output.status.success(), "{}", said(&output));
     assert!(!said(&output).contains("the data is not"), "{}", said(&output));
-    fs::rename(
-        sandbox.path("moved/train/a/3.png"),
-        sandbox.path("moved/train/a/x.png"),
-    )
-    .unwrap();
+    fs::rename(sandbox.path("moved/train/a/3.png"), sandbox.path("moved/train/a/x.png")).unwrap();
     let output = sandbox.launch(1, "run", &["train.steps=4", moved]);
     assert!(output.status.success(), "{}", said(&output));
     let text = said(&output);
@@ -246,11 +178,7 @@ fn other_data_under_a_run_is_told_of() {
     );
     fs::remove_file(sandbox.path("moved/train/a/x.png")).unwrap();
     let output = sandbox.launch(1, "run", &["train.steps=5", moved]);
-    assert!(
-        said(&output).contains("32 training and 2 test samples then, 31 training"),
-        "{}",
-        said(&output)
-    );
+    assert!(said(&output).contains("32 training and 2 test samples then, 31 training"), "{}", said(&output));
 }
 
 #[test]
@@ -280,10 +208,7 @@ fn classes_that_were_renamed_are_refused_by_eval_and_resume() {
         let of = sandbox.path("pictures").join(split);
         fs::rename(of.join("cat"), of.join("feline")).unwrap();
     }
-    for output in [
-        eval(&sandbox, 1, "run", &[]),
-        sandbox.launch(1, "run", &["train.steps=2"]),
-    ] {
+    for output in [eval(&sandbox, 1, "run", &[]), sandbox.launch(1, "run", &["train.steps=2"])] {
         let text = said(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
         for words in [
@@ -304,10 +229,6 @@ fn classes_that_were_renamed_are_refused_by_eval_and_resume() {
     ] {
         let text = said(&output);
         assert!(output.status.success(), "{text}");
-        assert_eq!(
-            text.matches("holds no names of classes").count(),
-            warnings,
-            "{text}"
-        );
+        assert_eq!(text.matches("holds no names of classes").count(), warnings, "{text}");
     }
 }

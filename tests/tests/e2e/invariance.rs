@@ -115,10 +115,7 @@ fn ids(
         }
         steps.push(ids);
     }
-    assert!(
-        lines.iter_mut().all(|lines| lines.next().is_none()),
-        "{name}: further micro-batches"
-    );
+    assert!(lines.iter_mut().all(|lines| lines.next().is_none()), "{name}: further micro-batches");
     steps
 }
 
@@ -146,10 +143,7 @@ fn a_step_has_the_same_gradient_under_any_partition() {
             let apart = distance(&gradient(&name), &gradient(whole));
             assert!(apart < 1e-6, "{name}, {weighted}: {apart:e}");
             let loss = |name: &str| sandbox.run(name).per_step("loss")[0];
-            assert!(
-                (loss(&name) / loss(whole) - 1.0).abs() < 1e-6,
-                "{name}, {weighted}"
-            );
+            assert!((loss(&name) / loss(whole) - 1.0).abs() < 1e-6, "{name}, {weighted}");
             worst = worst.max(apart);
         });
         println!("{weighted}: gradients in float32 differ by at most {worst:.1e}");
@@ -170,10 +164,7 @@ fn a_gradient_is_a_weighted_mean() {
                 "optim.lr=0.1",
                 "optim.momentum=0.9",
             ]);
-            sets.extend([
-                format!("custom.weighted={weighted}"),
-                format!("custom.scale={scale}"),
-            ]);
+            sets.extend([format!("custom.weighted={weighted}"), format!("custom.scale={scale}")]);
             (format!("{weighted}-{scale}"), sets)
         };
         let both = |scale: &&str| [of(false, scale), of(true, scale)];
@@ -195,20 +186,17 @@ fn a_gradient_is_a_weighted_mean() {
 #[test]
 fn fifty_steps_end_in_the_same_weights_under_any_partition() {
     let mut worst = 0f64;
-    for_all_partitions(
-        &["custom.double=true"],
-        |sandbox, whole, ranks, batch, micro_batch| {
-            let name = name(ranks, batch, micro_batch);
-            let weights = |name: &str| tensors(&sandbox.run(name), MODEL);
-            let apart = distance(&weights(&name), &weights(whole));
-            assert!(apart < 1e-10, "{name}: {apart:e}");
-            worst = worst.max(apart);
-            let expected = ids(sandbox, whole, 1, batch, None);
-            assert_eq!(ids(sandbox, &name, ranks, batch, micro_batch), expected, "{name}");
-            let losses = sandbox.run(&name).per_step("loss");
-            assert!(losses[49] < 0.9 * losses[0], "{losses:?}");
-        },
-    );
+    for_all_partitions(&["custom.double=true"], |sandbox, whole, ranks, batch, micro_batch| {
+        let name = name(ranks, batch, micro_batch);
+        let weights = |name: &str| tensors(&sandbox.run(name), MODEL);
+        let apart = distance(&weights(&name), &weights(whole));
+        assert!(apart < 1e-10, "{name}: {apart:e}");
+        worst = worst.max(apart);
+        let expected = ids(sandbox, whole, 1, batch, None);
+        assert_eq!(ids(sandbox, &name, ranks, batch, micro_batch), expected, "{name}");
+        let losses = sandbox.run(&name).per_step("loss");
+        assert!(losses[49] < 0.9 * losses[0], "{losses:?}");
+    });
     println!("weights in float64 after 50 steps differ by at most {worst:.1e}");
     assert!(worst > 0.0, "nothing was compared");
 }
@@ -224,19 +212,10 @@ struct Variant {
 }
 
 const fn variant(name: &'static str, sets: &'static [&'static str]) -> Variant {
-    Variant {
-        name,
-        sets,
-        tolerance: 1e-10,
-    }
+    Variant { name, sets, tolerance: 1e-10 }
 }
 
-const SGD: &[&str] = &[
-    "optim.name=\"sgd\"",
-    "optim.lr=0.05",
-    "optim.momentum=0.9",
-    "optim.nesterov=true",
-];
+const SGD: &[&str] = &["optim.name=\"sgd\"", "optim.lr=0.05", "optim.momentum=0.9", "optim.nesterov=true"];
 const BUCKETS: [&str; 2] = ["reduce.bucket=\"1 KiB\"", "reduce.first_bucket=\"1 KiB\""];
 
 const VARIANTS: [Variant; 13] = [
@@ -244,20 +223,14 @@ const VARIANTS: [Variant; 13] = [
     variant("clip", &["optim.clip=0.05"]),
     variant("sgd", SGD),
     variant("sharded", &["memory.shard_optimizer=true"]),
-    variant(
-        "sharded-clip",
-        &["memory.shard_optimizer=true", "optim.clip=0.05"],
-    ),
+    variant("sharded-clip", &["memory.shard_optimizer=true", "optim.clip=0.05"]),
     variant("no-overlap", &["reduce.overlap=false"]),
     variant("buckets", &BUCKETS),
     variant("ema", &["ema.decay=0.9"]),
     variant("frozen", &["model.freeze=[\"conv1.*\"]"]),
     variant("weighted", &["custom.weighted=true"]),
     // The last step of an epoch is one sample, in some epochs of no weight: nothing is learnt from it.
-    variant(
-        "weighted-13",
-        &["custom.weighted=true", "train.effective_batch=13"],
-    ),
+    variant("weighted-13", &["custom.weighted=true", "train.effective_batch=13"]),
     variant(
         "all",
         &[
@@ -273,12 +246,7 @@ const VARIANTS: [Variant; 13] = [
     ),
     Variant {
         name: "bf16",
-        sets: &[
-            "reduce.compress=\"bf16\"",
-            "optim.name=\"sgd\"",
-            "optim.lr=0.05",
-            "optim.momentum=0.9",
-        ],
+        sets: &["reduce.compress=\"bf16\"", "optim.name=\"sgd\"", "optim.lr=0.05", "optim.momentum=0.9"],
         tolerance: 1e-2,
     },
 ];
@@ -298,19 +266,9 @@ fn no_setting_breaks_it_by_shared_memory_nor_by_tcp() {
     let places = [(2, "shared"), (3, "shared"), (2, "gloo"), (3, "gloo")];
     for (ranks, transport) in places {
         let place = format!("{ranks}-{transport}");
-        train(
-            &sandbox,
-            ranks,
-            &[("DTRAIN_TRANSPORT", transport)],
-            &list(&place, Some(3)),
-        );
+        train(&sandbox, ranks, &[("DTRAIN_TRANSPORT", transport)], &list(&place, Some(3)));
     }
-    for Variant {
-        name,
-        sets,
-        tolerance,
-    } in &VARIANTS
-    {
+    for Variant { name, sets, tolerance } in &VARIANTS {
         let whole = sandbox.run(&format!("{name}-whole"));
         let mut files = vec![MODEL, OPTIMIZER];
         if sets.contains(&"ema.decay=0.9") {
@@ -320,10 +278,7 @@ fn no_setting_breaks_it_by_shared_memory_nor_by_tcp() {
             let run = sandbox.run(&format!("{name}-{ranks}-{transport}"));
             for file in &files {
                 let apart = distance(&tensors(&run, file), &tensors(&whole, file));
-                assert!(
-                    apart < *tolerance,
-                    "{name} on {ranks} ranks by {transport}, {file}: {apart:e}"
-                );
+                assert!(apart < *tolerance, "{name} on {ranks} ranks by {transport}, {file}: {apart:e}");
                 // Compression has an effect.
                 assert!(*tolerance < 1e-9 || apart > 1e-6, "{name}: {apart:e}");
             }

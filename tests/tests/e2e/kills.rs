@@ -20,20 +20,11 @@ fn nothing_is_missed(which: &[&str]) {
     // Both are there, or the test says what to build.
     let (_, _) = (dtrain(), worker());
     let lab = build_folder().join("lab");
-    assert!(
-        lab.is_file(),
-        "{} is not built; run `cargo test --workspace`",
-        lab.display()
-    );
+    assert!(lab.is_file(), "{} is not built; run `cargo test --workspace`", lab.display());
     let mut kills = Command::new(lab);
     without_outer_run(&mut kills);
     // Cargo names the package of this test, and the lab asks for its own.
-    kills
-        .env_remove("CARGO_MANIFEST_DIR")
-        .arg("kills")
-        .args(which)
-        .arg("--bin-dir")
-        .arg(build_folder());
+    kills.env_remove("CARGO_MANIFEST_DIR").arg("kills").args(which).arg("--bin-dir").arg(build_folder());
     let output = finish(&mut kills, Duration::from_secs(300));
     let text = said(&output);
     assert!(output.status.success(), "{text}");

@@ -14,32 +14,20 @@ fn workspace() -> PathBuf {
 
 /// The libraries that a binary itself names.
 fn needed(binary: &Path) -> Vec<String> {
-    let output = Command::new("readelf")
-        .arg("-d")
-        .arg(binary)
-        .env("LC_ALL", "C")
-        .output()
-        .unwrap();
+    let output = Command::new("readelf").arg("-d").arg(binary).env("LC_ALL", "C").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let names = text.lines().filter(|line| line.contains("(NEEDED)"));
-    names
-        .map(|line| line.split(['[', ']']).nth(1).unwrap().to_owned())
-        .collect()
+    names.map(|line| line.split(['[', ']']).nth(1).unwrap().to_owned()).collect()
 }
 
 fn is_torch(library: &str) -> bool {
-    ["torch", "c10", "cuda", "cudart", "nccl", "cupti"]
-        .iter()
-        .any(|word| library.contains(word))
+    ["torch", "c10", "cuda", "cudart", "nccl", "cupti"].iter().any(|word| library.contains(word))
 }
 
 #[test]
 fn the_launcher_names_no_torch_library() {
     let libraries = needed(&dtrain());
-    assert!(
-        !libraries.is_empty() && !libraries.iter().any(|library| is_torch(library)),
-        "{libraries:?}"
-    );
+    assert!(!libraries.is_empty() && !libraries.iter().any(|library| is_torch(library)), "{libraries:?}");
     let output = Command::new("ldd").arg(dtrain()).output().unwrap();
     let listed = said(&output);
     // The addresses, in parentheses, may hold any letters.
@@ -80,9 +68,8 @@ fn ldd_shows_no_library_of_a_gpu() {
         assert!(listed.contains("libc.so"), "{listed}");
         // The names: where a library lies may hold any words.
         let names = listed.lines().filter_map(|line| line.split_whitespace().next());
-        let of_gpus: Vec<&str> = names
-            .filter(|name| OF_GPUS.iter().any(|word| name.contains(word)))
-            .collect();
+        let of_gpus: Vec<&str> =
+            names.filter(|name| OF_GPUS.iter().any(|word| name.contains(word))).collect();
         assert_eq!(of_gpus, [] as [&str; 0], "{}", program.display());
     }
 }
@@ -99,11 +86,7 @@ fn a_moved_worker_finds_its_libraries() {
     let libtorch = libtorch_of(&worker());
     for layout in ["beside/lib", "split/../lib"] {
         let root = folder.path().join(layout.split('/').next().unwrap());
-        let bin = if layout.contains("..") {
-            root.join("bin")
-        } else {
-            root.clone()
-        };
+        let bin = if layout.contains("..") { root.join("bin") } else { root.clone() };
         fs::create_dir_all(&bin).unwrap();
         let lib = root.join("lib");
         fs::create_dir_all(&lib).unwrap();
@@ -111,21 +94,12 @@ fn a_moved_worker_finds_its_libraries() {
         for library in &libtorch {
             place(library, lib.join(library.file_name().unwrap()));
         }
-        let output = Command::new("ldd")
-            .arg(bin.join("dtrain-worker"))
-            .output()
-            .unwrap();
+        let output = Command::new("ldd").arg(bin.join("dtrain-worker")).output().unwrap();
         let text = said(&output);
-        let line = text
-            .lines()
-            .find(|line| line.contains("libtorch_cpu.so"))
-            .unwrap_or_default();
+        let line = text.lines().find(|line| line.contains("libtorch_cpu.so")).unwrap_or_default();
         assert!(line.contains(root.to_str().unwrap()), "{layout}: {text}");
         assert!(!text.contains("not found"), "{layout}: {text}");
-        let output = Command::new(bin.join("dtrain-worker"))
-            .arg("--version")
-            .output()
-            .unwrap();
+        let output = Command::new(bin.join("dtrain-worker")).arg("--version").output().unwrap();
         assert!(output.status.success(), "{layout}: {}", said(&output));
     }
 }
@@ -134,9 +108,7 @@ fn a_moved_worker_finds_its_libraries() {
 fn libtorch_of(binary: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd").arg(binary).output().unwrap();
     let text = said(&output);
-    let paths = text
-        .lines()
-        .filter_map(|line| line.split("=> ").nth(1)?.split(" (").next());
+    let paths = text.lines().filter_map(|line| line.split("=> ").nth(1)?.split(" (").next());
     let own: Vec<PathBuf> = paths
         .map(PathBuf::from)
         .filter(|path| {
@@ -160,10 +132,7 @@ fn sources(folder: &str, extensions: &[&str]) -> Vec<PathBuf> {
                 if name != "target" && !name.to_string_lossy().starts_with('.') {
                     folders.push(path);
                 }
-            } else if path
-                .extension()
-                .is_some_and(|end| extensions.iter().any(|wanted| end == *wanted))
-            {
+            } else if path.extension().is_some_and(|end| extensions.iter().any(|wanted| end == *wanted)) {
                 found.push(path);
             }
         }
@@ -174,10 +143,7 @@ fn sources(folder: &str, extensions: &[&str]) -> Vec<PathBuf> {
 fn mentions(folder: &str, word: &str) -> Vec<PathBuf> {
     let files = sources(folder, &["rs"]);
     assert!(!files.is_empty(), "{folder} has no source");
-    files
-        .into_iter()
-        .filter(|path| fs::read_to_string(path).unwrap().contains(word))
-        .collect()
+    files.into_iter().filter(|path| fs::read_to_string(path).unwrap().contains(word)).collect()
 }
 
 #[test]
@@ -195,10 +161,8 @@ fn folders_do_not_know_what_they_must_not() {
     assert_eq!(unsafe_code, [] as [PathBuf; 0]);
     for package in ["launcher", "common", "worker/data"] {
         let manifest = fs::read_to_string(workspace().join(package).join("Cargo.toml")).unwrap();
-        let dependencies: Vec<&str> = manifest
-            .lines()
-            .filter(|line| line.contains("workspace = true"))
-            .collect();
+        let dependencies: Vec<&str> =
+            manifest.lines().filter(|line| line.contains("workspace = true")).collect();
         assert!(dependencies.len() > 5, "{package}: {dependencies:?}");
         for crate_name in ["tch", "torch-sys", "dtrain-worker", "dtrain-torch-shim"] {
             let depends = dependencies.iter().any(|line| line.starts_with(crate_name));

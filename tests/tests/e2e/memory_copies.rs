@@ -41,11 +41,7 @@ fn a_run_whose_worker_dies_goes_on_with_the_next_step() {
         let sandbox = Sandbox::new(RECIPE);
         let shard = format!("memory.shard_optimizer={shard}");
         let mut command = sandbox.command(ranks, "run", &[&shard], &["--max-restarts", "2"]);
-        let launcher = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         wait_until("some steps", || steps(&sandbox) >= 20);
         signal(rank_pid(launcher.id(), ranks - 1), Signal::KILL);
         let output = launcher.wait_with_output().unwrap();
@@ -75,17 +71,9 @@ fn a_run_whose_worker_dies_goes_on_with_the_next_step() {
 #[test]
 fn what_was_to_follow_the_step_is_made_up() {
     let sandbox = Sandbox::new(RECIPE);
-    let sets = [
-        "checkpoint.every=100 steps",
-        "data.test_samples=40000",
-        "train.steps=110",
-    ];
+    let sets = ["checkpoint.every=100 steps", "data.test_samples=40000", "train.steps=110"];
     let mut command = sandbox.command(2, "run", &sets, &["--max-restarts", "1"]);
-    let launcher = command
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     // The evaluation after it takes far longer than this looks away.
     wait_until("step 100", || steps(&sandbox) >= 100);
     std::thread::sleep(std::time::Duration::from_millis(300));
@@ -93,10 +81,7 @@ fn what_was_to_follow_the_step_is_made_up() {
     let output = launcher.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let text = said(&output);
-    assert!(
-        text.contains("resumed from the copy in memory after step 100"),
-        "{text}"
-    );
+    assert!(text.contains("resumed from the copy in memory after step 100"), "{text}");
     let run = sandbox.run("run");
     assert_eq!(run.evaluations()[0]["step"], 100);
     assert!(run.0.checkpoint(100).is_dir(), "{text}");

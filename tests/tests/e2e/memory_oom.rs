@@ -73,12 +73,7 @@ struct Ranks<'a> {
 
 impl<'a> Ranks<'a> {
     fn new(sandbox: &'a Sandbox, nproc: usize, sets: &[&'a str]) -> Self {
-        Self {
-            sandbox,
-            nproc,
-            sets: sets.to_vec(),
-            transport: "auto",
-        }
+        Self { sandbox, nproc, sets: sets.to_vec(), transport: "auto" }
     }
 
     fn launch(&self, name: &str, sets: &[&str], from: Option<&Run>, fault: &str) -> Output {
@@ -89,9 +84,7 @@ impl<'a> Ranks<'a> {
         };
         let sets = [self.sets.as_slice(), sets].concat();
         let mut command = self.sandbox.command(self.nproc, name, &sets, &resume);
-        command
-            .env("DTRAIN_TRANSPORT", self.transport)
-            .env("CUDA_VISIBLE_DEVICES", "");
+        command.env("DTRAIN_TRANSPORT", self.transport).env("CUDA_VISIBLE_DEVICES", "");
         if !fault.is_empty() {
             command.env("DTRAIN_FAULT", fault);
         }
@@ -132,16 +125,9 @@ impl<'a> Ranks<'a> {
                 assert_eq!(shortage["phase"], phase.split(',').next().unwrap(), "{what}");
                 assert_eq!(shortage["micro_batch"]["from"], from, "{what}");
                 assert_eq!(shortage["micro_batch"]["to"], to, "{what}");
-                assert!(
-                    shortage["agree_ms"].as_f64().unwrap() < 1000.0,
-                    "{what}: {shortage}"
-                );
+                assert!(shortage["agree_ms"].as_f64().unwrap() < 1000.0, "{what}: {shortage}");
                 let result = run.result();
-                assert_eq!(
-                    (result.oom_replays, result.micro_batch),
-                    (Some(1), Some(to)),
-                    "{what}"
-                );
+                assert_eq!((result.oom_replays, result.micro_batch), (Some(1), Some(to)), "{what}");
             }
         }
     }
@@ -157,13 +143,7 @@ fn assert_same_end(run: &Run, reference: &Run, what: &str) {
     assert_eq!(run.per_step("samples"), reference.per_step("samples"), "{what}");
 }
 
-const PHASES: [&str; 5] = [
-    "forward",
-    "forward,after=25",
-    "backward",
-    "backward,after=25",
-    "prepare",
-];
+const PHASES: [&str; 5] = ["forward", "forward,after=25", "backward", "backward,after=25", "prepare"];
 
 /// A bucket for each few parameters, which leaves in 16 bits when backward has ended.
 const COMPRESSED: [&str; 4] = [
@@ -199,14 +179,8 @@ fn the_reduction_loses_no_bucket() {
 fn shards_and_messages_by_tcp_are_no_different() {
     let sandbox = Sandbox::new(LM);
     let sets = [&COMPRESSED[..], &["memory.shard_optimizer=true"]].concat();
-    let ranks = Ranks {
-        transport: "gloo",
-        ..Ranks::new(&sandbox, 2, &sets)
-    };
-    ranks.assert_taken_again(
-        2,
-        &["forward,after=9", "reduce,after=1", "reduce,after=4", "prepare"],
-    );
+    let ranks = Ranks { transport: "gloo", ..Ranks::new(&sandbox, 2, &sets) };
+    ranks.assert_taken_again(2, &["forward,after=9", "reduce,after=1", "reduce,after=4", "prepare"]);
     Ranks::new(&sandbox, 3, &["memory.shard_optimizer=true"]).assert_taken_again(2, &["backward,after=9"]);
 }
 
@@ -289,10 +263,7 @@ fn the_test_set_is_begun_again_in_smaller_batches() {
         assert_eq!(run.evaluations()[0]["samples"], 13);
         assert_eq!(run.shortages()[0]["phase"], "evaluate");
         let result = run.result();
-        assert_eq!(
-            (result.oom_replays, result.micro_batch),
-            (Some(0), Some(12 / nproc))
-        );
+        assert_eq!((result.oom_replays, result.micro_batch), (Some(0), Some(12 / nproc)));
     }
 }
 
@@ -314,12 +285,8 @@ fn it_halves_as_often_as_it_must_and_ends_with_a_table() {
         let output = ranks.launch(&name("never"), &[], Some(&base), fault);
         let text = said(&output);
         assert_eq!(output.status.code(), Some(3), "{text}");
-        for words in [
-            "out of memory on rank 0 in forward at step 3",
-            "batches of 1",
-            "optimizer  ",
-            "all  ",
-        ] {
+        for words in ["out of memory on rank 0 in forward at step 3", "batches of 1", "optimizer  ", "all  "]
+        {
             assert!(text.contains(words), "no {words:?} in {text}");
         }
     }

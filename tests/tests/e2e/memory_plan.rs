@@ -74,16 +74,10 @@ fn predictions_are_what_real_steps_take() {
         let measured = answer["stages"][0]["measured"].clone();
         let bytes = |value: &Value| value["peak"].as_f64().unwrap();
         let (took, said) = (bytes(&measured), bytes(&measured["predicted"]));
-        assert!(
-            (said / took - 1.0).abs() < 0.03,
-            "{more:?}: {said} predicted, {took} measured"
-        );
+        assert!((said / took - 1.0).abs() < 0.03, "{more:?}: {said} predicted, {took} measured");
         // What lasts is known to the byte.
         for owner in ["parameters", "gradients", "optimizer", "ema", "buffers"] {
-            assert_eq!(
-                measured["owners"][owner], measured["predicted"]["owners"][owner],
-                "{owner}"
-            );
+            assert_eq!(measured["owners"][owner], measured["predicted"]["owners"][owner], "{owner}");
         }
         took
     };
@@ -91,33 +85,17 @@ fn predictions_are_what_real_steps_take() {
     let plain = profile(&sandbox, &[]);
     let again = profile(&sandbox, &["--set", "memory.recompute=on"]);
     assert!(again < plain * 0.8, "{again} of {plain} with recompute");
-    profile(
-        &sandbox,
-        &["--nproc", "3", "--set", "memory.shard_optimizer=true"],
-    );
+    profile(&sandbox, &["--nproc", "3", "--set", "memory.shard_optimizer=true"]);
     let sandbox = Sandbox::new(IMAGES);
     profile(&sandbox, &["--set", "ema.decay=0.9"]);
-    profile(
-        &sandbox,
-        &[
-            "--set",
-            "memory.micro_batch=2",
-            "--set",
-            "model.freeze=[\"layer1.*\"]",
-        ],
-    );
+    profile(&sandbox, &["--set", "memory.micro_batch=2", "--set", "model.freeze=[\"layer1.*\"]"]);
 }
 
 #[test]
 fn a_model_larger_than_any_machine_is_planned() {
     let sandbox = Sandbox::new(GPT);
-    let large = [
-        "model.width=4096",
-        "model.depth=35",
-        "model.heads=32",
-        "model.context=2048",
-        "precision.amp=bf16",
-    ];
+    let large =
+        ["model.width=4096", "model.depth=35", "model.heads=32", "model.context=2048", "precision.amp=bf16"];
     let mut arguments = vec!["--gpu", "80GiB,192GiB", "--nproc", "4", "--json"];
     arguments.extend(large.iter().flat_map(|set| ["--set", set]));
     let output = ask(&sandbox, "plan", &arguments);
@@ -128,10 +106,7 @@ fn a_model_larger_than_any_machine_is_planned() {
     let cut = &fit["cut"];
     let of = |key: &str| cut[key].as_u64().unwrap();
     assert_eq!(of("ranks"), 4);
-    assert!(
-        fit["peak"].as_u64().unwrap() > 100 << 30,
-        "four values for every parameter"
-    );
+    assert!(fit["peak"].as_u64().unwrap() > 100 << 30, "four values for every parameter");
     assert!(fit["peak"].as_u64() <= plan["rows"][1]["budget"].as_u64());
     // Nothing fits at all: exit code 3.
     let mut arguments = vec!["--gpu", "8GiB"];
@@ -147,10 +122,7 @@ fn a_run_fits_its_budget_or_says_what_it_would_take() {
     let peak = free.result().peak_memory_bytes[0];
     let plan: Value = serde_json::from_slice(&std::fs::read(free.0.plan()).unwrap()).unwrap();
     let predicted = plan["predictions"][0]["peak"].as_f64().unwrap();
-    assert!(
-        (predicted / peak as f64 - 1.0).abs() < 0.03,
-        "{predicted} predicted, {peak} taken"
-    );
+    assert!((predicted / peak as f64 - 1.0).abs() < 0.03, "{predicted} predicted, {peak} taken");
 
     let state: u64 = ["parameters", "gradients", "optimizer"]
         .iter()
@@ -168,10 +140,7 @@ fn a_run_fits_its_budget_or_says_what_it_would_take() {
     let output = sandbox.launch(1, "stated", &[&set, "memory.micro_batch=12"]);
     let text = said(&output);
     assert!(output.status.success(), "{text}");
-    assert!(
-        text.contains("; memory.micro_batch = ") && text.contains(" fits"),
-        "{text}"
-    );
+    assert!(text.contains("; memory.micro_batch = ") && text.contains(" fits"), "{text}");
     assert!(!text.contains("nothing smaller"), "{text}");
 
     let set = format!("memory.budget={}", state / 2);
@@ -189,11 +158,7 @@ fn a_run_fits_its_budget_or_says_what_it_would_take() {
 fn steps_say_where_their_memory_was() {
     let sandbox = Sandbox::new(GPT);
     let run = sandbox.train(2, "run", &["ema.decay=0.9"]);
-    let steps: Vec<Value> = run
-        .metrics()
-        .into_iter()
-        .filter(|line| line.get("loss").is_some())
-        .collect();
+    let steps: Vec<Value> = run.metrics().into_iter().filter(|line| line.get("loss").is_some()).collect();
     for step in steps {
         let memory = &step["memory"];
         let owners = memory["owners"].as_object().unwrap();

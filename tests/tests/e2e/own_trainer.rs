@@ -65,10 +65,7 @@ fn a_mistyped_setting_of_its_own_is_named() {
     let output = as_worker(&sandbox, 2, "run", &["custom.widht=3"]);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(
-        text.contains("custom.widht") && text.contains("`width`"),
-        "{text}"
-    );
+    assert!(text.contains("custom.widht") && text.contains("`width`"), "{text}");
 }
 
 #[test]

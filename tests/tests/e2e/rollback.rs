@@ -30,12 +30,7 @@ fn is_whole(run: &Run, steps: &[u64], latest: u64) {
 fn ckpt(sandbox: &Sandbox, words: &[&str]) -> Output {
     let mut command = Command::new(dtrain());
     without_outer_run(&mut command);
-    command
-        .arg("ckpt")
-        .args(words)
-        .current_dir(sandbox.path(""))
-        .output()
-        .unwrap()
+    command.arg("ckpt").args(words).current_dir(sandbox.path("")).output().unwrap()
 }
 
 #[test]
@@ -47,17 +42,11 @@ fn new_checkpoints_of_a_run_that_went_back_stay() {
     let sets = ["train.steps=10"];
     let output = sandbox.launch_with(1, "run", &sets, &["--resume", &own(&run, 4)]);
     let text = ended(&output, 0);
-    assert!(
-        text.contains("set aside 6 later checkpoints (steps 6 to 16) in"),
-        "{text}"
-    );
+    assert!(text.contains("set aside 6 later checkpoints (steps 6 to 16) in"), "{text}");
     is_whole(&run, &[8, 10], 10);
     let aside = run.0.set_aside().unwrap();
     assert_eq!(aside[0].steps, [6, 8, 10, 12, 14, 16]);
-    let told = run
-        .metrics()
-        .into_iter()
-        .find_map(|line| line.get("rollback").cloned());
+    let told = run.metrics().into_iter().find_map(|line| line.get("rollback").cloned());
     let told = told.unwrap();
     assert_eq!((&told["from"], &told["to"]), (&16.into(), &4.into()));
     assert_eq!(run.per_step("step"), (1..=10).map(f64::from).collect::<Vec<_>>());
@@ -70,10 +59,7 @@ fn new_checkpoints_of_a_run_that_went_back_stay() {
 
     // What was set aside is listed, loads, and comes back.
     let text = ended(&ckpt(&sandbox, &["ls", "run"]), 0);
-    assert!(
-        text.contains("rollback-1: set aside when the run went back from step 16 to step 4"),
-        "{text}"
-    );
+    assert!(text.contains("rollback-1: set aside when the run went back from step 16 to step 4"), "{text}");
     let path = aside[0].folder.join("step-00000012");
     let path = path.to_str().unwrap();
     ended(&ckpt(&sandbox, &["verify", path]), 0);
@@ -121,10 +107,7 @@ fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
         assert_eq!(told.resumed_from.as_deref(), Some(Path::new(&from)));
     }
 
-    let sets = [
-        format!("train.steps={}", stopped + 2),
-        "checkpoint.keep=3".to_owned(),
-    ];
+    let sets = [format!("train.steps={}", stopped + 2), "checkpoint.keep=3".to_owned()];
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
     let output = sandbox.launch_with(2, "run", &sets, &more);
     let text = ended(&output, 0);
@@ -132,10 +115,7 @@ fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
     assert!(text.contains("the newest since the run began with"), "{text}");
     assert_eq!(run.0.set_aside().unwrap().len(), 1);
     let steps = run.0.steps().unwrap();
-    assert!(
-        steps.len() <= 3 && steps.last() == Some(&(stopped + 2)),
-        "{steps:?}"
-    );
+    assert!(steps.len() <= 3 && steps.last() == Some(&(stopped + 2)), "{steps:?}");
     assert_eq!(run.result().resumed_from.as_deref(), Some(Path::new(&from)));
     // It has ended well: now the command goes back once more, if step 4 is still there.
     let text = said(&sandbox.launch_with(2, "run", &sets, &more));
@@ -161,10 +141,7 @@ fn the_best_checkpoint_that_comes_back_is_the_best_on_all_ranks() {
     let best = run.result().best.unwrap().step;
     assert!(best > 4, "the loss falls: {best}");
     let sets = ["checkpoint.keep=9", "train.steps=6"];
-    ended(
-        &sandbox.launch_with(1, "run", &sets, &["--resume", &own(&run, 4)]),
-        0,
-    );
+    ended(&sandbox.launch_with(1, "run", &sets, &["--resume", &own(&run, 4)]), 0);
     let back = run.0.checkpoints().join(format!("rollback-1/step-{best:08}"));
     let sets = ["checkpoint.keep=9".to_owned(), format!("train.steps={best}")];
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
@@ -202,10 +179,7 @@ fn a_run_that_fails_before_its_first_checkpoint_begins_with_the_same_one_again()
     assert!(run.0.steps().unwrap().is_empty());
     // Never from the beginning by itself.
     let text = ended(&sandbox.launch(2, "run", &[]), 2);
-    assert!(
-        text.contains("has no checkpoint of its own; give --resume /"),
-        "{text}"
-    );
+    assert!(text.contains("has no checkpoint of its own; give --resume /"), "{text}");
     let text = ended(&sandbox.launch_with(2, "run", &[], &more), 0);
     assert!(text.contains("after step 4"), "{text}");
     assert_eq!(run.per_step("step"), [5.0, 6.0, 7.0, 8.0]);

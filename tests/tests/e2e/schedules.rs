@@ -34,10 +34,7 @@ fn decay(about: &Value) -> Decay {
         "constant" => Decay::Constant,
         "linear" => Decay::Linear { min_lr: min_lr() },
         "cosine" => Decay::Cosine { min_lr: min_lr() },
-        "step" => Decay::Step {
-            every: about["every"].as_u64().unwrap(),
-            gamma: gamma(),
-        },
+        "step" => Decay::Step { every: about["every"].as_u64().unwrap(), gamma: gamma() },
         "multi_step" => Decay::MultiStep {
             milestones: serde_json::from_value(about["milestones"].clone()).unwrap(),
             gamma: gamma(),

@@ -12,11 +12,7 @@ const LONG: [&str; 2] = ["train.epochs=2000", "checkpoint.every=1000 epochs"];
 
 fn begin(sandbox: &Sandbox, ranks: usize, sets: &[&str], more: &[&str]) -> Child {
     let mut command = sandbox.command(ranks, "run", sets, more);
-    let child = command
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let metrics = sandbox.path("run/metrics.jsonl");
     wait_until("some steps", || {
         std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 2)
@@ -68,22 +64,11 @@ fn a_signal_that_comes_twice_at_once_is_one_request() {
 fn a_run_stops_before_its_time_limit_and_is_not_restarted() {
     let sandbox = Sandbox::new(TINY);
     let begun = Instant::now();
-    let limit = [
-        "--time-limit",
-        "20",
-        "--time-margin",
-        "15s",
-        "--max-restarts",
-        "3",
-    ];
+    let limit = ["--time-limit", "20", "--time-margin", "15s", "--max-restarts", "3"];
     let output = sandbox.launch_with(2, "run", &LONG, &limit);
     assert_eq!(output.status.code(), Some(75), "{}", said(&output));
     assert!(begun.elapsed() < Duration::from_secs(20), "{}", said(&output));
-    assert!(
-        said(&output).contains("the time limit is near"),
-        "{}",
-        said(&output)
-    );
+    assert!(said(&output).contains("the time limit is near"), "{}", said(&output));
     let steps = stopped_well(&sandbox.run("run"));
     assert_eq!(sandbox.run("run").result().restarts, 0);
 
@@ -96,9 +81,7 @@ fn a_run_stops_before_its_time_limit_and_is_not_restarted() {
 #[test]
 fn the_end_of_a_slurm_job_is_a_time_limit() {
     let sandbox = Sandbox::new(TINY);
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let mut command = sandbox.command(1, "run", &LONG, &["--time-margin", "10s"]);
     command.env("SLURM_JOB_ID", "1");
     command.env("SLURM_JOB_END_TIME", (now.as_secs() + 15).to_string());
@@ -111,12 +94,8 @@ fn the_end_of_a_slurm_job_is_a_time_limit() {
 #[test]
 fn an_evaluation_that_was_broken_off_is_made_up() {
     let sandbox = Sandbox::new(TINY);
-    let sets = [
-        "train.steps=4",
-        "checkpoint.every=2 steps",
-        "checkpoint.best=min loss",
-        "data.test_samples=3000",
-    ];
+    let sets =
+        ["train.steps=4", "checkpoint.every=2 steps", "checkpoint.best=min loss", "data.test_samples=3000"];
     let mut launcher = begin(&sandbox, 2, &sets, &[]);
     // Both steps are taken; the evaluation takes far longer.
     signal(rank_pid(launcher.id(), 1), Signal::USR1);
@@ -132,18 +111,13 @@ fn an_evaluation_that_was_broken_off_is_made_up() {
     let whole = sandbox.train(2, "whole", &sets);
     let figures = |run: &Run| -> Vec<(u64, f64)> {
         let evaluations = run.evaluations().into_iter();
-        evaluations
-            .map(|line| (line["step"].as_u64().unwrap(), line["loss"].as_f64().unwrap()))
-            .collect()
+        evaluations.map(|line| (line["step"].as_u64().unwrap(), line["loss"].as_f64().unwrap())).collect()
     };
     assert_eq!(figures(&resumed), figures(&whole));
     assert_eq!(resumed.weights(), whole.weights());
     let manifest = Manifest::read(&resumed.0.checkpoint(2)).unwrap();
     assert!(!manifest.evaluation_owed && manifest.metrics.contains_key("loss"));
-    assert_eq!(
-        manifest.best,
-        Manifest::read(&whole.0.checkpoint(2)).unwrap().best
-    );
+    assert_eq!(manifest.best, Manifest::read(&whole.0.checkpoint(2)).unwrap().best);
     assert_eq!(resumed.result().best, whole.result().best);
 }
 
@@ -154,11 +128,7 @@ fn a_rank_that_does_not_come_is_waited_for_no_longer_than_was_said() {
         let more = ["--collective-timeout", "3", "--shutdown-timeout", "1"];
         let mut command = sandbox.command(3, "run", &LONG, &more);
         command.env("DTRAIN_TRANSPORT", transport);
-        let launcher = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let metrics = sandbox.path("run/metrics.jsonl");
         wait_until("a step", || metrics.metadata().is_ok_and(|meta| meta.len() > 0));
         signal(rank_pid(launcher.id(), 1), Signal::STOP);
@@ -170,10 +140,7 @@ fn a_rank_that_does_not_come_is_waited_for_no_longer_than_was_said() {
         let cause = failure.cause.map(|cause| cause.kind);
         // Behind the first one others may have failed of its end.
         let of_time = cause.as_deref() == Some("collective-timeout");
-        assert!(
-            of_time || cause.as_deref() == Some("gloo"),
-            "{transport}: {cause:?} {message}"
-        );
+        assert!(of_time || cause.as_deref() == Some("gloo"), "{transport}: {cause:?} {message}");
         for part in [" number ", " on rank ", "waited 3s"] {
             assert!(message.contains(part), "{transport}: {part} in {message}");
         }
@@ -188,11 +155,7 @@ fn a_run_directory_has_one_run_at_a_time() {
     let mut launcher = begin(&sandbox, 1, &LONG, &[]);
     let output = sandbox.launch(1, "run", &LONG);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(
-        said(&output).contains("in use by another run"),
-        "{}",
-        said(&output)
-    );
+    assert!(said(&output).contains("in use by another run"), "{}", said(&output));
     signal(launcher.id(), Signal::TERM);
     assert_eq!(launcher.wait().unwrap().code(), Some(75));
     stopped_well(&sandbox.run("run"));

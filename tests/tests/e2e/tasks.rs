@@ -90,15 +90,9 @@ fn scenes(sandbox: &Sandbox, split: &str, count: usize) {
         let border = 4 + (index * 5 % 9) as u32;
         let path = |folder: &str| sandbox.path(&format!("data/{folder}/{index:02}.png"));
         let shade = |x, y| {
-            if x < border {
-                [200, 40, y as u8]
-            } else {
-                [30, 160, x as u8 * 9]
-            }
+            if x < border { [200, 40, y as u8] } else { [30, 160, x as u8 * 9] }
         };
-        image::RgbImage::from_fn(16, 16, |x, y| image::Rgb(shade(x, y)))
-            .save(path(split))
-            .unwrap();
+        image::RgbImage::from_fn(16, 16, |x, y| image::Rgb(shade(x, y))).save(path(split)).unwrap();
         let class = |x, y| match () {
             () if (y as usize) < index => 9,
             () if x < border => 0,
@@ -124,10 +118,7 @@ fn segmentation_learns_on_two_ranks() {
     assert!(mean(&losses[40..]) < 0.6 * mean(&losses[..4]), "{losses:?}");
     let result = run.result();
     let figure = |name: &str| result.final_metrics[name];
-    assert!(
-        figure("mean_iou") > 0.4 && figure("pixel_accuracy") > 0.7,
-        "{result:?}"
-    );
+    assert!(figure("mean_iou") > 0.4 && figure("pixel_accuracy") > 0.7, "{result:?}");
     let manifest = manifest(&run);
     assert_eq!((manifest.classes, manifest.model.as_str()), (3, "unet"));
     assert!(manifest.extra.is_null());
@@ -144,11 +135,7 @@ fn ignored_pixels_weigh_nothing_however_a_step_is_cut() {
     assert_close(&one.per_step("loss"), &two.per_step("loss"), 1e-5);
     assert_close(&one.per_step("grad_norm"), &two.per_step("grad_norm"), 1e-4);
     // The same images without their rows of no class are others.
-    let other = sandbox.train(
-        1,
-        "other",
-        &["data.classes=10", "data.ignore=200", "train.steps=1"],
-    );
+    let other = sandbox.train(1, "other", &["data.classes=10", "data.ignore=200", "train.steps=1"]);
     assert!((other.per_step("loss")[0] - one.per_step("loss")[0]).abs() > 1e-3);
 }
 
@@ -179,10 +166,7 @@ fn masks_whose_object_is_left_out_as_ignored_are_refused() {
     refused(
         &sandbox,
         &["data.masks=\"binary\"", "data.ignore=1"],
-        &[
-            "hold class 0 alone",
-            "set data.ignore to another value than 0 and 1",
-        ],
+        &["hold class 0 alone", "set data.ignore to another value than 0 and 1"],
     );
     let output = sandbox.launch(2, "binary", &["data.masks=\"binary\"", "train.steps=1"]);
     let text = said(&output);
@@ -195,17 +179,10 @@ fn masks_whose_object_is_left_out_as_ignored_are_refused() {
     scenes_of(&sandbox, "test", 4, 7, 7);
     let output = sandbox.launch(2, "one", &["data.masks=\"binary\"", "train.steps=1"]);
     let text = said(&output);
-    assert!(
-        output.status.success() && text.contains("test_masks hold class 1 alone"),
-        "{text}"
-    );
+    assert!(output.status.success() && text.contains("test_masks hold class 1 alone"), "{text}");
     scenes_of(&sandbox, "train", 8, 0, 1);
     scenes_of(&sandbox, "test", 4, 255, 255);
-    refused(
-        &sandbox,
-        &[],
-        &["test_masks", "value 255", "nothing is left to test with"],
-    );
+    refused(&sandbox, &[], &["test_masks", "value 255", "nothing is left to test with"]);
 }
 
 #[test]
@@ -217,10 +194,9 @@ fn classes_that_never_occur_and_pixels_that_are_ignored_are_told() {
     let text = said(&output);
     assert!(output.status.success(), "{text}");
     // Of 8 images 0 to 7 rows of 16 are of no class.
-    for words in [
-        "21.9% are ignored (data.ignore = 9)",
-        "no pixel in 8 masks of train_masks is of class 2, 3, 4",
-    ] {
+    for words in
+        ["21.9% are ignored (data.ignore = 9)", "no pixel in 8 masks of train_masks is of class 2, 3, 4"]
+    {
         assert!(text.contains(words), "no {words:?} in: {text}");
     }
 }
@@ -233,17 +209,9 @@ fn a_step_without_a_pixel_that_counts_changes_nothing() {
     scenes(&sandbox, "test", 4);
     let run = sandbox.train(2, "run", &["train.effective_batch=2", "train.epochs=1"]);
     assert!(run.result().final_metrics.values().all(|value| value.is_finite()));
-    let sets = [
-        "train.effective_batch=1",
-        "train.epochs=1",
-        "memory.micro_batch=1",
-    ];
+    let sets = ["train.effective_batch=1", "train.epochs=1", "memory.micro_batch=1"];
     let run = sandbox.train(1, "one", &sets);
-    let skipped = run
-        .metrics()
-        .iter()
-        .filter(|line| line["skipped"] == true)
-        .count();
+    let skipped = run.metrics().iter().filter(|line| line["skipped"] == true).count();
     assert_eq!(skipped, 1);
     let figures = run.result().final_metrics;
     assert!(figures.values().all(|value| value.is_finite()), "{figures:?}");
@@ -284,20 +252,12 @@ fn every_pixel_that_counts_is_tested_once() {
     let pixels = (5 * 16 - 10) as f64 * 16.0;
     let mut seen = Vec::new();
     for nproc in 1..=3 {
-        let sets = [
-            "train.steps=1",
-            "optim.lr=0.0",
-            "train.effective_batch=12",
-            "memory.micro_batch=2",
-        ];
+        let sets = ["train.steps=1", "optim.lr=0.0", "train.effective_batch=12", "memory.micro_batch=2"];
         let run = sandbox.train(nproc, &format!("run-{nproc}"), &sets);
         let evaluation = &run.evaluations()[0];
         assert_eq!(evaluation["samples"].as_u64(), Some(5));
         let right = evaluation["pixel_accuracy"].as_f64().unwrap() * pixels;
-        assert!(
-            (right - right.round()).abs() < 1e-6,
-            "{right} of {pixels} is no whole number"
-        );
+        assert!((right - right.round()).abs() < 1e-6, "{right} of {pixels} is no whole number");
         seen.push(evaluation["loss"].as_f64().unwrap());
     }
     assert_close(&seen[..1], &seen[1..2], 1e-5);
@@ -309,22 +269,14 @@ fn folders_that_are_no_masks_are_named() {
     let sandbox = Sandbox::new(&scenes_recipe());
     scenes(&sandbox, "train", 8);
     scenes(&sandbox, "test", 4);
-    refused(
-        &sandbox,
-        &["data.train_masks=\"labels\""],
-        &["data.train_masks", "labels"],
-    );
+    refused(&sandbox, &["data.train_masks=\"labels\""], &["data.train_masks", "labels"]);
     // A mask without its image, and a value that is no class.
     let mask = sandbox.path("data/train_masks/03.png");
     fs::rename(&mask, sandbox.path("data/train_masks/elsewhere.png")).unwrap();
     refused(&sandbox, &[], &["03.png", "elsewhere.png"]);
     fs::rename(sandbox.path("data/train_masks/elsewhere.png"), &mask).unwrap();
     refused(&sandbox, &["data.ignore=255"], &["value 9", "data.ignore"]);
-    refused(
-        &sandbox,
-        &["model.name=\"resnet18\""],
-        &["model.name", "\"unet\""],
-    );
+    refused(&sandbox, &["model.name=\"resnet18\""], &["model.name", "\"unet\""]);
     refused(&sandbox, &["model.depth=8"], &["model.depth"]);
     // Images keep their size, which only the images tell, and the network is too deep for it.
     let recipe = scenes_recipe().replace("image_size = 16", "resize = \"none\"");
@@ -347,10 +299,7 @@ fn a_language_model_learns_on_two_ranks_and_keeps_its_vocabulary() {
     let manifest = manifest(&run);
     assert_eq!(manifest.classes, 29);
     let characters = manifest.extra["vocabulary"]["chars"].as_str().unwrap();
-    assert!(
-        characters.contains('q') && characters.chars().count() == 29,
-        "{characters:?}"
-    );
+    assert!(characters.contains('q') && characters.chars().count() == 29, "{characters:?}");
 }
 
 #[test]
@@ -360,17 +309,10 @@ fn a_language_model_s_steps_are_the_same_however_they_are_cut() {
     // 64 samples in steps of 10: the last of an epoch has 4. Three ranks hold 4, 3 and 3.
     for (nproc, micro_batch) in [(1, 3), (2, 10), (2, 2), (3, 3)] {
         let run = format!("run-{nproc}-{micro_batch}");
-        let sets = [
-            format!("memory.micro_batch={micro_batch}"),
-            "train.steps=8".into(),
-        ];
+        let sets = [format!("memory.micro_batch={micro_batch}"), "train.steps=8".into()];
         let other = sandbox.train(nproc, &run, &sets.each_ref().map(String::as_str));
         assert_close(&one.per_step("loss"), &other.per_step("loss")[..6], 1e-5);
-        assert_close(
-            &one.per_step("grad_norm"),
-            &other.per_step("grad_norm")[..6],
-            1e-4,
-        );
+        assert_close(&one.per_step("grad_norm"), &other.per_step("grad_norm")[..6], 1e-4);
         let evaluations = other.evaluations();
         assert_eq!(evaluations[0]["samples"].as_u64(), Some(13));
     }
@@ -384,10 +326,7 @@ fn evaluations_of_a_text_are_the_same_on_any_number_of_ranks() {
         run.evaluations()[0]["loss"].as_f64().unwrap()
     };
     let (one, two, three) = (loss(1), loss(2), loss(3));
-    assert!(
-        (one - two).abs() < 1e-5 && (one - three).abs() < 1e-5,
-        "{one} {two} {three}"
-    );
+    assert!((one - two).abs() < 1e-5 && (one - three).abs() < 1e-5, "{one} {two} {three}");
 }
 
 #[test]

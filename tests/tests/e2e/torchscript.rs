@@ -16,9 +16,7 @@ use serde_json::Value;
 use tch::{Device, Kind};
 
 fn reference(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("parity/reference")
-        .join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("parity/reference").join(name)
 }
 
 fn recipe(file: &str, loss: &str) -> String {
@@ -66,17 +64,11 @@ fn ten_steps_are_pytorch_s() {
     ] {
         let recipe = Recipe::parse("test", &recipe(file, loss), &[]).unwrap();
         let mut registry = Registry::new(Device::Cpu);
-        let site = Site {
-            registry: &mut registry,
-            local_ranks: 1,
-        };
+        let site = Site { registry: &mut registry, local_ranks: 1 };
         let task = TorchScript::build(&recipe, None, site).unwrap();
         let leaves: Vec<_> = registry.parameters().collect();
         let mut table = Table::of(leaves.iter().map(|entry| (entry.name(), entry.tensor()))).unwrap();
-        let rule = Rule::Sgd {
-            momentum: setting("momentum"),
-            nesterov: false,
-        };
+        let rule = Rule::Sgd { momentum: setting("momentum"), nesterov: false };
         let groups = vec![GroupOptions::plain(setting("weight_decay"))];
         let mut optimizer = Optimizer::new(rule, groups, &mut table).unwrap();
         let batch = data::Batch {
@@ -99,18 +91,10 @@ fn ten_steps_are_pytorch_s() {
             mean.backward();
             optimizer.step(&mut table, setting("lr"), &used, None).unwrap();
             let (got, wanted) = (mean.double_value(&[]), wanted.as_f64().unwrap());
-            assert!(
-                (got - wanted).abs() < 1e-5,
-                "{file} {loss}, step {step}: {got}, {wanted}"
-            );
+            assert!((got - wanted).abs() < 1e-5, "{file} {loss}, step {step}: {got}, {wanted}");
         }
         for (name, wanted) in expected["statistics"].as_object().unwrap() {
-            let got = registry
-                .get(name)
-                .unwrap()
-                .tensor()
-                .mean(Kind::Double)
-                .double_value(&[]);
+            let got = registry.get(name).unwrap().tensor().mean(Kind::Double).double_value(&[]);
             let wanted = wanted.as_f64().unwrap();
             assert!((got - wanted).abs() < 1e-5, "{file} {name}: {got}, {wanted}");
         }
@@ -124,27 +108,15 @@ fn a_module_learns_and_is_the_same_on_one_rank_and_on_two() {
         let one = sandbox.train(1, "one", &["train.epochs=8"]);
         let two = sandbox.train(2, "two", &["train.epochs=8"]);
         let losses = two.per_step("loss");
-        assert!(
-            losses[28..].iter().sum::<f64>() < 0.8 * losses[..4].iter().sum::<f64>(),
-            "{losses:?}"
-        );
+        assert!(losses[28..].iter().sum::<f64>() < 0.8 * losses[..4].iter().sum::<f64>(), "{losses:?}");
         assert_close(&one.per_step("loss"), &losses, 1e-5);
         assert_eq!(two.evaluations().last().unwrap()["samples"].as_u64(), Some(9));
         let figures = two.result().final_metrics;
-        assert_eq!(
-            figures.contains_key("accuracy"),
-            loss == "cross-entropy",
-            "{figures:?}"
-        );
+        assert_eq!(figures.contains_key("accuracy"), loss == "cross-entropy", "{figures:?}");
         // PyTorch reads the names of its own model.
         let checkpoint = TensorFile::open(&two.0.latest().join("model.safetensors")).unwrap();
         let prefix = if loss == "module" { "net." } else { "" };
-        for name in [
-            "conv1.weight",
-            "bn1.running_mean",
-            "bn1.num_batches_tracked",
-            "fc.bias",
-        ] {
+        for name in ["conv1.weight", "bn1.running_mean", "bn1.num_batches_tracked", "fc.bias"] {
             let tensor = checkpoint.read(&format!("{prefix}{name}")).unwrap();
             assert!(tensor.isfinite().all().int64_value(&[]) == 1, "{name}");
         }
@@ -186,10 +158,7 @@ fn mixed_precision_groups_and_frozen_parameters_work_on_modules() {
     assert!(exact != short, "bf16 changes nothing");
     assert_close(&exact, &short, 0.05);
 
-    let sets = [
-        "model.freeze=[\"conv*\"]",
-        "optim.group=[{match=\"fc.*\", lr_factor=0.5}]",
-    ];
+    let sets = ["model.freeze=[\"conv*\"]", "optim.group=[{match=\"fc.*\", lr_factor=0.5}]"];
     let run = sandbox.train(2, "frozen", &sets);
     let read = |name: &str| {
         let file = TensorFile::open(&run.0.latest().join("model.safetensors")).unwrap();
@@ -209,24 +178,15 @@ fn files_that_are_no_modules_are_refused() {
     for (file, words) in [
         ("text.pt".to_owned(), ["text.pt", "torch.jit.script(model).save"]),
         ("absent.pt".to_owned(), ["model.file", "does not exist"]),
-        (
-            plain("no-parameters.pt"),
-            ["no-parameters.pt", "nothing to train"],
-        ),
+        (plain("no-parameters.pt"), ["no-parameters.pt", "nothing to train"]),
         (plain("with-loss.pt"), ["with-loss.pt", "model.loss"]),
-        (
-            plain("traced-evaluation.pt"),
-            ["torch.jit.trace", "torch.jit.script(model).save"],
-        ),
+        (plain("traced-evaluation.pt"), ["torch.jit.trace", "torch.jit.script(model).save"]),
         (plain("autoencoder.pt"), ["autoencoder.pt", "N x K"]),
     ] {
         let output = sandbox.launch(2, "run", &[&format!("model.file={file:?}")]);
         let text = said(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
-        assert!(
-            words.iter().all(|word| text.contains(word)),
-            "{words:?} in: {text}"
-        );
+        assert!(words.iter().all(|word| text.contains(word)), "{words:?} in: {text}");
         let errors = text.lines().filter(|line| line.contains("error:")).count();
         assert_eq!(errors, 1, "one error, said once: {text}");
     }

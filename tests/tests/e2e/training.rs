@@ -14,10 +14,7 @@ fn a_run_learns_and_leaves_what_the_design_says() {
     let losses = run.per_step("loss");
     assert_eq!(losses.len(), 36);
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
-    assert!(
-        mean(&losses[30..]) < 0.7 * mean(&losses[..6]),
-        "the loss does not fall: {losses:?}"
-    );
+    assert!(mean(&losses[30..]) < 0.7 * mean(&losses[..6]), "the loss does not fall: {losses:?}");
 
     for line in run.metrics().iter().filter(|line| line.get("loss").is_some()) {
         let figure = |key: &str| line[key].as_f64().unwrap_or_else(|| panic!("{key} in {line}"));
@@ -33,28 +30,16 @@ fn a_run_learns_and_leaves_what_the_design_says() {
             "elapsed_s",
         ];
         assert!(keys.iter().all(|key| figure(key) > 0.0), "{line}");
-        assert!(
-            line["wait_ms"]["data"].is_number() && line["wait_ms"]["comm"].is_number(),
-            "{line}"
-        );
+        assert!(line["wait_ms"]["data"].is_number() && line["wait_ms"]["comm"].is_number(), "{line}");
         for key in ["allocated", "reserved", "peak"] {
-            assert!(
-                line["memory"][key].as_u64().is_some_and(|bytes| bytes > 50 << 20),
-                "{line}"
-            );
+            assert!(line["memory"][key].as_u64().is_some_and(|bytes| bytes > 50 << 20), "{line}");
         }
     }
     assert_eq!(run.per_step("samples").last(), Some(&576.0));
 
     let result = run.result();
-    assert_eq!(
-        (result.exit_code, result.nproc, result.steps),
-        (Some(0), Some(2), Some(36))
-    );
-    assert_eq!(
-        (result.samples, result.epochs, result.restarts),
-        (Some(576), Some(6.0), 0)
-    );
+    assert_eq!((result.exit_code, result.nproc, result.steps), (Some(0), Some(2), Some(36)));
+    assert_eq!((result.samples, result.epochs, result.restarts), (Some(576), Some(6.0), 0));
     assert_eq!(result.peak_memory_bytes.len(), 2);
     assert!(
         result.startup_ms.is_some_and(|ms| ms > 0.0) && result.samples_per_s.is_some_and(|rate| rate > 0.0)
@@ -69,18 +54,11 @@ fn a_run_learns_and_leaves_what_the_design_says() {
     assert_eq!(steps.len(), 2, "{steps:?}");
     let latest = std::fs::read_link(run.0.latest()).unwrap();
     assert_eq!(latest.to_str(), Some("step-00000036"));
-    for file in [
-        run.0.recipe(),
-        run.0.plan(),
-        run.0.rank_logs(0, 0).join("stderr.log"),
-    ] {
+    for file in [run.0.recipe(), run.0.plan(), run.0.rank_logs(0, 0).join("stderr.log")] {
         assert!(file.is_file(), "{}", file.display());
     }
     let log = std::fs::read_to_string(run.0.rank_logs(0, 0).join("stderr.log")).unwrap();
-    assert!(
-        log.contains("step 36/36") && log.contains("accuracy") && !log.contains('\r'),
-        "{log}"
-    );
+    assert!(log.contains("step 36/36") && log.contains("accuracy") && !log.contains('\r'), "{log}");
 }
 
 #[test]
@@ -94,11 +72,7 @@ fn ranks_and_accumulation_do_not_change_the_losses() {
     assert_close(&alone.per_step("loss"), &two.per_step("loss"), 1e-4);
     assert_close(&alone.per_step("grad_norm"), &two.per_step("grad_norm"), 1e-3);
 
-    let sets = [
-        "train.effective_batch=24",
-        "train.epochs=3",
-        "memory.micro_batch=8",
-    ];
+    let sets = ["train.effective_batch=24", "train.epochs=3", "memory.micro_batch=8"];
     let alone = sandbox.train(1, "alone-24", &sets);
     let three = sandbox.train(3, "three-24", &sets);
     // Three terms add up in another order: rounding differs, and a BatchNorm over 8 values amplifies it step by step.
@@ -129,10 +103,7 @@ fn real_images_give_the_same_losses_on_one_rank_and_on_two() {
             "optim.lr=3.125e-4",
             "optim.schedule.warmup=\"20 steps\"",
         ];
-        let output = command
-            .args(sets.iter().flat_map(|set| ["--set", set]))
-            .output()
-            .unwrap();
+        let output = command.args(sets.iter().flat_map(|set| ["--set", set])).output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
         sandbox.run(&run).per_step("loss")
     };
@@ -147,10 +118,7 @@ fn an_effective_batch_that_does_not_divide_is_exact() {
     let sandbox = Sandbox::new(TINY);
     // 96 samples in steps of 14: six full steps and a last one of 12; three ranks hold 5, 5 and 4.
     let run = sandbox.train(3, "run", &["train.effective_batch=14"]);
-    assert_eq!(
-        run.per_step("samples"),
-        [14.0, 28.0, 42.0, 56.0, 70.0, 84.0, 96.0]
-    );
+    assert_eq!(run.per_step("samples"), [14.0, 28.0, 42.0, 56.0, 70.0, 84.0, 96.0]);
     let plan: serde_json::Value = serde_json::from_slice(&std::fs::read(run.0.plan()).unwrap()).unwrap();
     assert_eq!(
         (plan["micro_batch"].as_u64(), plan["effective_batch"].as_u64()),
@@ -163,23 +131,13 @@ fn an_effective_batch_that_does_not_divide_is_exact() {
 fn every_test_sample_counts_once() {
     let sandbox = Sandbox::new(TINY);
     for nproc in 1..=3 {
-        let run = sandbox.train(
-            nproc,
-            &format!("run-{nproc}"),
-            &["train.steps=1", "train.effective_batch=15"],
-        );
+        let run =
+            sandbox.train(nproc, &format!("run-{nproc}"), &["train.steps=1", "train.effective_batch=15"]);
         let evaluations = run.evaluations();
         assert_eq!(evaluations.len(), 1);
-        assert_eq!(
-            evaluations[0]["samples"].as_u64(),
-            Some(37),
-            "{nproc} ranks: {evaluations:?}"
-        );
+        assert_eq!(evaluations[0]["samples"].as_u64(), Some(37), "{nproc} ranks: {evaluations:?}");
         let right = evaluations[0]["accuracy"].as_f64().unwrap() * 37.0;
-        assert!(
-            (right - right.round()).abs() < 1e-9,
-            "{right} of 37 is no whole number"
-        );
+        assert!((right - right.round()).abs() < 1e-9, "{right} of 37 is no whole number");
     }
 }
 
@@ -188,11 +146,7 @@ fn a_resumed_run_ends_in_the_same_weights() {
     let sandbox = Sandbox::new(TINY);
     for optimizer in ["sgd", "adamw"] {
         let name = format!("optim.name=\"{optimizer}\"");
-        let momentum = if optimizer == "sgd" {
-            "optim.momentum=0.9"
-        } else {
-            "optim.weight_decay=0.1"
-        };
+        let momentum = if optimizer == "sgd" { "optim.momentum=0.9" } else { "optim.weight_decay=0.1" };
         let recipe = TINY.replace("momentum = 0.9\n", "");
         std::fs::write(sandbox.path("recipe.toml"), recipe).unwrap();
         let sets = |steps: &'static str| {
@@ -213,19 +167,12 @@ fn a_resumed_run_ends_in_the_same_weights() {
         train(&cut, "train.steps=4");
         let resumed = train(&cut, "train.steps=9");
         assert_eq!(whole.per_step("loss"), resumed.per_step("loss"), "{optimizer}");
-        assert!(
-            whole.weights() == resumed.weights(),
-            "{optimizer}: the weights differ"
-        );
+        assert!(whole.weights() == resumed.weights(), "{optimizer}: the weights differ");
         // Nothing is left to do: a third call says so and changes nothing.
         let again = train(&cut, "train.steps=9");
         assert!(whole.weights() == again.weights());
         assert_eq!(again.per_step("loss").len(), 9);
-        assert!(
-            again.result().final_metrics.contains_key("accuracy"),
-            "{:?}",
-            again.result()
-        );
+        assert!(again.result().final_metrics.contains_key("accuracy"), "{:?}", again.result());
     }
 }
 
@@ -249,11 +196,7 @@ fn a_stop_request_writes_a_checkpoint_and_exits_75() {
     // The run goes on where it stopped.
     let total = steps + 2;
     let total = format!("train.steps={total}");
-    let resumed = sandbox.train(
-        2,
-        "run",
-        &["train.epochs=2000", "checkpoint.every=\"100 epochs\"", &total],
-    );
+    let resumed = sandbox.train(2, "run", &["train.epochs=2000", "checkpoint.every=\"100 epochs\"", &total]);
     assert_eq!(resumed.per_step("loss").len() as u64, steps + 2);
 }
 

@@ -36,23 +36,10 @@ const OPTIMIZER: &str = "optimizer-00000-of-00001.safetensors";
 /// By name; each at 1, 2 and 3 ranks.
 const VARIANTS: [(&str, &[&str]); 6] = [
     ("plain", &[]),
-    (
-        "buckets",
-        &["reduce.bucket=\"1 KiB\"", "reduce.first_bucket=\"1 KiB\""],
-    ),
+    ("buckets", &["reduce.bucket=\"1 KiB\"", "reduce.first_bucket=\"1 KiB\""]),
     ("no-overlap", &["reduce.overlap=false"]),
-    (
-        "sharded",
-        &[
-            "memory.shard_optimizer=true",
-            "reduce.bucket=\"1 KiB\"",
-            "optim.clip=0.1",
-        ],
-    ),
-    (
-        "sgd",
-        &["optim.name=\"sgd\"", "optim.lr=0.1", "optim.momentum=0.9"],
-    ),
+    ("sharded", &["memory.shard_optimizer=true", "reduce.bucket=\"1 KiB\"", "optim.clip=0.1"]),
+    ("sgd", &["optim.name=\"sgd\"", "optim.lr=0.1", "optim.momentum=0.9"]),
     ("micro", &["memory.micro_batch=1"]),
 ];
 
@@ -73,13 +60,9 @@ fn assert_never_touched(run: &Run, name: &str) {
     let weights = tensors(run, MODEL);
     for (which, shape) in [("weight", vec![8, 8]), ("bias", vec![8])] {
         let key = format!("never.{which}");
-        let start: Vec<f32> = formula::state_value(&key, &shape)
-            .into_iter()
-            .map(|value| value as f32)
-            .collect();
-        let start = Tensor::from_slice(&start)
-            .to_kind(tch::Kind::Double)
-            .view(&shape[..]);
+        let start: Vec<f32> =
+            formula::state_value(&key, &shape).into_iter().map(|value| value as f32).collect();
+        let start = Tensor::from_slice(&start).to_kind(tch::Kind::Double).view(&shape[..]);
         assert!(weights[&key].equal(&start), "{name}: {key} was changed");
     }
     assert_eq!(updates(&tensors(run, OPTIMIZER), "never"), 0.0, "{name}");
@@ -89,10 +72,7 @@ fn assert_never_touched(run: &Run, name: &str) {
 fn unused_parameters_end_as_on_one_rank_and_nobody_waits() {
     let sandbox = Sandbox::new(RECIPE);
     for ranks in 1..=3 {
-        let list = VARIANTS
-            .iter()
-            .map(|(name, values)| (format!("{name}-{ranks}"), sets(values)))
-            .collect();
+        let list = VARIANTS.iter().map(|(name, values)| (format!("{name}-{ranks}"), sets(values))).collect();
         train(&sandbox, ranks, &list);
     }
     for (variant, _) in VARIANTS {
@@ -100,10 +80,7 @@ fn unused_parameters_end_as_on_one_rank_and_nobody_waits() {
         let state = tensors(&alone, OPTIMIZER);
         // The branches are what they claim: used in all steps, in most, in a few, and in none.
         let [trunk, some, few] = ["trunk", "some", "few"].map(|layer| updates(&state, layer));
-        assert!(
-            trunk == 20.0 && trunk > some && some > few && few > 0.0,
-            "{trunk} {some} {few}"
-        );
+        assert!(trunk == 20.0 && trunk > some && some > few && few > 0.0, "{trunk} {some} {few}");
         for ranks in 1..=3 {
             let name = format!("{variant}-{ranks}");
             let run = sandbox.run(&name);
@@ -126,30 +103,9 @@ fn a_resumed_run_knows_which_parameters_were_used_how_often() {
     };
     let sharded = ["memory.shard_optimizer=true", "reduce.bucket=\"1 KiB\""];
     // Half the run on one number of ranks, the rest on another.
-    train(
-        &sandbox,
-        1,
-        &vec![
-            ("whole".into(), steps("20", &[])),
-            ("1-to-3".into(), steps("9", &[])),
-        ],
-    );
-    train(
-        &sandbox,
-        2,
-        &vec![
-            ("2-to-3".into(), steps("9", &sharded)),
-            ("2-to-2".into(), steps("9", &[])),
-        ],
-    );
-    train(
-        &sandbox,
-        3,
-        &vec![
-            ("1-to-3".into(), steps("20", &sharded)),
-            ("2-to-3".into(), steps("20", &[])),
-        ],
-    );
+    train(&sandbox, 1, &vec![("whole".into(), steps("20", &[])), ("1-to-3".into(), steps("9", &[]))]);
+    train(&sandbox, 2, &vec![("2-to-3".into(), steps("9", &sharded)), ("2-to-2".into(), steps("9", &[]))]);
+    train(&sandbox, 3, &vec![("1-to-3".into(), steps("20", &sharded)), ("2-to-3".into(), steps("20", &[]))]);
     train(&sandbox, 2, &vec![("2-to-2".into(), steps("20", &[]))]);
     let whole = sandbox.run("whole");
     for name in ["1-to-3", "2-to-3", "2-to-2"] {

@@ -76,17 +76,12 @@ fn run(command: Command) -> Result<u8> {
         Command::Test(args) => check::test(&workspace, &signals, &args),
         Command::Check(args) => check::run(&workspace, &signals, &args),
         Command::Lab(words) => {
-            if !LAB
-                .iter()
-                .any(|line| line.split(' ').next().is_some_and(|name| words[0] == *name))
-            {
+            if !LAB.iter().any(|line| line.split(' ').next().is_some_and(|name| words[0] == *name)) {
                 let words = format!("unrecognized subcommand '{}'", words[0].display());
                 Cli::command().error(ErrorKind::InvalidSubcommand, words).exit();
             }
             let mut cargo = workspace.cargo();
-            cargo
-                .args(["run", "--quiet", "--release", "--package", "lab", "--"])
-                .args(&words);
+            cargo.args(["run", "--quiet", "--release", "--package", "lab", "--"]).args(&words);
             Ok(signals.run(&mut cargo)?.code)
         }
     }

@@ -32,9 +32,7 @@ fn name(signal: i32) -> String {
 pub fn end(outcome: Result<u8>) -> ExitCode {
     ExitCode::from(outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
-        error
-            .downcast_ref::<Interrupted>()
-            .map_or(1, Interrupted::exit_code)
+        error.downcast_ref::<Interrupted>().map_or(1, Interrupted::exit_code)
     }))
 }
 
@@ -83,31 +81,22 @@ impl Signals {
     /// Runs a child to its end with this program's own input and output.
     pub fn run(&self, command: &mut Command) -> Result<Finished> {
         let mut child = self.start(command)?;
-        let code = self
-            .wait(&mut child)
-            .with_context(|| format!("cannot wait for {}", shown(command)))?;
-        Ok(Finished {
-            code,
-            stderr: String::new(),
-        })
+        let code = self.wait(&mut child).with_context(|| format!("cannot wait for {}", shown(command)))?;
+        Ok(Finished { code, stderr: String::new() })
     }
 
     /// Runs a child to its end. Its standard error is shown as it comes and returned as well.
     pub fn run_noting_errors(&self, command: &mut Command) -> Result<Finished> {
         let mut child = self.start(command.stderr(Stdio::piped()))?;
         let reader = child.stderr.take().map(|pipe| thread::spawn(move || tee(pipe)));
-        let code = self
-            .wait(&mut child)
-            .with_context(|| format!("cannot wait for {}", shown(command)))?;
+        let code = self.wait(&mut child).with_context(|| format!("cannot wait for {}", shown(command)))?;
         let stderr = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
         Ok(Finished { code, stderr })
     }
 
     fn start(&self, command: &mut Command) -> Result<Child> {
         self.check()?;
-        command
-            .spawn()
-            .with_context(|| format!("cannot start {}", shown(command)))
+        command.spawn().with_context(|| format!("cannot start {}", shown(command)))
     }
 
     /// Waits by asking, so that a signal can be passed on to a child that is certain to be still ours.
@@ -151,9 +140,7 @@ pub fn shown(command: &Command) -> String {
 
 /// As a shell tells it: 128 + n where signal n ended the process.
 pub fn exit_code(status: ExitStatus) -> u8 {
-    let code = status
-        .code()
-        .or_else(|| status.signal().map(|signal| 128 + signal));
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 

@@ -18,30 +18,15 @@ pub fn install(
     flags: &[&OsStr],
 ) -> Result<()> {
     let mut pip = Command::new(python);
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--no-input",
-    ])
-    .args(flags)
-    .arg("--requirement")
-    .arg(pinned);
+    pip.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"])
+        .args(flags)
+        .arg("--requirement")
+        .arg(pinned);
     let finished = signals.run_noting_errors(&mut pip)?;
     signals.check()?;
     if finished.success() {
         return Ok(());
     }
-    let name = pinned
-        .file_name()
-        .unwrap_or(OsStr::new("the requirements"))
-        .to_string_lossy();
-    Err(explain(
-        &finished.stderr,
-        &format!("what {name} names"),
-        finished.code,
-        folder,
-    )
-    .into())
+    let name = pinned.file_name().unwrap_or(OsStr::new("the requirements")).to_string_lossy();
+    Err(explain(&finished.stderr, &format!("what {name} names"), finished.code, folder).into())
 }

@@ -19,9 +19,7 @@ impl Workspace {
         let package = env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         match package.ancestors().nth(2) {
-            Some(root) if root.join("Cargo.toml").is_file() => Ok(Self {
-                root: root.to_owned(),
-            }),
+            Some(root) if root.join("Cargo.toml").is_file() => Ok(Self { root: root.to_owned() }),
             _ => bail!(
                 "{} does not lie in a dtrain workspace; start this as `cargo xtask` inside the repository",
                 package.display()

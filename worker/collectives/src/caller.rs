@@ -16,12 +16,7 @@ pub(super) struct Caller {
 
 impl Caller {
     pub(super) fn new(rank: usize, size: usize) -> Self {
-        Self {
-            rank,
-            size,
-            timeout: DEFAULT_TIMEOUT,
-            started: Cell::new(0),
-        }
+        Self { rank, size, timeout: DEFAULT_TIMEOUT, started: Cell::new(0) }
     }
 
     pub(super) fn check(&self, one: Collective<'_>) -> Result<(), CollectiveError> {
@@ -31,12 +26,6 @@ impl Caller {
     /// The next operation, of so many bytes.
     pub(super) fn operation(&self, op: &'static str, bytes: usize) -> Operation {
         self.started.update(|started| started + 1);
-        Operation {
-            op,
-            rank: self.rank,
-            sequence: self.started.get(),
-            bytes,
-            timeout: self.timeout,
-        }
+        Operation { op, rank: self.rank, sequence: self.started.get(), bytes, timeout: self.timeout }
     }
 }

@@ -31,16 +31,8 @@ pub enum Collective<'a> {
 }
 
 /// The dtypes that every backend takes.
-const KINDS: [Kind; 8] = [
-    Kind::Float,
-    Kind::Double,
-    Kind::Half,
-    Kind::BFloat16,
-    Kind::Int64,
-    Kind::Int,
-    Kind::Int8,
-    Kind::Uint8,
-];
+const KINDS: [Kind; 8] =
+    [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8];
 
 pub(crate) fn bytes_of(tensor: &Tensor) -> usize {
     tensor.numel() * tensor.kind().elt_size_in_bytes()

@@ -81,36 +81,21 @@ impl fmt::Display for Operation {
 impl Operation {
     /// One that is none of a group's, or comes before its first.
     pub fn new(op: &'static str, rank: usize) -> Self {
-        Self {
-            op,
-            rank,
-            sequence: 0,
-            bytes: 0,
-            timeout: Duration::ZERO,
-        }
+        Self { op, rank, sequence: 0, bytes: 0, timeout: Duration::ZERO }
     }
 
     /// Before a group's first: the others are waited for so long.
     pub(crate) fn connecting(rank: usize, timeout: Duration) -> Self {
-        Self {
-            timeout,
-            ..Self::new("connect", rank)
-        }
+        Self { timeout, ..Self::new("connect", rank) }
     }
 
     /// Its time-out has passed.
     pub(crate) fn timed_out(self) -> CollectiveError {
-        CollectiveError::TimedOut {
-            operation: self,
-            late: None,
-        }
+        CollectiveError::TimedOut { operation: self, late: None }
     }
 
     pub(crate) fn failed(self, message: String) -> CollectiveError {
-        CollectiveError::Backend {
-            operation: self,
-            message,
-        }
+        CollectiveError::Backend { operation: self, message }
     }
 
     pub(crate) fn error(self, error: ShimError) -> CollectiveError {
@@ -119,10 +104,7 @@ impl Operation {
             ErrorKind::Timeout => operation.timed_out(),
             ErrorKind::Network => CollectiveError::PeerLost { operation, message },
             ErrorKind::OutOfMemory => CollectiveError::OutOfMemory { operation, message },
-            ErrorKind::InvalidArgument => CollectiveError::InvalidTensor {
-                operation,
-                reason: message,
-            },
+            ErrorKind::InvalidArgument => CollectiveError::InvalidTensor { operation, reason: message },
             _ => operation.failed(message),
         }
     }
@@ -158,15 +140,9 @@ mod tests {
         };
         let timed_out = |late| CollectiveError::TimedOut { operation, late };
         let text = timed_out(Some(2)).to_string();
-        assert!(
-            text.contains("waited 3s for rank 2 (12 bytes): it hangs"),
-            "{text}"
-        );
+        assert!(text.contains("waited 3s for rank 2 (12 bytes): it hangs"), "{text}");
         let text = timed_out(None).to_string();
-        assert!(
-            text.contains("waited 3s for its peers (12 bytes): a rank hangs"),
-            "{text}"
-        );
+        assert!(text.contains("waited 3s for its peers (12 bytes): a rank hangs"), "{text}");
     }
 
     #[test]
@@ -178,9 +154,7 @@ mod tests {
             operation.torch(refused),
             CollectiveError::OutOfMemory { operation: of, .. } if of == operation
         ));
-        let other = tch::Tensor::from_slice(&[1f32])
-            .f_view([3])
-            .expect_err("it has one value");
+        let other = tch::Tensor::from_slice(&[1f32]).f_view([3]).expect_err("it has one value");
         assert!(matches!(
             operation.torch(other),
             CollectiveError::Backend { operation: of, .. } if of == operation
@@ -190,10 +164,7 @@ mod tests {
     #[test]
     fn the_place_in_the_source_is_left_out() {
         let gloo = "[/src/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1";
-        assert_eq!(
-            without_place(gloo.into()),
-            "Connection closed by peer [127.0.0.1]:1"
-        );
+        assert_eq!(without_place(gloo.into()), "Connection closed by peer [127.0.0.1]:1");
         assert_eq!(without_place("[127.0.0.1] is away".into()), "[127.0.0.1] is away");
     }
 }

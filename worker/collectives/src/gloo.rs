@@ -34,10 +34,7 @@ impl GlooGroup {
     ) -> Result<Self, CollectiveError> {
         let gloo = Gloo::new(store, rank, size, timeout, transport)
             .map_err(|error| Operation::connecting(rank, timeout).error(error))?;
-        Ok(Self {
-            gloo,
-            caller: Caller::new(rank, size),
-        })
+        Ok(Self { gloo, caller: Caller::new(rank, size) })
     }
 }
 
@@ -56,16 +53,13 @@ struct Pending {
 
 impl Work for Pending {
     fn is_completed(&self) -> Result<bool, CollectiveError> {
-        self.work
-            .is_completed()
-            .map_err(|error| self.operation.error(error))
+        self.work.is_completed().map_err(|error| self.operation.error(error))
     }
 
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
         self.work.wait().map_err(|error| self.operation.error(error))?;
         if let Some((from, mut to)) = self.copy_back {
-            to.f_copy_(&from.view_as(&to))
-                .map_err(|error| self.operation.torch(error))?;
+            to.f_copy_(&from.view_as(&to)).map_err(|error| self.operation.torch(error))?;
         }
         Ok(())
     }
@@ -123,11 +117,7 @@ impl ProcessGroup for GlooGroup {
             Device::Cpu => None,
             _ => Some((staged, one.output().f_detach().map_err(torch)?)),
         };
-        Ok(Box::new(Pending {
-            work: work.map_err(|error| operation.error(error))?,
-            operation,
-            copy_back,
-        }))
+        Ok(Box::new(Pending { work: work.map_err(|error| operation.error(error))?, operation, copy_back }))
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {

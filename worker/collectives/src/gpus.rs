@@ -110,11 +110,7 @@ fn agreed(all: &[Facts]) -> Result<(), GpuError> {
     }
     let first = all[0].nccl;
     match all.iter().position(|facts| facts.nccl != first) {
-        Some(rank) => Err(GpuError::Versions {
-            first: Version(first),
-            rank,
-            other: Version(all[rank].nccl),
-        }),
+        Some(rank) => Err(GpuError::Versions { first: Version(first), rank, other: Version(all[rank].nccl) }),
         None => Ok(()),
     }
 }
@@ -148,10 +144,7 @@ mod tests {
         assert!(agreed(&[]).is_ok());
         assert!(agreed(&[facts(false, 0); 3]).is_ok());
         assert!(agreed(&[facts(true, 22_809); 2]).is_ok());
-        let staged = Facts {
-            wish: Transport::Gloo,
-            ..facts(true, 0)
-        };
+        let staged = Facts { wish: Transport::Gloo, ..facts(true, 0) };
         assert!(agreed(&[staged; 2]).is_ok());
     }
 
@@ -159,15 +152,9 @@ mod tests {
     fn what_does_not_go_together_is_named() {
         let said = |all: &[Facts]| agreed(all).map_or_else(|error| error.to_string(), |()| "agreed".into());
         let text = said(&[facts(true, 22_809), facts(false, 0)]);
-        assert!(
-            text.contains("rank 0 trains on a GPU and rank 1 on the CPU"),
-            "{text}"
-        );
+        assert!(text.contains("rank 0 trains on a GPU and rank 1 on the CPU"), "{text}");
         let text = said(&[facts(true, 22_809), facts(true, 22_703)]);
-        assert!(
-            text.contains("rank 0 has NCCL 2.28.9 and rank 1 has 2.27.3"),
-            "{text}"
-        );
+        assert!(text.contains("rank 0 has NCCL 2.28.9 and rank 1 has 2.27.3"), "{text}");
         let text = said(&[facts(true, 22_809), facts(true, 22_809), facts(true, 0)]);
         assert!(text.contains("rank 2 cannot load NCCL"), "{text}");
     }

@@ -24,11 +24,7 @@ impl std::fmt::Debug for Ranks {
 impl Ranks {
     /// A handle of `group`.
     pub fn new(group: Box<dyn ProcessGroup>) -> Self {
-        Self {
-            rank: group.rank(),
-            size: group.size(),
-            group: Arc::new(Mutex::new(group)),
-        }
+        Self { rank: group.rank(), size: group.size(), group: Arc::new(Mutex::new(group)) }
     }
 
     /// The only rank.
@@ -99,10 +95,7 @@ impl Ranks {
     /// Leaves the group in good order; the last handle closes it, an earlier one only waits for all ranks.
     pub fn shutdown(self) -> Result<(), CollectiveError> {
         match Arc::try_unwrap(self.group) {
-            Ok(group) => group
-                .into_inner()
-                .unwrap_or_else(PoisonError::into_inner)
-                .shutdown(),
+            Ok(group) => group.into_inner().unwrap_or_else(PoisonError::into_inner).shutdown(),
             Err(shared) => {
                 let barrier = shared.lock().unwrap_or_else(PoisonError::into_inner).barrier()?;
                 barrier.wait()

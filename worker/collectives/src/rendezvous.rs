@@ -105,12 +105,7 @@ impl Rendezvous {
         let wish = Transport::from_process()?;
         let timeout = collective_timeout(|name| std::env::var(name).ok())?.unwrap_or(super::DEFAULT_TIMEOUT);
         let store = (env.world_size > 1).then(|| store(&env)).transpose()?;
-        Ok(Self {
-            env,
-            wish,
-            timeout,
-            store,
-        })
+        Ok(Self { env, wish, timeout, store })
     }
 
     /// Rank 0: hands every other rank what it needs to begin (an opaque message).

@@ -28,12 +28,7 @@ impl ProcessGroup for SingleGroup {
     fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
         one.check(0, 1)?;
         if let Collective::AllGather { .. } | Collective::ReduceScatter { .. } = one {
-            let copy = || {
-                one.output()
-                    .f_view(-1)?
-                    .f_copy_(&one.input().f_view(-1)?)
-                    .map(drop)
-            };
+            let copy = || one.output().f_view(-1)?.f_copy_(&one.input().f_view(-1)?).map(drop);
             tch::no_grad(copy).map_err(|error| Operation::new(one.name(), 0).torch(error))?;
         }
         Ok(Box::new(Done))

@@ -16,11 +16,8 @@ pub enum Transport {
 
 impl Transport {
     /// All of them, with their names.
-    pub const ALL: [(&'static str, Self); 3] = [
-        ("auto", Self::Auto),
-        ("gloo", Self::Gloo),
-        ("shared", Self::Shared),
-    ];
+    pub const ALL: [(&'static str, Self); 3] =
+        [("auto", Self::Auto), ("gloo", Self::Gloo), ("shared", Self::Shared)];
 
     /// Reads the variable through `get`; unset and empty are [`Transport::Auto`].
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
@@ -31,20 +28,16 @@ impl Transport {
         };
         match Self::ALL.iter().find(|(name, _)| *name == word) {
             Some((_, transport)) => Ok(*transport),
-            None => Err(EnvError::Invalid {
-                name: DTRAIN_TRANSPORT,
-                value,
-                expected: "auto, gloo or shared",
-            }),
+            None => {
+                Err(EnvError::Invalid { name: DTRAIN_TRANSPORT, value, expected: "auto, gloo or shared" })
+            }
         }
     }
 
     /// [`Transport::from_lookup`] on the environment of this process.
     pub fn from_process() -> Result<Self, EnvError> {
         match std::env::var(DTRAIN_TRANSPORT) {
-            Err(std::env::VarError::NotUnicode(_)) => Err(EnvError::NotUnicode {
-                name: DTRAIN_TRANSPORT,
-            }),
+            Err(std::env::VarError::NotUnicode(_)) => Err(EnvError::NotUnicode { name: DTRAIN_TRANSPORT }),
             other => Self::from_lookup(|_| other.clone().ok()),
         }
     }

@@ -67,8 +67,7 @@ impl CacheBudget {
     fn take(&self, bytes: u64) -> bool {
         let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.0.bound);
         let used = &self.0.used;
-        used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .is_ok()
+        used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
     fn give_back(&self, bytes: u64) {

@@ -51,10 +51,7 @@ pub struct Needs {
 
 impl Default for Needs {
     fn default() -> Self {
-        Self {
-            channels: 3,
-            resize: Resize::Crop,
-        }
+        Self { channels: 3, resize: Resize::Crop }
     }
 }
 
@@ -162,10 +159,7 @@ pub(super) fn look_at_all(
         let mut census = census.lock().unwrap_or_else(PoisonError::into_inner);
         census.add(&looker.census);
     };
-    let mut report = CheckReport {
-        checked: total,
-        ..CheckReport::default()
-    };
+    let mut report = CheckReport { checked: total, ..CheckReport::default() };
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
         let work = &work;
@@ -182,11 +176,9 @@ pub(super) fn look_at_all(
         loop {
             match receiver.recv_timeout(PROGRESS_EVERY) {
                 Ok((sample, Ok(size))) => report.sizes.push((sample, size)),
-                Ok((index, Err(error))) => report.bad.push(BadSample {
-                    index,
-                    path: String::new(),
-                    reason: error.to_string(),
-                }),
+                Ok((index, Err(error))) => {
+                    report.bad.push(BadSample { index, path: String::new(), reason: error.to_string() })
+                }
                 Err(RecvTimeoutError::Timeout) => progress(done.load(Ordering::Relaxed), total),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -227,10 +219,7 @@ impl CheckReport {
             None => Ok(Some(size)),
             Some(other) => {
                 let given = expected.map(|size| ("every training image".to_owned(), size));
-                Err(DataError::MixedSizes(
-                    named(other),
-                    given.unwrap_or_else(|| named(first)),
-                ))
+                Err(DataError::MixedSizes(named(other), given.unwrap_or_else(|| named(first))))
             }
         }
     }

@@ -33,12 +33,7 @@ pub struct Field {
 
 impl Field {
     fn new(name: &'static str, kind: FieldKind, shape: Vec<usize>) -> Self {
-        Self {
-            name,
-            kind,
-            shape,
-            normalize: None,
-        }
+        Self { name, kind, shape, normalize: None }
     }
 
     /// A field of floating-point values.
@@ -53,10 +48,7 @@ impl Field {
 
     /// A field of images, `[C, H, W]`, that are normalised on the way to the model.
     pub fn image(name: &'static str, shape: [usize; 3], normalize: Normalize) -> Self {
-        Self {
-            normalize: Some(Arc::new(normalize)),
-            ..Self::f32(name, shape)
-        }
+        Self { normalize: Some(Arc::new(normalize)), ..Self::f32(name, shape) }
     }
 
     /// Values in one sample.

@@ -79,11 +79,7 @@ pub fn rgb8(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, 
         let color = decoder.color_type();
         // The check in `open` keeps this within the limit, and so within usize.
         let total = decoder.total_bytes() as usize;
-        let target = if color == ColorType::Rgb8 {
-            &mut *rgb
-        } else {
-            &mut *raw
-        };
+        let target = if color == ColorType::Rgb8 { &mut *rgb } else { &mut *raw };
         target.resize(total, 0);
         decoder.read_image(target).map_err(damage)?;
         if color != ColorType::Rgb8 {
@@ -109,10 +105,7 @@ fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>, SampleError> {
         return match open_picture(bytes) {
             Ok(picture) => Ok(Source::Picture(picture)),
             // Bands that make no picture have no brightness.
-            Err(SampleError::NotRgb(found)) => Err(SampleError::Channels {
-                found,
-                expected: channels,
-            }),
+            Err(SampleError::NotRgb(found)) => Err(SampleError::Channels { found, expected: channels }),
             Err(other) => Err(other),
         };
     }
@@ -135,9 +128,7 @@ fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError>
         return Err(SampleError::NotRgb(4));
     }
     if matches!(decoder.color_type(), ColorType::Rgb32F | ColorType::Rgba32F) {
-        return Err(SampleError::Unsupported(
-            "an image with floating-point samples".to_owned(),
-        ));
+        return Err(SampleError::Unsupported("an image with floating-point samples".to_owned()));
     }
     Ok(decoder)
 }

@@ -91,10 +91,7 @@ impl<P: Painter> Drawn<P> {
             normalize: Normalize::default(),
             augment: Augment::None,
             ignore: 255,
-            fields: [
-                Field::f32("image", [3, image_size, image_size]),
-                P::field(image_size),
-            ],
+            fields: [Field::f32("image", [3, image_size, image_size]), P::field(image_size)],
         }
     }
 
@@ -135,12 +132,7 @@ impl<P: Painter> Drawn<P> {
         out: &mut [f32],
     ) -> Result<Choice, SampleError> {
         let side = self.image_size as u32;
-        let image = Raster {
-            width: side,
-            height: side,
-            channels: 3,
-            values: Values::F32(planes),
-        };
+        let image = Raster { width: side, height: side, channels: 3, values: Values::F32(planes) };
         let size = (side, side);
         let choice = random.map_or(Choice::default(), |rng| draw(self.augment, rng, size, size));
         let mut fitter = Fitter::default();
@@ -180,9 +172,7 @@ impl<P: Painter> Dataset for Drawn<P> {
         match drawing.target {
             Target::Class(class) => target.i64()[0] = i64::from(class),
             Target::Mask(drawn) => {
-                let labels = choice
-                    .frame
-                    .map_or(drawn.clone(), |frame| fit_labels(&drawn, frame));
+                let labels = choice.frame.map_or(drawn.clone(), |frame| fit_labels(&drawn, frame));
                 labels.write(choice.placement, self.ignore, target.i64());
             }
         }

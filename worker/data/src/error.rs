@@ -120,11 +120,7 @@ pub enum DataError {
          text, lower model.context or change data.test_fraction",
         context + 1
     )]
-    ShortText {
-        part: &'static str,
-        tokens: usize,
-        context: usize,
-    },
+    ShortText { part: &'static str, tokens: usize, context: usize },
     /// A character, with its place in the text, that the vocabulary of so many lacks.
     #[error(
         "the text has the character {0:?} (character {1}), which the vocabulary of {2} characters lacks; train on \
@@ -185,13 +181,7 @@ pub enum SampleError {
         "the data has {count} values that are not finite (the first is {value}, at column {column}, row {row} of channel \
          {channel}); replace them in the file, for example by 0"
     )]
-    NotFinite {
-        value: f32,
-        channel: usize,
-        row: usize,
-        column: usize,
-        count: usize,
-    },
+    NotFinite { value: f32, channel: usize, row: usize, column: usize, count: usize },
     /// An image of another size than the data set's, where images are not resized; both as (width, height).
     #[error(
         "it is {}x{} pixels where all are to be {}x{}; set data.resize = \"crop\" or \"stretch\"",
@@ -213,13 +203,7 @@ pub enum SampleError {
          set data.classes to the number of classes, or data.ignore to the value that means none",
         classes.saturating_sub(1)
     )]
-    MaskValue {
-        value: u16,
-        column: usize,
-        row: usize,
-        classes: usize,
-        ignore: i64,
-    },
+    MaskValue { value: u16, column: usize, row: usize, classes: usize, ignore: i64 },
     /// A mask, by its path, that does not cover its image; the sizes of both as (width, height).
     #[error("its mask {} is {}x{} pixels and the image {}x{}; make both of one size", .0, .1.0, .1.1, .2.0, .2.1)]
     MaskSize(String, (u32, u32), (u32, u32)),
@@ -273,11 +257,7 @@ fn names(all: &[String]) -> String {
 }
 
 fn lines(bad: &[BadSample]) -> String {
-    let mut lines: String = bad
-        .iter()
-        .take(LISTED)
-        .map(|image| format!("\n  {image}"))
-        .collect();
+    let mut lines: String = bad.iter().take(LISTED).map(|image| format!("\n  {image}")).collect();
     if bad.len() > LISTED {
         lines += &format!("\n  and {} more", bad.len() - LISTED);
     }

@@ -62,11 +62,7 @@ pub struct Fitter {
 
 impl Default for Fitter {
     fn default() -> Self {
-        Self {
-            resizer: Resizer::new(),
-            bytes: Vec::new(),
-            floats: Vec::new(),
-        }
+        Self { resizer: Resizer::new(), bytes: Vec::new(), floats: Vec::new() }
     }
 }
 
@@ -124,9 +120,12 @@ fn resize(
     frame: Frame,
     kind: PixelType,
 ) -> Result<(), SampleError> {
-    let options = ResizeOptions::new()
-        .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
-        .crop(frame.left, frame.top, frame.width, frame.height);
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).crop(
+        frame.left,
+        frame.top,
+        frame.width,
+        frame.height,
+    );
     let refused = |reason: &dyn Display| SampleError::Damaged(format!("it cannot be resized: {reason}"));
     let source = ImageRef::new(width, height, from, kind).map_err(|error| refused(&error))?;
     let (width, height) = frame.target;
@@ -141,9 +140,7 @@ pub fn fit_labels(mask: &Labels, frame: Frame) -> Labels {
     let place = |start: f64, length: f64, pixels: u32, side: u32| -> Vec<usize> {
         let step = length / f64::from(pixels);
         let last = side.saturating_sub(1) as usize;
-        (0..pixels)
-            .map(|at| ((start + (f64::from(at) + 0.5) * step) as usize).min(last))
-            .collect()
+        (0..pixels).map(|at| ((start + (f64::from(at) + 0.5) * step) as usize).min(last)).collect()
     };
     let columns = place(frame.left, frame.width, width, mask.width);
     let rows = place(frame.top, frame.height, height, mask.height);
@@ -152,11 +149,7 @@ pub fn fit_labels(mask: &Labels, frame: Frame) -> Labels {
         let row = &mask.values[row * mask.width as usize..][..mask.width as usize];
         values.extend(columns.iter().map(|&column| row[column]));
     }
-    Labels {
-        width,
-        height,
-        values,
-    }
+    Labels { width, height, values }
 }
 
 /// The size after scaling, and where the target lies in it, in pixels.
@@ -204,13 +197,7 @@ impl Crop {
         };
         let (left, width) = span(source.0, self.scaled.0, self.left, self.target.0);
         let (top, height) = span(source.1, self.scaled.1, self.top, self.target.1);
-        Frame {
-            left,
-            top,
-            width,
-            height,
-            target: self.target,
-        }
+        Frame { left, top, width, height, target: self.target }
     }
 }
 

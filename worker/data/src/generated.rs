@@ -98,12 +98,8 @@ impl Class {
 
     fn new(number: usize, shifts: &[f32; 4]) -> Self {
         // Multiples of the inverse powers of the root of x^5 = x + 1: the best spread known in four dimensions.
-        const STEPS: [f64; 4] = [
-            0.856_674_883_854_503,
-            0.733_891_856_627_126,
-            0.628_706_721_069_447,
-            0.538_597_254_859_107,
-        ];
+        const STEPS: [f64; 4] =
+            [0.856_674_883_854_503, 0.733_891_856_627_126, 0.628_706_721_069_447, 0.538_597_254_859_107];
         let [angle, waves, hue, ground] = std::array::from_fn(|axis| {
             (number as f64 * STEPS[axis] + f64::from(shifts[axis])).fract() as f32
         });
@@ -150,11 +146,7 @@ impl Picture {
             phase: (between(rng, 0.0, TAU), between(rng, 0.0, TAU)),
             center: (between(rng, 0.2, 0.8), between(rng, 0.2, 0.8)),
             contrast: between(rng, 0.35, 1.0),
-            pattern: rgb(
-                class.hue + between(rng, -0.08, 0.08),
-                between(rng, 0.2, 0.7),
-                brightness,
-            ),
+            pattern: rgb(class.hue + between(rng, -0.08, 0.08), between(rng, 0.2, 0.7), brightness),
             ground: rgb(
                 class.ground_hue + between(rng, -0.08, 0.08),
                 between(rng, 0.1, 0.6),
@@ -182,10 +174,7 @@ impl Picture {
             // Ellipses, so that they too have a direction.
             Kind::Rings => (along.hypot(0.6 * across) + self.phase.0).sin(),
             Kind::Spots => {
-                let (u, v) = (
-                    (0.5 * along + self.phase.0).sin(),
-                    (0.9 * across + self.phase.1).sin(),
-                );
+                let (u, v) = ((0.5 * along + self.phase.0).sin(), (0.9 * across + self.phase.1).sin());
                 2.0 * (1.0 - 1.4 * (u * u + v * v)).max(0.0) - 1.0
             }
         };

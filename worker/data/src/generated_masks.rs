@@ -24,10 +24,7 @@ impl GeneratedMasks {
     /// `samples` images of 2 to 65,536 classes, the ground included, with [`super::Normalize::default`] and
     /// without random changes; pixels of no class are 255.
     pub fn new(classes: usize, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
-        assert!(
-            (2..=1 << 16).contains(&classes),
-            "a generated set of masks has a ground and blobs"
-        );
+        assert!((2..=1 << 16).contains(&classes), "a generated set of masks has a ground and blobs");
         Self::by(Blobs { classes }, samples, image_size, seed, split)
     }
 }
@@ -45,9 +42,7 @@ impl Painter for Blobs {
 
     fn draw(&self, _: usize, size: usize, rng: &mut SampleRng) -> Drawing {
         let ground = Ground::new(rng);
-        let blobs: Vec<Blob> = (0..1 + below(rng, 4))
-            .map(|_| Blob::new(self.classes, rng))
-            .collect();
+        let blobs: Vec<Blob> = (0..1 + below(rng, 4)).map(|_| Blob::new(self.classes, rng)).collect();
         let noise = between(rng, 0.02, 0.12);
         let mut values = vec![0; size * size];
         let planes = planes(size, noise, rng, |at, x, y| {
@@ -56,11 +51,7 @@ impl Painter for Blobs {
             blob.map_or_else(|| ground.color(x, y), |blob| blob.color(x, y))
         });
         let (width, height) = (size as u32, size as u32);
-        let target = Target::Mask(Labels {
-            width,
-            height,
-            values,
-        });
+        let target = Target::Mask(Labels { width, height, values });
         Drawing { planes, target }
     }
 
@@ -78,11 +69,7 @@ struct Ground {
 impl Ground {
     fn new(rng: &mut SampleRng) -> Self {
         Self {
-            color: rgb(
-                between(rng, 0.0, 1.0),
-                between(rng, 0.0, 0.15),
-                between(rng, 0.3, 0.6),
-            ),
+            color: rgb(between(rng, 0.0, 1.0), between(rng, 0.0, 0.15), between(rng, 0.3, 0.6)),
             slope: (between(rng, -0.3, 0.3), between(rng, -0.3, 0.3)),
         }
     }
@@ -119,16 +106,8 @@ impl Blob {
             radius: between(rng, 0.12, 0.3),
             stretch: between(rng, 1.0, 1.8),
             angle: between(rng, 0.0, PI),
-            edge: (
-                between(rng, 2.0, 5.0).floor(),
-                between(rng, 0.0, 0.2),
-                between(rng, 0.0, TAU),
-            ),
-            color: rgb(
-                hue + between(rng, -0.02, 0.02),
-                between(rng, 0.6, 0.9),
-                between(rng, 0.6, 0.95),
-            ),
+            edge: (between(rng, 2.0, 5.0).floor(), between(rng, 0.0, 0.2), between(rng, 0.0, TAU)),
+            color: rgb(hue + between(rng, -0.02, 0.02), between(rng, 0.6, 0.9), between(rng, 0.6, 0.95)),
             waves: 2.0 + (class % 5) as f32,
         }
     }

@@ -56,9 +56,6 @@ mod tests {
             ignored.count(name);
         }
         assert_eq!(ignored.files(), 8);
-        assert_eq!(
-            ignored.to_string(),
-            "2 .gif, 1 without ending, 1 .a, 1 .b, 1 .c and 2 others"
-        );
+        assert_eq!(ignored.to_string(), "2 .gif, 1 without ending, 1 .a, 1 .b, 1 .c and 2 others");
     }
 }

@@ -62,11 +62,7 @@ impl ImageIndex {
         }
         let classes = classes.map_or_else(|| names.clone(), <[String]>::to_vec);
         let known: HashSet<&String> = classes.iter().collect();
-        let unknown: Vec<String> = names
-            .iter()
-            .filter(|name| !known.contains(name))
-            .cloned()
-            .collect();
+        let unknown: Vec<String> = names.iter().filter(|name| !known.contains(name)).cloned().collect();
         if !unknown.is_empty() {
             return Err(DataError::UnknownClasses(folder, unknown));
         }
@@ -90,14 +86,7 @@ impl ImageIndex {
         if !empty.is_empty() {
             return Err(DataError::EmptyClasses(folder, empty));
         }
-        Ok(Self {
-            root: root.to_path_buf(),
-            split: split.to_owned(),
-            classes,
-            samples,
-            size: None,
-            ignored,
-        })
+        Ok(Self { root: root.to_path_buf(), split: split.to_owned(), classes, samples, size: None, ignored })
     }
 
     /// The index without the samples that `report` found bad. More than 1% of them, a class that loses all,
@@ -108,16 +97,9 @@ impl ImageIndex {
         if let Some(Sample(lost, _)) = self.samples.iter().find(|sample| !kept.contains(&sample.0)) {
             let is_lost = |bad: &&BadSample| self.samples[bad.index].0 == *lost;
             let of_class = report.bad.iter().filter(is_lost).cloned().collect();
-            return Err(DataError::ClassLost(
-                self.classes[*lost as usize].clone(),
-                of_class,
-            ));
+            return Err(DataError::ClassLost(self.classes[*lost as usize].clone(), of_class));
         }
-        Ok(Self {
-            samples,
-            size: report.common_size(self, self.size)?,
-            ..self.clone()
-        })
+        Ok(Self { samples, size: report.common_size(self, self.size)?, ..self.clone() })
     }
 }
 
@@ -162,9 +144,7 @@ pub(super) struct Entry {
 
 impl Entry {
     fn is_image(&self) -> bool {
-        let extension = Path::new(&self.name)
-            .extension()
-            .and_then(|extension| extension.to_str());
+        let extension = Path::new(&self.name).extension().and_then(|extension| extension.to_str());
         !self.is_folder
             && extension.is_some_and(|it| EXTENSIONS.iter().any(|known| it.eq_ignore_ascii_case(known)))
     }
@@ -213,11 +193,7 @@ pub(super) fn list_images(
         return Ok(());
     }
     for entry in list(folder)? {
-        let path = if prefix.is_empty() {
-            entry.name.clone()
-        } else {
-            format!("{prefix}/{}", entry.name)
-        };
+        let path = if prefix.is_empty() { entry.name.clone() } else { format!("{prefix}/{}", entry.name) };
         if entry.is_folder {
             list_images(&folder.join(&entry.name), &path, visited, paths, ignored)?;
         } else if entry.is_image() {

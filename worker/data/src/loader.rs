@@ -36,16 +36,9 @@ impl Loader {
         options: LoaderOptions,
         work: impl Iterator<Item = MicroBatch> + Send + 'static,
     ) -> Result<Self, DataError> {
-        let options = LoaderOptions {
-            prefetch_batches: options.prefetch_batches.max(1),
-            ..options
-        };
+        let options = LoaderOptions { prefetch_batches: options.prefetch_batches.max(1), ..options };
         let shared = Arc::new(Shared::new(dataset, options, Box::new(work)));
-        let mut loader = Self {
-            shared,
-            threads: Vec::new(),
-            bad: AtomicUsize::new(0),
-        };
+        let mut loader = Self { shared, threads: Vec::new(), bad: AtomicUsize::new(0) };
         for number in 0..options.threads.max(1) {
             let shared = Arc::clone(&loader.shared);
             let thread = thread::Builder::new()

@@ -30,11 +30,7 @@ pub struct MaskRule {
 
 impl MaskRule {
     pub(super) fn apply(self, labels: &mut Labels) -> Result<(), SampleError> {
-        let Self {
-            kind,
-            classes,
-            ignore,
-        } = self;
+        let Self { kind, classes, ignore } = self;
         if kind == MaskKind::Binary {
             let values = labels.values.iter_mut();
             values.for_each(|value| *value = u16::from(*value != 0));

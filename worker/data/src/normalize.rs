@@ -15,18 +15,10 @@ impl Normalize {
     /// Mean and standard deviation, not 0, of each channel, for 8- and 16-bit images on the scale from 0 to
     /// 1, for floating-point images on that of their values.
     pub fn new(mean: &[f64], std: &[f64]) -> Self {
-        assert_eq!(
-            mean.len(),
-            std.len(),
-            "a mean and a standard deviation for each channel"
-        );
+        assert_eq!(mean.len(), std.len(), "a mean and a standard deviation for each channel");
         let table =
             |(mean, std): (&f64, &f64)| std::array::from_fn(|x| ((x as f64 / 255.0 - mean) / std) as f32);
-        Self {
-            tables: mean.iter().zip(std).map(table).collect(),
-            mean: mean.to_vec(),
-            std: std.to_vec(),
-        }
+        Self { tables: mean.iter().zip(std).map(table).collect(), mean: mean.to_vec(), std: std.to_vec() }
     }
 
     /// How many channels it is for.

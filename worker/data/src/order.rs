@@ -31,10 +31,7 @@ mod tests {
         assert_eq!(epoch_order(10, 1, 1), [9, 2, 1, 0, 7, 4, 3, 6, 5, 8]);
         assert_eq!(epoch_order(10, 2, 0), [9, 4, 8, 7, 2, 0, 1, 3, 6, 5]);
         let hash = |hash: u64, &sample: &u32| (hash ^ u64::from(sample)).wrapping_mul(0x0000_0100_0000_01b3);
-        assert_eq!(
-            epoch_order(100_000, 1, 0).iter().fold(0, hash),
-            0xe0ce_4c1e_b5f0_2d66
-        );
+        assert_eq!(epoch_order(100_000, 1, 0).iter().fold(0, hash), 0xe0ce_4c1e_b5f0_2d66);
     }
 
     #[test]
@@ -45,10 +42,7 @@ mod tests {
             let order = epoch_order(5, 3, epoch);
             counts[order.iter().position(|&s| s == 0).unwrap_or(usize::MAX)] += 1;
         }
-        assert!(
-            counts.iter().all(|&count| (1_850..2_150).contains(&count)),
-            "{counts:?}"
-        );
+        assert!(counts.iter().all(|&count| (1_850..2_150).contains(&count)), "{counts:?}");
     }
 
     proptest! {

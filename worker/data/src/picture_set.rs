@@ -170,9 +170,8 @@ impl<L: Listed> PictureSet<L> {
         // Also where a random cut takes its place: an image of a wrong size is an error.
         let plain = Frame::new(self.options.resize, source, target)?;
         let whole = needs_decoded(augment);
-        let choice = random.map_or(Choice::default(), |rng| {
-            draw(augment, rng, if whole { source } else { target }, target)
-        });
+        let choice = random
+            .map_or(Choice::default(), |rng| draw(augment, rng, if whole { source } else { target }, target));
         let frame = choice.frame.unwrap_or(plain);
         let view = scratch.fitter.fit(image, frame)?;
         let fitted = mask.map(|_| fit_labels(labels, frame));
@@ -212,10 +211,7 @@ impl<L: Listed> Dataset for PictureSet<L> {
         out: &mut [Column],
     ) -> Result<(), SampleError> {
         let [image, learnt] = out else {
-            panic!(
-                "an image and what is learnt of it are two fields, not {}",
-                out.len()
-            );
+            panic!("an image and what is learnt of it are two fields, not {}", out.len());
         };
         let mut scratch = self.idle().pop().unwrap_or_default();
         let loaded = self.load_in(&mut scratch, index, random, image.pixels(), learnt.i64());

@@ -22,11 +22,7 @@ impl Pixels {
     /// Room for `len` values of 8 bits, in planes of `plane`.
     pub(super) fn new(normalize: Arc<Normalize>, plane: usize, len: usize) -> Self {
         let values = Values::U8(vec![0; len]);
-        Self {
-            normalize,
-            plane,
-            values,
-        }
+        Self { normalize, plane, values }
     }
 
     /// The values: 8-bit ones are still to be normalised.
@@ -106,11 +102,7 @@ mod tests {
     fn images_of_other_depths_change_the_whole_batch_and_no_value() {
         let normalize = Arc::new(Normalize::new(&[0.5], &[0.25]));
         let mut batch = Pixels::new(Arc::clone(&normalize), 2, 6);
-        let image = |values| Pixels {
-            normalize: Arc::clone(&normalize),
-            plane: 2,
-            values,
-        };
+        let image = |values| Pixels { normalize: Arc::clone(&normalize), plane: 2, values };
         let (bytes, floats) = (Values::U8(vec![0, 255]), Values::F32(vec![7.0, 9.0]));
         batch.copy(0..2, &image(bytes.clone()));
         assert!(matches!(batch.values(), Values::U8(_)));

@@ -31,11 +31,7 @@ impl<T: Copy> Plane<'_, T> {
         value: impl Fn(T) -> U,
     ) {
         let (width, height) = (self.width, self.height);
-        assert_eq!(
-            out.len(),
-            width * height,
-            "room for one image of {width}x{height}"
-        );
+        assert_eq!(out.len(), width * height, "room for one image of {width}x{height}");
         let (columns, left) = covered(placement.left, width);
         let (rows, top) = covered(placement.top, height);
         if columns.len() < width || rows.len() < height {
@@ -51,9 +47,7 @@ impl<T: Copy> Plane<'_, T> {
         };
         for (y, source) in rows.zip(top..) {
             let target = &mut out[y * width + columns.start..y * width + columns.end];
-            let row = self.values[source * self.row + left * self.step..]
-                .iter()
-                .step_by(self.step);
+            let row = self.values[source * self.row + left * self.step..].iter().step_by(self.step);
             let put = |(to, &x): (&mut U, &T)| *to = value(x);
             match placement.flip {
                 true => target.iter_mut().rev().zip(row).for_each(put),
@@ -67,9 +61,5 @@ impl<T: Copy> Plane<'_, T> {
 fn covered(shift: i32, length: usize) -> (Range<usize>, usize) {
     let away = shift.unsigned_abs() as usize;
     let kept = length.saturating_sub(away);
-    if shift < 0 {
-        (length - kept..length, 0)
-    } else {
-        (0..kept, length - kept)
-    }
+    if shift < 0 { (length - kept..length, 0) } else { (0..kept, length - kept) }
 }

@@ -60,12 +60,7 @@ pub struct Raster {
 
 impl Default for Raster {
     fn default() -> Self {
-        Self {
-            width: 0,
-            height: 0,
-            channels: 3,
-            values: Values::U8(Vec::new()),
-        }
+        Self { width: 0, height: 0, channels: 3, values: Values::U8(Vec::new()) }
     }
 }
 
@@ -148,18 +143,8 @@ impl<'a> View<'a> {
 
     /// One channel of it, of which `values` are the samples.
     pub(super) fn channel<T>(&self, values: &'a [T], c: usize) -> Plane<'a, T> {
-        let (first, step) = if self.is_rgb() {
-            (c, 3)
-        } else {
-            (c * self.plane, 1)
-        };
-        Plane {
-            values: &values[first..],
-            width: self.width,
-            height: self.height,
-            row: self.row,
-            step,
-        }
+        let (first, step) = if self.is_rgb() { (c, 3) } else { (c * self.plane, 1) };
+        Plane { values: &values[first..], width: self.width, height: self.height, row: self.row, step }
     }
 
     /// The rectangle of that size whose upper left corner is at (left, top).
@@ -175,12 +160,7 @@ impl<'a> View<'a> {
             Samples::U8(values) => Samples::U8(&values[first..]),
             Samples::F32(values) => Samples::F32(&values[first..]),
         };
-        Self {
-            samples,
-            width,
-            height,
-            ..self
-        }
+        Self { samples, width, height, ..self }
     }
 
     /// Memory that [`View::to_raster`] takes for the values, in bytes.
@@ -197,20 +177,11 @@ impl<'a> View<'a> {
             Samples::U8(values) => Values::U8(self.gather(values)),
             Samples::F32(values) => Values::F32(self.gather(values)),
         };
-        Raster {
-            width: self.width as u32,
-            height: self.height as u32,
-            channels: self.channels,
-            values,
-        }
+        Raster { width: self.width as u32, height: self.height as u32, channels: self.channels, values }
     }
 
     fn gather<T: Copy>(&self, values: &[T]) -> Vec<T> {
-        let (planes, length) = if self.is_rgb() {
-            (1, 3 * self.width)
-        } else {
-            (self.channels, self.width)
-        };
+        let (planes, length) = if self.is_rgb() { (1, 3 * self.width) } else { (self.channels, self.width) };
         let mut all = Vec::with_capacity(self.width * self.height * self.channels);
         for plane in 0..planes {
             for y in 0..self.height {
@@ -237,14 +208,7 @@ impl Labels {
     pub(super) fn write(&self, placement: Placement, outside: i64, out: &mut [i64]) {
         let (width, height) = (self.width as usize, self.height as usize);
         let (values, row, step) = (&self.values[..], width, 1);
-        Plane {
-            values,
-            width,
-            height,
-            row,
-            step,
-        }
-        .write(placement, outside, out, i64::from);
+        Plane { values, width, height, row, step }.write(placement, outside, out, i64::from);
     }
 
     /// Memory held by the values, in bytes.

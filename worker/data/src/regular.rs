@@ -12,10 +12,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     only_file(fs::metadata(path)?.file_type())?;
     // It may have been replaced since; an open that does not wait can be looked at.
     let without_waiting = OFlags::NONBLOCK.bits() as i32;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(without_waiting)
-        .open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(without_waiting).open(path)?;
     only_file(file.metadata()?.file_type())?;
     Ok(file)
 }
@@ -35,10 +32,7 @@ fn only_file(kind: FileType) -> io::Result<()> {
         () if kind.is_socket() => "a socket",
         () => "a device",
     };
-    Err(io::Error::new(
-        io::ErrorKind::InvalidInput,
-        format!("it is {found}, not a file; remove it"),
-    ))
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {found}, not a file; remove it")))
 }
 
 #[cfg(test)]
@@ -64,12 +58,9 @@ mod tests {
         mknodat(CWD, path("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
         let _socket = UnixListener::bind(path("socket")).unwrap();
         std::os::unix::fs::symlink("/dev/zero", path("device")).unwrap();
-        for (name, words) in [
-            ("pipe", "a named pipe"),
-            ("socket", "a socket"),
-            ("device", "a device"),
-            (".", "a folder"),
-        ] {
+        for (name, words) in
+            [("pipe", "a named pipe"), ("socket", "a socket"), ("device", "a device"), (".", "a folder")]
+        {
             let text = open(&path(name)).unwrap_err().to_string();
             assert!(text.contains(words), "{name}: {text}");
         }

@@ -96,10 +96,7 @@ mod tests {
         // Found with a second implementation of ChaCha with 8 rounds.
         let mut rng = keyed(Domain::Order, 1, 2, 3);
         let drawn: Vec<u32> = (0..4).map(|_| rng.next_u32()).collect();
-        assert_eq!(
-            drawn,
-            [1_651_654_700, 1_472_232_845, 3_092_221_050, 3_431_881_136]
-        );
+        assert_eq!(drawn, [1_651_654_700, 1_472_232_845, 3_092_221_050, 3_431_881_136]);
     }
 
     #[test]
@@ -128,10 +125,7 @@ mod tests {
         for _ in 0..70_000 {
             counts[below(&mut rng, 7) as usize] += 1;
         }
-        assert!(
-            counts.iter().all(|&count| (9_600..10_400).contains(&count)),
-            "{counts:?}"
-        );
+        assert!(counts.iter().all(|&count| (9_600..10_400).contains(&count)), "{counts:?}");
         assert_eq!(below(&mut rng, 1), 0);
     }
 

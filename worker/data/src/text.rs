@@ -29,10 +29,7 @@ impl Corpus {
 
     /// A text with a vocabulary that must have its characters.
     fn with_vocabulary(vocabulary: Vocabulary, text: &str) -> Result<Self, DataError> {
-        Ok(Self {
-            tokens: Arc::new(vocabulary.encode(text)?),
-            vocabulary,
-        })
+        Ok(Self { tokens: Arc::new(vocabulary.encode(text)?), vocabulary })
     }
 
     /// A text of so many characters made by a small grammar, from the seed alone. One of more characters
@@ -98,9 +95,7 @@ fn texts(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
-        let hidden = path
-            .file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let is_text = path.extension().is_some_and(|it| it.eq_ignore_ascii_case("txt"));
         if is_text && !hidden && !path.is_dir() {
             files.push(path);

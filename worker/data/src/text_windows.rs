@@ -36,11 +36,7 @@ impl TextWindows {
             Split::Test => (border, total),
         };
         if end - start < context + 1 {
-            return Err(DataError::ShortText {
-                part: split.name(),
-                tokens: end - start,
-                context,
-            });
+            return Err(DataError::ShortText { part: split.name(), tokens: end - start, context });
         }
         Ok(Self {
             corpus,
@@ -99,11 +95,7 @@ impl Dataset for TextWindows {
 
     fn describe(&self, index: usize) -> String {
         let first = self.first(index);
-        format!(
-            "tokens {first} to {} of the text ({})",
-            first + self.context - 1,
-            self.split.name()
-        )
+        format!("tokens {first} to {} of the text ({})", first + self.context - 1, self.split.name())
     }
 }
 

@@ -51,10 +51,7 @@ impl Vocabulary {
         let number = |(at, character): (usize, char)| {
             let found = match ascii.get(character as usize) {
                 Some(&number) => (number != ABSENT).then_some(number),
-                None => characters
-                    .binary_search(&character)
-                    .ok()
-                    .map(|number| number as u32),
+                None => characters.binary_search(&character).ok().map(|number| number as u32),
             };
             found.ok_or(DataError::UnknownCharacter(character, at, characters.len()))
         };
@@ -120,9 +117,7 @@ impl Tokens {
 }
 
 fn widen<T: Copy + Into<i64>>(tokens: &[T], out: &mut [i64]) {
-    out.iter_mut()
-        .zip(tokens)
-        .for_each(|(to, &token)| *to = token.into());
+    out.iter_mut().zip(tokens).for_each(|(to, &token)| *to = token.into());
 }
 
 #[cfg(test)]

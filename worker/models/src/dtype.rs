@@ -18,10 +18,7 @@ const TYPES: [(Kind, Dtype); 10] = [
 
 /// The format's counterpart of one of libtorch's types.
 pub fn dtype_of(kind: Kind) -> Option<Dtype> {
-    TYPES
-        .iter()
-        .find(|(own, _)| *own == kind)
-        .map(|(_, dtype)| *dtype)
+    TYPES.iter().find(|(own, _)| *own == kind).map(|(_, dtype)| *dtype)
 }
 
 /// libtorch's counterpart of a type of the format.

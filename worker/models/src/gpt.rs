@@ -109,10 +109,7 @@ impl Gpt {
             let context = self.context;
             return Err(ModelError::Context { length, context });
         }
-        let mut x = self
-            .tokens
-            .forward(tokens)?
-            .f_add(&self.positions.first(length)?)?;
+        let mut x = self.tokens.forward(tokens)?.f_add(&self.positions.first(length)?)?;
         for block in &self.blocks {
             x = block.run(&x, Block::forward)?;
         }
@@ -133,13 +130,7 @@ mod tests {
 
     use super::*;
 
-    const SMALL: GptConfig = GptConfig {
-        vocabulary: 11,
-        context: 8,
-        width: 12,
-        depth: 2,
-        heads: 3,
-    };
+    const SMALL: GptConfig = GptConfig { vocabulary: 11, context: 8, width: 12, depth: 2, heads: 3 };
 
     fn small() -> (Registry, Gpt) {
         let mut registry = Registry::new(Device::Cpu);
@@ -154,26 +145,8 @@ mod tests {
     #[test]
     fn parameter_counts_are_gpt2s() {
         for (config, parameters) in [
-            (
-                GptConfig {
-                    vocabulary: 65,
-                    context: 256,
-                    width: 384,
-                    depth: 6,
-                    heads: 6,
-                },
-                10_770_816,
-            ),
-            (
-                GptConfig {
-                    vocabulary: 50_257,
-                    context: 1024,
-                    width: 768,
-                    depth: 12,
-                    heads: 12,
-                },
-                124_439_808,
-            ),
+            (GptConfig { vocabulary: 65, context: 256, width: 384, depth: 6, heads: 6 }, 10_770_816),
+            (GptConfig { vocabulary: 50_257, context: 1024, width: 768, depth: 12, heads: 12 }, 124_439_808),
         ] {
             let mut registry = Registry::new(Device::Cpu);
             Gpt::new(config, &mut registry).unwrap();
@@ -187,20 +160,13 @@ mod tests {
         let names: Vec<_> = registry.state().iter().map(|entry| entry.name()).collect();
         assert_eq!(
             names[..3],
-            [
-                "transformer.wte.weight",
-                "transformer.wpe.weight",
-                "transformer.h.0.ln_1.weight"
-            ]
+            ["transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight"]
         );
         assert_eq!(names[names.len() - 1], "transformer.ln_f.bias");
         let size = |name: &str| registry.get(name).unwrap().tensor().size();
         assert_eq!(size("transformer.h.1.attn.c_attn.weight"), [36, 12]);
         assert_eq!(size("transformer.h.1.mlp.c_fc.weight"), [48, 12]);
-        assert_eq!(
-            registry.tied(),
-            [("lm_head.weight".to_owned(), "transformer.wte.weight".to_owned())]
-        );
+        assert_eq!(registry.tied(), [("lm_head.weight".to_owned(), "transformer.wte.weight".to_owned())]);
 
         let mut registry = Registry::new(Device::Cpu);
         Gpt::new(GptConfig { width: 192, ..SMALL }, &mut registry).unwrap();
@@ -236,11 +202,7 @@ mod tests {
         logits.square().sum(Kind::Float).backward();
         for entry in registry.parameters() {
             let gradient = entry.tensor().grad();
-            assert!(
-                gradient.abs().sum(Kind::Float).double_value(&[]) > 0.0,
-                "{}",
-                entry.name()
-            );
+            assert!(gradient.abs().sum(Kind::Float).double_value(&[]) > 0.0, "{}", entry.name());
         }
     }
 
@@ -258,13 +220,7 @@ mod tests {
         got.backward();
         assert!(registry.parameters().all(|entry| entry.tensor().grad().defined()));
 
-        let config = GptConfig {
-            vocabulary: 50_257,
-            context: 1024,
-            width: 768,
-            depth: 1,
-            heads: 12,
-        };
+        let config = GptConfig { vocabulary: 50_257, context: 1024, width: 768, depth: 1, heads: 12 };
         let region = Symbolic::enter_as_gpu(Attention::Flash).unwrap();
         let peak = |loss: &dyn Fn(&Gpt, &Tensor) -> Tensor| {
             let model = Gpt::new(config, &mut Registry::new(Device::Cpu)).unwrap();
@@ -288,39 +244,18 @@ mod tests {
             (GptConfig { width: 0, ..SMALL }, "model.width"),
             (GptConfig { depth: 0, ..SMALL }, "model.depth"),
             (GptConfig { context: 0, ..SMALL }, "model.context"),
-            (
-                GptConfig {
-                    vocabulary: 0,
-                    ..SMALL
-                },
-                "model.vocabulary",
-            ),
+            (GptConfig { vocabulary: 0, ..SMALL }, "model.vocabulary"),
         ] {
             let error = Gpt::new(config, &mut Registry::new(Device::Cpu)).unwrap_err();
-            assert!(
-                matches!(&error, ModelError::Setting { key: got, .. } if *got == key),
-                "{key}: {error}"
-            );
+            assert!(matches!(&error, ModelError::Setting { key: got, .. } if *got == key), "{key}: {error}");
         }
         let (_registry, model) = small();
         let error = model.forward(&tokens([1, 9])).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                ModelError::Context {
-                    length: 9,
-                    context: 8
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, ModelError::Context { length: 9, context: 8 }), "{error}");
         assert!(error.to_string().contains("`model.context`"), "{error}");
-        for wrong in [
-            tokens([1, 0]),
-            tokens([0, 4]),
-            tokens([1, 4]).to_kind(Kind::Int),
-            tokens([1, 4]).view([4]),
-        ] {
+        for wrong in
+            [tokens([1, 0]), tokens([0, 4]), tokens([1, 4]).to_kind(Kind::Int), tokens([1, 4]).view([4])]
+        {
             assert!(matches!(model.forward(&wrong), Err(ModelError::Input { .. })));
         }
         let beyond = Tensor::from_slice(&[3i64, 11]).view([1, 2]);

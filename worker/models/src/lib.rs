@@ -119,9 +119,7 @@ pub fn build(
         }
     };
     let layout = resnet::Layout { blocks, bottleneck };
-    Ok(Box::new(resnet::ResNet::new(
-        layout, channels, classes, registry,
-    )?))
+    Ok(Box::new(resnet::ResNet::new(layout, channels, classes, registry)?))
 }
 
 /// Builds a U-Net with freshly drawn weights, registering its tensors in the order of PyTorch's `state_dict`.

@@ -64,23 +64,17 @@ pub(super) fn compare(model: &[Wanted<'_>], file: &BTreeMap<&str, &TensorInfo>) 
                 model: wanted.shape.clone(),
             }),
             Some(found) if !converts(found.dtype, wanted.kind) => {
-                mismatch
-                    .types
-                    .push((name, found.dtype.to_string(), format!("{:?}", wanted.kind)));
+                mismatch.types.push((name, found.dtype.to_string(), format!("{:?}", wanted.kind)));
             }
             Some(_) => {}
         }
     }
     let known: BTreeSet<&str> = model.iter().map(|wanted| wanted.name).collect();
     for (name, found) in file.iter().filter(|(name, _)| !known.contains(*name)) {
-        mismatch
-            .unexpected
-            .push(((*name).to_owned(), found.shape.clone()));
+        mismatch.unexpected.push(((*name).to_owned(), found.shape.clone()));
     }
     // The first few are shown, and counters tell least about the network.
-    mismatch
-        .unexpected
-        .sort_by_key(|(name, _)| is_batch_counter(name));
+    mismatch.unexpected.sort_by_key(|(name, _)| is_batch_counter(name));
     mismatch
 }
 
@@ -103,9 +97,7 @@ impl Mismatch {
 
     /// Takes out the head that tells classes apart where it differs in the number of classes and in nothing else.
     pub(super) fn take_head(&mut self) -> Vec<ShapeDifference> {
-        let (head, rest) = std::mem::take(&mut self.shapes)
-            .into_iter()
-            .partition(is_other_class_count);
+        let (head, rest) = std::mem::take(&mut self.shapes).into_iter().partition(is_other_class_count);
         self.shapes = rest;
         head
     }
@@ -118,9 +110,7 @@ pub(super) fn is_batch_counter(name: &str) -> bool {
 
 /// Whether the tensor belongs to the head that tells classes apart: a ResNet's, a vision transformer's or a U-Net's.
 pub(super) fn is_head(name: &str) -> bool {
-    ["fc.", "head.", "outc.conv."]
-        .iter()
-        .any(|head| name.starts_with(head))
+    ["fc.", "head.", "outc.conv."].iter().any(|head| name.starts_with(head))
 }
 
 fn is_other_class_count(difference: &ShapeDifference) -> bool {
@@ -157,10 +147,7 @@ impl fmt::Display for Mismatch {
         let with_shape = |(name, shape): &(String, Vec<usize>)| format!("`{name}` {shape:?}");
         let mut parts = Vec::new();
         if !self.unexpected.is_empty() {
-            parts.push(format!(
-                "it holds {}, which the model has not",
-                few(&self.unexpected, with_shape)
-            ));
+            parts.push(format!("it holds {}, which the model has not", few(&self.unexpected, with_shape)));
         }
         if !self.missing.is_empty() {
             parts.push(format!("it lacks {}", few(&self.missing, with_shape)));
@@ -175,12 +162,7 @@ impl fmt::Display for Mismatch {
                 |(name, file, model): &(String, String, String)| format!("`{name}` is {file}, not {model}");
             parts.push(format!("in the file {}", few(&self.types, both)));
         }
-        write!(
-            f,
-            "the file does not fit the model, {}: {}.",
-            self.model,
-            parts.join("; ")
-        )?;
+        write!(f, "the file does not fit the model, {}: {}.", self.model, parts.join("; "))?;
         let only_head = self.missing.is_empty()
             && self.unexpected.is_empty()
             && self.types.is_empty()
@@ -204,11 +186,7 @@ mod tests {
     use super::*;
 
     fn wanted<'a>(name: &'a str, shape: &[usize], kind: Kind) -> Wanted<'a> {
-        Wanted {
-            name,
-            shape: shape.to_vec(),
-            kind,
-        }
+        Wanted { name, shape: shape.to_vec(), kind }
     }
 
     #[test]
@@ -220,11 +198,7 @@ mod tests {
             wanted("bn.num_batches_tracked", &[], Kind::Int64),
             wanted("d", &[1], Kind::Float),
         ];
-        let info = |shape: &[usize], dtype| TensorInfo {
-            dtype,
-            shape: shape.to_vec(),
-            data_offsets: (0, 0),
-        };
+        let info = |shape: &[usize], dtype| TensorInfo { dtype, shape: shape.to_vec(), data_offsets: (0, 0) };
         let file = [
             ("a", info(&[3, 2], Dtype::F32)),
             ("b", info(&[4], Dtype::I32)),
@@ -237,28 +211,15 @@ mod tests {
         assert_eq!(mismatch.missing, [("c".to_owned(), vec![4])]);
         assert_eq!(
             mismatch.unexpected,
-            [
-                ("e".to_owned(), vec![5]),
-                ("x.num_batches_tracked".to_owned(), vec![])
-            ]
+            [("e".to_owned(), vec![5]), ("x.num_batches_tracked".to_owned(), vec![])]
         );
-        let shapes = ShapeDifference {
-            name: "a".to_owned(),
-            file: vec![3, 2],
-            model: vec![2, 3],
-        };
+        let shapes = ShapeDifference { name: "a".to_owned(), file: vec![3, 2], model: vec![2, 3] };
         assert_eq!(mismatch.shapes, [shapes]);
-        assert_eq!(
-            mismatch.types,
-            [("b".to_owned(), "I32".to_owned(), "Float".to_owned())]
-        );
+        assert_eq!(mismatch.types, [("b".to_owned(), "I32".to_owned(), "Float".to_owned())]);
         let text = mismatch.to_string();
-        for part in [
-            "`e` [5]",
-            "lacks `c` [4]",
-            "`a` is [3, 2], in the model [2, 3]",
-            "`b` is I32, not Float",
-        ] {
+        for part in
+            ["`e` [5]", "lacks `c` [4]", "`a` is [3, 2], in the model [2, 3]", "`b` is I32, not Float"]
+        {
             assert!(text.contains(part), "{part} in {text}");
         }
     }
@@ -270,29 +231,16 @@ mod tests {
             file: file.to_vec(),
             model: model.to_vec(),
         };
-        let head = [
-            difference("fc.weight", &[1000, 512], &[10, 512]),
-            difference("fc.bias", &[1000], &[10]),
-        ];
+        let head = [difference("fc.weight", &[1000, 512], &[10, 512]), difference("fc.bias", &[1000], &[10])];
         let wider = difference("fc.weight", &[10, 2048], &[10, 512]);
         let other = difference("conv1.weight", &[32, 3, 7, 7], &[64, 3, 7, 7]);
         let shapes = vec![head[0].clone(), other.clone(), head[1].clone(), wider.clone()];
-        let mut mismatch = Mismatch {
-            shapes,
-            ..Mismatch::default()
-        };
+        let mut mismatch = Mismatch { shapes, ..Mismatch::default() };
         assert_eq!(mismatch.take_head(), head);
         assert_eq!(mismatch.shapes, [other, wider]);
 
-        let only_head = Mismatch {
-            shapes: head.to_vec(),
-            ..Mismatch::default()
-        };
-        assert!(
-            only_head
-                .to_string()
-                .contains("Only the number of classes differs")
-        );
+        let only_head = Mismatch { shapes: head.to_vec(), ..Mismatch::default() };
+        assert!(only_head.to_string().contains("Only the number of classes differs"));
     }
 
     #[test]

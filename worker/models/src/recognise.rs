@@ -6,10 +6,7 @@ pub(super) fn looks_like(names: &[&str]) -> String {
         return "an empty file".to_owned();
     }
     if let Some(prefix) = wrapper_prefix(names) {
-        let inner: Vec<&str> = names
-            .iter()
-            .filter_map(|name| name.strip_prefix(prefix))
-            .collect();
+        let inner: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix(prefix)).collect();
         let inner = looks_like(&inner);
         return format!("{inner} whose names all begin with `{prefix}` (save it without that prefix)");
     }
@@ -26,9 +23,7 @@ pub(super) fn looks_like(names: &[&str]) -> String {
         ([3, 4, 23, 3], true, "a resnet101"),
         ([3, 8, 36, 3], true, "a resnet152"),
     ];
-    let known = RESIDUAL
-        .iter()
-        .find(|known| (known.0, known.1) == (blocks, bottleneck));
+    let known = RESIDUAL.iter().find(|known| (known.0, known.1) == (blocks, bottleneck));
     if let Some((.., kind)) = known {
         return (*kind).to_owned();
     }
@@ -43,10 +38,7 @@ pub(super) fn looks_like(names: &[&str]) -> String {
         ("attn", "a transformer"),
         ("self_attn", "a transformer"),
         ("exp_avg", "the state of an optimizer"),
-        (
-            "classifier.",
-            "a network of another family (VGG, MobileNet, EfficientNet or the like)",
-        ),
+        ("classifier.", "a network of another family (VGG, MobileNet, EfficientNet or the like)"),
     ];
     let marked = |(mark, _): &&(&str, &str)| names.iter().any(|name| name.contains(mark));
     let kind = MARKS.iter().find(marked).map(|(_, kind)| *kind);
@@ -85,18 +77,8 @@ fn by_first_tensor(names: &[&str]) -> Option<String> {
 
 /// One more than the largest number that follows `prefix`, 0 without any.
 fn numbered(names: &[&str], prefix: &str) -> usize {
-    let number = |name: &&str| {
-        name.strip_prefix(prefix)?
-            .split('.')
-            .next()?
-            .parse::<usize>()
-            .ok()
-    };
-    names
-        .iter()
-        .filter_map(number)
-        .max()
-        .map_or(0, |last| last.saturating_add(1))
+    let number = |name: &&str| name.strip_prefix(prefix)?.split('.').next()?.parse::<usize>().ok();
+    names.iter().filter_map(number).max().map_or(0, |last| last.saturating_add(1))
 }
 
 /// The `module.` or the like that a wrapper has put before every name of a network.
@@ -105,9 +87,7 @@ fn wrapper_prefix<'a>(names: &[&'a str]) -> Option<&'a str> {
         let mut firsts = FIRST.iter().copied().chain(["conv1.weight"]);
         firsts.find_map(|first| name.strip_suffix(first))
     });
-    let prefix = before_first
-        .filter(|prefix| prefix.ends_with('.'))
-        .min_by_key(|prefix| prefix.len())?;
+    let prefix = before_first.filter(|prefix| prefix.ends_with('.')).min_by_key(|prefix| prefix.len())?;
     (!prefix.starts_with("layer") && names.iter().all(|name| name.starts_with(prefix))).then_some(prefix)
 }
 
@@ -138,10 +118,7 @@ mod tests {
         assert_eq!(guess(&network([3, 4, 6, 3], 2, "")), "a resnet34");
         assert_eq!(guess(&network([3, 4, 6, 3], 3, "")), "a resnet50");
         assert_eq!(guess(&network([3, 8, 36, 3], 3, "")), "a resnet152");
-        assert_eq!(
-            guess(&network([1, 2, 3, 4], 2, "")),
-            "a residual network with 1-2-3-4 basic blocks"
-        );
+        assert_eq!(guess(&network([1, 2, 3, 4], 2, "")), "a residual network with 1-2-3-4 basic blocks");
         assert!(
             guess(&network([2, 2, 2, 2], 2, "module."))
                 .starts_with("a resnet18 whose names all begin with `module.`")
@@ -150,21 +127,14 @@ mod tests {
             guess(&["encoder.layers.encoder_layer_0.mlp.0.weight".to_owned()]),
             "a vision transformer"
         );
-        assert_eq!(
-            guess(&["layer1.99999999999999999999.x".to_owned()]),
-            "no network known to dtrain"
-        );
+        assert_eq!(guess(&["layer1.99999999999999999999.x".to_owned()]), "no network known to dtrain");
         assert_eq!(guess(&[]), "an empty file");
     }
 
     #[test]
     fn transformers_and_u_nets_are_recognised_with_their_size() {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let gpt = [
-            "transformer.wte.weight",
-            "transformer.h.10.ln_1.bias",
-            "lm_head.weight",
-        ];
+        let gpt = ["transformer.wte.weight", "transformer.h.10.ln_1.bias", "lm_head.weight"];
         assert_eq!(guess(&owned(&gpt)), "a GPT of 11 blocks");
         let compiled: Vec<String> = gpt.iter().map(|name| format!("_orig_mod.{name}")).collect();
         assert_eq!(
@@ -172,20 +142,11 @@ mod tests {
             "a GPT of 11 blocks whose names all begin with `_orig_mod.` (save it without that prefix)"
         );
         let bare = guess(&owned(&["wte.weight", "h.0.attn.c_attn.weight"]));
-        assert!(
-            bare.starts_with("a GPT of 1 blocks as Hugging Face names it"),
-            "{bare}"
-        );
+        assert!(bare.starts_with("a GPT of 1 blocks as Hugging Face names it"), "{bare}");
         let vit = ["cls_token", "pos_embed", "blocks.2.attn.qkv.weight"];
         assert_eq!(guess(&owned(&vit)), "a vision transformer of 3 blocks");
-        assert_eq!(
-            guess(&owned(&["cls_token", "layers.0.x"])),
-            "a vision transformer of another make"
-        );
-        let unet = [
-            "inc.double_conv.0.weight",
-            "down1.maxpool_conv.1.double_conv.0.weight",
-        ];
+        assert_eq!(guess(&owned(&["cls_token", "layers.0.x"])), "a vision transformer of another make");
+        let unet = ["inc.double_conv.0.weight", "down1.maxpool_conv.1.double_conv.0.weight"];
         assert_eq!(guess(&owned(&unet)), "a U-Net of 1 levels");
     }
 }

@@ -59,8 +59,7 @@ impl Recompute {
 
     /// The backward pass of `loss`, with the cause itself as the error where a segment could not be computed again.
     pub fn backward(&self, loss: &Tensor) -> Result<(), ModelError> {
-        loss.f_backward()
-            .map_err(|error| self.take_failure().unwrap_or(ModelError::Torch(error)))
+        loss.f_backward().map_err(|error| self.take_failure().unwrap_or(ModelError::Torch(error)))
     }
 
     /// The number of a segment that is being built.
@@ -81,11 +80,7 @@ impl Recompute {
         };
         let message = error.to_string();
         *lock(&self.shared.failure) = Some(error);
-        ShimError {
-            op: "compute a segment",
-            kind,
-            message,
-        }
+        ShimError { op: "compute a segment", kind, message }
     }
 }
 
@@ -145,11 +140,8 @@ impl<T: Send + 'static> Segment<T> {
             return forward(&lock(&self.layers), inputs);
         }
         let (layers, handle) = (Arc::clone(&self.layers), self.recompute.clone());
-        let check = Check {
-            name: Arc::clone(&self.name),
-            values: self.is_checked(),
-            first: Mutex::default(),
-        };
+        let check =
+            Check { name: Arc::clone(&self.name), values: self.is_checked(), first: Mutex::default() };
         // What an earlier backward pass left for whoever asks, and nobody asked for.
         self.recompute.take_failure();
         let outputs = recompute(&inputs, move |inputs, pass| {
@@ -249,10 +241,7 @@ impl Check {
         }
         match first.as_ref().and_then(|first| print.against(first)) {
             None => Ok(()),
-            Some(what) => Err(ModelError::Recomputed {
-                segment: self.name.to_string(),
-                what,
-            }),
+            Some(what) => Err(ModelError::Recomputed { segment: self.name.to_string(), what }),
         }
     }
 }

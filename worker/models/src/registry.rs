@@ -118,10 +118,7 @@ impl Registry {
 
     /// The outermost scope, from which a model is built.
     pub fn root(&mut self) -> Scope<'_> {
-        Scope {
-            registry: self,
-            prefix: String::new(),
-        }
+        Scope { registry: self, prefix: String::new() }
     }
 
     /// All tensors in construction order, which is the order of torchvision's `state_dict`.
@@ -159,12 +156,7 @@ impl Registry {
         if self.get(&name).is_some() {
             return Err(ModelError::DuplicateName(name));
         }
-        self.entries.push(Entry {
-            name,
-            tensor: tensor.shallow_clone(),
-            role,
-            shadow: None,
-        });
+        self.entries.push(Entry { name, tensor: tensor.shallow_clone(), role, shadow: None });
         Ok(())
     }
 }
@@ -180,10 +172,7 @@ impl Scope<'_> {
     /// The scope one level further in: `sub("0")` of `layer1` is `layer1.0`.
     pub fn sub(&mut self, name: impl std::fmt::Display) -> Scope<'_> {
         let prefix = self.full_name(&name.to_string());
-        Scope {
-            registry: self.registry,
-            prefix,
-        }
+        Scope { registry: self.registry, prefix }
     }
 
     /// The full name of this scope, such as `layer1.0`; empty at the root.
@@ -217,10 +206,9 @@ impl Scope<'_> {
         let layers = build(self)?;
         let own = &self.registry.entries[before..];
         let name = match own.first() {
-            Some(first) if self.prefix.is_empty() => first
-                .name
-                .rsplit_once('.')
-                .map_or(first.name(), |(layer, _)| layer),
+            Some(first) if self.prefix.is_empty() => {
+                first.name.rsplit_once('.').map_or(first.name(), |(layer, _)| layer)
+            }
             _ => self.prefix.as_str(),
         };
         let parameters = own.iter().filter(|entry| entry.role == Role::Parameter);
@@ -241,8 +229,7 @@ impl Scope<'_> {
             tensor = channels_last(&tensor)?;
         }
         let tensor = tensor.f_set_requires_grad(true)?;
-        self.registry
-            .add(self.full_name(name), &tensor, Role::Parameter)?;
+        self.registry.add(self.full_name(name), &tensor, Role::Parameter)?;
         Ok(tensor)
     }
 

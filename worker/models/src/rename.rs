@@ -19,9 +19,9 @@ impl Renames {
     }
 
     fn apply(&self, name: &str) -> String {
-        self.0.iter().fold(name.to_owned(), |name, (pattern, by)| {
-            pattern.replace_all(&name, by.as_str()).into_owned()
-        })
+        self.0
+            .iter()
+            .fold(name.to_owned(), |name, (pattern, by)| pattern.replace_all(&name, by.as_str()).into_owned())
     }
 
     /// The file under its new names; an error where two of its tensors come to have one.

@@ -45,22 +45,14 @@ impl Block {
     ) -> Result<Self, ModelError> {
         let output = if bottleneck { inner * EXPANSION } else { inner };
         let shapes: &[(i64, i64, i64, i64)] = if bottleneck {
-            &[
-                (1, input, inner, 1),
-                (3, inner, inner, stride),
-                (1, inner, output, 1),
-            ]
+            &[(1, input, inner, 1), (3, inner, inner, stride), (1, inner, output, 1)]
         } else {
             &[(3, input, output, stride), (3, output, output, 1)]
         };
         let mut layers = Vec::with_capacity(shapes.len());
         for (index, (kernel, from, to, stride)) in shapes.iter().copied().enumerate() {
             let number = index + 1;
-            let options = ConvOptions {
-                stride,
-                padding: kernel / 2,
-                ..ConvOptions::kernel(kernel)
-            };
+            let options = ConvOptions { stride, padding: kernel / 2, ..ConvOptions::kernel(kernel) };
             let conv = Conv2d::new(&mut scope.sub(format_args!("conv{number}")), (from, to), options)?;
             let mut place = scope.sub(format_args!("bn{number}"));
             let bn = if number == shapes.len() {
@@ -72,10 +64,7 @@ impl Block {
         }
         let downsample = if stride != 1 || input != output {
             let mut scope = scope.sub("downsample");
-            let options = ConvOptions {
-                stride,
-                ..ConvOptions::kernel(1)
-            };
+            let options = ConvOptions { stride, ..ConvOptions::kernel(1) };
             let conv = Conv2d::new(&mut scope.sub(0), (input, output), options)?;
             Some((conv, BatchNorm2d::new(&mut scope.sub(1), output)?))
         } else {
@@ -111,11 +100,7 @@ struct Stem {
 
 impl Stem {
     fn new(scope: &mut Scope<'_>, channels: i64) -> Result<Self, ModelError> {
-        let options = ConvOptions {
-            stride: 2,
-            padding: 3,
-            ..ConvOptions::kernel(7)
-        };
+        let options = ConvOptions { stride: 2, padding: 3, ..ConvOptions::kernel(7) };
         Ok(Self {
             conv1: Conv2d::new(&mut scope.sub("conv1"), (channels, STAGE_CHANNELS[0]), options)?,
             bn1: BatchNorm2d::new(&mut scope.sub("bn1"), STAGE_CHANNELS[0])?,

@@ -42,10 +42,7 @@ pub(super) fn divides(
     if of.is_multiple_of(value) {
         return Ok(());
     }
-    let near = (1..=value.min(of))
-        .rev()
-        .find(|candidate| of.is_multiple_of(*candidate))
-        .unwrap_or(1);
+    let near = (1..=value.min(of)).rev().find(|candidate| of.is_multiple_of(*candidate)).unwrap_or(1);
     let reason = format!("it does not divide `{of_key} = {of}`; take {near}, or another that does");
     Err(ModelError::Setting { key, value, reason })
 }

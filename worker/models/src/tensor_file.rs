@@ -84,11 +84,7 @@ impl TensorFile {
             path: path.to_owned(),
             file,
             data_start,
-            tensors: metadata
-                .tensors()
-                .into_iter()
-                .map(|(name, info)| (name, info.clone()))
-                .collect(),
+            tensors: metadata.tensors().into_iter().map(|(name, info)| (name, info.clone())).collect(),
         })
     }
 
@@ -115,15 +111,10 @@ impl TensorFile {
     }
 
     fn described(&self, name: &str) -> Result<(&TensorInfo, Vec<i64>), ModelError> {
-        let info = self
-            .info(name)
-            .ok_or_else(|| self.wrong(WeightsProblem::NoTensor(name.to_owned())))?;
+        let info = self.info(name).ok_or_else(|| self.wrong(WeightsProblem::NoTensor(name.to_owned())))?;
         let sizes = info.shape.iter().map(|&size| i64::try_from(size));
         let shape = sizes.collect::<Result<_, _>>().map_err(|_| {
-            self.wrong(WeightsProblem::Format(format!(
-                "`{name}` has the shape {:?}",
-                info.shape
-            )))
+            self.wrong(WeightsProblem::Format(format!("`{name}` has the shape {:?}", info.shape)))
         })?;
         Ok((info, shape))
     }
@@ -135,12 +126,8 @@ impl TensorFile {
     /// Reads one tensor to the CPU, in the file's own type.
     pub fn read(&self, name: &str) -> Result<Tensor, ModelError> {
         let (info, shape) = self.described(name)?;
-        let kind = kind_of(info.dtype).ok_or_else(|| {
-            self.wrong(WeightsProblem::Dtype {
-                name: name.to_owned(),
-                dtype: info.dtype,
-            })
-        })?;
+        let kind = kind_of(info.dtype)
+            .ok_or_else(|| self.wrong(WeightsProblem::Dtype { name: name.to_owned(), dtype: info.dtype }))?;
         let mut value = Tensor::f_empty(shape, (kind, Device::Cpu))?;
         if !self.fill(info, &mut value)? {
             return Err(TchError::Convert(format!("new memory for `{name}` is not in order")).into());
@@ -165,9 +152,7 @@ impl TensorFile {
         let start = self.data_start + info.data_offsets.0 as u64;
         // `open` has checked that the file has as many bytes as shape and type ask for.
         let filled = fill(tensor, |bytes| self.file.read_exact_at(bytes, start));
-        let filled = filled
-            .transpose()
-            .map_err(|error| self.wrong(WeightsProblem::Read(error)))?;
+        let filled = filled.transpose().map_err(|error| self.wrong(WeightsProblem::Read(error)))?;
         Ok(filled.is_some())
     }
 }
@@ -187,11 +172,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("whole.safetensors");
         let values = Tensor::from_slice(&[0.0f64, 1.0, 2.0, 3.0]);
-        write_tensors(
-            &path,
-            &[("a", values.to_kind(Kind::Half)), ("b", values.view([2, 2]))],
-        )
-        .unwrap();
+        write_tensors(&path, &[("a", values.to_kind(Kind::Half)), ("b", values.view([2, 2]))]).unwrap();
         let bytes = fs::read(&path).unwrap();
         let cut = folder.path().join("cut.safetensors");
         for length in 0..bytes.len() {
@@ -205,12 +186,7 @@ mod tests {
             assert!(error.to_string().contains("cut.safetensors"));
         }
         fs::write(&cut, [&bytes[..], b"x"].concat()).unwrap();
-        assert!(
-            TensorFile::open(&cut)
-                .unwrap_err()
-                .to_string()
-                .contains("too long")
-        );
+        assert!(TensorFile::open(&cut).unwrap_err().to_string().contains("too long"));
     }
 
     #[test]
@@ -244,17 +220,11 @@ mod tests {
         }
         assert!(matches!(
             TensorFile::open(folder.path()),
-            Err(WeightsError {
-                problem: WeightsProblem::Format(_),
-                ..
-            })
+            Err(WeightsError { problem: WeightsProblem::Format(_), .. })
         ));
         assert!(matches!(
             TensorFile::open(&folder.path().join("none")),
-            Err(WeightsError {
-                problem: WeightsProblem::Read(_),
-                ..
-            })
+            Err(WeightsError { problem: WeightsProblem::Read(_), .. })
         ));
     }
 
@@ -296,17 +266,11 @@ mod tests {
         let file = TensorFile::open(&path).unwrap();
         assert!(matches!(
             file.read("a"),
-            Err(ModelError::Weights(WeightsError {
-                problem: WeightsProblem::Format(_),
-                ..
-            }))
+            Err(ModelError::Weights(WeightsError { problem: WeightsProblem::Format(_), .. }))
         ));
         assert!(matches!(
             file.read("b"),
-            Err(ModelError::Weights(WeightsError {
-                problem: WeightsProblem::Dtype { .. },
-                ..
-            }))
+            Err(ModelError::Weights(WeightsError { problem: WeightsProblem::Dtype { .. }, .. }))
         ));
     }
 }

@@ -39,9 +39,7 @@ fn write_whole(path: &Path, partial: &Path, tensors: &[(&str, Tensor)]) -> Resul
         ordered.push((*name, tensor, dtype, tensor.numel() * kind.elt_size_in_bytes()));
     }
     ordered.sort_by_key(|(_, _, dtype, _)| widest_first(*dtype));
-    let described = ordered
-        .iter()
-        .map(|(name, tensor, dtype, _)| (*name, *dtype, tensor.size()));
+    let described = ordered.iter().map(|(name, tensor, dtype, _)| (*name, *dtype, tensor.size()));
     let header = header(described).map_err(unwritable)?;
 
     let mut out = BufWriter::new(File::create(partial).map_err(write)?);
@@ -56,13 +54,8 @@ fn write_whole(path: &Path, partial: &Path, tensors: &[(&str, Tensor)]) -> Resul
     file.sync_all().map_err(write)?;
     fs::rename(partial, path).map_err(write)?;
     // Without this the rename itself may be lost with the power.
-    let folder = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(write)?;
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(write)?;
     Ok(())
 }
 
@@ -79,11 +72,7 @@ pub fn header<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, Vec<i64>)>) -> 
         let begin = end;
         end += shape.iter().product::<usize>() * dtype.bitsize() / 8;
         let data_offsets = (begin, end);
-        let info = TensorInfo {
-            dtype,
-            shape,
-            data_offsets,
-        };
+        let info = TensorInfo { dtype, shape, data_offsets };
         (name.to_owned(), info)
     });
     // What PyTorch's own writer puts there; some readers ask for it.
@@ -124,10 +113,7 @@ mod tests {
         .into_iter()
         .map(|(name, kind)| (name, values.to_kind(kind).view([2, 3])))
         .chain([("empty", Tensor::zeros([0, 4], (Kind::Float, Device::Cpu)))])
-        .chain([
-            ("scalar", Tensor::from(7i64)),
-            ("strided", values.view([2, 3]).transpose(0, 1)),
-        ])
+        .chain([("scalar", Tensor::from(7i64)), ("strided", values.view([2, 3]).transpose(0, 1))])
         .collect()
     }
 
@@ -138,36 +124,22 @@ mod tests {
         let tensors = every_kind();
         write_tensors(&path, &tensors).unwrap();
         write_tensors(&path, &tensors).unwrap();
-        assert_eq!(
-            fs::read_dir(folder.path()).unwrap().count(),
-            1,
-            "the temporary file is gone"
-        );
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the temporary file is gone");
 
         let file = TensorFile::open(&path).unwrap();
         assert_eq!(file.names().len(), tensors.len());
         for (name, tensor) in &tensors {
             let back = file.read(name).unwrap();
-            assert_eq!(
-                (back.size(), back.kind()),
-                (tensor.size(), tensor.kind()),
-                "{name}"
-            );
+            assert_eq!((back.size(), back.kind()), (tensor.size(), tensor.kind()), "{name}");
             assert!(back.equal(tensor), "{name}");
         }
         assert!(matches!(
             file.read("f80"),
-            Err(ModelError::Weights(WeightsError {
-                problem: WeightsProblem::NoTensor(_),
-                ..
-            }))
+            Err(ModelError::Weights(WeightsError { problem: WeightsProblem::NoTensor(_), .. }))
         ));
         // The format's own reader agrees.
         let bytes = fs::read(&path).unwrap();
-        assert_eq!(
-            safetensors::SafeTensors::deserialize(&bytes).unwrap().len(),
-            tensors.len()
-        );
+        assert_eq!(safetensors::SafeTensors::deserialize(&bytes).unwrap().len(), tensors.len());
     }
 
     #[test]
@@ -178,23 +150,14 @@ mod tests {
         let complex = Tensor::zeros([2], (Kind::ComplexFloat, Device::Cpu));
         let error = write_tensors(&path, &[("z", complex)]).unwrap_err();
         assert!(
-            matches!(
-                error,
-                ModelError::Weights(WeightsError {
-                    problem: WeightsProblem::Unwritable(_),
-                    ..
-                })
-            ),
+            matches!(error, ModelError::Weights(WeightsError { problem: WeightsProblem::Unwritable(_), .. })),
             "{error}"
         );
         assert_eq!(fs::read(&path).unwrap(), b"old");
         let nowhere = folder.path().join("no/such/folder");
         assert!(matches!(
             write_tensors(&nowhere, &[]),
-            Err(ModelError::Weights(WeightsError {
-                problem: WeightsProblem::Write(_),
-                ..
-            }))
+            Err(ModelError::Weights(WeightsError { problem: WeightsProblem::Write(_), .. }))
         ));
     }
 }

@@ -26,10 +26,7 @@ pub struct UnetConfig {
 impl UnetConfig {
     /// The smallest side that an image may have: one that is a pixel after all halvings.
     pub fn smallest_image(&self) -> usize {
-        u32::try_from(self.depth)
-            .ok()
-            .and_then(|depth| 1usize.checked_shl(depth))
-            .unwrap_or(usize::MAX)
+        u32::try_from(self.depth).ok().and_then(|depth| 1usize.checked_shl(depth)).unwrap_or(usize::MAX)
     }
 }
 
@@ -41,19 +38,14 @@ struct DoubleConv {
 
 impl DoubleConv {
     fn new(scope: &mut Scope<'_>, input: i64, output: i64) -> Result<Self, ModelError> {
-        let options = ConvOptions {
-            padding: 1,
-            ..ConvOptions::kernel(3)
-        };
+        let options = ConvOptions { padding: 1, ..ConvOptions::kernel(3) };
         let mut scope = scope.sub("double_conv");
         let mut layer = |index: usize, input| {
             let conv = Conv2d::new(&mut scope.sub(index), (input, output), options)?;
             Ok::<_, ModelError>((conv, BatchNorm2d::new(&mut scope.sub(index + 1), output)?))
         };
         // 2 and 5 are the ReLUs, which have no tensors.
-        Ok(Self {
-            layers: [layer(0, input)?, layer(3, output)?],
-        })
+        Ok(Self { layers: [layer(0, input)?, layer(3, output)?] })
     }
 
     fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
@@ -125,9 +117,7 @@ impl Unet {
         }
         let (channels_last, synced) = (registry.channels_last, registry.is_batch_synced());
         let mut root = registry.root();
-        let inc = root
-            .sub("inc")
-            .segment(|scope| DoubleConv::new(scope, channels, width))?;
+        let inc = root.sub("inc").segment(|scope| DoubleConv::new(scope, channels, width))?;
         let down = (1..=depth)
             .map(|level| {
                 root.sub(format_args!("down{level}")).segment(|scope| {
@@ -149,21 +139,9 @@ impl Unet {
                 })
             })
             .collect::<Result<_, ModelError>>()?;
-        let last = ConvOptions {
-            bias: true,
-            init: Init::FanIn,
-            ..ConvOptions::kernel(1)
-        };
+        let last = ConvOptions { bias: true, init: Init::FanIn, ..ConvOptions::kernel(1) };
         let outc = Conv2d::new(&mut root.sub("outc").sub("conv"), (width, classes), last)?;
-        Ok(Self {
-            inc,
-            down,
-            up,
-            outc,
-            config,
-            channels_last,
-            synced,
-        })
+        Ok(Self { inc, down, up, outc, config, channels_last, synced })
     }
 
     fn check(&self, images: &Tensor) -> Result<(), ModelError> {
@@ -217,12 +195,7 @@ mod tests {
     use super::super::layers::is_channels_last;
     use super::*;
 
-    const SMALL: UnetConfig = UnetConfig {
-        channels: 2,
-        classes: 3,
-        width: 4,
-        depth: 3,
-    };
+    const SMALL: UnetConfig = UnetConfig { channels: 2, classes: 3, width: 4, depth: 3 };
 
     fn images(shape: [i64; 4]) -> Tensor {
         Tensor::f_randn(shape, (Kind::Float, Device::Cpu)).unwrap()
@@ -231,20 +204,12 @@ mod tests {
     #[test]
     fn parameters_and_names_are_the_usual_modules() {
         let mut registry = Registry::new(Device::Cpu);
-        let config = UnetConfig {
-            channels: 3,
-            classes: 2,
-            width: 64,
-            depth: 4,
-        };
+        let config = UnetConfig { channels: 3, classes: 2, width: 64, depth: 4 };
         Unet::new(config, &mut registry).unwrap();
         assert_eq!(registry.parameter_count(), 31_037_698);
         for (name, shape) in [
             ("inc.double_conv.0.weight", vec![64, 3, 3, 3]),
-            (
-                "down4.maxpool_conv.1.double_conv.3.weight",
-                vec![1024, 1024, 3, 3],
-            ),
+            ("down4.maxpool_conv.1.double_conv.3.weight", vec![1024, 1024, 3, 3]),
             ("up1.up.weight", vec![1024, 512, 2, 2]),
             ("up1.conv.double_conv.0.weight", vec![512, 1024, 3, 3]),
             ("up4.conv.double_conv.4.running_var", vec![64]),
@@ -294,11 +259,7 @@ mod tests {
         }
         for size in [8, 15, 16, 64] {
             let (least, side) = (model.min_micro_batch(size), size as i64);
-            assert!(
-                model
-                    .forward(&images([least as i64, 2, side, side]), true)
-                    .is_ok()
-            );
+            assert!(model.forward(&images([least as i64, 2, side, side]), true).is_ok());
             if least > 1 {
                 let error = model.forward(&images([1, 2, side, side]), true).unwrap_err();
                 assert!(matches!(error, ModelError::Batch { .. }), "{error}");
@@ -312,19 +273,10 @@ mod tests {
             (UnetConfig { depth: 64, ..SMALL }, "model.depth"),
         ] {
             let error = refused(config);
-            assert!(
-                matches!(&error, ModelError::Setting { key: got, .. } if *got == key),
-                "{error}"
-            );
+            assert!(matches!(&error, ModelError::Setting { key: got, .. } if *got == key), "{error}");
         }
-        assert!(matches!(
-            refused(UnetConfig { classes: 0, ..SMALL }),
-            ModelError::NoClasses
-        ));
-        assert!(matches!(
-            refused(UnetConfig { channels: 0, ..SMALL }),
-            ModelError::NoChannels
-        ));
+        assert!(matches!(refused(UnetConfig { classes: 0, ..SMALL }), ModelError::NoClasses));
+        assert!(matches!(refused(UnetConfig { channels: 0, ..SMALL }), ModelError::NoChannels));
     }
 
     #[test]
@@ -347,10 +299,7 @@ mod tests {
         ya.square().sum(Kind::Double).backward();
         yb.square().sum(Kind::Double).backward();
         for (from, to) in plain.parameters().zip(last.parameters()) {
-            let near = from
-                .tensor()
-                .grad()
-                .allclose(&to.tensor().grad(), 1e-7, 1e-8, false);
+            let near = from.tensor().grad().allclose(&to.tensor().grad(), 1e-7, 1e-8, false);
             assert!(near, "gradient of {}", from.name());
         }
     }

@@ -59,10 +59,7 @@ impl Vit {
     ) -> Result<Self, ModelError> {
         let (channels, classes) = (settings::channels(channels)?, settings::classes(classes)?);
         let depth = settings::at_least_one("model.depth", config.depth)?;
-        settings::divides(
-            ("model.patch", config.patch),
-            ("data.image_size", config.image_size),
-        )?;
+        settings::divides(("model.patch", config.patch), ("data.image_size", config.image_size))?;
         settings::divides(("model.heads", config.heads), ("model.width", config.width))?;
         let (patch, width) = (settings::size(config.patch), settings::size(config.width));
         let image_size = settings::size(config.image_size);
@@ -81,17 +78,10 @@ impl Vit {
         let mut root = registry.root();
         let cls_token = root.parameter("cls_token", &Init::Normal(1e-6).weight(&[1, 1, width])?)?;
         let pos_embed = root.parameter("pos_embed", &Init::Truncated(0.02).weight(&[1, tokens, width])?)?;
-        let projection = ConvOptions {
-            stride: patch,
-            bias: true,
-            init: Init::FanIn,
-            ..ConvOptions::kernel(patch)
-        };
-        let patch_embed = Conv2d::new(
-            &mut root.sub("patch_embed").sub("proj"),
-            (channels, width),
-            projection,
-        )?;
+        let projection =
+            ConvOptions { stride: patch, bias: true, init: Init::FanIn, ..ConvOptions::kernel(patch) };
+        let patch_embed =
+            Conv2d::new(&mut root.sub("patch_embed").sub("proj"), (channels, width), projection)?;
         let mut scope = root.sub("blocks");
         let blocks = (0..depth).map(|index| scope.sub(index).segment(|scope| Block::new(scope, &options)));
         let blocks = blocks.collect::<Result<_, _>>()?;
@@ -111,11 +101,7 @@ impl Vit {
     /// Images to tokens with positions, N x (1 + patches) x width.
     fn tokens(&self, images: &Tensor) -> Result<Tensor, ModelError> {
         let images = input_layout(images, self.channels_last)?;
-        let patches = self
-            .patch_embed
-            .forward(&images)?
-            .f_flatten(2, 3)?
-            .f_transpose(1, 2)?;
+        let patches = self.patch_embed.forward(&images)?.f_flatten(2, 3)?.f_transpose(1, 2)?;
         let class = self.cls_token.f_expand([patches.size()[0], -1, -1], false)?;
         Ok(Tensor::f_cat(&[class, patches], 1)?.f_add(&self.pos_embed)?)
     }
@@ -127,10 +113,7 @@ impl Classifier for Vit {
         let side = self.image_size;
         if !matches!(shape[..], [n, c, h, w] if n > 0 && c == self.channels && h == side && w == side) {
             return Err(ModelError::Input {
-                expected: format!(
-                    "images of shape N x {} x {side} x {side} with N > 0",
-                    self.channels
-                ),
+                expected: format!("images of shape N x {} x {side} x {side} with N > 0", self.channels),
                 got: shape,
             });
         }
@@ -155,13 +138,7 @@ mod tests {
     use super::super::{Architecture, build};
     use super::*;
 
-    const SMALL: VitConfig = VitConfig {
-        image_size: 16,
-        patch: 4,
-        width: 24,
-        depth: 2,
-        heads: 3,
-    };
+    const SMALL: VitConfig = VitConfig { image_size: 16, patch: 4, width: 24, depth: 2, heads: 3 };
 
     fn images(shape: [i64; 4]) -> Tensor {
         Tensor::f_randn(shape, (Kind::Float, Device::Cpu)).unwrap()
@@ -170,13 +147,7 @@ mod tests {
     #[test]
     fn parameters_and_names_are_timms() {
         for (width, heads, parameters) in [(192, 3, 5_717_416), (384, 6, 22_050_664)] {
-            let config = VitConfig {
-                image_size: 224,
-                patch: 16,
-                width,
-                depth: 12,
-                heads,
-            };
+            let config = VitConfig { image_size: 224, patch: 16, width, depth: 12, heads };
             let mut registry = Registry::new(Device::Cpu);
             build(Architecture::Vit(config), 3, 1000, &mut registry).unwrap();
             assert_eq!(registry.parameter_count(), parameters);
@@ -197,10 +168,7 @@ mod tests {
         );
         assert_eq!(names[names.len() - 2..], ["head.weight", "head.bias"]);
         assert_eq!(registry.get("pos_embed").unwrap().tensor().size(), [1, 17, 24]);
-        assert_eq!(
-            registry.get("blocks.1.attn.qkv.weight").unwrap().tensor().size(),
-            [72, 24]
-        );
+        assert_eq!(registry.get("blocks.1.attn.qkv.weight").unwrap().tensor().size(), [72, 24]);
     }
 
     #[test]
@@ -236,29 +204,14 @@ mod tests {
             (VitConfig { depth: 0, ..SMALL }, "model.depth"),
             (VitConfig { patch: 0, ..SMALL }, "model.patch"),
             (VitConfig { patch: 5, ..SMALL }, "model.patch"),
-            (
-                VitConfig {
-                    image_size: 0,
-                    ..SMALL
-                },
-                "data.image_size",
-            ),
+            (VitConfig { image_size: 0, ..SMALL }, "data.image_size"),
         ] {
             let error = refused(config);
-            assert!(
-                matches!(&error, ModelError::Setting { key: got, .. } if *got == key),
-                "{key}: {error}"
-            );
+            assert!(matches!(&error, ModelError::Setting { key: got, .. } if *got == key), "{key}: {error}");
         }
         let registry = &mut Registry::new(Device::Cpu);
-        assert!(matches!(
-            Vit::new(SMALL, 3, 0, registry),
-            Err(ModelError::NoClasses)
-        ));
-        assert!(matches!(
-            Vit::new(SMALL, 0, 3, registry),
-            Err(ModelError::NoChannels)
-        ));
+        assert!(matches!(Vit::new(SMALL, 3, 0, registry), Err(ModelError::NoClasses)));
+        assert!(matches!(Vit::new(SMALL, 0, 3, registry), Err(ModelError::NoChannels)));
         let model = Vit::new(SMALL, 3, 5, registry).unwrap();
         for shape in [[1, 4, 16, 16], [1, 3, 16, 20], [0, 3, 16, 16]] {
             let error = model.forward(&images(shape), true).unwrap_err();

@@ -64,26 +64,15 @@ impl fmt::Display for LoadReport {
         if let Some(first) = self.head_kept.first() {
             let classes = |shape: &[usize]| shape.first().copied().unwrap_or(0);
             let (file, model) = (classes(&first.file), classes(&first.model));
-            write!(
-                f,
-                "; the classifier starts afresh ({file} classes in the file, {model} in the model)"
-            )?;
+            write!(f, "; the classifier starts afresh ({file} classes in the file, {model} in the model)")?;
         }
         let Some(rest) = &self.rest else { return Ok(()) };
         let name = |(name, _): &(String, Vec<usize>)| format!("`{name}`");
         let both = |d: &ShapeDifference| format!("`{}` {:?}, in the model {:?}", d.name, d.file, d.model);
         let typed = |(name, file, _): &(String, String, String)| format!("`{name}` ({file})");
         for (what, count, shown) in [
-            (
-                "not in the file and left as initialised",
-                rest.missing.len(),
-                few(&rest.missing, name),
-            ),
-            (
-                "in the file alone",
-                rest.unexpected.len(),
-                few(&rest.unexpected, name),
-            ),
+            ("not in the file and left as initialised", rest.missing.len(), few(&rest.missing, name)),
+            ("in the file alone", rest.unexpected.len(), few(&rest.unexpected, name)),
             ("of another shape", rest.shapes.len(), few(&rest.shapes, both)),
             ("of another type", rest.types.len(), few(&rest.types, typed)),
         ] {
@@ -110,11 +99,7 @@ pub fn load_renamed(
     renames: &Renames,
 ) -> Result<LoadReport, ModelError> {
     let file = renames.of(TensorFile::open(path)?)?;
-    let wanted = registry
-        .state()
-        .iter()
-        .map(wanted)
-        .collect::<Result<Vec<_>, _>>()?;
+    let wanted = registry.state().iter().map(wanted).collect::<Result<Vec<_>, _>>()?;
     let mut mismatch = compare(&wanted, &found(registry, &file));
     let mut report = LoadReport::default();
     if mode == LoadMode::FineTune {
@@ -169,11 +154,7 @@ fn fill(
 
 fn wanted(entry: &Entry) -> Result<Wanted<'_>, TchError> {
     let shape = entry.tensor().size().into_iter().map(|size| size as usize);
-    Ok(Wanted {
-        name: entry.name(),
-        shape: shape.collect(),
-        kind: entry.tensor().f_kind()?,
-    })
+    Ok(Wanted { name: entry.name(), shape: shape.collect(), kind: entry.tensor().f_kind()? })
 }
 
 /// A tensor that is there a second time must be the same.
@@ -194,20 +175,9 @@ pub fn save_state(registry: &Registry, path: &Path) -> Result<(), ModelError> {
     for entry in registry.parameters() {
         let tensor = entry.tensor().f_detach()?;
         let wide = tensor.f_kind()? == Kind::Double;
-        tensors.push((
-            entry.name(),
-            if wide {
-                tensor
-            } else {
-                tensor.f_to_kind(Kind::Float)?
-            },
-        ));
+        tensors.push((entry.name(), if wide { tensor } else { tensor.f_to_kind(Kind::Float)? }));
     }
-    tensors.extend(
-        registry
-            .buffers()
-            .map(|entry| (entry.name(), entry.tensor().shallow_clone())),
-    );
+    tensors.extend(registry.buffers().map(|entry| (entry.name(), entry.tensor().shallow_clone())));
     write_tensors(path, &tensors)
 }
 

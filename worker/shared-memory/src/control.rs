@@ -71,10 +71,7 @@ impl Control {
     pub fn open(ticket: &Ticket, rank: usize) -> Result<Self, MemoryError> {
         let segment = Segment::open(ticket)?;
         if segment.region_bytes() < size_of::<Board>() || rank >= segment.regions() {
-            return Err(MemoryError::WrongFile {
-                path: ticket.path(),
-                found: "memory of another purpose",
-            });
+            return Err(MemoryError::WrongFile { path: ticket.path(), found: "memory of another purpose" });
         }
         Self::join(segment, rank)
     }
@@ -299,15 +296,9 @@ mod tests {
         let (zero, ticket) = Control::create(2).unwrap();
         let _one = Control::open(&ticket, 1).unwrap();
         assert!(matches!(Control::open(&ticket, 1), Err(MemoryError::Taken(1))));
-        assert!(matches!(
-            Control::open(&ticket, 2),
-            Err(MemoryError::WrongFile { .. })
-        ));
+        assert!(matches!(Control::open(&ticket, 2), Err(MemoryError::WrongFile { .. })));
         let (_data, other) = Segment::create(2, 64).unwrap();
-        assert!(matches!(
-            Control::open(&other, 1),
-            Err(MemoryError::WrongFile { .. })
-        ));
+        assert!(matches!(Control::open(&other, 1), Err(MemoryError::WrongFile { .. })));
         drop(zero);
     }
 }

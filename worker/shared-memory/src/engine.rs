@@ -27,11 +27,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self {
-            shared,
-            ending: VecDeque::new(),
-            fault: None,
-        }
+        Self { shared, ending: VecDeque::new(), fault: None }
     }
 
     pub(crate) fn run(mut self) {
@@ -97,12 +93,7 @@ impl Engine {
     /// This rank's part of an operation that all are ready for.
     fn part(&self, job: &Job) {
         let (rank, size) = (self.shared.control.rank(), self.shared.control.size());
-        let Operation {
-            collective,
-            element,
-            offset,
-            count,
-        } = job.operation;
+        let Operation { collective, element, offset, count } = job.operation;
         let range = offset..offset + count * element.bytes();
         let regions: Vec<_> = (0..size).map(|rank| job.segment.region(rank)).collect();
         let own = regions[rank];
@@ -146,10 +137,7 @@ impl Engine {
         let control = &self.shared.control;
         let queue = self.shared.queue();
         let gone = |rank: &usize| control.has_left(*rank) || ask && !control.lives(*rank);
-        let stages = [
-            (self.ending.front(), Stage::Done),
-            (queue.waiting.front(), Stage::Ready),
-        ];
+        let stages = [(self.ending.front(), Stage::Done), (queue.waiting.front(), Stage::Ready)];
         let fronts = || stages.into_iter().filter_map(|(job, stage)| Some((job?, stage)));
         // A rank that has gone may have announced this before it went, and after we looked for it: look once more.
         let lost = fronts().find_map(|(job, stage)| {
@@ -171,12 +159,9 @@ impl Engine {
     /// How long to sleep at most.
     fn nap(&self, now: Instant) -> Duration {
         let queue = self.shared.queue();
-        let deadlines = [self.ending.front(), queue.waiting.front()]
-            .into_iter()
-            .filter_map(|job| job?.deadline);
-        let next = deadlines
-            .min()
-            .map(|deadline| deadline.saturating_duration_since(now));
+        let deadlines =
+            [self.ending.front(), queue.waiting.front()].into_iter().filter_map(|job| job?.deadline);
+        let next = deadlines.min().map(|deadline| deadline.saturating_duration_since(now));
         next.map_or(TICK, |next| next.min(TICK))
     }
 

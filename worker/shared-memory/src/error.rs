@@ -51,10 +51,7 @@ pub enum MemoryError {
 /// What the operating system refuses.
 pub(crate) fn failed<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> MemoryError {
     let what = what.into();
-    |error| MemoryError::System {
-        what,
-        source: error.into(),
-    }
+    |error| MemoryError::System { what, source: error.into() }
 }
 
 /// Why an operation failed. Every later operation of the same member fails for the same reason.

@@ -45,8 +45,7 @@ pub(crate) unsafe fn reduce(
 pub(crate) unsafe fn copy(from: NonNull<u8>, to: NonNull<u8>, part: Range<usize>) {
     // SAFETY: as the caller promises.
     unsafe {
-        from.add(part.start)
-            .copy_to_nonoverlapping(to.add(part.start), part.len());
+        from.add(part.start).copy_to_nonoverlapping(to.add(part.start), part.len());
     }
 }
 
@@ -93,34 +92,25 @@ unsafe fn blocks<T: Stored>(
             for (rank, source) in sources.iter().enumerate() {
                 let source = source.add(start);
                 if T::IS_WIDE && rank == 0 {
-                    source
-                        .cast()
-                        .copy_to_nonoverlapping(NonNull::from(&mut *sum).cast::<T::Wide>(), count);
+                    source.cast().copy_to_nonoverlapping(NonNull::from(&mut *sum).cast::<T::Wide>(), count);
                 } else if T::IS_WIDE {
                     let source = source.cast::<T::Wide>();
                     for (index, value) in sum.iter_mut().enumerate() {
                         *value = join(*value, source.add(index).read());
                     }
                 } else {
-                    source
-                        .cast()
-                        .copy_to_nonoverlapping(NonNull::from(&mut *stored).cast::<T>(), count);
+                    source.cast().copy_to_nonoverlapping(NonNull::from(&mut *stored).cast::<T>(), count);
                     T::widen(stored, if rank == 0 { &mut *sum } else { &mut *wide });
                     if rank > 0 {
-                        sum.iter_mut()
-                            .zip(&*wide)
-                            .for_each(|(value, other)| *value = join(*value, *other));
+                        sum.iter_mut().zip(&*wide).for_each(|(value, other)| *value = join(*value, *other));
                     }
                 }
             }
             if !T::IS_WIDE {
                 T::narrow(sum, stored);
             }
-            let result = if T::IS_WIDE {
-                NonNull::from(&*sum).cast()
-            } else {
-                NonNull::from(&*stored).cast::<T>()
-            };
+            let result =
+                if T::IS_WIDE { NonNull::from(&*sum).cast() } else { NonNull::from(&*stored).cast::<T>() };
             for target in targets {
                 target.add(start).cast().copy_from_nonoverlapping(result, count);
             }

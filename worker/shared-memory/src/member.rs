@@ -30,10 +30,7 @@ impl Member {
             .name("shared-reduce".into())
             .spawn(move || engine.run())
             .map_err(failed("start a thread for communication"))?;
-        Ok(Self {
-            shared,
-            thread: Some(thread),
-        })
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// This rank.
@@ -82,9 +79,7 @@ impl Member {
 
     fn check(&self, operation: &Operation, segment: &Segment) -> Result<(), Fault> {
         let (element, offset, count) = (operation.element.bytes(), operation.offset, operation.count);
-        let end = count
-            .checked_mul(element)
-            .and_then(|bytes| bytes.checked_add(offset));
+        let end = count.checked_mul(element).and_then(|bytes| bytes.checked_add(offset));
         let inside = end.is_some_and(|end| end <= segment.region_bytes());
         let whole = matches!(operation.collective, Collective::AllReduce(_));
         let fits = inside
@@ -122,13 +117,8 @@ fn tag(operation: &Operation, segment: &Segment) -> u32 {
         Collective::ReduceScatter(reduction) => 11 + reduction as u64,
         Collective::AllGather => 21,
     };
-    let words = [
-        kind,
-        operation.element as u64,
-        operation.offset as u64,
-        operation.count as u64,
-        segment.identity(),
-    ];
+    let words =
+        [kind, operation.element as u64, operation.offset as u64, operation.count as u64, segment.identity()];
     let mut hash = 0x811c_9dc5u32;
     for byte in words.iter().flat_map(|word| word.to_le_bytes()) {
         hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);

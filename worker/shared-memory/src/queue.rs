@@ -105,10 +105,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(control: Control) -> Self {
-        Self {
-            control,
-            queue: Mutex::default(),
-        }
+        Self { control, queue: Mutex::default() }
     }
 
     pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {

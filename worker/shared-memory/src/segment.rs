@@ -50,10 +50,8 @@ impl Segment {
             regions,
             region_bytes,
         };
-        file.set_len(layout.mapped_bytes as u64)
-            .map_err(failed("size shared memory"))?;
-        file.write_all_at(&ticket.header(), 0)
-            .map_err(failed("write to shared memory"))?;
+        file.set_len(layout.mapped_bytes as u64).map_err(failed("size shared memory"))?;
+        file.write_all_at(&ticket.header(), 0).map_err(failed("write to shared memory"))?;
         // No process can cut the file short under another's mapping, which would kill it with SIGBUS.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
             .map_err(failed("seal shared memory"))?;
@@ -68,10 +66,7 @@ impl Segment {
     pub fn open(ticket: &Ticket) -> Result<Self, MemoryError> {
         let layout = Layout::new(ticket.regions, ticket.region_bytes)?;
         let path = ticket.path();
-        let wrong = |found| MemoryError::WrongFile {
-            path: path.clone(),
-            found,
-        };
+        let wrong = |found| MemoryError::WrongFile { path: path.clone(), found };
         // Anything may lie there in another container: a pipe must not block.
         let file = OpenOptions::new()
             .read(true)
@@ -88,8 +83,7 @@ impl Segment {
             return Err(wrong("a file that is not sealed"));
         }
         let mut header = [0; HEADER_BYTES];
-        file.read_exact_at(&mut header, 0)
-            .map_err(failed(format!("read {path}")))?;
+        file.read_exact_at(&mut header, 0).map_err(failed(format!("read {path}")))?;
         if header != ticket.header() {
             return Err(wrong("another run's memory"));
         }
@@ -109,36 +103,21 @@ impl Segment {
             )
         }
         .map_err(failed("map shared memory"))?;
-        let base = NonNull::new(base.cast())
-            .ok_or(Errno::NOMEM)
-            .map_err(failed("map shared memory"))?;
-        Ok(Self {
-            base,
-            layout,
-            ticket,
-            file,
-        })
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM).map_err(failed("map shared memory"))?;
+        Ok(Self { base, layout, ticket, file })
     }
 
     /// Takes the memory of one region from the system, so that a lack of it is an error here and no signal later. Each
     /// rank reserves its own, which puts it near the processor that it runs on.
     pub fn reserve(&self, region: usize) -> Result<(), MemoryError> {
         if region >= self.regions() {
-            return Err(MemoryError::Size {
-                regions: region,
-                bytes: self.layout.stride,
-            });
+            return Err(MemoryError::Size { regions: region, bytes: self.layout.stride });
         }
-        let (offset, stride) = (
-            self.layout.page_bytes + region * self.layout.stride,
-            self.layout.stride,
-        );
+        let (offset, stride) = (self.layout.page_bytes + region * self.layout.stride, self.layout.stride);
         let reserve =
             || rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset as u64, stride as u64);
-        rustix::io::retry_on_intr(reserve).map_err(|error| MemoryError::NoMemory {
-            bytes: stride,
-            source: error.into(),
-        })
+        rustix::io::retry_on_intr(reserve)
+            .map_err(|error| MemoryError::NoMemory { bytes: stride, source: error.into() })
     }
 
     /// The number of regions.
@@ -174,10 +153,7 @@ impl Segment {
     pub(crate) fn region(&self, region: usize) -> NonNull<u8> {
         debug_assert!(region < self.regions());
         // SAFETY: the mapping holds the header page and `regions` strides.
-        unsafe {
-            self.base
-                .add(self.layout.page_bytes + region * self.layout.stride)
-        }
+        unsafe { self.base.add(self.layout.page_bytes + region * self.layout.stride) }
     }
 }
 
@@ -204,16 +180,9 @@ impl Layout {
             let stride = region_bytes.checked_next_multiple_of(page_bytes)?;
             let mapped_bytes = stride.checked_mul(regions)?.checked_add(page_bytes)?;
             let usable = regions > 0 && region_bytes > 0 && isize::try_from(mapped_bytes).is_ok();
-            usable.then_some(Self {
-                page_bytes,
-                stride,
-                mapped_bytes,
-            })
+            usable.then_some(Self { page_bytes, stride, mapped_bytes })
         };
-        fit().ok_or(MemoryError::Size {
-            regions,
-            bytes: region_bytes,
-        })
+        fit().ok_or(MemoryError::Size { regions, bytes: region_bytes })
     }
 }
 
@@ -227,10 +196,7 @@ pub struct Region {
 impl Region {
     /// The `index`-th region of a segment, or `None` where there is none.
     pub fn new(segment: &Arc<Segment>, index: usize) -> Option<Self> {
-        (index < segment.regions()).then(|| Self {
-            segment: Arc::clone(segment),
-            index,
-        })
+        (index < segment.regions()).then(|| Self { segment: Arc::clone(segment), index })
     }
 
     /// The first byte, page-aligned; valid for reads and writes of [`Region::bytes`] bytes while this value lives.

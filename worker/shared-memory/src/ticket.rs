@@ -54,13 +54,7 @@ impl Ticket {
     /// What the file begins with.
     pub(crate) fn header(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
-        let words = [
-            MAGIC,
-            self.nonce[0],
-            self.nonce[1],
-            self.regions as u64,
-            self.region_bytes as u64,
-        ];
+        let words = [MAGIC, self.nonce[0], self.nonce[1], self.regions as u64, self.region_bytes as u64];
         for (place, word) in header.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
@@ -80,13 +74,8 @@ mod tests {
 
     #[test]
     fn a_ticket_survives_its_journey() {
-        let ticket = Ticket {
-            pid: 4_194_304,
-            fd: 7,
-            nonce: [u64::MAX, 1 << 63],
-            regions: 3,
-            region_bytes: 1 << 40,
-        };
+        let ticket =
+            Ticket { pid: 4_194_304, fd: 7, nonce: [u64::MAX, 1 << 63], regions: 3, region_bytes: 1 << 40 };
         assert_eq!(Ticket::from_words(&ticket.to_words()).unwrap(), ticket);
     }
 

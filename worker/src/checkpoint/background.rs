@@ -23,14 +23,8 @@ impl<T: Send + 'static> Work<T> {
     pub(super) fn begin(work: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static) -> Self {
         let refused = CheckpointError::io("start a thread for", "checkpoints");
         match Builder::new().name("checkpoint".to_owned()).spawn(work) {
-            Ok(thread) => Self {
-                thread: Some(thread),
-                outcome: None,
-            },
-            Err(error) => Self {
-                thread: None,
-                outcome: Some(Err(refused(error))),
-            },
+            Ok(thread) => Self { thread: Some(thread), outcome: None },
+            Err(error) => Self { thread: None, outcome: Some(Err(refused(error))) },
         }
     }
 

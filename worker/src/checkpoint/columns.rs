@@ -49,9 +49,7 @@ pub(super) fn sources<'a>(
             1 => Held::All { divisible },
             _ => Held::Parts(owners),
         };
-        let held = pieces
-            .into_iter()
-            .map(|(range, tensor)| (range.start as u64..range.end as u64, tensor));
+        let held = pieces.into_iter().map(|(range, tensor)| (range.start as u64..range.end as u64, tensor));
         sources.push(Source {
             item: item(name(spec, slot), kind, slot.shape.clone(), held_by)?,
             held: held.collect(),
@@ -65,10 +63,7 @@ pub(super) fn sources<'a>(
 fn owners(holders: &[Vec<Part>], block: usize, slot: &Slot) -> Vec<(u64, usize)> {
     let mut owners = Vec::new();
     for (rank, parts) in holders.iter().enumerate() {
-        let own = parts
-            .iter()
-            .filter(|part| part.block == block)
-            .filter_map(|part| part.of(slot));
+        let own = parts.iter().filter(|part| part.block == block).filter_map(|part| part.of(slot));
         owners.extend(own.map(|range| ((range.end - slot.offset) as u64, rank)));
     }
     owners.sort_unstable();
@@ -88,9 +83,7 @@ pub(super) fn assemble(
         let source = &sources[*index];
         let width = kind.elt_size_in_bytes() as i64;
         // As bytes, each of which only one rank sets: a sum of floats would lose the sign of a zero.
-        let bytes = patiently(device, || {
-            Tensor::f_zeros([slot.len() * width], (Kind::Uint8, device))
-        })?;
+        let bytes = patiently(device, || Tensor::f_zeros([slot.len() * width], (Kind::Uint8, device)))?;
         for (range, tensor) in &source.held {
             let flat = tensor.f_contiguous()?.f_view_dtype(Kind::Uint8)?;
             let mut place = bytes.f_narrow(0, range.start as i64 * width, flat.numel() as i64)?;
@@ -101,9 +94,7 @@ pub(super) fn assemble(
     if whole.is_empty() {
         return Ok(());
     }
-    let sums = whole
-        .iter()
-        .map(|bytes| Collective::AllReduce(bytes, ReduceOp::Sum));
+    let sums = whole.iter().map(|bytes| Collective::AllReduce(bytes, ReduceOp::Sum));
     ranks.start_all(&sums.collect::<Vec<_>>())?.wait()?;
     for ((index, kind, slot), bytes) in scattered.iter().zip(whole) {
         let source = &mut sources[*index];
@@ -122,31 +113,15 @@ mod tests {
     #[test]
     fn every_row_of_a_column_is_written_also_one_of_no_elements() {
         let make = |len: i64| Tensor::ones([len], (Kind::Float, Device::Cpu));
-        let rows = [
-            ("trained", make(40)),
-            ("nothing", make(0)),
-            ("counter", make(3)),
-            ("empty", make(0)),
-        ];
-        let groups = [
-            Group::Trained(0),
-            Group::Trained(0),
-            Group::Statistics,
-            Group::Statistics,
-        ];
+        let rows = [("trained", make(40)), ("nothing", make(0)), ("counter", make(3)), ("empty", make(0))];
+        let groups = [Group::Trained(0), Group::Trained(0), Group::Statistics, Group::Statistics];
         let parameters: Vec<Parameter<'_>> = std::iter::zip(&rows, groups)
             .map(|((name, tensor), group)| Parameter { name, tensor, group })
             .collect();
         for shards in [1, 2] {
-            let options = LayoutOptions {
-                shards,
-                ..LayoutOptions::default()
-            };
+            let options = LayoutOptions { shards, ..LayoutOptions::default() };
             let mut table = Table::new(&parameters, options, 0).unwrap();
-            let moment = ColumnSpec {
-                name: "exp_avg",
-                role: Role::Moment,
-            };
+            let moment = ColumnSpec { name: "exp_avg", role: Role::Moment };
             for (spec, expected) in [
                 (moment, &["exp_avg.trained", "exp_avg.nothing"][..]),
                 (AVERAGE, &["trained", "nothing", "counter", "empty"]),

@@ -106,9 +106,7 @@ fn point_to_best(run_dir: &RunDir, best: Option<&BestSoFar>) -> Result<(), Check
 }
 
 fn sync(path: &Path) -> Result<(), CheckpointError> {
-    File::open(path)
-        .and_then(|file| file.sync_all())
-        .map_err(CheckpointError::io("sync", path))
+    File::open(path).and_then(|file| file.sync_all()).map_err(CheckpointError::io("sync", path))
 }
 
 #[cfg(test)]
@@ -132,9 +130,7 @@ mod tests {
 
     fn names(run: &RunDir) -> Vec<String> {
         let entries = fs::read_dir(run.checkpoints()).unwrap();
-        entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect()
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     #[test]
@@ -178,9 +174,6 @@ mod tests {
         assert_eq!(content(&own), "new");
         run.recover().unwrap();
         super::super::clear(&run);
-        assert_eq!(
-            (content(&own), names(&run)),
-            ("new".to_owned(), vec!["step-00000016".to_owned()])
-        );
+        assert_eq!((content(&own), names(&run)), ("new".to_owned(), vec!["step-00000016".to_owned()]));
     }
 }

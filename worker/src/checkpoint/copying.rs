@@ -148,18 +148,9 @@ impl Copier {
                 let [changing, _] = pairs(&files, &sources, rank, &mut memory)?;
                 copy(changing, self.threads)
             })?;
-            Rest::Host {
-                memory,
-                sources,
-                threads: self.threads,
-            }
+            Rest::Host { memory, sources, threads: self.threads }
         };
-        Ok(Copying {
-            files,
-            parts,
-            rank,
-            rest,
-        })
+        Ok(Copying { files, parts, rank, rest })
     }
 }
 
@@ -194,11 +185,7 @@ pub(super) struct Copying {
 /// What lasts until the next update is copied.
 enum Rest {
     /// By the thread that ends it.
-    Host {
-        memory: Memory,
-        sources: Vec<(&'static str, Vec<Source>)>,
-        threads: usize,
-    },
+    Host { memory: Memory, sources: Vec<(&'static str, Vec<Source>)>, threads: usize },
     /// By the device.
     Device(Landing<Memory>),
 }
@@ -215,22 +202,14 @@ impl Copying {
     /// Copies the rest, or waits for it.
     pub(super) fn end(self) -> Result<Copied, CheckpointError> {
         let memory = match self.rest {
-            Rest::Host {
-                mut memory,
-                sources,
-                threads,
-            } => {
+            Rest::Host { mut memory, sources, threads } => {
                 let [_, lasting] = pairs(&self.files, &sources, self.rank, &mut memory)?;
                 copy(lasting, threads)?;
                 memory
             }
             Rest::Device(landing) => *landing.wait()?,
         };
-        Ok(Copied {
-            files: self.files,
-            parts: self.parts,
-            memory,
-        })
+        Ok(Copied { files: self.files, parts: self.parts, memory })
     }
 }
 
@@ -268,9 +247,8 @@ fn copy(pairs: Pairs<'_>, threads: usize) -> Result<(), CheckpointError> {
     };
     std::thread::scope(|scope| {
         // Where the system refuses a thread, the others do its part.
-        let others: Vec<_> = (1..threads)
-            .flat_map(|_| std::thread::Builder::new().spawn_scoped(scope, some))
-            .collect();
+        let others: Vec<_> =
+            (1..threads).flat_map(|_| std::thread::Builder::new().spawn_scoped(scope, some)).collect();
         let mut outcome = some();
         for other in others {
             outcome = outcome.and(other.join().map_err(|_| CheckpointError::Writer)?);
@@ -362,10 +340,7 @@ mod tests {
     fn copy_of(source: &Source) -> Source {
         let whole = source.elements(&(0..1000)).unwrap();
         let copy = Source::whole(source.item.name.clone(), whole).unwrap();
-        Source {
-            lasts: source.lasts,
-            ..copy
-        }
+        Source { lasts: source.lasts, ..copy }
     }
 
     #[test]
@@ -384,10 +359,7 @@ mod tests {
         let all = |name: &str, value: f32| {
             let bytes = read.tensor(name).unwrap().data().to_vec();
             assert_eq!(bytes.len(), 4000);
-            assert!(
-                bytes.chunks(4).all(|chunk| chunk == value.to_le_bytes()),
-                "{name}"
-            );
+            assert!(bytes.chunks(4).all(|chunk| chunk == value.to_le_bytes()), "{name}");
         };
         all("changes", changes);
         all("lasts", lasts);

@@ -44,10 +44,7 @@ impl Output {
             file.set_len(bytes)?;
         }
         let direct = options.custom_flags(OFlags::DIRECT.bits() as i32).open(path);
-        Ok(Self {
-            file,
-            direct: direct.ok(),
-        })
+        Ok(Self { file, direct: direct.ok() })
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -166,11 +163,7 @@ impl Fault {
                 _ => return None,
             }
         }
-        let fault = Self {
-            left: AtomicI64::new(after?),
-            times: AtomicI64::new(times),
-            effect: effect?,
-        };
+        let fault = Self { left: AtomicI64::new(after?), times: AtomicI64::new(times), effect: effect? };
         Some((rank?, fault))
     }
 }

@@ -132,9 +132,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(MODEL_FILE);
         let error = fill(&path, 1, [(0, &b"a"[..])]).unwrap_err().to_string();
-        assert!(
-            error.contains(&format!("cannot write {}: ", path.display())),
-            "{error}"
-        );
+        assert!(error.contains(&format!("cannot write {}: ", path.display())), "{error}");
     }
 }

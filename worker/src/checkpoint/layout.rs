@@ -111,12 +111,7 @@ impl FileLayout {
         }
         let offset = self.bytes;
         self.bytes += bytes;
-        self.pieces.push(Piece {
-            offset,
-            bytes,
-            content,
-            rank,
-        });
+        self.pieces.push(Piece { offset, bytes, content, rank });
         match self.parts.last_mut() {
             Some(part) if part.rank == rank => part.bytes += bytes,
             _ => self.parts.push(Part { offset, bytes, rank }),
@@ -146,22 +141,15 @@ pub(super) fn layout<I: Borrow<Item>>(
 fn describe<I: Borrow<Item>>(items: &[I]) -> Result<Described<'_>, CheckpointError> {
     let mut items: Vec<(usize, &Item)> = items.iter().map(I::borrow).enumerate().collect();
     items.sort_by_key(|(_, item)| widest_first(item.dtype));
-    let described = items
-        .iter()
-        .map(|(_, item)| (item.name.as_str(), item.dtype, item.shape.clone()));
+    let described = items.iter().map(|(_, item)| (item.name.as_str(), item.dtype, item.shape.clone()));
     let header = header(described).map_err(CheckpointError::Tensors)?;
     Ok((header, items))
 }
 
 fn divide(name: &str, header: Vec<u8>, items: &[(usize, &Item)], shares: &mut Shares) -> FileLayout {
     let bytes = header.len() as u64;
-    let mut file = FileLayout {
-        name: name.to_owned(),
-        header,
-        bytes: 0,
-        parts: Vec::new(),
-        pieces: Vec::new(),
-    };
+    let mut file =
+        FileLayout { name: name.to_owned(), header, bytes: 0, parts: Vec::new(), pieces: Vec::new() };
     file.push(bytes, Content::Header, shares.whole(bytes));
     for &(index, item) in items {
         let (elements, width) = (item.elements(), item.width());
@@ -219,11 +207,7 @@ impl Shares {
         let items = files.iter().flat_map(|(_, items)| items);
         let held_by_all = items.filter(|(_, item)| matches!(item.held, Held::All { .. }));
         let all = headers.chain(held_by_all.map(|(_, item)| item.elements() * item.width()));
-        Self {
-            ranks,
-            share: all.sum::<u64>().div_ceil(ranks as u64).max(1),
-            given: 0,
-        }
+        Self { ranks, share: all.sum::<u64>().div_ceil(ranks as u64).max(1), given: 0 }
     }
 
     /// The rank whose share has this byte.

@@ -26,10 +26,7 @@ impl Memory {
             .map_err(CheckpointError::io("make room in memory for", "a checkpoint"))?;
         // Large pages are copied to and written from with less work; without them it goes as well.
         let _ = memory.advise(Advice::HugePage);
-        Ok(Self {
-            pinned: None,
-            bytes: memory,
-        })
+        Ok(Self { pinned: None, bytes: memory })
     }
 
     /// Pins it where a GPU copies into it, so that neither the host nor a thread of it has a part in that. Where the system has no more

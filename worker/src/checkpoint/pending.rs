@@ -121,10 +121,7 @@ impl Checkpoints {
             let took = begun.elapsed();
             // Who gives the checkpoint up needs it no more.
             let _ = free.send(whole.memory);
-            Ok(Wrote {
-                digests: digests?,
-                took,
-            })
+            Ok(Wrote { digests: digests?, took })
         });
         self.pending = Some(PendingCheckpoint {
             manifest,

@@ -82,11 +82,7 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
         Role::Moment => Some(&moments),
         _ => average.as_ref(),
     };
-    let columns = || {
-        table
-            .columns()
-            .filter_map(|(spec, held)| Some((spec, held, file(spec.role)?)))
-    };
+    let columns = || table.columns().filter_map(|(spec, held)| Some((spec, held, file(spec.role)?)));
     // Whether it fits is seen before anything is changed.
     let updates = updates(table, &moments)?;
     for (spec, _, file) in columns() {
@@ -124,10 +120,7 @@ fn same_shape(file: &TensorFile, name: &str, slot: &Slot) -> Result<(), Checkpoi
     let (shape, wanted) = (file.shape(name)?, &slot.shape);
     match shape == *wanted {
         true => Ok(()),
-        false => Err(wrong(
-            file,
-            format!("{name} has the shape {shape:?}, the model's is {wanted:?}"),
-        )),
+        false => Err(wrong(file, format!("{name} has the shape {shape:?}, the model's is {wanted:?}"))),
     }
 }
 

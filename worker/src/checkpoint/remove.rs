@@ -60,10 +60,7 @@ pub(super) fn remove(folder: &Path) {
 
 /// The entries among the checkpoints whose names begin so.
 fn left(run_dir: &RunDir, prefix: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(run_dir.checkpoints())
-        .into_iter()
-        .flatten()
-        .flatten();
+    let entries = fs::read_dir(run_dir.checkpoints()).into_iter().flatten().flatten();
     let begins = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(prefix);
     entries.filter(begins).map(|entry| entry.path()).collect()
 }
@@ -99,10 +96,7 @@ mod tests {
         (folder, run)
     }
 
-    const ONE: Keep = Keep {
-        newest: 1,
-        every: None,
-    };
+    const ONE: Keep = Keep { newest: 1, every: None };
 
     #[test]
     fn a_commit_removes_neither_itself_nor_what_latest_and_best_point_to() {

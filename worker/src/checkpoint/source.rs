@@ -28,9 +28,7 @@ impl Borrow<Item> for Source {
 impl Source {
     /// A tensor that every rank has; it is copied at once unless the caller says that it lasts.
     pub(super) fn whole(name: String, tensor: Tensor) -> Result<Self, CheckpointError> {
-        let held = Held::All {
-            divisible: tensor.is_contiguous(),
-        };
+        let held = Held::All { divisible: tensor.is_contiguous() };
         Ok(Self {
             item: item(name, tensor.f_kind()?, tensor.size(), held)?,
             held: vec![(0..tensor.numel() as u64, tensor)],
@@ -56,10 +54,5 @@ pub(super) fn item(name: String, kind: Kind, shape: Vec<i64>, held: Held) -> Res
         let reason = format!("`{name}` has the type {kind:?}, which safetensors files lack");
         CheckpointError::Tensors(reason)
     })?;
-    Ok(Item {
-        name,
-        dtype,
-        shape,
-        held,
-    })
+    Ok(Item { name, dtype, shape, held })
 }

@@ -14,9 +14,7 @@ pub(super) fn write(copied: &Copied, folder: &Path, disk: &Disk) -> Result<Vec<D
     let hash = || -> Vec<Digest> {
         stand_back();
         let parts = copied.parts.iter();
-        parts
-            .map(|part| blake3::hash(copied.bytes_of(part)).into())
-            .collect()
+        parts.map(|part| blake3::hash(copied.bytes_of(part)).into()).collect()
     };
     std::thread::scope(|scope| {
         let hashing = scope.spawn(hash);

@@ -47,21 +47,8 @@ pub(super) fn run<T: BuildTask + 'static>(
     attempt: &Attempt,
     device: Device,
 ) -> Result<ExitStatus> {
-    let Attempt {
-        cut,
-        stage,
-        steps,
-        limit,
-    } = *attempt;
-    let measured = measure::<T>(
-        subject.recipe.clone(),
-        subject.survey,
-        stage,
-        cut,
-        steps,
-        limit,
-        device,
-    )?;
+    let Attempt { cut, stage, steps, limit } = *attempt;
+    let measured = measure::<T>(subject.recipe.clone(), subject.survey, stage, cut, steps, limit, device)?;
     answer(&(serde_json::to_string(&measured)? + "\n"));
     Ok(ExitStatus::Success)
 }

@@ -35,11 +35,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
         job => job,
     };
     let survey = serde_json::to_value(Console::with_log(|console| T::survey(recipe, console))?)?;
-    let subject = Subject {
-        request,
-        recipe,
-        survey,
-    };
+    let subject = Subject { request, recipe, survey };
     if let Ok(attempt) = serde_json::from_str::<attempt::Attempt>(text) {
         let device = crate::device::choose(env, attempt.limit())?;
         return attempt::run::<T>(subject, &attempt, device);
@@ -61,10 +57,7 @@ fn stages(recipe: &Recipe, asked: Option<&str>) -> Result<Vec<usize>> {
             Some(stage) => Ok(vec![stage]),
             None => {
                 let names = recipe.stage.iter().map(|stage| stage.name.clone()).collect();
-                Err(WorkerError::NoStage {
-                    name: name.to_owned(),
-                    names,
-                })
+                Err(WorkerError::NoStage { name: name.to_owned(), names })
             }
         },
     }

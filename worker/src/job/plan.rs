@@ -18,10 +18,7 @@ pub(super) fn run<T: BuildTask + 'static>(subject: Subject<'_>, job: &PlanJob) -
     let mut fits = true;
     for stage in stages {
         let name = subject.recipe.stage.get(stage).map(|stage| stage.name.clone());
-        let job = PlanJob {
-            stage: name,
-            ..job.clone()
-        };
+        let job = PlanJob { stage: name, ..job.clone() };
         let plan = one::<T>(&subject, &job, stage)?;
         fits &= plan.fits();
         out += &plan.render(&job).map_err(WorkerError::Job)?;
@@ -40,12 +37,7 @@ fn one<T: BuildTask + 'static>(subject: &Subject<'_>, job: &PlanJob, stage: usiz
     match job.way {
         Way::Symbolic => report(&alone, &planned_for, &mut symbolic, job),
         Way::Measured => {
-            let mut measured = Measuring {
-                request,
-                stage,
-                symbolic,
-                lines: HashMap::new(),
-            };
+            let mut measured = Measuring { request, stage, symbolic, lines: HashMap::new() };
             report(&alone, &planned_for, &mut measured, job)
         }
     }
@@ -69,12 +61,7 @@ const STEPS: usize = 2;
 
 impl<T: BuildTask + 'static> Measuring<'_, T> {
     fn measured(&self, overrides: &[String], cut: Cut) -> Result<Measured> {
-        let attempt = Attempt {
-            cut,
-            stage: self.stage,
-            steps: STEPS,
-            limit: LIMITLESS,
-        };
+        let attempt = Attempt { cut, stage: self.stage, steps: STEPS, limit: LIMITLESS };
         match start(self.request, overrides, &attempt)? {
             Came::Ran(measured) => Ok(*measured),
             Came::OutOfMemory => Err(WorkerError::Attempt(format!(
@@ -98,13 +85,7 @@ impl<T: BuildTask + 'static> Predictor for Measuring<'_, T> {
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction> {
         let share = self.symbolic.subject(overrides)?;
-        let key = (
-            overrides.to_vec(),
-            Cut {
-                micro_batch: 0,
-                ..cut
-            },
-        );
+        let key = (overrides.to_vec(), Cut { micro_batch: 0, ..cut });
         let line = match self.lines.get(&key) {
             Some(line) => *line,
             None => {

@@ -35,17 +35,9 @@ pub(super) fn run<T: BuildTask + 'static>(
         stages.push(profiled);
         fits &= fitting;
     }
-    let profile = Profile {
-        device: device::name(device),
-        budget: limit,
-        stages,
-    };
+    let profile = Profile { device: device::name(device), budget: limit, stages };
     answer(&profile.render(job.json).map_err(WorkerError::Job)?);
-    Ok(if fits {
-        ExitStatus::Success
-    } else {
-        ExitStatus::OutOfMemory
-    })
+    Ok(if fits { ExitStatus::Success } else { ExitStatus::OutOfMemory })
 }
 
 /// One stage, and whether anything of it fits.
@@ -62,12 +54,7 @@ fn one<T: BuildTask + 'static>(
     let asked = Asked::new(&alone, job.nproc, limit, amp);
     let choice = Solver::new(&planned_for, &mut predictor).solve(&asked)?;
     let cut = choice.prediction().cut;
-    let attempt = |cut, steps, limit| Attempt {
-        cut,
-        stage,
-        steps,
-        limit,
-    };
+    let attempt = |cut, steps, limit| Attempt { cut, stage, steps, limit };
     let measured = match start(request, &[], &attempt(cut, STEPS, limit))? {
         Came::Ran(measured) => Some(MeasuredStage {
             stage: super::name_of(subject.recipe, stage),
@@ -85,11 +72,7 @@ fn one<T: BuildTask + 'static>(
     };
     let found = optimal.as_ref().is_some_and(|optimal| optimal.largest.is_some());
     let fits = found || (measured.is_some() && matches!(choice, Choice::Fit { .. }));
-    let profiled = ProfiledStage {
-        subject: planned_for,
-        measured,
-        optimal,
-    };
+    let profiled = ProfiledStage { subject: planned_for, measured, optimal };
     Ok((profiled, fits))
 }
 
@@ -118,9 +101,5 @@ fn search(
         tried.push(Tried { micro_batch, outcome });
         Ok::<_, WorkerError>(peak)
     })?;
-    Ok(Optimal {
-        largest: found.map(|at| sizes[at]),
-        limit,
-        tried,
-    })
+    Ok(Optimal { largest: found.map(|at| sizes[at]), limit, tried })
 }

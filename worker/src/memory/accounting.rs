@@ -53,18 +53,11 @@ pub(crate) fn elsewhere(device: Device) -> Option<Elsewhere> {
     }
     let (free, total) = memory::device_memory(device).ok()?;
     let own = memory::usage(device).ok()?.reserved;
-    Some(Elsewhere {
-        bytes: total.saturating_sub(free).saturating_sub(own),
-        total,
-    })
+    Some(Elsewhere { bytes: total.saturating_sub(free).saturating_sub(own), total })
 }
 
 fn of(usage: Usage) -> MemoryReport {
-    MemoryReport {
-        allocated: usage.allocated,
-        reserved: usage.reserved,
-        peak: usage.peak,
-    }
+    MemoryReport { allocated: usage.allocated, reserved: usage.reserved, peak: usage.peak }
 }
 
 /// The parts of a step that may run out of memory, and the evaluation.
@@ -86,14 +79,8 @@ pub(crate) enum Phase {
 
 impl Phase {
     /// All of them, in the order of a step.
-    pub(crate) const ALL: [Self; 6] = [
-        Self::Forward,
-        Self::Backward,
-        Self::Reduce,
-        Self::Prepare,
-        Self::Update,
-        Self::Evaluate,
-    ];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Forward, Self::Backward, Self::Reduce, Self::Prepare, Self::Update, Self::Evaluate];
 
     /// Its name in messages, metrics and DTRAIN_FAULT.
     pub(crate) fn name(self) -> &'static str {
@@ -212,22 +199,14 @@ impl<'a> Account<'a> {
     pub(crate) fn finish(&mut self) -> Result<StepMemory, ShimError> {
         self.close()?;
         let phases = self.peaks;
-        let peak = phases
-            .forward
-            .max(phases.backward)
-            .max(phases.reduce)
-            .max(phases.update);
+        let peak = phases.forward.max(phases.backward).max(phases.reduce).max(phases.update);
         let mut owners = self.state;
         let rest = peak.saturating_sub(owners.state());
         owners.activations = self.activations.min(rest);
         owners.workspace = rest - owners.activations;
         let mut report = of(self.books.usage()?);
         report.peak = peak;
-        Ok(StepMemory {
-            report,
-            owners,
-            phases,
-        })
+        Ok(StepMemory { report, owners, phases })
     }
 
     fn close(&mut self) -> Result<(), ShimError> {
@@ -255,11 +234,7 @@ mod tests {
     fn a_replayed_micro_step_counts_as_it_did_when_it_was_captured() {
         let region = Symbolic::enter().unwrap();
         let books = Books::Symbolic(&region);
-        let taken = MicroStepMemory {
-            forward: 300,
-            backward: 500,
-            activations: 200,
-        };
+        let taken = MicroStepMemory { forward: 300, backward: 500, activations: 200 };
         let mut account = Account::new(books);
         account.begin(Owners::default(), 0).unwrap();
         account.enter(Phase::Forward).unwrap();
@@ -287,11 +262,7 @@ mod tests {
         account.enter(Phase::Backward).unwrap();
         drop((bytes(5000), kept));
         let taken = account.micro_step().unwrap();
-        let expected = MicroStepMemory {
-            forward: 3000,
-            backward: 6000,
-            activations: 1000,
-        };
+        let expected = MicroStepMemory { forward: 3000, backward: 6000, activations: 1000 };
         assert_eq!(taken, expected);
     }
 }

@@ -103,10 +103,7 @@ mod tests {
         for (limit, total) in [(1u64 << 30, 150_754_820_096u64), (14_000_000_001, 15_828_320_256)] {
             let text = settings(Some((limit, total)));
             let share: f64 = text.rsplit(':').next().unwrap().parse().unwrap();
-            assert!(
-                text.starts_with("expandable_segments:True,per_process_memory_fraction:0."),
-                "{text}"
-            );
+            assert!(text.starts_with("expandable_segments:True,per_process_memory_fraction:0."), "{text}");
             let allowed = (share * total as f64) as u64;
             assert!((limit..limit + 2).contains(&allowed), "{allowed} of {limit}");
         }

@@ -45,10 +45,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     let samples = data.len();
     let work: Vec<Work> = (0..warm_up + steps)
         .flat_map(|_| ranges.iter().cloned())
-        .map(|range| Work {
-            epoch: 0,
-            indices: range.map(|at| (at % samples) as u32).collect(),
-        })
+        .map(|range| Work { epoch: 0, indices: range.map(|at| (at % samples) as u32).collect() })
         .collect();
     let options = loader_options(alone, cut.ranks);
     let feed = Loading::start(data, options, work.into_iter(), device)?;
@@ -59,12 +56,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     };
     let settle = || Ok(empty_cache(device).map_err(TrainError::from)?);
     let (step_ms, most) = watch((warm_up, steps), step, settle)?;
-    Ok(Measured {
-        peak: most.report.peak,
-        owners: most.owners,
-        phases: most.phases,
-        step_ms,
-    })
+    Ok(Measured { peak: most.report.peak, owners: most.owners, phases: most.phases, step_ms })
 }
 
 /// Steps of a GPU that are not measured: cuDNN tries its algorithms in the first, with workspaces that no other step takes.

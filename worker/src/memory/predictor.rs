@@ -42,10 +42,7 @@ impl Target {
     const MOST_BLAS: u64 = 32 << 20;
 
     /// Any GPU: the kernels that take most.
-    pub(crate) const GPU: Self = Self::Gpu {
-        blas: Self::MOST_BLAS,
-        attention: Attention::Flash,
-    };
+    pub(crate) const GPU: Self = Self::Gpu { blas: Self::MOST_BLAS, attention: Attention::Flash };
 
     /// The device of this process.
     pub(crate) fn of(device: Device) -> Self {
@@ -95,14 +92,7 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
     /// For the recipe of `request`, and what was found out about its data. It is of one stage, counted from 0, where most of it is
     /// trained, and of steps on `target`.
     pub(crate) fn new(request: &'a Request, survey: &'a Value, stage: usize, target: Target) -> Self {
-        Self {
-            request,
-            survey,
-            stage,
-            target,
-            built: None,
-            task: std::marker::PhantomData,
-        }
+        Self { request, survey, stage, target, built: None, task: std::marker::PhantomData }
     }
 
     fn built(&mut self, build: Build) -> Result<&mut Rehearsal, WorkerError> {
@@ -155,8 +145,7 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<'_, T> {
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
         let (target, shard) = (self.target, cut.shard_optimizer && cut.ranks > 1);
-        self.built((overrides.to_vec(), cut.ranks, shard))?
-            .predict(cut, target)
+        self.built((overrides.to_vec(), cut.ranks, shard))?.predict(cut, target)
     }
 }
 
@@ -189,10 +178,7 @@ impl Rehearsal {
         let data = replica.model.task.train_set();
         region.take_flops();
         let books = Books::Symbolic(&region);
-        let feed = Blank {
-            fields: data.fields().to_vec(),
-            sizes: Vec::from(taken).into_iter(),
-        };
+        let feed = Blank { fields: data.fields().to_vec(), sizes: Vec::from(taken).into_iter() };
         let mut stage = self.begin(books, feed, DEVICE)?;
         let memory = stage.step(taken, partition.group())?.memory;
         drop(stage);
@@ -209,13 +195,7 @@ impl Rehearsal {
         let always = target.libraries(flops) + copied;
         let (peak, owners) = with_more(&memory, batch, always);
         let share = sizes.iter().sum::<usize>() as f64 / taken.iter().sum::<usize>() as f64;
-        Ok(Prediction {
-            cut,
-            way: Way::Symbolic,
-            peak,
-            owners,
-            flops: flops * share,
-        })
+        Ok(Prediction { cut, way: Way::Symbolic, peak, owners, flops: flops * share })
     }
 }
 

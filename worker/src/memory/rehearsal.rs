@@ -41,11 +41,7 @@ impl Rehearsal {
         ranks: usize,
         device: Device,
     ) -> Result<Self, WorkerError> {
-        let env = WorkerEnv {
-            world_size: ranks,
-            local_world_size: ranks,
-            ..WorkerEnv::single()
-        };
+        let env = WorkerEnv { world_size: ranks, local_world_size: ranks, ..WorkerEnv::single() };
         let opening = Opening::rehearsed(survey);
         let mut setup = Setup::build::<T>(recipe, &opening, &env, device, Some(Place::last_of(stage)))?;
         let ranks = Ranks::new(Box::new(PhantomGroup::new(ranks)));
@@ -53,12 +49,7 @@ impl Rehearsal {
             sync.connect(ranks.clone());
         }
         setup.replica.model.share(&ranks)?;
-        Ok(Self {
-            setup,
-            recipe: recipe.of_stage(stage),
-            stage,
-            ranks,
-        })
+        Ok(Self { setup, recipe: recipe.of_stage(stage), stage, ranks })
     }
 
     /// Begins to take steps on the micro-batches of `feed`.
@@ -70,21 +61,13 @@ impl Rehearsal {
     ) -> Result<Stage<'_, 'b, F>, TrainError> {
         let replica = &mut self.setup.replica;
         let (model, sync) = (&replica.model, self.setup.batch_sync.clone());
-        let mut exchange = Exchange::new(
-            self.ranks.clone(),
-            sync,
-            &model.table,
-            (&self.recipe.reduce).into(),
-        )?;
+        let mut exchange =
+            Exchange::new(self.ranks.clone(), sync, &model.table, (&self.recipe.reduce).into())?;
         exchange.expect(model.task.sums())?;
         let phases = Phases::new(books, Fault::default());
         let limits = Limits::new(device, self.recipe.memory.budget);
         let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits)?;
-        Ok(Stage {
-            replica,
-            exchange,
-            stepper,
-        })
+        Ok(Stage { replica, exchange, stepper })
     }
 }
 
@@ -92,18 +75,13 @@ impl<F: Feed> Stage<'_, '_, F> {
     /// A step in these micro-batches, which consist of groups of `group` samples.
     pub(super) fn step(&mut self, sizes: &[usize], group: Option<usize>) -> Result<Taken, TrainError> {
         let cut = Cut { group, ..cut(sizes) };
-        let attempt = self
-            .stepper
-            .step(self.replica, &mut self.exchange, &cut, &mut ())?;
+        let attempt = self.stepper.step(self.replica, &mut self.exchange, &cut, &mut ())?;
         match attempt {
             Attempt::Taken(taken) => Ok(*taken),
             Attempt::Dropped(shortages) => {
                 let largest = sizes.iter().copied().max().unwrap_or_default();
                 let owners = self.replica.model.owners();
-                Err(self
-                    .stepper
-                    .limits
-                    .exhausted(&shortages, largest, cut.step, owners))
+                Err(self.stepper.limits.exhausted(&shortages, largest, cut.step, owners))
             }
         }
     }

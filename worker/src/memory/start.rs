@@ -168,9 +168,7 @@ fn choose<T: BuildTask + 'static>(
             return None;
         }
         let chosen = room.solve::<T, _>(&alone, stage, fitting);
-        chosen
-            .inspect_err(|error| tracing::debug!("no symbolic step: {error}"))
-            .ok()
+        chosen.inspect_err(|error| tracing::debug!("no symbolic step: {error}")).ok()
     };
     keeping_generator(|| (0..recipe.stages()).map(stage).collect())
 }
@@ -247,11 +245,7 @@ pub(crate) fn explained<T: BuildTask + 'static>(
 /// What is chosen, and whether it fits: if not, the cut that would where the recipe left micro-batch and recompute free.
 fn fitting<P: Predictor>(solver: &mut Solver<'_, P>, asked: &Asked) -> Result<Chosen, P::Error> {
     let choice = solver.solve(asked)?;
-    let free = Asked {
-        micro_batch: MicroBatch::Auto,
-        recompute: Recompute::Auto,
-        ..*asked
-    };
+    let free = Asked { micro_batch: MicroBatch::Auto, recompute: Recompute::Auto, ..*asked };
     let fits = match choice {
         Choice::Fit { .. } => Fits::Yes,
         Choice::NoFit { .. } if free == *asked => Fits::No,
@@ -260,8 +254,5 @@ fn fitting<P: Predictor>(solver: &mut Solver<'_, P>, asked: &Asked) -> Result<Ch
             Choice::NoFit { .. } => Fits::No,
         },
     };
-    Ok(Chosen {
-        prediction: *choice.prediction(),
-        fits,
-    })
+    Ok(Chosen { prediction: *choice.prediction(), fits })
 }

@@ -23,9 +23,7 @@ impl MetricsLog {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        Ok(Self {
-            file: OpenOptions::new().create(true).append(true).open(path)?,
-        })
+        Ok(Self { file: OpenOptions::new().create(true).append(true).open(path)? })
     }
 
     /// Appends a line ([`super::Line`]) in one write, so that a reader never sees half of one.
@@ -71,23 +69,14 @@ mod tests {
             for step in 1..=4 {
                 log.append(&Line::Oom(&oom(step))).unwrap();
                 log.append(&Line::Eval(&eval(step))).unwrap();
-                log.append(&serde_json::json!({"step": step, "stage": "full"}))
-                    .unwrap();
-                log.append(&serde_json::json!({"stage": {"step": step + 1}}))
-                    .unwrap();
+                log.append(&serde_json::json!({"step": step, "stage": "full"})).unwrap();
+                log.append(&serde_json::json!({"stage": {"step": step + 1}})).unwrap();
             }
             log.file.write_all(b"{\"step\": 2, \"lo").unwrap();
         }
         drop(MetricsLog::open(&path, 2).unwrap());
         let text = std::fs::read_to_string(&path).unwrap();
-        let steps: Vec<_> = text
-            .lines()
-            .map(|line| step_of(line.as_bytes()).unwrap())
-            .collect();
-        assert_eq!(
-            steps,
-            [1, 1, 1, 2, 2, 2, 2],
-            "the stage that begins with step 3 begins again"
-        );
+        let steps: Vec<_> = text.lines().map(|line| step_of(line.as_bytes()).unwrap()).collect();
+        assert_eq!(steps, [1, 1, 1, 2, 2, 2, 2], "the stage that begins with step 3 begins again");
     }
 }

@@ -113,9 +113,7 @@ impl Progress {
     }
 
     fn line(&self, record: &StepRecord) -> String {
-        let skipped = record
-            .skipped
-            .map(|cause| format!("  (skipped: {})", cause.words()));
+        let skipped = record.skipped.map(|cause| format!("  (skipped: {})", cause.words()));
         format!(
             "step {}/{}  epoch {}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {:.0} samples/s  {}{}",
             record.step,
@@ -136,12 +134,7 @@ impl Progress {
         let filled = ((share * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
         let bar = "#".repeat(filled) + &"-".repeat(BAR_WIDTH - filled);
         // What matters most stands first: a narrow terminal cuts the end off.
-        format!(
-            "[{bar}] {:3.0}%  ETA {}  {}",
-            share * 100.0,
-            self.eta(record.step, now),
-            self.line(record)
-        )
+        format!("[{bar}] {:3.0}%  ETA {}  {}", share * 100.0, self.eta(record.step, now), self.line(record))
     }
 
     /// From the mean duration of the steps of this process.
@@ -198,10 +191,7 @@ mod tests {
             elapsed_s: 0.01,
             wait_ms: WaitMs::default(),
             memory: StepMemory {
-                report: MemoryReport {
-                    peak: 3 << 29,
-                    ..MemoryReport::default()
-                },
+                report: MemoryReport { peak: 3 << 29, ..MemoryReport::default() },
                 ..StepMemory::default()
             },
             skipped: (step == 7).then(|| SkipCause::of(f64::NAN, 0.0)),
@@ -216,11 +206,7 @@ mod tests {
         let now = progress.begun + Duration::from_secs(50);
         let frame = format!("[####------------]  25%  ETA 2:30  {line}");
         assert_eq!(progress.frame(&record(25), now), frame);
-        assert!(
-            progress
-                .line(&record(7))
-                .ends_with("(skipped: no sample or pixel counted)")
-        );
+        assert!(progress.line(&record(7)).ends_with("(skipped: no sample or pixel counted)"));
     }
 
     #[test]
@@ -240,9 +226,6 @@ mod tests {
     #[test]
     fn the_time_left_counts_this_process_alone() {
         let progress = Progress::new(Surface::Lines, 20_000, 4, 10, 100);
-        assert_eq!(
-            progress.eta(110, progress.begun + Duration::from_secs(10)),
-            "5:31:30"
-        );
+        assert_eq!(progress.eta(110, progress.begun + Duration::from_secs(10)), "5:31:30");
     }
 }

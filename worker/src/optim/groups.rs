@@ -37,12 +37,7 @@ pub enum GroupError {
          narrower group up, or remove it",
         quoted(.globs)
     )]
-    Shadowed {
-        rule: usize,
-        globs: Vec<String>,
-        earlier: usize,
-        example: String,
-    },
+    Shadowed { rule: usize, globs: Vec<String>, earlier: usize, example: String },
 }
 
 /// The number of the group of every parameter that is not `frozen`, by its rule of [`owners`], and what the groups have of their own.
@@ -99,10 +94,7 @@ pub(crate) fn matching<N: AsRef<str>, P: AsRef<str>>(
             any |= matches;
         }
         if !any {
-            return Err(GroupError::NoMatch {
-                glob: pattern.to_owned(),
-                nearest: nearest(pattern, names),
-            });
+            return Err(GroupError::NoMatch { glob: pattern.to_owned(), nearest: nearest(pattern, names) });
         }
     }
     Ok(matched)

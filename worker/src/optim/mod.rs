@@ -27,10 +27,7 @@ pub struct GroupOptions {
 impl GroupOptions {
     /// The recipe's learning rate as it is, and this weight decay.
     pub fn plain(weight_decay: f64) -> Self {
-        Self {
-            lr_factor: 1.0,
-            weight_decay,
-        }
+        Self { lr_factor: 1.0, weight_decay }
     }
 }
 
@@ -71,19 +68,14 @@ pub(crate) fn of_recipe(recipe: &Recipe) -> Rule {
     let optim = &recipe.optim;
     let adam = |decay| {
         let [beta1, beta2] = optim.betas.unwrap_or([0.9, 0.999]);
-        Rule::Adam {
-            betas: (beta1, beta2),
-            eps: optim.eps.unwrap_or(1e-8),
-            decay,
-        }
+        Rule::Adam { betas: (beta1, beta2), eps: optim.eps.unwrap_or(1e-8), decay }
     };
     match optim.name {
         OptimName::AdamW => adam(WeightDecay::Decoupled),
         OptimName::Adam => adam(WeightDecay::L2),
-        OptimName::Sgd => Rule::Sgd {
-            momentum: optim.momentum.unwrap_or(0.0),
-            nesterov: optim.nesterov.unwrap_or(false),
-        },
+        OptimName::Sgd => {
+            Rule::Sgd { momentum: optim.momentum.unwrap_or(0.0), nesterov: optim.nesterov.unwrap_or(false) }
+        }
     }
 }
 
@@ -160,32 +152,16 @@ impl Optimizer {
         &self,
         [data, grad]: [&Tensor; 2],
         moments: &[Tensor],
-        Figures {
-            lr,
-            weight_decay,
-            is_first,
-        }: Figures,
+        Figures { lr, weight_decay, is_first }: Figures,
         found: Option<Found<'_>>,
     ) -> Result<()> {
         match (self.rule, moments) {
             (Rule::Adam { betas, eps, decay }, [exp_avg, exp_avg_sq]) => {
-                let figures = fused::Adam {
-                    lr,
-                    betas: betas.into(),
-                    weight_decay,
-                    decay,
-                    eps,
-                };
+                let figures = fused::Adam { lr, betas: betas.into(), weight_decay, decay, eps };
                 fused::adam(data, grad, exp_avg, exp_avg_sq, &self.number, found, figures)?;
             }
             (Rule::Sgd { momentum, nesterov }, moments) => {
-                let figures = fused::Sgd {
-                    lr,
-                    momentum,
-                    nesterov,
-                    weight_decay,
-                    first_step: is_first,
-                };
+                let figures = fused::Sgd { lr, momentum, nesterov, weight_decay, first_step: is_first };
                 fused::sgd(data, grad, moments.first(), found, figures)?;
             }
             (Rule::Adam { .. }, _) => return Err(TchError::Convert("Adam without its moments".into()).into()),

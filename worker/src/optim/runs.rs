@@ -60,22 +60,10 @@ mod tests {
     #[test]
     fn a_part_whose_parameters_are_alike_is_one_run() {
         let all = runs(&part(0..80), &slots(), &[3; 4], &[true; 4]);
-        assert_eq!(
-            all,
-            [Run {
-                range: 0..80,
-                updates: 3
-            }]
-        );
+        assert_eq!(all, [Run { range: 0..80, updates: 3 }]);
         // A part that begins and ends within parameters, one that lies in a gap, and one behind everything.
         let some = runs(&part(20..50), &slots(), &[3; 4], &[true; 4]);
-        assert_eq!(
-            some,
-            [Run {
-                range: 20..50,
-                updates: 3
-            }]
-        );
+        assert_eq!(some, [Run { range: 20..50, updates: 3 }]);
         assert!(runs(&part(12..16), &slots(), &[3; 4], &[true; 4]).is_empty());
         assert!(runs(&part(70..80), &slots(), &[3; 4], &[true; 4]).is_empty());
     }
@@ -86,18 +74,9 @@ mod tests {
         assert_eq!(
             divided,
             [
-                Run {
-                    range: 0..16,
-                    updates: 3
-                },
-                Run {
-                    range: 32..48,
-                    updates: 3
-                },
-                Run {
-                    range: 48..80,
-                    updates: 2
-                }
+                Run { range: 0..16, updates: 3 },
+                Run { range: 32..48, updates: 3 },
+                Run { range: 48..80, updates: 2 }
             ]
         );
         assert!(runs(&part(0..80), &slots(), &[3; 4], &[false; 4]).is_empty());

@@ -118,11 +118,7 @@ mod tests {
     }
 
     fn shim(kind: ErrorKind) -> ShimError {
-        ShimError {
-            op: "test",
-            kind,
-            message: String::new(),
-        }
+        ShimError { op: "test", kind, message: String::new() }
     }
 
     fn collective(error: TchError) -> CollectiveError {
@@ -142,16 +138,10 @@ mod tests {
             TaskError::from(ModelError::from(refused())).into(),
             TaskError::Own(Box::new(TaskError::from(refused()))).into(),
             TaskError::Own(Box::new(shim(ErrorKind::OutOfMemory))).into(),
-            ModelError::Sync {
-                source: collective(refused()).into(),
-            }
-            .into(),
+            ModelError::Sync { source: collective(refused()).into() }.into(),
             shim(ErrorKind::OutOfMemory).into(),
             collective(refused()).into(),
-            TrainError::Checkpoint {
-                step: 1,
-                source: refused().into(),
-            },
+            TrainError::Checkpoint { step: 1, source: refused().into() },
         ];
         for error in refusals {
             assert!(error.is_out_of_memory(), "{error:?}");
@@ -165,12 +155,9 @@ mod tests {
         let gpu = "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.11 GiB";
         assert_eq!(bytes_refused(gpu), Some(3 << 29));
         assert_eq!(bytes_refused("Tried to allocate 512 bytes."), Some(512));
-        for words in [
-            "out of memory",
-            "Tried to allocate",
-            "Tried to allocate much MiB",
-            "Tried to allocate 3 pages",
-        ] {
+        for words in
+            ["out of memory", "Tried to allocate", "Tried to allocate much MiB", "Tried to allocate 3 pages"]
+        {
             assert_eq!(bytes_refused(words), None, "{words}");
         }
         let whole = TrainError::from(TaskError::from(ModelError::from(TchError::Torch(cpu.to_owned()))));
@@ -182,14 +169,9 @@ mod tests {
         let failures: Vec<TrainError> = vec![
             other().into(),
             TaskError::Own("out of patience".into()).into(),
-            ModelError::Sync {
-                source: shim(ErrorKind::Network).into(),
-            }
-            .into(),
+            ModelError::Sync { source: shim(ErrorKind::Network).into() }.into(),
             collective(other()).into(),
-            TrainError::Late {
-                name: "weight".into(),
-            },
+            TrainError::Late { name: "weight".into() },
             TrainError::LoaderEnded,
         ];
         for error in failures {

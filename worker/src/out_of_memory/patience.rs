@@ -9,11 +9,7 @@ use super::panics::shielded;
 use crate::OutOfMemory;
 
 /// Pauses between the tries. What another thread or process holds may be free after one of them.
-const PAUSES: [Duration; 3] = [
-    Duration::ZERO,
-    Duration::from_millis(10),
-    Duration::from_millis(40),
-];
+const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(10), Duration::from_millis(40)];
 
 /// Runs `operation`, and where memory is refused empties the cache of `device` and runs it again, up to four times in all. For
 /// operations that either happen or change nothing, of this rank alone: after the ranks have decided to commit a step, there

@@ -44,9 +44,7 @@ pub(super) fn advise<P: Predictor>(
         return Vec::new();
     };
     let mut found = Vec::new();
-    let levers = by_cut(subject, base.cut, half)
-        .into_iter()
-        .chain(by_setting(recipe));
+    let levers = by_cut(subject, base.cut, half).into_iter().chain(by_setting(recipe));
     for (what, setting, cut) in levers {
         let overrides = Vec::from_iter(cut.is_none().then(|| setting.clone()));
         let cut = cut.unwrap_or(base.cut);
@@ -82,9 +80,7 @@ pub(super) fn advise<P: Predictor>(
 fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Lever> {
     let mut levers = Vec::new();
     let mut lever = |what: String, setting: String, cut: Cut| levers.push((what, setting, Some(cut)));
-    let Cut {
-        ranks, micro_batch, ..
-    } = base;
+    let Cut { ranks, micro_batch, .. } = base;
     let recompute = subject.segments;
     if base.recompute < recompute {
         let what = format!("compute all {recompute} segments again in backward");
@@ -102,10 +98,7 @@ fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Lever> {
     if ranks > 1 && !base.shard_optimizer {
         let what = format!("every rank keeps its part of the optimizer's state: {ranks} ranks");
         let shard_optimizer = true;
-        let cut = Cut {
-            shard_optimizer,
-            ..base
-        };
+        let cut = Cut { shard_optimizer, ..base };
         lever(what, "memory.shard_optimizer=true".into(), cut);
     }
     if base.amp == Amp::Off {
@@ -173,17 +166,13 @@ fn all_but_the_last(recipe: &Recipe) -> Option<(&'static str, Vec<String>)> {
     let frozen = depth - depth.div_ceil(4);
     let (part, first, blocks): (_, &[&str], _) = match name {
         ModelName::Unet => return Some(("the decoder", owned(&["inc.*", "down*"]))),
-        ModelName::Vit => (
-            "the last quarter of the blocks",
-            &["cls_token", "pos_embed", "patch_embed.*"],
-            "blocks",
-        ),
+        ModelName::Vit => {
+            ("the last quarter of the blocks", &["cls_token", "pos_embed", "patch_embed.*"], "blocks")
+        }
         // The embedding of tokens is also the head.
-        ModelName::Gpt => (
-            "the last quarter of the blocks and the head",
-            &["transformer.wpe.*"],
-            "transformer.h",
-        ),
+        ModelName::Gpt => {
+            ("the last quarter of the blocks and the head", &["transformer.wpe.*"], "transformer.h")
+        }
         _ => return None,
     };
     let globs = owned(first).into_iter().chain(below(blocks, frozen));

@@ -28,10 +28,7 @@ pub(crate) fn relative_time(
 ) -> f64 {
     let counted = plain.0.flops > 0.0 && cut.0.flops > 0.0;
     let time = |(prediction, partition): (&Prediction, &Partition)| {
-        let (steps, samples) = (
-            partition.grad_accum_steps() as f64,
-            partition.samples_of(0) as f64,
-        );
+        let (steps, samples) = (partition.grad_accum_steps() as f64, partition.samples_of(0) as f64);
         let again = prediction.cut.recompute as f64 / segments.max(1) as f64;
         let work = match counted {
             true => prediction.flops,
@@ -65,10 +62,7 @@ mod tests {
         assert_eq!(time(&machine, 16, 0), 1.0);
         let expected = [(8, 1.0303), (4, 1.0909), (2, 1.2121), (1, 1.4545)];
         for (micro_batch, factor) in expected {
-            assert!(
-                (time(&machine, micro_batch, 0) - factor).abs() < 1e-4,
-                "{micro_batch}"
-            );
+            assert!((time(&machine, micro_batch, 0) - factor).abs() < 1e-4, "{micro_batch}");
         }
         assert!((time(&machine, 16, 4) - 4.0 / 3.0).abs() < 1e-12);
         assert!((time(&machine, 16, 2) - 7.0 / 6.0).abs() < 1e-12);
@@ -76,10 +70,7 @@ mod tests {
 
     #[test]
     fn where_nothing_was_counted_a_forward_pass_is_a_third() {
-        let machine = Machine {
-            counts: false,
-            ..Machine::default()
-        };
+        let machine = Machine { counts: false, ..Machine::default() };
         assert!((time(&machine, 16, 4) - 4.0 / 3.0).abs() < 1e-12);
         assert!((time(&machine, 2, 0) - 1.2121).abs() < 1e-4);
     }

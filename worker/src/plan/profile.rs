@@ -194,12 +194,7 @@ mod tests {
             figures: Measured {
                 peak: predicted.peak + 46 * MIB,
                 owners: predicted.owners,
-                phases: PhasePeaks {
-                    forward: 4 * GIB,
-                    backward: 5 * GIB,
-                    reduce: GIB,
-                    update: 2 * GIB,
-                },
+                phases: PhasePeaks { forward: 4 * GIB, backward: 5 * GIB, reduce: GIB, update: 2 * GIB },
                 step_ms: 123.456,
             },
             predicted,
@@ -222,11 +217,7 @@ mod tests {
                         ],
                     }),
                 },
-                ProfiledStage {
-                    subject: machine.about(),
-                    measured: None,
-                    optimal: None,
-                },
+                ProfiledStage { subject: machine.about(), measured: None, optimal: None },
             ],
         }
     }

@@ -90,11 +90,7 @@ pub(crate) fn report<P: Predictor>(
     let mut rows = Vec::new();
     for gpu in &job.gpus {
         let asked = asked(gpu);
-        rows.push(Row {
-            gpu: gpu.clone(),
-            budget: asked.budget,
-            choice: solver.solve(&asked)?,
-        });
+        rows.push(Row { gpu: gpu.clone(), budget: asked.budget, choice: solver.solve(&asked)? });
     }
     let usual = Gpu::of_size(0);
     let first = job.gpus.first().unwrap_or(&usual);
@@ -122,10 +118,7 @@ pub(crate) fn report<P: Predictor>(
         subject: subject.clone(),
         nproc: job.nproc,
         way: plain.way,
-        margin: Margin {
-            context_bytes: CONTEXT_BYTES,
-            fragmentation_percent: FRAGMENTATION_PERCENT,
-        },
+        margin: Margin { context_bytes: CONTEXT_BYTES, fragmentation_percent: FRAGMENTATION_PERCENT },
         budget: most,
         plain,
         rows,

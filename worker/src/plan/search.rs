@@ -33,9 +33,7 @@ pub(crate) fn largest<E>(
             (Some(low), Some(high)) if misses < 2 && low < high => {
                 let part = (budget - low) as f64 / (high - low) as f64;
                 let size = sizes[below] as f64 + part * (sizes[above] - sizes[below]) as f64;
-                sizes
-                    .partition_point(|candidate| *candidate as f64 <= size)
-                    .saturating_sub(1)
+                sizes.partition_point(|candidate| *candidate as f64 <= size).saturating_sub(1)
             }
             _ => below + (above - below) / 2,
         };

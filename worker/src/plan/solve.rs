@@ -73,11 +73,7 @@ pub(crate) struct Solver<'a, P> {
 impl<'a, P: Predictor> Solver<'a, P> {
     /// For `subject`, with predictions of the recipe as it is.
     pub(crate) fn new(subject: &'a Subject, predictor: &'a mut P) -> Self {
-        Self {
-            subject,
-            predictor,
-            known: HashMap::new(),
-        }
+        Self { subject, predictor, known: HashMap::new() }
     }
 
     /// What is planned for.
@@ -144,17 +140,10 @@ impl<'a, P: Predictor> Solver<'a, P> {
         let of = &partitions[best.map_or(0, |(_, position, _)| position)];
         let (partition, grad_accum_steps) = (of.to_string(), of.grad_accum_steps());
         Ok(match best {
-            Some((relative_time, _, prediction)) => Choice::Fit {
-                prediction,
-                partition,
-                grad_accum_steps,
-                relative_time,
-            },
-            None => Choice::NoFit {
-                smallest: self.smallest(asked)?,
-                partition,
-                grad_accum_steps,
-            },
+            Some((relative_time, _, prediction)) => {
+                Choice::Fit { prediction, partition, grad_accum_steps, relative_time }
+            }
+            None => Choice::NoFit { smallest: self.smallest(asked)?, partition, grad_accum_steps },
         })
     }
 
@@ -185,10 +174,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
                 break;
             }
             // Groups leave fewer sizes.
-            if all
-                .last()
-                .is_some_and(|last| partition.micro_batch() < last.micro_batch())
-            {
+            if all.last().is_some_and(|last| partition.micro_batch() < last.micro_batch()) {
                 all.push(partition);
             }
         }
@@ -256,9 +242,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
             let prediction = self.predict(asked.cut(micro_batch, most - kept))?;
             Ok::<_, P::Error>(Some(prediction.peak))
         })?;
-        found
-            .map(|kept| self.predict(asked.cut(micro_batch, most - kept)))
-            .transpose()
+        found.map(|kept| self.predict(asked.cut(micro_batch, most - kept))).transpose()
     }
 }
 

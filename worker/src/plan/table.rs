@@ -91,20 +91,14 @@ fn rows(plan: &Plan, out: &mut String) {
     for row in &plan.rows {
         let Prediction { cut, peak, .. } = row.choice.prediction();
         let (time, fits, steps) = match &row.choice {
-            Choice::Fit {
-                relative_time,
-                grad_accum_steps,
-                ..
-            } => (format!("{relative_time:.2}"), "yes", grad_accum_steps),
+            Choice::Fit { relative_time, grad_accum_steps, .. } => {
+                (format!("{relative_time:.2}"), "yes", grad_accum_steps)
+            }
             Choice::NoFit { grad_accum_steps, .. } => ("-".into(), "no", grad_accum_steps),
         };
         let (micro_batch, ranks, total) = (cut.micro_batch, plan.nproc, plan.subject.effective_batch);
         // The pieces may differ.
-        let at_most = if micro_batch * steps * ranks == total {
-            ""
-        } else {
-            "<="
-        };
+        let at_most = if micro_batch * steps * ranks == total { "" } else { "<=" };
         table.push(vec![
             shown(&row.gpu.name),
             size(row.gpu.bytes),

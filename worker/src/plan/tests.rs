@@ -48,13 +48,7 @@ impl Default for Machine {
 
 impl Machine {
     pub(super) fn cut(ranks: usize, micro_batch: usize, recompute: usize) -> Cut {
-        Cut {
-            ranks,
-            micro_batch,
-            amp: Amp::Off,
-            recompute,
-            shard_optimizer: false,
-        }
+        Cut { ranks, micro_batch, amp: Amp::Off, recompute, shard_optimizer: false }
     }
 
     pub(super) fn about(&self) -> Subject {

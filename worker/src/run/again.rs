@@ -26,13 +26,7 @@ pub(crate) struct Again {
 impl Again {
     pub(crate) fn new(loader: LoaderOptions, plan: &RunPlan) -> Self {
         let first = plan.stages().iter().map(|stage| stage.partition.micro_batch());
-        Self {
-            loader,
-            first: first.collect(),
-            evaluation: None,
-            saves_more: false,
-            count: 0,
-        }
+        Self { loader, first: first.collect(), evaluation: None, saves_more: false, count: 0 }
     }
 }
 
@@ -73,10 +67,7 @@ pub(super) fn start_again(
         true => format!("the micro-batch goes {}", change(&from, &to)),
         false => "more of the model is computed again in backward".to_owned(),
     } + ", the step is taken again with the same samples";
-    let sizes = MicroBatches {
-        from: from.micro_batch(),
-        to: to.micro_batch(),
-    };
+    let sizes = MicroBatches { from: from.micro_batch(), to: to.micro_batch() };
     let cut = (to.grad_accum_steps(), training.again.saves_more);
     tell(followers, shortages, ("at", step), &consequence, sizes, cut)
 }
@@ -115,9 +106,7 @@ pub(super) fn tell(
         return Ok(());
     };
     let bytes = first.bytes();
-    followers.note(format!(
-        "out of memory {place} {when} step {step}: {bytes}; {consequence}"
-    ));
+    followers.note(format!("out of memory {place} {when} step {step}: {bytes}; {consequence}"));
     followers.hear(&Line::Oom(&OomRecord {
         step,
         ranks,

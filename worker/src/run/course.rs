@@ -34,11 +34,7 @@ pub(crate) struct Under {
 
 impl Under {
     pub(crate) fn new(place: Place) -> Self {
-        Self {
-            place,
-            is_announced: false,
-            is_laid_out: false,
-        }
+        Self { place, is_announced: false, is_laid_out: false }
     }
 }
 
@@ -81,10 +77,7 @@ impl Course {
             samples_per_s: cut.samples as f64 / step_s,
             step_ms: step_s * 1e3,
             elapsed_s: elapsed.as_secs_f64(),
-            wait_ms: WaitMs {
-                data: taken.waited_for_data.as_secs_f64() * 1e3,
-                comm: taken.comm_ms,
-            },
+            wait_ms: WaitMs { data: taken.waited_for_data.as_secs_f64() * 1e3, comm: taken.comm_ms },
             memory: taken.memory,
             skipped: taken.skipped,
         }

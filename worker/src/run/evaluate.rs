@@ -63,22 +63,10 @@ impl Evaluator<'_> {
                 return Ok(Evaluated::Exhausted(status.shortages));
             }
             self.limits.free();
-            let sizes = MicroBatches {
-                from: batch,
-                to: batch / 2,
-            };
-            let consequence = format!(
-                "the test set is begun again in batches of {} instead of {}",
-                sizes.to, sizes.from
-            );
-            tell(
-                followers,
-                &status.shortages,
-                ("after", step),
-                &consequence,
-                sizes,
-                (1, false),
-            )?;
+            let sizes = MicroBatches { from: batch, to: batch / 2 };
+            let consequence =
+                format!("the test set is begun again in batches of {} instead of {}", sizes.to, sizes.from);
+            tell(followers, &status.shortages, ("after", step), &consequence, sizes, (1, false))?;
             batch = sizes.to;
         }
     }
@@ -115,14 +103,9 @@ impl Evaluator<'_> {
         let end = own.end;
         let work = own.step_by(batch).map(move |first| MicroBatch {
             epoch: 0,
-            indices: (first..end.min(first + batch))
-                .map(|index| index as u32)
-                .collect(),
+            indices: (first..end.min(first + batch)).map(|index| index as u32).collect(),
         });
-        let options = LoaderOptions {
-            augment: false,
-            ..self.loader
-        };
+        let options = LoaderOptions { augment: false, ..self.loader };
         let mut loader = Loader::start(test_set, options, work)?;
         let mut tally = Tally::new(self.task.sums(), self.limits.device())?;
         while let Some(decoded) = loader.next() {
@@ -174,14 +157,7 @@ fn evaluate_live(
     stop: &StopFlag,
     followers: &mut Followers<'_>,
 ) -> Result<Option<EvalRecord>> {
-    let Training {
-        course,
-        replica,
-        exchange,
-        stepper,
-        again,
-        ..
-    } = training;
+    let Training { course, replica, exchange, stepper, again, .. } = training;
     let step = course.done;
     let last = step.saturating_sub(1);
     let largest = course.plan.stage(last).partition.micro_batch();

@@ -85,9 +85,7 @@ impl Training<'_> {
         self.replica.model.recompute.set(self.course.stage().recompute);
         phases::begin_stage(self, self.course.under.place)?;
         if let Some(reason) = self.stepper.executor.take_reason() {
-            followers.note(format!(
-                "warning: model.compile = \"graph\" does nothing: {reason}"
-            ));
+            followers.note(format!("warning: model.compile = \"graph\" does nothing: {reason}"));
         }
         self.began = Instant::now();
         Ok(())

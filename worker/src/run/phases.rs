@@ -109,10 +109,7 @@ fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Resul
     let counts = format!("{} of {} parameters trained", count(trained), count(parameters));
     let what = match place.phase > 0 && course.done == begins {
         true => counts,
-        false => format!(
-            "{}, {counts}, effective batch {cut}, learning rate {rate:e}",
-            stage.length
-        ),
+        false => format!("{}, {counts}, effective batch {cut}, learning rate {rate:e}", stage.length),
     };
     followers.note(format!("stage {number} of {stages}, {name:?}{from}: {what}"));
     if course.done != begins {
@@ -140,10 +137,7 @@ fn count(parameters: u64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     let number = parameters as f64;
     let unit = UNITS.iter().find(|(size, _)| number >= *size);
-    unit.map_or_else(
-        || parameters.to_string(),
-        |(size, unit)| format!("{:.1} {unit}", number / size),
-    )
+    unit.map_or_else(|| parameters.to_string(), |(size, unit)| format!("{:.1} {unit}", number / size))
 }
 
 #[cfg(test)]

@@ -69,10 +69,7 @@ impl RunPlan {
     ) -> Result<Self, PlanError> {
         let at = |number: usize| {
             move |error: PlanError| match recipe.stage.get(number) {
-                Some(stage) => PlanError::Stage {
-                    name: stage.name.clone(),
-                    source: Box::new(error),
-                },
+                Some(stage) => PlanError::Stage { name: stage.name.clone(), source: Box::new(error) },
                 None => error,
             }
         };
@@ -215,13 +212,10 @@ impl RunPlan {
     /// The stages that have begun when `done` steps have been taken, with the steps taken of each.
     fn begun(&self, done: u64) -> impl Iterator<Item = (&StagePlan, u64)> {
         let last = self.stage_number(done);
-        self.stages[..=last]
-            .iter()
-            .enumerate()
-            .map(move |(number, stage)| {
-                let end = if number == last { done } else { stage.steps.end };
-                (stage, end - stage.steps.start)
-            })
+        self.stages[..=last].iter().enumerate().map(move |(number, stage)| {
+            let end = if number == last { done } else { stage.steps.end };
+            (stage, end - stage.steps.start)
+        })
     }
 
     /// Epochs of the run, that at the end of a stage possibly cut short.
@@ -243,11 +237,7 @@ impl RunPlan {
         let mut current: Option<(u64, Vec<u32>)> = None;
         (done..self.total_steps).flat_map(move |step| {
             let position = plan.position(step);
-            let Position {
-                stage,
-                epoch,
-                step_in_epoch,
-            } = position;
+            let Position { stage, epoch, step_in_epoch } = position;
             let order = match current.take() {
                 Some((of, order)) if of == epoch => order,
                 _ => epoch_order(plan.train_samples as usize, plan.seed, epoch),
@@ -257,10 +247,7 @@ impl RunPlan {
             let ranges = plan.micro_ranges(position, rank);
             let work: Vec<MicroBatch> = ranges
                 .into_iter()
-                .map(|range| MicroBatch {
-                    epoch,
-                    indices: step_indices[range].to_vec(),
-                })
+                .map(|range| MicroBatch { epoch, indices: step_indices[range].to_vec() })
                 .collect();
             current = Some((epoch, order));
             work

@@ -32,18 +32,16 @@ impl StopFlag {
     pub(crate) fn be_patient(&self) -> io::Result<()> {
         let mut signals = Signals::new([SIGTERM, SIGINT])?;
         let flag = self.clone();
-        std::thread::Builder::new()
-            .name("signals".to_owned())
-            .spawn(move || {
-                let mut first = None;
-                for signal in signals.forever() {
-                    if is_second(&mut first, Instant::now()) {
-                        // It ends the process; where it cannot, the launcher kills it in time.
-                        let _ = emulate_default_handler(signal);
-                    }
-                    flag.ask();
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            let mut first = None;
+            for signal in signals.forever() {
+                if is_second(&mut first, Instant::now()) {
+                    // It ends the process; where it cannot, the launcher kills it in time.
+                    let _ = emulate_default_handler(signal);
                 }
-            })?;
+                flag.ask();
+            }
+        })?;
         Ok(())
     }
 

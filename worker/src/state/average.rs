@@ -27,11 +27,7 @@ impl Average {
     /// With `warmup` the decay of update t, counted from 0, is min(decay, (1 + t) / (10 + t)), as
     /// tf.train.ExponentialMovingAverage with `num_updates`: the random first weights do not linger.
     pub fn new(decay: f64, warmup: bool) -> Self {
-        Self {
-            decay,
-            warmup,
-            updates: 0,
-        }
+        Self { decay, warmup, updates: 0 }
     }
 
     /// The decay of the next update: average <- decay x average + (1 - decay) x data.
@@ -87,9 +83,7 @@ pub(crate) fn is_floating(kind: Kind) -> bool {
 fn exchange(a: &Tensor, b: &Tensor) -> Result<(), TchError> {
     let (a, b) = (a.f_view(-1)?, b.f_view(-1)?);
     let elements = a.size1()?;
-    let scratch = patiently(a.device(), || {
-        Tensor::f_empty([CHUNK.min(elements)], (a.kind(), a.device()))
-    })?;
+    let scratch = patiently(a.device(), || Tensor::f_empty([CHUNK.min(elements)], (a.kind(), a.device())))?;
     for begin in (0..elements).step_by(CHUNK as usize) {
         let length = CHUNK.min(elements - begin);
         let (mut a, mut b) = (a.f_narrow(0, begin, length)?, b.f_narrow(0, begin, length)?);
@@ -125,28 +119,18 @@ mod tests {
         let names = ["a", "b", "c"];
         let group = Group::Statistics;
         let parameter = |(name, tensor)| Parameter { name, tensor, group };
-        let parameters: Vec<_> = names
-            .into_iter()
-            .zip(tensors.iter().copied())
-            .map(parameter)
-            .collect();
+        let parameters: Vec<_> = names.into_iter().zip(tensors.iter().copied()).map(parameter).collect();
         let mut table = Table::new(&parameters, LayoutOptions::default(), 0).unwrap();
         table.add(AVERAGE).unwrap();
         let held = table.column(AVERAGE.name).unwrap();
-        let averages = table
-            .slots()
-            .into_iter()
-            .map(|(block, slot)| slot.view(&held[block]).unwrap())
-            .collect();
+        let averages =
+            table.slots().into_iter().map(|(block, slot)| slot.view(&held[block]).unwrap()).collect();
         (table, averages)
     }
 
     #[test]
     fn averages_follow_the_formula() {
-        for (decay, warmup) in DECAYS
-            .into_iter()
-            .flat_map(|decay| [(decay, false), (decay, true)])
-        {
+        for (decay, warmup) in DECAYS.into_iter().flat_map(|decay| [(decay, false), (decay, true)]) {
             let double = values(0);
             let (single, counter) = (double.to_kind(Kind::Float), Tensor::from_slice(&[0i64]));
             let (table, averages) = table(&[&single, &double, &counter]);
@@ -157,11 +141,7 @@ mod tests {
                 single.shallow_clone().copy_(&values(step));
                 let _ = counter.shallow_clone().fill_(step as i64);
                 let t = (step - 1) as f64;
-                let d = if warmup {
-                    decay.min((1.0 + t) / (10.0 + t))
-                } else {
-                    decay
-                };
+                let d = if warmup { decay.min((1.0 + t) / (10.0 + t)) } else { decay };
                 for (index, wanted) in wanted.iter_mut().enumerate() {
                     *wanted = d * *wanted + (1.0 - d) * value(step, index);
                 }

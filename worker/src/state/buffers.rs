@@ -60,9 +60,7 @@ impl Flat {
     }
 
     fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        [&self.data, &self.before, &self.next]
-            .into_iter()
-            .chain(&self.base)
+        [&self.data, &self.before, &self.next].into_iter().chain(&self.base)
     }
 }
 
@@ -188,10 +186,7 @@ mod tests {
 
     /// What a BatchNorm does in a micro-step.
     fn micro_step(mean: &Tensor, count: &Tensor, statistic: f64) {
-        let _ = mean
-            .shallow_clone()
-            .g_mul_scalar_(0.9)
-            .g_add_scalar_(0.1 * statistic);
+        let _ = mean.shallow_clone().g_mul_scalar_(0.9).g_add_scalar_(0.1 * statistic);
         let _ = count.shallow_clone().g_add_scalar_(1);
     }
 
@@ -202,11 +197,7 @@ mod tests {
         for (statistic, share) in [(10.0, 0.75), (30.0, 0.25)] {
             micro_step(&mean, &count, statistic);
             buffers.take(share).unwrap();
-            assert_eq!(
-                (mean.double_value(&[0]), count.int64_value(&[])),
-                (1.0, 5),
-                "as the step began"
-            );
+            assert_eq!((mean.double_value(&[0]), count.int64_value(&[])), (1.0, 5), "as the step began");
         }
         buffers.start(&Ranks::single()).unwrap().wait().unwrap();
         buffers.commit().unwrap();
@@ -247,14 +238,7 @@ mod tests {
 
     /// Values that rounding, infinities and the sign of zero would show in, the same at every call.
     fn constants() -> Vec<f32> {
-        let mut values = vec![
-            0.0,
-            -0.0,
-            f32::INFINITY,
-            f32::NEG_INFINITY,
-            f32::MIN_POSITIVE / 4.0,
-            f32::MAX,
-        ];
+        let mut values = vec![0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE / 4.0, f32::MAX];
         values.extend(
             (1..500u32).map(|at| (f64::from(at) * 0.37).sin() as f32 * 10f32.powi(at as i32 % 30 - 15)),
         );
@@ -267,10 +251,7 @@ mod tests {
             .flat_map(|count| {
                 let uneven: Vec<f64> = (1..=count).map(|at| (at * at % 7 + 1) as f64).collect();
                 let all: f64 = uneven.iter().sum();
-                [
-                    vec![1.0 / count as f64; count],
-                    uneven.iter().map(|share| share / all).collect(),
-                ]
+                [vec![1.0 / count as f64; count], uneven.iter().map(|share| share / all).collect()]
             })
             .collect()
     }
@@ -293,10 +274,7 @@ mod tests {
             }
             buffers.commit().unwrap();
         }
-        assert_eq!(
-            bits(&constant),
-            constants().into_iter().map(f32::to_bits).collect::<Vec<_>>()
-        );
+        assert_eq!(bits(&constant), constants().into_iter().map(f32::to_bits).collect::<Vec<_>>());
         assert_eq!(Vec::<i64>::try_from(&whole).unwrap(), [i64::MAX, -3, 0]);
         assert_eq!(Vec::<f64>::try_from(&wide).unwrap(), [0.1, -1e300, 1.0 / 3.0]);
     }
@@ -339,16 +317,9 @@ mod tests {
                 sums.push(buffers.flats[0].next.copy());
             }
             let together = (&sums[0] + &sums[1]).to_kind(Kind::Float);
-            let statistic: f64 = split
-                .iter()
-                .enumerate()
-                .map(|(at, share)| at as f64 * share)
-                .sum();
+            let statistic: f64 = split.iter().enumerate().map(|(at, share)| at as f64 * share).sum();
             let expected = 0.9 + 0.1 * statistic;
-            assert!(
-                (together.double_value(&[0]) - expected).abs() < 1e-6 * expected,
-                "{split:?}"
-            );
+            assert!((together.double_value(&[0]) - expected).abs() < 1e-6 * expected, "{split:?}");
         }
     }
 

@@ -25,10 +25,7 @@ pub enum Role {
 }
 
 /// The moving average.
-pub const AVERAGE: ColumnSpec = ColumnSpec {
-    name: "average",
-    role: Role::Average,
-};
+pub const AVERAGE: ColumnSpec = ColumnSpec { name: "average", role: Role::Average };
 
 /// What goes on from one phase to the next, beside the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -72,11 +72,7 @@ pub struct LayoutOptions {
 impl Default for LayoutOptions {
     /// The sizes of PyTorch's reducer (Li et al. 2020, arXiv 2006.15704).
     fn default() -> Self {
-        Self {
-            first_bucket_bytes: 1 << 20,
-            bucket_bytes: 25 << 20,
-            shards: 1,
-        }
+        Self { first_bucket_bytes: 1 << 20, bucket_bytes: 25 << 20, shards: 1 }
     }
 }
 
@@ -228,11 +224,7 @@ pub(super) struct Layout {
 impl Layout {
     /// Lays out `rows` in `order`, which names each of them once: trained rows in the order in which their gradients become ready.
     pub(super) fn new(rows: &[Row], order: &[usize], options: LayoutOptions) -> Self {
-        let mut layout = Self {
-            blocks: Vec::new(),
-            buckets: Vec::new(),
-            options,
-        };
+        let mut layout = Self { blocks: Vec::new(), buckets: Vec::new(), options };
         let key = |row: &usize| (rows[*row].kind, rows[*row].group);
         let mut keys: Vec<(Kind, Group)> = Vec::new();
         for key in order.iter().map(key) {
@@ -274,11 +266,7 @@ impl Layout {
         // A bucket ends on a multiple of `unit` elements, and the next begins there.
         let mut close = |range: &mut Range<i64>, rows: &mut Vec<usize>| {
             let end = range.start + up(range.end - range.start, unit);
-            let full = Bucket {
-                block: number,
-                range: range.start..end,
-                rows: std::mem::take(rows),
-            };
+            let full = Bucket { block: number, range: range.start..end, rows: std::mem::take(rows) };
             *range = end..end;
             self.buckets.extend((!full.rows.is_empty()).then_some(full));
         };
@@ -302,12 +290,7 @@ impl Layout {
             bucket.push(row);
         }
         close(&mut range, &mut bucket);
-        self.blocks.push(Block {
-            kind,
-            group,
-            slots,
-            len: range.end,
-        });
+        self.blocks.push(Block { kind, group, slots, len: range.end });
     }
 
     /// The most elements that a block of the same rows can have in any order: what memory that outlives a new order must hold.
@@ -324,10 +307,7 @@ impl Layout {
         match self.options.shards {
             0 | 1 => self.whole(Group::is_trained).collect(),
             shards => {
-                let part = |bucket: &Bucket| Part {
-                    block: bucket.block,
-                    range: bucket.part(shard, shards),
-                };
+                let part = |bucket: &Bucket| Part { block: bucket.block, range: bucket.part(shard, shards) };
                 self.buckets.iter().map(part).collect()
             }
         }
@@ -337,9 +317,7 @@ impl Layout {
     pub(super) fn whole(&self, of: impl Fn(Group) -> bool) -> impl Iterator<Item = Part> {
         let blocks = self.blocks.iter().enumerate();
         let whole = |block, len| Part { block, range: 0..len };
-        blocks
-            .filter(move |(_, block)| of(block.group))
-            .map(move |(number, block)| whole(number, block.len))
+        blocks.filter(move |(_, block)| of(block.group)).map(move |(number, block)| whole(number, block.len))
     }
 }
 

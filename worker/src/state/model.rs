@@ -48,15 +48,7 @@ impl Model {
             }
             None => None,
         };
-        Ok(Self {
-            buffers: Buffers::new(&table)?,
-            task,
-            registry,
-            recompute,
-            table,
-            optimizer,
-            average,
-        })
+        Ok(Self { buffers: Buffers::new(&table)?, task, registry, recompute, table, optimizer, average })
     }
 
     /// Moves what the ranks exchange into memory where they do so fastest: on a CPU. Every rank calls it once, before the exchange is
@@ -64,8 +56,7 @@ impl Model {
     pub(crate) fn share(&mut self, ranks: &Ranks) -> Result<()> {
         self.share_table(ranks)?;
         if self.table.device() == Device::Cpu {
-            self.buffers
-                .share(|elements, kind| ranks.allocate(elements, kind))?;
+            self.buffers.share(|elements, kind| ranks.allocate(elements, kind))?;
         }
         Ok(())
     }
@@ -79,8 +70,7 @@ impl Model {
 
     /// Begins the phase `place` with what [`Table::leave`] has kept of the one before.
     pub(crate) fn enter(&mut self, stages: &Stages, place: Place, ranks: &Ranks) -> Result<()> {
-        self.table
-            .enter(&stages.parameters(place, &self.registry)?, ranks)?;
+        self.table.enter(&stages.parameters(place, &self.registry)?, ranks)?;
         self.optimizer = optimizer(stages, place, &mut self.table)?;
         if let (Some(settings), None) = (stages.ema, self.table.column(AVERAGE.name)) {
             self.table.add(AVERAGE)?;

@@ -172,17 +172,11 @@ impl Table {
             }
             let earlier = old.of_kind(block).and_then(|at| before.get_mut(at)?.take());
             let flat = match earlier {
-                Some(Flat {
-                    memory: Some(memory), ..
-                }) => Flat {
-                    flat: memory.f_narrow(0, 0, block.len)?,
-                    memory: Some(memory),
-                },
+                Some(Flat { memory: Some(memory), .. }) => {
+                    Flat { flat: memory.f_narrow(0, 0, block.len)?, memory: Some(memory) }
+                }
                 Some(Flat { flat, .. }) if flat.size1()? == block.len => Flat { flat, memory: None },
-                _ => Flat {
-                    flat: data.flat.f_zeros_like()?,
-                    memory: None,
-                },
+                _ => Flat { flat: data.flat.f_zeros_like()?, memory: None },
             };
             self.grad.push(flat);
         }
@@ -275,16 +269,11 @@ fn gather(layout: &Layout, shard: usize, flats: &[&Tensor], ranks: &Ranks) -> Re
     }
     let views = |bucket: &Bucket| {
         let flat = flats[bucket.block];
-        Ok((
-            narrow(flat, &bucket.range)?,
-            narrow(flat, &bucket.part(shard, shards))?,
-        ))
+        Ok((narrow(flat, &bucket.range)?, narrow(flat, &bucket.part(shard, shards))?))
     };
     let views: Result<Vec<(Tensor, Tensor)>, TchError> = layout.buckets.iter().map(views).collect();
     let views = views?;
-    let all = views
-        .iter()
-        .map(|(output, input)| Collective::AllGather { output, input });
+    let all = views.iter().map(|(output, input)| Collective::AllGather { output, input });
     let all: Vec<Collective<'_>> = all.collect();
     Ok(ranks.start_all(&all)?.wait()?)
 }

@@ -104,10 +104,7 @@ mod tests {
     fn train(kind: Option<Kind>) -> (Vec<f64>, Vec<f64>) {
         let mut registry = Registry::new(Device::Cpu);
         registry.channels_last = true;
-        let options = ConvOptions {
-            bias: true,
-            ..ConvOptions::kernel(3)
-        };
+        let options = ConvOptions { bias: true, ..ConvOptions::kernel(3) };
         let conv = Conv2d::new(&mut registry.root().sub("conv"), (2, 4), options).unwrap();
         let model = Gpt::new(config(), &mut registry).unwrap();
         // Other tests draw from the same generator.
@@ -166,29 +163,17 @@ mod tests {
         let places = || std::iter::once(("row", &place));
         table.shadow(Some(Kind::BFloat16), places()).unwrap();
         let held = table.shadow_held()[0].shallow_clone();
-        assert_eq!(
-            Vec::<f32>::try_from(held.to_kind(Kind::Float)).unwrap(),
-            [1.0, 0.333_984_38]
-        );
+        assert_eq!(Vec::<f32>::try_from(held.to_kind(Kind::Float)).unwrap(), [1.0, 0.333_984_38]);
         assert_eq!(table.columns().count(), 0);
         assert!(place.is_set());
-        let keep = Keep {
-            moments: true,
-            average: true,
-        };
+        let keep = Keep { moments: true, average: true };
         table.leave(keep).unwrap();
         // Nobody holds the memory any more when the next phase takes its own.
         assert!(table.shadow_held().is_empty() && !place.is_set());
     }
 
     fn config() -> GptConfig {
-        GptConfig {
-            vocabulary: 11,
-            context: 8,
-            width: 12,
-            depth: 2,
-            heads: 3,
-        }
+        GptConfig { vocabulary: 11, context: 8, width: 12, depth: 2, heads: 3 }
     }
 
     #[test]
@@ -204,24 +189,14 @@ mod tests {
         table.shadow(Some(Kind::BFloat16), places(&registry)).unwrap();
         let (mut elements, mut rows) = (0, 0);
         for entry in registry.parameters() {
-            let is_product = !["adopted", "wpe", "ln_"]
-                .iter()
-                .any(|name| entry.name().contains(name));
-            assert_eq!(
-                entry.shadow().is_some_and(Shadow::is_set),
-                is_product,
-                "{}",
-                entry.name()
-            );
+            let is_product = !["adopted", "wpe", "ln_"].iter().any(|name| entry.name().contains(name));
+            assert_eq!(entry.shadow().is_some_and(Shadow::is_set), is_product, "{}", entry.name());
             if is_product {
                 (elements, rows) = (elements + entry.elements() as u64, rows + 1);
             }
         }
         let held: u64 = table.shadow_held().iter().map(bytes).sum();
-        assert!(
-            (2 * elements..2 * (elements + 16 * rows)).contains(&held),
-            "{held}"
-        );
+        assert!((2 * elements..2 * (elements + 16 * rows)).contains(&held), "{held}");
 
         let mut table = Table::of([("adopted", &adopted)]).unwrap();
         table.shadow(Some(Kind::BFloat16), places(&registry)).unwrap();

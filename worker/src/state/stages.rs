@@ -125,14 +125,8 @@ impl Stages {
         let was_trained = |number: usize| {
             (began..=place.stage).any(|stage| {
                 let phases = &self.stages[stage].phases;
-                let earlier = if stage == place.stage {
-                    place.phase
-                } else {
-                    phases.len()
-                };
-                phases[..earlier]
-                    .iter()
-                    .any(|phase| phase.group_of[number].is_some())
+                let earlier = if stage == place.stage { place.phase } else { phases.len() };
+                phases[..earlier].iter().any(|phase| phase.group_of[number].is_some())
             })
         };
         let rests = |number: usize| now[number].is_none() && was_trained(number);

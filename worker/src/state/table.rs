@@ -153,10 +153,7 @@ impl Table {
             let capacity = self.layout.capacity(block) as usize;
             for (flat, is_shared) in [(&mut self.grad[block], true), (&mut self.data[block], with_data)] {
                 if is_shared && flat.memory.is_none() {
-                    let own = Flat {
-                        flat: flat.flat.shallow_clone(),
-                        memory: None,
-                    };
+                    let own = Flat { flat: flat.flat.shallow_clone(), memory: None };
                     *flat = own.moved(allocate(capacity, kind)?)?;
                 }
             }
@@ -296,16 +293,12 @@ impl Table {
 
     /// The bytes of the gaps between the rows of these blocks.
     pub(crate) fn gaps(&self, of: impl Fn(Group) -> bool) -> u64 {
-        self.bytes_of(of, |block| {
-            block.len - block.slots.iter().map(Slot::len).sum::<i64>()
-        })
+        self.bytes_of(of, |block| block.len - block.slots.iter().map(Slot::len).sum::<i64>())
     }
 
     fn bytes_of(&self, of: impl Fn(Group) -> bool, elements: impl Fn(&Block) -> i64) -> u64 {
         let blocks = self.layout.blocks.iter().filter(|block| of(block.group));
-        blocks
-            .map(|block| elements(block) as u64 * block.kind.elt_size_in_bytes() as u64)
-            .sum()
+        blocks.map(|block| elements(block) as u64 * block.kind.elt_size_in_bytes() as u64).sum()
     }
 
     /// Sets all gradients to zero.

@@ -84,23 +84,13 @@ pub(super) fn decide_and_update(
                 }
                 model.optimizer.step(&mut model.table, cut.lr, used, None)?;
             }
-            Judged {
-                totals: totals.clone(),
-                norm: norm * missing,
-                finite,
-                is_skipped: factor.is_none(),
-            }
+            Judged { totals: totals.clone(), norm: norm * missing, finite, is_skipped: factor.is_none() }
         }
         Some(totals) => {
             let Coming { scale, skip, figures } = ask_device(exchange, &model.table, found, totals, cut)?;
             before_update()?;
-            let found = fused::Found {
-                scale: &scale,
-                skip: &skip,
-            };
-            model
-                .optimizer
-                .step(&mut model.table, cut.lr, used, Some(found))?;
+            let found = fused::Found { scale: &scale, skip: &skip };
+            model.optimizer.step(&mut model.table, cut.lr, used, Some(found))?;
             let judged = read(&figures.wait()?)?;
             // The device was waited for: what a broken group would have left in the gradients shows here.
             exchange.health()?;
@@ -211,11 +201,9 @@ fn decide_there(own: &Tensor, totals: &Tensor, cut: &Cut) -> Result<[Tensor; 3],
     let found = at(own, 1)?;
     let skip = doubt.f_add_(&found)?.f_ne(0.0)?.f_to_kind(Kind::Float)?;
     let scale = match cut.clip {
-        Some(limit) => norm
-            .f_add_scalar(CLIP_EPS)?
-            .f_div_scalar_(limit)?
-            .f_clamp_min_(1.0)?
-            .f_div_(&missing)?,
+        Some(limit) => {
+            norm.f_add_scalar(CLIP_EPS)?.f_div_scalar_(limit)?.f_clamp_min_(1.0)?.f_div_(&missing)?
+        }
         None => missing.f_reciprocal()?,
     };
     let figures = Tensor::f_cat(&[totals, &norm, &found, &skip.f_to_kind(Kind::Double)?], 0)?;
@@ -226,11 +214,7 @@ fn decide_there(own: &Tensor, totals: &Tensor, cut: &Cut) -> Result<[Tensor; 3],
 fn read(figures: &[f64]) -> Result<Judged> {
     match figures {
         [loss_sum, weight, sums @ .., norm, found, skip] => Ok(Judged {
-            totals: Totals {
-                loss_sum: *loss_sum,
-                weight: *weight,
-                sums: sums.to_vec(),
-            },
+            totals: Totals { loss_sum: *loss_sum, weight: *weight, sums: sums.to_vec() },
             norm: *norm,
             finite: *found == 0.0,
             is_skipped: *skip != 0.0,

@@ -45,10 +45,7 @@ impl Fault {
             value: value.to_owned(),
             expected: "such as oom:rank=1,step=3,phase=backward, and optionally micro_step, after and times",
         })?;
-        Ok(Self {
-            refusal: Some(refusal).filter(|refusal| refusal.rank == rank),
-            armed: false,
-        })
+        Ok(Self { refusal: Some(refusal).filter(|refusal| refusal.rank == rank), armed: false })
     }
 
     pub(crate) fn begin(&mut self, phase: Phase, step: u64, micro_step: usize) {
@@ -89,14 +86,7 @@ impl Refusal {
                 _ => return None,
             }
         }
-        Some(Self {
-            rank: rank?,
-            phase: phase?,
-            step: step?,
-            micro_step,
-            after,
-            times,
-        })
+        Some(Self { rank: rank?, phase: phase?, step: step?, micro_step, after, times })
     }
 }
 
@@ -109,14 +99,7 @@ mod tests {
     fn a_fault_is_of_one_rank() {
         let value = "oom:rank=1,step=3,phase=backward,times=2";
         let fault = Fault::parse(value, 1).unwrap();
-        let refusal = Refusal {
-            rank: 1,
-            phase: Phase::Backward,
-            step: 3,
-            micro_step: 1,
-            after: 0,
-            times: 2,
-        };
+        let refusal = Refusal { rank: 1, phase: Phase::Backward, step: 3, micro_step: 1, after: 0, times: 2 };
         assert_eq!(fault.refusal, Some(refusal));
         assert_eq!(Fault::parse(value, 0).unwrap(), Fault::default());
     }

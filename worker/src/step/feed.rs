@@ -43,11 +43,7 @@ pub(crate) struct Blank {
 impl Feed for Blank {
     fn next(&mut self) -> Result<Fed> {
         let samples = self.sizes.next().ok_or(TrainError::LoaderEnded)?;
-        Ok(Fed {
-            batch: Batch::blank(&self.fields, samples, Device::Cpu)?,
-            bad: 0,
-            waited: Duration::ZERO,
-        })
+        Ok(Fed { batch: Batch::blank(&self.fields, samples, Device::Cpu)?, bad: 0, waited: Duration::ZERO })
     }
 }
 
@@ -226,11 +222,7 @@ mod tests {
         ) -> Result<(), SampleError> {
             assert_ne!(index, 9, "made to fail");
             out[0].i64()[0] = index as i64;
-            if index == 7 {
-                Err(SampleError::Empty)
-            } else {
-                Ok(())
-            }
+            if index == 7 { Err(SampleError::Empty) } else { Ok(()) }
         }
 
         fn describe(&self, index: usize) -> String {
@@ -239,19 +231,9 @@ mod tests {
     }
 
     fn feed(plan: &[&[u32]]) -> Loading {
-        let options = LoaderOptions {
-            threads: 1,
-            prefetch_batches: 4,
-            seed: 1,
-            augment: false,
-        };
-        let work: Vec<MicroBatch> = plan
-            .iter()
-            .map(|indices| MicroBatch {
-                epoch: 0,
-                indices: indices.to_vec(),
-            })
-            .collect();
+        let options = LoaderOptions { threads: 1, prefetch_batches: 4, seed: 1, augment: false };
+        let work: Vec<MicroBatch> =
+            plan.iter().map(|indices| MicroBatch { epoch: 0, indices: indices.to_vec() }).collect();
         let data = Arc::new(Numbers([Field::i64("x", [])]));
         Loading::start(data, options, work.into_iter(), Device::Cpu).unwrap()
     }
@@ -285,10 +267,8 @@ mod tests {
                 let fed = feed.next().unwrap();
                 assert_eq!(feed.bytes_ahead(), 0);
                 assert_eq!(fed.bad, usize::from(indices.contains(&7)));
-                let expected: Vec<i64> = indices
-                    .iter()
-                    .map(|&index| if index == 7 { 0 } else { i64::from(index) })
-                    .collect();
+                let expected: Vec<i64> =
+                    indices.iter().map(|&index| if index == 7 { 0 } else { i64::from(index) }).collect();
                 assert_eq!(values(&fed), expected);
             }
             assert!(matches!(feed.next(), Err(TrainError::LoaderEnded)));

@@ -153,14 +153,7 @@ impl Graphs {
             None => *self.pool.insert(Pool::new(gpu)?),
         };
         let (graph, (loss, memory, used)) = Graph::capture(pool, || work(&batch, &factor))?;
-        Ok(Captured {
-            graph,
-            batch,
-            factor,
-            loss,
-            memory,
-            used,
-        })
+        Ok(Captured { graph, batch, factor, loss, memory, used })
     }
 
     /// Gives the device the graph of this sort, for `batch` and a loss multiplied by `factor`.
@@ -188,9 +181,7 @@ impl Graphs {
                 self.refuse(reason);
                 false
             }
-            None => self.capture(sort, batch, |batch, factor| {
-                shielded(|| capture(passes, batch, factor))?
-            }),
+            None => self.capture(sort, batch, |batch, factor| shielded(|| capture(passes, batch, factor))?),
         };
         if !captured {
             // What the hooks believe of gradients that were never computed.
@@ -203,11 +194,7 @@ impl Graphs {
 impl Executor for Graphs {
     /// By its graph, where there is one or it is time for one; else kernel by kernel.
     fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()> {
-        let sort = Sort {
-            samples: micro.batch.samples(),
-            weight: micro.batch.weight,
-            first: micro.is_first,
-        };
+        let sort = Sort { samples: micro.batch.samples(), weight: micro.batch.weight, first: micro.is_first };
         let is_there = match self.way(sort) {
             Way::Eager => false,
             Way::Capture => self.capture_passes(sort, passes, micro.batch)?,
@@ -263,16 +250,9 @@ fn capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Result<Ca
     };
     // The buckets are reduced behind the last replay.
     let loss = captured.forward_backward(batch, |sum| sum.f_mul(factor), false)?;
-    let detached = Loss {
-        sum: loss.sum.f_detach()?,
-        weight: loss.weight.f_detach()?,
-        sums: loss.sums.f_detach()?,
-    };
-    Ok((
-        detached,
-        phases.account.micro_step()?,
-        passes.exchange.captured()?,
-    ))
+    let detached =
+        Loss { sum: loss.sum.f_detach()?, weight: loss.weight.f_detach()?, sums: loss.sums.f_detach()? };
+    Ok((detached, phases.account.micro_step()?, passes.exchange.captured()?))
 }
 
 /// What of a model cannot be captured; `joint_sums` says that its normalisations exchange sums within a micro-step.
@@ -296,19 +276,12 @@ mod tests {
     use crate::TrainError;
 
     fn sort(samples: usize, first: bool) -> Sort {
-        Sort {
-            samples,
-            weight: samples as f64,
-            first,
-        }
+        Sort { samples, weight: samples as f64, first }
     }
 
     /// As on a GPU, on a machine that need not have one.
     fn on() -> Graphs {
-        Graphs {
-            settled: true,
-            ..Graphs::new(Device::Cuda(0))
-        }
+        Graphs { settled: true, ..Graphs::new(Device::Cuda(0)) }
     }
 
     #[test]
@@ -348,10 +321,7 @@ mod tests {
         // Others have their own graph.
         assert_eq!(graphs.way(sort(4, false)), Way::Eager);
         assert_eq!(graphs.way(sort(3, true)), Way::Eager);
-        let fewer = Sort {
-            weight: 3.0,
-            ..sort(4, true)
-        };
+        let fewer = Sort { weight: 3.0, ..sort(4, true) };
         assert_eq!(graphs.way(fewer), Way::Eager);
         // What was met is still met when the graphs go; in another stage it is not.
         graphs.forget();

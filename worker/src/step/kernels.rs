@@ -56,9 +56,7 @@ mod tests {
         let off = recipe(&["precision.tf32=false", "model.cudnn_benchmark=false"]);
         assert_eq!(Kernels::new(&off, Device::Cpu).unwrap(), None);
         for set in ["precision.tf32=true", "model.cudnn_benchmark=true"] {
-            let error = Kernels::new(&recipe(&[set]), Device::Cpu)
-                .unwrap_err()
-                .to_string();
+            let error = Kernels::new(&recipe(&[set]), Device::Cpu).unwrap_err().to_string();
             let key = set.split('=').next().unwrap();
             assert!(error.contains(key) && error.contains("needs a GPU"), "{error}");
         }
@@ -68,22 +66,10 @@ mod tests {
     fn a_gpu_does_what_is_stated() {
         let gpu = Device::Cuda(0);
         let auto = Kernels::new(&recipe(&[]), gpu).unwrap().unwrap();
-        assert_eq!(
-            auto,
-            Kernels {
-                tf32: all_compute_in_bf16(),
-                cudnn_benchmark: true
-            }
-        );
+        assert_eq!(auto, Kernels { tf32: all_compute_in_bf16(), cudnn_benchmark: true });
         let off = recipe(&["precision.tf32=false", "model.cudnn_benchmark=false"]);
         let off = Kernels::new(&off, gpu).unwrap().unwrap();
-        assert_eq!(
-            off,
-            Kernels {
-                tf32: false,
-                cudnn_benchmark: false
-            }
-        );
+        assert_eq!(off, Kernels { tf32: false, cudnn_benchmark: false });
         let on = tf32(Switch::Is(true), gpu);
         assert_eq!(on.is_ok(), all_compute_in_bf16());
     }

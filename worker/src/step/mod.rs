@@ -170,13 +170,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         phases: Phases<'b>,
         limits: Limits,
     ) -> Result<Self> {
-        Ok(Self {
-            feed,
-            executor,
-            phases,
-            limits,
-            tally: Tally::new(model.task.sums(), limits.device())?,
-        })
+        Ok(Self { feed, executor, phases, limits, tally: Tally::new(model.task.sums(), limits.device())? })
     }
 
     /// The task of the next steps counts so many figures.
@@ -195,8 +189,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
     ) -> Result<Attempt> {
         let begun = Instant::now();
         let loss_scale = replica.precision.loss_scale();
-        self.phases
-            .begin(cut.step, replica.model.owners(), self.feed.bytes_ahead())?;
+        self.phases.begin(cut.step, replica.model.owners(), self.feed.bytes_ahead())?;
         replica.model.registry.groups().set(cut.group);
         replica.model.buffers.begin(exchange.rank())?;
         replica.model.table.refresh()?;
@@ -236,10 +229,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         Ok(Attempt::Taken(Box::new(Taken {
             norm: judged.norm,
             skipped: judged.cause(),
-            status: Status {
-                totals: judged.totals,
-                ..status
-            },
+            status: Status { totals: judged.totals, ..status },
             loss_scale,
             memory: self.phases.account.finish()?,
             took: begun.elapsed(),
@@ -291,12 +281,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
                 is_first: index == 0,
                 is_last,
             };
-            let mut passes = Passes {
-                replica,
-                exchange,
-                phases: &mut self.phases,
-                tally: &mut self.tally,
-            };
+            let mut passes = Passes { replica, exchange, phases: &mut self.phases, tally: &mut self.tally };
             self.executor.take(&mut passes, &micro)?;
             let share = range.len() as f64 / cut.samples as f64;
             replica.model.buffers.take(share)?;

@@ -19,13 +19,7 @@ pub(crate) struct Phases<'b> {
 
 impl<'b> Phases<'b> {
     pub(crate) fn new(books: Books<'b>, fault: Fault) -> Self {
-        Self {
-            account: Account::new(books),
-            fault,
-            now: Phase::Forward,
-            step: 0,
-            micro_step: 0,
-        }
+        Self { account: Account::new(books), fault, now: Phase::Forward, step: 0, micro_step: 0 }
     }
 
     /// A step begins: `state` is what lasts of its memory, and `ahead` bytes of what is allocated are its own.
@@ -70,11 +64,7 @@ impl<'b> Phases<'b> {
 
     /// Others, for passes that are captured and compute nothing yet.
     pub(crate) fn capture(&self) -> Result<Self, ShimError> {
-        let mut captured = Self {
-            account: self.account,
-            fault: Fault::default(),
-            ..*self
-        };
+        let mut captured = Self { account: self.account, fault: Fault::default(), ..*self };
         captured.account.begin(Owners::default(), 0)?;
         captured.account.enter(Phase::Forward)?;
         Ok(captured)

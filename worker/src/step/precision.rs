@@ -64,10 +64,7 @@ impl Precision {
         let mut precision = Self::rehearsed(amp, device)?;
         precision.tf32 = tf32(settings.tf32, device)?;
         if let (Some(scaler), Some(init)) = (&mut precision.scaler, settings.loss_scale) {
-            *scaler = GradScaler::new(ScalerOptions {
-                init,
-                ..ScalerOptions::default()
-            })?;
+            *scaler = GradScaler::new(ScalerOptions { init, ..ScalerOptions::default() })?;
         }
         Ok(precision)
     }
@@ -80,13 +77,7 @@ impl Precision {
             Amp::Fp16 => Some(Kind::Half),
         };
         let scaler = (amp == Amp::Fp16).then(|| GradScaler::new(ScalerOptions::default()));
-        Ok(Self {
-            device,
-            autocast,
-            tf32: false,
-            scaler: scaler.transpose()?,
-            figures: None,
-        })
+        Ok(Self { device, autocast, tf32: false, scaler: scaler.transpose()?, figures: None })
     }
 
     /// Goes on with the loss scale of a checkpoint, where it has one and this run needs one.
@@ -126,10 +117,7 @@ impl Precision {
 
     /// Runs a forward pass. Backward runs outside: it takes the dtypes of the recorded graph.
     pub(crate) fn run<T>(&self, forward: impl FnOnce() -> T) -> Result<T, ShimError> {
-        let _region = self
-            .autocast
-            .map(|kind| Autocast::enter(self.device, kind))
-            .transpose()?;
+        let _region = self.autocast.map(|kind| Autocast::enter(self.device, kind)).transpose()?;
         Ok(forward())
     }
 
@@ -165,9 +153,7 @@ impl Precision {
         if let Some(scaler) = &mut self.scaler {
             scaler.update(!finite);
             if scaler.is_exhausted() {
-                return Err(TrainError::LossScale {
-                    scale: scaler.scale(),
-                });
+                return Err(TrainError::LossScale { scale: scaler.scale() });
             }
         }
         Ok(())
@@ -200,11 +186,7 @@ mod tests {
     use crate::step::exchange::{Exchange, ReduceOptions};
 
     fn settings(amp: Amp, loss_scale: Option<f64>) -> recipe::Precision {
-        recipe::Precision {
-            amp,
-            loss_scale,
-            ..recipe::Precision::default()
-        }
+        recipe::Precision { amp, loss_scale, ..recipe::Precision::default() }
     }
 
     #[test]

@@ -23,10 +23,7 @@ impl Reading {
         let values = figures.f_to_device_(Device::Cpu, Kind::Double, true, false)?;
         let mut copied = Event::new()?;
         copied.record(Stream::current(gpu)?)?;
-        Ok(Self {
-            values,
-            copied: Some(copied),
-        })
+        Ok(Self { values, copied: Some(copied) })
     }
 
     /// Waits for them.

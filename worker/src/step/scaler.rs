@@ -22,12 +22,7 @@ pub struct ScalerOptions {
 
 impl Default for ScalerOptions {
     fn default() -> Self {
-        Self {
-            init: 65536.0,
-            growth: 2.0,
-            backoff: 0.5,
-            growth_interval: 2000,
-        }
+        Self { init: 65536.0, growth: 2.0, backoff: 0.5, growth_interval: 2000 }
     }
 }
 
@@ -40,11 +35,7 @@ pub enum ScalerError {
         "the loss scaler cannot go on from a scale of {scale} after {clean_steps} clean steps: the checkpoint is damaged, \
          or was written with a longer growth interval than {growth_interval}"
     )]
-    State {
-        scale: f64,
-        clean_steps: u32,
-        growth_interval: u32,
-    },
+    State { scale: f64, clean_steps: u32, growth_interval: u32 },
 }
 
 /// The scale of an fp16 run, and how many clean steps it has seen.
@@ -61,11 +52,7 @@ impl GradScaler {
     pub fn new(options: ScalerOptions) -> Result<Self, ScalerError> {
         let scale = options.init as f32;
         match scale > 0.0 && scale.is_finite() {
-            true => Ok(Self {
-                options,
-                scale,
-                clean_steps: 0,
-            }),
+            true => Ok(Self { options, scale, clean_steps: 0 }),
             false => Err(ScalerError::First(options.init)),
         }
     }
@@ -106,10 +93,7 @@ impl GradScaler {
 
     /// What a checkpoint keeps; torch's state_dict has the same two under `scale` and `_growth_tracker`.
     pub fn state(&self) -> LossScale {
-        LossScale {
-            scale: self.scale.into(),
-            clean_steps: self.clean_steps,
-        }
+        LossScale { scale: self.scale.into(), clean_steps: self.clean_steps }
     }
 
     /// Goes on from a state that a scaler with these settings can have; else it is unchanged.
@@ -118,11 +102,7 @@ impl GradScaler {
         let growth_interval = self.options.growth_interval;
         // NaN is not in the range. A scale may have fallen to 0.
         if !(0.0..=f64::from(f32::MAX)).contains(&scale) || clean_steps >= growth_interval {
-            return Err(ScalerError::State {
-                scale,
-                clean_steps,
-                growth_interval,
-            });
+            return Err(ScalerError::State { scale, clean_steps, growth_interval });
         }
         (self.scale, self.clean_steps) = (scale as f32, clean_steps);
         Ok(())
@@ -135,11 +115,7 @@ mod tests {
     use super::*;
 
     fn scaler(growth_interval: u32) -> GradScaler {
-        GradScaler::new(ScalerOptions {
-            growth_interval,
-            ..ScalerOptions::default()
-        })
-        .unwrap()
+        GradScaler::new(ScalerOptions { growth_interval, ..ScalerOptions::default() }).unwrap()
     }
 
     #[test]
@@ -203,10 +179,7 @@ mod tests {
     #[test]
     fn scales_out_of_range_are_refused() {
         for init in [0.0, -1.0, f64::NAN, 1e39] {
-            let options = ScalerOptions {
-                init,
-                ..ScalerOptions::default()
-            };
+            let options = ScalerOptions { init, ..ScalerOptions::default() };
             assert!(matches!(GradScaler::new(options), Err(ScalerError::First(_))));
         }
         let mut scaler = scaler(10);

@@ -29,10 +29,7 @@ impl Status {
     /// What a rank says that has nothing to say: for a task that counts so many figures, and so many ranks.
     pub(crate) fn blank(sums: usize, ranks: usize) -> Self {
         Self {
-            totals: Totals {
-                sums: vec![0.0; sums],
-                ..Totals::default()
-            },
+            totals: Totals { sums: vec![0.0; sums], ..Totals::default() },
             shortages: vec![None; ranks],
             writing: vec![0.0; ranks],
             ..Self::default()
@@ -40,11 +37,7 @@ impl Status {
     }
 
     pub(crate) fn values(&self) -> Vec<f64> {
-        let Totals {
-            loss_sum,
-            weight,
-            sums,
-        } = &self.totals;
+        let Totals { loss_sum, weight, sums } = &self.totals;
         let mut values = vec![*loss_sum, *weight, self.stop, self.bad_samples, self.due];
         values.extend(sums);
         values.extend(&self.uses);
@@ -110,10 +103,7 @@ impl Tally {
     /// For a task that counts `sums` figures of its own, on `device`.
     pub(crate) fn new(sums: usize, device: Device) -> Result<Self, TchError> {
         let nothing = Tensor::f_zeros([sums as i64 + 2], (Kind::Double, device))?;
-        Ok(Self {
-            figures: None,
-            nothing,
-        })
+        Ok(Self { figures: None, nothing })
     }
 
     pub(crate) fn begin(&mut self) {
@@ -158,11 +148,7 @@ impl Tally {
     /// As [`Tally::figures`], for which the host waits.
     pub(crate) fn totals(&mut self) -> Result<Totals> {
         let figures = Reading::begin(&self.figures()?)?.wait()?;
-        Ok(Totals {
-            loss_sum: figures[0],
-            weight: figures[1],
-            sums: figures[2..].to_vec(),
-        })
+        Ok(Totals { loss_sum: figures[0], weight: figures[1], sums: figures[2..].to_vec() })
     }
 }
 
@@ -174,11 +160,7 @@ mod tests {
 
     fn status() -> Status {
         Status {
-            totals: Totals {
-                loss_sum: 1.5,
-                weight: 2.0,
-                sums: vec![1.0, 7.0],
-            },
+            totals: Totals { loss_sum: 1.5, weight: 2.0, sums: vec![1.0, 7.0] },
             stop: 4.0,
             bad_samples: 5.0,
             due: 1.0,
@@ -233,10 +215,7 @@ mod tests {
         tally.add(&loss(1.5, 2.0, 1.0)).unwrap();
         tally.add(&loss(2.5, 3.0, 0.0)).unwrap();
         let totals = tally.totals().unwrap();
-        assert_eq!(
-            (totals.loss_sum, totals.weight, totals.sums),
-            (4.0, 5.0, vec![1.0])
-        );
+        assert_eq!((totals.loss_sum, totals.weight, totals.sums), (4.0, 5.0, vec![1.0]));
         let mut wrong = Tally::new(3, Device::Cpu).unwrap();
         assert!(wrong.add(&loss(1.0, 1.0, 1.0)).is_err());
     }

@@ -78,19 +78,10 @@ struct Counted {
 
 /// A ResNet-18 with AdamW, clipping and a batch of 8, on generated images.
 fn resnet(others: &[&str]) -> Setup {
-    let sets = [
-        "model.name=resnet18",
-        "data.image_size=32",
-        "train.effective_batch=8",
-        "optim.clip=1.0",
-    ];
+    let sets = ["model.name=resnet18", "data.image_size=32", "train.effective_batch=8", "optim.clip=1.0"];
     let sets = sets.iter().chain(others);
     let recipe = Recipe::load("demo", &sets.map(ToString::to_string).collect::<Vec<_>>()).unwrap();
-    let mut console = Console {
-        threads: 1,
-        say: &mut |_| (),
-        warn: &mut |_| (),
-    };
+    let mut console = Console { threads: 1, say: &mut |_| (), warn: &mut |_| () };
     let survey = serde_json::to_value(Classify::survey(&recipe, &mut console).unwrap()).unwrap();
     let opening = Opening::rehearsed(survey);
     Setup::build::<Classify>(&recipe, &opening, &WorkerEnv::single(), Device::Cpu, None).unwrap()
@@ -113,27 +104,15 @@ impl Bench {
             false => Ranks::single(),
         };
         // As with graphs, behind which all buckets leave at once.
-        let options = ReduceOptions {
-            overlap: false,
-            compress: None,
-        };
+        let options = ReduceOptions { overlap: false, compress: None };
         let model = &setup.replica.model;
         let mut exchange = Exchange::new(ranks, None, &model.table, options).unwrap();
         exchange.expect(model.task.sums()).unwrap();
-        let feed = Blank {
-            fields: model.task.train_set().fields().to_vec(),
-            sizes: Vec::new().into_iter(),
-        };
+        let feed = Blank { fields: model.task.train_set().fields().to_vec(), sizes: Vec::new().into_iter() };
         let phases = Phases::new(Books::Device(Device::Cpu), Fault::default());
         let limits = Limits::new(Device::Cpu, Budget::Auto);
         let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits).unwrap();
-        Self {
-            setup,
-            exchange,
-            stepper,
-            seen,
-            works,
-        }
+        Self { setup, exchange, stepper, seen, works }
     }
 
     fn step(&mut self) -> Counted {
@@ -142,22 +121,13 @@ impl Bench {
         self.works.store(0, Ordering::Relaxed);
         let (counting, before) = (Counting::begin().unwrap(), WAITS.get());
         let cut = rehearsal::cut(&[8]);
-        let attempt = self
-            .stepper
-            .step(&mut self.setup.replica, &mut self.exchange, &cut, &mut ())
-            .unwrap();
+        let attempt = self.stepper.step(&mut self.setup.replica, &mut self.exchange, &cut, &mut ()).unwrap();
         assert!(matches!(attempt, Attempt::Taken(_)));
         Counted {
             operations: counting.so_far(),
             waits: WAITS.get() - before,
             works: self.works.load(Ordering::Relaxed),
-            reductions: self
-                .seen
-                .lock()
-                .unwrap()
-                .iter()
-                .map(|waits| waits - before)
-                .collect(),
+            reductions: self.seen.lock().unwrap().iter().map(|waits| waits - before).collect(),
         }
     }
 
@@ -189,11 +159,7 @@ fn the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts() {
     assert_eq!((gpu.operations.reads, cpu.operations.reads), (0, 0));
     // Buckets, buffers, totals and status.
     assert!(gpu.reductions.len() > 4);
-    assert!(
-        gpu.reductions.iter().all(|waits| *waits == 0),
-        "{:?}",
-        gpu.reductions
-    );
+    assert!(gpu.reductions.iter().all(|waits| *waits == 0), "{:?}", gpu.reductions);
     let decision = gpu.operations.kernels.abs_diff(cpu.operations.kernels);
     assert!(decision <= 40, "{decision} kernels to decide");
 }
@@ -205,11 +171,7 @@ fn a_step_waits_and_allocates_as_much_as_the_one_before() {
     if std::env::var_os(ALONE).is_none() {
         let name = "step::tests::a_step_waits_and_allocates_as_much_as_the_one_before";
         let mut alone = Command::new(std::env::current_exe().unwrap());
-        let output = alone
-            .args([name, "--exact", "--nocapture"])
-            .env(ALONE, "1")
-            .output()
-            .unwrap();
+        let output = alone.args([name, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         assert!(output.status.success() && said.contains("1 passed"), "{said}");
@@ -221,10 +183,7 @@ fn a_step_waits_and_allocates_as_much_as_the_one_before() {
     let (_, steady) = counted.split_at(2);
     let (first, _) = &steady[0];
     for (step, allocations) in steady {
-        assert_eq!(
-            (step.waits, step.works, step.operations),
-            (first.waits, first.works, first.operations)
-        );
+        assert_eq!((step.waits, step.works, step.operations), (first.waits, first.works, first.operations));
         // Every reduction is waited for, once.
         assert_eq!(step.works, step.reductions.len() as u64);
         assert!(*allocations <= MOST_ALLOCATIONS, "{allocations}");

@@ -156,9 +156,7 @@ fn looked_up(
     let tables = place(&normalize.tables().concat(), device)?;
     let options = (Kind::Int, device);
     let first = Tensor::f_arange_start_step(0, 256 * channels, 256, options)?.f_view([1, -1, 1])?;
-    let mut places = place(bytes, device)?
-        .f_to_kind(Kind::Int)?
-        .f_view([samples, channels, -1])?;
+    let mut places = place(bytes, device)?.f_to_kind(Kind::Int)?.f_view([samples, channels, -1])?;
     let places = places.f_add_(&first)?.f_view([-1])?;
     Ok(tables.f_index_select(0, &places)?)
 }

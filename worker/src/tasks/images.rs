@@ -55,10 +55,7 @@ fn looked_at(list: &ImageIndex, recipe: &Recipe, console: &mut Console<'_>) -> R
 }
 
 pub(super) fn needs(recipe: &Recipe) -> Needs {
-    Needs {
-        channels: recipe.data.channels,
-        resize: recipe.data.resize,
-    }
+    Needs { channels: recipe.data.channels, resize: recipe.data.resize }
 }
 
 /// Looks at every file of a list and says what is left out: files that are `ignored` by their names, and those that cannot be
@@ -78,13 +75,7 @@ pub(super) fn checked(
         ));
     }
     let depth = Depth::for_len(list.count());
-    let report = data::check(
-        list,
-        needs,
-        depth,
-        console.threads,
-        &mut telling(console.say, split),
-    );
+    let report = data::check(list, needs, depth, console.threads, &mut telling(console.say, split));
     for bad in report.bad.iter().take(MOST_NAMED) {
         (console.warn)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
     }
@@ -132,10 +123,7 @@ pub(super) fn options(
         augment: Augment::None,
         cache: CacheBudget::new(cache_bytes(data.cache, local_ranks)),
     };
-    let train = ImageOptions {
-        augment: data.augment,
-        ..test.clone()
-    };
+    let train = ImageOptions { augment: data.augment, ..test.clone() };
     (train, test)
 }
 
@@ -178,9 +166,5 @@ pub(super) fn loss_of(losses: &Tensor, right: Option<Tensor>, weights: &Tensor) 
         }
         None => Tensor::f_zeros([0], (Kind::Double, losses.device()))?,
     };
-    Ok(Loss {
-        sum: losses.f_mul(weights)?.f_sum(Kind::Float)?,
-        weight: weights.f_sum(Kind::Double)?,
-        sums,
-    })
+    Ok(Loss { sum: losses.f_mul(weights)?.f_sum(Kind::Float)?, weight: weights.f_sum(Kind::Double)?, sums })
 }

@@ -66,11 +66,7 @@ impl BuildTask for Lm {
             depth: model.depth.unwrap_or(6),
             heads: model.heads.unwrap_or(6),
         };
-        Ok(Self {
-            model: Gpt::new(config, site.registry)?,
-            train,
-            test,
-        })
+        Ok(Self { model: Gpt::new(config, site.registry)?, train, test })
     }
 }
 

@@ -123,9 +123,7 @@ fn areas(predicted: &Tensor, target: &Tensor, counted: &Tensor, classes: i64) ->
     };
     let right = counted.f_logical_and(&predicted.f_eq_tensor(target)?)?;
     let intersections = count(target, &right)?;
-    let unions = count(target, counted)?
-        .f_add(&count(predicted, counted)?)?
-        .f_sub(&intersections)?;
+    let unions = count(target, counted)?.f_add(&count(predicted, counted)?)?.f_sub(&intersections)?;
     Tensor::f_cat(&[intersections, unions], 0)
 }
 
@@ -182,10 +180,7 @@ impl Task for Segment {
     }
 
     fn describe(&self) -> String {
-        format!(
-            "{} classes of pixels, {} x {} images",
-            self.classes, self.size.0, self.size.1
-        )
+        format!("{} classes of pixels, {} x {} images", self.classes, self.size.0, self.size.1)
     }
 
     fn classes(&self) -> usize {

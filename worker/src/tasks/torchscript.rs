@@ -75,13 +75,7 @@ impl BuildTask for TorchScript {
         if module.draws_random_numbers().map_err(torch(&path))? {
             matters.push("the module draws random numbers (dropout, say) for each micro-batch");
         }
-        let mut task = Self {
-            module: RefCell::new(module),
-            path,
-            loss: recipe.model.loss,
-            sets,
-            matters,
-        };
+        let mut task = Self { module: RefCell::new(module), path, loss: recipe.model.loss, sets, matters };
         // The first stage's last: it is what the run begins with.
         for number in (0..recipe.stages()).rev() {
             task.loss = recipe.of_stage(number).model.loss;
@@ -93,10 +87,7 @@ impl BuildTask for TorchScript {
 
 fn torch(path: &Path) -> impl Fn(ShimError) -> ScriptError {
     let path = path.to_owned();
-    move |source| ScriptError::Torch {
-        path: path.clone(),
-        source,
-    }
+    move |source| ScriptError::Torch { path: path.clone(), source }
 }
 
 /// Lists the module's own tensors in the registry. Buffers of other types than floating-point numbers and 64-bit integers, which
@@ -147,11 +138,7 @@ impl TorchScript {
         module.train(mode == Mode::Train).map_err(torch(&self.path))?;
         let output = module.forward(inputs).map_err(|source| {
             tracing::debug!("{}: {}", self.path.display(), source.message);
-            ScriptError::Call {
-                path: self.path.clone(),
-                with_label,
-                source,
-            }
+            ScriptError::Call { path: self.path.clone(), with_label, source }
         })?;
         let output = output.f_to_kind(Kind::Float)?;
         let (samples, classes) = (images.size()[0], self.sets.classes as i64);

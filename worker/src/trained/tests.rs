@@ -32,15 +32,10 @@ fn trained(text: &str) -> Vec<Vec<String>> {
     let letter = |name: &str| name.split('.').rev().nth(1).unwrap()[..1].to_owned();
     let words = |phase: &Trained| -> String {
         let trained = phase.group_of.iter().zip(NAMES);
-        trained
-            .filter_map(|(group, name)| group.map(|_| letter(name)))
-            .collect()
+        trained.filter_map(|(group, name)| group.map(|_| letter(name))).collect()
     };
     let phases = phases_of(text).unwrap();
-    phases
-        .iter()
-        .map(|stage| stage.iter().map(words).collect())
-        .collect()
+    phases.iter().map(|stage| stage.iter().map(words).collect()).collect()
 }
 
 #[test]
@@ -68,10 +63,7 @@ fn model_freeze_is_what_every_stage_begins_with() {
     let thaw = "unfreeze = [{ at = 0.5, match = \"*\" }]";
     let text = format!("{base}{}{}", stage("a", thaw), stage("b", ""));
     assert_eq!(trained(&text), [vec!["123h", "s123h"], vec!["123h"]]);
-    assert_eq!(
-        trained("[model]\nfreeze = [\"stem.*\"]\n[train]\nepochs = 1\n"),
-        [["123h"]]
-    );
+    assert_eq!(trained("[model]\nfreeze = [\"stem.*\"]\n[train]\nepochs = 1\n"), [["123h"]]);
 }
 
 #[test]
@@ -85,19 +77,9 @@ fn groups_of_a_stage_come_before_the_recipe_s() {
     let settings = |phase| (0..5).map(|index| of(phase, index)).collect::<Vec<_>>();
     assert_eq!(
         settings(&phases[0][0]),
-        [
-            None,
-            Some((0.1, 0.5)),
-            Some((0.1, 0.5)),
-            Some((1.0, 0.0)),
-            Some((1.0, 0.5))
-        ]
+        [None, Some((0.1, 0.5)), Some((0.1, 0.5)), Some((1.0, 0.0)), Some((1.0, 0.5))]
     );
-    assert_eq!(
-        of(&phases[1][0], 3),
-        Some((0.1, 0.5)),
-        "the group was the first stage's"
-    );
+    assert_eq!(of(&phases[1][0], 3), Some((0.1, 0.5)), "the group was the first stage's");
     // All of the recipe's group may be the stage's.
     let all = "group = [{ match = \"block.*\", lr_factor = 0.5 }]";
     assert!(phases_of(&format!("{common}{}", stage("a", all))).is_ok());
@@ -106,16 +88,9 @@ fn groups_of_a_stage_come_before_the_recipe_s() {
 #[test]
 fn what_is_a_mistake_names_key_and_remedy() {
     for (text, key, part) in [
+        (stage("a", "freeze = [\"blok.*\"]"), "stage[0].freeze: ", "matches no parameter; the nearest are"),
         (
-            stage("a", "freeze = [\"blok.*\"]"),
-            "stage[0].freeze: ",
-            "matches no parameter; the nearest are",
-        ),
-        (
-            stage(
-                "a",
-                "freeze = [\"block.*\"]\nunfreeze = [{ at = 0.5, match = \"blok.1.*\" }]",
-            ),
+            stage("a", "freeze = [\"block.*\"]\nunfreeze = [{ at = 0.5, match = \"blok.1.*\" }]"),
             "stage[0].unfreeze[0].match: ",
             "matches no parameter",
         ),
@@ -133,10 +108,7 @@ fn what_is_a_mistake_names_key_and_remedy() {
             "remove the entry, or freeze what it matches before",
         ),
         (
-            stage(
-                "a",
-                "freeze = [\"block.*\"]\nunfreeze = [{ at = 0, match = \"*\" }]",
-            ),
+            stage("a", "freeze = [\"block.*\"]\nunfreeze = [{ at = 0, match = \"*\" }]"),
             "stage[0].unfreeze[0].match: ",
             "all that the stage's freeze matches; remove the one",
         ),

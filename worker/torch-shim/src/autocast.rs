@@ -11,9 +11,7 @@ use crate::tensor::{device_index, scalar_type};
 /// A leaf as products take it: where autocast would cast it to the dtype of `shadow`, which has its values, that in its place. The
 /// gradient goes to the leaf, in the leaf's dtype. Where nothing is recorded it is the leaf itself, whose values may be others then.
 pub fn shadowed(leaf: &Tensor, shadow: &Tensor) -> Result<Tensor, ShimError> {
-    tensor("stand in for a parameter", |out, error| {
-        ffi::dt_shadowed(leaf.into(), shadow.into(), out, error)
-    })
+    tensor("stand in for a parameter", |out, error| ffi::dt_shadowed(leaf.into(), shadow.into(), out, error))
 }
 
 /// A region of autocast on the calling thread; dropping it restores what was there before, so regions nest.
@@ -38,11 +36,7 @@ impl Autocast {
             ShimError::invalid(op, format!("autocast runs in BFloat16 or Half, not {dtype:?}"))
         })?;
         let enter = |before: &mut _, error: &mut _| ffi::dt_autocast_enter(device, number, before, error);
-        Ok(Self {
-            device,
-            before: fetched(op, enter)?,
-            _not_send: PhantomData,
-        })
+        Ok(Self { device, before: fetched(op, enter)?, _not_send: PhantomData })
     }
 
     /// Whether autocast is on for `device` on this thread.
@@ -56,8 +50,6 @@ impl Autocast {
 impl Drop for Autocast {
     fn drop(&mut self) {
         // What was read back from libtorch cannot be refused by it.
-        let _ = checked("leave autocast", |error| {
-            ffi::dt_autocast_leave(self.device, &self.before, error)
-        });
+        let _ = checked("leave autocast", |error| ffi::dt_autocast_leave(self.device, &self.before, error));
     }
 }

@@ -79,12 +79,9 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_and_nothing_leaks() {
         let segment = segment(4000);
-        for (count, kind) in [
-            (1001, Kind::Float),
-            (501, Kind::Double),
-            (usize::MAX, Kind::Half),
-            (1, Kind::Int64),
-        ] {
+        for (count, kind) in
+            [(1001, Kind::Float), (501, Kind::Double), (usize::MAX, Kind::Half), (1, Kind::Int64)]
+        {
             let error = over(Region::new(&segment, 0).unwrap(), count, kind).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidArgument, "{error}");
         }

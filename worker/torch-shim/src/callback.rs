@@ -24,11 +24,7 @@ pub(crate) fn callback(
     call: impl Fn(&[Tensor], Pass) -> Result<Vec<Tensor>, ShimError> + Send + Sync + 'static,
 ) -> DtCallback {
     let call: Box<Call> = Box::new(Box::new(call));
-    DtCallback {
-        context: Box::into_raw(call).cast(),
-        call: run,
-        release,
-    }
+    DtCallback { context: Box::into_raw(call).cast(), call: run, release }
 }
 
 extern "C" fn run(

@@ -29,9 +29,7 @@ pub fn fill<T>(tensor: &mut Tensor, with: impl FnOnce(&mut [u8]) -> T) -> Option
     }
     // SAFETY: a contiguous tensor on the CPU has its values, `bytes` in all, from its data pointer on, any bytes are values, and it lives
     // as long as the call; the caller promises that nobody else uses them.
-    Some(with(unsafe {
-        std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<u8>(), bytes)
-    }))
+    Some(with(unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<u8>(), bytes) }))
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -75,25 +73,14 @@ mod tests {
         let values: Vec<u8> = (0..1000u32).map(|at| (at * 7 % 251) as u8).collect();
         let whole = Tensor::from_slice(&values);
         let mut to = vec![0u8; 1200];
-        for (from, start, length) in [
-            (0, 0, 1000),
-            (1, 3, 900),
-            (5, 15, 64),
-            (17, 16, 63),
-            (3, 9, 1),
-            (0, 1, 15),
-            (2, 2, 0),
-        ] {
+        for (from, start, length) in
+            [(0, 0, 1000), (1, 3, 900), (5, 15, 64), (17, 16, 63), (3, 9, 1), (0, 1, 15), (2, 2, 0)]
+        {
             to.fill(255);
             let part = whole.narrow(0, from as i64, length as i64);
             copy_out(&part, &mut to[start..start + length]).unwrap();
             assert_eq!(to[start..start + length], values[from..from + length]);
-            assert!(
-                to[..start]
-                    .iter()
-                    .chain(&to[start + length..])
-                    .all(|&byte| byte == 255)
-            );
+            assert!(to[..start].iter().chain(&to[start + length..]).all(|&byte| byte == 255));
         }
     }
 
@@ -101,14 +88,8 @@ mod tests {
     fn values_are_written_where_they_lie_in_order() {
         let mut whole = Tensor::zeros([2, 3], (Kind::Int16, Device::Cpu));
         let mut row = whole.narrow(0, 1, 1);
-        assert_eq!(
-            fill(&mut row, |bytes| bytes.copy_from_slice(&[1, 0, 2, 0, 3, 0])),
-            Some(())
-        );
-        assert_eq!(
-            Vec::<i64>::try_from(whole.view([-1])).unwrap(),
-            [0, 0, 0, 1, 2, 3]
-        );
+        assert_eq!(fill(&mut row, |bytes| bytes.copy_from_slice(&[1, 0, 2, 0, 3, 0])), Some(()));
+        assert_eq!(Vec::<i64>::try_from(whole.view([-1])).unwrap(), [0, 0, 0, 1, 2, 3]);
         let mut column = whole.narrow(1, 1, 1);
         assert_eq!(fill(&mut column, |bytes| bytes.fill(9)), None);
         let mut none = whole.narrow(0, 0, 0);
@@ -121,12 +102,7 @@ mod tests {
         let table = Tensor::arange(6, (Kind::Int64, Device::Cpu)).view([2, 3]);
         let mut to = [0u8; 48];
         copy_out(&table.transpose(0, 1), &mut to).unwrap();
-        let read: Vec<i64> = to
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&bytes| i64::from_le_bytes(bytes))
-            .collect();
+        let read: Vec<i64> = to.as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect();
         assert_eq!(read, [0, 3, 1, 4, 2, 5]);
         assert!(copy_out(&table, &mut to[..40]).is_err());
     }

@@ -25,9 +25,7 @@ pub fn load() -> Result<(), ShimError> {
 /// # Errors
 /// What the CUDA runtime reports: `DriverMissing`, `DriverTooOld`, or whatever keeps it from starting.
 pub fn device_count() -> Result<usize, ShimError> {
-    let count = fetched("count CUDA devices", |out, error| {
-        ffi::dt_cuda_device_count(out, error)
-    })?;
+    let count = fetched("count CUDA devices", |out, error| ffi::dt_cuda_device_count(out, error))?;
     Ok(count as usize)
 }
 
@@ -59,16 +57,12 @@ pub fn tf32() -> Result<(bool, bool), ShimError> {
 /// Whether cuDNN tries several algorithms for each convolution when it first meets its shapes, and keeps the fastest. It holds for
 /// the process.
 pub fn set_cudnn_benchmark(on: bool) -> Result<(), ShimError> {
-    checked("set cuDNN's benchmark", |error| {
-        ffi::dt_cuda_set_cudnn_benchmark(on, error)
-    })
+    checked("set cuDNN's benchmark", |error| ffi::dt_cuda_set_cudnn_benchmark(on, error))
 }
 
 /// What [`set_cudnn_benchmark`] has set.
 pub fn cudnn_benchmark() -> Result<bool, ShimError> {
-    fetched("read cuDNN's benchmark", |out, error| {
-        ffi::dt_cuda_cudnn_benchmark(out, error)
-    })
+    fetched("read cuDNN's benchmark", |out, error| ffi::dt_cuda_cudnn_benchmark(out, error))
 }
 
 /// The folder of the libtorch that this process runs on.
@@ -102,16 +96,12 @@ pub fn total_memory(index: usize) -> Result<u64, ShimError> {
 pub fn prefers_cudnn_attention(index: usize) -> Result<bool, ShimError> {
     let op = "ask for a GPU's compute capability";
     let index = device_index(op, Device::Cuda(index))?;
-    fetched(op, |out, error| {
-        ffi::dt_cuda_prefers_cudnn_attention(index, out, error)
-    })
+    fetched(op, |out, error| ffi::dt_cuda_prefers_cudnn_attention(index, out, error))
 }
 
 /// The bytes that libtorch gives cuBLAS on the current GPU to work in, once for every thread that multiplies.
 pub fn blas_workspace() -> Result<u64, ShimError> {
-    fetched("ask for cuBLAS's workspace", |out, error| {
-        ffi::dt_cuda_blas_workspace(out, error)
-    })
+    fetched("ask for cuBLAS's workspace", |out, error| ffi::dt_cuda_blas_workspace(out, error))
 }
 
 #[cfg(test)]
@@ -134,16 +124,10 @@ mod tests {
             assert!(set_device(0).is_err());
         }
         assert!(set_device(usize::MAX).is_err());
-        assert_eq!(
-            total_memory(usize::MAX).unwrap_err().kind,
-            ErrorKind::InvalidArgument
-        );
+        assert_eq!(total_memory(usize::MAX).unwrap_err().kind, ErrorKind::InvalidArgument);
         if load().is_err() {
             assert_eq!(total_memory(0).unwrap_err().kind, ErrorKind::DriverMissing);
-            assert_eq!(
-                prefers_cudnn_attention(0).unwrap_err().kind,
-                ErrorKind::DriverMissing
-            );
+            assert_eq!(prefers_cudnn_attention(0).unwrap_err().kind, ErrorKind::DriverMissing);
             assert_eq!(blas_workspace().unwrap_err().kind, ErrorKind::LibraryMissing);
         }
     }

@@ -67,14 +67,8 @@ const WORDS: [(ErrorKind, &[&str]); 4] = [
             "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
         ],
     ),
-    (
-        ErrorKind::Device,
-        &["CUDA error", "CUDA driver error", "CUBLAS_STATUS", "CUDNN_STATUS"],
-    ),
-    (
-        ErrorKind::Timeout,
-        &["timed out", "Timed out", "timeout", "Timeout"],
-    ),
+    (ErrorKind::Device, &["CUDA error", "CUDA driver error", "CUBLAS_STATUS", "CUDNN_STATUS"]),
+    (ErrorKind::Timeout, &["timed out", "Timed out", "timeout", "Timeout"]),
     (
         ErrorKind::Network,
         &[
@@ -117,11 +111,7 @@ pub struct ShimError {
 
 impl ShimError {
     pub(crate) fn new(op: &'static str, kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            op,
-            kind,
-            message: message.into(),
-        }
+        Self { op, kind, message: message.into() }
     }
 
     pub(crate) fn invalid(op: &'static str, message: impl Into<String>) -> Self {
@@ -260,11 +250,7 @@ mod tests {
             for text in texts {
                 assert_eq!(kind_of(&tch::TchError::Torch((*text).to_owned())), kind, "{text}");
                 // So an exception of libtorch without a type of its own is known too.
-                assert_eq!(
-                    by_words(text),
-                    (kind != ErrorKind::Other).then_some(kind),
-                    "{text}"
-                );
+                assert_eq!(by_words(text), (kind != ErrorKind::Other).then_some(kind), "{text}");
             }
         }
     }

@@ -18,10 +18,7 @@ pub struct Found<'a> {
 }
 
 fn lent(found: Option<Found<'_>>) -> [Option<Lent<'_>>; 2] {
-    [
-        found.map(|found| found.scale.into()),
-        found.map(|found| found.skip.into()),
-    ]
+    [found.map(|found| found.scale.into()), found.map(|found| found.skip.into())]
 }
 
 /// Updates `parameter`, `exp_avg` and `exp_avg_sq` in place from `grad`; all four of one shape, dtype and device.
@@ -39,9 +36,7 @@ pub fn adam(
     let [parameter, grad, exp_avg, exp_avg_sq, step] =
         [parameter, grad, exp_avg, exp_avg_sq, step].map(Lent::from);
     checked("the Adam update", |error| {
-        ffi::dt_fused_adam(
-            parameter, grad, exp_avg, exp_avg_sq, step, scale, skip, options, error,
-        )
+        ffi::dt_fused_adam(parameter, grad, exp_avg, exp_avg_sq, step, scale, skip, options, error)
     })
 }
 
@@ -59,9 +54,7 @@ pub fn sgd(
     }
     let [scale, skip] = lent(found);
     let buffer = momentum_buffer.map(Lent::from);
-    checked(op, |error| {
-        ffi::dt_fused_sgd(parameter.into(), grad.into(), buffer, scale, skip, options, error)
-    })
+    checked(op, |error| ffi::dt_fused_sgd(parameter.into(), grad.into(), buffer, scale, skip, options, error))
 }
 
 /// Multiplies every tensor of `grads` by `inv_scale` in place, and sets `found_inf` to 1 where an element of them is not

@@ -79,16 +79,7 @@ impl Gloo {
         };
         let (rank, size, timeout) = (rank as i32, size as i32, millis(timeout));
         let group = made("connect the Gloo group", |out, error| {
-            ffi::dt_gloo_new(
-                &store.0,
-                rank,
-                size,
-                timeout,
-                by_interface,
-                name.into(),
-                out,
-                error,
-            )
+            ffi::dt_gloo_new(&store.0, rank, size, timeout, by_interface, name.into(), out, error)
         })?;
         Ok(Self(ManuallyDrop::new(group)))
     }
@@ -112,10 +103,7 @@ impl Gloo {
             tensor.defined() && tensor.device() == tch::Device::Cpu && tensor.is_contiguous()
         };
         if !outputs.iter().chain(inputs).all(fits) {
-            return Err(ShimError::invalid(
-                op,
-                "Gloo takes contiguous tensors on the CPU alone",
-            ));
+            return Err(ShimError::invalid(op, "Gloo takes contiguous tensors on the CPU alone"));
         }
         let [to, from] = [outputs, inputs].map(|tensors| tensors.iter().map(Lent::from).collect::<Vec<_>>());
         let handle = made(op, |out, error| {
@@ -142,8 +130,6 @@ impl GlooWork {
 
     /// Whether the operation has ended, well or badly; never blocks.
     pub fn is_completed(&self) -> Result<bool, ShimError> {
-        fetched(self.op, |out, error| {
-            ffi::dt_work_is_completed(&self.handle, out, error)
-        })
+        fetched(self.op, |out, error| ffi::dt_work_is_completed(&self.handle, out, error))
     }
 }

@@ -16,10 +16,7 @@ pub struct GradMode {
 impl GradMode {
     /// Keeps the mode as it is now.
     pub fn keep() -> Self {
-        Self {
-            before: ffi::dt_grad_mode(),
-            _not_send: PhantomData,
-        }
+        Self { before: ffi::dt_grad_mode(), _not_send: PhantomData }
     }
 }
 

@@ -86,17 +86,13 @@ impl Recorder for Native {
     }
 
     fn end(&mut self) -> Result<(), ShimError> {
-        checked("end the capture of a graph", |error| {
-            ffi::dt_graph_end(&mut self.graph.0, error)
-        })
+        checked("end the capture of a graph", |error| ffi::dt_graph_end(&mut self.graph.0, error))
     }
 
     fn has_ended(&self) -> bool {
         // A shim that cannot tell cannot clean up either.
-        fetched("ask for a capture", |out, error| {
-            ffi::dt_graph_has_ended(&self.graph.0, out, error)
-        })
-        .unwrap_or(true)
+        fetched("ask for a capture", |out, error| ffi::dt_graph_has_ended(&self.graph.0, out, error))
+            .unwrap_or(true)
     }
 
     fn stop(&mut self, memory: Memory) -> Result<(), ShimError> {
@@ -138,10 +134,7 @@ mod tests {
         let error = Pool::new(0).unwrap_err();
         assert_eq!(error.kind, ErrorKind::LibraryMissing, "{error}");
         assert!(error.message.contains("libtorch_cuda.so"), "{error}");
-        assert_eq!(
-            Pool::new(usize::MAX).unwrap_err().kind,
-            ErrorKind::InvalidArgument
-        );
+        assert_eq!(Pool::new(usize::MAX).unwrap_err().kind, ErrorKind::InvalidArgument);
         let name = ffi::DtPool::default();
         let pool = Pool { device: 0, name };
         let mut ran = false;

@@ -75,11 +75,7 @@ mod tests {
     }
 
     fn head(rows: i64, multiple: i64) -> Head {
-        Head {
-            ignored: -100,
-            rows,
-            multiple,
-        }
+        Head { ignored: -100, rows, multiple }
     }
 
     #[test]
@@ -87,9 +83,7 @@ mod tests {
         let (hidden, table, targets) = given();
         let expected = plain(&hidden, &table, &targets);
         for (rows, multiple) in [(64, 1), (ROWS, 64), (8, 1), (1, 64), (5, 8)] {
-            let loss = head(rows, multiple)
-                .loss(&hidden, &table, None, &targets)
-                .unwrap();
+            let loss = head(rows, multiple).loss(&hidden, &table, None, &targets).unwrap();
             (&loss * 0.125).backward();
             let got = taken(&loss, &hidden, &table);
             let far = difference(&got, &expected);
@@ -108,9 +102,7 @@ mod tests {
             let region = Autocast::enter(Device::Cpu, kind).unwrap();
             let plain = difference(&plain(&hidden, &table, &targets), &exact);
             for (rows, multiple) in [(64, 1), (8, 64)] {
-                let loss = head(rows, multiple)
-                    .loss(&hidden, &table, None, &targets)
-                    .unwrap();
+                let loss = head(rows, multiple).loss(&hidden, &table, None, &targets).unwrap();
                 assert_eq!(loss.kind(), Kind::Float);
                 (&loss * 0.125).backward();
                 let far = difference(&taken(&loss, &hidden, &table), &exact);

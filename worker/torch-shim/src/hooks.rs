@@ -21,12 +21,8 @@ impl GradientHook {
             hook();
             Ok(Vec::new())
         });
-        checked("set a gradient hook", |error| {
-            ffi::dt_gradient_hook_set(parameter.into(), call, error)
-        })?;
-        Ok(Self {
-            parameter: parameter.shallow_clone(),
-        })
+        checked("set a gradient hook", |error| ffi::dt_gradient_hook_set(parameter.into(), call, error))?;
+        Ok(Self { parameter: parameter.shallow_clone() })
     }
 }
 

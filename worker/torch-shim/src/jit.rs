@@ -66,14 +66,8 @@ impl Module {
     /// was saved.
     pub fn load(path: &Path, device: Device) -> Result<Self, LoadError> {
         let op = "load a TorchScript module";
-        let read = |source| LoadError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let failed = |source: ShimError| LoadError::Load {
-            path: path.to_owned(),
-            source,
-        };
+        let read = |source| LoadError::Read { path: path.to_owned(), source };
+        let failed = |source: ShimError| LoadError::Load { path: path.to_owned(), source };
         // libtorch does not tell a missing file from a damaged one.
         let file = File::open(path).and_then(|file| file.metadata()).map_err(read)?;
         if !file.is_file() {
@@ -84,15 +78,10 @@ impl Module {
             let error = io::Error::new(io::ErrorKind::InvalidFilename, "the path is not UTF-8; rename it");
             read(error)
         })?;
-        let loaded = made(op, |out, error| {
-            ffi::dt_module_load(text.into(), index, out, error)
-        });
+        let loaded = made(op, |out, error| ffi::dt_module_load(text.into(), index, out, error));
         loaded.map(Self).map_err(|error| match error.kind {
             ErrorKind::OutOfMemory => failed(error),
-            _ => LoadError::NotTorchScript {
-                path: path.to_owned(),
-                reason: first_sentence(&error.message),
-            },
+            _ => LoadError::NotTorchScript { path: path.to_owned(), reason: first_sentence(&error.message) },
         })
     }
 
@@ -118,9 +107,7 @@ impl Module {
 
     /// Sets training or evaluation mode, on the module and all within it.
     pub fn train(&mut self, on: bool) -> Result<(), ShimError> {
-        checked("set a module's mode", |error| {
-            ffi::dt_module_train(&mut self.0, on, error)
-        })
+        checked("set a module's mode", |error| ffi::dt_module_train(&mut self.0, on, error))
     }
 
     /// Calls the module. Its operations run one by one as they are written, under the calling thread's gradient mode and
@@ -138,9 +125,7 @@ impl Module {
 
     /// Whether the module draws random numbers somewhere: dropout, for example, which does so in training.
     pub fn draws_random_numbers(&self) -> Result<bool, ShimError> {
-        fetched("read a module's graph", |out, error| {
-            ffi::dt_module_draws(&self.0, out, error)
-        })
+        fetched("read a module's graph", |out, error| ffi::dt_module_draws(&self.0, out, error))
     }
 
     /// The operations whose mode is a constant of the module's graph, each once: those of `torch.jit.trace`, which writes down what
@@ -179,14 +164,7 @@ extern "C" fn take_tensor(context: *mut c_void, name: Text<'_>, tensor: NewTenso
     let same = found.iter().find(|(_, known)| *known == identity);
     let same_as = same.map(|(first, _)| first.same_as.clone().unwrap_or_else(|| first.name.clone()));
     let (name, tensor) = (name.to_owned(), tensor.take());
-    found.push((
-        NamedTensor {
-            name,
-            tensor,
-            same_as,
-        },
-        identity,
-    ));
+    found.push((NamedTensor { name, tensor, same_as }, identity));
 }
 
 extern "C" fn take_fixed(context: *mut c_void, operation: Text<'_>, training: bool) {

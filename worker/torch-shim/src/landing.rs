@@ -23,10 +23,7 @@ impl Beside {
     /// For tensors on `device`. What is not on a GPU is copied at once, by the calling thread.
     pub fn of(device: Device) -> Result<Self, ShimError> {
         Ok(Self(match device {
-            Device::Cuda(gpu) => Box::new(Gpu {
-                gpu,
-                stream: Stream::from_pool(gpu, false)?,
-            }),
+            Device::Cuda(gpu) => Box::new(Gpu { gpu, stream: Stream::from_pool(gpu, false)? }),
             _ => Box::new(Host),
         }))
     }
@@ -81,11 +78,7 @@ impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
             // Nothing is written to the memory any more when its owner has it back.
             lane.drain();
         })?;
-        Ok(Self {
-            memory: memory.take(),
-            tensors,
-            done,
-        })
+        Ok(Self { memory: memory.take(), tensors, done })
     }
 
     /// When all is copied.

@@ -56,7 +56,5 @@ pub fn keep_freed_memory() -> Result<(), ShimError> {
     if set("MALLOC_TRIM_THRESHOLD_") || set("MALLOC_MMAP_THRESHOLD_") || set("GLIBC_TUNABLES") {
         return Ok(());
     }
-    error::checked("set how freed memory is kept", |error| {
-        ffi::dt_keep_freed_memory(error)
-    })
+    error::checked("set how freed memory is kept", |error| ffi::dt_keep_freed_memory(error))
 }

@@ -24,9 +24,7 @@ pub fn usage(device: Device) -> Result<Usage, ShimError> {
 pub(crate) const SYMBOLIC: i32 = -2;
 
 pub(crate) fn read(device: i32) -> Result<Usage, ShimError> {
-    fetched("read memory figures", |out, error| {
-        ffi::dt_memory_usage(device, out, error)
-    })
+    fetched("read memory figures", |out, error| ffi::dt_memory_usage(device, out, error))
 }
 
 /// The peak counts from what is allocated now.
@@ -35,9 +33,7 @@ pub fn reset_peak(device: Device) -> Result<(), ShimError> {
 }
 
 pub(crate) fn reset(device: i32) -> Result<(), ShimError> {
-    checked("reset the peak of memory", |error| {
-        ffi::dt_memory_reset_peak(device, error)
-    })
+    checked("reset the peak of memory", |error| ffi::dt_memory_reset_peak(device, error))
 }
 
 /// Gives memory that no tensor uses back to the device, or on the host to the system.
@@ -58,9 +54,7 @@ pub fn device_memory(device: Device) -> Result<(u64, u64), ShimError> {
 /// Settings of the caching allocator of GPUs in the form of PYTORCH_ALLOC_CONF, such as `expandable_segments:True`. Called
 /// after [`crate::cuda::load`] and before the first tensor on a GPU.
 pub fn configure(settings: &str) -> Result<(), ShimError> {
-    checked("set the allocator's settings", |error| {
-        ffi::dt_memory_configure(settings.into(), error)
-    })
+    checked("set the allocator's settings", |error| ffi::dt_memory_configure(settings.into(), error))
 }
 
 /// The most that tensors on the host may take from now on; `None`: as much as there is. It holds for what [`account`] counts. An

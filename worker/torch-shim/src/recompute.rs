@@ -54,9 +54,7 @@ pub fn fingerprint(tensor: &Tensor) -> Result<u64, ShimError> {
 
 /// `by_loop`: over the memory of the host, where the tensor lies there; else by operations, as on a GPU.
 fn fingerprint_by(tensor: &Tensor, by_loop: bool) -> Result<u64, ShimError> {
-    fetched("take a fingerprint", |out, error| {
-        ffi::dt_fingerprint(tensor.into(), by_loop, out, error)
-    })
+    fetched("take a fingerprint", |out, error| ffi::dt_fingerprint(tensor.into(), by_loop, out, error))
 }
 
 #[cfg(test)]

@@ -47,30 +47,18 @@ fn innermost_last(stack: &str) -> String {
         }
     }
     let named = |frame: &Vec<&str>, name: &str| frame[0].contains(name);
-    let outermost = frames
-        .iter()
-        .position(|frame| named(frame, "__rust_begin_short_backtrace"))
-        .unwrap_or(frames.len());
+    let outermost =
+        frames.iter().position(|frame| named(frame, "__rust_begin_short_backtrace")).unwrap_or(frames.len());
     let of_the_handler = |frame: &Vec<&str>| {
         let names = ["signal_hook", "signal-hook", "__restore_rt"];
-        frame
-            .iter()
-            .any(|line| names.iter().any(|name| line.contains(name)))
+        frame.iter().any(|line| names.iter().any(|name| line.contains(name)))
     };
-    let mut handler = frames[..outermost]
-        .iter()
-        .rposition(of_the_handler)
-        .map_or(0, |last| last + 1);
+    let mut handler = frames[..outermost].iter().rposition(of_the_handler).map_or(0, |last| last + 1);
     // The way back from a handler is the kernel's, and has no name.
     if handler > 0 && frames.get(handler).is_some_and(|frame| named(frame, "<unknown>")) {
         handler += 1;
     }
-    let lines: Vec<&str> = frames[handler..outermost]
-        .iter()
-        .rev()
-        .flatten()
-        .copied()
-        .collect();
+    let lines: Vec<&str> = frames[handler..outermost].iter().rev().flatten().copied().collect();
     lines.join("\n")
 }
 

@@ -35,46 +35,35 @@ impl TcpStore {
         server: bool,
         timeout: Duration,
     ) -> Result<Self, ShimError> {
-        made(op, |out, error| {
-            ffi::dt_tcp_store_new(host.into(), port, server, millis(timeout), out, error)
-        })
-        .map(Self)
+        made(op, |out, error| ffi::dt_tcp_store_new(host.into(), port, server, millis(timeout), out, error))
+            .map(Self)
     }
 
     /// The same store with every key under `prefix/`.
     pub fn prefixed(&self, prefix: &str) -> Result<Self, ShimError> {
-        made("prefix the store", |out, error| {
-            ffi::dt_store_prefix(&self.0, prefix.into(), out, error)
-        })
-        .map(Self)
+        made("prefix the store", |out, error| ffi::dt_store_prefix(&self.0, prefix.into(), out, error))
+            .map(Self)
     }
 
     /// Writes a key.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<(), ShimError> {
-        checked("write to the store", |error| {
-            ffi::dt_store_set(&self.0, key.into(), value.into(), error)
-        })
+        checked("write to the store", |error| ffi::dt_store_set(&self.0, key.into(), value.into(), error))
     }
 
     /// Reads a key, waiting for it up to the store's time-out. `Timeout` where nobody writes it.
     pub fn get(&self, key: &str) -> Result<Vec<u8>, ShimError> {
-        let bytes = fetched("read from the store", |out, error| {
-            ffi::dt_store_get(&self.0, key.into(), out, error)
-        })?;
+        let bytes =
+            fetched("read from the store", |out, error| ffi::dt_store_get(&self.0, key.into(), out, error))?;
         Ok(bytes.to_vec())
     }
 
     /// Adds to a counter and returns its new value; a missing counter starts at 0.
     pub fn add(&self, key: &str, amount: i64) -> Result<i64, ShimError> {
-        fetched("count in the store", |out, error| {
-            ffi::dt_store_add(&self.0, key.into(), amount, out, error)
-        })
+        fetched("count in the store", |out, error| ffi::dt_store_add(&self.0, key.into(), amount, out, error))
     }
 }
 
 /// Milliseconds for the boundary, rounded up so that a short time-out never becomes none.
 pub(crate) fn millis(timeout: Duration) -> u64 {
-    u64::try_from(timeout.as_nanos().div_ceil(1_000_000))
-        .unwrap_or(u64::MAX)
-        .min(i64::MAX as u64 / 2_000_000)
+    u64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(i64::MAX as u64 / 2_000_000)
 }

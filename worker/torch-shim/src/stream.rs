@@ -27,17 +27,13 @@ impl Stream {
     pub fn from_pool(device: usize, high_priority: bool) -> Result<Self, ShimError> {
         let op = "take a stream";
         let device = device_index(op, Device::Cuda(device))?;
-        fetched(op, |out, error| {
-            ffi::dt_stream_from_pool(device, high_priority, out, error)
-        })
-        .map(Self)
+        fetched(op, |out, error| ffi::dt_stream_from_pool(device, high_priority, out, error)).map(Self)
     }
 
     /// CUDA's own handle of it (`cudaStream_t`), for other libraries. Null is the default stream.
     pub fn native(self) -> Result<*mut c_void, ShimError> {
-        let native = fetched("find a stream's handle", |out, error| {
-            ffi::dt_stream_native(self.0, out, error)
-        })?;
+        let native =
+            fetched("find a stream's handle", |out, error| ffi::dt_stream_native(self.0, out, error))?;
         Ok(native as *mut c_void)
     }
 
@@ -53,24 +49,18 @@ impl Stream {
     }
 
     fn exchange(self) -> Result<ffi::DtStream, ShimError> {
-        fetched("change the current stream", |before, error| {
-            ffi::dt_stream_exchange(self.0, before, error)
-        })
+        fetched("change the current stream", |before, error| ffi::dt_stream_exchange(self.0, before, error))
     }
 
     /// Waits, with the host, until all is done that the stream was given.
     pub fn synchronize(self) -> Result<(), ShimError> {
-        checked("wait for a stream", |error| {
-            ffi::dt_stream_synchronize(self.0, error)
-        })
+        checked("wait for a stream", |error| ffi::dt_stream_synchronize(self.0, error))
     }
 
     /// Keeps `tensor`'s memory from being given to others until the stream has done what it was given so far, also where the
     /// tensor is dropped before. Needed for a tensor that was made on another stream.
     pub fn keep(self, tensor: &Tensor) -> Result<(), ShimError> {
-        checked("keep a tensor for a stream", |error| {
-            ffi::dt_stream_keep(self.0, tensor.into(), error)
-        })
+        checked("keep a tensor for a stream", |error| ffi::dt_stream_keep(self.0, tensor.into(), error))
     }
 }
 
@@ -108,16 +98,12 @@ impl Event {
 
     /// Marks the place that `stream` has been given work up to. An earlier mark is forgotten; who waits for that one still does.
     pub fn record(&mut self, stream: Stream) -> Result<(), ShimError> {
-        checked("record an event", |error| {
-            ffi::dt_event_record(&mut self.0, stream.0, error)
-        })
+        checked("record an event", |error| ffi::dt_event_record(&mut self.0, stream.0, error))
     }
 
     /// What `stream` is given from now on begins when the marked place has been reached; the host does not wait.
     pub fn block(&self, stream: Stream) -> Result<(), ShimError> {
-        checked("make a stream wait", |error| {
-            ffi::dt_event_block(&self.0, stream.0, error)
-        })
+        checked("make a stream wait", |error| ffi::dt_event_block(&self.0, stream.0, error))
     }
 
     /// Whether the marked place has been reached; also where nothing is marked.
@@ -125,9 +111,7 @@ impl Event {
     /// # Errors
     /// What went wrong on the device before it.
     pub fn query(&self) -> Result<bool, ShimError> {
-        fetched("ask for an event", |out, error| {
-            ffi::dt_event_query(&self.0, out, error)
-        })
+        fetched("ask for an event", |out, error| ffi::dt_event_query(&self.0, out, error))
     }
 
     /// The milliseconds between the place that `earlier` marks and this one, by the device's clock. Both are [`Event::timed`] and were
@@ -140,9 +124,7 @@ impl Event {
 
     /// Waits, with the host, until the marked place has been reached.
     pub fn synchronize(&self) -> Result<(), ShimError> {
-        checked("wait for an event", |error| {
-            ffi::dt_event_synchronize(&self.0, error)
-        })
+        checked("wait for an event", |error| ffi::dt_event_synchronize(&self.0, error))
     }
 }
 

@@ -21,9 +21,7 @@ pub fn set_grad(target: &Tensor, grad: &Tensor) -> Result<(), ShimError> {
 
 /// Drops the gradient of `target`.
 pub fn clear_grad(target: &Tensor) -> Result<(), ShimError> {
-    checked("drop a parameter's gradient", |error| {
-        ffi::dt_tensor_set_grad(target.into(), None, error)
-    })
+    checked("drop a parameter's gradient", |error| ffi::dt_tensor_set_grad(target.into(), None, error))
 }
 
 /// Writes `values` into `target`, a contiguous Double tensor on the CPU of as many elements. Unlike a copy from another tensor
@@ -79,10 +77,7 @@ mod tests {
     fn figures_are_written_in_place_and_into_nothing_else() {
         let whole = Tensor::zeros([2, 3], (Kind::Double, Device::Cpu));
         write(&whole.narrow(0, 1, 1), &[1.0, 2.5, -3.0]).unwrap();
-        assert_eq!(
-            Vec::<f64>::try_from(whole.view(-1)).unwrap(),
-            [0.0, 0.0, 0.0, 1.0, 2.5, -3.0]
-        );
+        assert_eq!(Vec::<f64>::try_from(whole.view(-1)).unwrap(), [0.0, 0.0, 0.0, 1.0, 2.5, -3.0]);
         for other in [
             whole.shallow_clone(),
             whole.narrow(1, 0, 1),
@@ -91,9 +86,6 @@ mod tests {
         ] {
             assert!(write(&other, &[0.0; 3]).is_err());
         }
-        assert!(
-            write(&whole.narrow(1, 0, 1), &[0.0; 2]).is_err(),
-            "not contiguous"
-        );
+        assert!(write(&whole.narrow(1, 0, 1), &[0.0; 2]).is_err(), "not contiguous");
     }
 }

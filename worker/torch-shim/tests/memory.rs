@@ -22,24 +22,14 @@ fn tensors_are_in_the_books_and_the_budget_holds() {
     let view = a.narrow(0, 0, 10);
     drop(floats(5).unwrap());
     let usage = memory::usage(CPU).unwrap();
-    assert_eq!(
-        (usage.allocated, usage.reserved, usage.peak),
-        (3 * MIB, 3 * MIB, 8 * MIB)
-    );
+    assert_eq!((usage.allocated, usage.reserved, usage.peak), (3 * MIB, 3 * MIB, 8 * MIB));
     memory::reset_peak(CPU).unwrap();
     assert_eq!(memory::usage(CPU).unwrap().peak, 3 * MIB);
     drop(a);
-    assert_eq!(
-        memory::usage(CPU).unwrap().allocated,
-        3 * MIB,
-        "a view keeps its memory"
-    );
+    assert_eq!(memory::usage(CPU).unwrap().allocated, 3 * MIB, "a view keeps its memory");
     drop(view);
     assert_eq!(memory::usage(CPU).unwrap().allocated, 0);
-    assert!(
-        Tensor::f_zeros([0], (Kind::Float, CPU)).is_ok(),
-        "nothing is no block"
-    );
+    assert!(Tensor::f_zeros([0], (Kind::Float, CPU)).is_ok(), "nothing is no block");
 
     // Beyond the budget libtorch's own error comes, and what is there stays usable.
     memory::set_budget(Some(4 * MIB));
@@ -48,20 +38,13 @@ fn tensors_are_in_the_books_and_the_budget_holds() {
     assert_eq!(kind_of(&error), ErrorKind::OutOfMemory, "{error}");
     let said = "Tried to allocate 1.00 MiB. The budget is 4.00 MiB, of which 0.00 MiB are free and 4.00 MiB are allocated";
     assert!(error.to_string().contains(said), "{error}");
-    assert_eq!(
-        memory::usage(CPU).unwrap().allocated,
-        4 * MIB,
-        "a refusal leaves no trace"
-    );
+    assert_eq!(memory::usage(CPU).unwrap().allocated, 4 * MIB, "a refusal leaves no trace");
     assert_eq!(
         fits.f_sum(Kind::Float).map(drop).map_err(|error| kind_of(&error)),
         Err(ErrorKind::OutOfMemory)
     );
     memory::set_budget(None);
-    assert_eq!(
-        fits.f_sum(Kind::Double).unwrap().double_value(&[]),
-        (4 << 18) as f64
-    );
+    assert_eq!(fits.f_sum(Kind::Double).unwrap().double_value(&[]), (4 << 18) as f64);
 
     // A refusal comes once, at the allocation that was asked for.
     memory::refuse_next(2);

@@ -30,11 +30,7 @@ fn block(x: &Tensor, w: &Tensor) -> Result<Tensor, TchError> {
 }
 
 fn refused(error: TchError) -> ShimError {
-    ShimError {
-        op: "compute",
-        kind: kind_of(&error),
-        message: error.to_string(),
-    }
+    ShimError { op: "compute", kind: kind_of(&error), message: error.to_string() }
 }
 
 fn forward(x: &Tensor, w: &Tensor, again: bool) -> Result<Tensor, ShimError> {
@@ -92,10 +88,7 @@ fn the_peak_falls_and_a_refusal_in_the_second_time_is_out_of_memory() {
         }
         w.zero_grad();
         let now = memory::usage(CPU).unwrap().allocated;
-        assert!(
-            now <= before,
-            "{allocation}: nothing of the graph stays ({now}, {before})"
-        );
+        assert!(now <= before, "{allocation}: nothing of the graph stays ({now}, {before})");
     }
     assert!(refusals > 20, "{refusals}");
     w.zero_grad();
@@ -115,11 +108,9 @@ fn compare(segment: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + Clone + 
             let h = &x * 2.0;
             let y = if again {
                 let (segment, held) = (segment.clone(), Mutex::new(w.shallow_clone()));
-                recompute(&[&h], move |inputs, _| {
-                    Ok(vec![segment(&inputs[0], &held.lock().unwrap())])
-                })
-                .unwrap()
-                .remove(0)
+                recompute(&[&h], move |inputs, _| Ok(vec![segment(&inputs[0], &held.lock().unwrap())]))
+                    .unwrap()
+                    .remove(0)
             } else {
                 segment(&h, &w)
             };
@@ -169,9 +160,7 @@ fn what_is_cast_without_a_graph_is_not_found_by_what_needs_one() {
             let held = Mutex::new(w.shallow_clone());
             let segment = move |x: &Tensor| x.mm(&held.lock().unwrap()).gelu("none");
             let y = match again {
-                true => recompute(&[&x], move |inputs, _| Ok(vec![segment(&inputs[0])]))
-                    .unwrap()
-                    .remove(0),
+                true => recompute(&[&x], move |inputs, _| Ok(vec![segment(&inputs[0])])).unwrap().remove(0),
                 false => segment(&x),
             };
             assert_eq!(y.kind(), Kind::BFloat16);
@@ -184,9 +173,7 @@ fn what_is_cast_without_a_graph_is_not_found_by_what_needs_one() {
         found
     };
     for (a, b) in take(false).iter().zip(&take(true)) {
-        let near = a
-            .to_kind(Kind::Float)
-            .allclose(&b.to_kind(Kind::Float), 1e-2, 1e-2, false);
+        let near = a.to_kind(Kind::Float).allclose(&b.to_kind(Kind::Float), 1e-2, 1e-2, false);
         assert!(near, "{a} {b}");
     }
     assert!(!Autocast::is_enabled(CPU).unwrap());

@@ -48,10 +48,7 @@ fn store_serves_clients_and_times_out() {
     let patience = Duration::from_secs(3);
     let begun = Instant::now();
     let hasty = TcpStore::connect("127.0.0.1", port, patience).unwrap();
-    assert_eq!(
-        hasty.get("nobody writes this").unwrap_err().kind,
-        ErrorKind::Timeout
-    );
+    assert_eq!(hasty.get("nobody writes this").unwrap_err().kind, ErrorKind::Timeout);
     assert!(begun.elapsed() >= patience && begun.elapsed() < LONG);
 }
 
@@ -62,10 +59,7 @@ fn a_taken_port_and_an_absent_server_are_errors() {
     assert_eq!(taken.kind, ErrorKind::Network, "{taken}");
     let free = free_port();
     let absent = TcpStore::connect("127.0.0.1", free, SHORT).unwrap_err();
-    assert!(
-        matches!(absent.kind, ErrorKind::Timeout | ErrorKind::Network),
-        "{absent}"
-    );
+    assert!(matches!(absent.kind, ErrorKind::Timeout | ErrorKind::Network), "{absent}");
 }
 
 #[test]
@@ -73,10 +67,7 @@ fn a_lost_server_is_a_network_error() {
     let (server, port) = serve();
     let client = TcpStore::connect("127.0.0.1", port, LONG).unwrap();
     drop(server);
-    let lost = client
-        .set("key", b"value")
-        .and_then(|()| client.get("key"))
-        .unwrap_err();
+    let lost = client.set("key", b"value").and_then(|()| client.get("key")).unwrap_err();
     assert_eq!(lost.kind, ErrorKind::Network, "{lost}");
 }
 
@@ -94,11 +85,7 @@ fn gloo_reduces_between_two_ranks() {
                     for (operation, tensors) in
                         [(sum, &[tensor.shallow_clone()][..]), (Operation::Barrier, &[])]
                     {
-                        group
-                            .start(operation, tensors, &[], LONG)
-                            .unwrap()
-                            .wait()
-                            .unwrap();
+                        group.start(operation, tensors, &[], LONG).unwrap().wait().unwrap();
                     }
                     group.shutdown();
                     Vec::try_from(tensor).unwrap()
@@ -128,18 +115,13 @@ fn generator_state_is_put_back() {
     assert_eq!(first, again);
     assert_ne!(first, second);
     assert!(rng::set_state(Device::Cpu, &Tensor::from_slice(&[1u8, 2, 3])).is_err());
-    assert_eq!(
-        rng::state(Device::Mps).unwrap_err().kind,
-        ErrorKind::InvalidArgument
-    );
+    assert_eq!(rng::state(Device::Mps).unwrap_err().kind, ErrorKind::InvalidArgument);
 }
 
 #[test]
 fn autocast_nests_and_restores() {
-    let (a, b) = (
-        Tensor::ones([4, 4], (Kind::Float, Device::Cpu)),
-        Tensor::eye(4, (Kind::Float, Device::Cpu)),
-    );
+    let (a, b) =
+        (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::eye(4, (Kind::Float, Device::Cpu)));
     assert_eq!(a.matmul(&b).kind(), Kind::Float);
     {
         let _bf16 = Autocast::enter(Device::Cpu, Kind::BFloat16).unwrap();
@@ -153,10 +135,7 @@ fn autocast_nests_and_restores() {
     }
     assert!(!Autocast::is_enabled(Device::Cpu).unwrap());
     assert_eq!(a.matmul(&b).kind(), Kind::Float);
-    assert_eq!(
-        Autocast::enter(Device::Cpu, Kind::Int).unwrap_err().kind,
-        ErrorKind::InvalidArgument
-    );
+    assert_eq!(Autocast::enter(Device::Cpu, Kind::Int).unwrap_err().kind, ErrorKind::InvalidArgument);
 }
 
 #[test]
@@ -195,25 +174,11 @@ fn fused_updates_are_the_published_formulas() {
     let (lr, (b1, b2), wd, eps) = (0.01, (0.9, 0.999), 0.1, 1e-8);
     for decay in [fused::WeightDecay::L2, fused::WeightDecay::Decoupled] {
         let (parameter, mean, square) = (tensor(&p0), tensor(&[0.0; 3]), tensor(&[0.0; 3]));
-        let options = fused::Adam {
-            lr,
-            betas: [b1, b2],
-            weight_decay: wd,
-            decay,
-            eps,
-        };
+        let options = fused::Adam { lr, betas: [b1, b2], weight_decay: wd, decay, eps };
         let (mut p, mut m, mut v) = (p0, [0.0; 3], [0.0; 3]);
         for step in 1..=3 {
-            fused::adam(
-                &parameter,
-                &tensor(&g),
-                &mean,
-                &square,
-                &Tensor::from(step as f32),
-                None,
-                options,
-            )
-            .unwrap();
+            fused::adam(&parameter, &tensor(&g), &mean, &square, &Tensor::from(step as f32), None, options)
+                .unwrap();
             for i in 0..3 {
                 let mut d = g[i];
                 match decay {
@@ -224,27 +189,16 @@ fn fused_updates_are_the_published_formulas() {
                 v[i] = b2 * v[i] + (1.0 - b2) * d * d;
                 let (first, second) = (m[i] / (1.0 - b1.powi(step)), v[i] / (1.0 - b2.powi(step)));
                 p[i] -= lr * first / (second.sqrt() + eps);
-                assert!(
-                    (parameter.double_value(&[i as i64]) - p[i]).abs() < 1e-12,
-                    "{decay:?}"
-                );
+                assert!((parameter.double_value(&[i as i64]) - p[i]).abs() < 1e-12, "{decay:?}");
             }
         }
     }
 
     let grad = tensor(&g);
     let (parameter, buffer) = (tensor(&p0), tensor(&[0.0; 3]));
-    let mut options = fused::Sgd {
-        lr,
-        momentum: 0.9,
-        weight_decay: wd,
-        nesterov: true,
-        first_step: true,
-    };
+    let mut options = fused::Sgd { lr, momentum: 0.9, weight_decay: wd, nesterov: true, first_step: true };
     assert_eq!(
-        fused::sgd(&parameter, &grad, None, None, options)
-            .unwrap_err()
-            .kind,
+        fused::sgd(&parameter, &grad, None, None, options).unwrap_err().kind,
         ErrorKind::InvalidArgument
     );
     let (mut p, mut b) = (p0, [0.0; 3]);
@@ -270,13 +224,7 @@ fn updates_follow_what_the_device_has_found() {
         decay: fused::WeightDecay::Decoupled,
         eps: 1e-8,
     };
-    let sgd = fused::Sgd {
-        lr: 0.01,
-        momentum: 0.9,
-        weight_decay: 0.1,
-        nesterov: false,
-        first_step: true,
-    };
+    let sgd = fused::Sgd { lr: 0.01, momentum: 0.9, weight_decay: 0.1, nesterov: false, first_step: true };
     let (g, scale) = ([3.0f32, -8.0], 4.0f32);
     // Parameter and both states after an update from this gradient.
     let update = |by_adam: bool, gradient: [f32; 2], found: Option<(f32, f32)>| {

@@ -53,49 +53,16 @@ fn classes(shape: &[i64]) -> Tensor {
 }
 
 const CASES: &[Case] = &[
-    (
-        "conv 3x3",
-        || vec![x(&[4, 8, 32, 32]), x(&[16, 8, 3, 3])],
-        |t| conv(t, 1, 1),
-    ),
-    (
-        "conv of images",
-        || vec![x(&[4, 3, 64, 64]).detach(), x(&[16, 3, 7, 7])],
-        |t| conv(t, 2, 3),
-    ),
-    (
-        "wide conv 3x3",
-        || vec![x(&[4, 64, 28, 28]), x(&[64, 64, 3, 3])],
-        |t| conv(t, 1, 1),
-    ),
-    (
-        "wide conv 3x3 stride",
-        || vec![x(&[4, 64, 28, 28]), x(&[128, 64, 3, 3])],
-        |t| conv(t, 2, 1),
-    ),
-    (
-        "wide conv 1x1",
-        || vec![x(&[4, 64, 28, 28]), x(&[256, 64, 1, 1])],
-        |t| conv(t, 1, 0),
-    ),
-    (
-        "wide conv 1x1 down",
-        || vec![x(&[4, 256, 28, 28]), x(&[64, 256, 1, 1])],
-        |t| conv(t, 1, 0),
-    ),
-    (
-        "wide conv 1x1 stride",
-        || vec![x(&[4, 256, 28, 28]), x(&[512, 256, 1, 1])],
-        |t| conv(t, 2, 0),
-    ),
+    ("conv 3x3", || vec![x(&[4, 8, 32, 32]), x(&[16, 8, 3, 3])], |t| conv(t, 1, 1)),
+    ("conv of images", || vec![x(&[4, 3, 64, 64]).detach(), x(&[16, 3, 7, 7])], |t| conv(t, 2, 3)),
+    ("wide conv 3x3", || vec![x(&[4, 64, 28, 28]), x(&[64, 64, 3, 3])], |t| conv(t, 1, 1)),
+    ("wide conv 3x3 stride", || vec![x(&[4, 64, 28, 28]), x(&[128, 64, 3, 3])], |t| conv(t, 2, 1)),
+    ("wide conv 1x1", || vec![x(&[4, 64, 28, 28]), x(&[256, 64, 1, 1])], |t| conv(t, 1, 0)),
+    ("wide conv 1x1 down", || vec![x(&[4, 256, 28, 28]), x(&[64, 256, 1, 1])], |t| conv(t, 1, 0)),
+    ("wide conv 1x1 stride", || vec![x(&[4, 256, 28, 28]), x(&[512, 256, 1, 1])], |t| conv(t, 2, 0)),
     (
         "wide conv channels-last",
-        || {
-            vec![
-                channels_last(x(&[4, 64, 28, 28])),
-                channels_last(x(&[64, 64, 3, 3])),
-            ]
-        },
+        || vec![channels_last(x(&[4, 64, 28, 28])), channels_last(x(&[64, 64, 3, 3]))],
         |t| conv(t, 1, 1),
     ),
     (
@@ -106,29 +73,12 @@ const CASES: &[Case] = &[
             conv(t, 1, 1)
         },
     ),
-    (
-        "conv with bias",
-        || vec![x(&[4, 8, 32, 32]), x(&[16, 8, 1, 1]), x(&[16])],
-        |t| conv(t, 1, 0),
-    ),
-    (
-        "conv of one small image",
-        || vec![x(&[1, 32, 8, 8]), x(&[32, 32, 3, 3])],
-        |t| conv(t, 1, 1),
-    ),
-    (
-        "conv 1x1 of one small image",
-        || vec![x(&[1, 64, 8, 8]), x(&[32, 64, 1, 1])],
-        |t| conv(t, 2, 0),
-    ),
+    ("conv with bias", || vec![x(&[4, 8, 32, 32]), x(&[16, 8, 1, 1]), x(&[16])], |t| conv(t, 1, 0)),
+    ("conv of one small image", || vec![x(&[1, 32, 8, 8]), x(&[32, 32, 3, 3])], |t| conv(t, 1, 1)),
+    ("conv 1x1 of one small image", || vec![x(&[1, 64, 8, 8]), x(&[32, 64, 1, 1])], |t| conv(t, 2, 0)),
     (
         "conv channels-last",
-        || {
-            vec![
-                channels_last(x(&[4, 8, 32, 32])),
-                channels_last(x(&[16, 8, 3, 3])),
-            ]
-        },
+        || vec![channels_last(x(&[4, 8, 32, 32])), channels_last(x(&[16, 8, 3, 3]))],
         |t| conv(t, 1, 1),
     ),
     (
@@ -149,32 +99,17 @@ const CASES: &[Case] = &[
     (
         "layer norm of images channels-last",
         || vec![x(&[4, 96, 24, 24]), x(&[96]), x(&[96])],
-        |t| {
-            t[0].permute([0, 2, 3, 1])
-                .layer_norm([96], Some(&t[1]), Some(&t[2]), 1e-6, true)
-        },
+        |t| t[0].permute([0, 2, 3, 1]).layer_norm([96], Some(&t[1]), Some(&t[2]), 1e-6, true),
     ),
     (
         "transposed conv",
         || vec![x(&[4, 16, 16, 16]), x(&[16, 8, 2, 2]), x(&[8])],
         |t| t[0].conv_transpose2d(&t[1], t.get(2), [2, 2], [0, 0], [0, 0], 1, [1, 1]),
     ),
-    (
-        "batch norm",
-        || vec![x(&[4, 16, 32, 32]), x(&[16]), x(&[16]), x(&[16]), x(&[16])],
-        norm,
-    ),
+    ("batch norm", || vec![x(&[4, 16, 32, 32]), x(&[16]), x(&[16]), x(&[16]), x(&[16])], norm),
     (
         "batch norm channels-last",
-        || {
-            vec![
-                channels_last(x(&[4, 16, 32, 32])),
-                x(&[16]),
-                x(&[16]),
-                x(&[16]),
-                x(&[16]),
-            ]
-        },
+        || vec![channels_last(x(&[4, 16, 32, 32])), x(&[16]), x(&[16]), x(&[16]), x(&[16])],
         norm,
     ),
     (
@@ -183,62 +118,26 @@ const CASES: &[Case] = &[
         |t| t[0].layer_norm([96], Some(&t[1]), Some(&t[2]), 1e-5, true),
     ),
     ("relu", || vec![x(&[4, 16, 32, 32])], |t| t[0].relu()),
-    (
-        "relu in place",
-        || vec![x(&[4, 16, 32, 32])],
-        |t| (&t[0] + 1.0).relu_(),
-    ),
+    ("relu in place", || vec![x(&[4, 16, 32, 32])], |t| (&t[0] + 1.0).relu_()),
     ("gelu", || vec![x(&[4, 64, 96])], |t| t[0].gelu("tanh")),
-    (
-        "max pool",
-        || vec![x(&[4, 16, 32, 32])],
-        |t| t[0].max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false),
-    ),
-    (
-        "adaptive pool",
-        || vec![x(&[4, 16, 8, 8])],
-        |t| t[0].adaptive_avg_pool2d([1, 1]),
-    ),
-    (
-        "mean",
-        || vec![x(&[4, 16, 8, 8])],
-        |t| t[0].mean_dim([2i64, 3].as_slice(), false, None::<Kind>),
-    ),
-    (
-        "linear",
-        || vec![x(&[32, 96]), x(&[64, 96]), x(&[64])],
-        |t| t[0].linear(&t[1], t.get(2)),
-    ),
+    ("max pool", || vec![x(&[4, 16, 32, 32])], |t| t[0].max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)),
+    ("adaptive pool", || vec![x(&[4, 16, 8, 8])], |t| t[0].adaptive_avg_pool2d([1, 1])),
+    ("mean", || vec![x(&[4, 16, 8, 8])], |t| t[0].mean_dim([2i64, 3].as_slice(), false, None::<Kind>)),
+    ("linear", || vec![x(&[32, 96]), x(&[64, 96]), x(&[64])], |t| t[0].linear(&t[1], t.get(2))),
     (
         "linear of tokens",
         || vec![x(&[4, 64, 96]), x(&[128, 96]), x(&[128])],
         |t| t[0].linear(&t[1], t.get(2)),
     ),
-    (
-        "linear without bias",
-        || vec![x(&[4, 64, 96]), x(&[128, 96])],
-        |t| t[0].linear(&t[1], None::<&Tensor>),
-    ),
-    (
-        "attention",
-        || vec![x(&[2, 4, 256, 32]), x(&[2, 4, 256, 32]), x(&[2, 4, 256, 32])],
-        attend,
-    ),
-    (
-        "attention of few tokens",
-        || vec![x(&[2, 4, 50, 32]), x(&[2, 4, 50, 32]), x(&[2, 4, 50, 32])],
-        attend,
-    ),
+    ("linear without bias", || vec![x(&[4, 64, 96]), x(&[128, 96])], |t| t[0].linear(&t[1], None::<&Tensor>)),
+    ("attention", || vec![x(&[2, 4, 256, 32]), x(&[2, 4, 256, 32]), x(&[2, 4, 256, 32])], attend),
+    ("attention of few tokens", || vec![x(&[2, 4, 50, 32]), x(&[2, 4, 50, 32]), x(&[2, 4, 50, 32])], attend),
     (
         "attention of many tokens",
         || vec![x(&[1, 2, 1024, 32]), x(&[1, 2, 1024, 32]), x(&[1, 2, 1024, 32])],
         attend,
     ),
-    (
-        "softmax",
-        || vec![x(&[4, 64, 96])],
-        |t| t[0].softmax(-1, Kind::Float),
-    ),
+    ("softmax", || vec![x(&[4, 64, 96])], |t| t[0].softmax(-1, Kind::Float)),
     (
         "cross-entropy",
         || vec![x(&[256, 100])],
@@ -249,26 +148,10 @@ const CASES: &[Case] = &[
         || vec![x(&[4, 11, 32, 32])],
         |t| t[0].cross_entropy_loss(&classes(&[4, 32, 32]), None::<Tensor>, Reduction::None, -100, 0.0),
     ),
-    (
-        "embedding",
-        || vec![x(&[512, 96])],
-        |t| Tensor::embedding(&t[0], &classes(&[4, 64]), -1, false, false),
-    ),
-    (
-        "cat",
-        || vec![x(&[4, 16, 32, 32]), x(&[4, 16, 32, 32])],
-        |t| Tensor::cat(t, 1),
-    ),
-    (
-        "pad",
-        || vec![x(&[4, 16, 31, 31])],
-        |t| t[0].constant_pad_nd([0, 1, 0, 1]),
-    ),
-    (
-        "upsample",
-        || vec![x(&[4, 16, 16, 16])],
-        |t| t[0].upsample_bilinear2d([32, 32], false, None, None),
-    ),
+    ("embedding", || vec![x(&[512, 96])], |t| Tensor::embedding(&t[0], &classes(&[4, 64]), -1, false, false)),
+    ("cat", || vec![x(&[4, 16, 32, 32]), x(&[4, 16, 32, 32])], |t| Tensor::cat(t, 1)),
+    ("pad", || vec![x(&[4, 16, 31, 31])], |t| t[0].constant_pad_nd([0, 1, 0, 1])),
+    ("upsample", || vec![x(&[4, 16, 16, 16])], |t| t[0].upsample_bilinear2d([32, 32], false, None, None)),
     ("dropout", || vec![x(&[4, 64, 96])], |t| t[0].dropout(0.1, true)),
     (
         "arithmetic",
@@ -297,11 +180,7 @@ const CASES: &[Case] = &[
             )
         },
     ),
-    (
-        "index and scatter",
-        || vec![x(&[64, 96])],
-        |t| t[0].index_select(0, &classes(&[16])),
-    ),
+    ("index and scatter", || vec![x(&[64, 96])], |t| t[0].index_select(0, &classes(&[16]))),
     (
         "bf16",
         || vec![x(&[4, 64, 96]), x(&[128, 96]), x(&[128])],
@@ -335,10 +214,7 @@ const CASES: &[Case] = &[
     (
         "layer norm bf16",
         || vec![x(&[4, 64, 96]), x(&[96]), x(&[96])],
-        |t| {
-            t[0].to_kind(Kind::BFloat16)
-                .layer_norm([96], Some(&t[1]), Some(&t[2]), 1e-5, true)
-        },
+        |t| t[0].to_kind(Kind::BFloat16).layer_norm([96], Some(&t[1]), Some(&t[2]), 1e-5, true),
     ),
     (
         "attention bf16",
@@ -362,10 +238,7 @@ fn books((_, inputs, operation): &Case, usage: &dyn Fn(bool) -> Usage) -> (Vec<u
     y.square().sum(Kind::Float).backward();
     let backward = usage(true);
     let figures = [forward.allocated, forward.peak, backward.allocated, backward.peak];
-    (
-        figures.iter().map(|bytes| bytes.wrapping_sub(start)).collect(),
-        y.size(),
-    )
+    (figures.iter().map(|bytes| bytes.wrapping_sub(start)).collect(), y.size())
 }
 
 /// One test, since the books are the process's.

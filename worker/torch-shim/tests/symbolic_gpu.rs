@@ -46,10 +46,7 @@ fn operations_take_what_a_gpu_s_would() {
     let (kept, most, y) = taken(&region, || conv(&x, &weight));
     assert_eq!((kept, most), (y_bytes, y_bytes));
     assert_eq!(y.stride(), [16 * 32 * 32, 1, 32 * 16, 16]);
-    let (plain_x, plain_weight) = (
-        Tensor::empty([4, 8, 32, 32], FLOAT),
-        Tensor::empty([16, 8, 3, 3], FLOAT),
-    );
+    let (plain_x, plain_weight) = (Tensor::empty([4, 8, 32, 32], FLOAT), Tensor::empty([16, 8, 3, 3], FLOAT));
     let (kept, most, _) = taken(&region, || conv(&plain_x, &plain_weight));
     let all = (4 * 8 + 4 * 16) * 32 * 32 * 4 + 16 * 8 * 9 * 4;
     assert_eq!((kept, most), (2 * y_bytes, 2 * y_bytes + all));

@@ -10,12 +10,8 @@ fn read(vars: &[(&str, &str)]) -> Result<WorkerEnv, EnvError> {
     WorkerEnv::from_lookup(|name| map.get(name).map(|value| value.to_string()))
 }
 
-const FOUR: [(&str, &str); 4] = [
-    (RANK, "3"),
-    (WORLD_SIZE, "4"),
-    (MASTER_ADDR, "node0"),
-    (MASTER_PORT, "4242"),
-];
+const FOUR: [(&str, &str); 4] =
+    [(RANK, "3"), (WORLD_SIZE, "4"), (MASTER_ADDR, "node0"), (MASTER_PORT, "4242")];
 
 fn with<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     FOUR.iter().chain(more).copied().collect()
@@ -31,10 +27,7 @@ fn no_environment_is_rank_0_of_1() {
 
 #[test]
 fn addresses_alone_do_not_make_a_distributed_start() {
-    assert_eq!(
-        read(&[(MASTER_ADDR, "host"), (MASTER_PORT, "1")]).unwrap(),
-        WorkerEnv::single()
-    );
+    assert_eq!(read(&[(MASTER_ADDR, "host"), (MASTER_PORT, "1")]).unwrap(), WorkerEnv::single());
 }
 
 #[test]
@@ -42,10 +35,7 @@ fn each_essential_variable_is_missed_by_name() {
     for missing in ESSENTIAL {
         let vars: Vec<_> = FOUR.into_iter().filter(|(name, _)| *name != missing).collect();
         let error = read(&vars).unwrap_err();
-        assert!(
-            matches!(error, EnvError::Missing { missing: m, .. } if m == missing),
-            "{error:?}"
-        );
+        assert!(matches!(error, EnvError::Missing { missing: m, .. } if m == missing), "{error:?}");
         assert!(error.to_string().contains(missing), "{error}");
     }
 }
@@ -54,14 +44,8 @@ fn each_essential_variable_is_missed_by_name() {
 fn the_rest_follows_from_rank_and_size() {
     let env = read(&FOUR).unwrap();
     assert_eq!((env.rank, env.local_rank, env.group_rank), (3, 3, 0));
-    assert_eq!(
-        (env.world_size, env.local_world_size, env.group_world_size),
-        (4, 4, 1)
-    );
-    assert_eq!(
-        (env.restart_count, env.max_restarts, env.use_agent_store),
-        (0, 0, false)
-    );
+    assert_eq!((env.world_size, env.local_world_size, env.group_world_size), (4, 4, 1));
+    assert_eq!((env.restart_count, env.max_restarts, env.use_agent_store), (0, 0, false));
 
     let env = read(&with(&[(GROUP_WORLD_SIZE, "2")])).unwrap();
     assert_eq!((env.local_rank, env.group_rank, env.local_world_size), (1, 1, 2));
@@ -81,15 +65,7 @@ fn what_is_set_wins() {
         (TORCHELASTIC_ERROR_FILE, "/x/error.json"),
     ]))
     .unwrap();
-    assert_eq!(
-        (
-            env.local_rank,
-            env.local_world_size,
-            env.group_rank,
-            env.group_world_size
-        ),
-        (0, 1, 2, 3)
-    );
+    assert_eq!((env.local_rank, env.local_world_size, env.group_rank, env.group_world_size), (0, 1, 2, 3));
     assert_eq!((env.restart_count, env.max_restarts), (1, 7));
     assert_eq!(env.run_id, "job");
     assert!(env.use_agent_store);
@@ -117,11 +93,7 @@ fn bad_values_are_named() {
         (TORCHELASTIC_RESTART_COUNT, "-1"),
         (TORCHELASTIC_USE_AGENT_STORE, "perhaps"),
     ] {
-        let vars: Vec<_> = FOUR
-            .into_iter()
-            .filter(|(n, _)| *n != name)
-            .chain([(name, value)])
-            .collect();
+        let vars: Vec<_> = FOUR.into_iter().filter(|(n, _)| *n != name).chain([(name, value)]).collect();
         let error = read(&vars).unwrap_err();
         assert!(error.to_string().contains(name), "{name}={value}: {error}");
     }
@@ -143,10 +115,7 @@ fn vars_round_trip() {
     env.error_file = Some("/tmp/e.json".into());
     let map: BTreeMap<_, _> = env.vars().into_iter().collect();
     assert_eq!(map.len(), 16, "one value for every variable of the contract");
-    assert_eq!(
-        WorkerEnv::from_lookup(|name| map.get(name).cloned()).unwrap(),
-        env
-    );
+    assert_eq!(WorkerEnv::from_lookup(|name| map.get(name).cloned()).unwrap(), env);
     assert!(!map.contains_key(OMP_NUM_THREADS) && !map.contains_key(TORCH_NCCL_ASYNC_ERROR_HANDLING));
 }
 

@@ -10,10 +10,7 @@ fn ids(text: &str) -> Vec<GpuId> {
 
 fn choose(inventory: &Inventory, list: Option<&str>, text: &str) -> Result<Vec<String>, ChoiceError> {
     let places = Visible::new(inventory, list).choose(inventory, &ids(text), None)?;
-    Ok(places
-        .into_iter()
-        .map(|place| inventory.uuid(place).unwrap().to_owned())
-        .collect())
+    Ok(places.into_iter().map(|place| inventory.uuid(place).unwrap().to_owned()).collect())
 }
 
 #[track_caller]
@@ -28,11 +25,7 @@ fn refused(inventory: &Inventory, list: Option<&str>, text: &str, says: &[&str])
 fn names_of_gpus() {
     assert_eq!("0".parse(), Ok(GpuId::Index(0)));
     assert_eq!(" 12 ".parse(), Ok(GpuId::Index(12)));
-    for uuid in [
-        "GPU-8932f937",
-        "MIG-8932f937-d72c-4106-c12f-20bd9faed9f6",
-        "MIG-GPU-8932f937/1/2",
-    ] {
+    for uuid in ["GPU-8932f937", "MIG-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-GPU-8932f937/1/2"] {
         assert_eq!(uuid.parse(), Ok(GpuId::Uuid(uuid.into())));
     }
     for wrong in [
@@ -60,15 +53,9 @@ fn names_of_gpus() {
 fn an_index_counts_the_visible_ones() {
     let eight = gpus(8);
     assert_eq!(choose(&eight, Some("4,6"), "1").unwrap(), ["GPU-66aa-0001"]);
-    assert_eq!(
-        choose(&eight, Some("6,4"), "1,0").unwrap(),
-        ["GPU-44aa-0001", "GPU-66aa-0001"]
-    );
+    assert_eq!(choose(&eight, Some("6,4"), "1,0").unwrap(), ["GPU-44aa-0001", "GPU-66aa-0001"]);
     assert_eq!(choose(&eight, None, "6").unwrap(), ["GPU-66aa-0001"]);
-    assert_eq!(
-        choose(&eight, Some("GPU-55,GPU-2"), "0").unwrap(),
-        ["GPU-55aa-0001"]
-    );
+    assert_eq!(choose(&eight, Some("GPU-55,GPU-2"), "0").unwrap(), ["GPU-55aa-0001"]);
     refused(
         &eight,
         Some("4,6"),
@@ -83,27 +70,16 @@ fn an_index_counts_the_visible_ones() {
 #[test]
 fn a_uuid_must_be_among_the_visible_ones() {
     let eight = gpus(8);
-    assert_eq!(
-        choose(&eight, Some("4,6"), "GPU-66aa").unwrap(),
-        ["GPU-66aa-0001"]
-    );
+    assert_eq!(choose(&eight, Some("4,6"), "GPU-66aa").unwrap(), ["GPU-66aa-0001"]);
     refused(
         &eight,
         Some("4,6"),
         "GPU-55",
-        &[
-            "`GPU-55` is GPU 5 of this machine, which CUDA_VISIBLE_DEVICES=4,6 hides",
-            "  0: GPU 4, ",
-        ],
+        &["`GPU-55` is GPU 5 of this machine, which CUDA_VISIBLE_DEVICES=4,6 hides", "  0: GPU 4, "],
     );
     let mut two = gpus(2);
     two.gpus[1].uuid = Some("GPU-00ab".into());
-    refused(
-        &two,
-        None,
-        "GPU-00a",
-        &["`GPU-00a` is the beginning of several UUIDs"],
-    );
+    refused(&two, None, "GPU-00a", &["`GPU-00a` is the beginning of several UUIDs"]);
     assert_eq!(choose(&two, Some("1"), "GPU-00a").unwrap(), ["GPU-00ab"]);
 }
 
@@ -112,43 +88,17 @@ fn what_is_not_there_or_there_twice_is_told_with_what_is() {
     let two = gpus(2);
     let all = "  0: NVIDIA T4, 16.00 GiB, GPU-00aa-0001\n  1: NVIDIA T4, 16.00 GiB, GPU-11aa-0001";
     refused(&two, None, "2", &["`2` names no GPU; choose from\n", all]);
-    refused(
-        &two,
-        None,
-        "GPU-ff",
-        &["`GPU-ff` names no GPU; choose from\n", all],
-    );
-    refused(
-        &two,
-        None,
-        "MIG-ff",
-        &["`MIG-ff` names no GPU; choose from\n", all],
-    );
-    refused(
-        &two,
-        None,
-        "1,0,1",
-        &["GPU 1 is named twice, by `1` and `1`", all],
-    );
-    refused(
-        &two,
-        None,
-        "1,GPU-11",
-        &["GPU 1 is named twice, by `1` and `GPU-11`", all],
-    );
+    refused(&two, None, "GPU-ff", &["`GPU-ff` names no GPU; choose from\n", all]);
+    refused(&two, None, "MIG-ff", &["`MIG-ff` names no GPU; choose from\n", all]);
+    refused(&two, None, "1,0,1", &["GPU 1 is named twice, by `1` and `1`", all]);
+    refused(&two, None, "1,GPU-11", &["GPU 1 is named twice, by `1` and `GPU-11`", all]);
 }
 
 #[test]
 fn of_a_divided_gpu_only_the_instances_can_be_used() {
     let machine = divided();
-    assert_eq!(
-        choose(&machine, None, "MIG-1c,0").unwrap(),
-        ["MIG-1c-77", "GPU-00aa-0001"]
-    );
-    assert_eq!(
-        choose(&machine, Some("MIG-1c,MIG-0c"), "1").unwrap(),
-        ["MIG-0c-77"]
-    );
+    assert_eq!(choose(&machine, None, "MIG-1c,0").unwrap(), ["MIG-1c-77", "GPU-00aa-0001"]);
+    assert_eq!(choose(&machine, Some("MIG-1c,MIG-0c"), "1").unwrap(), ["MIG-0c-77"]);
     for name in ["1", "GPU-11"] {
         refused(
             &machine,
@@ -161,48 +111,25 @@ fn of_a_divided_gpu_only_the_instances_can_be_used() {
             ],
         );
     }
-    refused(
-        &machine,
-        None,
-        "2",
-        &["GPU 2 is in MIG mode and has no instances"],
-    );
-    refused(
-        &machine,
-        Some("MIG-0c"),
-        "MIG-1c",
-        &["`MIG-1c` is MIG instance 1 of GPU 1 of"],
-    );
+    refused(&machine, None, "2", &["GPU 2 is in MIG mode and has no instances"]);
+    refused(&machine, Some("MIG-0c"), "MIG-1c", &["`MIG-1c` is MIG instance 1 of GPU 1 of"]);
     refused(&machine, Some("MIG-0c"), "GPU-11", &["hides"]);
 }
 
 #[test]
 fn an_inherited_list_of_numbers_is_not_guessed_at() {
     let two = mixed();
-    refused(
-        &two,
-        Some("1"),
-        "0",
-        &["GPUs of several kinds", "CUDA_DEVICE_ORDER=PCI_BUS_ID"],
-    );
+    refused(&two, Some("1"), "0", &["GPUs of several kinds", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]);
     let visible = Visible::new(&two, Some("1"));
     assert!(visible.choose(&two, &ids("0"), Some("FASTEST_FIRST")).is_err());
     assert!(visible.choose(&two, &ids("0"), Some("PCI_BUS_ID")).is_ok());
     assert_eq!(choose(&two, Some("GPU-11"), "0").unwrap(), ["GPU-11aa-0001"]);
     assert_eq!(choose(&two, None, "1").unwrap(), ["GPU-11aa-0001"]);
-    refused(
-        &divided(),
-        Some("0"),
-        "0",
-        &["GPUs in MIG mode", "list their UUIDs there"],
-    );
+    refused(&divided(), Some("0"), "0", &["GPUs in MIG mode", "list their UUIDs there"]);
 }
 
 fn name() -> impl Strategy<Value = GpuId> {
-    prop_oneof![
-        (0..9u32).prop_map(GpuId::Index),
-        "(GPU|MIG)-[0-3][0-3ac]{0,2}".prop_map(GpuId::Uuid),
-    ]
+    prop_oneof![(0..9u32).prop_map(GpuId::Index), "(GPU|MIG)-[0-3][0-3ac]{0,2}".prop_map(GpuId::Uuid),]
 }
 
 proptest! {
@@ -265,13 +192,7 @@ proptest! {
 fn what_the_first_workers_compute_on_is_only_told_where_it_is_certain() {
     let of = |inventory: &Inventory, list, count, order| {
         let places = Visible::new(inventory, list).of_the_first(inventory, count, order)?;
-        Some(
-            places
-                .into_iter()
-                .map(|place| inventory.title(place))
-                .collect::<Vec<_>>()
-                .join(", "),
-        )
+        Some(places.into_iter().map(|place| inventory.title(place)).collect::<Vec<_>>().join(", "))
     };
     let bus = Some(PCI_BUS_ID);
     for (inventory, list, count, order, expected) in [
@@ -287,13 +208,7 @@ fn what_the_first_workers_compute_on_is_only_told_where_it_is_certain() {
         (mixed(), Some("GPU-11aa-0001"), 1, None, Some("GPU 1")),
         // CUDA chooses one of the two.
         (divided(), None, 1, None, None),
-        (
-            divided(),
-            Some("MIG-1c-77"),
-            1,
-            None,
-            Some("MIG instance 1 of GPU 1"),
-        ),
+        (divided(), Some("MIG-1c-77"), 1, None, Some("MIG instance 1 of GPU 1")),
         (divided(), Some("0"), 1, None, None),
         (divided(), Some("GPU-00aa-0001"), 1, None, Some("GPU 0")),
     ] {

@@ -14,22 +14,14 @@ fn settings_without_effect_are_refused() {
         (&["optim.nesterov=false"], "optim.nesterov"),
         (&["optim.name=sgd", "optim.betas=[0.9, 0.99]"], "optim.betas"),
         (&["optim.name=sgd", "optim.eps=1e-8"], "optim.eps"),
-        (
-            &["optim.schedule.name=constant", "optim.schedule.min_lr=0"],
-            "optim.schedule.min_lr",
-        ),
+        (&["optim.schedule.name=constant", "optim.schedule.min_lr=0"], "optim.schedule.min_lr"),
     ] {
         let error = by_set(sets);
         assert_eq!(error.key(), Some(key), "{error}");
         assert!(error.message().contains("has no effect"), "{error}");
     }
     let error = parse(SMALL, &["data.train=x"]).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("--set data.train=x: this setting has no effect"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("--set data.train=x: this setting has no effect"), "{error}");
     // The value that spoils it came from an override; the setting that loses its effect stands in the file.
     assert_eq!(by_set(&["data.kind=generated"]).line(), Some(3));
 }
@@ -37,44 +29,20 @@ fn settings_without_effect_are_refused() {
 #[test]
 fn settings_must_fit_together() {
     for (sets, key, part) in [
-        (
-            &["optim.scaling=linear"][..],
-            "optim.scaling",
-            "optim.reference_batch",
-        ),
+        (&["optim.scaling=linear"][..], "optim.scaling", "optim.reference_batch"),
         (
             &["optim.schedule.min_lr=0.01"],
             "optim.schedule.min_lr",
             "0.01 is above the learning rate, which is 0.001",
         ),
         (
-            &[
-                "optim.scaling=linear",
-                "optim.reference_batch=256",
-                "optim.schedule.min_lr=0.0006",
-            ],
+            &["optim.scaling=linear", "optim.reference_batch=256", "optim.schedule.min_lr=0.0006"],
             "optim.schedule.min_lr",
             "which is 0.0005 after scaling",
         ),
-        (
-            &[
-                "optim.scaling=linear",
-                "optim.reference_batch=1",
-                "optim.lr=1e308",
-            ],
-            "optim.lr",
-            "infinite",
-        ),
-        (
-            &["optim.name=sgd", "optim.nesterov=true"],
-            "optim.nesterov",
-            "optim.momentum above 0",
-        ),
-        (
-            &["optim.schedule.warmup=11 epochs"],
-            "optim.schedule.warmup",
-            "longer than the run of 10 epochs",
-        ),
+        (&["optim.scaling=linear", "optim.reference_batch=1", "optim.lr=1e308"], "optim.lr", "infinite"),
+        (&["optim.name=sgd", "optim.nesterov=true"], "optim.nesterov", "optim.momentum above 0"),
+        (&["optim.schedule.warmup=11 epochs"], "optim.schedule.warmup", "longer than the run of 10 epochs"),
         (
             &["train.steps=5", "optim.schedule.warmup=6 steps"],
             "optim.schedule.warmup",
@@ -88,10 +56,7 @@ fn settings_must_fit_together() {
     let generated = |set: &str| parse(SMALL, &[set]);
     // 2000 samples in batches of 128: 16 steps.
     assert!(generated("optim.schedule.warmup=16 steps").is_ok());
-    assert_eq!(
-        generated("optim.schedule.warmup=17 steps").unwrap_err().key(),
-        Some("optim.schedule.warmup")
-    );
+    assert_eq!(generated("optim.schedule.warmup=17 steps").unwrap_err().key(), Some("optim.schedule.warmup"));
     // The warm-up of a stage that restarts the schedule, and of a run whose stages share it.
     let stages = |warmup: &str, schedule: &str| {
         let text = format!(
@@ -106,25 +71,17 @@ fn settings_must_fit_together() {
     assert!(error.contains("longer than stage \"a\" of 10 steps"), "{error}");
     let error = parse(SMALL, &["train.last_batch=drop", "data.train_samples=100"]).unwrap_err();
     assert_eq!(error.key(), Some("train.last_batch"));
-    assert!(
-        parse(LINES, &["optim.schedule.warmup=10 epochs"]).is_ok(),
-        "the whole run may be warm-up"
-    );
+    assert!(parse(LINES, &["optim.schedule.warmup=10 epochs"]).is_ok(), "the whole run may be warm-up");
 }
 
 #[test]
 fn what_is_planned_says_so() {
-    for (set, key) in [
-        ("task=elevation", "task"),
-        ("optim.schedule.name=polynomial", "optim.schedule.name"),
-    ] {
+    for (set, key) in [("task=elevation", "task"), ("optim.schedule.name=polynomial", "optim.schedule.name")]
+    {
         let error = by_set(&[set]);
         assert_eq!(error.key(), Some(key), "{error}");
         assert_eq!(error.set(), Some(set), "{error}");
-        assert!(
-            error.message().contains("is not built in this version"),
-            "{error}"
-        );
+        assert!(error.message().contains("is not built in this version"), "{error}");
     }
 }
 
@@ -146,11 +103,7 @@ fn paths_are_checked() {
         "data.root: the folder /no/such/folder does not exist; set data.root to the folder that holds the train and \
          test folders"
     );
-    assert!(
-        error(&["data.root=~/x"])
-            .to_string()
-            .contains("`~` is not expanded")
-    );
+    assert!(error(&["data.root=~/x"]).to_string().contains("`~` is not expanded"));
     assert!(error(&[]).to_string().contains("holds no folders"));
     std::fs::create_dir(root.join("train")).unwrap();
     std::fs::create_dir(root.join("val")).unwrap();
@@ -165,11 +118,7 @@ fn paths_are_checked() {
     let set = format!("model.weights={}", weights.display());
     assert_eq!(error(&["data.test=val", &set]).key(), Some("model.weights"));
     std::fs::create_dir(&weights).unwrap();
-    assert!(
-        error(&["data.test=val", &set])
-            .to_string()
-            .contains("is not a file")
-    );
+    assert!(error(&["data.test=val", &set]).to_string().contains("is not a file"));
     std::fs::remove_dir(&weights).unwrap();
     std::fs::write(&weights, "x").unwrap();
     recipe(&["data.test=val", &set]).check_paths().unwrap();
@@ -181,9 +130,7 @@ fn paths_of_other_tasks_are_checked() {
     let root = folder.path();
     let check = |text: &str, sets: &[&str]| {
         let root = format!("data.root={}", root.display());
-        parse(text, &[&[root.as_str()], sets].concat())
-            .unwrap()
-            .check_paths()
+        parse(text, &[&[root.as_str()], sets].concat()).unwrap().check_paths()
     };
     // A text is a file or a folder.
     check(samples::LM, &[]).unwrap();
@@ -202,18 +149,12 @@ fn paths_of_other_tasks_are_checked() {
     }
     let error = check(samples::BINARY, &[]).unwrap_err();
     assert_eq!(error.key(), Some("data.test_masks"));
-    assert!(
-        error.to_string().ends_with("holds test, train, train_masks"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("holds test, train, train_masks"), "{error}");
     std::fs::create_dir(root.join("test_masks")).unwrap();
     check(samples::BINARY, &[]).unwrap();
 
     let error = check(samples::TORCHSCRIPT, &[]).unwrap_err();
     assert_eq!(error.key(), Some("model.file"));
-    assert!(
-        error.to_string().contains("the file /m/module.pt does not exist"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("the file /m/module.pt does not exist"), "{error}");
     check(samples::TORCHSCRIPT, &[&format!("model.file={}", text.display())]).unwrap();
 }

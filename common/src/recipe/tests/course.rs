@@ -19,34 +19,17 @@ fn optimizers_have_their_own_defaults() {
         (adam.lr, adam.weight_decay, adam.betas, adam.eps, adam.momentum),
         (1e-3, Some(0.0), Some([0.9, 0.999]), Some(1e-8), None)
     );
-    refuses(
-        SMALL,
-        &["optim.name=adam", "optim.momentum=0.9"],
-        "optim.momentum",
-        "optim.name = \"sgd\"",
-    );
-    refuses(
-        SMALL,
-        &["optim.name=adan"],
-        "optim.name",
-        "did you mean \"adam\"?",
-    );
+    refuses(SMALL, &["optim.name=adam", "optim.momentum=0.9"], "optim.momentum", "optim.name = \"sgd\"");
+    refuses(SMALL, &["optim.name=adan"], "optim.name", "did you mean \"adam\"?");
 }
 
 #[test]
 fn decay_needs_something_to_decay_by() {
     for name in ["adam", "sgd"] {
-        let sets = [
-            &format!("optim.name={name}"),
-            "optim.lr=0.1",
-            "optim.decay=weights",
-        ];
+        let sets = [&format!("optim.name={name}"), "optim.lr=0.1", "optim.decay=weights"];
         refuses(SMALL, &sets, "optim.decay", "optim.weight_decay is 0");
         let with = [&sets[..], &["optim.weight_decay=0"]].concat();
-        assert!(
-            parse(SMALL, &with).is_ok(),
-            "0 may be one of several that are tried"
-        );
+        assert!(parse(SMALL, &with).is_ok(), "0 may be one of several that are tried");
     }
     assert_eq!(small(&["optim.decay=weights"]).optim.decay, Decay::Weights);
 }
@@ -60,51 +43,21 @@ fn schedules_have_their_own_defaults() {
     let milestones = of("name = \"step\", milestones = [\"3 steps\", \"0.5 epochs\"]").milestones;
     assert_eq!(milestones, Some(vec![Span::Steps(3), Span::Epochs(0.5)]));
     let cycle = of("name = \"onecycle\"");
-    assert_eq!(
-        (cycle.rise, cycle.start_factor, cycle.final_factor),
-        (Some(0.3), Some(25.0), Some(1e4))
-    );
-    assert_eq!(
-        of("name = \"exponential\", gamma = 0.9, per = \"epoch\"").per,
-        Per::Epoch
-    );
+    assert_eq!((cycle.rise, cycle.start_factor, cycle.final_factor), (Some(0.3), Some(25.0), Some(1e4)));
+    assert_eq!(of("name = \"exponential\", gamma = 0.9, per = \"epoch\"").per, Per::Epoch);
 }
 
 #[test]
 fn settings_of_other_schedules_have_no_effect() {
     for (settings, key, owner) in [
-        (
-            "name = \"constant\", min_lr = 0",
-            "min_lr",
-            "\"linear\" and \"cosine\"",
-        ),
-        (
-            "name = \"step\", every = \"1 step\", min_lr = 0",
-            "min_lr",
-            "\"linear\" and \"cosine\"",
-        ),
+        ("name = \"constant\", min_lr = 0", "min_lr", "\"linear\" and \"cosine\""),
+        ("name = \"step\", every = \"1 step\", min_lr = 0", "min_lr", "\"linear\" and \"cosine\""),
         ("name = \"cosine\", every = \"1 epoch\"", "every", "\"step\""),
-        (
-            "name = \"cosine\", milestones = [\"1 epoch\"]",
-            "milestones",
-            "\"step\"",
-        ),
-        (
-            "name = \"cosine\", gamma = 0.5",
-            "gamma",
-            "\"step\" and \"exponential\"",
-        ),
+        ("name = \"cosine\", milestones = [\"1 epoch\"]", "milestones", "\"step\""),
+        ("name = \"cosine\", gamma = 0.5", "gamma", "\"step\" and \"exponential\""),
         ("name = \"linear\", rise = 0.5", "rise", "\"onecycle\""),
-        (
-            "name = \"linear\", start_factor = 2",
-            "start_factor",
-            "\"onecycle\"",
-        ),
-        (
-            "name = \"linear\", final_factor = 2",
-            "final_factor",
-            "\"onecycle\"",
-        ),
+        ("name = \"linear\", start_factor = 2", "start_factor", "\"onecycle\""),
+        ("name = \"linear\", final_factor = 2", "final_factor", "\"onecycle\""),
         ("per = \"epoch\"", "per", "does not move"),
     ] {
         refused(settings, key, "this setting has no effect");
@@ -115,26 +68,14 @@ fn settings_of_other_schedules_have_no_effect() {
 #[test]
 fn schedules_must_make_sense() {
     for (settings, key, part) in [
-        (
-            "name = \"onecycle\", warmup = \"1 step\"",
-            "warmup",
-            "\"onecycle\" rises by itself",
-        ),
+        ("name = \"onecycle\", warmup = \"1 step\"", "warmup", "\"onecycle\" rises by itself"),
         (
             "name = \"exponential\"",
             "gamma",
             "missing; state the factor by which the learning rate changes in every step",
         ),
-        (
-            "name = \"exponential\", per = \"epoch\"",
-            "gamma",
-            "in every epoch",
-        ),
-        (
-            "name = \"step\"",
-            "every",
-            "missing; state when the learning rate changes",
-        ),
+        ("name = \"exponential\", per = \"epoch\"", "gamma", "in every epoch"),
+        ("name = \"step\"", "every", "missing; state when the learning rate changes"),
         (
             "name = \"step\", every = \"1 epoch\", milestones = [\"1 epoch\"]",
             "milestones",
@@ -145,11 +86,7 @@ fn schedules_must_make_sense() {
             "every",
             "1.5 epochs is not a whole number of epochs",
         ),
-        (
-            "name = \"step\", per = \"epoch\", every = \"5 steps\"",
-            "every",
-            "5 steps is not a whole number",
-        ),
+        ("name = \"step\", per = \"epoch\", every = \"5 steps\"", "every", "5 steps is not a whole number"),
         (
             "name = \"step\", per = \"epoch\", milestones = [\"1 epoch\", \"5 steps\"]",
             "milestones",
@@ -160,79 +97,23 @@ fn schedules_must_make_sense() {
             "milestones",
             "1 epoch comes after 2 epochs in the list; put the times in rising order",
         ),
-        (
-            "name = \"step\", milestones = [\"2 steps\", \"2 steps\"]",
-            "milestones",
-            "each once",
-        ),
-        (
-            "name = \"step\", milestones = []",
-            "milestones",
-            "a list of lengths of training",
-        ),
-        (
-            "name = \"step\", milestones = \"1 epoch\"",
-            "milestones",
-            "a list of lengths of training",
-        ),
-        (
-            "name = \"step\", milestones = [\"0 steps\"]",
-            "milestones",
-            "is no time at all",
-        ),
-        (
-            "name = \"step\", milestones = [\"10 min\"]",
-            "milestones",
-            "which only checkpoint.every can be",
-        ),
-        (
-            "name = \"step\", every = \"0 epochs\"",
-            "every",
-            "is no time at all",
-        ),
-        (
-            "name = \"step\", every = \"1 epoch\", gamma = 0",
-            "gamma",
-            "a number above 0",
-        ),
-        (
-            "name = \"onecycle\", rise = 1",
-            "rise",
-            "a number above 0 and below 1",
-        ),
-        (
-            "name = \"onecycle\", rise = 0",
-            "rise",
-            "a number above 0 and below 1",
-        ),
-        (
-            "name = \"onecycle\", start_factor = 0.5",
-            "start_factor",
-            "a number of at least 1",
-        ),
-        (
-            "name = \"onecycle\", final_factor = 0",
-            "final_factor",
-            "a number of at least 1",
-        ),
-        (
-            "name = \"linear\", min_lr = 0.1",
-            "min_lr",
-            "0.1 is above the learning rate, which is 0.001",
-        ),
-        (
-            "name = \"linear\", warmup = \"17 steps\"",
-            "warmup",
-            "longer than the run of 16 steps",
-        ),
+        ("name = \"step\", milestones = [\"2 steps\", \"2 steps\"]", "milestones", "each once"),
+        ("name = \"step\", milestones = []", "milestones", "a list of lengths of training"),
+        ("name = \"step\", milestones = \"1 epoch\"", "milestones", "a list of lengths of training"),
+        ("name = \"step\", milestones = [\"0 steps\"]", "milestones", "is no time at all"),
+        ("name = \"step\", milestones = [\"10 min\"]", "milestones", "which only checkpoint.every can be"),
+        ("name = \"step\", every = \"0 epochs\"", "every", "is no time at all"),
+        ("name = \"step\", every = \"1 epoch\", gamma = 0", "gamma", "a number above 0"),
+        ("name = \"onecycle\", rise = 1", "rise", "a number above 0 and below 1"),
+        ("name = \"onecycle\", rise = 0", "rise", "a number above 0 and below 1"),
+        ("name = \"onecycle\", start_factor = 0.5", "start_factor", "a number of at least 1"),
+        ("name = \"onecycle\", final_factor = 0", "final_factor", "a number of at least 1"),
+        ("name = \"linear\", min_lr = 0.1", "min_lr", "0.1 is above the learning rate, which is 0.001"),
+        ("name = \"linear\", warmup = \"17 steps\"", "warmup", "longer than the run of 16 steps"),
         ("name = \"polynomial\"", "name", "is not built in this version"),
         ("name = \"cosin\"", "name", "did you mean \"cosine\"?"),
         ("name = \"cosine\", per = \"batch\"", "per", "\"step\", \"epoch\""),
-        (
-            "name = \"onecycle\", pct_start = 0.3",
-            "pct_start",
-            "did you mean `rise`?",
-        ),
+        ("name = \"onecycle\", pct_start = 0.3", "pct_start", "did you mean `rise`?"),
     ] {
         refused(settings, key, part);
     }

@@ -29,16 +29,10 @@ fn differences_are_those_of_the_experiment() {
     let module = |file: &str| parse(samples::TORCHSCRIPT, &[&format!("model.file={file}")]).unwrap();
     assert_eq!(module("/a.pt").differences(&module("/b.pt")), []);
     // Stating a default changes nothing.
-    assert_eq!(
-        recipe.differences(&small(&["optim.weight_decay=0.01", "optim.betas=[0.9, 0.999]"])),
-        []
-    );
+    assert_eq!(recipe.differences(&small(&["optim.weight_decay=0.01", "optim.betas=[0.9, 0.999]"])), []);
 
     let other = small(&["train.effective_batch=64", "optim.clip=1", "model.name=resnet34"]);
-    let expected = [
-        ("model.name", "\"resnet18\"", "\"resnet34\""),
-        ("train.effective_batch", "128", "64"),
-    ];
+    let expected = [("model.name", "\"resnet18\"", "\"resnet34\""), ("train.effective_batch", "128", "64")];
     let mut expected: Vec<_> = expected.map(|(k, a, b)| (k.into(), a.into(), b.into())).into();
     expected.push(("optim.clip".to_string(), "not set".to_string(), "1.0".to_string()));
     assert_eq!(recipe.differences(&other), expected);
@@ -48,48 +42,18 @@ fn differences_are_those_of_the_experiment() {
 fn where_the_data_lies_is_no_difference() {
     let at = |root: &str| parse(FULL, &[&format!("data.root={root}")]).unwrap();
     assert_eq!(at("/a").differences(&at("/b")), []);
-    assert_eq!(
-        at("/a")
-            .differences(&parse(FULL, &["data.train=other"]).unwrap())
-            .len(),
-        1
-    );
+    assert_eq!(at("/a").differences(&parse(FULL, &["data.train=other"]).unwrap()).len(), 1);
 }
 
 /// Each of the engine's settings that changes what is learnt, alone.
 #[test]
 fn the_engines_settings_are_differences() {
     for (text, sets, key, values) in [
-        (
-            FULL,
-            &["data.resize=crop"][..],
-            "data.resize",
-            ["\"stretch\"", "\"crop\""],
-        ),
-        (
-            FULL,
-            &["model.freeze=[\"a\"]"],
-            "model.freeze",
-            ["[\"conv1.*\", \"bn1.*\"]", "[\"a\"]"],
-        ),
-        (
-            FULL,
-            &["model.batchnorm=local"],
-            "model.batchnorm",
-            ["\"synced\"", "\"local\""],
-        ),
-        (
-            FULL,
-            &["optim.decay=all"],
-            "optim.decay",
-            ["\"weights\"", "\"all\""],
-        ),
-        (
-            FULL,
-            &["optim.schedule.per=step"],
-            "optim.schedule.per",
-            ["\"epoch\"", "\"step\""],
-        ),
+        (FULL, &["data.resize=crop"][..], "data.resize", ["\"stretch\"", "\"crop\""]),
+        (FULL, &["model.freeze=[\"a\"]"], "model.freeze", ["[\"conv1.*\", \"bn1.*\"]", "[\"a\"]"]),
+        (FULL, &["model.batchnorm=local"], "model.batchnorm", ["\"synced\"", "\"local\""]),
+        (FULL, &["optim.decay=all"], "optim.decay", ["\"weights\"", "\"all\""]),
+        (FULL, &["optim.schedule.per=step"], "optim.schedule.per", ["\"epoch\"", "\"step\""]),
         (FULL, &["ema.decay=0.9"], "ema.decay", ["0.999", "0.9"]),
         (FULL, &["ema.warmup=true"], "ema.warmup", ["false", "true"]),
         (
@@ -102,18 +66,8 @@ fn the_engines_settings_are_differences() {
                 "[{ match = [\"a\"], lr_factor = 1.0, weight_decay = 1.0 }]",
             ],
         ),
-        (
-            samples::SEGMENT,
-            &["data.ignore=255"],
-            "data.ignore",
-            ["0", "255"],
-        ),
-        (
-            samples::SEGMENT,
-            &["data.train_masks=b"],
-            "data.train_masks",
-            ["\"label\"", "\"b\""],
-        ),
+        (samples::SEGMENT, &["data.ignore=255"], "data.ignore", ["0", "255"]),
+        (samples::SEGMENT, &["data.train_masks=b"], "data.train_masks", ["\"label\"", "\"b\""]),
         (samples::SEGMENT, &["model.depth=2"], "model.depth", ["3", "2"]),
         (
             samples::SEGMENT,
@@ -121,31 +75,11 @@ fn the_engines_settings_are_differences() {
             "optim.schedule.milestones",
             ["[\"50 steps\", \"70 steps\"]", "[\"1 epoch\"]"],
         ),
-        (
-            samples::LM,
-            &["data.tokenizer=chars"],
-            "data.tokenizer",
-            ["\"bytes\"", "\"chars\""],
-        ),
-        (
-            samples::LM,
-            &["data.test_fraction=0.5"],
-            "data.test_fraction",
-            ["0.2", "0.5"],
-        ),
+        (samples::LM, &["data.tokenizer=chars"], "data.tokenizer", ["\"bytes\"", "\"chars\""]),
+        (samples::LM, &["data.test_fraction=0.5"], "data.test_fraction", ["0.2", "0.5"]),
         (samples::LM, &["model.context=16"], "model.context", ["32", "16"]),
-        (
-            samples::LM,
-            &["optim.schedule.rise=0.5"],
-            "optim.schedule.rise",
-            ["0.2", "0.5"],
-        ),
-        (
-            samples::TORCHSCRIPT,
-            &["model.loss=mse"],
-            "model.loss",
-            ["\"module\"", "\"mse\""],
-        ),
+        (samples::LM, &["optim.schedule.rise=0.5"], "optim.schedule.rise", ["0.2", "0.5"]),
+        (samples::TORCHSCRIPT, &["model.loss=mse"], "model.loss", ["\"module\"", "\"mse\""]),
     ] {
         let (mine, theirs) = (parse(text, &[]).unwrap(), parse(text, sets).unwrap());
         let [here, there] = values.map(String::from);
@@ -161,10 +95,7 @@ fn custom_settings_are_one_difference() {
         parse(&text, &[]).unwrap()
     };
     let mine = with("a = 1\nb = { c = [1, 2], d = \"x\" }");
-    assert_eq!(
-        mine.differences(&with("b = { d = \"x\", c = [1, 2] }\na = 1")),
-        []
-    );
+    assert_eq!(mine.differences(&with("b = { d = \"x\", c = [1, 2] }\na = 1")), []);
     let found = mine.differences(&with("a = 1\nb = { c = [2, 1], d = \"x\" }"));
     assert_eq!(
         found,

@@ -43,32 +43,12 @@ fn an_unknown_key_names_file_line_key_and_the_nearest() {
 #[test]
 fn unknown_keys_are_explained() {
     for (line, text, key, parts) in [
-        (
-            5,
-            "batch_size = 1",
-            "train.batch_size",
-            &["did you mean `effective_batch`?"][..],
-        ),
+        (5, "batch_size = 1", "train.batch_size", &["did you mean `effective_batch`?"][..]),
         (5, "lr = 1", "train.lr", &["it belongs in [optim]"]),
-        (
-            5,
-            "name = 1",
-            "train.name",
-            &["it belongs in one of [model], [optim], [optim.schedule]"],
-        ),
-        (
-            5,
-            "zzz = 1",
-            "train.zzz",
-            &["unknown key; [train] takes effective_batch"],
-        ),
+        (5, "name = 1", "train.name", &["it belongs in one of [model], [optim], [optim.schedule]"]),
+        (5, "zzz = 1", "train.zzz", &["unknown key; [train] takes effective_batch"]),
         (5, "\"a.b\" = 1", "train.a.b", &["unknown key"]),
-        (
-            2,
-            "[dta]",
-            "dta",
-            &["did you mean `data`?", "a recipe takes task, data, model"],
-        ),
+        (2, "[dta]", "dta", &["did you mean `data`?", "a recipe takes task, data, model"]),
         (1, "tsk = \"classify\"", "tsk", &["did you mean `task`?"]),
         (
             9,
@@ -88,37 +68,17 @@ fn unknown_keys_are_explained() {
 #[test]
 fn wrong_values_say_what_was_expected_and_what_was_found() {
     for (text, key, expected) in [
-        (
-            "epochs = \"ten\"",
-            "train.epochs",
-            "expected a whole number of at least 1, got the text \"ten\"",
-        ),
-        (
-            "epochs = 2.0",
-            "train.epochs",
-            "expected a whole number of at least 1, got the number 2.0",
-        ),
-        (
-            "epochs = 0",
-            "train.epochs",
-            "expected a whole number of at least 1, got the whole number 0",
-        ),
+        ("epochs = \"ten\"", "train.epochs", "expected a whole number of at least 1, got the text \"ten\""),
+        ("epochs = 2.0", "train.epochs", "expected a whole number of at least 1, got the number 2.0"),
+        ("epochs = 0", "train.epochs", "expected a whole number of at least 1, got the whole number 0"),
         ("epochs = -1", "train.epochs", "got the whole number -1"),
         ("epochs = true", "train.epochs", "got true"),
         ("epochs = [1, 2]", "train.epochs", "got the list [1, 2]"),
         ("epochs = { a = 1 }", "train.epochs", "got a section"),
         ("epochs = 2024-01-01", "train.epochs", "got the date 2024-01-01"),
-        (
-            "effective_batch = 0",
-            "train.effective_batch",
-            "expected a whole number of at least 1",
-        ),
+        ("effective_batch = 0", "train.effective_batch", "expected a whole number of at least 1"),
         ("seed = -1", "train.seed", "expected a whole number of at least 0"),
-        (
-            "steps = 0",
-            "train.steps",
-            "expected a whole number of at least 1",
-        ),
+        ("steps = 0", "train.steps", "expected a whole number of at least 1"),
         (
             "last_batch = \"kep\"",
             "train.last_batch",
@@ -178,25 +138,15 @@ fn every_range_is_checked() {
     ] {
         let error = by_set(&[set]);
         let key = set.split_once('=').unwrap().0;
-        assert_eq!(
-            (error.key(), error.line(), error.set()),
-            (Some(key), None, Some(set)),
-            "{error}"
-        );
-        assert!(
-            error.to_string().starts_with(&format!("--set {set}: ")),
-            "{error}"
-        );
+        assert_eq!((error.key(), error.line(), error.set()), (Some(key), None, Some(set)), "{error}");
+        assert!(error.to_string().starts_with(&format!("--set {set}: ")), "{error}");
     }
 }
 
 #[test]
 fn sections_must_be_sections() {
     let error = parse("task = \"classify\"\ndata = 3\n", &[]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "a.toml:2: data: expected a section [data], got the whole number 3"
-    );
+    assert_eq!(error.to_string(), "a.toml:2: data: expected a section [data], got the whole number 3");
     let error = parse(&format!("{SMALL}[[model]]\nname = \"resnet18\"\n"), &[]).unwrap_err();
     assert_eq!((error.key(), error.line()), (Some("model"), Some(6)), "{error}");
 }
@@ -210,69 +160,34 @@ fn what_is_missing_is_named() {
     assert_eq!(parse("", &[]).unwrap_err().key(), Some("task"));
 
     let error = at_line(3, "image_size = 32");
-    assert_eq!(
-        (error.key(), error.line()),
-        (Some("data.root"), Some(2)),
-        "the section's line: {error}"
-    );
+    assert_eq!((error.key(), error.line()), (Some("data.root"), Some(2)), "the section's line: {error}");
     let error = at_line(5, "seed = 1");
-    assert_eq!(
-        (error.key(), error.line()),
-        (Some("train.epochs"), Some(4)),
-        "{error}"
-    );
+    assert_eq!((error.key(), error.line()), (Some("train.epochs"), Some(4)), "{error}");
     let error = at_line(7, "name = \"sgd\"");
-    assert_eq!(
-        (error.key(), error.line()),
-        (Some("optim.lr"), Some(6)),
-        "{error}"
-    );
+    assert_eq!((error.key(), error.line()), (Some("optim.lr"), Some(6)), "{error}");
 }
 
 #[test]
 fn syntax_errors_have_their_line() {
-    for (line, text) in [
-        (5, "epochs = "),
-        (5, "epochs 10"),
-        (6, "[optim"),
-        (5, "epochs = 1\nepochs = 2"),
-    ] {
+    for (line, text) in [(5, "epochs = "), (5, "epochs 10"), (6, "[optim"), (5, "epochs = 1\nepochs = 2")] {
         let error = at_line(line, text);
         assert_eq!(error.key(), None);
         let found = error.line().unwrap();
         assert!(found == line || found == line + 1, "{found}: {error}");
-        assert!(
-            error
-                .to_string()
-                .starts_with(&format!("a.toml:{found}: this is not TOML: ")),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with(&format!("a.toml:{found}: this is not TOML: ")), "{error}");
     }
 }
 
 #[test]
 fn a_number_beyond_64_bits_has_its_key() {
     let error = at_line(5, "steps = 9999999999999999999999");
-    assert_eq!(
-        (error.line(), error.key()),
-        (Some(5), Some("train.steps")),
-        "{error}"
-    );
+    assert_eq!((error.line(), error.key()), (Some(5), Some("train.steps")), "{error}");
     assert!(error.to_string().contains("too large"), "{error}");
     let error = at_line(9, "  min_lr = 9999999999999999999999 }");
-    assert_eq!(
-        (error.line(), error.key()),
-        (Some(9), Some("optim.schedule.min_lr")),
-        "{error}"
-    );
+    assert_eq!((error.line(), error.key()), (Some(9), Some("optim.schedule.min_lr")), "{error}");
     // In an override it is no TOML value and so a text.
     let error = by_set(&["train.steps=9999999999999999999999"]);
-    assert!(
-        error
-            .message()
-            .ends_with("got the text \"9999999999999999999999\""),
-        "{error}"
-    );
+    assert!(error.message().ends_with("got the text \"9999999999999999999999\""), "{error}");
 }
 
 #[test]
@@ -284,27 +199,17 @@ fn overrides_must_be_well_formed() {
         ("train.=3", "is not a key"),
         (".train=3", "is not a key"),
         ("train..epochs=3", "is not a key"),
-        (
-            "task.name=x",
-            "`task` is the text \"classify\" and holds no further keys",
-        ),
+        ("task.name=x", "`task` is the text \"classify\" and holds no further keys"),
         ("train.epochs.x=1", "`train.epochs` is the whole number 10"),
         ("data.nothing.x=1", "unknown key"),
         ("nothing.x.y=1", "unknown key"),
     ] {
         let error = by_set(&[set]);
         assert_eq!((error.set(), error.line()), (Some(set), None), "{error}");
-        assert!(
-            error.to_string().starts_with(&format!("--set {set}: ")),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with(&format!("--set {set}: ")), "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
-    assert!(
-        by_set(&[&format!("{}=1", "a.".repeat(100_000) + "a")])
-            .to_string()
-            .contains("parts")
-    );
+    assert!(by_set(&[&format!("{}=1", "a.".repeat(100_000) + "a")]).to_string().contains("parts"));
 }
 
 #[test]
@@ -334,16 +239,10 @@ fn a_file_that_cannot_be_a_recipe_is_named() {
     };
     for (path, part) in [
         (write("binary.toml", &[0xff, 0xfe, 0]), "is not text in UTF-8"),
-        (
-            write("large.toml", &vec![b'#'; (1 << 20) + 1]),
-            "is larger than 1 MiB",
-        ),
+        (write("large.toml", &vec![b'#'; (1 << 20) + 1]), "is larger than 1 MiB"),
     ] {
         let error = Recipe::load(&path, &[]).unwrap_err();
-        assert!(
-            error.to_string().starts_with(&path) && error.to_string().contains(part),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with(&path) && error.to_string().contains(part), "{error}");
     }
     let error = Recipe::load("demmo", &[]).unwrap_err();
     assert_eq!(
@@ -352,11 +251,6 @@ fn a_file_that_cannot_be_a_recipe_is_named() {
          name of an embedded one: demo, cifar100, camvid, shakespeare"
     );
     let error = Recipe::load("cifar", &[]).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("Did you mean the embedded recipe `cifar100`?"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("Did you mean the embedded recipe `cifar100`?"), "{error}");
     assert!(Recipe::load("", &[]).is_err());
 }

@@ -134,11 +134,7 @@ fn deep_nesting_is_refused_not_a_crash() {
         format!("task = {}1{}", "[".repeat(100_000), "]".repeat(100_000)),
         format!("{}a = 1", "a.".repeat(100_000)),
         format!("[{}a]\n", "a.".repeat(100_000)),
-        format!(
-            "task = \"custom\"\n[custom]\na = {}1{}",
-            "[".repeat(100_000),
-            "]".repeat(100_000)
-        ),
+        format!("task = \"custom\"\n[custom]\na = {}1{}", "[".repeat(100_000), "]".repeat(100_000)),
         format!("task = \"custom\"\n[custom]\n{}a = 1", "a.".repeat(100_000)),
     ] {
         assert!(parse(&text, &[]).is_err());

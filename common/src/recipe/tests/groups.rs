@@ -8,12 +8,7 @@ fn groups_have_places_and_remedies() {
         format!("{SMALL}[[optim.group]]\nmatch = \"a\"\nlr_factor = 2\n[[optim.group]]\n{group}\n")
     };
     for (group, key, line, part) in [
-        (
-            "lr_factor = 2",
-            "optim.group[1].match",
-            9,
-            "missing; name the parameters by a glob",
-        ),
+        ("lr_factor = 2", "optim.group[1].match", 9, "missing; name the parameters by a glob"),
         (
             "match = \"b\"",
             "optim.group[1]",
@@ -26,37 +21,12 @@ fn groups_have_places_and_remedies() {
             11,
             "did you mean `lr_factor`? [[optim.group]] takes match, lr_factor, weight_decay",
         ),
-        (
-            "match = \"b\"\nlr_factor = -1",
-            "optim.group[1].lr_factor",
-            11,
-            "a number of at least 0",
-        ),
-        (
-            "match = \"b\"\nweight_decay = \"no\"",
-            "optim.group[1].weight_decay",
-            11,
-            "a number of at least 0",
-        ),
-        (
-            "lr_factor = 2\nmatch = []",
-            "optim.group[1].match",
-            11,
-            "a glob on the names of parameters",
-        ),
-        (
-            "match = [\"b\", 3]",
-            "optim.group[1].match",
-            10,
-            "or a list of them",
-        ),
+        ("match = \"b\"\nlr_factor = -1", "optim.group[1].lr_factor", 11, "a number of at least 0"),
+        ("match = \"b\"\nweight_decay = \"no\"", "optim.group[1].weight_decay", 11, "a number of at least 0"),
+        ("lr_factor = 2\nmatch = []", "optim.group[1].match", 11, "a glob on the names of parameters"),
+        ("match = [\"b\", 3]", "optim.group[1].match", 10, "or a list of them"),
         ("match = \" \"", "optim.group[1].match", 10, "or a list of them"),
-        (
-            "match = \"b\"\nlr_factor = 99999999999999999999",
-            "optim.group[1].lr_factor",
-            11,
-            "too large",
-        ),
+        ("match = \"b\"\nlr_factor = 99999999999999999999", "optim.group[1].lr_factor", 11, "too large"),
     ] {
         let error = parse(&text(group), &[]).unwrap_err();
         assert_eq!((error.key(), error.line()), (Some(key), Some(line)), "{error}");
@@ -74,12 +44,7 @@ fn groups_have_places_and_remedies() {
         "optim.group",
         "expected sections [[optim.group]], got the list [3]",
     );
-    refuses(
-        SMALL,
-        &["optim.match=x"],
-        "optim.match",
-        "it belongs in [[optim.group]]",
-    );
+    refuses(SMALL, &["optim.match=x"], "optim.match", "it belongs in [[optim.group]]");
 }
 
 #[test]
@@ -89,13 +54,7 @@ fn groups_can_be_set_from_the_command_line() {
     ]);
     assert_eq!(recipe.optim.group.len(), 2);
     assert_eq!(recipe.optim.group[0].patterns, ["head.*"]);
-    assert_eq!(
-        (
-            recipe.optim.group[1].lr_factor,
-            recipe.optim.group[1].weight_decay
-        ),
-        (1.0, Some(0.0))
-    );
+    assert_eq!((recipe.optim.group[1].lr_factor, recipe.optim.group[1].weight_decay), (1.0, Some(0.0)));
     let set = "optim.group=[{ match = \"a\", lr_factor = -1 }]";
     let error = parse(SMALL, &[set]).unwrap_err();
     assert_eq!(

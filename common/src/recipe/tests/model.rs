@@ -25,86 +25,34 @@ fn a_task_takes_its_networks() {
         "task = \"classify\" takes \"resnet18\", \"resnet34\", \"resnet50\", \"resnet101\", \"resnet152\", \"vit\", not \
          \"gpt\"",
     );
-    refuses(
-        SMALL,
-        &["model.name=unet"],
-        "model.name",
-        "task = \"classify\" takes",
-    );
-    refuses(
-        SEGMENT,
-        &["model.name=resnet18"],
-        "model.name",
-        "task = \"segment\" takes \"unet\", not",
-    );
-    refuses(
-        LM,
-        &["model.name=vit"],
-        "model.name",
-        "task = \"lm\" takes \"gpt\", not",
-    );
-    refuses(
-        TORCHSCRIPT,
-        &["model.name=vit"],
-        "model.name",
-        "the network is the module in model.file",
-    );
+    refuses(SMALL, &["model.name=unet"], "model.name", "task = \"classify\" takes");
+    refuses(SEGMENT, &["model.name=resnet18"], "model.name", "task = \"segment\" takes \"unet\", not");
+    refuses(LM, &["model.name=vit"], "model.name", "task = \"lm\" takes \"gpt\", not");
+    refuses(TORCHSCRIPT, &["model.name=vit"], "model.name", "the network is the module in model.file");
     refuses(SMALL, &["model.name=resnet20"], "model.name", "did you mean");
 }
 
 #[test]
 fn settings_of_other_networks_have_no_effect() {
     for (text, set, part) in [
-        (
-            SMALL,
-            "model.width=8",
-            "\"vit\" and \"unet\" and \"gpt\"; the model is \"resnet18\"",
-        ),
+        (SMALL, "model.width=8", "\"vit\" and \"unet\" and \"gpt\"; the model is \"resnet18\""),
         (SMALL, "model.depth=8", "the model is \"resnet18\""),
         (SMALL, "model.heads=8", "the model is \"resnet18\""),
         (SMALL, "model.patch=8", "it belongs to \"vit\""),
         (SMALL, "model.context=8", "it belongs to \"gpt\""),
-        (
-            SMALL,
-            "model.file=/m.pt",
-            "task = \"torchscript\" and this is \"classify\"",
-        ),
-        (
-            SMALL,
-            "model.loss=mse",
-            "task = \"torchscript\" and this is \"classify\"",
-        ),
+        (SMALL, "model.file=/m.pt", "task = \"torchscript\" and this is \"classify\""),
+        (SMALL, "model.loss=mse", "task = \"torchscript\" and this is \"classify\""),
         (SEGMENT, "model.heads=8", "the model is \"unet\""),
         (LM, "model.patch=8", "the model is \"gpt\""),
-        (
-            LM,
-            "model.batchnorm=local",
-            "the ResNets and \"unet\"; the model is \"gpt\"",
-        ),
-        (
-            LM,
-            "model.memory_format=contiguous",
-            "the ResNets and \"unet\"; the model is \"gpt\"",
-        ),
-        (
-            LM,
-            "model.cudnn_benchmark=true",
-            "models with convolutions; the model is \"gpt\"",
-        ),
+        (LM, "model.batchnorm=local", "the ResNets and \"unet\"; the model is \"gpt\""),
+        (LM, "model.memory_format=contiguous", "the ResNets and \"unet\"; the model is \"gpt\""),
+        (LM, "model.cudnn_benchmark=true", "models with convolutions; the model is \"gpt\""),
         (VIT, "model.context=8", "the model is \"vit\""),
         (VIT, "model.batchnorm=synced", "the model is \"vit\""),
         (VIT, "model.memory_format=channels-last", "the model is \"vit\""),
-        (
-            TORCHSCRIPT,
-            "model.width=8",
-            "the network is the module in model.file",
-        ),
+        (TORCHSCRIPT, "model.width=8", "the network is the module in model.file"),
         (TORCHSCRIPT, "model.batchnorm=synced", "the module in model.file"),
-        (
-            TORCHSCRIPT,
-            "model.memory_format=channels-last",
-            "the module in model.file",
-        ),
+        (TORCHSCRIPT, "model.memory_format=channels-last", "the module in model.file"),
     ] {
         let key = set.split_once('=').unwrap().0;
         refuses(text, &[set], key, "this setting has no effect");
@@ -120,43 +68,23 @@ fn sizes_must_divide() {
         "model.width",
         "a width of 50 does not divide by 4 heads; set model.width = 52, or model.heads to a divisor of 50",
     );
-    refuses(
-        LM,
-        &["model.heads=5"],
-        "model.width",
-        "a width of 64 does not divide by 5 heads",
-    );
+    refuses(LM, &["model.heads=5"], "model.width", "a width of 64 does not divide by 5 heads");
     // The key that the recipe states is the one to look at.
-    refuses(
-        SMALL,
-        &["model.name=vit", "model.heads=5"],
-        "model.heads",
-        "a width of 192",
-    );
+    refuses(SMALL, &["model.name=vit", "model.heads=5"], "model.heads", "a width of 192");
     refuses(
         VIT,
         &["model.patch=7"],
         "model.patch",
         "images of 32 pixels do not divide into patches of 7; set data.image_size = 35, or model.patch to a divisor of 32",
     );
-    refuses(
-        SMALL,
-        &["model.name=vit", "data.image_size=20"],
-        "data.image_size",
-        "patches of 16",
-    );
+    refuses(SMALL, &["model.name=vit", "data.image_size=20"], "data.image_size", "patches of 16");
     let folder = "task = \"classify\"\n[data]\nroot = \"/x\"\nresize = \"none\"\n[model]\nname = \"vit\"\n[train]\nsteps = 1";
     refuses(folder, &[], "data.resize", "\"vit\" needs images of a known size");
 }
 
 #[test]
 fn a_unet_cannot_halve_a_pixel() {
-    refuses(
-        SEGMENT,
-        &["model.depth=9"],
-        "model.depth",
-        "set model.depth to at most 8",
-    );
+    refuses(SEGMENT, &["model.depth=9"], "model.depth", "set model.depth to at most 8");
     refuses(
         SEGMENT,
         &["model.depth=8"],
@@ -164,10 +92,7 @@ fn a_unet_cannot_halve_a_pixel() {
         "nothing is left of images of 128 pixels when they are halved 8 times; set data.image_size to at least 256",
     );
     assert!(parse(SEGMENT, &["model.depth=7"]).is_ok());
-    assert!(
-        parse(BINARY, &["model.depth=8"]).is_ok(),
-        "the size of the images is not known yet"
-    );
+    assert!(parse(BINARY, &["model.depth=8"]).is_ok(), "the size of the images is not known yet");
 }
 
 #[test]
@@ -175,10 +100,7 @@ fn a_module_has_a_file() {
     let text = TORCHSCRIPT.replace("file = ", "# ");
     refuses(&text, &[], "model.file", "missing; name the file of a module");
     let recipe = parse(TORCHSCRIPT, &["model.file=m.pt"]).unwrap();
-    assert_eq!(
-        recipe.model.file,
-        Some(std::env::current_dir().unwrap().join("m.pt"))
-    );
+    assert_eq!(recipe.model.file, Some(std::env::current_dir().unwrap().join("m.pt")));
 }
 
 #[test]

@@ -9,45 +9,18 @@ fn the_smallest_recipe_has_the_documented_defaults() {
     assert_eq!((recipe.data.train_samples, recipe.data.test_samples), (2000, 400));
     assert_eq!(recipe.data.mean, IMAGENET_MEAN);
     assert_eq!(recipe.data.std, IMAGENET_STD);
-    assert_eq!(
-        (recipe.data.workers, recipe.data.augment),
-        (Workers::Auto, Augment::None)
-    );
-    assert_eq!(
-        (recipe.data.train.as_str(), recipe.data.test.as_str()),
-        ("train", "test")
-    );
-    assert_eq!(
-        recipe.model,
-        Model {
-            name: Some(ModelName::Resnet18),
-            ..Model::default()
-        }
-    );
+    assert_eq!((recipe.data.workers, recipe.data.augment), (Workers::Auto, Augment::None));
+    assert_eq!((recipe.data.train.as_str(), recipe.data.test.as_str()), ("train", "test"));
+    assert_eq!(recipe.model, Model { name: Some(ModelName::Resnet18), ..Model::default() });
     assert_eq!((recipe.train.effective_batch, recipe.train.seed), (128, 1));
     assert_eq!(recipe.train.last_batch, LastBatch::Keep);
     assert_eq!((recipe.optim.name, recipe.optim.lr), (OptimName::AdamW, 1e-3));
-    assert_eq!(
-        (recipe.optim.weight_decay, recipe.optim.betas),
-        (Some(0.01), Some([0.9, 0.999]))
-    );
-    assert_eq!(
-        (recipe.optim.eps, recipe.optim.momentum, recipe.optim.clip),
-        (Some(1e-8), None, None)
-    );
+    assert_eq!((recipe.optim.weight_decay, recipe.optim.betas), (Some(0.01), Some([0.9, 0.999])));
+    assert_eq!((recipe.optim.eps, recipe.optim.momentum, recipe.optim.clip), (Some(1e-8), None, None));
     assert_eq!(recipe.optim.schedule, Schedule::default());
-    assert_eq!(
-        (recipe.optim.decay, &recipe.optim.group[..]),
-        (Decay::All, &[][..])
-    );
-    assert_eq!(
-        (recipe.precision.amp, recipe.precision.loss_scale),
-        (Amp::Auto, Some(65536.0))
-    );
-    assert_eq!(
-        (recipe.precision.tf32, recipe.model.cudnn_benchmark),
-        (Switch::Auto, Switch::Auto)
-    );
+    assert_eq!((recipe.optim.decay, &recipe.optim.group[..]), (Decay::All, &[][..]));
+    assert_eq!((recipe.precision.amp, recipe.precision.loss_scale), (Amp::Auto, Some(65536.0)));
+    assert_eq!((recipe.precision.tf32, recipe.model.cudnn_benchmark), (Switch::Auto, Switch::Auto));
     assert!(!recipe.memory.shard_optimizer);
     assert_eq!(
         recipe.reduce,
@@ -60,24 +33,15 @@ fn the_smallest_recipe_has_the_documented_defaults() {
     );
     assert_eq!((recipe.ema, recipe.custom.len()), (None, 0));
     assert_eq!(recipe.memory.micro_batch.stated(), None);
-    assert_eq!(
-        (recipe.checkpoint.every, recipe.checkpoint.keep),
-        (Every::Span(Span::Epochs(1.0)), 3)
-    );
+    assert_eq!((recipe.checkpoint.every, recipe.checkpoint.keep), (Every::Span(Span::Epochs(1.0)), 3));
     assert_eq!(recipe.log.every_steps, 10);
 }
 
 #[test]
 fn sgd_has_its_own_defaults() {
     let recipe = small(&["optim.name=sgd", "optim.lr=0.1"]);
-    assert_eq!(
-        (recipe.optim.weight_decay, recipe.optim.momentum),
-        (Some(0.0), Some(0.0))
-    );
-    assert_eq!(
-        (recipe.optim.nesterov, recipe.optim.betas, recipe.optim.eps),
-        (Some(false), None, None)
-    );
+    assert_eq!((recipe.optim.weight_decay, recipe.optim.momentum), (Some(0.0), Some(0.0)));
+    assert_eq!((recipe.optim.nesterov, recipe.optim.betas, recipe.optim.eps), (Some(false), None, None));
 }
 
 /// Every setting that a folder recipe takes, none at its default.
@@ -189,15 +153,9 @@ fn every_setting_reads() {
     assert_eq!(recipe.data, data);
     assert_eq!(recipe.model.weights, Some(PathBuf::from("/w/resnet.safetensors")));
     assert_eq!(recipe.model.weights_mode, WeightsMode::Partial);
-    assert_eq!(
-        recipe.model.weights_rename[0],
-        (r"^module\.".to_owned(), String::new())
-    );
+    assert_eq!(recipe.model.weights_rename[0], (r"^module\.".to_owned(), String::new()));
     assert_eq!(recipe.test.map(|test| test.weights), Some(TestWeights::Best));
-    assert_eq!(
-        (recipe.train.epochs, recipe.train.steps, recipe.train.seed),
-        (Some(10), Some(1000), 7)
-    );
+    assert_eq!((recipe.train.epochs, recipe.train.steps, recipe.train.seed), (Some(10), Some(1000), 7));
     assert_eq!(recipe.optim.betas, Some([0.8, 0.9]));
     assert_eq!(recipe.optim.clip, Some(1.0));
     let schedule = Schedule {
@@ -215,10 +173,7 @@ fn every_setting_reads() {
     };
     assert_eq!(
         recipe.optim.group,
-        [
-            group(&["fc.*"], 10.0, None),
-            group(&["layer1.*", "layer2.*"], 0.1, Some(0.0)),
-        ]
+        [group(&["fc.*"], 10.0, None), group(&["layer1.*", "layer2.*"], 0.1, Some(0.0)),]
     );
     assert_eq!(recipe.model.freeze, ["conv1.*", "bn1.*"]);
     assert_eq!(
@@ -238,13 +193,7 @@ fn every_setting_reads() {
             compress: Compress::Bf16,
         }
     );
-    assert_eq!(
-        recipe.ema,
-        Some(Ema {
-            decay: 0.999,
-            warmup: false
-        })
-    );
+    assert_eq!(recipe.ema, Some(Ema { decay: 0.999, warmup: false }));
     assert_eq!(
         recipe.checkpoint,
         Checkpoint {
@@ -256,8 +205,5 @@ fn every_setting_reads() {
             best: Some("max accuracy".parse().unwrap()),
         }
     );
-    assert!(
-        (recipe.learning_rate() - 2e-4).abs() < 1e-18,
-        "sqrt(256 / 64) x 1e-4"
-    );
+    assert!((recipe.learning_rate() - 2e-4).abs() < 1e-18, "sqrt(256 / 64) x 1e-4");
 }

@@ -39,11 +39,8 @@ fn every_key_is_of_the_experiment_or_free() {
         "test.weights",
         "log.every_steps",
     ];
-    let mut decided: Vec<String> = small(&[])
-        .experiment()
-        .into_iter()
-        .map(|(key, _)| key.to_string())
-        .collect();
+    let mut decided: Vec<String> =
+        small(&[]).experiment().into_iter().map(|(key, _)| key.to_string()).collect();
     decided.extend(free.map(String::from));
     decided.sort();
     assert_eq!(decided, schema_keys());
@@ -70,9 +67,9 @@ pub(super) fn schema_keys() -> Vec<String> {
 fn schema_and_types_agree() {
     fn leaves(value: &serde_json::Value, path: &str, found: &mut Vec<String>) {
         match value.as_object() {
-            Some(map) if path != ".custom" => map
-                .iter()
-                .for_each(|(name, inner)| leaves(inner, &format!("{path}.{name}"), found)),
+            Some(map) if path != ".custom" => {
+                map.iter().for_each(|(name, inner)| leaves(inner, &format!("{path}.{name}"), found))
+            }
             _ => found.push(path.trim_start_matches('.').to_string()),
         }
     }
@@ -95,10 +92,8 @@ fn inner_keys(keys: &'static [kinds::Key], name: &str) -> &'static [kinds::Key] 
 
 /// What these write is what the schema lists for them.
 fn agree(written: &[serde_json::Value], listed: &[kinds::Key]) {
-    let mut keys: Vec<&str> = written
-        .iter()
-        .flat_map(|value| value.as_object().unwrap().keys().map(String::as_str))
-        .collect();
+    let mut keys: Vec<&str> =
+        written.iter().flat_map(|value| value.as_object().unwrap().keys().map(String::as_str)).collect();
     keys.sort_unstable();
     keys.dedup();
     let mut listed: Vec<_> = listed.iter().map(|key| key.name).collect();
@@ -119,10 +114,7 @@ fn schema_and_stages_agree() {
     let stages = recipe["stage"].as_array().unwrap();
     let keys = inner_keys(values::RECIPE, "stage");
     agree(stages, keys);
-    agree(
-        stages[1]["unfreeze"].as_array().unwrap(),
-        inner_keys(keys, "unfreeze"),
-    );
+    agree(stages[1]["unfreeze"].as_array().unwrap(), inner_keys(keys, "unfreeze"));
     agree(stages[1]["group"].as_array().unwrap(), inner_keys(keys, "group"));
 }
 
@@ -156,17 +148,12 @@ fn every_word_of_the_schema_reads() {
         for word in words {
             let set = format!("{key}={word}");
             // Some words need settings beside them.
-            let beside = [
-                "optim.lr=1",
-                "optim.schedule.every=1 epoch",
-                "optim.schedule.gamma=0.5",
-            ];
+            let beside = ["optim.lr=1", "optim.schedule.every=1 epoch", "optim.schedule.gamma=0.5"];
             let beside = beside.map(|more| vec![more, &set]);
             let mut choices = vec![vec![set.as_str()], vec!["optim.reference_batch=128", &set]];
             choices.extend(beside);
-            let taken = samples::TEXTS
-                .iter()
-                .any(|text| choices.iter().any(|sets| parse(text, sets).is_ok()));
+            let taken =
+                samples::TEXTS.iter().any(|text| choices.iter().any(|sets| parse(text, sets).is_ok()));
             assert!(taken, "no recipe takes {set}");
         }
     }
@@ -176,9 +163,8 @@ const DOCS: &str = include_str!("../../../../docs/recipe.md");
 
 /// The part of the reference below a heading.
 fn docs_of(heading: &str) -> &'static str {
-    let start = DOCS
-        .find(&format!("\n{heading}\n"))
-        .unwrap_or_else(|| panic!("no {heading} in docs/recipe.md"));
+    let start =
+        DOCS.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading} in docs/recipe.md"));
     let body = &DOCS[start + heading.len() + 2..];
     let level = heading.split(' ').next().unwrap();
     let end = body.find(&format!("\n{level} ")).unwrap_or(body.len());
@@ -200,11 +186,7 @@ fn the_reference_lists_every_key_and_word() {
                 kinds::Kind::Choice(words, _) => {
                     assert!(part.contains(&row), "no row for {}", key.name);
                     for word in *words {
-                        assert!(
-                            part.contains(&format!("`\"{word}\"`")),
-                            "no {word:?} for {}",
-                            key.name
-                        );
+                        assert!(part.contains(&format!("`\"{word}\"`")), "no {word:?} for {}", key.name);
                     }
                 }
                 _ => assert!(part.contains(&row), "no row for {}", key.name),
@@ -220,20 +202,14 @@ fn the_reference_lists_every_key_and_word() {
         }
     }
     for (name, _) in Recipe::embedded() {
-        assert!(
-            DOCS.contains(&format!("| `{name}` |")),
-            "no row for the embedded recipe {name}"
-        );
+        assert!(DOCS.contains(&format!("| `{name}` |")), "no row for the embedded recipe {name}");
     }
 }
 
 /// The recipes in the reference are recipes.
 #[test]
 fn the_examples_of_the_reference_read() {
-    let blocks = DOCS
-        .split("```toml\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next());
+    let blocks = DOCS.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let mut whole = 0;
     for block in blocks {
         if block.starts_with("task = ") {

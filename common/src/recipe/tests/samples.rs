@@ -182,19 +182,8 @@ best = "restart"
 const CUSTOM_ALONE: &str = "task = \"custom\"\n[train]\nepochs = 2\n";
 
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 11] = [
-    SMALL,
-    FULL,
-    SEGMENT,
-    BINARY,
-    LM,
-    LM_GENERATED,
-    VIT,
-    TORCHSCRIPT,
-    STAGES,
-    CUSTOM,
-    CUSTOM_ALONE,
-];
+pub(super) const TEXTS: [&str; 11] =
+    [SMALL, FULL, SEGMENT, BINARY, LM, LM_GENERATED, VIT, TORCHSCRIPT, STAGES, CUSTOM, CUSTOM_ALONE];
 
 pub(super) fn samples() -> Vec<Recipe> {
     TEXTS.iter().map(|text| parse(text, &[]).unwrap()).collect()

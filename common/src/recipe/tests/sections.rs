@@ -11,35 +11,16 @@ fn a_scaled_loss_is_for_float16() {
         let set = format!("precision.amp={amp}");
         assert_eq!(small(&[&set]).precision.loss_scale, None);
         let part = format!("precision.amp is {amp:?}");
-        refuses(
-            SMALL,
-            &[&set, "precision.loss_scale=1024"],
-            "precision.loss_scale",
-            &part,
-        );
+        refuses(SMALL, &[&set, "precision.loss_scale=1024"], "precision.loss_scale", &part);
     }
-    refuses(
-        SMALL,
-        &["precision.loss_scale=0"],
-        "precision.loss_scale",
-        "a number above 0",
-    );
-    refuses(
-        SMALL,
-        &["precision.amp=fp8"],
-        "precision.amp",
-        "\"auto\", \"off\", \"bf16\", \"fp16\"",
-    );
+    refuses(SMALL, &["precision.loss_scale=0"], "precision.loss_scale", "a number above 0");
+    refuses(SMALL, &["precision.amp=fp8"], "precision.amp", "\"auto\", \"off\", \"bf16\", \"fp16\"");
 }
 
 #[test]
 fn tf32_is_for_what_is_left_in_float32() {
     assert_eq!(small(&[]).precision.tf32, Switch::Auto);
-    for (word, switch) in [
-        ("auto", Switch::Auto),
-        ("true", Switch::Is(true)),
-        ("false", Switch::Is(false)),
-    ] {
+    for (word, switch) in [("auto", Switch::Auto), ("true", Switch::Is(true)), ("false", Switch::Is(false))] {
         let recipe = small(&[&format!("precision.tf32={word}"), "precision.amp=off"]);
         assert_eq!(recipe.precision.tf32, switch);
         let saved = toml::to_string(&recipe).unwrap();
@@ -63,15 +44,8 @@ fn tf32_is_for_what_is_left_in_float32() {
 
 #[test]
 fn buckets_are_sizes() {
-    let recipe = small(&[
-        "reduce.bucket=1 MiB",
-        "reduce.first_bucket=1024",
-        "reduce.overlap=false",
-    ]);
-    assert_eq!(
-        (recipe.reduce.bucket, recipe.reduce.first_bucket),
-        (ByteSize(1 << 20), ByteSize(1024))
-    );
+    let recipe = small(&["reduce.bucket=1 MiB", "reduce.first_bucket=1024", "reduce.overlap=false"]);
+    assert_eq!((recipe.reduce.bucket, recipe.reduce.first_bucket), (ByteSize(1 << 20), ByteSize(1024)));
     for (set, part) in [
         ("reduce.bucket=1 KB", "a size of at least 1 KiB"),
         ("reduce.first_bucket=1023", "a size of at least 1 KiB"),
@@ -90,44 +64,25 @@ fn buckets_are_sizes() {
 #[test]
 fn the_average_has_a_decay() {
     let recipe = parse(LM, &["ema.decay=0.9999"]).unwrap();
-    assert_eq!(
-        recipe.ema.map(|ema| (ema.decay, ema.warmup)),
-        Some((0.9999, true))
-    );
-    refuses(
-        LM,
-        &["ema.warmup=true"],
-        "ema.decay",
-        "missing; state what the average keeps of itself",
-    );
+    assert_eq!(recipe.ema.map(|ema| (ema.decay, ema.warmup)), Some((0.9999, true)));
+    refuses(LM, &["ema.warmup=true"], "ema.decay", "missing; state what the average keeps of itself");
     refuses(&format!("{SMALL}[ema]\n"), &[], "ema.decay", "missing");
     for decay in ["0", "1", "-0.5", "nan"] {
-        refuses(
-            LM,
-            &[&format!("ema.decay={decay}")],
-            "ema.decay",
-            "a number above 0 and below 1",
-        );
+        refuses(LM, &[&format!("ema.decay={decay}")], "ema.decay", "a number above 0 and below 1");
     }
 }
 
 #[test]
 fn checkpoints_are_written_after_training_or_time() {
     let every = |set: &str| small(&[set]).checkpoint.every;
-    assert_eq!(
-        every("checkpoint.every=10 min"),
-        Every::Time(std::time::Duration::from_secs(600))
-    );
+    assert_eq!(every("checkpoint.every=10 min"), Every::Time(std::time::Duration::from_secs(600)));
     assert_eq!(every("checkpoint.every=2 epochs"), Every::Span(Span::Epochs(2.0)));
     for (set, part) in [
         ("checkpoint.every=0 min", "or a length of time"),
         ("checkpoint.every=0 steps", "is no time at all"),
         ("checkpoint.every=often", "epochs"),
         ("checkpoint.every=5", "a length of training or of time"),
-        (
-            "checkpoint.keep_every=10 min",
-            "which only checkpoint.every can be",
-        ),
+        ("checkpoint.keep_every=10 min", "which only checkpoint.every can be"),
         ("checkpoint.keep_every=0 epochs", "is no time at all"),
         ("checkpoint.on_failure=ignore", "\"stop\", \"continue\""),
     ] {
@@ -138,10 +93,7 @@ fn checkpoints_are_written_after_training_or_time() {
 #[test]
 fn the_best_checkpoint_is_by_a_figure_and_a_goal() {
     assert_eq!(small(&[]).checkpoint.best, None);
-    let best = small(&["checkpoint.best=  min   mean_iou "])
-        .checkpoint
-        .best
-        .unwrap();
+    let best = small(&["checkpoint.best=  min   mean_iou "]).checkpoint.best.unwrap();
     assert_eq!((best.goal, best.figure.as_str()), (Goal::Min, "mean_iou"));
     assert_eq!(best.to_string(), "min mean_iou");
     for set in [

@@ -5,10 +5,7 @@ use super::*;
 
 /// A small recipe with these sections behind it.
 fn staged(sections: &str) -> String {
-    format!(
-        "{}{sections}",
-        SMALL.replace("epochs = 1\n", "effective_batch = 16\n")
-    )
+    format!("{}{sections}", SMALL.replace("epochs = 1\n", "effective_batch = 16\n"))
 }
 
 const TWO: &str = "[[stage]]\nname = \"a\"\nepochs = 2\n[[stage]]\nname = \"b\"\nsteps = 7\n";
@@ -17,9 +14,7 @@ const TWO: &str = "[[stage]]\nname = \"a\"\nepochs = 2\n[[stage]]\nname = \"b\"\
 fn a_stage_says_little_and_changes_nothing_else() {
     let recipe = parse(&staged(TWO), &[]).unwrap();
     assert_eq!((recipe.stages(), small(&[]).stages()), (2, 1));
-    let [first, second] = &recipe.stage[..] else {
-        panic!("two stages")
-    };
+    let [first, second] = &recipe.stage[..] else { panic!("two stages") };
     assert_eq!((first.epochs, second.steps), (Some(2), Some(7)));
     assert_eq!((first.schedule, first.ema), (Passage::Restart, Passage::Continue));
     assert_eq!((first.freeze.as_ref(), first.unfreeze.len()), (None, 0));
@@ -35,25 +30,14 @@ fn a_stage_s_settings_go_over_the_recipe_s() {
     assert_eq!((first.train.epochs, first.train.effective_batch), (Some(30), 16));
     assert_eq!((first.learning_rate(), first.model.loss), (1e-3, Loss::Mse));
     assert_eq!((second.train.steps, second.train.epochs), (Some(90), None));
-    assert_eq!(
-        (second.train.effective_batch, second.memory.micro_batch),
-        (8, MicroBatch::Is(1))
-    );
+    assert_eq!((second.train.effective_batch, second.memory.micro_batch), (8, MicroBatch::Is(1)));
     assert_eq!(second.memory.recompute, Recompute::On);
     assert_eq!(second.learning_rate(), 2.5e-4);
-    let patterns: Vec<_> = second
-        .optim
-        .group
-        .iter()
-        .map(|group| &group.patterns[0])
-        .collect();
+    let patterns: Vec<_> = second.optim.group.iter().map(|group| &group.patterns[0]).collect();
     assert_eq!(patterns, ["backbone.*", "*.bias"], "the first match wins");
     // The rate follows the stage's own batch.
     let scaled = ["optim.reference_batch=16", "optim.scaling=linear"];
-    assert_eq!(
-        parse(STAGES, &scaled).unwrap().of_stage(1).learning_rate(),
-        1.25e-4
-    );
+    assert_eq!(parse(STAGES, &scaled).unwrap().of_stage(1).learning_rate(), 1.25e-4);
 }
 
 #[test]
@@ -91,10 +75,7 @@ fn a_member_of_a_list_is_called_by_its_number() {
             "`stage` is a list of 2, whose members are called stage.0 to stage.1, not \"2\"",
         ),
         ("stage.full.epochs=1", "not \"full\""),
-        (
-            "stage.0.name.x=1",
-            "`stage[0].name` is the text \"a\" and holds no further keys",
-        ),
+        ("stage.0.name.x=1", "`stage[0].name` is the text \"a\" and holds no further keys"),
     ] {
         assert!(refused(set).message().contains(part), "{}", refused(set));
     }
@@ -104,37 +85,13 @@ fn a_member_of_a_list_is_called_by_its_number() {
 fn stages_have_places_and_remedies() {
     let one = |lines: &str| staged(&format!("[[stage]]\nname = \"a\"\n{lines}\n"));
     for (text, key, part) in [
-        (
-            staged("[[stage]]\nepochs = 1\n"),
-            "stage[0].name",
-            "missing; give it a name",
-        ),
-        (
-            one(""),
-            "stage[0].epochs",
-            "missing; state the length of the stage",
-        ),
-        (
-            one("epochs = 1\nsteps = 2"),
-            "stage[0].steps",
-            "state its length in one of them",
-        ),
+        (staged("[[stage]]\nepochs = 1\n"), "stage[0].name", "missing; give it a name"),
+        (one(""), "stage[0].epochs", "missing; state the length of the stage"),
+        (one("epochs = 1\nsteps = 2"), "stage[0].steps", "state its length in one of them"),
         (one("epochs = 0"), "stage[0].epochs", "at least 1"),
-        (
-            staged("[[stage]]\nname = \" \"\nepochs = 1\n"),
-            "stage[0].name",
-            "a name in quotes",
-        ),
-        (
-            staged(&TWO.replace("\"b\"", "\"a\"")),
-            "stage[1].name",
-            "the name of an earlier stage",
-        ),
-        (
-            one("epoch = 1"),
-            "stage[0].epoch",
-            "did you mean `epochs`? [[stage]] takes name",
-        ),
+        (staged("[[stage]]\nname = \" \"\nepochs = 1\n"), "stage[0].name", "a name in quotes"),
+        (staged(&TWO.replace("\"b\"", "\"a\"")), "stage[1].name", "the name of an earlier stage"),
+        (one("epoch = 1"), "stage[0].epoch", "did you mean `epochs`? [[stage]] takes name"),
         (
             one("epochs = 1\nbest = \"restart\""),
             "stage[0].best",
@@ -175,26 +132,10 @@ fn stages_have_places_and_remedies() {
             "stage[0].unfreeze[0].match",
             "\"b\" is frozen by this stage and unfrozen where it begins",
         ),
-        (
-            one("epochs = 1\ngroup = [{ match = \"a\" }]"),
-            "stage[0].group[0]",
-            "this group has no effect",
-        ),
-        (
-            one("epochs = 1\nloss = \"mse\""),
-            "stage[0].loss",
-            "it is for task = \"torchscript\"",
-        ),
-        (
-            one("epochs = 1\nema = \"restart\""),
-            "stage[0].ema",
-            "the recipe has no moving average",
-        ),
-        (
-            one("epochs = 1\nema = \"restart\"\n[ema]\ndecay = 0.9"),
-            "stage[0].ema",
-            "begins with the run",
-        ),
+        (one("epochs = 1\ngroup = [{ match = \"a\" }]"), "stage[0].group[0]", "this group has no effect"),
+        (one("epochs = 1\nloss = \"mse\""), "stage[0].loss", "it is for task = \"torchscript\""),
+        (one("epochs = 1\nema = \"restart\""), "stage[0].ema", "the recipe has no moving average"),
+        (one("epochs = 1\nema = \"restart\"\n[ema]\ndecay = 0.9"), "stage[0].ema", "begins with the run"),
         (
             one("epochs = 1\nlr_factor = 0.1\n[optim]\nschedule = { name = \"cosine\", min_lr = 5e-4 }"),
             "stage[0].lr_factor",
@@ -229,12 +170,7 @@ fn freezing_first_and_unfreezing_later_is_no_contradiction() {
 fn stages_are_of_the_experiment_but_for_their_names_and_cuts() {
     let recipe = parse(STAGES, &["stage.1.unfreeze=[]"]).unwrap();
     let with = |set: &str| recipe.differences(&parse(STAGES, &["stage.1.unfreeze=[]", set]).unwrap());
-    for free in [
-        "stage.0.name=x",
-        "stage.0.micro_batch=3",
-        "stage.1.recompute=off",
-        "stage.1.steps=900",
-    ] {
+    for free in ["stage.0.name=x", "stage.0.micro_batch=3", "stage.1.recompute=off", "stage.1.steps=900"] {
         assert_eq!(with(free), [], "{free}");
     }
     for (set, word) in [

@@ -14,21 +14,12 @@ fn a_segmentation_has_its_own_defaults() {
     assert_eq!((recipe.model.width, recipe.model.depth), (Some(32), Some(4)));
     assert_eq!((recipe.model.heads, recipe.model.patch), (None, None));
     let data = &recipe.data;
-    assert_eq!(
-        (data.kind, data.masks, data.ignore),
-        (DataKind::Folder, Masks::Index, 255)
-    );
-    assert_eq!(
-        [&data.train_masks, &data.test_masks],
-        ["train_masks", "test_masks"]
-    );
+    assert_eq!((data.kind, data.masks, data.ignore), (DataKind::Folder, Masks::Index, 255));
+    assert_eq!([&data.train_masks, &data.test_masks], ["train_masks", "test_masks"]);
     assert_eq!(data.classes, 3);
     assert_eq!(read(BINARY).data.classes, 2, "binary masks");
     let generated = parse(SMALL, &["task=segment"]).unwrap();
-    assert_eq!(
-        (generated.data.classes, generated.data.kind),
-        (10, DataKind::Generated)
-    );
+    assert_eq!((generated.data.classes, generated.data.kind), (10, DataKind::Generated));
 }
 
 #[test]
@@ -50,15 +41,8 @@ fn torchscript_and_custom_have_no_network_of_their_own() {
     let recipe = read(TORCHSCRIPT);
     assert_eq!((recipe.model.name, recipe.model.width), (None, None));
     assert_eq!(recipe.model.file, Some(PathBuf::from("/m/module.pt")));
-    assert_eq!(
-        (recipe.data.mean, recipe.data.std),
-        (vec![0.0], vec![1.0]),
-        "of one channel"
-    );
-    assert_eq!(
-        parse(TORCHSCRIPT, &["model.loss=mse"]).unwrap().model.loss,
-        Loss::Mse
-    );
+    assert_eq!((recipe.data.mean, recipe.data.std), (vec![0.0], vec![1.0]), "of one channel");
+    assert_eq!(parse(TORCHSCRIPT, &["model.loss=mse"]).unwrap().model.loss, Loss::Mse);
 }
 
 #[test]
@@ -74,37 +58,14 @@ fn a_users_own_task_takes_what_is_typed() {
     recipe.check_paths().unwrap();
 
     let alone = read("task = \"custom\"\n[train]\nsteps = 2\n[custom]\n");
-    assert_eq!(
-        (alone.data, alone.model, alone.custom.len()),
-        (Data::default(), Model::default(), 0)
-    );
+    assert_eq!((alone.data, alone.model, alone.custom.len()), (Data::default(), Model::default(), 0));
     // The engine's settings are checked as ever.
-    refuses(
-        CUSTOM,
-        &["data.image_size=0"],
-        "data.image_size",
-        "a whole number",
-    );
+    refuses(CUSTOM, &["data.image_size=0"], "data.image_size", "a whole number");
     refuses(CUSTOM, &["model.wdth=3"], "model.wdth", "did you mean `width`?");
     refuses(CUSTOM, &["optim.momentum=0.9"], "optim.momentum", "has no effect");
-    refuses(
-        CUSTOM,
-        &["custom=3"],
-        "custom",
-        "expected a section with the settings of your trainer",
-    );
-    refuses(
-        CUSTOM,
-        &["custom.a.b=[1, nan]"],
-        "custom",
-        "use numbers that are finite",
-    );
-    refuses(
-        SMALL,
-        &["custom.a=3"],
-        "custom",
-        "it is for task = \"custom\" and this is \"classify\"",
-    );
+    refuses(CUSTOM, &["custom=3"], "custom", "expected a section with the settings of your trainer");
+    refuses(CUSTOM, &["custom.a.b=[1, nan]"], "custom", "use numbers that are finite");
+    refuses(SMALL, &["custom.a=3"], "custom", "it is for task = \"custom\" and this is \"classify\"");
     refuses("task = \"lm\"\n[train]\nsteps = 1", &[], "data", "missing");
 }
 
@@ -116,18 +77,8 @@ fn a_task_takes_its_kinds_of_data() {
         "data.kind",
         "takes the kinds \"folder\", \"generated\", not \"text\"",
     );
-    refuses(
-        SEGMENT,
-        &["data.kind=text"],
-        "data.kind",
-        "task = \"segment\" takes",
-    );
-    refuses(
-        TORCHSCRIPT,
-        &["data.kind=text"],
-        "data.kind",
-        "task = \"torchscript\" takes",
-    );
+    refuses(SEGMENT, &["data.kind=text"], "data.kind", "task = \"segment\" takes");
+    refuses(TORCHSCRIPT, &["data.kind=text"], "data.kind", "task = \"torchscript\" takes");
     refuses(
         LM,
         &["data.kind=folder"],
@@ -148,16 +99,8 @@ fn a_task_takes_its_augmentations() {
         "data.augment",
         "takes \"none\", \"flip\", \"crop-flip\", \"resized-crop-flip\", not \"shift\"",
     );
-    refuses(
-        LM,
-        &["data.augment=flip"],
-        "data.augment",
-        "takes \"none\", \"shift\", not \"flip\"",
-    );
-    assert_eq!(
-        parse(LM, &["data.augment=none"]).unwrap().data.augment,
-        Augment::None
-    );
+    refuses(LM, &["data.augment=flip"], "data.augment", "takes \"none\", \"shift\", not \"flip\"");
+    assert_eq!(parse(LM, &["data.augment=none"]).unwrap().data.augment, Augment::None);
 }
 
 #[test]
@@ -181,11 +124,7 @@ fn settings_of_other_data_have_no_effect() {
         (SMALL, "data.test_fraction=0.5", "texts"),
         (SMALL, "data.cache=auto", "generated"),
         (SMALL, "data.resize=crop", "drawn in the size of data.image_size"),
-        (
-            folder,
-            "data.masks=index",
-            "task = \"segment\" has, and this is \"classify\"",
-        ),
+        (folder, "data.masks=index", "task = \"segment\" has, and this is \"classify\""),
         (folder, "data.train_masks=a", "masks"),
         (folder, "data.test_masks=a", "masks"),
         (folder, "data.ignore=3", "masks"),
@@ -201,38 +140,17 @@ fn settings_of_other_data_have_no_effect() {
     for key in ["train_masks", "test_masks", "masks"] {
         let (value, key) = (if key == "masks" { "index" } else { "a" }, format!("data.{key}"));
         let set = format!("{key}={value}");
-        refuses(
-            SMALL,
-            &["task=segment", &set],
-            &key,
-            "generated data is read from nowhere",
-        );
+        refuses(SMALL, &["task=segment", &set], &key, "generated data is read from nowhere");
     }
     // Pixels of one generated class can be left out of the loss.
-    assert_eq!(
-        parse(SMALL, &["task=segment", "data.ignore=0"])
-            .unwrap()
-            .data
-            .ignore,
-        0
-    );
+    assert_eq!(parse(SMALL, &["task=segment", "data.ignore=0"]).unwrap().data.ignore, 0);
 }
 
 #[test]
 fn data_must_say_where_it_is() {
     let without_root = |text: &str| text.replace("root = ", "# ");
-    refuses(
-        &without_root(LM),
-        &[],
-        "data.root",
-        "name a text file (.txt) or a folder of them",
-    );
-    refuses(
-        &without_root(SEGMENT),
-        &[],
-        "data.root",
-        "the train and test folders",
-    );
+    refuses(&without_root(LM), &[], "data.root", "name a text file (.txt) or a folder of them");
+    refuses(&without_root(SEGMENT), &[], "data.root", "the train and test folders");
     refuses(&without_root(TORCHSCRIPT), &[], "data.root", "missing");
 }
 
@@ -240,42 +158,19 @@ fn data_must_say_where_it_is() {
 fn channels_have_as_many_means() {
     let one = "the list has 1 numbers and data.channels is 3; give as many numbers as there are channels, or set \
                data.channels = 1";
-    refuses(
-        FULL,
-        &["data.channels=1"],
-        "data.mean",
-        "the list has 3 numbers and data.channels is 1",
-    );
+    refuses(FULL, &["data.channels=1"], "data.mean", "the list has 3 numbers and data.channels is 1");
     refuses(SMALL, &["data.mean=[0.5]"], "data.mean", one);
     refuses(SMALL, &["data.std=[0.5]"], "data.std", one);
-    refuses(
-        SMALL,
-        &["data.channels=1"],
-        "data.channels",
-        "generated images have 3 channels, not 1",
-    );
+    refuses(SMALL, &["data.channels=1"], "data.channels", "generated images have 3 channels, not 1");
     let recipe = parse(TORCHSCRIPT, &["data.channels=4", "data.std=[1, 2, 3, 4]"]).unwrap();
-    assert_eq!(
-        (recipe.data.mean, recipe.data.std),
-        (vec![0.0; 4], vec![1.0, 2.0, 3.0, 4.0])
-    );
+    assert_eq!((recipe.data.mean, recipe.data.std), (vec![0.0; 4], vec![1.0, 2.0, 3.0, 4.0]));
 }
 
 #[test]
 fn masks_have_classes_and_folders_of_their_own() {
     let unknown = SEGMENT.replace("classes = 7", "");
-    refuses(
-        &unknown,
-        &[],
-        "data.classes",
-        "missing; state how many classes the masks tell apart",
-    );
-    refuses(
-        BINARY,
-        &["data.classes=3"],
-        "data.classes",
-        "binary masks have 2 classes, not 3",
-    );
+    refuses(&unknown, &[], "data.classes", "missing; state how many classes the masks tell apart");
+    refuses(BINARY, &["data.classes=3"], "data.classes", "binary masks have 2 classes, not 3");
     assert!(parse(BINARY, &["data.classes=2"]).is_ok());
     refuses(
         SEGMENT,
@@ -283,12 +178,7 @@ fn masks_have_classes_and_folders_of_their_own() {
         "data.train_masks",
         "\"image\" is the folder of the images",
     );
-    refuses(
-        SEGMENT,
-        &["data.test_masks=image_test"],
-        "data.test_masks",
-        "the folder of the images",
-    );
+    refuses(SEGMENT, &["data.test_masks=image_test"], "data.test_masks", "the folder of the images");
     for (set, part) in [
         ("data.ignore=65536", "from 0 to 65535"),
         ("data.ignore=-1", "from 0 to 65535"),
@@ -297,27 +187,14 @@ fn masks_have_classes_and_folders_of_their_own() {
         ("data.masks=png", "\"index\", \"binary\""),
         ("data.resize=fit", "\"crop\", \"stretch\", \"none\""),
         ("data.train_masks=../up", "the name of a folder below data.root"),
-        (
-            "data.cache=4 apples",
-            "\"auto\", \"off\" or a size such as \"4 GiB\"",
-        ),
+        ("data.cache=4 apples", "\"auto\", \"off\" or a size such as \"4 GiB\""),
         ("data.cache=-1", "\"auto\", \"off\" or a size"),
         ("data.cache=9e99 PiB", "\"auto\", \"off\" or a size"),
     ] {
         refuses(SEGMENT, &[set], set.split_once('=').unwrap().0, part);
     }
-    refuses(
-        LM,
-        &["data.test_fraction=0"],
-        "data.test_fraction",
-        "above 0 and below 1",
-    );
-    refuses(
-        LM,
-        &["data.test_fraction=1"],
-        "data.test_fraction",
-        "above 0 and below 1",
-    );
+    refuses(LM, &["data.test_fraction=0"], "data.test_fraction", "above 0 and below 1");
+    refuses(LM, &["data.test_fraction=1"], "data.test_fraction", "above 0 and below 1");
 }
 
 #[test]

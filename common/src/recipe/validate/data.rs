@@ -7,30 +7,16 @@ use crate::recipe::{Augment, Masks, Resize};
 impl Checks<'_> {
     /// Whether the task takes this kind of data and this augmentation.
     pub(super) fn data_pairing(&mut self) {
-        let (name, data, lm) = (
-            self.recipe.task.as_str(),
-            &self.recipe.data,
-            self.recipe.task == Task::Lm,
-        );
-        let kinds = [
-            if lm { DataKind::Text } else { DataKind::Folder },
-            DataKind::Generated,
-        ];
+        let (name, data, lm) = (self.recipe.task.as_str(), &self.recipe.data, self.recipe.task == Task::Lm);
+        let kinds = [if lm { DataKind::Text } else { DataKind::Folder }, DataKind::Generated];
         if !kinds.contains(&data.kind) {
             let (takes, kind) = (quoted(&kinds.map(DataKind::as_str)), data.kind.as_str());
-            self.add(
-                "data.kind",
-                format!("task = {name:?} takes the kinds {takes}, not {kind:?}"),
-            );
+            self.add("data.kind", format!("task = {name:?} takes the kinds {takes}, not {kind:?}"));
         }
         let takes = |augment: &str| augment == "none" || lm == (augment == Augment::Shift.as_str());
         let augment = data.augment.as_str();
         if !takes(augment) {
-            let words: Vec<_> = Augment::NAMES
-                .iter()
-                .copied()
-                .filter(|name| takes(name))
-                .collect();
+            let words: Vec<_> = Augment::NAMES.iter().copied().filter(|name| takes(name)).collect();
             let message = format!("task = {name:?} takes {}, not {augment:?}", quoted(&words));
             self.add("data.augment", message);
         }
@@ -43,10 +29,7 @@ impl Checks<'_> {
             DataKind::Text | DataKind::Generated => "name a text file (.txt) or a folder of them",
         };
         if data.root.is_none() && data.kind != DataKind::Generated {
-            self.add(
-                "data.root",
-                format!("missing; {root}, or set data.kind = \"generated\""),
-            );
+            self.add("data.root", format!("missing; {root}, or set data.kind = \"generated\""));
         }
         if self.recipe.task != Task::Lm {
             self.channels();

@@ -12,11 +12,7 @@ use super::{DataKind, LastBatch, Recipe, Task, TestWeights};
 
 /// Everything that does not fit together. `stated` is the recipe as given, to tell what was stated from what is a default.
 pub(super) fn check(recipe: &Recipe, stated: &Value) -> Vec<Problem> {
-    let mut checks = Checks {
-        recipe,
-        stated,
-        problems: Vec::new(),
-    };
+    let mut checks = Checks { recipe, stated, problems: Vec::new() };
     // What data and model mean is for the user's own trainer to say.
     let own = recipe.task == Task::Custom;
     if !own {

@@ -12,10 +12,7 @@ impl Checks<'_> {
     pub(super) fn optim(&mut self) {
         let optim = &self.recipe.optim;
         if optim.name == OptimName::Sgd && !self.given("optim.lr") {
-            self.add(
-                "optim.lr",
-                "missing; SGD has no usual learning rate, so state one",
-            );
+            self.add("optim.lr", "missing; SGD has no usual learning rate, so state one");
         }
         if optim.nesterov == Some(true) && optim.momentum.is_none_or(|momentum| momentum == 0.0) {
             self.add("optim.nesterov", "Nesterov's method needs optim.momentum above 0");
@@ -60,11 +57,7 @@ impl Checks<'_> {
         let schedule = &self.recipe.optim.schedule;
         let lr = self.recipe.learning_rate();
         if let Some(min_lr) = schedule.min_lr.filter(|min_lr| *min_lr > lr) {
-            let scaled = if lr == self.recipe.optim.lr {
-                ""
-            } else {
-                " after scaling"
-            };
+            let scaled = if lr == self.recipe.optim.lr { "" } else { " after scaling" };
             let message = format!("{min_lr} is above the learning rate, which is {lr}{scaled}");
             self.add("optim.schedule.min_lr", message);
         }
@@ -136,9 +129,7 @@ impl Checks<'_> {
 
 /// The length, in words, of what the schedule covers, if `warmup` is longer as far as the recipe tells.
 fn shorter_run(recipe: &Recipe, warmup: Span) -> Option<String> {
-    let all: Vec<_> = (0..recipe.stages())
-        .map(|number| recipe.of_stage(number))
-        .collect();
+    let all: Vec<_> = (0..recipe.stages()).map(|number| recipe.of_stage(number)).collect();
     let shorter = |over: &[Recipe], what: &str| {
         let length = shorter_than(over, generated_samples(recipe), warmup)?;
         Some(format!("{what} of {length}"))
@@ -146,14 +137,10 @@ fn shorter_run(recipe: &Recipe, warmup: Span) -> Option<String> {
     if recipe.stage.is_empty() {
         return shorter(&all, "the run");
     }
-    recipe
-        .stage
-        .iter()
-        .zip(&all)
-        .find_map(|(stage, alone)| match stage.schedule {
-            Passage::Restart => shorter(std::slice::from_ref(alone), &format!("stage {:?}", stage.name)),
-            Passage::Continue => shorter(&all, "the run"),
-        })
+    recipe.stage.iter().zip(&all).find_map(|(stage, alone)| match stage.schedule {
+        Passage::Restart => shorter(std::slice::from_ref(alone), &format!("stage {:?}", stage.name)),
+        Passage::Continue => shorter(&all, "the run"),
+    })
 }
 
 /// The length of these stages together, if `warmup` is longer as far as the recipe tells and there is a step.

@@ -51,17 +51,9 @@ impl Checks<'_> {
         for (idle, key, reason) in [
             (stage.loss.is_some() && !chooses, "loss", &*of_modules),
             (ema && !has_ema, "ema", no_average),
-            (
-                ema && has_ema && number == 0,
-                "ema",
-                "the moving average begins with the run",
-            ),
+            (ema && has_ema && number == 0, "ema", "the moving average begins with the run"),
             (best && !has_best, "best", no_best),
-            (
-                best && has_best && number == 0,
-                "best",
-                "the best is sought from the beginning of the run",
-            ),
+            (best && has_best && number == 0, "best", "the best is sought from the beginning of the run"),
         ] {
             if idle {
                 let message = format!("this setting has no effect: {reason}; remove it");

@@ -23,22 +23,12 @@ impl Holder {
             (Some(Some(began)), Some(place)) => (began, place),
             _ => (0, format!("unknown/{:016x}", random())),
         };
-        Self {
-            pid,
-            began,
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            place,
-        }
+        Self { pid, began, host: rustix::system::uname().nodename().to_string_lossy().into_owned(), place }
     }
 
     /// The file's content at the renewal of this number. It has the same length at each, so that it is written in place.
     pub(super) fn text(&self, beat: u64) -> String {
-        let Self {
-            pid,
-            began,
-            host,
-            place,
-        } = self;
+        let Self { pid, began, host, place } = self;
         format!("process {pid} on {host}\nbegan {began} in {place}\nbeat {beat:020}\n")
     }
 
@@ -111,10 +101,7 @@ mod tests {
     fn a_process_is_dead_only_where_that_is_known() {
         let own = Holder::this();
         assert_eq!(own.is_alive(&own), Some(true));
-        let earlier = Holder {
-            began: own.began + 1,
-            ..own.clone()
-        };
+        let earlier = Holder { began: own.began + 1, ..own.clone() };
         assert_eq!(earlier.is_alive(&own), Some(false), "its number is another's");
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
@@ -122,14 +109,8 @@ mod tests {
         let ended = Holder { pid, ..own.clone() };
         assert_eq!(ended.is_alive(&own), Some(false));
         for elsewhere in [
-            Holder {
-                place: "other/pid:[1]".to_owned(),
-                ..ended.clone()
-            },
-            Holder {
-                host: "far".to_owned(),
-                ..ended
-            },
+            Holder { place: "other/pid:[1]".to_owned(), ..ended.clone() },
+            Holder { host: "far".to_owned(), ..ended },
         ] {
             assert_eq!(elsewhere.is_alive(&own), None);
         }

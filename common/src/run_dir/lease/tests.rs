@@ -10,11 +10,7 @@ const NONE: Duration = Duration::ZERO;
 
 /// What the lease of a process elsewhere says.
 fn elsewhere(beat: u64) -> String {
-    let holder = Holder {
-        host: "far".to_owned(),
-        place: "other/pid:[1]".to_owned(),
-        ..Holder::this()
-    };
+    let holder = Holder { host: "far".to_owned(), place: "other/pid:[1]".to_owned(), ..Holder::this() };
     holder.text(beat)
 }
 
@@ -36,20 +32,11 @@ fn a_lease_that_is_held_here_is_refused_at_once_and_free_after_its_end() {
 fn a_lease_of_a_dead_process_of_this_machine_is_taken_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
-    let dead = Holder {
-        began: 1,
-        ..Holder::this()
-    };
+    let dead = Holder { began: 1, ..Holder::this() };
     fs::write(&path, dead.text(7)).unwrap();
-    let pace = Pace {
-        stale: Duration::from_secs(3600),
-        ..QUICK
-    };
+    let pace = Pace { stale: Duration::from_secs(3600), ..QUICK };
     let lease = Lease::take(path.clone(), NONE, pace).unwrap();
-    assert_eq!(
-        Holder::parse(&fs::read_to_string(&path).unwrap()),
-        Some(Holder::this())
-    );
+    assert_eq!(Holder::parse(&fs::read_to_string(&path).unwrap()), Some(Holder::this()));
     drop(lease);
 }
 
@@ -88,10 +75,7 @@ fn of_two_that_take_a_stale_lease_at_a_time_the_last_has_it() {
     let path = folder.path().join("x.lease");
     fs::write(&path, elsewhere(0)).unwrap();
     let own = Holder::this();
-    let other = Holder {
-        pid: own.pid + 1,
-        ..own.clone()
-    };
+    let other = Holder { pid: own.pid + 1, ..own.clone() };
     std::thread::scope(|scope| {
         let first = scope.spawn(|| overwrite(&path, &elsewhere(0), &own, QUICK.settle).unwrap());
         while fs::read_to_string(&path).unwrap() == elsewhere(0) {
@@ -100,10 +84,7 @@ fn of_two_that_take_a_stale_lease_at_a_time_the_last_has_it() {
         write_atomic(&path, other.text(0).as_bytes()).unwrap();
         assert!(!first.join().unwrap());
     });
-    assert!(
-        !overwrite(&path, &elsewhere(0), &own, QUICK.settle).unwrap(),
-        "it is not stale any more"
-    );
+    assert!(!overwrite(&path, &elsewhere(0), &own, QUICK.settle).unwrap(), "it is not stale any more");
 }
 
 #[test]
@@ -152,11 +133,7 @@ fn a_lease_is_renewed() {
 
 fn wait_until_renewed(path: &Path) {
     let own = Holder::this();
-    let is_own = || {
-        content(path)
-            .unwrap()
-            .is_some_and(|text| Holder::parse(&text).as_ref() == Some(&own))
-    };
+    let is_own = || content(path).unwrap().is_some_and(|text| Holder::parse(&text).as_ref() == Some(&own));
     let begun = Instant::now();
     while !is_own() {
         assert!(begun.elapsed() < Duration::from_secs(30));
@@ -186,10 +163,7 @@ fn a_lease_that_is_gone_after_a_long_time_without_renewals_was_another_runs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
     // As if the process had been suspended: the next look comes when others might have taken it.
-    let pace = Pace {
-        stale: Duration::ZERO,
-        ..QUICK
-    };
+    let pace = Pace { stale: Duration::ZERO, ..QUICK };
     let lease = Lease::take(path.clone(), NONE, pace).unwrap();
     fs::remove_file(&path).unwrap();
     wait_until_lost(&lease);
@@ -221,15 +195,8 @@ fn a_server_that_was_away_says_nothing_of_the_holder() {
     let away = Duration::from_millis(1500);
     let settle = Duration::from_secs(1);
     assert_eq!(watch.silent("beat 1", NONE, at(0), settle), NONE);
-    assert_eq!(
-        watch.silent("beat 1", NONE, at(900), settle),
-        Duration::from_millis(900)
-    );
-    assert_eq!(
-        watch.silent("beat 1", away, at(2400), settle),
-        NONE,
-        "it was away"
-    );
+    assert_eq!(watch.silent("beat 1", NONE, at(900), settle), Duration::from_millis(900));
+    assert_eq!(watch.silent("beat 1", away, at(2400), settle), NONE, "it was away");
     assert!(!watch.renewed);
     assert_eq!(watch.silent("beat 2", NONE, at(2500), settle), NONE);
     assert!(watch.renewed);

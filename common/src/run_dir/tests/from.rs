@@ -9,10 +9,7 @@ fn from_starts_a_new_folder_from_another_runs_checkpoint() {
     let place = place();
     let old = place.run.root().parent().unwrap().join("old/step-00000007");
     write_checkpoint(&old, 7, &recipe(&[]));
-    let start = place
-        .run
-        .prepare(&recipe(&["train.epochs=50"]), &Resume::From(old.clone()))
-        .unwrap();
+    let start = place.run.prepare(&recipe(&["train.epochs=50"]), &Resume::From(old.clone())).unwrap();
     assert_eq!(start, Start::Resume(old));
     assert_eq!(saved(&place.run).train.epochs, Some(50));
 }
@@ -25,31 +22,17 @@ fn from_refuses_what_does_not_fit() {
     write_checkpoint(&parent.join("other"), 7, &recipe(&["model.name=resnet34"]));
     let error = refused(&place.run, &recipe(&[]), &from("other"));
     assert!(matches!(error, RunDirError::CheckpointDiffers { .. }), "{error}");
-    assert!(
-        error
-            .to_string()
-            .contains("model.name is \"resnet34\" there and \"resnet18\" here"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("model.name is \"resnet34\" there and \"resnet18\" here"), "{error}");
     assert!(!place.run.root().exists());
 
     fs::create_dir(parent.join("empty")).unwrap();
     let error = refused(&place.run, &recipe(&[]), &from("empty"));
-    assert!(
-        matches!(error, RunDirError::Checkpoint(ManifestError::Missing { .. })),
-        "{error}"
-    );
-    assert!(matches!(
-        refused(&place.run, &recipe(&[]), &from("no")),
-        RunDirError::Checkpoint(_)
-    ));
+    assert!(matches!(error, RunDirError::Checkpoint(ManifestError::Missing { .. })), "{error}");
+    assert!(matches!(refused(&place.run, &recipe(&[]), &from("no")), RunDirError::Checkpoint(_)));
     write_checkpoint(&parent.join("cut"), 7, &recipe(&[]));
     fs::write(parent.join("cut/model.safetensors"), "").unwrap();
     let error = refused(&place.run, &recipe(&[]), &from("cut"));
-    assert!(
-        matches!(error, RunDirError::Checkpoint(ManifestError::Size { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, RunDirError::Checkpoint(ManifestError::Size { .. })), "{error}");
 }
 
 #[test]
@@ -61,19 +44,13 @@ fn from_goes_into_a_run_only_by_its_own_checkpoints() {
     run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
     fs::write(run.plan(), "{}").unwrap();
     let error = refused(run, &recipe(&[]), &Resume::From(foreign.clone()));
-    assert!(
-        matches!(error, RunDirError::CheckpointElsewhere { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, RunDirError::CheckpointElsewhere { .. }), "{error}");
 
     for step in [3, 4] {
         write_checkpoint(&run.checkpoint(step), step, &recipe(&[]));
     }
     let own = Resume::From(run.checkpoint(3));
-    assert_eq!(
-        run.prepare(&recipe(&[]), &own).unwrap(),
-        Start::Resume(run.checkpoint(3))
-    );
+    assert_eq!(run.prepare(&recipe(&[]), &own).unwrap(), Start::Resume(run.checkpoint(3)));
     assert!(matches!(
         refused(run, &recipe(&[]), &Resume::From(foreign)),
         RunDirError::CheckpointElsewhere { .. }
@@ -81,10 +58,7 @@ fn from_goes_into_a_run_only_by_its_own_checkpoints() {
 
     symlink_atomic(Path::new("step-00000004"), &run.latest()).unwrap();
     let real = fs::canonicalize(run.checkpoint(4)).unwrap();
-    assert_eq!(
-        run.prepare(&recipe(&[]), &Resume::From(run.latest())).unwrap(),
-        Start::Resume(real)
-    );
+    assert_eq!(run.prepare(&recipe(&[]), &Resume::From(run.latest())).unwrap(), Start::Resume(real));
 }
 
 #[test]
@@ -94,10 +68,7 @@ fn a_folder_that_is_no_run_is_refused_with_from_too() {
     write_checkpoint(&old, 7, &recipe(&[]));
     fs::create_dir_all(place.run.root()).unwrap();
     fs::write(place.run.root().join("x"), "").unwrap();
-    assert!(matches!(
-        refused(&place.run, &recipe(&[]), &Resume::From(old)),
-        RunDirError::NotARun { .. }
-    ));
+    assert!(matches!(refused(&place.run, &recipe(&[]), &Resume::From(old)), RunDirError::NotARun { .. }));
 }
 
 #[test]

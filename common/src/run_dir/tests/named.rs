@@ -91,10 +91,7 @@ fn a_run_that_died_before_its_first_checkpoint_begins_elsewhere_again() {
     let error = refused(run, &recipe(&[]), &Resume::Auto);
     let text = error.to_string();
     assert!(matches!(error, RunDirError::BeganElsewhere { .. }), "{text}");
-    assert!(
-        text.contains(&format!("--resume {}", foreign.display())),
-        "{text}"
-    );
+    assert!(text.contains(&format!("--resume {}", foreign.display())), "{text}");
     write_checkpoint(&run.checkpoint(4), 4, &recipe(&[]));
     point(&run.latest(), 4);
     assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(4)));
@@ -126,10 +123,7 @@ fn a_copy_of_a_run_directory_has_not_begun_with_what_the_original_names() {
     }
     write_checkpoint(&copy.checkpoint(24), 24, &recipe(&[]));
     let error = refused(&copy, &recipe(&[]), &from);
-    assert!(
-        matches!(error, RunDirError::CheckpointElsewhere { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, RunDirError::CheckpointElsewhere { .. }), "{error}");
 }
 
 #[test]

@@ -42,9 +42,7 @@ pub(super) fn broken_off(run: &RunDir, number: u64, rollback: &str, moved: &[u64
 /// The steps of the lines of metrics.jsonl in a folder.
 fn lines(folder: &Path) -> Vec<u64> {
     let text = fs::read(folder.join("metrics.jsonl")).unwrap();
-    text.split(|byte| *byte == b'\n')
-        .filter_map(crate::metrics::step_of)
-        .collect()
+    text.split(|byte| *byte == b'\n').filter_map(crate::metrics::step_of).collect()
 }
 
 fn set_aside(run: &RunDir) -> Vec<(String, Vec<u64>)> {
@@ -64,11 +62,7 @@ fn what_lies_behind_the_checkpoint_that_a_run_goes_back_to_is_set_aside() {
     let (own, told) = run.begin_after(&run.checkpoint(32), 32, Some(16)).unwrap();
     assert_eq!(own, run.checkpoint(32));
     let told = told.unwrap();
-    let rollback = Rollback {
-        from: 64,
-        to: 32,
-        restores: None,
-    };
+    let rollback = Rollback { from: 64, to: 32, restores: None };
     assert_eq!((told.steps, told.rollback), (vec![48, 64], Some(rollback)));
     assert_eq!(run.steps().unwrap(), [16, 32]);
     assert_eq!(run.linked(&run.latest()), Some(32));
@@ -77,10 +71,7 @@ fn what_lies_behind_the_checkpoint_that_a_run_goes_back_to_is_set_aside() {
     assert_eq!(newest(run), Some(run.checkpoint(32)));
     let text = fs::read_to_string(run.metrics()).unwrap();
     let told = r#"{"rollback":{"folder":"rollback-1","from":64,"to":32}}"#;
-    assert_eq!(
-        text,
-        format!("{{\"step\": 16}}\n{{\"eval\": {{\"step\": 32}}}}\n{told}\n")
-    );
+    assert_eq!(text, format!("{{\"step\": 16}}\n{{\"eval\": {{\"step\": 32}}}}\n{told}\n"));
     let left = fs::read_to_string(run.checkpoints().join("rollback-1/metrics.jsonl")).unwrap();
     assert_eq!(left, "{\"step\": 48}\n{\"checkpoint\": {\"step\": 64}}\n");
 
@@ -107,10 +98,7 @@ fn a_checkpoint_that_was_set_aside_comes_back() {
     assert_eq!((own, told.unwrap().steps), (run.checkpoint(48), vec![24, 40]));
     assert_eq!(run.steps().unwrap(), [16, 48]);
     assert_eq!(run.linked(&run.latest()), Some(48));
-    let expected = [
-        ("rollback-1".to_owned(), vec![32, 64]),
-        ("rollback-2".to_owned(), vec![24, 40]),
-    ];
+    let expected = [("rollback-1".to_owned(), vec![32, 64]), ("rollback-2".to_owned(), vec![24, 40])];
     assert_eq!(set_aside(run), expected);
     // The lines of the line of steps that it belongs to are back, and the last one tells of it.
     assert_eq!(lines(run.root()), [16, 16, 32, 48, 16]);
@@ -161,10 +149,7 @@ fn a_crash_in_the_middle_of_bringing_one_back_is_completed_too() {
     run.begin_after(&run.checkpoint(48), 48, None).unwrap();
     assert_eq!(run.steps().unwrap(), [16, 48]);
     assert_eq!(run.linked(&run.latest()), Some(48));
-    let expected = [
-        ("rollback-1".to_owned(), vec![32]),
-        ("rollback-2".to_owned(), vec![24]),
-    ];
+    let expected = [("rollback-1".to_owned(), vec![32]), ("rollback-2".to_owned(), vec![24])];
     assert_eq!(set_aside(run), expected);
     // What was written down stays: the line that was left parts from the present one at step 16.
     let rollback = run.set_aside().unwrap().remove(1).rollback.unwrap();
@@ -187,12 +172,7 @@ fn a_checkpoint_comes_back_to_what_all_rollbacks_since_have_left() {
     let aside = run.checkpoints().join("rollback-1/step-00000048");
     run.begin_after(&aside, 48, None).unwrap();
     assert_eq!(run.steps().unwrap(), [8, 48]);
-    let told: Vec<_> = run
-        .set_aside()
-        .unwrap()
-        .into_iter()
-        .map(|one| one.steps)
-        .collect();
+    let told: Vec<_> = run.set_aside().unwrap().into_iter().map(|one| one.steps).collect();
     assert_eq!(told, [vec![32], vec![16], vec![12]]);
     // Of the rollbacks there is a line each in metrics.jsonl: the second one's comes back too.
     assert_eq!(lines(run.root()), [8, 8, 16, 16, 48, 8]);
@@ -205,17 +185,10 @@ fn a_rollback_that_was_broken_off_is_completed_before_another_begins() {
     let folder = broken_off(run, 1, r#"{"from": 64, "to": 32}"#, &[48]);
     fs::write(folder.join("metrics.jsonl"), "{\"step\": 48}\n{\"step\": 64}\n").unwrap();
     let told = "{\"rollback\":{\"folder\":\"rollback-1\",\"from\":64,\"to\":32}}\n";
-    fs::write(
-        run.metrics(),
-        format!("{{\"step\": 16}}\n{{\"step\": 32}}\n{told}"),
-    )
-    .unwrap();
+    fs::write(run.metrics(), format!("{{\"step\": 16}}\n{{\"step\": 32}}\n{told}")).unwrap();
     run.recover().unwrap();
     run.begin_after(&run.checkpoint(16), 16, None).unwrap();
-    let expected = [
-        ("rollback-1".to_owned(), vec![48, 64]),
-        ("rollback-2".to_owned(), vec![32]),
-    ];
+    let expected = [("rollback-1".to_owned(), vec![48, 64]), ("rollback-2".to_owned(), vec![32])];
     assert_eq!(set_aside(run), expected);
     assert_eq!(lines(&run.checkpoints().join("rollback-1")), [48, 64]);
     assert_eq!(lines(&run.checkpoints().join("rollback-2")), [32, 32]);
@@ -280,10 +253,7 @@ fn a_checkpoint_that_was_to_come_back_and_is_gone_is_an_error() {
     let before = snapshot(&run.checkpoints());
     let error = run.recover().unwrap_err();
     assert!(matches!(error, RunDirError::RestoredIsGone { .. }), "{error}");
-    assert!(
-        error.to_string().contains("rename the folder to rollback-2"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("rename the folder to rollback-2"), "{error}");
     assert_eq!(snapshot(&run.checkpoints()), before);
     // What it says helps.
     let folder = run.checkpoints();
@@ -331,11 +301,7 @@ fn the_best_that_the_link_names_is_known_by_its_own_manifest() {
     point(&run.best(), 32);
     assert_eq!(run.linked_best(48), None, "it says nothing of a best one");
     let mut manifest = Manifest::read(&run.checkpoint(32)).unwrap();
-    let best = BestSoFar {
-        by: "min loss".parse().unwrap(),
-        value: 1.5,
-        step: 32,
-    };
+    let best = BestSoFar { by: "min loss".parse().unwrap(), value: 1.5, step: 32 };
     manifest.best = Some(best.clone());
     manifest.write(&run.checkpoint(32)).unwrap();
     assert_eq!(run.linked_best(48), Some(best));

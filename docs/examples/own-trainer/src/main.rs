@@ -24,11 +24,7 @@ struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            points: 1000,
-            width: 32,
-            noise: 0.1,
-        }
+        Self { points: 1000, width: 32, noise: 0.1 }
     }
 }
 
@@ -54,9 +50,7 @@ impl BuildTask for Surface {
         let mut scope = site.registry.root();
         Ok(Self {
             first: Linear::new(&mut scope.sub("first"), 2, width)?,
-            second: scope
-                .sub("second")
-                .segment(|scope| Linear::new(scope, width, width))?,
+            second: scope.sub("second").segment(|scope| Linear::new(scope, width, width))?,
             last: Linear::new(&mut scope.sub("last"), width, 1)?,
             train: Arc::new(Points::new(0..points, noise)),
             test: Arc::new(Points::new(points..points + points / 4, 0.0)),
@@ -76,27 +70,16 @@ impl Task for Surface {
     fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
         let x = self.first.forward(batch.field("place")?)?.f_tanh()?;
         let x = self.second.run(&x, |layer, x| Ok(layer.forward(x)?.f_tanh()?))?;
-        let error = self
-            .last
-            .forward(&x)?
-            .f_squeeze_dim(1)?
-            .f_sub(batch.field("height")?)?;
+        let error = self.last.forward(&x)?.f_squeeze_dim(1)?.f_sub(batch.field("height")?)?;
         let squares = error.f_square()?;
         // A point counts as much as its precision. The sum and the weight go to the engine, which divides the one by the other
         // over all micro-batches of all ranks.
         let weights = batch.field("precision")?.f_mul(&batch.weights)?;
-        let near = error
-            .f_abs()?
-            .f_le(0.1)?
-            .f_to_kind(Kind::Double)?
-            .f_mul(&batch.weights)?;
+        let near = error.f_abs()?.f_le(0.1)?.f_to_kind(Kind::Double)?.f_mul(&batch.weights)?;
         Ok(Loss {
             sum: squares.f_mul(&weights)?.f_sum(Kind::Float)?,
             weight: weights.f_sum(Kind::Double)?,
-            sums: Tensor::f_stack(
-                &[near.f_sum(Kind::Double)?, batch.weights.f_sum(Kind::Double)?],
-                0,
-            )?,
+            sums: Tensor::f_stack(&[near.f_sum(Kind::Double)?, batch.weights.f_sum(Kind::Double)?], 0)?,
         })
     }
 

@@ -14,11 +14,7 @@ pub(crate) struct Points {
 impl Points {
     /// The points with these numbers, measured with this noise.
     pub(crate) fn new(range: Range<usize>, noise: f32) -> Self {
-        let fields = [
-            Field::f32("place", [2]),
-            Field::f32("height", []),
-            Field::f32("precision", []),
-        ];
+        let fields = [Field::f32("place", [2]), Field::f32("height", []), Field::f32("precision", [])];
         Self { range, noise, fields }
     }
 
@@ -49,14 +45,9 @@ impl Dataset for Points {
         };
         let number = (self.range.start + index) as f64;
         // Multiples of these two numbers fill the square without gaps (Roberts 2018, the R2 sequence).
-        let (x, y) = (
-            (number * 0.754_877_666_246_693).fract(),
-            (number * 0.569_840_290_998_053_2).fract(),
-        );
+        let (x, y) = ((number * 0.754_877_666_246_693).fract(), (number * 0.569_840_290_998_053_2).fract());
         let spread = if index % 3 == 2 { 3.0 } else { 1.0 };
-        let error = random.map_or(0.0, |random| {
-            self.noise * spread * rng::between(random, -1.0, 1.0)
-        });
+        let error = random.map_or(0.0, |random| self.noise * spread * rng::between(random, -1.0, 1.0));
         place.f32().copy_from_slice(&[x as f32, y as f32]);
         height.f32()[0] = ((3.0 * x).sin() * (2.0 * y).cos()) as f32 + error;
         precision.f32()[0] = 1.0 / (spread * spread);

@@ -24,10 +24,7 @@ pub fn to_blame(first: usize, suspects: &[Suspect]) -> usize {
     let Some((at, lost)) = seen_first else {
         return first;
     };
-    let near = suspects
-        .iter()
-        .enumerate()
-        .filter(|(_, it)| it.at.abs_diff(at) <= TOGETHER);
+    let near = suspects.iter().enumerate().filter(|(_, it)| it.at.abs_diff(at) <= TOGETHER);
     let nearer = near.filter_map(|(place, it)| {
         let own = distance(it).filter(|own| *own < lost)?;
         Some((own, it.at, it.rank, place))
@@ -56,11 +53,7 @@ mod tests {
         Suspect {
             rank,
             at: Duration::from_millis(ms),
-            cause: peer_lost.map(|peer_lost| Cause {
-                kind: Kind::Gloo,
-                text: String::new(),
-                peer_lost,
-            }),
+            cause: peer_lost.map(|peer_lost| Cause { kind: Kind::Gloo, text: String::new(), peer_lost }),
         }
     }
 
@@ -77,14 +70,8 @@ mod tests {
             (vec![suspect(0, 500, lost), suspect(1, 600, None)], 0),
             (vec![suspect(0, 500, own), suspect(1, 500, own)], 0),
             (vec![suspect(0, 500, None), suspect(1, 501, own)], 0),
-            (
-                vec![suspect(0, 500, lost), suspect(3, 700, own), suspect(2, 600, own)],
-                2,
-            ),
-            (
-                vec![suspect(0, 500, lost), suspect(2, 600, own), suspect(1, 600, own)],
-                2,
-            ),
+            (vec![suspect(0, 500, lost), suspect(3, 700, own), suspect(2, 600, own)], 2),
+            (vec![suspect(0, 500, lost), suspect(2, 600, own), suspect(1, 600, own)], 2),
         ] {
             assert_eq!(to_blame(0, &suspects), expected, "{suspects:?}");
         }

@@ -92,10 +92,6 @@ impl Cause {
     }
 
     pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {
-        Self {
-            kind,
-            text: text.into(),
-            peer_lost: false,
-        }
+        Self { kind, text: text.into(), peer_lost: false }
     }
 }

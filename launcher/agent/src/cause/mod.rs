@@ -36,10 +36,7 @@ pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
     {
         return Some(killed_for_memory(how, &death));
     }
-    if let Some(cause) = death
-        .signal
-        .and_then(|signal| wording::death(signal, &death.name()))
-    {
+    if let Some(cause) = death.signal.and_then(|signal| wording::death(signal, &death.name())) {
         return Some(cause);
     }
     let aborted = death.is(Signal::ABORT);
@@ -70,10 +67,7 @@ impl Death {
             Outcome::Exited(code @ 129..=159) => (Some(code - 128), true),
             Outcome::Exited(_) | Outcome::Lost => (None, false),
         };
-        Self {
-            signal: signal.filter(|signal| !evidence.sent.contains(signal)),
-            in_shell,
-        }
+        Self { signal: signal.filter(|signal| !evidence.sent.contains(signal)), in_shell }
     }
 
     fn is(&self, signal: Signal) -> bool {
@@ -85,10 +79,7 @@ impl Death {
         let signal = self.signal.unwrap_or_default();
         let name = signals::name(signal);
         match self.in_shell {
-            true => format!(
-                "{name}, if exit code {} means what it means in a shell",
-                signal + 128
-            ),
+            true => format!("{name}, if exit code {} means what it means in a shell", signal + 128),
             false => name,
         }
     }

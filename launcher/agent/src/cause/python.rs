@@ -41,21 +41,12 @@ impl Place {
             "" => None,
             function => Some(function.strip_prefix(", in ")?.to_owned()),
         };
-        Some(Self {
-            file: file.to_owned(),
-            line: line.parse().ok()?,
-            function,
-        })
+        Some(Self { file: file.to_owned(), line: line.parse().ok()?, function })
     }
 
     /// Whether the file belongs to Python or an installed package, and not to the program.
     fn is_library(&self) -> bool {
-        let installed = [
-            "/site-packages/",
-            "/dist-packages/",
-            "/lib/python",
-            "/lib64/python",
-        ];
+        let installed = ["/site-packages/", "/dist-packages/", "/lib/python", "/lib64/python"];
         self.file.starts_with("<frozen ") || installed.iter().any(|folder| self.file.contains(folder))
     }
 }
@@ -168,11 +159,7 @@ mod tests {
     #[track_caller]
     fn last(text: &str) -> (String, String, String) {
         let exception = read(text).swap_remove(0);
-        (
-            exception.name,
-            exception.lines[0].clone(),
-            exception.place.to_string(),
-        )
+        (exception.name, exception.lines[0].clone(), exception.place.to_string())
     }
 
     #[test]
@@ -231,10 +218,7 @@ Original Traceback (most recent call last):
 IndexError: list index out of range
 "#;
         let (name, _, place) = last(text);
-        assert_eq!(
-            (name.as_str(), place.as_str()),
-            ("IndexError", "data.py:4, in __getitem__")
-        );
+        assert_eq!((name.as_str(), place.as_str()), ("IndexError", "data.py:4, in __getitem__"));
     }
 
     #[test]

@@ -43,10 +43,9 @@ pub fn shortened(lines: &[String]) -> Vec<String> {
     while at < lines.len() {
         let native = plain[at..].iter().take_while(|line| is_native_frame(line));
         let (count, left_out) = match (python::frames(&plain[at..]), native.count()) {
-            (Some((count, place)), _) => (
-                count,
-                format!("  ({count} lines left out; where it happened: {place})"),
-            ),
+            (Some((count, place)), _) => {
+                (count, format!("  ({count} lines left out; where it happened: {place})"))
+            }
             (None, 0) => (1, String::new()),
             (None, count) => (count, format!("  ({count} frames of C++ left out)")),
         };
@@ -107,18 +106,9 @@ mod tests {
         for (line, expected) in [
             ("[rank12]: ValueError: no", "ValueError: no"),
             ("[rank1]:   File \"a.py\", line 1", "  File \"a.py\", line 1"),
-            (
-                "[rank1]:[W1121 05:20:00 x.cpp:7] w",
-                "[rank1]:[W1121 05:20:00 x.cpp:7] w",
-            ),
-            (
-                "\u{1b}[1;31mValueError\u{1b}[0m: \u{1b}[35mno\u{1b}[0m",
-                "ValueError: no",
-            ),
-            (
-                "  | ExceptionGroup: two (2 sub-exceptions)",
-                "ExceptionGroup: two (2 sub-exceptions)",
-            ),
+            ("[rank1]:[W1121 05:20:00 x.cpp:7] w", "[rank1]:[W1121 05:20:00 x.cpp:7] w"),
+            ("\u{1b}[1;31mValueError\u{1b}[0m: \u{1b}[35mno\u{1b}[0m", "ValueError: no"),
+            ("  | ExceptionGroup: two (2 sub-exceptions)", "ExceptionGroup: two (2 sub-exceptions)"),
             ("\u{1b}[", ""),
         ] {
             assert_eq!(plain_line(line), expected, "{line}");

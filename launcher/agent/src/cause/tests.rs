@@ -15,13 +15,7 @@ fn found(outcome: Outcome, stderr: &str) -> Option<Cause> {
 }
 
 fn evidence(outcome: Outcome, stderr: &[String]) -> Evidence<'_> {
-    Evidence {
-        outcome,
-        sent: &[],
-        stderr,
-        error_file: None,
-        memory_kill: None,
-    }
+    Evidence { outcome, sent: &[], stderr, error_file: None, memory_kill: None }
 }
 
 /// A Python program that ended by this exception in its own file, behind torch's.
@@ -57,16 +51,9 @@ fn what_says_nothing_of_a_cause_is_none() {
 
 #[test]
 fn an_exception_that_was_dealt_with_is_not_the_cause() {
-    let text = format!(
-        "{}going on with less\n{}",
-        raised("CUDA out of memory"),
-        raised("ValueError: x")
-    );
+    let text = format!("{}going on with less\n{}", raised("CUDA out of memory"), raised("ValueError: x"));
     assert_eq!(found(EXIT_1, &text).unwrap().kind, Kind::PythonException);
-    let behind = format!(
-        "{}Connection closed by peer [127.0.0.1]:5\n",
-        raised("ValueError: x")
-    );
+    let behind = format!("{}Connection closed by peer [127.0.0.1]:5\n", raised("ValueError: x"));
     assert_eq!(found(EXIT_1, &behind).unwrap().kind, Kind::PythonException);
 }
 
@@ -87,11 +74,7 @@ fn signals_that_speak_for_themselves() {
         (4, Kind::IllegalInstruction, "SIGILL: "),
         (6, Kind::Abort, "SIGABRT: "),
         (7, Kind::BusError, "SIGBUS: "),
-        (
-            9,
-            Kind::Killed,
-            "SIGKILL, not sent by the launcher: perhaps by the kernel",
-        ),
+        (9, Kind::Killed, "SIGKILL, not sent by the launcher: perhaps by the kernel"),
         (11, Kind::SegmentationFault, "SIGSEGV: "),
         (13, Kind::BrokenPipe, "SIGPIPE: "),
         (15, Kind::Killed, "SIGTERM, not sent by the launcher"),
@@ -103,17 +86,8 @@ fn signals_that_speak_for_themselves() {
         assert!(cause.text.contains(says), "{}", cause.text);
         let shell = found(Outcome::Exited(128 + signal), "").unwrap();
         assert_eq!(shell.kind, kind, "{signal}");
-        assert!(
-            shell
-                .text
-                .contains(&format!("if exit code {} means", 128 + signal)),
-            "{}",
-            shell.text
-        );
-        let sent = Evidence {
-            sent: &[signal],
-            ..evidence(Outcome::Signaled(signal), &[])
-        };
+        assert!(shell.text.contains(&format!("if exit code {} means", 128 + signal)), "{}", shell.text);
+        let sent = Evidence { sent: &[signal], ..evidence(Outcome::Signaled(signal), &[]) };
         assert_eq!(cause_kind(&sent), None, "the launcher's own signal {signal}");
     }
     assert_eq!(found(Outcome::Signaled(8), ""), None);
@@ -128,11 +102,7 @@ fn cause_kind(evidence: &Evidence<'_>) -> Option<Kind> {
 fn a_kill_for_memory_needs_evidence_and_a_sigkill() {
     let with = |outcome, how, stderr: &str| {
         let stderr: Vec<_> = stderr.lines().map(str::to_owned).collect();
-        cause(&Evidence {
-            memory_kill: Some(how),
-            ..evidence(outcome, &stderr)
-        })
-        .unwrap()
+        cause(&Evidence { memory_kill: Some(how), ..evidence(outcome, &stderr) }).unwrap()
     };
     let loader = raised("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ");
     for (outcome, how, stderr, says) in [
@@ -142,30 +112,10 @@ fn a_kill_for_memory_needs_evidence_and_a_sigkill() {
             "",
             "the kernel killed it because memory ran out, as the kernel's log",
         ),
-        (
-            Outcome::Signaled(9),
-            MemoryKill::Group,
-            "",
-            "the count of such kills in its control group rose",
-        ),
-        (
-            Outcome::Signaled(9),
-            MemoryKill::Machine,
-            "",
-            "most probably the kernel killed it",
-        ),
-        (
-            Outcome::Exited(137),
-            MemoryKill::Group,
-            "",
-            "the kernel killed a process that it ran",
-        ),
-        (
-            EXIT_1,
-            MemoryKill::Group,
-            &loader,
-            "the kernel killed a process that it ran",
-        ),
+        (Outcome::Signaled(9), MemoryKill::Group, "", "the count of such kills in its control group rose"),
+        (Outcome::Signaled(9), MemoryKill::Machine, "", "most probably the kernel killed it"),
+        (Outcome::Exited(137), MemoryKill::Group, "", "the kernel killed a process that it ran"),
+        (EXIT_1, MemoryKill::Group, &loader, "the kernel killed a process that it ran"),
         (
             EXIT_1,
             MemoryKill::Group,
@@ -179,31 +129,18 @@ fn a_kill_for_memory_needs_evidence_and_a_sigkill() {
     }
     let other = with(Outcome::Signaled(11), MemoryKill::Group, "");
     assert_eq!(other.kind, Kind::SegmentationFault, "somebody else was killed");
-    assert_eq!(
-        with(EXIT_1, MemoryKill::Group, &raised("E: x")).kind,
-        Kind::PythonException
-    );
+    assert_eq!(with(EXIT_1, MemoryKill::Group, &raised("E: x")).kind, Kind::PythonException);
 }
 
 #[test]
 fn the_error_file_counts_and_its_call_stack_names_the_place() {
-    let stack = raised("ValueError: bad")
-        .replace('\n', "\\n")
-        .replace('"', "\\\"");
+    let stack = raised("ValueError: bad").replace('\n', "\\n").replace('"', "\\\"");
     let file = format!(
         r#"{{"message":{{"message":"ValueError: bad","extraInfo":{{"py_callstack":"{stack}","timestamp":"1"}}}}}}"#
     );
-    let of = |file: &str| {
-        cause(&Evidence {
-            error_file: Some(file),
-            ..evidence(EXIT_1, &[])
-        })
-    };
+    let of = |file: &str| cause(&Evidence { error_file: Some(file), ..evidence(EXIT_1, &[]) });
     let text = of(&file).unwrap().text;
-    assert_eq!(
-        text,
-        "the program raised ValueError: bad (at /home/a/train.py:13, in step)"
-    );
+    assert_eq!(text, "the program raised ValueError: bad (at /home/a/train.py:13, in step)");
     let ours = r#"{"message":{"message":"rank 1: Connection closed by peer [::1]:9","extraInfo":{}}}"#;
     assert!(of(ours).unwrap().peer_lost);
     assert_eq!(of(r#"{"message":"the data folder is empty"}"#), None);
@@ -217,22 +154,12 @@ fn how_a_program_takes_the_launchers_signal_is_no_cause() {
         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15",
     ] {
         let stderr: Vec<_> = raised(exception).lines().map(str::to_owned).collect();
-        let told = Evidence {
-            sent: &[15],
-            ..evidence(EXIT_1, &stderr)
-        };
+        let told = Evidence { sent: &[15], ..evidence(EXIT_1, &stderr) };
         assert_eq!(cause(&told), None, "{exception}");
     }
     let stderr: Vec<_> = raised("ValueError: x").lines().map(str::to_owned).collect();
-    let told = Evidence {
-        sent: &[15],
-        ..evidence(Outcome::Signaled(15), &stderr)
-    };
-    assert_eq!(
-        cause_kind(&told),
-        Some(Kind::PythonException),
-        "it had said so before"
-    );
+    let told = Evidence { sent: &[15], ..evidence(Outcome::Signaled(15), &stderr) };
+    assert_eq!(cause_kind(&told), Some(Kind::PythonException), "it had said so before");
 }
 
 #[test]
@@ -242,12 +169,8 @@ fn only_a_lost_connection_is_somebody_elses_fault() {
     assert!(lost(
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
     ));
-    assert!(lost(
-        "torch.distributed.DistNetworkError: failed to recv, got 0 bytes"
-    ));
-    assert!(!lost(
-        "gloo: Timed out waiting 3000ms for recv operation to complete"
-    ));
+    assert!(lost("torch.distributed.DistNetworkError: failed to recv, got 0 bytes"));
+    assert!(!lost("gloo: Timed out waiting 3000ms for recv operation to complete"));
     assert!(!lost("ncclInternalError: Internal check failed."));
     assert!(!lost("Address already in use"));
 }

@@ -86,9 +86,9 @@ fn filled(means: &str, line: &str) -> String {
             Some(format!(" with {name}"))
         }),
     ];
-    parts.into_iter().fold(means.to_owned(), |text, (name, part)| {
-        text.replace(name, &part(line).unwrap_or_default())
-    })
+    parts
+        .into_iter()
+        .fold(means.to_owned(), |text, (name, part)| text.replace(name, &part(line).unwrap_or_default()))
 }
 
 /// Whether the line is a log's, of a level below an error. Such lines are there in runs that go well.
@@ -98,10 +98,8 @@ fn is_remark(line: &str) -> bool {
 
 /// `[W1121 05:20:00.1 socket.cpp:1] ...`, perhaps behind the rank: torch's log.
 fn is_torchs_remark(line: &str) -> bool {
-    let line = line
-        .strip_prefix("[rank")
-        .and_then(|rest| rest.split_once("]:"))
-        .map_or(line, |(_, rest)| rest);
+    let line =
+        line.strip_prefix("[rank").and_then(|rest| rest.split_once("]:")).map_or(line, |(_, rest)| rest);
     let rest = line.strip_prefix("[W").or_else(|| line.strip_prefix("[I"));
     rest.is_some_and(|rest| rest.starts_with(|c: char| c == ' ' || c.is_ascii_digit()))
 }
@@ -129,9 +127,6 @@ mod tests {
     #[test]
     fn the_table_reads() {
         let table: Result<super::Table, _> = toml::from_str(include_str!("wordings.toml"));
-        assert_eq!(
-            table.map(|table| (table.wording.len(), table.death.len())),
-            Ok((40, 8))
-        );
+        assert_eq!(table.map(|table| (table.wording.len(), table.death.len())), Ok((40, 8)));
     }
 }

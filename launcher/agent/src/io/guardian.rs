@@ -67,22 +67,16 @@ pub fn role() -> Role {
     let temporary = std::env::var_os(DTRAIN_TEMPORARY).map(PathBuf::from);
     match (guardian, front.flatten()) {
         (Some(guardian), front) => match (guardian, temporary) {
-            (Some(guardian), Some(temporary)) if follows(Some(guardian)) => Role::Launcher(Behind {
-                guardian,
-                job: ShellJob::of(front.unwrap_or(guardian)),
-                temporary,
-            }),
+            (Some(guardian), Some(temporary)) if follows(Some(guardian)) => {
+                Role::Launcher(Behind { guardian, job: ShellJob::of(front.unwrap_or(guardian)), temporary })
+            }
             _ => Role::Abandoned,
         },
         (None, None) => Role::Guardian,
         // The kernel kills the guardian with its front. The front may have died before that is arranged.
         (None, front) => {
             let arranged = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-            if arranged.is_ok() && follows(front) {
-                Role::Guardian
-            } else {
-                Role::Abandoned
-            }
+            if arranged.is_ok() && follows(front) { Role::Guardian } else { Role::Abandoned }
         }
     }
 }
@@ -146,9 +140,7 @@ fn run_again(
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
         .context("cannot watch the launcher's own process")?;
     let _ = next_process.set((pid, pidfd));
-    let status = next
-        .wait()
-        .context("cannot wait for the launcher's own process")?;
+    let status = next.wait().context("cannot wait for the launcher's own process")?;
     Ok(exit_code(next.id(), status))
 }
 
@@ -238,11 +230,7 @@ mod tests {
     #[test]
     fn a_process_that_ends_instead_of_stopping_has_not_stopped() {
         for (script, signal, expected) in [
-            (
-                "trap 'exit 0' TSTP; while :; do sleep 0.01; done",
-                Signal::TSTP,
-                false,
-            ),
+            ("trap 'exit 0' TSTP; while :; do sleep 0.01; done", Signal::TSTP, false),
             ("exec sleep 600", Signal::STOP, true),
         ] {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
@@ -262,10 +250,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
         assert!(stops(pid, Duration::from_millis(50), || false), "it is only late");
-        assert!(
-            !stops(pid, Duration::from_secs(60), || true),
-            "it is to go on already"
-        );
+        assert!(!stops(pid, Duration::from_secs(60), || true), "it is to go on already");
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -63,11 +63,7 @@ impl Watch {
             *seen = touched;
             // It came since the last look, whatever the calendar says: somebody may set that.
             let at = now.saturating_sub(wall.duration_since(time).unwrap_or_default());
-            beats.push(Event::Beat {
-                rank,
-                at: at.max(self.looked),
-                writing: says_writing(file),
-            });
+            beats.push(Event::Beat { rank, at: at.max(self.looked), writing: says_writing(file) });
         }
         self.looked = now;
         beats
@@ -86,22 +82,14 @@ mod tests {
     use std::time::Instant;
 
     fn touch(path: &Path, time: SystemTime) {
-        let file = fs::File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path)
-            .unwrap();
+        let file = fs::File::options().create(true).truncate(false).write(true).open(path).unwrap();
         file.set_modified(time).unwrap();
     }
 
     /// As if the launch had begun 100 s ago.
     fn begun() -> Begun {
         let ago = Duration::from_secs(100);
-        Begun {
-            at: Instant::now().checked_sub(ago).unwrap(),
-            wall: SystemTime::now() - ago,
-        }
+        Begun { at: Instant::now().checked_sub(ago).unwrap(), wall: SystemTime::now() - ago }
     }
 
     #[test]
@@ -111,21 +99,11 @@ mod tests {
         let mut watch = beats.watch(2, begun);
         assert_eq!(watch.look(begun), []);
         touch(&beats.file(1), SystemTime::now());
-        assert!(matches!(
-            watch.look(begun)[..],
-            [Event::Beat {
-                rank: 1,
-                writing: false,
-                ..
-            }]
-        ));
+        assert!(matches!(watch.look(begun)[..], [Event::Beat { rank: 1, writing: false, .. }]));
         assert_eq!(watch.look(begun), []);
         fs::write(beats.file(1), HEARTBEAT_WRITING).unwrap();
         touch(&beats.file(1), SystemTime::now() + Duration::from_secs(3));
-        assert!(matches!(
-            watch.look(begun)[..],
-            [Event::Beat { writing: true, .. }]
-        ));
+        assert!(matches!(watch.look(begun)[..], [Event::Beat { writing: true, .. }]));
     }
 
     #[test]

@@ -37,10 +37,7 @@ impl MemoryCopies {
                 files.push(file);
             }
         }
-        Ok(Self {
-            folder,
-            _files: files,
-        })
+        Ok(Self { folder, _files: files })
     }
 
     pub fn path(&self) -> &Path {

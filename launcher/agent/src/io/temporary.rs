@@ -32,10 +32,7 @@ impl Temporary {
             // If standard error is closed there is nobody left to warn.
             let _ = writeln!(io::stderr(), "dtrain: warning: {warning}");
         }
-        Ok(Self {
-            folder: folder.path().to_owned(),
-            _made: Some(folder),
-        })
+        Ok(Self { folder: folder.path().to_owned(), _made: Some(folder) })
     }
 
     pub fn of_guardian(folder: PathBuf) -> Self {
@@ -91,10 +88,7 @@ fn make_in(prefix: &str, wanted: &Path, others: &[&Path]) -> anyhow::Result<(Tem
 }
 
 fn private(parent: &Path, prefix: &str) -> io::Result<TempDir> {
-    tempfile::Builder::new()
-        .prefix(prefix)
-        .permissions(Permissions::from_mode(MODE))
-        .tempdir_in(parent)
+    tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(MODE)).tempdir_in(parent)
 }
 
 #[cfg(test)]

@@ -53,21 +53,11 @@ impl Agent {
                 self.stop(Why::NotStarted { rank, passing }, None);
                 self.send_to_all(signals::KILL, now);
             }
-            Event::Ended {
-                rank,
-                outcome,
-                at,
-                lost_peer,
-            } => {
+            Event::Ended { rank, outcome, at, lost_peer } => {
                 // Only what had been sent before its end can have caused it.
                 let sent = self.workers[rank].sent.iter().filter(|(_, sent)| *sent <= at);
-                let end = End {
-                    rank,
-                    outcome,
-                    at,
-                    sent: sent.map(|(signal, _)| *signal).collect(),
-                    lost_peer,
-                };
+                let end =
+                    End { rank, outcome, at, sent: sent.map(|(signal, _)| *signal).collect(), lost_peer };
                 self.ended(end, now);
             }
             Event::Stop { signal } => self.stop_requested(signal, now),
@@ -124,8 +114,7 @@ impl Agent {
             return self.send(rank, why.signal(), now);
         }
         let notices = self.policy.notices.iter();
-        self.actions
-            .extend(notices.map(|&signal| Action::Notify { rank, signal }));
+        self.actions.extend(notices.map(|&signal| Action::Notify { rank, signal }));
         self.start_next(now);
     }
 
@@ -157,11 +146,7 @@ impl Agent {
     fn failed(&mut self, rank: usize, outcome: Outcome, now: Duration) {
         self.stop(Why::Failure, self.timeout_from(now));
         let stopping = self.send_to_all(signals::TERM, now).len();
-        self.say(Notice::Failed {
-            rank,
-            outcome,
-            stopping,
-        });
+        self.say(Notice::Failed { rank, outcome, stopping });
     }
 
     fn finish_if_over(&mut self) {

@@ -30,18 +30,9 @@ pub enum Event {
     NotStarted { rank: usize, passing: bool },
     /// `at` is when the end was seen, which decides which failure came first. `lost_peer`: its last words are
     /// that another worker is gone.
-    Ended {
-        rank: usize,
-        outcome: Outcome,
-        at: Duration,
-        lost_peer: bool,
-    },
+    Ended { rank: usize, outcome: Outcome, at: Duration, lost_peer: bool },
     /// A heartbeat. `writing`: the worker writes a checkpoint.
-    Beat {
-        rank: usize,
-        at: Duration,
-        writing: bool,
-    },
+    Beat { rank: usize, at: Duration, writing: bool },
     /// The answer to the [`Action::Inspect`] of this number.
     Inspected { number: u32 },
     /// The launcher was asked to stop by this signal (INT, TERM, HUP or QUIT).
@@ -91,11 +82,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A worker failed, and this many others are being stopped.
-    Failed {
-        rank: usize,
-        outcome: Outcome,
-        stopping: usize,
-    },
+    Failed { rank: usize, outcome: Outcome, stopping: usize },
     /// The launcher was asked to stop, and this many workers were told.
     Stopping { signal: i32, workers: usize },
     /// The time limit is near, and this many workers were asked to stop.
@@ -108,13 +95,7 @@ pub enum Notice {
     Thawed { frozen: Duration, taken_back: bool },
     /// The shutdown timeout is over, but these workers write a checkpoint; `left`: until the time limit, if
     /// there is one.
-    Writing {
-        ranks: Vec<usize>,
-        left: Option<Duration>,
-    },
+    Writing { ranks: Vec<usize>, left: Option<Duration> },
     /// These workers are killed: because their time, this long, is over, or because of a second request.
-    Killing {
-        ranks: Vec<usize>,
-        timed_out: Option<Duration>,
-    },
+    Killing { ranks: Vec<usize>, timed_out: Option<Duration> },
 }

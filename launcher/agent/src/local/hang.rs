@@ -50,11 +50,7 @@ struct Rank {
 
 impl Progress {
     pub(super) fn new(policy: impl Into<Option<HangPolicy>>, workers: usize) -> Self {
-        Self {
-            policy: policy.into(),
-            ranks: vec![Rank::default(); workers],
-            ..Self::default()
-        }
+        Self { policy: policy.into(), ranks: vec![Rank::default(); workers], ..Self::default() }
     }
 
     /// The beats of a write come from a clock and say nothing about how long a step takes.
@@ -99,9 +95,8 @@ impl Progress {
             return Vec::new();
         }
         let live = self.ranks.iter().enumerate().filter(|(_, rank)| !rank.ended);
-        let mut silent: Vec<_> = live
-            .filter_map(|(number, rank)| Some((number, now.saturating_sub(rank.last?))))
-            .collect();
+        let mut silent: Vec<_> =
+            live.filter_map(|(number, rank)| Some((number, now.saturating_sub(rank.last?)))).collect();
         silent.sort_by_key(|(number, since)| (std::cmp::Reverse(*since), *number));
         silent
     }
@@ -129,10 +124,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const POLICY: HangPolicy = HangPolicy {
-        factor: 10,
-        least: Duration::from_secs(5),
-    };
+    const POLICY: HangPolicy = HangPolicy { factor: 10, least: Duration::from_secs(5) };
 
     fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -224,10 +216,7 @@ mod tests {
     #[test]
     fn how_often_is_looked_never_makes_the_patience_longer() {
         for least in [1, 5, 300] {
-            let policy = HangPolicy {
-                factor: 20,
-                least: s(least),
-            };
+            let policy = HangPolicy { factor: 20, least: s(least) };
             let mut progress = Progress::new(policy, 1);
             // Steps of 1 ms, of which one is seen at each look.
             for look in 0..10 {

@@ -87,16 +87,14 @@ fn setup() -> impl Strategy<Value = Setup> {
         prop::option::weighted(0.3, 1000_u64..40_000),
         prop::collection::vec(refused, 8),
     )
-        .prop_map(
-            |(workers, training, has_checkpoint, max_restarts, ask, refused)| Setup {
-                workers,
-                training,
-                has_checkpoint,
-                max_restarts,
-                ask,
-                refused,
-            },
-        )
+        .prop_map(|(workers, training, has_checkpoint, max_restarts, ask, refused)| Setup {
+            workers,
+            training,
+            has_checkpoint,
+            max_restarts,
+            ask,
+            refused,
+        })
 }
 
 impl Setup {
@@ -113,10 +111,7 @@ impl Setup {
             workers: self.workers,
             shutdown_timeout: SHUTDOWN,
             requeue_code: self.training.then_some(75),
-            hang: Some(HangPolicy {
-                factor: 2,
-                least: SILENCE,
-            }),
+            hang: Some(HangPolicy { factor: 2, least: SILENCE }),
             limit: self.limit(),
             notices,
         }
@@ -169,9 +164,7 @@ impl World {
         let mut world = Self {
             setup: setup.clone(),
             restarts,
-            stage: Stage::Pause {
-                until: Duration::ZERO,
-            },
+            stage: Stage::Pause { until: Duration::ZERO },
             now: Duration::ZERO,
             attempts: 0,
             begun: Duration::ZERO,
@@ -192,10 +185,7 @@ impl World {
             assert!(notices.contains(notice), "{notice} is lost");
         }
         if self.setup.training && self.setup.has_checkpoint {
-            assert!(
-                !notices.contains(&USR1),
-                "an attempt although one was asked to stop"
-            );
+            assert!(!notices.contains(&USR1), "an attempt although one was asked to stop");
         }
         if !self.setup.training {
             self.given = std::mem::take(&mut self.unheeded);
@@ -270,10 +260,7 @@ impl World {
             self.unheeded.append(&mut self.given);
         }
         let lasted = self.now - self.begun;
-        let unasked = Verdict {
-            asked: None,
-            ..verdict.clone()
-        };
+        let unasked = Verdict { asked: None, ..verdict.clone() };
         let due = self.restarts.clone().after(&unasked, lasted, false, self.now);
         let is_asked = matches!(verdict.asked, Some(Asked::Request { .. }));
         self.stage = match self.restarts.after(&verdict, lasted, false, self.now) {
@@ -287,14 +274,8 @@ impl World {
             Next::Stop => Stage::Pause { until: self.now },
             Next::OtherPort => unreachable!("no port was taken"),
             Next::Restart { pause, .. } => {
-                let pause = if self.restarts.is_asked() {
-                    Duration::ZERO
-                } else {
-                    pause
-                };
-                Stage::Pause {
-                    until: self.now + pause,
-                }
+                let pause = if self.restarts.is_asked() { Duration::ZERO } else { pause };
+                Stage::Pause { until: self.now + pause }
             }
         };
     }
@@ -303,12 +284,7 @@ impl World {
         self.running.remove(&rank);
         self.killed.remove(&rank);
         let at = self.now;
-        self.tell(&Event::Ended {
-            rank,
-            outcome,
-            at,
-            lost_peer,
-        });
+        self.tell(&Event::Ended { rank, outcome, at, lost_peer });
     }
 
     fn beat(&mut self, rank: usize, writing: bool) {

@@ -74,10 +74,7 @@ pub struct Restarts {
 impl Restarts {
     /// Before the first attempt.
     pub fn new(policy: RestartPolicy) -> Self {
-        Self {
-            policy,
-            ..Self::default()
-        }
+        Self { policy, ..Self::default() }
     }
 
     /// Decides at `now` about an attempt that `lasted` so long. `port_taken`: another program took the port
@@ -89,9 +86,7 @@ impl Restarts {
             _ => return Next::Finish { reason: None },
         };
         let allowed = self.policy.max_restarts;
-        let stay = |reason| Next::Finish {
-            reason: (allowed > 0).then_some(reason),
-        };
+        let stay = |reason| Next::Finish { reason: (allowed > 0).then_some(reason) };
         if verdict.asked == Some(Asked::TimeLimit) {
             return stay("the time limit was reached");
         }
@@ -153,15 +148,11 @@ impl Restarts {
         let asked = self.stopped.is_some() || self.notices.contains(&signals::USR1);
         match self.stopped {
             // Nobody is there who would start it again.
-            Some(signals::KILL) => Resumption::Stopped {
-                signal: signals::KILL,
-            },
+            Some(signals::KILL) => Resumption::Stopped { signal: signals::KILL },
             _ if asked && self.policy.training && has_checkpoint => Resumption::Requeue,
             Some(signal) => Resumption::Stopped { signal },
             None if self.is_too_late(now) => Resumption::TooLate { reason: NO_TIME },
-            None => Resumption::Start {
-                notices: std::mem::take(&mut self.notices),
-            },
+            None => Resumption::Start { notices: std::mem::take(&mut self.notices) },
         }
     }
 

@@ -85,9 +85,7 @@ impl Agent {
 
     pub(super) fn running(&self) -> Vec<usize> {
         let ranks = 0..self.workers.len();
-        ranks
-            .filter(|&rank| matches!(self.workers[rank].state, WorkerState::Running))
-            .collect()
+        ranks.filter(|&rank| matches!(self.workers[rank].state, WorkerState::Running)).collect()
     }
 
     pub(super) fn is_all_started(&self) -> bool {

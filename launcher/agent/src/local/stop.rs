@@ -64,10 +64,7 @@ impl Agent {
 
     /// The notices that another attempt has to handle because this one did not.
     pub(super) fn unheeded(&self, verdict: &Verdict) -> Vec<i32> {
-        if !matches!(
-            verdict.cause,
-            Cause::Failed { .. } | Cause::Hung { .. } | Cause::NotStarted { .. }
-        ) {
+        if !matches!(verdict.cause, Cause::Failed { .. } | Cause::Hung { .. } | Cause::NotStarted { .. }) {
             return Vec::new();
         }
         // A program has had those that came before its start, unless it did not start.
@@ -215,12 +212,7 @@ impl Agent {
         };
         self.inspections += 1;
         let number = self.inspections;
-        self.suspicion = Some(Suspicion {
-            rank,
-            since: now,
-            until: now.saturating_add(INSPECTION),
-            number,
-        });
+        self.suspicion = Some(Suspicion { rank, since: now, until: now.saturating_add(INSPECTION), number });
         self.say(Notice::Hanging { silent });
         let ranks = self.running();
         self.actions.push(Action::Inspect { ranks, number });

@@ -139,27 +139,18 @@ impl Verdict {
         };
         // A worker that the agent stopped is never the cause; but after a request to stop, its death may come
         // before the failures that follow from it.
-        let first_bad = ends
-            .iter()
-            .find(|end| !clean(end) && (asked.is_some() || !end.stopped_by_agent()));
+        let first_bad = ends.iter().find(|end| !clean(end) && (asked.is_some() || !end.stopped_by_agent()));
         let cause = match (why, first_bad) {
             (Some(Why::NotStarted { rank, passing }), _) => Cause::NotStarted { rank, passing },
             (Some(Why::Evicted), _) => Cause::Evicted,
             (Some(Why::Hang { rank }), _) if !ends.iter().all(clean) => Cause::Hung { rank },
             (_, Some(end)) if obeyed(end) => stopped,
-            (_, Some(end)) => Cause::Failed {
-                rank: to_blame(end, &ends, clean),
-            },
+            (_, Some(end)) => Cause::Failed { rank: to_blame(end, &ends, clean) },
             (_, None) if ends.iter().any(requeue) => Cause::Requeue,
             (_, None) if ends.len() < workers => stopped,
             (_, None) => Cause::Success,
         };
-        Self {
-            cause,
-            ends,
-            asked: None,
-            notices: Vec::new(),
-        }
+        Self { cause, ends, asked: None, notices: Vec::new() }
     }
 
     /// How this rank ended, if it ran.

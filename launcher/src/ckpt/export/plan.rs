@@ -47,10 +47,7 @@ impl Plan {
         let manifest = Manifest::read(&folder).map_err(failed)?;
         let has = |name: &str| manifest.files.iter().any(|entry| entry.name == name);
         if !has(MODEL) {
-            bail!(
-                "{} lists no {MODEL}; there is nothing to export",
-                folder.display()
-            );
+            bail!("{} lists no {MODEL}; there is nothing to export", folder.display());
         }
         if args.weights == Weights::Ema && !has(EMA) {
             let folder = folder.display();
@@ -71,14 +68,7 @@ impl Plan {
             Dtype::F16 => Some(Type::F16),
         };
         let outputs = outputs(&files, names, &manifest.model, floats)?;
-        Ok(Self {
-            folder,
-            manifest,
-            names,
-            average,
-            files,
-            outputs,
-        })
+        Ok(Self { folder, manifest, names, average, files, outputs })
     }
 
     /// Reads every byte of the files once, to compare their checksums.
@@ -150,13 +140,7 @@ fn outputs(
                     own.shape
                 );
             };
-            outputs.push(Output {
-                file,
-                source: source.clone(),
-                form: piece.form,
-                floats,
-                target,
-            });
+            outputs.push(Output { file, source: source.clone(), form: piece.form, floats, target });
         }
     }
     if let Some((name, (file, _))) = newer.first_key_value() {

@@ -122,13 +122,8 @@ mod tests {
         bytes.extend((0..rows * columns).flat_map(|value| (value as f32).to_le_bytes()));
         fs::write(&path, bytes).unwrap();
         let file = TensorFile::open(&path).unwrap();
-        let output = Output {
-            file: 0,
-            target: source.clone(),
-            source: file.tensors[0].clone(),
-            form,
-            floats,
-        };
+        let output =
+            Output { file: 0, target: source.clone(), source: file.tensors[0].clone(), form, floats };
         let mut out = Vec::new();
         let overflows = tensor(&file, &output, &mut |bytes| {
             out.extend_from_slice(bytes);

@@ -38,11 +38,7 @@ pub(super) enum NamesError {
     #[error(
         "{tensor:?} has no counterpart in {names}'s {model}; `--names pytorch` keeps the checkpoint's own names"
     )]
-    Tensor {
-        names: Names,
-        model: String,
-        tensor: String,
-    },
+    Tensor { names: Names, model: String, tensor: String },
 }
 
 fn known(names: Names) -> &'static str {
@@ -80,10 +76,7 @@ fn is_resnet(model: &str) -> bool {
 }
 
 fn piece(name: impl Into<String>, form: Form) -> Piece {
-    Piece {
-        name: name.into(),
-        form,
-    }
+    Piece { name: name.into(), form }
 }
 
 /// `blocks.3.norm1.weight` without `blocks.`: 3 and `norm1.weight`.

@@ -31,18 +31,10 @@ fn the_names_are_those_of_the_other_programs() {
     let mut compared = 0;
     for (model, lists) in reference() {
         let own = &lists["pytorch"];
-        for names in [
-            Names::Pytorch,
-            Names::Torchvision,
-            Names::Timm,
-            Names::Huggingface,
-        ] {
+        for names in [Names::Pytorch, Names::Torchvision, Names::Timm, Names::Huggingface] {
             let Some(theirs) = lists.get(&names.to_string()) else {
                 let any = own.keys().next().unwrap();
-                assert!(matches!(
-                    rename(names, &model, any),
-                    Err(NamesError::Model { .. })
-                ));
+                assert!(matches!(rename(names, &model, any), Err(NamesError::Model { .. })));
                 continue;
             };
             let mut made = Shapes::new();

@@ -18,13 +18,7 @@ pub(super) fn vit_torchvision(name: &str) -> Option<String> {
         };
         return Some(format!("encoder.layers.encoder_layer_{block}.{theirs}"));
     }
-    let names = [
-        "class_token",
-        "encoder.pos_embedding",
-        "conv_proj",
-        "encoder.ln",
-        "heads.head",
-    ];
+    let names = ["class_token", "encoder.pos_embedding", "conv_proj", "encoder.ln", "heads.head"];
     around(name, names)
 }
 

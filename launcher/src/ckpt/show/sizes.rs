@@ -40,9 +40,7 @@ impl Sizes {
         let is_optimizer = |name: &str| name.starts_with("optimizer") && name.ends_with(".safetensors");
         let optimizer = open(&is_optimizer)?;
         let trained = optimizer.iter();
-        let trained: HashSet<&str> = trained
-            .filter_map(|tensor| tensor.name.strip_prefix("step."))
-            .collect();
+        let trained: HashSet<&str> = trained.filter_map(|tensor| tensor.name.strip_prefix("step.")).collect();
         let kind_in_model = |tensor: &Tensor| kind_in_model(tensor, &trained).to_owned();
         let model = open(&|name| name == "model.safetensors")?;
         let average = open(&|name| name == "ema.safetensors")?;

@@ -50,14 +50,7 @@ fn what_is_written_reads_back() {
     let shown: Vec<_> = file
         .tensors
         .iter()
-        .map(|tensor| {
-            (
-                tensor.name.as_str(),
-                torch_name(tensor.dtype),
-                tensor.elements(),
-                tensor.bytes,
-            )
-        })
+        .map(|tensor| (tensor.name.as_str(), torch_name(tensor.dtype), tensor.elements(), tensor.bytes))
         .collect();
     assert_eq!(
         shown,
@@ -83,28 +76,10 @@ fn a_header_that_is_wrong_is_a_typed_error() {
     use HeaderError::*;
     let one = |text: &str, bytes: usize| refused(&with_header(text, &vec![0; bytes]));
     assert!(matches!(refused(b"1234567"), TooShort { bytes: 7 }));
-    assert!(matches!(
-        refused(&[9, 0, 0, 0, 0, 0, 0, 0, b'{']),
-        Cut {
-            announced: 9,
-            left: 1
-        }
-    ));
-    assert!(matches!(
-        refused(&[255; 64]),
-        Cut {
-            announced: u64::MAX,
-            ..
-        }
-    ));
-    assert!(matches!(
-        refused(b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00"),
-        Zip
-    ));
-    assert!(matches!(
-        announced((LONGEST + 1).to_le_bytes(), u64::MAX),
-        Err(TooLong { .. })
-    ));
+    assert!(matches!(refused(&[9, 0, 0, 0, 0, 0, 0, 0, b'{']), Cut { announced: 9, left: 1 }));
+    assert!(matches!(refused(&[255; 64]), Cut { announced: u64::MAX, .. }));
+    assert!(matches!(refused(b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00"), Zip));
+    assert!(matches!(announced((LONGEST + 1).to_le_bytes(), u64::MAX), Err(TooLong { .. })));
     for text in [
         "",
         "not json",
@@ -118,10 +93,7 @@ fn a_header_that_is_wrong_is_a_typed_error() {
     ] {
         assert!(matches!(one(text, 4), Content(_)), "{text}");
     }
-    for shape in [
-        "[9223372036854775807,9223372036854775807]",
-        "[4611686018427387904]",
-    ] {
+    for shape in ["[9223372036854775807,9223372036854775807]", "[4611686018427387904]"] {
         let text = format!(r#"{{"a":{{"dtype":"F32","shape":{shape},"data_offsets":[0,4]}}}}"#);
         assert!(matches!(one(&text, 4), Content(_)), "{shape}");
     }
@@ -138,10 +110,7 @@ fn a_header_that_is_wrong_is_a_typed_error() {
         assert!(matches!(one(&two(second), bytes), Content(_)), "{second}");
     }
     for bytes in [0, 5, 7, 100] {
-        assert!(
-            matches!(one(&two("[4,6]"), bytes), End { expected: 6, .. }),
-            "{bytes}"
-        );
+        assert!(matches!(one(&two("[4,6]"), bytes), End { expected: 6, .. }), "{bytes}");
     }
     assert!(open(&with_header(&two("[4,6]"), &[0; 6])).is_ok());
     assert!(open(&with_header("{}", &[])).unwrap().tensors.is_empty());

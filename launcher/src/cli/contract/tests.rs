@@ -42,42 +42,13 @@ fn flags_that_contradict_each_other_are_named() {
 fn of_two_places_to_meet_the_one_that_torchrun_takes_counts() {
     let endpoint = "--rdzv-endpoint=localhost:1";
     for (line, weaker, stronger, port) in [
-        (
-            &["--standalone", endpoint][..],
-            "--rdzv-endpoint",
-            "--standalone",
-            None,
-        ),
-        (
-            &["--master-addr=a", endpoint],
-            "--master-addr",
-            "--rdzv-endpoint",
-            Some(1),
-        ),
-        (
-            &["--master-port=2", endpoint],
-            "--master-port",
-            "--rdzv-endpoint",
-            Some(1),
-        ),
-        (
-            &["--local-addr=a", endpoint],
-            "--local-addr",
-            "--rdzv-endpoint",
-            Some(1),
-        ),
-        (
-            &["--local-addr=b", "--master-addr=localhost"],
-            "--local-addr",
-            "--master-addr",
-            None,
-        ),
+        (&["--standalone", endpoint][..], "--rdzv-endpoint", "--standalone", None),
+        (&["--master-addr=a", endpoint], "--master-addr", "--rdzv-endpoint", Some(1)),
+        (&["--master-port=2", endpoint], "--master-port", "--rdzv-endpoint", Some(1)),
+        (&["--local-addr=a", endpoint], "--local-addr", "--rdzv-endpoint", Some(1)),
+        (&["--local-addr=b", "--master-addr=localhost"], "--local-addr", "--master-addr", None),
     ] {
-        assert_eq!(
-            notes(line),
-            [format!("{weaker} has no use beside {stronger}")],
-            "{line:?}"
-        );
+        assert_eq!(notes(line), [format!("{weaker} has no use beside {stronger}")], "{line:?}");
         let args = contract(line).unwrap();
         assert_eq!(args.port().map(|(_, port)| port), port, "{line:?}");
         let host = args.host().map(|(_, host)| host);
@@ -108,35 +79,22 @@ fn several_nodes_are_refused_and_one_is_accepted() {
 #[test]
 fn flags_without_use_are_answered_with_a_sentence() {
     for (line, flag) in [
-        (
-            &["--monitor-interval", "0.5"][..],
-            "--monitor-interval has no use",
-        ),
+        (&["--monitor-interval", "0.5"][..], "--monitor-interval has no use"),
         (&["--rdzv-backend", "c10d"], "--rdzv-backend c10d"),
-        (
-            &["--rdzv-conf", "timeout=9,is_host=1"],
-            "--rdzv-conf timeout=9 has no use",
-        ),
+        (&["--rdzv-conf", "timeout=9,is_host=1"], "--rdzv-conf timeout=9 has no use"),
         (
             &["--rdzv-conf", "is_host=0,store_type=file,own=x"],
             "--rdzv-conf is_host=0, store_type=file, own=x has no use",
         ),
         (&["--start-method", "fork"], "--start-method has no use"),
-        (
-            &["--event_log_handler", "console"],
-            "--event-log-handler has no use",
-        ),
+        (&["--event_log_handler", "console"], "--event-log-handler has no use"),
         (&["--logs-specs", "x"], "--logs-specs has no use"),
         (&["--run-path"], "--run-path has no use"),
     ] {
         let notes = notes(line);
         assert!(notes.len() == 1 && notes[0].starts_with(flag), "{notes:?}");
     }
-    assert_eq!(
-        notes(&["--event-log-handler", "null"]),
-        [""; 0],
-        "torchrun's own default"
-    );
+    assert_eq!(notes(&["--event-log-handler", "null"]), [""; 0], "torchrun's own default");
     refused(&["--start-method", "thread"], &["--start-method", "forkserver"]);
 }
 
@@ -168,10 +126,7 @@ fn a_flag_may_be_cut_short_as_long_as_it_is_clear() {
 fn where_rank_0_listens_is_said_by_any_of_three_flags() {
     let asked = |line: &[&str]| {
         let args = contract(line).unwrap();
-        (
-            args.host().map(|(flag, host)| (flag, host.to_owned())),
-            args.port(),
-        )
+        (args.host().map(|(flag, host)| (flag, host.to_owned())), args.port())
     };
     let host = |flag, host: &str| Some((flag, host.to_owned()));
     assert_eq!(asked(&[]), (None, None));
@@ -179,45 +134,23 @@ fn where_rank_0_listens_is_said_by_any_of_three_flags() {
         asked(&["--master_addr", "[::1]", "--master_port", "29500"]),
         (host("--master-addr", "::1"), Some(("--master-port", 29500)))
     );
-    assert_eq!(
-        asked(&["--local-addr", "localhost"]).0,
-        host("--local-addr", "localhost")
-    );
+    assert_eq!(asked(&["--local-addr", "localhost"]).0, host("--local-addr", "localhost"));
     assert_eq!(
         asked(&["--rdzv-endpoint", "localhost:29400"]),
-        (
-            host("--rdzv-endpoint", "localhost"),
-            Some(("--rdzv-endpoint", 29400))
-        )
+        (host("--rdzv-endpoint", "localhost"), Some(("--rdzv-endpoint", 29400)))
     );
-    assert_eq!(
-        asked(&["--rdzv-endpoint", "localhost:0", "--master-port", "0"]).1,
-        None
-    );
+    assert_eq!(asked(&["--rdzv-endpoint", "localhost:0", "--master-port", "0"]).1, None);
     refused(&["--master-port", "70000"], &["--master-port", "65535"]);
-    refused(
-        &["--master-addr", "localhost:1"],
-        &["--master-addr", "--master-port"],
-    );
+    refused(&["--master-addr", "localhost:1"], &["--master-addr", "--master-port"]);
 }
 
 #[test]
 fn all_six_signals_are_handled_unless_some_are_named() {
     assert_eq!(contract(&[]).unwrap().signals().len(), 6);
-    let named = contract(&["--signals-to-handle", "SIGUSR1,TERM"])
-        .unwrap()
-        .signals();
+    let named = contract(&["--signals-to-handle", "SIGUSR1,TERM"]).unwrap().signals();
     assert_eq!(named, [signals::USR1, signals::TERM]);
-    assert_eq!(
-        contract(&["--signals-to-handle", "SIGUSR1,TERM"])
-            .unwrap()
-            .signal_names(),
-        "SIGUSR1,SIGTERM"
-    );
-    refused(
-        &["--signals-to-handle", "TERM,KILL"],
-        &["--signals-to-handle", "\"KILL\""],
-    );
+    assert_eq!(contract(&["--signals-to-handle", "SIGUSR1,TERM"]).unwrap().signal_names(), "SIGUSR1,SIGTERM");
+    refused(&["--signals-to-handle", "TERM,KILL"], &["--signals-to-handle", "\"KILL\""]);
 }
 
 #[test]
@@ -244,29 +177,14 @@ fn endpoints_are_a_host_and_a_port() {
         let host = host.to_owned();
         assert_eq!(endpoint(text), Ok(Endpoint { host, port }), "{text}");
     }
-    for text in [
-        "",
-        ":1",
-        "h:",
-        "h:x",
-        "h:65536",
-        "h:-1",
-        "a b:1",
-        "http://h:1",
-        "[::1:1",
-        "a:b:1",
-    ] {
+    for text in ["", ":1", "h:", "h:x", "h:65536", "h:-1", "a b:1", "http://h:1", "[::1:1", "a:b:1"] {
         assert!(endpoint(text).is_err(), "{text:?}");
     }
 }
 
 #[test]
 fn signals_have_names_with_and_without_sig() {
-    for (text, number) in [
-        ("SIGTERM", signals::TERM),
-        ("int", signals::INT),
-        (" Usr1", signals::USR1),
-    ] {
+    for (text, number) in [("SIGTERM", signals::TERM), ("int", signals::INT), (" Usr1", signals::USR1)] {
         assert_eq!(signal(text), Ok(number));
     }
     for text in ["", "KILL", "STOP", "SIG", "CHLD", "15", "nonsense"] {
@@ -290,10 +208,7 @@ fn settings_of_the_rendezvous_are_sorted_by_their_use() {
     let check = |text: &str| without_use(&rdzv_conf(text).unwrap());
     assert_eq!(check("").unwrap(), Vec::<String>::new());
     assert_eq!(check("is_host=1,store_type=tcp").unwrap(), Vec::<String>::new());
-    assert_eq!(
-        check("timeout=900, join_timeout=60").unwrap(),
-        ["timeout=900", "join_timeout=60"]
-    );
+    assert_eq!(check("timeout=900, join_timeout=60").unwrap(), ["timeout=900", "join_timeout=60"]);
     for text in ["is_host=0", "store_type=file", "protocol=https"] {
         assert_eq!(check(text).unwrap(), [text]);
     }

@@ -17,11 +17,7 @@ fn target(line: &[&str]) -> (Form, String, Vec<String>) {
     let args = parsed(line).unwrap();
     let target = args.target().unwrap().unwrap();
     let text = |word: &OsStr| word.to_str().unwrap().to_owned();
-    (
-        target.form,
-        text(target.name),
-        target.args.iter().map(|word| text(word)).collect(),
-    )
+    (target.form, text(target.name), target.args.iter().map(|word| text(word)).collect())
 }
 
 #[track_caller]
@@ -48,11 +44,9 @@ fn the_form_follows_from_flags_and_name() {
 #[test]
 fn what_follows_a_script_or_a_module_belongs_to_it() {
     let own = ["--nproc", "9", "-m", "--", "--no-such", "--help", "-x=1"];
-    for before in [
-        &["--nproc", "2", "t.py"][..],
-        &["--nproc", "2", "-m", "t"],
-        &["--nproc", "2", "--no-python", "t"],
-    ] {
+    for before in
+        [&["--nproc", "2", "t.py"][..], &["--nproc", "2", "-m", "t"], &["--nproc", "2", "--no-python", "t"]]
+    {
         let line = [before, &own].concat();
         assert_eq!(target(&line).2, own, "{line:?}");
         assert_eq!(parsed(&line).unwrap().nproc, Nproc::Count(2));
@@ -71,31 +65,16 @@ fn a_recipe_keeps_its_flags_wherever_they_stand() {
         assert_eq!(args.nproc, Nproc::Count(2));
         expect(line, Form::Recipe, "a.toml", &[]);
     }
-    assert_eq!(
-        parsed(&["a.toml", "--no-such"]).unwrap_err().kind(),
-        ErrorKind::UnknownArgument
-    );
+    assert_eq!(parsed(&["a.toml", "--no-such"]).unwrap_err().kind(), ErrorKind::UnknownArgument);
 }
 
 #[test]
 fn two_targets_are_refused() {
     for (line, says) in [
-        (
-            &["a.toml", "b.toml"][..],
-            "two recipes are given, `a.toml` and `b.toml`",
-        ),
-        (
-            &["a.toml", "t.py"],
-            "both a recipe (`a.toml`) and a program (`t.py`)",
-        ),
-        (
-            &["a.toml", "--", "t"],
-            "both a recipe (`a.toml`) and a program (`t`)",
-        ),
-        (
-            &["a.toml", "-m", "t"],
-            "both a recipe (`a.toml`) and a program (`t`)",
-        ),
+        (&["a.toml", "b.toml"][..], "two recipes are given, `a.toml` and `b.toml`"),
+        (&["a.toml", "t.py"], "both a recipe (`a.toml`) and a program (`t.py`)"),
+        (&["a.toml", "--", "t"], "both a recipe (`a.toml`) and a program (`t`)"),
+        (&["a.toml", "-m", "t"], "both a recipe (`a.toml`) and a program (`t`)"),
         (&["a.toml", "-m"], "-m stands after `a.toml`"),
         (&["a.toml", "--no-python"], "--no-python stands after `a.toml`"),
     ] {
@@ -110,11 +89,7 @@ fn every_flag_may_be_spelt_with_underscores() {
     let launch = launch.find_subcommand("launch").unwrap();
     for arg in launch.get_arguments() {
         let names: Vec<_> = arg.get_long_and_visible_aliases().unwrap_or_default();
-        let all: Vec<_> = names
-            .iter()
-            .copied()
-            .chain(arg.get_all_aliases().unwrap_or_default())
-            .collect();
+        let all: Vec<_> = names.iter().copied().chain(arg.get_all_aliases().unwrap_or_default()).collect();
         for name in names {
             assert!(all.contains(&name.replace('-', "_").as_str()), "--{name}");
         }

@@ -6,27 +6,18 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
 fn args() -> KillArgs {
-    KillArgs {
-        yes: true,
-        gpu_ids: None,
-        grace: 10.0,
-    }
+    KillArgs { yes: true, gpu_ids: None, grace: 10.0 }
 }
 
 /// A process that says when it is ready to be signalled.
 fn started(script: &str) -> Child {
     let mut child = Command::new("sh")
-        .args([
-            "-c",
-            &format!("{script}; echo ready; while :; do sleep 0.05; done"),
-        ])
+        .args(["-c", &format!("{script}; echo ready; while :; do sleep 0.05; done")])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut line = String::new();
-    io::BufReader::new(child.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    io::BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
     child
 }
@@ -52,18 +43,12 @@ fn only_on_the_gpus_named() {
     let mut child = started(":");
     let mut driver = MadeUp::new(machine(vec![process(child.id())]));
     for (ids, ends) in [("1", false), ("GPU-aa1", false), ("GPU-aa0", true)] {
-        let there = KillArgs {
-            gpu_ids: Some(ids.parse().unwrap()),
-            ..args()
-        };
+        let there = KillArgs { gpu_ids: Some(ids.parse().unwrap()), ..args() };
         run(&mut driver, &there).unwrap();
         assert_eq!(child.try_wait().unwrap().is_some(), ends, "{ids}");
     }
     let wrong = |ids: &str| {
-        let args = KillArgs {
-            gpu_ids: Some(ids.parse().unwrap()),
-            ..args()
-        };
+        let args = KillArgs { gpu_ids: Some(ids.parse().unwrap()), ..args() };
         run(&mut driver, &args).unwrap_err().to_string()
     };
     let mut wrong = wrong;
@@ -96,12 +81,7 @@ fn a_process_on_two_gpus_is_ended_once() {
     status.gpus[1].processes = vec![process(child.id())];
     let found = find(&status, &args()).unwrap();
     assert_eq!(found.own.len(), 1);
-    assert_eq!(
-        found.text.matches(&child.id().to_string()).count(),
-        2,
-        "{}",
-        found.text
-    );
+    assert_eq!(found.text.matches(&child.id().to_string()).count(), 2, "{}", found.text);
     assert!(found.text.contains("sh -c"), "{}", found.text);
     assert!(end(found.own, Duration::from_secs(10)).unwrap());
     assert_eq!(child.wait().unwrap().signal(), Some(15));

@@ -4,20 +4,12 @@ use super::*;
 
 fn inbox() -> Inbox {
     let (sender, events) = crossbeam_channel::unbounded();
-    Inbox {
-        begun: Begun::now(),
-        sender,
-        events,
-        family: Family::default(),
-        job: None,
-    }
+    Inbox { begun: Begun::now(), sender, events, family: Family::default(), job: None }
 }
 
 /// What comes of checks that hang, as on a file system that does not answer.
 fn hanging(inbox: &Inbox) -> Early<()> {
-    inbox
-        .while_nothing_runs(|| std::thread::sleep(Duration::from_secs(20)))
-        .unwrap()
+    inbox.while_nothing_runs(|| std::thread::sleep(Duration::from_secs(20))).unwrap()
 }
 
 #[test]
@@ -35,11 +27,7 @@ fn checks_that_hang_are_left_at_once_at_a_second_request() {
         let events = inbox.sender.clone();
         let begun = Instant::now();
         let asking = std::thread::spawn(move || {
-            events
-                .send(Event::Stop {
-                    signal: signals::TERM,
-                })
-                .unwrap();
+            events.send(Event::Stop { signal: signals::TERM }).unwrap();
             std::thread::sleep(SAME_REQUEST * 2);
             events.send(Event::Stop { signal: signals::INT }).unwrap();
         });

@@ -161,10 +161,8 @@ impl<'a> Culprit<'a> {
             Outcome::Lost => (None, None),
         };
         let tail = || (!self.tail.is_empty()).then(|| self.tail.join("\n"));
-        let cause = |cause: &cause::Cause| result::Cause {
-            kind: cause.kind.word(),
-            text: cause.text.clone(),
-        };
+        let cause =
+            |cause: &cause::Cause| result::Cause { kind: cause.kind.word(), text: cause.text.clone() };
         Failure {
             rank: self.end.rank,
             host: self.host.clone(),
@@ -187,9 +185,5 @@ fn suspect(end: &End, run: &Run, files: &Files, kills: &SinceThen) -> Suspect {
         error_file: error_file.as_deref(),
         memory_kill: kills.evidence(run.pids[end.rank]),
     });
-    Suspect {
-        rank: end.rank,
-        at: end.at,
-        cause,
-    }
+    Suspect { rank: end.rank, at: end.at, cause }
 }

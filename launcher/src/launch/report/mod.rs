@@ -35,9 +35,7 @@ impl Report {
         // A worker that refuses the recipe or the data has not failed: its message is that of the launcher
         // for a wrong recipe.
         let culprit = Culprit::find(plan, run, attempt);
-        let refusal = culprit
-            .as_ref()
-            .filter(|_| status == ExitStatus::Usage && is_training);
+        let refusal = culprit.as_ref().filter(|_| status == ExitStatus::Usage && is_training);
         let refusal = refusal.and_then(|culprit| culprit.reported.as_ref());
         let mut lines = match (refusal, &culprit) {
             (Some(message), _) => vec![format!("dtrain: error: {message}")],
@@ -50,15 +48,13 @@ impl Report {
         lines.extend(match (status, folder) {
             (ExitStatus::Success, Some(folder)) => {
                 let seconds = wall.as_secs_f64();
-                Some(format!(
-                    "dtrain: done in {seconds:.1} s; the results are in {folder}"
-                ))
+                Some(format!("dtrain: done in {seconds:.1} s; the results are in {folder}"))
             }
             (ExitStatus::Success, None) => None,
             _ if refusal.is_some() => None,
-            (ExitStatus::Requeue, Some(folder)) => Some(format!(
-                "dtrain: exit code {code}: {meaning} with --run-dir {folder}"
-            )),
+            (ExitStatus::Requeue, Some(folder)) => {
+                Some(format!("dtrain: exit code {code}: {meaning} with --run-dir {folder}"))
+            }
             _ => Some(format!("dtrain: exit code {code}: {meaning}")),
         });
         Self {
@@ -119,9 +115,8 @@ pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> ExitStatus {
         Cause::Stopped { signal } => (ExitStatus::Signal(signal), None),
         _ => (ExitStatus::WorkerFailed, None),
     };
-    let resume = resume.map_or(String::new(), |run_dir| {
-        format!(" with --run-dir {}", run_dir.root().display())
-    });
+    let resume =
+        resume.map_or(String::new(), |run_dir| format!(" with --run-dir {}", run_dir.root().display()));
     // If standard error is closed there is nobody left to tell, and the exit code still says it.
     let _ = writeln!(
         io::stderr(),

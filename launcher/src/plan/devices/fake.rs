@@ -15,27 +15,17 @@ pub(in crate::plan) fn machine(inventory: Inventory, list: Option<&str>) -> Mach
 
 /// A driver and its CUDA.
 pub(in crate::plan) fn versions(driver: &str, cuda: &str) -> Versions {
-    Versions {
-        driver: driver.to_owned(),
-        cuda: Some(cuda.to_owned()),
-    }
+    Versions { driver: driver.to_owned(), cuda: Some(cuda.to_owned()) }
 }
 
 /// A machine without a driver.
 pub(in crate::plan) fn no_driver() -> Machine {
-    Machine {
-        inventory: Err(GpuError::NoDriver),
-        versions: None,
-        list: None,
-        order: None,
-    }
+    Machine { inventory: Err(GpuError::NoDriver), versions: None, list: None, order: None }
 }
 
 /// So many GPUs of one kind.
 pub(in crate::plan) fn gpus(count: u32) -> Inventory {
-    Inventory {
-        gpus: (0..count).map(|index| gpu(index, None)).collect(),
-    }
+    Inventory { gpus: (0..count).map(|index| gpu(index, None)).collect() }
 }
 
 /// GPU 0 whole, GPU 1 in two instances.
@@ -48,9 +38,7 @@ pub(in crate::plan) fn divided() -> Inventory {
         free_bytes: 1 << 32,
         mig: None,
     };
-    Inventory {
-        gpus: vec![gpu(0, None), gpu(1, Some(vec![instance(0), instance(1)]))],
-    }
+    Inventory { gpus: vec![gpu(0, None), gpu(1, Some(vec![instance(0), instance(1)]))] }
 }
 
 fn gpu(index: u32, mig: Option<Vec<GpuInfo>>) -> GpuInfo {

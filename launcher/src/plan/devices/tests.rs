@@ -7,17 +7,11 @@ use std::collections::BTreeMap;
 /// What a worker is told on top of its rank.
 fn told(devices: &Devices, local_rank: usize, inherited: Option<&str>) -> BTreeMap<&'static str, String> {
     let mut vars = vec![(LOCAL_RANK, local_rank.to_string().into())];
-    let get = |name: &str| {
-        inherited
-            .filter(|_| name == CUDA_DEVICE_ORDER)
-            .map(OsString::from)
-    };
+    let get = |name: &str| inherited.filter(|_| name == CUDA_DEVICE_ORDER).map(OsString::from);
     devices.tell(local_rank, &mut vars, get);
     let count = vars.len();
-    let vars: BTreeMap<_, _> = vars
-        .into_iter()
-        .map(|(name, value)| (name, value.into_string().unwrap()))
-        .collect();
+    let vars: BTreeMap<_, _> =
+        vars.into_iter().map(|(name, value)| (name, value.into_string().unwrap())).collect();
     assert_eq!(vars.len(), count, "each variable once");
     vars
 }
@@ -37,25 +31,16 @@ fn what_is_visible_in_words() {
     assert_eq!(described(gpus(1), None), "1 GPU (NVIDIA T4)");
     assert_eq!(described(gpus(3), Some("0,1")), "2 GPUs (NVIDIA T4)");
     assert_eq!(described(gpus(0), Some("0")), "the NVIDIA driver finds no GPU");
-    assert_eq!(
-        described(gpus(1), Some("-1")),
-        "CUDA_VISIBLE_DEVICES=\"-1\" hides the 1 GPU of this machine"
-    );
+    assert_eq!(described(gpus(1), Some("-1")), "CUDA_VISIBLE_DEVICES=\"-1\" hides the 1 GPU of this machine");
     let mut two_kinds = gpus(3);
     two_kinds.gpus[2].name = "NVIDIA H200".into();
     assert_eq!(described(two_kinds.clone(), Some("0,1")), "2 GPUs (NVIDIA T4)");
     assert_eq!(described(two_kinds, None), "3 GPUs (NVIDIA T4, NVIDIA H200)");
-    assert_eq!(
-        described(divided(), None),
-        "1 of 2 MIG instances (NVIDIA T4 MIG 1g.8gb)"
-    );
+    assert_eq!(described(divided(), None), "1 of 2 MIG instances (NVIDIA T4 MIG 1g.8gb)");
     assert_eq!(described(divided(), Some("0")), "1 GPU (NVIDIA T4)");
     let mut empty = divided();
     empty.gpus[1].mig = Some(vec![]);
-    assert_eq!(
-        described(empty, Some("1")),
-        "the visible GPUs are in MIG mode and have no instances"
-    );
+    assert_eq!(described(empty, Some("1")), "the visible GPUs are in MIG mode and have no instances");
 }
 
 #[test]
@@ -87,10 +72,7 @@ fn each_worker_sees_its_mig_instance_alone() {
     let devices = choose(machine(divided(), None), "MIG-1,MIG-0");
     for (rank, uuid) in [(0, "MIG-1"), (1, "MIG-0")] {
         let vars = told(&devices, rank, None);
-        assert_eq!(
-            (vars[CUDA_VISIBLE_DEVICES].as_str(), vars[LOCAL_RANK].as_str()),
-            (uuid, "0")
-        );
+        assert_eq!((vars[CUDA_VISIBLE_DEVICES].as_str(), vars[LOCAL_RANK].as_str()), (uuid, "0"));
     }
     let one = choose(machine(divided(), None), "MIG-1");
     assert_eq!(told(&one, 0, None)[CUDA_VISIBLE_DEVICES], "MIG-1");

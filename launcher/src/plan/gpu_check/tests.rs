@@ -26,11 +26,7 @@ fn process(pid: u32, used_bytes: Option<u64>) -> GpuProcess {
 }
 
 fn ann() -> Option<Owner> {
-    Some(Owner {
-        uid: 1000,
-        user: "ann".into(),
-        command: "python train.py".into(),
-    })
+    Some(Owner { uid: 1000, user: "ann".into(), command: "python train.py".into() })
 }
 
 fn nobody(_: usize) -> Vec<User> {
@@ -53,11 +49,7 @@ fn a_driver_for_libtorchs_cuda_is_no_matter() {
 
 #[test]
 fn a_driver_that_is_too_old_is_refused_with_the_remedies() {
-    let refused = |own| {
-        check_driver(&versions("550.54.15", "12.4"), own)
-            .unwrap_err()
-            .to_string()
-    };
+    let refused = |own| check_driver(&versions("550.54.15", "12.4"), own).unwrap_err().to_string();
     for own in [None, Some(""), Some("13.0")] {
         assert_eq!(
             refused(own),
@@ -70,15 +62,9 @@ fn a_driver_that_is_too_old_is_refused_with_the_remedies() {
     assert!(unknown.contains("install driver a newer one"), "{unknown}");
     let wrong = refused(Some("cu126"));
     assert!(wrong.starts_with("DTRAIN_CUDA is \"cu126\"; expected"), "{wrong}");
-    let silent = Versions {
-        driver: "535.1".into(),
-        cuda: None,
-    };
+    let silent = Versions { driver: "535.1".into(), cuda: None };
     let error = check_driver(&silent, None).unwrap_err().to_string();
-    assert!(
-        error.starts_with("the NVIDIA driver is 535.1, and libtorch"),
-        "{error}"
-    );
+    assert!(error.starts_with("the NVIDIA driver is 535.1, and libtorch"), "{error}");
 }
 
 #[test]
@@ -93,11 +79,7 @@ fn a_gpu_that_is_mostly_free_is_not_looked_at_closer() {
 fn memory_that_others_hold_is_told_with_their_names() {
     let users = |gpu| {
         assert_eq!(gpu, 1);
-        vec![
-            (process(99, None), None),
-            (process(4711, Some(12 * GIB)), ann()),
-            (process(7, Some(GIB)), None),
-        ]
+        vec![(process(99, None), None), (process(4711, Some(12 * GIB)), ann()), (process(7, Some(GIB)), None)]
     };
     let notes = check_memory(&with_free(3 * GIB), users).unwrap();
     assert_eq!(
@@ -109,26 +91,17 @@ fn memory_that_others_hold_is_told_with_their_names() {
              other GPUs"
         ]
     );
-    let many = |_| {
-        (1..=6)
-            .map(|pid| (process(pid, Some(GIB)), ann()))
-            .collect::<Vec<_>>()
-    };
+    let many = |_| (1..=6).map(|pid| (process(pid, Some(GIB)), ann())).collect::<Vec<_>>();
     let notes = check_memory(&with_free(3 * GIB), many).unwrap();
     assert!(notes[0].contains(", 2 more; "), "{notes:?}");
     let notes = check_memory(&with_free(LEAST_FREE), nobody).unwrap();
-    assert!(
-        notes[0].contains("has 512.00 MiB of 16.00 GiB free: the driver names no process"),
-        "{notes:?}"
-    );
+    assert!(notes[0].contains("has 512.00 MiB of 16.00 GiB free: the driver names no process"), "{notes:?}");
 }
 
 #[test]
 fn next_to_nothing_free_is_refused() {
     let users = |_| vec![(process(4711, Some(15 * GIB)), ann())];
-    let error = check_memory(&with_free(LEAST_FREE - 1), users)
-        .unwrap_err()
-        .to_string();
+    let error = check_memory(&with_free(LEAST_FREE - 1), users).unwrap_err().to_string();
     assert!(
         error.starts_with(
             "GPU 1 (NVIDIA T4) has 512.00 MiB of 16.00 GiB free, and a training takes at least 512.00 MiB before its first \
@@ -140,10 +113,7 @@ fn next_to_nothing_free_is_refused() {
     let mut both = with_free(0);
     both.inventory.gpus[0].free_bytes = 0;
     let error = check_memory(&both, nobody).unwrap_err().to_string();
-    assert!(
-        error.contains("GPU 0 (") && error.contains("; GPU 1 ("),
-        "{error}"
-    );
+    assert!(error.contains("GPU 0 (") && error.contains("; GPU 1 ("), "{error}");
 }
 
 #[test]

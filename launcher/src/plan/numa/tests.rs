@@ -11,10 +11,7 @@ fn cores(list: &str) -> Cores {
 /// `nodes` NUMA nodes of `each` physical cores with two threads, two nodes to a socket, `complexes` caches to a node.
 /// The second threads follow after all first ones, as Linux numbers them.
 fn machine(nodes: usize, each: usize, complexes: usize, gpus: &[usize]) -> Topology {
-    let mut topology = Topology {
-        gpus: gpus.to_vec(),
-        ..Topology::default()
-    };
+    let mut topology = Topology { gpus: gpus.to_vec(), ..Topology::default() };
     let physical = nodes * each;
     for node in 0..nodes {
         for at in 0..each {
@@ -23,9 +20,7 @@ fn machine(nodes: usize, each: usize, complexes: usize, gpus: &[usize]) -> Topol
                 topology.nodes.entry(node).or_default().insert(core);
                 topology.sockets.insert(core, node / 2);
                 topology.siblings.insert(core, first);
-                topology
-                    .caches
-                    .insert(core, node * each + at * complexes / each * each / complexes);
+                topology.caches.insert(core, node * each + at * complexes / each * each / complexes);
             }
         }
     }
@@ -51,20 +46,9 @@ fn a_worker_computes_on_the_node_or_the_socket_of_its_gpu() {
 #[test]
 fn exclusive_shares_are_whole_cores_and_as_equal_as_can_be() {
     let machine = machine(2, 5, 1, &[1, 0, 1]);
-    expect(
-        &machine,
-        Binding::Exclusive,
-        &["5-7,15-17", "0-4,10-14", "8-9,18-19"],
-    );
+    expect(&machine, Binding::Exclusive, &["5-7,15-17", "0-4,10-14", "8-9,18-19"]);
     let crowded = share_out(&machine, Binding::Exclusive, 60);
-    assert_eq!(
-        crowded,
-        Err(NumaError::TooFew {
-            node: 1,
-            cores: 5,
-            workers: 40
-        })
-    );
+    assert_eq!(crowded, Err(NumaError::TooFew { node: 1, cores: 5, workers: 40 }));
 }
 
 #[test]
@@ -78,11 +62,7 @@ fn core_complexes_are_taken_in_turn_and_the_larger_ones_first() {
 #[test]
 fn without_gpus_workers_are_spread_over_the_nodes() {
     let mut machine = machine(2, 2, 1, &[]);
-    expect(
-        &machine,
-        Binding::Node,
-        &["0-1,4-5", "0-1,4-5", "2-3,6-7", "2-3,6-7"],
-    );
+    expect(&machine, Binding::Node, &["0-1,4-5", "0-1,4-5", "2-3,6-7", "2-3,6-7"]);
     expect(&machine, Binding::Exclusive, &["0,4", "1,5", "2,6", "3,7"]);
     expect(&machine, Binding::Node, &["0-1,4-5"]);
     machine.nodes.insert(0, Cores::new());
@@ -101,33 +81,18 @@ fn a_machine_of_one_node_is_bound_to_all_of_it() {
 fn what_cannot_be_had_is_told() {
     let mut machine = machine(2, 2, 1, &[0, 1]);
     machine.nodes.insert(1, Cores::new());
-    assert_eq!(
-        share_out(&machine, Binding::Node, 2),
-        Err(NumaError::NotAllowed { node: 1, rank: 1 })
-    );
+    assert_eq!(share_out(&machine, Binding::Node, 2), Err(NumaError::NotAllowed { node: 1, rank: 1 }));
     machine.caches.clear();
     machine.sockets.clear();
-    for (mode, what) in [
-        (Binding::CoreComplex, "the caches"),
-        (Binding::Socket, "the socket"),
-    ] {
-        assert_eq!(
-            share_out(&machine, mode, 1),
-            Err(NumaError::Unknown { what, core: 0 })
-        );
+    for (mode, what) in [(Binding::CoreComplex, "the caches"), (Binding::Socket, "the socket")] {
+        assert_eq!(share_out(&machine, mode, 1), Err(NumaError::Unknown { what, core: 0 }));
     }
 }
 
 #[test]
 fn the_binding_is_told_and_bounds_the_threads() {
-    let bound = Bound {
-        mode: Some(Binding::Exclusive),
-        cores: vec![cores("0-2"), cores("3,7")],
-    };
-    assert_eq!(
-        bound.note().unwrap(),
-        "--numa-binding exclusive: CPU cores: rank 0 to 0-2; rank 1 to 3,7"
-    );
+    let bound = Bound { mode: Some(Binding::Exclusive), cores: vec![cores("0-2"), cores("3,7")] };
+    assert_eq!(bound.note().unwrap(), "--numa-binding exclusive: CPU cores: rank 0 to 0-2; rank 1 to 3,7");
     assert_eq!((bound.at_most(8), bound.at_most(1)), (2, 1));
     let set = bound.of(1).unwrap();
     assert!(set.is_set(3) && set.is_set(7) && set.count() == 2);

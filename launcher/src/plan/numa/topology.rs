@@ -45,10 +45,7 @@ impl Topology {
             // A kernel without NUMA.
             nodes.insert(0, allowed.clone());
         }
-        let mut topology = Self {
-            nodes,
-            ..Self::default()
-        };
+        let mut topology = Self { nodes, ..Self::default() };
         for core in allowed {
             let folder = root.join(format!("sys/devices/system/cpu/cpu{core}"));
             if let Some(socket) = number(&folder.join("topology/physical_package_id")) {
@@ -115,9 +112,7 @@ fn visible_gpus(gpus: &[Gpu], visible: Option<&str>) -> anyhow::Result<Vec<Optio
         free_bytes: 0,
         mig: None,
     };
-    let inventory = Inventory {
-        gpus: (0..).zip(gpus).map(known).collect(),
-    };
+    let inventory = Inventory { gpus: (0..).zip(gpus).map(known).collect() };
     let shown = Visible::new(&inventory, visible);
     let places = shown.places().iter();
     Ok(places.map(|place| gpus[place.gpu()].node).collect())
@@ -217,35 +212,21 @@ mod tests {
         for core in 0..8 {
             let at = format!("sys/devices/system/cpu/cpu{core}");
             let (physical, socket) = (core % 4, core % 4 / 2);
-            write(
-                root,
-                &format!("{at}/topology/physical_package_id"),
-                &format!("{socket}\n"),
-            );
+            write(root, &format!("{at}/topology/physical_package_id"), &format!("{socket}\n"));
             let pair = format!("{physical},{}\n", physical + 4);
             write(root, &format!("{at}/topology/thread_siblings_list"), &pair);
             let shared = if socket == 0 { "0-1,4-5\n" } else { "2-3,6-7\n" };
-            let caches = [
-                ("1", "Data", pair.as_str()),
-                ("4", "Instruction", "0-7"),
-                ("3", "Unified", shared),
-            ];
+            let caches =
+                [("1", "Data", pair.as_str()), ("4", "Instruction", "0-7"), ("3", "Unified", shared)];
             for (index, (level, kind, list)) in caches.into_iter().enumerate() {
                 write(root, &format!("{at}/cache/index{index}/level"), level);
                 write(root, &format!("{at}/cache/index{index}/type"), kind);
                 write(root, &format!("{at}/cache/index{index}/shared_cpu_list"), list);
             }
         }
-        for (address, uuid, node) in [
-            ("0000:81:00.0", "GPU-b1", "1\n"),
-            ("0000:01:00.0", "GPU-a0", "0\n"),
-        ] {
+        for (address, uuid, node) in [("0000:81:00.0", "GPU-b1", "1\n"), ("0000:01:00.0", "GPU-a0", "0\n")] {
             let text = format!("Model: \t\t NVIDIA T4\nIRQ: 1\nGPU UUID: \t {uuid}\n");
-            write(
-                root,
-                &format!("proc/driver/nvidia/gpus/{address}/information"),
-                &text,
-            );
+            write(root, &format!("proc/driver/nvidia/gpus/{address}/information"), &text);
             write(root, &format!("sys/bus/pci/devices/{address}/numa_node"), node);
         }
     }
@@ -255,10 +236,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         machine(root.path());
         let topology = Topology::read(root.path(), &cores("0-6"), None).unwrap();
-        assert_eq!(
-            topology.nodes,
-            BTreeMap::from([(0, cores("0-1,4-5")), (1, cores("2-3,6"))])
-        );
+        assert_eq!(topology.nodes, BTreeMap::from([(0, cores("0-1,4-5")), (1, cores("2-3,6"))]));
         assert_eq!(topology.sockets[&6], 1);
         assert_eq!(topology.siblings[&5], 1);
         assert_eq!((topology.caches[&5], topology.caches[&6]), (0, 2));
@@ -287,9 +265,7 @@ mod tests {
         assert!(topology.sockets.is_empty() && topology.caches.is_empty() && topology.gpus.is_empty());
         assert_eq!(topology.siblings[&3], 3);
         write(root.path(), "sys/devices/system/node/node0/cpulist", "0-x\n");
-        let error = Topology::read(root.path(), &cores("0"), None)
-            .unwrap_err()
-            .to_string();
+        let error = Topology::read(root.path(), &cores("0"), None).unwrap_err().to_string();
         assert!(error.contains("cpulist is not a list of cores"), "{error}");
     }
 

@@ -18,13 +18,7 @@ fn flags(line: &[&str]) -> OutputArgs {
 }
 
 fn routing(line: &[&str], workers: usize, home: Home) -> anyhow::Result<Routing> {
-    let setting = Setting {
-        workers,
-        home,
-        role: "trainer",
-        hostname: "node-a",
-        template: None,
-    };
+    let setting = Setting { workers, home, role: "trainer", hostname: "node-a", template: None };
     Routing::of(&flags(line), &setting)
 }
 
@@ -34,22 +28,10 @@ fn picture(line: &[&str], workers: usize, home: Home) -> String {
     let workers = (0..workers).map(|rank| {
         Stream::BOTH
             .map(|stream| match routing.route(rank, stream) {
-                Route {
-                    shown: true,
-                    kept: true,
-                } => 'b',
-                Route {
-                    shown: true,
-                    kept: false,
-                } => 's',
-                Route {
-                    shown: false,
-                    kept: true,
-                } => 'k',
-                Route {
-                    shown: false,
-                    kept: false,
-                } => '-',
+                Route { shown: true, kept: true } => 'b',
+                Route { shown: true, kept: false } => 's',
+                Route { shown: false, kept: true } => 'k',
+                Route { shown: false, kept: false } => '-',
             })
             .iter()
             .collect::<String>()
@@ -92,10 +74,7 @@ fn redirects_and_tee_mean_what_they_mean_to_torchrun() {
 fn the_filter_is_for_the_screen_alone() {
     assert_eq!(picture(&["--local-ranks-filter", "1"], 2, Home::RunDir), "kk bb");
     assert_eq!(picture(&["--local-ranks-filter", "0"], 2, Home::Nowhere), "ss --");
-    assert_eq!(
-        picture(&["--local-ranks-filter", "0,1", "-r", "1:3"], 3, Home::Recipe),
-        "ss kk --"
-    );
+    assert_eq!(picture(&["--local-ranks-filter", "0,1", "-r", "1:3"], 3, Home::Recipe), "ss kk --");
 }
 
 #[test]
@@ -107,10 +86,7 @@ fn prefixes() {
     assert_eq!(prefix(&[], 1), "");
     assert_eq!(prefix(&[], 2), "[rank 1] ");
     let template = "[${role_name}${local_rank}|${rank}@${hostname}]: ";
-    assert_eq!(
-        prefix(&["--log-line-prefix-template", template], 1),
-        "[trainer0|0@node-a]: "
-    );
+    assert_eq!(prefix(&["--log-line-prefix-template", template], 1), "[trainer0|0@node-a]: ");
     assert_eq!(prefix(&["--log-line-prefix-template", "-$rank "], 3), "-2 ");
     assert_eq!(prefix(&["--log-line-prefix-template="], 3), "");
 }
@@ -138,18 +114,8 @@ fn what_has_no_place_is_refused() {
         Home::Nowhere,
         "--duplicate-stdout-filters writes a file",
     );
-    refused(
-        &["--log-max-size", "1 MiB"],
-        1,
-        Home::Nowhere,
-        "no log files are kept",
-    );
-    refused(
-        &["--log-max-size", "1 MiB", "-r", "0"],
-        1,
-        Home::RunDir,
-        "no log files are kept",
-    );
+    refused(&["--log-max-size", "1 MiB"], 1, Home::Nowhere, "no log files are kept");
+    refused(&["--log-max-size", "1 MiB", "-r", "0"], 1, Home::RunDir, "no log files are kept");
     let note = routing(&["-t", "3"], 1, Home::Nowhere).unwrap().note.unwrap();
     assert!(note.starts_with("--tee: the output is shown and kept in no file"));
     assert_eq!(routing(&["-t", "3"], 1, Home::RunDir).unwrap().note, None);
@@ -175,19 +141,12 @@ fn one_folder_for_logs_is_enough() {
     let line = ["--log-dir", "logs"];
     refused(&line, 1, Home::RunDir, "leave out --log-dir logs");
     refused(&line, 1, Home::Recipe, "--log-dir is for programs");
-    assert_eq!(
-        routing(&line, 1, Home::Nowhere).unwrap().log_dir.as_deref(),
-        Some(Path::new("logs"))
-    );
+    assert_eq!(routing(&line, 1, Home::Nowhere).unwrap().log_dir.as_deref(), Some(Path::new("logs")));
 }
 
 #[test]
 fn ranks_that_are_not_there_are_refused() {
-    for (flag, value) in [
-        ("--redirects", "0:1,2:1"),
-        ("--tee", "2:0"),
-        ("--local-ranks-filter", "1,2"),
-    ] {
+    for (flag, value) in [("--redirects", "0:1,2:1"), ("--tee", "2:0"), ("--local-ranks-filter", "1,2")] {
         refused(
             &[flag, value],
             2,
@@ -195,12 +154,7 @@ fn ranks_that_are_not_there_are_refused() {
             &format!("{flag}: there is no local rank 2; the 2 workers are 0 to 1"),
         );
     }
-    refused(
-        &["-t", "1:1"],
-        1,
-        Home::RunDir,
-        "there is no local rank 1; the only worker is 0",
-    );
+    refused(&["-t", "1:1"], 1, Home::RunDir, "there is no local rank 1; the only worker is 0");
 }
 
 #[test]
@@ -208,29 +162,15 @@ fn flags_that_would_have_no_effect_are_refused() {
     let hidden = ["-r", "3", "--local-ranks-filter", "0"];
     refused(&hidden, 2, Home::RunDir, "--local-ranks-filter has no effect");
     let hidden = ["-r", "3", "--log-line-prefix-template", "x"];
-    refused(
-        &hidden,
-        2,
-        Home::RunDir,
-        "--log-line-prefix-template has no effect",
-    );
+    refused(&hidden, 2, Home::RunDir, "--log-line-prefix-template has no effect");
     let hidden = ["-r", "2", "--duplicate-stderr-filters", "x"];
-    refused(
-        &hidden,
-        2,
-        Home::RunDir,
-        "--duplicate-stderr-filters has no effect",
-    );
+    refused(&hidden, 2, Home::RunDir, "--duplicate-stderr-filters has no effect");
 }
 
 #[test]
 fn sizes_and_filters_are_handed_on() {
-    let given = routing(
-        &["--duplicate-stdout-filters", "a,b", "--log-max-size", "0"],
-        1,
-        Home::RunDir,
-    )
-    .unwrap();
+    let given =
+        routing(&["--duplicate-stdout-filters", "a,b", "--log-max-size", "0"], 1, Home::RunDir).unwrap();
     assert_eq!(given.filters[0], ["a", "b"]);
     assert!(given.filters[1].is_empty());
     assert_eq!(given.log_size, u64::MAX);

@@ -6,17 +6,10 @@ use super::super::devices::fake::{divided, gpus, machine, no_driver};
 use super::*;
 use dtrain_common::gpu::{GpuError, NvmlError};
 
-const HOST: Host = Host {
-    cores: 6,
-    listed_gpus: None,
-};
+const HOST: Host = Host { cores: 6, listed_gpus: None };
 
 fn asked(is_training: bool, nproc: Nproc) -> Asked<'static> {
-    Asked {
-        is_training,
-        nproc,
-        gpu_ids: None,
-    }
+    Asked { is_training, nproc, gpu_ids: None }
 }
 
 fn never() -> Machine {
@@ -35,20 +28,15 @@ fn visible(
 }
 
 fn chosen(nproc: Nproc, ids: &str, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
-    let asked = Asked {
-        gpu_ids: Some(&ids.parse().unwrap()),
-        ..asked(true, nproc)
-    };
+    let asked = Asked { gpu_ids: Some(&ids.parse().unwrap()), ..asked(true, nproc) };
     size(asked, HOST, look)
 }
 
 #[test]
 fn auto_takes_the_visible_gpus() {
-    for (nproc, list, count) in [
-        (Nproc::Auto, None, 4),
-        (Nproc::Auto, Some("1,3"), 2),
-        (Nproc::Gpu, Some("0"), 1),
-    ] {
+    for (nproc, list, count) in
+        [(Nproc::Auto, None, 4), (Nproc::Auto, Some("1,3"), 2), (Nproc::Gpu, Some("0"), 1)]
+    {
         let (workers, place, note) = visible(true, nproc, machine(gpus(4), list)).unwrap();
         assert_eq!((workers, note), (count, None));
         assert!(place.ends_with(" (NVIDIA T4) visible"), "{place}");
@@ -65,20 +53,14 @@ fn without_a_gpu_auto_says_so_and_gpu_refuses() {
         assert!(error.to_string().starts_with("--nproc gpu: "));
         let (count, _, note) = visible(is_training, Nproc::Auto, machine(gpus(2), Some(""))).unwrap();
         assert_eq!(count, 1);
-        assert!(
-            note.unwrap()
-                .starts_with("CUDA_VISIBLE_DEVICES=\"\" hides the 2 GPUs")
-        );
+        assert!(note.unwrap().starts_with("CUDA_VISIBLE_DEVICES=\"\" hides the 2 GPUs"));
         assert!(visible(is_training, Nproc::Gpu, machine(gpus(0), None)).is_err());
     }
 }
 
 #[test]
 fn a_programs_number_of_workers_needs_no_driver() {
-    let four_listed = Host {
-        listed_gpus: Some(4),
-        ..HOST
-    };
+    let four_listed = Host { listed_gpus: Some(4), ..HOST };
     for (nproc, count) in [(Nproc::Count(1), 1), (Nproc::Count(4), 4), (Nproc::Cpu, 6)] {
         let size = size(asked(false, nproc), four_listed, never).unwrap();
         assert_eq!((size.nproc, size.place.as_str(), size.note), (count, "", None));
@@ -97,10 +79,7 @@ fn a_recipe_gets_one_worker_on_each_visible_gpu_where_they_are_fewer_than_asked_
     );
     let (count, _, note) = visible(true, Nproc::Count(2), machine(gpus(1), None)).unwrap();
     assert_eq!(count, 1);
-    assert!(
-        note.unwrap()
-            .contains("1 GPU (NVIDIA T4): starting 1 worker instead")
-    );
+    assert!(note.unwrap().contains("1 GPU (NVIDIA T4): starting 1 worker instead"));
     let fits = visible(true, Nproc::Count(2), machine(gpus(2), None)).unwrap();
     assert_eq!(fits, (2, ", 2 GPUs (NVIDIA T4) visible".into(), None));
     for hidden in [machine(gpus(2), Some("")), no_driver()] {
@@ -131,19 +110,13 @@ fn all_cores_and_fewer_gpus_are_an_error_for_a_recipe() {
          none for workers on the CPU"
     );
     let error = visible(true, Nproc::Cpu, machine(divided(), None)).unwrap_err();
-    assert!(
-        error.to_string().contains("name as many MIG instances"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("name as many MIG instances"), "{error}");
 }
 
 #[test]
 fn a_driver_that_fails_is_told_before_training_on_the_cpu() {
     let broken = Machine {
-        inventory: Err(GpuError::Driver {
-            what: "start".into(),
-            source: NvmlError::LibRmVersionMismatch,
-        }),
+        inventory: Err(GpuError::Driver { what: "start".into(), source: NvmlError::LibRmVersionMismatch }),
         ..no_driver()
     };
     let (count, place, note) = visible(true, Nproc::Count(3), broken).unwrap();
@@ -159,17 +132,9 @@ fn the_gpus_in_use_are_known_where_the_driver_was_asked() {
         let size = size(asked(is_training, nproc), HOST, || look).unwrap();
         size.gpus.map(|gpus| gpus.places.len())
     };
-    assert_eq!(
-        of(true, Nproc::Count(4), machine(gpus(2), None)),
-        Some(2),
-        "of those that are started"
-    );
+    assert_eq!(of(true, Nproc::Count(4), machine(gpus(2), None)), Some(2), "of those that are started");
     assert_eq!(of(true, Nproc::Count(1), machine(gpus(2), None)), Some(1));
-    assert_eq!(
-        of(true, Nproc::Count(1), machine(divided(), None)),
-        Some(0),
-        "which of them is not certain"
-    );
+    assert_eq!(of(true, Nproc::Count(1), machine(divided(), None)), Some(0), "which of them is not certain");
     assert_eq!(of(true, Nproc::Count(2), no_driver()), None);
     let named = chosen(Nproc::Auto, "1,0", || machine(gpus(8), Some("4,6"))).unwrap();
     let places = named.gpus.unwrap().places;
@@ -197,10 +162,7 @@ fn one_worker_on_each_gpu_that_is_named() {
         assert_eq!(size.note, None);
     }
     for (nproc, says) in [
-        (
-            Nproc::Count(3),
-            "--nproc 3 asks for 3 workers, and --gpu-ids 1,0 names 2 GPUs",
-        ),
+        (Nproc::Count(3), "--nproc 3 asks for 3 workers, and --gpu-ids 1,0 names 2 GPUs"),
         (Nproc::Count(1), "--nproc 1 asks for 1 worker, and"),
         (Nproc::Cpu, "--nproc cpu asks for 6 workers, and"),
     ] {

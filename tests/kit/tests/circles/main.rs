@@ -19,10 +19,7 @@ const KNOWN: &[&str] = &[];
 
 #[test]
 fn no_file_is_in_a_circle() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .canonicalize()
-        .unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let mut found = BTreeMap::new();
     for source in crates(&root) {
         for circle in Crate::read(&source).circles() {
@@ -30,40 +27,23 @@ fn no_file_is_in_a_circle() {
             found.extend(names.iter().map(|name| (name.clone(), names.join(", "))));
         }
     }
-    let new: BTreeSet<&String> = found
-        .iter()
-        .filter(|(file, _)| !KNOWN.contains(&file.as_str()))
-        .map(|(_, circle)| circle)
-        .collect();
+    let new: BTreeSet<&String> =
+        found.iter().filter(|(file, _)| !KNOWN.contains(&file.as_str())).map(|(_, circle)| circle).collect();
     assert!(
         new.is_empty(),
         "circles of files:\n{}",
-        new.into_iter()
-            .map(|circle| format!("  {circle}\n"))
-            .collect::<String>()
+        new.into_iter().map(|circle| format!("  {circle}\n")).collect::<String>()
     );
     let gone: Vec<&&str> = KNOWN.iter().filter(|file| !found.contains_key(**file)).collect();
-    assert!(
-        gone.is_empty(),
-        "no longer in a circle, take them out of KNOWN: {gone:?}"
-    );
+    assert!(gone.is_empty(), "no longer in a circle, take them out of KNOWN: {gone:?}");
 }
 
 /// The `src` folders of the workspace's packages.
 fn crates(root: &Path) -> Vec<PathBuf> {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
-    let members = manifest
-        .split_once("members = [")
-        .unwrap()
-        .1
-        .split_once(']')
-        .unwrap()
-        .0;
+    let members = manifest.split_once("members = [").unwrap().1.split_once(']').unwrap().0;
     let names = members.split('"').skip(1).step_by(2);
-    names
-        .map(|name| root.join(name).join("src"))
-        .filter(|source| source.is_dir())
-        .collect()
+    names.map(|name| root.join(name).join("src")).filter(|source| source.is_dir()).collect()
 }
 
 fn relative(root: &Path, file: &Path) -> String {
@@ -105,19 +85,10 @@ impl Crate {
 
     fn module(&mut self, name: Name, file: &Path) {
         let tokens = tokens(&fs::read_to_string(file).unwrap());
-        let mut module = Module {
-            file: file.to_owned(),
-            ..Module::default()
-        };
+        let mut module = Module { file: file.to_owned(), ..Module::default() };
         // Children of `a.rs` lie in `a/`, those of `mod.rs`, `lib.rs` and `main.rs` beside it.
-        let is_root = ["mod.rs", "lib.rs", "main.rs"]
-            .iter()
-            .any(|root| file.ends_with(root));
-        let folder = if is_root {
-            file.parent().unwrap().to_owned()
-        } else {
-            file.with_extension("")
-        };
+        let is_root = ["mod.rs", "lib.rs", "main.rs"].iter().any(|root| file.ends_with(root));
+        let folder = if is_root { file.parent().unwrap().to_owned() } else { file.with_extension("") };
         let mut at = 0;
         let mut public = false;
         while at < tokens.len() {
@@ -125,10 +96,7 @@ impl Crate {
             match token {
                 "mod" if tokens.get(at + 2).is_some_and(|next| next == ";") => {
                     let child = &tokens[at + 1];
-                    let places = [
-                        folder.join(format!("{child}.rs")),
-                        folder.join(child).join("mod.rs"),
-                    ];
+                    let places = [folder.join(format!("{child}.rs")), folder.join(child).join("mod.rs")];
                     if let Some(place) = places.iter().find(|place| place.is_file()) {
                         let name = [name.clone(), vec![child.clone()]].concat();
                         if !self.modules.contains_key(&name) {
@@ -139,11 +107,8 @@ impl Crate {
                 }
                 "fn" | "struct" | "enum" | "union" | "trait" | "type" | "const" | "static" | "mod"
                 | "macro_rules" => {
-                    let skipped = usize::from(
-                        tokens
-                            .get(at + 1)
-                            .is_some_and(|next| next == "!" || next == "mut"),
-                    );
+                    let skipped =
+                        usize::from(tokens.get(at + 1).is_some_and(|next| next == "!" || next == "mut"));
                     module.items.extend(tokens.get(at + 1 + skipped).cloned());
                     at += 1;
                 }
@@ -152,9 +117,7 @@ impl Crate {
                     let mut imports = Vec::new();
                     tree(&tokens[at + 1..end], &mut 0, &Vec::new(), &mut imports);
                     module.imports.extend(
-                        imports
-                            .into_iter()
-                            .map(|(as_name, path)| (as_name, absolute(&name, path), public)),
+                        imports.into_iter().map(|(as_name, path)| (as_name, absolute(&name, path), public)),
                     );
                     at = end;
                 }
@@ -255,15 +218,12 @@ impl Crate {
                 .iter()
                 .filter(|(as_name, _, public)| !public || module.words.contains(as_name));
             let paths = used.map(|(_, path, _)| path).chain(&module.paths);
-            let files = paths
-                .filter_map(|path| self.definition(name, path, 0))
-                .map(|found| found.file.as_path());
+            let files =
+                paths.filter_map(|path| self.definition(name, path, 0)).map(|found| found.file.as_path());
             let own: BTreeSet<&Path> = (0..=name.len())
                 .filter_map(|length| Some(self.modules.get(&name[..length])?.file.as_path()))
                 .collect();
-            uses.entry(&module.file)
-                .or_default()
-                .extend(files.filter(|file| !own.contains(file)));
+            uses.entry(&module.file).or_default().extend(files.filter(|file| !own.contains(file)));
         }
         uses
     }
@@ -279,16 +239,9 @@ impl Crate {
             reached
         };
         let all: BTreeMap<&Path, BTreeSet<&Path>> = uses.keys().map(|file| (*file, reached(file))).collect();
-        let circles = all
-            .iter()
-            .filter(|(file, reached)| reached.contains(*file))
-            .map(|(file, reached)| {
-                reached
-                    .iter()
-                    .copied()
-                    .filter(|other| all[other].contains(file))
-                    .collect()
-            });
+        let circles = all.iter().filter(|(file, reached)| reached.contains(*file)).map(|(file, reached)| {
+            reached.iter().copied().filter(|other| all[other].contains(file)).collect()
+        });
         circles.collect::<BTreeSet<_>>().into_iter().collect()
     }
 }

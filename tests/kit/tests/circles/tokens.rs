@@ -23,9 +23,7 @@ pub(crate) fn tokens(text: &str) -> Vec<String> {
         } else if first == '\'' {
             at += character(rest);
         } else if is_word(rest) {
-            let length = rest
-                .find(|next: char| !next.is_alphanumeric() && next != '_')
-                .unwrap_or(rest.len());
+            let length = rest.find(|next: char| !next.is_alphanumeric() && next != '_').unwrap_or(rest.len());
             tokens.push(rest[..length].to_owned());
             at += length;
         } else if rest.starts_with("::") {
@@ -45,9 +43,7 @@ fn raw_string(rest: &str) -> Option<usize> {
     let after = rest.strip_prefix("br").or(rest.strip_prefix('r'))?;
     let hashes = after.bytes().take_while(|byte| *byte == b'#').count();
     let content = after[hashes..].strip_prefix('"')?;
-    let end = content
-        .find(&format!("\"{}", "#".repeat(hashes)))
-        .unwrap_or(content.len());
+    let end = content.find(&format!("\"{}", "#".repeat(hashes))).unwrap_or(content.len());
     Some(rest.len() - content.len() + end + 1 + hashes)
 }
 

@@ -17,18 +17,9 @@ pub(super) enum Network {
 
 /// The GPT in a step that is mostly arithmetic, in a short one, and in one where PyTorch waits for a third of the time.
 pub(super) const GPTS: [Network; 3] = [
-    Network::Gpt {
-        windows: 4,
-        context: 256,
-    },
-    Network::Gpt {
-        windows: 1,
-        context: 256,
-    },
-    Network::Gpt {
-        windows: 1,
-        context: 64,
-    },
+    Network::Gpt { windows: 4, context: 256 },
+    Network::Gpt { windows: 1, context: 256 },
+    Network::Gpt { windows: 1, context: 64 },
 ];
 
 impl Network {
@@ -136,10 +127,7 @@ pub(super) enum Way {
 }
 
 /// dtrain as it is without any setting.
-pub(super) const DTRAIN: Way = Way::Dtrain {
-    transport: Transport::Shared,
-    overlap: true,
-};
+pub(super) const DTRAIN: Way = Way::Dtrain { transport: Transport::Shared, overlap: true };
 
 /// One thing that is run in every round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

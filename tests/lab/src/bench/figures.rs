@@ -96,16 +96,10 @@ pub(super) fn of_dtrain(files: &RunFiles, network: Network, ranks: u64, steps: S
     let all =
         |path: &[&str]| -> Result<Vec<f64>> { counted.iter().map(|record| number(record, path)).collect() };
     let (step_ms, wait_ms) = (all(&["step_ms"])?, all(&["wait_ms", "comm"])?);
-    let shares: Vec<f64> = wait_ms
-        .iter()
-        .zip(&step_ms)
-        .map(|(wait, step)| wait / step)
-        .collect();
+    let shares: Vec<f64> = wait_ms.iter().zip(&step_ms).map(|(wait, step)| wait / step).collect();
     let last = counted.last().context("no step")?;
     let result: Value = serde_json::from_str(&files.result).context("result.json")?;
-    let peaks = result["peak_memory_bytes"]
-        .as_array()
-        .context("result.json names no peak memory")?;
+    let peaks = result["peak_memory_bytes"].as_array().context("result.json names no peak memory")?;
     let highest = peaks.iter().filter_map(Value::as_f64).fold(0.0, f64::max);
     let plan: Value = serde_json::from_str(&files.plan).context("plan.json")?;
     let mut figures = of(&[Trained {
@@ -134,18 +128,13 @@ pub(super) struct RunFiles {
 pub(super) fn of_pair(each: &[Figures]) -> Result<Figures> {
     let all = |metric: Metric| -> Result<Vec<f64>> {
         let values = each.iter().map(|figures| figures.get(&metric).copied());
-        values
-            .collect::<Option<_>>()
-            .with_context(|| format!("a process has no {metric:?}"))
+        values.collect::<Option<_>>().with_context(|| format!("a process has no {metric:?}"))
     };
     let greatest = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
     Ok([
         (Metric::Rate, all(Metric::Rate)?.iter().sum()),
         (Metric::StepMs, middle(&all(Metric::StepMs)?)?),
-        (
-            Metric::TrainingPeakBytes,
-            greatest(all(Metric::TrainingPeakBytes)?),
-        ),
+        (Metric::TrainingPeakBytes, greatest(all(Metric::TrainingPeakBytes)?)),
         (Metric::RunPeakBytes, greatest(all(Metric::RunPeakBytes)?)),
         (Metric::Parameters, greatest(all(Metric::Parameters)?)),
     ]
@@ -154,18 +143,12 @@ pub(super) fn of_pair(each: &[Figures]) -> Result<Figures> {
 
 /// From what `train.py` wrote on each rank; with `together` they step together.
 pub(super) fn of_torch(files: &[String], together: bool, steps: Steps) -> Result<Figures> {
-    let ranks: Vec<Value> = files
-        .iter()
-        .map(|text| serde_json::from_str(text))
-        .collect::<Result<_, _>>()?;
+    let ranks: Vec<Value> = files.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?;
     let trained: Vec<Trained> = ranks
         .iter()
         .map(|rank| {
             let all = rank["step_ms"].as_array().context("a rank names no steps")?;
-            let times: Vec<f64> = counted_steps(all, steps)?
-                .iter()
-                .filter_map(Value::as_f64)
-                .collect();
+            let times: Vec<f64> = counted_steps(all, steps)?.iter().filter_map(Value::as_f64).collect();
             Ok(Trained {
                 step_ms: middle(&times)?,
                 counted: number(rank, &["samples"])? * number(rank, &["per_sample"])?,
@@ -177,10 +160,7 @@ pub(super) fn of_torch(files: &[String], together: bool, steps: Steps) -> Result
     let first = trained.first().zip(ranks.first()).context("no rank")?;
     let mut figures = if together {
         // As dtrain's, whose rank 0 writes the metrics.
-        of(&[Trained {
-            counted: trained.iter().map(|rank| rank.counted).sum(),
-            ..*first.0
-        }])
+        of(&[Trained { counted: trained.iter().map(|rank| rank.counted).sum(), ..*first.0 }])
     } else {
         of(&trained)
     };
@@ -203,25 +183,14 @@ pub(super) fn of_loader(text: &str) -> Result<Figures> {
         "it loaded {images} images in {seconds} s, {cpu} s of processor time"
     );
     let mean = number(&value, &["mean"])?;
-    Ok([
-        (Metric::Rate, images / seconds),
-        (Metric::CpuRate, images / cpu),
-        (Metric::PixelMean, mean),
-    ]
-    .into())
+    Ok([(Metric::Rate, images / seconds), (Metric::CpuRate, images / cpu), (Metric::PixelMean, mean)].into())
 }
 
 /// Of processes that know nothing of each other.
 fn of(processes: &[Trained]) -> Figures {
-    let rate = processes
-        .iter()
-        .map(|process| 1e3 * process.counted / process.step_ms)
-        .sum();
+    let rate = processes.iter().map(|process| 1e3 * process.counted / process.step_ms).sum();
     let times: Vec<f64> = processes.iter().map(|process| process.step_ms).collect();
-    let peak = processes
-        .iter()
-        .map(|process| process.peak_bytes)
-        .fold(0.0, f64::max);
+    let peak = processes.iter().map(|process| process.peak_bytes).fold(0.0, f64::max);
     let mut figures: Figures = [(Metric::Rate, rate), (Metric::TrainingPeakBytes, peak)].into();
     figures.extend(median(&times).map(|time| (Metric::StepMs, time)));
     figures
@@ -232,21 +201,14 @@ fn middle(values: &[f64]) -> Result<f64> {
 }
 
 fn counted_steps<T>(all: &[T], steps: Steps) -> Result<&[T]> {
-    ensure!(
-        all.len() == steps.all(),
-        "it holds {} steps and not {}",
-        all.len(),
-        steps.all()
-    );
+    ensure!(all.len() == steps.all(), "it holds {} steps and not {}", all.len(), steps.all());
     Ok(&all[steps.skipped..])
 }
 
 /// A number within nested objects.
 pub(crate) fn number(value: &Value, path: &[&str]) -> Result<f64> {
     let found = path.iter().fold(value, |value, key| &value[*key]);
-    found
-        .as_f64()
-        .with_context(|| format!("{} is not a number", path.join(".")))
+    found.as_f64().with_context(|| format!("{} is not a number", path.join(".")))
 }
 
 #[cfg(test)]

@@ -34,9 +34,7 @@ fn characters(length: usize) -> String {
     // Knuth's MMIX generator; the upper bits are the good ones.
     let mut state = 1u64;
     let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize
     };
     (0..length).map(|_| all[next() % all.len()]).collect()

@@ -106,12 +106,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     };
     let python = match &args.python {
         Some(python) => python.clone(),
-        None => environment(
-            workspace,
-            signals,
-            "bench-venv",
-            &format!("{SOURCES}/requirements.txt"),
-        )?,
+        None => environment(workspace, signals, "bench-venv", &format!("{SOURCES}/requirements.txt"))?,
     };
     let (torch, torchvision) = versions(&python)?;
     let sources = workspace.root().join(SOURCES);
@@ -160,10 +155,7 @@ fn parts(benchmarks: &[Benchmark]) -> Vec<Vec<Case>> {
     let mut parts: Vec<Vec<Case>> = Vec::new();
     let tables = benchmarks.iter().flat_map(|benchmark| benchmark.tables());
     for case in tables.flat_map(|table| table.cases) {
-        match parts
-            .iter_mut()
-            .find(|part| part.iter().any(|other| other.part() == case.part()))
-        {
+        match parts.iter_mut().find(|part| part.iter().any(|other| other.part() == case.part())) {
             Some(part) if part.contains(&case) => {}
             Some(part) => part.push(case),
             None => parts.push(vec![case]),
@@ -190,9 +182,7 @@ fn measure(runner: &Runner<'_>, parts: &[Vec<Case>], rounds: usize) -> Result<(M
             Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
             Err(error) => {
                 eprintln!("error: {name} could not be measured: {error:#}");
-                failed
-                    .rows
-                    .push(Row::new(name).judged(Verdict::Failed, format!("{error:#}")));
+                failed.rows.push(Row::new(name).judged(Verdict::Failed, format!("{error:#}")));
             }
         }
     }
@@ -215,10 +205,7 @@ fn build(workspace: &Workspace, signals: &Signals, ready: &Ready, benchmarks: &[
 fn programs(benchmarks: &[Benchmark]) -> Vec<(&'static str, &'static str)> {
     let mut programs = vec![("dtrain", "dtrain")];
     if benchmarks.iter().any(|benchmark| benchmark.needs_libtorch()) {
-        programs.extend([
-            ("dtrain-worker", "dtrain-worker"),
-            ("dtrain-tests", "loader-bench"),
-        ]);
+        programs.extend([("dtrain-worker", "dtrain-worker"), ("dtrain-tests", "loader-bench")]);
     }
     if benchmarks.contains(&Benchmark::Launch) {
         programs.push(("lab", "launch-bench"));
@@ -229,10 +216,7 @@ fn programs(benchmarks: &[Benchmark]) -> Vec<(&'static str, &'static str)> {
 /// The versions of torch and torchvision, which must be those that dtrain's libtorch is.
 fn versions(python: &Path) -> Result<(String, String)> {
     let output = Command::new(python)
-        .args([
-            "-c",
-            "import torch, torchvision; print(torch.__version__, torchvision.__version__)",
-        ])
+        .args(["-c", "import torch, torchvision; print(torch.__version__, torchvision.__version__)"])
         .output()
         .with_context(|| format!("cannot start {}", python.display()))?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -268,10 +252,7 @@ fn command(args: &Args) -> String {
         words += &format!(" {}", name.name());
     }
     words += &format!(" --rounds {}", args.rounds);
-    for (flag, given) in [
-        ("--images", args.images.is_some()),
-        ("--bin-dir", args.bin_dir.is_some()),
-    ] {
+    for (flag, given) in [("--images", args.images.is_some()), ("--bin-dir", args.bin_dir.is_some())] {
         if given {
             words += &format!(" {flag} DIR");
         }

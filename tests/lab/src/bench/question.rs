@@ -58,9 +58,9 @@ impl Benchmark {
             Self::Memory => vec![memory(Network::Resnet18), memory(GPTS[0])],
             Self::Loader => vec![loader()],
             Self::Overlap => vec![overlap(Network::Resnet18)],
-            Self::Launch => [Job::NoOp(1), Job::NoOp(8), Job::Death, Job::Restart, Job::Lines]
-                .map(launch)
-                .to_vec(),
+            Self::Launch => {
+                [Job::NoOp(1), Job::NoOp(8), Job::Death, Job::Restart, Job::Lines].map(launch).to_vec()
+            }
             Self::Checkpoint => checkpoint::tables(),
         }
     }
@@ -74,12 +74,7 @@ impl Benchmark {
 fn speed(network: Network) -> Table {
     let [ours, ddp, ours_alone, torch_alone] =
         [DTRAIN, Way::Ddp, Way::DtrainAlone, Way::TorchAlone].map(|way| Case::Train(network, way));
-    let ratio = |over, under, goal| Comparison {
-        over,
-        under,
-        metric: Metric::Rate,
-        goal,
-    };
+    let ratio = |over, under, goal| Comparison { over, under, metric: Metric::Rate, goal };
     Table {
         title: network.title(),
         cases: vec![ours, ddp, ours_alone, torch_alone],
@@ -97,20 +92,11 @@ fn speed(network: Network) -> Table {
 
 fn memory(network: Network) -> Table {
     let [over, under] = [DTRAIN, Way::Ddp].map(|way| Case::Train(network, way));
-    let ratio = |metric, goal| Comparison {
-        over,
-        under,
-        metric,
-        goal,
-    };
+    let ratio = |metric, goal| Comparison { over, under, metric, goal };
     Table {
         title: format!("resident memory of a rank, {}", network.name()),
         cases: vec![over, under],
-        metrics: vec![
-            Metric::TrainingPeakBytes,
-            Metric::OwnPeakBytes,
-            Metric::RunPeakBytes,
-        ],
+        metrics: vec![Metric::TrainingPeakBytes, Metric::OwnPeakBytes, Metric::RunPeakBytes],
         unit: network.unit(),
         comparisons: vec![
             ratio(Metric::TrainingPeakBytes, Some(Goal::AtMost(0.7))),
@@ -122,12 +108,7 @@ fn memory(network: Network) -> Table {
 }
 
 fn loader() -> Table {
-    let ratio = |over, metric, goal| Comparison {
-        over,
-        under: Case::TorchLoader,
-        metric,
-        goal,
-    };
+    let ratio = |over, metric, goal| Comparison { over, under: Case::TorchLoader, metric, goal };
     let goal = Some(Goal::AtLeast(3.0));
     Table {
         title: "JPEG files to normalised tensors of 224 x 224, one core loading".to_owned(),
@@ -149,50 +130,29 @@ fn overlap(network: Network) -> Table {
     let ddp = Case::Train(network, Way::Ddp);
     let (shared, shared_after) = (ours(Transport::Shared, true), ours(Transport::Shared, false));
     let (tcp, tcp_after) = (ours(Transport::Gloo, true), ours(Transport::Gloo, false));
-    let ratio = |over, under| Comparison {
-        over,
-        under,
-        metric: Metric::StepMs,
-        goal: None,
-    };
+    let ratio = |over, under| Comparison { over, under, metric: Metric::StepMs, goal: None };
     Table {
         title: format!("waiting for communication, {}", network.name()),
         cases: vec![shared, shared_after, tcp, tcp_after, ddp],
         metrics: vec![Metric::StepMs, Metric::WaitMs, Metric::WaitShare],
         unit: network.unit(),
-        comparisons: vec![
-            ratio(shared, shared_after),
-            ratio(tcp, tcp_after),
-            ratio(tcp, ddp),
-        ],
+        comparisons: vec![ratio(shared, shared_after), ratio(tcp, tcp_after), ratio(tcp, ddp)],
         targets: Vec::new(),
     }
 }
 
 fn launch(job: Job) -> Table {
     let [ours, torchrun, alone] = [By::Dtrain, By::Torchrun, By::Nobody].map(|by| Case::Launch(job, by));
-    let ratio = |over, under, metric, goal| Comparison {
-        over,
-        under,
-        metric,
-        goal,
-    };
+    let ratio = |over, under, metric, goal| Comparison { over, under, metric, goal };
     let beside = |metric| ratio(ours, torchrun, metric, None);
-    let target = |metric, most| Target {
-        case: ours,
-        metric,
-        goal: Goal::AtMost(most),
-    };
+    let target = |metric, most| Target { case: ours, metric, goal: Goal::AtMost(most) };
     let both = vec![ours, torchrun];
     let (cases, metrics, comparisons, targets) = match job {
         Job::NoOp(_) => (
             both,
             vec![Metric::WallMs, Metric::LauncherPeakBytes],
             vec![beside(Metric::WallMs), beside(Metric::LauncherPeakBytes)],
-            vec![
-                target(Metric::WallMs, 50.0),
-                target(Metric::LauncherPeakBytes, 20e6),
-            ],
+            vec![target(Metric::WallMs, 50.0), target(Metric::LauncherPeakBytes, 20e6)],
         ),
         Job::Death => (
             both,
@@ -217,14 +177,7 @@ fn launch(job: Job) -> Table {
             vec![target(Metric::LinesLost, 0.0)],
         ),
     };
-    Table {
-        title: job.title(),
-        cases,
-        metrics,
-        unit: "",
-        comparisons,
-        targets,
-    }
+    Table { title: job.title(), cases, metrics, unit: "", comparisons, targets }
 }
 
 #[cfg(test)]
@@ -237,10 +190,7 @@ mod tests {
             for table in benchmark.tables() {
                 for comparison in &table.comparisons {
                     let cases = [comparison.over, comparison.under];
-                    assert!(
-                        cases.iter().all(|case| table.cases.contains(case)),
-                        "{comparison:?}"
-                    );
+                    assert!(cases.iter().all(|case| table.cases.contains(case)), "{comparison:?}");
                     assert!(table.metrics.contains(&comparison.metric), "{comparison:?}");
                 }
                 for target in &table.targets {

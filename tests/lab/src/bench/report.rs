@@ -12,29 +12,19 @@ use crate::stats::Spread;
 /// The groups of a benchmark; of cases that failed there is no figure.
 pub(super) fn groups(benchmark: Benchmark, measured: &BTreeMap<Case, Vec<Figures>>) -> Vec<Group> {
     let tables = benchmark.tables();
-    tables
-        .iter()
-        .map(|table| group(benchmark, table, measured))
-        .collect()
+    tables.iter().map(|table| group(benchmark, table, measured)).collect()
 }
 
 fn group(benchmark: Benchmark, table: &Table, measured: &BTreeMap<Case, Vec<Figures>>) -> Group {
     let spread = |case: Case, metric: Metric, scale: f64| -> Option<Spread> {
         let rounds = measured.get(&case)?.iter();
-        Spread::of(
-            rounds
-                .map(|figures| Some(figures.get(&metric)? * scale))
-                .collect::<Option<_>>()?,
-        )
+        Spread::of(rounds.map(|figures| Some(figures.get(&metric)? * scale)).collect::<Option<_>>()?)
     };
     let mut group = Group::new(format!("{}: {}", benchmark.name(), table.title));
     for &metric in &table.metrics {
         let About { words, unit, scale } = about(metric, table.unit);
         for &case in &table.cases {
-            let target = table
-                .targets
-                .iter()
-                .find(|target| target.case == case && target.metric == metric);
+            let target = table.targets.iter().find(|target| target.case == case && target.metric == metric);
             let goal = target.map(|target| match target.goal {
                 Goal::AtLeast(least) => Goal::AtLeast(least * scale),
                 Goal::AtMost(most) => Goal::AtMost(most * scale),
@@ -52,14 +42,8 @@ fn group(benchmark: Benchmark, table: &Table, measured: &BTreeMap<Case, Vec<Figu
         let ratio = of(comparison.over).zip(of(comparison.under));
         if let Some(ratio) = ratio.and_then(|(over, under)| Spread::ratio(&over, &under)) {
             let words = about(comparison.metric, table.unit).words;
-            let name = format!(
-                "{} : {}, {words}",
-                comparison.over.title(),
-                comparison.under.title()
-            );
-            group
-                .rows
-                .push(Row::new(name).measured(&ratio, "ratio", comparison.goal));
+            let name = format!("{} : {}, {words}", comparison.over.title(), comparison.under.title());
+            group.rows.push(Row::new(name).measured(&ratio, "ratio", comparison.goal));
         }
     }
     group

@@ -65,32 +65,18 @@ impl Runner<'_> {
                 of_run(&run, network, RANKS)
             }
             Case::Train(network, Way::DtrainAlone) => {
-                let runs: Vec<PathBuf> = (0..RANKS)
-                    .map(|rank| folder.join(format!("run-{rank}")))
-                    .collect();
-                self.all(
-                    runs.iter().map(|run| self.launch(network, 1, run)).collect(),
-                    folder,
-                )?;
-                let each: Vec<Figures> = runs
-                    .iter()
-                    .map(|run| of_run(run, network, 1))
-                    .collect::<Result<_>>()?;
+                let runs: Vec<PathBuf> = (0..RANKS).map(|rank| folder.join(format!("run-{rank}"))).collect();
+                self.all(runs.iter().map(|run| self.launch(network, 1, run)).collect(), folder)?;
+                let each: Vec<Figures> =
+                    runs.iter().map(|run| of_run(run, network, 1)).collect::<Result<_>>()?;
                 figures::of_pair(&each)
             }
             Case::Train(network, Way::Ddp) => self.torch(network, true, folder),
             Case::Train(network, Way::TorchAlone) => self.torch(network, false, folder),
             Case::Loader | Case::CachedLoader => {
-                let cache = if case == Case::CachedLoader {
-                    CACHE_MIB
-                } else {
-                    "0"
-                };
+                let cache = if case == Case::CachedLoader { CACHE_MIB } else { "0" };
                 let mut bench = quiet(&self.programs.join("loader-bench"));
-                bench
-                    .arg(&self.images)
-                    .args(LOADER.map(|(_, value)| value))
-                    .arg(cache);
+                bench.arg(&self.images).args(LOADER.map(|(_, value)| value)).arg(cache);
                 self.all(vec![bench], folder)?;
                 figures::of_loader(&read(&folder.join("0.out"))?)
             }
@@ -116,10 +102,7 @@ impl Runner<'_> {
             .args(["--nproc", &ranks.to_string(), "--run-dir"])
             .arg(run_dir)
             .args(["--set", &format!("train.steps={}", network.steps().all())])
-            .args([
-                "--set",
-                &format!("train.effective_batch={}", ranks * network.batch()),
-            ])
+            .args(["--set", &format!("train.effective_batch={}", ranks * network.batch())])
             .env("DTRAIN_TRANSPORT", Transport::Shared.name());
         if let Network::Gpt { context, .. } = network {
             launch
@@ -146,12 +129,7 @@ impl Runner<'_> {
         let ranks = (0..RANKS).map(|rank| {
             let mut python = self.python("train.py");
             python
-                .args([
-                    "--model",
-                    network.model(),
-                    "--batch",
-                    &network.batch().to_string(),
-                ])
+                .args(["--model", network.model(), "--batch", &network.batch().to_string()])
                 .args(["--steps", &network.steps().all().to_string(), "--out"])
                 .arg(out(rank))
                 .env("RANK", rank.to_string());
@@ -159,9 +137,7 @@ impl Runner<'_> {
                 python.args(["--context", &context.to_string()]);
             }
             if together {
-                python
-                    .args(["--world", &RANKS.to_string(), "--meet"])
-                    .arg(folder.join("meet"));
+                python.args(["--world", &RANKS.to_string(), "--meet"]).arg(folder.join("meet"));
             }
             python
         });

@@ -99,9 +99,7 @@ impl Case {
     /// Where the user stops it, or the input cannot be written. A way that fails is a finding.
     pub(super) fn run(&self, site: &Site<'_>) -> Result<Finding> {
         let Some(python) = &site.python else {
-            return Ok(Finding::skipped(format!(
-                "there is no Python to compare with; {REMEDY}"
-            )));
+            return Ok(Finding::skipped(format!("there is no Python to compare with; {REMEDY}")));
         };
         let input = self.network.input(site)?;
         let mut rounds = Rounds::default();
@@ -144,13 +142,8 @@ impl Case {
         sets.extend(way.setting().map(str::to_owned));
         let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
         let name = self.folder(way, round);
-        let ended = site.try_training(&Training {
-            name: &name,
-            recipe: &recipe,
-            ranks: 1,
-            sets: &sets,
-            vars: &[],
-        });
+        let ended =
+            site.try_training(&Training { name: &name, recipe: &recipe, ranks: 1, sets: &sets, vars: &[] });
         let run = site.run_dir(&name);
         let measured = ended.and_then(|ended| {
             ended.expect(0)?;

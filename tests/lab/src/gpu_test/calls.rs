@@ -64,10 +64,8 @@ fn pieces(seconds: &[u32]) -> Vec<std::ops::Range<usize>> {
 pub(super) fn table(calls: &[Call], rounds: usize) -> String {
     let mut text = "| Call | Checks | Takes about |\n|---|---|---|\n".to_owned();
     for call in calls {
-        let names: Vec<String> = call.part.checks(rounds)[call.checks.clone()]
-            .iter()
-            .map(|check| check.name.clone())
-            .collect();
+        let names: Vec<String> =
+            call.part.checks(rounds)[call.checks.clone()].iter().map(|check| check.name.clone()).collect();
         text += &format!(
             "| `--call {}` | {} | {:.0} min |\n",
             call.name,

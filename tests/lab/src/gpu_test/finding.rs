@@ -41,10 +41,6 @@ impl Finding {
     }
 
     fn new(verdict: Verdict, note: impl Into<String>) -> Self {
-        Self {
-            verdict,
-            note: note.into(),
-            figures: Figures::new(),
-        }
+        Self { verdict, note: note.into(), figures: Figures::new() }
     }
 }

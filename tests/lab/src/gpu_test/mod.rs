@@ -106,10 +106,7 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
         Ok(place) => place,
         Err(code) => return Ok(code),
     };
-    let out = args
-        .out
-        .clone()
-        .unwrap_or_else(|| place.own.join(scope.results()));
+    let out = args.out.clone().unwrap_or_else(|| place.own.join(scope.results()));
     let work = place.own.join("gpu-test-work");
     empty(&work)?;
     let site = Site {
@@ -146,20 +143,16 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
 /// The names of the GPUs to be used: those that the user has made visible, or all that there are.
 fn devices(visible: Option<String>, count: usize) -> Vec<String> {
     match visible {
-        Some(list) => list
-            .split(',')
-            .map(|name| name.trim().to_owned())
-            .filter(|name| !name.is_empty())
-            .collect(),
+        Some(list) => {
+            list.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+        }
         None => (0..count).map(|index| index.to_string()).collect(),
     }
 }
 
 /// The GPUs that the driver tells of with the names of those to be used, or why there is none.
 fn gpus() -> Result<(Status, Vec<String>), String> {
-    let status = Nvidia::open()
-        .and_then(|mut nvidia| nvidia.status())
-        .map_err(|error| error.to_string())?;
+    let status = Nvidia::open().and_then(|mut nvidia| nvidia.status()).map_err(|error| error.to_string())?;
     if status.gpus.is_empty() {
         return Err("the NVIDIA driver finds none here".to_owned());
     }

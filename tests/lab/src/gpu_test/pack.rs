@@ -106,28 +106,18 @@ pub(super) const LARGEST: u64 = 60_000_000;
 
 /// The folder as one compressed file beside it, and its bytes; none where there is no tar.
 pub(super) fn archive(folder: &Path) -> Result<Option<(PathBuf, u64)>> {
-    let folder = folder
-        .canonicalize()
-        .with_context(|| format!("cannot open {}", folder.display()))?;
+    let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
         return Ok(None);
     };
     let mut archive = folder.clone().into_os_string();
     archive.push(".tar.gz");
     let archive = PathBuf::from(archive);
-    let status = Command::new("tar")
-        .arg("-czf")
-        .arg(&archive)
-        .arg("-C")
-        .arg(parent)
-        .arg(name)
-        .status();
+    let status = Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(parent).arg(name).status();
     if !status.is_ok_and(|status| status.success()) {
         return Ok(None);
     }
-    let bytes = fs::metadata(&archive)
-        .with_context(|| format!("cannot read {}", archive.display()))?
-        .len();
+    let bytes = fs::metadata(&archive).with_context(|| format!("cannot read {}", archive.display()))?.len();
     Ok(Some((archive, bytes)))
 }
 

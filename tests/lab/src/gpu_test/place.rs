@@ -102,10 +102,7 @@ fn python(args: &Args) -> Result<Option<(PathBuf, Option<PathBuf>)>> {
     let output = Command::new(&python).args(["-c", TORCH_LIBRARIES]).output();
     let said = match output {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
-        _ if named => anyhow::bail!(
-            "{} does not import torch: install torch {TORCH}",
-            python.display()
-        ),
+        _ if named => anyhow::bail!("{} does not import torch: install torch {TORCH}", python.display()),
         _ => return Ok(None),
     };
     Ok(Some((python, libraries(&said))))

@@ -37,15 +37,8 @@ impl<'a> Scope<'a> {
     }
 
     pub(super) fn wants(&self, part: Part, number: usize, name: &str) -> bool {
-        let asked = self
-            .args
-            .only
-            .as_ref()
-            .is_none_or(|only| name.contains(only.as_str()));
-        let called = self
-            .call
-            .as_ref()
-            .is_none_or(|call| call.checks.contains(&number));
+        let asked = self.args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+        let called = self.call.as_ref().is_none_or(|call| call.checks.contains(&number));
         self.wants_part(part) && asked && called
     }
 

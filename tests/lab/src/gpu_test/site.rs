@@ -142,14 +142,8 @@ impl Site<'_> {
     /// Runs commands side by side to the end of the last one.
     pub(super) fn run_all(&self, commands: Vec<&mut Command>) -> Result<Vec<Ended>> {
         let begun = Instant::now();
-        let started = commands
-            .into_iter()
-            .map(|command| self.start(command))
-            .collect::<Result<Vec<_>>>()?;
-        started
-            .into_iter()
-            .map(|started| started.end(self.signals, begun))
-            .collect()
+        let started = commands.into_iter().map(|command| self.start(command)).collect::<Result<Vec<_>>>()?;
+        started.into_iter().map(|started| started.end(self.signals, begun)).collect()
     }
 
     /// Starts a command; dropped, it is killed.
@@ -209,11 +203,7 @@ impl Site<'_> {
             command
         };
         let envs = strangers(training.ranks)?;
-        Ok(envs
-            .into_iter()
-            .enumerate()
-            .map(|(rank, env)| worker(rank, env))
-            .collect())
+        Ok(envs.into_iter().enumerate().map(|(rank, env)| worker(rank, env)).collect())
     }
 
     /// Gives a rank a GPU that others may have too.
@@ -242,11 +232,7 @@ impl Site<'_> {
             for started in &mut *started {
                 started.expect_running()?;
             }
-            ensure!(
-                begun.elapsed() < LIMIT,
-                "no fifth step within {} s",
-                LIMIT.as_secs()
-            );
+            ensure!(begun.elapsed() < LIMIT, "no fifth step within {} s", LIMIT.as_secs());
             thread::sleep(LOOK);
         }
         Ok(())
@@ -299,11 +285,8 @@ fn words(command: &Command) -> String {
         let known = told.iter().any(|told| name == *told);
         known.then(|| Some(format!("{}={}", name.to_string_lossy(), value?.to_string_lossy())))?
     });
-    let program = Path::new(command.get_program())
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let program =
+        Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let args = command.get_args().map(|arg| arg.to_string_lossy().into_owned());
     vars.chain([program]).chain(args).collect::<Vec<_>>().join(" ")
 }

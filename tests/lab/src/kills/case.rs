@@ -78,10 +78,7 @@ impl Bench<'_> {
         let begun = Instant::now();
         let mut launched = Launched::start(&self.launch(&run, ranks, 0, false, 1_000_000 + ranks as u64))?;
         let (code, _) = launched.wait(&stderr(&run, 0))?;
-        ensure!(
-            code == 0,
-            "the run of {ranks} ranks that nobody kills ends with exit code {code}"
-        );
+        ensure!(code == 0, "the run of {ranks} ranks that nobody kills ends with exit code {code}");
         let took = begun.elapsed();
         drop(launched);
         disk::ended(&run, STEPS)?;
@@ -110,9 +107,7 @@ impl Bench<'_> {
                 }
             }
         }
-        outcome
-            .missed
-            .push("the run ends before it can be killed".to_owned());
+        outcome.missed.push("the run ends before it can be killed".to_owned());
         Ok(outcome)
     }
 
@@ -144,10 +139,7 @@ impl Bench<'_> {
         look(run, outcome)?;
         outcome.to_step = step.map(|step| step.saturating_sub(killed.at));
         if again {
-            ensure!(
-                code == 4 || code == 137,
-                "after the kill the launch ends with exit code {code}"
-            );
+            ensure!(code == 4 || code == 137, "after the kill the launch ends with exit code {code}");
             if let Some(delay) = plan.back {
                 self.go_back(plan, run, delay, number + 2, outcome)?;
             }
@@ -190,25 +182,17 @@ impl Bench<'_> {
         let from = run.checkpoint(*to);
         let (before, _) = disk::rollbacks(run);
         let log = stderr(run, attempts(run));
-        let launch = Launch {
-            from: Some(&from),
-            ..self.launch(run, plan.last_ranks(), 0, plan.sharded, number)
-        };
+        let launch =
+            Launch { from: Some(&from), ..self.launch(run, plan.last_ranks(), 0, plan.sharded, number) };
         let mut launched = Launched::start(&launch)?;
         let begun = launched.until(|| (disk::rollbacks(run).0 > before).then_some(()))?;
-        ensure!(
-            begun.is_some(),
-            "the run that goes back to step {to} ends before it has begun to"
-        );
+        ensure!(begun.is_some(), "the run that goes back to step {to} ends before it has begun to");
         std::thread::sleep(delay);
         launched.mark.workers().into_iter().for_each(Process::kill);
         outcome.back = true;
         outcome.inside_back = disk::rollbacks(run).1;
         let (code, _) = launched.wait(&log)?;
-        ensure!(
-            code == 4 || code == 137,
-            "the run that goes back ends with exit code {code}"
-        );
+        ensure!(code == 4 || code == 137, "the run that goes back ends with exit code {code}");
         leaves_nothing(&launched.mark, "the kill in a rollback")?;
         disk::none_is_lost(run, later)?;
         look(run, outcome)
@@ -255,9 +239,7 @@ fn kill(
         }
         Moment::Any { share } => {
             let at = reference.took.mul_f64(share);
-            launched
-                .until(|| (begun.elapsed() >= at).then_some(()))?
-                .is_some()
+            launched.until(|| (begun.elapsed() >= at).then_some(()))?.is_some()
         }
     };
     if !come {
@@ -318,16 +300,8 @@ fn leaves_nothing(mark: &Mark, after: &str) -> Result<()> {
     if mark.is_gone(GONE) {
         return Ok(());
     }
-    let left: Vec<String> = mark
-        .processes()
-        .iter()
-        .map(|process| process.to_string())
-        .collect();
-    bail!(
-        "{} s after {after} there are left: {}",
-        GONE.as_secs(),
-        left.join(", ")
-    );
+    let left: Vec<String> = mark.processes().iter().map(|process| process.to_string()).collect();
+    bail!("{} s after {after} there are left: {}", GONE.as_secs(), left.join(", "));
 }
 
 fn restarted(run: &RunDir) -> Result<u32> {
@@ -341,9 +315,7 @@ fn compare(plan: &Plan, run: &RunDir, reference: &Reference, outcome: &mut Outco
         outcome.equal = Some(other.is_none());
         if let Some(file) = other {
             let apart = disk::difference(run, &reference.run, file)?;
-            outcome
-                .missed
-                .push(format!("{file} differs, by at most {apart:e}"));
+            outcome.missed.push(format!("{file} differs, by at most {apart:e}"));
         }
         return Ok(());
     }

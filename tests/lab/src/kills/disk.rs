@@ -10,11 +10,8 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
 /// The files of a checkpoint that hold tensors, the weights first.
-pub(super) const FILES: [&str; 3] = [
-    "model.safetensors",
-    "optimizer-00000-of-00001.safetensors",
-    "ema.safetensors",
-];
+pub(super) const FILES: [&str; 3] =
+    ["model.safetensors", "optimizer-00000-of-00001.safetensors", "ema.safetensors"];
 
 /// Verifies every byte of every checkpoint, and returns how many there are and what is wrong with those that are damaged. The
 /// run may go on meanwhile: one that is removed is not looked at.
@@ -35,19 +32,14 @@ pub(super) fn verify(run: &RunDir) -> Result<(usize, Vec<String>)> {
 pub(super) fn being_written(run: &RunDir) -> Option<u64> {
     let entries = fs::read_dir(run.checkpoints()).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    names
-        .filter_map(|name| name.strip_prefix(".partial-")?.parse().ok())
-        .max()
+    names.filter_map(|name| name.strip_prefix(".partial-")?.parse().ok()).max()
 }
 
 /// Where rollbacks set checkpoints aside, also one that is under way.
 fn set_aside(run: &RunDir) -> Vec<PathBuf> {
     let entries = fs::read_dir(run.checkpoints()).into_iter().flatten().flatten();
     let is_one = |path: &PathBuf| {
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.trim_start_matches('.').starts_with("rollback-")
     };
     entries.map(|entry| entry.path()).filter(is_one).collect()
@@ -56,10 +48,8 @@ fn set_aside(run: &RunDir) -> Vec<PathBuf> {
 /// How many rollbacks there were, and whether one is under way.
 pub(super) fn rollbacks(run: &RunDir) -> (usize, bool) {
     let all = set_aside(run);
-    let under_way = |path: &PathBuf| {
-        path.file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
-    };
+    let under_way =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     (all.len(), all.iter().any(under_way))
 }
 
@@ -70,15 +60,9 @@ pub(super) fn none_is_lost(run: &RunDir, steps: &[u64]) -> Result<()> {
         let own = run.checkpoint(*step);
         let name = own.file_name().context("a checkpoint has a name")?;
         let places = aside.iter().map(|folder| folder.join(name)).chain([own.clone()]);
-        let whole = |folder: PathBuf| {
-            Manifest::read(&folder)
-                .and_then(|manifest| manifest.verify(&folder))
-                .is_ok()
-        };
-        ensure!(
-            places.into_iter().any(whole),
-            "the checkpoint of step {step} is lost"
-        );
+        let whole =
+            |folder: PathBuf| Manifest::read(&folder).and_then(|manifest| manifest.verify(&folder)).is_ok();
+        ensure!(places.into_iter().any(whole), "the checkpoint of step {step} is lost");
     }
     Ok(())
 }
@@ -111,11 +95,7 @@ pub(super) fn ended(run: &RunDir, step: u64) -> Result<()> {
             name.display()
         );
     }
-    ensure!(
-        last_step(run) == step,
-        "the last step in metrics.jsonl is {}",
-        last_step(run)
-    );
+    ensure!(last_step(run) == step, "the last step in metrics.jsonl is {}", last_step(run));
     Ok(())
 }
 
@@ -145,14 +125,8 @@ fn largest_difference(one: &[u8], other: &[u8]) -> Result<f64> {
     ensure!(one.len() == other.len(), "there are other tensors");
     let mut largest = 0f64;
     for name in one.names() {
-        let (a, b) = (
-            one.tensor(name)?,
-            other.tensor(name).with_context(|| name.to_owned())?,
-        );
-        ensure!(
-            a.dtype() == b.dtype() && a.shape() == b.shape(),
-            "{name} has another type or shape"
-        );
+        let (a, b) = (one.tensor(name)?, other.tensor(name).with_context(|| name.to_owned())?);
+        ensure!(a.dtype() == b.dtype() && a.shape() == b.shape(), "{name} has another type or shape");
         match a.dtype() {
             Dtype::F32 => {
                 let values = |bytes: &[u8]| -> Vec<f32> {
@@ -162,11 +136,7 @@ fn largest_difference(one: &[u8], other: &[u8]) -> Result<f64> {
                 for (a, b) in values(a.data()).into_iter().zip(values(b.data())) {
                     let apart = f64::from(a) - f64::from(b);
                     // A value that is not a number is as far off as can be.
-                    largest = largest.max(if apart.is_nan() {
-                        f64::INFINITY
-                    } else {
-                        apart.abs()
-                    });
+                    largest = largest.max(if apart.is_nan() { f64::INFINITY } else { apart.abs() });
                 }
             }
             _ if a.data() == b.data() => {}

@@ -54,23 +54,13 @@ impl<'a> Launched<'a> {
             .arg("--run-dir")
             .arg(launch.run.root())
             .args(["--set", &format!("memory.shard_optimizer={}", launch.sharded)])
-            .args(
-                launch
-                    .from
-                    .iter()
-                    .flat_map(|from| ["--resume".as_ref(), from.as_os_str()]),
-            )
+            .args(launch.from.iter().flat_map(|from| ["--resume".as_ref(), from.as_os_str()]))
             .arg(launch.recipe)
             .env("DTRAIN_WORKER", launch.programs.join("dtrain-worker"));
         let mark = Mark::new(launch.number);
         let child = into_log(mark.put(&mut command), &log(launch.run))?.spawn();
         let child = child.with_context(|| format!("cannot start dtrain of {}", launch.programs.display()))?;
-        Ok(Self {
-            signals: launch.signals,
-            child,
-            mark,
-            begun: Instant::now(),
-        })
+        Ok(Self { signals: launch.signals, child, mark, begun: Instant::now() })
     }
 
     /// Since its start.
@@ -108,11 +98,7 @@ impl<'a> Launched<'a> {
 
     fn code(&mut self) -> Result<Option<u8>> {
         self.signals.check()?;
-        ensure!(
-            self.age() < LIMIT,
-            "it has not ended within {} s",
-            LIMIT.as_secs()
-        );
+        ensure!(self.age() < LIMIT, "it has not ended within {} s", LIMIT.as_secs());
         let status = self.child.try_wait().context("cannot wait for dtrain")?;
         Ok(status.map(exit_code))
     }

@@ -98,12 +98,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let work = Work::new(&folder)?;
     let recipe_file = work.0.join("recipe.toml");
     fs::write(&recipe_file, recipe()).map_err(|error| Problem::write(&recipe_file, error))?;
-    let bench = Bench {
-        signals,
-        programs,
-        recipe: recipe_file,
-        work: work.0.clone(),
-    };
+    let bench = Bench { signals, programs, recipe: recipe_file, work: work.0.clone() };
     eprintln!(
         "{} kills of runs of {STEPS} steps with a checkpoint after every {EVERY}, seed {seed}",
         args.moments
@@ -112,10 +107,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let machine = Machine::look(Some(workspace), serde_json::Value::Null)?;
     let table = cases(&bench, &folder, args, seed)?;
     let rollbacks = if args.rollbacks { " --rollbacks" } else { "" };
-    let command = format!(
-        "cargo xtask kills --moments {}{rollbacks} --seed {seed}",
-        args.moments
-    );
+    let command = format!("cargo xtask kills --moments {}{rollbacks} --seed {seed}", args.moments);
     let mut report = Report::new(command, machine);
     report.groups = table.groups();
     report.publish(&folder.join("results.json"))?;

@@ -54,10 +54,7 @@ impl Moment {
     /// For a run that ended before this moment came.
     pub(super) fn earlier(self) -> Self {
         match self {
-            Self::Write { step, delay } => Self::Write {
-                step: (step / 2).max(EVERY),
-                delay: delay / 2,
-            },
+            Self::Write { step, delay } => Self::Write { step: (step / 2).max(EVERY), delay: delay / 2 },
             Self::Any { share } => Self::Any { share: share / 2.0 },
         }
     }
@@ -113,23 +110,12 @@ impl Plan {
                 delay: Duration::from_secs_f64(random.share() * INTO_WRITE_MS / 1e3),
             }
         } else {
-            Moment::Any {
-                share: random.share(),
-            }
+            Moment::Any { share: random.share() }
         };
         let (sharded, victim) = (random.below(2) == 0, random.next());
         let goes_back = rollbacks || (resume != Resume::Restart && random.below(3) == 0);
         let back = goes_back.then(|| Duration::from_secs_f64(random.share() * INTO_ROLLBACK_MS / 1e3));
-        Self {
-            number,
-            kind,
-            ranks,
-            resume,
-            moment,
-            sharded,
-            victim,
-            back,
-        }
+        Self { number, kind, ranks, resume, moment, sharded, victim, back }
     }
 
     /// How many ranks end the run.

@@ -72,10 +72,7 @@ impl Table {
             sum(&|cell| cell.equal),
             sum(&|cell| cell.same_ranks),
             sum(&|cell| cell.other_ranks),
-            self.cells
-                .values()
-                .map(|cell| cell.difference)
-                .fold(0.0, f64::max),
+            self.cells.values().map(|cell| cell.difference).fold(0.0, f64::max),
             sum(&|cell| cell.damaged),
             self.missed(),
         )
@@ -108,18 +105,13 @@ impl Table {
         }
         let mut times_to_step = Group::new("times");
         for (times, words) in [
-            (
-                &self.restarts,
-                "from the kill to the first step, where the launcher restarts",
-            ),
+            (&self.restarts, "from the kill to the first step, where the launcher restarts"),
             (&self.again, "from the second command to its first step"),
         ] {
             if let Some(spread) = Spread::of(times.clone()) {
-                times_to_step.rows.push(
-                    Row::new(words)
-                        .measured(&spread, "ms", None)
-                        .with("cases", times.len() as f64),
-                );
+                times_to_step
+                    .rows
+                    .push(Row::new(words).measured(&spread, "ms", None).with("cases", times.len() as f64));
             }
         }
         group.notes = vec![

@@ -67,9 +67,7 @@ fn group(bench: &Bench<'_>, title: &str, cases: &[Case]) -> Result<Group> {
     let worst = errors.iter().copied().fold(0.0, f64::max);
     let middle = median(&errors).unwrap_or(f64::NAN);
     for (name, value, goal) in [("median error", middle, MEDIAN), ("worst error", worst, WORST)] {
-        group
-            .rows
-            .push(Row::new(name).with("error, %", value).aimed(value, Some(goal)));
+        group.rows.push(Row::new(name).with("error, %", value).aimed(value, Some(goal)));
     }
     Ok(group)
 }
@@ -79,11 +77,7 @@ fn profile(bench: &Bench<'_>, number: usize, case: &Case) -> Result<(u64, u64)> 
     let recipe = bench.recipe(&format!("case-{number}"), &case.recipe(&bench.work))?;
     let sets: Vec<String> = case.sets.iter().map(|set| (*set).to_owned()).collect();
     let nproc = case.nproc.to_string();
-    let ended = bench.dtrain(
-        &["profile", "--stage", "all", "--json", "--nproc", &nproc],
-        &recipe,
-        &sets,
-    )?;
+    let ended = bench.dtrain(&["profile", "--stage", "all", "--json", "--nproc", &nproc], &recipe, &sets)?;
     profiled(&ended.stdout)
         .with_context(|| format!("{}: exit code {}\n{}", case.name, ended.code, ended.stderr))
 }

@@ -38,11 +38,9 @@ impl Case {
                 format!("image_size = {side}\nclasses = 10\n"),
                 format!("file = {:?}\n", scripts.join(format!("{name}.pt"))),
             ),
-            Base::Classify(name, side) => (
-                "classify",
-                format!("image_size = {side}\nclasses = 10\n"),
-                format!("name = \"{name}\"\n"),
-            ),
+            Base::Classify(name, side) => {
+                ("classify", format!("image_size = {side}\nclasses = 10\n"), format!("name = \"{name}\"\n"))
+            }
             Base::Segment(side) => (
                 "segment",
                 format!("image_size = {side}\nclasses = 10\n"),
@@ -62,12 +60,7 @@ impl Case {
 }
 
 const fn case(name: &'static str, base: Base, nproc: usize, sets: &'static [&'static str]) -> Case {
-    Case {
-        name,
-        base,
-        nproc,
-        sets,
-    }
+    Case { name, base, nproc, sets }
 }
 
 const R18: Base = Base::Classify("resnet18", 96);
@@ -81,43 +74,13 @@ pub(crate) const CASES: &[Case] = &[
     case("ResNet-18, micro-batches of 2", R18, 1, &["memory.micro_batch=2"]),
     case("ResNet-18, bf16", R18, 1, &["precision.amp=bf16"]),
     case("ResNet-18, recompute", R18, 1, &["memory.recompute=on"]),
-    case(
-        "ResNet-18, channels-last",
-        R18,
-        1,
-        &["model.memory_format=channels-last"],
-    ),
-    case(
-        "ResNet-18, SGD with momentum",
-        R18,
-        1,
-        &["optim.name=sgd", "optim.momentum=0.9"],
-    ),
-    case(
-        "ResNet-18, layers 1 to 3 frozen",
-        R18,
-        1,
-        &["model.freeze=[\"layer[123].*\"]"],
-    ),
+    case("ResNet-18, channels-last", R18, 1, &["model.memory_format=channels-last"]),
+    case("ResNet-18, SGD with momentum", R18, 1, &["optim.name=sgd", "optim.momentum=0.9"]),
+    case("ResNet-18, layers 1 to 3 frozen", R18, 1, &["model.freeze=[\"layer[123].*\"]"]),
     case("ResNet-50", R50, 1, &[]),
-    case(
-        "ResNet-50, moving average",
-        R50,
-        1,
-        &["ema.decay=0.99", "memory.micro_batch=4"],
-    ),
-    case(
-        "ResNet-50, recompute, bf16",
-        R50,
-        1,
-        &["memory.recompute=on", "precision.amp=bf16"],
-    ),
-    case(
-        "ResNet-50, 2 ranks, sharded",
-        R50,
-        2,
-        &["memory.shard_optimizer=true"],
-    ),
+    case("ResNet-50, moving average", R50, 1, &["ema.decay=0.99", "memory.micro_batch=4"]),
+    case("ResNet-50, recompute, bf16", R50, 1, &["memory.recompute=on", "precision.amp=bf16"]),
+    case("ResNet-50, 2 ranks, sharded", R50, 2, &["memory.shard_optimizer=true"]),
     case("ViT", VIT, 1, &[]),
     case("ViT, micro-batches of 2", VIT, 1, &["memory.micro_batch=2"]),
     case("ViT, bf16", VIT, 1, &["precision.amp=bf16"]),
@@ -127,39 +90,19 @@ pub(crate) const CASES: &[Case] = &[
     case("U-Net, bf16", UNET, 1, &["precision.amp=bf16"]),
     case("U-Net, recompute", UNET, 1, &["memory.recompute=on"]),
     case("GPT", Base::Text, 1, &[]),
-    case(
-        "GPT, micro-batches of 1",
-        Base::Text,
-        1,
-        &["memory.micro_batch=1"],
-    ),
+    case("GPT, micro-batches of 1", Base::Text, 1, &["memory.micro_batch=1"]),
     case("GPT, recompute", Base::Text, 1, &["memory.recompute=on"]),
     case("GPT, bf16", Base::Text, 1, &["precision.amp=bf16"]),
     case("GPT, plain SGD", Base::Text, 1, &["optim.name=sgd"]),
-    case(
-        "GPT, half of its blocks frozen",
-        Base::Text,
-        1,
-        &["model.freeze=[\"transformer.h.[012].*\"]"],
-    ),
+    case("GPT, half of its blocks frozen", Base::Text, 1, &["model.freeze=[\"transformer.h.[012].*\"]"]),
     case("GPT, 2 ranks", Base::Text, 2, &[]),
-    case(
-        "GPT, 4 ranks, sharded",
-        Base::Text,
-        4,
-        &["memory.shard_optimizer=true"],
-    ),
+    case("GPT, 4 ranks, sharded", Base::Text, 4, &["memory.shard_optimizer=true"]),
 ];
 
 /// Networks for which no rule was made or tried: they say what a user's own model can expect.
 pub(crate) const UNTUNED: &[Case] = &[
     case("ConvNeXt-T", Base::Script("convnext_tiny", 96), 1, &[]),
-    case(
-        "ConvNeXt-T, bf16",
-        Base::Script("convnext_tiny", 96),
-        1,
-        &["precision.amp=bf16"],
-    ),
+    case("ConvNeXt-T, bf16", Base::Script("convnext_tiny", 96), 1, &["precision.amp=bf16"]),
     case("EfficientNet-B0", Base::Script("efficientnet_b0", 96), 1, &[]),
     case("MobileNetV3-L", Base::Script("mobilenet_v3_large", 96), 1, &[]),
     case("RegNetY-400MF", Base::Script("regnet_y_400mf", 96), 1, &[]),
@@ -171,10 +114,5 @@ pub(crate) const UNTUNED: &[Case] = &[
     case("SqueezeNet", Base::Script("squeezenet1_1", 96), 1, &[]),
     case("Swin-T", Base::Script("swin_t", 96), 1, &[]),
     case("U-Net, images of 100 pixels", Base::Segment(100), 1, &[]),
-    case(
-        "ResNet-18, images of 75 pixels",
-        Base::Classify("resnet18", 75),
-        1,
-        &[],
-    ),
+    case("ResNet-18, images of 75 pixels", Base::Classify("resnet18", 75), 1, &[]),
 ];

@@ -61,18 +61,12 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let work = workspace.target().join("memory");
     empty(&work)?;
     let out = work.join("results.json");
-    let bench = Bench {
-        signals,
-        dtrain,
-        work,
-        scripts: &workspace.root().join("tests/bench/script_models.py"),
-    };
+    let bench =
+        Bench { signals, dtrain, work, scripts: &workspace.root().join("tests/bench/script_models.py") };
     let machine = Machine::look(Some(workspace), serde_json::Value::Null)?;
     let mut report = Report::new("cargo xtask memory".to_owned(), machine);
     if args.part != Some(Part::Sweep) {
-        report
-            .groups
-            .extend(accuracy::run(&bench, args.python.as_deref())?);
+        report.groups.extend(accuracy::run(&bench, args.python.as_deref())?);
     }
     if args.part != Some(Part::Accuracy) {
         report.groups.push(sweep::run(&bench, args.budgets)?);

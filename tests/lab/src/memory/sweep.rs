@@ -49,15 +49,9 @@ struct Trained {
 pub(super) fn run(bench: &Bench<'_>, budgets: u32) -> Result<Group> {
     let recipe = bench.recipe("sweep", RECIPE)?;
     let ample = train(bench, &recipe, "ample", None)?;
-    ensure!(
-        ample.code == 0,
-        "the run without a budget ends with {}",
-        ample.code
-    );
+    ensure!(ample.code == 0, "the run without a budget ends with {}", ample.code);
     let mut group = Group::new("one training under many budgets");
-    group
-        .rows
-        .push(Row::new("no budget").with("peak, MiB", mib(ample.peak)));
+    group.rows.push(Row::new("no budget").with("peak, MiB", mib(ample.peak)));
     let (mut trained, mut refused) = (0, 0);
     for number in 0..budgets {
         // From a twentieth of what it takes to a tenth more.
@@ -67,12 +61,7 @@ pub(super) fn run(bench: &Bench<'_>, budgets: u32) -> Result<Group> {
         let row = Row::new(format!("budget of {:.2} MiB", mib(budget))).with("seconds", own.seconds);
         let row = if own.code == 0 {
             trained += 1;
-            let apart = ample
-                .losses
-                .iter()
-                .zip(&own.losses)
-                .map(|(a, b)| (a - b).abs())
-                .fold(0.0, f64::max);
+            let apart = ample.losses.iter().zip(&own.losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             let fine = own.losses.len() == ample.losses.len() && apart <= NEAR && own.peak <= budget;
             let row = row.with("peak, MiB", mib(own.peak)).with("losses apart", apart);
             row.judged(Verdict::of(fine), "trains")
@@ -87,26 +76,16 @@ pub(super) fn run(bench: &Bench<'_>, budgets: u32) -> Result<Group> {
     let note = format!(
         "{trained} train with the exact effective batch, {refused} end with exit code 3; no other end"
     );
-    group
-        .rows
-        .push(Row::new(format!("{budgets} budgets")).judged(Verdict::of(both), note));
+    group.rows.push(Row::new(format!("{budgets} budgets")).judged(Verdict::of(both), note));
     Ok(group)
 }
 
 fn train(bench: &Bench<'_>, recipe: &Path, name: &str, budget: Option<u64>) -> Result<Trained> {
     let run = RunDir::new(bench.work.join(name));
     let folder = run.root().display().to_string();
-    let sets: Vec<String> = budget
-        .iter()
-        .map(|bytes| format!("memory.budget={bytes}"))
-        .collect();
+    let sets: Vec<String> = budget.iter().map(|bytes| format!("memory.budget={bytes}")).collect();
     let ended = bench.dtrain(&["launch", "--nproc", "2", "--run-dir", &folder], recipe, &sets)?;
-    ensure!(
-        ended.code == 0 || ended.code == 3,
-        "{name}: exit code {}\n{}",
-        ended.code,
-        ended.stderr
-    );
+    ensure!(ended.code == 0 || ended.code == 3, "{name}: exit code {}\n{}", ended.code, ended.stderr);
     let (mut losses, mut peak) = (Vec::new(), 0);
     if ended.code == 0 {
         let read = |path: &Path| std::fs::read_to_string(path).with_context(|| path.display().to_string());
@@ -118,10 +97,5 @@ fn train(bench: &Bench<'_>, recipe: &Path, name: &str, budget: Option<u64>) -> R
         let batch = &plan["effective_batch"];
         ensure!(*batch == 16, "{name}: the effective batch is {batch}");
     }
-    Ok(Trained {
-        code: ended.code,
-        losses,
-        peak,
-        seconds: ended.took.as_secs_f64(),
-    })
+    Ok(Trained { code: ended.code, losses, peak, seconds: ended.took.as_secs_f64() })
 }

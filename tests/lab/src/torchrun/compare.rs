@@ -40,11 +40,7 @@ pub(super) fn losses(metrics: &str, steps: usize) -> Result<Vec<Value>> {
         ensure!(step["loss"].is_f64(), "step {} has no loss", step["step"]);
         losses.push(step["loss"].clone());
     }
-    ensure!(
-        losses.len() == steps,
-        "it holds {} steps and not {steps}",
-        losses.len()
-    );
+    ensure!(losses.len() == steps, "it holds {} steps and not {steps}", losses.len());
     Ok(losses)
 }
 
@@ -52,22 +48,10 @@ pub(super) fn losses(metrics: &str, steps: usize) -> Result<Vec<Value>> {
 /// is numbered.
 pub(super) fn difference(of: &str, first: usize, ours: &[Value], theirs: &[Value]) -> Option<String> {
     if ours.len() != theirs.len() {
-        return Some(format!(
-            "{of}: {} with dtrain, {} with torchrun",
-            ours.len(),
-            theirs.len()
-        ));
+        return Some(format!("{of}: {} with dtrain, {} with torchrun", ours.len(), theirs.len()));
     }
-    let index = ours
-        .iter()
-        .zip(theirs)
-        .position(|(ours, theirs)| ours != theirs)?;
-    Some(format!(
-        "{of} {}: {} with dtrain, {} with torchrun",
-        first + index,
-        ours[index],
-        theirs[index]
-    ))
+    let index = ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs)?;
+    Some(format!("{of} {}: {} with dtrain, {} with torchrun", first + index, ours[index], theirs[index]))
 }
 
 #[cfg(test)]
@@ -107,18 +91,8 @@ mod tests {
     fn losses_are_those_of_steps() {
         let metrics = "{\"step\":1,\"loss\":2.5}\n{\"eval\":{\"loss\":9.0}}\n{\"step\":2,\"loss\":2.25}\n";
         assert_eq!(losses(metrics, 2).unwrap(), [json!(2.5), json!(2.25)]);
-        assert!(
-            losses(metrics, 3)
-                .unwrap_err()
-                .to_string()
-                .contains("2 steps and not 3")
-        );
-        assert!(
-            losses("{\"step\":1}", 1)
-                .unwrap_err()
-                .to_string()
-                .contains("step 1 has no loss")
-        );
+        assert!(losses(metrics, 3).unwrap_err().to_string().contains("2 steps and not 3"));
+        assert!(losses("{\"step\":1}", 1).unwrap_err().to_string().contains("step 1 has no loss"));
         assert!(losses("{", 1).is_err());
     }
 
@@ -127,10 +101,7 @@ mod tests {
         let steps = |last: f64| [json!(0.5), json!(last)];
         assert_eq!(difference("step", 1, &steps(0.1), &steps(0.1)), None);
         let told = difference("step", 1, &steps(0.1f64.next_up()), &steps(0.1)).unwrap();
-        assert!(
-            told.starts_with("step 2: 0.10000000000000002 with dtrain, 0.1 with"),
-            "{told}"
-        );
+        assert!(told.starts_with("step 2: 0.10000000000000002 with dtrain, 0.1 with"), "{told}");
         let told = difference("step", 1, &steps(0.1)[..1], &steps(0.1)).unwrap();
         assert_eq!(told, "step: 1 with dtrain, 2 with torchrun");
     }

@@ -53,30 +53,17 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         // Scripts are run in their own folder.
         Some(python) => std::path::absolute(python)
             .with_context(|| format!("--python names {}, which is no path", python.display()))?,
-        None => environment(
-            workspace,
-            signals,
-            "bench-venv",
-            &format!("{SOURCES}/requirements.txt"),
-        )?,
+        None => environment(workspace, signals, "bench-venv", &format!("{SOURCES}/requirements.txt"))?,
     };
     let work = workspace.target().join("torchrun");
     empty(&work)?;
     let out = work.join("results.json");
-    let launches = Launches {
-        signals,
-        sources: workspace.root().join(SOURCES),
-        programs,
-        python,
-        work,
-    };
+    let launches = Launches { signals, sources: workspace.root().join(SOURCES), programs, python, work };
     let machine = Machine::look(Some(workspace), Value::Null)?;
     let mut report = Report::new("cargo xtask torchrun".to_owned(), machine);
     let mut group = Group::new("dtrain and torchrun: the same results, to the last bit");
     launches.script(&mut group.rows)?;
-    group
-        .rows
-        .push(told("torchrun dtrain-worker recipe", launches.worker())?);
+    group.rows.push(told("torchrun dtrain-worker recipe", launches.worker())?);
     report.groups.push(group);
     report.publish(&out)?;
     Ok(u8::from(report.count(Verdict::Failed) > 0))
@@ -103,10 +90,7 @@ impl Launches<'_> {
         eprintln!("{}", shown(&theirs));
         let python = self.python.as_os_str();
         let ways: [(&str, Vec<&OsStr>); 3] = [
-            (
-                "dtrain launch -- python script.py",
-                vec!["--".as_ref(), python, file.as_ref()],
-            ),
+            ("dtrain launch -- python script.py", vec!["--".as_ref(), python, file.as_ref()]),
             ("dtrain launch script.py", vec![file.as_ref()]),
             ("dtrain launch -m script", vec!["-m".as_ref(), MODULE.as_ref()]),
         ];
@@ -115,10 +99,7 @@ impl Launches<'_> {
             words.extend(["launch", "--nproc", &RANKS.to_string()].map(OsString::from));
             words.extend(program.into_iter().map(OsStr::to_owned));
             let ours = self.answers(name, words);
-            rows.push(told(
-                name,
-                ours.map(|ours| difference("rank", 0, &ours, &theirs)),
-            )?);
+            rows.push(told(name, ours.map(|ours| difference("rank", 0, &ours, &theirs)))?);
         }
         Ok(())
     }
@@ -131,11 +112,7 @@ impl Launches<'_> {
             // The demo's own warm-up is an epoch, which is longer.
             let warmup = "optim.schedule.warmup=2 steps";
             let words = ["demo", "--set", &steps, "--set", warmup, "--run-dir"];
-            words
-                .into_iter()
-                .map(OsString::from)
-                .chain([run.into()])
-                .collect()
+            words.into_iter().map(OsString::from).chain([run.into()]).collect()
         };
         let run_dirs = ["ours", "theirs"].map(|name| self.work.join(name));
         let mut ours: Vec<OsString> = vec![self.programs.join("dtrain").into()];
@@ -183,15 +160,9 @@ impl Launches<'_> {
             .env("OMP_NUM_THREADS", "1")
             .env("GLOO_SOCKET_IFNAME", "lo")
             .env("CUDA_VISIBLE_DEVICES", "");
-        for outer in [
-            "RANK",
-            "WORLD_SIZE",
-            "RUST_LOG",
-            "DTRAIN_WORKER",
-            "VIRTUAL_ENV",
-            "CONDA_PREFIX",
-            "PYTHON_EXEC",
-        ] {
+        for outer in
+            ["RANK", "WORLD_SIZE", "RUST_LOG", "DTRAIN_WORKER", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON_EXEC"]
+        {
             command.env_remove(outer);
         }
         Ok(to_end(self.signals, &mut command)?.expect(0)?.stdout)
@@ -220,8 +191,6 @@ fn told(name: &str, outcome: Result<Option<String>>) -> Result<Row> {
 /// One line of what all ranks have come to.
 fn shown(answers: &[Value]) -> String {
     let losses: Vec<String> = answers.iter().map(|answer| answer["loss"].to_string()).collect();
-    let parameters = answers
-        .first()
-        .map_or(&Value::Null, |answer| &answer["parameters"]);
+    let parameters = answers.first().map_or(&Value::Null, |answer| &answer["parameters"]);
     format!("losses {}, parameters {parameters}", losses.join(" and "))
 }

@@ -12,13 +12,9 @@ const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
 pub(crate) fn all(g: &dyn ProcessGroup) -> Result<(), Failure> {
     zeroed(g)?;
     for kind in FLOATS {
-        for (size, first, count) in [
-            (1, 0, 1),
-            (3, 1, 2),
-            (4097, 0, 4097),
-            (4097, 17, 1001),
-            (262_147, 5, 262_141),
-        ] {
+        for (size, first, count) in
+            [(1, 0, 1), (3, 1, 2), (4097, 0, 4097), (4097, 17, 1001), (262_147, 5, 262_141)]
+        {
             views(g, kind, size, first, count)?;
         }
         parts(g, kind)?;
@@ -48,11 +44,7 @@ fn zeroed(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let _ = first.fill_(7);
     drop(first);
     let second = zeros(g, 5000, Kind::Float)?;
-    same(
-        "new memory",
-        &second,
-        &Tensor::zeros([5000], (Kind::Float, Device::Cpu)),
-    )
+    same("new memory", &second, &Tensor::zeros([5000], (Kind::Float, Device::Cpu)))
 }
 
 /// A view at any offset is reduced, and its neighbours stay.
@@ -65,18 +57,10 @@ fn views(g: &dyn ProcessGroup, kind: Kind, size: i64, first: i64, count: i64) ->
         let sum = expected(size, kind, g.size(), op);
         let rest = size - first - count;
         let wanted = Tensor::cat(
-            &[
-                own.narrow(0, 0, first),
-                sum.narrow(0, first, count),
-                own.narrow(0, first + count, rest),
-            ],
+            &[own.narrow(0, 0, first), sum.narrow(0, first, count), own.narrow(0, first + count, rest)],
             0,
         );
-        same(
-            &format!("all_reduce {op:?} {kind:?} of {count} from {first}"),
-            &whole,
-            &wanted,
-        )?;
+        same(&format!("all_reduce {op:?} {kind:?} of {count} from {first}"), &whole, &wanted)?;
     }
     Ok(())
 }
@@ -99,17 +83,11 @@ fn parts(g: &dyn ProcessGroup, kind: Kind) -> Result<(), Failure> {
             wanted.narrow(0, mine, each).copy_(&sum.narrow(0, mine, each));
             // What the other parts hold is not promised by every backend for its own memory; for shared memory it is.
             if g.backend() == "shared memory" {
-                same(
-                    &format!("reduce_scatter {op:?} {kind:?} in place"),
-                    &flat,
-                    &wanted,
-                )?;
+                same(&format!("reduce_scatter {op:?} {kind:?} in place"), &flat, &wanted)?;
             }
             same("the own part", &own, &sum.narrow(0, mine, each))?;
             g.all_gather(&whole, &own)?.wait()?;
-            before
-                .narrow(0, first, length)
-                .copy_(&sum.narrow(0, first, length));
+            before.narrow(0, first, length).copy_(&sum.narrow(0, first, length));
             same(&format!("all_gather {kind:?} in place"), &flat, &before)?;
         }
     }
@@ -122,8 +100,7 @@ fn empty(g: &dyn ProcessGroup) -> Result<(), Failure> {
     }
     let tensor = zeros(g, 10, Kind::Float)?;
     g.all_reduce(&tensor.narrow(0, 10, 0), ReduceOp::Sum)?.wait()?;
-    g.all_gather(&tensor.narrow(0, 0, 0), &tensor.narrow(0, 0, 0))?
-        .wait()?;
+    g.all_gather(&tensor.narrow(0, 0, 0), &tensor.narrow(0, 0, 0))?.wait()?;
     Ok(())
 }
 
@@ -135,11 +112,7 @@ fn order_of_ranks(g: &dyn ProcessGroup) -> Result<(), Failure> {
         (Tensor::randn([size], options) * Tensor::randn([size], options).exp()).to_kind(kind)
     };
     for kind in FLOATS {
-        let wide = if kind == Kind::Double {
-            Kind::Double
-        } else {
-            Kind::Float
-        };
+        let wide = if kind == Kind::Double { Kind::Double } else { Kind::Float };
         for size in [5i64, 99_991] {
             let mut tensor = zeros(g, size, kind)?;
             tensor.copy_(&draw(g.rank(), size, kind));

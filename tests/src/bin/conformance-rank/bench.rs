@@ -49,8 +49,7 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
             g.barrier()?.wait()?;
             for _ in 0..20 {
                 let begun = Instant::now();
-                g.all_reduce(&way.tensor.narrow(0, 0, 16), ReduceOp::Sum)?
-                    .wait()?;
+                g.all_reduce(&way.tensor.narrow(0, 0, 16), ReduceOp::Sum)?.wait()?;
                 way.small.push(begun.elapsed());
             }
         }
@@ -85,13 +84,7 @@ impl Way {
             filled / 1e6,
             reduced / 1e6
         );
-        Ok(Self {
-            name,
-            tensor,
-            wall: Vec::new(),
-            cpu: Duration::ZERO,
-            small: Vec::new(),
-        })
+        Ok(Self { name, tensor, wall: Vec::new(), cpu: Duration::ZERO, small: Vec::new() })
     }
 }
 
@@ -122,10 +115,6 @@ fn cpu_time() -> Duration {
 
 fn resident_bytes() -> Result<f64, Failure> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
-    let pages: f64 = statm
-        .split_whitespace()
-        .nth(1)
-        .ok_or("no resident size")?
-        .parse()?;
+    let pages: f64 = statm.split_whitespace().nth(1).ok_or("no resident size")?.parse()?;
     Ok(pages * rustix::param::page_size() as f64)
 }

@@ -28,9 +28,7 @@ fn filled(g: &dyn ProcessGroup, shared: bool, size: i64) -> Result<Tensor, Failu
     if !shared {
         return Ok(own);
     }
-    let mut tensor = g
-        .allocate(size as usize, Kind::Float)?
-        .ok_or("nothing was allocated")?;
+    let mut tensor = g.allocate(size as usize, Kind::Float)?.ok_or("nothing was allocated")?;
     tensor.copy_(&own);
     Ok(tensor)
 }
@@ -157,19 +155,10 @@ pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
     if is_last(g) {
         let status = std::fs::read_to_string("/proc/self/status")?;
         let line = status.lines().find(|line| line.starts_with("VmSize:"));
-        let kib: u64 = line
-            .and_then(|line| line.split_whitespace().nth(1))
-            .ok_or("no VmSize")?
-            .parse()?;
+        let kib: u64 = line.and_then(|line| line.split_whitespace().nth(1)).ok_or("no VmSize")?.parse()?;
         // A tensor takes its bytes once for every rank: half of that.
         let limit = Some((kib << 10) + (numel * 4 * g.size() / 2) as u64);
-        setrlimit(
-            Resource::As,
-            Rlimit {
-                current: limit,
-                ..before
-            },
-        )?;
+        setrlimit(Resource::As, Rlimit { current: limit, ..before })?;
     }
     let refused = g.allocate(numel, Kind::Float)?;
     if is_last(g) {
@@ -180,11 +169,7 @@ pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
     }
     let tensor = filled(g, true, 1000)?;
     g.all_reduce(&tensor, ReduceOp::Sum)?.wait()?;
-    same(
-        "after a refusal",
-        &tensor,
-        &expected(1000, Kind::Float, g.size(), ReduceOp::Sum),
-    )?;
+    same("after a refusal", &tensor, &expected(1000, Kind::Float, g.size(), ReduceOp::Sum))?;
     group.shutdown()?;
     println!("ok no memory");
     Ok(())
@@ -204,13 +189,7 @@ pub(crate) fn refused(env: &WorkerEnv) -> Result<(), Failure> {
         let before = getrlimit(Resource::Nofile);
         if rank == failing {
             // No descriptor beyond those of standard input, output and error.
-            setrlimit(
-                Resource::Nofile,
-                Rlimit {
-                    current: Some(3),
-                    ..before
-                },
-            )?;
+            setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before })?;
         }
         let outcome = SharedGroup::over(gloo)?;
         setrlimit(Resource::Nofile, before)?;
@@ -234,13 +213,7 @@ pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
     if first {
         // The signal that would end the process becomes an error.
         signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
-        setrlimit(
-            Resource::Fsize,
-            Rlimit {
-                current: Some(0),
-                ..before
-            },
-        )?;
+        setrlimit(Resource::Fsize, Rlimit { current: Some(0), ..before })?;
     }
     let outcome = rendezvous.connect_by(wish, Device::Cpu);
     setrlimit(Resource::Fsize, before)?;

@@ -124,21 +124,11 @@ impl Meeting {
 /// NCCL's group of one rank, to which the rendezvous would give none.
 fn alone(gpu: usize) -> Result<Group, Failure> {
     let nccl = Nccl::load()?;
-    let seat = Seat {
-        rank: 0,
-        size: 1,
-        timeout: Duration::from_secs(60),
-    };
+    let seat = Seat { rank: 0, size: 1, timeout: Duration::from_secs(60) };
     Ok(Box::new(NcclGroup::connect(&nccl, &nccl.invite()?, seat, gpu)?))
 }
 
 fn gloo(store: &TcpStore, rank: usize, size: usize) -> Result<GlooGroup, Failure> {
     let limit = Duration::from_secs(30);
-    Ok(GlooGroup::connect(
-        store,
-        rank,
-        size,
-        limit,
-        Address::Host("127.0.0.1"),
-    )?)
+    Ok(GlooGroup::connect(store, rank, size, limit, Address::Host("127.0.0.1"))?)
 }

@@ -7,16 +7,8 @@ use tch::{Device, Kind, Tensor};
 
 use crate::{Failure, Group, allocated, device};
 
-const KINDS: [Kind; 8] = [
-    Kind::Float,
-    Kind::Double,
-    Kind::Half,
-    Kind::BFloat16,
-    Kind::Int64,
-    Kind::Int,
-    Kind::Int8,
-    Kind::Uint8,
-];
+const KINDS: [Kind; 8] =
+    [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8];
 
 /// Empty, one, odd and even, and one that takes several segments of a ring.
 const SIZES: [i64; 7] = [0, 1, 3, 8, 1000, 4097, 262_147];
@@ -73,11 +65,7 @@ pub(crate) fn all_reduce(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<
     for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max] {
         let tensor = values(g.rank(), size, kind);
         g.all_reduce(&tensor, op)?.wait()?;
-        same(
-            &format!("all_reduce {op:?} {kind:?} {size}"),
-            &tensor,
-            &expected(size, kind, g.size(), op),
-        )?;
+        same(&format!("all_reduce {op:?} {kind:?} {size}"), &tensor, &expected(size, kind, g.size(), op))?;
     }
     Ok(())
 }
@@ -86,11 +74,7 @@ fn broadcast(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure>
     for root in 0..g.size() {
         let tensor = values(g.rank(), size, kind);
         g.broadcast(&tensor, root)?.wait()?;
-        same(
-            &format!("broadcast from {root} {kind:?} {size}"),
-            &tensor,
-            &values(root, size, kind),
-        )?;
+        same(&format!("broadcast from {root} {kind:?} {size}"), &tensor, &values(root, size, kind))?;
     }
     Ok(())
 }
@@ -99,11 +83,7 @@ fn all_gather(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure
     let output = Tensor::zeros([size * g.size() as i64], (kind, device()));
     g.all_gather(&output, &values(g.rank(), size, kind))?.wait()?;
     let all: Vec<Tensor> = (0..g.size()).map(|rank| values(rank, size, kind)).collect();
-    same(
-        &format!("all_gather {kind:?} {size}"),
-        &output,
-        &Tensor::cat(&all, 0),
-    )
+    same(&format!("all_gather {kind:?} {size}"), &output, &Tensor::cat(&all, 0))
 }
 
 fn reduce_scatter(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure> {
@@ -113,16 +93,8 @@ fn reduce_scatter(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Fai
         let input = values(g.rank(), whole, kind);
         g.reduce_scatter(&output, &input, op)?.wait()?;
         let wanted = expected(whole, kind, g.size(), op).narrow(0, g.rank() as i64 * size, size);
-        same(
-            &format!("reduce_scatter {op:?} {kind:?} {size}"),
-            &output,
-            &wanted,
-        )?;
-        same(
-            "reduce_scatter leaves its input",
-            &input,
-            &values(g.rank(), whole, kind),
-        )?;
+        same(&format!("reduce_scatter {op:?} {kind:?} {size}"), &output, &wanted)?;
+        same("reduce_scatter leaves its input", &input, &values(g.rank(), whole, kind))?;
     }
     Ok(())
 }
@@ -130,24 +102,16 @@ fn reduce_scatter(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Fai
 /// Tensors of several dimensions, and views into the middle of a buffer, as the trainer's buckets are.
 fn shapes(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let flat = values(g.rank(), 120, Kind::Float);
-    g.all_reduce(&flat.narrow(0, 24, 48).view([2, 4, 6]), ReduceOp::Sum)?
-        .wait()?;
+    g.all_reduce(&flat.narrow(0, 24, 48).view([2, 4, 6]), ReduceOp::Sum)?.wait()?;
     let sum = expected(120, Kind::Float, g.size(), ReduceOp::Sum);
     let own = values(g.rank(), 120, Kind::Float);
-    let wanted = Tensor::cat(
-        &[own.narrow(0, 0, 24), sum.narrow(0, 24, 48), own.narrow(0, 72, 48)],
-        0,
-    );
+    let wanted = Tensor::cat(&[own.narrow(0, 0, 24), sum.narrow(0, 24, 48), own.narrow(0, 72, 48)], 0);
     same("all_reduce of a view", &flat, &wanted)?;
 
     let output = Tensor::zeros([g.size() as i64, 5, 24], (Kind::Float, device()));
     g.all_gather(&output, &own.view([5, 24]))?.wait()?;
     for rank in 0..g.size() {
-        same(
-            "all_gather of matrices",
-            &output.get(rank as i64).view(-1),
-            &values(rank, 120, Kind::Float),
-        )?;
+        same("all_gather of matrices", &output.get(rank as i64).view(-1), &values(rank, 120, Kind::Float))?;
     }
     in_place(g)?;
     println!("ok shapes");
@@ -162,11 +126,7 @@ fn in_place(g: &dyn ProcessGroup) -> Result<(), Failure> {
         let part = whole.narrow(0, rank * each, each);
         g.reduce_scatter(&part, &whole, ReduceOp::Sum)?.wait()?;
         let sum = expected(each * size, Kind::Float, g.size(), ReduceOp::Sum);
-        same(
-            "reduce_scatter in place",
-            &part,
-            &sum.narrow(0, rank * each, each),
-        )?;
+        same("reduce_scatter in place", &part, &sum.narrow(0, rank * each, each))?;
         g.all_gather(&whole, &part)?.wait()?;
         same("all_gather in place", &whole, &sum)?;
     }
@@ -248,17 +208,11 @@ fn refusals(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let doubles = Tensor::zeros([4 * n], here(Kind::Double));
     let refused = [
         ("a transposed tensor", g.all_reduce(&square.tr(), ReduceOp::Sum)),
-        (
-            "booleans",
-            g.all_reduce(&Tensor::zeros([4], here(Kind::Bool)), ReduceOp::Sum),
-        ),
+        ("booleans", g.all_reduce(&Tensor::zeros([4], here(Kind::Bool)), ReduceOp::Sum)),
         ("a root that is no rank", g.broadcast(&short, size)),
         ("a gather of another length", g.all_gather(&long, &short)),
         ("a gather of another dtype", g.all_gather(&doubles, &short)),
-        (
-            "a scatter of another length",
-            g.reduce_scatter(&short, &long, ReduceOp::Sum),
-        ),
+        ("a scatter of another length", g.reduce_scatter(&short, &long, ReduceOp::Sum)),
     ];
     for (what, result) in refused {
         match result {

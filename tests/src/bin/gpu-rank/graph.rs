@@ -65,18 +65,12 @@ pub(crate) fn run() -> Result<(), Failure> {
         Ok(f64::try_from(sum)?)
     });
     let error = failed.err().ok_or("a value was read within a capture")?;
-    println!(
-        "ok a capture that cannot be is an error: {}",
-        first_line(&error.message)
-    );
+    println!("ok a capture that cannot be is an error: {}", first_line(&error.message));
     // The generator is none that captures: random numbers are drawn as before.
     let drawn = || {
         tch::manual_seed(3);
         let numbers = Tensor::ones([1000], (Kind::Float, GPU)).dropout(0.5, true);
-        (
-            numbers.sum(Kind::Float).double_value(&[]),
-            Tensor::randn([10], (Kind::Float, GPU)),
-        )
+        (numbers.sum(Kind::Float).double_value(&[]), Tensor::randn([10], (Kind::Float, GPU)))
     };
     let (first, second) = (drawn(), drawn());
     assert!(first.0 == second.0 && first.1.equal(&second.1));
@@ -98,11 +92,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     assert!(large.sum(Kind::Int64).int64_value(&[]) == 0);
     drop(large);
     memory::empty_cache(GPU)?;
-    assert_eq!(
-        memory::usage(GPU)?.reserved,
-        before.reserved,
-        "memory is given back"
-    );
+    assert_eq!(memory::usage(GPU)?.reserved, before.reserved, "memory is given back");
     println!("ok the device is well behind it");
     Ok(())
 }

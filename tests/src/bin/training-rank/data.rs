@@ -35,11 +35,7 @@ impl Numbered {
                 Field::i64("label", []),
             ],
         };
-        Self {
-            fields,
-            kind,
-            numbers,
-        }
+        Self { fields, kind, numbers }
     }
 }
 

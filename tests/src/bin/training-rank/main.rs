@@ -38,20 +38,12 @@ fn train_all() -> Result<(), Box<dyn Error>> {
     let env = WorkerEnv::from_process()?;
     // One store for all of them: to find a new one takes a rank half a second where it comes before the store does.
     let _store = match (env.rank, env.world_size) {
-        (0, 2..) => Some(TcpStore::serve(
-            &env.master_addr,
-            env.master_port,
-            CONNECT_TIMEOUT,
-        )?),
+        (0, 2..) => Some(TcpStore::serve(&env.master_addr, env.master_port, CONNECT_TIMEOUT)?),
         _ => None,
     };
     for (number, training) in list.into_iter().enumerate() {
         let name = training.run_dir.display().to_string();
-        let env = WorkerEnv {
-            use_agent_store: true,
-            run_id: format!("training-{number}"),
-            ..env.clone()
-        };
+        let env = WorkerEnv { use_agent_store: true, run_id: format!("training-{number}"), ..env.clone() };
         let request = Request {
             recipe: training.recipe.display().to_string(),
             overrides: training.sets,

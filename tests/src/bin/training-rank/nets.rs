@@ -128,13 +128,7 @@ impl Net {
             }),
             Kind::ResNet18 => Self::ResNet18(build(Architecture::ResNet18, 3, 10, registry)?),
             Kind::Gpt => {
-                let config = GptConfig {
-                    vocabulary: 31,
-                    context: 20,
-                    width: 48,
-                    depth: 3,
-                    heads: 4,
-                };
+                let config = GptConfig { vocabulary: 31, context: 20, width: 48, depth: 3, heads: 4 };
                 Self::Gpt(Gpt::new(config, registry)?)
             }
         };
@@ -189,10 +183,9 @@ impl Branches {
         let mut losses = Vec::new();
         for (row, &number) in numbers.iter().enumerate() {
             let mut x = x.f_narrow(0, row as i64, 1)?;
-            for (takes, layer) in [
-                (takes("some", number, 8), &self.some),
-                (takes("few", number, 32), &self.few),
-            ] {
+            for (takes, layer) in
+                [(takes("some", number, 8), &self.some), (takes("few", number, 32), &self.few)]
+            {
                 if takes {
                     x = x.f_add(&layer.linear(&x)?.f_tanh()?)?;
                 }

@@ -50,17 +50,9 @@ impl BuildTask for Subject {
     }
 
     fn build(recipe: &Recipe, (): (), site: Site<'_>) -> Result<Self, TaskError> {
-        let is = |key: &str| {
-            recipe
-                .custom
-                .get(key)
-                .and_then(|value| value.as_bool())
-                .unwrap_or(false)
-        };
+        let is = |key: &str| recipe.custom.get(key).and_then(|value| value.as_bool()).unwrap_or(false);
         let text = |key: &str| recipe.custom.get(key).and_then(|value| value.as_str());
-        let kind = text("net")
-            .and_then(Kind::parse)
-            .ok_or_else(|| wrong("custom.net"))?;
+        let kind = text("net").and_then(Kind::parse).ok_or_else(|| wrong("custom.net"))?;
         let samples = recipe
             .custom
             .get("samples")
@@ -82,11 +74,7 @@ impl BuildTask for Subject {
             net: Net::new(kind, site.registry)?,
             dtype,
             weighted: is("weighted"),
-            scale: recipe
-                .custom
-                .get("scale")
-                .and_then(|value| value.as_float())
-                .unwrap_or(1.0),
+            scale: recipe.custom.get("scale").and_then(|value| value.as_float()).unwrap_or(1.0),
             train: Arc::new(Numbered::new(kind, samples as usize, order)),
             test: Arc::new(Numbered::new(kind, 4, None)),
             ids,
@@ -111,10 +99,7 @@ impl Task for Subject {
         }
         let (x, targets) = match batch.field("tokens") {
             Ok(tokens) => (tokens.shallow_clone(), batch.field("targets")?),
-            Err(_) => (
-                batch.field("image")?.f_to_kind(self.dtype)?,
-                batch.field("label")?,
-            ),
+            Err(_) => (batch.field("image")?.f_to_kind(self.dtype)?, batch.field("label")?),
         };
         let losses = self.net.losses(&x, targets, &numbers, mode == Mode::Train)?;
         let weights: Vec<f64> = numbers
@@ -124,9 +109,7 @@ impl Task for Subject {
                 false => self.scale,
             })
             .collect();
-        let weights = Tensor::f_from_slice(&weights)?
-            .f_mul(&batch.weights)?
-            .f_to_kind(self.dtype)?;
+        let weights = Tensor::f_from_slice(&weights)?.f_mul(&batch.weights)?.f_to_kind(self.dtype)?;
         Ok(Loss {
             sum: losses.f_mul(&weights)?.f_sum(self.dtype)?,
             weight: weights.f_sum(Dtype::Double)?,

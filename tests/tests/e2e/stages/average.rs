@@ -21,52 +21,29 @@ fn a_stage_may_train_less_and_the_average_goes_on() {
     assert_close(&rates, &by_hand, 1e-12);
 
     let (wte, frozen) = ("transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight");
-    let raw: Vec<_> = (1..=steps)
-        .map(|step| tensors(&run, step, "model.safetensors"))
-        .collect();
-    let averages: Vec<_> = (1..=steps)
-        .map(|step| tensors(&run, step, "ema.safetensors"))
-        .collect();
+    let raw: Vec<_> = (1..=steps).map(|step| tensors(&run, step, "model.safetensors")).collect();
+    let averages: Vec<_> = (1..=steps).map(|step| tensors(&run, step, "ema.safetensors")).collect();
     assert!(same(&raw[2][wte], &raw[4][wte]), "frozen in the second stage");
     assert!(!same(&raw[4][wte], &raw[5][wte]), "trained again in the third");
     // The average of what was trained and rests moves on towards it: by 1 / (10 + t) to begin with, t updates later.
-    let apart = |step: usize| {
-        (&averages[step - 1][wte] - &raw[step - 1][wte])
-            .norm()
-            .double_value(&[])
-    };
+    let apart = |step: usize| (&averages[step - 1][wte] - &raw[step - 1][wte]).norm().double_value(&[]);
     let left = |t: f64| (1.0 + t) / (10.0 + t);
-    assert!(
-        (apart(4) / apart(3) - left(3.0)).abs() < 1e-3,
-        "{} of {}",
-        apart(4),
-        apart(3)
-    );
+    assert!((apart(4) / apart(3) - left(3.0)).abs() < 1e-3, "{} of {}", apart(4), apart(3));
     assert!((apart(5) / apart(4) - left(4.0)).abs() < 1e-3);
     // It begins again with the last stage, where what is frozen has not been trained since.
     assert!(!averages[5].contains_key(frozen) && averages[7].contains_key(frozen));
     assert!(averages[4].contains_key(frozen));
 
-    let bytes: Vec<u64> = stage_lines(&run)
-        .iter()
-        .map(|line| line["optimizer_bytes"].as_u64().unwrap())
-        .collect();
-    assert!(
-        bytes[1] < bytes[0] && bytes[2] < bytes[3] && bytes[3] == bytes[0],
-        "{bytes:?}"
-    );
+    let bytes: Vec<u64> =
+        stage_lines(&run).iter().map(|line| line["optimizer_bytes"].as_u64().unwrap()).collect();
+    assert!(bytes[1] < bytes[0] && bytes[2] < bytes[3] && bytes[3] == bytes[0], "{bytes:?}");
 
     let sharded = sandbox.train(2, "sharded", &["memory.shard_optimizer=true"]);
     assert_same_end(&run, &sharded, steps, "two ranks that share the state");
-    let halves: Vec<u64> = stage_lines(&sharded)
-        .iter()
-        .map(|line| line["optimizer_bytes"].as_u64().unwrap())
-        .collect();
+    let halves: Vec<u64> =
+        stage_lines(&sharded).iter().map(|line| line["optimizer_bytes"].as_u64().unwrap()).collect();
     for (half, whole) in halves.iter().zip(&bytes) {
-        assert!(
-            (*half as f64 / *whole as f64 - 0.5).abs() < 0.05,
-            "{halves:?} of {bytes:?}"
-        );
+        assert!((*half as f64 / *whole as f64 - 0.5).abs() < 0.05, "{halves:?} of {bytes:?}");
     }
     for (step, nproc, sets) in [
         (3, 2, &["memory.shard_optimizer=true"][..]),

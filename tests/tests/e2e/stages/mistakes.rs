@@ -12,11 +12,7 @@ fn stages_that_are_a_mistake() {
         for word in words {
             assert!(text.contains(word), "no {word:?} in: {text}");
         }
-        assert_eq!(
-            text.lines().filter(|line| line.contains("error:")).count(),
-            1,
-            "{text}"
-        );
+        assert_eq!(text.lines().filter(|line| line.contains("error:")).count(), 1, "{text}");
     };
     refused(
         2,
@@ -31,45 +27,26 @@ fn stages_that_are_a_mistake() {
     refused(
         1,
         &["stage.1.unfreeze.1.match=\"up1.*\""],
-        &[
-            "stage[1].unfreeze[1].match",
-            "nothing that it matches is frozen",
-            "remove the entry",
-        ],
+        &["stage[1].unfreeze[1].match", "nothing that it matches is frozen", "remove the entry"],
     );
     refused(
         1,
         &["stage.1.freeze=[\"up*\"]"],
-        &[
-            "stage[1].unfreeze[0].match",
-            "remove it from freeze, or unfreeze it at a later part",
-        ],
+        &["stage[1].unfreeze[0].match", "remove it from freeze, or unfreeze it at a later part"],
     );
-    refused(
-        1,
-        &["stage.0.freeze=[\"*\"]"],
-        &["stage \"head\" begins with every parameter frozen"],
-    );
+    refused(1, &["stage.0.freeze=[\"*\"]"], &["stage \"head\" begins with every parameter frozen"]);
     refused(
         1,
         &["stage.0.group=[{ match = \"inc.*\", lr_factor = 2 }]"],
         &["stage[0].group[0]", "frozen in this stage", "remove the group"],
     );
-    refused(
-        1,
-        &["train.epochs=3"],
-        &["train.epochs", "every [[stage]] says how long it is"],
-    );
+    refused(1, &["train.epochs=3"], &["train.epochs", "every [[stage]] says how long it is"]);
     refused(1, &["stage.1.epochs=1"], &["stage[1].steps", "remove the other"]);
     refused(1, &["stage.2.epochs=1"], &["stage.0 to stage.1"]);
     refused(
         1,
         &["optim.schedule.warmup=\"5 steps\""],
-        &[
-            "optim.schedule.warmup",
-            "longer than stage \"head\" of 4 steps",
-            "shorten it",
-        ],
+        &["optim.schedule.warmup", "longer than stage \"head\" of 4 steps", "shorten it"],
     );
     refused(
         2,

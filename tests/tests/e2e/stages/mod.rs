@@ -116,9 +116,7 @@ fn checkpoint(run: &Run, step: usize) -> PathBuf {
 fn tensors(run: &Run, step: usize, file: &str) -> BTreeMap<String, Tensor> {
     let file = TensorFile::open(&checkpoint(run, step).join(file)).unwrap();
     let names = file.names().into_iter();
-    names
-        .map(|name| (name.clone(), file.read(&name).unwrap()))
-        .collect()
+    names.map(|name| (name.clone(), file.read(&name).unwrap())).collect()
 }
 
 fn same(one: &Tensor, other: &Tensor) -> bool {
@@ -129,11 +127,7 @@ fn same(one: &Tensor, other: &Tensor) -> bool {
 
 /// All files of the last checkpoint, bit by bit.
 fn assert_same_end(one: &Run, other: &Run, steps: usize, what: &str) {
-    for file in [
-        "model.safetensors",
-        "optimizer-00000-of-00001.safetensors",
-        "ema.safetensors",
-    ] {
+    for file in ["model.safetensors", "optimizer-00000-of-00001.safetensors", "ema.safetensors"] {
         let (one, other) = (tensors(one, steps, file), tensors(other, steps, file));
         assert!(one.keys().eq(other.keys()), "{what}: {file} holds other tensors");
         for (name, tensor) in &one {
@@ -144,24 +138,16 @@ fn assert_same_end(one: &Run, other: &Run, steps: usize, what: &str) {
 
 fn stage_lines(run: &Run) -> Vec<Value> {
     let lines = run.metrics().into_iter();
-    lines
-        .filter_map(|line| line.get("stage").filter(|stage| stage.is_object()).cloned())
-        .collect()
+    lines.filter_map(|line| line.get("stage").filter(|stage| stage.is_object()).cloned()).collect()
 }
 
 fn steps_of(run: &Run, key: &str) -> Vec<Value> {
     let lines = run.metrics().into_iter();
-    lines
-        .filter(|line| line.get("loss").is_some())
-        .map(|line| line[key].clone())
-        .collect()
+    lines.filter(|line| line.get("loss").is_some()).map(|line| line[key].clone()).collect()
 }
 
 fn figures_of(run: &Run, key: &str) -> Vec<f64> {
-    steps_of(run, key)
-        .iter()
-        .map(|figure| figure.as_f64().unwrap())
-        .collect()
+    steps_of(run, key).iter().map(|figure| figure.as_f64().unwrap()).collect()
 }
 
 fn losses(run: &Run) -> Vec<f64> {
@@ -181,10 +167,7 @@ fn one_stage_is_a_run() {
     let sandbox = Sandbox::new(&plain);
     let run = sandbox.train(2, "plain", &[]);
     assert!(stage_lines(&run).is_empty() && steps_of(&run, "stage") == vec![Value::Null; 3]);
-    let staged = format!(
-        "{}[[stage]]\nname = \"only\"\nsteps = 3\n",
-        plain.replace("steps = 3\n", "")
-    );
+    let staged = format!("{}[[stage]]\nname = \"only\"\nsteps = 3\n", plain.replace("steps = 3\n", ""));
     std::fs::write(sandbox.path("recipe.toml"), staged).unwrap();
     let staged = sandbox.train(2, "staged", &[]);
     assert_same_end(&run, &staged, 3, "one stage");

@@ -56,21 +56,11 @@ impl Figures {
             self.losses.len()
         );
         let bad = self.losses.iter().position(|loss| !loss.is_finite());
-        ensure!(
-            bad.is_none(),
-            "the loss of step {} is not a number",
-            bad.unwrap_or_default() + 1
-        );
+        ensure!(bad.is_none(), "the loss of step {} is not a number", bad.unwrap_or_default() + 1);
         // One step's loss depends on its images: the first and the last tenth are compared.
         let tenth = self.losses.len().div_ceil(10);
-        let (start, end) = (
-            mean(&self.losses[..tenth]),
-            mean(&self.losses[self.losses.len() - tenth..]),
-        );
-        ensure!(
-            end < start,
-            "the loss did not fall: {start:.3} in the first steps, {end:.3} in the last"
-        );
+        let (start, end) = (mean(&self.losses[..tenth]), mean(&self.losses[self.losses.len() - tenth..]));
+        ensure!(end < start, "the loss did not fall: {start:.3} in the first steps, {end:.3} in the last");
         ensure!(
             self.classes >= 2 && (0.0..=1.0).contains(&self.accuracy),
             "its figures make no sense: {self}"
@@ -106,9 +96,7 @@ impl fmt::Display for Figures {
 /// The losses of the steps.
 fn losses(metrics: &str) -> Result<Vec<f64>> {
     let of = |step: Value| {
-        let loss = step
-            .get("loss")
-            .with_context(|| format!("step {} has no loss", step["step"]))?;
+        let loss = step.get("loss").with_context(|| format!("step {} has no loss", step["step"]))?;
         Ok(loss.as_f64().unwrap_or(f64::NAN))
     };
     steps(metrics)?.into_iter().map(of).collect()
@@ -126,12 +114,7 @@ mod tests {
     fn only_a_run_that_has_learnt_passes() {
         let check = |losses: &[f64], accuracy| {
             let (losses, classes) = (losses.to_vec(), 10);
-            let told = Figures {
-                losses,
-                accuracy,
-                classes,
-            }
-            .check();
+            let told = Figures { losses, accuracy, classes }.check();
             told.map_or_else(|error| error.to_string(), |()| "passed".to_owned())
         };
         assert_eq!(check(&[2.3, 1.0, 0.2], 0.3), "passed");

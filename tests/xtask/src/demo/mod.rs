@@ -69,9 +69,7 @@ pub(crate) fn train(
         return Ok(code);
     }
     let figures = Figures::read(&run_dir)?;
-    let verdict = figures
-        .check()
-        .with_context(|| format!("the run in {} is not good", run_dir.display()));
+    let verdict = figures.check().with_context(|| format!("the run in {} is not good", run_dir.display()));
     verdict.context("demo failed")?;
     eprintln!(
         "demo passed: {figures}, in {:.0} s; results in {}",
@@ -115,9 +113,6 @@ fn has_gpu_by_tool() -> bool {
 
 /// Local time, for the run's name.
 fn now() -> Result<String> {
-    let output = Command::new("date")
-        .arg("+%Y%m%d-%H%M%S")
-        .output()
-        .context("cannot run date")?;
+    let output = Command::new("date").arg("+%Y%m%d-%H%M%S").output().context("cannot run date")?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

@@ -42,29 +42,15 @@ pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option
     let empty = packages.join("empty");
     fs::create_dir_all(&empty).map_err(|error| Problem::write(&empty, error))?;
     let pinned = workspace.root().join("tests/xtask/requirements/pytorch.txt");
-    let flags = [
-        "--no-deps".as_ref(),
-        "--quiet".as_ref(),
-        "--target".as_ref(),
-        packages.as_os_str(),
-    ];
+    let flags = ["--no-deps".as_ref(), "--quiet".as_ref(), "--target".as_ref(), packages.as_os_str()];
     install(signals, python, &pinned, &packages, &flags)?;
     let compiler = std::env::var_os("CXX").or_else(|| compiler.map(Into::into));
     let mut prepare = Command::new(python);
-    prepare
-        .args(["-c", include_str!("prepare.py")])
-        .arg(&torch)
-        .arg(&empty);
+    prepare.args(["-c", include_str!("prepare.py")]).arg(&torch).arg(&empty);
     prepare.arg(compiler.unwrap_or_else(|| "c++".into()));
-    ensure!(
-        signals.run(&mut prepare)?.success(),
-        "PyTorch for tests cannot be prepared"
-    );
+    ensure!(signals.run(&mut prepare)?.success(), "PyTorch for tests cannot be prepared");
     let put = |path: &Path, text: &str| fs::write(path, text).map_err(|error| Problem::write(path, error));
-    put(
-        &packages.join("sitecustomize.py"),
-        include_str!("sitecustomize.py"),
-    )?;
+    put(&packages.join("sitecustomize.py"), include_str!("sitecustomize.py"))?;
     let program = folder.join("bin/python");
     fs::create_dir_all(folder.join("bin")).map_err(|error| Problem::write(&folder, error))?;
     put(&program, &script(python, &packages, &workspace.libtorch()))?;
@@ -72,11 +58,7 @@ pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option
         .with_context(|| format!("cannot make {} a program", program.display()))?;
     let mut import = Command::new(&program);
     let imported = signals.run(import.args(["-c", "import torch"]))?;
-    ensure!(
-        imported.success(),
-        "PyTorch for tests cannot be imported by {}",
-        program.display()
-    );
+    ensure!(imported.success(), "PyTorch for tests cannot be imported by {}", program.display());
     put(&stamp, PINS)?;
     Ok(())
 }

@@ -58,11 +58,7 @@ impl Choice {
             (.., Some(place)) => (Set::Cuda, format!("an NVIDIA driver was found: {place}")),
             (.., None) => (Set::Cpu, "no NVIDIA driver was found".to_owned()),
         };
-        Self {
-            set,
-            because,
-            demanded: args.cuda,
-        }
+        Self { set, because, demanded: args.cuda }
     }
 }
 
@@ -80,20 +76,15 @@ pub(crate) fn find_driver() -> Option<String> {
     }
     // /sbin is not on every user's PATH.
     ["ldconfig", "/sbin/ldconfig"].iter().find_map(|ldconfig| {
-        let output = Command::new(ldconfig)
-            .arg("-p")
-            .output()
-            .ok()
-            .filter(|output| output.status.success())?;
+        let output =
+            Command::new(ldconfig).arg("-p").output().ok().filter(|output| output.status.success())?;
         driver_library(&String::from_utf8_lossy(&output.stdout))
     })
 }
 
 /// The path of libcuda.so.1 in what `ldconfig -p` prints: "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1".
 fn driver_library(ldconfig: &str) -> Option<String> {
-    let line = ldconfig
-        .lines()
-        .find(|line| line.trim_start().starts_with("libcuda.so.1 "))?;
+    let line = ldconfig.lines().find(|line| line.trim_start().starts_with("libcuda.so.1 "))?;
     Some(line.split(" => ").last()?.trim().to_owned())
 }
 
@@ -105,10 +96,7 @@ mod tests {
     fn flags_decide_before_the_driver_does_and_the_reason_is_told() {
         let chosen = |cuda, cpu, driver| Choice::new(&SetArgs { cuda, cpu }, driver).to_string();
         assert_eq!(chosen(false, false, None), "CPU set (no NVIDIA driver was found)");
-        assert_eq!(
-            chosen(false, false, Some("/driver")),
-            "CUDA set (an NVIDIA driver was found: /driver)"
-        );
+        assert_eq!(chosen(false, false, Some("/driver")), "CUDA set (an NVIDIA driver was found: /driver)");
         assert_eq!(chosen(false, true, Some("/driver")), "CPU set (--cpu was given)");
         assert_eq!(chosen(true, false, None), "CUDA set (--cuda was given)");
     }

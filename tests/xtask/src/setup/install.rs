@@ -85,12 +85,7 @@ impl Installation<'_> {
     fn add(&self, folder: &Path, lost: &[Pin]) -> Result<()> {
         fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
         let all = pins(self.arch, Set::Cuda)?;
-        let lines = |there: &[&Pin]| {
-            there
-                .iter()
-                .map(|pin| format!("{}\n", pin.line))
-                .collect::<String>()
-        };
+        let lines = |there: &[&Pin]| there.iter().map(|pin| format!("{}\n", pin.line)).collect::<String>();
         let absent = missing(folder, &all);
         let mut there: Vec<&Pin> = all.iter().filter(|pin| !absent.contains(pin)).collect();
         stamp(folder, &lines(&there))?;
@@ -109,11 +104,7 @@ impl Installation<'_> {
         for (index, pin) in lost.iter().enumerate() {
             eprintln!("[{}/{}] {pin} ({})", index + 1, lost.len(), size(pin.fetch_bytes));
             // The name is this process's own: a pip that outlived a killed set-up writes into a folder that is gone.
-            let scratch = Scratch(
-                self.workspace
-                    .staging()
-                    .join(format!("{SCRATCH}{}", process::id())),
-            );
+            let scratch = Scratch(self.workspace.staging().join(format!("{SCRATCH}{}", process::id())));
             fs::create_dir_all(&scratch.0).map_err(|error| Problem::write(&scratch.0, error))?;
             let fetched = pip::download(self.signals, &python, self.arch, pin, &scratch.0, &target)?;
             pip::unpack(self.signals, &python, &fetched, pin, folder, &target)?;
@@ -126,11 +117,7 @@ impl Installation<'_> {
     /// Waits for another set-up to end. The lock goes with the process that holds it, however that one ends.
     fn lock(&self) -> Result<File> {
         let path = self.workspace.lock();
-        let file = File::options()
-            .create(true)
-            .write(true)
-            .truncate(false)
-            .open(&path);
+        let file = File::options().create(true).write(true).truncate(false).open(&path);
         let file = file.map_err(|error| Problem::write(&path, error))?;
         let mut told = false;
         loop {
@@ -187,11 +174,7 @@ fn check_space(folder: &Path, lost: &[Pin]) -> Result<(), Problem> {
     let state = statvfs(folder).map_err(|error| Problem::write(folder, error.into()))?;
     let free = state.f_bavail.saturating_mul(state.f_frsize);
     if free < needed {
-        return Err(Problem::Space {
-            folder: folder.to_owned(),
-            needed: size(needed),
-            free: size(free),
-        });
+        return Err(Problem::Space { folder: folder.to_owned(), needed: size(needed), free: size(free) });
     }
     Ok(())
 }

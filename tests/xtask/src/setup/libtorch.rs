@@ -21,20 +21,14 @@ pub(crate) fn check_own(folder: &Path, choice: &Choice) -> Result<Set, Problem> 
         return Err(Problem::RelativeLibtorch { folder: named });
     }
     if let Some(missing) = missing(folder) {
-        return Err(Problem::NotLibtorch {
-            folder: named,
-            missing,
-        });
+        return Err(Problem::NotLibtorch { folder: named, missing });
     }
     match version(folder) {
         Some(found) if found == LIBTORCH_VERSION => {}
         Some(found) => return Err(Problem::Version { folder: named, found }),
         None => {
             let missing = "its version, in include/torch/headeronly/version.h,";
-            return Err(Problem::NotLibtorch {
-                folder: named,
-                missing,
-            });
+            return Err(Problem::NotLibtorch { folder: named, missing });
         }
     }
     let has_cuda = folder.join("lib/libtorch_cuda.so").exists();
@@ -63,9 +57,7 @@ fn version(folder: &Path) -> Option<String> {
 
 /// From a line such as `__version__ = '2.11.0+cu130'`.
 fn python_version(text: &str) -> Option<String> {
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix("__version__ = "))?;
+    let value = text.lines().find_map(|line| line.strip_prefix("__version__ = "))?;
     Some(value.trim_matches(['\'', '"']).to_owned())
 }
 

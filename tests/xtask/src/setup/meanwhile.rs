@@ -13,10 +13,7 @@ impl Meanwhile {
     /// Starts it, in a group of its own: Ctrl-C is for the set-up, which then drops this. It may fail, as all that needs libtorch
     /// does: the build that follows says what is wrong.
     pub(crate) fn start(build: &mut Command) -> Self {
-        let quiet = build
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        let quiet = build.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self(quiet.process_group(0).spawn().ok())
     }
 }

@@ -51,10 +51,7 @@ pub struct Args {
 
 impl From<SetArgs> for Args {
     fn from(set: SetArgs) -> Self {
-        Self {
-            set,
-            ..Self::default()
-        }
+        Self { set, ..Self::default() }
     }
 }
 
@@ -87,11 +84,7 @@ impl Ready {
 
     /// For what is built without libtorch: nothing has been looked at.
     pub fn without_libtorch() -> Self {
-        Self {
-            set: Set::Cpu,
-            own_libtorch: false,
-            compiler: None,
-        }
+        Self { set: Set::Cpu, own_libtorch: false, compiler: None }
     }
 
     /// Cargo, working in the workspace, in the environment that a user's plain `cargo build` would have: otherwise
@@ -110,16 +103,13 @@ impl Ready {
     /// Where cargo builds: `CARGO_TARGET_DIR` and cargo's configuration may say otherwise than `target`.
     pub fn build_folder(&self, workspace: &Workspace) -> Result<PathBuf> {
         let mut cargo = self.cargo(workspace);
-        let output = cargo
-            .args(["metadata", "--no-deps", "--format-version", "1"])
-            .output();
+        let output = cargo.args(["metadata", "--no-deps", "--format-version", "1"]).output();
         let output = output.context("cannot run cargo metadata")?;
         let words = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let value: serde_json::Value = serde_json::from_slice(&output.stdout)
             .with_context(|| format!("cargo metadata failed: {}", words()))?;
-        let folder = value["target_directory"]
-            .as_str()
-            .context("cargo metadata names no target directory")?;
+        let folder =
+            value["target_directory"].as_str().context("cargo metadata names no target directory")?;
         Ok(folder.into())
     }
 }
@@ -129,32 +119,17 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<Read
     let arch = Arch::of_this_machine()?;
     let compiler = tools::find_compiler()?;
     let choice = Choice::new(&args.set, choice::find_driver().as_deref());
-    let ready = |set, own_libtorch| Ready {
-        set,
-        own_libtorch,
-        compiler: compiler.clone(),
-    };
+    let ready = |set, own_libtorch| Ready { set, own_libtorch, compiler: compiler.clone() };
 
     if let Some(folder) = own_libtorch(workspace) {
         let set = libtorch::check_own(&folder, &choice)?;
-        eprintln!(
-            "libtorch {LIBTORCH_VERSION}: the one that LIBTORCH names, {}",
-            folder.display()
-        );
+        eprintln!("libtorch {LIBTORCH_VERSION}: the one that LIBTORCH names, {}", folder.display());
         return Ok(ready(set, true));
     }
-    let installation = Installation {
-        workspace,
-        signals,
-        arch,
-        set: choice.set,
-    };
+    let installation = Installation { workspace, signals, arch, set: choice.set };
     // What an earlier set-up left behind is cleared away under the lock.
     if !args.force && installation.is_complete()? && !workspace.staging().exists() {
-        eprintln!(
-            "libtorch {LIBTORCH_VERSION}, {choice}: in {}",
-            workspace.show(&workspace.libtorch())
-        );
+        eprintln!("libtorch {LIBTORCH_VERSION}, {choice}: in {}", workspace.show(&workspace.libtorch()));
         return Ok(ready(choice.set, false));
     }
     let started = Instant::now();

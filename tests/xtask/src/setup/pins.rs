@@ -21,11 +21,7 @@ impl Arch {
         match (consts::OS, consts::ARCH, musl) {
             ("linux", "x86_64", false) => Ok(Self::X86_64),
             ("linux", "aarch64", false) => Ok(Self::Aarch64),
-            (os, arch, _) => Err(Problem::Platform {
-                os: os.to_owned(),
-                arch: arch.to_owned(),
-                musl,
-            }),
+            (os, arch, _) => Err(Problem::Platform { os: os.to_owned(), arch: arch.to_owned(), musl }),
         }
     }
 
@@ -72,13 +68,8 @@ pub(crate) fn pins(arch: Arch, set: Set) -> Result<Vec<Pin>> {
         ],
     };
     let more = if set == Set::Cuda { cuda } else { "" };
-    let lines = cpu
-        .lines()
-        .chain(more.lines())
-        .filter(|line| !line.starts_with('#'));
-    lines
-        .map(|line| parse(line).with_context(|| format!("not a pinned package: {line}")))
-        .collect()
+    let lines = cpu.lines().chain(more.lines()).filter(|line| !line.starts_with('#'));
+    lines.map(|line| parse(line).with_context(|| format!("not a pinned package: {line}"))).collect()
 }
 
 /// `NAME==VERSION --hash=sha256:SUM  # BYTES UNPACKED_BYTES KEY_FILE`

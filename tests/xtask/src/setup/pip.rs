@@ -40,17 +40,10 @@ pub(super) fn download(
     fs::write(&list, format!("{}\n", pin.line)).map_err(|error| Problem::write(&list, error))?;
     fs::create_dir(&temporary).map_err(|error| Problem::write(&temporary, error))?;
     let mut pip = Command::new(python);
-    pip.args([
-        "-m",
-        "pip",
-        "download",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--no-cache-dir",
-    ])
-    .args(["--no-deps", "--only-binary=:all:", "--require-hashes"])
-    // One Python's wheel, whatever this one is: only its libraries and headers are used.
-    .args(["--python-version", "3.11", "--implementation", "cp"]);
+    pip.args(["-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--no-cache-dir"])
+        .args(["--no-deps", "--only-binary=:all:", "--require-hashes"])
+        // One Python's wheel, whatever this one is: only its libraries and headers are used.
+        .args(["--python-version", "3.11", "--implementation", "cp"]);
     for platform in PLATFORMS {
         pip.arg("--platform").arg(format!("{platform}_{}", arch.name()));
     }
@@ -60,11 +53,7 @@ pub(super) fn download(
     if !finished.success() {
         return Err(explain(&finished.stderr, &pin.to_string(), finished.code, target).into());
     }
-    let mut entries = fs::read_dir(&wheels)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path());
+    let mut entries = fs::read_dir(&wheels).into_iter().flatten().flatten().map(|entry| entry.path());
     entries
         .find(|path| path.extension() == Some(OsStr::new("whl")))
         .with_context(|| format!("pip left no wheel of {} in {}", pin.name, wheels.display()))
@@ -80,10 +69,7 @@ pub(super) fn unpack(
     target: &Path,
 ) -> Result<()> {
     let mut unpack = Command::new(python);
-    unpack
-        .args(["-c", include_str!("unpack.py")])
-        .arg(wheel)
-        .arg(folder);
+    unpack.args(["-c", include_str!("unpack.py")]).arg(wheel).arg(folder);
     let finished = signals.run_noting_errors(&mut unpack)?;
     signals.check()?;
     if finished.success() {
@@ -92,18 +78,13 @@ pub(super) fn unpack(
     let folder = target.to_owned();
     Err(match is_full(&finished.stderr) {
         true => Problem::Full { folder },
-        false => Problem::Unpack {
-            package: pin.to_string(),
-            last: last_words(&finished.stderr),
-        },
+        false => Problem::Unpack { package: pin.to_string(), last: last_words(&finished.stderr) },
     }
     .into())
 }
 
 fn is_full(stderr: &str) -> bool {
-    ["No space left on device", "Disk quota exceeded"]
-        .iter()
-        .any(|words| stderr.contains(words))
+    ["No space left on device", "Disk quota exceeded"].iter().any(|words| stderr.contains(words))
 }
 
 /// What pip's words mean. It retries, warning each time, and then often says only that nothing was found, so the
@@ -112,14 +93,10 @@ pub fn explain(stderr: &str, package: &str, code: u8, folder: &Path) -> Problem 
     let package = package.to_owned();
     let says = |words: &[&str]| {
         let mut lines = stderr.lines().rev();
-        lines
-            .find(|line| words.iter().any(|word| line.contains(word)))
-            .map(|line| shorten(cause(line)))
+        lines.find(|line| words.iter().any(|word| line.contains(word))).map(|line| shorten(cause(line)))
     };
     if is_full(stderr) {
-        return Problem::Full {
-            folder: folder.to_owned(),
-        };
+        return Problem::Full { folder: folder.to_owned() };
     }
     if says(&["DO NOT MATCH THE HASHES"]).is_some() {
         return Problem::Checksum { package };
@@ -166,9 +143,7 @@ const NETWORK: [&str; 17] = [
 /// `connection broken by 'NewConnectionError('<object>: Connection refused')': /simple/torch/`.
 fn cause(line: &str) -> &str {
     let starts = ["WARNING: ", "ERROR: ", "× ", "pip._vendor."];
-    let line = starts
-        .iter()
-        .fold(line, |line, word| line.trim_start_matches(word));
+    let line = starts.iter().fold(line, |line, word| line.trim_start_matches(word));
     let broken = line.rsplit_once("connection broken by ");
     let line = broken.map_or(line, |(_, cause)| cause.trim_start_matches('\''));
     let line = line.rsplit_once(">: ").map_or(line, |(_, cause)| cause);
@@ -212,16 +187,10 @@ mod tests {
         let untrusted =
             "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]'))".to_owned();
         for (stderr, words) in [
-            (
-                retry(refused),
-                "Connection refused): check the network and the proxy",
-            ),
+            (retry(refused), "Connection refused): check the network and the proxy"),
             (retry(untrusted), "PIP_CERT"),
             (none.to_owned(), "has no torch 2.11.0"),
-            (
-                retry("x".to_owned()).replace("none)", "2.9.1)"),
-                "has no torch 2.11.0",
-            ),
+            (retry("x".to_owned()).replace("none)", "2.9.1)"), "has no torch 2.11.0"),
             (
                 "Pool(host='files.example', port=443): Read timed out.".to_owned(),
                 "run the same command again",

@@ -78,11 +78,7 @@ pub enum Problem {
         "not enough space for libtorch in {}: {needed} are needed and {free} are free; make room, or make {} a link \
          to a folder on a larger disk", .folder.display(), .folder.display()
     )]
-    Space {
-        folder: PathBuf,
-        needed: String,
-        free: String,
-    },
+    Space { folder: PathBuf, needed: String, free: String },
     #[error("the disk is full: make room on that of {} and run the same command again", .folder.display())]
     Full { folder: PathBuf },
     #[error("cannot write to {}: {error}; make it writable for you", .path.display())]

@@ -13,18 +13,14 @@ pub fn find_python() -> Result<OsString, Problem> {
     let output = match Command::new(&python).args(["-m", "pip", "--version"]).output() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Problem::NoPython),
         Err(error) => {
-            return Err(Problem::Python {
-                reason: error.to_string(),
-            });
+            return Err(Problem::Python { reason: error.to_string() });
         }
         Ok(output) => output,
     };
     match String::from_utf8_lossy(&output.stderr) {
         _ if output.status.success() => Ok(python),
         words if words.contains("No module named pip") => Err(Problem::NoPip),
-        words => Err(Problem::Python {
-            reason: last_line(&words, &output),
-        }),
+        words => Err(Problem::Python { reason: last_line(&words, &output) }),
     }
 }
 
@@ -55,34 +51,22 @@ fn try_compiler(name: &OsStr) -> Result<(), Problem> {
     // CXX may hold a wrapper and options: "ccache g++".
     let mut words = shown.split_whitespace();
     let mut command = Command::new(words.next().unwrap_or_default());
-    command
-        .args(words)
-        .args(["-x", "c++", "-std=c++17", "-fsyntax-only", "-"]);
+    command.args(words).args(["-x", "c++", "-std=c++17", "-fsyntax-only", "-"]);
     match feed(&mut command, b"#include <cstddef>\nint main() { return 0; }\n") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(Problem::CompilerNotFound { compiler: shown })
         }
-        Err(error) => Err(Problem::Compiler {
-            compiler: shown,
-            reason: error.to_string(),
-        }),
+        Err(error) => Err(Problem::Compiler { compiler: shown, reason: error.to_string() }),
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
             let reason = last_line(&String::from_utf8_lossy(&output.stderr), &output);
-            Err(Problem::Compiler {
-                compiler: shown,
-                reason,
-            })
+            Err(Problem::Compiler { compiler: shown, reason })
         }
     }
 }
 
 fn feed(command: &mut Command, input: &[u8]) -> io::Result<Output> {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         // One that ends without reading is judged by its exit code.
         let _ = stdin.write_all(input);

@@ -12,49 +12,22 @@ fn fails(machine: &Machine, vars: &[(&str, &str)], words: &[&str]) {
     let scratch = fs::read_dir(machine.staging()).into_iter().flatten().flatten();
     assert_eq!(scratch.filter(|entry| entry.file_name() != "tree").count(), 0);
     for word in words {
-        assert!(
-            told.error().contains(word),
-            "{word:?} is not in: {}",
-            told.error()
-        );
+        assert!(told.error().contains(word), "{word:?} is not in: {}", told.error());
     }
 }
 
 #[test]
 fn a_program_that_is_missing_or_broken_is_named() {
     let machine = Machine::new();
-    fails(
-        &machine,
-        &[("FAKE_PIP", "none")],
-        &["no pip", "apt install python3-pip"],
-    );
-    fails(
-        &machine,
-        &[("FAKE_PIP", "broken")],
-        &["does not run pip (ImportError", "apt install"],
-    );
+    fails(&machine, &[("FAKE_PIP", "none")], &["no pip", "apt install python3-pip"]);
+    fails(&machine, &[("FAKE_PIP", "broken")], &["does not run pip (ImportError", "apt install"]);
     machine.remove("python3");
-    fails(
-        &machine,
-        &[],
-        &["python3 was not found", "apt install python3 python3-pip"],
-    );
+    fails(&machine, &[], &["python3 was not found", "apt install python3 python3-pip"]);
     machine.remove("c++");
     fails(&machine, &[], &["no C++ compiler was found", "apt install g++"]);
-    fails(
-        &machine,
-        &[("CXX", "absent++ -O2")],
-        &["CXX names absent++ -O2", "not found"],
-    );
-    machine.script(
-        "c++",
-        "cat >/dev/null; echo 'fatal error: cstddef: No such file' >&2; exit 1",
-    );
-    fails(
-        &machine,
-        &[],
-        &["c++ does not work", "cstddef: No such file", "apt install g++"],
-    );
+    fails(&machine, &[("CXX", "absent++ -O2")], &["CXX names absent++ -O2", "not found"]);
+    machine.script("c++", "cat >/dev/null; echo 'fatal error: cstddef: No such file' >&2; exit 1");
+    fails(&machine, &[], &["c++ does not work", "cstddef: No such file", "apt install g++"]);
     assert!(machine.fetched().is_empty());
 }
 
@@ -69,24 +42,12 @@ fn a_compiler_named_in_cxx_may_have_options() {
 #[test]
 fn failures_of_pip_and_of_the_disk_are_named() {
     for (variable, value, words) in [
-        (
-            "FAKE_PIP",
-            "network",
-            ["could not fetch torch 2.11.0", "Network is unreachable"],
-        ),
+        ("FAKE_PIP", "network", ["could not fetch torch 2.11.0", "Network is unreachable"]),
         ("FAKE_PIP", "absent", ["has no torch 2.11.0", "PIP_INDEX_URL"]),
-        (
-            "FAKE_PIP",
-            "checksum",
-            ["does not have the pinned checksum", "was not used"],
-        ),
+        ("FAKE_PIP", "checksum", ["does not have the pinned checksum", "was not used"]),
         ("FAKE_PIP", "full", ["the disk is full", "make room"]),
         ("FAKE_UNPACK", "full", ["the disk is full", "make room"]),
-        (
-            "FAKE_PIP",
-            "odd",
-            ["torch 2.11.0 (exit code 1)", "something unheard of"],
-        ),
+        ("FAKE_PIP", "odd", ["torch 2.11.0 (exit code 1)", "something unheard of"]),
     ] {
         fails(&Machine::new(), &[(variable, value)], &words);
     }
@@ -98,10 +59,7 @@ fn failures_of_pip_and_of_the_disk_are_named() {
 #[test]
 fn a_download_that_is_cut_off_goes_on_where_it_was() {
     let machine = Machine::new();
-    let words = [
-        "could not fetch nvidia-cuda-cupti 13.0.85",
-        "run the same command again",
-    ];
+    let words = ["could not fetch nvidia-cuda-cupti 13.0.85", "run the same command again"];
     fails(&machine, &[("FAKE_PIP", "cut:nvidia-cuda-cupti")], &words);
     assert_eq!(machine.fetched(), ["torch", "nvidia-cuda-cupti"]);
     let told = machine.run(&["setup", "--cpu"], &[]);
@@ -110,11 +68,7 @@ fn a_download_that_is_cut_off_goes_on_where_it_was() {
     assert!(machine.libtorch().join("torch/lib/libtorch_cpu.so").exists() && !machine.staging().exists());
     // A cut in the CUDA set leaves the CPU set whole.
     let told = machine.run(&["setup", "--cuda"], &[("FAKE_PIP", "cut:nvidia-cufft")]);
-    assert!(
-        told.error().contains("could not fetch nvidia-cufft 12.0.0.61"),
-        "{}",
-        told.stderr
-    );
+    assert!(told.error().contains("could not fetch nvidia-cufft 12.0.0.61"), "{}", told.stderr);
     assert_eq!(machine.fetched().len(), 4);
     machine.run(&["setup", "--cpu"], &[]).ok();
     assert!(machine.fetched().is_empty());

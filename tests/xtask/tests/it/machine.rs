@@ -22,23 +22,16 @@ pub(crate) struct Outcome {
 impl Machine {
     /// With a C++ compiler and a python3 whose pip makes its wheels itself.
     pub(crate) fn new() -> Self {
-        let machine = Self {
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let machine = Self { folder: tempfile::tempdir().unwrap() };
         fs::create_dir_all(machine.path("bin")).unwrap();
         fs::create_dir_all(machine.root().join("tests/xtask")).unwrap();
         fs::write(machine.root().join("Cargo.toml"), "[workspace]\n").unwrap();
         machine.script("c++", "cat >/dev/null");
-        let real = Command::new("python3")
-            .args(["-c", "import sys; print(sys.executable)"])
-            .output()
-            .unwrap();
+        let real =
+            Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
         let real = String::from_utf8(real.stdout).unwrap();
         let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fake_python.py");
-        machine.script(
-            "python3",
-            &format!("exec {} -I -S {} \"$@\"", real.trim(), fake.display()),
-        );
+        machine.script("python3", &format!("exec {} -I -S {} \"$@\"", real.trim(), fake.display()));
         machine
     }
 
@@ -67,15 +60,8 @@ impl Machine {
 
     /// Puts a real program on the PATH.
     pub(crate) fn real(&self, name: &str) {
-        let found = Command::new("/bin/sh")
-            .args(["-c", &format!("command -v {name}")])
-            .output()
-            .unwrap();
-        symlink(
-            String::from_utf8(found.stdout).unwrap().trim(),
-            self.path("bin").join(name),
-        )
-        .unwrap();
+        let found = Command::new("/bin/sh").args(["-c", &format!("command -v {name}")]).output().unwrap();
+        symlink(String::from_utf8(found.stdout).unwrap().trim(), self.path("bin").join(name)).unwrap();
     }
 
     pub(crate) fn remove(&self, name: &str) {
@@ -86,26 +72,18 @@ impl Machine {
     pub(crate) fn xtask(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
         command.args(args).current_dir(self.folder.path()).env_clear();
-        command
-            .env("PATH", self.path("bin"))
-            .env("CARGO", self.path("bin/cargo"));
+        command.env("PATH", self.path("bin")).env("CARGO", self.path("bin/cargo"));
         command.env("CARGO_MANIFEST_DIR", self.root().join("tests/xtask"));
         command.env("LIBTORCH", self.libtorch().join("torch"));
         command.env("FAKE_LOG", self.path("log"));
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command
     }
 
     /// Runs `cargo xtask ARGS` with more variables.
     pub(crate) fn run(&self, args: &[&str], vars: &[(&str, &str)]) -> Outcome {
         let output = self.xtask(args).envs(vars.iter().copied()).output().unwrap();
-        Outcome {
-            code: output.status.code(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        Outcome { code: output.status.code(), stderr: String::from_utf8(output.stderr).unwrap() }
     }
 
     /// The packages that pip was asked for since the last call, in order.
@@ -134,8 +112,7 @@ impl Outcome {
     pub(crate) fn error(&self) -> &str {
         assert_eq!(self.code, Some(1), "{}", self.stderr);
         let line = self.stderr.lines().last().unwrap();
-        line.strip_prefix("error: ")
-            .unwrap_or_else(|| panic!("no error is named: {}", self.stderr))
+        line.strip_prefix("error: ").unwrap_or_else(|| panic!("no error is named: {}", self.stderr))
     }
 }
 

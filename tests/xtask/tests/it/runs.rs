@@ -24,11 +24,7 @@ test "$1" != "$FAIL" || exit 101"#,
         dtrain = machine.path("dtrain").display(),
     );
     machine.script("cargo", &cargo);
-    fs::write(
-        machine.path("dtrain"),
-        format!("#!/bin/sh\nPATH=/usr/bin:/bin\n{dtrain}\n"),
-    )
-    .unwrap();
+    fs::write(machine.path("dtrain"), format!("#!/bin/sh\nPATH=/usr/bin:/bin\n{dtrain}\n")).unwrap();
     machine
 }
 
@@ -79,48 +75,27 @@ fn a_demo_that_does_not_learn_fails() {
         told.stderr
     );
     let told = demo("0.1", "0.11");
-    assert!(
-        told.error().contains("less than 3 times chance"),
-        "{}",
-        told.stderr
-    );
+    assert!(told.error().contains("less than 3 times chance"), "{}", told.stderr);
 }
 
 #[test]
 fn a_demo_passes_on_the_exit_code_of_what_failed() {
     let told = machine("exit 75").run(&["demo", "--cpu"], &[]);
     assert_eq!(told.code, Some(75));
-    assert!(
-        told.stderr.ends_with("runs/demo-") || told.stderr.contains("exit code 75"),
-        "{}",
-        told.stderr
-    );
+    assert!(told.stderr.ends_with("runs/demo-") || told.stderr.contains("exit code 75"), "{}", told.stderr);
     let told = machine("exit 0").run(&["demo", "--cpu"], &[("FAIL", "build")]);
     assert_eq!(told.code, Some(101));
-    assert!(
-        told.stderr.contains("demo failed: dtrain does not build"),
-        "{}",
-        told.stderr
-    );
+    assert!(told.stderr.contains("demo failed: dtrain does not build"), "{}", told.stderr);
     let told = machine("exit 0").run(&["demo", "--cpu"], &[]);
-    assert!(
-        told.error().contains("cannot read") && told.error().contains("result.json"),
-        "{}",
-        told.stderr
-    );
+    assert!(told.error().contains("cannot read") && told.error().contains("result.json"), "{}", told.stderr);
 }
 
 #[test]
 fn tests_get_the_arguments_that_follow() {
     let machine = machine("");
-    machine
-        .run(&["test", "--cpu", "--", "batch", "--", "--nocapture"], &[])
-        .ok();
+    machine.run(&["test", "--cpu", "--", "batch", "--", "--nocapture"], &[]).ok();
     assert_eq!(calls(&machine), ["test --workspace batch -- --nocapture"]);
-    assert_eq!(
-        machine.run(&["test", "--cpu"], &[("FAIL", "test")]).code,
-        Some(101)
-    );
+    assert_eq!(machine.run(&["test", "--cpu"], &[("FAIL", "test")]).code, Some(101));
 }
 
 #[test]
@@ -128,17 +103,9 @@ fn check_runs_every_step_and_stops_at_the_first_that_fails() {
     let machine = machine(&training("0.125", "0.925"));
     machine.run(&["setup", "--cpu"], &[]).ok();
     let told = machine.run(&["check", "--cpu"], &[]);
-    assert!(
-        told.ok().contains("check 4/5: tests: cargo test --workspace\n"),
-        "{}",
-        told.stderr
-    );
+    assert!(told.ok().contains("check 4/5: tests: cargo test --workspace\n"), "{}", told.stderr);
     let demo = "cargo xtask demo --profile dev --epochs 2";
-    assert!(
-        told.stderr.contains(&format!("check 5/5: demo: {demo}\n")),
-        "{}",
-        told.stderr
-    );
+    assert!(told.stderr.contains(&format!("check 5/5: demo: {demo}\n")), "{}", told.stderr);
     assert!(told.stderr.contains("demo passed: "), "{}", told.stderr);
     let all = [
         "fmt --all --check",
@@ -158,11 +125,7 @@ fn check_runs_every_step_and_stops_at_the_first_that_fails() {
     {
         let told = machine.run(&["check", "--cpu"], &[("FAIL", step)]);
         assert_eq!(told.code, Some(101));
-        assert!(
-            told.stderr.ends_with(&format!("repeat it with: {command}\n")),
-            "{}",
-            told.stderr
-        );
+        assert!(told.stderr.ends_with(&format!("repeat it with: {command}\n")), "{}", told.stderr);
         assert_eq!(calls(&machine), all[..=index]);
     }
 }
@@ -183,10 +146,7 @@ fn a_demo_builds_what_it_can_while_libtorch_is_fetched() {
     let told = machine.run(&["demo", "--cpu"], &[("FAKE_PIP", "slow")]);
     assert!(told.ok().contains("meanwhile"), "{}", told.stderr);
     let build = "build --profile release --package dtrain --package dtrain-worker";
-    assert_eq!(
-        calls(&machine)[..2],
-        [format!("{build} --keep-going"), build.to_owned()]
-    );
+    assert_eq!(calls(&machine)[..2], [format!("{build} --keep-going"), build.to_owned()]);
     let told = machine.run(&["demo", "--cpu"], &[]);
     assert!(!told.ok().contains("meanwhile"), "{}", told.stderr);
     assert_eq!(calls(&machine)[0], build);
@@ -199,10 +159,7 @@ fn a_demo_builds_in_the_profile_that_is_named() {
     calls(&machine);
     let words = ["demo", "--cpu", "--profile", "dev", "--epochs", "2"];
     machine.run(&words, &[]).ok();
-    assert_eq!(
-        calls(&machine)[0],
-        "build --profile dev --package dtrain --package dtrain-worker"
-    );
+    assert_eq!(calls(&machine)[0], "build --profile dev --package dtrain --package dtrain-worker");
     let passed_on = fs::read_to_string(machine.path("built/debug/dtrain.calls")).unwrap();
     assert_eq!(passed_on, "dtrain --set train.epochs=2\n");
 }

@@ -73,10 +73,7 @@ fn a_driver_brings_the_cuda_set_which_adds_only_what_is_missing() {
     let words = "CUDA set (an NVIDIA driver was found: ";
     assert!(told.ok().contains(words), "{}", told.stderr);
     let fetched = machine.fetched();
-    assert!(
-        fetched.len() == 13 && fetched.iter().all(|name| !CPU.contains(&name.as_str())),
-        "{fetched:?}"
-    );
+    assert!(fetched.len() == 13 && fetched.iter().all(|name| !CPU.contains(&name.as_str())), "{fetched:?}");
     assert_eq!(stamp(&machine).lines().count(), 16);
     let link = machine.libtorch().join("nvidia/nccl/lib/libnccl.so");
     assert_eq!(fs::read_link(&link).unwrap(), Path::new("libnccl.so.2"));
@@ -96,13 +93,7 @@ fn what_is_wrong_or_lost_is_fetched_again() {
     machine.run(&["setup", "--cpu"], &[]).ok();
     assert_eq!(machine.fetched(), ["nvidia-cuda-runtime"]);
     // Another version is replaced as a whole.
-    fs::write(
-        machine
-            .libtorch()
-            .join("torch/include/torch/headeronly/version.h"),
-        header("10"),
-    )
-    .unwrap();
+    fs::write(machine.libtorch().join("torch/include/torch/headeronly/version.h"), header("10")).unwrap();
     fs::write(machine.libtorch().join("torch/lib/libold.so"), "old").unwrap();
     machine.run(&["setup", "--cpu"], &[]).ok();
     assert_eq!(machine.fetched(), CPU);
@@ -118,21 +109,11 @@ fn what_is_wrong_or_lost_is_fetched_again() {
 #[test]
 fn set_ups_at_the_same_time_fetch_once() {
     let machine = Machine::new();
-    let start = |_| {
-        machine
-            .xtask(&["setup", "--cpu"])
-            .env("FAKE_PIP", "slow")
-            .spawn()
-            .unwrap()
-    };
+    let start = |_| machine.xtask(&["setup", "--cpu"]).env("FAKE_PIP", "slow").spawn().unwrap();
     let running: Vec<Child> = (0..3).map(start).collect();
     for child in running {
         let output = child.wait_with_output().unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     assert_eq!(machine.fetched(), CPU);
 }
@@ -161,11 +142,7 @@ fn a_libtorch_of_the_users_own_is_used_and_nothing_is_fetched() {
     assert!(machine.fetched().is_empty() && !machine.libtorch().exists());
     fs::write(own.join("build-version"), "2.11.0a0+git\n").unwrap();
     let told = machine.run(&["setup"], &[("LIBTORCH", named)]);
-    assert!(
-        told.error().contains("is version 2.11.0a0 and not 2.11.0"),
-        "{}",
-        told.stderr
-    );
+    assert!(told.error().contains("is version 2.11.0a0 and not 2.11.0"), "{}", told.stderr);
     fs::remove_file(own.join("build-version")).unwrap();
 
     let root = machine.root();
@@ -188,9 +165,5 @@ fn another_compiler_is_named_to_the_build() {
     machine.script("cargo", "echo \"CXX=$CXX LIBTORCH=$LIBTORCH\" >&2");
     let told = machine.run(&["test", "--cpu"], &[]);
     assert!(told.ok().contains("set CXX=clang++"), "{}", told.stderr);
-    assert!(
-        told.stderr.ends_with("CXX=clang++ LIBTORCH=\n"),
-        "{}",
-        told.stderr
-    );
+    assert!(told.stderr.ends_with("CXX=clang++ LIBTORCH=\n"), "{}", told.stderr);
 }

@@ -7,22 +7,12 @@ use std::process::{Child, Command};
 use crate::machine::{Machine, wait_for};
 
 fn kill(signal: &str, pid: &str) {
-    assert!(
-        Command::new("kill")
-            .args([signal, pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args([signal, pid]).status().unwrap().success());
 }
 
 /// A set-up that has torch and hangs in the second package.
 fn hanging(machine: &Machine) -> (Child, String) {
-    let setup = machine
-        .xtask(&["setup", "--cpu"])
-        .env("FAKE_PIP", "hang:nvidia-cuda-cupti")
-        .spawn()
-        .unwrap();
+    let setup = machine.xtask(&["setup", "--cpu"]).env("FAKE_PIP", "hang:nvidia-cuda-cupti").spawn().unwrap();
     let pip = machine.hanging_pip();
     assert!(!machine.libtorch().exists());
     (setup, pip)
@@ -44,16 +34,11 @@ fn a_signal_stops_pip_and_cleans_up() {
         let output = setup.wait_with_output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(code), "{told}");
-        assert!(
-            told.lines().last().unwrap().starts_with("error: stopped by SIG"),
-            "{told}"
-        );
+        assert!(told.lines().last().unwrap().starts_with("error: stopped by SIG"), "{told}");
         assert!(!Path::new("/proc").join(&pip).exists());
         assert!(!machine.libtorch().exists());
-        let left: Vec<_> = fs::read_dir(machine.staging())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
+        let left: Vec<_> =
+            fs::read_dir(machine.staging()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["tree"]);
         goes_on(&machine);
     }
@@ -75,17 +60,9 @@ fn a_set_up_that_waits_for_another_can_be_stopped() {
     let machine = Machine::new();
     let (first, _) = hanging(&machine);
     let log = machine.path("second");
-    let mut second = machine
-        .xtask(&["setup", "--cpu"])
-        .stderr(fs::File::create(&log).unwrap())
-        .spawn()
-        .unwrap();
-    wait_for(|| {
-        fs::read_to_string(&log)
-            .unwrap()
-            .contains("waiting for another")
-            .then_some(())
-    });
+    let mut second =
+        machine.xtask(&["setup", "--cpu"]).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
+    wait_for(|| fs::read_to_string(&log).unwrap().contains("waiting for another").then_some(()));
     kill("-INT", &second.id().to_string());
     assert_eq!(second.wait().unwrap().code(), Some(130));
     kill("-INT", &first.id().to_string());

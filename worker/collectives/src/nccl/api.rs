@@ -139,10 +139,7 @@ impl Api {
     }
 
     fn over(library: Library, name: &str) -> Result<Self, NcclError> {
-        let unusable = |reason: String| NcclError::Unusable {
-            library: name.to_owned(),
-            reason,
-        };
+        let unusable = |reason: String| NcclError::Unusable { library: name.to_owned(), reason };
         // SAFETY: the library goes by NCCL's name, and NCCL keeps its interface within a major version.
         let functions = unsafe { Functions::find(&library) }.map_err(|error| unusable(reason(&error)))?;
         // It has threads of its own: it stays for the life of the process.
@@ -150,20 +147,16 @@ impl Api {
         let api = Self::new(functions)?;
         let version = api.version;
         match version < OLDEST {
-            true => Err(unusable(format!(
-                "it is version {version}, and {OLDEST} is the first that can be used"
-            ))),
+            true => {
+                Err(unusable(format!("it is version {version}, and {OLDEST} is the first that can be used")))
+            }
             false => Ok(api),
         }
     }
 
     /// Over functions that are NCCL's, or behave like them.
     pub(super) fn new(functions: Functions) -> Result<Self, NcclError> {
-        let mut api = Self {
-            functions,
-            version: Version(0),
-            sleep: std::thread::sleep,
-        };
+        let mut api = Self { functions, version: Version(0), sleep: std::thread::sleep };
         // SAFETY: the version is a valid place.
         let code = unsafe { (api.functions.get_version)(&mut api.version.0) };
         match code {
@@ -181,12 +174,8 @@ impl Api {
             Some(words.to_string_lossy().trim().to_owned()).filter(|words| !words.is_empty())
         };
         // SAFETY: as above.
-        let (meaning, detail) = unsafe {
-            (
-                (self.functions.error_string)(code),
-                (self.functions.last_error)(comm),
-            )
-        };
+        let (meaning, detail) =
+            unsafe { ((self.functions.error_string)(code), (self.functions.last_error)(comm)) };
         let meaning = text(meaning).unwrap_or_else(|| format!("error {code}"));
         text(detail).map_or(meaning.clone(), |detail| format!("{meaning}: {detail}"))
     }
@@ -194,9 +183,7 @@ impl Api {
 
 /// What the loader says; libloading's own words are only that it failed.
 fn reason(error: &libloading::Error) -> String {
-    error
-        .source()
-        .map_or_else(|| error.to_string(), |source| source.to_string())
+    error.source().map_or_else(|| error.to_string(), |source| source.to_string())
 }
 
 /// The settings of a communicator of `size` ranks: calls return at once, unless there is no other rank that they could wait for;
@@ -242,19 +229,10 @@ mod tests {
 
     #[test]
     fn a_library_that_is_not_there_or_is_none_is_an_error_with_a_remedy() {
-        let error = Api::open(Path::new("/nowhere/libnccl.so.2"))
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(
-            error.contains("/nowhere/libnccl.so.2") && error.contains("setup --cuda"),
-            "{error}"
-        );
+        let error = Api::open(Path::new("/nowhere/libnccl.so.2")).err().unwrap().to_string();
+        assert!(error.contains("/nowhere/libnccl.so.2") && error.contains("setup --cuda"), "{error}");
         // A library that every process can load.
         let error = Api::open(Path::new("libc.so.6")).err().unwrap().to_string();
-        assert!(
-            error.contains("libc.so.6") && error.contains("ncclGetVersion"),
-            "{error}"
-        );
+        assert!(error.contains("libc.so.6") && error.contains("ncclGetVersion"), "{error}");
     }
 }

@@ -45,9 +45,7 @@ pub(super) fn grouped<T>(api: &Api, all: impl Iterator<Item = T>, mut give: impl
     if begun != SUCCESS {
         return begun;
     }
-    let given = all
-        .map(&mut give)
-        .find(|&code| code != SUCCESS && code != api::IN_PROGRESS);
+    let given = all.map(&mut give).find(|&code| code != SUCCESS && code != api::IN_PROGRESS);
     // SAFETY: as above.
     let ended = unsafe { (api.functions.group_end)() };
     given.unwrap_or(ended)

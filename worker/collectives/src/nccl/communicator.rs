@@ -85,11 +85,7 @@ impl Communicator {
         code: Code,
         connecting: Operation,
     ) -> Result<Self, CollectiveError> {
-        let made = Self {
-            api,
-            size,
-            state: Mutex::new(State { raw, failure: None }),
-        };
+        let made = Self { api, size, state: Mutex::new(State { raw, failure: None }) };
         let mut state = made.state();
         if state.raw.is_null() && (code == SUCCESS || code == IN_PROGRESS) {
             return Err(connecting.failed("NCCL: no communicator was made".into()));
@@ -149,9 +145,7 @@ impl Communicator {
     /// Ends it in good order: no operation is in flight, and every rank calls it.
     pub(super) fn close(&self, closing: Operation) -> Result<(), CollectiveError> {
         // SAFETY: comm is live, by the lock.
-        self.call(closing, |api, comm| unsafe {
-            (api.functions.comm_finalize)(comm)
-        })?;
+        self.call(closing, |api, comm| unsafe { (api.functions.comm_finalize)(comm) })?;
         let mut state = self.state();
         let raw = std::mem::replace(&mut state.raw, std::ptr::null_mut());
         // SAFETY: raw was live and, since it is taken out, is destroyed once.
@@ -206,10 +200,7 @@ impl Communicator {
             // SAFETY: raw was live and, since it is taken out, is freed once.
             let code = unsafe { (self.api.functions.comm_abort)(raw) };
             if code != SUCCESS && code != IN_PROGRESS {
-                tracing::debug!(
-                    "aborting a communicator: {}",
-                    self.api.words(code, std::ptr::null_mut())
-                );
+                tracing::debug!("aborting a communicator: {}", self.api.words(code, std::ptr::null_mut()));
             }
         }
     }

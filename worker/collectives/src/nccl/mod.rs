@@ -111,9 +111,7 @@ impl NcclGroup {
         timeline: Arc<dyn Timeline>,
     ) -> Result<Self, CollectiveError> {
         let connecting = Operation::connecting(seat.rank, seat.timeout);
-        let id = ncclUniqueId {
-            internal: invitation.map(|byte| byte as c_char),
-        };
+        let id = ncclUniqueId { internal: invitation.map(|byte| byte as c_char) };
         let communicator = Communicator::connect(api, id, seat.size, connecting)?;
         Self::watched(communicator, seat, device, timeline)
     }
@@ -130,23 +128,13 @@ impl NcclGroup {
             let message = format!("no thread can be started to watch over NCCL: {error}");
             Operation::new("connect", seat.rank).failed(message)
         })?;
-        Ok(Self {
-            device,
-            caller: Caller::new(seat.rank, seat.size),
-            watchdog,
-            communicator,
-            timeline,
-        })
+        Ok(Self { device, caller: Caller::new(seat.rank, seat.size), watchdog, communicator, timeline })
     }
 
     /// A second group of the same ranks, on a stream of its own: its operations have an order of their own. Every rank calls it,
     /// in the order of this group's operations.
     pub fn split(&self) -> Result<Self, CollectiveError> {
-        let seat = Seat {
-            rank: self.caller.rank,
-            size: self.caller.size,
-            timeout: self.caller.timeout,
-        };
+        let seat = Seat { rank: self.caller.rank, size: self.caller.size, timeout: self.caller.timeout };
         let connecting = Operation::connecting(seat.rank, seat.timeout);
         let timeline: Arc<dyn Timeline> = match self.device {
             Device::Cuda(gpu) => Arc::new(GpuTimeline::new(gpu).map_err(|error| connecting.error(error))?),
@@ -161,11 +149,7 @@ impl NcclGroup {
     /// Gives operations to the stream that communicates, several as one.
     fn give(&self, op: &'static str, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
         all.iter().try_for_each(|one| self.check(*one))?;
-        let all: Vec<_> = all
-            .iter()
-            .copied()
-            .filter(|one| one.input().numel() > 0)
-            .collect();
+        let all: Vec<_> = all.iter().copied().filter(|one| one.input().numel() > 0).collect();
         if all.is_empty() {
             return Ok(Box::new(Done));
         }
@@ -174,11 +158,10 @@ impl NcclGroup {
         let operation = self.caller.operation(op, bytes);
         self.timeline.fork().map_err(|error| operation.error(error))?;
         let stream = self.timeline.stream();
-        self.communicator
-            .call(operation, |api, comm| match all.as_slice() {
-                [one] => give(api, *one, comm, stream),
-                several => grouped(api, several.iter(), |one| give(api, *one, comm, stream)),
-            })?;
+        self.communicator.call(operation, |api, comm| match all.as_slice() {
+            [one] => give(api, *one, comm, stream),
+            several => grouped(api, several.iter(), |one| give(api, *one, comm, stream)),
+        })?;
         let mark = self.timeline.mark().map_err(|error| operation.error(error))?;
         self.watchdog.watch(operation, Arc::clone(&mark));
         Ok(Box::new(InFlight {

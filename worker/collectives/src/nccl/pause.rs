@@ -28,15 +28,10 @@ mod tests {
     fn a_short_wait_sleeps_never_and_a_long_one_ever_longer() {
         let after = |micros| {
             let mut slept = None;
-            pause(Duration::from_micros(micros), |time| {
-                slept = Some(time.as_micros())
-            });
+            pause(Duration::from_micros(micros), |time| slept = Some(time.as_micros()));
             slept
         };
         assert_eq!([0, 19, 20, 1_999].map(after), [None; 4]);
-        assert_eq!(
-            [2_000, 16_000, 60_000_000].map(after),
-            [Some(250), Some(2_000), Some(5_000)]
-        );
+        assert_eq!([2_000, 16_000, 60_000_000].map(after), [Some(250), Some(2_000), Some(5_000)]);
     }
 }

@@ -27,10 +27,7 @@ fn ranks(size: usize, body: impl Fn(NcclGroup, &Invitation) + Sync) {
             let (nccl, invitation, body) = (&nccl, &invitation, &body);
             scope.spawn(move || {
                 let timeout = TIMEOUT;
-                body(
-                    join(nccl, invitation, Seat { rank, size, timeout }).unwrap(),
-                    invitation,
-                );
+                body(join(nccl, invitation, Seat { rank, size, timeout }).unwrap(), invitation);
             });
         }
     });
@@ -70,11 +67,7 @@ fn every_operation_at_one_two_and_three_ranks() {
             // In place, as sharded updates do it.
             let whole = Tensor::arange(2 * size as i64, (Kind::Float, Device::Cpu));
             let part = whole.narrow(0, 2 * rank as i64, 2);
-            group
-                .reduce_scatter(&part, &whole, ReduceOp::Sum)
-                .unwrap()
-                .wait()
-                .unwrap();
+            group.reduce_scatter(&part, &whole, ReduceOp::Sum).unwrap().wait().unwrap();
             let first = 2.0 * rank as f32;
             assert_eq!(read(&part), [n * first, n * (first + 1.0)]);
             group.all_gather(&whole, &part).unwrap().wait().unwrap();
@@ -105,10 +98,7 @@ fn what_does_not_fit_is_refused_before_anything_is_sent() {
         };
         let tensor = floats(&[1.0, 2.0, 3.0, 4.0]);
         assert!(wrong(group.broadcast(&tensor, 1)).contains("no rank 1"));
-        let all = [
-            Collective::AllReduce(&tensor, ReduceOp::Sum),
-            Collective::Broadcast(&tensor, 7),
-        ];
+        let all = [Collective::AllReduce(&tensor, ReduceOp::Sum), Collective::Broadcast(&tensor, 7)];
         let launches = fake::launches();
         assert!(wrong(group.start_all(&all)).contains("no rank 7"));
         assert_eq!(fake::launches(), launches);
@@ -151,15 +141,8 @@ fn operations_that_are_started_together_are_one_launch() {
             Collective::AllReduce(&sum, ReduceOp::Sum),
             Collective::AllReduce(&most, ReduceOp::Max),
             Collective::AllReduce(&count, ReduceOp::Sum),
-            Collective::ReduceScatter {
-                output: &part,
-                input: &whole,
-                op: ReduceOp::Sum,
-            },
-            Collective::AllGather {
-                output: &gathered,
-                input: &most.copy(),
-            },
+            Collective::ReduceScatter { output: &part, input: &whole, op: ReduceOp::Sum },
+            Collective::AllGather { output: &gathered, input: &most.copy() },
         ];
         let launches = fake::launches();
         group.start_all(&all).unwrap().wait().unwrap();
@@ -243,11 +226,7 @@ fn a_peer_that_dies_ends_the_group() {
 #[test]
 fn a_rank_that_does_not_come_is_a_time_out() {
     let nccl = nccl();
-    let seat = Seat {
-        rank: 0,
-        size: 2,
-        timeout: Duration::from_millis(100),
-    };
+    let seat = Seat { rank: 0, size: 2, timeout: Duration::from_millis(100) };
     let error = join(&nccl, &nccl.invite().unwrap(), seat).err().unwrap();
     let text = error.to_string();
     assert!(

@@ -48,12 +48,7 @@ pub(super) struct GpuTimeline {
 impl GpuTimeline {
     pub(super) fn new(device: usize) -> Result<Self, ShimError> {
         let stream = Stream::from_pool(device, true)?;
-        Ok(Self {
-            device,
-            stream,
-            native: stream.native()? as usize,
-            fork: Mutex::new(Event::new()?),
-        })
+        Ok(Self { device, stream, native: stream.native()? as usize, fork: Mutex::new(Event::new()?) })
     }
 }
 
@@ -76,10 +71,7 @@ impl Timeline for GpuTimeline {
     fn mark(&self) -> Result<Arc<dyn Mark>, ShimError> {
         let mut event = Event::new()?;
         event.record(self.stream)?;
-        Ok(Arc::new(GpuMark {
-            device: self.device,
-            event,
-        }))
+        Ok(Arc::new(GpuMark { device: self.device, event }))
     }
 
     fn keep(&self, tensor: &Tensor) -> Result<(), ShimError> {

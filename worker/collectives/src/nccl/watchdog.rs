@@ -44,26 +44,19 @@ impl Watchdog {
         let pending = Arc::<Pending>::default();
         let (watched, (stop, stopped)) = (Arc::clone(&pending), channel());
         let thread =
-            std::thread::Builder::new()
-                .name("nccl-watchdog".into())
-                .spawn(move || match timeline.adopt_thread() {
+            std::thread::Builder::new().name("nccl-watchdog".into()).spawn(move || {
+                match timeline.adopt_thread() {
                     Ok(()) => watch(&watched, &communicator, rank, &stopped),
                     Err(error) => communicator.abort(Operation::new("watch", rank).error(error)),
-                })?;
-        Ok(Self {
-            pending,
-            thread: Some((thread, stop)),
-        })
+                }
+            })?;
+        Ok(Self { pending, thread: Some((thread, stop)) })
     }
 
     /// An operation that ends at `mark`. They are given in the order in which the device takes them.
     pub(super) fn watch(&self, operation: Operation, mark: Arc<dyn Mark>) {
         let since = Instant::now();
-        lock(&self.pending).push_back(Watched {
-            operation,
-            since,
-            mark,
-        });
+        lock(&self.pending).push_back(Watched { operation, since, mark });
     }
 }
 

@@ -25,9 +25,7 @@ unsafe impl Send for InFlight {}
 impl Work for InFlight {
     fn is_completed(&self) -> Result<bool, CollectiveError> {
         self.communicator.health()?;
-        self.mark
-            .is_reached()
-            .map_err(|error| self.operation.error(error))
+        self.mark.is_reached().map_err(|error| self.operation.error(error))
     }
 
     fn wait(mut self: Box<Self>) -> Result<(), CollectiveError> {
@@ -42,11 +40,7 @@ impl Work for InFlight {
 /// Without a wait the allocator keeps the tensors' memory until the device has done.
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if let Err(error) = self
-            .tensors
-            .iter()
-            .try_for_each(|tensor| self.timeline.keep(tensor))
-        {
+        if let Err(error) = self.tensors.iter().try_for_each(|tensor| self.timeline.keep(tensor)) {
             tracing::debug!("{}: {error}", self.operation.op);
         }
     }

@@ -84,8 +84,5 @@ fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option<String>, C
 /// A failure on this rank, of what only needs a little memory.
 fn local(gloo: &GlooGroup) -> impl Fn(TchError) -> CollectiveError {
     let operation = Operation::new("share memory", gloo.rank());
-    move |error| CollectiveError::OutOfMemory {
-        operation,
-        message: error.to_string(),
-    }
+    move |error| CollectiveError::OutOfMemory { operation, message: error.to_string() }
 }

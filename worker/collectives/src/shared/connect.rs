@@ -24,32 +24,16 @@ impl Facts {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         let number = u128::from_str_radix(&digits, 16).unwrap_or(0);
-        Self {
-            wish,
-            local,
-            boot: [(number >> 64) as i64, number as i64],
-            gpu,
-            nccl,
-        }
+        Self { wish, local, boot: [(number >> 64) as i64, number as i64], gpu, nccl }
     }
 
     fn to_words(self) -> [i64; 6] {
         let [high, low] = self.boot;
-        [
-            self.wish as i64,
-            self.local.into(),
-            high,
-            low,
-            self.gpu.into(),
-            self.nccl.into(),
-        ]
+        [self.wish as i64, self.local.into(), high, low, self.gpu.into(), self.nccl.into()]
     }
 
     fn from_words(words: [i64; 6]) -> Self {
-        let wish = Transport::ALL
-            .into_iter()
-            .map(|(_, wish)| wish)
-            .find(|wish| *wish as i64 == words[0]);
+        let wish = Transport::ALL.into_iter().map(|(_, wish)| wish).find(|wish| *wish as i64 == words[0]);
         Self {
             wish: wish.unwrap_or_default(),
             local: words[1] == 1,
@@ -106,21 +90,12 @@ pub(crate) fn decide(all: &[Facts]) -> Decision {
 mod tests {
     use super::*;
 
-    const HERE: Facts = Facts {
-        wish: Transport::Auto,
-        local: true,
-        boot: [7, -8],
-        gpu: false,
-        nccl: 0,
-    };
+    const HERE: Facts = Facts { wish: Transport::Auto, local: true, boot: [7, -8], gpu: false, nccl: 0 };
 
     #[test]
     fn ranks_of_one_machine_share() {
         assert_eq!(decide(&[HERE; 3]), Decision::Share);
-        let forced = Facts {
-            wish: Transport::Shared,
-            ..HERE
-        };
+        let forced = Facts { wish: Transport::Shared, ..HERE };
         assert_eq!(decide(&[forced; 2]), Decision::Share);
     }
 
@@ -129,10 +104,7 @@ mod tests {
         let far = Facts { boot: [7, 8], ..HERE };
         let spread = Facts { local: false, ..HERE };
         let blind = Facts { boot: [0, 0], ..HERE };
-        let gloo = Facts {
-            wish: Transport::Gloo,
-            ..HERE
-        };
+        let gloo = Facts { wish: Transport::Gloo, ..HERE };
         for (all, word) in [
             ([HERE, HERE, far], "ranks 0 and 2"),
             ([HERE, spread, HERE], "rank 1"),
@@ -148,10 +120,7 @@ mod tests {
 
     #[test]
     fn ranks_that_want_different_things_are_named() {
-        let gloo = Facts {
-            wish: Transport::Gloo,
-            ..HERE
-        };
+        let gloo = Facts { wish: Transport::Gloo, ..HERE };
         assert_eq!(
             decide(&[HERE, HERE, gloo]),
             Decision::Disagree([(0, Transport::Auto), (2, Transport::Gloo)])

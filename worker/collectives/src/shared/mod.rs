@@ -100,15 +100,8 @@ impl SharedGroup {
         let mut segments = segments.iter().filter_map(Weak::upgrade);
         let (offset, segment) =
             segments.find_map(|segment| Some((segment.offset_of(self.rank(), address, bytes)?, segment)))?;
-        let operation = Reduce {
-            collective,
-            element,
-            offset,
-            count,
-        };
-        offset
-            .is_multiple_of(element.bytes())
-            .then_some((operation, segment))
+        let operation = Reduce { collective, element, offset, count };
+        offset.is_multiple_of(element.bytes()).then_some((operation, segment))
     }
 }
 
@@ -148,15 +141,9 @@ impl Work for Reducing {
 fn failed(operation: Operation, fault: Fault) -> CollectiveError {
     let message = fault.to_string();
     match fault {
-        Fault::TimedOut { rank, .. } => CollectiveError::TimedOut {
-            operation,
-            late: Some(rank),
-        },
+        Fault::TimedOut { rank, .. } => CollectiveError::TimedOut { operation, late: Some(rank) },
         Fault::PeerLost { .. } => CollectiveError::PeerLost { operation, message },
-        Fault::Range => CollectiveError::InvalidTensor {
-            operation,
-            reason: message,
-        },
+        Fault::Range => CollectiveError::InvalidTensor { operation, reason: message },
         Fault::Mismatch { .. } | Fault::Stopped => operation.failed(message),
     }
 }
@@ -183,12 +170,10 @@ impl ProcessGroup for SharedGroup {
         let Some(element) = element(kind).filter(|_| numel > 0) else {
             return Ok(None);
         };
-        let bytes = numel
-            .checked_mul(element.bytes())
-            .ok_or_else(|| CollectiveError::InvalidTensor {
-                operation: Operation::new("allocate", self.rank()),
-                reason: format!("{numel} elements of {kind:?} cannot be addressed"),
-            })?;
+        let bytes = numel.checked_mul(element.bytes()).ok_or_else(|| CollectiveError::InvalidTensor {
+            operation: Operation::new("allocate", self.rank()),
+            reason: format!("{numel} elements of {kind:?} cannot be addressed"),
+        })?;
         let lay = |segment: Segment| -> Result<(Arc<Segment>, Tensor), Failure> {
             segment.reserve(self.rank())?;
             let segment = Arc::new(segment);
@@ -230,10 +215,7 @@ impl ProcessGroup for SharedGroup {
         let bytes = reduction.count * reduction.element.bytes();
         let operation = self.caller.operation(one.name(), bytes);
         let pending = self.member.start(reduction, &segment, self.caller.timeout);
-        Ok(Box::new(Reducing {
-            pending: pending.map_err(|fault| failed(operation, fault))?,
-            operation,
-        }))
+        Ok(Box::new(Reducing { pending: pending.map_err(|fault| failed(operation, fault))?, operation }))
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {

@@ -10,18 +10,12 @@ fn rng(sample: u64) -> SampleRng {
 }
 
 fn draws(augment: Augment, source: (u32, u32), target: (u32, u32), count: u64) -> Vec<Choice> {
-    (0..count)
-        .map(|sample| draw(augment, &mut rng(sample), source, target))
-        .collect()
+    (0..count).map(|sample| draw(augment, &mut rng(sample), source, target)).collect()
 }
 
 #[test]
 fn nothing_and_flip_move_nothing() {
-    assert!(
-        draws(Augment::None, (9, 9), (9, 9), 50)
-            .iter()
-            .all(|choice| *choice == Choice::default())
-    );
+    assert!(draws(Augment::None, (9, 9), (9, 9), 50).iter().all(|choice| *choice == Choice::default()));
     let flips = draws(Augment::Flip, (9, 9), (9, 9), 1000);
     let flipped = flips.iter().filter(|choice| choice.placement.flip).count();
     assert!((450..550).contains(&flipped), "{flipped}");
@@ -35,18 +29,12 @@ fn nothing_and_flip_move_nothing() {
 #[test]
 fn shifts_are_up_to_an_eighth_and_evenly_drawn() {
     let choices = draws(Augment::CropFlip, (500, 300), (32, 32), 9000);
-    for side in [
-        |choice: &Choice| choice.placement.left,
-        |choice: &Choice| choice.placement.top,
-    ] {
+    for side in [|choice: &Choice| choice.placement.left, |choice: &Choice| choice.placement.top] {
         let mut counts = [0; 9];
         for choice in &choices {
             counts[usize::try_from(side(choice) + 4).unwrap()] += 1;
         }
-        assert!(
-            counts.iter().all(|count| (850..1150).contains(count)),
-            "{counts:?}"
-        );
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
     }
     let flipped = choices.iter().filter(|choice| choice.placement.flip).count();
     assert!((4300..4700).contains(&flipped), "{flipped}");
@@ -62,9 +50,7 @@ fn rectangles_follow_torchvision_s_distribution() {
         let frame = format!("{:?}", choice.frame.unwrap());
         let number = |name: &str| -> f64 {
             let rest = &frame[frame.find(name).unwrap() + name.len()..];
-            rest[..rest.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap()]
-                .parse()
-                .unwrap()
+            rest[..rest.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap()].parse().unwrap()
         };
         let (width, height) = (number("width: "), number("height: "));
         assert!(number("left: ") + width <= 400.0 && number("top: ") + height <= 400.0);

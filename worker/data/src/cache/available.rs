@@ -54,8 +54,7 @@ fn left(folder: &Path) -> Option<u64> {
     let used = number("memory.current").or_else(|| number("memory.usage_in_bytes"))?;
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let cached = stat.lines().find_map(|line| {
-        line.strip_prefix("inactive_file ")
-            .or_else(|| line.strip_prefix("total_inactive_file "))
+        line.strip_prefix("inactive_file ").or_else(|| line.strip_prefix("total_inactive_file "))
     });
     let cached = cached.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0);
     Some(limit.saturating_sub(used.saturating_sub(cached)))

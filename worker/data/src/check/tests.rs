@@ -30,36 +30,17 @@ fn spoilt() -> (tempfile::TempDir, ImageIndex) {
 fn bad_images_are_named_and_left_out() {
     let (root, index) = spoilt();
     let mut calls = Vec::new();
-    let report = check(&index, Needs::default(), Depth::Full, 2, &mut |done, total| {
-        calls.push((done, total))
-    });
+    let report =
+        check(&index, Needs::default(), Depth::Full, 2, &mut |done, total| calls.push((done, total)));
     assert_eq!(calls.last(), Some(&(202, 202)));
     assert_eq!(report.checked, 202);
-    assert_eq!(
-        report.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(),
-        [50, 108]
-    );
-    assert_eq!(
-        report.bad[0].path,
-        root.path().join("train/a/050.png").display().to_string()
-    );
-    assert!(
-        report.bad[0].reason.starts_with("damaged: "),
-        "{}",
-        report.bad[0].reason
-    );
-    assert!(
-        report.bad[1].reason.contains("begins with \"<html>moved<\""),
-        "{}",
-        report.bad[1].reason
-    );
+    assert_eq!(report.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [50, 108]);
+    assert_eq!(report.bad[0].path, root.path().join("train/a/050.png").display().to_string());
+    assert!(report.bad[0].reason.starts_with("damaged: "), "{}", report.bad[0].reason);
+    assert!(report.bad[1].reason.contains("begins with \"<html>moved<\""), "{}", report.bad[1].reason);
     let kept = index.without_bad(&report).unwrap();
     assert_eq!(class_counts(&kept), [100, 100]);
-    assert!(
-        kept.samples
-            .iter()
-            .all(|sample| sample.1 != "a/050.png" && sample.1 != "b/007.png")
-    );
+    assert!(kept.samples.iter().all(|sample| sample.1 != "a/050.png" && sample.1 != "b/007.png"));
     assert_eq!(kept.classes, index.classes);
     // The header of the one that is cut short is whole.
     let quick = quiet(&index, Depth::Header, 2);
@@ -72,27 +53,13 @@ fn bad_images_are_named_and_left_out() {
 #[test]
 fn more_than_one_percent_is_an_error() {
     let (root, mut index) = spoilt();
-    index
-        .samples
-        .retain(|sample| sample.1 != "a/000.png" && sample.1 != "a/001.png");
-    assert!(
-        index.without_bad(&quiet(&index, Depth::Full, 2)).is_ok(),
-        "2 of 200 are 1%"
-    );
+    index.samples.retain(|sample| sample.1 != "a/000.png" && sample.1 != "a/001.png");
+    assert!(index.without_bad(&quiet(&index, Depth::Full, 2)).is_ok(), "2 of 200 are 1%");
     index.samples.retain(|sample| sample.1 != "a/002.png");
-    let text = index
-        .without_bad(&quiet(&index, Depth::Full, 2))
-        .unwrap_err()
-        .to_string();
+    let text = index.without_bad(&quiet(&index, Depth::Full, 2)).unwrap_err().to_string();
+    assert!(text.starts_with("2 of 199 images cannot be used, and more than 1%"), "{text}");
     assert!(
-        text.starts_with("2 of 199 images cannot be used, and more than 1%"),
-        "{text}"
-    );
-    assert!(
-        text.contains(&format!(
-            "\n  {}: damaged",
-            root.path().join("train/a/050.png").display()
-        )),
+        text.contains(&format!("\n  {}: damaged", root.path().join("train/a/050.png").display())),
         "{text}"
     );
     assert!(text.contains("b/007.png: not an image"), "{text}");
@@ -105,18 +72,9 @@ fn many_bad_images_are_listed_in_part() {
         put(root.path().join(format!("train/a/{number}.png")), b"");
     }
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
-    let text = index
-        .without_bad(&quiet(&index, Depth::Header, 2))
-        .unwrap_err()
-        .to_string();
-    assert!(
-        text.starts_with("8 of 8 images") && text.contains("a/4.png: the file is empty"),
-        "{text}"
-    );
-    assert!(
-        !text.contains("a/5.png") && text.ends_with("and 3 more"),
-        "{text}"
-    );
+    let text = index.without_bad(&quiet(&index, Depth::Header, 2)).unwrap_err().to_string();
+    assert!(text.starts_with("8 of 8 images") && text.contains("a/4.png: the file is empty"), "{text}");
+    assert!(!text.contains("a/5.png") && text.ends_with("and 3 more"), "{text}");
 }
 
 #[test]
@@ -125,10 +83,7 @@ fn a_class_without_images_left_is_an_error() {
     folder(root.path(), "train", &[("a", 150)]);
     put(root.path().join("train/rare/1.png"), b"");
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
-    let text = index
-        .without_bad(&quiet(&index, Depth::Full, 2))
-        .unwrap_err()
-        .to_string();
+    let text = index.without_bad(&quiet(&index, Depth::Full, 2)).unwrap_err().to_string();
     assert!(text.starts_with("no image of class `rare` can be used"), "{text}");
     assert!(text.contains("rare/1.png: the file is empty"), "{text}");
     // A class that had none before, as in a test split, is not lost.
@@ -147,9 +102,7 @@ fn files_that_cannot_be_opened_are_bad() {
         let report = quiet(&index, depth, 1);
         assert_eq!(report.bad.len(), 1);
         assert!(
-            report.bad[0]
-                .reason
-                .starts_with("the file cannot be read: No such file"),
+            report.bad[0].reason.starts_with("the file cannot be read: No such file"),
             "{}",
             report.bad[0].reason
         );
@@ -185,17 +138,11 @@ fn images_that_are_not_resized_have_one_size() {
     folder(root.path(), "train", &[("a", 100), ("b", 50)]);
     put(root.path().join("train/a/000.png"), b"bad");
     let mut index = ImageIndex::scan(root.path(), "train", None).unwrap();
-    let needs = Needs {
-        resize: Resize::None,
-        ..Needs::default()
-    };
+    let needs = Needs { resize: Resize::None, ..Needs::default() };
     let found =
         |index: &ImageIndex| index.without_bad(&check(index, needs, Depth::Header, 2, &mut |_, _| ()));
     assert_eq!(found(&index).unwrap().size, Some((8, 8)));
-    assert_eq!(
-        index.without_bad(&quiet(&index, Depth::Header, 2)).unwrap().size,
-        None
-    );
+    assert_eq!(index.without_bad(&quiet(&index, Depth::Header, 2)).unwrap().size, None);
     put(root.path().join("train/b/007.png"), &png(8, 12));
     let text = found(&index).unwrap_err().to_string();
     assert!(text.contains("train/b/007.png is 8x12 pixels where "), "{text}");
@@ -218,20 +165,13 @@ fn the_channels_are_checked() {
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
     for depth in [Depth::Header, Depth::Full] {
         let bad = |channels| {
-            let needs = Needs {
-                channels,
-                ..Needs::default()
-            };
+            let needs = Needs { channels, ..Needs::default() };
             check(&index, needs, depth, 1, &mut |_, _| ()).bad
         };
         assert_eq!(bad(3), []);
         assert_eq!(bad(1), [], "the brightness of a picture");
         assert_eq!(bad(4).len(), 3);
-        assert!(
-            bad(4)[0].reason.contains("set data.channels = 3"),
-            "{}",
-            bad(4)[0].reason
-        );
+        assert!(bad(4)[0].reason.contains("set data.channels = 3"), "{}", bad(4)[0].reason);
     }
 }
 
@@ -247,12 +187,7 @@ fn nothing_to_check_is_no_error() {
     };
     assert_eq!(
         quiet(&index, Depth::Full, 4),
-        CheckReport {
-            bad: vec![],
-            checked: 0,
-            census: Census::default(),
-            sizes: Vec::new(),
-        }
+        CheckReport { bad: vec![], checked: 0, census: Census::default(), sizes: Vec::new() }
     );
 }
 
@@ -268,12 +203,7 @@ fn a_real_set_is_good() {
     let index = ImageIndex::scan(&root, "test", None).unwrap();
     assert_eq!(
         quiet(&index, Depth::Full, 2),
-        CheckReport {
-            bad: vec![],
-            checked: 1000,
-            census: Census::default(),
-            sizes: Vec::new(),
-        }
+        CheckReport { bad: vec![], checked: 1000, census: Census::default(), sizes: Vec::new() }
     );
 }
 

@@ -39,9 +39,7 @@ impl<'a> Bands<'a> {
         let mut limits = Limits::default();
         limits.decoding_buffer_size = LIMIT_BYTES as usize;
         limits.intermediate_buffer_size = LIMIT_BYTES as usize;
-        let mut decoder = Decoder::new(Cursor::new(bytes))
-            .map_err(damage)?
-            .with_limits(limits);
+        let mut decoder = Decoder::new(Cursor::new(bytes)).map_err(damage)?.with_limits(limits);
         let size = decoder.dimensions().map_err(damage)?;
         let color = decoder.colortype().map_err(damage)?;
         let tag = |decoder: &mut Decoder<_>, tag| decoder.find_tag_unsigned::<u16>(tag).map_err(damage);
@@ -62,10 +60,7 @@ impl<'a> Bands<'a> {
     /// Checks that there are `channels` bands of a type that is read, within the limit on memory.
     pub(super) fn check(&self, channels: usize) -> Result<(), SampleError> {
         if self.count != channels {
-            return Err(SampleError::Channels {
-                found: self.count,
-                expected: channels,
-            });
+            return Err(SampleError::Channels { found: self.count, expected: channels });
         }
         use DecodingSampleType as Kind;
         match (self.kind, self.bits) {
@@ -138,11 +133,7 @@ fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
     let number = |at: usize, length: usize| -> Option<u64> {
         let field = bytes.get(at..at.checked_add(length)?)?;
         let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
-        Some(if little {
-            field.iter().rev().fold(0, add)
-        } else {
-            field.iter().fold(0, add)
-        })
+        Some(if little { field.iter().rev().fold(0, add) } else { field.iter().fold(0, add) })
     };
     // (where the first directory's offset lies, its length, the length of a count, of an entry, of an entry before its value)
     let (offset, word, count, entry, value) = match number(2, 2)? {

@@ -15,9 +15,7 @@ pub(super) fn to_rgb8(color: ColorType, raw: &[u8], rgb: &mut Vec<u8>) -> Result
         ColorType::L16 => each(raw, 2, rgb, |p| [high(p, 0); 3]),
         ColorType::La16 => each(raw, 4, rgb, |p| [over_white(high(p, 0), high(p, 1)); 3]),
         ColorType::Rgb16 => each(raw, 6, rgb, |p| [0, 1, 2].map(|c| high(p, c))),
-        ColorType::Rgba16 => each(raw, 8, rgb, |p| {
-            [0, 1, 2].map(|c| over_white(high(p, c), high(p, 3)))
-        }),
+        ColorType::Rgba16 => each(raw, 8, rgb, |p| [0, 1, 2].map(|c| over_white(high(p, c), high(p, 3)))),
         other => return Err(unknown(other)),
     }
     Ok(())
@@ -33,10 +31,7 @@ pub(super) fn fits(color: ColorType, channels: usize) -> Result<(), SampleError>
     if found == channels || channels == 1 {
         Ok(())
     } else {
-        Err(SampleError::Channels {
-            found,
-            expected: channels,
-        })
+        Err(SampleError::Channels { found, expected: channels })
     }
 }
 
@@ -82,12 +77,7 @@ pub(super) fn separate<T: Copy, U>(
 ) {
     planes.reserve(pixels.len());
     for channel in 0..channels {
-        planes.extend(
-            pixels[channel.min(pixels.len())..]
-                .iter()
-                .step_by(channels)
-                .map(|&it| value(it)),
-        );
+        planes.extend(pixels[channel.min(pixels.len())..].iter().step_by(channels).map(|&it| value(it)));
     }
 }
 

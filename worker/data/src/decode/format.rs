@@ -42,10 +42,6 @@ fn readable_start(bytes: &[u8]) -> String {
     let start = &bytes[..bytes.len().min(12)];
     match std::str::from_utf8(start) {
         Ok(text) if !text.chars().any(|c| c.is_control() && !c.is_whitespace()) => format!("{text:?}"),
-        _ => start
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<Vec<_>>()
-            .join(" "),
+        _ => start.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "),
     }
 }

@@ -41,9 +41,7 @@ pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleErr
         (8, 1 | 3) => Ok(Box::new(Jpeg { bytes, frame })),
         // Inks are rare, and the decoder of the others does not read all of them.
         (8, 4) => Ok(Box::new(JpegDecoder::new(Cursor::new(bytes)).map_err(damage)?)),
-        (8, components) => Err(SampleError::Unsupported(format!(
-            "a JPEG of {components} components"
-        ))),
+        (8, components) => Err(SampleError::Unsupported(format!("a JPEG of {components} components"))),
         (bits, _) => Err(SampleError::Unsupported(format!("a JPEG of {bits} bits"))),
     }
 }
@@ -150,10 +148,7 @@ fn segments(bytes: &[u8]) -> impl Iterator<Item = Segment<'_>> {
                 0x00 | 0x01 | 0xd0..=SOI => at += 1,
                 EOI => {
                     at += 1;
-                    return Some(Segment {
-                        marker: EOI,
-                        content: &[],
-                    });
+                    return Some(Segment { marker: EOI, content: &[] });
                 }
                 marker => {
                     let length = usize::from(u16::from_be_bytes([*bytes.get(at + 1)?, *bytes.get(at + 2)?]));

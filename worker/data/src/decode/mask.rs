@@ -41,10 +41,7 @@ pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), Sam
             raw.resize(decoder.total_bytes() as usize, 0);
             decoder.read_image(raw).map_err(refuse::damage)?;
             let channels = usize::from(color.channel_count());
-            if !matches!(
-                color,
-                ColorType::L8 | ColorType::La8 | ColorType::Rgb8 | ColorType::Rgba8
-            ) {
+            if !matches!(color, ColorType::L8 | ColorType::La8 | ColorType::Rgb8 | ColorType::Rgba8) {
                 return Err(SampleError::ColorMask(channels));
             }
             let values = raw.chunks_exact(channels);
@@ -54,9 +51,7 @@ pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), Sam
 }
 
 fn png_mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), SampleError> {
-    let limits = png::Limits {
-        bytes: LIMIT_BYTES as usize,
-    };
+    let limits = png::Limits { bytes: LIMIT_BYTES as usize };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
     decoder.set_transformations(Transformations::IDENTITY);
     let mut reader = decoder.read_info().map_err(damage)?;
@@ -82,10 +77,7 @@ fn png_mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), Sam
             let pixels = rows.flat_map(|row| row.chunks_exact(2 * channels));
             let value = |pixel: &[u8]| {
                 let mut words = [0u16; 4];
-                words
-                    .iter_mut()
-                    .zip(pixel.chunks_exact(2))
-                    .for_each(|(to, bytes)| *to = word(bytes));
+                words.iter_mut().zip(pixel.chunks_exact(2)).for_each(|(to, bytes)| *to = word(bytes));
                 grey(&words[..channels])
             };
             collect(pixels.map(value), channels, out)

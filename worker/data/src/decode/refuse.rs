@@ -22,9 +22,7 @@ pub(super) fn guarded<T>(decode: impl FnOnce() -> Result<T, SampleError>) -> Res
 
 pub(super) fn check_size(width: u32, height: u32, decoded_bytes: u64) -> Result<(), SampleError> {
     if width == 0 || height == 0 {
-        return Err(SampleError::Damaged(format!(
-            "the header states {width}x{height} pixels"
-        )));
+        return Err(SampleError::Damaged(format!("the header states {width}x{height} pixels")));
     }
     if decoded_bytes > LIMIT_BYTES {
         return Err(SampleError::TooLarge((width, height), LIMIT_BYTES));

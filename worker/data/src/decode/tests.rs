@@ -22,12 +22,7 @@ fn decode(bytes: &[u8]) -> Result<(Vec<u8>, (u32, u32)), SampleError> {
 #[test]
 fn lossless_formats_give_the_very_pixels() {
     let image = gradient(13, 7);
-    for format in [
-        ImageFormat::Png,
-        ImageFormat::Bmp,
-        ImageFormat::Tiff,
-        ImageFormat::WebP,
-    ] {
+    for format in [ImageFormat::Png, ImageFormat::Bmp, ImageFormat::Tiff, ImageFormat::WebP] {
         let bytes = encoded(image.clone(), format);
         assert_eq!(header(&bytes, 3).unwrap(), (13, 7), "{format:?}");
         assert_eq!(decode(&bytes).unwrap(), (image.to_vec(), (13, 7)), "{format:?}");
@@ -39,16 +34,8 @@ fn jpeg_gives_nearly_the_pixels() {
     let image = gradient(64, 48);
     let (rgb, size) = decode(&encoded(image.clone(), ImageFormat::Jpeg)).unwrap();
     assert_eq!(size, (64, 48));
-    let error: u32 = rgb
-        .iter()
-        .zip(image.iter())
-        .map(|(a, b)| u32::from(a.abs_diff(*b)))
-        .sum();
-    assert!(
-        error < 4 * rgb.len() as u32,
-        "mean error {}",
-        error as f32 / rgb.len() as f32
-    );
+    let error: u32 = rgb.iter().zip(image.iter()).map(|(a, b)| u32::from(a.abs_diff(*b))).sum();
+    assert!(error < 4 * rgb.len() as u32, "mean error {}", error as f32 / rgb.len() as f32);
 }
 
 /// How the files are made is described in `tests/parity/README.md`.
@@ -70,10 +57,7 @@ fn jpeg_gives_the_very_pixels_that_pillow_reads() {
         let off = std::iter::zip(&rgb, expected.as_raw()).map(|(a, b)| a.abs_diff(*b));
         let most = off.max().unwrap();
         // Inks are decoded by another decoder, which differs.
-        assert!(
-            most <= if name == "cmyk" { 2 } else { 0 },
-            "{name}: off by {most}"
-        );
+        assert!(most <= if name == "cmyk" { 2 } else { 0 }, "{name}: off by {most}");
         cases += 1;
     }
     assert_eq!(cases, 17);
@@ -131,22 +115,14 @@ fn jpeg_headers_need_no_more_of_the_file_than_themselves() {
 #[test]
 fn grey_and_16_bits_become_rgb() {
     let grey = GrayImage::from_raw(2, 1, vec![3, 200]).unwrap();
-    assert_eq!(
-        decode(&encoded(grey, ImageFormat::Png)).unwrap().0,
-        [3, 3, 3, 200, 200, 200]
-    );
+    assert_eq!(decode(&encoded(grey, ImageFormat::Png)).unwrap().0, [3, 3, 3, 200, 200, 200]);
     let grey16 = ImageBuffer::<Luma<u16>, _>::from_raw(4, 1, vec![0u16, 128, 129, 65535]).unwrap();
     let bytes = encoded(DynamicImage::ImageLuma16(grey16), ImageFormat::Png);
-    assert_eq!(
-        decode(&bytes).unwrap().0,
-        [0, 0, 0, 0, 0, 0, 1, 1, 1, 255, 255, 255]
-    );
+    assert_eq!(decode(&bytes).unwrap().0, [0, 0, 0, 0, 0, 0, 1, 1, 1, 255, 255, 255]);
     let rgb16 = ImageBuffer::<Rgb<u16>, _>::from_raw(1, 1, vec![0u16, 257 * 77, 65535]).unwrap();
     for format in [ImageFormat::Png, ImageFormat::Tiff] {
         assert_eq!(
-            decode(&encoded(DynamicImage::ImageRgb16(rgb16.clone()), format))
-                .unwrap()
-                .0,
+            decode(&encoded(DynamicImage::ImageRgb16(rgb16.clone()), format)).unwrap().0,
             [0, 77, 255]
         );
     }
@@ -156,10 +132,7 @@ fn grey_and_16_bits_become_rgb() {
 fn transparent_pixels_lie_on_white() {
     let rgba = image::RgbaImage::from_raw(3, 1, vec![10, 20, 30, 255, 10, 20, 30, 0, 0, 0, 0, 51]).unwrap();
     let bytes = encoded(rgba, ImageFormat::Png);
-    assert_eq!(
-        decode(&bytes).unwrap().0,
-        [10, 20, 30, 255, 255, 255, 204, 204, 204]
-    );
+    assert_eq!(decode(&bytes).unwrap().0, [10, 20, 30, 255, 255, 255, 204, 204, 204]);
     let grey = ImageBuffer::<LumaA<u8>, _>::from_raw(2, 1, vec![9u8, 255, 9, 0]).unwrap();
     let bytes = encoded(DynamicImage::ImageLumaA8(grey), ImageFormat::Png);
     assert_eq!(decode(&bytes).unwrap().0, [9, 9, 9, 255, 255, 255]);
@@ -175,31 +148,18 @@ fn transparent_pixels_lie_on_white() {
 fn one_bit_and_palette_png_are_looked_up() {
     // One line: filter byte 0, then the bits 101.
     let one_bit = raw_png(3, 1, 1, 0, &[], &[0, 0b1010_0000]);
-    assert_eq!(
-        decode(&one_bit).unwrap().0,
-        [255, 255, 255, 0, 0, 0, 255, 255, 255]
-    );
+    assert_eq!(decode(&one_bit).unwrap().0, [255, 255, 255, 0, 0, 0, 255, 255, 255]);
     let colors = [10, 20, 30, 40, 50, 60];
     let palette = raw_png(2, 1, 8, 3, &[(b"PLTE", &colors)], &[0, 1, 0]);
     assert_eq!(decode(&palette).unwrap().0, [40, 50, 60, 10, 20, 30]);
-    let transparent = raw_png(
-        2,
-        1,
-        8,
-        3,
-        &[(b"PLTE", &colors), (b"tRNS", &[0, 255])],
-        &[0, 1, 0],
-    );
+    let transparent = raw_png(2, 1, 8, 3, &[(b"PLTE", &colors), (b"tRNS", &[0, 255])], &[0, 1, 0]);
     assert_eq!(decode(&transparent).unwrap().0, [40, 50, 60, 255, 255, 255]);
 }
 
 #[test]
 fn the_name_does_not_matter_and_one_pixel_is_an_image() {
     assert_eq!(decode(&png(1, 1)).unwrap().1, (1, 1));
-    assert_eq!(
-        decode(&encoded(gradient(1, 1), ImageFormat::Jpeg)).unwrap().1,
-        (1, 1)
-    );
+    assert_eq!(decode(&encoded(gradient(1, 1), ImageFormat::Jpeg)).unwrap().1, (1, 1));
 }
 
 #[test]
@@ -221,13 +181,9 @@ fn files_that_are_no_images_say_what_they_are() {
 #[test]
 fn files_cut_short_are_found() {
     let image = gradient(64, 64);
-    for format in [
-        ImageFormat::Png,
-        ImageFormat::Bmp,
-        ImageFormat::Tiff,
-        ImageFormat::WebP,
-        ImageFormat::Jpeg,
-    ] {
+    for format in
+        [ImageFormat::Png, ImageFormat::Bmp, ImageFormat::Tiff, ImageFormat::WebP, ImageFormat::Jpeg]
+    {
         let bytes = encoded(image.clone(), format);
         for keep in [4, 20, bytes.len() / 2, bytes.len() * 9 / 10] {
             let error = decode(&bytes[..keep]).map(|(_, size)| size).unwrap_err();
@@ -251,28 +207,17 @@ fn a_jpeg_with_something_after_its_end_or_a_preview_before_is_whole() {
     with_preview.extend(&whole[2..]);
     assert_eq!(decode(&with_preview).unwrap().1, (32, 32));
     with_preview.truncate(with_preview.len() - 30);
-    assert!(
-        decode(&with_preview)
-            .unwrap_err()
-            .to_string()
-            .contains("cut short")
-    );
+    assert!(decode(&with_preview).unwrap_err().to_string().contains("cut short"));
 }
 
 #[test]
 fn a_huge_size_in_the_header_costs_no_memory() {
     let bomb = raw_png(60_000, 60_000, 8, 2, &[], &[0]);
     let error = decode(&bomb).unwrap_err();
-    assert!(
-        matches!(error, SampleError::TooLarge((60_000, 60_000), _)),
-        "{error}"
-    );
+    assert!(matches!(error, SampleError::TooLarge((60_000, 60_000), _)), "{error}");
     assert!(matches!(header(&bomb, 3), Err(SampleError::TooLarge(..))));
     // Grey takes a third of the room, but its RGB copy does not.
-    assert!(matches!(
-        header(&raw_png(20_000, 20_000, 8, 0, &[], &[0]), 3),
-        Err(SampleError::TooLarge(..))
-    ));
+    assert!(matches!(header(&raw_png(20_000, 20_000, 8, 0, &[], &[0]), 3), Err(SampleError::TooLarge(..))));
     assert!(header(&raw_png(u32::MAX, u32::MAX, 8, 2, &[], &[0]), 3).is_err());
     assert!(header(&raw_png(0, 4, 8, 2, &[], &[0]), 3).is_err());
 }
@@ -281,21 +226,14 @@ fn a_huge_size_in_the_header_costs_no_memory() {
 fn floating_point_rgb_is_refused() {
     let image = ImageBuffer::<Rgb<f32>, _>::from_raw(1, 1, vec![0.5f32; 3]).unwrap();
     let error = decode(&encoded(DynamicImage::ImageRgb32F(image), ImageFormat::Tiff)).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("floating-point samples is not read; convert"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("floating-point samples is not read; convert"), "{error}");
 }
 
 #[test]
 fn real_images_decode_and_satellite_bands_are_no_pictures() {
     let files = |folder: std::path::PathBuf, ending: &str| -> Vec<std::path::PathBuf> {
-        let mut files: Vec<_> = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .collect();
+        let mut files: Vec<_> =
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.retain(|file| file.to_str().unwrap().ends_with(ending));
         files.sort();
         files

@@ -13,12 +13,7 @@ fn square(fitter: &mut Fitter, rgb: &[u8], size: (u32, u32), side: u32) -> Vec<u
 }
 
 fn picture(rgb: &[u8], (width, height): (u32, u32)) -> Raster {
-    Raster {
-        width,
-        height,
-        channels: 3,
-        values: Values::U8(rgb.to_vec()),
-    }
+    Raster { width, height, channels: 3, values: Values::U8(rgb.to_vec()) }
 }
 
 fn bytes(view: View<'_>) -> Vec<u8> {
@@ -68,10 +63,7 @@ fn a_resized_cut_is_the_cut_of_the_resized() {
         for x in 0..16usize {
             let at = 3 * ((y + plan.top as usize) * plan.scaled.0 as usize + x + plan.left as usize);
             for c in 0..3 {
-                assert!(
-                    got[3 * (16 * y + x) + c].abs_diff(whole.buffer()[at + c]) <= 1,
-                    "{x},{y}"
-                );
+                assert!(got[3 * (16 * y + x) + c].abs_diff(whole.buffer()[at + c]) <= 1, "{x},{y}");
             }
         }
     }
@@ -80,15 +72,9 @@ fn a_resized_cut_is_the_cut_of_the_resized() {
 #[test]
 fn downscaling_averages_and_does_not_skip() {
     // Lines of one pixel, black and white: without antialiasing some squares would be all black.
-    let lines: Vec<u8> = (0..64 * 64)
-        .flat_map(|at| [if at % 2 == 0 { 0 } else { 255 }; 3])
-        .collect();
+    let lines: Vec<u8> = (0..64 * 64).flat_map(|at| [if at % 2 == 0 { 0 } else { 255 }; 3]).collect();
     let got = square(&mut Fitter::default(), &lines, (64, 64), 16);
-    assert!(
-        got.iter().all(|&value| value.abs_diff(128) < 24),
-        "{:?}",
-        &got[..12]
-    );
+    assert!(got.iter().all(|&value| value.abs_diff(128) < 24), "{:?}", &got[..12]);
 }
 
 proptest! {
@@ -117,20 +103,10 @@ fn stretching_shows_all_and_none_demands_the_size() {
     let got = bytes(Fitter::default().fit(&image, frame).unwrap());
     // Red grows from left to right over the whole width, green from top to bottom over the whole height.
     assert!(got[0] < 20 && got[3 * 7] > 225, "{} {}", got[0], got[3 * 7]);
-    assert!(
-        got[1] < 20 && got[3 * 56 + 1] > 220,
-        "{} {}",
-        got[1],
-        got[3 * 56 + 1]
-    );
+    assert!(got[1] < 20 && got[3 * 56 + 1] > 220, "{} {}", got[1], got[3 * 56 + 1]);
     let frame = Frame::new(Resize::None, (64, 16), (64, 16)).unwrap();
-    assert_eq!(
-        bytes(Fitter::default().fit(&image, frame).unwrap()),
-        *gradient(64, 16)
-    );
-    let text = Frame::new(Resize::None, (64, 16), (64, 17))
-        .unwrap_err()
-        .to_string();
+    assert_eq!(bytes(Fitter::default().fit(&image, frame).unwrap()), *gradient(64, 16));
+    let text = Frame::new(Resize::None, (64, 16), (64, 17)).unwrap_err().to_string();
     assert_eq!(
         text,
         "it is 64x16 pixels where all are to be 64x17; set data.resize = \"crop\" or \"stretch\""
@@ -155,20 +131,13 @@ fn planes_are_resized_as_pictures_are() {
     let expected = bytes(Fitter::default().fit(&picture(&image, (50, 41)), frame).unwrap());
     let plane = |c: usize| image.iter().skip(c).step_by(3).copied();
     let planes: Vec<u8> = [0, 1, 2, 0].into_iter().flat_map(plane).collect();
-    let of = |values: Values| Raster {
-        width: 50,
-        height: 41,
-        channels: 4,
-        values,
-    };
+    let of = |values: Values| Raster { width: 50, height: 41, channels: 4, values };
     let mut fitter = Fitter::default();
     let small = of(Values::U8(planes.clone()));
     let view = fitter.fit(&small, frame).unwrap();
     assert_eq!((view.width, view.height, view.channels), (16, 16, 4));
     let got = bytes(view);
-    let floats = of(Values::F32(
-        planes.iter().map(|&value| f32::from(value)).collect(),
-    ));
+    let floats = of(Values::F32(planes.iter().map(|&value| f32::from(value)).collect()));
     let Values::F32(exact) = fitter.fit(&floats, frame).unwrap().to_raster().values else {
         panic!("floating-point values stay what they are");
     };
@@ -187,18 +156,11 @@ fn planes_are_resized_as_pictures_are() {
 
 #[test]
 fn masks_take_the_nearest_pixel() {
-    let mask = Labels {
-        width: 4,
-        height: 2,
-        values: vec![1, 2, 3, 4, 5, 6, 7, 8],
-    };
+    let mask = Labels { width: 4, height: 2, values: vec![1, 2, 3, 4, 5, 6, 7, 8] };
     let fitted = |frame| fit_labels(&mask, frame).values;
     assert_eq!(fitted(Frame::rectangle((0, 0), (4, 2), (4, 2))), mask.values);
     assert_eq!(fitted(Frame::rectangle((0, 0), (4, 2), (2, 1))), [6, 8]);
-    assert_eq!(
-        fitted(Frame::rectangle((1, 0), (2, 1), (4, 2))),
-        [2, 2, 3, 3, 2, 2, 3, 3]
-    );
+    assert_eq!(fitted(Frame::rectangle((1, 0), (2, 1), (4, 2))), [2, 2, 3, 3, 2, 2, 3, 3]);
     let cut = Frame::new(Resize::Crop, (4, 2), (2, 2)).unwrap();
     assert_eq!(fitted(cut), [2, 3, 6, 7]);
 }

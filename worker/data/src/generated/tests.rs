@@ -26,18 +26,10 @@ fn set(classes: usize, samples: usize, size: usize, seed: u64, split: Split) -> 
 #[test]
 fn an_image_depends_on_seed_split_and_number_alone() {
     let image = load(&set(10, 2000, 16, 1, Split::Train), 13);
-    assert_eq!(
-        image,
-        load(&set(10, 100, 16, 1, Split::Train), 13),
-        "nor on how many there are"
-    );
+    assert_eq!(image, load(&set(10, 100, 16, 1, Split::Train), 13), "nor on how many there are");
     assert_ne!(image, load(&set(10, 2000, 16, 2, Split::Train), 13));
     assert_ne!(image, load(&set(10, 2000, 16, 1, Split::Test), 13));
-    assert_ne!(
-        image,
-        load(&set(10, 2000, 16, 1, Split::Train), 23),
-        "of the same class"
-    );
+    assert_ne!(image, load(&set(10, 2000, 16, 1, Split::Train), 23), "of the same class");
     let set = set(10, 2000, 16, 1, Split::Train);
     load(&set, 77);
     assert_eq!(image, load(&set, 13), "nor on what was loaded before");
@@ -48,10 +40,7 @@ fn an_image_depends_on_seed_split_and_number_alone() {
 fn the_augmentation_mirrors_the_same_image() {
     let set = set(3, 10, 8, 1, Split::Train).with_augment(Augment::Flip);
     let upright = load(&set, 4);
-    let mirrored: Vec<f32> = upright
-        .chunks(8)
-        .flat_map(|row| row.iter().rev().copied())
-        .collect();
+    let mirrored: Vec<f32> = upright.chunks(8).flat_map(|row| row.iter().rev().copied()).collect();
     let mut seen = BTreeSet::new();
     for epoch in 0..20 {
         let out = load_with(&set, 4, Some(&mut keyed(Domain::Augment, 1, epoch, 4)));
@@ -71,10 +60,7 @@ fn a_thousand_classes_are_distinct() {
             .map(|b| {
                 let angle = circle(a.angle / PI, b.angle / PI);
                 let waves = (a.waves / b.waves).ln().abs();
-                angle
-                    .max(waves)
-                    .max(circle(a.hue, b.hue))
-                    .max(circle(a.ground_hue, b.ground_hue))
+                angle.max(waves).max(circle(a.hue, b.hue)).max(circle(a.ground_hue, b.ground_hue))
             })
             .fold(f32::MAX, f32::min)
     };
@@ -93,27 +79,17 @@ fn colours_are_what_they_are_called() {
 
 /// Nearest class mean in some space of features, trained on one split and tested on the other.
 fn accuracy(features: impl Fn(&[f32]) -> Vec<f32>) -> f32 {
-    let (train, test) = (
-        set(10, 600, 32, 1, Split::Train),
-        set(10, 300, 32, 1, Split::Test),
-    );
+    let (train, test) = (set(10, 600, 32, 1, Split::Train), set(10, 300, 32, 1, Split::Test));
     let mut means: Vec<Vec<f32>> = vec![Vec::new(); 10];
     for index in 0..600 {
         let found = features(&load(&train, index));
         let mean = &mut means[train.label(index) as usize];
         mean.resize(found.len(), 0.0);
-        mean.iter_mut()
-            .zip(found)
-            .for_each(|(mean, value)| *mean += value / 60.0);
+        mean.iter_mut().zip(found).for_each(|(mean, value)| *mean += value / 60.0);
     }
     let right = (0..300).filter(|&index| {
         let found = features(&load(&test, index));
-        let distance = |mean: &Vec<f32>| {
-            mean.iter()
-                .zip(&found)
-                .map(|(a, b)| (a - b) * (a - b))
-                .sum::<f32>()
-        };
+        let distance = |mean: &Vec<f32>| mean.iter().zip(&found).map(|(a, b)| (a - b) * (a - b)).sum::<f32>();
         let best = (0..10).min_by(|&a, &b| distance(&means[a]).total_cmp(&distance(&means[b])));
         best == Some(test.label(index) as usize)
     });
@@ -125,9 +101,7 @@ fn classes_can_be_told_apart_but_not_by_pixels() {
     let pixels = accuracy(<[f32]>::to_vec);
     // How often the brightness goes up or down by the direction of its slope: a crude first layer of a network.
     let slopes = accuracy(|image| {
-        let grey: Vec<f32> = (0..1024)
-            .map(|at| image[at] + image[1024 + at] + image[2048 + at])
-            .collect();
+        let grey: Vec<f32> = (0..1024).map(|at| image[at] + image[1024 + at] + image[2048 + at]).collect();
         let mut bins = [0.0; 8];
         for at in (0..30 * 32).filter(|at| at % 32 < 30) {
             let smooth = |at: usize| grey[at] + grey[at + 1] + grey[at + 32] + grey[at + 33];

@@ -10,34 +10,18 @@ use super::*;
 fn load(set: &GeneratedMasks, index: usize, random: Option<u64>) -> (Vec<f32>, Vec<i64>) {
     let mut rng = random.map(|epoch| keyed(Domain::Augment, 1, epoch, index as u64));
     let columns = load_one(set, index, rng.as_mut()).unwrap();
-    (
-        columns[0].as_f32().unwrap().to_vec(),
-        columns[1].as_i64().unwrap().to_vec(),
-    )
+    (columns[0].as_f32().unwrap().to_vec(), columns[1].as_i64().unwrap().to_vec())
 }
 
 #[test]
 fn an_image_depends_on_seed_split_and_number_alone() {
     let set = GeneratedMasks::new(4, 50, 16, 1, Split::Train);
     let first = load(&set, 7, None);
-    assert_eq!(
-        first,
-        load(&GeneratedMasks::new(4, 10, 16, 1, Split::Train), 7, None)
-    );
-    assert_ne!(
-        first,
-        load(&GeneratedMasks::new(4, 50, 16, 2, Split::Train), 7, None)
-    );
-    assert_ne!(
-        first,
-        load(&GeneratedMasks::new(4, 50, 16, 1, Split::Test), 7, None)
-    );
+    assert_eq!(first, load(&GeneratedMasks::new(4, 10, 16, 1, Split::Train), 7, None));
+    assert_ne!(first, load(&GeneratedMasks::new(4, 50, 16, 2, Split::Train), 7, None));
+    assert_ne!(first, load(&GeneratedMasks::new(4, 50, 16, 1, Split::Test), 7, None));
     assert_ne!(first, load(&set, 8, None));
-    assert_eq!(
-        first,
-        load(&set, 7, Some(3)),
-        "nothing is random unless asked for"
-    );
+    assert_eq!(first, load(&set, 7, Some(3)), "nothing is random unless asked for");
     assert_eq!(set.describe(7), "generated training image 7");
 }
 
@@ -51,10 +35,7 @@ fn ground_and_blobs_share_the_pixels() {
         }
     }
     let total: usize = counts.iter().sum();
-    assert!(
-        (0.4..0.9).contains(&(counts[0] as f64 / total as f64)),
-        "{counts:?}"
-    );
+    assert!((0.4..0.9).contains(&(counts[0] as f64 / total as f64)), "{counts:?}");
     assert!(counts[1..].iter().all(|&count| count * 40 > total), "{counts:?}");
 }
 
@@ -72,10 +53,7 @@ fn colours_tell_much_of_the_classes() {
         for (at, &class) in mask.iter().enumerate() {
             let class = class as usize;
             counts[class] += 1.0;
-            sums[class]
-                .iter_mut()
-                .zip(pixel(&image, at))
-                .for_each(|(sum, value)| *sum += value);
+            sums[class].iter_mut().zip(pixel(&image, at)).for_each(|(sum, value)| *sum += value);
         }
     }
     let test = plain(Split::Test);
@@ -85,13 +63,9 @@ fn colours_tell_much_of_the_classes() {
         for (at, &class) in mask.iter().enumerate() {
             let color = pixel(&image, at);
             let distance = |other: usize| -> f32 {
-                (0..3)
-                    .map(|c| (sums[other][c] / counts[other] - color[c]).powi(2))
-                    .sum()
+                (0..3).map(|c| (sums[other][c] / counts[other] - color[c]).powi(2)).sum()
             };
-            let best = (0..4)
-                .min_by(|&a, &b| distance(a).total_cmp(&distance(b)))
-                .unwrap();
+            let best = (0..4).min_by(|&a, &b| distance(a).total_cmp(&distance(b))).unwrap();
             right += usize::from(best as i64 == class);
         }
     }

@@ -29,14 +29,9 @@ fn classes_and_images_are_sorted_and_other_files_ignored() {
     ] {
         put(train.join(name), b"unread");
     }
-    for other in [
-        "dog/notes.txt",
-        "dog/.hidden.png",
-        ".cache/x.png",
-        "cat/.thumbs/x.png",
-        "cat/png",
-        "readme.md",
-    ] {
+    for other in
+        ["dog/notes.txt", "dog/.hidden.png", ".cache/x.png", "cat/.thumbs/x.png", "cat/png", "readme.md"]
+    {
         put(train.join(other), b"unread");
     }
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
@@ -53,10 +48,7 @@ fn classes_and_images_are_sorted_and_other_files_ignored() {
             "dog/b.PNG"
         ]
     );
-    assert_eq!(
-        index.samples.iter().map(|sample| sample.0).collect::<Vec<_>>(),
-        [0, 0, 1, 1, 1, 2, 2]
-    );
+    assert_eq!(index.samples.iter().map(|sample| sample.0).collect::<Vec<_>>(), [0, 0, 1, 1, 1, 2, 2]);
     assert_eq!(class_counts(&index), [2, 3, 2]);
     assert_eq!(index.image_path(6), train.join("dog/b.PNG"));
     assert_eq!(index.count(), 7);
@@ -67,24 +59,15 @@ fn missing_folders_say_what_is_there() {
     let root = tempfile::tempdir().unwrap();
     let text = scan_error(root.path(), "train", None);
     assert!(
-        text.starts_with(&format!(
-            "there is no folder {}",
-            root.path().join("train").display()
-        )),
+        text.starts_with(&format!("there is no folder {}", root.path().join("train").display())),
         "{text}"
     );
     assert!(text.contains("has no folders: set data.root"), "{text}");
     folder(root.path(), "training", &[("cat", 1)]);
     let text = scan_error(root.path(), "train", None);
-    assert!(
-        text.contains("has the folders `training`: set data.root, data.train and data.test"),
-        "{text}"
-    );
+    assert!(text.contains("has the folders `training`: set data.root, data.train and data.test"), "{text}");
     let text = scan_error(&root.path().join("nowhere"), "train", None);
-    assert!(
-        text.ends_with("set data.root to the folder that holds the splits"),
-        "{text}"
-    );
+    assert!(text.ends_with("set data.root to the folder that holds the splits"), "{text}");
 }
 
 #[test]
@@ -95,10 +78,7 @@ fn a_file_in_place_of_a_folder_is_named() {
     assert!(text.contains("/train is not a folder"), "{text}");
     let file = root.path().join("train");
     let text = scan_error(&file, "train", None);
-    assert!(
-        text.starts_with(&format!("{} is not a folder", file.display())),
-        "{text}"
-    );
+    assert!(text.starts_with(&format!("{} is not a folder", file.display())), "{text}");
 }
 
 #[test]
@@ -131,10 +111,7 @@ fn empty_classes_are_named_and_counted() {
     }
     let text = scan_error(root.path(), "train", None);
     assert!(text.starts_with("8 class folders in "), "{text}");
-    assert!(
-        text.contains("`e0`, `e1`, `e2`, `e3`, `e4` and 3 more; add"),
-        "{text}"
-    );
+    assert!(text.contains("`e0`, `e1`, `e2`, `e3`, `e4` and 3 more; add"), "{text}");
 }
 
 #[test]
@@ -145,16 +122,10 @@ fn the_test_split_takes_the_training_classes() {
     let train = ImageIndex::scan(root.path(), "train", None).unwrap();
     let test = ImageIndex::scan(root.path(), "test", Some(&train.classes)).unwrap();
     assert_eq!(test.classes, train.classes);
-    assert_eq!(
-        test.samples.iter().map(|sample| sample.0).collect::<Vec<_>>(),
-        [0, 2, 2]
-    );
+    assert_eq!(test.samples.iter().map(|sample| sample.0).collect::<Vec<_>>(), [0, 2, 2]);
     folder(root.path(), "test", &[("zebra", 1)]);
     let text = scan_error(root.path(), "test", Some(&train.classes));
-    assert!(
-        text.contains("/test has 1 class that the training split lacks: `zebra`;"),
-        "{text}"
-    );
+    assert!(text.contains("/test has 1 class that the training split lacks: `zebra`;"), "{text}");
 }
 
 #[cfg(unix)]
@@ -179,16 +150,7 @@ fn links_are_followed_and_loops_end() {
     symlink("nowhere", train.join("a/lost.png")).unwrap();
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
     assert_eq!(index.classes, ["a", "b"]);
-    assert_eq!(
-        paths(&index),
-        [
-            "a/linked.png",
-            "a/lost.png",
-            "a/more/1.png",
-            "a/own.png",
-            "b/1.png"
-        ]
-    );
+    assert_eq!(paths(&index), ["a/linked.png", "a/lost.png", "a/more/1.png", "a/own.png", "b/1.png"]);
 }
 
 #[cfg(unix)]
@@ -202,10 +164,7 @@ fn a_folder_without_permission_is_named() {
     let result = with_permissions(|| ImageIndex::scan(root.path(), "train", None));
     fs::set_permissions(&shut, fs::Permissions::from_mode(0o755)).unwrap();
     let text = result.unwrap_err().to_string();
-    assert!(
-        text.contains("train/shut cannot be listed") && text.contains("permission"),
-        "{text}"
-    );
+    assert!(text.contains("train/shut cannot be listed") && text.contains("permission"), "{text}");
 }
 
 #[cfg(target_os = "linux")]
@@ -215,17 +174,9 @@ fn names_that_are_not_utf8_are_refused_if_they_matter() {
     use std::os::unix::ffi::OsStrExt;
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 1)]);
-    put(
-        root.path()
-            .join("train/a")
-            .join(OsStr::from_bytes(b"notes\xff.txt")),
-        b"",
-    );
+    put(root.path().join("train/a").join(OsStr::from_bytes(b"notes\xff.txt")), b"");
     assert_eq!(ImageIndex::scan(root.path(), "train", None).unwrap().count(), 1);
-    put(
-        root.path().join("train/a").join(OsStr::from_bytes(b"x\xff.png")),
-        b"",
-    );
+    put(root.path().join("train/a").join(OsStr::from_bytes(b"x\xff.png")), b"");
     assert!(scan_error(root.path(), "train", None).ends_with("is not valid UTF-8; rename it"));
 }
 
@@ -234,10 +185,7 @@ fn a_real_set_is_listed() {
     let Some(root) = real("cifar100") else { return };
     let train = ImageIndex::scan(&root, "train", None).unwrap();
     let test = ImageIndex::scan(&root, "test", Some(&train.classes)).unwrap();
-    assert_eq!(
-        (train.classes.len(), train.count(), test.count()),
-        (100, 4000, 1000)
-    );
+    assert_eq!((train.classes.len(), train.count(), test.count()), (100, 4000, 1000));
     assert!(class_counts(&train).iter().all(|&count| count == 40));
 }
 

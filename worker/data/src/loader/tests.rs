@@ -16,24 +16,13 @@ use super::*;
 
 #[test]
 fn batches_come_in_order_with_their_content() {
-    let batches = all(
-        Arc::new(Numbers::default()),
-        options(2),
-        work(&[&[5, 8], &[], &[999]]),
-    );
+    let batches = all(Arc::new(Numbers::default()), options(2), work(&[&[5, 8], &[], &[999]]));
     assert_eq!(batches.len(), 3);
     assert_eq!(
         (&*batches[0].indices, labels(&batches[0]), &*batches[0].weights),
         (&[5, 8][..], &[5, 1][..], &[1.0, 1.0][..])
     );
-    assert_eq!(
-        (
-            images(&batches[0])[0],
-            images(&batches[0])[3],
-            images(&batches[0]).len()
-        ),
-        (5.0, 8.0, 6)
-    );
+    assert_eq!((images(&batches[0])[0], images(&batches[0])[3], images(&batches[0]).len()), (5.0, 8.0, 6));
     assert!(
         batches[1].columns.iter().all(Column::is_empty) && batches[1].weights.is_empty(),
         "an empty micro-batch is an empty batch"
@@ -45,12 +34,9 @@ fn batches_come_in_order_with_their_content() {
 
 #[test]
 fn what_is_loaded_can_be_had_without_waiting() {
-    let mut loader = Loader::start(
-        Arc::new(Numbers::default()),
-        options(2),
-        work(&[&[5, 8], &[1], &[999]]).into_iter(),
-    )
-    .unwrap();
+    let mut loader =
+        Loader::start(Arc::new(Numbers::default()), options(2), work(&[&[5, 8], &[1], &[999]]).into_iter())
+            .unwrap();
     assert_eq!(loader.next().unwrap().unwrap().indices, [5, 8]);
     let second = loop {
         match loader.next_if_loaded() {
@@ -66,19 +52,9 @@ fn what_is_loaded_can_be_had_without_waiting() {
 #[test]
 fn augmentation_depends_on_seed_epoch_and_sample() {
     let noise = |seed, epoch, augment| {
-        let work = vec![MicroBatch {
-            epoch,
-            indices: vec![1, 7, 1],
-        }];
-        let batch = &all(
-            Arc::new(Numbers::default()),
-            LoaderOptions {
-                seed,
-                augment,
-                ..options(2)
-            },
-            work,
-        )[0];
+        let work = vec![MicroBatch { epoch, indices: vec![1, 7, 1] }];
+        let batch =
+            &all(Arc::new(Numbers::default()), LoaderOptions { seed, augment, ..options(2) }, work)[0];
         [images(batch)[1], images(batch)[4], images(batch)[7]]
     };
     let first = noise(1, 0, true);
@@ -93,10 +69,7 @@ fn augmentation_depends_on_seed_epoch_and_sample() {
 #[test]
 fn no_more_is_loaded_than_may_wait() {
     let set = Arc::new(Numbers::default());
-    let endless = (0..).map(|epoch| MicroBatch {
-        epoch,
-        indices: vec![1; 4],
-    });
+    let endless = (0..).map(|epoch| MicroBatch { epoch, indices: vec![1; 4] });
     let mut loader = Loader::start(set.clone(), options(4), endless).unwrap();
     assert!(eventually(|| set.loaded.load(Ordering::SeqCst) == 12));
     std::thread::sleep(Duration::from_millis(30));
@@ -109,19 +82,10 @@ fn no_more_is_loaded_than_may_wait() {
 
 #[test]
 fn one_batch_is_shared_by_all_threads() {
-    let set = Arc::new(Numbers {
-        held: AtomicBool::new(true),
-        ..Numbers::default()
-    });
-    let once = LoaderOptions {
-        prefetch_batches: 1,
-        ..options(4)
-    };
+    let set = Arc::new(Numbers { held: AtomicBool::new(true), ..Numbers::default() });
+    let once = LoaderOptions { prefetch_batches: 1, ..options(4) };
     let mut loader = Loader::start(set.clone(), once, work(&[&[1; 16]]).into_iter()).unwrap();
-    assert!(
-        eventually(|| set.running.load(Ordering::SeqCst) == 4),
-        "four threads are at the same batch"
-    );
+    assert!(eventually(|| set.running.load(Ordering::SeqCst) == 4), "four threads are at the same batch");
     set.held.store(false, Ordering::SeqCst);
     assert_eq!(labels(&loader.next().unwrap().unwrap()), [1; 16]);
     assert!(loader.next().is_none());
@@ -130,21 +94,11 @@ fn one_batch_is_shared_by_all_threads() {
 
 #[test]
 fn memory_is_used_again_and_nothing_of_it_shows() {
-    let set = Arc::new(Numbers {
-        bad: Some(3),
-        ..Numbers::default()
-    });
+    let set = Arc::new(Numbers { bad: Some(3), ..Numbers::default() });
     let plan = work(&[&[900; 50], &[1, 3], &[2; 9]]);
     let fresh = all(set.clone(), options(2), plan.clone());
-    let mut loader = Loader::start(
-        set,
-        LoaderOptions {
-            prefetch_batches: 1,
-            ..options(2)
-        },
-        plan.into_iter(),
-    )
-    .unwrap();
+    let mut loader =
+        Loader::start(set, LoaderOptions { prefetch_batches: 1, ..options(2) }, plan.into_iter()).unwrap();
     let mut addresses = Vec::new();
     for expected in fresh {
         let batch = loader.next().unwrap().unwrap();
@@ -154,10 +108,7 @@ fn memory_is_used_again_and_nothing_of_it_shows() {
         loader.recycle(batch);
     }
     for _ in 0..10 {
-        loader.recycle(Batch {
-            columns: vec![Column::F32(vec![0.0; 9])],
-            ..Batch::default()
-        });
+        loader.recycle(Batch { columns: vec![Column::F32(vec![0.0; 9])], ..Batch::default() });
     }
     assert!(loader.shared.lock().spare.len() <= 2);
 }
@@ -166,10 +117,7 @@ fn memory_is_used_again_and_nothing_of_it_shows() {
 fn memory_of_another_data_set_is_not_used() {
     let plan: Vec<MicroBatch> = work(&[&[4, 5], &[6], &[7, 8, 9], &[1]]);
     let expected = all(Arc::new(Numbers::default()), options(2), plan.clone());
-    let once = LoaderOptions {
-        prefetch_batches: 1,
-        ..options(2)
-    };
+    let once = LoaderOptions { prefetch_batches: 1, ..options(2) };
     let mut loader = Loader::start(Arc::new(Numbers::default()), once, plan.into_iter()).unwrap();
     for expected in expected {
         loader.recycle(Batch {

@@ -62,10 +62,7 @@ impl Shared {
             dataset,
             fields: OnceLock::new(),
             options,
-            state: Mutex::new(State {
-                work: Some(work),
-                ..State::default()
-            }),
+            state: Mutex::new(State { work: Some(work), ..State::default() }),
             work_changed: Condvar::new(),
             batch_changed: Condvar::new(),
         }

@@ -9,21 +9,14 @@ use super::super::raster::Labels;
 use super::*;
 use crate::tests::images::{gray, png, put, real};
 
-const RULE: MaskRule = MaskRule {
-    kind: MaskKind::Index,
-    classes: 3,
-    ignore: 255,
-};
+const RULE: MaskRule = MaskRule { kind: MaskKind::Index, classes: 3, ignore: 255 };
 
 /// Folders `train` and `train_masks` of so many pairs of 8x8 pixels, all of class 1.
 fn pairs(count: usize) -> (tempfile::TempDir, MaskIndex) {
     let root = tempfile::tempdir().unwrap();
     for number in 0..count {
         put(root.path().join(format!("train/{number:03}.png")), &png(8, 8));
-        put(
-            root.path().join(format!("train_masks/{number:03}.png")),
-            &gray(8, 8, |_, _| 1),
-        );
+        put(root.path().join(format!("train_masks/{number:03}.png")), &gray(8, 8, |_, _| 1));
     }
     let index = scan(root.path()).unwrap();
     (root, index)
@@ -41,44 +34,24 @@ fn checked(index: &MaskIndex, resize: Resize, depth: Depth) -> CheckReport {
 #[test]
 fn pairs_are_found_by_name_whatever_the_ending() {
     let root = tempfile::tempdir().unwrap();
-    for name in [
-        "train/b.png",
-        "train/a.JPG",
-        "train/deep/er/c.tif",
-        "train/a.b.png",
-    ] {
+    for name in ["train/b.png", "train/a.JPG", "train/deep/er/c.tif", "train/a.b.png"] {
         put(root.path().join(name), b"unread");
     }
-    for name in [
-        "a.png",
-        "b.bmp",
-        "deep/er/c.png",
-        "a.b.tiff",
-        "notes.txt",
-        ".hidden.png",
-    ] {
+    for name in ["a.png", "b.bmp", "deep/er/c.png", "a.b.tiff", "notes.txt", ".hidden.png"] {
         put(root.path().join("train_masks").join(name), b"unread");
     }
     let index = scan(root.path()).unwrap();
     let names: Vec<(&str, &str)> = index.samples.iter().map(|pair| (&*pair.0, &*pair.1)).collect();
     assert_eq!(
         names,
-        [
-            ("a.JPG", "a.png"),
-            ("a.b.png", "a.b.tiff"),
-            ("b.png", "b.bmp"),
-            ("deep/er/c.tif", "deep/er/c.png")
-        ]
+        [("a.JPG", "a.png"), ("a.b.png", "a.b.tiff"), ("b.png", "b.bmp"), ("deep/er/c.tif", "deep/er/c.png")]
     );
     assert_eq!(index.image_path(0), root.path().join("train/a.JPG"));
     assert_eq!(index.mask_path(3), root.path().join("train_masks/deep/er/c.png"));
     assert_eq!(index.count(), 4);
     assert_eq!(index.ignored.to_string(), "1 .txt");
     // Those who did not scan need not know.
-    let told = MaskIndex {
-        ignored: Ignored::default(),
-        ..index
-    };
+    let told = MaskIndex { ignored: Ignored::default(), ..index };
     let bytes = serde_json::to_vec(&told).unwrap();
     assert_eq!(serde_json::from_slice::<MaskIndex>(&bytes).unwrap(), told);
 }
@@ -97,10 +70,7 @@ fn missing_partners_are_listed() {
     );
     std::fs::remove_file(root.path().join("train/extra.png")).unwrap();
     let text = scan(root.path()).unwrap_err().to_string();
-    assert!(
-        text.contains("0 images in ") && text.contains("train_masks; 2 masks"),
-        "{text}"
-    );
+    assert!(text.contains("0 images in ") && text.contains("train_masks; 2 masks"), "{text}");
 }
 
 #[test]
@@ -108,10 +78,7 @@ fn one_name_twice_is_refused() {
     let (root, _) = pairs(2);
     put(root.path().join("train_masks/001.bmp"), b"");
     let text = scan(root.path()).unwrap_err().to_string();
-    assert!(
-        text.contains("train_masks has two files `001.bmp` and `001.png` of one name"),
-        "{text}"
-    );
+    assert!(text.contains("train_masks has two files `001.bmp` and `001.png` of one name"), "{text}");
 }
 
 #[test]
@@ -119,63 +86,33 @@ fn missing_and_empty_folders_name_the_setting() {
     let root = tempfile::tempdir().unwrap();
     put(root.path().join("images/1.png"), b"");
     let text = scan(root.path()).unwrap_err().to_string();
-    assert!(
-        text.contains("has the folders `images`: set data.root, data.train and data.test"),
-        "{text}"
-    );
+    assert!(text.contains("has the folders `images`: set data.root, data.train and data.test"), "{text}");
     put(root.path().join("train/1.png"), b"");
     let text = scan(root.path()).unwrap_err().to_string();
-    assert!(
-        text.contains("set data.root, data.train_masks and data.test_masks"),
-        "{text}"
-    );
+    assert!(text.contains("set data.root, data.train_masks and data.test_masks"), "{text}");
     std::fs::create_dir(root.path().join("train_masks")).unwrap();
     let text = scan(root.path()).unwrap_err().to_string();
-    assert!(
-        text.starts_with("there are no images in ") && text.contains("train_masks"),
-        "{text}"
-    );
+    assert!(text.starts_with("there are no images in ") && text.contains("train_masks"), "{text}");
 }
 
 #[test]
 fn bad_masks_are_bad_samples() {
     let (root, index) = pairs(300);
-    put(
-        root.path().join("train_masks/007.png"),
-        &gray(8, 8, |x, y| if (x, y) == (2, 3) { 9 } else { 255 }),
-    );
+    put(root.path().join("train_masks/007.png"), &gray(8, 8, |x, y| if (x, y) == (2, 3) { 9 } else { 255 }));
     put(root.path().join("train_masks/008.png"), &gray(4, 8, |_, _| 0));
     put(root.path().join("train_masks/009.png"), b"no mask");
     let report = checked(&index, Resize::Crop, Depth::Full);
-    assert_eq!(
-        report.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(),
-        [7, 8, 9]
-    );
-    assert!(
-        report.bad[0].path.ends_with("train/007.png"),
-        "{}",
-        report.bad[0].path
-    );
+    assert_eq!(report.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [7, 8, 9]);
+    assert!(report.bad[0].path.ends_with("train/007.png"), "{}", report.bad[0].path);
     let reason = &report.bad[0].reason;
     assert!(
         reason.starts_with("its mask ")
             && reason.contains("007.png: the mask has the value 9 at column 2, row 3"),
         "{reason}"
     );
-    assert!(
-        reason.contains("classes go from 0 to 2 and 255 means none; set data.classes"),
-        "{reason}"
-    );
-    assert!(
-        report.bad[1].reason.contains("is 4x8 pixels and the image 8x8"),
-        "{}",
-        report.bad[1].reason
-    );
-    assert!(
-        report.bad[2].reason.contains("not an image"),
-        "{}",
-        report.bad[2].reason
-    );
+    assert!(reason.contains("classes go from 0 to 2 and 255 means none; set data.classes"), "{reason}");
+    assert!(report.bad[1].reason.contains("is 4x8 pixels and the image 8x8"), "{}", report.bad[1].reason);
+    assert!(report.bad[2].reason.contains("not an image"), "{}", report.bad[2].reason);
     assert_eq!(index.without_bad(&report).unwrap().count(), 297);
     // Of so few masks the values are looked at in any case.
     let quick = checked(&index, Resize::Crop, Depth::Header);
@@ -187,10 +124,7 @@ fn bad_masks_are_bad_samples() {
 fn of_many_masks_some_are_counted_and_the_others_where_those_hold_one_class() {
     let (_root, index) = pairs(COUNTED + 100);
     let quick = checked(&index, Resize::Crop, Depth::Header);
-    assert_eq!(
-        (quick.census.masks(), quick.census.classes()),
-        (COUNTED / 2 + 50, 1)
-    );
+    assert_eq!((quick.census.masks(), quick.census.classes()), (COUNTED / 2 + 50, 1));
     let census = |report: &CheckReport| index.census(report, 2, 2, &mut |_, _| ());
     // Of a test set one class is enough.
     assert_eq!(index.census(&quick, 1, 2, &mut |_, _| ()), quick.census);
@@ -199,10 +133,7 @@ fn of_many_masks_some_are_counted_and_the_others_where_those_hold_one_class() {
     // One that was not counted at first.
     put(index.mask_path(1), &gray(8, 8, |x, _| x as u8 % 3));
     let rare = census(&quick);
-    assert_eq!(
-        rare.occurring().map(|(class, _)| class).collect::<Vec<_>>(),
-        [0, 1, 2]
-    );
+    assert_eq!(rare.occurring().map(|(class, _)| class).collect::<Vec<_>>(), [0, 1, 2]);
     // One that was, so that nothing else is read.
     put(index.mask_path(0), &gray(8, 8, |x, _| x as u8 % 3));
     let quick = checked(&index, Resize::Crop, Depth::Header);
@@ -212,25 +143,12 @@ fn of_many_masks_some_are_counted_and_the_others_where_those_hold_one_class() {
 #[test]
 fn wrong_classes_end_the_run_with_the_remedy() {
     let (_root, index) = pairs(5);
-    let index = MaskIndex {
-        rule: MaskRule { classes: 1, ..RULE },
-        ..index
-    };
+    let index = MaskIndex { rule: MaskRule { classes: 1, ..RULE }, ..index };
     let report = checked(&index, Resize::Crop, Depth::Full);
     let text = index.without_bad(&report).unwrap_err().to_string();
-    assert!(
-        text.starts_with("5 of 5 images cannot be used") && text.contains("set data.classes"),
-        "{text}"
-    );
-    let ignored = MaskRule {
-        classes: 1,
-        ignore: 1,
-        ..RULE
-    };
-    let index = MaskIndex {
-        rule: ignored,
-        ..index
-    };
+    assert!(text.starts_with("5 of 5 images cannot be used") && text.contains("set data.classes"), "{text}");
+    let ignored = MaskRule { classes: 1, ignore: 1, ..RULE };
+    let index = MaskIndex { rule: ignored, ..index };
     assert_eq!(checked(&index, Resize::Crop, Depth::Full).bad, []);
 }
 
@@ -238,55 +156,27 @@ fn wrong_classes_end_the_run_with_the_remedy() {
 fn the_common_size_is_that_of_the_first_good_image() {
     let (root, mut index) = pairs(150);
     put(root.path().join("train/000.png"), b"");
-    let found = index
-        .without_bad(&checked(&index, Resize::None, Depth::Header))
-        .unwrap();
+    let found = index.without_bad(&checked(&index, Resize::None, Depth::Header)).unwrap();
     assert_eq!((found.size, found.count()), (Some((8, 8)), 149));
-    assert_eq!(
-        index
-            .without_bad(&checked(&index, Resize::Crop, Depth::Header))
-            .unwrap()
-            .size,
-        None
-    );
+    assert_eq!(index.without_bad(&checked(&index, Resize::Crop, Depth::Header)).unwrap().size, None);
     put(root.path().join("train/003.png"), &png(9, 8));
     put(root.path().join("train_masks/003.png"), &gray(9, 8, |_, _| 1));
-    let text = index
-        .without_bad(&checked(&index, Resize::None, Depth::Full))
-        .unwrap_err()
-        .to_string();
+    let text = index.without_bad(&checked(&index, Resize::None, Depth::Full)).unwrap_err().to_string();
     assert!(
         text.contains("train/003.png is 9x8 pixels where ") && text.contains("train/001.png is 8x8;"),
         "{text}"
     );
-    assert!(
-        text.contains("set data.resize = \"crop\" or \"stretch\""),
-        "{text}"
-    );
+    assert!(text.contains("set data.resize = \"crop\" or \"stretch\""), "{text}");
     // Of a test split, the training images' size is demanded.
     index.size = Some((16, 16));
-    let text = index
-        .without_bad(&checked(&index, Resize::None, Depth::Header))
-        .unwrap_err()
-        .to_string();
-    assert!(
-        text.contains("is 8x8 pixels where every training image is 16x16"),
-        "{text}"
-    );
+    let text = index.without_bad(&checked(&index, Resize::None, Depth::Header)).unwrap_err().to_string();
+    assert!(text.contains("is 8x8 pixels where every training image is 16x16"), "{text}");
 }
 
 #[test]
 fn binary_masks_have_two_values() {
-    let rule = MaskRule {
-        kind: MaskKind::Binary,
-        classes: 2,
-        ignore: 255,
-    };
-    let mut labels = Labels {
-        width: 4,
-        height: 1,
-        values: vec![0, 255, 7, 65535],
-    };
+    let rule = MaskRule { kind: MaskKind::Binary, classes: 2, ignore: 255 };
+    let mut labels = Labels { width: 4, height: 1, values: vec![0, 255, 7, 65535] };
     rule.apply(&mut labels).unwrap();
     assert_eq!(labels.values, [0, 1, 1, 1]);
 }
@@ -294,28 +184,17 @@ fn binary_masks_have_two_values() {
 #[test]
 fn real_sets_pair_up() {
     if let Some(root) = real("camvid") {
-        let rule = MaskRule {
-            kind: MaskKind::Index,
-            classes: 11,
-            ignore: 11,
-        };
+        let rule = MaskRule { kind: MaskKind::Index, classes: 11, ignore: 11 };
         let index = MaskIndex::scan(&root, "train", "trainannot", rule).unwrap();
         assert_eq!(index.count(), 24);
         let report = checked(&index, Resize::None, Depth::Full);
         assert_eq!(index.without_bad(&report).unwrap().size, Some((480, 360)));
     }
     if let Some(root) = real("membrane") {
-        let rule = MaskRule {
-            kind: MaskKind::Binary,
-            classes: 2,
-            ignore: 255,
-        };
+        let rule = MaskRule { kind: MaskKind::Binary, classes: 2, ignore: 255 };
         let index = MaskIndex::scan(&root, "image", "label", rule).unwrap();
         assert_eq!(index.count(), 30);
-        let needs = Needs {
-            channels: 1,
-            resize: Resize::None,
-        };
+        let needs = Needs { channels: 1, resize: Resize::None };
         let report = check(&index, needs, Depth::Full, 2, &mut |_, _| ());
         assert_eq!(index.without_bad(&report).unwrap().size, Some((512, 512)));
     }

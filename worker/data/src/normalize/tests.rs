@@ -8,11 +8,7 @@ use super::super::pixels::Pixels;
 use super::super::raster::{Labels, Raster, Values};
 use super::*;
 
-const FLIP: Placement = Placement {
-    left: 0,
-    top: 0,
-    flip: true,
-};
+const FLIP: Placement = Placement { left: 0, top: 0, flip: true };
 
 /// An image as a model takes it.
 fn written(normalize: &Normalize, image: &Raster, placement: Placement) -> Vec<f32> {
@@ -23,12 +19,7 @@ fn written(normalize: &Normalize, image: &Raster, placement: Placement) -> Vec<f
 }
 
 fn raster(width: u32, height: u32, channels: usize, values: Values) -> Raster {
-    Raster {
-        width,
-        height,
-        channels,
-        values,
-    }
+    Raster { width, height, channels, values }
 }
 
 #[test]
@@ -37,15 +28,9 @@ fn normalised_planes_are_red_green_blue_and_flip_mirrors_rows() {
     let pixels = vec![255, 0, 51, 0, 255, 102, 0, 0, 0, 255, 255, 255];
     let image = raster(2, 2, 3, Values::U8(pixels));
     let out = written(&normalize, &image, Placement::default());
-    assert_eq!(
-        out,
-        [1.0, -1.0, -1.0, 1.0, -1.0, 3.0, -1.0, 3.0, 0.2, 0.4, 0.0, 1.0]
-    );
+    assert_eq!(out, [1.0, -1.0, -1.0, 1.0, -1.0, 3.0, -1.0, 3.0, 0.2, 0.4, 0.0, 1.0]);
     let out = written(&normalize, &image, FLIP);
-    assert_eq!(
-        out,
-        [-1.0, 1.0, 1.0, -1.0, 3.0, -1.0, 3.0, -1.0, 0.4, 0.2, 1.0, 0.0]
-    );
+    assert_eq!(out, [-1.0, 1.0, 1.0, -1.0, 3.0, -1.0, 3.0, -1.0, 0.4, 0.2, 1.0, 0.0]);
     assert_eq!(normalize.value(1, 1.0), 3.0);
 }
 
@@ -66,25 +51,13 @@ fn data_in_planes_is_normalised_by_channel() {
 fn a_shift_brings_in_black() {
     let normalize = Normalize::new(&[0.5; 3], &[0.5; 3]);
     let image = raster(2, 2, 3, Values::U8(vec![255; 12]));
-    let right_and_down = Placement {
-        left: 1,
-        top: 1,
-        flip: false,
-    };
+    let right_and_down = Placement { left: 1, top: 1, flip: false };
     let out = written(&normalize, &image, right_and_down);
     assert_eq!(out[..4], [1.0, -1.0, -1.0, -1.0]);
-    let left_and_mirrored = Placement {
-        left: -1,
-        top: 0,
-        flip: true,
-    };
+    let left_and_mirrored = Placement { left: -1, top: 0, flip: true };
     let out = written(&normalize, &image, left_and_mirrored);
     assert_eq!(out[..4], [1.0, -1.0, 1.0, -1.0]);
-    let out_of_sight = Placement {
-        left: 7,
-        top: -7,
-        flip: true,
-    };
+    let out_of_sight = Placement { left: 7, top: -7, flip: true };
     let out = written(&normalize, &image, out_of_sight);
     assert_eq!(out, [-1.0; 12]);
 }

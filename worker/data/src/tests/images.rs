@@ -11,9 +11,7 @@ use image::{DynamicImage, GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 
 /// An RGB image in which every pixel tells its place: red grows with x, green with y.
 pub(crate) fn gradient(width: u32, height: u32) -> RgbImage {
-    RgbImage::from_fn(width, height, |x, y| {
-        Rgb([(x * 255 / width) as u8, (y * 255 / height) as u8, 128])
-    })
+    RgbImage::from_fn(width, height, |x, y| Rgb([(x * 255 / width) as u8, (y * 255 / height) as u8, 128]))
 }
 
 /// The image as a file of some format.
@@ -41,15 +39,12 @@ pub(crate) fn raw_png(
     fn chunk(kind: &[u8; 4], body: &[u8], out: &mut Vec<u8>) {
         let mut data = kind.to_vec();
         data.extend(body);
-        let crc = !data.iter().fold(!0u32, |crc, &byte| {
-            (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-                if crc & 1 == 1 {
-                    crc >> 1 ^ 0xedb8_8320
-                } else {
-                    crc >> 1
-                }
-            })
-        });
+        let crc =
+            !data.iter().fold(!0u32, |crc, &byte| {
+                (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+                    if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 }
+                })
+            });
         out.extend((body.len() as u32).to_be_bytes());
         out.extend(data);
         out.extend(crc.to_be_bytes());
@@ -81,10 +76,7 @@ pub(crate) fn raw_png(
 
 /// A grey PNG file with chosen values.
 pub(crate) fn gray(width: u32, height: u32, value: impl Fn(u32, u32) -> u8) -> Vec<u8> {
-    encoded(
-        GrayImage::from_fn(width, height, |x, y| Luma([value(x, y)])),
-        ImageFormat::Png,
-    )
+    encoded(GrayImage::from_fn(width, height, |x, y| Luma([value(x, y)])), ImageFormat::Png)
 }
 
 /// Writes a file and the folders above it.
@@ -97,10 +89,7 @@ pub(crate) fn put(path: impl AsRef<Path>, bytes: &[u8]) {
 pub(crate) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
     for (class, images) in classes {
         for number in 0..*images {
-            put(
-                root.join(split).join(class).join(format!("{number:03}.png")),
-                &png(8, 8),
-            );
+            put(root.join(split).join(class).join(format!("{number:03}.png")), &png(8, 8));
         }
     }
 }
@@ -116,21 +105,12 @@ pub(crate) fn real(name: &str) -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    need::skip(
-        Need::Data,
-        format!("there is no {} (set DTRAIN_TEST_DATA)", folder.display()),
-    );
+    need::skip(Need::Data, format!("there is no {} (set DTRAIN_TEST_DATA)", folder.display()));
     None
 }
 
 /// How many images each class has.
 pub(crate) fn class_counts(index: &crate::ImageIndex) -> Vec<usize> {
-    let of = |class| {
-        index
-            .samples
-            .iter()
-            .filter(|sample| sample.0 as usize == class)
-            .count()
-    };
+    let of = |class| index.samples.iter().filter(|sample| sample.0 as usize == class).count();
     (0..index.classes.len()).map(of).collect()
 }

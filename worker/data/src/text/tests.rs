@@ -10,35 +10,22 @@ fn scan(root: &Path) -> Result<(TextIndex, Corpus), DataError> {
 fn text(corpus: &Corpus) -> String {
     let mut out = vec![0; corpus.tokens.len()];
     corpus.tokens.copy_to(0, &mut out);
-    corpus
-        .vocabulary
-        .decode(out.into_iter().map(|token| token as u32))
+    corpus.vocabulary.decode(out.into_iter().map(|token| token as u32))
 }
 
 #[test]
 fn a_file_or_all_texts_of_a_folder_are_read() {
     let root = tempfile::tempdir().unwrap();
-    for (name, text) in [
-        ("b.txt", "two"),
-        ("a.TXT", "one\n"),
-        ("c.md", "no"),
-        (".d.txt", "no"),
-        ("d.txt", "three\n"),
-    ] {
+    for (name, text) in
+        [("b.txt", "two"), ("a.TXT", "one\n"), ("c.md", "no"), (".d.txt", "no"), ("d.txt", "three\n")]
+    {
         put(root.path().join(name), text.as_bytes());
     }
     let (index, corpus) = scan(root.path()).unwrap();
     assert_eq!(text(&corpus), "one\ntwo\nthree\n");
-    assert_eq!(
-        (index.files.len(), index.tokens, index.vocabulary.size()),
-        (3, 14, 8)
-    );
+    assert_eq!((index.files.len(), index.tokens, index.vocabulary.size()), (3, 14, 8));
     assert_eq!(text(&scan(&root.path().join("b.txt")).unwrap().1), "two");
-    assert_eq!(
-        text(&scan(&root.path().join("c.md")).unwrap().1),
-        "no",
-        "a file is read whatever its name"
-    );
+    assert_eq!(text(&scan(&root.path().join("c.md")).unwrap().1), "no", "a file is read whatever its name");
 }
 
 #[test]
@@ -72,10 +59,7 @@ fn what_is_no_text_is_named() {
     assert!(said.contains("a.txt is empty"), "{said}");
     put(root.path().join("a.txt"), b"good\xff");
     let said = error(root.path());
-    assert!(
-        said.contains("a.txt is not UTF-8 from byte 4 on; convert it"),
-        "{said}"
-    );
+    assert!(said.contains("a.txt is not UTF-8 from byte 4 on; convert it"), "{said}");
 }
 
 #[test]
@@ -85,15 +69,8 @@ fn the_generated_text_is_the_same_for_ever_and_grows_at_its_end() {
     let longer = text(&Corpus::generated(Tokenizer::Chars, 9000, 1).unwrap());
     let first = text(&first);
     assert!(longer.starts_with(&first));
-    assert_ne!(
-        first,
-        text(&Corpus::generated(Tokenizer::Chars, 5000, 2).unwrap())
-    );
-    assert!(
-        first.lines().count() > 10 && first.contains("children "),
-        "{}",
-        &first[..200]
-    );
+    assert_ne!(first, text(&Corpus::generated(Tokenizer::Chars, 5000, 2).unwrap()));
+    assert!(first.lines().count() > 10 && first.contains("children "), "{}", &first[..200]);
     // A subject in the plural has a verb without s.
     assert!(
         !first.contains("children sees") && !first.contains("cats sees") && !first.contains("a cat see ")
@@ -113,21 +90,14 @@ fn the_generated_text_is_easier_than_its_letters() {
         let total = (text.len() - order) as f64;
         text.windows(order + 1)
             .map(|window| {
-                let before = if order == 0 {
-                    total
-                } else {
-                    counts[&window[..order]]
-                };
+                let before = if order == 0 { total } else { counts[&window[..order]] };
                 -(counts[window] / before).ln() / total
             })
             .sum::<f64>()
     };
     let (alone, after_three) = (entropy(0), entropy(3));
     println!("{alone} {after_three}");
-    assert!(
-        (2.3..3.2).contains(&alone) && (0.3..0.9).contains(&after_three),
-        "{alone} {after_three}"
-    );
+    assert!((2.3..3.2).contains(&alone) && (0.3..0.9).contains(&after_three), "{alone} {after_three}");
 }
 
 #[test]

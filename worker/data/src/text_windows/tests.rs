@@ -35,10 +35,7 @@ fn windows_follow_each_other_and_targets_are_one_ahead() {
     let test = TextWindows::new(counting(100), Split::Test, 0.2, 10).unwrap();
     assert_eq!((test.len(), test.context()), (1, 10));
     assert_eq!(load(&test, 0, None), ((80..90).collect(), (81..91).collect()));
-    assert_eq!(
-        test.fields(),
-        [Field::i64("tokens", [10]), Field::i64("targets", [10])]
-    );
+    assert_eq!(test.fields(), [Field::i64("tokens", [10]), Field::i64("targets", [10])]);
     assert_eq!(test.corpus().tokens.len(), 100);
 }
 
@@ -57,10 +54,7 @@ fn short_texts_name_the_settings() {
             .map(|set| set.len().to_string())
             .unwrap_or_else(|error| error.to_string())
     };
-    assert_eq!(
-        (text(22, Split::Train), text(22, Split::Test)),
-        ("1".to_owned(), "1".to_owned())
-    );
+    assert_eq!((text(22, Split::Train), text(22, Split::Test)), ("1".to_owned(), "1".to_owned()));
     let said = text(21, Split::Train);
     assert!(
         said.starts_with(

@@ -7,9 +7,7 @@ use super::*;
 fn numbers(tokens: &Tokens) -> Vec<u32> {
     let mut out = vec![0; tokens.len()];
     tokens.copy_to(0, &mut out);
-    out.into_iter()
-        .map(|token| u32::try_from(token).unwrap())
-        .collect()
+    out.into_iter().map(|token| u32::try_from(token).unwrap()).collect()
 }
 
 #[test]
@@ -36,10 +34,7 @@ fn bytes_are_themselves() {
 fn an_unknown_character_is_named_with_its_place() {
     let vocabulary = Vocabulary::of(Tokenizer::Chars, "abü");
     for (text, start) in [
-        (
-            "abc",
-            "the text has the character 'c' (character 2), which the vocabulary of 3",
-        ),
+        ("abc", "the text has the character 'c' (character 2), which the vocabulary of 3"),
         ("aé", "the text has the character 'é' (character 1)"),
     ] {
         let error = vocabulary.encode(text).unwrap_err().to_string();

@@ -55,10 +55,8 @@ impl BatchNorm2d {
             bias: scope.parameter("bias", &zeros()?)?,
             running_mean: scope.buffer("running_mean", &zeros()?)?,
             running_var: scope.buffer("running_var", &ones()?)?,
-            num_batches_tracked: scope.buffer(
-                "num_batches_tracked",
-                &Tensor::f_zeros(scalar, (Kind::Int64, Device::Cpu))?,
-            )?,
+            num_batches_tracked: scope
+                .buffer("num_batches_tracked", &Tensor::f_zeros(scalar, (Kind::Int64, Device::Cpu))?)?,
             sync: scope.sync().cloned(),
             groups: scope.groups().clone(),
         })
@@ -156,11 +154,7 @@ impl BatchNorm2d {
             self.count()?;
             self.track(&joint)?;
         }
-        let scale = joint
-            .variance
-            .f_add_scalar(Self::EPS)?
-            .f_rsqrt()?
-            .f_mul(&self.weight)?;
+        let scale = joint.variance.f_add_scalar(Self::EPS)?.f_rsqrt()?.f_mul(&self.weight)?;
         let by_channel = |vector: &Tensor| vector.f_view([1, -1, 1, 1]);
         let y = by_channel(&self.bias)?.f_addcmul(&joint.centred, &by_channel(&scale)?)?;
         Ok(y.f_to_kind(kind)?)
@@ -173,9 +167,7 @@ impl BatchNorm2d {
             let correction = joint.count.f_div(&joint.count.f_sub_scalar(1)?)?;
             let unbiased = joint.variance.f_mul(&correction)?;
             for (running, batch) in [(&self.running_mean, &joint.mean), (&self.running_var, &unbiased)] {
-                let _ = running
-                    .shallow_clone()
-                    .f_lerp_(&batch.f_to_kind(kind)?, Self::MOMENTUM)?;
+                let _ = running.shallow_clone().f_lerp_(&batch.f_to_kind(kind)?, Self::MOMENTUM)?;
             }
             Ok(())
         })
@@ -188,10 +180,7 @@ impl BatchNorm2d {
     }
 
     fn too_small(&self, x: &Tensor) -> ModelError {
-        ModelError::Batch {
-            layer: self.name.clone(),
-            shape: x.size(),
-        }
+        ModelError::Batch { layer: self.name.clone(), shape: x.size() }
     }
 }
 

@@ -71,11 +71,6 @@ impl JointBatch {
         let centred = x.f_sub(&mean.f_view([1, -1, 1, 1])?)?;
         let squares = centred.f_square()?.f_sum_dim_intlist(dims, false, None::<Kind>)?;
         let variance = sync.all_reduce(&squares)?.f_div(&count)?;
-        Ok(Self {
-            count,
-            mean,
-            variance,
-            centred,
-        })
+        Ok(Self { count, mean, variance, centred })
     }
 }

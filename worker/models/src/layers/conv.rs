@@ -25,13 +25,7 @@ pub struct ConvOptions {
 impl ConvOptions {
     /// A kernel of this side, stride 1, no padding, no bias, begun for a ReLU: change what is wanted otherwise.
     pub fn kernel(kernel: i64) -> Self {
-        Self {
-            kernel,
-            stride: 1,
-            padding: 0,
-            bias: false,
-            init: Init::FanOut,
-        }
+        Self { kernel, stride: 1, padding: 0, bias: false, init: Init::FanOut }
     }
 }
 
@@ -57,12 +51,7 @@ impl Conv2d {
             true => Some(scope.weight("bias", &options.init.bias(output, &shape)?)?),
             false => None,
         };
-        Ok(Self {
-            weight,
-            bias,
-            stride: options.stride,
-            padding: options.padding,
-        })
+        Ok(Self { weight, bias, stride: options.stride, padding: options.padding })
     }
 
     /// N x input x H x W to N x output x H' x W', H' = (H + 2 padding - kernel) / stride + 1, rounded down.
@@ -87,11 +76,7 @@ impl ConvTranspose2d {
     pub fn new(scope: &mut Scope<'_>, (input, output): (i64, i64), stride: i64) -> Result<Self, ModelError> {
         let shape = [input, output, stride, stride];
         let (weight, bias) = (Init::FanIn.weight(&shape)?, Init::FanIn.bias(output, &shape)?);
-        Ok(Self {
-            weight: scope.weight("weight", &weight)?,
-            bias: scope.weight("bias", &bias)?,
-            stride,
-        })
+        Ok(Self { weight: scope.weight("weight", &weight)?, bias: scope.weight("bias", &bias)?, stride })
     }
 
     /// N x input x H x W to N x output x stride H x stride W.

@@ -61,8 +61,7 @@ impl Init {
                 const WITHIN_TWO: f64 = 0.954_499_736_103_641_6;
                 // Even in the distribution function, then back through its inverse: no value is drawn twice.
                 let mut even = weight.f_uniform_(-WITHIN_TWO, WITHIN_TWO)?;
-                even.f_erfinv_()?
-                    .f_mul_scalar_(deviation * std::f64::consts::SQRT_2)?
+                even.f_erfinv_()?.f_mul_scalar_(deviation * std::f64::consts::SQRT_2)?
             }
         })
     }
@@ -94,10 +93,7 @@ mod tests {
 
     fn spread(init: Init) -> (f64, f64) {
         let weight = init.weight(&[64, 32, 3, 3]).unwrap();
-        (
-            weight.std(true).double_value(&[]),
-            weight.abs().max().double_value(&[]),
-        )
+        (weight.std(true).double_value(&[]), weight.abs().max().double_value(&[]))
     }
 
     #[test]

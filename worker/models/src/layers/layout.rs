@@ -18,11 +18,7 @@ pub fn is_channels_last(x: &Tensor) -> bool {
     };
     let shape = [n, c, h, w];
     let wanted = strides(shape);
-    x.stride()
-        .iter()
-        .zip(wanted)
-        .zip(shape)
-        .all(|((stride, wanted), size)| size == 1 || *stride == wanted)
+    x.stride().iter().zip(wanted).zip(shape).all(|((stride, wanted), size)| size == 1 || *stride == wanted)
 }
 
 /// The same values channels-last: N x C x H x W with the strides of N x H x W x C, also where a dimension of length 1
@@ -39,11 +35,7 @@ pub fn channels_last(x: &Tensor) -> Result<Tensor, ModelError> {
 
 /// The images of a network in the layout of its weights. One channel lies the same way in both.
 pub(in super::super) fn input_layout(images: &Tensor, last: bool) -> Result<Tensor, ModelError> {
-    if last && !is_channels_last(images) {
-        channels_last(images)
-    } else {
-        Ok(images.shallow_clone())
-    }
+    if last && !is_channels_last(images) { channels_last(images) } else { Ok(images.shallow_clone()) }
 }
 
 /// The height and width of a network's images, N x `channels` x H x W. Their number may be 0 where batches are normalised together.

@@ -25,10 +25,7 @@ impl Linear {
     pub fn with_init(scope: &mut Scope<'_>, input: i64, output: i64, init: Init) -> Result<Self, ModelError> {
         let shape = [output, input];
         let (weight, bias) = (init.weight(&shape)?, init.bias(output, &shape)?);
-        Ok(Self {
-            weight: scope.weight("weight", &weight)?,
-            bias: scope.weight("bias", &bias)?,
-        })
+        Ok(Self { weight: scope.weight("weight", &weight)?, bias: scope.weight("bias", &bias)? })
     }
 
     /// ... x input to ... x output.

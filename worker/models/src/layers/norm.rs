@@ -26,12 +26,6 @@ impl LayerNorm {
 
     /// ... x width to the same shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
-        Ok(x.f_layer_norm(
-            self.weight.size(),
-            Some(&self.weight),
-            Some(&self.bias),
-            self.eps,
-            true,
-        )?)
+        Ok(x.f_layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, true)?)
     }
 }

@@ -8,21 +8,14 @@ use super::super::registry::Registry;
 use super::init::CPU_FLOAT;
 use super::*;
 
-const THREE_BY_THREE: ConvOptions = ConvOptions {
-    kernel: 3,
-    stride: 1,
-    padding: 1,
-    bias: false,
-    init: Init::FanOut,
-};
+const THREE_BY_THREE: ConvOptions =
+    ConvOptions { kernel: 3, stride: 1, padding: 1, bias: false, init: Init::FanOut };
 
 #[test]
 fn batch_norm_counts_and_normalises_only_in_training() {
     let mut registry = Registry::new(Device::Cpu);
     let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 2).unwrap();
-    let x = Tensor::from_slice(&[1.0f32, 3.0, 10.0, 30.0])
-        .f_view([1, 2, 1, 2])
-        .unwrap();
+    let x = Tensor::from_slice(&[1.0f32, 3.0, 10.0, 30.0]).f_view([1, 2, 1, 2]).unwrap();
     let counter = registry.get("bn.num_batches_tracked").unwrap().tensor();
 
     let unchanged = layer.forward(&x, false).unwrap();
@@ -34,26 +27,8 @@ fn batch_norm_counts_and_normalises_only_in_training() {
     assert!((y.double_value(&[0, 1, 0, 1]) - 1.0).abs() < 1e-4);
     assert_eq!(counter.int64_value(&[]), 1);
     // 0.9 x 0 + 0.1 x 20, and 0.9 x 1 + 0.1 x 200 (the running variance is the unbiased one).
-    assert!(
-        (registry
-            .get("bn.running_mean")
-            .unwrap()
-            .tensor()
-            .double_value(&[1])
-            - 2.0)
-            .abs()
-            < 1e-5
-    );
-    assert!(
-        (registry
-            .get("bn.running_var")
-            .unwrap()
-            .tensor()
-            .double_value(&[1])
-            - 20.9)
-            .abs()
-            < 1e-4
-    );
+    assert!((registry.get("bn.running_mean").unwrap().tensor().double_value(&[1]) - 2.0).abs() < 1e-5);
+    assert!((registry.get("bn.running_var").unwrap().tensor().double_value(&[1]) - 20.9).abs() < 1e-4);
 }
 
 #[test]
@@ -73,27 +48,15 @@ fn groups_are_normalised_apart_and_move_the_statistics_by_their_mean() {
     (&got * &direction).sum(Kind::Double).backward();
 
     let value = |registry: &Registry, at: usize| registry.state()[at].tensor().copy();
-    let mut statistics = [
-        Tensor::zeros([2], (Kind::Double, Device::Cpu)),
-        Tensor::zeros([2], (Kind::Double, Device::Cpu)),
-    ];
+    let mut statistics =
+        [Tensor::zeros([2], (Kind::Double, Device::Cpu)), Tensor::zeros([2], (Kind::Double, Device::Cpu))];
     for (begin, length) in [(0, 3), (3, 3), (6, 1)] {
         let (registry, alone) = layer("alone");
         let part = x.narrow(0, begin, length).copy().set_requires_grad(true);
         let expected = alone.forward(&part, true).unwrap();
-        (&expected * direction.narrow(0, begin, length))
-            .sum(Kind::Double)
-            .backward();
-        assert!(
-            got.narrow(0, begin, length)
-                .allclose(&expected, 1e-12, 1e-12, false)
-        );
-        assert!(
-            together
-                .grad()
-                .narrow(0, begin, length)
-                .allclose(&part.grad(), 1e-12, 1e-12, false)
-        );
+        (&expected * direction.narrow(0, begin, length)).sum(Kind::Double).backward();
+        assert!(got.narrow(0, begin, length).allclose(&expected, 1e-12, 1e-12, false));
+        assert!(together.grad().narrow(0, begin, length).allclose(&part.grad(), 1e-12, 1e-12, false));
         for (at, sum) in statistics.iter_mut().enumerate() {
             *sum += value(&registry, 2 + at) * (length as f64 / 7.0);
         }
@@ -112,19 +75,9 @@ fn batch_norm_refuses_one_value_per_channel() {
     let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 3).unwrap();
     let x = Tensor::f_zeros([1, 3, 1, 1], CPU_FLOAT).unwrap();
     let error = layer.forward(&x, true).unwrap_err();
-    assert!(
-        matches!(&error, ModelError::Batch { layer, .. } if layer == "bn"),
-        "{error}"
-    );
+    assert!(matches!(&error, ModelError::Batch { layer, .. } if layer == "bn"), "{error}");
     assert!(error.to_string().contains("[1, 3, 1, 1]"));
-    assert_eq!(
-        registry
-            .get("bn.num_batches_tracked")
-            .unwrap()
-            .tensor()
-            .int64_value(&[]),
-        0
-    );
+    assert_eq!(registry.get("bn.num_batches_tracked").unwrap().tensor().int64_value(&[]), 0);
     assert!(layer.forward(&x, false).is_ok());
 }
 
@@ -145,37 +98,19 @@ fn initial_values_have_the_documented_spread() {
     let mut registry = Registry::new(Device::Cpu);
     Conv2d::new(&mut registry.root().sub("conv"), (64, 128), THREE_BY_THREE).unwrap();
     Linear::new(&mut registry.root().sub("fc"), 400, 100).unwrap();
-    let deviation = |name| {
-        registry
-            .get(name)
-            .unwrap()
-            .tensor()
-            .f_std(true)
-            .unwrap()
-            .f_double_value(&[])
-            .unwrap()
-    };
+    let deviation =
+        |name| registry.get(name).unwrap().tensor().f_std(true).unwrap().f_double_value(&[]).unwrap();
     let of_conv = (2.0f64 / (128.0 * 9.0)).sqrt();
     assert!((deviation("conv.weight") / of_conv - 1.0).abs() < 0.02);
     let of_linear = 1.0 / 400.0f64.sqrt() / 3.0f64.sqrt();
     assert!((deviation("fc.weight") / of_linear - 1.0).abs() < 0.02);
-    let largest = registry
-        .get("fc.bias")
-        .unwrap()
-        .tensor()
-        .f_abs()
-        .unwrap()
-        .f_max()
-        .unwrap();
+    let largest = registry.get("fc.bias").unwrap().tensor().f_abs().unwrap().f_max().unwrap();
     assert!(largest.double_value(&[]) <= 0.05);
 }
 
 #[test]
 fn channels_last_moves_values_and_gradients() {
-    let x = Tensor::f_arange(2 * 3 * 4 * 5, CPU_FLOAT)
-        .unwrap()
-        .view([2, 3, 4, 5])
-        .set_requires_grad(true);
+    let x = Tensor::f_arange(2 * 3 * 4 * 5, CPU_FLOAT).unwrap().view([2, 3, 4, 5]).set_requires_grad(true);
     let y = channels_last(&x).unwrap();
     assert!(is_channels_last(&y) && !is_channels_last(&x) && y.equal(&x));
     (&y * &y).sum(Kind::Float).backward();
@@ -183,10 +118,7 @@ fn channels_last_moves_values_and_gradients() {
     // One channel lies alike both ways; a tensor of three dimensions has no such layout.
     assert!(is_channels_last(&x.narrow(1, 0, 1).contiguous()));
     assert!(!is_channels_last(&x.select(0, 0)));
-    assert!(matches!(
-        channels_last(&x.select(0, 0)),
-        Err(ModelError::Torch(_))
-    ));
+    assert!(matches!(channels_last(&x.select(0, 0)), Err(ModelError::Torch(_))));
 }
 
 #[test]
@@ -213,10 +145,7 @@ fn attention_is_the_textbooks() {
             let part = |index: i64| qkv.narrow(2, 12 * index + 4 * head, 4);
             let mut scores = part(0).matmul(&part(1).transpose(1, 2)) / 2.0;
             if causal {
-                let later = Tensor::f_ones([5, 5], CPU_FLOAT)
-                    .unwrap()
-                    .triu(1)
-                    .to_kind(Kind::Bool);
+                let later = Tensor::f_ones([5, 5], CPU_FLOAT).unwrap().triu(1).to_kind(Kind::Bool);
                 scores = scores.masked_fill(&later, f64::NEG_INFINITY);
             }
             heads.push(scores.softmax(-1, Kind::Float).matmul(&part(2)));
@@ -239,14 +168,7 @@ fn a_transposed_convolution_enlarges_without_overlap() {
     let weight = registry.get("up.weight").unwrap().tensor();
     let bias = registry.get("up.bias").unwrap().tensor();
     // Output pixel (5, 6) stems from input pixel (2, 3) alone, by the kernel's element (1, 0).
-    let expected = x
-        .select(2, 2)
-        .select(2, 3)
-        .matmul(&weight.select(2, 1).select(2, 0))
-        + bias;
-    let difference = (y.select(2, 5).select(2, 6) - expected)
-        .abs()
-        .max()
-        .double_value(&[]);
+    let expected = x.select(2, 2).select(2, 3).matmul(&weight.select(2, 1).select(2, 0)) + bias;
+    let difference = (y.select(2, 5).select(2, 6) - expected).abs().max().double_value(&[]);
     assert!(difference < 1e-5, "{difference:e}");
 }

@@ -30,17 +30,11 @@ pub struct BlockNames {
 
 impl BlockNames {
     /// As timm names them.
-    pub const TIMM: Self = Self {
-        norms: ["norm1", "norm2"],
-        attention: ["qkv", "proj"],
-        mlp: ["fc1", "fc2"],
-    };
+    pub const TIMM: Self =
+        Self { norms: ["norm1", "norm2"], attention: ["qkv", "proj"], mlp: ["fc1", "fc2"] };
     /// As GPT-2 names them.
-    pub const GPT2: Self = Self {
-        norms: ["ln_1", "ln_2"],
-        attention: ["c_attn", "c_proj"],
-        mlp: ["c_fc", "c_proj"],
-    };
+    pub const GPT2: Self =
+        Self { norms: ["ln_1", "ln_2"], attention: ["c_attn", "c_proj"], mlp: ["c_fc", "c_proj"] };
 }
 
 /// The settings of a block.
@@ -92,9 +86,7 @@ impl SelfAttention {
         let (n, t, width) = x.size3()?;
         let qkv = self.qkv.forward(x)?;
         // N x T x 3 x heads x features to three of N x heads x T x features.
-        let parts = qkv
-            .f_view([n, t, 3, self.heads, width / self.heads])?
-            .f_permute([2, 0, 3, 1, 4])?;
+        let parts = qkv.f_view([n, t, 3, self.heads, width / self.heads])?.f_permute([2, 0, 3, 1, 4])?;
         let [q, k, v] = [0, 1, 2].map(|part| parts.f_select(0, part));
         let y = Tensor::f_scaled_dot_product_attention(
             &q?,

@@ -58,25 +58,15 @@ impl Print {
             Closeness::Bits => Values::Bits(output.stride(), fingerprint(output)?),
             Closeness::Near => tch::no_grad(|| sketch(output))?,
         };
-        Ok(Self {
-            shape: output.size(),
-            kind: output.f_kind()?,
-            values,
-        })
+        Ok(Self { shape: output.size(), kind: output.f_kind()?, values })
     }
 
     /// How it differs from that of the first time.
     pub(super) fn against(&self, first: &Self) -> Option<String> {
         if self.shape != first.shape {
-            Some(format!(
-                "a tensor of shape {:?}, where it was {:?}",
-                self.shape, first.shape
-            ))
+            Some(format!("a tensor of shape {:?}, where it was {:?}", self.shape, first.shape))
         } else if self.kind != first.kind {
-            Some(format!(
-                "a tensor of {:?}, where it was {:?}",
-                self.kind, first.kind
-            ))
+            Some(format!("a tensor of {:?}, where it was {:?}", self.kind, first.kind))
         } else {
             let other = || "other values than in the forward pass".to_owned();
             (!self.values.agree(&first.values)).then(other)
@@ -86,14 +76,7 @@ impl Print {
 
 impl Values {
     fn agree(&self, first: &Self) -> bool {
-        let (
-            &Self::Near { norm, sum },
-            &Self::Near {
-                norm: other,
-                sum: same,
-            },
-        ) = (self, first)
-        else {
+        let (&Self::Near { norm, sum }, &Self::Near { norm: other, sum: same }) = (self, first) else {
             return self == first;
         };
         let near = |a: f64, b: f64| (a - b).abs() <= NEAR * other;
@@ -117,10 +100,7 @@ fn sketch(output: &Tensor) -> Result<Values, TchError> {
         let _ = figures.f_add_(&sums)?;
     }
     let figures = Vec::<f64>::try_from(figures.f_to_device(Device::Cpu)?)?;
-    Ok(Values::Near {
-        norm: figures[0].sqrt(),
-        sum: figures[1],
-    })
+    Ok(Values::Near { norm: figures[0].sqrt(), sum: figures[1] })
 }
 
 #[cfg(test)]

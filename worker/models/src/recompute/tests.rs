@@ -56,30 +56,19 @@ fn compare(registry: &Registry, forward: &Forward, batches: &[Tensor], segments:
             let again = step(registry, forward, batches, bf16);
             assert_eq!(plain.len(), again.len());
             for ((name, a), (_, b)) in plain.iter().zip(&again) {
-                assert!(
-                    a.equal(b) && a.kind() == b.kind(),
-                    "{name} at {count} segments, bf16 {bf16}"
-                );
+                assert!(a.equal(b) && a.kind() == b.kind(), "{name} at {count} segments, bf16 {bf16}");
             }
         }
     }
 }
 
 fn images(shape: [i64; 4]) -> Vec<Tensor> {
-    [0, 1]
-        .map(|_| Tensor::randn(shape, (Kind::Float, Device::Cpu)))
-        .into()
+    [0, 1].map(|_| Tensor::randn(shape, (Kind::Float, Device::Cpu))).into()
 }
 
 #[test]
 fn a_gpt_has_the_same_gradients() {
-    let config = GptConfig {
-        vocabulary: 11,
-        context: 8,
-        width: 12,
-        depth: 3,
-        heads: 3,
-    };
+    let config = GptConfig { vocabulary: 11, context: 8, width: 12, depth: 3, heads: 3 };
     let mut registry = Registry::new(Device::Cpu);
     let model = Gpt::new(config, &mut registry).unwrap();
     let tokens = [0, 1].map(|_| Tensor::randint(11, [2, 8], (Kind::Int64, Device::Cpu)));
@@ -89,13 +78,7 @@ fn a_gpt_has_the_same_gradients() {
 
 #[test]
 fn a_vit_has_the_same_gradients() {
-    let config = VitConfig {
-        image_size: 16,
-        patch: 4,
-        width: 24,
-        depth: 4,
-        heads: 3,
-    };
+    let config = VitConfig { image_size: 16, patch: 4, width: 24, depth: 4, heads: 3 };
     let mut registry = Registry::new(Device::Cpu);
     let model = build(Architecture::Vit(config), 3, 5, &mut registry).unwrap();
     let forward: Forward = Box::new(move |x| model.forward(x, true));
@@ -104,10 +87,7 @@ fn a_vit_has_the_same_gradients() {
 
 #[test]
 fn resnets_have_the_same_gradients_and_statistics() {
-    for (arch, last, segments) in [
-        (Architecture::ResNet18, false, 9),
-        (Architecture::ResNet50, true, 17),
-    ] {
+    for (arch, last, segments) in [(Architecture::ResNet18, false, 9), (Architecture::ResNet50, true, 17)] {
         let mut registry = Registry::new(Device::Cpu);
         registry.channels_last = last;
         let model = build(arch, 3, 5, &mut registry).unwrap();
@@ -119,12 +99,7 @@ fn resnets_have_the_same_gradients_and_statistics() {
 #[test]
 fn a_unet_has_the_same_gradients_and_statistics() {
     for last in [false, true] {
-        let config = UnetConfig {
-            channels: 3,
-            classes: 2,
-            width: 4,
-            depth: 3,
-        };
+        let config = UnetConfig { channels: 3, classes: 2, width: 4, depth: 3 };
         let mut registry = Registry::new(Device::Cpu);
         registry.channels_last = last;
         let model = build_unet(config, &mut registry).unwrap();
@@ -144,23 +119,17 @@ impl Counted {
     fn new() -> Self {
         let mut registry = Registry::new(Device::Cpu);
         let mut root = registry.root();
-        let segment = root
-            .segment(|scope| Linear::new(&mut scope.sub("fc"), 4, 4))
-            .unwrap();
-        Self {
-            registry,
-            segment,
-            times: Arc::default(),
-        }
+        let segment = root.segment(|scope| Linear::new(&mut scope.sub("fc"), 4, 4)).unwrap();
+        Self { registry, segment, times: Arc::default() }
     }
 
     /// One step, with `change` made of the output depending on how many times the segment was computed before.
     fn step(&self, change: impl Fn(u64, Tensor) -> Tensor + Send + Sync + 'static) -> Result<(), ModelError> {
         let x = Tensor::ones([2, 4], (Kind::Float, Device::Cpu));
         let times = Arc::clone(&self.times);
-        let y = self.segment.run(&x, move |layer, x| {
-            Ok(change(times.fetch_add(1, Ordering::SeqCst), layer.forward(x)?))
-        })?;
+        let y = self
+            .segment
+            .run(&x, move |layer, x| Ok(change(times.fetch_add(1, Ordering::SeqCst), layer.forward(x)?)))?;
         self.registry.recompute().backward(&y.sum(Kind::Float))
     }
 
@@ -191,18 +160,10 @@ fn it_is_computed_again_only_where_that_is_of_use() {
     assert!(!y.requires_grad());
     // Frozen, and something before it learns.
     let x = x.set_requires_grad(true);
-    counted
-        .segment
-        .run(&x, Linear::forward)
-        .unwrap()
-        .sum(Kind::Float)
-        .backward();
+    counted.segment.run(&x, Linear::forward).unwrap().sum(Kind::Float).backward();
     assert!(x.grad().abs().sum(Kind::Float).double_value(&[]) > 0.0);
     assert!(
-        counted
-            .registry
-            .parameters()
-            .all(|entry| entry.tensor().grad().abs().max().double_value(&[]) == 0.0)
+        counted.registry.parameters().all(|entry| entry.tensor().grad().abs().max().double_value(&[]) == 0.0)
     );
 }
 
@@ -212,14 +173,8 @@ fn a_segment_that_differs_is_found() {
     counted.registry.recompute().all();
     let found = |error: ModelError, words: &str| {
         let text = error.to_string();
-        assert!(
-            matches!(&error, ModelError::Recomputed { segment, .. } if segment == "fc"),
-            "{text}"
-        );
-        assert!(
-            text.contains(words) && text.contains("memory.recompute = \"off\""),
-            "{text}"
-        );
+        assert!(matches!(&error, ModelError::Recomputed { segment, .. } if segment == "fc"), "{text}");
+        assert!(text.contains(words) && text.contains("memory.recompute = \"off\""), "{text}");
     };
     // Another value in the last bit of one element.
     let bit = |time: u64, y: Tensor| {
@@ -228,17 +183,9 @@ fn a_segment_that_differs_is_found() {
     };
     found(counted.step(bit).unwrap_err(), "other values");
     let shape = |time: u64, y: Tensor| y.narrow(0, 0, 1 + (time % 2) as i64);
-    found(
-        counted.step(shape).unwrap_err(),
-        "shape [2, 4], where it was [1, 4]",
-    );
-    let kind = |time: u64, y: Tensor| {
-        y.to_kind(if time.is_multiple_of(2) {
-            Kind::Float
-        } else {
-            Kind::Double
-        })
-    };
+    found(counted.step(shape).unwrap_err(), "shape [2, 4], where it was [1, 4]");
+    let kind =
+        |time: u64, y: Tensor| y.to_kind(if time.is_multiple_of(2) { Kind::Float } else { Kind::Double });
     counted.times();
     found(counted.step(kind).unwrap_err(), "of Double, where it was Float");
 
@@ -269,17 +216,13 @@ fn errors_of_both_times_are_themselves() {
         let (fail, times) = (no_classes(time), AtomicU64::default());
         let outcome = counted
             .segment
-            .run(&x, move |layer, x| {
-                fail(layer, x, times.fetch_add(1, Ordering::SeqCst))
-            })
+            .run(&x, move |layer, x| fail(layer, x, times.fetch_add(1, Ordering::SeqCst)))
             .and_then(|y| counted.registry.recompute().backward(&y.sum(Kind::Float)));
         assert!(matches!(outcome, Err(ModelError::NoClasses)), "{outcome:?}");
     }
     // An error that nobody asked for does not become the reason of a later one.
     let (fail, times) = (no_classes(1), AtomicU64::default());
-    let y = counted.segment.run(&x, move |layer, x| {
-        fail(layer, x, times.fetch_add(1, Ordering::SeqCst))
-    });
+    let y = counted.segment.run(&x, move |layer, x| fail(layer, x, times.fetch_add(1, Ordering::SeqCst)));
     assert!(y.unwrap().sum(Kind::Float).f_backward().is_err());
     counted.step(|_, y| y).unwrap();
     let constant = Tensor::ones([1], (Kind::Float, Device::Cpu));
@@ -304,15 +247,9 @@ fn layers_know_which_time_it_is() {
         noted.lock().unwrap().push(is_recomputing());
         bn.forward(&conv.forward(x)?, true)
     });
-    registry
-        .recompute()
-        .backward(&y.unwrap().square().sum(Kind::Float))
-        .unwrap();
+    registry.recompute().backward(&y.unwrap().square().sum(Kind::Float)).unwrap();
     assert_eq!(*seen.lock().unwrap(), [false, true]);
     assert!(!is_recomputing());
     let counter = registry.get("bn.num_batches_tracked").unwrap();
-    assert_eq!(
-        (counter.tensor().int64_value(&[]), counter.role()),
-        (1, Role::Buffer)
-    );
+    assert_eq!((counter.tensor().int64_value(&[]), counter.role()), (1, Role::Buffer));
 }

@@ -8,16 +8,11 @@ const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 fn small() -> (Registry, Tensor) {
     let mut registry = Registry::new(Device::Cpu);
     let mut root = registry.root();
-    let weight = root
-        .sub("layer1")
-        .sub(0)
-        .parameter("weight", &Tensor::f_ones([2, 3], CPU).unwrap())
-        .unwrap();
+    let weight =
+        root.sub("layer1").sub(0).parameter("weight", &Tensor::f_ones([2, 3], CPU).unwrap()).unwrap();
     let counter = Tensor::f_zeros([0i64; 0], (Kind::Int64, Device::Cpu)).unwrap();
     let _ = root.sub("bn").buffer("num_batches_tracked", &counter).unwrap();
-    let _ = root
-        .parameter("bias", &Tensor::f_zeros([3], CPU).unwrap())
-        .unwrap();
+    let _ = root.parameter("bias", &Tensor::f_zeros([3], CPU).unwrap()).unwrap();
     (registry, weight)
 }
 
@@ -39,9 +34,7 @@ fn names_roles_and_sizes_in_construction_order() {
 #[test]
 fn a_name_can_be_used_once() {
     let (mut registry, _) = small();
-    let again = registry
-        .root()
-        .buffer("bias", &Tensor::f_zeros([3], CPU).unwrap());
+    let again = registry.root().buffer("bias", &Tensor::f_zeros([3], CPU).unwrap());
     assert!(matches!(again, Err(ModelError::DuplicateName(name)) if name == "bias"));
     assert_eq!(registry.state().len(), 3);
 }
@@ -58,9 +51,7 @@ fn type_and_layout_are_the_registrys() {
     assert_eq!(weight.stride(), [105, 1, 21, 3]);
     assert!(weight.is_leaf() && weight.requires_grad() && weight.equal(&kernel.to_kind(Kind::Double)));
     // A 1 x 1 kernel has its strides too: by them libtorch chooses the kernel of the convolution.
-    let small = root
-        .parameter("small", &kernel.narrow(2, 0, 1).narrow(3, 0, 1))
-        .unwrap();
+    let small = root.parameter("small", &kernel.narrow(2, 0, 1).narrow(3, 0, 1)).unwrap();
     assert_eq!(small.stride(), [3, 1, 3, 3]);
     let flat = root.parameter("flat", &kernel.view([6, 35])).unwrap();
     assert_eq!(flat.stride(), [35, 1]);
@@ -71,10 +62,7 @@ fn type_and_layout_are_the_registrys() {
 #[test]
 fn an_adopted_tensor_stays_the_one_that_a_module_holds() {
     let mut registry = Registry::new(Device::Cpu);
-    let held = Tensor::f_arange(6, (Kind::Double, Device::Cpu))
-        .unwrap()
-        .view([2, 3])
-        .tr();
+    let held = Tensor::f_arange(6, (Kind::Double, Device::Cpu)).unwrap().view([2, 3]).tr();
     assert!(!held.is_contiguous() && !held.requires_grad());
     let mut root = registry.root();
     root.sub("layer").adopt("weight", &held, Role::Parameter).unwrap();

@@ -41,10 +41,7 @@ fn parameter_counts_are_torchvisions() {
         assert_eq!(registry.parameters().count(), tensors);
         assert_eq!(registry.state().len(), entries);
     }
-    assert_eq!(
-        network(Architecture::ResNet18, 10).0.parameter_count(),
-        11_689_512 - 990 * 513
-    );
+    assert_eq!(network(Architecture::ResNet18, 10).0.parameter_count(), 11_689_512 - 990 * 513);
 }
 
 #[test]
@@ -52,19 +49,9 @@ fn forward_and_backward_reach_every_parameter() {
     let (registry, model) = network(Architecture::ResNet18, 7);
     let logits = model.forward(&images([2, 3, 40, 33]), true).unwrap();
     assert_eq!(logits.size(), [2, 7]);
-    logits
-        .f_square()
-        .unwrap()
-        .f_sum(Kind::Float)
-        .unwrap()
-        .f_backward()
-        .unwrap();
+    logits.f_square().unwrap().f_sum(Kind::Float).unwrap().f_backward().unwrap();
     for entry in registry.parameters() {
-        assert!(
-            entry.tensor().grad().defined(),
-            "{} has no gradient",
-            entry.name()
-        );
+        assert!(entry.tensor().grad().defined(), "{} has no gradient", entry.name());
         assert_eq!(entry.tensor().grad().size(), entry.tensor().size());
     }
     let counter = registry.get("layer4.1.bn2.num_batches_tracked").unwrap().tensor();
@@ -75,10 +62,7 @@ fn forward_and_backward_reach_every_parameter() {
 fn evaluation_leaves_the_state_alone_and_takes_one_image() {
     let (registry, model) = network(Architecture::ResNet18, 3);
     let before: Vec<Tensor> = registry.buffers().map(|entry| entry.tensor().copy()).collect();
-    assert_eq!(
-        model.forward(&images([1, 3, 32, 32]), false).unwrap().size(),
-        [1, 3]
-    );
+    assert_eq!(model.forward(&images([1, 3, 32, 32]), false).unwrap().size(), [1, 3]);
     for (entry, before) in registry.buffers().zip(&before) {
         assert!(entry.tensor().f_equal(before).unwrap(), "{}", entry.name());
     }
@@ -90,26 +74,16 @@ fn the_smallest_micro_batch_is_what_batch_norm_needs() {
     for size in [8usize, 32, 33, 64] {
         let least = model.min_micro_batch(size);
         let side = size as i64;
-        assert!(
-            model
-                .forward(&images([least as i64, 3, side, side]), true)
-                .is_ok(),
-            "{size}"
-        );
+        assert!(model.forward(&images([least as i64, 3, side, side]), true).is_ok(), "{size}");
         if least > 1 {
-            let error = model
-                .forward(&images([least as i64 - 1, 3, side, side]), true)
-                .unwrap_err();
+            let error = model.forward(&images([least as i64 - 1, 3, side, side]), true).unwrap_err();
             assert!(
                 matches!(&error, ModelError::Batch { layer, .. } if layer.starts_with("layer")),
                 "{error}"
             );
         }
     }
-    assert_eq!(
-        [1, 32, 33, 224].map(|size| model.min_micro_batch(size)),
-        [2, 2, 1, 1]
-    );
+    assert_eq!([1, 32, 33, 224].map(|size| model.min_micro_batch(size)), [2, 2, 1, 1]);
 }
 
 #[test]
@@ -120,10 +94,7 @@ fn wrong_input_and_no_classes_are_errors() {
         assert!(matches!(error, ModelError::Input { .. }), "{error}");
     }
     let flat = Tensor::f_ones([3, 32, 32], (Kind::Float, Device::Cpu)).unwrap();
-    assert!(matches!(
-        model.forward(&flat, false),
-        Err(ModelError::Input { .. })
-    ));
+    assert!(matches!(model.forward(&flat, false), Err(ModelError::Input { .. })));
     let nothing = build(Architecture::ResNet18, 3, 0, &mut Registry::new(Device::Cpu)).map(|_| ());
     assert!(matches!(nothing, Err(ModelError::NoClasses)));
 }
@@ -134,34 +105,17 @@ fn bottlenecks_begin_as_the_identity_with_the_stride_in_the_middle() {
     let silent = registry
         .parameters()
         .filter(|entry| entry.name().ends_with("bn3.weight") && entry.name().starts_with("layer"));
-    assert_eq!(
-        silent
-            .filter(|entry| entry.tensor().abs().max().double_value(&[]) == 0.0)
-            .count(),
-        16
-    );
+    assert_eq!(silent.filter(|entry| entry.tensor().abs().max().double_value(&[]) == 0.0).count(), 16);
     let inner = registry.get("layer2.0.conv1.weight").unwrap().tensor().size();
     assert_eq!(inner, [128, 256, 1, 1]);
-    assert_eq!(
-        model.forward(&images([1, 3, 64, 64]), true).unwrap().size(),
-        [1, 5]
-    );
+    assert_eq!(model.forward(&images([1, 3, 64, 64]), true).unwrap().size(), [1, 5]);
     let mut registry = Registry::new(Device::Cpu);
     let block = Block::new(&mut registry.root(), (8, 4), 2, true).unwrap();
     let strides: Vec<Vec<i64>> = block
         .layers
         .iter()
         .map(|(conv, _)| {
-            conv.forward(&images([
-                1,
-                if std::ptr::eq(conv, &block.layers[0].0) {
-                    8
-                } else {
-                    4
-                },
-                8,
-                8,
-            ]))
+            conv.forward(&images([1, if std::ptr::eq(conv, &block.layers[0].0) { 8 } else { 4 }, 8, 8]))
         })
         .map(|y| y.unwrap().size()[2..].to_vec())
         .collect();
@@ -174,19 +128,10 @@ fn any_number_of_channels_is_taken_and_no_other() {
         let mut registry = Registry::new(Device::Cpu);
         let model = build(Architecture::ResNet18, channels, 3, &mut registry).unwrap();
         let side = channels as i64;
-        assert_eq!(
-            registry.get("conv1.weight").unwrap().tensor().size(),
-            [64, side, 7, 7]
-        );
-        assert_eq!(
-            model.forward(&images([2, side, 33, 33]), true).unwrap().size(),
-            [2, 3]
-        );
+        assert_eq!(registry.get("conv1.weight").unwrap().tensor().size(), [64, side, 7, 7]);
+        assert_eq!(model.forward(&images([2, side, 33, 33]), true).unwrap().size(), [2, 3]);
         let error = model.forward(&images([2, 3, 33, 33]), true).unwrap_err();
-        assert!(
-            error.to_string().contains(&format!("N x {channels} x H x W")),
-            "{error}"
-        );
+        assert!(error.to_string().contains(&format!("N x {channels} x H x W")), "{error}");
     }
     let nothing = build(Architecture::ResNet18, 0, 3, &mut Registry::new(Device::Cpu)).map(|_| ());
     assert!(matches!(nothing, Err(ModelError::NoChannels)));
@@ -219,14 +164,8 @@ fn pair(layout: Layout) -> [(Registry, ResNet); 2] {
 #[test]
 fn channels_last_changes_the_strides_and_nothing_else() {
     let layouts = [
-        Layout {
-            blocks: [1, 1, 1, 1],
-            bottleneck: false,
-        },
-        Layout {
-            blocks: [1, 1, 1, 1],
-            bottleneck: true,
-        },
+        Layout { blocks: [1, 1, 1, 1], bottleneck: false },
+        Layout { blocks: [1, 1, 1, 1], bottleneck: true },
     ];
     for layout in layouts {
         let [(plain, a), (last, b)] = pair(layout);
@@ -268,11 +207,7 @@ fn channels_last_changes_the_strides_and_nothing_else() {
             );
         }
         for (from, to) in plain.buffers().zip(last.buffers()) {
-            assert!(
-                from.tensor().allclose(to.tensor(), 1e-9, 1e-12, false),
-                "{}",
-                from.name()
-            );
+            assert!(from.tensor().allclose(to.tensor(), 1e-9, 1e-12, false), "{}", from.name());
         }
     }
 }

@@ -11,11 +11,7 @@ fn model(arch: Architecture, classes: usize) -> Registry {
 }
 
 fn same(a: &Registry, b: &Registry, name: &str) -> bool {
-    a.get(name)
-        .unwrap()
-        .tensor()
-        .f_equal(b.get(name).unwrap().tensor())
-        .unwrap()
+    a.get(name).unwrap().tensor().f_equal(b.get(name).unwrap().tensor()).unwrap()
 }
 
 /// A model's tensors, with some replaced or left out, as a file.
@@ -31,13 +27,7 @@ fn write_changed(registry: &Registry, path: &Path, change: impl Fn(&str, Tensor)
 fn mismatch_text(registry: &Registry, path: &Path, mode: LoadMode) -> String {
     let error = load_state(registry, path, mode).unwrap_err();
     assert!(
-        matches!(
-            error,
-            ModelError::Weights(WeightsError {
-                problem: WeightsProblem::Mismatch(_),
-                ..
-            })
-        ),
+        matches!(error, ModelError::Weights(WeightsError { problem: WeightsProblem::Mismatch(_), .. })),
         "{error}"
     );
     error.to_string()
@@ -47,46 +37,27 @@ fn mismatch_text(registry: &Registry, path: &Path, mode: LoadMode) -> String {
 fn a_saved_model_loads_into_another() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
-    let (a, b) = (
-        model(Architecture::ResNet18, 10),
-        model(Architecture::ResNet18, 10),
-    );
+    let (a, b) = (model(Architecture::ResNet18, 10), model(Architecture::ResNet18, 10));
     let mut counter = a.get("bn1.num_batches_tracked").unwrap().tensor().shallow_clone();
     let _ = counter.f_fill_(12).unwrap();
     assert!(!same(&a, &b, "conv1.weight"));
     // The parameter of `b` is a view into a flat buffer, as the trainer has it: loading must fill that buffer.
     let flat = Tensor::zeros([9408], (Kind::Float, Device::Cpu));
-    b.get("conv1.weight")
-        .unwrap()
-        .tensor()
-        .shallow_clone()
-        .set_data(&flat.view([64, 3, 7, 7]));
+    b.get("conv1.weight").unwrap().tensor().shallow_clone().set_data(&flat.view([64, 3, 7, 7]));
 
     save_state(&a, &path).unwrap();
     let report = load_state(&b, &path, LoadMode::Strict).unwrap();
-    assert_eq!(
-        report,
-        LoadReport {
-            loaded: 122,
-            ..LoadReport::default()
-        }
-    );
+    assert_eq!(report, LoadReport { loaded: 122, ..LoadReport::default() });
     assert!(a.state().iter().all(|entry| same(&a, &b, entry.name())));
     assert!(flat.equal(&a.get("conv1.weight").unwrap().tensor().view([-1])));
-    assert!(
-        b.parameters()
-            .all(|entry| entry.tensor().requires_grad() && entry.tensor().is_leaf())
-    );
+    assert!(b.parameters().all(|entry| entry.tensor().requires_grad() && entry.tensor().is_leaf()));
 }
 
 #[test]
 fn other_float_types_are_converted_and_counters_may_be_missing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("half.safetensors");
-    let (a, b) = (
-        model(Architecture::ResNet18, 10),
-        model(Architecture::ResNet18, 10),
-    );
+    let (a, b) = (model(Architecture::ResNet18, 10), model(Architecture::ResNet18, 10));
     write_changed(&a, &path, |name, tensor| match name {
         "conv1.weight" => Some(tensor.to_kind(Kind::Half)),
         "fc.weight" => Some(tensor.to_kind(Kind::BFloat16)),
@@ -94,17 +65,9 @@ fn other_float_types_are_converted_and_counters_may_be_missing() {
         _ => (!is_batch_counter(name)).then_some(tensor),
     });
     let report = load_state(&b, &path, LoadMode::Strict).unwrap();
-    assert_eq!(
-        (report.loaded, report.converted, report.counters_missing),
-        (102, 3, 20)
-    );
+    assert_eq!((report.loaded, report.converted, report.counters_missing), (102, 3, 20));
     assert!(same(&a, &b, "fc.bias") && same(&a, &b, "layer1.0.conv1.weight"));
-    let rounded = a
-        .get("conv1.weight")
-        .unwrap()
-        .tensor()
-        .to_kind(Kind::Half)
-        .to_kind(Kind::Float);
+    let rounded = a.get("conv1.weight").unwrap().tensor().to_kind(Kind::Half).to_kind(Kind::Float);
     assert!(b.get("conv1.weight").unwrap().tensor().equal(&rounded));
     assert_eq!(b.get("fc.weight").unwrap().tensor().kind(), Kind::Float);
 }
@@ -113,22 +76,13 @@ fn other_float_types_are_converted_and_counters_may_be_missing() {
 fn fine_tuning_keeps_a_head_of_other_classes_and_strict_refuses_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pretrained.safetensors");
-    let (a, b) = (
-        model(Architecture::ResNet18, 1000),
-        model(Architecture::ResNet18, 10),
-    );
+    let (a, b) = (model(Architecture::ResNet18, 1000), model(Architecture::ResNet18, 10));
     save_state(&a, &path).unwrap();
 
     let text = mismatch_text(&b, &path, LoadMode::Strict);
-    assert!(
-        text.contains("`fc.weight` is [1000, 512], in the model [10, 512]"),
-        "{text}"
-    );
+    assert!(text.contains("`fc.weight` is [1000, 512], in the model [10, 512]"), "{text}");
     assert!(text.contains("Only the number of classes differs"), "{text}");
-    assert!(
-        !same(&a, &b, "conv1.weight"),
-        "nothing is loaded by a refused file"
-    );
+    assert!(!same(&a, &b, "conv1.weight"), "nothing is loaded by a refused file");
 
     let head = b.get("fc.weight").unwrap().tensor().copy();
     let report = load_state(&b, &path, LoadMode::FineTune).unwrap();
@@ -150,24 +104,15 @@ fn fine_tuning_keeps_a_head_of_other_classes_and_strict_refuses_it() {
 fn another_network_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.safetensors");
-    let (small, large) = (
-        model(Architecture::ResNet18, 10),
-        model(Architecture::ResNet34, 10),
-    );
+    let (small, large) = (model(Architecture::ResNet18, 10), model(Architecture::ResNet34, 10));
     for mode in [LoadMode::Strict, LoadMode::FineTune] {
         save_state(&large, &path).unwrap();
         let text = mismatch_text(&small, &path, mode);
-        assert!(
-            text.contains("the model, a resnet18: it holds `layer1.2."),
-            "{text}"
-        );
+        assert!(text.contains("the model, a resnet18: it holds `layer1.2."), "{text}");
         assert!(text.ends_with("The file looks like a resnet34."), "{text}");
         save_state(&small, &path).unwrap();
         let text = mismatch_text(&large, &path, mode);
-        assert!(
-            text.contains("it lacks `layer1.2.conv1.weight` [64, 64, 3, 3]"),
-            "{text}"
-        );
+        assert!(text.contains("it lacks `layer1.2.conv1.weight` [64, 64, 3, 3]"), "{text}");
         assert!(text.ends_with("The file looks like a resnet18."), "{text}");
     }
 }
@@ -183,22 +128,12 @@ fn fine_tuning_forgives_nothing_but_the_head() {
         _ => (name != "fc.bias").then_some(tensor),
     });
     let text = mismatch_text(&registry, &path, LoadMode::FineTune);
-    for part in [
-        "lacks `fc.bias` [10]",
-        "`conv1.weight` is [64, 1, 7, 7]",
-        "`bn1.bias` is I32, not Float",
-    ] {
+    for part in ["lacks `fc.bias` [10]", "`conv1.weight` is [64, 1, 7, 7]", "`bn1.bias` is I32, not Float"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }
 
-const GPT: GptConfig = GptConfig {
-    vocabulary: 9,
-    context: 6,
-    width: 8,
-    depth: 2,
-    heads: 2,
-};
+const GPT: GptConfig = GptConfig { vocabulary: 9, context: 6, width: 8, depth: 2, heads: 2 };
 
 #[test]
 fn a_tied_weight_may_be_there_twice_but_not_differ() {
@@ -226,22 +161,11 @@ fn a_tied_weight_may_be_there_twice_but_not_differ() {
     assert_eq!(report.loaded, a.state().len());
     assert!(a.state().iter().all(|entry| same(&a, &b, entry.name())));
 
-    let _ = b
-        .get("transformer.wte.weight")
-        .unwrap()
-        .tensor()
-        .detach()
-        .fill_(0.0);
+    let _ = b.get("transformer.wte.weight").unwrap().tensor().detach().fill_(0.0);
     write(Some(&table + 1.0), true);
     let error = load_state(&b, &path, LoadMode::Strict).unwrap_err();
     assert!(
-        matches!(
-            error,
-            ModelError::Weights(WeightsError {
-                problem: WeightsProblem::Untied { .. },
-                ..
-            })
-        ),
+        matches!(error, ModelError::Weights(WeightsError { problem: WeightsProblem::Untied { .. }, .. })),
         "{error}"
     );
     assert!(!same(&a, &b, "transformer.wte.weight"), "nothing is loaded");
@@ -256,13 +180,7 @@ fn a_tied_weight_may_be_there_twice_but_not_differ() {
 fn every_network_is_saved_and_loaded_and_its_head_exchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("net.safetensors");
-    let vit = VitConfig {
-        image_size: 8,
-        patch: 4,
-        width: 8,
-        depth: 2,
-        heads: 2,
-    };
+    let vit = VitConfig { image_size: 8, patch: 4, width: 8, depth: 2, heads: 2 };
     let make = |which: &str, classes: usize| {
         let mut registry = Registry::new(Device::Cpu);
         // The layout in memory is none of the file's business.
@@ -271,12 +189,7 @@ fn every_network_is_saved_and_loaded_and_its_head_exchanged() {
             "vit" => drop(build(Architecture::Vit(vit), 3, classes, &mut registry).unwrap()),
             "resnet50" => drop(build(Architecture::ResNet50, 1, classes, &mut registry).unwrap()),
             _ => {
-                let config = UnetConfig {
-                    channels: 2,
-                    classes,
-                    width: 4,
-                    depth: 2,
-                };
+                let config = UnetConfig { channels: 2, classes, width: 4, depth: 2 };
                 drop(build_unet(config, &mut registry).unwrap());
             }
         }
@@ -293,32 +206,16 @@ fn every_network_is_saved_and_loaded_and_its_head_exchanged() {
         assert!(text.contains(kind), "{text}");
         assert!(text.contains("Only the number of classes differs"), "{text}");
         let report = load_state(&b, &path, LoadMode::FineTune).unwrap();
-        assert_eq!(
-            (report.loaded, report.head_kept.len()),
-            (a.state().len() - head, head),
-            "{which}"
-        );
+        assert_eq!((report.loaded, report.head_kept.len()), (a.state().len() - head, head), "{which}");
         let c = make(which, 3);
-        assert_eq!(
-            load_state(&c, &path, LoadMode::Strict).unwrap().loaded,
-            a.state().len()
-        );
-        assert!(
-            a.state().iter().all(|entry| same(&a, &c, entry.name())),
-            "{which}"
-        );
+        assert_eq!(load_state(&c, &path, LoadMode::Strict).unwrap().loaded, a.state().len());
+        assert!(a.state().iter().all(|entry| same(&a, &c, entry.name())), "{which}");
         let kept = a.state().len() - head;
-        assert!(
-            a.state()[..kept].iter().all(|entry| same(&a, &b, entry.name())),
-            "{which}, channels-last"
-        );
+        assert!(a.state()[..kept].iter().all(|entry| same(&a, &b, entry.name())), "{which}, channels-last");
         save_state(&b, &path).unwrap();
         let d = make(which, 4);
         load_state(&d, &path, LoadMode::Strict).unwrap();
-        assert!(
-            b.state().iter().all(|entry| same(&b, &d, entry.name())),
-            "{which}"
-        );
+        assert!(b.state().iter().all(|entry| same(&b, &d, entry.name())), "{which}");
     }
 }
 
@@ -339,8 +236,5 @@ fn a_model_in_float64_is_saved_to_the_bit() {
     load_state(&b, &path, LoadMode::Strict).unwrap();
     assert!(weight(&a).equal(&weight(&b)));
     save_state(&narrow, &path).unwrap();
-    assert_eq!(
-        TensorFile::open(&path).unwrap().read("weight").unwrap().kind(),
-        Kind::Float
-    );
+    assert_eq!(TensorFile::open(&path).unwrap().read("weight").unwrap().kind(), Kind::Float);
 }

@@ -121,10 +121,7 @@ fn the_least_and_the_greatest_keep_a_nan() {
         reduce_all(&regions, 0..20, Element::F32, reduction);
         for rank in 0..3 {
             for (got, wanted) in regions.read::<f32>(rank).iter().zip(wanted) {
-                assert!(
-                    *got == wanted || got.is_nan() && wanted.is_nan(),
-                    "{got} for {wanted}"
-                );
+                assert!(*got == wanted || got.is_nan() && wanted.is_nan(), "{got} for {wanted}");
             }
         }
     }
@@ -138,9 +135,7 @@ fn only_the_targets_are_written() {
     // SAFETY: the part lies in the regions, which are this thread's own.
     unsafe { reduce(&all, &all[1..], 80..160, Element::F64, Reduction::Sum) };
     assert_eq!(regions.read::<f64>(0), values[0]);
-    let wanted: Vec<f64> = (0..100)
-        .map(|at| if (10..20).contains(&at) { 3.0 } else { 2.0 })
-        .collect();
+    let wanted: Vec<f64> = (0..100).map(|at| if (10..20).contains(&at) { 3.0 } else { 2.0 }).collect();
     assert_eq!(regions.read::<f64>(1), wanted);
     // SAFETY: as above.
     unsafe { copy(all[1], all[0], 0..96) };

@@ -33,18 +33,11 @@ impl Rank {
         let region = self.region();
         assert!(count * 4 <= region.bytes());
         // SAFETY: as above.
-        (0..count)
-            .map(|at| unsafe { region.as_ptr().cast::<f32>().add(at).read() })
-            .collect()
+        (0..count).map(|at| unsafe { region.as_ptr().cast::<f32>().add(at).read() }).collect()
     }
 
     fn start(&self, collective: Collective, first: usize, count: usize, timeout: Duration) -> Pending {
-        let operation = Operation {
-            collective,
-            element: Element::F32,
-            offset: first * 4,
-            count,
-        };
+        let operation = Operation { collective, element: Element::F32, offset: first * 4, count };
         self.member.start(operation, &self.data, timeout).unwrap()
     }
 }
@@ -62,10 +55,7 @@ fn team(size: usize, floats: usize) -> Vec<Rank> {
     }
     let seat = |(control, data): (Control, Segment)| {
         data.reserve(control.rank()).unwrap();
-        Rank {
-            member: Member::new(control).unwrap(),
-            data: Arc::new(data),
-        }
+        Rank { member: Member::new(control).unwrap(), data: Arc::new(data) }
     };
     ranks.into_iter().map(seat).collect()
 }
@@ -163,27 +153,15 @@ fn a_late_rank_is_a_time_out_and_what_follows_fails() {
     let ranks = team(3, 100);
     let limit = Duration::from_millis(250);
     let begun = Instant::now();
-    let pending: Vec<_> = ranks[..2]
-        .iter()
-        .map(|seat| seat.start(SUM, 0, 100, limit))
-        .collect();
+    let pending: Vec<_> = ranks[..2].iter().map(|seat| seat.start(SUM, 0, 100, limit)).collect();
     for pending in pending {
-        let fault = Fault::TimedOut {
-            rank: 2,
-            after: limit,
-        };
+        let fault = Fault::TimedOut { rank: 2, after: limit };
         assert_eq!(pending.wait(), Err(fault.clone()));
     }
     let waited = begun.elapsed();
     assert!(waited >= limit && waited < Duration::from_secs(5), "{waited:?}");
     let next = ranks[0].start(SUM, 0, 100, LONG);
-    assert_eq!(
-        next.wait(),
-        Err(Fault::TimedOut {
-            rank: 2,
-            after: limit
-        })
-    );
+    assert_eq!(next.wait(), Err(Fault::TimedOut { rank: 2, after: limit }));
 }
 
 #[test]
@@ -192,10 +170,7 @@ fn a_rank_that_leaves_is_missed_at_once() {
     let before: Vec<_> = ranks.iter().map(|seat| seat.start(SUM, 0, 50, LONG)).collect();
     before.iter().try_for_each(Pending::wait).unwrap();
     let begun = Instant::now();
-    let pending: Vec<_> = ranks[..2]
-        .iter()
-        .map(|seat| seat.start(SUM, 0, 100, LONG))
-        .collect();
+    let pending: Vec<_> = ranks[..2].iter().map(|seat| seat.start(SUM, 0, 100, LONG)).collect();
     drop(ranks.pop());
     for pending in pending {
         assert_eq!(pending.wait(), Err(Fault::PeerLost { rank: 2 }));
@@ -238,12 +213,7 @@ fn ranges_outside_are_refused_before_anything_begins() {
     let ranks = team(2, 100);
     let seat = &ranks[0];
     let start = |collective, element, offset, count| {
-        let operation = Operation {
-            collective,
-            element,
-            offset,
-            count,
-        };
+        let operation = Operation { collective, element, offset, count };
         seat.member.start(operation, &seat.data, LONG)
     };
     for (collective, element, offset, count) in [
@@ -255,19 +225,10 @@ fn ranges_outside_are_refused_before_anything_begins() {
         (Collective::ReduceScatter(Reduction::Max), Element::F32, 0, 33),
     ] {
         let outcome = start(collective, element, offset, count);
-        assert_eq!(
-            outcome.unwrap_err(),
-            Fault::Range,
-            "{collective:?} {element:?} {offset} {count}"
-        );
+        assert_eq!(outcome.unwrap_err(), Fault::Range, "{collective:?} {element:?} {offset} {count}");
     }
     let (small, _) = Segment::create(1, 400).unwrap();
-    let operation = Operation {
-        collective: SUM,
-        element: Element::F32,
-        offset: 0,
-        count: 10,
-    };
+    let operation = Operation { collective: SUM, element: Element::F32, offset: 0, count: 10 };
     let outcome = seat.member.start(operation, &Arc::new(small), LONG);
     assert_eq!(outcome.unwrap_err(), Fault::Range, "a segment of another team");
     let good: Vec<_> = ranks.iter().map(|seat| seat.start(SUM, 0, 100, LONG)).collect();
@@ -299,11 +260,8 @@ fn a_killed_process_is_missed() {
     let (control, control_ticket) = Control::create(2).unwrap();
     let (data, data_ticket) = Segment::create(2, 400).unwrap();
     data.reserve(0).unwrap();
-    let words: Vec<String> = [control_ticket.to_words(), data_ticket.to_words()]
-        .concat()
-        .iter()
-        .map(i64::to_string)
-        .collect();
+    let words: Vec<String> =
+        [control_ticket.to_words(), data_ticket.to_words()].concat().iter().map(i64::to_string).collect();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "member::tests::rank_1_of_the_killed"])
         .env("DTRAIN_TEST_TICKETS", words.join(" "))
@@ -315,10 +273,7 @@ fn a_killed_process_is_missed() {
         assert!(begun.elapsed() < LONG, "rank 1 never came");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let seat = Rank {
-        member: Member::new(control).unwrap(),
-        data: Arc::new(data),
-    };
+    let seat = Rank { member: Member::new(control).unwrap(), data: Arc::new(data) };
     seat.write(&(0..100).map(|at| value(0, at)).collect::<Vec<_>>());
     seat.start(SUM, 0, 100, LONG).wait().unwrap();
     let got = seat.read(100);
@@ -328,14 +283,7 @@ fn a_killed_process_is_missed() {
     let killed = Instant::now();
     // Rank 1 was ready for one operation more; the second of these it can never have been ready for.
     let pending = [seat.start(SUM, 0, 50, LONG), seat.start(SUM, 50, 50, LONG)];
-    assert!(matches!(
-        pending[1].wait(),
-        Err(Fault::PeerLost { rank: 1 } | Fault::Mismatch { rank: 1 })
-    ));
-    assert!(
-        killed.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        killed.elapsed()
-    );
+    assert!(matches!(pending[1].wait(), Err(Fault::PeerLost { rank: 1 } | Fault::Mismatch { rank: 1 })));
+    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
     child.wait().unwrap();
 }

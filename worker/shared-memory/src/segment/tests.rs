@@ -55,34 +55,19 @@ fn addresses_are_found_inside_their_region_only() {
 #[test]
 fn what_is_no_segment_of_the_ticket_is_refused() {
     let (_segment, ticket) = Segment::create(2, 5000).unwrap();
-    let another = Ticket {
-        nonce: [1, 2],
-        ..ticket
-    };
+    let another = Ticket { nonce: [1, 2], ..ticket };
     assert!(matches!(
         Segment::open(&another),
-        Err(MemoryError::WrongFile {
-            found: "another run's memory",
-            ..
-        })
+        Err(MemoryError::WrongFile { found: "another run's memory", .. })
     ));
-    let larger = Ticket {
-        region_bytes: 50_000,
-        ..ticket
-    };
-    assert!(matches!(
-        Segment::open(&larger),
-        Err(MemoryError::WrongFile { .. })
-    ));
+    let larger = Ticket { region_bytes: 50_000, ..ticket };
+    assert!(matches!(Segment::open(&larger), Err(MemoryError::WrongFile { .. })));
     let closed = Ticket { fd: 9999, ..ticket };
     let error = Segment::open(&closed).unwrap_err().to_string();
     assert!(error.contains("/fd/9999"), "{error}");
     // A pipe's end neither blocks nor is taken for memory.
     let (pipe, _writer) = std::io::pipe().unwrap();
-    let pipe = Ticket {
-        fd: pipe.as_raw_fd(),
-        ..ticket
-    };
+    let pipe = Ticket { fd: pipe.as_raw_fd(), ..ticket };
     assert!(matches!(Segment::open(&pipe), Err(MemoryError::WrongFile { .. })));
 }
 
@@ -92,32 +77,17 @@ fn a_file_that_could_shrink_is_refused() {
     let file = File::from(rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(segment.layout.mapped_bytes as u64).unwrap();
     file.write_all_at(&ticket.header(), 0).unwrap();
-    let unsealed = Ticket {
-        fd: file.as_raw_fd(),
-        ..ticket
-    };
+    let unsealed = Ticket { fd: file.as_raw_fd(), ..ticket };
     assert!(matches!(
         Segment::open(&unsealed),
-        Err(MemoryError::WrongFile {
-            found: "a file that is not sealed",
-            ..
-        })
+        Err(MemoryError::WrongFile { found: "a file that is not sealed", .. })
     ));
-    assert!(
-        segment.file.set_len(10).is_err(),
-        "the segment's own file is sealed"
-    );
+    assert!(segment.file.set_len(10).is_err(), "the segment's own file is sealed");
 }
 
 #[test]
 fn sizes_that_cannot_be_are_errors() {
-    for (regions, bytes) in [
-        (0, 10),
-        (10, 0),
-        (2, usize::MAX),
-        (usize::MAX, 4096),
-        (3, 1 << 62),
-    ] {
+    for (regions, bytes) in [(0, 10), (10, 0), (2, usize::MAX), (usize::MAX, 4096), (3, 1 << 62)] {
         assert!(
             matches!(Segment::create(regions, bytes), Err(MemoryError::Size { .. })),
             "{regions} x {bytes}"

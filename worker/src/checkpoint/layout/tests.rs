@@ -14,12 +14,8 @@ fn files() -> impl Strategy<Value = (Vec<(&'static str, Vec<Item>)>, usize)> {
     let files = prop::collection::vec(prop::collection::vec(item(), 0..12), 1..4);
     (files, 1usize..6).prop_map(|(files, ranks)| {
         let make = |(number, (dtype, shape, held, cuts)): (usize, (Dtype, Vec<i64>, u8, Vec<u64>))| {
-            let mut item = Item {
-                name: format!("t{number}"),
-                dtype,
-                shape,
-                held: Held::All { divisible: held == 0 },
-            };
+            let mut item =
+                Item { name: format!("t{number}"), dtype, shape, held: Held::All { divisible: held == 0 } };
             if held == 2 {
                 let elements = item.elements();
                 let mut ends: Vec<u64> = cuts.iter().map(|cut| cut * elements / 100).collect();

@@ -47,11 +47,7 @@ fn assign(
     let rule_of: Vec<Option<&OptimGroup>> = owners.into_iter().map(|owner| Some(&rules[owner?])).collect();
     let frozen = vec![false; parameters.len()];
     let (group_of, groups) = group(parameters, &rule_of, &frozen, weight_decay, decay_on);
-    let members = |number: usize| {
-        (0..group_of.len())
-            .filter(|&row| group_of[row] == Some(number))
-            .collect()
-    };
+    let members = |number: usize| (0..group_of.len()).filter(|&row| group_of[row] == Some(number)).collect();
     let all = groups.iter().enumerate();
     Ok(all.map(|(number, options)| (*options, members(number))).collect())
 }
@@ -63,26 +59,16 @@ fn error(rules: &[OptimGroup]) -> GroupError {
 #[test]
 fn without_rules_there_is_one_group_or_one_more_without_decay() {
     assert_eq!(groups(&[], Decay::All), [(1.0, 0.05, vec![0, 1, 2, 3, 4, 5, 6])]);
-    assert_eq!(
-        groups(&[], Decay::Weights),
-        [(1.0, 0.05, vec![0, 3, 5]), (1.0, 0.0, vec![1, 2, 4, 6])]
-    );
+    assert_eq!(groups(&[], Decay::Weights), [(1.0, 0.05, vec![0, 3, 5]), (1.0, 0.0, vec![1, 2, 4, 6])]);
     assert_eq!(assign(&[], &[], 0.05, Decay::All).unwrap(), []);
 }
 
 #[test]
 fn the_first_rule_wins_and_a_star_crosses_dots() {
-    let rules = [
-        rule(&["backbone.layer1.*"], 0.5, None),
-        rule(&["backbone.*"], 0.1, None),
-    ];
+    let rules = [rule(&["backbone.layer1.*"], 0.5, None), rule(&["backbone.*"], 0.1, None)];
     assert_eq!(
         groups(&rules, Decay::All),
-        [
-            (0.1, 0.05, vec![0, 1, 2]),
-            (0.5, 0.05, vec![3, 4]),
-            (1.0, 0.05, vec![5, 6])
-        ]
+        [(0.1, 0.05, vec![0, 1, 2]), (0.5, 0.05, vec![3, 4]), (1.0, 0.05, vec![5, 6])]
     );
 }
 
@@ -91,25 +77,15 @@ fn a_stated_decay_is_for_all_that_the_rule_matches() {
     let rules = [rule(&["head.*"], 1.0, Some(0.2)), rule(&["*.conv1.*"], 0.1, None)];
     assert_eq!(
         groups(&rules, Decay::Weights),
-        [
-            (0.1, 0.05, vec![0, 3]),
-            (1.0, 0.0, vec![1, 2, 4]),
-            (1.0, 0.2, vec![5, 6])
-        ]
+        [(0.1, 0.05, vec![0, 3]), (1.0, 0.0, vec![1, 2, 4]), (1.0, 0.2, vec![5, 6])]
     );
 }
 
 #[test]
 fn equal_settings_share_a_group_and_empty_ones_vanish() {
-    let rules = [
-        rule(&["head.bias"], 2.0, None),
-        rule(&["*.bn1.bias"], 2.0, Some(0.05)),
-        rule(&["*"], 1.0, None),
-    ];
-    assert_eq!(
-        groups(&rules, Decay::All),
-        [(1.0, 0.05, vec![0, 1, 3, 4, 5]), (2.0, 0.05, vec![2, 6])]
-    );
+    let rules =
+        [rule(&["head.bias"], 2.0, None), rule(&["*.bn1.bias"], 2.0, Some(0.05)), rule(&["*"], 1.0, None)];
+    assert_eq!(groups(&rules, Decay::All), [(1.0, 0.05, vec![0, 1, 3, 4, 5]), (2.0, 0.05, vec![2, 6])]);
     // Nothing is left for the default group.
     assert_eq!(groups(&rules[2..], Decay::All).len(), 1);
 }
@@ -136,15 +112,9 @@ fn a_glob_that_matches_nothing_names_what_is_near() {
     let GroupError::NoMatch { glob, nearest } = &found else {
         panic!("{found}");
     };
-    assert_eq!(
-        (glob.as_str(), nearest[0].as_str()),
-        ("backbone.layers1.*", "backbone.layer1.*")
-    );
+    assert_eq!((glob.as_str(), nearest[0].as_str()), ("backbone.layers1.*", "backbone.layer1.*"));
     let text = found.to_string();
-    assert!(
-        text.contains("matches no parameter") && text.contains("\"backbone.layer1.*\""),
-        "{text}"
-    );
+    assert!(text.contains("matches no parameter") && text.contains("\"backbone.layer1.*\""), "{text}");
     let text = error(&[rule(&["haed.weight"], 0.1, None)]).to_string();
     assert!(text.contains("\"head.weight\""), "{text}");
     // A name's beginning alone is no match: globs are for whole names.
@@ -176,10 +146,7 @@ fn mistaken_globs_and_rules_are_errors() {
         example: "backbone.conv1.weight".into(),
     };
     assert_eq!(shadowed, wanted);
-    assert!(
-        shadowed.to_string().contains("group 2 comes before it"),
-        "{shadowed}"
-    );
+    assert!(shadowed.to_string().contains("group 2 comes before it"), "{shadowed}");
 }
 
 proptest! {

@@ -11,38 +11,23 @@ fn recipe(text: &str) -> Recipe {
 }
 
 fn what(advice: &[Advice]) -> Vec<(&str, u64)> {
-    advice
-        .iter()
-        .map(|one| (one.what.as_str(), one.saves / MIB))
-        .collect()
+    advice.iter().map(|one| (one.what.as_str(), one.saves / MIB)).collect()
 }
 
 #[test]
 fn every_line_has_its_effect() {
     let mut machine = Machine {
-        overridden: vec![
-            ("image_size=192", 75),
-            ("model.freeze", 40),
-            ("model.name=resnet34", 60),
-        ],
+        overridden: vec![("image_size=192", 75), ("model.freeze", 40), ("model.name=resnet34", 60)],
         ..Machine::default()
     };
     let base = machine.prediction(&Machine::cut(2, 8, 0));
     let subject = machine.about();
-    let advice = advise(
-        &recipe(RESNET),
-        &mut Solver::new(&subject, &mut machine),
-        &base,
-        Amp::Bf16,
-    );
+    let advice = advise(&recipe(RESNET), &mut Solver::new(&subject, &mut machine), &base, Amp::Bf16);
     assert_eq!(
         what(&advice),
         [
             ("compute all 4 segments again in backward", 6144),
-            (
-                "progressive unfreezing, at first: train layer4 and fc alone",
-                4915
-            ),
+            ("progressive unfreezing, at first: train layer4 and fc alone", 4915),
             ("half the micro-batch: 4 instead of 8", 4096),
             ("matrix products and convolutions in bf16; rounds otherwise", 4096),
             ("a smaller backbone; another experiment", 3276),
@@ -51,10 +36,7 @@ fn every_line_has_its_effect() {
             ("no moving average of the weights: remove [ema]", 100),
         ]
     );
-    assert_eq!(
-        advice[1].setting.as_deref(),
-        Some("model.freeze=[\"conv1.*\",\"bn1.*\",\"layer[1-3].*\"]")
-    );
+    assert_eq!(advice[1].setting.as_deref(), Some("model.freeze=[\"conv1.*\",\"bn1.*\",\"layer[1-3].*\"]"));
     assert!((advice[0].relative_time - 4.0 / 3.0).abs() < 1e-9);
     assert!((advice[2].relative_time - 1.125 / 1.0625).abs() < 1e-9);
     for one in &advice {
@@ -69,24 +51,12 @@ fn every_line_has_its_effect() {
 
 #[test]
 fn what_has_no_effect_is_left_out() {
-    let mut machine = Machine {
-        segments: 0,
-        ema: false,
-        ..Machine::default()
-    };
-    let smallest = Cut {
-        amp: Amp::Bf16,
-        ..Machine::cut(1, 1, 0)
-    };
+    let mut machine = Machine { segments: 0, ema: false, ..Machine::default() };
+    let smallest = Cut { amp: Amp::Bf16, ..Machine::cut(1, 1, 0) };
     let base = machine.prediction(&smallest);
     let subject = machine.about();
     // Overrides change nothing of this machine.
-    let advice = advise(
-        &recipe(RESNET),
-        &mut Solver::new(&subject, &mut machine),
-        &base,
-        Amp::Bf16,
-    );
+    let advice = advise(&recipe(RESNET), &mut Solver::new(&subject, &mut machine), &base, Amp::Bf16);
     assert_eq!(what(&advice), []);
 }
 
@@ -94,9 +64,7 @@ fn what_has_no_effect_is_left_out() {
 fn images_shrink_by_patches_or_strides() {
     let sized = |text: &str| smaller_image(&recipe(text));
     assert_eq!(sized(RESNET), Some(192));
-    let vit = RESNET
-        .replace("resnet50", "vit\"\npatch = 14 #")
-        .replace(" #\"", "");
+    let vit = RESNET.replace("resnet50", "vit\"\npatch = 14 #").replace(" #\"", "");
     assert_eq!(sized(&vit), Some(210));
     assert_eq!(sized(&RESNET.replace("224", "32")), None);
     let lm = "task = \"lm\"\n[data]\nroot = \"/x\"\n[train]\nepochs = 1\n";

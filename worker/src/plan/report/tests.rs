@@ -16,11 +16,7 @@ fn job(list: &str) -> PlanJob {
             "h200" => (13972, true),
             gib => (gib.trim_end_matches("GiB").parse::<u64>().unwrap() * 100, true),
         };
-        Gpu {
-            name: name.into(),
-            bytes: hundredths * GIB / 100,
-            bf16,
-        }
+        Gpu { name: name.into(), bytes: hundredths * GIB / 100, bf16 }
     };
     PlanJob {
         gpus: list.split(',').map(gpu).collect(),
@@ -33,10 +29,7 @@ fn job(list: &str) -> PlanJob {
 }
 
 fn machine() -> Machine {
-    Machine {
-        overridden: vec![("image_size=192", 75), ("model.freeze", 40)],
-        ..Machine::default()
-    }
+    Machine { overridden: vec![("image_size=192", 75), ("model.freeze", 40)], ..Machine::default() }
 }
 
 /// The answer, and whether anything fits.
@@ -106,10 +99,7 @@ warning: the result depends on the micro-batch: BatchNorm normalises over each m
 
 #[test]
 fn a_suggestion_is_a_sentence() {
-    let brief = PlanJob {
-        brief: true,
-        ..job("1GiB,t4")
-    };
+    let brief = PlanJob { brief: true, ..job("1GiB,t4") };
     let (text, fits) = said(&[], &brief);
     assert!(fits);
     let expected = "\
@@ -131,11 +121,7 @@ fn the_budget_of_the_recipe_holds_for_every_gpu() {
 
 #[test]
 fn json_says_the_same_as_the_table() {
-    let json = PlanJob {
-        json: true,
-        stage: Some("full".into()),
-        ..job("1GiB,t4")
-    };
+    let json = PlanJob { json: true, stage: Some("full".into()), ..job("1GiB,t4") };
     let (line, _) = said(&[], &json);
     assert_eq!(line.matches('\n').count(), 1);
     let plan: Plan = serde_json::from_str(&line).unwrap();

@@ -23,11 +23,7 @@ fn solve(machine: &mut Machine, asked: &Asked) -> Choice {
 /// Micro-batch, micro-steps and segments of the choice; none where nothing fits.
 fn chosen(machine: &Machine, asked: &Asked) -> Option<(usize, usize, usize)> {
     match solve(&mut machine.clone(), asked) {
-        Choice::Fit {
-            prediction,
-            grad_accum_steps,
-            ..
-        } => {
+        Choice::Fit { prediction, grad_accum_steps, .. } => {
             assert!(prediction.peak <= asked.budget);
             let cut = prediction.cut;
             Some((cut.micro_batch, grad_accum_steps, cut.recompute))
@@ -70,26 +66,13 @@ fn a_smaller_micro_batch_comes_before_recompute_until_that_costs_less() {
 fn what_the_recipe_settles_is_not_touched() {
     let machine = Machine::default();
     let budget = 5 * GIB;
-    let off = Asked {
-        recompute: Recompute::Off,
-        budget: GIB,
-        ..asked(0)
-    };
+    let off = Asked { recompute: Recompute::Off, budget: GIB, ..asked(0) };
     assert_eq!(chosen(&machine, &off), None);
-    let on = Asked {
-        recompute: Recompute::On,
-        ..asked(budget)
-    };
+    let on = Asked { recompute: Recompute::On, ..asked(budget) };
     assert_eq!(chosen(&machine, &on), Some((16, 1, 4)));
-    let fixed = Asked {
-        micro_batch: MicroBatch::Is(8),
-        ..asked(budget)
-    };
+    let fixed = Asked { micro_batch: MicroBatch::Is(8), ..asked(budget) };
     assert_eq!(chosen(&machine, &fixed), Some((8, 2, 3)));
-    let fixed = Asked {
-        recompute: Recompute::Off,
-        ..fixed
-    };
+    let fixed = Asked { recompute: Recompute::Off, ..fixed };
     assert_eq!(chosen(&machine, &fixed), None);
 }
 
@@ -106,18 +89,11 @@ fn where_nothing_fits_the_smallest_cut_is_told() {
 
 #[test]
 fn the_least_micro_batch_is_kept() {
-    let machine = Machine {
-        min_micro_batch: 2,
-        segments: 0,
-        ..Machine::default()
-    };
+    let machine = Machine { min_micro_batch: 2, segments: 0, ..Machine::default() };
     assert_eq!(chosen(&machine, &asked(3 * GIB)), Some((2, 8, 0)));
     assert_eq!(chosen(&machine, &asked(2 * GIB)), None);
     // 5 samples in pieces of at least 2 are 5 or 3 and 2.
-    let machine = Machine {
-        effective_batch: 5,
-        ..machine
-    };
+    let machine = Machine { effective_batch: 5, ..machine };
     let smallest = solve(&mut machine.clone(), &asked(1));
     assert_eq!(smallest.prediction().cut.micro_batch, 3);
 }
@@ -126,15 +102,10 @@ fn the_least_micro_batch_is_kept() {
 fn more_ranks_than_samples_is_an_error() {
     let machine = &mut Machine::default();
     let subject = machine.about();
-    let too_many = Asked {
-        ranks: 17,
-        ..asked(GIB)
-    };
+    let too_many = Asked { ranks: 17, ..asked(GIB) };
     let error = Solver::new(&subject, machine).solve(&too_many).unwrap_err();
     assert!(
-        error
-            .to_string()
-            .starts_with("an effective batch of 16 cannot be shared by 17 ranks"),
+        error.to_string().starts_with("an effective batch of 16 cannot be shared by 17 ranks"),
         "{error}"
     );
 }

@@ -161,10 +161,7 @@ impl Follower for Archive<'_> {
         self.best = training.course.best.so_far().cloned();
         if let Some(best) = &self.best {
             let value = named(&best.by.figure, best.value);
-            others.note(format!(
-                "best checkpoint ({}): {value} after step {}",
-                best.by, best.step
-            ));
+            others.note(format!("best checkpoint ({}): {value} after step {}", best.by, best.step));
         }
         Ok(())
     }

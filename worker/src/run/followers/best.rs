@@ -20,11 +20,7 @@ impl BestKeeper {
     /// Goes on from `earlier`, the best of the run that is resumed, where it was compared by the same figure.
     pub(crate) fn new(by: Option<Best>, earlier: Option<BestSoFar>) -> Self {
         let so_far = earlier.filter(|earlier| Some(&earlier.by) == by.as_ref());
-        Self {
-            by,
-            so_far,
-            before: None,
-        }
+        Self { by, so_far, before: None }
     }
 
     pub(crate) fn so_far(&self) -> Option<&BestSoFar> {

@@ -17,11 +17,7 @@ pub(crate) struct Copies {
 
 impl Copies {
     pub(crate) fn new(copies: MemoryCopies, heartbeat: Heartbeat, done: u64) -> Self {
-        Self {
-            copies,
-            heartbeat,
-            done,
-        }
+        Self { copies, heartbeat, done }
     }
 }
 

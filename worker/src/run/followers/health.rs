@@ -19,11 +19,7 @@ pub(crate) struct Health {
 
 impl Health {
     pub(crate) fn new(total_steps: u64) -> Self {
-        Self {
-            total_steps,
-            skipped: Skipped::default(),
-            bad_samples: 0,
-        }
+        Self { total_steps, skipped: Skipped::default(), bad_samples: 0 }
     }
 }
 
@@ -52,10 +48,7 @@ impl Follower for Health {
         self.bad_samples += taken.status.bad_samples as u64;
         let total = training.course.plan.train_samples;
         if too_many_bad(self.bad_samples as usize, total as usize) {
-            return Err(TrainError::TooManyBad {
-                bad: self.bad_samples,
-                total,
-            });
+            return Err(TrainError::TooManyBad { bad: self.bad_samples, total });
         }
         Ok(Flow::On)
     }
@@ -106,11 +99,7 @@ impl Skipped {
         Some(match cause {
             SkipCause::Nothing => TrainError::NothingCounted { first, last },
             SkipCause::Loss | SkipCause::Gradient => TrainError::NonFinite {
-                what: if cause == SkipCause::Loss {
-                    "loss"
-                } else {
-                    "gradient"
-                },
+                what: if cause == SkipCause::Loss { "loss" } else { "gradient" },
                 first,
                 last,
             },
@@ -140,10 +129,7 @@ mod tests {
         assert_eq!(failure("..xx", true), None);
         assert_eq!(failure("..xxx.", true), None);
         let text = failure("..xxx", true).unwrap_or_default();
-        assert!(
-            text.starts_with("the loss was not finite from step 3 to step 5"),
-            "{text}"
-        );
+        assert!(text.starts_with("the loss was not finite from step 3 to step 5"), "{text}");
         assert_eq!(failure("..xxx", false), None);
     }
 

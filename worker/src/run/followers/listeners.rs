@@ -80,10 +80,7 @@ pub(crate) struct Figures {
 impl Figures {
     /// Of a run that goes on from a checkpoint whose evaluation had these.
     pub(crate) fn new(earlier: BTreeMap<String, f64>) -> Self {
-        Self {
-            last: earlier,
-            peak: 0,
-        }
+        Self { last: earlier, peak: 0 }
     }
 }
 

@@ -13,13 +13,7 @@ pub(super) fn manifest(
     evaluation: Option<&EvalRecord>,
     evaluation_owed: bool,
 ) -> Manifest {
-    let Training {
-        recipe,
-        course,
-        replica,
-        exchange,
-        ..
-    } = training;
+    let Training { recipe, course, replica, exchange, .. } = training;
     let model = &replica.model;
     let position = course.plan.position(course.done);
     Manifest {

@@ -112,8 +112,7 @@ impl<'a> Followers<'a> {
     }
 
     pub(super) fn finish(&mut self, training: &mut Training<'_>) -> Result<()> {
-        self.each(|follower, others| follower.finish(training, others).map(|()| Flow::On))
-            .map(drop)
+        self.each(|follower, others| follower.finish(training, others).map(|()| Flow::On)).map(drop)
     }
 
     pub(super) fn conclude(&mut self, result: &mut RunResult) {
@@ -174,10 +173,7 @@ mod tests {
         });
         assert_eq!(flow.unwrap(), Flow::Stopped);
         followers.note("all");
-        assert_eq!(
-            *heard.borrow(),
-            ["b hears 1", "a hears 2", "a hears all", "b hears all"]
-        );
+        assert_eq!(*heard.borrow(), ["b hears 1", "a hears 2", "a hears all", "b hears all"]);
         // One that fails is still there, and those behind it are not called.
         let failed = followers.each(|_, _| Err(TrainError::LoaderEnded));
         assert!(failed.is_err());

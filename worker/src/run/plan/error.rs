@@ -30,19 +30,11 @@ pub enum PlanError {
          the last feature map is one pixel: raise train.effective_batch or memory.micro_batch, use fewer ranks, larger \
          images{remedy}"
     )]
-    MicroBatch {
-        smallest: usize,
-        least: usize,
-        partition: Partition,
-        remedy: &'static str,
-    },
+    MicroBatch { smallest: usize, least: usize, partition: Partition, remedy: &'static str },
     #[error(
         "with model.batchnorm = \"synced\", or a group that is spread over the ranks, all ranks take the same number of micro-steps, but \
          of {partition} some rank has fewer samples than another has micro-steps: set another train.effective_batch or a larger \
          memory.micro_batch, use fewer ranks{remedy}"
     )]
-    Uneven {
-        partition: Partition,
-        remedy: &'static str,
-    },
+    Uneven { partition: Partition, remedy: &'static str },
 }

@@ -29,11 +29,7 @@ pub(crate) struct Needs {
 
 impl Default for Needs {
     fn default() -> Self {
-        Self {
-            min_micro_batch: 1,
-            batch_norms: BatchNorms::None,
-            depends: None,
-        }
+        Self { min_micro_batch: 1, batch_norms: BatchNorms::None, depends: None }
     }
 }
 
@@ -51,10 +47,7 @@ impl Needs {
         }
         let meets = self.batch_norms == BatchNorms::Synced || partition.is_spread();
         if meets && !partition.is_even() {
-            return Err(PlanError::Uneven {
-                partition: *partition,
-                remedy,
-            });
+            return Err(PlanError::Uneven { partition: *partition, remedy });
         }
         Ok(())
     }

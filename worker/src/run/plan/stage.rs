@@ -59,10 +59,7 @@ impl Length {
             });
         }
         let steps = alone.train.total_steps(steps_per_epoch);
-        Ok(Self {
-            steps_per_epoch,
-            steps,
-        })
+        Ok(Self { steps_per_epoch, steps })
     }
 
     fn epochs(&self) -> u64 {
@@ -128,10 +125,7 @@ impl StagePlan {
         let first = step(0);
         needs.check(&first, "")?;
         if self.steps.end - self.steps.start >= self.steps_per_epoch {
-            needs.check(
-                &step(self.steps_per_epoch - 1),
-                ", or set train.last_batch = \"drop\"",
-            )?;
+            needs.check(&step(self.steps_per_epoch - 1), ", or set train.last_batch = \"drop\"")?;
         }
         let mut warnings = needs.warnings(&first);
         let batch = self.partition.effective_batch() as u64;
@@ -175,17 +169,11 @@ impl StagePlan {
 
 /// Entries of `unfreeze` that fall on the same step apply together.
 fn phases(recipe: &Recipe, number: usize, steps: &Range<u64>) -> Vec<PhasePlan> {
-    let mut phases = vec![PhasePlan {
-        steps: steps.clone(),
-        unfrozen: 0,
-    }];
+    let mut phases = vec![PhasePlan { steps: steps.clone(), unfrozen: 0 }];
     let entries = recipe.stage.get(number).map_or(&[][..], |stage| &stage.unfreeze);
     for (index, entry) in entries.iter().enumerate() {
         let begins = steps.start + entry.after(steps.end - steps.start);
-        let phase = PhasePlan {
-            steps: begins..steps.end,
-            unfrozen: index + 1,
-        };
+        let phase = PhasePlan { steps: begins..steps.end, unfrozen: index + 1 };
         match phases.last_mut() {
             Some(last) if last.steps.start == begins => *last = phase,
             Some(last) => {
@@ -208,10 +196,7 @@ fn schedule(alone: &Recipe, own: &Length, over: &[Length]) -> Result<Schedule, P
         || stated.every.as_ref().is_some_and(in_epochs)
         || stated.milestones.iter().flatten().any(in_epochs);
     if let Some(other) = other.filter(|_| counts_epochs) {
-        return Err(PlanError::Epochs {
-            here: own.steps_per_epoch,
-            there: other.steps_per_epoch,
-        });
+        return Err(PlanError::Epochs { here: own.steps_per_epoch, there: other.steps_per_epoch });
     }
     let total = total(over);
     let warmup = stated.warmup.map_or(0, |span| steps_of(span, over));

@@ -55,10 +55,7 @@ proptest! {
 #[test]
 fn figures_that_do_not_go_together_are_named() {
     let plan = |recipe: &Recipe, ranks, samples, min_micro_batch| {
-        let needs = Needs {
-            min_micro_batch,
-            ..Needs::default()
-        };
+        let needs = Needs { min_micro_batch, ..Needs::default() };
         RunPlan::new(recipe, ranks, samples, &needs)
     };
     let error = plan(&recipe(8, ""), 9, 100, 1).unwrap_err();
@@ -67,26 +64,17 @@ fn figures_that_do_not_go_together_are_named() {
     assert!(matches!(error, PlanError::NoSteps { samples: 7, .. }), "{error}");
     let warmup = "[optim]\nschedule = { name = \"cosine\", warmup = \"50 steps\" }";
     let error = plan(&recipe(8, warmup), 1, 16, 1).unwrap_err();
-    assert!(
-        matches!(error, PlanError::Warmup { warmup: 50, total: 6 }),
-        "{error}"
-    );
+    assert!(matches!(error, PlanError::Warmup { warmup: 50, total: 6 }), "{error}");
     // 17 samples leave a last step of one.
     let error = plan(&recipe(8, ""), 1, 17, 2).unwrap_err();
-    assert!(
-        matches!(error, PlanError::MicroBatch { smallest: 1, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, PlanError::MicroBatch { smallest: 1, .. }), "{error}");
     assert!(error.to_string().contains("last_batch"), "{error}");
     assert!(plan(&recipe(8, "last_batch = \"drop\""), 1, 17, 2).is_ok());
 }
 
 #[test]
 fn smaller_micro_batches_are_found_where_there_are_any() {
-    let needs = Needs {
-        min_micro_batch: 2,
-        ..Needs::default()
-    };
+    let needs = Needs { min_micro_batch: 2, ..Needs::default() };
     let sizes = |batch: usize| {
         let samples = 4 * batch as u64;
         let mut plan = RunPlan::new(&recipe(batch, ""), 1, samples, &needs).unwrap();
@@ -111,10 +99,7 @@ fn with_batch_norms(
     samples: u64,
     batch_norms: BatchNorms,
 ) -> Result<RunPlan, PlanError> {
-    let needs = Needs {
-        batch_norms,
-        ..Needs::default()
-    };
+    let needs = Needs { batch_norms, ..Needs::default() };
     RunPlan::new(&recipe(batch, more), ranks, samples, &needs)
 }
 
@@ -126,21 +111,12 @@ fn where_forward_passes_meet_all_ranks_take_as_many() {
     let error = plan(13, one, 2, 26).unwrap_err();
     assert!(matches!(error, PlanError::Uneven { remedy: "", .. }), "{error}");
     let text = error.to_string();
-    assert!(
-        text.contains("train.effective_batch") && text.contains("memory.micro_batch"),
-        "{text}"
-    );
+    assert!(text.contains("train.effective_batch") && text.contains("memory.micro_batch"), "{text}");
     // A last step of one sample for two ranks.
     let error = plan(8, "", 2, 17).unwrap_err();
-    assert!(
-        error.to_string().contains("train.last_batch = \"drop\""),
-        "{error}"
-    );
+    assert!(error.to_string().contains("train.last_batch = \"drop\""), "{error}");
     assert!(plan(8, "last_batch = \"drop\"", 2, 17).is_ok());
-    assert!(
-        plan(8, "steps = 2", 2, 17).is_ok(),
-        "the run ends before that step"
-    );
+    assert!(plan(8, "steps = 2", 2, 17).is_ok(), "the run ends before that step");
     assert!(plan(13, "[memory]\nmicro_batch = 2", 2, 26).is_ok());
     assert!(plan(8, "", 2, 18).is_ok());
     assert!(with_batch_norms(13, one, 2, 27, BatchNorms::Local).is_ok());
@@ -160,54 +136,20 @@ fn a_result_that_depends_on_the_micro_batch_is_warned_of() {
     }
     let says = |norms, ranks, more, words: &[&str]| {
         let warning = warnings(norms, ranks, more);
-        assert!(
-            warning.starts_with("the result depends on the micro-batch:"),
-            "{warning}"
-        );
+        assert!(warning.starts_with("the result depends on the micro-batch:"), "{warning}");
         for word in words {
             assert!(warning.contains(word), "no {word:?} in {warning}");
         }
         warning
     };
-    says(
-        Local,
-        2,
-        "",
-        &["8 of the step's 16", "set model.batchnorm = \"synced\""],
-    );
-    says(
-        Local,
-        2,
-        four,
-        &[
-            "4 of the step's 16",
-            "still normalise alone",
-            "memory.micro_batch is 8",
-        ],
-    );
+    says(Local, 2, "", &["8 of the step's 16", "set model.batchnorm = \"synced\""]);
+    says(Local, 2, four, &["4 of the step's 16", "still normalise alone", "memory.micro_batch is 8"]);
     let alone = says(Local, 1, four, &["4 of the step's 16", "memory.micro_batch = 16"]);
     assert!(!alone.contains("synced"), "{alone}");
-    says(
-        Synced,
-        2,
-        four,
-        &["at most 8 of the step's 16", "memory.micro_batch = 8"],
-    );
+    says(Synced, 2, four, &["at most 8 of the step's 16", "memory.micro_batch = 8"]);
 
-    let needs = Needs {
-        depends: Some("pairs are formed within it".into()),
-        ..Needs::default()
-    };
+    let needs = Needs { depends: Some("pairs are formed within it".into()), ..Needs::default() };
     let plan = RunPlan::new(&recipe(16, four), 1, 32, &needs).unwrap();
-    assert!(
-        plan.warnings[0].contains("pairs are formed within it; "),
-        "{:?}",
-        plan.warnings
-    );
-    assert!(
-        RunPlan::new(&recipe(16, ""), 1, 32, &needs)
-            .unwrap()
-            .warnings
-            .is_empty()
-    );
+    assert!(plan.warnings[0].contains("pairs are formed within it; "), "{:?}", plan.warnings);
+    assert!(RunPlan::new(&recipe(16, ""), 1, 32, &needs).unwrap().warnings.is_empty());
 }

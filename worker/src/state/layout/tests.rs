@@ -73,11 +73,7 @@ fn only_a_row_larger_than_the_limit_exceeds_it() {
         group: Group::Trained(0),
     };
     let specs: Vec<Row> = [100, 200, 5000, 16, 16].map(spec).into();
-    let options = LayoutOptions {
-        first_bucket_bytes: 1200,
-        bucket_bytes: 4000,
-        shards: 1,
-    };
+    let options = LayoutOptions { first_bucket_bytes: 1200, bucket_bytes: 4000, shards: 1 };
     let layout = Layout::new(&specs, &[0, 1, 2, 3, 4], options);
     let rows: Vec<_> = layout.buckets.iter().map(|b| b.rows.clone()).collect();
     assert_eq!(rows, [vec![0], vec![1], vec![2], vec![3, 4]]);

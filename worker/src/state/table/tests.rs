@@ -10,10 +10,7 @@ use super::super::moves::pieces;
 use super::*;
 use crate::collectives::Ranks;
 
-const MOMENT: ColumnSpec = ColumnSpec {
-    name: "moment",
-    role: Role::Moment,
-};
+const MOMENT: ColumnSpec = ColumnSpec { name: "moment", role: Role::Moment };
 
 fn tensors() -> Vec<(&'static str, Tensor)> {
     let make = |shape: &[i64], kind| Tensor::rand(shape, (kind, Device::Cpu)).set_requires_grad(true);
@@ -82,10 +79,7 @@ fn channels_last_weights_keep_their_strides() {
     let (before, strides) = (weight.detach().copy(), weight.stride());
     assert_eq!(strides, [12, 1, 6, 3]);
     let table = Table::of([("weight", &weight)]).unwrap();
-    assert_eq!(
-        (weight.stride(), weight.grad().stride()),
-        (strides.clone(), strides)
-    );
+    assert_eq!((weight.stride(), weight.grad().stride()), (strides.clone(), strides));
     assert_eq!(weight, before);
     (&weight * &before).sum(Kind::Float).backward();
     assert_eq!(weight.grad(), before);
@@ -99,19 +93,14 @@ fn values(tables: &[Table]) -> Values {
     let mut values = Values::new();
     for table in tables {
         for (row, leaf) in table.rows.iter().zip(&table.leaves) {
-            values.insert(
-                ("data".into(), row.name.clone()),
-                Vec::try_from(leaf.flatten(0, -1)).unwrap(),
-            );
+            values.insert(("data".into(), row.name.clone()), Vec::try_from(leaf.flatten(0, -1)).unwrap());
         }
         for (spec, held) in table.columns() {
             let parts = table.parts(spec.role);
             for (block, slot) in table.slots() {
                 for (range, own) in pieces(&parts, held, (block, slot)).unwrap() {
                     let key = (spec.name.to_owned(), slot.name.clone());
-                    let all = values
-                        .entry(key)
-                        .or_insert_with(|| vec![f64::NAN; slot.len() as usize]);
+                    let all = values.entry(key).or_insert_with(|| vec![f64::NAN; slot.len() as usize]);
                     let own = Vec::<f64>::try_from(own.to_kind(Kind::Double)).unwrap();
                     all[range.start as usize..range.end as usize].copy_from_slice(&own);
                 }
@@ -134,24 +123,10 @@ impl Scene {
         let value =
             |row: usize, len: i64| Tensor::arange(len, (Kind::Float, Device::Cpu)) + 1000.0 * row as f64;
         let tensors: Vec<Vec<Tensor>> = (0..shards)
-            .map(|_| {
-                lengths
-                    .iter()
-                    .enumerate()
-                    .map(|(row, &len)| value(row, len))
-                    .collect()
-            })
+            .map(|_| lengths.iter().enumerate().map(|(row, &len)| value(row, len)).collect())
             .collect();
-        let options = LayoutOptions {
-            first_bucket_bytes: 128,
-            bucket_bytes: 512,
-            shards,
-        };
-        let mut scene = Self {
-            tensors,
-            names,
-            tables: Vec::new(),
-        };
+        let options = LayoutOptions { first_bucket_bytes: 128, bucket_bytes: 512, shards };
+        let mut scene = Self { tensors, names, tables: Vec::new() };
         for shard in 0..shards {
             let mut table = Table::new(&scene.parameters(shard, groups), options, shard).unwrap();
             table.add(MOMENT).unwrap();
@@ -244,30 +219,16 @@ proptest! {
 
 #[test]
 fn shards_together_hold_every_value_once() {
-    let groups = [
-        Group::Trained(0),
-        Group::Trained(1),
-        Group::Resting,
-        Group::Trained(0),
-    ];
+    let groups = [Group::Trained(0), Group::Trained(1), Group::Resting, Group::Trained(0)];
     let lengths = [40, 300, 7, 77];
     let whole = values(&Scene::new(&lengths, &groups, 1).tables);
     for shards in [2, 3] {
         let scene = Scene::new(&lengths, &groups, shards);
         assert_eq!(values(&scene.tables), whole, "{shards} shards");
         let elements: i64 = (scene.tables.iter())
-            .flat_map(|table| {
-                table
-                    .column("moment")
-                    .unwrap()
-                    .iter()
-                    .map(|held| held.numel() as i64)
-            })
+            .flat_map(|table| table.column("moment").unwrap().iter().map(|held| held.numel() as i64))
             .sum();
-        let blocks = scene.tables[0]
-            .blocks()
-            .iter()
-            .filter(|block| block.group.is_trained());
+        let blocks = scene.tables[0].blocks().iter().filter(|block| block.group.is_trained());
         assert_eq!(elements, blocks.map(|block| block.len).sum::<i64>());
     }
 }
@@ -275,16 +236,11 @@ fn shards_together_hold_every_value_once() {
 #[test]
 fn what_leaves_the_table_keeps_its_values_in_storage_of_its_own() {
     let tensors = tensors();
-    let before: Vec<(Tensor, Vec<i64>)> = tensors
-        .iter()
-        .map(|(_, tensor)| (tensor.copy(), tensor.stride()))
-        .collect();
+    let before: Vec<(Tensor, Vec<i64>)> =
+        tensors.iter().map(|(_, tensor)| (tensor.copy(), tensor.stride())).collect();
     let mut table = table(&tensors);
     let flat = table.data[0].flat.shallow_clone();
-    let keep = Keep {
-        moments: false,
-        average: false,
-    };
+    let keep = Keep { moments: false, average: false };
     table.leave(keep).unwrap();
     table.enter(&[], &Ranks::single()).unwrap();
     let _ = tch::no_grad(|| flat.shallow_clone().fill_(7.0));

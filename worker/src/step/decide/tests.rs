@@ -13,13 +13,7 @@ thread_local! {
 }
 
 fn asked(clip: Option<f64>) -> Cut {
-    Cut {
-        expected: 8.0,
-        clip,
-        lr: 0.01,
-        is_rehearsed: false,
-        ..rehearsal::cut(&[8])
-    }
+    Cut { expected: 8.0, clip, lr: 0.01, is_rehearsed: false, ..rehearsal::cut(&[8]) }
 }
 
 fn single(table: &Table) -> Exchange {
@@ -27,52 +21,33 @@ fn single(table: &Table) -> Exchange {
 }
 
 fn totals(loss_sum: f64, weight: f64) -> Totals {
-    Totals {
-        loss_sum,
-        weight,
-        sums: Vec::new(),
-    }
+    Totals { loss_sum, weight, sums: Vec::new() }
 }
 
 #[test]
 fn a_finite_step_commits_unscaled() {
     let commit = Some(1.0);
     assert_eq!(decide(&totals(1.0, 8.0), 1.0, 3.0, true, &asked(None)), commit);
-    assert_eq!(
-        decide(&totals(1.0, 8.0), 1.0, 3.0, true, &asked(Some(5.0))),
-        commit
-    );
+    assert_eq!(decide(&totals(1.0, 8.0), 1.0, 3.0, true, &asked(Some(5.0))), commit);
 }
 
 #[test]
 fn unreadable_samples_leave_the_mean_of_the_others() {
-    assert_eq!(
-        decide(&totals(1.0, 6.0), 8.0 / 6.0, 3.0, true, &asked(None)),
-        Some(8.0 / 6.0)
-    );
+    assert_eq!(decide(&totals(1.0, 6.0), 8.0 / 6.0, 3.0, true, &asked(None)), Some(8.0 / 6.0));
 }
 
 #[test]
 fn clipping_is_torch_s() {
-    assert_eq!(
-        decide(&totals(1.0, 8.0), 1.0, 4.0, true, &asked(Some(1.0))),
-        Some(1.0 / (4.0 + 1e-6))
-    );
+    assert_eq!(decide(&totals(1.0, 8.0), 1.0, 4.0, true, &asked(Some(1.0))), Some(1.0 / (4.0 + 1e-6)));
 }
 
 #[test]
 fn what_is_not_finite_is_dropped() {
     let skip = None;
     assert_eq!(decide(&totals(1.0, 8.0), 1.0, f64::NAN, true, &asked(None)), skip);
-    assert_eq!(
-        decide(&totals(1.0, 8.0), 1.0, f64::INFINITY, true, &asked(Some(1.0))),
-        skip
-    );
+    assert_eq!(decide(&totals(1.0, 8.0), 1.0, f64::INFINITY, true, &asked(Some(1.0))), skip);
     assert_eq!(decide(&totals(f64::NAN, 8.0), 1.0, 1.0, true, &asked(None)), skip);
-    assert_eq!(
-        decide(&totals(0.0, 0.0), f64::INFINITY, f64::NAN, true, &asked(None)),
-        skip
-    );
+    assert_eq!(decide(&totals(0.0, 0.0), f64::INFINITY, f64::NAN, true, &asked(None)), skip);
 }
 
 /// Parameters with these gradients, and their optimizer.
@@ -80,11 +55,7 @@ fn trained(gradient: &[f32]) -> (Table, Optimizer) {
     let leaf = Tensor::ones([gradient.len() as i64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let mut table = Table::of([("w", &leaf)]).unwrap();
     table.grads().unwrap()[0].copy_(&Tensor::from_slice(gradient));
-    let rule = Rule::Adam {
-        betas: (0.9, 0.999),
-        eps: 1e-8,
-        decay: WeightDecay::Decoupled,
-    };
+    let rule = Rule::Adam { betas: (0.9, 0.999), eps: 1e-8, decay: WeightDecay::Decoupled };
     let optimizer = Optimizer::new(rule, vec![GroupOptions::plain(0.1)], &mut table).unwrap();
     (table, optimizer)
 }
@@ -120,10 +91,7 @@ fn the_device_decides_as_the_host_does() {
             let (mut there, mut others) = trained(gradient);
             let counted = Tensor::from_slice(&[loss, weight, 5.0]);
             let coming = ask_device(&single(&there), &there, None, &counted, &question).unwrap();
-            let found = fused::Found {
-                scale: &coming.scale,
-                skip: &coming.skip,
-            };
+            let found = fused::Found { scale: &coming.scale, skip: &coming.skip };
             others.step(&mut there, 0.01, &[true], Some(found)).unwrap();
             let judged = read(&coming.figures.wait().unwrap()).unwrap();
             assert_eq!(judged.is_skipped, decision.is_none(), "{case}");

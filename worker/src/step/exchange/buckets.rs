@@ -35,10 +35,7 @@ impl From<&recipe::Reduce> for ReduceOptions {
 
 impl Default for ReduceOptions {
     fn default() -> Self {
-        Self {
-            overlap: true,
-            compress: None,
-        }
+        Self { overlap: true, compress: None }
     }
 }
 
@@ -165,10 +162,7 @@ impl Shared {
             }
         }
         let count = bucket_of.len();
-        let gradient = |(leaf, place): (&Tensor, Tensor)| Gradient {
-            leaf: leaf.shallow_clone(),
-            place,
-        };
+        let gradient = |(leaf, place): (&Tensor, Tensor)| Gradient { leaf: leaf.shallow_clone(), place };
         let gradients = table.leaves().iter().zip(table.grads()?).map(gradient).collect();
         Ok(Self {
             ranks,
@@ -255,10 +249,9 @@ impl Shared {
         };
         let (work, expand) = match (&bucket.own, short) {
             (None, None) => (self.ranks.all_reduce(&bucket.grad, op)?, None),
-            (None, Some(short)) => (
-                self.ranks.all_reduce(&short, op)?,
-                Some((short, bucket.grad.shallow_clone())),
-            ),
+            (None, Some(short)) => {
+                (self.ranks.all_reduce(&short, op)?, Some((short, bucket.grad.shallow_clone())))
+            }
             (Some(own), None) => (self.ranks.reduce_scatter(own, &bucket.grad, op)?, None),
             (Some(own), Some(short)) => {
                 let part = Tensor::f_empty(own.size(), (short.kind(), own.device()))?;

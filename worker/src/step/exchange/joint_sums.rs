@@ -44,11 +44,7 @@ struct Sums {
 
 impl RankSync {
     pub(crate) fn new(size: usize) -> Self {
-        Self {
-            size,
-            ranks: Arc::default(),
-            sums: Arc::default(),
-        }
+        Self { size, ranks: Arc::default(), sums: Arc::default() }
     }
 
     /// The ranks have found each other. Called once, before the first forward pass.
@@ -174,11 +170,7 @@ mod tests {
     use crate::state::Table;
 
     fn sum(elements: usize) -> JointSum {
-        JointSum {
-            elements,
-            kind: Kind::Float,
-            device: Device::Cpu,
-        }
+        JointSum { elements, kind: Kind::Float, device: Device::Cpu }
     }
 
     /// One of two ranks, whose sums are counted and go nowhere; whether it is broken.
@@ -231,9 +223,7 @@ mod tests {
         let nothing = Table::of(std::iter::empty::<(&str, &Tensor)>()).unwrap();
         let health = |ranks: Ranks, sync: Option<&Arc<RankSync>>| {
             let options = ReduceOptions::default();
-            Exchange::new(ranks, sync.cloned(), &nothing, options)
-                .unwrap()
-                .health()
+            Exchange::new(ranks, sync.cloned(), &nothing, options).unwrap().health()
         };
         let sync = Arc::new(RankSync::new(2));
         assert!(health(group(false), None).is_ok());

@@ -50,12 +50,7 @@ impl Exchange {
         options: ReduceOptions,
     ) -> Result<Self> {
         let shared = Arc::new(Shared::new(ranks, table, options)?);
-        Ok(Self {
-            hooks: Shared::hooks(&shared, table)?,
-            shared,
-            wire: None,
-            sync,
-        })
+        Ok(Self { hooks: Shared::hooks(&shared, table)?, shared, wire: None, sync })
     }
 
     /// Follows a table that was laid out anew. Called between two steps.
@@ -167,7 +162,7 @@ impl Exchange {
         }
         if std::mem::take(&mut state.ran_out) {
             return Err(
-                TchError::Torch("out of memory where gradients are moved into place".to_owned()).into(),
+                TchError::Torch("out of memory where gradients are moved into place".to_owned()).into()
             );
         }
         Ok(state.used.clone())
@@ -186,11 +181,7 @@ impl Exchange {
     /// start with those of [`Exchange::start_rest`].
     pub(crate) fn replayed(&self, used: &[bool]) -> Result<()> {
         let mut state = self.shared.state();
-        let State {
-            gradients,
-            used: known,
-            ..
-        } = &mut *state;
+        let State { gradients, used: known, .. } = &mut *state;
         for ((gradient, known), _) in gradients.iter().zip(known).zip(used).filter(|(_, used)| **used) {
             if !std::mem::replace(known, true) {
                 gradient.settled()?;

@@ -13,32 +13,20 @@ use crate::state::{Group, LayoutOptions, Parameter};
 
 /// Three layers of 40 parameters, each a bucket of its own.
 fn table() -> (Vec<Tensor>, Table) {
-    let leaves: Vec<Tensor> = (0..3)
-        .map(|_| Tensor::ones([40], (Kind::Float, Device::Cpu)).set_requires_grad(true))
-        .collect();
+    let leaves: Vec<Tensor> =
+        (0..3).map(|_| Tensor::ones([40], (Kind::Float, Device::Cpu)).set_requires_grad(true)).collect();
     let parameters: Vec<Parameter<'_>> = ["a", "b", "c"]
         .into_iter()
         .zip(&leaves)
-        .map(|(name, tensor)| Parameter {
-            name,
-            tensor,
-            group: Group::Trained(0),
-        })
+        .map(|(name, tensor)| Parameter { name, tensor, group: Group::Trained(0) })
         .collect();
-    let options = LayoutOptions {
-        first_bucket_bytes: 64,
-        bucket_bytes: 64,
-        shards: 1,
-    };
+    let options = LayoutOptions { first_bucket_bytes: 64, bucket_bytes: 64, shards: 1 };
     let table = Table::new(&parameters, options, 0).unwrap();
     (leaves, table)
 }
 
 fn exchange(table: &Table, overlap: bool) -> Exchange {
-    let options = ReduceOptions {
-        overlap,
-        compress: None,
-    };
+    let options = ReduceOptions { overlap, compress: None };
     Exchange::new(Ranks::single(), None, table, options).unwrap()
 }
 
@@ -57,11 +45,7 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
     (&leaves[2] * 2.0).sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [true, false, true]);
-    assert_eq!(
-        exchange.ready_order().unwrap(),
-        [2, 1, 0],
-        "what had none comes last"
-    );
+    assert_eq!(exchange.ready_order().unwrap(), [2, 1, 0], "what had none comes last");
     let first = |table: &Table| -> Vec<f64> {
         let grads = table.grads().unwrap();
         grads.iter().map(|grad| grad.double_value(&[0])).collect()

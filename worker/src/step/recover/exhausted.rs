@@ -73,19 +73,12 @@ mod tests {
             place: "on rank 1 in forward at step 3: 2.00 MiB of 2.50 MiB allocated".to_owned(),
             batch: 1,
             refused: Some(3 << 19),
-            owners: Owners {
-                parameters: 1 << 20,
-                activations: 1 << 19,
-                ..Owners::default()
-            },
+            owners: Owners { parameters: 1 << 20, activations: 1 << 19, ..Owners::default() },
             predicted: false,
             elsewhere: None,
         };
         let text = exhausted.to_string();
-        assert!(
-            text.starts_with("out of memory on rank 1 in forward at step 3: 2.00 MiB"),
-            "{text}"
-        );
+        assert!(text.starts_with("out of memory on rank 1 in forward at step 3: 2.00 MiB"), "{text}");
         let table: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(
             table,
@@ -96,13 +89,7 @@ mod tests {
                 "  refused         1.50 MiB"
             ]
         );
-        let on_gpu = Exhausted {
-            elsewhere: Some(Elsewhere {
-                bytes: 3 << 30,
-                total: 8 << 30,
-            }),
-            ..exhausted
-        };
+        let on_gpu = Exhausted { elsewhere: Some(Elsewhere { bytes: 3 << 30, total: 8 << 30 }), ..exhausted };
         let text = on_gpu.to_string();
         assert!(
             text.ends_with(

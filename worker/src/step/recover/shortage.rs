@@ -88,9 +88,7 @@ pub(crate) fn now_us() -> u64 {
 /// The ranks that ran out of memory, and the first of them: `on rank 1 in backward`, `on ranks 0 and 2 in forward`.
 pub(crate) fn place(shortages: &[Option<Shortage>]) -> Option<(String, Vec<usize>, Shortage)> {
     let first = shortages.iter().flatten().next().copied()?;
-    let ranks: Vec<usize> = (0..shortages.len())
-        .filter(|&rank| shortages[rank].is_some())
-        .collect();
+    let ranks: Vec<usize> = (0..shortages.len()).filter(|&rank| shortages[rank].is_some()).collect();
     let words = match ranks.as_slice() {
         [one] => format!("rank {one}"),
         [others @ .., last] => {
@@ -108,13 +106,7 @@ mod tests {
     use super::*;
 
     fn shortage(phase: Phase) -> Shortage {
-        Shortage {
-            phase,
-            at_us: now_us(),
-            allocated: 3 << 29,
-            limit: None,
-            refused: Some(1 << 20),
-        }
+        Shortage { phase, at_us: now_us(), allocated: 3 << 29, limit: None, refused: Some(1 << 20) }
     }
 
     #[test]
@@ -132,14 +124,8 @@ mod tests {
         let (forward, backward) = (Some(shortage(Phase::Forward)), Some(shortage(Phase::Backward)));
         assert_eq!(words(&[None, backward]), "on rank 1 in backward");
         assert_eq!(words(&[forward, None, backward]), "on ranks 0 and 2 in forward");
-        assert_eq!(
-            words(&[backward, forward, forward]),
-            "on ranks 0, 1 and 2 in backward"
-        );
+        assert_eq!(words(&[backward, forward, forward]), "on ranks 0, 1 and 2 in backward");
         assert!(place(&[None, None]).is_none());
-        assert_eq!(
-            shortage(Phase::Reduce).bytes(),
-            "1.50 GiB allocated, 1.00 MiB more refused"
-        );
+        assert_eq!(shortage(Phase::Reduce).bytes(), "1.50 GiB allocated, 1.00 MiB more refused");
     }
 }

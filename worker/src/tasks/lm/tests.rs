@@ -10,10 +10,7 @@ const RECIPE: &str = "task = \"lm\"\n[data]\nkind = \"generated\"\ntrain_samples
 
 fn build(recipe: &Recipe, text: Text) -> Result<Lm, TaskError> {
     let mut registry = Registry::new(Device::Cpu);
-    let site = Site {
-        registry: &mut registry,
-        local_ranks: 1,
-    };
+    let site = Site { registry: &mut registry, local_ranks: 1 };
     Lm::build(recipe, text, site)
 }
 
@@ -22,9 +19,8 @@ fn every_token_weighs_the_same() {
     tch::manual_seed(2);
     let task = build(&Recipe::parse("test", RECIPE, &[]).unwrap(), Text::Generated).unwrap();
     let set = task.train_set();
-    let samples: Vec<Vec<Column>> = (0..3)
-        .map(|index| load_one(set.as_ref(), index, None).unwrap())
-        .collect();
+    let samples: Vec<Vec<Column>> =
+        (0..3).map(|index| load_one(set.as_ref(), index, None).unwrap()).collect();
     let column = |field: usize| {
         let values = samples.iter().flat_map(|sample| sample[field].as_i64().unwrap());
         Column::I64(values.copied().collect())
@@ -58,11 +54,7 @@ fn generated_text_has_the_samples_asked_for() {
         let tokens = columns[1].as_i64().unwrap().iter().map(|&token| token as u32);
         let text = task.vocabulary().decode(tokens);
         assert!(text.is_ascii() && text.len() == 16, "{text:?}");
-        let totals = Totals {
-            loss_sum: 16.0 * 8f64.ln(),
-            weight: 16.0,
-            sums: Vec::new(),
-        };
+        let totals = Totals { loss_sum: 16.0 * 8f64.ln(), weight: 16.0, sums: Vec::new() };
         let [("perplexity", perplexity), (name, bits)] = task.metrics(&totals)[..] else {
             panic!("two figures");
         };
@@ -87,18 +79,11 @@ fn texts_that_are_too_short_or_absent_are_named() {
             &format!("root = {root:?}\n"),
         );
         let recipe = Recipe::parse("test", &text, &[]).unwrap();
-        let mut console = Console {
-            threads: 1,
-            say: &mut |sentence| said.push(sentence),
-            warn: &mut |_| (),
-        };
+        let mut console = Console { threads: 1, say: &mut |sentence| said.push(sentence), warn: &mut |_| () };
         Lm::survey(&recipe, &mut console).and_then(|text| build(&recipe, text))
     };
     let error = survey(&path).err().unwrap().to_string();
     assert!(error.contains("16") && error.contains("context"), "{error}");
-    let error = survey(&folder.path().join("absent.txt"))
-        .err()
-        .unwrap()
-        .to_string();
+    let error = survey(&folder.path().join("absent.txt")).err().unwrap().to_string();
     assert!(error.contains("absent.txt"), "{error}");
 }

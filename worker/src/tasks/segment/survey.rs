@@ -89,11 +89,7 @@ fn counts(census: &Census, list: &MaskIndex) -> String {
         "pixels by class in {} of {}: {}; {} are ignored (data.ignore = {})",
         read(census, list),
         list.masks,
-        if shares.is_empty() {
-            "none".to_owned()
-        } else {
-            shares.join(", ")
-        },
+        if shares.is_empty() { "none".to_owned() } else { shares.join(", ") },
         percent(census.share(census.ignored())),
         list.rule.ignore
     )

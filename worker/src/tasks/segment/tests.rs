@@ -8,9 +8,7 @@ const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 /// Logits, N x 3 x 2 x 2, and a mask with ignored pixels (9).
 fn pixels() -> (Tensor, Tensor) {
     tch::manual_seed(5);
-    let logits = Tensor::f_randn([3, 3, 2, 2], CPU)
-        .unwrap()
-        .set_requires_grad(true);
+    let logits = Tensor::f_randn([3, 3, 2, 2], CPU).unwrap().set_requires_grad(true);
     let mask = Tensor::from_slice(&[0i64, 1, 2, 9, 1, 1, 9, 0, 2, 2, 0, 1]).view([3, 2, 2]);
     (logits, mask)
 }
@@ -42,10 +40,7 @@ fn only_counted_pixels_weigh() {
 
     // Nothing that counts is no loss, and not NaN.
     let loss = pixel_loss(&logits, &mask.full_like(9), &weights, 9).unwrap();
-    assert_eq!(
-        (loss.sum.double_value(&[]), loss.weight.double_value(&[])),
-        (0.0, 0.0)
-    );
+    assert_eq!((loss.sum.double_value(&[]), loss.weight.double_value(&[])), (0.0, 0.0));
 }
 
 #[test]
@@ -76,10 +71,7 @@ fn areas_are_intersections_and_unions() -> Result<(), TchError> {
     let predicted = Tensor::from_slice(&[0i64, 1, 1, 0, 2, 2]).f_view([1, 2, 3])?;
     let counted = target.f_ne(9)?;
     let areas = areas(&predicted, &target, &counted, 4)?;
-    assert_eq!(
-        Vec::<f64>::try_from(areas)?,
-        [1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0]
-    );
+    assert_eq!(Vec::<f64>::try_from(areas)?, [1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0]);
     Ok(())
 }
 
@@ -89,24 +81,14 @@ fn the_mean_is_over_classes_that_occur() {
                   test_samples = 2\n[model]\nwidth = 2\ndepth = 2\n[train]\nsteps = 1\n";
     let recipe = Recipe::parse("test", recipe, &[]).unwrap();
     let mut registry = crate::models::Registry::new(Device::Cpu);
-    let site = Site {
-        registry: &mut registry,
-        local_ranks: 1,
-    };
+    let site = Site { registry: &mut registry, local_ranks: 1 };
     let task = Segment::build(&recipe, None, site).unwrap();
-    let totals = Totals {
-        loss_sum: 7.0,
-        weight: 5.0,
-        sums: vec![1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0],
-    };
+    let totals = Totals { loss_sum: 7.0, weight: 5.0, sums: vec![1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0] };
     let [(first, mean_iou), (second, accuracy)] = task.metrics(&totals)[..] else {
         panic!("two figures");
     };
     assert_eq!((first, second), ("mean_iou", "pixel_accuracy"));
     assert!((mean_iou - 5.0 / 9.0).abs() < 1e-12 && (accuracy - 0.6).abs() < 1e-12);
-    assert_eq!(
-        (task.weight_per_sample(), task.sums(), task.classes()),
-        (256.0, 8, 4)
-    );
+    assert_eq!((task.weight_per_sample(), task.sums(), task.classes()), (256.0, 8, 4));
     assert!(task.micro_batch_matters().is_some());
 }

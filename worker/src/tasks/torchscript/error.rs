@@ -28,23 +28,13 @@ pub enum ScriptError {
         "{}: the module's forward({}) failed: {}. Change the module, model.loss, or the images by data.image_size and data.channels.",
         path.display(), if *with_label { "image, label" } else { "image" }, reason(source)
     )]
-    Call {
-        path: PathBuf,
-        with_label: bool,
-        source: ShimError,
-    },
+    Call { path: PathBuf, with_label: bool, source: ShimError },
     #[error(
         "{}: with model.loss = \"{loss}\" the module has to return {expected}, but of {samples} image(s) it returned the shape \
          {got:?}. Change the module or model.loss.",
         path.display()
     )]
-    Output {
-        path: PathBuf,
-        loss: &'static str,
-        expected: String,
-        samples: i64,
-        got: Vec<i64>,
-    },
+    Output { path: PathBuf, loss: &'static str, expected: String, samples: i64, got: Vec<i64> },
     #[error("{}: {source}", path.display())]
     Torch { path: PathBuf, source: ShimError },
 }

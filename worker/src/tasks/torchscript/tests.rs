@@ -13,10 +13,7 @@ fn recipe(file: &str, loss: &str) -> Recipe {
 
 fn build(recipe: &Recipe) -> Result<(Registry, TorchScript), TaskError> {
     let mut registry = Registry::new(Device::Cpu);
-    let site = Site {
-        registry: &mut registry,
-        local_ranks: 1,
-    };
+    let site = Site { registry: &mut registry, local_ranks: 1 };
     let task = TorchScript::build(recipe, None, site)?;
     Ok((registry, task))
 }
@@ -38,21 +35,9 @@ fn batch() -> Batch {
 fn the_registry_has_the_module_s_own_tensors() {
     let (registry, task) = build(&recipe("autoencoder.pt", "mse")).unwrap();
     let names: Vec<&str> = registry.state().iter().map(|entry| entry.name()).collect();
-    let expected = [
-        "encode.weight",
-        "encode.bias",
-        "first.weight",
-        "decode.weight",
-        "decode.bias",
-    ];
-    assert_eq!(
-        names, expected,
-        "one name for a tied weight, no buffer of truth values"
-    );
-    assert_eq!(
-        registry.tied(),
-        [("second.weight".to_owned(), "first.weight".to_owned())]
-    );
+    let expected = ["encode.weight", "encode.bias", "first.weight", "decode.weight", "decode.bias"];
+    assert_eq!(names, expected, "one name for a tied weight, no buffer of truth values");
+    assert_eq!(registry.tied(), [("second.weight".to_owned(), "first.weight".to_owned())]);
     let batch = batch();
     let before = task.loss(&batch, Mode::Evaluate).unwrap();
     // The arena replaces data in this way.
@@ -63,10 +48,7 @@ fn the_registry_has_the_module_s_own_tensors() {
     after.sum.backward();
     assert!(bias.grad().abs().min().double_value(&[]) > 0.0);
     let matters = task.micro_batch_matters().unwrap();
-    assert!(
-        matters.contains("random") && !matters.contains("BatchNorm"),
-        "{matters}"
-    );
+    assert!(matters.contains("random") && !matters.contains("BatchNorm"), "{matters}");
 }
 
 #[test]
@@ -91,22 +73,15 @@ fn losses_are_of_the_samples_that_count() {
             }
             ("net.pt", _) => {
                 let target = labels.one_hot(4).to_kind(Kind::Float);
-                (forward(&[images]) - target)
-                    .square()
-                    .mean_dim(1, false, Kind::Float)
+                (forward(&[images]) - target).square().mean_dim(1, false, Kind::Float)
             }
             ("with-loss.pt", _) => forward(&[images, labels]),
             _ => {
                 let difference = forward(&[images]) - images;
-                difference
-                    .square()
-                    .mean_dim([1i64, 2, 3].as_slice(), false, Kind::Float)
+                difference.square().mean_dim([1i64, 2, 3].as_slice(), false, Kind::Float)
             }
         };
-        let expected = [0, 2, 3]
-            .map(|sample| losses.double_value(&[sample]))
-            .iter()
-            .sum::<f64>();
+        let expected = [0, 2, 3].map(|sample| losses.double_value(&[sample])).iter().sum::<f64>();
         let got = sum.double_value(&[]);
         assert!((got - expected).abs() < 1e-5, "{file} {loss}: {got}, {expected}");
         assert_eq!(sums.size(), [task.sums() as i64]);

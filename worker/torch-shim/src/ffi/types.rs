@@ -16,10 +16,7 @@ pub(crate) struct Lent<'a>(NonNull<c_void>, PhantomData<&'a Tensor>);
 impl<'a> From<&'a Tensor> for Lent<'a> {
     fn from(tensor: &'a Tensor) -> Self {
         // SAFETY: tch's pointer is that of an at::Tensor which lives as long as its handle; it is never null.
-        Self(
-            unsafe { NonNull::new_unchecked(tensor.as_ptr().cast_mut().cast()) },
-            PhantomData,
-        )
+        Self(unsafe { NonNull::new_unchecked(tensor.as_ptr().cast_mut().cast()) }, PhantomData)
     }
 }
 
@@ -40,17 +37,12 @@ pub(crate) struct LentList<'a> {
 
 impl<'a> LentList<'a> {
     pub(crate) fn new(tensors: &'a [Lent<'a>]) -> Self {
-        Self {
-            data: tensors.as_ptr(),
-            count: tensors.len(),
-        }
+        Self { data: tensors.as_ptr(), count: tensors.len() }
     }
 
     pub(crate) fn to_owned(&self) -> Vec<Tensor> {
         // SAFETY: `data` points to `count` live tensors, or is null where there are none.
-        (0..self.count)
-            .map(|index| unsafe { *self.data.add(index) }.to_owned())
-            .collect()
+        (0..self.count).map(|index| unsafe { *self.data.add(index) }.to_owned()).collect()
     }
 }
 
@@ -76,11 +68,7 @@ pub(crate) struct Text<'a> {
 impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for Text<'a> {
     fn from(bytes: &'a B) -> Self {
         let bytes = bytes.as_ref();
-        Self {
-            data: bytes.as_ptr(),
-            size: bytes.len(),
-            _lives: PhantomData,
-        }
+        Self { data: bytes.as_ptr(), size: bytes.len(), _lives: PhantomData }
     }
 }
 

@@ -121,17 +121,8 @@ mod tests {
     impl Libtorch {
         fn new(begins: Fails, ends: Fails) -> Self {
             // Another graph uses the pool.
-            let allocators = [Allocator {
-                allocates: false,
-                users: 1,
-            }; 2];
-            Self {
-                begins,
-                ends,
-                generator_captures: false,
-                allocators,
-                has_ended: false,
-            }
+            let allocators = [Allocator { allocates: false, users: 1 }; 2];
+            Self { begins, ends, generator_captures: false, allocators, has_ended: false }
         }
 
         fn of(&mut self, memory: Memory) -> &mut Allocator {
@@ -146,9 +137,7 @@ mod tests {
         /// The graph is dropped.
         fn dropped(mut self) -> Self {
             if std::mem::take(&mut self.has_ended) {
-                self.allocators
-                    .iter_mut()
-                    .for_each(|allocator| allocator.users -= 1);
+                self.allocators.iter_mut().for_each(|allocator| allocator.users -= 1);
             }
             self
         }
@@ -215,19 +204,11 @@ mod tests {
         }
     }
 
-    const ALL: [Fails; 5] = [
-        Fails::AtOnce,
-        Fails::AfterGenerator,
-        Fails::AfterDevice,
-        Fails::AfterPinned,
-        Fails::Never,
-    ];
+    const ALL: [Fails; 5] =
+        [Fails::AtOnce, Fails::AfterGenerator, Fails::AfterDevice, Fails::AfterPinned, Fails::Never];
 
     fn is_as_before(libtorch: &Libtorch) -> bool {
-        let idle = Allocator {
-            allocates: false,
-            users: 1,
-        };
+        let idle = Allocator { allocates: false, users: 1 };
         !libtorch.generator_captures && libtorch.allocators == [idle; 2]
     }
 
@@ -259,9 +240,7 @@ mod tests {
     fn a_panic_in_a_capture_leaves_libtorch_as_it_was() {
         let mut libtorch = Libtorch::new(Fails::Never, Fails::AtOnce);
         let panics = std::panic::AssertUnwindSafe(|| {
-            record(&mut libtorch, || -> Result<(), ShimError> {
-                panic!("made to fail")
-            })
+            record(&mut libtorch, || -> Result<(), ShimError> { panic!("made to fail") })
         });
         assert!(std::panic::catch_unwind(panics).is_err());
         assert!(is_as_before(&libtorch.dropped()));

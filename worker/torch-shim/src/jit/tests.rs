@@ -23,24 +23,14 @@ fn a_module_lists_the_tensors_that_it_computes_with() {
         let module = load(name);
         let parameters = module.named_parameters().unwrap();
         let names: Vec<&str> = parameters.iter().map(|it| it.name.as_str()).collect();
-        let expected = [
-            "conv1.weight",
-            "bn1.weight",
-            "bn1.bias",
-            "conv2.weight",
-            "conv2.bias",
-            "fc.weight",
-            "fc.bias",
-        ];
+        let expected =
+            ["conv1.weight", "bn1.weight", "bn1.bias", "conv2.weight", "conv2.bias", "fc.weight", "fc.bias"];
         assert_eq!(names, expected, "{name}");
         let on_cpu = |it: &NamedTensor| it.tensor.device() == Device::Cpu && it.tensor.requires_grad();
         assert!(parameters.iter().all(on_cpu), "{name}");
         let buffers = module.named_buffers().unwrap();
         let names: Vec<&str> = buffers.iter().map(|it| it.name.as_str()).collect();
-        assert_eq!(
-            names,
-            ["bn1.running_mean", "bn1.running_var", "bn1.num_batches_tracked"]
-        );
+        assert_eq!(names, ["bn1.running_mean", "bn1.running_var", "bn1.num_batches_tracked"]);
         assert!(parameters.iter().chain(&buffers).all(|it| it.same_as.is_none()));
 
         // Data that is set from outside is what the module computes with.
@@ -82,27 +72,15 @@ fn later_calls_compute_what_the_first_did() {
     let (mut outputs, mut gradients) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         let output = module.forward(&[&x]).unwrap();
-        let parameters: Vec<Tensor> = module
-            .named_parameters()
-            .unwrap()
-            .into_iter()
-            .map(|it| it.tensor)
-            .collect();
-        gradients.push(Tensor::run_backward(
-            &[output.square().sum(Kind::Float)],
-            &parameters,
-            false,
-            false,
-        ));
+        let parameters: Vec<Tensor> =
+            module.named_parameters().unwrap().into_iter().map(|it| it.tensor).collect();
+        gradients.push(Tensor::run_backward(&[output.square().sum(Kind::Float)], &parameters, false, false));
         outputs.push(output);
     }
     for other in 1..5 {
         assert!(outputs[0].equal(&outputs[other]), "call {other}");
         let same = |(a, b): (&Tensor, &Tensor)| a.equal(b);
-        assert!(
-            std::iter::zip(&gradients[0], &gradients[other]).all(same),
-            "call {other}"
-        );
+        assert!(std::iter::zip(&gradients[0], &gradients[other]).all(same), "call {other}");
     }
 }
 
@@ -116,19 +94,13 @@ fn autocast_reaches_into_a_module() {
         module.forward(&[&x]).unwrap()
     };
     assert_eq!((exact.kind(), short.kind()), (Kind::Float, Kind::BFloat16));
-    let off = (&exact - short.to_kind(Kind::Float))
-        .abs()
-        .max()
-        .double_value(&[]);
+    let off = (&exact - short.to_kind(Kind::Float)).abs().max().double_value(&[]);
     let size = exact.abs().max().double_value(&[]);
     assert!(off > 0.0 && off < 0.03 * size, "{off} of {size}");
     short.to_kind(Kind::Float).sum(Kind::Float).backward();
     let parameters = module.named_parameters().unwrap();
     assert!(parameters.iter().all(|it| it.tensor.grad().kind() == Kind::Float));
-    assert!(
-        module.forward(&[&x]).unwrap().equal(&exact),
-        "outside of the region"
-    );
+    assert!(module.forward(&[&x]).unwrap().equal(&exact), "outside of the region");
 }
 
 #[test]
@@ -153,24 +125,12 @@ fn operations_whose_mode_a_trace_has_fixed_are_found() {
         names.collect::<Vec<_>>()
     };
     let of = |operation: &str, training| (operation.to_owned(), training);
-    assert_eq!(
-        fixed("traced-training.pt"),
-        [of("batch_norm", true), of("dropout", true)]
-    );
-    assert_eq!(
-        fixed("traced-evaluation.pt"),
-        [of("batch_norm", false), of("dropout", false)]
-    );
+    assert_eq!(fixed("traced-training.pt"), [of("batch_norm", true), of("dropout", true)]);
+    assert_eq!(fixed("traced-evaluation.pt"), [of("batch_norm", false), of("dropout", false)]);
     // A trace within a script.
-    assert_eq!(
-        fixed("traced-within.pt"),
-        [of("batch_norm", false), of("dropout", false)]
-    );
+    assert_eq!(fixed("traced-within.pt"), [of("batch_norm", false), of("dropout", false)]);
     let attention = ["_native_multi_head_attention", "_transformer_encoder_layer_fwd"];
-    assert_eq!(
-        fixed("traced-attention.pt"),
-        attention.map(|name| of(name, false))
-    );
+    assert_eq!(fixed("traced-attention.pt"), attention.map(|name| of(name, false)));
     // Nothing that depends on the mode: layer norm, batches' own statistics, a dropout of nothing.
     assert_eq!(fixed("traced-plain.pt"), []);
     for name in [
@@ -196,10 +156,7 @@ fn files_that_are_no_modules_are_named_with_the_remedy() {
         let error = Module::load(&path, Device::Cpu).unwrap_err();
         assert!(matches!(error, LoadError::NotTorchScript { .. }), "{error:?}");
         let text = error.to_string();
-        assert!(
-            text.contains(name) && text.contains("torch.jit.script(model).save"),
-            "{text}"
-        );
+        assert!(text.contains(name) && text.contains("torch.jit.script(model).save"), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     };
     fails("text.pt", b"not a module");

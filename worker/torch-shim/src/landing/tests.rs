@@ -34,12 +34,7 @@ impl Mark for NotedMark {
 impl Noting {
     fn lane(fails_at: Option<usize>) -> (Beside, Log) {
         let log = Log::default();
-        let device = Self {
-            log: Arc::clone(&log),
-            copies: 0,
-            fails_at,
-            marks: 0,
-        };
+        let device = Self { log: Arc::clone(&log), copies: 0, fails_at, marks: 0 };
         (Beside(Box::new(device)), log)
     }
 
@@ -93,9 +88,7 @@ fn what_changes_is_copied_first_and_waited_for_by_the_device_alone() {
     // The training computes the next step, and comes to its update.
     landing.landed().hold().unwrap();
     assert_eq!(**landing.wait().unwrap(), [1, 2, 3, 4, 5, 6]);
-    let expected = [
-        "fork", "copy 2", "mark 1", "hold 1", "copy 3", "copy 1", "mark 2", "hold 2", "wait 2",
-    ];
+    let expected = ["fork", "copy 2", "mark 1", "hold 1", "copy 3", "copy 1", "mark 2", "hold 2", "wait 2"];
     assert_eq!(*log.lock().unwrap(), expected);
 }
 

@@ -15,9 +15,7 @@ const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 /// Values of many kinds, drawn by no generator.
 fn values(shape: &[i64]) -> Tensor {
     let count: i64 = shape.iter().product();
-    (Tensor::arange_start(1, count + 1, CPU).square() * 0.7)
-        .sin()
-        .view(shape)
+    (Tensor::arange_start(1, count + 1, CPU).square() * 0.7).sin().view(shape)
 }
 
 fn leaf(shape: &[i64]) -> Tensor {
@@ -39,10 +37,7 @@ fn parameters_alone_are_enough_and_their_hooks_fire_once() {
     })
     .unwrap();
     let held = Mutex::new(w.shallow_clone());
-    let y = recompute(&[&x], move |inputs, _| {
-        Ok(vec![inputs[0].mm(&held.lock().unwrap())])
-    })
-    .unwrap();
+    let y = recompute(&[&x], move |inputs, _| Ok(vec![inputs[0].mm(&held.lock().unwrap())])).unwrap();
     y[0].sum(Kind::Float).backward();
     assert_eq!(fired.load(Ordering::SeqCst), 1);
     let expected = x.tr().mm(&Tensor::ones([3, 4], CPU));
@@ -67,9 +62,7 @@ fn several_inputs_and_outputs_used_or_not() {
 
     // An input that comes out again as it is, and nothing that needs a gradient.
     let same = || {
-        let inputs = recompute(&[&a, &c], |inputs, _| {
-            Ok(inputs.iter().map(Tensor::shallow_clone).collect())
-        });
+        let inputs = recompute(&[&a, &c], |inputs, _| Ok(inputs.iter().map(Tensor::shallow_clone).collect()));
         inputs.unwrap()
     };
     let _ = a.grad().zero_();
@@ -129,12 +122,7 @@ fn it_lives_as_long_as_the_graph_and_runs_once_where_gradients_are_off() {
 #[test]
 fn errors_come_through_with_their_kind() {
     let x = leaf(&[4]);
-    for kind in [
-        ErrorKind::OutOfMemory,
-        ErrorKind::Network,
-        ErrorKind::NotImplemented,
-        ErrorKind::Other,
-    ] {
+    for kind in [ErrorKind::OutOfMemory, ErrorKind::Network, ErrorKind::NotImplemented, ErrorKind::Other] {
         let fail = move |pass| {
             move |inputs: &[Tensor], now: Pass| match now == pass {
                 true => Err(ShimError::new("test", kind, "on purpose")),
@@ -147,10 +135,7 @@ fn errors_come_through_with_their_kind() {
         let y = recompute(&[&x], fail(Pass::Again)).unwrap();
         let error = y[0].sum(Kind::Float).f_backward().unwrap_err();
         assert!(error.to_string().contains("on purpose"), "{error}");
-        assert_eq!(
-            kind_of(&error) == ErrorKind::OutOfMemory,
-            kind == ErrorKind::OutOfMemory
-        );
+        assert_eq!(kind_of(&error) == ErrorKind::OutOfMemory, kind == ErrorKind::OutOfMemory);
     }
     let panicking = |_: &[Tensor], _| panic!("on purpose");
     let error = recompute(&[&x], panicking).unwrap_err();
@@ -196,16 +181,9 @@ fn what_cannot_be_right_is_refused() {
 
 #[test]
 fn fingerprints_tell_bits_and_places_apart() {
-    for (kind, by_loop) in [
-        Kind::Float,
-        Kind::BFloat16,
-        Kind::Double,
-        Kind::Uint8,
-        Kind::Int64,
-        Kind::Bool,
-    ]
-    .into_iter()
-    .flat_map(|kind| [(kind, true), (kind, false)])
+    for (kind, by_loop) in [Kind::Float, Kind::BFloat16, Kind::Double, Kind::Uint8, Kind::Int64, Kind::Bool]
+        .into_iter()
+        .flat_map(|kind| [(kind, true), (kind, false)])
     {
         let print = |tensor: &Tensor| fingerprint_by(tensor, by_loop).unwrap();
         let x = (values(&[7, 5]) * 20.0).to_kind(Kind::Int64).abs().to_kind(kind);

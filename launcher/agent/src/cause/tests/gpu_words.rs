@@ -43,42 +43,18 @@ fn errors_of_cuda_have_names_and_remedies() {
             Kind::GpuUnavailable,
             "--nproc gpu",
         ),
-        (
-            "CUDA error: no CUDA-capable device is detected",
-            Kind::GpuUnavailable,
-            "CUDA_VISIBLE_DEVICES",
-        ),
+        ("CUDA error: no CUDA-capable device is detected", Kind::GpuUnavailable, "CUDA_VISIBLE_DEVICES"),
         (
             "CUDA error: no kernel image is available for execution on the device",
             Kind::GpuUnsupported,
             "compute capability 7.5",
         ),
-        (
-            "CUDA error: unspecified launch failure",
-            Kind::CudaKernel,
-            "CUDA_LAUNCH_BLOCKING=1",
-        ),
-        (
-            "CUDA error: an illegal memory access was encountered",
-            Kind::CudaKernel,
-            "CUDA_LAUNCH_BLOCKING=1",
-        ),
+        ("CUDA error: unspecified launch failure", Kind::CudaKernel, "CUDA_LAUNCH_BLOCKING=1"),
+        ("CUDA error: an illegal memory access was encountered", Kind::CudaKernel, "CUDA_LAUNCH_BLOCKING=1"),
         ("CUDA error: misaligned address", Kind::CudaKernel, "a bug"),
-        (
-            "CUDA error: device-side assert triggered",
-            Kind::CudaKernel,
-            "number of classes",
-        ),
-        (
-            "CUDA error: the launch timed out and was terminated",
-            Kind::CudaKernel,
-            "drives a display",
-        ),
-        (
-            "CUDA error: uncorrectable ECC error encountered",
-            Kind::GpuHardware,
-            "nvidia-smi -r",
-        ),
+        ("CUDA error: device-side assert triggered", Kind::CudaKernel, "number of classes"),
+        ("CUDA error: the launch timed out and was terminated", Kind::CudaKernel, "drives a display"),
+        ("CUDA error: uncorrectable ECC error encountered", Kind::GpuHardware, "nvidia-smi -r"),
         (
             "CUDA error: uncorrectable NVLink error detected during the execution",
             Kind::GpuHardware,
@@ -118,26 +94,14 @@ fn words_without_an_error_of_cuda() {
             Kind::CudaDriver,
             "--gpus all",
         ),
-        (
-            "RuntimeError: No CUDA GPUs are available",
-            Kind::GpuUnavailable,
-            "finds no GPU",
-        ),
+        ("RuntimeError: No CUDA GPUs are available", Kind::GpuUnavailable, "finds no GPU"),
         (
             "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable CUDA_VISIBLE_DEVICES after program start. Setting the available devices to be zero.",
             Kind::GpuLost,
             "dmesg",
         ),
-        (
-            "Failed to initialize NVML: Driver/library version mismatch",
-            Kind::CudaDriver,
-            "reboot",
-        ),
-        (
-            "pynvml.NVMLError_GpuIsLost: GPU is lost",
-            Kind::GpuLost,
-            "drain the node",
-        ),
+        ("Failed to initialize NVML: Driver/library version mismatch", Kind::CudaDriver, "reboot"),
+        ("pynvml.NVMLError_GpuIsLost: GPU is lost", Kind::GpuLost, "drain the node"),
         (
             "Unable to determine the device handle for GPU0000:17:00.0: GPU is lost.  Reboot the system to recover this GPU",
             Kind::GpuLost,
@@ -153,11 +117,7 @@ fn words_without_an_error_of_cuda() {
             Kind::GpuLost,
             "cannot reach a GPU",
         ),
-        (
-            "NVRM: Xid (PCI:0000:17:00): 48, pid=4711, DBE (double bit error)",
-            Kind::GpuHardware,
-            "ECC",
-        ),
+        ("NVRM: Xid (PCI:0000:17:00): 48, pid=4711, DBE (double bit error)", Kind::GpuHardware, "ECC"),
         (
             "NVRM: Xid (PCI:0000:17:00): 31, pid=4711, name=python, Ch 00000008, MMU Fault: FAULT_PDE ACCESS_TYPE_READ",
             Kind::CudaKernel,

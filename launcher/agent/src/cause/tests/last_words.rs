@@ -18,16 +18,8 @@ fn exceptions_that_python_programs_end_by() {
             Kind::CudaOutOfMemory,
             "asked for 2.00 GiB more",
         ),
-        (
-            "torch.cuda.OutOfMemoryError: CUDA out of memory.",
-            Kind::CudaOutOfMemory,
-            "nvidia-smi",
-        ),
-        (
-            "RuntimeError: CUDA error: out of memory",
-            Kind::CudaOutOfMemory,
-            "smaller micro-batches",
-        ),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory.", Kind::CudaOutOfMemory, "nvidia-smi"),
+        ("RuntimeError: CUDA error: out of memory", Kind::CudaOutOfMemory, "smaller micro-batches"),
         (
             "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
             Kind::CudaOutOfMemory,
@@ -68,11 +60,7 @@ fn exceptions_that_python_programs_end_by() {
             Kind::Gloo,
             "until the time was up",
         ),
-        (
-            "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
-            Kind::Store,
-            "rank 0",
-        ),
+        ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", Kind::Store, "rank 0"),
         (
             "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (node1, 29500).",
             Kind::Store,
@@ -83,16 +71,8 @@ fn exceptions_that_python_programs_end_by() {
             Kind::PortInUse,
             "the port 29700 that",
         ),
-        (
-            "OSError: [Errno 98] Address already in use",
-            Kind::PortInUse,
-            "the port that",
-        ),
-        (
-            "ModuleNotFoundError: No module named 'einops'",
-            Kind::ModuleNotFound,
-            "the module `einops`;",
-        ),
+        ("OSError: [Errno 98] Address already in use", Kind::PortInUse, "the port that"),
+        ("ModuleNotFoundError: No module named 'einops'", Kind::ModuleNotFound, "the module `einops`;"),
         (
             "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
             Kind::MissingLibrary,
@@ -103,22 +83,10 @@ fn exceptions_that_python_programs_end_by() {
             Kind::BusError,
             "df -h /dev/shm",
         ),
-        (
-            "BrokenPipeError: [Errno 32] Broken pipe",
-            Kind::BrokenPipe,
-            "other end is closed",
-        ),
-        (
-            "ValueError: bad sample 17",
-            Kind::PythonException,
-            "raised ValueError: bad sample 17 ",
-        ),
+        ("BrokenPipeError: [Errno 32] Broken pipe", Kind::BrokenPipe, "other end is closed"),
+        ("ValueError: bad sample 17", Kind::PythonException, "raised ValueError: bad sample 17 "),
         ("AssertionError", Kind::PythonException, "raised AssertionError "),
-        (
-            "KeyboardInterrupt",
-            Kind::PythonException,
-            "raised KeyboardInterrupt ",
-        ),
+        ("KeyboardInterrupt", Kind::PythonException, "raised KeyboardInterrupt "),
     ] {
         let text = raised(exception);
         // Once torch has process groups it puts the rank before every line.
@@ -127,11 +95,7 @@ fn exceptions_that_python_programs_end_by() {
             let cause = found(EXIT_1, &text).unwrap_or_else(|| panic!("{exception}"));
             assert_eq!(cause.kind, kind, "{exception}");
             assert!(cause.text.contains(says), "{}", cause.text);
-            assert!(
-                cause.text.ends_with("(at /home/a/train.py:13, in step)"),
-                "{}",
-                cause.text
-            );
+            assert!(cause.text.ends_with("(at /home/a/train.py:13, in step)"), "{}", cause.text);
         }
     }
 }
@@ -158,48 +122,18 @@ fn last_words_without_a_traceback() {
             Kind::Abort,
             "SIGABRT: the program ended itself with the message: no such layer",
         ),
-        (
-            ABORTED,
-            "free(): invalid pointer\n",
-            Kind::Abort,
-            "SIGABRT: the program ended itself",
-        ),
+        (ABORTED, "free(): invalid pointer\n", Kind::Abort, "SIGABRT: the program ended itself"),
         (
             Outcome::Exited(127),
             "./a.out: error while loading shared libraries: libtorch.so: cannot open shared object file: No such file or directory\n",
             Kind::MissingLibrary,
             "library libtorch.so is",
         ),
-        (
-            EXIT_1,
-            "/usr/bin/python3: No module named trainer\n",
-            Kind::ModuleNotFound,
-            "`trainer`",
-        ),
-        (
-            EXIT_1,
-            "Error: Connection closed by peer [127.0.0.1]:55\n",
-            Kind::Gloo,
-            "went away",
-        ),
-        (
-            EXIT_1,
-            "listen: Address already in use (os error 98)\n",
-            Kind::PortInUse,
-            "ss -ltnp",
-        ),
-        (
-            EXIT_1,
-            "worker: No space left on device: '/torch_71_4080'\n",
-            Kind::BusError,
-            "df -h /dev/shm",
-        ),
-        (
-            EXIT_1,
-            "sh: 1: echo: I/O error: Broken pipe\n",
-            Kind::BrokenPipe,
-            "other end is closed",
-        ),
+        (EXIT_1, "/usr/bin/python3: No module named trainer\n", Kind::ModuleNotFound, "`trainer`"),
+        (EXIT_1, "Error: Connection closed by peer [127.0.0.1]:55\n", Kind::Gloo, "went away"),
+        (EXIT_1, "listen: Address already in use (os error 98)\n", Kind::PortInUse, "ss -ltnp"),
+        (EXIT_1, "worker: No space left on device: '/torch_71_4080'\n", Kind::BusError, "df -h /dev/shm"),
+        (EXIT_1, "sh: 1: echo: I/O error: Broken pipe\n", Kind::BrokenPipe, "other end is closed"),
         (
             EXIT_1,
             "node1:71:90 [0] NCCL WARN socketProgress: Connection closed by remote peer node2<4000>\n",

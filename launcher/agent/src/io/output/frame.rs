@@ -75,10 +75,7 @@ mod tests {
 
     #[test]
     fn colours_take_no_room_and_are_switched_off() {
-        assert_eq!(
-            fitted("\x1b[32mab\x1b[0mcd", 4).as_deref(),
-            Some("\x1b[32mab\x1b[0mc\x1b[0m")
-        );
+        assert_eq!(fitted("\x1b[32mab\x1b[0mcd", 4).as_deref(), Some("\x1b[32mab\x1b[0mc\x1b[0m"));
     }
 
     #[test]

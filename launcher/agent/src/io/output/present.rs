@@ -98,11 +98,7 @@ impl Presenter {
                 let shown = std::mem::take(&mut self.shown).min(line.len());
                 if shown > 0 {
                     output.start = Start::Continued(self.prefix.clone());
-                } else if self
-                    .last_frame
-                    .take()
-                    .is_some_and(|(last, _)| last == line.trim_ascii_end())
-                {
+                } else if self.last_frame.take().is_some_and(|(last, _)| last == line.trim_ascii_end()) {
                     return;
                 } else {
                     output.text.extend_from_slice(&self.prefix);

@@ -125,10 +125,7 @@ fn wait(stream: &File, stop: &PipeReader, stoppable: bool, until: Option<Instant
     let readable = |flags: PollFlags| flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR);
     let watched = if stoppable { 2 } else { 1 };
     loop {
-        let mut both = [
-            PollFd::new(stream, PollFlags::IN),
-            PollFd::new(stop, PollFlags::IN),
-        ];
+        let mut both = [PollFd::new(stream, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match rustix::event::poll(&mut both[..watched], left.as_ref()) {

@@ -29,14 +29,7 @@ pub struct RotatingLog {
 impl RotatingLog {
     /// Makes the file, of at most `most` bytes.
     pub fn create(path: PathBuf, most: u64) -> io::Result<Self> {
-        Ok(Self {
-            file: open(&path)?,
-            path,
-            len: 0,
-            begun: 0,
-            returned: false,
-            most,
-        })
+        Ok(Self { file: open(&path)?, path, len: 0, begun: 0, returned: false, most })
     }
 
     /// Adds bytes, which need not end with a line. On an error, what was written of a line is removed.
@@ -171,10 +164,7 @@ mod tests {
         assert_eq!(after(Some(6), &["ab\n", "cd\n"]), owned("", "ab\ncd\n"));
         assert_eq!(after(Some(6), &["ab\n", "cd\n", "e\n"]), owned("ab\ncd\n", "e\n"));
         assert_eq!(after(Some(6), &["ab\ncd\ne\n"]), owned("ab\ncd\n", "e\n"));
-        assert_eq!(
-            after(Some(6), &["a\nb\nc\nd\ne\nf\ng\n"]),
-            owned("d\ne\nf\n", "g\n")
-        );
+        assert_eq!(after(Some(6), &["a\nb\nc\nd\ne\nf\ng\n"]), owned("d\ne\nf\n", "g\n"));
         assert_eq!(after(None, &["ab\n"; 100]), owned("", &"ab\n".repeat(100)));
     }
 
@@ -187,23 +177,14 @@ mod tests {
 
     #[test]
     fn a_line_that_has_only_begun_in_the_full_file_moves_into_the_new_one() {
-        assert_eq!(
-            after(Some(8), &["ab\n", "cd", "ef", "gh\n"]),
-            owned("ab\n", "cdefgh\n")
-        );
-        assert_eq!(
-            after(Some(8), &["ab\n", "cd", "efghijklm", "n\n"]),
-            owned("ab\n", "cdefghijklmn\n")
-        );
+        assert_eq!(after(Some(8), &["ab\n", "cd", "ef", "gh\n"]), owned("ab\n", "cdefgh\n"));
+        assert_eq!(after(Some(8), &["ab\n", "cd", "efghijklm", "n\n"]), owned("ab\n", "cdefghijklmn\n"));
         assert_eq!(after(Some(8), &["ab\n", "cd"]), owned("", "ab\ncd"));
     }
 
     #[test]
     fn frames_of_a_bar_keep_to_the_bound_too() {
-        assert_eq!(
-            after(Some(8), &["\r10%", "\r20%", "\r30%", "\r40%"]),
-            owned("20%\r", "30%\r40%")
-        );
+        assert_eq!(after(Some(8), &["\r10%", "\r20%", "\r30%", "\r40%"]), owned("20%\r", "30%\r40%"));
         for all in [
             (0..100).map(|n| format!("\r{n:03}%")).collect::<Vec<_>>(),
             (0..100).map(|n| format!("{n:03}%\r")).collect(),

@@ -37,11 +37,7 @@ impl Screen {
             writer.run(chunks_in, notices_in);
             drop(alive);
         })?;
-        Ok(Self {
-            chunks,
-            notices,
-            done,
-        })
+        Ok(Self { chunks, notices, done })
     }
 }
 

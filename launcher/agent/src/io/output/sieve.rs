@@ -62,10 +62,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("full.log");
         std::os::unix::fs::symlink("/dev/full", &path).unwrap();
-        let sieve = Sieve::new(
-            &["x".to_owned()],
-            RotatingLog::create(path.clone(), u64::MAX).unwrap(),
-        );
+        let sieve = Sieve::new(&["x".to_owned()], RotatingLog::create(path.clone(), u64::MAX).unwrap());
         assert_eq!(sieve.keep(b"x\n").unwrap_err().0, path);
         assert!(sieve.clone().keep(b"x\n").is_ok());
     }

@@ -28,12 +28,7 @@ pub(super) struct Splitter {
 
 impl Splitter {
     pub(super) fn new(longest: usize) -> Self {
-        Self {
-            pending: Vec::new(),
-            carriage_return: false,
-            after_frame: false,
-            longest,
-        }
+        Self { pending: Vec::new(), carriage_return: false, after_frame: false, longest }
     }
 
     /// Takes in `bytes` and hands out what has become whole, in order.
@@ -145,10 +140,7 @@ mod tests {
         let bytes: Vec<&[u8]> = input.chunks(1).collect();
         assert_eq!(split(&[input], 1000), expected, "in one part");
         let lines = |pieces: Vec<Vec<u8>>| -> Vec<Vec<u8>> {
-            pieces
-                .into_iter()
-                .filter(|piece| !piece.starts_with(b"<"))
-                .collect()
+            pieces.into_iter().filter(|piece| !piece.starts_with(b"<")).collect()
         };
         let expected = expected.iter().map(|piece| piece.to_vec()).collect();
         assert_eq!(lines(split(&bytes, 1000)), lines(expected), "byte by byte");
@@ -183,11 +175,7 @@ mod tests {
         let mut splitter = Splitter::new(1000);
         let mut ignore = |_: Piece<'_>| {};
         splitter.push(b"plain", &mut ignore);
-        assert_eq!(
-            splitter.frame_in_the_making(),
-            None,
-            "a line in the making is no frame"
-        );
+        assert_eq!(splitter.frame_in_the_making(), None, "a line in the making is no frame");
         splitter.push(b"\r 10%", &mut ignore);
         assert_eq!(splitter.frame_in_the_making(), Some(&b" 10%"[..]));
         splitter.push(b"\n", &mut ignore);

@@ -55,10 +55,7 @@ mod tests {
         }
         let lines = tail.lines();
         assert_eq!(lines.len(), LINES);
-        assert_eq!(
-            (lines[0].as_str(), lines[LINES - 1].as_str()),
-            ("line 30", "line 229")
-        );
+        assert_eq!((lines[0].as_str(), lines[LINES - 1].as_str()), ("line 30", "line 229"));
     }
 
     #[test]
@@ -66,9 +63,6 @@ mod tests {
         let tail = Tail::default();
         tail.add(&vec![b'x'; 10_000]);
         tail.add(b"\xff\r\n");
-        assert_eq!(
-            tail.lines(),
-            [format!("{} ...", "x".repeat(LINE_BYTES)), "\u{fffd}".to_owned()]
-        );
+        assert_eq!(tail.lines(), [format!("{} ...", "x".repeat(LINE_BYTES)), "\u{fffd}".to_owned()]);
     }
 }

@@ -18,10 +18,7 @@ pub struct Unkept {
 impl Unkept {
     /// `notices` is the way to the screen.
     pub fn new(notices: Sender<String>) -> Self {
-        Self {
-            notices,
-            logs: Arc::default(),
-        }
+        Self { notices, logs: Arc::default() }
     }
 
     /// Tells that the log at `path` is given up because of `error`, and the consequence.
@@ -37,9 +34,7 @@ impl Unkept {
     pub fn report(&self) -> Option<String> {
         let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let named = logs.iter().take(NAMED);
-        let named: Vec<_> = named
-            .map(|(path, error)| format!("{} ({error})", path.display()))
-            .collect();
+        let named: Vec<_> = named.map(|(path, error)| format!("{} ({error})", path.display())).collect();
         let more = match logs.len().saturating_sub(NAMED) {
             0 => String::new(),
             more => format!(" and {more} more"),
@@ -62,14 +57,8 @@ mod tests {
         assert_eq!(unkept.report(), None);
         let full = io::Error::from(io::ErrorKind::StorageFull);
         unkept.clone().add(Path::new("a.log"), &full, "it is gone");
-        assert_eq!(
-            notices.try_recv().unwrap(),
-            format!("dtrain: cannot write a.log: {full}; it is gone")
-        );
-        assert_eq!(
-            unkept.report().unwrap(),
-            format!("dtrain: incomplete log: a.log ({full})")
-        );
+        assert_eq!(notices.try_recv().unwrap(), format!("dtrain: cannot write a.log: {full}; it is gone"));
+        assert_eq!(unkept.report().unwrap(), format!("dtrain: incomplete log: a.log ({full})"));
         for name in ["b", "c", "d", "e", "f"] {
             unkept.add(Path::new(name), &full, "");
         }

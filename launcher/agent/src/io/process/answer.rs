@@ -13,12 +13,8 @@ use std::time::{Duration, Instant};
 /// printed by then is the answer.
 pub fn output(command: &mut Command, patience: Duration) -> Option<String> {
     let mut file = File::from(memfd_create("answer", MemfdFlags::CLOEXEC).ok()?);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(file.try_clone().ok()?)
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
+    let mut child =
+        command.stdin(Stdio::null()).stdout(file.try_clone().ok()?).stderr(Stdio::null()).spawn().ok()?;
     if !ends_within(&child, patience) {
         let _ = child.kill();
     }
@@ -61,10 +57,7 @@ mod tests {
 
     #[test]
     fn a_program_that_prints_is_heard() {
-        assert_eq!(
-            output(Command::new("echo").arg("frame 0"), PATIENCE).unwrap(),
-            "frame 0\n"
-        );
+        assert_eq!(output(Command::new("echo").arg("frame 0"), PATIENCE).unwrap(), "frame 0\n");
         assert_eq!(output(&mut Command::new("/no/such/debugger"), PATIENCE), None);
     }
 

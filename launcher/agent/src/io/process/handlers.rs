@@ -20,13 +20,11 @@ const XFSZ: i32 = Signal::XFSZ.as_raw();
 /// the system would throw away how the workers ended.
 pub fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     let mut received = signal_hook::iterator::Signals::new(heeded(wanted).chain([CHLD]))?;
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            for signal in received.forever() {
-                deliver(signal);
-            }
-        })?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for signal in received.forever() {
+            deliver(signal);
+        }
+    })?;
     Ok(())
 }
 
@@ -131,10 +129,7 @@ mod tests {
     #[test]
     fn the_ignored_set_is_read_from_the_status_file() {
         // HUP (bit 0) and PIPE (bit 12).
-        assert_eq!(
-            parse_set("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n", "SigIgn:"),
-            Some(0x1001)
-        );
+        assert_eq!(parse_set("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n", "SigIgn:"), Some(0x1001));
         assert_eq!(parse_set("Name:\tx\n", "SigIgn:"), None);
     }
 
@@ -163,9 +158,6 @@ mod tests {
         }
         assert!(signal_hook::flag::register(USR2, Arc::default()).is_ok());
         assert!(is_handled_by(own, USR2));
-        assert!(
-            is_handled_by(u32::MAX, USR2),
-            "one that is gone does not die of it"
-        );
+        assert!(is_handled_by(u32::MAX, USR2), "one that is gone does not die of it");
     }
 }

@@ -32,10 +32,7 @@ impl MemoryKills {
     /// Notes the counter's value and the log's end. Call it before the first worker starts.
     pub fn note() -> Self {
         let read = |(path, means): (PathBuf, MemoryKill)| count(&path).map(|count| (path, means, count));
-        Self {
-            counter: counters().into_iter().find_map(read),
-            log: log_from_now_on(),
-        }
+        Self { counter: counters().into_iter().find_map(read), log: log_from_now_on() }
     }
 
     /// The kills since then. `pids` are the processes in question.
@@ -44,10 +41,7 @@ impl MemoryKills {
         let counter = counter.filter(|(path, _, before)| count(path) > Some(*before));
         let mut logged = self.log.as_ref().map(killed_pids).unwrap_or_default();
         logged.retain(|pid| pids.contains(pid));
-        SinceThen {
-            counted: counter.map(|(_, means, _)| *means),
-            logged,
-        }
+        SinceThen { counted: counter.map(|(_, means, _)| *means), logged }
     }
 }
 
@@ -73,9 +67,7 @@ fn counters() -> Vec<(PathBuf, MemoryKill)> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let groups = group_files(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
     let groups = groups.into_iter().map(|path| (path, MemoryKill::Group));
-    groups
-        .chain([("/proc/vmstat".into(), MemoryKill::Machine)])
-        .collect()
+    groups.chain([("/proc/vmstat".into(), MemoryKill::Machine)]).collect()
 }
 
 fn count(path: &Path) -> Option<u64> {
@@ -167,10 +159,7 @@ fn killed_pids(mut log: &File) -> Vec<u32> {
             Ok(length) => killed.extend(killed_pid(&String::from_utf8_lossy(&record[..length]))),
             // Records were overwritten before they were read (PIPE): the next read returns the oldest that is
             // there.
-            Err(error)
-                if [Errno::PIPE, Errno::INTR]
-                    .map(Some)
-                    .contains(&Errno::from_io_error(&error)) => {}
+            Err(error) if [Errno::PIPE, Errno::INTR].map(Some).contains(&Errno::from_io_error(&error)) => {}
             // The end, or a log that cannot be read after all.
             Err(_) => break,
         }
@@ -207,10 +196,7 @@ mod tests {
 
     fn files(memberships: &str, mounts: &str) -> Vec<String> {
         let files = group_files(memberships, mounts);
-        files
-            .iter()
-            .map(|file| file.to_str().unwrap().to_owned())
-            .collect()
+        files.iter().map(|file| file.to_str().unwrap().to_owned()).collect()
     }
 
     #[test]
@@ -263,15 +249,8 @@ mod tests {
         let own = ["/sys/fs/cgroup/my memory/memory.oom_control"];
         assert_eq!(files("4:memory:/docker/abc\n", mounts), own);
         assert_eq!(files("4:memory:/docker/abc/sub\n", mounts).len(), 2);
-        assert_eq!(
-            files("4:memory:/elsewhere\n", mounts),
-            own,
-            "not visible from here"
-        );
-        assert_eq!(
-            files("0::/../../outside\n", VERSION_2),
-            ["/sys/fs/cgroup/memory.events"]
-        );
+        assert_eq!(files("4:memory:/elsewhere\n", mounts), own, "not visible from here");
+        assert_eq!(files("0::/../../outside\n", VERSION_2), ["/sys/fs/cgroup/memory.events"]);
     }
 
     #[test]
@@ -287,14 +266,8 @@ mod tests {
                 "3,1012,8713,-;Memory cgroup out of memory: Killed process 4242 (python3) total-vm:9kB, anon-rss:7kB",
                 Some(4242),
             ),
-            (
-                "3,1,2,-;Out of memory: Killed process 7 (a b) total-vm:1kB",
-                Some(7),
-            ),
-            (
-                "4,1,2,-;Out of memory (oom_kill_allocating_task): Killed process 9",
-                Some(9),
-            ),
+            ("3,1,2,-;Out of memory: Killed process 7 (a b) total-vm:1kB", Some(7)),
+            ("4,1,2,-;Out of memory (oom_kill_allocating_task): Killed process 9", Some(9)),
             ("6,1,2,-;oom_reaper: reaped process 4242 (python3)", None),
             ("6,1,2,-;someone said: Killed process 4242", None),
             ("3,1,2,-;Out of memory: Killed process none", None),
@@ -306,10 +279,7 @@ mod tests {
 
     #[test]
     fn a_named_process_counts_for_itself_and_a_count_for_all() {
-        let since = SinceThen {
-            counted: Some(MemoryKill::Group),
-            logged: vec![7],
-        };
+        let since = SinceThen { counted: Some(MemoryKill::Group), logged: vec![7] };
         assert_eq!(since.evidence(Some(7)), Some(MemoryKill::Logged));
         assert_eq!(since.evidence(Some(8)), Some(MemoryKill::Group));
         assert_eq!(SinceThen::default().evidence(Some(7)), None);

@@ -109,15 +109,10 @@ mod tests {
         let plain = file(folder.path(), "train.py", 0o644);
         assert_eq!(find(good.as_os_str(), None), Ok(good.clone()));
         let message = find(plain.as_os_str(), None).unwrap_err().to_string();
-        assert!(
-            message.contains("not executable; run it as `python3 "),
-            "{message}"
-        );
+        assert!(message.contains("not executable; run it as `python3 "), "{message}");
         let message = find(folder.path().as_os_str(), None).unwrap_err().to_string();
         assert!(message.ends_with("is not a file"), "{message}");
-        let message = find(folder.path().join("absent").as_os_str(), None)
-            .unwrap_err()
-            .to_string();
+        let message = find(folder.path().join("absent").as_os_str(), None).unwrap_err().to_string();
         assert!(message.ends_with("does not exist"), "{message}");
     }
 }

@@ -11,19 +11,7 @@ use std::time::{Duration, Instant};
 /// Debuggers that print all stacks of a running process, best first; `{}` is the process id.
 const DEBUGGERS: [(&str, &[&str]); 3] = [
     ("py-spy", &["dump", "--native", "--pid", "{}"]),
-    (
-        "gdb",
-        &[
-            "-p",
-            "{}",
-            "-batch",
-            "-nx",
-            "-ex",
-            "set pagination off",
-            "-ex",
-            "thread apply all bt",
-        ],
-    ),
+    ("gdb", &["-p", "{}", "-batch", "-nx", "-ex", "set pagination off", "-ex", "thread apply all bt"]),
     ("eu-stack", &["-p", "{}"]),
 ];
 
@@ -93,18 +81,12 @@ mod tests {
     #[test]
     fn every_thread_is_listed() {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::Builder::new()
-            .name("waits-here".to_owned())
-            .spawn(move || stopped.recv())
-            .unwrap();
+        let thread =
+            std::thread::Builder::new().name("waits-here".to_owned()).spawn(move || stopped.recv()).unwrap();
         // A thread names itself after it has begun.
         let begun = Instant::now();
         while !threads(std::process::id()).contains("waits-here: ") {
-            assert!(
-                begun.elapsed() < Duration::from_secs(30),
-                "{}",
-                threads(std::process::id())
-            );
+            assert!(begun.elapsed() < Duration::from_secs(30), "{}", threads(std::process::id()));
             std::thread::yield_now();
         }
         drop(stop);

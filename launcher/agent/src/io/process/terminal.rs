@@ -41,11 +41,7 @@ impl Terminal {
             return None;
         }
         let tty = stdin.as_fd().try_clone_to_owned().ok()?;
-        Some(Arc::new(Self {
-            tty,
-            job,
-            was_lent: AtomicBool::new(false),
-        }))
+        Some(Arc::new(Self { tty, job, was_lent: AtomicBool::new(false) }))
     }
 
     /// Lends the terminal to this worker whenever it is stopped for using it, on a thread of its own, until it has ended.

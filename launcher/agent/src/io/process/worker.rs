@@ -62,16 +62,8 @@ impl Worker {
             .env_remove(DTRAIN_GUARDIAN)
             .env_remove(DTRAIN_FRONT)
             .env_remove(DTRAIN_TEMPORARY)
-            .stdin(if spec.inherit_stdin {
-                Stdio::inherit()
-            } else {
-                Stdio::null()
-            })
-            .stdout(if spec.inherit_stdout {
-                Stdio::inherit()
-            } else {
-                Stdio::piped()
-            })
+            .stdin(if spec.inherit_stdin { Stdio::inherit() } else { Stdio::null() })
+            .stdout(if spec.inherit_stdout { Stdio::inherit() } else { Stdio::piped() })
             .stderr(Stdio::piped())
             .process_group(0);
         let cpus = spec.cpus;

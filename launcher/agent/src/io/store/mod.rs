@@ -35,9 +35,7 @@ impl Place {
         let port = self.port;
         let tell = move |refusal: Refusal| {
             let remedy = refusal.remedy();
-            tell(format!(
-                "PyTorch's store at port {port} disconnected a client: {refusal}{remedy}"
-            ));
+            tell(format!("PyTorch's store at port {port} disconnected a client: {refusal}{remedy}"));
         };
         let server = Server::new(self.listeners, &stop, tell)?;
         let serve = move || {

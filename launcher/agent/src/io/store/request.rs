@@ -96,11 +96,7 @@ pub(super) fn greet(bytes: &[u8]) -> Result<Option<(Dialect, usize)>, Refusal> {
     match bytes {
         [] => Ok(None),
         [VALIDATE, magic @ ..] => Ok(magic.first_chunk().map(|magic| {
-            if u32::from_ne_bytes(*magic) == MAGIC {
-                (Dialect::Current, 5)
-            } else {
-                (Dialect::Old, 0)
-            }
+            if u32::from_ne_bytes(*magic) == MAGIC { (Dialect::Current, 5) } else { (Dialect::Old, 0) }
         })),
         [..=LAST_OLD, ..] => Ok(Some((Dialect::Old, 0))),
         _ => Err(Refusal::Stranger),

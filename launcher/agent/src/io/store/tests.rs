@@ -58,9 +58,7 @@ fn a_client_is_served_byte_by_byte_and_many_requests_at_once() {
     }
     assert_eq!(hear(&mut slow), 0_u64.to_ne_bytes());
     let mut quick = store.client();
-    quick
-        .write_all(&[set, sent(3, &[Bytes(b"key")]), sent(7, &[])].concat())
-        .unwrap();
+    quick.write_all(&[set, sent(3, &[Bytes(b"key")]), sent(7, &[])].concat()).unwrap();
     assert_eq!(hear::<13>(&mut quick), *b"\x05\0\0\0\0\0\0\0value");
     assert_eq!(hear(&mut quick), 1_u64.to_ne_bytes());
     let met = store.serving.end();
@@ -109,11 +107,7 @@ fn bad_clients_are_closed_and_told_of_once_and_others_are_served() {
             stranger.write_all(&bytes).unwrap();
             expect_end(&mut stranger);
         }
-        for bytes in [
-            sent(99, &[]),
-            sent(1, &[Bytes(b"k"), Number(i64::MAX)]),
-            sent(6, &[Number(-1)]),
-        ] {
+        for bytes in [sent(99, &[]), sent(1, &[Bytes(b"k"), Number(i64::MAX)]), sent(6, &[Number(-1)])] {
             let mut bad = store.client();
             bad.write_all(&bytes).unwrap();
             expect_end(&mut bad);
@@ -138,9 +132,7 @@ fn a_client_that_does_not_read_gets_no_more_answers_until_it_does() {
     let store = Store::new();
     let mut client = store.client();
     let value = vec![7; 1 << 20];
-    client
-        .write_all(&sent(1, &[Bytes(b"key"), Bytes(&value)]))
-        .unwrap();
+    client.write_all(&sent(1, &[Bytes(b"key"), Bytes(&value)])).unwrap();
     client.write_all(&sent(3, &[Bytes(b"key")]).repeat(40)).unwrap();
     let mut other = store.client();
     other.write_all(b"\x0dping").unwrap();
@@ -154,9 +146,7 @@ fn a_client_that_does_not_read_gets_no_more_answers_until_it_does() {
 fn an_answer_that_would_take_the_memory_is_refused() {
     let store = Store::new();
     let mut client = store.client();
-    client
-        .write_all(&sent(1, &[Bytes(b"key"), Bytes(&vec![7; 8 << 20])]))
-        .unwrap();
+    client.write_all(&sent(1, &[Bytes(b"key"), Bytes(&vec![7; 8 << 20])])).unwrap();
     let mut keys = vec![Number(1000)];
     keys.extend([Bytes(b"key"); 1000]);
     client.write_all(&sent(10, &keys)).unwrap();
@@ -192,9 +182,7 @@ fn requests_that_would_take_the_memory_together_are_refused() {
 fn the_port_belongs_to_the_store_until_its_end() {
     let store = Store::new();
     let mut waiting = store.client();
-    waiting
-        .write_all(&sent(6, &[Number(1), Bytes(b"never")]))
-        .unwrap();
+    waiting.write_all(&sent(6, &[Number(1), Bytes(b"never")])).unwrap();
     let again = || Place::take(&[Ipv4Addr::LOCALHOST.into()], store.port);
     assert_eq!(again().unwrap_err().kind(), ErrorKind::AddrInUse);
     store.serving.end();

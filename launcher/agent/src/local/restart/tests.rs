@@ -4,12 +4,7 @@ use super::*;
 use crate::local::End;
 use proptest::prelude::*;
 
-const POLICY: RestartPolicy = RestartPolicy {
-    max_restarts: 4,
-    permanent: &[2],
-    limit: None,
-    training: true,
-};
+const POLICY: RestartPolicy = RestartPolicy { max_restarts: 4, permanent: &[2], limit: None, training: true };
 const NOW: Duration = Duration::from_secs(1000);
 
 /// Workers are asked to stop at this second.
@@ -19,10 +14,7 @@ fn limited(ask: u64) -> RestartPolicy {
         end: Duration::from_secs(ask + 60),
         signal: signals::USR1,
     };
-    RestartPolicy {
-        limit: Some(limit),
-        ..POLICY
-    }
+    RestartPolicy { limit: Some(limit), ..POLICY }
 }
 
 fn verdict(cause: Cause, code: i32, asked: Option<Asked>) -> Verdict {
@@ -47,16 +39,10 @@ fn failed(code: i32) -> Verdict {
 #[test]
 fn the_first_restart_is_at_once_and_the_others_wait_longer_and_longer() {
     let mut restarts = Restarts::new(POLICY);
-    let pauses: Vec<Next> = (0..5)
-        .map(|_| restarts.after(&failed(1), Duration::from_secs(2), false, NOW))
-        .collect();
-    let again = |restart, seconds| Next::Restart {
-        restart,
-        pause: Duration::from_secs(seconds),
-    };
-    let over = Next::Finish {
-        reason: Some("no restart is left"),
-    };
+    let pauses: Vec<Next> =
+        (0..5).map(|_| restarts.after(&failed(1), Duration::from_secs(2), false, NOW)).collect();
+    let again = |restart, seconds| Next::Restart { restart, pause: Duration::from_secs(seconds) };
+    let over = Next::Finish { reason: Some("no restart is left") };
     assert_eq!(pauses, [again(1, 0), again(2, 1), again(3, 2), again(4, 4), over]);
     assert_eq!(restarts.used, 4);
 }
@@ -67,10 +53,7 @@ fn after_an_attempt_that_lasted_there_is_no_pause() {
     for restart in 1..=3 {
         assert_eq!(
             restarts.after(&failed(1), LASTING, false, NOW),
-            Next::Restart {
-                restart,
-                pause: Duration::ZERO
-            }
+            Next::Restart { restart, pause: Duration::ZERO }
         );
     }
 }
@@ -83,27 +66,15 @@ fn what_would_not_help_or_is_not_wanted_is_not_restarted() {
         Cause::Success,
         Cause::Requeue,
         Cause::Stopped { signal: 15 },
-        Cause::NotStarted {
-            rank: 0,
-            passing: false,
-        },
+        Cause::NotStarted { rank: 0, passing: false },
     ] {
         assert_eq!(after(&verdict(cause, 0, None)), over(None), "{cause:?}");
     }
-    assert_eq!(
-        after(&failed(2)),
-        over(Some("it would fail in the same way again"))
-    );
+    assert_eq!(after(&failed(2)), over(Some("it would fail in the same way again")));
     let late = verdict(Cause::Failed { rank: 0 }, 1, Some(Asked::TimeLimit));
     assert_eq!(after(&late), over(Some("the time limit was reached")));
-    let none = RestartPolicy {
-        max_restarts: 0,
-        ..POLICY
-    };
-    assert_eq!(
-        Restarts::new(none).after(&failed(1), Duration::ZERO, false, NOW),
-        over(None)
-    );
+    let none = RestartPolicy { max_restarts: 0, ..POLICY };
+    assert_eq!(Restarts::new(none).after(&failed(1), Duration::ZERO, false, NOW), over(None));
     let late = Restarts::new(limited(1000)).after(&failed(1), Duration::ZERO, true, NOW);
     assert_eq!(late, over(Some("the time limit is too near")));
 }
@@ -113,35 +84,21 @@ fn a_pause_that_outlasts_the_time_limit_is_not_begun() {
     let mut restarts = Restarts::new(limited(1002));
     let mut after = || restarts.after(&failed(1), Duration::ZERO, false, NOW);
     let pauses = [after(), after(), after()];
-    let late = Next::Finish {
-        reason: Some("the time limit is too near"),
-    };
+    let late = Next::Finish { reason: Some("the time limit is too near") };
     assert_eq!(pauses[2], late, "a pause of 2 s");
     assert!(matches!(pauses[1], Next::Restart { restart: 2, .. }));
     let soon = Duration::from_secs(1001);
-    assert_eq!(
-        restarts.resume(soon, false),
-        Resumption::Start { notices: Vec::new() }
-    );
-    assert!(matches!(
-        restarts.resume(Duration::from_secs(1002), true),
-        Resumption::TooLate { .. }
-    ));
+    assert_eq!(restarts.resume(soon, false), Resumption::Start { notices: Vec::new() });
+    assert!(matches!(restarts.resume(Duration::from_secs(1002), true), Resumption::TooLate { .. }));
     assert_eq!(restarts.used, 2);
 }
 
 #[test]
 fn a_request_in_the_pause_ends_with_the_checkpoint_that_is_there_or_is_kept() {
     let (usr1, usr2, term) = (
-        Event::Forward {
-            signal: signals::USR1,
-        },
-        Event::Forward {
-            signal: signals::USR2,
-        },
-        Event::Stop {
-            signal: signals::TERM,
-        },
+        Event::Forward { signal: signals::USR1 },
+        Event::Forward { signal: signals::USR2 },
+        Event::Stop { signal: signals::TERM },
     );
     let resumed = |training, events: &[&Event], has_checkpoint| {
         let mut restarts = Restarts::new(RestartPolicy { training, ..POLICY });
@@ -150,12 +107,8 @@ fn a_request_in_the_pause_ends_with_the_checkpoint_that_is_there_or_is_kept() {
         }
         restarts.resume(NOW, has_checkpoint)
     };
-    let start = |signals: &[i32]| Resumption::Start {
-        notices: signals.to_vec(),
-    };
-    let stopped = Resumption::Stopped {
-        signal: signals::TERM,
-    };
+    let start = |signals: &[i32]| Resumption::Start { notices: signals.to_vec() };
+    let stopped = Resumption::Stopped { signal: signals::TERM };
     assert_eq!(resumed(true, &[&usr1], true), Resumption::Requeue);
     assert_eq!(resumed(true, &[&term], true), Resumption::Requeue);
     assert_eq!(resumed(true, &[&usr2], true), start(&[signals::USR2]));
@@ -164,12 +117,7 @@ fn a_request_in_the_pause_ends_with_the_checkpoint_that_is_there_or_is_kept() {
     assert_eq!(resumed(false, &[&usr1], true), start(&[signals::USR1]));
     assert_eq!(resumed(false, &[&term], true), stopped);
     let abandoned = resumed(true, &[&usr1, &Event::Abandoned], true);
-    assert_eq!(
-        abandoned,
-        Resumption::Stopped {
-            signal: signals::KILL
-        }
-    );
+    assert_eq!(abandoned, Resumption::Stopped { signal: signals::KILL });
 }
 
 #[test]
@@ -179,30 +127,17 @@ fn a_request_while_a_failure_is_handled_comes_to_the_same_as_one_in_the_pause_af
     for (policy, has_checkpoint, expected) in [
         (POLICY, true, Resumption::Requeue),
         (POLICY, false, Resumption::Stopped { signal }),
-        (
-            RestartPolicy {
-                training: false,
-                ..POLICY
-            },
-            true,
-            Resumption::Stopped { signal },
-        ),
+        (RestartPolicy { training: false, ..POLICY }, true, Resumption::Stopped { signal }),
     ] {
         for port_taken in [false, true] {
             let mut restarts = Restarts::new(policy);
-            assert_eq!(
-                restarts.after(&asked(1), Duration::ZERO, port_taken, NOW),
-                Next::Stop
-            );
+            assert_eq!(restarts.after(&asked(1), Duration::ZERO, port_taken, NOW), Next::Stop);
             assert_eq!(restarts.resume(NOW, has_checkpoint), expected);
             assert_eq!(restarts.used, 0);
         }
     }
     // Where no attempt was due the failure is what the run comes to.
-    let none = RestartPolicy {
-        max_restarts: 0,
-        ..POLICY
-    };
+    let none = RestartPolicy { max_restarts: 0, ..POLICY };
     for (policy, code) in [(none, 1), (POLICY, 2)] {
         let next = Restarts::new(policy).after(&asked(code), Duration::ZERO, false, NOW);
         assert!(matches!(next, Next::Finish { .. }), "{next:?}");
@@ -212,14 +147,9 @@ fn a_request_while_a_failure_is_handled_comes_to_the_same_as_one_in_the_pause_af
 #[test]
 fn what_an_attempt_did_not_heed_the_next_one_has_to() {
     let mut restarts = Restarts::new(POLICY);
-    let missed = Verdict {
-        notices: vec![signals::USR1],
-        ..failed(1)
-    };
+    let missed = Verdict { notices: vec![signals::USR1], ..failed(1) };
     restarts.after(&missed, Duration::ZERO, false, NOW);
-    let next = Resumption::Start {
-        notices: vec![signals::USR1],
-    };
+    let next = Resumption::Start { notices: vec![signals::USR1] };
     assert_eq!(restarts.resume(NOW, false), next);
     restarts.after(&missed, Duration::ZERO, false, NOW);
     assert_eq!(restarts.resume(NOW, true), Resumption::Requeue);
@@ -238,20 +168,11 @@ fn a_start_that_the_system_refused_for_now_is_tried_again() {
 
 #[test]
 fn a_lost_port_costs_no_restart_but_is_not_tried_for_ever() {
-    let mut restarts = Restarts::new(RestartPolicy {
-        max_restarts: 0,
-        ..POLICY
-    });
+    let mut restarts = Restarts::new(RestartPolicy { max_restarts: 0, ..POLICY });
     for _ in 0..PORTS {
-        assert_eq!(
-            restarts.after(&failed(5), Duration::ZERO, true, NOW),
-            Next::OtherPort
-        );
+        assert_eq!(restarts.after(&failed(5), Duration::ZERO, true, NOW), Next::OtherPort);
     }
-    assert_eq!(
-        restarts.after(&failed(5), Duration::ZERO, true, NOW),
-        Next::Finish { reason: None }
-    );
+    assert_eq!(restarts.after(&failed(5), Duration::ZERO, true, NOW), Next::Finish { reason: None });
 }
 
 proptest! {

@@ -9,10 +9,7 @@ fn all_succeed() {
     assert_eq!(exit(&mut agent, 0, 0, 9), []);
     let last = exit(&mut agent, 2, 0, 12);
     assert_eq!(verdict(&last).cause, Cause::Success);
-    assert_eq!(
-        verdict(&last).ends.iter().map(|e| e.rank).collect::<Vec<_>>(),
-        [1, 0, 2]
-    );
+    assert_eq!(verdict(&last).ends.iter().map(|e| e.rank).collect::<Vec<_>>(), [1, 0, 2]);
     assert_eq!(agent.deadline(), None);
 }
 
@@ -21,31 +18,15 @@ fn a_failure_stops_the_others_at_once_and_kills_them_after_the_timeout() {
     let mut agent = running(3, None);
     let actions = exit(&mut agent, 1, 42, 1000);
     assert_eq!(actions[..2], to(TERM, &[0, 2]));
-    let told = Notice::Failed {
-        rank: 1,
-        outcome: Outcome::Exited(42),
-        stopping: 2,
-    };
+    let told = Notice::Failed { rank: 1, outcome: Outcome::Exited(42), stopping: 2 };
     assert_eq!(actions[2..], [Action::Tell(told)]);
     assert_eq!(agent.deadline(), Some(ms(31_000)));
 
     assert_eq!(die(&mut agent, 0, TERM, 1100), []);
     assert_eq!(timer(&mut agent, 30_999), [], "an early timer does nothing");
     let actions = timer(&mut agent, 31_000);
-    assert_eq!(
-        actions[0],
-        Action::Signal {
-            rank: 2,
-            signal: KILL
-        }
-    );
-    assert_eq!(
-        actions[1..],
-        [Action::Tell(Notice::Killing {
-            ranks: vec![2],
-            timed_out: Some(TIMEOUT)
-        })]
-    );
+    assert_eq!(actions[0], Action::Signal { rank: 2, signal: KILL });
+    assert_eq!(actions[1..], [Action::Tell(Notice::Killing { ranks: vec![2], timed_out: Some(TIMEOUT) })]);
     assert_eq!(agent.deadline(), None, "killed once, then only waited for");
 
     let last = die(&mut agent, 2, KILL, 31_001);
@@ -58,10 +39,7 @@ fn a_failure_stops_the_others_at_once_and_kills_them_after_the_timeout() {
 fn a_signal_death_is_a_failure() {
     let mut agent = running(2, Some(75));
     assert_eq!(signals_in(&die(&mut agent, 0, KILL, 10)), to(TERM, &[1]));
-    assert_eq!(
-        verdict(&die(&mut agent, 1, TERM, 20)).cause,
-        Cause::Failed { rank: 0 }
-    );
+    assert_eq!(verdict(&die(&mut agent, 1, TERM, 20)).cause, Cause::Failed { rank: 0 });
 }
 
 #[test]
@@ -75,50 +53,31 @@ fn a_single_worker_that_fails_ends_the_run() {
 #[test]
 fn the_first_failure_by_time_is_the_cause_whatever_the_order_of_the_news() {
     let mut agent = running(3, None);
-    let late_news = Event::Ended {
-        rank: 2,
-        outcome: Outcome::Exited(7),
-        at: ms(90),
-        lost_peer: false,
-    };
+    let late_news = Event::Ended { rank: 2, outcome: Outcome::Exited(7), at: ms(90), lost_peer: false };
     exit(&mut agent, 1, 1, 100);
     agent.on(&late_news, ms(101));
     let last = die(&mut agent, 0, TERM, 200);
     assert_eq!(verdict(&last).cause, Cause::Failed { rank: 2 });
-    assert!(
-        verdict(&last).end_of(2).unwrap().sent.is_empty(),
-        "it ended before the signal was sent"
-    );
+    assert!(verdict(&last).end_of(2).unwrap().sent.is_empty(), "it ended before the signal was sent");
 }
 
 #[test]
 fn a_peer_that_exits_with_a_code_after_sigterm_is_not_the_cause() {
     let mut agent = running(2, None);
     exit(&mut agent, 1, 3, 100);
-    assert_eq!(
-        verdict(&exit(&mut agent, 0, 143, 150)).cause,
-        Cause::Failed { rank: 1 }
-    );
+    assert_eq!(verdict(&exit(&mut agent, 0, 143, 150)).cause, Cause::Failed { rank: 1 });
 }
 
 #[test]
 fn code_75_of_a_program_that_does_not_know_it_is_a_failure() {
     let mut agent = running(2, None);
     assert_eq!(signals_in(&exit(&mut agent, 0, 75, 20)), to(TERM, &[1]));
-    assert_eq!(
-        verdict(&die(&mut agent, 1, TERM, 30)).cause,
-        Cause::Failed { rank: 0 }
-    );
+    assert_eq!(verdict(&die(&mut agent, 1, TERM, 30)).cause, Cause::Failed { rank: 0 });
 }
 
 /// An end whose last words are that another worker is gone.
 fn lose_peer(agent: &mut Agent, rank: usize, at: u64) -> Vec<Action> {
-    let ended = Event::Ended {
-        rank,
-        outcome: Outcome::Exited(1),
-        at: ms(at),
-        lost_peer: true,
-    };
+    let ended = Event::Ended { rank, outcome: Outcome::Exited(1), at: ms(at), lost_peer: true };
     on(agent, &ended, at)
 }
 
@@ -141,10 +100,7 @@ fn a_rank_that_lost_another_has_failed_where_no_other_does() {
     assert_eq!(signals_in(&actions), to(TERM, &[1]));
     assert!(matches!(actions[1], Action::Tell(Notice::Failed { rank: 0, .. })));
     // Too late, and it was asked to.
-    assert_eq!(
-        verdict(&exit(&mut agent, 1, 7, 1150)).cause,
-        Cause::Failed { rank: 0 }
-    );
+    assert_eq!(verdict(&exit(&mut agent, 1, 7, 1150)).cause, Cause::Failed { rank: 0 });
 }
 
 #[test]
@@ -162,10 +118,7 @@ fn a_notice_that_an_attempt_does_not_heed_is_left_for_the_next() {
     let mut agent = running(1, Some(75));
     assert_eq!(
         on(&mut agent, &Event::Forward { signal: USR1 }, 100),
-        [Action::Notify {
-            rank: 0,
-            signal: USR1
-        }]
+        [Action::Notify { rank: 0, signal: USR1 }]
     );
     assert_eq!(verdict(&exit(&mut agent, 0, 1, 200)).notices, [USR1]);
     // A program has had it, unless it was being stopped.
@@ -189,16 +142,10 @@ fn a_notice_from_before_reaches_workers_when_they_are_started() {
     let mut agent = Agent::new(policy);
     agent.begin(Duration::ZERO);
     let notify = |rank, signal| Action::Notify { rank, signal };
-    assert_eq!(
-        agent.on(&Event::Started { rank: 0 }, ms(1)),
-        [notify(0, USR1), Action::Start { rank: 1 }]
-    );
+    assert_eq!(agent.on(&Event::Started { rank: 0 }, ms(1)), [notify(0, USR1), Action::Start { rank: 1 }]);
     let sent = agent.on(&Event::Forward { signal: USR2 }, ms(2));
     assert_eq!(signals_in(&sent), to(USR2, &[0]));
-    assert_eq!(
-        agent.on(&Event::Started { rank: 1 }, ms(3)),
-        [notify(1, USR1), notify(1, USR2)]
-    );
+    assert_eq!(agent.on(&Event::Started { rank: 1 }, ms(3)), [notify(1, USR1), notify(1, USR2)]);
     exit(&mut agent, 0, 0, 10);
     assert!(verdict(&exit(&mut agent, 1, 0, 11)).notices.is_empty());
 }
@@ -211,11 +158,7 @@ fn nothing_is_started_after_the_time_limit() {
             shutdown_timeout: TIMEOUT,
             requeue_code: None,
             hang: None,
-            limit: Some(TimeLimit {
-                ask: ms(100),
-                end: ms(200),
-                signal: TERM,
-            }),
+            limit: Some(TimeLimit { ask: ms(100), end: ms(200), signal: TERM }),
             notices: Vec::new(),
         })
     };
@@ -224,9 +167,5 @@ fn nothing_is_started_after_the_time_limit() {
     agent.begin(ms(99));
     let actions = agent.on(&Event::Started { rank: 0 }, ms(100));
     assert_eq!(signals_in(&actions), to(TERM, &[0]));
-    assert_eq!(
-        verdict(&exit(&mut agent, 0, 0, 150)).cause,
-        Cause::TimeIsUp,
-        "one was never started"
-    );
+    assert_eq!(verdict(&exit(&mut agent, 0, 0, 150)).cause, Cause::TimeIsUp, "one was never started");
 }

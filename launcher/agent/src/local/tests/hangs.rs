@@ -10,10 +10,7 @@ fn beating(shutdown_timeout: Duration) -> Agent {
         workers: 2,
         shutdown_timeout,
         requeue_code: Some(75),
-        hang: Some(HangPolicy {
-            factor: 2,
-            least: ms(LEAST),
-        }),
+        hang: Some(HangPolicy { factor: 2, least: ms(LEAST) }),
         limit: None,
         notices: Vec::new(),
     });
@@ -29,11 +26,7 @@ fn beating(shutdown_timeout: Duration) -> Agent {
 }
 
 fn beat(agent: &mut Agent, rank: usize, at: u64, writing: bool) -> Vec<Action> {
-    let beat = Event::Beat {
-        rank,
-        at: ms(at),
-        writing,
-    };
+    let beat = Event::Beat { rank, at: ms(at), writing };
     on(agent, &beat, at)
 }
 
@@ -44,13 +37,8 @@ fn suspected() -> Agent {
     assert_eq!(
         timer(&mut agent, 15_000),
         [
-            Action::Tell(Notice::Hanging {
-                silent: vec![(1, ms(5000)), (0, ms(4999))]
-            }),
-            Action::Inspect {
-                ranks: vec![0, 1],
-                number: 1
-            }
+            Action::Tell(Notice::Hanging { silent: vec![(1, ms(5000)), (0, ms(4999))] }),
+            Action::Inspect { ranks: vec![0, 1], number: 1 }
         ]
     );
     agent
@@ -75,25 +63,14 @@ fn an_inspection_that_does_not_end_is_not_waited_for() {
     let end = 15_000 + INSPECTION.as_millis() as u64;
     assert_eq!(agent.deadline(), Some(ms(end)));
     assert_eq!(signals_in(&timer(&mut agent, end)).len(), 2);
-    assert_eq!(
-        on(&mut agent, &Event::Inspected { number: 1 }, end + 1),
-        [],
-        "too late"
-    );
+    assert_eq!(on(&mut agent, &Event::Inspected { number: 1 }, end + 1), [], "too late");
 }
 
 #[test]
 fn workers_that_go_on_while_they_are_inspected_are_left_alone() {
     let mut agent = suspected();
-    assert_eq!(
-        beat(&mut agent, 0, 16_000, false),
-        [],
-        "the other one is still silent"
-    );
-    assert_eq!(
-        beat(&mut agent, 1, 16_001, false),
-        [Action::Tell(Notice::Recovered)]
-    );
+    assert_eq!(beat(&mut agent, 0, 16_000, false), [], "the other one is still silent");
+    assert_eq!(beat(&mut agent, 1, 16_001, false), [Action::Tell(Notice::Recovered)]);
     assert_eq!(on(&mut agent, &Event::Inspected { number: 1 }, 17_000), []);
     assert_eq!(agent.deadline(), Some(ms(21_000)));
     exit(&mut agent, 0, 0, 18_000);
@@ -123,10 +100,7 @@ fn workers_that_end_well_although_they_were_asked_where_they_are_have_not_hung()
 fn a_failure_or_a_request_while_they_are_inspected_counts() {
     let mut agent = suspected();
     assert_eq!(signals_in(&exit(&mut agent, 0, 3, 16_000)), to(TERM, &[1]));
-    assert_eq!(
-        verdict(&die(&mut agent, 1, TERM, 16_100)).cause,
-        Cause::Failed { rank: 0 }
-    );
+    assert_eq!(verdict(&die(&mut agent, 1, TERM, 16_100)).cause, Cause::Failed { rank: 0 });
     let mut agent = suspected();
     assert_eq!(signals_in(&stop(&mut agent, TERM, 16_000)), to(TERM, &[0, 1]));
     exit(&mut agent, 0, 75, 16_100);
@@ -194,11 +168,7 @@ fn a_job_that_was_frozen_while_it_stopped_has_its_time_anew_but_not_for_ever() {
     assert_eq!(agent.deadline(), Some(ms(3_651_000)));
     timer(&mut agent, 3_641_000);
     agent.on(&Event::Timer, ms(7_241_000));
-    assert_eq!(
-        agent.deadline(),
-        Some(ms(7_261_000)),
-        "twice the timeout is the most"
-    );
+    assert_eq!(agent.deadline(), Some(ms(7_261_000)), "twice the timeout is the most");
     assert_eq!(verdict(&exit(&mut agent, 0, 75, 7_242_000)).cause, Cause::Requeue);
 }
 
@@ -210,11 +180,7 @@ fn a_time_limit_goes_on_while_a_job_is_frozen_but_workers_may_still_stop() {
             shutdown_timeout: ms(4000),
             requeue_code: Some(75),
             hang: None,
-            limit: Some(TimeLimit {
-                ask: ms(10_000),
-                end: ms(20_000),
-                signal: USR1,
-            }),
+            limit: Some(TimeLimit { ask: ms(10_000), end: ms(20_000), signal: USR1 }),
             notices: Vec::new(),
         });
         agent.begin(Duration::ZERO);
@@ -241,13 +207,7 @@ fn a_checkpoint_that_is_written_is_waited_for_beyond_the_timeout() {
     for at in [11_500, 12_000, 12_500] {
         assert_eq!(beat(&mut agent, 0, at, true), []);
     }
-    assert_eq!(
-        timer(&mut agent, 13_000),
-        [Action::Tell(Notice::Writing {
-            ranks: vec![0],
-            left: None
-        })]
-    );
+    assert_eq!(timer(&mut agent, 13_000), [Action::Tell(Notice::Writing { ranks: vec![0], left: None })]);
     for at in (13_500..600_000).step_by(500) {
         assert_eq!(beat(&mut agent, 0, at, true), []);
         assert_eq!(timer(&mut agent, at), [], "told once, killed never");
@@ -269,11 +229,7 @@ fn a_write_that_falls_silent_is_not_waited_for() {
 #[test]
 fn a_write_is_waited_for_no_longer_than_the_limit_or_a_second_request_allow() {
     let mut agent = beating(ms(2000));
-    agent.policy.limit = Some(TimeLimit {
-        ask: ms(20_000),
-        end: ms(21_000),
-        signal: USR1,
-    });
+    agent.policy.limit = Some(TimeLimit { ask: ms(20_000), end: ms(21_000), signal: USR1 });
     stop(&mut agent, TERM, 11_000);
     beat(&mut agent, 0, 12_900, true);
     timer(&mut agent, 13_000);

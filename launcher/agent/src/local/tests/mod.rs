@@ -28,11 +28,7 @@ fn running(workers: usize, requeue_code: Option<i32>) -> Agent {
     });
     let mut next = agent.begin(Duration::ZERO);
     for rank in 0..workers {
-        assert_eq!(
-            next,
-            [Action::Start { rank }],
-            "workers start one after the other"
-        );
+        assert_eq!(next, [Action::Start { rank }], "workers start one after the other");
         next = agent.on(&Event::Started { rank }, ms(0));
     }
     assert_eq!(next, []);
@@ -50,29 +46,11 @@ fn timer(agent: &mut Agent, at: u64) -> Vec<Action> {
 }
 
 fn exit(agent: &mut Agent, rank: usize, code: i32, at: u64) -> Vec<Action> {
-    on(
-        agent,
-        &Event::Ended {
-            rank,
-            outcome: Outcome::Exited(code),
-            at: ms(at),
-            lost_peer: false,
-        },
-        at,
-    )
+    on(agent, &Event::Ended { rank, outcome: Outcome::Exited(code), at: ms(at), lost_peer: false }, at)
 }
 
 fn die(agent: &mut Agent, rank: usize, signal: i32, at: u64) -> Vec<Action> {
-    on(
-        agent,
-        &Event::Ended {
-            rank,
-            outcome: Outcome::Signaled(signal),
-            at: ms(at),
-            lost_peer: false,
-        },
-        at,
-    )
+    on(agent, &Event::Ended { rank, outcome: Outcome::Signaled(signal), at: ms(at), lost_peer: false }, at)
 }
 
 fn stop(agent: &mut Agent, signal: i32, at: u64) -> Vec<Action> {
@@ -88,16 +66,9 @@ fn verdict(actions: &[Action]) -> &Verdict {
 }
 
 fn to(signal: i32, ranks: &[usize]) -> Vec<Action> {
-    ranks
-        .iter()
-        .map(|&rank| Action::Signal { rank, signal })
-        .collect()
+    ranks.iter().map(|&rank| Action::Signal { rank, signal }).collect()
 }
 
 fn signals_in(actions: &[Action]) -> Vec<Action> {
-    actions
-        .iter()
-        .filter(|a| matches!(a, Action::Signal { .. }))
-        .cloned()
-        .collect()
+    actions.iter().filter(|a| matches!(a, Action::Signal { .. })).cloned().collect()
 }

@@ -8,17 +8,11 @@ fn stop_signals_are_forwarded_and_then_killed() {
         let mut agent = running(2, None);
         let actions = stop(&mut agent, signal, 100);
         assert_eq!(actions[..2], to(signal, &[0, 1]));
-        assert_eq!(
-            actions[2..],
-            [Action::Tell(Notice::Stopping { signal, workers: 2 })]
-        );
+        assert_eq!(actions[2..], [Action::Tell(Notice::Stopping { signal, workers: 2 })]);
         assert_eq!(agent.deadline(), Some(ms(30_100)));
         assert_eq!(die(&mut agent, 0, signal, 110), []);
         assert_eq!(signals_in(&timer(&mut agent, 30_100)), to(KILL, &[1]));
-        assert_eq!(
-            verdict(&die(&mut agent, 1, KILL, 30_101)).cause,
-            Cause::Stopped { signal }
-        );
+        assert_eq!(verdict(&die(&mut agent, 1, KILL, 30_101)).cause, Cause::Stopped { signal });
     }
 }
 
@@ -27,25 +21,12 @@ fn a_second_interrupt_kills_but_its_echo_does_not() {
     for (first, second) in [(INT, INT), (TERM, TERM), (INT, TERM)] {
         let mut agent = running(2, None);
         stop(&mut agent, first, 1000);
-        assert_eq!(
-            stop(&mut agent, second, 1249),
-            [],
-            "the same request, heard twice"
-        );
+        assert_eq!(stop(&mut agent, second, 1249), [], "the same request, heard twice");
         let actions = stop(&mut agent, second, 1250);
         assert_eq!(signals_in(&actions), to(KILL, &[0, 1]));
-        assert_eq!(
-            actions[2],
-            Action::Tell(Notice::Killing {
-                ranks: vec![0, 1],
-                timed_out: None
-            })
-        );
+        assert_eq!(actions[2], Action::Tell(Notice::Killing { ranks: vec![0, 1], timed_out: None }));
         die(&mut agent, 0, KILL, 1260);
-        assert_eq!(
-            verdict(&die(&mut agent, 1, KILL, 1261)).cause,
-            Cause::Stopped { signal: first }
-        );
+        assert_eq!(verdict(&die(&mut agent, 1, KILL, 1261)).cause, Cause::Stopped { signal: first });
     }
 }
 
@@ -54,15 +35,8 @@ fn hang_up_after_an_interrupt_is_forwarded_not_a_kill() {
     let mut agent = running(1, None);
     stop(&mut agent, INT, 0);
     assert_eq!(signals_in(&stop(&mut agent, HUP, 5000)), to(HUP, &[0]));
-    assert_eq!(
-        agent.deadline(),
-        Some(TIMEOUT),
-        "the first request's time goes on"
-    );
-    assert_eq!(
-        verdict(&die(&mut agent, 0, HUP, 5001)).cause,
-        Cause::Stopped { signal: INT }
-    );
+    assert_eq!(agent.deadline(), Some(TIMEOUT), "the first request's time goes on");
+    assert_eq!(verdict(&die(&mut agent, 0, HUP, 5001)).cause, Cause::Stopped { signal: INT });
 }
 
 #[test]
@@ -71,10 +45,7 @@ fn an_interrupt_while_a_failure_is_handled_is_forwarded_and_a_second_kills() {
     exit(&mut agent, 0, 1, 10);
     assert_eq!(signals_in(&stop(&mut agent, INT, 1000)), to(INT, &[1]));
     assert_eq!(signals_in(&stop(&mut agent, INT, 2000)), to(KILL, &[1]));
-    assert_eq!(
-        verdict(&die(&mut agent, 1, KILL, 2001)).cause,
-        Cause::Failed { rank: 0 }
-    );
+    assert_eq!(verdict(&die(&mut agent, 1, KILL, 2001)).cause, Cause::Failed { rank: 0 });
 }
 
 #[test]
@@ -109,31 +80,15 @@ fn a_failure_after_an_unasked_requeue_is_the_cause() {
     let mut agent = running(3, Some(75));
     exit(&mut agent, 0, 75, 20);
     assert_eq!(signals_in(&exit(&mut agent, 1, 1, 30)), to(TERM, &[2]));
-    assert_eq!(
-        verdict(&exit(&mut agent, 2, 75, 40)).cause,
-        Cause::Failed { rank: 1 }
-    );
+    assert_eq!(verdict(&exit(&mut agent, 2, 75, 40)).cause, Cause::Failed { rank: 1 });
 }
 
 #[test]
 fn a_worker_that_breaks_during_a_requested_stop_is_the_cause() {
-    for outcome in [
-        Outcome::Exited(1),
-        Outcome::Signaled(11),
-        Outcome::Signaled(KILL),
-        Outcome::Lost,
-    ] {
+    for outcome in [Outcome::Exited(1), Outcome::Signaled(11), Outcome::Signaled(KILL), Outcome::Lost] {
         let mut agent = running(2, Some(75));
         stop(&mut agent, TERM, 10);
-        agent.on(
-            &Event::Ended {
-                rank: 1,
-                outcome,
-                at: ms(20),
-                lost_peer: false,
-            },
-            ms(20),
-        );
+        agent.on(&Event::Ended { rank: 1, outcome, at: ms(20), lost_peer: false }, ms(20));
         let last = exit(&mut agent, 0, 75, 30);
         assert_eq!(
             verdict(&last).cause,
@@ -148,10 +103,7 @@ fn what_breaks_because_a_peer_died_of_the_stop_signal_is_not_the_cause() {
     let mut agent = running(2, Some(75));
     stop(&mut agent, TERM, 10);
     die(&mut agent, 0, TERM, 20);
-    assert_eq!(
-        verdict(&exit(&mut agent, 1, 5, 30)).cause,
-        Cause::Stopped { signal: TERM }
-    );
+    assert_eq!(verdict(&exit(&mut agent, 1, 5, 30)).cause, Cause::Stopped { signal: TERM });
 }
 
 #[test]
@@ -170,10 +122,7 @@ fn user_signals_are_passed_to_those_that_run_and_change_nothing() {
 fn a_worker_killed_by_a_passed_on_signal_has_failed() {
     let mut agent = running(1, None);
     agent.on(&Event::Forward { signal: USR1 }, ms(10));
-    assert_eq!(
-        verdict(&die(&mut agent, 0, USR1, 11)).cause,
-        Cause::Failed { rank: 0 }
-    );
+    assert_eq!(verdict(&die(&mut agent, 0, USR1, 11)).cause, Cause::Failed { rank: 0 });
 }
 
 #[test]
@@ -187,29 +136,14 @@ fn a_program_that_does_not_start_ends_the_run_with_the_others_killed() {
         notices: Vec::new(),
     });
     agent.begin(Duration::ZERO);
+    assert_eq!(agent.on(&Event::Started { rank: 0 }, ms(1)), [Action::Start { rank: 1 }]);
     assert_eq!(
-        agent.on(&Event::Started { rank: 0 }, ms(1)),
-        [Action::Start { rank: 1 }]
-    );
-    assert_eq!(
-        agent.on(
-            &Event::NotStarted {
-                rank: 1,
-                passing: false
-            },
-            ms(2)
-        ),
+        agent.on(&Event::NotStarted { rank: 1, passing: false }, ms(2)),
         to(KILL, &[0]),
         "rank 2 is not tried"
     );
     let last = die(&mut agent, 0, KILL, 3);
-    assert_eq!(
-        verdict(&last).cause,
-        Cause::NotStarted {
-            rank: 1,
-            passing: false
-        }
-    );
+    assert_eq!(verdict(&last).cause, Cause::NotStarted { rank: 1, passing: false });
 }
 
 #[test]
@@ -223,20 +157,8 @@ fn the_first_program_that_does_not_start_leaves_nothing_to_wait_for() {
         notices: Vec::new(),
     });
     agent.begin(Duration::ZERO);
-    let last = agent.on(
-        &Event::NotStarted {
-            rank: 0,
-            passing: false,
-        },
-        ms(2),
-    );
-    assert_eq!(
-        verdict(&last).cause,
-        Cause::NotStarted {
-            rank: 0,
-            passing: false
-        }
-    );
+    let last = agent.on(&Event::NotStarted { rank: 0, passing: false }, ms(2));
+    assert_eq!(verdict(&last).cause, Cause::NotStarted { rank: 0, passing: false });
     assert_eq!(verdict(&last).ends, []);
 }
 
@@ -253,27 +175,16 @@ fn a_stop_while_workers_are_being_started_reaches_the_one_in_the_making() {
     agent.begin(Duration::ZERO);
     agent.on(&Event::Started { rank: 0 }, ms(1));
     assert_eq!(signals_in(&stop(&mut agent, INT, 2)), to(INT, &[0]));
-    assert_eq!(
-        agent.on(&Event::Started { rank: 1 }, ms(3)),
-        to(INT, &[1]),
-        "and rank 2 is not started"
-    );
+    assert_eq!(agent.on(&Event::Started { rank: 1 }, ms(3)), to(INT, &[1]), "and rank 2 is not started");
     die(&mut agent, 0, INT, 4);
-    assert_eq!(
-        verdict(&die(&mut agent, 1, INT, 5)).cause,
-        Cause::Stopped { signal: INT }
-    );
+    assert_eq!(verdict(&die(&mut agent, 1, INT, 5)).cause, Cause::Stopped { signal: INT });
 }
 
 #[test]
 fn nothing_happens_after_the_end() {
     let mut agent = running(1, None);
     exit(&mut agent, 0, 0, 5);
-    for event in [
-        Event::Stop { signal: INT },
-        Event::Forward { signal: USR1 },
-        Event::Timer,
-    ] {
+    for event in [Event::Stop { signal: INT }, Event::Forward { signal: USR1 }, Event::Timer] {
         assert_eq!(agent.on(&event, ms(100)), []);
     }
 }
@@ -302,11 +213,7 @@ fn limited(signal: i32, requeue_code: Option<i32>) -> Agent {
         shutdown_timeout: TIMEOUT,
         requeue_code,
         hang: None,
-        limit: Some(TimeLimit {
-            ask: ms(100),
-            end: ms(150),
-            signal,
-        }),
+        limit: Some(TimeLimit { ask: ms(100), end: ms(150), signal }),
         notices: Vec::new(),
     });
     agent.begin(Duration::ZERO);
@@ -322,10 +229,7 @@ fn before_its_time_limit_a_training_is_asked_to_stop_and_may_be_requeued() {
     let mut agent = limited(USR1, Some(75));
     let asked = timer(&mut agent, 100);
     assert_eq!(signals_in(&asked), to(USR1, &[0, 1]));
-    assert!(asked.contains(&Action::Tell(Notice::TimeLimit {
-        workers: 2,
-        left: ms(50)
-    })));
+    assert!(asked.contains(&Action::Tell(Notice::TimeLimit { workers: 2, left: ms(50) })));
     exit(&mut agent, 0, 75, 120);
     let last = exit(&mut agent, 1, 75, 121);
     let verdict = verdict(&last);
@@ -364,11 +268,7 @@ fn a_worker_in_the_making_is_told_of_the_time_limit_too() {
         shutdown_timeout: TIMEOUT,
         requeue_code: None,
         hang: None,
-        limit: Some(TimeLimit {
-            ask: ms(10),
-            end: ms(20),
-            signal: USR1,
-        }),
+        limit: Some(TimeLimit { ask: ms(10), end: ms(20), signal: USR1 }),
         notices: Vec::new(),
     });
     agent.begin(Duration::ZERO);
@@ -383,12 +283,7 @@ fn a_worker_that_the_same_signal_killed_a_moment_earlier_has_obeyed() {
     stop(&mut agent, INT, 1000);
     on(
         &mut agent,
-        &Event::Ended {
-            rank: 0,
-            outcome: Outcome::Signaled(INT),
-            at: ms(999),
-            lost_peer: false,
-        },
+        &Event::Ended { rank: 0, outcome: Outcome::Signaled(INT), at: ms(999), lost_peer: false },
         1000,
     );
     let last = die(&mut agent, 1, INT, 1001);

@@ -48,8 +48,7 @@ fn write_by(flags: OFlags, folder: &Path, bytes: u64, block: &[u8]) -> Result<f6
             .with_context(|| format!("cannot write {}", path.display()))?;
         left -= part;
     }
-    file.sync_all()
-        .with_context(|| format!("cannot sync {}", path.display()))?;
+    file.sync_all().with_context(|| format!("cannot sync {}", path.display()))?;
     let took = begun.elapsed().as_secs_f64();
     drop(file);
     fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;

@@ -50,22 +50,12 @@ pub(super) fn of_dtrain(metrics: &str) -> Result<Figures> {
 /// From what checkpoint.py wrote. With `blocks` nothing is done beside the training.
 pub(super) fn of_torch(text: &str, blocks: bool) -> Result<Figures> {
     let value: Value = serde_json::from_str(text)?;
-    let list = |key: &str| {
-        value[key]
-            .as_array()
-            .with_context(|| format!("there are no {key}"))
-    };
+    let list = |key: &str| value[key].as_array().with_context(|| format!("there are no {key}"));
     let step = |step: &Value| -> Result<Step> {
-        Ok(Step {
-            ms: number(step, "step_ms")?,
-            beside: step["beside"] == true,
-        })
+        Ok(Step { ms: number(step, "step_ms")?, beside: step["beside"] == true })
     };
     let steps: Vec<Step> = list("steps")?.iter().map(step).collect::<Result<_>>()?;
-    let checkpoints: Vec<Checkpoint> = list("checkpoints")?
-        .iter()
-        .map(checkpoint)
-        .collect::<Result<_>>()?;
+    let checkpoints: Vec<Checkpoint> = list("checkpoints")?.iter().map(checkpoint).collect::<Result<_>>()?;
     let mut figures = figures(&steps, &checkpoints, !blocks)?;
     figures.insert(Metric::LoadMs, number(&value, "load_ms")?);
     figures.insert(Metric::Parameters, number(&value, "parameters")?);
@@ -88,15 +78,9 @@ fn number(value: &Value, key: &str) -> Result<f64> {
 /// The first checkpoint is told apart in what is waited for, and the last one, beside which no step is made, in all else.
 fn figures(steps: &[Step], checkpoints: &[Checkpoint], beside: bool) -> Result<Figures> {
     let [first, between @ .., last] = checkpoints else {
-        anyhow::bail!(
-            "there are {} checkpoints and not three or more",
-            checkpoints.len()
-        );
+        anyhow::bail!("there are {} checkpoints and not three or more", checkpoints.len());
     };
-    ensure!(
-        !between.is_empty(),
-        "there are two checkpoints and not three or more"
-    );
+    ensure!(!between.is_empty(), "there are two checkpoints and not three or more");
     let middle = |of: &dyn Fn(&Checkpoint) -> f64, among: &[Checkpoint]| {
         median(&among.iter().map(of).collect::<Vec<_>>()).context("a checkpoint has no such figure")
     };
@@ -104,10 +88,7 @@ fn figures(steps: &[Step], checkpoints: &[Checkpoint], beside: bool) -> Result<F
     let not_last = &checkpoints[..checkpoints.len() - 1];
     let mut figures = Figures::from([
         (Metric::FirstBlockedMs, first.blocked_ms),
-        (
-            Metric::BlockedMs,
-            middle(&|one| one.blocked_ms, &checkpoints[1..])?,
-        ),
+        (Metric::BlockedMs, middle(&|one| one.blocked_ms, &checkpoints[1..])?),
         (Metric::WriteRate, middle(&rate, not_last)?),
         (Metric::LastWriteRate, rate(last)),
         (Metric::TotalMs, middle(&|one| one.total_ms, not_last)?),

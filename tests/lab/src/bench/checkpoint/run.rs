@@ -45,10 +45,7 @@ impl Runner<'_> {
                 let mut figures = super::read::of_dtrain(&read(&run.metrics())?)?;
                 let plan: Value = serde_json::from_str(&read(&run.plan())?).context("plan.json")?;
                 let parameters = plan["parameters"].as_f64();
-                figures.insert(
-                    Metric::Parameters,
-                    parameters.context("plan.json names no parameters")?,
-                );
+                figures.insert(Metric::Parameters, parameters.context("plan.json names no parameters")?);
                 // Resumed, it loads before its first step.
                 self.ending(0, self.training(&run, threads, STEPS + 1), 1, folder)?;
                 figures.insert(Metric::LoadMs, of_result(&run, |result| result.resume_ms)?);
@@ -123,9 +120,7 @@ impl Runner<'_> {
             if stepped.is_err() {
                 mark.end();
             }
-            let ended = launch
-                .join()
-                .unwrap_or_else(|_| Err(anyhow!("a thread of the benchmark panicked")));
+            let ended = launch.join().unwrap_or_else(|_| Err(anyhow!("a thread of the benchmark panicked")));
             let (took, _) = stepped?;
             ended.map(|()| 1e3 * took.as_secs_f64())
         })?;
@@ -146,9 +141,7 @@ impl Runner<'_> {
 
 fn of_result(run: &RunDir, figure: fn(RunResult) -> Option<f64>) -> Result<f64> {
     let result = RunResult::read(&run.result()).context("result.json")?;
-    result
-        .and_then(figure)
-        .context("result.json lacks a figure of the start")
+    result.and_then(figure).context("result.json lacks a figure of the start")
 }
 
 /// The duration of a step, if it has been made.

@@ -34,11 +34,7 @@ pub(in super::super) fn tables() -> Vec<Table> {
         ],
         unit: "",
         comparisons: Vec::new(),
-        targets: vec![Target {
-            case,
-            metric: Metric::BeyondLoadMs,
-            goal: BEYOND,
-        }],
+        targets: vec![Target { case, metric: Metric::BeyondLoadMs, goal: BEYOND }],
     });
     tables
 }
@@ -47,12 +43,7 @@ fn beside(threads: u32) -> Table {
     let by = |by| Case::Checkpoint(Saving::Beside(by, threads));
     let [ours, fresh, kept, save] = [By::Dtrain, By::Async, By::AsyncKept, By::Save].map(by);
     let disk = Case::Checkpoint(Saving::Disk(threads));
-    let ratio = |over, under, metric, goal| Comparison {
-        over,
-        under,
-        metric,
-        goal,
-    };
+    let ratio = |over, under, metric, goal| Comparison { over, under, metric, goal };
     Table {
         title: format!(
             "1.06 GB of state, GPT of 88 million parameters, AdamW, 1 rank with {threads} threads"
@@ -79,10 +70,6 @@ fn beside(threads: u32) -> Table {
             ratio(kept, disk, Metric::WriteRate, None),
             ratio(save, disk, Metric::WriteRate, None),
         ],
-        targets: vec![Target {
-            case: ours,
-            metric: Metric::Slowdown,
-            goal: SLOWER,
-        }],
+        targets: vec![Target { case: ours, metric: Metric::Slowdown, goal: SLOWER }],
     }
 }

@@ -2,10 +2,7 @@
 use super::super::case::GPTS;
 use super::*;
 
-const STEPS: Steps = Steps {
-    skipped: 2,
-    counted: 3,
-};
+const STEPS: Steps = Steps { skipped: 2, counted: 3 };
 
 fn files(times: &[f64], batch: u64) -> RunFiles {
     let mut metrics = String::new();
@@ -74,10 +71,7 @@ fn rank(times: [f64; 5], peak: u64) -> String {
 
 #[test]
 fn ranks_together_have_one_step_and_those_alone_each_their_own() {
-    let ranks = [
-        rank([9e3, 9e3, 100.0, 100.0, 100.0], 10),
-        rank([9e3, 9e3, 400.0, 400.0, 400.0], 20),
-    ];
+    let ranks = [rank([9e3, 9e3, 100.0, 100.0, 100.0], 10), rank([9e3, 9e3, 400.0, 400.0, 400.0], 20)];
     let together = of_torch(&ranks, true, STEPS).unwrap();
     assert_eq!(together[&Metric::Rate], 640.0);
     assert_eq!(together[&Metric::StepMs], 100.0);
@@ -111,11 +105,7 @@ fn a_loader_s_rates_are_images_over_seconds() {
         });
         of_loader(&value.to_string())
     };
-    let expected = [
-        (Metric::Rate, 180.0),
-        (Metric::CpuRate, 225.0),
-        (Metric::PixelMean, -0.25),
-    ];
+    let expected = [(Metric::Rate, 180.0), (Metric::CpuRate, 225.0), (Metric::PixelMean, -0.25)];
     assert_eq!(loader(90, 0.4).unwrap(), expected.into());
     assert!(loader(0, 0.4).is_err() && loader(90, 0.0).is_err());
     assert!(of_loader("[]").is_err());

@@ -55,18 +55,8 @@ impl Launch {
                 }
             }
         }
-        let workers = if let Job::NoOp(workers) = job {
-            workers
-        } else {
-            WORKERS
-        };
-        Self {
-            workers,
-            flags,
-            program,
-            notes,
-            logs,
-        }
+        let workers = if let Job::NoOp(workers) = job { workers } else { WORKERS };
+        Self { workers, flags, program, notes, logs }
     }
 
     /// The whole command.
@@ -77,10 +67,7 @@ impl Launch {
             By::Torchrun => torchrun(python, &workers)?,
             By::Nobody => {
                 let words = ["/bin/sh", "-c", ALONE, "workers"].map(OsString::from);
-                words
-                    .into_iter()
-                    .chain([self.logs.clone().into(), workers.into()])
-                    .collect()
+                words.into_iter().chain([self.logs.clone().into(), workers.into()]).collect()
             }
         };
         words.extend(self.flags.iter().cloned());

@@ -18,9 +18,7 @@ pub(super) struct Seen {
 impl Seen {
     /// None yet, of so many ranks with so many lines each.
     pub(super) fn none(ranks: u32, lines: u32) -> Self {
-        Self {
-            ranks: vec![vec![false; lines as usize]; ranks as usize],
-        }
+        Self { ranks: vec![vec![false; lines as usize]; ranks as usize] }
     }
 
     /// Takes in a stream. A line counts if it is whole, the first of its kind, and behind those that its rank wrote before it.
@@ -46,17 +44,14 @@ impl Seen {
     /// Takes in a file.
     pub(super) fn file(&mut self, path: &Path) -> Result<()> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-        self.stream(file)
-            .with_context(|| format!("cannot read {}", path.display()))
+        self.stream(file).with_context(|| format!("cannot read {}", path.display()))
     }
 
     /// Takes in every log file of a standard output below the folder, however the launcher has arranged them.
     pub(super) fn logs(&mut self, folder: &Path) -> Result<()> {
         let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
         for entry in entries {
-            let path = entry
-                .with_context(|| format!("cannot list {}", folder.display()))?
-                .path();
+            let path = entry.with_context(|| format!("cannot list {}", folder.display()))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if path.is_dir() {
                 self.logs(&path)?;
@@ -95,10 +90,7 @@ mod tests {
     }
 
     fn stream(prefix: &str, order: &[(u32, u32)]) -> String {
-        order
-            .iter()
-            .map(|(rank, index)| format!("{prefix}{}\n", line::line(*rank, *index)))
-            .collect()
+        order.iter().map(|(rank, index)| format!("{prefix}{}\n", line::line(*rank, *index))).collect()
     }
 
     #[test]

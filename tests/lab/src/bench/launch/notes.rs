@@ -36,9 +36,7 @@ fn time(folder: &Path, name: &str) -> Result<u64> {
     let path = folder.join(name);
     let text =
         fs::read_to_string(&path).with_context(|| format!("no worker has written {}", path.display()))?;
-    text.trim()
-        .parse()
-        .with_context(|| format!("{} holds no time", path.display()))
+    text.trim().parse().with_context(|| format!("{} holds no time", path.display()))
 }
 
 /// Of the deaths of a round.

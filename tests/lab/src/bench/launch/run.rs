@@ -39,18 +39,10 @@ impl Runner<'_> {
             Job::Death => notes::of_deaths(&all(Metric::DeathMs)),
             Job::Restart => notes::of_restarts(&all(Metric::RestartMs)),
             Job::NoOp(_) | Job::Lines => {
-                let mut figures: Figures = [(
-                    Metric::WallMs,
-                    median(&all(Metric::WallMs)).context("nothing was launched")?,
-                )]
-                .into();
+                let mut figures: Figures =
+                    [(Metric::WallMs, median(&all(Metric::WallMs)).context("nothing was launched")?)].into();
                 for metric in [Metric::LauncherPeakBytes, Metric::LinesLost] {
-                    figures.extend(
-                        all(metric)
-                            .into_iter()
-                            .reduce(f64::max)
-                            .map(|value| (metric, value)),
-                    );
+                    figures.extend(all(metric).into_iter().reduce(f64::max).map(|value| (metric, value)));
                 }
                 Ok(figures)
             }
@@ -98,11 +90,7 @@ fn start(words: &[OsString], folder: &Path) -> Command {
 /// From what `launch-bench measure` wrote. Without a launcher there is none whose memory would be of interest.
 fn of_measured(text: &str, by: By) -> Result<Figures> {
     let value: Value = serde_json::from_str(text)?;
-    let number = |key: &str| {
-        value[key]
-            .as_f64()
-            .with_context(|| format!("it measured no {key}"))
-    };
+    let number = |key: &str| value[key].as_f64().with_context(|| format!("it measured no {key}"));
     let mut figures = Figures::from([(Metric::WallMs, number("wall_ms")?)]);
     if by != By::Nobody {
         figures.insert(Metric::LauncherPeakBytes, number("peak_bytes")?);

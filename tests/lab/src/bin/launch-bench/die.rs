@@ -65,6 +65,5 @@ fn create(folder: &Path, what: &str, rank: u32) -> Result<File> {
 }
 
 fn write(note: &mut File, time: i128) -> Result<()> {
-    note.write_all(time.to_string().as_bytes())
-        .context("cannot write a note")
+    note.write_all(time.to_string().as_bytes()).context("cannot write a note")
 }

@@ -26,17 +26,13 @@ fn main() -> Result<ExitCode> {
     // The first thing that a worker does, since its start is part of what is measured.
     let started = die::now();
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let (name, args) = words
-        .split_first()
-        .context("a command is needed: measure, lines or die")?;
+    let (name, args) = words.split_first().context("a command is needed: measure, lines or die")?;
     match (name.to_str(), args) {
         (Some("measure"), [file, program, args @ ..]) => measure::run(Path::new(file), program, args),
         (Some("lines"), [count]) => lines::run(number(count)?).map(|()| ExitCode::SUCCESS),
-        (Some("die"), [folder, after]) => die::run(
-            Path::new(folder),
-            Duration::from_millis(number(after)?.into()),
-            started,
-        ),
+        (Some("die"), [folder, after]) => {
+            die::run(Path::new(folder), Duration::from_millis(number(after)?.into()), started)
+        }
         _ => bail!("the arguments are wrong: see the head of this program's main.rs"),
     }
 }

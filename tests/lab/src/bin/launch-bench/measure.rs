@@ -19,10 +19,8 @@ pub(crate) fn run(file: &Path, program: &OsString, args: &[OsString]) -> Result<
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
     let shown = program.display();
     let begun = Instant::now();
-    let mut child = Command::new(program)
-        .args(args)
-        .spawn()
-        .with_context(|| format!("cannot start {shown}"))?;
+    let mut child =
+        Command::new(program).args(args).spawn().with_context(|| format!("cannot start {shown}"))?;
     let pid = Pid::from_child(&child);
     // Whoever stops the benchmark stops the launcher with it.
     thread::spawn(move || {
@@ -42,8 +40,6 @@ pub(crate) fn run(file: &Path, program: &OsString, args: &[OsString]) -> Result<
         "peak_bytes": 1024 * usage.max_rss(),
     });
     fs::write(file, measured.to_string()).with_context(|| format!("cannot write {}", file.display()))?;
-    let code = status
-        .code()
-        .or_else(|| status.signal().map(|signal| 128 + signal));
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1).into())
 }

@@ -49,15 +49,10 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
         note += &format!("; {}", goal.words);
     }
     let eager = |figure: fn(&Measured) -> f64| {
-        ratio(
-            &rounds.values(Way::Dtrain, figure),
-            &rounds.values(Way::Eager, figure),
-        )
+        ratio(&rounds.values(Way::Dtrain, figure), &rounds.values(Way::Eager, figure))
     };
-    let (eager_speed, eager_memory) = (
-        eager(|measured| measured.rate),
-        eager(|measured| measured.peak_allocated),
-    );
+    let (eager_speed, eager_memory) =
+        (eager(|measured| measured.rate), eager(|measured| measured.peak_allocated));
     if let (Some(speed), Some(memory)) = (eager_speed, eager_memory) {
         note += &format!("; beside eager PyTorch {speed:.3} x the speed and {memory:.3} x the peak memory");
     }
@@ -67,9 +62,7 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
     for (way, reason) in &rounds.lost {
         note += &format!("; {} did not run: {reason}", way.title());
     }
-    let own_lost = [Way::Dtrain, Way::Graph]
-        .iter()
-        .any(|way| rounds.lost.contains_key(way));
+    let own_lost = [Way::Dtrain, Way::Graph].iter().any(|way| rounds.lost.contains_key(way));
     let missed = goals.iter().any(|goal| goal.is_met == Some(false));
     let all_judged = goals.iter().all(|goal| goal.is_met.is_some());
     let finding = if own_lost || missed || wrong.is_some() {
@@ -84,37 +77,24 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
         ("dtrain_to_ddp", speed),
         ("dtrain_to_eager", eager_speed),
         ("dtrain_graph_to_ddp", ratio(&rates(Way::Graph), &rates(Way::Ddp))),
-        (
-            "dtrain_graph_to_dtrain",
-            ratio(&rates(Way::Graph), &rates(Way::Dtrain)),
-        ),
+        ("dtrain_graph_to_dtrain", ratio(&rates(Way::Graph), &rates(Way::Dtrain))),
         ("best_to_compile", ratio(&best, &rates(Way::Compile))),
         ("best_to_compile_graphs", graphs),
         ("peak_dtrain_to_ddp", memory),
         ("peak_dtrain_to_eager", eager_memory),
-        (
-            "peak_dtrain_graph_to_ddp",
-            ratio(&peaks(Way::Graph), &peaks(Way::Ddp)),
-        ),
+        ("peak_dtrain_graph_to_ddp", ratio(&peaks(Way::Graph), &peaks(Way::Ddp))),
     ];
-    let finding = ratios
-        .into_iter()
-        .fold(finding, |finding, (name, ratio)| match ratio {
-            Some(ratio) => finding.with(name, ratio),
-            None => finding,
-        });
-    rounds
-        .measured
-        .keys()
-        .fold(finding, |finding, way| with_figures(finding, case, rounds, *way))
+    let finding = ratios.into_iter().fold(finding, |finding, (name, ratio)| match ratio {
+        Some(ratio) => finding.with(name, ratio),
+        None => finding,
+    });
+    rounds.measured.keys().fold(finding, |finding, way| with_figures(finding, case, rounds, *way))
 }
 
 impl Rounds {
     /// A figure of each round of a way; empty where it was not measured.
     fn values(&self, way: Way, figure: impl Fn(&Measured) -> f64) -> Vec<f64> {
-        self.measured
-            .get(&way)
-            .map_or_else(Vec::new, |rounds| rounds.iter().map(figure).collect())
+        self.measured.get(&way).map_or_else(Vec::new, |rounds| rounds.iter().map(figure).collect())
     }
 
     /// The most that its GPU could compute, in operations per second.
@@ -177,10 +157,7 @@ fn goal(
                 is_met: Some(is_met),
             }
         }
-        None => Goal {
-            words: format!("how dtrain compares with {words} is not known"),
-            is_met: None,
-        },
+        None => Goal { words: format!("how dtrain compares with {words} is not known"), is_met: None },
     }
 }
 
@@ -189,9 +166,7 @@ fn with_figures(finding: Finding, case: &Case, rounds: &Rounds, way: Way) -> Fin
     let (key, unit) = (way.key(), case.network.unit());
     let middle = |figure: fn(&Measured) -> f64| median(&rounds.values(way, figure));
     let rate = middle(|measured| measured.rate);
-    let mfu = rate
-        .zip(rounds.peak_flops())
-        .map(|(rate, peak)| rate * case.network.flops() / peak);
+    let mfu = rate.zip(rounds.peak_flops()).map(|(rate, peak)| rate * case.network.flops() / peak);
     let waited = match way {
         Way::Dtrain | Way::Graph => middle(|measured| measured.wait_data_ms.unwrap_or(0.0)),
         _ => None,
@@ -199,22 +174,14 @@ fn with_figures(finding: Finding, case: &Case, rounds: &Rounds, way: Way) -> Fin
     let figures = [
         (format!("{key}_{unit}_per_s"), rate),
         (format!("{key}_mfu"), mfu),
-        (
-            format!("{key}_peak_allocated_bytes"),
-            middle(|measured| measured.peak_allocated),
-        ),
-        (
-            format!("{key}_peak_reserved_bytes"),
-            middle(|measured| measured.peak_reserved),
-        ),
+        (format!("{key}_peak_allocated_bytes"), middle(|measured| measured.peak_allocated)),
+        (format!("{key}_peak_reserved_bytes"), middle(|measured| measured.peak_reserved)),
         (format!("{key}_wait_data_ms"), waited),
     ];
-    figures
-        .into_iter()
-        .fold(finding, |finding, (name, value)| match value {
-            Some(value) => finding.with(name, value),
-            None => finding,
-        })
+    figures.into_iter().fold(finding, |finding, (name, value)| match value {
+        Some(value) => finding.with(name, value),
+        None => finding,
+    })
 }
 
 /// The larger of each round; that of one way alone where the other was not measured.
@@ -222,10 +189,7 @@ fn best(one: Vec<f64>, other: Vec<f64>) -> Vec<f64> {
     if one.len() != other.len() {
         return if other.is_empty() { one } else { other };
     }
-    one.into_iter()
-        .zip(other)
-        .map(|(one, other)| one.max(other))
-        .collect()
+    one.into_iter().zip(other).map(|(one, other)| one.max(other)).collect()
 }
 
 /// The median of the ratios within rounds: what slows a whole round down falls out of it. `None` where the rounds are not the same

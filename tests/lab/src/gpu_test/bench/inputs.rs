@@ -103,9 +103,7 @@ fn bitmap(side: usize, next: &mut impl FnMut() -> u32) -> Vec<u8> {
 fn numbers() -> impl FnMut() -> u32 {
     let mut state = 1u64;
     move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as u32
     }
 }

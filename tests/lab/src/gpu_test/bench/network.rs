@@ -166,8 +166,6 @@ pub(super) fn peak_flops(gpu: &str) -> Option<f64> {
     if OTHERS.iter().any(|other| words.contains(other)) {
         return None;
     }
-    let known = KNOWN
-        .iter()
-        .find(|(all, _)| all.iter().all(|word| words.contains(word)))?;
+    let known = KNOWN.iter().find(|(all, _)| all.iter().all(|word| words.contains(word)))?;
     Some(known.1 * 1e12)
 }

@@ -39,16 +39,9 @@ pub(super) struct Measured {
 pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     let records = steps(&files.metrics).context("metrics.jsonl")?;
     let all = case.steps.all();
-    ensure!(
-        records.len() == all,
-        "metrics.jsonl holds {} steps and not {all}",
-        records.len()
-    );
+    ensure!(records.len() == all, "metrics.jsonl holds {} steps and not {all}", records.len());
     for (done, record) in (1..).zip(&records) {
-        ensure!(
-            record["skipped"] != true,
-            "the update of step {done} was left out"
-        );
+        ensure!(record["skipped"] != true, "the update of step {done} was left out");
         let samples = number(record, &["samples"])?;
         ensure!(
             samples == (done * case.batch) as f64,
@@ -63,10 +56,7 @@ pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     // A step that is taken again in smaller parts is no measurement of that batch, and
     // a training that fell back to kernels one by one is no measurement of graphs.
     let result: Value = serde_json::from_str(&files.result).context("result.json")?;
-    ensure!(
-        result["oom_replays"].as_u64().unwrap_or_default() == 0,
-        "a step ran out of memory"
-    );
+    ensure!(result["oom_replays"].as_u64().unwrap_or_default() == 0, "a step ran out of memory");
     let replays = &result["graph_replays"];
     ensure!(
         replays.is_null() || replays.as_u64() >= Some(case.steps.counted as u64),
@@ -108,10 +98,7 @@ pub(super) fn of_pytorch(text: &str, case: &Case) -> Result<Measured> {
         ("steps", case.steps.counted as u64),
     ] {
         let got = read(key)?;
-        ensure!(
-            got == expected as f64,
-            "gpu.py had {key} = {got} and not {expected}"
-        );
+        ensure!(got == expected as f64, "gpu.py had {key} = {got} and not {expected}");
     }
     Ok(Measured {
         rate: rate(case, read("total_ms")?)?,
@@ -125,10 +112,7 @@ pub(super) fn of_pytorch(text: &str, case: &Case) -> Result<Measured> {
 
 /// Per second, where the counted steps together took so long.
 fn rate(case: &Case, total_ms: f64) -> Result<f64> {
-    ensure!(
-        total_ms.is_finite() && total_ms > 0.0,
-        "the steps took {total_ms} ms"
-    );
+    ensure!(total_ms.is_finite() && total_ms > 0.0, "the steps took {total_ms} ms");
     let counted = case.steps.counted as u64 * case.batch * case.network.per_sample();
     Ok(1e3 * counted as f64 / total_ms)
 }

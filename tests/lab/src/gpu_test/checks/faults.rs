@@ -25,9 +25,7 @@ pub(super) fn checks() -> Vec<Check> {
         check("a GPU of which others have most", 40, crowded),
         check("a GPU that is not there", 10, absent),
         check("a rank that dies", 60, |site| struck(site, "dies", Signal::KILL)),
-        check("a rank that hangs", 90, |site| {
-            struck(site, "hangs", Signal::STOP)
-        }),
+        check("a rank that hangs", 90, |site| struck(site, "hangs", Signal::STOP)),
         check("a run that is asked to stop", 40, stopped),
     ]
 }
@@ -69,26 +67,14 @@ fn line_with<'a>(text: &'a str, word: &str) -> &'a str {
 }
 
 fn training<'a>(name: &'a str, ranks: usize, sets: &'a [&'a str]) -> Training<'a> {
-    Training {
-        name,
-        recipe: LM,
-        ranks,
-        sets,
-        vars: &[],
-    }
+    Training { name, recipe: LM, ranks, sets, vars: &[] }
 }
 
 fn full(site: &Site<'_>) -> Result<Finding> {
     let hog = Hog::start(site, 200 << 20)?;
-    let ended = site
-        .try_training(&training("full", 1, &[]))?
-        .expect(2)?
-        .says("free")?;
+    let ended = site.try_training(&training("full", 1, &[]))?.expect(2)?.says("free")?;
     drop(hog);
-    Ok(Finding::passed(format!(
-        "exit code 2: {}",
-        line_with(&ended.stderr, "free")
-    )))
+    Ok(Finding::passed(format!("exit code 2: {}", line_with(&ended.stderr, "free"))))
 }
 
 fn crowded(site: &Site<'_>) -> Result<Finding> {
@@ -96,10 +82,7 @@ fn crowded(site: &Site<'_>) -> Result<Finding> {
     let run = site.train(&training("crowded", 1, &["memory.micro_batch=auto"]))?;
     drop(hog);
     let sentence = line_with(&run.stderr, "free");
-    Ok(Finding::judged(
-        !sentence.is_empty(),
-        format!("trained, and said `{sentence}`"),
-    ))
+    Ok(Finding::judged(!sentence.is_empty(), format!("trained, and said `{sentence}`")))
 }
 
 fn absent(site: &Site<'_>) -> Result<Finding> {
@@ -108,18 +91,12 @@ fn absent(site: &Site<'_>) -> Result<Finding> {
         ..training("absent", 1, &[])
     };
     let ended = site.try_training(&absent)?.expect(2)?;
-    Ok(Finding::passed(format!(
-        "exit code 2: {}",
-        line_with(&ended.stderr, "CUDA_VISIBLE_DEVICES")
-    )))
+    Ok(Finding::passed(format!("exit code 2: {}", line_with(&ended.stderr, "CUDA_VISIBLE_DEVICES"))))
 }
 
 /// Two ranks, of which the second gets a signal: the first must end by itself, soon, with a reason.
 fn struck(site: &Site<'_>, name: &str, signal: Signal) -> Result<Finding> {
-    let training = Training {
-        vars: &[("DTRAIN_COLLECTIVE_TIMEOUT", TIMEOUT)],
-        ..training(name, 2, LONG)
-    };
+    let training = Training { vars: &[("DTRAIN_COLLECTIVE_TIMEOUT", TIMEOUT)], ..training(name, 2, LONG) };
     let recipe = site.write(&format!("{name}.toml"), LM)?;
     let mut ranks = site
         .ranks(&training, &recipe)?
@@ -131,9 +108,7 @@ fn struck(site: &Site<'_>, name: &str, signal: Signal) -> Result<Finding> {
     let begun = Instant::now();
     let first = ranks.remove(0).end(site.signals, begun)?;
     ranks[0].kill();
-    let Ended {
-        code, stderr, took, ..
-    } = first;
+    let Ended { code, stderr, took, .. } = first;
     Ok(Finding::judged(
         code != 0 && took < END,
         format!(
@@ -157,17 +132,11 @@ fn stopped(site: &Site<'_>) -> Result<Finding> {
     let there = site.run_dir("stopped").latest().exists();
     Ok(Finding::judged(
         there,
-        format!(
-            "exit code 75 after {:.1} s, with a checkpoint",
-            ended.took.as_secs_f64()
-        ),
+        format!("exit code 75 after {:.1} s, with a checkpoint", ended.took.as_secs_f64()),
     ))
 }
 
 fn send(pid: u32, signal: Signal) -> Result<()> {
-    let pid = i32::try_from(pid)
-        .ok()
-        .and_then(Pid::from_raw)
-        .context("the rank has ended")?;
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("the rank has ended")?;
     kill_process(pid, signal).context("cannot signal the rank")
 }

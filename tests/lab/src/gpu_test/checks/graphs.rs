@@ -32,19 +32,11 @@ pub(super) fn checks() -> Vec<Check> {
 }
 
 fn train(site: &Site<'_>, name: &str, recipe: &str, ranks: usize, sets: &[&str]) -> Result<Trained> {
-    site.train(&Training {
-        name,
-        recipe,
-        ranks,
-        sets,
-        vars: &[],
-    })
+    site.train(&Training { name, recipe, ranks, sets, vars: &[] })
 }
 
 fn replays(run: &Trained) -> Result<u64> {
-    run.result["graph_replays"]
-        .as_u64()
-        .context("result.json does not tell of graphs")
+    run.result["graph_replays"].as_u64().context("result.json does not tell of graphs")
 }
 
 fn beside(site: &Site<'_>, name: &str, recipe: &str, ranks: usize, sets: &[&str]) -> Result<Finding> {
@@ -62,18 +54,9 @@ fn beside(site: &Site<'_>, name: &str, recipe: &str, ranks: usize, sets: &[&str]
 }
 
 fn refused(site: &Site<'_>) -> Result<Finding> {
-    let run = train(
-        site,
-        "graphs-refused",
-        LM,
-        1,
-        &["model.compile=graph", "memory.recompute=on"],
-    )?;
-    let sentence = run
-        .stderr
-        .lines()
-        .find(|line| line.contains("no graphs from here on"))
-        .unwrap_or_default();
+    let run = train(site, "graphs-refused", LM, 1, &["model.compile=graph", "memory.recompute=on"])?;
+    let sentence =
+        run.stderr.lines().find(|line| line.contains("no graphs from here on")).unwrap_or_default();
     Ok(Finding::judged(
         replays(&run)? == 0 && sentence.contains("computed again in backward"),
         format!("`{sentence}`"),

@@ -14,10 +14,7 @@ use crate::gpu_test::site::{Site, Training};
 const MOST_OF_A_WORKER: u64 = 2 << 30;
 
 pub(super) fn checks() -> Vec<Check> {
-    vec![
-        check("the driver answers", 5, driver),
-        check("a worker is on its own GPU alone", 90, one_context),
-    ]
+    vec![check("the driver answers", 5, driver), check("a worker is on its own GPU alone", 90, one_context)]
 }
 
 fn status() -> Result<Status> {
@@ -26,9 +23,7 @@ fn status() -> Result<Status> {
 }
 
 fn driver(site: &Site<'_>) -> Result<Finding> {
-    let said = site
-        .run(site.program("dtrain").args(["gpu", "info", "--json"]))?
-        .expect(0)?;
+    let said = site.run(site.program("dtrain").args(["gpu", "info", "--json"]))?.expect(0)?;
     let status: Status = serde_json::from_str(&said.stdout).context("dtrain gpu info --json")?;
     let names: Vec<&str> = status.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
     Ok(Finding::passed(format!(
@@ -45,13 +40,7 @@ fn one_context(site: &Site<'_>) -> Result<Finding> {
     let count =
         |status: &Status| -> Vec<usize> { status.gpus.iter().map(|gpu| gpu.processes.len()).collect() };
     let before = status()?;
-    let training = Training {
-        name: "one-context",
-        recipe: LM,
-        ranks: site.gpus,
-        sets: LONG,
-        vars: &[],
-    };
+    let training = Training { name: "one-context", recipe: LM, ranks: site.gpus, sets: LONG, vars: &[] };
     let recipe = site.write("one-context.toml", LM)?;
     let mut launched = [site.start(&mut site.launch(&training, &recipe))?];
     site.fifth_step("one-context", &mut launched)?;
@@ -66,11 +55,7 @@ fn one_context(site: &Site<'_>) -> Result<Finding> {
         .zip(&before.gpus)
         .map(|(now, then)| now.used_bytes().saturating_sub(then.used_bytes()))
         .collect();
-    let more: Vec<i64> = has
-        .iter()
-        .zip(&had)
-        .map(|(has, had)| *has as i64 - *had as i64)
-        .collect();
+    let more: Vec<i64> = has.iter().zip(&had).map(|(has, had)| *has as i64 - *had as i64).collect();
     let most = taken.iter().copied().max().unwrap_or_default();
     // A driver that names no processes, as in some containers, still tells the memory.
     let named = more.iter().sum::<i64>() == site.gpus as i64 && more.iter().all(|&more| more <= 1);

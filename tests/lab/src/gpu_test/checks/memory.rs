@@ -40,10 +40,8 @@ fn predictions(site: &Site<'_>) -> Result<Finding> {
 
 /// The errors of predictions, in percent, against their goals. One that cannot be had hides no other.
 fn judged(errors: &[(&str, Result<f64>)]) -> Finding {
-    let mut known: Vec<(&str, f64)> = errors
-        .iter()
-        .filter_map(|(name, error)| Some((*name, *error.as_ref().ok()?)))
-        .collect();
+    let mut known: Vec<(&str, f64)> =
+        errors.iter().filter_map(|(name, error)| Some((*name, *error.as_ref().ok()?))).collect();
     known.sort_by(|(_, one), (_, other)| one.abs().total_cmp(&other.abs()));
     let mut note = match (known.get(known.len() / 2), known.last()) {
         (Some((_, median)), Some((name, worst))) => format!(
@@ -58,16 +56,11 @@ fn judged(errors: &[(&str, Result<f64>)]) -> Finding {
             note += &format!("; {name} failed: {error:#}");
         }
     }
-    let median = known
-        .get(known.len() / 2)
-        .map_or(f64::INFINITY, |(_, error)| error.abs());
+    let median = known.get(known.len() / 2).map_or(f64::INFINITY, |(_, error)| error.abs());
     let worst = known.last().map_or(f64::INFINITY, |(_, error)| error.abs());
     let met = known.len() == errors.len() && median <= MEDIAN && worst <= WORST;
-    let finding = known
-        .iter()
-        .fold(Finding::judged(met, note), |finding, (name, error)| {
-            finding.with(*name, *error)
-        });
+    let finding =
+        known.iter().fold(Finding::judged(met, note), |finding, (name, error)| finding.with(*name, *error));
     match known.is_empty() {
         true => finding,
         false => finding.with("median", median).with("worst", worst),
@@ -78,14 +71,7 @@ fn judged(errors: &[(&str, Result<f64>)]) -> Finding {
 fn predicted(site: &Site<'_>, case: &Case) -> Result<f64> {
     let recipe = site.write("profile.toml", &case.recipe(&site.work))?;
     let mut command = site.program("dtrain");
-    command.args([
-        "profile",
-        "--stage",
-        "all",
-        "--json",
-        "--nproc",
-        &case.nproc.to_string(),
-    ]);
+    command.args(["profile", "--stage", "all", "--json", "--nproc", &case.nproc.to_string()]);
     for set in BATCH.iter().chain(case.sets) {
         command.args(["--set", set]);
     }
@@ -95,21 +81,13 @@ fn predicted(site: &Site<'_>, case: &Case) -> Result<f64> {
 }
 
 fn training<'a>(name: &'a str, sets: &'a [&'a str]) -> Training<'a> {
-    Training {
-        name,
-        recipe: LARGE,
-        ranks: 1,
-        sets,
-        vars: &[],
-    }
+    Training { name, recipe: LARGE, ranks: 1, sets, vars: &[] }
 }
 
 /// What a training without a limit takes at most, in bytes.
 fn free(site: &Site<'_>, name: &str) -> Result<(Trained, u64)> {
     let free = site.train(&training(name, &[]))?;
-    let peak = free.result["peak_memory_bytes"][0]
-        .as_u64()
-        .context("no peak memory")?;
+    let peak = free.result["peak_memory_bytes"][0].as_u64().context("no peak memory")?;
     Ok((free, peak))
 }
 
@@ -158,16 +136,9 @@ fn chosen(site: &Site<'_>) -> Result<Finding> {
 
 fn hopeless(site: &Site<'_>) -> Result<Finding> {
     let ended = site
-        .try_training(&training(
-            "hopeless",
-            &["memory.budget=200 MiB", "memory.micro_batch=1"],
-        ))?
+        .try_training(&training("hopeless", &["memory.budget=200 MiB", "memory.micro_batch=1"]))?
         .expect(3)?
         .says("out of memory")?;
-    let last = ended
-        .stderr
-        .lines()
-        .find(|line| line.contains("out of memory"))
-        .unwrap_or_default();
+    let last = ended.stderr.lines().find(|line| line.contains("out of memory")).unwrap_or_default();
     Ok(Finding::passed(format!("exit code 3: `{last}`")))
 }

@@ -96,9 +96,5 @@ pub(super) struct Check {
 
 /// A check that is a function.
 fn check(name: &str, seconds: u32, run: fn(&Site<'_>) -> Result<Finding>) -> Check {
-    Check {
-        name: name.to_owned(),
-        seconds,
-        run: Box::new(run),
-    }
+    Check { name: name.to_owned(), seconds, run: Box::new(run) }
 }

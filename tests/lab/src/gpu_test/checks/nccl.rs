@@ -10,14 +10,10 @@ pub(super) fn checks() -> Vec<Check> {
     vec![
         check("all operations, one rank", 30, |site| suite(site, 1)),
         check("all operations, two ranks", 40, |site| suite(site, 2)),
-        check(
-            "all operations, as many ranks as GPUs, three at least",
-            60,
-            |site| suite(site, site.gpus.max(3)),
-        ),
-        check("a peer that dies is told of", 40, |site| {
-            scenario(site, "peer-dies")
+        check("all operations, as many ranks as GPUs, three at least", 60, |site| {
+            suite(site, site.gpus.max(3))
         }),
+        check("a peer that dies is told of", 40, |site| scenario(site, "peer-dies")),
         check("a wait has an end", 40, |site| scenario(site, "time-out")),
     ]
 }
@@ -27,11 +23,7 @@ fn suite(site: &Site<'_>, ranks: usize) -> Result<Finding> {
     let ended = conform(site, ranks, "suite")?;
     let kinds = ended.lines().filter(|line| line.starts_with("ok ")).count();
     let shared = ranks > site.gpus;
-    let how = if shared {
-        ", sharing a GPU, over sockets"
-    } else {
-        ""
-    };
+    let how = if shared { ", sharing a GPU, over sockets" } else { "" };
     Ok(Finding::judged(
         ended.contains("ok shutdown"),
         format!("{ranks} rank(s){how}: {kinds} groups of operations hold"),
@@ -56,11 +48,7 @@ fn conform(site: &Site<'_>, ranks: usize, scenario: &str) -> Result<String> {
         })
         .collect();
     let mut said = String::new();
-    for (rank, ended) in site
-        .run_all(commands.iter_mut().collect())?
-        .into_iter()
-        .enumerate()
-    {
+    for (rank, ended) in site.run_all(commands.iter_mut().collect())?.into_iter().enumerate() {
         // The rank that dies on purpose says so by its code.
         let dies = scenario == "peer-dies" && rank + 1 == ranks;
         let ended = if dies { ended } else { ended.expect(0)? };

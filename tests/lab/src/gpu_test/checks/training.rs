@@ -28,13 +28,7 @@ pub(super) fn checks() -> Vec<Check> {
 }
 
 fn training<'a>(name: &'a str, recipe: &'a str, ranks: usize, sets: &'a [&'a str]) -> Training<'a> {
-    Training {
-        name,
-        recipe,
-        ranks,
-        sets,
-        vars: &[],
-    }
+    Training { name, recipe, ranks, sets, vars: &[] }
 }
 
 /// The greatest difference of a figure over the steps.
@@ -47,18 +41,10 @@ pub(super) fn apart(one: &Trained, other: &Trained, figure: &str) -> Result<f64>
 pub(super) fn diverged(one: &Trained, other: &Trained) -> Result<f64> {
     let norms = greatest(one, other, "grad_norm", |a, b| {
         let size = f64::max(a.abs(), b.abs());
-        if size > 0.0 {
-            (a - b).abs() / size
-        } else {
-            (a - b).abs()
-        }
+        if size > 0.0 { (a - b).abs() / size } else { (a - b).abs() }
     })?;
     let losses = apart(one, other, "loss")?;
-    Ok(if norms.is_nan() || norms > losses {
-        norms
-    } else {
-        losses
-    })
+    Ok(if norms.is_nan() || norms > losses { norms } else { losses })
 }
 
 fn greatest(
@@ -68,18 +54,10 @@ fn greatest(
     difference: impl Fn(f64, f64) -> f64,
 ) -> Result<f64> {
     let (one, other) = (one.per_step(figure)?, other.per_step(figure)?);
-    ensure!(
-        one.len() == other.len() && !one.is_empty(),
-        "{} steps against {}",
-        one.len(),
-        other.len()
-    );
+    ensure!(one.len() == other.len() && !one.is_empty(), "{} steps against {}", one.len(), other.len());
     let differences = one.iter().zip(&other).map(|(a, b)| difference(*a, *b));
     // One that is no number is as far away as can be.
-    Ok(differences.fold(
-        0.0,
-        |most: f64, next| if most.is_nan() || next <= most { most } else { next },
-    ))
+    Ok(differences.fold(0.0, |most: f64, next| if most.is_nan() || next <= most { most } else { next }))
 }
 
 fn partition(site: &Site<'_>) -> Result<Finding> {
@@ -91,11 +69,7 @@ fn partition(site: &Site<'_>) -> Result<Finding> {
         ("micro-batches-of-1", 1, &["memory.micro_batch=1"]),
         ("two-ranks", 2, &["memory.micro_batch=12"]),
         ("three-ranks", 3, &["memory.micro_batch=3"]),
-        (
-            "two-ranks-sharded",
-            2,
-            &["memory.micro_batch=12", "memory.shard_optimizer=true"],
-        ),
+        ("two-ranks-sharded", 2, &["memory.micro_batch=12", "memory.shard_optimizer=true"]),
     ] {
         let cut = site.train(&training(name, LM, ranks, sets))?;
         let difference = apart(&whole, &cut, "loss")?;
@@ -103,18 +77,12 @@ fn partition(site: &Site<'_>) -> Result<Finding> {
         most = most.max(difference);
     }
     let note = format!("losses of 20 steps differ by at most {most:.1e}, goal {PARTITION:e}");
-    Ok(Finding {
-        figures: found.figures,
-        ..Finding::judged(most <= PARTITION, note)
-    })
+    Ok(Finding { figures: found.figures, ..Finding::judged(most <= PARTITION, note) })
 }
 
 fn devices(site: &Site<'_>) -> Result<Finding> {
     let on_gpu = site.train(&training("on-gpu", LM, 1, &[]))?;
-    let on_cpu = Training {
-        vars: &[("CUDA_VISIBLE_DEVICES", "")],
-        ..training("on-cpu", LM, 1, &[])
-    };
+    let on_cpu = Training { vars: &[("CUDA_VISIBLE_DEVICES", "")], ..training("on-cpu", LM, 1, &[]) };
     let on_cpu = site.train(&on_cpu)?;
     let most = apart(&on_gpu, &on_cpu, "loss")?;
     let note = format!("losses of 20 steps differ by at most {most:.1e}, goal {DEVICES:e}");
@@ -123,12 +91,8 @@ fn devices(site: &Site<'_>) -> Result<Finding> {
 
 fn synced(site: &Site<'_>) -> Result<Finding> {
     let one = site.train(&training("resnet-one", RESNET, 1, &["model.batchnorm=synced"]))?;
-    let two = site.train(&training(
-        "resnet-two",
-        RESNET,
-        2,
-        &["model.batchnorm=synced", "memory.micro_batch=8"],
-    ))?;
+    let two =
+        site.train(&training("resnet-two", RESNET, 2, &["model.batchnorm=synced", "memory.micro_batch=8"]))?;
     let most = apart(&one, &two, "loss")?;
     let note =
         format!("losses of a ResNet on 1 rank and on 2 differ by at most {most:.1e}, goal {DEVICES:e}");
@@ -136,14 +100,8 @@ fn synced(site: &Site<'_>) -> Result<Finding> {
 }
 
 fn overlap(site: &Site<'_>) -> Result<Finding> {
-    let sets = |overlap| {
-        [
-            "memory.micro_batch=6",
-            overlap,
-            "reduce.first_bucket=4 KiB",
-            "reduce.bucket=64 KiB",
-        ]
-    };
+    let sets =
+        |overlap| ["memory.micro_batch=6", overlap, "reduce.first_bucket=4 KiB", "reduce.bucket=64 KiB"];
     let beside = site.train(&training("overlap", LM, 2, &sets("reduce.overlap=true")))?;
     let behind = site.train(&training("no-overlap", LM, 2, &sets("reduce.overlap=false")))?;
     let most = diverged(&beside, &behind)?;
@@ -155,11 +113,7 @@ fn overlap(site: &Site<'_>) -> Result<Finding> {
 /// A scale that overflows at first is halved with every step that is left out, and no other time.
 fn half(site: &Site<'_>) -> Result<Finding> {
     // 2^40: far beyond what float16 holds.
-    let sets = [
-        "precision.amp=fp16",
-        "precision.loss_scale=1099511627776",
-        "train.steps=60",
-    ];
+    let sets = ["precision.amp=fp16", "precision.loss_scale=1099511627776", "train.steps=60"];
     let recipe = LM.replace("tf32 = false\n", "");
     let run = site.train(&training("fp16", &recipe, 1, &sets))?;
     let scales = run.per_step("loss_scale")?;
@@ -192,18 +146,10 @@ fn half(site: &Site<'_>) -> Result<Finding> {
 fn bfloat(site: &Site<'_>) -> Result<Finding> {
     let recipe = LM.replace("tf32 = false\n", "");
     let full = site.train(&training("fp32", LM, 1, &["train.steps=60"]))?;
-    let short = site.train(&training(
-        "bf16",
-        &recipe,
-        1,
-        &["train.steps=60", "precision.amp=bf16"],
-    ))?;
+    let short = site.train(&training("bf16", &recipe, 1, &["train.steps=60", "precision.amp=bf16"]))?;
     let ends = [full.per_step("loss")?, short.per_step("loss")?].map(|losses| losses[losses.len() - 1]);
     let off = (ends[1] / ends[0] - 1.0).abs();
-    let note = format!(
-        "after 60 steps {:.3} in float32 and {:.3} in bfloat16",
-        ends[0], ends[1]
-    );
+    let note = format!("after 60 steps {:.3} in float32 and {:.3} in bfloat16", ends[0], ends[1]);
     Ok(Finding::judged(off < 0.05, note).with("relative", off))
 }
 
@@ -211,17 +157,11 @@ fn recompute(site: &Site<'_>) -> Result<Finding> {
     let plain = site.train(&training("recompute-off", LM, 1, &[]))?;
     let again = site.train(&training("recompute-on", LM, 1, &["memory.recompute=on"]))?;
     let most = diverged(&plain, &again)?;
-    let peak = |run: &Trained| {
-        run.result["peak_memory_bytes"][0]
-            .as_f64()
-            .context("no peak memory")
-    };
+    let peak = |run: &Trained| run.result["peak_memory_bytes"][0].as_f64().context("no peak memory");
     let saved = peak(&plain)? / peak(&again)?;
     let note =
         format!("losses and norms differ by at most {most:.1e}, goal 1e-5; {saved:.2} times less memory");
-    Ok(Finding::judged(most <= 1e-5 && saved > 1.0, note)
-        .with("most", most)
-        .with("saved", saved))
+    Ok(Finding::judged(most <= 1e-5 && saved > 1.0, note).with("most", most).with("saved", saved))
 }
 
 fn resumed(site: &Site<'_>) -> Result<Finding> {
@@ -238,22 +178,15 @@ fn resumed(site: &Site<'_>) -> Result<Finding> {
 fn fallback(site: &Site<'_>) -> Result<Finding> {
     let asked = (4).max(site.gpus + 1);
     let recipe = site.write("fallback.toml", LM)?;
-    let all = Training {
-        ranks: asked,
-        sets: &["memory.micro_batch=auto"],
-        ..training("fallback", LM, asked, &[])
-    };
+    let all =
+        Training { ranks: asked, sets: &["memory.micro_batch=auto"], ..training("fallback", LM, asked, &[]) };
     let ended = site.run(&mut site.launch(&all, &recipe))?.expect(0)?;
     let words = format!("starting {} worker", site.gpus);
     let ended = ended.says(&words)?;
     let run = Trained::read(&site.run_dir("fallback"), ended.stderr)?;
     let whole = site.train(&training("fallback-one", LM, 1, &[]))?;
     let most = apart(&whole, &run, "loss")?;
-    let sentence = run
-        .stderr
-        .lines()
-        .find(|line| line.contains(&words))
-        .unwrap_or_default();
+    let sentence = run.stderr.lines().find(|line| line.contains(&words)).unwrap_or_default();
     let workers = run.result["nproc"].as_u64().unwrap_or_default();
     Ok(Finding::judged(
         workers == site.gpus as u64 && most <= PARTITION,

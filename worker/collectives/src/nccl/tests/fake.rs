@@ -99,11 +99,7 @@ extern "C" fn get_version(out: *mut c_int) -> Code {
 
 extern "C" fn get_unique_id(out: *mut ncclUniqueId) -> Code {
     let mut id = ncclUniqueId { internal: [0; 128] };
-    for (place, byte) in id
-        .internal
-        .iter_mut()
-        .zip(IDS.fetch_add(1, Ordering::SeqCst).to_le_bytes())
-    {
+    for (place, byte) in id.internal.iter_mut().zip(IDS.fetch_add(1, Ordering::SeqCst).to_le_bytes()) {
         *place = byte as c_char;
     }
     // SAFETY: the caller's place.
@@ -310,11 +306,7 @@ fn reduced(parts: &[&[u8]], kind: c_int, op: c_int) -> Vec<u8> {
         (0..parts[0].len() / N)
             .flat_map(|index| {
                 let first = at(parts[0], index);
-                write(
-                    parts[1..]
-                        .iter()
-                        .fold(first, |sum, part| join(sum, at(part, index))),
-                )
+                write(parts[1..].iter().fold(first, |sum, part| join(sum, at(part, index))))
             })
             .collect()
     }
@@ -342,9 +334,7 @@ extern "C" fn all_reduce(
     stream: CudaStream,
 ) -> Code {
     let bytes = count * width(kind);
-    give(comm, stream, (from, bytes), (to, bytes), move |parts, _| {
-        reduced(parts, kind, op)
-    })
+    give(comm, stream, (from, bytes), (to, bytes), move |parts, _| reduced(parts, kind, op))
 }
 
 extern "C" fn broadcast(
@@ -357,9 +347,7 @@ extern "C" fn broadcast(
     stream: CudaStream,
 ) -> Code {
     let bytes = count * width(kind);
-    give(comm, stream, (from, bytes), (to, bytes), move |parts, _| {
-        parts[root as usize].to_vec()
-    })
+    give(comm, stream, (from, bytes), (to, bytes), move |parts, _| parts[root as usize].to_vec())
 }
 
 extern "C" fn all_gather(
@@ -372,9 +360,7 @@ extern "C" fn all_gather(
 ) -> Code {
     let bytes = count * width(kind);
     let size = comm(comm_).size;
-    give(comm_, stream, (from, bytes), (to, bytes * size), |parts, _| {
-        parts.concat()
-    })
+    give(comm_, stream, (from, bytes), (to, bytes * size), |parts, _| parts.concat())
 }
 
 extern "C" fn reduce_scatter(
@@ -388,11 +374,7 @@ extern "C" fn reduce_scatter(
 ) -> Code {
     let bytes = count * width(kind);
     let size = comm(comm_).size;
-    give(
-        comm_,
-        stream,
-        (from, bytes * size),
-        (to, bytes),
-        move |parts, rank| reduced(parts, kind, op)[rank * bytes..][..bytes].to_vec(),
-    )
+    give(comm_, stream, (from, bytes * size), (to, bytes), move |parts, rank| {
+        reduced(parts, kind, op)[rank * bytes..][..bytes].to_vec()
+    })
 }

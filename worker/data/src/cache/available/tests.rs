@@ -11,19 +11,14 @@ fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
     root
 }
 
-const MEMINFO: (&str, &str) = (
-    "proc/meminfo",
-    "MemTotal:       2000 kB\nMemFree:  10 kB\nMemAvailable:   1000 kB\nBuffers: 1 kB\n",
-);
+const MEMINFO: (&str, &str) =
+    ("proc/meminfo", "MemTotal:       2000 kB\nMemFree:  10 kB\nMemAvailable:   1000 kB\nBuffers: 1 kB\n");
 
 #[test]
 fn the_system_s_figure_counts() {
     assert_eq!(at(machine(&[MEMINFO]).path()), 1_024_000);
     assert_eq!(at(machine(&[]).path()), 0);
-    assert_eq!(
-        at(machine(&[("proc/meminfo", "MemAvailable: many kB\n")]).path()),
-        0
-    );
+    assert_eq!(at(machine(&[("proc/meminfo", "MemAvailable: many kB\n")]).path()), 0);
 }
 
 #[test]
@@ -37,10 +32,7 @@ fn a_group_s_limit_counts_if_it_is_lower() {
             ("sys/fs/cgroup/job/worker/memory.current", "1\n"),
             ("sys/fs/cgroup/job/memory.max", limit),
             ("sys/fs/cgroup/job/memory.current", "70000\n"),
-            (
-                "sys/fs/cgroup/job/memory.stat",
-                "anon 5\ninactive_file 20000\nslab 3\n",
-            ),
+            ("sys/fs/cgroup/job/memory.stat", "anon 5\ninactive_file 20000\nslab 3\n"),
         ])
         .path())
     };
@@ -68,10 +60,7 @@ fn version_1_is_understood() {
         ("proc/self/cgroup", "7:cpu,cpuacct:/a\n5:memory:/a\n0::/\n"),
         ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "300000\n"),
         ("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "100000\n"),
-        (
-            "sys/fs/cgroup/memory/a/memory.stat",
-            "cache 1\ntotal_inactive_file 40000\n",
-        ),
+        ("sys/fs/cgroup/memory/a/memory.stat", "cache 1\ntotal_inactive_file 40000\n"),
     ]);
     assert_eq!(at(root.path()), 240_000);
 }

@@ -16,10 +16,7 @@ use crate::tests::images::{encoded, gradient, gray, png, raw_png, real};
 
 fn data(bytes: &[u8], channels: usize) -> Result<Raster, SampleError> {
     // What lies in the memory from before must not show.
-    let mut out = Raster {
-        values: Values::F32(vec![7.0; 9]),
-        ..Raster::default()
-    };
+    let mut out = Raster { values: Values::F32(vec![7.0; 9]), ..Raster::default() };
     pixels(bytes, channels, &mut vec![7; 5], &mut out)?;
     assert_eq!(header(bytes, channels)?, (out.width, out.height));
     assert_eq!(out.channels, channels);
@@ -63,18 +60,9 @@ fn one_channel_is_grey_or_the_brightness() {
     }
     // Pillow's convert("L") of these colours.
     let rgb = image::RgbImage::from_raw(4, 1, vec![255, 0, 0, 0, 255, 0, 0, 0, 255, 10, 200, 30]).unwrap();
-    for format in [
-        ImageFormat::Png,
-        ImageFormat::Bmp,
-        ImageFormat::Tiff,
-        ImageFormat::WebP,
-    ] {
+    for format in [ImageFormat::Png, ImageFormat::Bmp, ImageFormat::Tiff, ImageFormat::WebP] {
         let bytes = encoded(rgb.clone(), format);
-        assert_eq!(
-            bytes_of(data(&bytes, 1).unwrap()),
-            [76, 150, 29, 124],
-            "{format:?}"
-        );
+        assert_eq!(bytes_of(data(&bytes, 1).unwrap()), [76, 150, 29, 124], "{format:?}");
     }
     let rgb16 = ImageBuffer::<Rgb<u16>, _>::from_raw(1, 1, vec![65535u16, 0, 0]).unwrap();
     let bytes = encoded(DynamicImage::ImageRgb16(rgb16), ImageFormat::Png);
@@ -85,11 +73,7 @@ fn one_channel_is_grey_or_the_brightness() {
     let palette = raw_png(2, 1, 8, 3, &[(b"PLTE", &[0, 0, 0, 255, 0, 0])], &[0, 1, 0]);
     assert_eq!(bytes_of(data(&palette, 1).unwrap()), [76, 0]);
     let jpeg = encoded(GrayImage::from_pixel(8, 8, Luma([99])), ImageFormat::Jpeg);
-    assert!(
-        bytes_of(data(&jpeg, 1).unwrap())
-            .iter()
-            .all(|value| value.abs_diff(99) < 2)
-    );
+    assert!(bytes_of(data(&jpeg, 1).unwrap()).iter().all(|value| value.abs_diff(99) < 2));
 }
 
 #[test]
@@ -116,15 +100,8 @@ fn tiff_bands_of_any_number_are_read_as_they_are() {
     for (planar, expected) in [(false, [1u8, 6, 2, 7, 3, 8, 4, 9, 5, 10]), (true, few)] {
         for photometric in [1, 2] {
             // Called RGB, bands beyond the third would be left out by the decoder.
-            let file = Tiff {
-                planar,
-                ..tiff(5, 8, 1, photometric, &few)
-            };
-            assert_eq!(
-                bytes_of(data(&file.bytes(), 5).unwrap()),
-                expected,
-                "{planar} {photometric}"
-            );
+            let file = Tiff { planar, ..tiff(5, 8, 1, photometric, &few) };
+            assert_eq!(bytes_of(data(&file.bytes(), 5).unwrap()), expected, "{planar} {photometric}");
             if photometric == 1 {
                 assert_eq!(
                     text(&file.bytes(), 3),
@@ -137,24 +114,10 @@ fn tiff_bands_of_any_number_are_read_as_they_are() {
     }
     let words = [0u16, 13107, 26214, 65535];
     for big_endian in [false, true] {
-        let samples = le(
-            &words,
-            if big_endian {
-                u16::to_be_bytes
-            } else {
-                u16::to_le_bytes
-            },
-        );
-        let file = Tiff {
-            big_endian,
-            ..tiff(2, 16, 1, 1, &samples)
-        };
+        let samples = le(&words, if big_endian { u16::to_be_bytes } else { u16::to_le_bytes });
+        let file = Tiff { big_endian, ..tiff(2, 16, 1, 1, &samples) };
         assert_eq!(floats_of(data(&file.bytes(), 2).unwrap()), [0.0, 0.4, 0.2, 1.0]);
-        let cmyk = Tiff {
-            width: 1,
-            big_endian,
-            ..tiff(4, 16, 1, 5, &samples)
-        };
+        let cmyk = Tiff { width: 1, big_endian, ..tiff(4, 16, 1, 5, &samples) };
         assert_eq!(floats_of(data(&cmyk.bytes(), 4).unwrap()), [0.0, 0.2, 0.4, 1.0]);
     }
     let floats = [-1.5f32, 2.0, 1e9, 0.25];
@@ -168,10 +131,7 @@ fn tiff_bands_of_any_number_are_read_as_they_are() {
         [-1.5, 0.1]
     );
     let halves = le(&[0x3c00u16, 0xc000], u16::to_le_bytes);
-    assert_eq!(
-        floats_of(data(&tiff(1, 16, 3, 1, &halves).bytes(), 1).unwrap()),
-        [1.0, -2.0]
-    );
+    assert_eq!(floats_of(data(&tiff(1, 16, 3, 1, &halves).bytes(), 1).unwrap()), [1.0, -2.0]);
 }
 
 #[test]
@@ -191,13 +151,10 @@ fn compressed_bands_are_read() {
     let values: Vec<u16> = (0..60 * 40).map(|at| (at * 7 % 1000) as u16).collect();
     let floats: Vec<f32> = values.iter().map(|&value| f32::from(value) / 8.0).collect();
     let expected: Vec<f32> = values.iter().map(|&value| f32::from(value) / 65535.0).collect();
-    for (number, compression) in [
-        Compression::Packbits,
-        Compression::Lzw,
-        Compression::Deflate(DeflateLevel::Fast),
-    ]
-    .into_iter()
-    .enumerate()
+    for (number, compression) in
+        [Compression::Packbits, Compression::Lzw, Compression::Deflate(DeflateLevel::Fast)]
+            .into_iter()
+            .enumerate()
     {
         let mut file = Cursor::new(Vec::new());
         let mut encoder = TiffEncoder::new(&mut file).unwrap().with_compression(compression);
@@ -205,9 +162,7 @@ fn compressed_bands_are_read() {
         assert_eq!(floats_of(data(file.get_ref(), 1).unwrap()), expected, "{number}");
         let mut file = Cursor::new(Vec::new());
         let mut encoder = TiffEncoder::new(&mut file).unwrap().with_compression(compression);
-        encoder
-            .write_image::<colortype::Gray32Float>(60, 40, &floats)
-            .unwrap();
+        encoder.write_image::<colortype::Gray32Float>(60, 40, &floats).unwrap();
         assert_eq!(floats_of(data(file.get_ref(), 1).unwrap()), floats, "{number}");
         let whole = file.into_inner();
         let image = Raster::default();
@@ -219,11 +174,7 @@ fn compressed_bands_are_read() {
 
 #[test]
 fn nan_and_infinity_are_named() {
-    for (value, name) in [
-        (f32::NAN, "NaN"),
-        (f32::INFINITY, "inf"),
-        (f32::NEG_INFINITY, "-inf"),
-    ] {
+    for (value, name) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         let samples = le(&[1.0, 2.0, 3.0, value], f32::to_le_bytes);
         assert_eq!(
             text(&tiff(2, 32, 3, 1, &samples).bytes(), 2),
@@ -240,15 +191,8 @@ fn nan_and_infinity_are_named() {
 
 #[test]
 fn a_huge_size_in_the_header_costs_no_memory() {
-    let bomb = Tiff {
-        width: 60_000,
-        height: 60_000,
-        ..tiff(1, 32, 3, 1, &[0; 8])
-    };
-    assert!(matches!(
-        header(&bomb.bytes(), 1),
-        Err(SampleError::TooLarge((60_000, _), _))
-    ));
+    let bomb = Tiff { width: 60_000, height: 60_000, ..tiff(1, 32, 3, 1, &[0; 8]) };
+    assert!(matches!(header(&bomb.bytes(), 1), Err(SampleError::TooLarge((60_000, _), _))));
     assert!(data(&bomb.bytes(), 1).is_err());
     let png = raw_png(60_000, 60_000, 8, 0, &[], &[0]);
     assert!(matches!(header(&png, 1), Err(SampleError::TooLarge(..))));
@@ -270,10 +214,7 @@ fn real_tiles_and_heights_are_read() {
         // 16-bit numbers over their full range, and not all alike.
         let highest = counts.iter().copied().fold(0.0, f32::max);
         let whole = |value: &f32| (value - value.round()).abs() < 1e-2;
-        assert!(
-            counts.iter().all(whole) && (1.0..=65535.0).contains(&highest),
-            "{highest}"
-        );
+        assert!(counts.iter().all(whole) && (1.0..=65535.0).contains(&highest), "{highest}");
     }
     let label = std::fs::read(root.join("lab/lab_bj0216.tif")).unwrap();
     let heights = floats_of(data(&label, 1).unwrap());

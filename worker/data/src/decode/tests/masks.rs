@@ -10,10 +10,7 @@ use super::raw_tiff::{le, tiff};
 use crate::tests::images::{encoded, gradient, gray, raw_png};
 
 fn labels(bytes: &[u8]) -> Result<(Vec<u16>, (u32, u32)), SampleError> {
-    let mut out = Labels {
-        values: vec![9; 3],
-        ..Labels::default()
-    };
+    let mut out = Labels { values: vec![9; 3], ..Labels::default() };
     mask(bytes, &mut vec![7; 5], &mut out)?;
     assert_eq!(mask_header(bytes)?, (out.width, out.height));
     Ok((out.values, (out.width, out.height)))
@@ -21,23 +18,12 @@ fn labels(bytes: &[u8]) -> Result<(Vec<u16>, (u32, u32)), SampleError> {
 
 #[test]
 fn masks_hold_the_very_numbers() {
-    assert_eq!(
-        labels(&gray(3, 1, |x, _| 100 * x as u8)).unwrap(),
-        (vec![0, 100, 200], (3, 1))
-    );
+    assert_eq!(labels(&gray(3, 1, |x, _| 100 * x as u8)).unwrap(), (vec![0, 100, 200], (3, 1)));
     // Not scaled to 255, which is what a picture would get.
     let bits = raw_png(3, 2, 1, 0, &[], &[0, 0b1010_0000, 0, 0b0100_0000]);
     assert_eq!(labels(&bits).unwrap(), (vec![1, 0, 1, 0, 1, 0], (3, 2)));
-    assert_eq!(
-        labels(&raw_png(5, 1, 2, 0, &[], &[0, 0b0001_1011, 0b1000_0000]))
-            .unwrap()
-            .0,
-        [0, 1, 2, 3, 2]
-    );
-    assert_eq!(
-        labels(&raw_png(3, 1, 4, 0, &[], &[0, 0x3f, 0xa0])).unwrap().0,
-        [3, 15, 10]
-    );
+    assert_eq!(labels(&raw_png(5, 1, 2, 0, &[], &[0, 0b0001_1011, 0b1000_0000])).unwrap().0, [0, 1, 2, 3, 2]);
+    assert_eq!(labels(&raw_png(3, 1, 4, 0, &[], &[0, 0x3f, 0xa0])).unwrap().0, [3, 15, 10]);
     // The place in the palette, not the colour.
     let colors = [9; 48];
     let palette = |bits, line: &[u8]| raw_png(3, 1, bits, 3, &[(b"PLTE", &colors[..3 << bits.min(4)])], line);
@@ -50,27 +36,13 @@ fn masks_hold_the_very_numbers() {
         assert_eq!(labels(&bytes).unwrap().0, [300, 65535], "{format:?}");
     }
     let clear = ImageBuffer::<LumaA<u8>, _>::from_raw(2, 1, vec![9u8, 255, 8, 0]).unwrap();
-    assert_eq!(
-        labels(&encoded(DynamicImage::ImageLumaA8(clear), ImageFormat::Png))
-            .unwrap()
-            .0,
-        [9, 8]
-    );
+    assert_eq!(labels(&encoded(DynamicImage::ImageLumaA8(clear), ImageFormat::Png)).unwrap().0, [9, 8]);
     let same = image::RgbImage::from_raw(2, 1, vec![5, 5, 5, 11, 11, 11]).unwrap();
     for format in [ImageFormat::Png, ImageFormat::Bmp, ImageFormat::WebP] {
-        assert_eq!(
-            labels(&encoded(same.clone(), format)).unwrap().0,
-            [5, 11],
-            "{format:?}"
-        );
+        assert_eq!(labels(&encoded(same.clone(), format)).unwrap().0, [5, 11], "{format:?}");
     }
     let wide = ImageBuffer::<Rgb<u16>, _>::from_raw(1, 1, vec![700u16; 3]).unwrap();
-    assert_eq!(
-        labels(&encoded(DynamicImage::ImageRgb16(wide), ImageFormat::Png))
-            .unwrap()
-            .0,
-        [700]
-    );
+    assert_eq!(labels(&encoded(DynamicImage::ImageRgb16(wide), ImageFormat::Png)).unwrap().0, [700]);
     assert_eq!(labels(&tiff(1, 8, 1, 1, &[3, 200]).bytes()).unwrap().0, [3, 200]);
     let floats = le(&[1.0f32, 12.0], f32::to_le_bytes);
     assert_eq!(labels(&tiff(1, 32, 3, 1, &floats).bytes()).unwrap().0, [1, 12]);

@@ -19,18 +19,10 @@ pub(super) struct Tiff<'a> {
 impl Tiff<'_> {
     pub(super) fn bytes(&self) -> Vec<u8> {
         let short = |value: u16| {
-            if self.big_endian {
-                value.to_be_bytes()
-            } else {
-                value.to_le_bytes()
-            }
+            if self.big_endian { value.to_be_bytes() } else { value.to_le_bytes() }
         };
         let long = |value: u32| {
-            if self.big_endian {
-                value.to_be_bytes()
-            } else {
-                value.to_le_bytes()
-            }
+            if self.big_endian { value.to_be_bytes() } else { value.to_le_bytes() }
         };
         let strips = if self.planar { u32::from(self.bands) } else { 1 };
         let strip_bytes = self.samples.len() as u32 / strips;
@@ -42,13 +34,7 @@ impl Tiff<'_> {
         let mut add = |tag: u16, values: &[u32], is_long: bool| {
             let one: Vec<u8> = values
                 .iter()
-                .flat_map(|&value| {
-                    if is_long {
-                        long(value).to_vec()
-                    } else {
-                        short(value as u16).to_vec()
-                    }
-                })
+                .flat_map(|&value| if is_long { long(value).to_vec() } else { short(value as u16).to_vec() })
                 .collect();
             let mut field = [0; 4];
             if one.len() <= 4 {
@@ -80,11 +66,7 @@ impl Tiff<'_> {
             add(338, &vec![0; usize::from(self.bands - colors)], false);
         }
         add(339, &each(self.format), false);
-        let mut out = if self.big_endian {
-            b"MM".to_vec()
-        } else {
-            b"II".to_vec()
-        };
+        let mut out = if self.big_endian { b"MM".to_vec() } else { b"II".to_vec() };
         out.extend(short(42));
         out.extend(long(lists + tail.len() as u32));
         out.extend(self.samples);
@@ -103,17 +85,7 @@ impl Tiff<'_> {
 
 /// A little-endian file of 2x1 pixels.
 pub(super) fn tiff<'a>(bands: u16, bits: u16, format: u16, photometric: u16, samples: &'a [u8]) -> Tiff<'a> {
-    Tiff {
-        width: 2,
-        height: 1,
-        bands,
-        bits,
-        format,
-        photometric,
-        planar: false,
-        big_endian: false,
-        samples,
-    }
+    Tiff { width: 2, height: 1, bands, bits, format, photometric, planar: false, big_endian: false, samples }
 }
 
 pub(super) fn le<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {

@@ -15,20 +15,13 @@ use crate::tests::images::{folder, png, put};
 
 #[test]
 fn a_bad_image_has_no_weight_and_is_named() {
-    let set = Numbers {
-        bad: Some(8),
-        ..Numbers::default()
-    };
+    let set = Numbers { bad: Some(8), ..Numbers::default() };
     let batch = &all(Arc::new(set), options(3), work(&[&[5, 8, 9, 8]]))[0];
     assert_eq!(batch.weights, [1.0, 0.0, 1.0, 0.0]);
     assert_eq!(labels(batch), [5, 0, 2, 0]);
     assert_eq!(images(batch)[3..6], [0.0; 3]);
     assert_eq!(images(batch)[6], 9.0);
-    let bad = BadSample {
-        index: 8,
-        path: "number 8".to_owned(),
-        reason: "the file is empty".to_owned(),
-    };
+    let bad = BadSample { index: 8, path: "number 8".to_owned(), reason: "the file is empty".to_owned() };
     assert_eq!(batch.bad, [bad.clone(), bad]);
 }
 
@@ -46,14 +39,8 @@ fn a_file_damaged_after_the_check_costs_one_image() {
 
 #[test]
 fn dropping_in_the_middle_stops_at_once() {
-    let set = Arc::new(Numbers {
-        slow: true,
-        ..Numbers::default()
-    });
-    let endless = (0..).map(|epoch| MicroBatch {
-        epoch,
-        indices: (0..1000).collect(),
-    });
+    let set = Arc::new(Numbers { slow: true, ..Numbers::default() });
+    let endless = (0..).map(|epoch| MicroBatch { epoch, indices: (0..1000).collect() });
     let mut loader = Loader::start(set.clone(), options(4), endless).unwrap();
     loader.next().unwrap().unwrap();
     let start = Instant::now();
@@ -67,42 +54,22 @@ fn dropping_in_the_middle_stops_at_once() {
 #[test]
 fn a_panic_in_a_sample_becomes_an_error_at_its_place() {
     for threads in [1, 3] {
-        let set = Numbers {
-            panics: Some(6),
-            ..Numbers::default()
-        };
-        let mut loader = Loader::start(
-            Arc::new(set),
-            options(threads),
-            work(&[&[1, 2], &[5, 6, 7], &[8]]).into_iter(),
-        )
-        .unwrap();
+        let set = Numbers { panics: Some(6), ..Numbers::default() };
+        let mut loader =
+            Loader::start(Arc::new(set), options(threads), work(&[&[1, 2], &[5, 6, 7], &[8]]).into_iter())
+                .unwrap();
         assert_eq!(loader.next().unwrap().unwrap().indices, [1, 2]);
         let text = loader.next().unwrap().unwrap_err().to_string();
-        assert!(
-            text.starts_with("loading stopped at sample 6: made to fail;"),
-            "{text}"
-        );
+        assert!(text.starts_with("loading stopped at sample 6: made to fail;"), "{text}");
         assert!(loader.next().is_none());
     }
 }
 
 #[test]
 fn a_sample_out_of_range_becomes_an_error() {
-    let mut loader = Loader::start(
-        Arc::new(Numbers::default()),
-        options(2),
-        work(&[&[1000]]).into_iter(),
-    )
-    .unwrap();
-    assert!(
-        loader
-            .next()
-            .unwrap()
-            .unwrap_err()
-            .to_string()
-            .contains("sample 1000 of 1000")
-    );
+    let mut loader =
+        Loader::start(Arc::new(Numbers::default()), options(2), work(&[&[1000]]).into_iter()).unwrap();
+    assert!(loader.next().unwrap().unwrap_err().to_string().contains("sample 1000 of 1000"));
     assert!(loader.next().is_none());
 }
 
@@ -110,19 +77,13 @@ fn a_sample_out_of_range_becomes_an_error() {
 fn a_panic_in_the_plan_becomes_an_error_at_its_place() {
     let plan = (0..).map(|epoch| {
         assert!(epoch < 2, "no third batch");
-        MicroBatch {
-            epoch,
-            indices: vec![4],
-        }
+        MicroBatch { epoch, indices: vec![4] }
     });
     let mut loader = Loader::start(Arc::new(Numbers::default()), options(2), plan).unwrap();
     assert_eq!(loader.next().unwrap().unwrap().indices, [4]);
     assert_eq!(loader.next().unwrap().unwrap().indices, [4]);
     let text = loader.next().unwrap().unwrap_err().to_string();
-    assert!(
-        text.starts_with("loading stopped at the plan of the next batch: no third batch"),
-        "{text}"
-    );
+    assert!(text.starts_with("loading stopped at the plan of the next batch: no third batch"), "{text}");
     assert!(loader.next().is_none());
 }
 
@@ -147,13 +108,6 @@ impl Dataset for Hopeless {
 #[test]
 fn threads_that_cannot_work_are_no_hang() {
     let mut loader = Loader::start(Arc::new(Hopeless), options(2), work(&[&[0]]).into_iter()).unwrap();
-    assert!(
-        loader
-            .next()
-            .unwrap()
-            .unwrap_err()
-            .to_string()
-            .contains("no fields")
-    );
+    assert!(loader.next().unwrap().unwrap_err().to_string().contains("no fields"));
     assert!(loader.next().is_none());
 }

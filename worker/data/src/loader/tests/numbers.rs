@@ -70,11 +70,7 @@ impl Dataset for Numbers {
         let noise = random.map_or(0.0, unit);
         out[0].f32().copy_from_slice(&[index as f32, noise, -1.0]);
         out[1].i64()[0] = index as i64 % 7;
-        if self.bad == Some(index) {
-            Err(SampleError::Empty)
-        } else {
-            Ok(())
-        }
+        if self.bad == Some(index) { Err(SampleError::Empty) } else { Ok(()) }
     }
     fn describe(&self, index: usize) -> String {
         format!("number {index}")
@@ -82,29 +78,15 @@ impl Dataset for Numbers {
 }
 
 pub(super) fn options(threads: usize) -> LoaderOptions {
-    LoaderOptions {
-        threads,
-        prefetch_batches: 3,
-        seed: 1,
-        augment: true,
-    }
+    LoaderOptions { threads, prefetch_batches: 3, seed: 1, augment: true }
 }
 
 pub(super) fn work(batches: &[&[u32]]) -> Vec<MicroBatch> {
-    (0..)
-        .zip(batches)
-        .map(|(epoch, indices)| MicroBatch {
-            epoch,
-            indices: indices.to_vec(),
-        })
-        .collect()
+    (0..).zip(batches).map(|(epoch, indices)| MicroBatch { epoch, indices: indices.to_vec() }).collect()
 }
 
 pub(super) fn all(dataset: Arc<dyn Dataset>, options: LoaderOptions, work: Vec<MicroBatch>) -> Vec<Batch> {
-    Loader::start(dataset, options, work.into_iter())
-        .unwrap()
-        .map(Result::unwrap)
-        .collect()
+    Loader::start(dataset, options, work.into_iter()).unwrap().map(Result::unwrap).collect()
 }
 
 /// The images of a batch.

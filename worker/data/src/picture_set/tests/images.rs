@@ -35,13 +35,7 @@ fn an_image_is_read_and_flipped_for_half_of_the_samples() {
     let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), plain(8));
     assert_eq!((set.len(), set.list.classes()), (2, 2));
     let normalize = Normalize::new(&[0.0; 3], &[1.0; 3]);
-    assert_eq!(
-        set.fields(),
-        [
-            Field::image("image", [3, 8, 8], normalize),
-            Field::i64("label", [])
-        ]
-    );
+    assert_eq!(set.fields(), [Field::image("image", [3, 8, 8], normalize), Field::i64("label", [])]);
     assert_eq!(load_one(&set, 1, None).unwrap()[1], Column::I64(vec![1]));
     assert!(set.describe(1).ends_with("train/b/000.png"));
     let upright = image(&set, 0, None).unwrap();
@@ -52,10 +46,7 @@ fn an_image_is_read_and_flipped_for_half_of_the_samples() {
             assert!((value * 255.0 - f32::from(pixel.0[c])).abs() < 1e-3);
         }
     }
-    let mirrored: Vec<f32> = upright
-        .chunks(8)
-        .flat_map(|row| row.iter().rev().copied())
-        .collect();
+    let mirrored: Vec<f32> = upright.chunks(8).flat_map(|row| row.iter().rev().copied()).collect();
     let mut flipped = 0;
     for sample in 0..200 {
         let out = image(&set, 0, Some(&mut rng(sample))).unwrap();
@@ -75,11 +66,7 @@ fn a_bad_image_is_an_error_and_leaves_the_set_usable() {
     image(&set, 1, None).unwrap();
     std::fs::remove_file(set.list.image_path(1)).unwrap();
     assert!(matches!(image(&set, 1, None), Err(SampleError::Read(_))));
-    assert_eq!(
-        set.idle.lock().unwrap().len(),
-        1,
-        "one thread needs one working memory"
-    );
+    assert_eq!(set.idle.lock().unwrap().len(), 1, "one thread needs one working memory");
 }
 
 #[test]
@@ -87,37 +74,19 @@ fn a_large_photograph_becomes_a_small_square() {
     let Some(root) = real("chase") else { return };
     let photograph = root.join("Image_01L.jpg");
     let folder = tempfile::tempdir().unwrap();
-    put(
-        folder.path().join("train/eye/1.jpg"),
-        &std::fs::read(photograph).unwrap(),
-    );
-    let set = ImageFolder::new(
-        ImageIndex::scan(folder.path(), "train", None).unwrap(),
-        plain(224),
-    );
+    put(folder.path().join("train/eye/1.jpg"), &std::fs::read(photograph).unwrap());
+    let set = ImageFolder::new(ImageIndex::scan(folder.path(), "train", None).unwrap(), plain(224));
     let out = image(&set, 0, None).unwrap();
     let mean = |plane: usize| out[plane * 224 * 224..][..224 * 224].iter().sum::<f32>() / (224.0 * 224.0);
-    assert!(
-        mean(0) > mean(1) && mean(1) > mean(2),
-        "a retina is red: {} {} {}",
-        mean(0),
-        mean(1),
-        mean(2)
-    );
+    assert!(mean(0) > mean(1) && mean(1) > mean(2), "a retina is red: {} {} {}", mean(0), mean(1), mean(2));
     assert!(out.iter().all(|value| (0.0..=1.0).contains(value)));
 }
 
 fn train_folder(side: u32) -> (tempfile::TempDir, ImageIndex) {
     let root = tempfile::tempdir().unwrap();
-    for (number, format) in [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::Bmp]
-        .into_iter()
-        .enumerate()
-    {
+    for (number, format) in [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::Bmp].into_iter().enumerate() {
         let image = gradient(side + 7 * number as u32, side + 3);
-        put(
-            root.path().join(format!("train/a/{number}.png")),
-            &encoded(image, format),
-        );
+        put(root.path().join(format!("train/a/{number}.png")), &encoded(image, format));
     }
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
     (root, index)
@@ -125,12 +94,7 @@ fn train_folder(side: u32) -> (tempfile::TempDir, ImageIndex) {
 
 #[test]
 fn the_cache_changes_nothing_but_the_work() {
-    for augment in [
-        Augment::None,
-        Augment::Flip,
-        Augment::CropFlip,
-        Augment::ResizedCropFlip,
-    ] {
+    for augment in [Augment::None, Augment::Flip, Augment::CropFlip, Augment::ResizedCropFlip] {
         for resize in [Resize::Crop, Resize::Stretch] {
             let (root, index) = train_folder(40);
             let with = |bytes: u64| ImageOptions {
@@ -181,10 +145,7 @@ fn images_of_another_size_are_refused_where_none_is_resized() {
     assert_eq!(set.fields()[0].shape, [3, 43, 40]);
     assert_eq!(image(&set, 0, None).unwrap().len(), 3 * 40 * 43);
     let text = image(&set, 1, Some(&mut rng(1))).unwrap_err().to_string();
-    assert!(
-        text.starts_with("it is 47x43 pixels where all are to be 40x43; set data.resize"),
-        "{text}"
-    );
+    assert!(text.starts_with("it is 47x43 pixels where all are to be 40x43; set data.resize"), "{text}");
 }
 
 #[test]
@@ -193,10 +154,7 @@ fn satellite_tiles_keep_their_bands() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["img/img_bj0216.tif", "lab/lab_bj0216.tif"] {
         let class = name.split('/').next().unwrap();
-        put(
-            folder.path().join("train").join(class).join("1.tif"),
-            &std::fs::read(root.join(name)).unwrap(),
-        );
+        put(folder.path().join("train").join(class).join("1.tif"), &std::fs::read(root.join(name)).unwrap());
     }
     let mut index = ImageIndex::scan(folder.path(), "train", None).unwrap();
     let options = |channels: usize, scale: f64| ImageOptions {
@@ -209,10 +167,7 @@ fn satellite_tiles_keep_their_bands() {
     let highest = metres.iter().copied().fold(0.0, f32::max);
     assert!((3.0..=84.0).contains(&highest), "{highest} m");
     let text = image(&heights, 0, None).unwrap_err().to_string();
-    assert!(
-        text.starts_with("it has 4 channels where 1 are expected; set data.channels = 4"),
-        "{text}"
-    );
+    assert!(text.starts_with("it has 4 channels where 1 are expected; set data.channels = 4"), "{text}");
     index.samples.truncate(1);
     let tiles = ImageFolder::new(index, options(4, 1.0 / 65535.0));
     let values = image(&tiles, 0, None).unwrap();

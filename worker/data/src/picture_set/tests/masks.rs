@@ -9,12 +9,7 @@ use super::super::*;
 use crate::tests::images::{encoded, gray, png, put, real};
 use image::{ImageFormat, Rgb, RgbImage};
 
-const AUGMENTS: [Augment; 4] = [
-    Augment::None,
-    Augment::Flip,
-    Augment::CropFlip,
-    Augment::ResizedCropFlip,
-];
+const AUGMENTS: [Augment; 4] = [Augment::None, Augment::Flip, Augment::CropFlip, Augment::ResizedCropFlip];
 
 fn options(side: u32, augment: Augment, resize: Resize, bytes: u64) -> ImageOptions {
     ImageOptions {
@@ -30,10 +25,7 @@ fn options(side: u32, augment: Augment, resize: Resize, bytes: u64) -> ImageOpti
 fn load(set: &ImageMasks, random: Option<u64>) -> (Vec<f32>, Vec<i64>) {
     let mut rng = random.map(|sample| keyed(Domain::Augment, 1, 0, sample));
     let columns = load_one(set, 0, rng.as_mut()).unwrap();
-    (
-        columns[0].as_f32().unwrap().to_vec(),
-        columns[1].as_i64().unwrap().to_vec(),
-    )
+    (columns[0].as_f32().unwrap().to_vec(), columns[1].as_i64().unwrap().to_vec())
 }
 
 /// One image in blocks of 8 pixels whose red is 20 times the mask's class.
@@ -43,11 +35,7 @@ fn blocks() -> (tempfile::TempDir, MaskIndex) {
     let image = RgbImage::from_fn(64, 48, |x, y| Rgb([20 + 20 * class(x, y), 255, 0]));
     put(root.path().join("i/1.bmp"), &encoded(image, ImageFormat::Bmp));
     put(root.path().join("m/1.png"), &gray(64, 48, class));
-    let rule = MaskRule {
-        kind: MaskKind::Index,
-        classes: 11,
-        ignore: 255,
-    };
+    let rule = MaskRule { kind: MaskKind::Index, classes: 11, ignore: 255 };
     let index = MaskIndex::scan(root.path(), "i", "m", rule).unwrap();
     (root, index)
 }
@@ -58,10 +46,7 @@ fn a_mask_goes_where_its_image_goes() {
     for augment in AUGMENTS {
         for (resize, side) in [(Resize::Crop, 48), (Resize::Crop, 32), (Resize::Stretch, 40)] {
             let set = ImageMasks::new(index.clone(), options(side, augment, resize, 0));
-            assert_eq!(
-                set.fields()[1],
-                Field::i64("mask", [side as usize, side as usize])
-            );
+            assert_eq!(set.fields()[1], Field::i64("mask", [side as usize, side as usize]));
             assert_eq!((set.list.classes(), set.len()), (11, 1));
             let mut changed = false;
             for sample in 0..30 {
@@ -76,10 +61,7 @@ fn a_mask_goes_where_its_image_goes() {
                     right += usize::from(class == 255 || (red - 20.0 - 20.0 * class as f32).abs() < 1.0);
                 }
                 // At the borders of blocks a resized image is a mixture, and its mask is not.
-                assert!(
-                    right * 10 > pixels * 4,
-                    "{augment:?} {resize:?}: {right} of {pixels}"
-                );
+                assert!(right * 10 > pixels * 4, "{augment:?} {resize:?}: {right} of {pixels}");
             }
             assert_eq!(changed, augment != Augment::None);
         }
@@ -93,11 +75,7 @@ fn the_cache_changes_nothing() {
         let sets = [0, 1 << 20]
             .map(|bytes| ImageMasks::new(index.clone(), options(24, augment, Resize::Stretch, bytes)));
         for sample in 0..8 {
-            assert_eq!(
-                load(&sets[0], Some(sample)),
-                load(&sets[1], Some(sample)),
-                "{augment:?}"
-            );
+            assert_eq!(load(&sets[0], Some(sample)), load(&sets[1], Some(sample)), "{augment:?}");
             assert_eq!(load(&sets[0], None), load(&sets[1], None), "{augment:?}");
         }
     }
@@ -109,16 +87,10 @@ fn a_bad_mask_is_a_bad_sample() {
     put(root.path().join("m/1.png"), &gray(64, 48, |_, _| 12));
     let set = ImageMasks::new(index, options(8, Augment::None, Resize::Crop, 0));
     let text = load_one(&set, 0, None).unwrap_err().to_string();
-    assert!(
-        text.starts_with("its mask ") && text.contains("the value 12"),
-        "{text}"
-    );
+    assert!(text.starts_with("its mask ") && text.contains("the value 12"), "{text}");
     put(root.path().join("m/1.png"), &gray(48, 48, |_, _| 1));
     let text = load_one(&set, 0, None).unwrap_err().to_string();
-    assert!(
-        text.contains("is 48x48 pixels and the image 64x48; make both of one size"),
-        "{text}"
-    );
+    assert!(text.contains("is 48x48 pixels and the image 64x48; make both of one size"), "{text}");
     put(root.path().join("m/1.png"), &png(64, 48));
     let text = load_one(&set, 0, None).unwrap_err().to_string();
     assert!(text.contains("holds colours or fractions"), "{text}");
@@ -128,11 +100,7 @@ fn a_bad_mask_is_a_bad_sample() {
 #[test]
 fn real_street_scenes_have_masks() {
     let Some(root) = real("camvid") else { return };
-    let rule = MaskRule {
-        kind: MaskKind::Index,
-        classes: 11,
-        ignore: 11,
-    };
+    let rule = MaskRule { kind: MaskKind::Index, classes: 11, ignore: 11 };
     let index = MaskIndex::scan(&root, "val", "valannot", rule).unwrap();
     let set = ImageMasks::new(index, options(160, Augment::CropFlip, Resize::Stretch, 0));
     for sample in 0..set.len() {

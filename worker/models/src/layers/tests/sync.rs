@@ -33,9 +33,7 @@ impl BatchSync for Seat {
         let sum = {
             let slots = self.table.slots.lock().unwrap();
             let parts = slots.iter().map(|slot| slot.as_ref().unwrap());
-            parts
-                .skip(1)
-                .fold(slots[0].as_ref().unwrap().shallow_clone(), |sum, part| sum + part)
+            parts.skip(1).fold(slots[0].as_ref().unwrap().shallow_clone(), |sum, part| sum + part)
         };
         self.table.barrier.wait();
         Ok(sum)
@@ -48,10 +46,7 @@ impl BatchSync for Seat {
 
 fn seats(count: usize) -> Vec<Arc<dyn BatchSync>> {
     let slots = Mutex::new((0..count).map(|_| None).collect());
-    let table = Arc::new(Table {
-        slots,
-        barrier: Barrier::new(count),
-    });
+    let table = Arc::new(Table { slots, barrier: Barrier::new(count) });
     (0..count)
         .map(|index| {
             let table = Arc::clone(&table);
@@ -78,10 +73,7 @@ fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], t
             let _ = tch::no_grad(|| entry.tensor().shallow_clone().uniform_(0.5, 1.5));
         }
     }
-    let joint: Vec<_> = seats(parts.len())
-        .into_iter()
-        .map(|seat| new(Some(seat)))
-        .collect();
+    let joint: Vec<_> = seats(parts.len()).into_iter().map(|seat| new(Some(seat))).collect();
     for (registry, _) in &joint {
         for (from, to) in whole.state().iter().zip(registry.state()) {
             tch::no_grad(|| to.tensor().shallow_clone().copy_(from.tensor()));
@@ -119,18 +111,11 @@ fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], t
     near(&got, &expected.detach(), "outputs");
     (&got * &direction).sum(Kind::Double).backward();
     let gradients: Vec<Tensor> = pieces.iter().map(|piece| piece.grad()).collect();
-    near(
-        &Tensor::cat(&gradients, 0),
-        &expected_gradient,
-        "the input's gradient",
-    );
+    near(&Tensor::cat(&gradients, 0), &expected_gradient, "the input's gradient");
     for (index, entry) in whole.state().iter().enumerate() {
         let of = |registry: &Registry| registry.state()[index].tensor().shallow_clone();
         if entry.tensor().requires_grad() {
-            let sum = registries
-                .iter()
-                .map(|registry| of(registry).grad())
-                .reduce(|a, b| a + b);
+            let sum = registries.iter().map(|registry| of(registry).grad()).reduce(|a, b| a + b);
             near(&sum.unwrap(), &entry.tensor().grad(), entry.name());
         } else {
             for registry in &registries {
@@ -175,12 +160,7 @@ fn whole_networks_agree() {
     compare(&resnet, &values([4, 3, 33, 33]), &[1, 3], 1e-6);
     compare(&resnet, &values([3, 3, 40, 40]), &[0, 3], 1e-6);
     let unet = |registry: &mut Registry| -> Forward {
-        let config = UnetConfig {
-            channels: 3,
-            classes: 2,
-            width: 4,
-            depth: 2,
-        };
+        let config = UnetConfig { channels: 3, classes: 2, width: 4, depth: 2 };
         registry.channels_last = true;
         let model = build_unet(config, registry).unwrap();
         Box::new(move |x| model.forward(x, true))
@@ -207,9 +187,7 @@ fn a_large_mean_does_not_drown_the_variance() {
             .zip(parts)
             .map(|((registry, layer), part)| {
                 scope.spawn(move || {
-                    let y = layer
-                        .forward(&Tensor::from_slice(&part).view([2, 1, 1, 1]), true)
-                        .unwrap();
+                    let y = layer.forward(&Tensor::from_slice(&part).view([2, 1, 1, 1]), true).unwrap();
                     let variance = registry.get("bn.running_var").unwrap().tensor();
                     assert!((variance.double_value(&[0]) - (0.9 + 0.1 * 5.0 / 3.0)).abs() < 1e-5);
                     y
@@ -222,10 +200,7 @@ fn a_large_mean_does_not_drown_the_variance() {
     let got = Tensor::cat(&outputs, 0).view([4]);
     for (index, expected) in expected.into_iter().enumerate() {
         // Mean times scale is about 9000: its last digit is 0.001.
-        assert!(
-            (got.double_value(&[index as i64]) - expected).abs() < 2e-3,
-            "{got}"
-        );
+        assert!((got.double_value(&[index as i64]) - expected).abs() < 2e-3, "{got}");
     }
 }
 
@@ -270,10 +245,7 @@ fn half_precision_values_have_float32_statistics() {
             let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();
             let y = layer.forward(&x, true).unwrap();
             assert_eq!(y.kind(), Kind::BFloat16);
-            (
-                y,
-                registry.get("bn.running_var").unwrap().tensor().shallow_clone(),
-            )
+            (y, registry.get("bn.running_var").unwrap().tensor().shallow_clone())
         }
     };
     let (first, second) = (half.narrow(0, 0, 1), half.narrow(0, 1, 3));

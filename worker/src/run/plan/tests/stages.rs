@@ -36,17 +36,10 @@ fn stages_and_phases_follow_each_other() {
     let steps: Vec<_> = plan.stages().iter().map(|stage| stage.steps.clone()).collect();
     assert_eq!(steps, [0..6, 6..13, 13..16]);
     assert_eq!((plan.total_steps, plan.epochs()), (16, 5));
-    let phases: Vec<_> = plan.stages()[1]
-        .phases
-        .iter()
-        .map(|phase| (phase.steps.clone(), phase.unfrozen))
-        .collect();
+    let phases: Vec<_> =
+        plan.stages()[1].phases.iter().map(|phase| (phase.steps.clone(), phase.unfrozen)).collect();
     assert_eq!(phases, [(6..8, 1), (8..10, 2), (10..13, 3)]);
-    let at = |stage, epoch, step_in_epoch| Position {
-        stage,
-        epoch,
-        step_in_epoch,
-    };
+    let at = |stage, epoch, step_in_epoch| Position { stage, epoch, step_in_epoch };
     for (done, position) in [
         (5, at(0, 1, 2)),
         (6, at(1, 2, 0)),
@@ -67,14 +60,8 @@ fn stages_and_phases_follow_each_other() {
     // At the end of every epoch, counted from each stage's beginning, and of every stage.
     let checkpoints: Vec<u64> = (0..=16).filter(|&done| plan.is_checkpoint(done)).collect();
     assert_eq!(checkpoints, [3, 6, 11, 13, 16]);
-    assert_eq!(
-        plan.stages()[1].partition.to_string(),
-        "4 = 2 ranks x 1 x 2 accumulation"
-    );
-    assert_eq!(
-        plan.to_string(),
-        "16 steps in all: 6 of \"a\", 7 of \"b\", 3 of \"c\""
-    );
+    assert_eq!(plan.stages()[1].partition.to_string(), "4 = 2 ranks x 1 x 2 accumulation");
+    assert_eq!(plan.to_string(), "16 steps in all: 6 of \"a\", 7 of \"b\", 3 of \"c\"");
 }
 
 #[test]
@@ -142,20 +129,10 @@ fn what_does_not_go_together_names_its_stage() {
     let batch = "[train]\neffective_batch = 8\n";
     let small = format!("{batch}{}", two("", "effective_batch = 2\n"));
     let error = refused(&small, 3, 20);
-    assert!(
-        error.starts_with("stage \"b\": train.effective_batch: "),
-        "{error}"
-    );
+    assert!(error.starts_with("stage \"b\": train.effective_batch: "), "{error}");
     let warm = "[optim]\nschedule = { name = \"cosine\", warmup = \"3 steps\" }\n";
-    let error = refused(
-        &format!("{batch}{warm}{}", two("", "effective_batch = 16\n")),
-        1,
-        20,
-    );
-    assert!(
-        error.contains("stage \"b\"") && error.contains("over 2 only"),
-        "{error}"
-    );
+    let error = refused(&format!("{batch}{warm}{}", two("", "effective_batch = 16\n")), 1, 20);
+    assert!(error.contains("stage \"b\"") && error.contains("over 2 only"), "{error}");
     for schedule in [
         "name = \"cosine\", per = \"epoch\"",
         "name = \"step\", every = \"1 epoch\"",
@@ -166,24 +143,13 @@ fn what_does_not_go_together_names_its_stage() {
             two("", "effective_batch = 4\nschedule = \"continue\"\n")
         );
         let error = refused(&text, 1, 20);
-        assert!(
-            error.contains("stage \"b\"") && error.contains("5 steps in this stage and 3"),
-            "{error}"
-        );
+        assert!(error.contains("stage \"b\"") && error.contains("5 steps in this stage and 3"), "{error}");
     }
-    let needs = Needs {
-        min_micro_batch: 2,
-        ..Needs::default()
-    };
+    let needs = Needs { min_micro_batch: 2, ..Needs::default() };
     let text = format!("{batch}{}", two("", "micro_batch = 1\n"));
-    let error = RunPlan::new(&staged(&text), 1, 16, &needs)
-        .unwrap_err()
-        .to_string();
+    let error = RunPlan::new(&staged(&text), 1, 16, &needs).unwrap_err().to_string();
     assert!(error.starts_with("stage \"b\": a micro-batch of 1"), "{error}");
-    let warned = Needs {
-        depends: Some("pairs are formed within it".into()),
-        ..Needs::default()
-    };
+    let warned = Needs { depends: Some("pairs are formed within it".into()), ..Needs::default() };
     let warnings = RunPlan::new(&staged(&text), 1, 16, &warned).unwrap().warnings;
     assert!(
         warnings.len() == 1 && warnings[0].starts_with("stage \"b\": the result depends"),

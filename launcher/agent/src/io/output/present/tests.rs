@@ -14,15 +14,8 @@ struct Watched {
 
 impl Watched {
     fn new(frames: Frames) -> Self {
-        let style = Style::Lines {
-            frames,
-            patience: PATIENCE,
-        };
-        Self {
-            presenter: Presenter::new(style, b"[0] ".to_vec()),
-            now: Instant::now(),
-            lines: Vec::new(),
-        }
+        let style = Style::Lines { frames, patience: PATIENCE };
+        Self { presenter: Presenter::new(style, b"[0] ".to_vec()), now: Instant::now(), lines: Vec::new() }
     }
 
     /// What is written at once when these bytes come.
@@ -70,11 +63,7 @@ fn a_line_that_has_only_begun_is_shown_after_a_moment_and_its_end_follows_it() {
     let rest = rest.unwrap();
     assert_eq!(rest.start, Start::Continued(b"[0] ".to_vec()));
     assert_eq!(rest.text, b"y\n[0] next\n");
-    assert_eq!(
-        stream.lines,
-        ["one\n", "Name: xy\n", "next\n"],
-        "whole for those who keep lines"
-    );
+    assert_eq!(stream.lines, ["one\n", "Name: xy\n", "next\n"], "whole for those who keep lines");
 }
 
 #[test]

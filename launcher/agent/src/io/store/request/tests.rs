@@ -45,10 +45,7 @@ fn all<'a>(key: &'a [u8], value: &'a [u8], other: &'a [u8], number: i64) -> Vec<
         (sent(8, &[k]), Request::Delete(key)),
         (sent(9, &[k, v]), Request::Append(key, value)),
         (sent(10, &[Number(2), o, k]), Request::MultiGet(vec![other, key])),
-        (
-            sent(11, &[Number(2), k, v, o, k]),
-            Request::MultiSet(vec![(key, value), (other, key)]),
-        ),
+        (sent(11, &[Number(2), k, v, o, k]), Request::MultiSet(vec![(key, value), (other, key)])),
         (sent(12, &[]), Request::CancelWait),
         (b"\x0dabcd".to_vec(), Request::Ping(*b"abcd")),
         (sent(14, &[k, v]), Request::Push(key, value)),
@@ -95,10 +92,7 @@ fn lengths_are_refused_before_their_bytes_have_come() {
         |number, arguments: &[Argument<'_>]| read(&sent(number, arguments), Dialect::Current).unwrap_err();
     assert_eq!(of(3, &[Number(8193)]), Refusal::Key(8193));
     assert_eq!(of(3, &[Number(-1)]), Refusal::Key(u64::MAX));
-    assert_eq!(
-        of(1, &[Bytes(b"k"), Number(8_388_609)]),
-        Refusal::Value(8_388_609)
-    );
+    assert_eq!(of(1, &[Bytes(b"k"), Number(8_388_609)]), Refusal::Value(8_388_609));
     assert_eq!(of(6, &[Number(131_073)]), Refusal::Keys(131_073));
     assert_eq!(of(11, &[Number(i64::MAX)]), Refusal::Keys(i64::MAX as u64));
     assert_eq!(of(19, &[]), Refusal::Unknown(19));
@@ -111,12 +105,7 @@ fn the_dialect_is_told_by_the_first_bytes() {
     assert_eq!(greet(&greeting()), Ok(Some((Dialect::Current, 5))));
     assert_eq!(greet(&sent(0, &[Bytes(b"key")])), Ok(Some((Dialect::Old, 0))));
     assert_eq!(greet(&sent(3, &[])), Ok(Some((Dialect::Old, 0))));
-    for other in [
-        &b"GET / HTTP/1.1"[..],
-        b"\x16\x03\x01",
-        b"PRI * HTTP/2.0",
-        b"20\n",
-    ] {
+    for other in [&b"GET / HTTP/1.1"[..], b"\x16\x03\x01", b"PRI * HTTP/2.0", b"20\n"] {
         assert_eq!(greet(other), Err(Refusal::Stranger));
     }
 }

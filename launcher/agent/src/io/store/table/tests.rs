@@ -13,10 +13,7 @@ fn values_are_set_compared_added_appended_and_deleted() {
     table.set(b"k", b"v").unwrap();
     assert_eq!(table.compare_set(b"k", b"other", b"w").unwrap().0, b"v");
     assert_eq!(table.compare_set(b"k", b"v", b"w").unwrap().0, b"w");
-    assert_eq!(
-        table.compare_set(b"none", b"expected", b"w").unwrap().0,
-        b"expected"
-    );
+    assert_eq!(table.compare_set(b"none", b"expected", b"w").unwrap().0, b"expected");
     assert_eq!(table.compare_set(b"none", b"", b"w").unwrap().0, b"w");
     assert_eq!(table.add(b"n", 3).unwrap().0, 3);
     assert_eq!(table.add(b"n", -5).unwrap().0, -2);
@@ -90,9 +87,7 @@ fn numbers_are_read_as_c_reads_them() {
 fn a_store_that_is_full_takes_no_more_and_serves_what_it_has() {
     let mut table = Table::default();
     let value = vec![1; 8 << 20];
-    let stored = (0..100_u8)
-        .take_while(|number| table.set(&[*number], &value).is_ok())
-        .count();
+    let stored = (0..100_u8).take_while(|number| table.set(&[*number], &value).is_ok()).count();
     assert_eq!(stored, 63);
     assert_eq!(table.set(b"more", &value), Err(Refusal::Full));
     assert_eq!(table.append(&[0], &value), Err(Refusal::Full));

@@ -6,15 +6,7 @@ use crate::bench::Steps;
 use crate::report::Verdict;
 
 fn case(is_small: bool) -> Case {
-    Case {
-        network: Network::Resnet50,
-        batch: 10,
-        steps: Steps {
-            skipped: 1,
-            counted: 2,
-        },
-        is_small,
-    }
+    Case { network: Network::Resnet50, batch: 10, steps: Steps { skipped: 1, counted: 2 }, is_small }
 }
 
 /// Rates and peaks of each round of a way.
@@ -28,10 +20,7 @@ fn rounds(of: &[(Way, &[(f64, f64)])]) -> Rounds {
         gpu: Some("NVIDIA H200".to_owned()),
     };
     Rounds {
-        measured: of
-            .iter()
-            .map(|(way, all)| (*way, all.iter().map(measured).collect()))
-            .collect(),
+        measured: of.iter().map(|(way, all)| (*way, all.iter().map(measured).collect())).collect(),
         ..Rounds::default()
     }
 }
@@ -70,11 +59,7 @@ fn what_meets_its_goals_passes_with_all_figures() {
         // 100 images of 24.534 GFLOP of the 989 TFLOP that it could do.
         ("ddp_mfu", 24.534 * 100.0 / 989_000.0),
     ] {
-        assert!(
-            (figure(name) - expected).abs() < 1e-12,
-            "{name}: {}",
-            figure(name)
-        );
+        assert!((figure(name) - expected).abs() < 1e-12, "{name}: {}", figure(name));
     }
     assert!(!finding.figures.contains_key("ddp_wait_data_ms"));
     assert!(
@@ -135,12 +120,7 @@ fn a_way_that_did_not_run_is_named() {
     assert_eq!(without(Way::Compile).verdict, Verdict::Passed);
     let open = without(Way::CompileGraphs);
     assert_eq!(open.verdict, Verdict::Skipped);
-    assert!(
-        open.note
-            .ends_with("torch.compile with graphs did not run: no compiler"),
-        "{}",
-        open.note
-    );
+    assert!(open.note.ends_with("torch.compile with graphs did not run: no compiler"), "{}", open.note);
     assert_eq!(without(Way::Ddp).verdict, Verdict::Skipped);
     let nothing = finding(&case(true), &Rounds::default());
     assert_eq!(nothing.verdict, Verdict::Skipped);
@@ -154,9 +134,7 @@ fn other_networks_cannot_be_compared() {
     let finding = finding(&case(true), &rounds);
     assert_eq!(finding.verdict, Verdict::Failed);
     assert!(
-        finding
-            .note
-            .contains("the networks differ: DDP has 25 parameters and dtrain with graphs has 26"),
+        finding.note.contains("the networks differ: DDP has 25 parameters and dtrain with graphs has 26"),
         "{}",
         finding.note
     );
@@ -171,10 +149,7 @@ fn a_step_that_waits_for_its_loader_is_told() {
         measured.wait_data_ms = Some(5.0);
     }
     let said = rounds.waiting(&case(true)).unwrap();
-    assert!(
-        said.contains("waits for its loader for 5.00 of the 90.91 ms"),
-        "{said}"
-    );
+    assert!(said.contains("waits for its loader for 5.00 of the 90.91 ms"), "{said}");
 }
 
 #[test]

@@ -31,11 +31,7 @@ impl FakeStream {
                 counted.fetch_add(1, Ordering::SeqCst);
             }
         });
-        Box::leak(Box::new(Self {
-            jobs,
-            given: AtomicU64::new(0),
-            done,
-        }))
+        Box::leak(Box::new(Self { jobs, given: AtomicU64::new(0), done }))
     }
 
     pub(super) fn give(&self, job: Job) {
@@ -61,10 +57,7 @@ impl Timeline for FakeTimeline {
     }
 
     fn mark(&self) -> Result<Arc<dyn Mark>, ShimError> {
-        Ok(Arc::new(FakeMark {
-            place: self.0.given.load(Ordering::SeqCst),
-            done: Arc::clone(&self.0.done),
-        }))
+        Ok(Arc::new(FakeMark { place: self.0.given.load(Ordering::SeqCst), done: Arc::clone(&self.0.done) }))
     }
 
     fn keep(&self, _tensor: &Tensor) -> Result<(), ShimError> {
