@@ -193,8 +193,7 @@ fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String
         let reason = error.to_string();
         WorkerError::Rename { reason }
     })?;
-    let mode = recipe.model.weights_mode.into();
-    let report = models::load_renamed(registry, weights, mode, &renames)?;
+    let report = models::load_renamed(registry, weights, recipe.model.weights_mode, &renames)?;
     Ok(format!("weights from {}: {report}", weights.display()))
 }
 

@@ -10,6 +10,11 @@ const ARCHITECTURES: [Architecture; 2] = [Architecture::ResNet18, Architecture::
 const LOGIT_TOLERANCE: f64 = 1e-4;
 const GRADIENT_TOLERANCE: f64 = 1e-3;
 
+/// As torchvision names it.
+pub(super) fn name(arch: Architecture) -> String {
+    format!("{arch:?}").to_lowercase()
+}
+
 /// The network with the formula's weights, and the file of what torchvision computes with them.
 struct Case {
     registry: Registry,
@@ -20,7 +25,7 @@ struct Case {
 
 impl Case {
     fn new(arch: Architecture) -> Self {
-        let path = reference(&format!("{arch}.safetensors"));
+        let path = reference(&format!("{}.safetensors", name(arch)));
         let about = about(&path);
         let classes = about["classes"].as_u64().unwrap() as usize;
         let mut registry = Registry::new(device());
@@ -97,23 +102,23 @@ pub fn the_formula_is_the_same_in_both_languages() {
 /// Where it is not so.
 pub fn names_shapes_types_and_order_are_torchvisions() {
     for arch in ARCHITECTURES {
-        let text = std::fs::read_to_string(reference(&format!("{arch}.json"))).unwrap();
+        let text = std::fs::read_to_string(reference(&format!("{}.json", name(arch)))).unwrap();
         let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut registry = Registry::new(device());
         build(arch, 3, expected["classes"].as_u64().unwrap() as usize, &mut registry).unwrap();
 
         let rows: Vec<(String, Vec<i64>, String)> =
             serde_json::from_value(expected["state"].clone()).unwrap();
-        assert_eq!(registry.state().len(), rows.len(), "{arch}");
+        assert_eq!(registry.state().len(), rows.len(), "{arch:?}");
         for (entry, (name, shape, dtype)) in registry.state().iter().zip(&rows) {
-            assert_eq!(entry.name(), name, "{arch}");
-            assert_eq!(&entry.tensor().size(), shape, "{arch} {name}");
+            assert_eq!(entry.name(), name, "{arch:?}");
+            assert_eq!(&entry.tensor().size(), shape, "{arch:?} {name}");
             let kind = if dtype == "int64" { Kind::Int64 } else { Kind::Float };
-            assert_eq!(entry.tensor().kind(), kind, "{arch} {name}");
+            assert_eq!(entry.tensor().kind(), kind, "{arch:?} {name}");
         }
         let tensors = registry.state().iter().filter(|entry| entry.role() == Role::Parameter).count() as u64;
-        assert_eq!(Some(tensors), expected["parameter_tensors"].as_u64(), "{arch}");
-        assert_eq!(Some(registry.parameter_count() as u64), expected["parameters"].as_u64(), "{arch}");
+        assert_eq!(Some(tensors), expected["parameter_tensors"].as_u64(), "{arch:?}");
+        assert_eq!(Some(registry.parameter_count() as u64), expected["parameters"].as_u64(), "{arch:?}");
     }
 }
 
@@ -128,10 +133,10 @@ pub fn evaluation_gives_torchvisions_logits() {
             let (images, labels) = case.input(size, count);
             let logits = tch::no_grad(|| case.model.forward(&images, false)).unwrap();
             let difference = largest_difference(&logits, &case.read(size, "eval.logits"));
-            println!("{arch} {size} evaluation: logits differ by at most {difference:.1e}");
-            assert!(difference < LOGIT_TOLERANCE, "{arch} at {size}: {difference:e}");
+            println!("{arch:?} {size} evaluation: logits differ by at most {difference:.1e}");
+            assert!(difference < LOGIT_TOLERANCE, "{arch:?} at {size}: {difference:e}");
             let difference = largest_difference(&loss(&logits, &labels), &case.read(size, "eval.loss"));
-            assert!(difference < LOGIT_TOLERANCE, "{arch} at {size}, loss: {difference:e}");
+            assert!(difference < LOGIT_TOLERANCE, "{arch:?} at {size}, loss: {difference:e}");
         }
     }
 }
@@ -148,15 +153,15 @@ pub fn a_training_pass_gives_torchvisions_logits_gradients_and_statistics() {
             let (images, labels) = case.input(size, count);
             let logits = case.model.forward(&images, true).unwrap();
             let difference = largest_difference(&logits, &case.read(size, "train.logits"));
-            assert!(difference < LOGIT_TOLERANCE, "{arch} at {size}: {difference:e}");
+            assert!(difference < LOGIT_TOLERANCE, "{arch:?} at {size}: {difference:e}");
             let loss = loss(&logits, &labels);
             let loss_difference = largest_difference(&loss, &case.read(size, "train.loss"));
-            assert!(loss_difference < LOGIT_TOLERANCE, "{arch} at {size}, loss: {loss_difference:e}");
+            assert!(loss_difference < LOGIT_TOLERANCE, "{arch:?} at {size}, loss: {loss_difference:e}");
 
             loss.backward();
             let worst = compare_gradients(&case, size);
             println!(
-                "{arch} {size} training: logits differ by at most {difference:.1e}, gradients by {worst:.1e}"
+                "{arch:?} {size} training: logits differ by at most {difference:.1e}, gradients by {worst:.1e}"
             );
             compare_statistics(&case, size);
         }

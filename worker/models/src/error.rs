@@ -40,57 +40,34 @@ pub enum ModelError {
         reason: String,
     },
 
-    /// A text is longer than the model can look back.
+    /// A text of so many tokens is longer than the model can look back.
     #[error(
-        "a text of {length} tokens is longer than the model's context: give it at most {context} at a time, or raise \
+        "a text of {0} tokens is longer than the model's context: give it at most {1} at a time, or raise \
          `model.context`"
     )]
-    Context {
-        /// Tokens given.
-        length: i64,
-        /// Tokens the model takes.
-        context: i64,
-    },
+    Context(i64, i64),
 
     /// The other participants of a step could not be reached for batch normalisation.
-    #[error("batch normalisation over all participants failed: {source}")]
-    Sync {
-        /// The cause.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    #[error("batch normalisation over all participants failed: {0}")]
+    Sync(#[source] Box<dyn std::error::Error + Send + Sync>),
 
-    /// A segment that is computed again in backward is not what it was in the forward pass.
+    /// The segment of this name, computed again in backward, gave something else than in the forward pass.
     #[error(
-        "`{segment}` was computed again in backward and gave {what}. Its forward pass draws random numbers that are not \
+        "`{0}` was computed again in backward and gave {1}. Its forward pass draws random numbers that are not \
          torch's, or changes what it computes with; mend that, or set memory.recompute = \"off\""
     )]
-    Recomputed {
-        /// The segment's name, such as `layer1.0`.
-        segment: String,
-        /// What differed, in words that go behind "gave".
-        what: String,
-    },
+    Recomputed(String, String),
 
-    /// A tensor given to the model has the wrong shape.
-    #[error("the model takes {expected}, but was given a tensor of shape {got:?}")]
-    Input {
-        /// What the model takes, in words.
-        expected: String,
-        /// The shape it was given.
-        got: Vec<i64>,
-    },
+    /// What the model takes, and the shape that it was given.
+    #[error("the model takes {0}, but was given a tensor of shape {1:?}")]
+    Input(String, Vec<i64>),
 
-    /// A training micro-batch is too small for batch normalisation.
+    /// A training micro-batch is too small for the batch normalisation of this name, whose input has this shape.
     #[error(
-        "the training micro-batch is too small: `{layer}` normalises each channel over the batch and needs at least \
-         2 values per channel, but its input has the shape {shape:?}. Use micro-batches of 2 or more, or larger images."
+        "the training micro-batch is too small: `{0}` normalises each channel over the batch and needs at least \
+         2 values per channel, but its input has the shape {1:?}. Use micro-batches of 2 or more, or larger images."
     )]
-    Batch {
-        /// The name of the batch normalisation.
-        layer: String,
-        /// The shape of its input, N x C x H x W.
-        shape: Vec<i64>,
-    },
+    Batch(String, Vec<i64>),
 
     /// A file of weights could not be read, written or used.
     #[error(transparent)]
@@ -127,69 +104,37 @@ pub enum WeightsProblem {
     #[error("the weights cannot be read: {0}")]
     Read(io::Error),
 
-    /// The file could not be written.
-    #[error("the weights cannot be written: {0}")]
-    Write(io::Error),
-
     /// The file is not of the safetensors format.
     #[error("not a safetensors file: {0}")]
     Format(String),
 
-    /// The file's own header promises more or fewer bytes than the file has.
+    /// The file has so many bytes, and its header describes another number, the header included.
     #[error(
-        "the file is {} ({actual} bytes, its header describes {expected}). Fetch or write it again.",
-        if actual < expected { "cut short" } else { "too long" }
+        "the file is {} ({} bytes, its header describes {}). Fetch or write it again.",
+        if .0 < .1 { "cut short" } else { "too long" }, .0, .1
     )]
-    Size {
-        /// Bytes the header describes, the header included.
-        expected: u64,
-        /// Bytes the file has.
-        actual: u64,
-    },
+    Size(u64, u64),
 
     /// The file has no tensor of this name.
     #[error("the file has no tensor named `{0}`")]
     NoTensor(String),
 
     /// A tensor's number format has no counterpart in libtorch.
-    #[error("the tensor `{name}` has the type {dtype}, which dtrain cannot read")]
-    Dtype {
-        /// The tensor.
-        name: String,
-        /// Its type.
-        dtype: Dtype,
-    },
+    #[error("the tensor `{0}` has the type {1}, which dtrain cannot read")]
+    Dtype(String, Dtype),
 
-    /// A tensor's type is not one of the format's, or the header would be too long.
-    #[error("the tensors cannot be written as safetensors: {0}")]
-    Unwritable(String),
+    /// Two tensors of the file come to have one name, the third.
+    #[error("model.weights_rename gives `{0}` and `{1}` one name, `{2}`; make its patterns narrower")]
+    Renamed(String, String, String),
 
-    /// Two tensors of the file come to have one name.
+    /// The file holds two different tensors where the model has one under two names, its own first.
     #[error(
-        "model.weights_rename gives `{first}` and `{second}` one name, `{name}`; make its patterns narrower"
-    )]
-    Renamed {
-        /// A tensor in the file.
-        first: String,
-        /// Another one.
-        second: String,
-        /// The name that both would have.
-        name: String,
-    },
-
-    /// The file holds two different tensors where the model has one under two names.
-    #[error(
-        "`{second}` is not equal to `{first}`, and the model has one tensor for both. Weights of a model that was trained with \
+        "`{1}` is not equal to `{0}`, and the model has one tensor for both. Weights of a model that was trained with \
          two cannot be used."
     )]
-    Untied {
-        /// The name under which the model has the tensor.
-        first: String,
-        /// The other name.
-        second: String,
-    },
+    Untied(String, String),
 
-    /// The file is readable, but its tensors are not those of the model.
+    /// The file's tensors are not those of the model.
     #[error("{0}")]
     Mismatch(Box<Mismatch>),
 }

@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor};
 
 use super::error::ModelError;
-use super::layers::{Block, BlockNames, BlockOptions, Embedding, Gelu, Init, LayerNorm};
+use super::layers::{Block, BlockNames, BlockOptions, Embedding, Init, LayerNorm};
 use super::recompute::Segment;
 use super::registry::Registry;
 use super::settings;
@@ -44,7 +44,7 @@ pub struct Gpt {
 }
 
 impl Gpt {
-    /// The target of a token whose next one is not known.
+    /// The target of a token whose next one is unknown.
     pub const NO_TARGET: i64 = Embedding::NO_TARGET;
 
     /// Registers the model's tensors in `registry`, in the order of PyTorch's `state_dict`.
@@ -59,7 +59,7 @@ impl Gpt {
             heads: settings::size(config.heads),
             causal: true,
             eps: 1e-5,
-            gelu: Gelu::Tanh,
+            gelu: "tanh",
             init: Init::Normal(0.02),
             residual: Init::Normal(0.02 / (2.0 * depth as f64).sqrt()),
             names: BlockNames::GPT2,
@@ -82,10 +82,7 @@ impl Gpt {
     }
 
     /// Tokens, N x T int64, to the logits of the token after each, N x T x vocabulary. T may be less than the context.
-    ///
-    /// # Errors
-    /// [`ModelError::Context`] where T is more than the context, [`ModelError::Input`] for another shape or type, and those
-    /// of libtorch: on the CPU also a token beyond the vocabulary.
+    /// A token beyond the vocabulary is an error on the CPU alone.
     pub fn forward(&self, tokens: &Tensor) -> Result<Tensor, ModelError> {
         self.tokens.scores(&self.features(tokens)?)
     }
@@ -98,16 +95,16 @@ impl Gpt {
 
     /// What the head is given, N x T x width.
     fn features(&self, tokens: &Tensor) -> Result<Tensor, ModelError> {
-        let shape = tokens.size();
-        let [samples, length] = shape[..] else {
-            return Err(wrong(shape));
+        let (kind, shape) = (tokens.f_kind()?, tokens.size());
+        let length = match shape[..] {
+            [samples, length] if samples > 0 && length > 0 && kind == Kind::Int64 => length,
+            _ => {
+                let expected = "int64 tokens of shape N x T with N > 0 and T > 0".to_owned();
+                return Err(ModelError::Input(expected, shape));
+            }
         };
-        if samples < 1 || length < 1 || tokens.f_kind()? != Kind::Int64 {
-            return Err(wrong(shape));
-        }
         if length > self.context {
-            let context = self.context;
-            return Err(ModelError::Context { length, context });
+            return Err(ModelError::Context(length, self.context));
         }
         let mut x = self.tokens.forward(tokens)?.f_add(&self.positions.first(length)?)?;
         for block in &self.blocks {
@@ -115,11 +112,6 @@ impl Gpt {
         }
         self.norm.forward(&x)
     }
-}
-
-fn wrong(got: Vec<i64>) -> ModelError {
-    let expected = "int64 tokens of shape N x T with N > 0 and T > 0".to_owned();
-    ModelError::Input { expected, got }
 }
 
 #[cfg(test)]
@@ -251,7 +243,7 @@ mod tests {
         }
         let (_registry, model) = small();
         let error = model.forward(&tokens([1, 9])).unwrap_err();
-        assert!(matches!(error, ModelError::Context { length: 9, context: 8 }), "{error}");
+        assert!(matches!(error, ModelError::Context(9, 8)), "{error}");
         assert!(error.to_string().contains("`model.context`"), "{error}");
         for wrong in
             [tokens([1, 0]), tokens([0, 4]), tokens([1, 4]).to_kind(Kind::Int), tokens([1, 4]).view([4])]

@@ -1,7 +1,6 @@
 //! The networks and their weights. Nothing here knows of ranks, optimizers or data sets.
 //!
-//! A model is built into a [`Registry`], which lists its tensors by name; [`load_state`] and [`save_state`] move that list
-//! from and to a safetensors file. All randomness is torch's global CPU generator: call `tch::manual_seed` before
+//! A model is built into a [`Registry`], which lists its tensors by name; [`load_state`] fills them from a safetensors file. All randomness is torch's global CPU generator: call `tch::manual_seed` before
 //! [`build`] for a repeatable model.
 //!
 //! | Task | Network | Made by |
@@ -10,11 +9,8 @@
 //! | images to classes of their pixels | a U-Net ([`UnetConfig`]) | [`build_unet`] |
 //! | text to its next token | a GPT ([`GptConfig`]) | [`Gpt::new`] |
 
-use std::fmt;
-
 use tch::Tensor;
 
-mod dtype;
 mod error;
 mod gpt;
 mod layers;
@@ -22,32 +18,27 @@ mod mismatch;
 mod recognise;
 mod recompute;
 mod registry;
-mod rename;
 mod resnet;
 mod settings;
 mod tensor_file;
-mod tensor_write;
 mod unet;
 mod vit;
 mod weights;
 
-pub use dtype::dtype_of;
 pub use error::{ModelError, WeightsError, WeightsProblem};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
     BatchGroups, BatchNorm2d, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions,
-    ConvTranspose2d, Embedding, Gelu, Init, LayerNorm, Linear, Mlp, SelfAttention, Shadow, Weight,
-    channels_last, is_channels_last, without_drawing,
+    ConvTranspose2d, Embedding, Init, LayerNorm, Linear, Shadow, Weight, channels_last, is_channels_last,
+    without_drawing,
 };
 pub use mismatch::{Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};
 pub use registry::{Entry, Registry, Role, Scope};
-pub use rename::Renames;
-pub use tensor_file::TensorFile;
-pub use tensor_write::{header, widest_first, write_tensors};
+pub use tensor_file::{TensorFile, dtype_of, header, widest_first};
 pub use unet::UnetConfig;
 pub use vit::VitConfig;
-pub use weights::{LoadMode, LoadReport, load_renamed, load_state, save_state};
+pub use weights::{LoadReport, Renames, WeightsMode, load_renamed, load_state};
 
 /// The classifiers that can be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,26 +55,6 @@ pub enum Architecture {
     ResNet152,
     /// A vision transformer.
     Vit(VitConfig),
-}
-
-impl Architecture {
-    /// The name in recipes and, but for `vit`, in torchvision.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ResNet18 => "resnet18",
-            Self::ResNet34 => "resnet34",
-            Self::ResNet50 => "resnet50",
-            Self::ResNet101 => "resnet101",
-            Self::ResNet152 => "resnet152",
-            Self::Vit(_) => "vit",
-        }
-    }
-}
-
-impl fmt::Display for Architecture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// A network that sorts images, or their pixels, into classes.

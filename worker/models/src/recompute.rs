@@ -241,7 +241,7 @@ impl Check {
         }
         match first.as_ref().and_then(|first| print.against(first)) {
             None => Ok(()),
-            Some(what) => Err(ModelError::Recomputed { segment: self.name.to_string(), what }),
+            Some(what) => Err(ModelError::Recomputed(self.name.to_string(), what)),
         }
     }
 }

@@ -55,12 +55,9 @@ impl Block {
             let options = ConvOptions { stride, padding: kernel / 2, ..ConvOptions::kernel(kernel) };
             let conv = Conv2d::new(&mut scope.sub(format_args!("conv{number}")), (from, to), options)?;
             let mut place = scope.sub(format_args!("bn{number}"));
-            let bn = if number == shapes.len() {
-                BatchNorm2d::silent(&mut place, to)?
-            } else {
-                BatchNorm2d::new(&mut place, to)?
-            };
-            layers.push((conv, bn));
+            // A branch whose last weight is 0 adds nothing at first.
+            let weight = if number == shapes.len() { 0.0 } else { 1.0 };
+            layers.push((conv, BatchNorm2d::with_weight(&mut place, to, weight)?));
         }
         let downsample = if stride != 1 || input != output {
             let mut scope = scope.sub("downsample");
@@ -91,26 +88,9 @@ impl Block {
     }
 }
 
-/// What comes before the blocks. Of large images it keeps more for the backward pass than any of them.
-#[derive(Debug)]
-struct Stem {
-    conv1: Conv2d,
-    bn1: BatchNorm2d,
-}
-
-impl Stem {
-    fn new(scope: &mut Scope<'_>, channels: i64) -> Result<Self, ModelError> {
-        let options = ConvOptions { stride: 2, padding: 3, ..ConvOptions::kernel(7) };
-        Ok(Self {
-            conv1: Conv2d::new(&mut scope.sub("conv1"), (channels, STAGE_CHANNELS[0]), options)?,
-            bn1: BatchNorm2d::new(&mut scope.sub("bn1"), STAGE_CHANNELS[0])?,
-        })
-    }
-
-    fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
-        let mut x = self.bn1.forward(&self.conv1.forward(images)?, train)?;
-        Ok(x.f_relu_()?.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?)
-    }
+fn stem((conv, bn): &(Conv2d, BatchNorm2d), images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
+    let mut x = bn.forward(&conv.forward(images)?, train)?;
+    Ok(x.f_relu_()?.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?)
 }
 
 /// A residual network.
@@ -120,7 +100,8 @@ impl Stem {
 /// chaotic, and a difference in the last digit becomes one in the second within twenty steps. There is no dropout.
 #[derive(Debug)]
 pub(super) struct ResNet {
-    stem: Segment<Stem>,
+    /// What comes before the blocks. Of large images it keeps more for the backward pass than any of them.
+    stem: Segment<(Conv2d, BatchNorm2d)>,
     blocks: Vec<Segment<Block>>,
     fc: Linear,
     channels: i64,
@@ -135,10 +116,15 @@ impl ResNet {
         classes: usize,
         registry: &mut Registry,
     ) -> Result<Self, ModelError> {
-        let (channels, classes) = (settings::channels(channels)?, settings::classes(classes)?);
+        let channels = settings::positive(channels, ModelError::NoChannels)?;
+        let classes = settings::positive(classes, ModelError::NoClasses)?;
         let (channels_last, synced) = (registry.channels_last, registry.is_batch_synced());
         let mut root = registry.root();
-        let stem = root.segment(|root| Stem::new(root, channels))?;
+        let stem = root.segment(|root| {
+            let options = ConvOptions { stride: 2, padding: 3, ..ConvOptions::kernel(7) };
+            let conv = Conv2d::new(&mut root.sub("conv1"), (channels, STAGE_CHANNELS[0]), options)?;
+            Ok((conv, BatchNorm2d::new(&mut root.sub("bn1"), STAGE_CHANNELS[0])?))
+        })?;
         let expansion = if layout.bottleneck { EXPANSION } else { 1 };
         let mut blocks = Vec::new();
         let mut input = STAGE_CHANNELS[0];
@@ -165,7 +151,7 @@ impl ResNet {
     /// Images to the last feature map.
     fn features(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let images = input_layout(images, self.channels_last)?;
-        let mut x = self.stem.run(&images, move |stem, x| stem.forward(x, train))?;
+        let mut x = self.stem.run(&images, move |layers, x| stem(layers, x, train))?;
         for block in &self.blocks {
             x = block.run(&x, move |block, x| block.forward(x, train))?;
         }

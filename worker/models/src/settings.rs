@@ -7,29 +7,15 @@ pub(super) fn size(value: usize) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// The number of classes.
-pub(super) fn classes(value: usize) -> Result<i64, ModelError> {
-    if value == 0 {
-        return Err(ModelError::NoClasses);
-    }
-    Ok(size(value))
-}
-
-/// The number of input channels.
-pub(super) fn channels(value: usize) -> Result<i64, ModelError> {
-    if value == 0 {
-        return Err(ModelError::NoChannels);
-    }
-    Ok(size(value))
+/// A size that is not 0, or the error.
+pub(super) fn positive(value: usize, error: ModelError) -> Result<i64, ModelError> {
+    if value == 0 { Err(error) } else { Ok(size(value)) }
 }
 
 /// A setting that must be at least 1.
 pub(super) fn at_least_one(key: &'static str, value: usize) -> Result<i64, ModelError> {
-    if value == 0 {
-        let reason = "it must be at least 1".to_owned();
-        return Err(ModelError::Setting { key, value, reason });
-    }
-    Ok(size(value))
+    let reason = "it must be at least 1".to_owned();
+    positive(value, ModelError::Setting { key, value, reason })
 }
 
 /// A setting that must divide another.

@@ -1,18 +1,18 @@
-//! Reading safetensors files, one tensor at a time, so that memory for one tensor is enough.
+//! Safetensors files: their headers, and reading one tensor at a time, so that memory for one tensor is enough.
 //!
 //! A file is 8 bytes with the length of a header, the header (JSON: name, type, shape and place of each tensor), and the
 //! data. Every size is checked against the length of the file before a byte of data is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use dtrain_torch_shim::copy::fill;
+use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-use tch::{Device, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
-use super::dtype::kind_of;
 use super::error::{ModelError, WeightsError, WeightsProblem};
 
 #[cfg(target_endian = "big")]
@@ -21,10 +21,10 @@ compile_error!(
 );
 
 /// The length field at the start of a file.
-pub(super) const PREFIX_BYTES: u64 = 8;
+const PREFIX_BYTES: u64 = 8;
 
 /// The longest header that the format allows.
-pub(super) const MAX_HEADER_BYTES: u64 = 100_000_000;
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// The start of a zip, which PyTorch's own files are.
 const ZIP_MARK: &[u8] = b"PK\x03\x04";
@@ -67,7 +67,7 @@ impl TensorFile {
             }));
         }
         let data_start = PREFIX_BYTES + header_bytes;
-        let size = |expected| wrong(WeightsProblem::Size { expected, actual });
+        let size = |expected| wrong(WeightsProblem::Size(actual, expected));
         if actual < data_start {
             return Err(size(data_start));
         }
@@ -93,11 +93,9 @@ impl TensorFile {
         &self.path
     }
 
-    /// The names of all tensors, in the order of their data.
+    /// The names of all tensors, in their alphabetical order.
     pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.tensors.iter().collect();
-        names.sort_by_key(|(_, info)| info.data_offsets);
-        names.into_iter().map(|(name, _)| name.clone()).collect()
+        self.tensors.keys().cloned().collect()
     }
 
     /// Type and shape of a tensor.
@@ -127,7 +125,7 @@ impl TensorFile {
     pub fn read(&self, name: &str) -> Result<Tensor, ModelError> {
         let (info, shape) = self.described(name)?;
         let kind = kind_of(info.dtype)
-            .ok_or_else(|| self.wrong(WeightsProblem::Dtype { name: name.to_owned(), dtype: info.dtype }))?;
+            .ok_or_else(|| self.wrong(WeightsProblem::Dtype(name.to_owned(), info.dtype)))?;
         let mut value = Tensor::f_empty(shape, (kind, Device::Cpu))?;
         if !self.fill(info, &mut value)? {
             return Err(TchError::Convert(format!("new memory for `{name}` is not in order")).into());
@@ -157,22 +155,86 @@ impl TensorFile {
     }
 }
 
+const TYPES: [(Kind, Dtype); 10] = [
+    (Kind::Bool, Dtype::BOOL),
+    (Kind::Uint8, Dtype::U8),
+    (Kind::Int8, Dtype::I8),
+    (Kind::Int16, Dtype::I16),
+    (Kind::Int, Dtype::I32),
+    (Kind::Int64, Dtype::I64),
+    (Kind::Half, Dtype::F16),
+    (Kind::BFloat16, Dtype::BF16),
+    (Kind::Float, Dtype::F32),
+    (Kind::Double, Dtype::F64),
+];
+
+/// The format's counterpart of one of libtorch's types.
+pub fn dtype_of(kind: Kind) -> Option<Dtype> {
+    TYPES.iter().find(|(own, _)| *own == kind).map(|(_, dtype)| *dtype)
+}
+
+/// libtorch's counterpart of a type of the format.
+pub(super) fn kind_of(dtype: Dtype) -> Option<Kind> {
+    TYPES.iter().find(|(_, own)| *own == dtype).map(|(kind, _)| *kind)
+}
+
+/// Wide types first, as the format's own writer does: then every tensor is aligned to its type.
+pub fn widest_first(dtype: Dtype) -> impl Ord {
+    std::cmp::Reverse(dtype.bitsize())
+}
+
+/// What a file begins with whose tensors (name, type and shape) follow each other in this order, without gaps.
+pub fn header<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, Vec<i64>)>) -> Result<Vec<u8>, String> {
+    let mut end = 0;
+    let infos = tensors.map(|(name, dtype, shape)| {
+        let shape: Vec<usize> = shape.into_iter().map(|size| size as usize).collect();
+        let begin = end;
+        end += shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        let data_offsets = (begin, end);
+        let info = TensorInfo { dtype, shape, data_offsets };
+        (name.to_owned(), info)
+    });
+    // As PyTorch's own writer; some readers ask for it.
+    let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let metadata = Metadata::new(Some(about), infos.collect()).map_err(|error| error.to_string())?;
+    let mut text = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
+    text.resize(text.len().next_multiple_of(PREFIX_BYTES as usize), b' ');
+    if text.len() as u64 > MAX_HEADER_BYTES {
+        return Err(format!("the names and shapes take {} bytes", text.len()));
+    }
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut text);
+    Ok(header)
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs;
 
-    use tch::Kind;
-
-    use super::super::tensor_write::write_tensors;
     use super::*;
+
+    /// Named tensors, each in its own type, as a file.
+    pub(crate) fn write_tensors(path: &Path, tensors: &[(&str, Tensor)]) {
+        let dtype = |tensor: &Tensor| dtype_of(tensor.kind()).unwrap();
+        let mut ordered: Vec<_> = tensors.iter().collect();
+        ordered.sort_by_key(|(_, tensor)| widest_first(dtype(tensor)));
+        let described = ordered.iter().map(|(name, tensor)| (*name, dtype(tensor), tensor.size()));
+        let mut bytes = header(described).unwrap();
+        for (_, tensor) in ordered {
+            let start = bytes.len();
+            bytes.resize(start + tensor.numel() * tensor.kind().elt_size_in_bytes(), 0);
+            tensor.copy_data_u8(&mut bytes[start..], tensor.numel());
+        }
+        fs::write(path, bytes).unwrap();
+    }
 
     #[test]
     fn every_truncation_is_a_typed_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("whole.safetensors");
         let values = Tensor::from_slice(&[0.0f64, 1.0, 2.0, 3.0]);
-        write_tensors(&path, &[("a", values.to_kind(Kind::Half)), ("b", values.view([2, 2]))]).unwrap();
+        write_tensors(&path, &[("a", values.to_kind(Kind::Half)), ("b", values.view([2, 2]))]);
         let bytes = fs::read(&path).unwrap();
         let cut = folder.path().join("cut.safetensors");
         for length in 0..bytes.len() {
@@ -180,7 +242,7 @@ mod tests {
             let error = TensorFile::open(&cut).unwrap_err();
             match &error.problem {
                 WeightsProblem::Format(_) => assert!(length < 8, "{length}: {error}"),
-                WeightsProblem::Size { actual, .. } => assert_eq!(*actual, length as u64),
+                WeightsProblem::Size(actual, _) => assert_eq!(*actual, length as u64),
                 _ => panic!("{length}: {error}"),
             }
             assert!(error.to_string().contains("cut.safetensors"));
@@ -233,7 +295,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file.safetensors");
         let values = Tensor::from_slice(&[0.5f64, 1.0, 2.0, 3.0, 4.0, 5.0]).view([2, 3]);
-        write_tensors(&path, &[("a", values.shallow_clone())]).unwrap();
+        write_tensors(&path, &[("a", values.shallow_clone())]);
         let file = TensorFile::open(&path).unwrap();
         assert!(file.read("a").unwrap().equal(&values));
         for kind in [Kind::Double, Kind::Float] {
@@ -272,5 +334,49 @@ mod tests {
             file.read("b"),
             Err(ModelError::Weights(WeightsError { problem: WeightsProblem::Dtype { .. }, .. }))
         ));
+    }
+
+    fn every_kind() -> Vec<(&'static str, Tensor)> {
+        let values = Tensor::from_slice(&[0.0f64, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        [
+            ("bool", Kind::Bool),
+            ("u8", Kind::Uint8),
+            ("i8", Kind::Int8),
+            ("i16", Kind::Int16),
+            ("i32", Kind::Int),
+            ("i64", Kind::Int64),
+            ("f16", Kind::Half),
+            ("bf16", Kind::BFloat16),
+            ("f32", Kind::Float),
+            ("f64", Kind::Double),
+        ]
+        .into_iter()
+        .map(|(name, kind)| (name, values.to_kind(kind).view([2, 3])))
+        .chain([("empty", Tensor::zeros([0, 4], (Kind::Float, Device::Cpu)))])
+        .chain([("scalar", Tensor::from(7i64)), ("strided", values.view([2, 3]).transpose(0, 1))])
+        .collect()
+    }
+
+    #[test]
+    fn every_type_survives_a_round_trip() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tensors.safetensors");
+        let tensors = every_kind();
+        write_tensors(&path, &tensors);
+
+        let file = TensorFile::open(&path).unwrap();
+        assert_eq!(file.tensors.len(), tensors.len());
+        for (name, tensor) in &tensors {
+            let back = file.read(name).unwrap();
+            assert_eq!((back.size(), back.kind()), (tensor.size(), tensor.kind()), "{name}");
+            assert!(back.equal(tensor), "{name}");
+        }
+        assert!(matches!(
+            file.read("f80"),
+            Err(ModelError::Weights(WeightsError { problem: WeightsProblem::NoTensor(_), .. }))
+        ));
+        // The format's own reader agrees.
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(safetensors::SafeTensors::deserialize(&bytes).unwrap().len(), tensors.len());
     }
 }

@@ -55,19 +55,6 @@ impl DoubleConv {
     }
 }
 
-/// One level of the way down: halves, and convolves.
-#[derive(Debug)]
-struct Down {
-    conv: DoubleConv,
-}
-
-impl Down {
-    fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
-        let halved = x.f_max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false)?;
-        self.conv.forward(&halved, train)
-    }
-}
-
 /// One level of the way up: enlarges, puts the skip beside it, and convolves.
 #[derive(Debug)]
 struct Up {
@@ -92,7 +79,7 @@ impl Up {
 #[derive(Debug)]
 pub(super) struct Unet {
     inc: Segment<DoubleConv>,
-    down: Vec<Segment<Down>>,
+    down: Vec<Segment<DoubleConv>>,
     up: Vec<Segment<Up>>,
     outc: Conv2d,
     config: UnetConfig,
@@ -102,8 +89,8 @@ pub(super) struct Unet {
 
 impl Unet {
     pub(super) fn new(config: UnetConfig, registry: &mut Registry) -> Result<Self, ModelError> {
-        let channels = settings::channels(config.channels)?;
-        let classes = settings::classes(config.classes)?;
+        let channels = settings::positive(config.channels, ModelError::NoChannels)?;
+        let classes = settings::positive(config.classes, ModelError::NoClasses)?;
         let width = settings::at_least_one("model.width", config.width)?;
         let depth = settings::at_least_one("model.depth", config.depth)?;
         // The width of a level; one beyond counting is libtorch's to refuse, as any that memory does not hold.
@@ -123,8 +110,7 @@ impl Unet {
                 root.sub(format_args!("down{level}")).segment(|scope| {
                     // 0 is the pooling, which has no tensors.
                     let mut place = scope.sub("maxpool_conv");
-                    let conv = DoubleConv::new(&mut place.sub(1), at(level - 1), at(level))?;
-                    Ok(Down { conv })
+                    DoubleConv::new(&mut place.sub(1), at(level - 1), at(level))
                 })
             })
             .collect::<Result<_, _>>()?;
@@ -172,7 +158,9 @@ impl Classifier for Unet {
         let images = input_layout(images, self.channels_last)?;
         let mut x = self.inc.run(&images, move |inc, x| inc.forward(x, train))?;
         for level in &self.down {
-            let lower = level.run(&x, move |level, x| level.forward(x, train))?;
+            let lower = level.run(&x, move |level, x| {
+                level.forward(&x.f_max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false)?, train)
+            })?;
             skips.push(std::mem::replace(&mut x, lower));
         }
         for (level, skip) in self.up.iter().zip(skips.iter().rev()) {

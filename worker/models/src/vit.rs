@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::error::ModelError;
 use super::layers::{
-    Block, BlockNames, BlockOptions, Conv2d, ConvOptions, Gelu, Init, LayerNorm, Linear, input_layout,
+    Block, BlockNames, BlockOptions, Conv2d, ConvOptions, Init, LayerNorm, Linear, input_layout,
 };
 use super::recompute::Segment;
 use super::registry::Registry;
@@ -57,7 +57,8 @@ impl Vit {
         classes: usize,
         registry: &mut Registry,
     ) -> Result<Self, ModelError> {
-        let (channels, classes) = (settings::channels(channels)?, settings::classes(classes)?);
+        let channels = settings::positive(channels, ModelError::NoChannels)?;
+        let classes = settings::positive(classes, ModelError::NoClasses)?;
         let depth = settings::at_least_one("model.depth", config.depth)?;
         settings::divides(("model.patch", config.patch), ("data.image_size", config.image_size))?;
         settings::divides(("model.heads", config.heads), ("model.width", config.width))?;
@@ -68,7 +69,7 @@ impl Vit {
             heads: settings::size(config.heads),
             causal: false,
             eps: 1e-6,
-            gelu: Gelu::Exact,
+            gelu: "none",
             init: Init::Truncated(0.02),
             residual: Init::Truncated(0.02),
             names: BlockNames::TIMM,
@@ -112,10 +113,8 @@ impl Classifier for Vit {
         let shape = images.size();
         let side = self.image_size;
         if !matches!(shape[..], [n, c, h, w] if n > 0 && c == self.channels && h == side && w == side) {
-            return Err(ModelError::Input {
-                expected: format!("images of shape N x {} x {side} x {side} with N > 0", self.channels),
-                got: shape,
-            });
+            let expected = format!("images of shape N x {} x {side} x {side} with N > 0", self.channels);
+            return Err(ModelError::Input(expected, shape));
         }
         let mut x = self.tokens(images)?;
         for block in &self.blocks {

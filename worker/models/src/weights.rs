@@ -1,39 +1,49 @@
-//! Moving a model's state from and to a safetensors file with PyTorch's names.
+//! Filling a model from a safetensors file with PyTorch's names, or with names that are changed to those.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use dtrain_common::recipe::WeightsMode;
+pub use dtrain_common::recipe::WeightsMode;
+use regex_lite::Regex;
 use safetensors::tensor::TensorInfo;
-use tch::{Kind, TchError};
+use tch::TchError;
 
 use super::error::{ModelError, WeightsError, WeightsProblem};
 use super::mismatch::{Mismatch, ShapeDifference, Wanted, compare, few, is_batch_counter, is_head};
 use super::registry::{Entry, Registry};
-use super::rename::Renames;
-use super::tensor_file::TensorFile;
-use super::tensor_write::write_tensors;
+use super::tensor_file::{TensorFile, kind_of};
 
-/// How closely a file must fit the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoadMode {
-    /// Every tensor, with the same name and shape, and none besides: to continue or to evaluate.
-    Strict,
-    /// The same, but a head for another number of classes (`fc`, `head`, `outc.conv`) is left as it was initialised: to start
-    /// from weights learnt on another data set.
-    FineTune,
-    /// Whatever has the name and shape of one of the model's tensors, at least one: to start from a part of another model.
-    Partial,
-}
+/// Regular expressions with what takes the place of their matches, one after the other: `^module\\.` and nothing takes away what
+/// DistributedDataParallel puts before every name.
+#[derive(Debug, Clone, Default)]
+pub struct Renames(Vec<(Regex, String)>);
 
-impl From<WeightsMode> for LoadMode {
-    fn from(mode: WeightsMode) -> Self {
-        match mode {
-            WeightsMode::FineTune => Self::FineTune,
-            WeightsMode::Strict => Self::Strict,
-            WeightsMode::Partial => Self::Partial,
+impl Renames {
+    /// From pairs of a regular expression and a replacement, in which `$1` is the first group.
+    pub fn new(pairs: &[(String, String)]) -> Result<Self, regex_lite::Error> {
+        let pair = |(pattern, by): &(String, String)| Ok((Regex::new(pattern)?, by.clone()));
+        Ok(Self(pairs.iter().map(pair).collect::<Result<_, _>>()?))
+    }
+
+    fn apply(&self, name: &str) -> String {
+        self.0
+            .iter()
+            .fold(name.to_owned(), |name, (pattern, by)| pattern.replace_all(&name, by.as_str()).into_owned())
+    }
+
+    /// The file under its new names; an error where two of its tensors come to have one.
+    fn of(&self, mut file: TensorFile) -> Result<TensorFile, WeightsError> {
+        let mut old = BTreeMap::new();
+        for (second, info) in std::mem::take(&mut file.tensors) {
+            let name = self.apply(&second);
+            file.tensors.insert(name.clone(), info);
+            if let Some(first) = old.insert(name.clone(), second.clone()) {
+                let problem = WeightsProblem::Renamed(first, second, name);
+                return Err(WeightsError::new(file.path(), problem));
+            }
         }
+        Ok(file)
     }
 }
 
@@ -87,7 +97,7 @@ impl fmt::Display for LoadReport {
 /// Fills a model from a file, in place, so that layers and flat buffers that share the tensors see the values.
 ///
 /// Names, shapes and types are all compared before anything is changed; floating-point types are converted.
-pub fn load_state(registry: &Registry, path: &Path, mode: LoadMode) -> Result<LoadReport, ModelError> {
+pub fn load_state(registry: &Registry, path: &Path, mode: WeightsMode) -> Result<LoadReport, ModelError> {
     load_renamed(registry, path, mode, &Renames::default())
 }
 
@@ -95,18 +105,18 @@ pub fn load_state(registry: &Registry, path: &Path, mode: LoadMode) -> Result<Lo
 pub fn load_renamed(
     registry: &Registry,
     path: &Path,
-    mode: LoadMode,
+    mode: WeightsMode,
     renames: &Renames,
 ) -> Result<LoadReport, ModelError> {
     let file = renames.of(TensorFile::open(path)?)?;
     let wanted = registry.state().iter().map(wanted).collect::<Result<Vec<_>, _>>()?;
     let mut mismatch = compare(&wanted, &found(registry, &file));
     let mut report = LoadReport::default();
-    if mode == LoadMode::FineTune {
+    if mode == WeightsMode::FineTune {
         report.head_kept = mismatch.take_head();
     }
     let fits = |entry: &Wanted<'_>| mismatch.leaves(entry.name) && file.info(entry.name).is_some();
-    if mode == LoadMode::Partial && wanted.iter().any(fits) {
+    if mode == WeightsMode::Partial && wanted.iter().any(fits) {
         report.rest = (!mismatch.is_empty()).then(|| Box::new(std::mem::take(&mut mismatch)));
     }
     if !mismatch.is_empty() {
@@ -144,9 +154,9 @@ fn fill(
         if kept || report.rest.as_ref().is_some_and(|rest| !rest.leaves(name)) {
             continue;
         }
-        let value = file.read(name)?;
-        report.converted += usize::from(value.f_kind()? != wanted.kind);
-        tch::no_grad(|| entry.tensor().shallow_clone().f_copy_(&value))?;
+        file.read_into(name, entry.tensor())?;
+        let kind = file.info(name).and_then(|info| kind_of(info.dtype));
+        report.converted += usize::from(kind != Some(wanted.kind));
         report.loaded += 1;
     }
     Ok(())
@@ -161,24 +171,11 @@ fn wanted(entry: &Entry) -> Result<Wanted<'_>, TchError> {
 fn check_ties(registry: &Registry, file: &TensorFile, path: &Path) -> Result<(), ModelError> {
     for (second, first) in registry.tied() {
         if file.info(second).is_some() && !file.read(second)?.f_equal(&file.read(first)?)? {
-            let (first, second) = (first.clone(), second.clone());
-            return Err(WeightsError::new(path, WeightsProblem::Untied { first, second }).into());
+            let problem = WeightsProblem::Untied(first.clone(), second.clone());
+            return Err(WeightsError::new(path, problem).into());
         }
     }
     Ok(())
-}
-
-/// Writes a model's state under its plain names: parameters as float32, or as float64 where the model computes in it, and
-/// buffers in their own type: what is loaded again is what was saved. PyTorch's `load_state_dict(strict=True)` takes the result, where no weight is tied. `path` is replaced in one step.
-pub fn save_state(registry: &Registry, path: &Path) -> Result<(), ModelError> {
-    let mut tensors = Vec::with_capacity(registry.state().len());
-    for entry in registry.parameters() {
-        let tensor = entry.tensor().f_detach()?;
-        let wide = tensor.f_kind()? == Kind::Double;
-        tensors.push((entry.name(), if wide { tensor } else { tensor.f_to_kind(Kind::Float)? }));
-    }
-    tensors.extend(registry.buffers().map(|entry| (entry.name(), entry.tensor().shallow_clone())));
-    write_tensors(path, &tensors)
 }
 
 #[cfg(test)]

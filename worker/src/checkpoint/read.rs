@@ -10,7 +10,7 @@ use tch::Tensor;
 use super::columns::name;
 use super::error::CheckpointError;
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
-use crate::models::{LoadMode, ModelError, Registry, TensorFile, load_state};
+use crate::models::{ModelError, Registry, TensorFile, WeightsMode, load_state};
 use crate::state::{AVERAGE, Model, Role, Slot, Table, narrow, pieces};
 
 /// The checkpoint to go on from, every byte of which is as it was written; none for a run that begins. Rank 0 calls it, before
@@ -60,11 +60,11 @@ pub(crate) fn restore_weights(
     average: bool,
 ) -> Result<bool, CheckpointError> {
     manifest.check_sizes(folder)?;
-    load_state(registry, &folder.join(MODEL_FILE), LoadMode::Strict)?;
+    load_state(registry, &folder.join(MODEL_FILE), WeightsMode::Strict)?;
     let average = average && manifest.ema_updates.is_some();
     if average {
         // Of what was never trained there is none.
-        load_state(registry, &folder.join(EMA_FILE), LoadMode::Partial)?;
+        load_state(registry, &folder.join(EMA_FILE), WeightsMode::Partial)?;
     }
     Ok(average)
 }
@@ -90,7 +90,7 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
             same_shape(file, &name(spec, slot), slot)?;
         }
     }
-    load_state(&model.registry, &folder.join(MODEL_FILE), LoadMode::Strict)?;
+    load_state(&model.registry, &folder.join(MODEL_FILE), WeightsMode::Strict)?;
     for (spec, held, file) in columns() {
         let parts = table.parts(spec.role);
         for (block, slot) in table.slots_of(spec.role) {

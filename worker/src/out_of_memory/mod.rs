@@ -59,7 +59,7 @@ impl OutOfMemory for ModelError {
     fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Torch(error) => error.is_out_of_memory(),
-            Self::Sync { source } => anywhere(source.as_ref()),
+            Self::Sync(source) => anywhere(source.as_ref()),
             _ => false,
         }
     }
@@ -138,7 +138,7 @@ mod tests {
             TaskError::from(ModelError::from(refused())).into(),
             TaskError::Own(Box::new(TaskError::from(refused()))).into(),
             TaskError::Own(Box::new(shim(ErrorKind::OutOfMemory))).into(),
-            ModelError::Sync { source: collective(refused()).into() }.into(),
+            ModelError::Sync(collective(refused()).into()).into(),
             shim(ErrorKind::OutOfMemory).into(),
             collective(refused()).into(),
             TrainError::Checkpoint { step: 1, source: refused().into() },
@@ -169,7 +169,7 @@ mod tests {
         let failures: Vec<TrainError> = vec![
             other().into(),
             TaskError::Own("out of patience".into()).into(),
-            ModelError::Sync { source: shim(ErrorKind::Network).into() }.into(),
+            ModelError::Sync(shim(ErrorKind::Network).into()).into(),
             collective(other()).into(),
             TrainError::Late { name: "weight".into() },
             TrainError::LoaderEnded,

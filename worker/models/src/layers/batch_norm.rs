@@ -1,21 +1,22 @@
 //! Batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167), of a micro-batch alone or of several together.
 
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use tch::{Device, Kind, Tensor};
 
 use super::super::error::ModelError;
 use super::super::recompute::is_recomputing;
 use super::super::registry::Scope;
-use super::batch_sync::{BatchGroups, BatchSync, JointBatch};
 use super::init::CPU_FLOAT;
 
 /// Batch normalisation of N x C x H x W by channel, with PyTorch's defaults (momentum 0.1, eps 1e-5).
 ///
-/// In a registry with a [`BatchSync`](super::BatchSync) of several participants, training normalises by the statistics of
+/// In a registry with a [`BatchSync`] of several participants, training normalises by the statistics of
 /// all their micro-batches together: outputs, gradients and running statistics are those of the concatenated batch.
 ///
-/// In training [`BatchGroups`](super::BatchGroups) can cut a micro-batch into groups that are normalised apart.
+/// In training [`BatchGroups`] can cut a micro-batch into groups that are normalised apart.
 ///
 /// In a [`Segment`](super::super::Segment) that is computed again the running statistics move the first time alone.
 #[derive(Debug)]
@@ -40,23 +41,17 @@ impl BatchNorm2d {
         Self::with_weight(scope, channels, 1.0)
     }
 
-    /// As [`BatchNorm2d::new`] with `weight` = 0: a residual branch that ends in it adds nothing at first.
-    pub fn silent(scope: &mut Scope<'_>, channels: i64) -> Result<Self, ModelError> {
-        Self::with_weight(scope, channels, 0.0)
-    }
-
-    fn with_weight(scope: &mut Scope<'_>, channels: i64, weight: f64) -> Result<Self, ModelError> {
-        let ones = || Tensor::f_ones([channels], CPU_FLOAT);
-        let zeros = || Tensor::f_zeros([channels], CPU_FLOAT);
-        let scalar: [i64; 0] = [];
+    /// As [`BatchNorm2d::new`], with another `weight` at first.
+    pub fn with_weight(scope: &mut Scope<'_>, channels: i64, weight: f64) -> Result<Self, ModelError> {
+        let full = |value: f64| Tensor::f_full([channels], value, CPU_FLOAT);
+        let none = Tensor::f_zeros([0i64; 0], (Kind::Int64, Device::Cpu))?;
         Ok(Self {
             name: scope.name().to_owned(),
-            weight: scope.parameter("weight", &Tensor::f_full([channels], weight, CPU_FLOAT)?)?,
-            bias: scope.parameter("bias", &zeros()?)?,
-            running_mean: scope.buffer("running_mean", &zeros()?)?,
-            running_var: scope.buffer("running_var", &ones()?)?,
-            num_batches_tracked: scope
-                .buffer("num_batches_tracked", &Tensor::f_zeros(scalar, (Kind::Int64, Device::Cpu))?)?,
+            weight: scope.parameter("weight", &full(weight)?)?,
+            bias: scope.parameter("bias", &full(0.0)?)?,
+            running_mean: scope.buffer("running_mean", &full(0.0)?)?,
+            running_var: scope.buffer("running_var", &full(1.0)?)?,
+            num_batches_tracked: scope.buffer("num_batches_tracked", &none)?,
             sync: scope.sync().cloned(),
             groups: scope.groups().clone(),
         })
@@ -109,13 +104,12 @@ impl BatchNorm2d {
     /// groups' own moves, weighted by their samples, as over the micro-batches of a step.
     fn forward_groups(&self, x: &Tensor, group: i64) -> Result<Tensor, ModelError> {
         let samples = x.size()[0];
-        let moves = !is_recomputing();
         let running = [&self.running_mean, &self.running_var];
-        let mut moved = [Tensor::new(), Tensor::new()];
+        let moves = !is_recomputing();
         if moves {
             self.count()?;
-            moved = [running[0].f_zeros_like()?, running[1].f_zeros_like()?];
         }
+        let mut moved = [running[0].f_zeros_like()?, running[1].f_zeros_like()?];
         let mut parts = Vec::new();
         for begin in (0..samples).step_by(group as usize) {
             let length = group.min(samples - begin);
@@ -123,19 +117,16 @@ impl BatchNorm2d {
             if values_per_channel(&part) < 2 {
                 return Err(self.too_small(&part));
             }
-            let own = [duplicate(running[0])?, duplicate(running[1])?];
-            parts.push(self.normalise(&part, moves.then_some([&own[0], &own[1]]), true)?);
-            if moves {
-                let share = length as f64 / samples as f64;
-                for (moved, own) in moved.iter_mut().zip(&own) {
-                    let _ = tch::no_grad(|| moved.f_add_(&own.f_mul_scalar(share)?))?;
-                }
+            let own = moves.then(|| Ok::<_, ModelError>([duplicate(running[0])?, duplicate(running[1])?]));
+            let own = own.transpose()?;
+            parts.push(self.normalise(&part, own.as_ref().map(|[mean, var]| [mean, var]), true)?);
+            let share = length as f64 / samples as f64;
+            for (moved, own) in moved.iter_mut().zip(own.iter().flatten()) {
+                let _ = tch::no_grad(|| moved.f_add_(&own.f_mul_scalar(share)?))?;
             }
         }
-        if moves {
-            for (running, moved) in running.into_iter().zip(&moved) {
-                tch::no_grad(|| running.shallow_clone().f_copy_(moved))?;
-            }
+        for (running, moved) in running.into_iter().zip(&moved).filter(|_| moves) {
+            tch::no_grad(|| running.shallow_clone().f_copy_(moved))?;
         }
         Ok(Tensor::f_cat(&parts, 0)?)
     }
@@ -180,7 +171,7 @@ impl BatchNorm2d {
     }
 
     fn too_small(&self, x: &Tensor) -> ModelError {
-        ModelError::Batch { layer: self.name.clone(), shape: x.size() }
+        ModelError::Batch(self.name.clone(), x.size())
     }
 }
 
@@ -195,4 +186,71 @@ fn duplicate(statistic: &Tensor) -> Result<Tensor, ModelError> {
 fn values_per_channel(x: &Tensor) -> i64 {
     let sizes = x.size().into_iter().enumerate();
     sizes.filter(|(dim, _)| *dim != 1).map(|(_, size)| size).product()
+}
+
+/// The participants whose micro-batches are normalised together.
+///
+/// Every participant builds the same model and calls `forward` equally often, in training also with an empty micro-batch
+/// (N = 0) where it has no samples left, and runs the backward pass of each: the calls of [`BatchSync::all_reduce`], and
+/// the sums of gradients in the backward pass, meet in this order.
+pub trait BatchSync: fmt::Debug + Send + Sync {
+    /// The sum of `x` (any shape, float) over all participants, in the same bits on each of them. Differentiable: the
+    /// gradient of `x` is the sum of the participants' gradients of the result, as each participant's loss is a part of
+    /// one sum.
+    fn all_reduce(&self, x: &Tensor) -> Result<Tensor, ModelError>;
+
+    /// How many participants there are, this one included.
+    fn participants(&self) -> usize;
+}
+
+/// The groups of samples that a model's batch normalisations normalise apart in training. A clone of it speaks of the same model.
+#[derive(Debug, Clone, Default)]
+pub struct BatchGroups(Arc<AtomicI64>);
+
+impl BatchGroups {
+    /// The next micro-batches consist of groups of so many samples, the last of which may be smaller; None: each is one group, or with a
+    /// [`BatchSync`] a part of one.
+    pub fn set(&self, samples: Option<usize>) {
+        let samples = samples.and_then(|samples| i64::try_from(samples).ok());
+        self.0.store(samples.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    fn samples(&self) -> Option<i64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|samples| *samples > 0)
+    }
+}
+
+/// A part of a joint batch, with the statistics per channel of the whole.
+struct JointBatch {
+    /// Values per channel, over all participants: a vector of length 1 without gradient.
+    count: Tensor,
+    /// Length C, differentiable.
+    mean: Tensor,
+    /// Length C, differentiable: the mean squared deviation, not corrected for the sample.
+    variance: Tensor,
+    /// This participant's values less the joint mean, N x C x H x W, differentiable.
+    centred: Tensor,
+}
+
+impl JointBatch {
+    /// From this participant's part, N x C x H x W float32 or float64, N possibly 0.
+    ///
+    /// Two sums over the participants: the squares are of deviations from the joint mean, where a sum of squares less the
+    /// square of the sum would lose the digits that the two have in common. Of the tensors of the size of `x` only
+    /// `centred` is kept for the backward pass.
+    fn of(x: &Tensor, sync: &dyn BatchSync) -> Result<Self, ModelError> {
+        let (samples, channels, height, width) = x.size4()?;
+        let dims: &[i64] = &[0, 2, 3];
+        let own = (samples * height * width) as f64;
+        let own = Tensor::f_full([1], own, (x.f_kind()?, x.device()))?;
+        // Of an empty part these are zeros, which lead back to `x`: so its backward pass meets the others' too.
+        let sum = x.f_sum_dim_intlist(dims, false, None::<Kind>)?;
+        let sums = sync.all_reduce(&Tensor::f_cat(&[sum, own], 0)?)?;
+        let count = sums.f_narrow(0, channels, 1)?.f_detach()?;
+        let mean = sums.f_narrow(0, 0, channels)?.f_div(&count)?;
+        let centred = x.f_sub(&mean.f_view([1, -1, 1, 1])?)?;
+        let squares = centred.f_square()?.f_sum_dim_intlist(dims, false, None::<Kind>)?;
+        let variance = sync.all_reduce(&squares)?.f_div(&count)?;
+        Ok(Self { count, mean, variance, centred })
+    }
 }

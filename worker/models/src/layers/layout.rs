@@ -46,9 +46,9 @@ pub(in super::super) fn input_size(
 ) -> Result<(i64, i64), ModelError> {
     match images.size()[..] {
         [n, c, h, w] if n >= i64::from(!synced) && c == channels && h > 0 && w > 0 => Ok((h, w)),
-        _ => Err(ModelError::Input {
-            expected: format!("images of shape N x {channels} x H x W with N > 0"),
-            got: images.size(),
-        }),
+        _ => {
+            let expected = format!("images of shape N x {channels} x H x W with N > 0");
+            Err(ModelError::Input(expected, images.size()))
+        }
     }
 }

@@ -4,17 +4,31 @@ use tch::Tensor;
 
 use super::super::error::ModelError;
 use super::super::registry::Scope;
-use super::init::Init;
+use super::init::{CPU_FLOAT, Init};
 use super::linear::Linear;
-use super::norm::LayerNorm;
 
-/// Which form of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gelu {
-    /// By the error function.
-    Exact,
-    /// By the hyperbolic tangent, as GPT-2 has it.
-    Tanh,
+/// Layer normalisation (Ba et al. 2016, arXiv 1607.06450): of every token over its features.
+#[derive(Debug)]
+pub struct LayerNorm {
+    weight: Tensor,
+    bias: Tensor,
+    eps: f64,
+}
+
+impl LayerNorm {
+    /// Registers `weight` = 1 and `bias` = 0, each of length `width`. `eps` is added to the variance.
+    pub fn new(scope: &mut Scope<'_>, width: i64, eps: f64) -> Result<Self, ModelError> {
+        Ok(Self {
+            weight: scope.parameter("weight", &Tensor::f_ones([width], CPU_FLOAT)?)?,
+            bias: scope.parameter("bias", &Tensor::f_zeros([width], CPU_FLOAT)?)?,
+            eps,
+        })
+    }
+
+    /// ... x width to the same shape.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(x.f_layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, true)?)
+    }
 }
 
 /// What the parts of a block are called.
@@ -48,8 +62,8 @@ pub struct BlockOptions {
     pub causal: bool,
     /// Added to the variance in the normalisations.
     pub eps: f64,
-    /// The perceptron's non-linearity.
-    pub gelu: Gelu,
+    /// The perceptron's form of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415): `none` by the error function, or `tanh` as GPT-2.
+    pub gelu: &'static str,
     /// How the layers into a branch begin.
     pub init: Init,
     /// How the last layer of each branch begins.
@@ -58,104 +72,55 @@ pub struct BlockOptions {
     pub names: BlockNames,
 }
 
-/// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762) with one layer for queries, keys and values. Without
+/// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762) with one layer for queries, keys and values, and a perceptron whose
+/// inner layer is four times as wide, each with a normalisation before it and a way around it: 12 width² + 13 width parameters. Without
 /// dropout.
 #[derive(Debug)]
-pub struct SelfAttention {
+pub struct Block {
+    options: BlockOptions,
+    norm1: LayerNorm,
     qkv: Linear,
     proj: Linear,
-    heads: i64,
-    causal: bool,
-}
-
-impl SelfAttention {
-    /// Registers the two layers under the names of `options`: width to 3 width (queries, keys, values, each head by
-    /// head), and width to width.
-    pub fn new(scope: &mut Scope<'_>, options: &BlockOptions) -> Result<Self, ModelError> {
-        let (width, [qkv, proj]) = (options.width, options.names.attention);
-        Ok(Self {
-            qkv: Linear::with_init(&mut scope.sub(qkv), width, 3 * width, options.init)?,
-            proj: Linear::with_init(&mut scope.sub(proj), width, width, options.residual)?,
-            heads: options.heads,
-            causal: options.causal,
-        })
-    }
-
-    /// N x T x width to the same shape.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
-        let (n, t, width) = x.size3()?;
-        let qkv = self.qkv.forward(x)?;
-        // N x T x 3 x heads x features to three of N x heads x T x features.
-        let parts = qkv.f_view([n, t, 3, self.heads, width / self.heads])?.f_permute([2, 0, 3, 1, 4])?;
-        let [q, k, v] = [0, 1, 2].map(|part| parts.f_select(0, part));
-        let y = Tensor::f_scaled_dot_product_attention(
-            &q?,
-            &k?,
-            &v?,
-            None::<&Tensor>,
-            0.0,
-            self.causal,
-            None,
-            false,
-        )?;
-        let y = y.f_transpose(1, 2)?.f_reshape([n, t, width])?;
-        self.proj.forward(&y)
-    }
-}
-
-/// Two layers with a GELU between, the inner four times as wide. Without dropout.
-#[derive(Debug)]
-pub struct Mlp {
+    norm2: LayerNorm,
     widen: Linear,
     narrow: Linear,
-    gelu: Gelu,
-}
-
-impl Mlp {
-    /// Registers the two layers under the names of `options`.
-    pub fn new(scope: &mut Scope<'_>, options: &BlockOptions) -> Result<Self, ModelError> {
-        let (width, [widen, narrow]) = (options.width, options.names.mlp);
-        Ok(Self {
-            widen: Linear::with_init(&mut scope.sub(widen), width, 4 * width, options.init)?,
-            narrow: Linear::with_init(&mut scope.sub(narrow), 4 * width, width, options.residual)?,
-            gelu: options.gelu,
-        })
-    }
-
-    /// ... x width to the same shape.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
-        let form = match self.gelu {
-            Gelu::Exact => "none",
-            Gelu::Tanh => "tanh",
-        };
-        self.narrow.forward(&self.widen.forward(x)?.f_gelu(form)?)
-    }
-}
-
-/// Attention and perceptron, each with a normalisation before it and a way around it: 12 width² + 13 width parameters.
-#[derive(Debug)]
-pub struct Block {
-    norm1: LayerNorm,
-    attention: SelfAttention,
-    norm2: LayerNorm,
-    mlp: Mlp,
 }
 
 impl Block {
     /// Registers the parts under the names of `options`, attention in `attn` and perceptron in `mlp`.
     pub fn new(scope: &mut Scope<'_>, options: &BlockOptions) -> Result<Self, ModelError> {
-        let [norm1, norm2] = options.names.norms;
+        let BlockOptions { width, eps, init, residual, names, .. } = *options;
+        let ([norm1, norm2], [qkv, proj], [widen, narrow]) = (names.norms, names.attention, names.mlp);
+        let linear = |scope: &mut Scope<'_>, part, name, (input, output), init| {
+            Linear::with_init(&mut scope.sub(part).sub(name), input, output, init)
+        };
         Ok(Self {
-            norm1: LayerNorm::new(&mut scope.sub(norm1), options.width, options.eps)?,
-            attention: SelfAttention::new(&mut scope.sub("attn"), options)?,
-            norm2: LayerNorm::new(&mut scope.sub(norm2), options.width, options.eps)?,
-            mlp: Mlp::new(&mut scope.sub("mlp"), options)?,
+            options: *options,
+            norm1: LayerNorm::new(&mut scope.sub(norm1), width, eps)?,
+            qkv: linear(scope, "attn", qkv, (width, 3 * width), init)?,
+            proj: linear(scope, "attn", proj, (width, width), residual)?,
+            norm2: LayerNorm::new(&mut scope.sub(norm2), width, eps)?,
+            widen: linear(scope, "mlp", widen, (width, 4 * width), init)?,
+            narrow: linear(scope, "mlp", narrow, (4 * width, width), residual)?,
         })
     }
 
     /// N x T x width to the same shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
-        let x = x.f_add(&self.attention.forward(&self.norm1.forward(x)?)?)?;
-        Ok(x.f_add(&self.mlp.forward(&self.norm2.forward(&x)?)?)?)
+        let x = x.f_add(&self.attention(&self.norm1.forward(x)?)?)?;
+        let wide = self.widen.forward(&self.norm2.forward(&x)?)?.f_gelu(self.options.gelu)?;
+        Ok(x.f_add(&self.narrow.forward(&wide)?)?)
+    }
+
+    pub(super) fn attention(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        let (n, t, width) = x.size3()?;
+        let BlockOptions { heads, causal, .. } = self.options;
+        // N x T x 3 x heads x features to three of N x heads x T x features.
+        let parts =
+            self.qkv.forward(x)?.f_view([n, t, 3, heads, width / heads])?.f_permute([2, 0, 3, 1, 4])?;
+        let [q, k, v] = [0, 1, 2].map(|part| parts.f_select(0, part));
+        let mask = None::<&Tensor>;
+        let y = Tensor::f_scaled_dot_product_attention(&q?, &k?, &v?, mask, 0.0, causal, None, false)?;
+        self.proj.forward(&y.f_transpose(1, 2)?.f_reshape([n, t, width])?)
     }
 }

@@ -173,7 +173,7 @@ fn a_segment_that_differs_is_found() {
     counted.registry.recompute().all();
     let found = |error: ModelError, words: &str| {
         let text = error.to_string();
-        assert!(matches!(&error, ModelError::Recomputed { segment, .. } if segment == "fc"), "{text}");
+        assert!(matches!(&error, ModelError::Recomputed(segment, _) if segment == "fc"), "{text}");
         assert!(text.contains(words) && text.contains("memory.recompute = \"off\""), "{text}");
     };
     // Another value in the last bit of one element.

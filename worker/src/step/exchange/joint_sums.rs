@@ -128,7 +128,7 @@ impl BatchSync for RankSync {
             });
             Ok(())
         })
-        .map_err(|error| ModelError::Sync { source: error.into() })
+        .map_err(|error| ModelError::Sync(error.into()))
     }
 
     fn participants(&self) -> usize {
