@@ -72,10 +72,7 @@ impl<'a> Collective<'a> {
     /// Whether `size` ranks can do it, checked before anything is sent: a rank that refuses alone would leave the others waiting, so
     /// the answer depends on nothing but the call.
     pub(crate) fn check(self, rank: usize, size: usize) -> Result<(), CollectiveError> {
-        let refuse = |reason| {
-            let operation = Operation::new(self.name(), rank);
-            Err(CollectiveError::InvalidTensor { operation, reason })
-        };
+        let refuse = |reason| Err(CollectiveError::InvalidTensor(Operation::new(self.name(), rank), reason));
         for tensor in [self.input(), self.output()] {
             if !tensor.defined() {
                 return refuse("the tensor is undefined".into());

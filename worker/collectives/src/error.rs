@@ -3,8 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use dtrain_common::env::EnvError;
 use dtrain_torch_shim::{ErrorKind, ShimError};
 use thiserror::Error;
+
+use super::transport::Transport;
 
 /// An operation of a group, as its errors name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,51 +28,27 @@ pub struct Operation {
 #[derive(Debug, Clone, Error)]
 pub enum CollectiveError {
     /// The tensors do not fit the operation; nothing was sent.
-    #[error("{} on rank {}: {reason}", operation.op, operation.rank)]
-    InvalidTensor {
-        /// The operation.
-        operation: Operation,
-        /// What does not fit.
-        reason: String,
-    },
-    /// A peer did not come within the time-out.
+    #[error("{} on rank {}: {}", .0.op, .0.rank, .1)]
+    InvalidTensor(Operation, String),
+    /// A peer did not come within the time-out: the first rank that did not, where the backend knows it.
     #[error(
-        "{operation} waited {:?} for {} ({} bytes): {} hangs, is much slower than the others, or called another operation",
-        operation.timeout,
-        late.map_or_else(|| "its peers".into(), |late| format!("rank {late}")),
-        operation.bytes,
-        if late.is_some() { "it" } else { "a rank" }
+        "{} waited {:?} for {} ({} bytes): {} hangs, is much slower than the others, or called another operation",
+        .0,
+        .0.timeout,
+        .1.map_or_else(|| "its peers".into(), |late| format!("rank {late}")),
+        .0.bytes,
+        if .1.is_some() { "it" } else { "a rank" }
     )]
-    TimedOut {
-        /// The operation.
-        operation: Operation,
-        /// The first rank that did not come, where the backend knows it.
-        late: Option<usize>,
-    },
-    /// A peer's connection broke: it died or left the group.
-    #[error("{operation}: a peer is gone ({message})")]
-    PeerLost {
-        /// The operation in which this was noticed.
-        operation: Operation,
-        /// The transport's words.
-        message: String,
-    },
+    TimedOut(Operation, Option<usize>),
+    /// A peer's connection broke in this operation: it died or left the group.
+    #[error("{0}: a peer is gone ({1})")]
+    PeerLost(Operation, String),
     /// Memory ran out.
-    #[error("{} on rank {}: out of memory ({message})", operation.op, operation.rank)]
-    OutOfMemory {
-        /// The operation.
-        operation: Operation,
-        /// libtorch's words.
-        message: String,
-    },
-    /// Anything else that the backend reports.
-    #[error("{operation}: {message}")]
-    Backend {
-        /// The operation.
-        operation: Operation,
-        /// The backend's words.
-        message: String,
-    },
+    #[error("{} on rank {}: out of memory ({})", .0.op, .0.rank, .1)]
+    OutOfMemory(Operation, String),
+    /// Anything else, in the backend's words.
+    #[error("{0}: {1}")]
+    Backend(Operation, String),
 }
 
 impl fmt::Display for Operation {
@@ -91,31 +70,70 @@ impl Operation {
 
     /// Its time-out has passed.
     pub(crate) fn timed_out(self) -> CollectiveError {
-        CollectiveError::TimedOut { operation: self, late: None }
+        CollectiveError::TimedOut(self, None)
     }
 
     pub(crate) fn failed(self, message: String) -> CollectiveError {
-        CollectiveError::Backend { operation: self, message }
+        CollectiveError::Backend(self, message)
     }
 
     pub(crate) fn error(self, error: ShimError) -> CollectiveError {
-        let (operation, message) = (self, without_place(error.message));
+        let message = without_place(error.message);
         match error.kind {
-            ErrorKind::Timeout => operation.timed_out(),
-            ErrorKind::Network => CollectiveError::PeerLost { operation, message },
-            ErrorKind::OutOfMemory => CollectiveError::OutOfMemory { operation, message },
-            ErrorKind::InvalidArgument => CollectiveError::InvalidTensor { operation, reason: message },
-            _ => operation.failed(message),
+            ErrorKind::Timeout => self.timed_out(),
+            ErrorKind::Network => CollectiveError::PeerLost(self, message),
+            ErrorKind::OutOfMemory => CollectiveError::OutOfMemory(self, message),
+            ErrorKind::InvalidArgument => CollectiveError::InvalidTensor(self, message),
+            _ => self.failed(message),
         }
     }
 
     pub(crate) fn torch(self, error: tch::TchError) -> CollectiveError {
-        let (operation, message) = (self, error.to_string());
         match dtrain_torch_shim::kind_of(&error) {
-            ErrorKind::OutOfMemory => CollectiveError::OutOfMemory { operation, message },
-            _ => operation.failed(message),
+            ErrorKind::OutOfMemory => CollectiveError::OutOfMemory(self, error.to_string()),
+            _ => self.failed(error.to_string()),
         }
     }
+}
+
+/// The ranks did not find each other.
+#[derive(Debug, Error)]
+pub enum RendezvousError {
+    /// Rank 0 cannot serve the store on MASTER_PORT.
+    #[error(
+        "rank 0 cannot serve the store on port {0}: {1}; another program may hold the port, or another run"
+    )]
+    Serve(u16, #[source] ShimError),
+    /// This rank cannot reach the store at MASTER_ADDR:MASTER_PORT.
+    #[error("rank {0} cannot reach the store of rank 0 at {1}: {2}")]
+    Connect(usize, String, #[source] ShimError),
+    /// Rank 0 ended before it told this rank how the run begins.
+    #[error("rank {0}: rank 0 ended before the run began ({1})")]
+    NoOpening(usize, #[source] ShimError),
+    /// Rank 0 refused the run; it has said why itself.
+    #[error("rank 0 refused the run: {0}")]
+    Refused(String),
+    /// The store works, but the ranks cannot connect to each other.
+    #[error("the ranks cannot connect to each other: {0}")]
+    Group(#[from] CollectiveError),
+    /// The environment names no transport.
+    #[error(transparent)]
+    Environment(#[from] EnvError),
+    /// The ranks' environments differ.
+    #[error(
+        "DTRAIN_TRANSPORT is {:?} on rank {} and {:?} on rank {}; set it to the same on all ranks, or nowhere",
+        .0[0].1,
+        .0[0].0,
+        .0[1].1,
+        .0[1].0
+    )]
+    Disagreement([(usize, Transport); 2]),
+    /// Ranks with GPUs cannot reach each other by them.
+    #[error("{0}")]
+    Gpus(String),
+    /// Shared memory was asked for and cannot be had.
+    #[error("DTRAIN_TRANSPORT is shared, but {0}; leave it unset to use TCP in such a case")]
+    NoSharedMemory(String),
 }
 
 /// Gloo begins its messages with the place in its own source, in brackets: of no use to who reads them.
@@ -138,7 +156,7 @@ mod tests {
             timeout: Duration::from_secs(3),
             ..Operation::new("all_reduce", 0)
         };
-        let timed_out = |late| CollectiveError::TimedOut { operation, late };
+        let timed_out = |late| CollectiveError::TimedOut(operation, late);
         let text = timed_out(Some(2)).to_string();
         assert!(text.contains("waited 3s for rank 2 (12 bytes): it hangs"), "{text}");
         let text = timed_out(None).to_string();
@@ -152,12 +170,12 @@ mod tests {
         let refused = tch::Tensor::f_zeros([1 << 50], options).expect_err("it is too large");
         assert!(matches!(
             operation.torch(refused),
-            CollectiveError::OutOfMemory { operation: of, .. } if of == operation
+            CollectiveError::OutOfMemory(of, _) if of == operation
         ));
         let other = tch::Tensor::from_slice(&[1f32]).f_view([3]).expect_err("it has one value");
         assert!(matches!(
             operation.torch(other),
-            CollectiveError::Backend { operation: of, .. } if of == operation
+            CollectiveError::Backend(of, _) if of == operation
         ));
     }
 

@@ -22,9 +22,6 @@ pub struct GlooGroup {
 impl GlooGroup {
     /// Connects `size` ranks through `store`; blocks until all are there or `timeout` has passed. The operations of the
     /// group wait for [`super::DEFAULT_TIMEOUT`] unless told otherwise.
-    ///
-    /// # Errors
-    /// `TimedOut` where a rank does not come, `PeerLost` where the store or a peer is gone.
     pub fn connect(
         store: &TcpStore,
         rank: usize,
@@ -52,10 +49,6 @@ struct Pending {
 }
 
 impl Work for Pending {
-    fn is_completed(&self) -> Result<bool, CollectiveError> {
-        self.work.is_completed().map_err(|error| self.operation.error(error))
-    }
-
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
         self.work.wait().map_err(|error| self.operation.error(error))?;
         if let Some((from, mut to)) = self.copy_back {
@@ -123,11 +116,8 @@ impl ProcessGroup for GlooGroup {
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         let operation = self.caller.operation("barrier", 0);
         let work = self.gloo.start(Kind::Barrier, &[], &[], self.caller.timeout);
-        Ok(Box::new(Pending {
-            work: work.map_err(|error| operation.error(error))?,
-            operation,
-            copy_back: None,
-        }))
+        let work = work.map_err(|error| operation.error(error))?;
+        Ok(Box::new(Pending { work, operation, copy_back: None }))
     }
 
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {

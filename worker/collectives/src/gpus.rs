@@ -3,57 +3,11 @@
 use std::time::Duration;
 
 use tch::Device;
-use thiserror::Error;
 
 use super::nccl::{Invitation, Nccl, NcclError, NcclGroup, Seat, Version};
 use super::shared::{Facts, broadcast};
 use super::transport::Transport;
-use super::{CollectiveError, GlooGroup, ProcessGroup};
-
-/// Ranks with GPUs that cannot reach each other.
-#[derive(Debug, Error)]
-pub enum GpuError {
-    /// Some ranks train on the CPU.
-    #[error(
-        "rank {gpu} trains on a GPU and rank {cpu} on the CPU: a GPU, its driver or libtorch's CUDA set is missing there; mend \
-         that, or train on the CPU everywhere with --gpu-ids none"
-    )]
-    Mixed {
-        /// A rank with a GPU.
-        gpu: usize,
-        /// One without.
-        cpu: usize,
-    },
-    /// This rank has no NCCL.
-    #[error("rank {rank}: {source}")]
-    Nccl {
-        /// This rank.
-        rank: usize,
-        /// What is the matter.
-        source: NcclError,
-    },
-    /// Another rank has none.
-    #[error("rank {0} cannot load NCCL, as its own message says; the others cannot go without it")]
-    NcclElsewhere(usize),
-    /// Versions of NCCL that are not the same need not understand each other, and may wait for each other for ever.
-    #[error(
-        "rank 0 has NCCL {first} and rank {rank} has {other}; install the same libtorch on all nodes (`cargo xtask setup --cuda`)"
-    )]
-    Versions {
-        /// Rank 0's.
-        first: Version,
-        /// A rank with another.
-        rank: usize,
-        /// That one.
-        other: Version,
-    },
-    /// Rank 0 could not open a group.
-    #[error("rank 0 cannot open a group of NCCL's, as its own message says")]
-    NotInvited,
-    /// While connecting.
-    #[error(transparent)]
-    Group(#[from] CollectiveError),
-}
+use super::{GlooGroup, ProcessGroup, RendezvousError};
 
 /// This rank's GPU, and NCCL or the reason why not.
 pub(super) struct Gpu(usize, Result<Nccl, NcclError>);
@@ -80,11 +34,11 @@ pub(super) fn connect(
     host: &GlooGroup,
     all: &[Facts],
     timeout: Duration,
-) -> Result<Option<NcclGroup>, GpuError> {
+) -> Result<Option<NcclGroup>, RendezvousError> {
     let (rank, size) = (host.rank(), host.size());
     let own = own.map(|Gpu(gpu, nccl)| Ok((gpu, nccl?))).transpose();
-    let own = own.map_err(|source| GpuError::Nccl { rank, source })?;
-    agreed(all)?;
+    let own = own.map_err(|error| own_lack(rank, &error))?;
+    agreed(all).map_err(RendezvousError::Gpus)?;
     // Wishes that differ are told of by who asks for them, on every rank alike.
     let Some((gpu, nccl)) = own.filter(|_| all.iter().all(|facts| facts.wish == Transport::Auto)) else {
         return Ok(None);
@@ -94,29 +48,42 @@ pub(super) fn connect(
     Ok(Some(NcclGroup::connect(&nccl, &invitation, seat, gpu)?))
 }
 
-/// The same answer on every rank.
-fn agreed(all: &[Facts]) -> Result<(), GpuError> {
+fn own_lack(rank: usize, error: &NcclError) -> RendezvousError {
+    RendezvousError::Gpus(format!("rank {rank}: {error}"))
+}
+
+/// The same answer on every rank; an error says what does not go together.
+fn agreed(all: &[Facts]) -> Result<(), String> {
     let Some(gpu) = all.iter().position(|facts| facts.gpu) else {
         return Ok(());
     };
     if let Some(cpu) = all.iter().position(|facts| !facts.gpu) {
-        return Err(GpuError::Mixed { gpu, cpu });
+        return Err(format!(
+            "rank {gpu} trains on a GPU and rank {cpu} on the CPU: a GPU, its driver or libtorch's CUDA set is missing there; mend \
+             that, or train on the CPU everywhere with --gpu-ids none"
+        ));
     }
     if all.iter().any(|facts| facts.wish != Transport::Auto) {
         return Ok(());
     }
     if let Some(rank) = all.iter().position(|facts| facts.nccl == 0) {
-        return Err(GpuError::NcclElsewhere(rank));
+        let lack = "cannot load NCCL, as its own message says; the others cannot go without it";
+        return Err(format!("rank {rank} {lack}"));
     }
+    // Versions that are not the same need not understand each other, and may wait for each other for ever.
     let first = all[0].nccl;
     match all.iter().position(|facts| facts.nccl != first) {
-        Some(rank) => Err(GpuError::Versions { first: Version(first), rank, other: Version(all[rank].nccl) }),
+        Some(rank) => Err(format!(
+            "rank 0 has NCCL {} and rank {rank} has {}; install the same libtorch on all nodes (`cargo xtask setup --cuda`)",
+            Version(first),
+            Version(all[rank].nccl)
+        )),
         None => Ok(()),
     }
 }
 
 /// Rank 0 makes the invitation and sends it to all; zeros say that it could not.
-fn invite(host: &GlooGroup, nccl: &Nccl) -> Result<Invitation, GpuError> {
+fn invite(host: &GlooGroup, nccl: &Nccl) -> Result<Invitation, RendezvousError> {
     let rank = host.rank();
     let own = (rank == 0).then(|| nccl.invite());
     let mut invitation: Invitation = [0; 128];
@@ -125,8 +92,11 @@ fn invite(host: &GlooGroup, nccl: &Nccl) -> Result<Invitation, GpuError> {
     }
     broadcast(host, &mut invitation)?;
     match own {
-        Some(Err(source)) => Err(GpuError::Nccl { rank, source }),
-        _ if invitation == [0; 128] => Err(GpuError::NotInvited),
+        Some(Err(error)) => Err(own_lack(rank, &error)),
+        _ if invitation == [0; 128] => {
+            let reason = "rank 0 cannot open a group of NCCL's, as its own message says";
+            Err(RendezvousError::Gpus(reason.to_owned()))
+        }
         _ => Ok(invitation),
     }
 }

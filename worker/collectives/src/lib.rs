@@ -4,7 +4,7 @@
 //! of the same shape and dtype in the same order; several may be in flight. Tensors are dense and contiguous and must not
 //! be read or written between the start of an operation and the end of its `wait`.
 //!
-//! Backends: [`SingleGroup`] (one process, no communication), [`GlooGroup`] (CPU processes over TCP), [`SharedGroup`] (CPU
+//! Backends: [`LoneGroup`] (one process, no communication), [`GlooGroup`] (CPU processes over TCP), [`SharedGroup`] (CPU
 //! processes of one machine, through memory that they share) and [`NcclGroup`] (GPUs). All of them pass the one conformance suite
 //! of the tests. [`DeviceGroup`] is one for each kind of memory.
 
@@ -28,14 +28,13 @@ use tch::{Kind, Tensor};
 pub use collective::Collective;
 pub use device::DeviceGroup;
 pub use dtrain_torch_shim::gloo::ReduceOp;
-pub use error::{CollectiveError, Operation};
+pub use error::{CollectiveError, Operation, RendezvousError};
 pub use gloo::GlooGroup;
-pub use gpus::GpuError;
 pub use nccl::{Invitation, Nccl, NcclError, NcclGroup, Seat, Version};
 pub use ranks::Ranks;
-pub use rendezvous::{Rendezvous, RendezvousError};
-pub use shared::{SharedGroup, Sharing};
-pub use single::{PhantomGroup, SingleGroup};
+pub use rendezvous::Rendezvous;
+pub use shared::SharedGroup;
+pub use single::LoneGroup;
 pub use transport::Transport;
 
 /// How long an operation waits for its peers unless the group was told otherwise. Long enough for one rank to read a slow file
@@ -124,14 +123,9 @@ pub trait ProcessGroup: Send {
 
 /// An operation under way.
 pub trait Work: Send {
-    /// Whether the operation has ended, well or badly; never blocks.
-    fn is_completed(&self) -> Result<bool, CollectiveError>;
-
     /// Waits until the operation has ended and its result is in the tensors.
-    ///
-    /// # Errors
-    /// `TimedOut` where a peer did not come in time, `PeerLost` where one died. The contents of the tensors are
-    /// undefined then, and the group is of no further use.
+    /// After an error, such as of a peer that is late or gone, the contents of the tensors are undefined, and the group is of no further
+    /// use.
     fn wait(self: Box<Self>) -> Result<(), CollectiveError>;
 }
 
@@ -139,15 +133,6 @@ pub trait Work: Send {
 struct All(Vec<Box<dyn Work>>);
 
 impl Work for All {
-    fn is_completed(&self) -> Result<bool, CollectiveError> {
-        for work in &self.0 {
-            if !work.is_completed()? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
         self.0.into_iter().try_for_each(<dyn Work>::wait)
     }
@@ -157,10 +142,6 @@ impl Work for All {
 pub struct Done;
 
 impl Work for Done {
-    fn is_completed(&self) -> Result<bool, CollectiveError> {
-        Ok(true)
-    }
-
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
         Ok(())
     }

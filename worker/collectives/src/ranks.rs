@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tch::{Kind, Tensor};
 
-use super::{Collective, CollectiveError, ProcessGroup, ReduceOp, SingleGroup, Work};
+use super::{Collective, CollectiveError, LoneGroup, ProcessGroup, ReduceOp, Work};
 
 /// A handle of a process group, for the training thread and for autograd's, whose hooks start reductions while backward goes
 /// on. The lock makes every start whole; that the ranks start the same operations in the same order is the callers' affair.
@@ -29,7 +29,7 @@ impl Ranks {
 
     /// The only rank.
     pub fn single() -> Self {
-        Self::new(Box::new(SingleGroup))
+        Self::new(Box::new(LoneGroup(1)))
     }
 
     /// This process's rank, 0-based.
@@ -52,24 +52,9 @@ impl Ranks {
         self.group().all_reduce(tensor, op)
     }
 
-    /// As [`ProcessGroup::broadcast`].
-    pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        self.group().broadcast(tensor, root)
-    }
-
-    /// As [`ProcessGroup::all_gather`].
-    pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        self.group().all_gather(output, input)
-    }
-
-    /// As [`ProcessGroup::reduce_scatter`].
-    pub fn reduce_scatter(
-        &self,
-        output: &Tensor,
-        input: &Tensor,
-        op: ReduceOp,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.group().reduce_scatter(output, input, op)
+    /// As [`ProcessGroup::start`].
+    pub fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        self.group().start(one)
     }
 
     /// As [`ProcessGroup::start_all`].

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use dtrain_common::env::{EnvError, WorkerEnv, collective_timeout};
+use dtrain_common::env::{WorkerEnv, collective_timeout};
 use dtrain_torch_shim::store::TcpStore;
 use dtrain_torch_shim::{ErrorKind, ShimError, gloo};
 use tch::Device;
-use thiserror::Error;
 
-use super::gpus::{self, Gpu, GpuError};
+use super::error::RendezvousError;
+use super::gpus::{self, Gpu};
 use super::shared::{Decision, Facts, decide, gather_facts};
 use super::transport::Transport;
-use super::{CollectiveError, GlooGroup, ProcessGroup, Ranks, SharedGroup, Sharing, SingleGroup};
+use super::{GlooGroup, LoneGroup, ProcessGroup, Ranks, SharedGroup};
 
 /// How long the ranks wait for each other to start. Rank 0 may be looking through a large data folder meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -24,63 +24,6 @@ const REFUSED_LINGER: Duration = Duration::from_millis(500);
 
 const OPENING: &str = "opening";
 const OPENING_READ: &str = "opening-read";
-
-/// The ranks did not find each other.
-#[derive(Debug, Error)]
-pub enum RendezvousError {
-    /// Rank 0 cannot serve the store.
-    #[error(
-        "rank 0 cannot serve the store on port {port}: {source}; another program may hold the port, or another run"
-    )]
-    Serve {
-        /// MASTER_PORT.
-        port: u16,
-        /// The cause.
-        source: ShimError,
-    },
-    /// A rank cannot reach the store.
-    #[error("rank {rank} cannot reach the store of rank 0 at {address}: {source}")]
-    Connect {
-        /// This rank.
-        rank: usize,
-        /// MASTER_ADDR:MASTER_PORT.
-        address: String,
-        /// The cause.
-        source: ShimError,
-    },
-    /// Rank 0 ended before it said how the run begins.
-    #[error("rank {rank}: rank 0 ended before the run began ({source})")]
-    NoOpening {
-        /// This rank.
-        rank: usize,
-        /// The cause.
-        source: ShimError,
-    },
-    /// Rank 0 refused the run; it has said why itself.
-    #[error("rank 0 refused the run: {0}")]
-    Refused(String),
-    /// The store works, but the ranks cannot connect to each other.
-    #[error("the ranks cannot connect to each other: {0}")]
-    Group(#[from] CollectiveError),
-    /// The environment names no transport.
-    #[error(transparent)]
-    Environment(#[from] EnvError),
-    /// The ranks' environments differ.
-    #[error(
-        "DTRAIN_TRANSPORT is {:?} on rank {} and {:?} on rank {}; set it to the same on all ranks, or nowhere",
-        .0[0].1,
-        .0[0].0,
-        .0[1].1,
-        .0[1].0
-    )]
-    Disagreement([(usize, Transport); 2]),
-    /// Ranks with GPUs cannot reach each other by them.
-    #[error(transparent)]
-    Gpus(#[from] GpuError),
-    /// Shared memory was asked for and cannot be had.
-    #[error("DTRAIN_TRANSPORT is shared, but {0}; leave it unset to use TCP in such a case")]
-    NoSharedMemory(String),
-}
 
 /// A run's ranks on the way to a group. Use in this order: [`Rendezvous::open`], then on rank 0 [`Rendezvous::announce`]
 /// or [`Rendezvous::refuse`] and on the others [`Rendezvous::opening`], then [`Rendezvous::connect`].
@@ -98,9 +41,6 @@ pub struct Rendezvous {
 impl Rendezvous {
     /// Serves (rank 0) or reaches (the others) the store at `MASTER_ADDR:MASTER_PORT`; a single process needs none. Where
     /// the launcher's agent serves the store (`TORCHELASTIC_USE_AGENT_STORE`), every rank is a client.
-    ///
-    /// # Errors
-    /// `Serve` or `Connect`; `Environment` where DTRAIN_TRANSPORT names no transport or DTRAIN_COLLECTIVE_TIMEOUT no time.
     pub fn open(env: WorkerEnv) -> Result<Self, RendezvousError> {
         let wish = Transport::from_process()?;
         let timeout = collective_timeout(|name| std::env::var(name).ok())?.unwrap_or(super::DEFAULT_TIMEOUT);
@@ -131,16 +71,13 @@ impl Rendezvous {
         let Some(store) = &self.store else { return Ok(()) };
         let written = store.set(OPENING, &[&[mark], message].concat());
         let rank = self.env.rank;
-        written.map_err(|source| RendezvousError::NoOpening { rank, source })
+        written.map_err(|source| RendezvousError::NoOpening(rank, source))
     }
 
-    /// The other ranks: waits for rank 0's message.
-    ///
-    /// # Errors
-    /// `Refused` with rank 0's reason; `NoOpening` where rank 0 died.
+    /// The other ranks: waits for rank 0's message; `Refused` carries its reason.
     pub fn opening(&self) -> Result<Vec<u8>, RendezvousError> {
         let rank = self.env.rank;
-        let lost = |source| RendezvousError::NoOpening { rank, source };
+        let lost = |source| RendezvousError::NoOpening(rank, source);
         let store = self.store.as_ref().ok_or_else(|| {
             lost(ShimError {
                 op: "read from the store",
@@ -172,16 +109,14 @@ impl Rendezvous {
 
     /// Connects all ranks; all of them pass the same `wish`. Keep the rendezvous as long as the group: rank 0's store
     /// serves it. GPUs communicate by NCCL, unless the wish names another way, which goes through the hosts' memory.
-    ///
-    /// # Errors
-    /// `Group` where a peer does not come; `Disagreement`, `Gpus` and `NoSharedMemory` on all ranks together.
+    /// `Disagreement`, `Gpus` and `NoSharedMemory` are errors on all ranks together.
     pub fn connect_by(
         &self,
         wish: Transport,
         device: Device,
     ) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
         let Some(gloo) = self.gloo(None)? else {
-            return Ok(Box::new(SingleGroup));
+            return Ok(Box::new(LoneGroup(1)));
         };
         let gpu = Gpu::of(device, wish);
         let nccl = gpu.as_ref().map_or(0, Gpu::version);
@@ -240,8 +175,7 @@ impl Rendezvous {
 fn store(env: &WorkerEnv) -> Result<TcpStore, RendezvousError> {
     let (host, port) = (env.master_addr.as_str(), env.master_port);
     let store = if env.rank == 0 && !env.use_agent_store {
-        TcpStore::serve(host, port, CONNECT_TIMEOUT)
-            .map_err(|source| RendezvousError::Serve { port, source })?
+        TcpStore::serve(host, port, CONNECT_TIMEOUT).map_err(|source| RendezvousError::Serve(port, source))?
     } else {
         TcpStore::connect(host, port, CONNECT_TIMEOUT).map_err(unreachable(env))?
     };
@@ -251,10 +185,9 @@ fn store(env: &WorkerEnv) -> Result<TcpStore, RendezvousError> {
 }
 
 fn unreachable(env: &WorkerEnv) -> impl FnOnce(ShimError) -> RendezvousError {
-    |source| RendezvousError::Connect {
-        rank: env.rank,
-        address: format!("{}:{}", env.master_addr, env.master_port),
-        source,
+    |source| {
+        let address = format!("{}:{}", env.master_addr, env.master_port);
+        RendezvousError::Connect(env.rank, address, source)
     }
 }
 
@@ -264,8 +197,8 @@ fn share(gloo: GlooGroup, own: Facts, all: &[Facts]) -> Result<Box<dyn ProcessGr
         Decision::Disagree(wishes) => return Err(RendezvousError::Disagreement(wishes)),
         Decision::Gloo(reason) => (gloo, reason),
         Decision::Share => match SharedGroup::over(gloo)? {
-            Sharing::Shared(group) => return Ok(Box::new(group)),
-            Sharing::Refused { gloo, reason } => {
+            Ok(group) => return Ok(Box::new(group)),
+            Err((gloo, reason)) => {
                 if gloo.rank() == 0 && own.wish == Transport::Auto {
                     tracing::warn!(
                         "the ranks communicate by TCP, which is slower, because they cannot share memory: {reason}"

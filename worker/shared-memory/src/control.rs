@@ -14,8 +14,7 @@ use rustix::thread::futex;
 
 use crate::error::{MemoryError, failed};
 use crate::lock;
-use crate::segment::Segment;
-use crate::ticket::Ticket;
+use crate::segment::{Segment, Ticket};
 
 /// How many of the last operations' tags stay readable. A rank that runs further ahead goes unchecked, not astray.
 const TAGS: usize = 256;
@@ -31,8 +30,8 @@ struct Line<T>(T);
 /// What one rank announces, and the bell it sleeps on. Zero bytes are its state at the start.
 #[repr(C)]
 struct Board {
-    ready: Line<AtomicU32>,
-    done: Line<AtomicU32>,
+    /// The last operation of each [`Stage`].
+    announced: [Line<AtomicU32>; 2],
     bell: Line<Bell>,
     left: Line<AtomicU32>,
     tags: [AtomicU64; TAGS],
@@ -71,7 +70,7 @@ impl Control {
     pub fn open(ticket: &Ticket, rank: usize) -> Result<Self, MemoryError> {
         let segment = Segment::open(ticket)?;
         if segment.region_bytes() < size_of::<Board>() || rank >= segment.regions() {
-            return Err(MemoryError::WrongFile { path: ticket.path(), found: "memory of another purpose" });
+            return Err(MemoryError::WrongFile(ticket.path(), "memory of another purpose"));
         }
         Self::join(segment, rank)
     }
@@ -84,13 +83,11 @@ impl Control {
         Ok(Self { segment, rank })
     }
 
-    /// This process's rank.
-    pub fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The number of ranks.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.segment.regions()
     }
 
@@ -103,30 +100,21 @@ impl Control {
 
     /// Announces that the memory of operation `sequence` is ready, and what the operation is.
     pub(crate) fn publish_ready(&self, sequence: u32, tag: u32) {
-        let own = self.board(self.rank);
-        let tag = u64::from(sequence) << 32 | u64::from(tag);
-        own.tags[sequence as usize % TAGS].store(tag, SeqCst);
-        own.ready.0.store(sequence, SeqCst);
-        if self.behind(Stage::Ready, sequence).next().is_none() {
-            self.ring_all();
-        }
+        self.board(self.rank).tags[sequence as usize % TAGS].store(tagged(sequence, tag), SeqCst);
+        self.publish(Stage::Ready, sequence);
     }
 
-    /// Announces that this rank has done its part of operation `sequence`.
-    pub(crate) fn publish_done(&self, sequence: u32) {
-        self.board(self.rank).done.0.store(sequence, SeqCst);
-        if self.behind(Stage::Done, sequence).next().is_none() {
+    pub(crate) fn publish(&self, stage: Stage, sequence: u32) {
+        self.board(self.rank).announced[stage as usize].0.store(sequence, SeqCst);
+        if self.behind(stage, sequence).next().is_none() {
             self.ring_all();
         }
     }
 
     /// The ranks that have not announced this of operation `sequence`.
     pub(crate) fn behind(&self, stage: Stage, sequence: u32) -> impl Iterator<Item = usize> {
-        let announced = move |rank: &usize| match stage {
-            Stage::Ready => self.board(*rank).ready.0.load(SeqCst),
-            Stage::Done => self.board(*rank).done.0.load(SeqCst),
-        };
-        (0..self.size()).filter(move |rank| before(announced(rank), sequence))
+        let announced = move |rank| self.board(rank).announced[stage as usize].0.load(SeqCst);
+        (0..self.size()).filter(move |rank| before(announced(*rank), sequence))
     }
 
     /// A rank whose operation `sequence`, for which it is ready, is not `tag`.
@@ -134,7 +122,7 @@ impl Control {
         (0..self.size()).find(|rank| {
             let theirs = self.board(*rank).tags[sequence as usize % TAGS].load(SeqCst);
             // Another operation's tag: that rank has gone on by TAGS operations.
-            theirs >> 32 == u64::from(sequence) && theirs != (u64::from(sequence) << 32 | u64::from(tag))
+            theirs >> 32 == u64::from(sequence) && theirs != tagged(sequence, tag)
         })
     }
 
@@ -192,6 +180,10 @@ fn ring(bell: &Bell) {
     }
 }
 
+fn tagged(sequence: u32, tag: u32) -> u64 {
+    u64::from(sequence) << 32 | u64::from(tag)
+}
+
 /// Whether `announced` has not reached `sequence`.
 fn before(announced: u32, sequence: u32) -> bool {
     announced.wrapping_sub(sequence).cast_signed() < 0
@@ -230,9 +222,9 @@ mod tests {
         assert_eq!((unready(&zero, 1), unready(&zero, 3)), (vec![0], vec![0, 1]));
         zero.publish_ready(1, 5);
         assert_eq!(unready(&one, 1), []);
-        one.publish_done(1);
+        one.publish(Stage::Done, 1);
         assert_eq!((undone(&zero, 1), undone(&one, 1)), (vec![0], vec![0]));
-        zero.publish_done(1);
+        zero.publish(Stage::Done, 1);
         assert_eq!(undone(&one, 1), []);
     }
 
@@ -296,9 +288,9 @@ mod tests {
         let (zero, ticket) = Control::create(2).unwrap();
         let _one = Control::open(&ticket, 1).unwrap();
         assert!(matches!(Control::open(&ticket, 1), Err(MemoryError::Taken(1))));
-        assert!(matches!(Control::open(&ticket, 2), Err(MemoryError::WrongFile { .. })));
+        assert!(matches!(Control::open(&ticket, 2), Err(MemoryError::WrongFile(..))));
         let (_data, other) = Segment::create(2, 64).unwrap();
-        assert!(matches!(Control::open(&other, 1), Err(MemoryError::WrongFile { .. })));
+        assert!(matches!(Control::open(&other, 1), Err(MemoryError::WrongFile(..))));
         drop(zero);
     }
 }

@@ -72,20 +72,18 @@ impl Engine {
             return false;
         }
         let ready = |job: &Job| control.behind(Stage::Ready, job.sequence).next().is_none();
-        if !queue.waiting.front().is_some_and(ready) {
-            return progress;
-        }
-        let Some(job) = queue.waiting.pop_front() else {
+        let is_ready = queue.waiting.front().is_some_and(ready);
+        let Some(job) = is_ready.then(|| queue.waiting.pop_front()).flatten() else {
             return progress;
         };
         drop(queue);
         if let Some(rank) = control.mismatch(job.sequence, job.tag) {
-            self.fault = Some(Fault::Mismatch { rank });
-            job.end(Err(Fault::Mismatch { rank }));
+            self.fault = Some(Fault::Mismatch(rank));
+            job.end(Err(Fault::Mismatch(rank)));
             return true;
         }
         self.part(&job);
-        control.publish_done(job.sequence);
+        control.publish(Stage::Done, job.sequence);
         self.ending.push_back(job);
         true
     }
@@ -145,14 +143,13 @@ impl Engine {
             control.behind(stage, job.sequence).find(|still| *still == rank)
         });
         if let Some(rank) = lost {
-            return Some(Fault::PeerLost { rank });
+            return Some(Fault::PeerLost(rank));
         }
         let late = |job: &Job| job.deadline.is_some_and(|deadline| deadline <= now);
         let mut late = fronts().filter(|(job, _)| late(job));
         late.next().and_then(|(job, stage)| {
             let rank = control.behind(stage, job.sequence).next()?;
-            let after = job.timeout;
-            Some(Fault::TimedOut { rank, after })
+            Some(Fault::TimedOut(rank, job.timeout))
         })
     }
 

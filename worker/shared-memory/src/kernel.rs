@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::element::{Element, Reduction};
+use crate::queue::{Element, Reduction};
 
 /// Values in the accumulator. In binary32 it takes 8 KiB, and with one block of each rank it fits into the first cache.
 const BLOCK: usize = 2048;

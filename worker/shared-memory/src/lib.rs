@@ -14,7 +14,6 @@
 //! Nothing outlives the processes: the memory has no name, and the kernel frees it with its last mapping.
 
 mod control;
-mod element;
 mod engine;
 mod error;
 mod kernel;
@@ -23,12 +22,9 @@ mod member;
 mod parts;
 mod queue;
 mod segment;
-mod ticket;
 
 pub use control::Control;
-pub use element::{Element, Reduction};
 pub use error::{Fault, MemoryError};
 pub use member::Member;
-pub use queue::{Collective, Operation, Pending};
-pub use segment::{Region, Segment};
-pub use ticket::Ticket;
+pub use queue::{Collective, Element, Operation, Pending, Reduction};
+pub use segment::{Region, Segment, Ticket};

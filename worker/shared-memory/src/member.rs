@@ -33,16 +33,6 @@ impl Member {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// This rank.
-    pub fn rank(&self) -> usize {
-        self.shared.control.rank()
-    }
-
-    /// The number of ranks.
-    pub fn size(&self) -> usize {
-        self.shared.control.size()
-    }
-
     /// Starts an operation: tells the other ranks at once that this rank's range is ready, and leaves the rest to the
     /// thread. Until the operation has ended, nothing else may touch the range. An operation after a failed one fails too.
     pub fn start(
@@ -79,13 +69,14 @@ impl Member {
 
     fn check(&self, operation: &Operation, segment: &Segment) -> Result<(), Fault> {
         let (element, offset, count) = (operation.element.bytes(), operation.offset, operation.count);
+        let size = self.shared.control.size();
         let end = count.checked_mul(element).and_then(|bytes| bytes.checked_add(offset));
         let inside = end.is_some_and(|end| end <= segment.region_bytes());
         let whole = matches!(operation.collective, Collective::AllReduce(_));
         let fits = inside
-            && (whole || count.is_multiple_of(self.size()))
+            && (whole || count.is_multiple_of(size))
             && offset.is_multiple_of(element)
-            && segment.regions() == self.size();
+            && segment.regions() == size;
         fits.then_some(()).ok_or(Fault::Range)
     }
 

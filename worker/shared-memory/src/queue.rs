@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::control::Control;
-use crate::element::{Element, Reduction};
 use crate::error::Fault;
 use crate::segment::Segment;
 
@@ -45,15 +44,46 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Whether the operation has ended, well or badly; never blocks.
-    pub fn is_finished(&self) -> bool {
-        self.outcome.get().is_some()
-    }
-
     /// Sleeps until the operation has ended; a rank that dies or is late ends it with a fault, and the memory is undefined then.
     pub fn wait(&self) -> Result<(), Fault> {
         self.outcome.wait().clone()
     }
+}
+
+/// A floating-point type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Element {
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary64.
+    F64,
+    /// IEEE binary16; reduced in binary32, rounded once.
+    F16,
+    /// bfloat16; reduced in binary32, rounded once.
+    Bf16,
+}
+
+impl Element {
+    /// Bytes of one value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F64 => 8,
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// How the ranks' values become one, in the order of ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Reduction {
+    /// The sum: ((rank 0 + rank 1) + rank 2) + ...
+    Sum,
+    /// The least; a NaN where there is one.
+    Min,
+    /// The greatest; a NaN where there is one.
+    Max,
 }
 
 /// What becomes of the range that an operation names, which is the same in every rank's region.

@@ -1,4 +1,4 @@
-//! Memory without a name, mapped by every rank: a header page, then one region per rank.
+//! Memory without a name, mapped by every rank: a header page, then one region per rank; and the ticket by which the others open it.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -11,7 +11,6 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{MemoryError, failed};
-use crate::ticket::{HEADER_BYTES, Ticket};
 
 /// A mapping of the regions of all ranks. Regions are page-aligned, of one length and zero at first.
 ///
@@ -44,11 +43,11 @@ impl Segment {
             .map_err(failed("draw a random number"))?;
         let nonce = u128::from_ne_bytes(nonce);
         let ticket = Ticket {
-            pid: std::process::id().cast_signed(),
-            fd: file.as_raw_fd(),
-            nonce: [(nonce >> 64) as u64, nonce as u64],
-            regions,
-            region_bytes,
+            pid: std::process::id().into(),
+            fd: file.as_raw_fd().into(),
+            nonce: [(nonce >> 64) as i64, nonce as i64],
+            regions: regions as i64,
+            region_bytes: region_bytes as i64,
         };
         file.set_len(layout.mapped_bytes as u64).map_err(failed("size shared memory"))?;
         file.write_all_at(&ticket.header(), 0).map_err(failed("write to shared memory"))?;
@@ -59,14 +58,10 @@ impl Segment {
     }
 
     /// Opens the segment that a ticket names.
-    ///
-    /// # Errors
-    /// `System` where it cannot be opened (the process that made it has ended, or is another user's), `WrongFile` where
-    /// something else is in its place.
     pub fn open(ticket: &Ticket) -> Result<Self, MemoryError> {
-        let layout = Layout::new(ticket.regions, ticket.region_bytes)?;
+        let layout = Layout::new(ticket.regions as usize, ticket.region_bytes())?;
         let path = ticket.path();
-        let wrong = |found| MemoryError::WrongFile { path: path.clone(), found };
+        let wrong = |found| MemoryError::WrongFile(path.clone(), found);
         // Anything may lie there in another container: a pipe must not block.
         let file = OpenOptions::new()
             .read(true)
@@ -111,23 +106,22 @@ impl Segment {
     /// rank reserves its own, which puts it near the processor that it runs on.
     pub fn reserve(&self, region: usize) -> Result<(), MemoryError> {
         if region >= self.regions() {
-            return Err(MemoryError::Size { regions: region, bytes: self.layout.stride });
+            return Err(MemoryError::Size(region, self.layout.stride));
         }
         let (offset, stride) = (self.layout.page_bytes + region * self.layout.stride, self.layout.stride);
         let reserve =
             || rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset as u64, stride as u64);
-        rustix::io::retry_on_intr(reserve)
-            .map_err(|error| MemoryError::NoMemory { bytes: stride, source: error.into() })
+        rustix::io::retry_on_intr(reserve).map_err(|error| MemoryError::NoMemory(stride, error.into()))
     }
 
     /// The number of regions.
     pub fn regions(&self) -> usize {
-        self.ticket.regions
+        self.ticket.regions as usize
     }
 
     /// The bytes of each region that may be used.
     pub fn region_bytes(&self) -> usize {
-        self.ticket.region_bytes
+        self.ticket.region_bytes()
     }
 
     /// Where `bytes` bytes at `address` lie in a region, in bytes from its start; `None` where they do not lie inside.
@@ -142,7 +136,7 @@ impl Segment {
 
     /// The same on every rank, and different for every segment.
     pub(crate) fn identity(&self) -> u64 {
-        self.ticket.nonce[0]
+        self.ticket.nonce[0].cast_unsigned()
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -164,6 +158,57 @@ impl Drop for Segment {
     }
 }
 
+/// Names a segment to the other processes of the machine: the process that made it, its file there, and a random number
+/// that the file begins with, so that no other file is taken for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    pid: i64,
+    fd: i64,
+    nonce: [i64; 2],
+    regions: i64,
+    region_bytes: i64,
+}
+
+/// `dtrainS` and the version of the layout.
+const MAGIC: i64 = i64::from_be_bytes(*b"dtrainS\x01");
+const HEADER_BYTES: usize = 5 * size_of::<i64>();
+
+impl Ticket {
+    /// How many words a ticket takes on its way.
+    pub const WORDS: usize = 6;
+
+    /// The ticket as whole numbers, to be sent to the other ranks; none is all zeros.
+    pub fn to_words(&self) -> [i64; Self::WORDS] {
+        let [high, low] = self.nonce;
+        [self.pid, self.fd, high, low, self.regions, self.region_bytes]
+    }
+
+    /// The ticket that became these words.
+    pub fn from_words([pid, fd, high, low, regions, region_bytes]: [i64; Self::WORDS]) -> Self {
+        Self { pid, fd, nonce: [high, low], regions, region_bytes }
+    }
+
+    /// The bytes of each rank's region.
+    pub fn region_bytes(&self) -> usize {
+        self.region_bytes as usize
+    }
+
+    /// Where the file is, seen from another process of the same user.
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", self.pid, self.fd)
+    }
+
+    /// What the file begins with.
+    fn header(&self) -> [u8; HEADER_BYTES] {
+        let mut header = [0; HEADER_BYTES];
+        let words = [MAGIC, self.nonce[0], self.nonce[1], self.regions, self.region_bytes];
+        for (place, word) in header.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        header
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     page_bytes: usize,
@@ -182,7 +227,7 @@ impl Layout {
             let usable = regions > 0 && region_bytes > 0 && isize::try_from(mapped_bytes).is_ok();
             usable.then_some(Self { page_bytes, stride, mapped_bytes })
         };
-        fit().ok_or(MemoryError::Size { regions, bytes: region_bytes })
+        fit().ok_or(MemoryError::Size(regions, region_bytes))
     }
 }
 

@@ -7,7 +7,7 @@ use tch::Device;
 
 use super::Books;
 use crate::TrainError;
-use crate::collectives::{PhantomGroup, Ranks};
+use crate::collectives::{LoneGroup, Ranks};
 use crate::error::WorkerError;
 use crate::run::plan::Place;
 use crate::setup::{Opening, Setup};
@@ -44,7 +44,7 @@ impl Rehearsal {
         let env = WorkerEnv { world_size: ranks, local_world_size: ranks, ..WorkerEnv::single() };
         let opening = Opening::rehearsed(survey);
         let mut setup = Setup::build::<T>(recipe, &opening, &env, device, Some(Place::last_of(stage)))?;
-        let ranks = Ranks::new(Box::new(PhantomGroup::new(ranks)));
+        let ranks = Ranks::new(Box::new(LoneGroup(ranks)));
         if let Some(sync) = &setup.batch_sync {
             sync.connect(ranks.clone());
         }

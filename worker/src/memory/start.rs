@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 
 use super::{SymbolicPredictor, Target, elsewhere};
 use crate::TrainError;
-use crate::collectives::{Ranks, ReduceOp};
+use crate::collectives::{Collective, Ranks, ReduceOp};
 use crate::error::WorkerError;
 use crate::host::Host;
 use crate::out_of_memory::bytes_refused;
@@ -149,7 +149,7 @@ fn tell(
         }
     }
     let numbers = Tensor::f_from_slice(&numbers)?;
-    ranks.broadcast(&numbers, 0)?.wait()?;
+    ranks.start(Collective::Broadcast(&numbers, 0))?.wait()?;
     let numbers = Vec::<i64>::try_from(&numbers)?;
     let pair = |pair: &[i64]| (pair[0] > 0).then_some((pair[0] as usize, pair[1] as usize));
     Ok(numbers.chunks_exact(2).map(pair).collect())

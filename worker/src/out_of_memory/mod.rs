@@ -125,8 +125,8 @@ mod tests {
         let (operation, refused) = (Operation::new("all_reduce", 0), error.is_out_of_memory());
         let message = error.to_string();
         match refused {
-            true => CollectiveError::OutOfMemory { operation, message },
-            false => CollectiveError::Backend { operation, message },
+            true => CollectiveError::OutOfMemory(operation, message),
+            false => CollectiveError::Backend(operation, message),
         }
     }
 

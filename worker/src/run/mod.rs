@@ -18,7 +18,7 @@ pub(crate) use self::again::Again;
 pub(crate) use self::course::{Course, Under};
 pub(crate) use self::followers::{Flow, Followers};
 pub(crate) use self::stop::StopFlag;
-use crate::collectives::Ranks;
+use crate::collectives::{Collective, Ranks};
 use crate::memory::Phase;
 use crate::metrics::{Line, StepRecord};
 use crate::step::exchange::Exchange;
@@ -157,7 +157,8 @@ impl Training<'_> {
 pub(crate) fn peak_memory(ranks: &Ranks, own: u64) -> Result<Vec<u64>> {
     let own = own as i64;
     let all = Tensor::f_zeros([ranks.size() as i64], (Kind::Int64, Device::Cpu))?;
-    ranks.all_gather(&all, &Tensor::f_from_slice(&[own])?)?.wait()?;
+    let own = Tensor::f_from_slice(&[own])?;
+    ranks.start(Collective::AllGather { output: &all, input: &own })?.wait()?;
     let bytes = Vec::<i64>::try_from(&all)?;
     Ok(bytes.into_iter().map(|bytes| bytes as u64).collect())
 }

@@ -26,10 +26,6 @@ use crate::tasks::{BuildTask, Classify, Console};
 struct Waited(Arc<AtomicU64>);
 
 impl Work for Waited {
-    fn is_completed(&self) -> Result<bool, CollectiveError> {
-        Ok(true)
-    }
-
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use dtrain_common::env::WorkerEnv;
 use dtrain_torch_shim::store::TcpStore;
 use dtrain_worker::collectives::{
-    CollectiveError, ProcessGroup, ReduceOp, Rendezvous, RendezvousError, SharedGroup, Sharing, Transport,
-    Work,
+    CollectiveError, ProcessGroup, ReduceOp, Rendezvous, RendezvousError, SharedGroup, Transport, Work,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tch::{Device, Kind, Tensor};
@@ -48,7 +47,7 @@ pub(crate) fn peer_dies(group: Group, shared: bool) -> Result<(), Failure> {
     let begun = Instant::now();
     // With three ranks the first survivor to notice leaves too, and the other may see that as its loss.
     let lost = match outcome(g, &tensor) {
-        Err(CollectiveError::PeerLost { operation, .. }) if operation.op == "all_reduce" => {
+        Err(CollectiveError::PeerLost(operation, _)) if operation.op == "all_reduce" => {
             operation.sequence > 0
         }
         // Who watches a group of GPUs has no operation in mind.
@@ -132,7 +131,7 @@ pub(crate) fn time_out(mut group: Group, shared: bool) -> Result<(), Failure> {
     let waited = begun.elapsed();
     // A survivor whose neighbour timed out first sees that neighbour leave.
     match outcome {
-        Err(CollectiveError::TimedOut { operation, late })
+        Err(CollectiveError::TimedOut(operation, late))
             if (operation.op, operation.bytes, operation.timeout) == ("all_reduce", 4000, limit)
                 && (!shared || late == Some(group.size() - 1)) => {}
         Err(CollectiveError::PeerLost { .. }) if group.size() > 2 => {}
@@ -194,7 +193,7 @@ pub(crate) fn refused(env: &WorkerEnv) -> Result<(), Failure> {
         let outcome = SharedGroup::over(gloo)?;
         setrlimit(Resource::Nofile, before)?;
         match outcome {
-            Sharing::Refused { gloo, reason } if reason.starts_with(&format!("rank {failing}: ")) => {
+            Err((gloo, reason)) if reason.starts_with(&format!("rank {failing}: ")) => {
                 all_reduce(&gloo, Kind::Float, 1000)?;
                 println!("ok refused: {reason}");
                 Box::new(gloo).shutdown()?;

@@ -17,7 +17,7 @@ use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::gloo::Transport as Address;
 use dtrain_torch_shim::store::TcpStore;
 use dtrain_worker::collectives::{
-    GlooGroup, Nccl, NcclGroup, ProcessGroup, Rendezvous, Seat, SharedGroup, Sharing, SingleGroup, Transport,
+    GlooGroup, LoneGroup, Nccl, NcclGroup, ProcessGroup, Rendezvous, Seat, SharedGroup, Transport,
 };
 use tch::Device;
 
@@ -101,7 +101,7 @@ impl Meeting {
 
     fn connect(&self, backend: &str) -> Result<Group, Failure> {
         match self {
-            Self::None => Ok(Box::new(SingleGroup)),
+            Self::None => Ok(Box::new(LoneGroup(1))),
             Self::One(store) => {
                 if let Device::Cuda(gpu) = device() {
                     return alone(gpu);
@@ -111,8 +111,8 @@ impl Meeting {
                     return Ok(Box::new(gloo));
                 }
                 match SharedGroup::over(gloo)? {
-                    Sharing::Shared(group) => Ok(Box::new(group)),
-                    Sharing::Refused { reason, .. } => Err(reason.into()),
+                    Ok(group) => Ok(Box::new(group)),
+                    Err((_, reason)) => Err(reason.into()),
                 }
             }
             Self::Many(rendezvous) if backend == "auto" => Ok(rendezvous.connect(Device::Cpu)?),

@@ -30,26 +30,18 @@ pub(super) const IN_PROGRESS: Code = sys::ncclResult_t::ncclInProgress as Code;
 pub(super) const SYSTEM_ERROR: Code = sys::ncclResult_t::ncclSystemError as Code;
 pub(super) const REMOTE_ERROR: Code = sys::ncclResult_t::ncclRemoteError as Code;
 
-/// NCCL cannot be used on this machine.
+/// NCCL cannot be used on this machine: why, and what to do.
 #[derive(Debug, Clone, Error)]
-pub enum NcclError {
-    /// The library is not there.
-    #[error(
-        "NCCL cannot be loaded ({0}); it comes with libtorch's CUDA set, which `cargo xtask setup --cuda` fetches, and \
-         DTRAIN_TRANSPORT=gloo does without it, slowly"
-    )]
-    Missing(String),
-    /// A library of this name lacks a function.
-    #[error("{library} is not an NCCL that can be used: {reason}; libtorch's own is in its CUDA set")]
-    Unusable {
-        /// Its path or name.
-        library: String,
-        /// What it lacks.
-        reason: String,
-    },
-    /// It does not say who it is.
-    #[error("NCCL fails at once: {0}")]
-    Failing(String),
+#[error("{0}")]
+pub struct NcclError(String);
+
+impl NcclError {
+    fn missing(reason: impl std::fmt::Display) -> Self {
+        Self(format!(
+            "NCCL cannot be loaded ({reason}); it comes with libtorch's CUDA set, which `cargo xtask setup --cuda` fetches, and \
+             DTRAIN_TRANSPORT=gloo does without it, slowly"
+        ))
+    }
 }
 
 /// A version as NCCL writes it in one number: 22809 is 2.28.9.
@@ -122,7 +114,7 @@ impl Api {
             return Self::over(library, NAME);
         }
         // A libtorch that holds NCCL in itself has none to share; one from its own folders has the version it was tested with.
-        let folder = cuda::library_folder().map_err(|error| NcclError::Missing(error.to_string()))?;
+        let folder = cuda::library_folder().map_err(NcclError::missing)?;
         let beside = folder.join("../../nvidia/nccl/lib").join(NAME);
         match beside.is_file() {
             true => Self::open(&beside),
@@ -134,12 +126,15 @@ impl Api {
     pub(super) fn open(path: &Path) -> Result<Self, NcclError> {
         // SAFETY: NCCL's initialisers have no conditions; whether it is an NCCL is seen by its functions.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| NcclError::Missing(reason(&error)))?;
+            .map_err(|error| NcclError::missing(reason(&error)))?;
         Self::over(library, &path.display().to_string())
     }
 
     fn over(library: Library, name: &str) -> Result<Self, NcclError> {
-        let unusable = |reason: String| NcclError::Unusable { library: name.to_owned(), reason };
+        let unusable = |reason: String| {
+            let own = "libtorch's own is in its CUDA set";
+            NcclError(format!("{name} is not an NCCL that can be used: {reason}; {own}"))
+        };
         // SAFETY: the library goes by NCCL's name, and NCCL keeps its interface within a major version.
         let functions = unsafe { Functions::find(&library) }.map_err(|error| unusable(reason(&error)))?;
         // It has threads of its own: it stays for the life of the process.
@@ -161,8 +156,13 @@ impl Api {
         let code = unsafe { (api.functions.get_version)(&mut api.version.0) };
         match code {
             SUCCESS => Ok(api),
-            code => Err(NcclError::Failing(api.words(code, std::ptr::null_mut()))),
+            code => Err(api.fails(code)),
         }
+    }
+
+    /// NCCL fails at once.
+    pub(super) fn fails(&self, code: Code) -> NcclError {
+        NcclError(format!("NCCL fails at once: {}", self.words(code, std::ptr::null_mut())))
     }
 
     /// What `code` means, and what NCCL last said of it. `comm` may be null.

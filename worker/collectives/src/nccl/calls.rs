@@ -6,10 +6,9 @@ use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t};
 use tch::{Kind, Tensor};
 
 use super::super::{Collective, ReduceOp};
-use super::api::{self, Api, Code, CudaStream, SUCCESS};
+use super::api::{Api, Code, CudaStream, IN_PROGRESS, SUCCESS};
 
-/// Gives an operation to NCCL.
-pub(super) fn give(api: &Api, one: Collective<'_>, comm: ncclComm_t, stream: CudaStream) -> Code {
+fn give_one(api: &Api, one: Collective<'_>, comm: ncclComm_t, stream: CudaStream) -> Code {
     let functions = &api.functions;
     // SAFETY, of all: the communicator is live; the memory is that of tensors which live until the operation has ended, and was
     // checked to have room for every rank's part.
@@ -38,17 +37,21 @@ pub(super) fn give(api: &Api, one: Collective<'_>, comm: ncclComm_t, stream: Cud
     }
 }
 
-/// Gives several operations to NCCL as one.
-pub(super) fn grouped<T>(api: &Api, all: impl Iterator<Item = T>, mut give: impl FnMut(T) -> Code) -> Code {
+/// Gives operations to NCCL, several as one.
+pub(super) fn give(api: &Api, all: &[Collective<'_>], comm: ncclComm_t, stream: CudaStream) -> Code {
+    if let [one] = all {
+        return give_one(api, *one, comm, stream);
+    }
     // SAFETY: a group is begun and ended by the same thread, whatever is in it.
     let begun = unsafe { (api.functions.group_start)() };
     if begun != SUCCESS {
         return begun;
     }
-    let given = all.map(&mut give).find(|&code| code != SUCCESS && code != api::IN_PROGRESS);
+    let mut given = all.iter().map(|one| give_one(api, *one, comm, stream));
+    let failed = given.find(|&code| code != SUCCESS && code != IN_PROGRESS);
     // SAFETY: as above.
     let ended = unsafe { (api.functions.group_end)() };
-    given.unwrap_or(ended)
+    failed.unwrap_or(ended)
 }
 
 /// Where a tensor's elements lie, how many there are, and NCCL's number for their type.

@@ -1,10 +1,12 @@
 //! One of NCCL's communicators: made, used, and ended without ever blocking for good.
 
+use std::ffi::c_char;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
 
+use super::Invitation;
 use super::api::{self, Api, Code, IN_PROGRESS, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR};
 use super::pause::pause;
 use crate::{CollectiveError, Operation};
@@ -31,14 +33,15 @@ struct State {
 unsafe impl Send for State {}
 
 impl Communicator {
-    /// Connects the ranks that hold `id`; `connecting` says who this is and how long it waits for the others. The current device
+    /// Connects the ranks that hold `invitation`; `connecting` says who this is and how long it waits for the others. The current device
     /// of the calling thread becomes the communicator's.
     pub(super) fn connect(
         api: &'static Api,
-        id: ncclUniqueId,
+        invitation: &Invitation,
         size: usize,
         connecting: Operation,
     ) -> Result<Self, CollectiveError> {
+        let id = ncclUniqueId { internal: invitation.map(|byte| byte as c_char) };
         let mut config = api::config(api.version, size);
         let mut raw = std::ptr::null_mut();
         // SAFETY: the places are valid during the call; NCCL copies the settings.
@@ -131,7 +134,7 @@ impl Communicator {
     fn error(&self, code: Code, raw: ncclComm_t, operation: Operation) -> CollectiveError {
         let message = format!("NCCL: {}", self.api.words(code, raw));
         match code {
-            SYSTEM_ERROR | REMOTE_ERROR => CollectiveError::PeerLost { operation, message },
+            SYSTEM_ERROR | REMOTE_ERROR => CollectiveError::PeerLost(operation, message),
             _ => operation.failed(message),
         }
     }

@@ -18,7 +18,6 @@ mod timeline;
 mod watchdog;
 mod work;
 
-use std::ffi::c_char;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,11 +26,11 @@ use tch::{Device, Kind, Tensor};
 
 use self::api::{Api, SUCCESS};
 pub use self::api::{NcclError, Version};
-use self::calls::{give, grouped};
+use self::calls::give;
 use self::communicator::Communicator;
 use self::timeline::{GpuTimeline, Timeline};
 use self::watchdog::Watchdog;
-use self::work::{Barrier, InFlight};
+use self::work::InFlight;
 use super::caller::Caller;
 use super::collective::bytes_of;
 use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, ReduceOp, Work};
@@ -60,7 +59,7 @@ impl Nccl {
         // SAFETY: id is a valid place.
         match unsafe { (self.0.functions.get_unique_id)(&mut id) } {
             SUCCESS => Ok(id.internal.map(|byte| byte as u8)),
-            code => Err(NcclError::Failing(self.0.words(code, std::ptr::null_mut()))),
+            code => Err(self.0.fails(code)),
         }
     }
 }
@@ -89,9 +88,6 @@ pub struct NcclGroup {
 impl NcclGroup {
     /// Connects the ranks that hold the same invitation, each with GPU number `gpu`, which is the current device of the calling
     /// thread; blocks until all have come or the time is up.
-    ///
-    /// # Errors
-    /// `TimedOut` where a rank does not come; NCCL's words, for example that two ranks have the same GPU.
     pub fn connect(
         nccl: &Nccl,
         invitation: &Invitation,
@@ -100,23 +96,11 @@ impl NcclGroup {
     ) -> Result<Self, CollectiveError> {
         let connecting = Operation::connecting(seat.rank, seat.timeout);
         let timeline = GpuTimeline::new(gpu).map_err(|error| connecting.error(error))?;
-        Self::over(nccl.0, invitation, seat, Device::Cuda(gpu), Arc::new(timeline))
+        let communicator = Communicator::connect(nccl.0, invitation, seat.size, connecting)?;
+        Self::over(communicator, seat, Device::Cuda(gpu), Arc::new(timeline))
     }
 
     fn over(
-        api: &'static Api,
-        invitation: &Invitation,
-        seat: Seat,
-        device: Device,
-        timeline: Arc<dyn Timeline>,
-    ) -> Result<Self, CollectiveError> {
-        let connecting = Operation::connecting(seat.rank, seat.timeout);
-        let id = ncclUniqueId { internal: invitation.map(|byte| byte as c_char) };
-        let communicator = Communicator::connect(api, id, seat.size, connecting)?;
-        Self::watched(communicator, seat, device, timeline)
-    }
-
-    fn watched(
         communicator: Communicator,
         seat: Seat,
         device: Device,
@@ -141,13 +125,18 @@ impl NcclGroup {
             _ => Arc::clone(&self.timeline),
         };
         let communicator = self.communicator.split(connecting)?;
-        let mut group = Self::watched(communicator, seat, self.device, timeline)?;
+        let mut group = Self::over(communicator, seat, self.device, timeline)?;
         group.caller.timeout = self.caller.timeout;
         Ok(group)
     }
 
-    /// Gives operations to the stream that communicates, several as one.
-    fn give(&self, op: &'static str, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
+    /// Gives operations to the stream that communicates, several as one. Who waits for them waits by the host too where that says so.
+    fn give(
+        &self,
+        op: &'static str,
+        all: &[Collective<'_>],
+        by_host: bool,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
         all.iter().try_for_each(|one| self.check(*one))?;
         let all: Vec<_> = all.iter().copied().filter(|one| one.input().numel() > 0).collect();
         if all.is_empty() {
@@ -158,14 +147,12 @@ impl NcclGroup {
         let operation = self.caller.operation(op, bytes);
         self.timeline.fork().map_err(|error| operation.error(error))?;
         let stream = self.timeline.stream();
-        self.communicator.call(operation, |api, comm| match all.as_slice() {
-            [one] => give(api, *one, comm, stream),
-            several => grouped(api, several.iter(), |one| give(api, *one, comm, stream)),
-        })?;
+        self.communicator.call(operation, |api, comm| give(api, &all, comm, stream))?;
         let mark = self.timeline.mark().map_err(|error| operation.error(error))?;
         self.watchdog.watch(operation, Arc::clone(&mark));
         Ok(Box::new(InFlight {
             operation,
+            by_host,
             mark,
             communicator: Arc::clone(&self.communicator),
             timeline: Arc::clone(&self.timeline),
@@ -179,10 +166,10 @@ impl NcclGroup {
         let (place, own) = (one.input().device(), self.device);
         match place == own {
             true => Ok(()),
-            false => Err(CollectiveError::InvalidTensor {
-                operation: Operation::new(one.name(), self.caller.rank),
-                reason: format!("the tensor is on {place:?}, and this rank's group on {own:?}"),
-            }),
+            false => {
+                let reason = format!("the tensor is on {place:?}, and this rank's group on {own:?}");
+                Err(CollectiveError::InvalidTensor(Operation::new(one.name(), self.caller.rank), reason))
+            }
         }
     }
 }
@@ -190,10 +177,8 @@ impl NcclGroup {
 /// All that an operation reads or writes.
 fn tensors<'a>(one: &Collective<'a>) -> Vec<&'a Tensor> {
     match one {
-        Collective::AllReduce(tensor, _) | Collective::Broadcast(tensor, _) => vec![tensor],
-        Collective::AllGather { output, input } | Collective::ReduceScatter { output, input, .. } => {
-            vec![input, output]
-        }
+        Collective::AllReduce(..) | Collective::Broadcast(..) => vec![one.input()],
+        _ => vec![one.input(), one.output()],
     }
 }
 
@@ -215,12 +200,12 @@ impl ProcessGroup for NcclGroup {
     }
 
     fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
-        self.give(one.name(), &[one])
+        self.give(one.name(), &[one], false)
     }
 
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
         match all.first() {
-            Some(first) => self.give(first.name(), all),
+            Some(first) => self.give(first.name(), all, false),
             None => Ok(Box::new(Done)),
         }
     }
@@ -228,8 +213,7 @@ impl ProcessGroup for NcclGroup {
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         let torch = |error: tch::TchError| self.caller.operation("barrier", 0).torch(error);
         let token = Tensor::f_zeros([1], (Kind::Float, self.device)).map_err(torch)?;
-        let work = self.give("barrier", &[Collective::AllReduce(&token, ReduceOp::Sum)])?;
-        Ok(Box::new(Barrier(work)))
+        self.give("barrier", &[Collective::AllReduce(&token, ReduceOp::Sum)], true)
     }
 
     fn health(&self) -> Result<(), CollectiveError> {

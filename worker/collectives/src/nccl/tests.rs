@@ -15,7 +15,9 @@ fn nccl() -> Nccl {
 
 fn join(nccl: &Nccl, invitation: &Invitation, seat: Seat) -> Result<NcclGroup, CollectiveError> {
     let timeline = Arc::new(FakeTimeline(FakeStream::leaked()));
-    NcclGroup::over(nccl.0, invitation, seat, Device::Cpu, timeline)
+    let connecting = Operation::connecting(seat.rank, seat.timeout);
+    let communicator = Communicator::connect(nccl.0, invitation, seat.size, connecting)?;
+    NcclGroup::over(communicator, seat, Device::Cpu, timeline)
 }
 
 /// Runs `body` as every rank of a group.
@@ -92,7 +94,7 @@ fn every_operation_at_one_two_and_three_ranks() {
 fn what_does_not_fit_is_refused_before_anything_is_sent() {
     ranks(1, |group, _| {
         let wrong = |result: Result<Box<dyn Work>, CollectiveError>| match result {
-            Err(CollectiveError::InvalidTensor { reason, .. }) => reason,
+            Err(CollectiveError::InvalidTensor(_, reason)) => reason,
             Err(other) => panic!("{other}"),
             Ok(_) => panic!("it was taken"),
         };
@@ -123,7 +125,7 @@ fn a_split_that_a_rank_does_not_join_is_a_time_out() {
         given_up.wait();
         let text = error.to_string();
         assert!(
-            matches!(error, CollectiveError::TimedOut { operation, .. } if operation.op == "connect"),
+            matches!(error, CollectiveError::TimedOut(operation, _) if operation.op == "connect"),
             "{text}"
         );
         assert_eq!(group.health().unwrap_err().to_string(), text);
@@ -229,9 +231,6 @@ fn a_rank_that_does_not_come_is_a_time_out() {
     let seat = Seat { rank: 0, size: 2, timeout: Duration::from_millis(100) };
     let error = join(&nccl, &nccl.invite().unwrap(), seat).err().unwrap();
     let text = error.to_string();
-    assert!(
-        matches!(error, CollectiveError::TimedOut { operation, .. } if operation.op == "connect"),
-        "{text}"
-    );
+    assert!(matches!(error, CollectiveError::TimedOut(operation, _) if operation.op == "connect"), "{text}");
     assert_eq!(nccl.version(), Version(fake::VERSION));
 }

@@ -13,6 +13,8 @@ use super::timeline::{Mark, Timeline};
 /// An operation that the device has been given. The device reads and writes `tensors` until `mark` is reached.
 pub(super) struct InFlight {
     pub(super) operation: Operation,
+    /// The host waits for it too.
+    pub(super) by_host: bool,
     pub(super) mark: Arc<dyn Mark>,
     pub(super) communicator: Arc<Communicator>,
     pub(super) timeline: Arc<dyn Timeline>,
@@ -23,17 +25,24 @@ pub(super) struct InFlight {
 unsafe impl Send for InFlight {}
 
 impl Work for InFlight {
-    fn is_completed(&self) -> Result<bool, CollectiveError> {
-        self.communicator.health()?;
-        self.mark.is_reached().map_err(|error| self.operation.error(error))
-    }
-
     fn wait(mut self: Box<Self>) -> Result<(), CollectiveError> {
+        let begun = Instant::now();
+        // The watchdog ends what does not end: then this is an error.
+        while self.by_host && !self.is_reached()? {
+            pause(begun.elapsed(), std::thread::sleep);
+        }
         self.communicator.health()?;
         self.mark.join().map_err(|error| self.operation.error(error))?;
         // What the computing stream does with their memory from now on comes after.
         self.tensors.clear();
         Ok(())
+    }
+}
+
+impl InFlight {
+    fn is_reached(&self) -> Result<bool, CollectiveError> {
+        self.communicator.health()?;
+        self.mark.is_reached().map_err(|error| self.operation.error(error))
     }
 }
 
@@ -43,23 +52,5 @@ impl Drop for InFlight {
         if let Err(error) = self.tensors.iter().try_for_each(|tensor| self.timeline.keep(tensor)) {
             tracing::debug!("{}: {error}", self.operation.op);
         }
-    }
-}
-
-/// An operation that the host waits for too.
-pub(super) struct Barrier(pub(super) Box<dyn Work>);
-
-impl Work for Barrier {
-    fn is_completed(&self) -> Result<bool, CollectiveError> {
-        self.0.is_completed()
-    }
-
-    fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
-        let begun = Instant::now();
-        // The watchdog ends what does not end: then this is an error.
-        while !self.0.is_completed()? {
-            pause(begun.elapsed(), std::thread::sleep);
-        }
-        self.0.wait()
     }
 }

@@ -29,10 +29,7 @@ pub(super) fn make<T>(
         Some(created) => created.map(|(thing, _)| thing),
         // No ticket is all zeros: rank 0 has failed, and says why itself.
         None if words == [0; Ticket::WORDS] => Err("".into()),
-        None => match Ticket::from_words(&words) {
-            Some(ticket) => open(&ticket),
-            None => Err("rank 0 sent a ticket that is none".into()),
-        },
+        None => open(&Ticket::from_words(words)),
     };
     let own = own.map_err(|failure| failure.to_string());
     let reason = first_reason(gloo, own.as_ref().err().map(String::as_str))?;
@@ -84,5 +81,5 @@ fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option<String>, C
 /// A failure on this rank, of what only needs a little memory.
 fn local(gloo: &GlooGroup) -> impl Fn(TchError) -> CollectiveError {
     let operation = Operation::new("share memory", gloo.rank());
-    move |error| CollectiveError::OutOfMemory { operation, message: error.to_string() }
+    move |error| CollectiveError::OutOfMemory(operation, error.to_string())
 }

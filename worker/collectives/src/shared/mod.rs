@@ -21,25 +21,12 @@ use dtrain_torch_shim::blob;
 use tch::{Device, Kind, Tensor};
 
 use super::caller::Caller;
+use super::collective::bytes_of;
 use super::{Collective, CollectiveError, GlooGroup, Operation, ProcessGroup, Work};
 
 use agree::Failure;
 pub(super) use agree::broadcast;
 pub(super) use connect::{Decision, Facts, decide, gather_facts};
-
-/// What came of an attempt to share memory; the same on all ranks.
-#[derive(Debug)]
-pub enum Sharing {
-    /// All ranks have it.
-    Shared(SharedGroup),
-    /// A rank does not, and so none does.
-    Refused {
-        /// The group as it was.
-        gloo: GlooGroup,
-        /// Which rank, and why.
-        reason: String,
-    },
-}
 
 /// A group of CPU processes on one machine.
 #[derive(Debug)]
@@ -54,8 +41,8 @@ pub struct SharedGroup {
 
 impl SharedGroup {
     /// Makes shared memory for the ranks of `gloo` and agrees with them on whether all have it; blocks until all have
-    /// come. Where a rank cannot have it, all get `gloo` back and the reason.
-    pub fn over(gloo: GlooGroup) -> Result<Sharing, CollectiveError> {
+    /// come. Where a rank cannot have it, all get `gloo` back, and which rank and why.
+    pub fn over(gloo: GlooGroup) -> Result<Result<Self, (GlooGroup, String)>, CollectiveError> {
         let (rank, size) = (gloo.rank(), gloo.size());
         let made = agree::make(
             &gloo,
@@ -66,13 +53,10 @@ impl SharedGroup {
             |ticket| Ok(Member::new(Control::open(ticket, rank)?)?),
         )?;
         Ok(match made {
-            Ok(member) => Sharing::Shared(Self {
-                member,
-                gloo,
-                segments: RefCell::default(),
-                caller: Caller::new(rank, size),
-            }),
-            Err(reason) => Sharing::Refused { gloo, reason },
+            Ok(member) => {
+                Ok(Self { member, gloo, segments: RefCell::default(), caller: Caller::new(rank, size) })
+            }
+            Err(reason) => Err((gloo, reason)),
         })
     }
 
@@ -107,9 +91,8 @@ impl SharedGroup {
 
 /// Whether `part` is the `rank`-th of `size` equal parts of `whole`, in the same memory.
 fn is_own_part(part: &Tensor, whole: &Tensor, rank: usize) -> bool {
-    let bytes = part.numel() * part.kind().elt_size_in_bytes();
     part.device() == Device::Cpu
-        && part.data_ptr() as usize == (whole.data_ptr() as usize).wrapping_add(rank * bytes)
+        && part.data_ptr() as usize == (whole.data_ptr() as usize).wrapping_add(rank * bytes_of(part))
 }
 
 fn element(kind: Kind) -> Option<Element> {
@@ -128,10 +111,6 @@ struct Reducing {
 }
 
 impl Work for Reducing {
-    fn is_completed(&self) -> Result<bool, CollectiveError> {
-        Ok(self.pending.is_finished())
-    }
-
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
         self.pending.wait().map_err(|fault| failed(self.operation, fault))
     }
@@ -141,20 +120,20 @@ impl Work for Reducing {
 fn failed(operation: Operation, fault: Fault) -> CollectiveError {
     let message = fault.to_string();
     match fault {
-        Fault::TimedOut { rank, .. } => CollectiveError::TimedOut { operation, late: Some(rank) },
-        Fault::PeerLost { .. } => CollectiveError::PeerLost { operation, message },
-        Fault::Range => CollectiveError::InvalidTensor { operation, reason: message },
-        Fault::Mismatch { .. } | Fault::Stopped => operation.failed(message),
+        Fault::TimedOut(rank, _) => CollectiveError::TimedOut(operation, Some(rank)),
+        Fault::PeerLost(_) => CollectiveError::PeerLost(operation, message),
+        Fault::Range => CollectiveError::InvalidTensor(operation, message),
+        Fault::Mismatch(_) | Fault::Stopped => operation.failed(message),
     }
 }
 
 impl ProcessGroup for SharedGroup {
     fn rank(&self) -> usize {
-        self.member.rank()
+        self.caller.rank
     }
 
     fn size(&self) -> usize {
-        self.member.size()
+        self.caller.size
     }
 
     fn backend(&self) -> &'static str {
@@ -170,9 +149,9 @@ impl ProcessGroup for SharedGroup {
         let Some(element) = element(kind).filter(|_| numel > 0) else {
             return Ok(None);
         };
-        let bytes = numel.checked_mul(element.bytes()).ok_or_else(|| CollectiveError::InvalidTensor {
-            operation: Operation::new("allocate", self.rank()),
-            reason: format!("{numel} elements of {kind:?} cannot be addressed"),
+        let bytes = numel.checked_mul(element.bytes()).ok_or_else(|| {
+            let reason = format!("{numel} elements of {kind:?} cannot be addressed");
+            CollectiveError::InvalidTensor(Operation::new("allocate", self.rank()), reason)
         })?;
         let lay = |segment: Segment| -> Result<(Arc<Segment>, Tensor), Failure> {
             segment.reserve(self.rank())?;

@@ -1,9 +1,8 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::element::{Element, Reduction};
-use crate::segment::Region;
-use crate::ticket::Ticket;
+use crate::queue::{Element, Reduction};
+use crate::segment::{Region, Ticket};
 use proptest::prelude::*;
 use std::process::{Command, Stdio};
 
@@ -17,7 +16,7 @@ struct Rank {
 
 impl Rank {
     fn region(&self) -> Region {
-        Region::new(&self.data, self.member.rank()).unwrap()
+        Region::new(&self.data, self.member.shared.control.rank()).unwrap()
     }
 
     fn write(&self, values: &[f32]) {
@@ -124,7 +123,7 @@ fn a_thousand_in_flight_from_ranks_of_different_pace() {
                         .collect();
                     for pending in pending.iter().rev() {
                         pending.wait().unwrap();
-                        assert!(pending.is_finished());
+                        assert_eq!(pending.outcome.get(), Some(&Ok(())));
                     }
                     let got = seat.read(16_000);
                     assert!((0..16_000).all(|at| got[at].to_bits() == sum(size, at).to_bits()));
@@ -142,7 +141,7 @@ fn nothing_ends_before_the_last_rank_is_ready() {
     let ranks = team(2, 100);
     let early = ranks[0].start(SUM, 0, 100, LONG);
     std::thread::sleep(Duration::from_millis(150));
-    assert!(!early.is_finished());
+    assert!(early.outcome.get().is_none());
     let late = ranks[1].start(SUM, 0, 100, LONG);
     late.wait().unwrap();
     early.wait().unwrap();
@@ -155,13 +154,13 @@ fn a_late_rank_is_a_time_out_and_what_follows_fails() {
     let begun = Instant::now();
     let pending: Vec<_> = ranks[..2].iter().map(|seat| seat.start(SUM, 0, 100, limit)).collect();
     for pending in pending {
-        let fault = Fault::TimedOut { rank: 2, after: limit };
+        let fault = Fault::TimedOut(2, limit);
         assert_eq!(pending.wait(), Err(fault.clone()));
     }
     let waited = begun.elapsed();
     assert!(waited >= limit && waited < Duration::from_secs(5), "{waited:?}");
     let next = ranks[0].start(SUM, 0, 100, LONG);
-    assert_eq!(next.wait(), Err(Fault::TimedOut { rank: 2, after: limit }));
+    assert_eq!(next.wait(), Err(Fault::TimedOut(2, limit)));
 }
 
 #[test]
@@ -173,7 +172,7 @@ fn a_rank_that_leaves_is_missed_at_once() {
     let pending: Vec<_> = ranks[..2].iter().map(|seat| seat.start(SUM, 0, 100, LONG)).collect();
     drop(ranks.pop());
     for pending in pending {
-        assert_eq!(pending.wait(), Err(Fault::PeerLost { rank: 2 }));
+        assert_eq!(pending.wait(), Err(Fault::PeerLost(2)));
     }
     assert!(begun.elapsed() < Duration::from_secs(5));
 }
@@ -204,8 +203,8 @@ fn ranks_that_disagree_are_told() {
     let ranks = team(2, 100);
     let one = ranks[0].start(SUM, 0, 100, LONG);
     let two = ranks[1].start(SUM, 1, 99, LONG);
-    assert_eq!(one.wait(), Err(Fault::Mismatch { rank: 1 }));
-    assert_eq!(two.wait(), Err(Fault::Mismatch { rank: 0 }));
+    assert_eq!(one.wait(), Err(Fault::Mismatch(1)));
+    assert_eq!(two.wait(), Err(Fault::Mismatch(0)));
 }
 
 #[test]
@@ -242,13 +241,12 @@ fn rank_1_of_the_killed() {
         return;
     };
     let words: Vec<i64> = words.split(' ').map(|word| word.parse().unwrap()).collect();
-    let (control, data) = words.split_at(Ticket::WORDS);
-    let data = Segment::open(&Ticket::from_words(data).unwrap()).unwrap();
+    let (tickets, _) = words.as_chunks();
+    let [control, data] = [tickets[0], tickets[1]].map(Ticket::from_words);
+    let data = Segment::open(&data).unwrap();
     data.reserve(1).unwrap();
-    let seat = Rank {
-        member: Member::new(Control::open(&Ticket::from_words(control).unwrap(), 1).unwrap()).unwrap(),
-        data: Arc::new(data),
-    };
+    let seat =
+        Rank { member: Member::new(Control::open(&control, 1).unwrap()).unwrap(), data: Arc::new(data) };
     seat.write(&(0..100).map(|at| value(1, at)).collect::<Vec<_>>());
     seat.start(SUM, 0, 100, LONG).wait().unwrap();
     // Rank 0 kills this process while it waits.
@@ -283,7 +281,7 @@ fn a_killed_process_is_missed() {
     let killed = Instant::now();
     // Rank 1 was ready for one operation more; the second of these it can never have been ready for.
     let pending = [seat.start(SUM, 0, 50, LONG), seat.start(SUM, 50, 50, LONG)];
-    assert!(matches!(pending[1].wait(), Err(Fault::PeerLost { rank: 1 } | Fault::Mismatch { rank: 1 })));
+    assert!(matches!(pending[1].wait(), Err(Fault::PeerLost(1) | Fault::Mismatch(1))));
     assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
     child.wait().unwrap();
 }

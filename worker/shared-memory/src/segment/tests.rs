@@ -56,10 +56,7 @@ fn addresses_are_found_inside_their_region_only() {
 fn what_is_no_segment_of_the_ticket_is_refused() {
     let (_segment, ticket) = Segment::create(2, 5000).unwrap();
     let another = Ticket { nonce: [1, 2], ..ticket };
-    assert!(matches!(
-        Segment::open(&another),
-        Err(MemoryError::WrongFile { found: "another run's memory", .. })
-    ));
+    assert!(matches!(Segment::open(&another), Err(MemoryError::WrongFile(_, "another run's memory"))));
     let larger = Ticket { region_bytes: 50_000, ..ticket };
     assert!(matches!(Segment::open(&larger), Err(MemoryError::WrongFile { .. })));
     let closed = Ticket { fd: 9999, ..ticket };
@@ -67,7 +64,7 @@ fn what_is_no_segment_of_the_ticket_is_refused() {
     assert!(error.contains("/fd/9999"), "{error}");
     // A pipe's end neither blocks nor is taken for memory.
     let (pipe, _writer) = std::io::pipe().unwrap();
-    let pipe = Ticket { fd: pipe.as_raw_fd(), ..ticket };
+    let pipe = Ticket { fd: pipe.as_raw_fd().into(), ..ticket };
     assert!(matches!(Segment::open(&pipe), Err(MemoryError::WrongFile { .. })));
 }
 
@@ -77,11 +74,8 @@ fn a_file_that_could_shrink_is_refused() {
     let file = File::from(rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(segment.layout.mapped_bytes as u64).unwrap();
     file.write_all_at(&ticket.header(), 0).unwrap();
-    let unsealed = Ticket { fd: file.as_raw_fd(), ..ticket };
-    assert!(matches!(
-        Segment::open(&unsealed),
-        Err(MemoryError::WrongFile { found: "a file that is not sealed", .. })
-    ));
+    let unsealed = Ticket { fd: file.as_raw_fd().into(), ..ticket };
+    assert!(matches!(Segment::open(&unsealed), Err(MemoryError::WrongFile(_, "a file that is not sealed"))));
     assert!(segment.file.set_len(10).is_err(), "the segment's own file is sealed");
 }
 
@@ -98,4 +92,16 @@ fn sizes_that_cannot_be_are_errors() {
     assert!(matches!(huge, Err(MemoryError::System { .. })), "{huge:?}");
     let (segment, _) = Segment::create(1, 10).unwrap();
     assert!(segment.reserve(1).is_err());
+}
+
+#[test]
+fn a_ticket_survives_its_journey() {
+    let ticket = Ticket { pid: 4_194_304, fd: 7, nonce: [-1, 1 << 62], regions: 3, region_bytes: 1 << 40 };
+    assert_eq!(Ticket::from_words(ticket.to_words()), ticket);
+    // Words that no segment has made open nothing.
+    for (place, bad) in [(0, 0), (0, -1), (1, -1), (4, 0), (5, -5), (5, 0)] {
+        let mut words = [1, 3, 0, 0, 2, 4096];
+        words[place] = bad;
+        assert!(Segment::open(&Ticket::from_words(words)).is_err(), "{words:?}");
+    }
 }

@@ -8,7 +8,7 @@ use dtrain_torch_shim::tensor::{clear_grad, set_grad};
 use tch::{Kind, Tensor};
 
 use crate::OutOfMemory;
-use crate::collectives::{Ranks, ReduceOp, Work};
+use crate::collectives::{Collective, Ranks, ReduceOp, Work};
 use crate::state::{Table, narrow};
 use crate::train_error::{Result, TrainError};
 
@@ -241,6 +241,9 @@ impl Shared {
 
     fn start(&self, bucket: &Bucket) -> Result<Flight> {
         let op = ReduceOp::Sum;
+        let scatter = |output: &Tensor, input: &Tensor| {
+            self.ranks.start(Collective::ReduceScatter { output, input, op })
+        };
         let short = match self.options.compress {
             Some(kind) if kind != bucket.grad.kind() && self.ranks.size() > 1 => {
                 Some(bucket.grad.f_to_kind(kind)?)
@@ -252,11 +255,10 @@ impl Shared {
             (None, Some(short)) => {
                 (self.ranks.all_reduce(&short, op)?, Some((short, bucket.grad.shallow_clone())))
             }
-            (Some(own), None) => (self.ranks.reduce_scatter(own, &bucket.grad, op)?, None),
+            (Some(own), None) => (scatter(own, &bucket.grad)?, None),
             (Some(own), Some(short)) => {
                 let part = Tensor::f_empty(own.size(), (short.kind(), own.device()))?;
-                let work = self.ranks.reduce_scatter(&part, &short, op)?;
-                (work, Some((part, own.shallow_clone())))
+                (scatter(&part, &short)?, Some((part, own.shallow_clone())))
             }
         };
         Ok(Flight { work, expand })

@@ -199,10 +199,9 @@ mod tests {
         fn health(&self) -> Result<(), CollectiveError> {
             match self.1 {
                 false => Ok(()),
-                true => Err(CollectiveError::PeerLost {
-                    operation: Operation::new("all_reduce", 0),
-                    message: "made to fail".to_owned(),
-                }),
+                true => {
+                    Err(CollectiveError::PeerLost(Operation::new("all_reduce", 0), "made to fail".to_owned()))
+                }
             }
         }
         fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {

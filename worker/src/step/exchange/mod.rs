@@ -23,7 +23,7 @@ pub(crate) use self::joint_sums::{JointSum, RankSync};
 use super::recover::patiently;
 use super::status::Status;
 use crate::OutOfMemory;
-use crate::collectives::{CollectiveError, Ranks, ReduceOp};
+use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp};
 use crate::state::{Buffers, Model, Table};
 use crate::train_error::Result;
 
@@ -307,7 +307,7 @@ impl Exchange {
         order.extend((0..fired.len()).rev().filter(|&parameter| !fired[parameter]));
         let wire: Vec<i64> = order.iter().map(|&parameter| parameter as i64).collect();
         let wire = patiently(Device::Cpu, || Tensor::f_from_slice(&wire))?;
-        self.ranks().broadcast(&wire, 0)?.wait()?;
+        self.ranks().start(Collective::Broadcast(&wire, 0))?.wait()?;
         let order = Vec::<i64>::try_from(&wire)?;
         Ok(order.into_iter().map(|parameter| parameter as usize).collect())
     }

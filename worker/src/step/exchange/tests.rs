@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::*;
 use crate::TrainError;
-use crate::collectives::{Collective, ProcessGroup, SingleGroup, Work};
+use crate::collectives::{Collective, LoneGroup, ProcessGroup, Work};
 use crate::state::{Group, LayoutOptions, Parameter};
 
 /// Three layers of 40 parameters, each a bucket of its own.
@@ -81,17 +81,17 @@ impl ProcessGroup for Together {
     fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
         match one {
             Collective::AllReduce(..) => self.start_all(&[one]),
-            _ => SingleGroup.start(one),
+            _ => LoneGroup(1).start(one),
         }
     }
 
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
         self.0.lock().unwrap().push(all.len());
-        SingleGroup.start_all(all)
+        LoneGroup(1).start_all(all)
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
-        SingleGroup.barrier()
+        LoneGroup(1).barrier()
     }
 
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
