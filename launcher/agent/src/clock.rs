@@ -12,7 +12,6 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// This moment.
     pub fn now() -> Self {
         Self { at: Instant::now(), wall: SystemTime::now() }
     }

@@ -1,6 +1,5 @@
-//! What is done about the workers of a run. `local` decides over one node's attempt and whether there is another, `cause` says which
-//! worker failed first and why: both are pure functions of a state, an event and a time. `io` carries out: processes, their output,
-//! heartbeats, signals, the terminal, and the store where PyTorch's processes meet.
+//! What is done about the workers of a run. `local` decides over one node's attempt and whether there is another, `cause` says
+//! which worker failed first and why: both are pure functions of a state, an event and a time. `io` carries out.
 //!
 //! Architecture invariant: nothing here knows the command line, libtorch or NVML.
 #![deny(unsafe_code)]

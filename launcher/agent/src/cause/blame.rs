@@ -4,8 +4,7 @@ use super::kind::{Cause, Kind};
 use crate::local::SAME_MOMENT;
 use std::time::Duration;
 
-/// A worker that failed this much later may still be why the first one failed: it has a moment to do so by itself, and is told to
-/// stop then, which takes another.
+/// A worker that fails so much later may still be the cause: it has a moment, and is stopped in another.
 const TOGETHER: Duration = SAME_MOMENT.saturating_mul(2);
 
 /// A failed worker.
@@ -16,9 +15,8 @@ pub struct Suspect {
     pub cause: Option<Cause>,
 }
 
-/// The place in `suspects` of the one to blame. `first` is the place of the one that was seen first; it yields if it
-/// only lost a peer, and another one failed at about the same time of a cause of its own, or because it had waited too long:
-/// that one's end is how the others lose it.
+/// The place in `suspects` of the worker to blame. The one at `first` was seen first. If it only lost a peer, it yields to a
+/// nearer cause of about the same time: that worker's end is how the others lost it.
 pub fn to_blame(first: usize, suspects: &[Suspect]) -> usize {
     let seen_first = suspects.get(first).and_then(|it| Some((it.at, distance(it)?)));
     let Some((at, lost)) = seen_first else {

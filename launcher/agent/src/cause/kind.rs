@@ -14,7 +14,7 @@ pub enum Kind {
     CudaOutOfMemory,
     /// The driver is too old for the program's CUDA, or does not fit itself.
     CudaDriver,
-    /// A kernel failed by what the program did, as far as is known.
+    /// A kernel failed by what the program did.
     CudaKernel,
     /// The program holds no code for this kind of GPU.
     GpuUnsupported,
@@ -45,7 +45,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The stable word.
     pub fn word(self) -> String {
         let word = serde_json::to_value(self).unwrap_or_default();
         word.as_str().unwrap_or_default().to_owned()

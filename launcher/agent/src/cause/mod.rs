@@ -31,8 +31,11 @@ pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
     let stderr = said::plain(evidence.stderr.iter().map(String::as_str));
     let reported = evidence.error_file.map(said::reported).unwrap_or_default();
     let death = Death::of(evidence);
+    let tells_of_killed_child = |line: &String| {
+        line.contains("is killed by signal: Killed") || line.split_whitespace().any(|word| word == "Killed")
+    };
     if let Some(how) = evidence.memory_kill
-        && (death.is(Signal::KILL) || stderr.iter().any(|line| tells_of_killed_child(line)))
+        && (death.is(Signal::KILL) || stderr.iter().any(tells_of_killed_child))
     {
         return Some(killed_for_memory(how, &death));
     }
@@ -85,10 +88,6 @@ impl Death {
     }
 }
 
-fn tells_of_killed_child(line: &str) -> bool {
-    line.contains("is killed by signal: Killed") || line.split_whitespace().any(|word| word == "Killed")
-}
-
 fn killed_for_memory(how: MemoryKill, death: &Death) -> Cause {
     let what = match death.is(Signal::KILL) && !death.in_shell {
         true => "it",
@@ -121,8 +120,9 @@ fn by_exception(lines: &[String], sent: &[i32]) -> Option<Cause> {
     // A cause further down the chain may have a better wording than the last exception.
     let worded = chain.iter().find_map(|exception| {
         // What follows the first line may be the message's, or come from elsewhere: it only adds to what that says.
-        wording::find(exception.lines.get(..1)?)?;
-        Some((wording::find(exception.near())?, exception))
+        let near = exception.lines.chunks(python::SEARCHED_LINES).next()?;
+        wording::find(&near[..1])?;
+        Some((wording::find(near)?, exception))
     });
     let (mut cause, exception) = worded.unwrap_or_else(|| {
         let text = format!("the program raised {}", quoted(&last.summary()));

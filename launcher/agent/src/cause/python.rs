@@ -6,7 +6,7 @@ use std::fmt;
 /// which the last tells why.
 const MESSAGE_LINES: usize = 24;
 /// Lines of an exception that are searched for words: those after them may come from elsewhere.
-const SEARCHED_LINES: usize = 7;
+pub(super) const SEARCHED_LINES: usize = 7;
 /// What Python writes between an exception and the one that followed from it.
 const LINKS: [&str; 2] = [
     "During handling of the above exception, another exception occurred:",
@@ -64,8 +64,7 @@ pub(super) struct Exception {
 }
 
 impl Exception {
-    /// Its first line; with the lines that follow where that has the type alone, and with the error that
-    /// numpy names as the original.
+    /// Its first line, with the lines that follow where that has the type alone, and with numpy's original error.
     pub(super) fn summary(&self) -> String {
         let mut lines = self.lines.iter().map(|line| line.trim());
         let first = lines.next().unwrap_or_default();
@@ -76,11 +75,6 @@ impl Exception {
             None if first.ends_with(':') => format!("{first} {}", more.join(" ")).trim_end().to_owned(),
             None => first.to_owned(),
         }
-    }
-
-    /// The lines that are searched for words.
-    pub(super) fn near(&self) -> &[String] {
-        &self.lines[..self.lines.len().min(SEARCHED_LINES)]
     }
 }
 
@@ -139,7 +133,7 @@ fn type_name(line: &str) -> Option<&str> {
     good.then(|| path.rsplit('.').next()).flatten()
 }
 
-/// Whether a line after an exception may go on with its message: no line of a log and no new traceback.
+/// Whether a line after an exception may belong to its message: it is neither a log's nor begins a traceback.
 fn belongs_to_message(line: &str) -> bool {
     !line.starts_with('[') && !line.contains("Traceback (most recent call last)") && !LINKS.contains(&line)
 }

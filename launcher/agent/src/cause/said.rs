@@ -7,16 +7,14 @@ const LONGEST_LINE: usize = 2000;
 /// Lines of a traceback, or frames of C++, that are shown as they are.
 const SHORT: usize = 4;
 
-/// The lines without colours, without the `[rank1]: ` that torch puts before its exceptions, and without the bars of
-/// an exception group.
+/// The lines without colours, torch's `[rank1]: ` before exceptions, and the bars of an exception group.
 pub(super) fn plain<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     lines.into_iter().map(plain_line).collect()
 }
 
 /// The message in an error file of torchrun's form, `{"message": {"message": ...}}` or `{"message": "..."}`.
 pub fn error_message(error_file: &str) -> Option<String> {
-    let (message, _) = error_parts(error_file)?;
-    let message = message?.trim().to_owned();
+    let message = error_parts(error_file)?.0?.trim().to_owned();
     (!message.is_empty()).then_some(message)
 }
 

@@ -32,7 +32,6 @@ struct Death {
     means: String,
 }
 
-/// A test reads it too.
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("wordings.toml")).unwrap_or_default());
 
@@ -91,35 +90,21 @@ fn filled(means: &str, line: &str) -> String {
         .fold(means.to_owned(), |text, (name, part)| text.replace(name, &part(line).unwrap_or_default()))
 }
 
-/// Whether the line is a log's, of a level below an error. Such lines are there in runs that go well.
+/// Whether the line is a log's, of a level below an error, as in runs that go well. torch writes `[W1121 05:20:00.1 x.cpp:1] ...`,
+/// perhaps behind the rank, and most programs in Rust ` WARN ...`, perhaps behind the time.
 fn is_remark(line: &str) -> bool {
-    is_torchs_remark(line) || is_traced_remark(line)
-}
-
-/// `[W1121 05:20:00.1 socket.cpp:1] ...`, perhaps behind the rank: torch's log.
-fn is_torchs_remark(line: &str) -> bool {
-    let line =
-        line.strip_prefix("[rank").and_then(|rest| rest.split_once("]:")).map_or(line, |(_, rest)| rest);
-    let rest = line.strip_prefix("[W").or_else(|| line.strip_prefix("[I"));
-    rest.is_some_and(|rest| rest.starts_with(|c: char| c == ' ' || c.is_ascii_digit()))
-}
-
-/// ` WARN training on the CPU: ...`, perhaps behind the time: our own trainer's log, and that of most programs in Rust.
-fn is_traced_remark(line: &str) -> bool {
-    let mut first = line.split_whitespace().take(2);
-    first.any(|word| ["WARN", "INFO", "DEBUG", "TRACE"].contains(&word))
+    let behind_rank = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]:"));
+    let of_torch = behind_rank.map_or(line, |(_, rest)| rest);
+    let level = of_torch.strip_prefix("[W").or_else(|| of_torch.strip_prefix("[I"));
+    level.is_some_and(|rest| rest.starts_with(|c: char| c == ' ' || c.is_ascii_digit()))
+        || line.split_whitespace().take(2).any(|word| ["WARN", "INFO", "DEBUG", "TRACE"].contains(&word))
 }
 
 /// The name in `error while loading shared libraries: libx.so: cannot open ...` or `libx.so: cannot open ...`.
 fn library(line: &str) -> Option<&str> {
-    let named = match line.split_once("shared libraries: ") {
-        Some((_, rest)) => rest.split(':').next(),
-        None => {
-            let before = line.split_once(": cannot open shared object file");
-            before.and_then(|(before, _)| before.rsplit(' ').next())
-        }
-    };
-    named.filter(|name| !name.is_empty())
+    let behind = line.split_once("shared libraries: ").and_then(|(_, rest)| rest.split(':').next());
+    let before = || line.split_once(": cannot open shared object file")?.0.rsplit(' ').next();
+    behind.or_else(before).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

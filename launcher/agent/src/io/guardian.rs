@@ -1,14 +1,13 @@
 //! The processes that stand behind the launcher.
 //!
-//! A launcher that is killed by SIGKILL (`kill -9`, the memory killer) can clean up nothing. Its workers die with it, by
-//! PR_SET_PDEATHSIG, but what they have started does not: data loaders, daemons. So `dtrain launch` is two processes. The
-//! first is this guardian: it starts the same command once more as the launcher proper, passes signals on to it and its exit
-//! code back, and when the launcher has ended, however that came about, ends every process that is left below it. Should the
-//! guardian itself be killed, the launcher notices and ends everything.
+//! A launcher that is killed by SIGKILL can clean up nothing. Its workers die with it, by PR_SET_PDEATHSIG, but not what they
+//! have started: data loaders, daemons. So `dtrain launch` is two processes. The first is this guardian: it starts the same
+//! command once more as the launcher proper, passes signals on to it and its exit code back, and in the end kills every process
+//! that is left below it. If the guardian is killed, the launcher notices and ends everything.
 //!
-//! A shell may have made children of the process that it then turns into `dtrain`: readers of `>(...)`, background jobs
-//! before `exec dtrain`. They, and what they start, are not the run's. A process with such children is only a front: it
-//! starts the guardian as a process of its own, which adopts nothing that is older than itself.
+//! A shell may have made children of the process that it then turns into `dtrain`: readers of `>(...)`, background jobs before
+//! `exec dtrain`. They are not the run's. A process with such children is only a front: it starts the guardian as a process of
+//! its own, which adopts nothing that is older than itself.
 
 use crate::io::process::descriptors::{self, Inherited};
 use crate::io::process::handlers::{self, LatestOfJob};
@@ -33,7 +32,7 @@ use std::time::{Duration, Instant};
 /// In this time a process that has been started handles signals, also on a busy machine.
 const BEGINNING: Duration = Duration::from_secs(2);
 
-/// The next process is waited for so long when it is to stop: other signals wait meanwhile. It may have to start a worker first.
+/// The next process is waited for so long when it is to stop; it may have to start a worker first.
 const STOPPING: Duration = Duration::from_secs(5);
 
 /// What this process is.
@@ -81,8 +80,7 @@ pub fn role() -> Role {
     }
 }
 
-/// Runs this command as the launcher proper, and waits for it. Signals that are not `handled` do to this
-/// process what they do to any program, and the launcher then ends everything.
+/// Runs this command as the launcher proper, and waits for it. Signals that are not `handled` keep their usual effect.
 pub fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
@@ -103,8 +101,7 @@ pub fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Starts this command once more with these variables, passes signals on to it, and waits for its end.
-/// Answers the exit code, and says so if it was killed.
+/// Starts this command once more with these variables, passes signals on to it, and answers its exit code.
 fn run_again(
     handled: &[i32],
     inherited: Inherited,
@@ -115,7 +112,7 @@ fn run_again(
     if let Some(name) = args.next() {
         command.arg0(name);
     }
-    // Before the next process exists, so that no signal kills this one alone. One that comes too early waits for its receiver.
+    // Before the next process exists, so that no signal kills this one alone.
     let next_process = Arc::new(OnceLock::new());
     let receiver = Arc::clone(&next_process);
     let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
@@ -173,8 +170,7 @@ fn wait_for_handler(pid: Pid, signal: Signal) {
     }
 }
 
-/// Waits until the process has stopped, and answers whether it has, or is going to after `patience`: not if
-/// it ends, or `is_over`.
+/// Whether the process has stopped, or still runs after `patience`; not if it ends, or `is_over`.
 fn stops(pid: Pid, patience: Duration, is_over: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     let change =

@@ -8,44 +8,28 @@ use crate::io::temporary::Temporary;
 use crate::local::Event;
 use dtrain_common::env::HEARTBEAT_WRITING;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
-/// The files of one attempt; they are gone when it is dropped.
+/// The files of one attempt, and what was seen of them; they are gone when it is dropped.
 #[derive(Debug)]
 pub struct Heartbeats {
     folder: TempDir,
-}
-
-#[derive(Debug)]
-pub struct Watch {
-    files: Vec<PathBuf>,
     touched: Vec<Option<SystemTime>>,
     looked: Duration,
 }
 
 impl Heartbeats {
-    pub fn new(temporary: &Temporary) -> anyhow::Result<Self> {
+    pub fn new(temporary: &Temporary, workers: usize, begun: Begun) -> anyhow::Result<Self> {
         let folder = temporary.folder("beat-")?;
-        Ok(Self { folder })
+        Ok(Self { folder, touched: vec![None; workers], looked: begun.elapsed() })
     }
 
-    /// The file of a rank.
     pub fn file(&self, rank: usize) -> PathBuf {
         self.folder.path().join(format!("rank_{rank}"))
     }
 
-    pub fn watch(&self, workers: usize, begun: Begun) -> Watch {
-        Watch {
-            files: (0..workers).map(|rank| self.file(rank)).collect(),
-            touched: vec![None; workers],
-            looked: begun.elapsed(),
-        }
-    }
-}
-
-impl Watch {
     pub fn has_seen_any(&self) -> bool {
         self.touched.iter().any(Option::is_some)
     }
@@ -55,23 +39,22 @@ impl Watch {
     pub fn look(&mut self, begun: Begun) -> Vec<Event> {
         let (now, wall) = (begun.elapsed(), SystemTime::now());
         let mut beats = Vec::new();
-        for (rank, (file, seen)) in self.files.iter().zip(&mut self.touched).enumerate() {
-            let touched = fs::metadata(file).and_then(|data| data.modified()).ok();
-            let Some(time) = touched.filter(|_| touched != *seen) else {
+        for rank in 0..self.touched.len() {
+            let file = self.file(rank);
+            let touched = fs::metadata(&file).and_then(|data| data.modified()).ok();
+            let Some(time) = touched.filter(|_| touched != self.touched[rank]) else {
                 continue;
             };
-            *seen = touched;
+            self.touched[rank] = touched;
             // It came since the last look, whatever the calendar says: somebody may set that.
-            let at = now.saturating_sub(wall.duration_since(time).unwrap_or_default());
-            beats.push(Event::Beat { rank, at: at.max(self.looked), writing: says_writing(file) });
+            let at = now.saturating_sub(wall.duration_since(time).unwrap_or_default()).max(self.looked);
+            let writing =
+                fs::read(file).is_ok_and(|content| content.starts_with(HEARTBEAT_WRITING.as_bytes()));
+            beats.push(Event::Beat { rank, at, writing });
         }
         self.looked = now;
         beats
     }
-}
-
-fn says_writing(file: &Path) -> bool {
-    fs::read(file).is_ok_and(|content| content.starts_with(HEARTBEAT_WRITING.as_bytes()))
 }
 
 #[cfg(test)]
@@ -95,29 +78,29 @@ mod tests {
     #[test]
     fn touching_is_seen_once_and_silence_is_not() {
         let temporary = Temporary::make().unwrap();
-        let (beats, begun) = (Heartbeats::new(&temporary).unwrap(), begun());
-        let mut watch = beats.watch(2, begun);
-        assert_eq!(watch.look(begun), []);
+        let begun = begun();
+        let mut beats = Heartbeats::new(&temporary, 2, begun).unwrap();
+        assert_eq!(beats.look(begun), []);
         touch(&beats.file(1), SystemTime::now());
-        assert!(matches!(watch.look(begun)[..], [Event::Beat { rank: 1, writing: false, .. }]));
-        assert_eq!(watch.look(begun), []);
+        assert!(matches!(beats.look(begun)[..], [Event::Beat { rank: 1, writing: false, .. }]));
+        assert_eq!(beats.look(begun), []);
         fs::write(beats.file(1), HEARTBEAT_WRITING).unwrap();
         touch(&beats.file(1), SystemTime::now() + Duration::from_secs(3));
-        assert!(matches!(watch.look(begun)[..], [Event::Beat { writing: true, .. }]));
+        assert!(matches!(beats.look(begun)[..], [Event::Beat { writing: true, .. }]));
     }
 
     #[test]
     fn beats_have_their_own_times_but_not_before_the_last_look_nor_after_this() {
         let temporary = Temporary::make().unwrap();
-        let (beats, begun) = (Heartbeats::new(&temporary).unwrap(), begun());
-        let mut watch = beats.watch(4, begun);
-        watch.looked = Duration::from_secs(50);
+        let begun = begun();
+        let mut beats = Heartbeats::new(&temporary, 4, begun).unwrap();
+        beats.looked = Duration::from_secs(50);
         let now = SystemTime::now();
         for (rank, ago) in [(0, 10), (1, 20), (2, 90)] {
             touch(&beats.file(rank), now - Duration::from_secs(ago));
         }
         touch(&beats.file(3), now + Duration::from_secs(1000));
-        let at: Vec<_> = watch
+        let at: Vec<_> = beats
             .look(begun)
             .iter()
             .map(|beat| match beat {

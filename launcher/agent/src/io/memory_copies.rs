@@ -21,7 +21,6 @@ pub struct MemoryCopies {
 }
 
 impl MemoryCopies {
-    /// Makes it, empty.
     pub fn new(temporary: &Temporary) -> anyhow::Result<Self> {
         let folder = temporary.folder("copies-")?;
         let mut files = Vec::new();

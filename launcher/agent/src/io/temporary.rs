@@ -1,7 +1,5 @@
-//! The folder for what is only needed while a run lasts: signs of life, error files, links to copies in memory.
-//!
-//! The guardian makes it and removes it after the launcher, however that ended. The launcher empties and removes it too, should
-//! the guardian have been killed.
+//! The folder for what is only needed while a run lasts. The guardian makes it and removes it after the launcher, however that
+//! ended. The launcher empties and removes it too, should the guardian have been killed.
 
 use anyhow::Context;
 use std::fs::{self, Permissions};
@@ -16,8 +14,7 @@ const MODE: u32 = 0o700;
 /// Where it is made when the folder that TMPDIR names cannot hold it.
 const OTHERS: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
-/// The folder of one run. When it is dropped, the process that made it removes it with all that it holds, another process only
-/// if it is empty.
+/// The folder of one run. When it is dropped, the process that made it removes it; another one only if it is empty.
 #[derive(Debug)]
 pub struct Temporary {
     folder: PathBuf,
@@ -57,8 +54,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Makes a folder of this prefix that stays, where TMPDIR says or else elsewhere. The guardian has warned
-/// then.
+/// Makes a folder of this prefix that stays, where TMPDIR says or else elsewhere; the guardian has warned then.
 pub fn make_lasting(prefix: &str) -> anyhow::Result<PathBuf> {
     let (folder, _) = make_in(prefix, &std::env::temp_dir(), &OTHERS.map(Path::new))?;
     Ok(folder.keep())

@@ -21,10 +21,8 @@ impl Agent {
         match self.phase {
             Phase::Stopping(_) => self.stop_by,
             Phase::Running => {
-                let hang = match &self.suspicion {
-                    Some(suspicion) => Some(suspicion.until),
-                    None => self.progress.deadline(),
-                };
+                let suspicion = self.suspicion.map(|suspicion| suspicion.until);
+                let hang = suspicion.or_else(|| self.progress.deadline());
                 let lost_peer = self.lost_peer.map(|(.., until)| until);
                 let limit = self.policy.limit.map(|limit| limit.ask);
                 hang.into_iter().chain(lost_peer).chain(limit).min()
@@ -33,8 +31,7 @@ impl Agent {
         }
     }
 
-    /// Takes in what happened at `now` and answers what to do. Events that no longer matter (a late timer, a
-    /// signal after the end) are answered with nothing.
+    /// Takes in what happened at `now` and answers what to do; nothing for events that no longer matter.
     pub fn on(&mut self, event: &Event, now: Duration) -> Vec<Action> {
         if self.phase == Phase::Finished {
             return Vec::new();
@@ -48,22 +45,18 @@ impl Agent {
             Event::Started { rank } => self.started(rank, now),
             Event::NotStarted { rank, passing } => {
                 self.workers[rank].state = WorkerState::NeverStarted;
-                // The others have done nothing yet that would need a clean stop, and cannot work without this
-                // one.
+                // The others need no clean stop yet, and cannot work without this one.
                 self.stop(Why::NotStarted { rank, passing }, None);
                 self.send_to_all(signals::KILL, now);
             }
             Event::Ended { rank, outcome, at, lost_peer } => {
                 // Only what had been sent before its end can have caused it.
                 let sent = self.workers[rank].sent.iter().filter(|(_, sent)| *sent <= at);
-                let end =
-                    End { rank, outcome, at, sent: sent.map(|(signal, _)| *signal).collect(), lost_peer };
-                self.ended(end, now);
+                let sent = sent.map(|(signal, _)| *signal).collect();
+                self.ended(End { rank, outcome, at, sent, lost_peer }, now);
             }
             Event::Stop { signal } => self.stop_requested(signal, now),
-            Event::Interrupted if self.phase == Phase::Running => {
-                self.stop_requested(signals::INT, now);
-            }
+            Event::Interrupted if self.phase == Phase::Running => self.stop_requested(signals::INT, now),
             // It died of what it was sent while the group is being stopped.
             Event::Interrupted => {}
             Event::Abandoned => self.abandoned(now),
@@ -164,16 +157,15 @@ impl Agent {
     }
 
     fn verdict(&self) -> Verdict {
-        let end = |worker: &Worker| match &worker.state {
+        let ends = self.workers.iter().filter_map(|worker| match &worker.state {
             WorkerState::Ended(end) => Some(end.clone()),
             _ => None,
-        };
-        let ends: Vec<End> = self.workers.iter().filter_map(end).collect();
+        });
         let why = match self.phase {
             Phase::Stopping(why) => Some(why),
             Phase::Running | Phase::Finished => None,
         };
-        let mut verdict = Verdict::of(ends, self.workers.len(), why, self.policy.requeue_code);
+        let mut verdict = Verdict::of(ends.collect(), self.workers.len(), why, self.policy.requeue_code);
         verdict.asked = self.asked;
         verdict.notices = self.unheeded(&verdict);
         verdict

@@ -11,8 +11,7 @@ pub struct Policy {
     pub workers: usize,
     /// Time between asking workers to stop and killing them.
     pub shutdown_timeout: Duration,
-    /// The exit code of a worker that stopped on request with a checkpoint written. It is no failure. None
-    /// for programs.
+    /// The exit code of a worker that stopped on request with a checkpoint written, which is no failure. None for programs.
     pub requeue_code: Option<i32>,
     pub hang: Option<HangPolicy>,
     pub limit: Option<TimeLimit>,
@@ -25,11 +24,9 @@ pub struct Policy {
 pub enum Event {
     /// The answer to [`Action::Start`].
     Started { rank: usize },
-    /// The answer to [`Action::Start`]. `passing`: the system lacked something that it may have again, such
-    /// as room for one more process.
+    /// The answer to [`Action::Start`]. `passing`: the system lacked something that it may have again.
     NotStarted { rank: usize, passing: bool },
-    /// `at` is when the end was seen, which decides which failure came first. `lost_peer`: its last words are
-    /// that another worker is gone.
+    /// `at` is when the end was seen. `lost_peer`: its last words are that another worker is gone.
     Ended { rank: usize, outcome: Outcome, at: Duration, lost_peer: bool },
     /// A heartbeat. `writing`: the worker writes a checkpoint.
     Beat { rank: usize, at: Duration, writing: bool },
@@ -53,28 +50,18 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start this worker and answer with [`Event::Started`] or [`Event::NotStarted`].
-    Start {
-        rank: usize,
-    },
+    Start { rank: usize },
     /// Send this signal to the worker's process group.
-    Signal {
-        rank: usize,
-        signal: i32,
-    },
+    Signal { rank: usize, signal: i32 },
     /// The same as soon as the worker has a handler for it: before that it would die of it.
-    Notify {
-        rank: usize,
-        signal: i32,
-    },
-    /// Collect the stacks of these workers, and answer with [`Event::Inspected`] and this number. Takes a
-    /// while.
-    Inspect {
-        ranks: Vec<usize>,
-        number: u32,
-    },
+    Notify { rank: usize, signal: i32 },
+    /// Collect the stacks of these workers, which takes a while, and answer with [`Event::Inspected`] and this number.
+    Inspect { ranks: Vec<usize>, number: u32 },
+    /// Say this to the user.
     Tell(Notice),
     /// All workers have ended: kill what is left of their process groups.
     Sweep,
+    /// The attempt is over.
     Finish(Verdict),
 }
 
@@ -93,8 +80,7 @@ pub enum Notice {
     Recovered,
     /// Nothing ran for this long, the launcher neither. `taken_back`: a suspicion of a hang is dropped.
     Thawed { frozen: Duration, taken_back: bool },
-    /// The shutdown timeout is over, but these workers write a checkpoint; `left`: until the time limit, if
-    /// there is one.
+    /// The shutdown timeout is over, but these workers write a checkpoint; `left`: until the time limit.
     Writing { ranks: Vec<usize>, left: Option<Duration> },
     /// These workers are killed: because their time, this long, is over, or because of a second request.
     Killing { ranks: Vec<usize>, timed_out: Option<Duration> },

@@ -1,13 +1,12 @@
 //! Whether the workers still make progress, judged from their heartbeats: pure.
 //!
-//! A worker beats once per step, and while it evaluates or writes. All ranks of a training wait for each other in every step,
-//! so when one hangs, all stop beating, and the one that stopped first is the likely cause.
+//! A worker beats once per step, and while it evaluates or writes. All ranks of a training wait for each other in every step, so
+//! when one hangs, all stop beating, and the one that stopped first is the likely cause.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Silence counts as a hang after `factor` times the median time between the last beats, but at least after
-/// `least`.
+/// Silence counts as a hang after `factor` times the median time between the last beats, and at least `least`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HangPolicy {
     pub factor: u32,
@@ -111,8 +110,7 @@ impl Progress {
         let median = between[between.len() / 2];
         let patience = median.saturating_mul(policy.factor).max(policy.least);
         let last = rank.last?;
-        // Paged-out memory takes its time, so patience begins anew after a freeze. But freezes delay a hang
-        // by no more than it.
+        // Paged-out memory takes its time, so patience begins anew after a freeze, and delays a hang by no more than itself.
         let anew = last.max(self.thawed).saturating_add(patience);
         let most = (last + rank.frozen).saturating_add(patience.saturating_mul(2));
         Some(anew.min(most))

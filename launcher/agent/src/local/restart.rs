@@ -8,8 +8,7 @@ use std::time::Duration;
 
 /// An attempt that lasted this long has done something: the pauses begin anew after it.
 const LASTING: Duration = Duration::from_secs(60);
-/// The second restart in a row waits so long, each further one twice as long. The first one waits for nothing: most
-/// failures that a restart helps against do not come back at once.
+/// The second restart in a row waits so long, each further one twice as long, and the first one for nothing.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// And no one longer than this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -36,8 +35,7 @@ pub enum Next {
     Restart { restart: u32, pause: Duration },
     /// The whole group once more at another port, which is not counted as a restart.
     OtherPort,
-    /// Another attempt was due, but the launcher was asked to stop. [`Restarts::resume`] then decides how the
-    /// run ends.
+    /// Another attempt was due, but the launcher was asked to stop. [`Restarts::resume`] decides how the run ends.
     Stop,
 }
 
@@ -72,13 +70,11 @@ pub struct Restarts {
 }
 
 impl Restarts {
-    /// Before the first attempt.
     pub fn new(policy: RestartPolicy) -> Self {
         Self { policy, ..Self::default() }
     }
 
-    /// Decides at `now` about an attempt that `lasted` so long. `port_taken`: another program took the port
-    /// that the launcher had chosen.
+    /// Decides at `now` about an attempt that `lasted` so long. `port_taken`: another program took the chosen port.
     pub fn after(&mut self, verdict: &Verdict, lasted: Duration, port_taken: bool, now: Duration) -> Next {
         let outcome = match verdict.cause {
             Cause::Failed { rank } | Cause::Hung { rank } => verdict.end_of(rank).map(|end| end.outcome),
@@ -114,17 +110,14 @@ impl Restarts {
             return Next::OtherPort;
         }
         let in_a_row = if lasted >= LASTING { 0 } else { self.in_a_row };
-        let pause = match in_a_row {
-            0 => Duration::ZERO,
-            n => LONGEST_PAUSE.min(FIRST_PAUSE * (1 << (n - 1).min(16))),
-        };
+        let doubled = in_a_row.checked_sub(1).map(|n| FIRST_PAUSE * (1 << n.min(16)));
+        let pause = doubled.unwrap_or_default().min(LONGEST_PAUSE);
         if self.is_too_late(now.saturating_add(pause)) {
             return stay(NO_TIME);
         }
         self.used += 1;
         self.in_a_row = in_a_row + 1;
-        let restart = self.used;
-        Next::Restart { restart, pause }
+        Next::Restart { restart: self.used, pause }
     }
 
     /// Takes in what happened while no worker ran, and answers whether the pause is over because of it.

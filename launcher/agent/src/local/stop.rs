@@ -43,8 +43,7 @@ impl Agent {
     }
 
     pub(super) fn forward(&mut self, signal: i32) {
-        // To a training it is a request to stop, which must not be forgotten when the attempt fails before
-        // handling it.
+        // To a training it is a request to stop, which must not be forgotten when the attempt fails before handling it.
         let is_training = self.is_training();
         let is_request = is_training && signal == signals::USR1;
         let is_missed = !is_training && self.phase != Phase::Running;
@@ -95,8 +94,7 @@ impl Agent {
         (limit.end - limit.ask).min(self.policy.shutdown_timeout)
     }
 
-    /// Nothing ran for a while: the workers' times begin anew, but all such delays together are bounded. A
-    /// time limit does not wait.
+    /// Nothing ran for a while: times begin anew but a limit's, and all such delays together are bounded.
     pub(super) fn thaw(&mut self, frozen: Duration, now: Duration) {
         self.progress.thaw(frozen, now);
         let hangs = self.hangs(now);
@@ -198,8 +196,7 @@ impl Agent {
     pub(super) fn look_for_a_hang(&mut self, now: Duration) {
         if let Some(suspicion) = self.suspicion {
             if suspicion.until <= now {
-                // On SIGABRT, Python's faulthandler prints every thread's stack, our trainer that of its main
-                // thread.
+                // On SIGABRT, Python's faulthandler prints every thread's stack, our trainer that of its main thread.
                 let deadline = now.saturating_add(self.last_words());
                 self.stop(Why::Hang { rank: suspicion.rank }, Some(deadline));
                 self.send_to_all(signals::ABRT, now);
@@ -218,8 +215,7 @@ impl Agent {
         self.actions.push(Action::Inspect { ranks, number });
     }
 
-    /// A debugger stops what it looks at: the workers get as long as that took to show that they were only
-    /// slow.
+    /// A debugger stops what it looks at: the workers get as long as that took to show that they were only slow.
     pub(super) fn inspected(&mut self, number: u32, now: Duration) {
         if let Some(suspicion) = &mut self.suspicion
             && suspicion.number == number

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-/// Two INT or TERM signals closer together than this are one request: `timeout` signals its child and then its
-/// whole process group, and a terminal's Ctrl-C can reach the launcher directly and through a wrapper.
+/// Two INT or TERM signals closer together than this are one request: `timeout` signals its child and then its process group,
+/// and a terminal's Ctrl-C can reach the launcher directly and through a wrapper.
 pub const SAME_REQUEST: Duration = Duration::from_millis(250);
 
 /// The driver sends [`Event::Timer`](super::Event::Timer) at least so often.
 pub const TICK: Duration = Duration::from_millis(500);
 
-/// If the launcher heard nothing for longer, not even a tick, it was stopped (SIGSTOP, a paused container, a
-/// suspended job), and the workers most likely too.
+/// If the launcher heard nothing for longer, not even a tick, it was stopped, and the workers most likely too.
 pub(super) const FROZEN: Duration = Duration::from_secs(2);
 
 /// Time for workers that hang to print their stacks, after SIGABRT.
@@ -23,7 +22,7 @@ pub(super) const STILL_WRITING: Duration = Duration::from_secs(10);
 pub const INSPECTION: Duration = Duration::from_secs(30);
 
 /// A worker that failed this much later may still be why another one lost it: a process that dies of an exception closes its
-/// connections first and is gone a moment later, and its peers may be faster to fail.
+/// connections first, and its peers may be faster to fail.
 pub const SAME_MOMENT: Duration = Duration::from_secs(1);
 
 /// A time limit, on the agent's clock.

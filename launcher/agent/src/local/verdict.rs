@@ -13,6 +13,13 @@ pub enum Outcome {
     Lost,
 }
 
+impl Outcome {
+    /// Whether that is no failure: code 0, or `requeue`, that of a stop on request.
+    pub fn is_well(self, requeue: Option<i32>) -> bool {
+        matches!(self, Self::Exited(code) if code == 0 || requeue == Some(code))
+    }
+}
+
 /// How one worker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
@@ -32,23 +39,14 @@ impl End {
     }
 }
 
-/// Why the group is being stopped.
+/// Why the group is being stopped. `Requeue`: a worker stopped with a checkpoint, and nobody had asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     Failure,
-    NotStarted {
-        rank: usize,
-        passing: bool,
-    },
-    Signal {
-        signal: i32,
-    },
+    NotStarted { rank: usize, passing: bool },
+    Signal { signal: i32 },
     TimeLimit(TimeLimit),
-    /// No progress; this worker stopped first.
-    Hang {
-        rank: usize,
-    },
-    /// A worker ended with the requeue code although the launcher had not been asked to stop.
+    Hang { rank: usize },
     Requeue,
     Evicted,
 }
@@ -64,8 +62,7 @@ impl Why {
         }
     }
 
-    /// Whether a checkpoint write is worth waiting for: not where a worker has failed, since the others
-    /// cannot complete it.
+    /// Whether a checkpoint write is worth waiting for: others cannot complete it where a worker has failed.
     pub(super) fn may_write(self) -> bool {
         matches!(self, Self::Signal { .. } | Self::Requeue)
     }
@@ -74,39 +71,30 @@ impl Why {
 /// Why a run ended as it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
+    /// All workers ended with code 0.
     Success,
     /// The workers stopped on request with a checkpoint written.
     Requeue,
     /// The launcher was asked to stop by this signal, and the workers died of it or had to be killed.
-    Stopped {
-        signal: i32,
-    },
+    Stopped { signal: i32 },
     /// The time limit was over before the workers had stopped.
     TimeIsUp,
     /// This worker failed first.
-    Failed {
-        rank: usize,
-    },
+    Failed { rank: usize },
     /// This worker was the first to be silent.
-    Hung {
-        rank: usize,
-    },
+    Hung { rank: usize },
     /// Another run has taken over the run directory.
     Evicted,
     /// `passing`: for want of something that may be there again.
-    NotStarted {
-        rank: usize,
-        passing: bool,
-    },
+    NotStarted { rank: usize, passing: bool },
 }
 
 /// What asked the workers to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The last signal to the launcher.
-    Request {
-        signal: i32,
-    },
+    Request { signal: i32 },
+    /// The time limit came near.
     TimeLimit,
 }
 
@@ -126,8 +114,8 @@ impl Verdict {
     /// Judges a finished group of `workers`, which was stopped because of `why`, if it was.
     pub(super) fn of(mut ends: Vec<End>, workers: usize, why: Option<Why>, requeue: Option<i32>) -> Self {
         ends.sort_by_key(|end| (end.at, end.rank));
-        let requeue = |end: &End| matches!(end.outcome, Outcome::Exited(code) if requeue == Some(code));
-        let clean = |end: &End| end.outcome == Outcome::Exited(0) || requeue(end);
+        let requeued = |end: &End| matches!(end.outcome, Outcome::Exited(code) if requeue == Some(code));
+        let clean = |end: &End| end.outcome.is_well(requeue);
         let (asked, stopped) = match why {
             Some(Why::Signal { signal }) => (Some(signal), Cause::Stopped { signal }),
             Some(Why::TimeLimit(limit)) => (Some(limit.signal), Cause::TimeIsUp),
@@ -137,8 +125,7 @@ impl Verdict {
         let obeyed = |end: &End| {
             asked.is_some_and(|signal| end.stopped_by_agent() || end.outcome == Outcome::Signaled(signal))
         };
-        // A worker that the agent stopped is never the cause; but after a request to stop, its death may come
-        // before the failures that follow from it.
+        // A worker that the agent stopped is not the cause, except of the failures that follow a request to stop.
         let first_bad = ends.iter().find(|end| !clean(end) && (asked.is_some() || !end.stopped_by_agent()));
         let cause = match (why, first_bad) {
             (Some(Why::NotStarted { rank, passing }), _) => Cause::NotStarted { rank, passing },
@@ -146,7 +133,7 @@ impl Verdict {
             (Some(Why::Hang { rank }), _) if !ends.iter().all(clean) => Cause::Hung { rank },
             (_, Some(end)) if obeyed(end) => stopped,
             (_, Some(end)) => Cause::Failed { rank: to_blame(end, &ends, clean) },
-            (_, None) if ends.iter().any(requeue) => Cause::Requeue,
+            (_, None) if ends.iter().any(requeued) => Cause::Requeue,
             (_, None) if ends.len() < workers => stopped,
             (_, None) => Cause::Success,
         };
@@ -159,8 +146,7 @@ impl Verdict {
     }
 }
 
-/// The rank because of which `first` failed. One that says that it lost another yields to one that failed in the same moment by
-/// itself and does not say so.
+/// The rank because of which `first` failed: where that lost another, one that failed in the same moment by itself.
 fn to_blame(first: &End, ends: &[End], clean: impl Fn(&End) -> bool) -> usize {
     let own = |end: &&End| {
         !clean(end) && !end.lost_peer && end.sent.is_empty() && end.at.saturating_sub(first.at) <= SAME_MOMENT

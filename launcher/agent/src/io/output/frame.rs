@@ -3,9 +3,8 @@
 /// Ends whatever colours a cut frame has left switched on.
 const RESET: &str = "\x1b[0m";
 
-/// The frame as far as it fits into `width` columns. Escape sequences take no column and characters one each; the
-/// last column stays free, since writing there makes some terminals begin a new line. `None` for a blank frame,
-/// which is how programs wipe their bar away.
+/// The frame as far as it fits into `width` columns; none for a blank one, by which programs wipe their bar away. Escape
+/// sequences take no column. The last column stays free, since writing there makes some terminals begin a new line.
 pub(super) fn fit(frame: &[u8], width: usize) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(frame);
     if text.trim().is_empty() {
@@ -35,8 +34,7 @@ pub(super) fn fit(frame: &[u8], width: usize) -> Option<Vec<u8>> {
     Some(fitted.into_bytes())
 }
 
-/// The parameters of a colour sequence (`ESC [ ... m`); none for any other, which could move the cursor out
-/// of the line.
+/// The parameters of a colour sequence (`ESC [ ... m`); none for any other, which could move the cursor.
 fn colour(characters: &mut std::str::Chars<'_>) -> Option<String> {
     if characters.next() != Some('[') {
         return None;

@@ -1,5 +1,4 @@
-//! The workers' output: read per stream, kept in log files, and shown by the one thread that writes to the
-//! launcher's standard output and standard error, so that no line is torn and the progress frame stays intact.
+//! The workers' output: read per stream, kept in log files, and shown by one thread, so that no line is torn.
 
 mod frame;
 mod present;

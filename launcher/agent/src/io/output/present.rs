@@ -1,5 +1,5 @@
-//! What of one stream is shown, and when: whole lines at once, a line that has only begun after a moment, and the frames of a
-//! progress bar in place or now and then. No thread, stream or clock in it.
+//! What of one stream is shown, and when: whole lines at once, a begun line after a moment, and the frames of a progress bar
+//! in place or now and then. No thread, stream or clock in it.
 
 use super::split::{LONGEST_LINE, Piece, Splitter};
 use super::stream::{FrameChange, Output, Start};

@@ -35,8 +35,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads on a thread of its own until the stream ends. When the other end of `stop` is closed, it reads only
-    /// what is in the pipe already: a daemon that a worker left behind may hold the stream open for ever.
+    /// Reads on a thread of its own until the stream ends; after the other end of `stop` is closed, only what is in the pipe
+    /// already: a daemon that a worker left behind may hold the stream open for ever.
     pub fn start(mut self, stop: Arc<PipeReader>) -> io::Result<()> {
         let name = format!("read-{}-{}", self.source.rank, self.source.stream.name());
         thread::start(name, move || {
@@ -86,17 +86,15 @@ impl Reader {
         if let Some(sieve) = self.sieve.as_ref().filter(|_| !caught.is_empty())
             && let Err((path, error)) = sieve.keep(&caught)
         {
-            let consequence = "lines are shown but no longer copied there";
-            self.unkept.add(&path, &error, consequence);
+            self.unkept.add(&path, &error, "lines are shown but no longer copied there");
         }
         self.show(output);
     }
 
     fn show(&self, output: Option<Output>) {
         if let Some(output) = output {
-            let source = self.source;
             // It fails only when the screen has been given up; the log goes on.
-            let _ = self.chunks.send(Chunk { source, output });
+            let _ = self.chunks.send(Chunk { source: self.source, output });
         }
     }
 

@@ -7,12 +7,10 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A log file that is begun anew when it is full; the full one stays beside it, with `.1` after its name, until the
-/// next is full.
+/// A log file that is begun anew when it is full; the full one stays beside it, with `.1` after its name.
 ///
-/// It has every byte at once, also of a line that is not whole yet. Both files hold whole lines, or frames of a progress
-/// bar, and nothing is missing between them: a line that has only begun in the full file moves on into the new one. A
-/// line that is larger than the bound has a file to itself.
+/// It has every byte at once. Both files hold whole lines, or frames of a progress bar, and nothing is missing between them: a
+/// line that has only begun in the full file moves on into the new one. A line larger than the bound has a file to itself.
 #[derive(Debug)]
 pub struct RotatingLog {
     pub(super) path: PathBuf,
@@ -56,10 +54,9 @@ impl RotatingLog {
         if bytes.len() <= room {
             return bytes.len();
         }
-        let alone = self.begun == self.len;
         match last_end(&bytes[..room]) {
             Some(end) => end,
-            None if !alone => 0,
+            None if self.begun != self.len => 0,
             // Binary data without any end of a line still has a bound.
             None if self.len >= self.most.max(LONGEST_LINE as u64) => 0,
             None => memchr2(b'\n', b'\r', bytes).map_or(bytes.len(), |end| end + 1),

@@ -25,8 +25,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Starts the thread that owns both streams. Nobody else may write to them from here on. `first` is the notice
-    /// that stands before everything else.
+    /// Starts the thread that owns both streams; nobody else may write to them from here on. `first` stands before all else.
     pub fn start(first: String) -> io::Result<Self> {
         let (chunks, chunks_in) = crossbeam_channel::bounded(WAITING_CHUNKS);
         let (notices, notices_in) = crossbeam_channel::unbounded();
@@ -203,8 +202,7 @@ impl Writer {
         }
     }
 
-    /// Writes all of `bytes`, unless the stream has been closed by its reader (`dtrain ... | head`): the run goes
-    /// on then without it.
+    /// Writes all of `bytes`, unless the reader has closed the stream (`dtrain ... | head`): the run goes on without it.
     fn write(&mut self, stream: Stream, bytes: &[u8]) {
         if self.closed[stream.index()] {
             return;
@@ -215,10 +213,10 @@ impl Writer {
             && stream == Stream::Stdout
             && error != Errno::PIPE
         {
-            let reason = io::Error::from(error);
             self.notice(&format!(
-                "dtrain: cannot write to standard output: {reason}; the run goes on, and what the workers print there \
-                 is no longer shown"
+                "dtrain: cannot write to standard output: {}; the run goes on, and what the workers print there is no \
+                 longer shown",
+                io::Error::from(error)
             ));
         }
     }

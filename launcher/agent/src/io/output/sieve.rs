@@ -15,7 +15,6 @@ pub struct Sieve {
 }
 
 impl Sieve {
-    /// Copies lines with one of `texts` to `log`.
     pub fn new(texts: &[String], log: RotatingLog) -> Self {
         Self {
             texts: texts.iter().map(|text| Finder::new(text).into_owned()).collect(),

@@ -11,8 +11,7 @@ pub(super) enum Piece<'a> {
     Frame(&'a [u8]),
 }
 
-/// Lines longer than this are handed out in parts, so that a worker that writes binary data without any line end
-/// does not fill the launcher's memory.
+/// Longer lines are handed out in parts, so that binary data without any line end does not fill the launcher's memory.
 pub(super) const LONGEST_LINE: usize = 16 << 20;
 
 /// Collects bytes until a line or a frame is whole.

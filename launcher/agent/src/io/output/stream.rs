@@ -33,10 +33,8 @@ impl Stream {
 
     /// Whether the launcher's own is a terminal that lets processes in the background write to it, as workers are.
     pub fn takes_background_writes(self) -> bool {
-        self.with_fd(|fd| {
-            let modes = rustix::termios::tcgetattr(fd);
-            modes.is_ok_and(|modes| !modes.local_modes.contains(LocalModes::TOSTOP))
-        })
+        let modes = self.with_fd(|fd| rustix::termios::tcgetattr(fd));
+        modes.is_ok_and(|modes| !modes.local_modes.contains(LocalModes::TOSTOP))
     }
 
     pub fn is_terminal(self) -> bool {
@@ -68,8 +66,7 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn new(text: Vec<u8>, start: Start) -> Self {
-        let frame = FrameChange::Keep;
-        Self { text, start, frame }
+        Self { text, start, frame: FrameChange::Keep }
     }
 }
 
@@ -77,8 +74,7 @@ impl Output {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Start {
     Line,
-    /// Nothing: it continues the line that its source left open. The prefix is for the case that somebody
-    /// else has written meanwhile.
+    /// Nothing: it continues the line that its source left open. The prefix is for a line that came between.
     Continued(Vec<u8>),
     /// Whatever the program made of it.
     Raw,

@@ -16,7 +16,6 @@ pub struct Unkept {
 }
 
 impl Unkept {
-    /// `notices` is the way to the screen.
     pub fn new(notices: Sender<String>) -> Self {
         Self { notices, logs: Arc::default() }
     }

@@ -6,16 +6,20 @@ use rustix::process::{Pid, PidfdFlags};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a command prints, if it can be started. One that takes longer than `patience` is killed, and what it has
-/// printed by then is the answer.
+/// What a command prints, if it can be started; of one that is killed after `patience`, what it has printed by then.
 pub fn output(command: &mut Command, patience: Duration) -> Option<String> {
     let mut file = File::from(memfd_create("answer", MemfdFlags::CLOEXEC).ok()?);
     let mut child =
         command.stdin(Stdio::null()).stdout(file.try_clone().ok()?).stderr(Stdio::null()).spawn().ok()?;
-    if !ends_within(&child, patience) {
+    let pid = Pid::from_raw(child.id().cast_signed());
+    let pidfd = pid.map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
+    // A pid that is nobody's any more has ended.
+    if let Some(Ok(pidfd)) = pidfd
+        && !has_ended(&pidfd, Instant::now() + patience)
+    {
         let _ = child.kill();
     }
     // The launcher may have reaped it with the orphans that it adopts; how it ended does not matter.
@@ -24,14 +28,6 @@ pub fn output(command: &mut Command, patience: Duration) -> Option<String> {
     let mut bytes = Vec::new();
     file.take(4 << 20).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn ends_within(child: &Child, patience: Duration) -> bool {
-    let pid = Pid::from_raw(child.id().cast_signed());
-    let opened = pid.map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
-    // A pid that is nobody's any more has ended.
-    let Some(Ok(pidfd)) = opened else { return true };
-    has_ended(&pidfd, Instant::now() + patience)
 }
 
 /// Whether the process ends before `deadline`: its descriptor is readable then.

@@ -1,6 +1,5 @@
-//! What workers have started and left behind: processes that changed their process group or session (daemons, data loaders of a
-//! worker that was killed) outlive a signal to the group. A subreaper gets them as its own children when their parent is
-//! gone, and can find and end them.
+//! What workers have started and left behind: processes that changed their process group or session outlive a signal to the
+//! group. A subreaper gets them as its own children when their parent is gone, and can find and end them.
 
 use super::{descriptors, proc};
 use rustix::fs::FileType;
@@ -12,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A process in the kernel's hands (a hanging disk, a driver) takes a kill only later; it is not waited for any longer.
+/// A process in the kernel's hands takes a kill only later; it is not waited for any longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Who reads the output ends soon after it, unless somebody else holds it open too.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -22,8 +21,7 @@ pub fn adopt() -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Into::into)
 }
 
-/// Kills and reaps all children of this process, and those that become its children by that. Call it when no child is
-/// needed or waited for any more.
+/// Kills and reaps all children of this process, and those that become its children by that. No child may be waited for.
 pub fn end_all() {
     let begun = Instant::now();
     loop {
@@ -60,15 +58,13 @@ fn file(pid: Pid, name: &str) -> Option<PathBuf> {
     proc::folder(pid.as_raw_nonzero().get().cast_unsigned()).map(|folder| folder.join(name))
 }
 
-/// Whether this process has children. One that has started none itself may have those that a shell made before it became this
-/// program.
+/// Whether this process has children, perhaps such as a shell made before it became this program.
 pub fn any() -> bool {
     let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     rustix::process::waitid(WaitId::All, ended).is_ok()
 }
 
-/// Closes standard output and standard error, and waits for those children that read them, as `>(...)` does: who looks at what
-/// they have made after this process has ended finds all of it.
+/// Closes standard output and standard error, and waits for those children that read them, as `>(...)` does.
 pub fn finish_readers() {
     let identity = |pipe: BorrowedFd<'_>| {
         let stat = rustix::fs::fstat(pipe).ok()?;
@@ -116,8 +112,7 @@ fn children() -> Vec<Pid> {
     entries.filter_map(child).collect()
 }
 
-/// The parent in `/proc/PID/stat`: the second field behind the name, which stands in parentheses and may hold
-/// anything.
+/// The parent in `/proc/PID/stat`: the second field behind the name, which is in parentheses and may hold anything.
 fn parent(stat: &str) -> Option<i32> {
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }

@@ -7,11 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// The first descriptor that has no standard meaning.
 const FIRST: i32 = 3;
-
-/// How programs name what they have inherited, before the number.
-const NAMES: [&[u8]; 2] = [b"/dev/fd/", b"/proc/self/fd/"];
 
 /// What was inherited. Dropping it closes it.
 #[derive(Debug)]
@@ -49,9 +45,8 @@ impl Inherited {
 
 /// Whether this word ends with the descriptor's name, as in `--config=/dev/fd/63`.
 fn names(word: &OsStr, number: i32) -> bool {
-    let number = number.to_string();
-    let mut names = NAMES.iter().map(|name| [name, number.as_bytes()].concat());
-    names.any(|name| word.as_encoded_bytes().ends_with(&name))
+    let word = word.as_encoded_bytes();
+    ["/dev/fd/", "/proc/self/fd/"].iter().any(|name| word.ends_with(format!("{name}{number}").as_bytes()))
 }
 
 /// Standard output and standard error go nowhere from now on: their readers see the end.

@@ -7,8 +7,8 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The workers that are not reaped yet, for all threads that signal or reap. While one holds the lock, no process id among the
-/// children can be given to a stranger.
+/// The workers that are not reaped yet, for all threads that signal or reap. While one holds the lock, no process id among
+/// the children can be given to a stranger.
 #[derive(Clone, Debug, Default)]
 pub struct Family {
     workers: Arc<Mutex<Vec<Pid>>>,
@@ -16,7 +16,6 @@ pub struct Family {
 
 impl Family {
     /// Starts a worker. The kernel kills it should the calling thread end, so call this from the main thread.
-    /// On an error, nothing runs.
     pub fn start(&self, spec: &WorkerSpec) -> io::Result<(Worker, Streams)> {
         let mut workers = self.lock();
         let started = Worker::start(spec)?;
@@ -24,8 +23,7 @@ impl Family {
         Ok(started)
     }
 
-    /// Kills what is left of the worker's process group and reaps the worker's process, which must have ended or have been
-    /// sent SIGKILL.
+    /// Kills what is left of the worker's process group and reaps its process, which has ended or been sent SIGKILL.
     pub fn sweep(&self, worker: &mut Worker) {
         let mut workers = self.lock();
         worker.sweep();
@@ -38,8 +36,7 @@ impl Family {
         descendants::end_all();
     }
 
-    /// Reaps the adopted children that have ended, and no worker; the next time where another thread holds
-    /// the lock.
+    /// Reaps the adopted children that have ended, and no worker; the next time where another thread holds the lock.
     pub fn reap_orphans(&self) {
         let Ok(workers) = self.workers.try_lock() else {
             return;
@@ -50,7 +47,7 @@ impl Family {
         }
     }
 
-    /// Suspends the workers, and then this process until it gets SIGCONT, unless that has come while a worker was being started.
+    /// Suspends the workers, and then this process, unless SIGCONT has come while a worker was being started.
     pub fn suspend(&self, latest: &LatestOfJob) {
         let workers = self.lock();
         if latest.is_continue() {

@@ -11,13 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// SIGXFSZ: a file would be larger than allowed.
 const XFSZ: i32 = Signal::XFSZ.as_raw();
 
-/// Calls `deliver` with the number of every signal of `wanted` that the launcher receives, on a thread of its own.
-/// From its return on, none of them kills the launcher. `wanted` is a choice of those in [`crate::signals`]; `deliver`
-/// also hears of SIGCHLD.
+/// Calls `deliver` with every signal of `wanted` that the launcher receives, and SIGCHLD, on a thread of its own. From its
+/// return on, none of them kills the launcher.
 ///
-/// A signal that was ignored when the launcher started stays ignored: that is how `nohup` and the shell's `&` ask
-/// for a run that outlives its terminal, and the workers inherit the same. Only SIGCHLD must not stay ignored, or
-/// the system would throw away how the workers ended.
+/// A signal that was ignored when the launcher started stays ignored: that is how `nohup` and the shell's `&` ask for a run
+/// that outlives its terminal. Only SIGCHLD must not stay ignored, or the system would throw away how the workers ended.
 pub fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     let mut received = signal_hook::iterator::Signals::new(heeded(wanted).chain([CHLD]))?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -65,8 +63,8 @@ pub fn stop_this_process() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
 }
 
-/// From its return on, this thread and those that it starts may write to the terminal and lend it although their process group
-/// is not the terminal's, also after `stty tostop`. Programs that they start inherit that, see `let_the_terminal_stop_it`.
+/// From its return on, this thread and those that it starts may write to the terminal from the background and lend it, also
+/// after `stty tostop`. Programs that they start inherit that, see `let_the_terminal_stop_it`.
 pub fn write_to_any_terminal() -> io::Result<()> {
     terminal_output().thread_block().map_err(Into::into)
 }
@@ -80,7 +78,7 @@ fn terminal_output() -> SigSet {
     SigSet::from(nix::sys::signal::Signal::SIGTTOU)
 }
 
-/// Whether the process has a handler for the signal, or holds it back to fetch it: it does not die of it. Also where nobody knows.
+/// Whether the process has a handler for the signal, or holds it back: it does not die of it. Also where nobody knows.
 pub fn is_handled_by(pid: u32, signal: i32) -> bool {
     let Some(status) = status(pid) else {
         return true;
@@ -89,16 +87,15 @@ pub fn is_handled_by(pid: u32, signal: i32) -> bool {
     has("SigCgt:") || has("SigBlk:")
 }
 
-/// Whether the signal stops the process: it neither ignores it, nor holds it back, nor has a handler for it. Not where nobody knows.
+/// Whether the signal stops the process: it neither ignores it, nor holds it back, nor has a handler for it.
 pub(super) fn is_stopped_by(pid: Pid, signal: Signal) -> bool {
     let status = status(pid.as_raw_nonzero().get().cast_unsigned()).unwrap_or_default();
     let is_free = |set| parse_set(&status, set).is_some_and(|set| set & (1 << (signal.as_raw() - 1)) == 0);
     ["SigIgn:", "SigBlk:", "SigCgt:"].into_iter().all(is_free)
 }
 
-/// From its return on, writing a file beyond the limit of file sizes (`ulimit -f`) fails as on a full disk, which can
-/// be told, and no longer kills the launcher. A handler is not inherited through exec: programs start with the
-/// signal as it was.
+/// From its return on, writing beyond the limit of file sizes (`ulimit -f`) fails as on a full disk and no longer kills the
+/// launcher. Programs start with the signal as it was.
 pub fn survive_file_size_limit() -> io::Result<()> {
     if ignored_at_start() & (1 << (XFSZ - 1)) == 0 {
         signal_hook::flag::register(XFSZ, Arc::default())?;

@@ -1,9 +1,7 @@
 //! Whether the kernel killed a worker because memory ran out, as far as the system tells an ordinary user.
 //!
-//! Two things know. The kernel's log names the process, but is readable only with rights. The counters of control
-//! groups name nobody, but are readable by all: the kill is counted in the nearest group that accounts for memory,
-//! the worker's own or one above it, so that what happens in the neighbouring groups of a shared machine is not
-//! taken for ours.
+//! Two things know. The kernel's log names the process, but is readable only with rights. The counters of control groups name
+//! nobody, but are readable by all; the nearest group that accounts for memory is asked, not one that neighbours share.
 
 use crate::cause::MemoryKill;
 use rustix::fs::{Mode, OFlags, SeekFrom};
@@ -14,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// A record of the kernel's log is not longer than this.
 const RECORD_BYTES: usize = 8 * 1024;
-/// More records than the kernel's log can hold: a log that is written all the time does not hold up the report.
+/// More records than the kernel's log can hold.
 const MOST_RECORDS: usize = 100_000;
 /// What `/proc/self/ns/pid` says where process ids are those of the kernel's log.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -29,7 +27,7 @@ pub struct MemoryKills {
 }
 
 impl MemoryKills {
-    /// Notes the counter's value and the log's end. Call it before the first worker starts.
+    /// Call it before the first worker starts.
     pub fn note() -> Self {
         let read = |(path, means): (PathBuf, MemoryKill)| count(&path).map(|count| (path, means, count));
         Self { counter: counters().into_iter().find_map(read), log: log_from_now_on() }
@@ -80,8 +78,8 @@ fn counted(text: &str) -> Option<u64> {
     lines.find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
-/// The files that may count the kills of this process's control group, from its own upwards. `memberships` is
-/// `/proc/self/cgroup` and `mounts` is `/proc/self/mountinfo`.
+/// The files that may count the kills of this process's control group, from its own upwards, by the texts of
+/// `/proc/self/cgroup` and `/proc/self/mountinfo`.
 fn group_files(memberships: &str, mounts: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for (version, name) in [(1, "memory.oom_control"), (2, "memory.events")] {
@@ -132,8 +130,7 @@ fn unescaped(path: &str) -> PathBuf {
     path.replace("\\040", " ").replace("\\011", "\t").into()
 }
 
-/// The kernel's log, positioned behind its last record; none without the right to read it, or where the log's
-/// process ids are not those that the launcher sees.
+/// The kernel's log behind its last record; none without the right to read it, or where its process ids are not ours.
 fn log_from_now_on() -> Option<File> {
     if !sees_the_kernels_pids() {
         return None;
@@ -157,10 +154,8 @@ fn killed_pids(mut log: &File) -> Vec<u32> {
         match log.read(&mut record) {
             Ok(0) => break,
             Ok(length) => killed.extend(killed_pid(&String::from_utf8_lossy(&record[..length]))),
-            // Records were overwritten before they were read (PIPE): the next read returns the oldest that is
-            // there.
+            // PIPE: records were overwritten before they were read; the next read returns the oldest that is there.
             Err(error) if [Errno::PIPE, Errno::INTR].map(Some).contains(&Errno::from_io_error(&error)) => {}
-            // The end, or a log that cannot be read after all.
             Err(_) => break,
         }
     }

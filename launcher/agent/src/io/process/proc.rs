@@ -1,5 +1,4 @@
-//! Other processes in /proc. A /proc of another PID namespace, as `unshare --pid` leaves it, counts processes in another way: there
-//! the same number is a stranger's, and nothing can be known.
+//! Other processes in /proc. In a /proc of another PID namespace, as `unshare --pid` leaves it, the same number is a stranger's.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +9,7 @@ pub(super) fn is_ours() -> bool {
     fs::read_link("/proc/self").is_ok_and(|number| number.as_os_str() == own.as_str())
 }
 
-/// The process's folder in /proc, whether or not the process is there; none where /proc is not ours.
+/// The process's folder in /proc, also of one that has ended; none where /proc is not ours.
 pub(super) fn folder(pid: u32) -> Option<PathBuf> {
     is_ours().then(|| PathBuf::from(format!("/proc/{pid}")))
 }

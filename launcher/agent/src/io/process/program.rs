@@ -7,22 +7,20 @@ use std::path::{Path, PathBuf};
 /// Why there is no such program.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ProgramError {
-    #[error("program `{name}` is in no folder of PATH{hint}")]
-    NotInPath {
-        name: String,
-        /// Empty, or what may have been meant.
-        hint: String,
-    },
-    #[error("program `{path}` does not exist")]
-    Missing { path: PathBuf },
-    #[error("program `{path}` is not a file")]
-    NotAFile { path: PathBuf },
-    #[error("program `{path}` is not executable; {remedy}")]
-    NotExecutable { path: PathBuf, remedy: String },
+    /// With what may have been meant.
+    #[error("program `{0}` is in no folder of PATH{1}")]
+    NotInPath(String, String),
+    #[error("program `{0}` does not exist")]
+    Missing(PathBuf),
+    #[error("program `{0}` is not a file")]
+    NotAFile(PathBuf),
+    /// With a remedy.
+    #[error("program `{0}` is not executable; {1}")]
+    NotExecutable(PathBuf, String),
 }
 
-/// The file that running `name` executes: itself when it has a slash, else the first executable of that name in
-/// the folders of `path` (the PATH variable; the system's default when unset).
+/// The file that running `name` executes: itself when it has a slash, else the first executable of that name in the folders of
+/// `path` (the PATH variable; the system's default when unset).
 pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
     if name.as_encoded_bytes().contains(&b'/') {
         return check(Path::new(name)).map(|()| PathBuf::from(name));
@@ -32,7 +30,7 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError>
         let candidate = folder.join(name);
         match check(&candidate) {
             Ok(()) => return Ok(candidate),
-            Err(error @ ProgramError::NotExecutable { .. }) => found_but_unusable = Some(error),
+            Err(error @ ProgramError::NotExecutable(..)) => found_but_unusable = Some(error),
             Err(_) => {}
         }
     }
@@ -44,21 +42,21 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError>
             (false, true) => format!("; to run the one in this folder, write `./{shown}`"),
             (false, false) => String::new(),
         };
-        ProgramError::NotInPath { name: shown, hint }
+        ProgramError::NotInPath(shown, hint)
     }))
 }
 
 fn check(path: &Path) -> Result<(), ProgramError> {
     let (path, shown) = (path.to_owned(), path.display());
     match std::fs::metadata(&path) {
-        Err(_) => Err(ProgramError::Missing { path }),
-        Ok(meta) if !meta.is_file() => Err(ProgramError::NotAFile { path }),
+        Err(_) => Err(ProgramError::Missing(path)),
+        Ok(meta) if !meta.is_file() => Err(ProgramError::NotAFile(path)),
         Ok(_) if rustix::fs::access(&path, Access::EXEC_OK).is_err() => {
             let remedy = match is_python(&path) {
                 true => format!("run it as `python3 {shown}`"),
                 false => format!("`chmod +x {shown}` makes it so"),
             };
-            Err(ProgramError::NotExecutable { path, remedy })
+            Err(ProgramError::NotExecutable(path, remedy))
         }
         Ok(_) => Ok(()),
     }
@@ -95,10 +93,10 @@ mod tests {
         let path = std::env::join_paths([&one, &two]).unwrap();
         assert_eq!(find(OsStr::new("tool"), Some(&path)), Ok(expected));
         let error = find(OsStr::new("data"), Some(&path)).unwrap_err();
-        assert!(matches!(error, ProgramError::NotExecutable { .. }), "{error}");
+        assert!(matches!(error, ProgramError::NotExecutable(..)), "{error}");
         for name in ["folder", "absent", ""] {
             let error = find(OsStr::new(name), Some(&path)).unwrap_err();
-            assert!(matches!(error, ProgramError::NotInPath { .. }), "{error}");
+            assert!(matches!(error, ProgramError::NotInPath(..)), "{error}");
         }
     }
 

@@ -19,8 +19,8 @@ impl ShellJob {
         Some(Self { group, member })
     }
 
-    /// Whether there is a process that could continue the job after it was suspended: the parent of one of the group, in the same
-    /// session. Without one the kernel suspends nobody either, as in a container or with `ssh host COMMAND`.
+    /// Whether there is a process that could continue the job after it was suspended: the parent of one of the group, in the
+    /// same session. Without one, as in a container or with `ssh host COMMAND`, the kernel suspends nobody either.
     pub fn is_under_a_shell(self) -> bool {
         let mut above = super::descendants::parent_of(self.member);
         while let Some(pid) = above {
@@ -44,7 +44,7 @@ impl ShellJob {
     }
 }
 
-/// The process group; none for one that began outside of this PID namespace (`unshare --pid`, `nsenter`), where it has no number.
+/// The process group; none for one that began outside of this PID namespace, where it has no number.
 fn group_of(pid: Pid) -> nix::Result<Option<Pid>> {
     let group = getpgid(Some(nix::unistd::Pid::from_raw(pid.as_raw_nonzero().get())))?;
     Ok(Pid::from_raw(group.as_raw()))

@@ -15,16 +15,13 @@ const DEBUGGERS: [(&str, &[&str]); 3] = [
     ("eu-stack", &["-p", "{}"]),
 ];
 
-/// What can be said of the process, at the latest after `patience`: a debugger may hang on what hangs.
+/// What can be said of the process, at the latest after `patience`.
 pub fn of(pid: u32, patience: Duration) -> String {
-    let mut text = threads(pid);
-    match debugger(pid, patience) {
-        Some((name, stacks)) => {
-            let _ = write!(text, "\nstacks, by {name}:\n{stacks}");
-        }
-        None => text.push_str("\nno stacks: install py-spy, gdb or eu-stack (elfutils) to have them here\n"),
-    }
-    text
+    let stacks = match debugger(pid, patience) {
+        Some((name, stacks)) => format!("\nstacks, by {name}:\n{stacks}"),
+        None => "\nno stacks: install py-spy, gdb or eu-stack (elfutils) to have them here\n".to_owned(),
+    };
+    threads(pid) + &stacks
 }
 
 /// A line for each thread.

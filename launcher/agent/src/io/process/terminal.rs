@@ -1,10 +1,10 @@
 //! The terminal, which one worker may read from.
 //!
 //! Workers are process groups of their own, and a terminal lets only one group read: the kernel stops the others with SIGTTIN.
-//! The launcher does what a shell does: it makes the worker's group the terminal's as soon as the worker has been stopped for
-//! reading, and lets it go on. A read that has begun needs the terminal no more, so it is the job's again a moment later, and
-//! Ctrl-C and Ctrl-Z are for the whole job. Only while the worker reads key by key, as debuggers do, they are for the worker.
-//! Ctrl-Z then stops the whole job all the same, and so does Ctrl-C where the worker dies of it.
+//! As a shell does, the launcher makes the worker's group the terminal's when the worker was stopped for reading, and lets it
+//! go on. A read that has begun needs the terminal no more, so it is the job's again a moment later. Only while the worker reads
+//! key by key, as debuggers do, Ctrl-C and Ctrl-Z are for the worker; Ctrl-Z then stops the whole job all the same, and so does
+//! Ctrl-C where the worker dies of it.
 
 use super::worker::Worker;
 use super::{Family, ShellJob, handlers};
@@ -59,7 +59,7 @@ impl Terminal {
         })
     }
 
-    /// The worker has ended so. Whether that was Ctrl-C at the terminal, which it may have got instead of the job.
+    /// Whether the worker ended by Ctrl-C at the terminal, which it may have got instead of the job.
     pub fn ended(&self, worker: Pid, outcome: Outcome) -> bool {
         self.take_back(worker);
         let interrupted = [Outcome::Signaled(signals::INT), Outcome::Exited(INTERRUPTED)];
@@ -134,9 +134,9 @@ impl Terminal {
 /// What a worker does that may read from the terminal.
 enum Next {
     Stopped(Signal),
-    /// It has had the terminal for a moment, and has begun to read a line or does something else.
+    /// It has begun to read a line, or does something else.
     Reads,
-    /// Nothing by which the terminal could be the job's again.
+    /// Nothing that gives the terminal back.
     KeepsIt,
     Ended,
 }

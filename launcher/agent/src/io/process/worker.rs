@@ -39,18 +39,11 @@ pub struct Worker {
     pub(super) pid: Pid,
 }
 
-/// The read ends of a worker's standard output and standard error.
-#[derive(Debug)]
-pub struct Streams {
-    /// None for one that has the launcher's own.
-    pub stdout: Option<File>,
-    /// Of every worker.
-    pub stderr: File,
-}
+/// The read ends of a worker's standard output and standard error; none of a stream that is the launcher's own.
+pub type Streams = [Option<File>; 2];
 
 impl Worker {
-    /// Starts the program in a process group of its own. The kernel kills it should the calling thread end, so
-    /// call this from the main thread.
+    /// Starts the program in a process group of its own.
     #[expect(unsafe_code, reason = "the one place that acts between fork and exec")]
     pub(super) fn start(spec: &WorkerSpec) -> io::Result<(Self, Streams)> {
         let launcher = Pid::from_raw(std::process::id().cast_signed());
@@ -84,14 +77,9 @@ impl Worker {
         unsafe { command.pre_exec(before_exec) };
         let mut child = command.spawn()?;
         let pid = Pid::from_raw(child.id().cast_signed());
-        let (Some(stderr), Some(pid)) = (child.stderr.take(), pid) else {
-            unreachable!("standard error is a pipe, and a child's pid is positive");
-        };
-        let stdout = child.stdout.take();
-        let streams = Streams {
-            stdout: stdout.map(|stdout| File::from(OwnedFd::from(stdout))),
-            stderr: File::from(OwnedFd::from(stderr)),
-        };
+        let Some(pid) = pid else { unreachable!("a child's pid is positive") };
+        let stdout = child.stdout.take().map(OwnedFd::from);
+        let streams = [stdout, child.stderr.take().map(OwnedFd::from)].map(|stream| stream.map(File::from));
         Ok((Self { child, pid }, streams))
     }
 
@@ -100,7 +88,7 @@ impl Worker {
         self.child.id()
     }
 
-    /// Calls `ended` with the worker's process id as soon as it has ended, on a thread of its own. The process stays unreaped.
+    /// Calls `ended` with the worker's pid as soon as it has ended, on a thread of its own. The process stays unreaped.
     pub fn watch(&self, ended: impl FnOnce(Pid, Outcome) + Send + 'static) -> io::Result<()> {
         let pid = self.pid;
         thread::start(format!("wait-{pid}"), move || ended(pid, wait_for_end(pid)))
@@ -111,8 +99,7 @@ impl Worker {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
         };
-        // It can only fail because nothing is left, or because what is left belongs to another user (a
-        // set-uid program).
+        // It can only fail because nothing is left, or what is left belongs to another user (a set-uid program).
         let _ = rustix::process::kill_process_group(self.pid, signal);
     }
 

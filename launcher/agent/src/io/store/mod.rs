@@ -39,13 +39,11 @@ impl Place {
         };
         let server = Server::new(self.listeners, &stop, tell)?;
         let serve = move || {
-            let met = server.run();
-            drop(stop);
-            met
+            let _open = stop;
+            server.run()
         };
         let thread = thread::Builder::new().name("store".to_owned()).spawn(serve)?;
-        let stop = stop_out;
-        Ok(Serving { stop, thread })
+        Ok(Serving { stop: stop_out, thread })
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a client of PyTorch's TCPStore asks, read from the bytes that it sent.
 //!
-//! A request is a byte that says which, and its arguments. A number is an integer of 8 bytes in the machine's order; a key, a value
-//! or a list has its length before it. Nothing is copied, and no memory is taken for a length before its bytes are there.
+//! A request is a byte that says which, and its arguments. A number has 8 bytes in the machine's order; a key, a value or a list
+//! has its length before it. No memory is taken for a length before its bytes are there.
 
 /// As in PyTorch's own server.
 const LONGEST_KEY: u64 = 8 << 10;
