@@ -1,5 +1,5 @@
-//! What needs the model and therefore the worker program: plans and profiles. The launcher checks what it can, and becomes the
-//! worker, whose output, exit code and signals are then its own.
+//! What needs the model and therefore the worker program: plans and profiles. The launcher becomes the worker, whose output, exit
+//! code and signals are then its own.
 
 use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 use crate::gpus::names::{of_machine, usual};
@@ -30,10 +30,7 @@ pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         }),
     };
     let nproc = args.nproc.map(|number| number as usize).or(visible).unwrap_or(1);
-    let way = match args.measured {
-        true => Way::Measured,
-        false => Way::Symbolic,
-    };
+    let way = if args.measured { Way::Measured } else { Way::Symbolic };
     let (stage, json) = (args.stage.clone(), args.json);
     let job = Job::Plan(PlanJob { gpus, nproc, way, stage, brief: false, json });
     become_worker(&args.recipe, &recipe, nproc, &job)
@@ -50,9 +47,8 @@ pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
         }
         Err(error) => bail!("{error}; name GPUs with --gpu, such as --gpu t4,24GiB"),
     };
-    let (nproc, json) = (args.nproc as usize, args.json);
-    let (way, stage, brief) = (Way::Symbolic, None, true);
-    let job = Job::Plan(PlanJob { gpus, nproc, way, stage, brief, json });
+    let (nproc, way) = (args.nproc as usize, Way::Symbolic);
+    let job = Job::Plan(PlanJob { gpus, nproc, way, stage: None, brief: true, json: args.json });
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
@@ -60,9 +56,8 @@ pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     let recipe = load(&args.recipe)?;
     recipe.check_paths()?;
-    let nproc = args.nproc as usize;
-    let (stage, find_optimal, json) = (args.stage.clone(), args.find_optimal, args.json);
-    let job = Job::Profile(ProfileJob { stage, find_optimal, nproc, json });
+    let (nproc, stage) = (args.nproc as usize, args.stage.clone());
+    let job = Job::Profile(ProfileJob { stage, find_optimal: args.find_optimal, nproc, json: args.json });
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
@@ -105,8 +100,7 @@ fn become_worker(args: &RecipeArgs, recipe: &Recipe, nproc: usize, job: &Job) ->
     }
     command.arg("--job").arg(serde_json::to_string(job)?);
     // It is alone, whoever has started this command.
-    let variables = [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK];
-    for variable in variables.into_iter().chain([MASTER_ADDR, MASTER_PORT]) {
+    for variable in [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT] {
         command.env_remove(variable);
     }
     let error = command.exec();

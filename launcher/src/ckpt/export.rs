@@ -27,7 +27,6 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// The key of the file's metadata that has the names of the classes, as a JSON list in the order of their numbers.
 const CLASS_NAMES: &str = "class_names";
 
-/// A damaged checkpoint, and a file that cannot be written, are [`Failed`].
 pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     check_out(&args.out, args.force)?;
     let plan = Plan::new(args)?;
@@ -42,9 +41,7 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
         (false, Weights::Raw) => "as trained",
         (false, _) => "as trained; the run has no moving average",
     };
-    let types = plan.types();
-    let types = types.iter().map(|(name, number)| format!("{name} ({number})"));
-    let types: Vec<_> = types.collect();
+    let types: Vec<_> = plan.types().iter().map(|(name, number)| format!("{name} ({number})")).collect();
     for (name, value) in [
         ("checkpoint", plan.folder.display().to_string()),
         ("model", format!("{}, step {}", manifest.model, manifest.step)),
@@ -72,8 +69,7 @@ fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
         None => bail!("{} names no file", out.display()),
     };
     if !folder.is_dir() {
-        let (folder, out) = (folder.display(), out.display());
-        bail!("there is no folder {folder} to write {out} into");
+        bail!("there is no folder {} to write {} into", folder.display(), out.display());
     }
     if folder.join(FILE_NAME).exists() {
         bail!(
@@ -111,8 +107,7 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
                 progress.add(bytes.len() as u64);
                 Ok(())
             };
-            let source = &plan.files[output.file];
-            let number = write::tensor(source, output, &mut put)?;
+            let number = write::tensor(&plan.files[output.file], output, &mut put)?;
             if number > 0 {
                 overflows.push((output, number));
             }
@@ -142,7 +137,7 @@ fn unwritten(error: Unwritten, out: &Path) -> anyhow::Error {
     }
 }
 
-/// What is said of finite numbers that the type cannot hold; nothing where there are none.
+/// The message about finite numbers that the type cannot hold; none where there are none.
 fn too_large(overflows: &[(&Output, u64)]) -> Option<String> {
     let (first, _) = overflows.first()?;
     let number = overflows.iter().map(|(_, number)| number).sum::<u64>();

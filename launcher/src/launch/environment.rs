@@ -16,20 +16,13 @@ const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
-    pub(super) world_size: usize,
-    pub(super) master_port: u16,
-    pub(super) master_addr: String,
-    /// Whether the launcher serves the store there; else rank 0 does.
-    pub(super) use_agent_store: bool,
-    pub(super) role: String,
+    /// Of all ranks but their own.
+    pub(super) worker: WorkerEnv,
     pub(super) own_devices: Option<Vec<String>>,
-    pub(super) run_id: String,
     pub(super) omp_threads: usize,
     pub(super) start: SystemTime,
     pub(super) devices: Devices,
     pub(super) frames: bool,
-    pub(super) restart: u32,
-    pub(super) max_restarts: u32,
     pub(super) signals: String,
     /// Room for copies of the state, where a training wants it.
     pub(super) memory_copies: Option<PathBuf>,
@@ -44,7 +37,8 @@ impl Shared {
         [error_file, heartbeat_file]: &[PathBuf; 2],
         inherited: impl Fn(&str) -> Option<OsString>,
     ) -> Vec<(&'static str, OsString)> {
-        let vars = self.place(rank).vars().into_iter();
+        let local_rank = if self.own_devices.is_some() { 0 } else { rank };
+        let vars = WorkerEnv { rank, local_rank, ..self.worker.clone() }.vars().into_iter();
         let mut vars: Vec<(&'static str, OsString)> =
             vars.map(|(name, value)| (name, value.into())).collect();
         // Always set: under a launcher within a launcher the outer one's value would be wrong.
@@ -82,26 +76,6 @@ impl Shared {
         }
         vars
     }
-
-    fn place(&self, rank: usize) -> WorkerEnv {
-        WorkerEnv {
-            rank,
-            local_rank: if self.own_devices.is_some() { 0 } else { rank },
-            group_rank: 0,
-            role_name: self.role.clone(),
-            world_size: self.world_size,
-            local_world_size: self.world_size,
-            group_world_size: 1,
-            master_addr: self.master_addr.clone(),
-            master_port: self.master_port,
-            restart_count: self.restart,
-            max_restarts: self.max_restarts,
-            run_id: self.run_id.clone(),
-            use_agent_store: self.use_agent_store,
-            // Added apart, where a path that is not UTF-8 survives.
-            error_file: None,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -114,19 +88,27 @@ mod tests {
 
     fn shared(frames: bool) -> Shared {
         Shared {
-            world_size: 3,
-            master_port: 4711,
-            master_addr: "127.0.0.1".into(),
-            use_agent_store: false,
-            role: "default".into(),
+            worker: WorkerEnv {
+                rank: 0,
+                local_rank: 0,
+                group_rank: 0,
+                role_name: "default".into(),
+                world_size: 3,
+                local_world_size: 3,
+                group_world_size: 1,
+                master_addr: "127.0.0.1".into(),
+                master_port: 4711,
+                restart_count: 2,
+                max_restarts: 5,
+                run_id: "r1".into(),
+                use_agent_store: false,
+                error_file: None,
+            },
             own_devices: None,
-            run_id: "r1".into(),
             omp_threads: 2,
             start: UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789),
             devices: Devices::Inherited,
             frames,
-            restart: 2,
-            max_restarts: 5,
             signals: "SIGTERM,SIGINT".into(),
             memory_copies: None,
             collective_timeout: Some(Duration::from_millis(1500)),

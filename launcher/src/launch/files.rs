@@ -37,8 +37,8 @@ struct Kept {
 pub(super) type ByStream<T> = [Option<T>; 2];
 
 impl Files {
-    /// Makes the folders for an attempt that the run directory, or the log directory of `routing`, does not hold
-    /// yet; without either, in a temporary place.
+    /// Makes the folders for an attempt that the run directory, or the log directory of `routing`, does not hold yet; without
+    /// either, in a temporary place.
     pub(super) fn create(
         run_dir: Option<&RunDir>,
         routing: &Routing,
@@ -76,7 +76,7 @@ impl Files {
         })
     }
 
-    /// Where the worker of `rank` writes its error; an absolute path, as the worker may change its folder.
+    /// Where the worker of `rank` writes its error; absolute, as the worker may change its folder.
     pub(super) fn error_file(&self, rank: usize) -> PathBuf {
         self.folders[rank].join("error.json")
     }
@@ -86,7 +86,6 @@ impl Files {
         error_message(&self.error_text(rank)?)
     }
 
-    /// The content of the error file of `rank`.
     pub(super) fn error_text(&self, rank: usize) -> Option<String> {
         read_error(&self.error_file(rank))
     }
@@ -164,8 +163,7 @@ fn make(folder: &Path) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("cannot find the absolute path of {}", folder.display()))
 }
 
-/// Makes the folder of the first attempt that `root` does not hold yet: a run that is resumed keeps the logs
-/// of its earlier starts, and their error files are not taken for new ones.
+/// Makes the folder of the first attempt that `root` does not hold yet, so that earlier starts keep their logs and errors.
 fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
     let mut attempt = 0;
     loop {

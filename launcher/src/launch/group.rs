@@ -9,7 +9,7 @@ use dtrain_agent::io::output::{Chunk, Reader, RotatingLog, Sieve, Source, Stream
 use dtrain_agent::io::process::{Streams, Terminal, Worker, WorkerSpec, handlers, stacks};
 use dtrain_agent::local::{Event, INSPECTION, Outcome};
 use rustix::io::Errno;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, PipeReader};
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,6 @@ pub(super) struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Workers of which none has been started.
     pub(super) fn new(
         inbox: &'a Inbox,
         specs: Vec<WorkerSpec>,
@@ -131,13 +130,12 @@ impl<'a> Group<'a> {
         workers.map(|worker| worker.as_ref().map(Worker::pid)).collect()
     }
 
-    /// Collects the stacks of these workers in a file beside their logs, or shows them where no logs are
-    /// kept. A debugger takes its time, so threads do it; the agent gets this number afterwards.
+    /// Collects the stacks of these workers in a file beside their logs, or shows them where no logs are kept. A debugger takes
+    /// its time, so threads do it; the agent gets this number afterwards.
     pub(super) fn inspect(&self, ranks: &[usize], number: u32, notices: &Sender<String>) {
         let pids = self.pids();
-        let hanging = ranks.iter();
-        let hanging: Vec<_> =
-            hanging.filter_map(|&rank| Some((rank, pids[rank]?, self.files.stacks_path(rank)))).collect();
+        let of = |&rank: &usize| Some((rank, pids[rank]?, self.files.stacks_path(rank)));
+        let hanging: Vec<_> = ranks.iter().filter_map(of).collect();
         let (notices, events) = (notices.clone(), self.inbox.sender.clone());
         let look = move || {
             std::thread::scope(|scope| {
@@ -148,8 +146,7 @@ impl<'a> Group<'a> {
             });
             let _ = events.send(Event::Inspected { number });
         };
-        let thread = std::thread::Builder::new().name("inspect".to_owned());
-        if thread.spawn(look).is_err() {
+        if std::thread::Builder::new().name("inspect".to_owned()).spawn(look).is_err() {
             let _ = self.inbox.sender.send(Event::Inspected { number });
         }
     }
@@ -203,38 +200,27 @@ impl Capture<'_> {
         &self,
         rank: usize,
         streams: Streams,
-        [stdout_log, stderr_log]: ByStream<RotatingLog>,
+        logs: ByStream<RotatingLog>,
         tail: &Tail,
     ) -> io::Result<()> {
-        if let Some(stdout) = streams.stdout {
-            self.read(rank, Stream::Stdout, stdout, stdout_log, None)?;
+        for ((stream, pipe), log) in Stream::BOTH.into_iter().zip(streams).zip(logs) {
+            let Some(pipe) = pipe else { continue };
+            let style = self.routing.style(rank, stream);
+            let sieve = self.sieves[stream.index()].clone();
+            let reader = Reader {
+                source: Source { rank, stream },
+                stream: pipe,
+                style,
+                prefix: self.routing.prefixes[rank].as_bytes().to_vec(),
+                log,
+                sieve: sieve.filter(|_| style != Style::Hidden),
+                tail: (stream == Stream::Stderr).then(|| tail.clone()),
+                chunks: self.chunks.clone(),
+                unkept: self.unkept.clone(),
+                _alive: self.alive.clone(),
+            };
+            reader.start(Arc::clone(&self.stop))?;
         }
-        let tail = Some(tail.clone());
-        self.read(rank, Stream::Stderr, streams.stderr, stderr_log, tail)
-    }
-
-    fn read(
-        &self,
-        rank: usize,
-        stream: Stream,
-        pipe: File,
-        log: Option<RotatingLog>,
-        tail: Option<Tail>,
-    ) -> io::Result<()> {
-        let style = self.routing.style(rank, stream);
-        let sieve = self.sieves[stream.index()].clone();
-        let reader = Reader {
-            source: Source { rank, stream },
-            stream: pipe,
-            style,
-            prefix: self.routing.prefixes[rank].as_bytes().to_vec(),
-            log,
-            sieve: sieve.filter(|_| style != Style::Hidden),
-            tail,
-            chunks: self.chunks.clone(),
-            unkept: self.unkept.clone(),
-            _alive: self.alive.clone(),
-        };
-        reader.start(Arc::clone(&self.stop))
+        Ok(())
     }
 }

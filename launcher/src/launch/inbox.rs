@@ -18,8 +18,7 @@ pub(super) struct Inbox {
     pub(super) job: Option<ShellJob>,
 }
 
-/// The result of work before anything was started, or the signal that asked the launcher to stop before the
-/// work ended.
+/// The result of work before anything was started, or the signal that asked to stop before the work ended.
 pub(super) type Early<T> = Result<T, i32>;
 /// How a wait for output ended.
 #[derive(Default)]
@@ -32,19 +31,17 @@ pub(super) struct Waited {
     pub(super) notices: Vec<i32>,
 }
 
-/// Work that was begun before a request to stop is waited for so long: it may find a checkpoint, and the exit
-/// code is 75 then.
+/// Work that was begun before a request to stop is waited for so long: it may find a checkpoint.
 const LAST_CHECKS: Duration = Duration::from_secs(2);
 
 impl Inbox {
-    /// Begins to receive the signals that are `handled` and those by which a shell controls its jobs, and to watch the
-    /// guardian.
+    /// Begins to receive the signals that are `handled` and those of job control, and to watch the guardian.
     pub(super) fn open(begun: Begun, behind: &Behind, handled: &[i32]) -> anyhow::Result<Self> {
         descendants::adopt().context("cannot become the parent of processes that workers leave behind")?;
         let (sender, events) = crossbeam_channel::unbounded();
         let (signals_out, abandoned_out) = (sender.clone(), sender.clone());
-        let family = Family::default();
-        let relatives = family.clone();
+        let relatives = Family::default();
+        let family = relatives.clone();
         let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
         let latest = handlers::LatestOfJob::watch().context("cannot receive signals")?;
         handlers::listen(&wanted, move |signal| {
@@ -65,8 +62,8 @@ impl Inbox {
         Ok(Self { begun, sender, events, family, job: behind.job })
     }
 
-    /// Does `work` on a thread of its own, and leaves it alone if it does not end soon after a request to
-    /// stop, or if the guardian dies. What comes meanwhile is kept for [`Inbox::pause`].
+    /// Does `work` on a thread of its own, and leaves it alone if it does not end soon after a request to stop, or if the
+    /// guardian dies. What comes meanwhile is kept for [`Inbox::pause`].
     pub(super) fn while_nothing_runs<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -14,6 +14,7 @@ const LOOPBACK: &str = "127.0.0.1";
 /// How often a chosen port may be lost before it is taken.
 const TRIES: u32 = 10;
 
+/// Where the workers meet, checked.
 #[derive(Debug)]
 pub(super) struct Meeting {
     /// As the workers are told it.
@@ -55,9 +56,9 @@ impl Meeting {
                 // Another program was faster.
                 Err(error) if self.port.is_none() && error.kind() == ErrorKind::AddrInUse => {}
                 taken => {
-                    let (host, number) = (&self.host, port.number);
+                    let number = port.number;
                     let place = taken.with_context(|| {
-                        format!("cannot serve the workers' store at {host}, port {number}")
+                        format!("cannot serve the workers' store at {}, port {number}", self.host)
                     })?;
                     return Ok((port, Some(place)));
                 }

@@ -13,15 +13,16 @@ mod run;
 mod told;
 
 use crate::cli::LaunchArgs;
-use crate::plan::{self, Plan};
+use crate::plan;
 use anyhow::{Context, bail};
-use attempt::{Attempt, EarlierResult, Taken};
+use attempt::{Attempt, EarlierResult, Launch, Taken};
 use dtrain_agent::clock::Begun;
 use dtrain_agent::io::guardian::Behind;
 use dtrain_agent::io::memory_copies::MemoryCopies;
 use dtrain_agent::io::output::Screen;
 use dtrain_agent::io::temporary::Temporary;
 use dtrain_agent::local::{Cause, Next, RestartPolicy, Restarts, Resumption};
+use dtrain_agent::signals;
 use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
 use dtrain_common::exit::ExitStatus;
 use inbox::Inbox;
@@ -30,9 +31,8 @@ use run::{Run, close};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs the command to its end. Call it from the main thread: the workers die with the thread that starts
-/// them. An error is whatever is wrong before all workers run. None is left running then, and nothing of an
-/// earlier run is overwritten.
+/// Runs the command to its end. Call it from the main thread: the workers die with the thread that starts them. An error is
+/// whatever is wrong before all workers run; none is left running then, and nothing of an earlier run is overwritten.
 pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<ExitStatus> {
     let temporary = Temporary::of_guardian(behind.temporary.clone());
     let inbox = Inbox::open(begun, &behind, &args.contract.signals())?;
@@ -66,25 +66,18 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
     if plan.is_evicted() {
         return not_begun(Cause::Evicted);
     }
-    let copies = match plan.keeps_copies() {
-        true => Some(MemoryCopies::new(&temporary)?),
-        false => None,
-    };
-    let first = Attempt::prepare(&plan, &meeting, &temporary, 0)?;
-    let screen = Screen::start(plan.headline()).context("cannot start the thread that writes the output")?;
-    let launch = Launch { args, plan, meeting, temporary, inbox, restarts, copies, screen, before: None };
-    launch.run(first, notices)
+    let copies = plan.keeps_copies().then(|| MemoryCopies::new(&temporary)).transpose()?;
+    let launch = Launch { args, plan, meeting, temporary, inbox, copies };
+    let first = Attempt::prepare(&launch, 0)?;
+    let screen =
+        Screen::start(launch.plan.headline()).context("cannot start the thread that writes the output")?;
+    Course { launch, restarts, screen, before: None }.run(first, notices)
 }
 
-/// A launch whose checks are done.
-struct Launch<'a> {
-    args: &'a LaunchArgs,
-    plan: Plan,
-    meeting: Meeting,
-    temporary: Temporary,
-    inbox: Inbox,
+/// A launch under way.
+struct Course<'a> {
+    launch: Launch<'a>,
     restarts: Restarts,
-    copies: Option<MemoryCopies>,
     screen: Screen,
     /// The latest attempt in which workers ran, or the first: what the run comes to if no other can be started.
     before: Option<Box<Over>>,
@@ -107,29 +100,26 @@ enum Then {
     Nothing,
 }
 
-impl Launch<'_> {
+impl Course<'_> {
     fn run(mut self, mut attempt: Attempt, mut notices: Vec<i32>) -> anyhow::Result<ExitStatus> {
-        let note = self.plan.routing.note.map(str::to_owned);
+        let note = self.launch.plan.routing.note.map(str::to_owned);
         for note in attempt.files.note().into_iter().chain(note) {
             self.say(format!("dtrain: {note}"));
         }
         loop {
-            let then = match self.attempt(attempt, notices) {
+            let next = match self.attempt(attempt, notices) {
                 Ok(Then::Again(over, pause)) => self.next(over, pause),
                 Ok(Then::End(over)) => Err(over),
-                Ok(Then::Nothing) => {
-                    close(self.screen, &self.inbox);
-                    return Ok(report::not_begun(Some(&self.plan), Cause::Evicted));
-                }
-                Err(error) => {
-                    close(self.screen, &self.inbox);
-                    return Err(error);
+                nothing => {
+                    close(self.screen, &self.launch.inbox);
+                    nothing?;
+                    return Ok(report::not_begun(Some(&self.launch.plan), Cause::Evicted));
                 }
             };
-            (attempt, notices) = match then {
-                Ok(next) => next,
+            match next {
+                Ok(next) => (attempt, notices) = next,
                 Err(over) => return Ok(self.finish(*over)),
-            };
+            }
         }
     }
 
@@ -140,13 +130,13 @@ impl Launch<'_> {
 
     /// Makes an attempt, and decides what comes after it.
     fn attempt(&mut self, mut attempt: Attempt, notices: Vec<i32>) -> anyhow::Result<Then> {
-        let started = self.inbox.begun.elapsed();
+        let started = self.launch.inbox.begun.elapsed();
         let mut earlier = None;
         let begun = self.supervise(&mut attempt, notices, &mut earlier);
-        let put_back = |launch: &Self| {
-            let earlier = earlier.as_ref().filter(|_| !launch.plan.is_evicted());
+        let put_back = |course: &Self| {
+            let earlier = earlier.as_ref().filter(|_| !course.launch.plan.is_evicted());
             if let Some(text) = earlier.and_then(EarlierResult::put_back) {
-                launch.say(text);
+                course.say(text);
             }
         };
         let mut run = match begun {
@@ -158,13 +148,13 @@ impl Launch<'_> {
                         self.say(format!("dtrain: cannot restart: {error:#}"));
                         Ok(Then::End(before))
                     }
-                    None if self.plan.is_evicted() => Ok(Then::Nothing),
+                    None if self.launch.plan.is_evicted() => Ok(Then::Nothing),
                     None => Err(error),
                 };
             }
         };
         if let Some((rank, error)) = &run.not_started {
-            let text = told::cannot_start(&self.plan, *rank, error);
+            let text = told::cannot_start(&self.launch.plan, *rank, error);
             if !matches!(run.verdict.cause, Cause::NotStarted { passing: true, .. }) {
                 attempt.files.remove();
                 put_back(self);
@@ -176,10 +166,9 @@ impl Launch<'_> {
             }
             self.say(format!("dtrain: {text}"));
         }
-        if self.plan.training().is_some()
-            && run.is_stopped_before_its_first_step()
-            && self.plan.has_checkpoint()
-        {
+        let is_early = run.verdict.cause == (Cause::Stopped { signal: signals::TERM }) && !run.beaten;
+        // The workers were stopped by SIGTERM, as batch systems do, before anything could be lost.
+        if self.launch.plan.training().is_some() && is_early && self.launch.plan.has_checkpoint() {
             run.verdict.cause = Cause::Requeue;
         }
         Ok(self.after(run, attempt, started))
@@ -191,25 +180,21 @@ impl Launch<'_> {
         notices: Vec<i32>,
         earlier: &mut Option<EarlierResult>,
     ) -> anyhow::Result<Run> {
-        if self.plan.is_evicted() {
+        if self.launch.plan.is_evicted() {
             bail!("another run has taken the run directory");
         }
-        *earlier = Some(EarlierResult::set_aside(self.plan.run_dir.as_ref())?);
-        let store = attempt.store.take();
-        let places = (&self.plan, &self.meeting);
-        let (begun, copies) = (self.inbox.begun, self.copies.as_ref());
-        let job = attempt.job(store, places, self.args, begun, copies, notices);
-        reactor::attempt(&self.inbox, job, &self.screen)
+        *earlier = Some(EarlierResult::set_aside(self.launch.plan.run_dir.as_ref())?);
+        reactor::attempt(&self.launch, attempt, notices, &self.screen)
     }
 
     /// Decides about an attempt that is over and had begun at `started`, and tells the user.
     fn after(&mut self, run: Run, attempt: Attempt, started: Duration) -> Then {
-        let now = self.inbox.begun.elapsed();
+        let now = self.launch.inbox.begun.elapsed();
         let taken = attempt.port_was_taken(&run);
         let lasted = now.saturating_sub(started);
         let next = self.restarts.after(&run.verdict, lasted, taken.is_some(), now);
         if matches!(next, Next::Restart { .. } | Next::Stop) {
-            let lines = report::failure(&self.plan, &run, &attempt);
+            let lines = report::failure(&self.launch.plan, &run, &attempt);
             for line in run.unkept.iter().cloned().chain(lines) {
                 self.say(line);
             }
@@ -217,10 +202,7 @@ impl Launch<'_> {
         let port = attempt.port.number;
         let mut over = match self.before.take() {
             Some(before) if run.not_started.is_some() => before,
-            _ => {
-                let reason = None;
-                Box::new(Over { run, attempt, reason })
-            }
+            _ => Box::new(Over { run, attempt, reason: None }),
         };
         let pause = match next {
             Next::Finish { reason } => {
@@ -236,7 +218,7 @@ impl Launch<'_> {
                     "dtrain: the program uses port {port} itself, where dtrain serves PyTorch's store; starting again \
                      without the store, as {TORCHELASTIC_USE_AGENT_STORE}=False does from the beginning"
                 ));
-                self.plan.serve_no_store();
+                self.launch.plan.serve_no_store();
                 Duration::ZERO
             }
             Next::OtherPort => {
@@ -246,7 +228,7 @@ impl Launch<'_> {
                 Duration::ZERO
             }
             Next::Restart { restart, pause } => {
-                let (allowed, workers) = (self.args.max_restarts, self.plan.nproc);
+                let (allowed, workers) = (self.launch.args.max_restarts, self.launch.plan.nproc);
                 self.say(told::restarting(restart, allowed, workers, pause));
                 pause
             }
@@ -256,51 +238,41 @@ impl Launch<'_> {
 
     /// Lets the pause pass and prepares the next attempt, unless something came that ends the run.
     fn next(&mut self, mut over: Box<Over>, pause: Duration) -> Result<(Attempt, Vec<i32>), Box<Over>> {
-        self.inbox.pause(pause, &mut self.restarts);
-        let now = self.inbox.begun.elapsed();
-        let notices = match self.restarts.resume(now, self.plan.has_checkpoint()) {
-            Resumption::Start { notices } => notices,
-            Resumption::Stopped { signal } => {
-                over.run.verdict.cause = Cause::Stopped { signal };
-                return Err(over);
+        self.launch.inbox.pause(pause, &mut self.restarts);
+        let now = self.launch.inbox.begun.elapsed();
+        match self.restarts.resume(now, self.launch.plan.has_checkpoint()) {
+            Resumption::Start { notices } if !self.launch.plan.is_evicted() => {
+                let used = self.restarts.used;
+                let prepared = self.launch.plan.go_on().and_then(|()| Attempt::prepare(&self.launch, used));
+                match prepared {
+                    Ok(attempt) => {
+                        self.before = Some(over);
+                        return Ok((attempt, notices));
+                    }
+                    Err(error) => self.say(format!("dtrain: cannot restart: {error:#}")),
+                }
             }
-            Resumption::Requeue => {
-                over.run.verdict.cause = Cause::Requeue;
-                return Err(over);
-            }
-            Resumption::TooLate { reason } => {
-                over.reason = Some(reason);
-                return Err(over);
-            }
-        };
-        if self.plan.is_evicted() {
-            return Err(over);
+            Resumption::Start { .. } => {}
+            Resumption::Stopped { signal } => over.run.verdict.cause = Cause::Stopped { signal },
+            Resumption::Requeue => over.run.verdict.cause = Cause::Requeue,
+            Resumption::TooLate { reason } => over.reason = Some(reason),
         }
-        let used = self.restarts.used;
-        let prepared = self.plan.go_on();
-        match prepared.and_then(|()| Attempt::prepare(&self.plan, &self.meeting, &self.temporary, used)) {
-            Ok(attempt) => {
-                self.before = Some(over);
-                Ok((attempt, notices))
-            }
-            Err(error) => {
-                self.say(format!("dtrain: cannot restart: {error:#}"));
-                Err(over)
-            }
-        }
+        Err(over)
     }
 
     /// Reports how the run ended.
     fn finish(self, over: Over) -> ExitStatus {
         let (mut run, attempt) = (over.run, over.attempt);
-        if self.plan.is_evicted() {
+        let plan = &self.launch.plan;
+        if plan.is_evicted() {
             run.verdict.cause = Cause::Evicted;
         }
-        let report = report::Report::new(&self.plan, &run, &attempt, self.restarts.used, self.inbox.begun);
+        let begun = self.launch.inbox.begun;
+        let report = report::Report::new(plan, &run, &attempt, self.restarts.used, begun);
         if let Some(reason) = over.reason.filter(|_| !report.is_refusal) {
             self.say(format!("dtrain: not restarted: {reason}"));
         }
-        if let Some(run_dir) = self.plan.run_dir.as_ref().filter(|_| !self.plan.is_evicted())
+        if let Some(run_dir) = plan.run_dir.as_ref().filter(|_| !plan.is_evicted())
             && let Err(error) = report.write(run_dir)
         {
             let path = run_dir.result();
@@ -310,7 +282,7 @@ impl Launch<'_> {
             self.say(text);
         }
         if !run.given_up {
-            close(self.screen, &self.inbox);
+            close(self.screen, &self.launch.inbox);
         }
         report.status
     }

@@ -1,10 +1,9 @@
 //! The TCP port where the workers meet.
 //!
-//! Where the launcher serves the store it takes the port at once. Else rank 0 does, some time after the
-//! launcher has chosen it, so somebody else can be faster. Three things make that unlikely: the port lies
-//! outside the range from which the system serves programs that ask for any port; it is free on all addresses
-//! at the moment of the choice; and no other dtrain on this machine chooses it while this one runs. If it is
-//! lost all the same, the worker's error says so, and the group is started again at another port.
+//! Where the launcher serves the store it takes the port at once. Else rank 0 does, some time after the launcher has chosen it, so
+//! somebody else can be faster. Three things make that unlikely: the port lies outside the range from which the system serves
+//! programs that ask for any port; it is free on all addresses at the moment of the choice; and no other dtrain on this machine
+//! chooses it while this one runs. If it is lost all the same, the group is started again at another port.
 
 use anyhow::Context;
 use std::collections::hash_map::RandomState;
@@ -31,7 +30,6 @@ pub(super) struct MasterPort {
 }
 
 impl MasterPort {
-    /// Chooses a port that is free on this machine at this moment.
     pub(super) fn choose() -> anyhow::Result<Self> {
         let range =
             candidates(&fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default());
@@ -41,21 +39,17 @@ impl MasterPort {
             let number = range.start + offset as u16;
             let Ok(claim) = claim(number) else { continue };
             if is_free(number) {
-                return Ok(Self::of(number, true, Some(claim)));
+                return Ok(Self { number, chosen: true, _claim: Some(claim) });
             }
         }
         let any = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|listener| listener.local_addr());
         let any = any.context("cannot find a free TCP port for the workers")?;
-        Ok(Self::of(any.port(), true, None))
+        Ok(Self { number: any.port(), chosen: true, _claim: None })
     }
 
     /// The port that the user wants.
     pub(super) fn fixed(number: u16) -> Self {
-        Self::of(number, false, None)
-    }
-
-    fn of(number: u16, chosen: bool, claim: Option<UnixDatagram>) -> Self {
-        Self { number, chosen, _claim: claim }
+        Self { number, chosen: false, _claim: None }
     }
 
     /// Whether these lines of a failed worker say that it could not listen at this port.

@@ -50,9 +50,9 @@ impl Plan {
             bail!("{} lists no {MODEL}; there is nothing to export", folder.display());
         }
         if args.weights == Weights::Ema && !has(EMA) {
-            let folder = folder.display();
             bail!(
-                "{folder} has no {EMA}: the run keeps no moving average; --weights raw exports what was trained"
+                "{} has no {EMA}: the run keeps no moving average; --weights raw exports what was trained",
+                folder.display()
             );
         }
         let average = args.weights != Weights::Raw && has(EMA);

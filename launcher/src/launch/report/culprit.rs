@@ -34,13 +34,9 @@ impl<'a> Culprit<'a> {
             return None;
         };
         let hung = matches!(run.verdict.cause, Cause::Hung { .. });
-        let (files, memory_kills) = (&attempt.files, &attempt.memory_kills);
-        let pids: Vec<_> = run.pids.iter().flatten().copied().collect();
-        let kills = memory_kills.since(&pids);
-        let well = |end: &End| match end.outcome {
-            Outcome::Exited(code) => code == 0 || plan.requeue_code() == Some(code),
-            Outcome::Signaled(_) | Outcome::Lost => false,
-        };
+        let (files, pids) = (&attempt.files, run.pids.iter().flatten().copied());
+        let kills = attempt.memory_kills.since(&pids.collect::<Vec<_>>());
+        let well = |end: &&End| end.outcome.is_well(plan.requeue_code());
         let failed: Vec<_> = run.verdict.ends.iter().filter(|end| !well(end)).collect();
         let suspects = failed.iter().map(|end| suspect(end, run, files, &kills));
         let mut suspects: Vec<_> = suspects.collect();
