@@ -1,6 +1,7 @@
 //! The Python that runs scripts and modules, and what can be checked of these before it is started.
 
-use dtrain_agent::io::process::program::{self, ProgramError};
+use anyhow::{Context, bail};
+use dtrain_agent::io::process::program;
 use dtrain_common::env::{CONDA_PREFIX, PYTHON_EXEC, VIRTUAL_ENV};
 use dtrain_common::recipe::Recipe;
 use rustix::fs::Access;
@@ -17,54 +18,32 @@ const MAIN: &str = "__main__.py";
 /// No first line that names an interpreter is longer.
 const LONGEST_SHEBANG: u64 = 256;
 
-/// Why a script or a module cannot be run.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(crate) enum PythonError {
-    #[error("{PYTHON_EXEC} is set wrongly: {source}")]
-    Exec { source: ProgramError },
-    #[error(
-        "{variable} is `{folder}`, which has no executable bin/python3; activate an environment that has one, or unset \
-         {variable}"
-    )]
-    Environment { variable: &'static str, folder: PathBuf },
-    #[error("neither python3 nor python is in PATH; install Python, or name it in {PYTHON_EXEC}")]
-    None,
-    #[error("the script `{0}` does not exist; give the path of a Python script")]
-    Missing(PathBuf),
-    #[error(
-        "the script `{0}` is a folder without a __main__.py; give a Python script, or start a module by -m"
-    )]
-    NotAFile(PathBuf),
-    #[error("the script `{path}` cannot be read: {why}")]
-    Unreadable { path: PathBuf, why: String },
-    #[error(
-        "-m takes the name of a module, such as `package.train`, and `{0}` is a path; leave -m out for a script"
-    )]
-    NotAModule(String),
-}
-
-/// The interpreter: what PYTHON_EXEC names, else that of the environment in use, else the first in PATH.
-/// `get` looks up the launcher's environment. Where a variable is set wrongly, the next one is not tried,
-/// since another Python has other packages.
-pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, PythonError> {
+/// The interpreter: what PYTHON_EXEC names, else that of the environment in use, else the first in PATH. `get` looks up the launcher's
+/// environment. Where a variable is set wrongly, the next one is not tried, since another Python has other packages.
+pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<PathBuf> {
     let set = |variable| get(variable).filter(|value| !value.is_empty());
     let path = get("PATH");
     if let Some(named) = set(PYTHON_EXEC) {
-        return program::find(&named, path.as_deref()).map_err(|source| PythonError::Exec { source });
+        let found = program::find(&named, path.as_deref());
+        return found.with_context(|| format!("{PYTHON_EXEC} is set wrongly"));
     }
     for variable in [VIRTUAL_ENV, CONDA_PREFIX] {
         if let Some(folder) = set(variable).map(PathBuf::from) {
-            let files = NAMES.map(|name| folder.join("bin").join(name));
-            return files
-                .into_iter()
-                .find(|file| program::find(file.as_os_str(), None).is_ok())
-                .ok_or(PythonError::Environment { variable, folder });
+            let mut files = NAMES.iter().map(|name| folder.join("bin").join(name));
+            let found = files.find(|file| program::find(file.as_os_str(), None).is_ok());
+            return found.with_context(|| {
+                format!(
+                    "{variable} is `{}`, which has no executable bin/python3; activate an environment that has one, or unset \
+                     {variable}",
+                    folder.display()
+                )
+            });
         }
     }
-    NAMES
-        .into_iter()
-        .find_map(|name| program::find(OsStr::new(name), path.as_deref()).ok())
-        .ok_or(PythonError::None)
+    let mut found = NAMES.iter().filter_map(|name| program::find(OsStr::new(name), path.as_deref()).ok());
+    found.next().with_context(|| {
+        format!("neither python3 nor python is in PATH; install Python, or name it in {PYTHON_EXEC}")
+    })
 }
 
 /// Whether the program is an interpreter of Python, by its name, or a script that names one.
@@ -85,13 +64,10 @@ pub(crate) fn runs(path: &Path) -> bool {
     };
     if meta.is_dir() {
         // A folder does not hide the recipe of its name.
-        return path.join(MAIN).is_file() && !path.to_str().is_some_and(is_embedded);
+        let is_recipe = |name| Recipe::embedded().iter().any(|(known, _)| *known == name);
+        return path.join(MAIN).is_file() && !path.to_str().is_some_and(is_recipe);
     }
     meta.is_file() && (["pyz", "zip"].contains(&extension) || names_python(path).unwrap_or(false))
-}
-
-fn is_embedded(name: &str) -> bool {
-    Recipe::embedded().iter().any(|(known, _)| *known == name)
 }
 
 /// Whether the file's first line has Python interpret it.
@@ -105,26 +81,32 @@ fn names_python(path: &Path) -> io::Result<bool> {
     Ok(words.any(|word| word.rsplit('/').next().is_some_and(|name| name.starts_with("python"))))
 }
 
-pub(crate) fn check_script(name: &OsStr) -> Result<(), PythonError> {
-    let path = PathBuf::from(name);
-    let unreadable = |path, why: std::io::Error| PythonError::Unreadable { path, why: why.to_string() };
-    match std::fs::metadata(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(PythonError::Missing(path)),
-        Err(error) => Err(unreadable(path, error)),
-        Ok(meta) if meta.is_dir() && !path.join(MAIN).is_file() => Err(PythonError::NotAFile(path)),
-        Ok(_) => match rustix::fs::access(&path, Access::READ_OK) {
-            Err(error) => Err(unreadable(path, error.into())),
-            Ok(()) => Ok(()),
-        },
+pub(crate) fn check_script(name: &OsStr) -> anyhow::Result<()> {
+    let (path, shown) = (Path::new(name), name.display());
+    let unreadable = || format!("the script `{shown}` cannot be read");
+    let about = match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("the script `{shown}` does not exist; give the path of a Python script")
+        }
+        about => about.with_context(unreadable)?,
+    };
+    if about.is_dir() && !path.join(MAIN).is_file() {
+        bail!(
+            "the script `{shown}` is a folder without a __main__.py; give a Python script, or start a module by -m"
+        );
     }
+    rustix::fs::access(path, Access::READ_OK).with_context(unreadable)
 }
 
 /// Checks that this can be a module's name. Whether there is such a module only Python can say.
-pub(crate) fn check_module(name: &OsStr) -> Result<(), PythonError> {
+pub(crate) fn check_module(name: &OsStr) -> anyhow::Result<()> {
     let path = Path::new(name);
     let script = path.extension().is_some_and(|extension| extension == "py") && path.is_file();
     if script || name.is_empty() || name.as_encoded_bytes().contains(&b'/') {
-        return Err(PythonError::NotAModule(name.to_string_lossy().into_owned()));
+        bail!(
+            "-m takes the name of a module, such as `package.train`, and `{}` is a path; leave -m out for a script",
+            name.display()
+        );
     }
     Ok(())
 }
@@ -145,9 +127,9 @@ mod tests {
         path.to_owned()
     }
 
-    fn found(variables: &[(&str, &Path)]) -> Result<PathBuf, PythonError> {
+    fn found(variables: &[(&str, &Path)]) -> Result<PathBuf, String> {
         let map: BTreeMap<_, _> = variables.iter().copied().collect();
-        find(|name| map.get(name).map(|path| path.as_os_str().to_owned()))
+        find(|name| map.get(name).map(|path| path.as_os_str().to_owned())).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -179,13 +161,13 @@ mod tests {
     fn a_missing_interpreter_is_told_with_where_it_was_looked_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = ("PATH", folder.path());
-        assert_eq!(found(&[path]), Err(PythonError::None));
+        assert!(found(&[path]).unwrap_err().contains("neither python3 nor python is in PATH"));
         for variable in [VIRTUAL_ENV, CONDA_PREFIX] {
             let error = found(&[path, (variable, folder.path())]).unwrap_err();
-            assert!(error.to_string().contains(&format!("unset {variable}")), "{error}");
+            assert!(error.contains(&format!("unset {variable}")), "{error}");
         }
         let error = found(&[path, (PYTHON_EXEC, Path::new("/no/such"))]).unwrap_err();
-        assert!(error.to_string().starts_with("PYTHON_EXEC is set wrongly"), "{error}");
+        assert!(error.starts_with("PYTHON_EXEC is set wrongly"), "{error}");
     }
 
     #[test]
@@ -193,14 +175,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("t.py");
         let check = |path: &Path| check_script(path.as_os_str());
-        assert_eq!(check(&script), Err(PythonError::Missing(script.clone())));
+        let refused = |path: &Path| check(path).unwrap_err().to_string();
+        assert!(refused(&script).contains("t.py` does not exist"));
         fs::write(&script, "").unwrap();
-        assert_eq!(check(&script), Ok(()));
+        check(&script).unwrap();
         let within = script.join("t.py");
-        assert!(matches!(check(&within), Err(PythonError::Unreadable { .. })));
+        assert!(refused(&within).contains("cannot be read"));
         let package = folder.path().join("p.py");
         fs::create_dir(&package).unwrap();
-        assert_eq!(check(&package), Err(PythonError::NotAFile(package)));
+        assert!(refused(&package).contains("is a folder without a __main__.py"));
     }
 
     #[test]
@@ -248,7 +231,7 @@ mod tests {
     #[test]
     fn modules_are_no_paths() {
         for name in ["train", "package.train", "a.py"] {
-            assert_eq!(check_module(OsStr::new(name)), Ok(()));
+            check_module(OsStr::new(name)).unwrap();
         }
         for name in ["", "package/train", "./train"] {
             assert!(check_module(OsStr::new(name)).is_err(), "{name:?}");

@@ -22,10 +22,9 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let entries = entries(&run_dir)?;
     let leftovers = leftovers(&run_dir, SystemTime::now())?;
     let set_aside = set_aside(&run_dir)?;
-    match args.json {
-        true => say(&format!("{}\n", object(&run_dir, &entries, &leftovers, &set_aside)))?,
-        false => say(&text(&run_dir, &entries, &leftovers, &set_aside))?,
-    };
+    let json = || format!("{}\n", object(&run_dir, &entries, &leftovers, &set_aside));
+    let table = || text(&run_dir, &entries, &leftovers, &set_aside);
+    say(&if args.json { json() } else { table() })?;
     Ok(ExitStatus::Success.into())
 }
 
@@ -54,10 +53,7 @@ fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: 
         if leftover.comes_back(run_dir) {
             return format!("{name}: a checkpoint, {bytes}; the next start of the run gives it its name");
         }
-        let state = match leftover.is_partial() {
-            true => "not finished",
-            false => "not wholly removed",
-        };
+        let state = if leftover.is_partial() { "not finished" } else { "not wholly removed" };
         format!("{name}: {state}, {bytes}; a run may be at it, or `dtrain ckpt prune` removes it")
     }));
     if !notes.is_empty() {
@@ -73,10 +69,8 @@ fn aside(set_aside: &SetAside) -> String {
         Some(Rollback { from, to, .. }) => format!(" when the run went back from step {from} to step {to}"),
         None => String::new(),
     };
-    let bytes = size(inventory::size(folder));
-    let listed: Vec<_> = steps.iter().map(ToString::to_string).collect();
-    let listed = listed.join(", ");
-    let name = name(folder);
+    let (name, bytes) = (name(folder), size(inventory::size(folder)));
+    let listed = steps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     if set_aside.is_under_way() {
         return format!(
             "{name}: not completed{when}, {bytes}; steps {listed}; the next start of the run completes it"
@@ -131,13 +125,14 @@ pub(super) fn epochs(manifest: &Manifest) -> String {
 }
 
 fn marks(entry: &Entry) -> Vec<&'static str> {
-    let state = match &entry.problem {
-        None => None,
-        Some(_) if entry.is_newer() => Some("newer-format"),
-        Some(_) => Some("damaged"),
-    };
-    let marks = [entry.latest.then_some("latest"), entry.best.then_some("best"), state];
-    marks.into_iter().flatten().collect()
+    let is_damaged = !entry.is_whole() && !entry.is_newer();
+    let marks = [
+        (entry.latest, "latest"),
+        (entry.best, "best"),
+        (entry.is_newer(), "newer-format"),
+        (is_damaged, "damaged"),
+    ];
+    marks.into_iter().filter_map(|(is_so, mark)| is_so.then_some(mark)).collect()
 }
 
 /// `2026-11-22 03:10:12`
@@ -184,9 +179,8 @@ fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside
             "to": set_aside.rollback.as_ref().map(|rollback| rollback.to),
         })
     };
-    let path = run_dir.checkpoints();
     json!({
-        "path": path,
+        "path": run_dir.checkpoints(),
         "checkpoints": entries.iter().map(entry).collect::<Vec<_>>(),
         "set_aside": set_aside.iter().map(aside).collect::<Vec<_>>(),
         "leftovers": leftovers.iter().map(leftover).collect::<Vec<_>>(),

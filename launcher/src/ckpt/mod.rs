@@ -1,5 +1,4 @@
-//! `dtrain ckpt`: the checkpoints of a run. They are known by their manifests and the headers of their files; nothing here holds a
-//! tensor.
+//! `dtrain ckpt`: the checkpoints of a run, known by their manifests and the headers of their files. Nothing here holds a tensor.
 
 mod export;
 mod find;
@@ -29,12 +28,11 @@ pub(crate) fn run(command: &CkptCommand) -> anyhow::Result<ExitCode> {
         CkptCommand::Export(args) => export::run(args),
     };
     done.or_else(|error| {
-        let status = error.downcast_ref().map(|Failed { status, .. }| *status);
-        let Some(status) = status else {
+        let Some(Failed { status, .. }) = error.downcast_ref() else {
             return Err(error);
         };
         // If standard error is closed there is nobody left to tell, and the exit code still says it.
         let _ = writeln!(io::stderr(), "dtrain: error: {error}");
-        Ok(status.into())
+        Ok((*status).into())
     })
 }

@@ -16,9 +16,7 @@ pub(super) struct Failed {
 
 /// Exit code 1.
 pub(super) fn failed(error: impl Into<anyhow::Error>) -> anyhow::Error {
-    let said = in_one_line(&error.into());
-    let status = ExitStatus::Program(1);
-    Failed { said, status }.into()
+    Failed { said: in_one_line(&error.into()), status: ExitStatus::Program(1) }.into()
 }
 
 /// What is wrong with a checkpoint, in a word for scripts.

@@ -104,8 +104,8 @@ fn rollbacks(
     Ok(())
 }
 
-/// The checkpoints that go: of the whole ones what the rule leaves out, and the damaged ones where that is asked for. Neither what
-/// `latest` and `best` point to, nor the newest whole one, nor what a newer dtrain wrote.
+/// The checkpoints that go: of the whole ones what the rule leaves out, and the damaged ones where that is asked for; nothing that
+/// `latest` and `best` point to, nor what a newer dtrain wrote.
 fn chosen<'a>(entries: &'a [Entry], keep: Keep, damaged: bool, notes: &mut Vec<String>) -> Vec<&'a Entry> {
     let whole = entries.iter().filter(|entry| entry.is_whole());
     let whole: Vec<_> = whole.map(|entry| entry.step).collect();
@@ -205,10 +205,7 @@ fn steps_per_epoch(run_dir: &RunDir, span: Span) -> anyhow::Result<u64> {
 
 /// Removes a folder so that a checkpoint is there whole or not at all.
 fn remove(path: &Path) -> anyhow::Result<()> {
-    let hidden = match name(path).starts_with(REMOVED) {
-        true => Ok(path.to_owned()),
-        false => hide(path),
-    };
+    let hidden = if name(path).starts_with(REMOVED) { Ok(path.to_owned()) } else { hide(path) };
     match hidden.and_then(fs::remove_dir_all) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", path.display()))

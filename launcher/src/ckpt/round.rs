@@ -3,9 +3,8 @@
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-/// Appends the numbers of `bytes`, which are little-endian and of the type `from`, in the type `to`, which is
-/// F32, BF16 or F16. Returns how many finite ones are infinite in it, or none where `from` is no type of
-/// floating-point numbers. NaN stays NaN.
+/// Appends the numbers of `bytes`, which are little-endian and of the type `from`, in the type `to`, which is F32, BF16 or F16.
+/// Returns how many finite ones are infinite in it, or none where `from` is no type of floating-point numbers.
 pub(super) fn convert(from: Dtype, to: Dtype, bytes: &[u8], out: &mut Vec<u8>) -> Option<u64> {
     let mut overflows = 0;
     // As PyTorch's own, a float64 becomes a float32 first.

@@ -2,7 +2,7 @@
 
 mod sizes;
 
-use self::sizes::{Share, Sizes};
+use self::sizes::Sizes;
 use super::find::{checkpoint, find};
 use super::inventory;
 use super::ls::{epochs, local_time, time_value};
@@ -21,12 +21,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The settings of the experiment that differ from another recipe's.
-struct Comparison {
-    with: PathBuf,
-    /// Key, here, there.
-    differences: Differences,
-}
+/// Another recipe, and the settings of the experiment that differ from it: key, here, there.
+type Comparison = (PathBuf, Differences);
 
 /// All that is shown.
 struct Shown {
@@ -48,10 +44,7 @@ pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         Some(_) => None,
     };
     let shown = Shown { folder, manifest, sizes, comparison, problem };
-    match args.json {
-        true => say(&format!("{}\n", shown.object()?))?,
-        false => say(&shown.text())?,
-    };
+    say(&if args.json { format!("{}\n", shown.object()?) } else { shown.text() })?;
     Ok(ExitStatus::Success.into())
 }
 
@@ -78,7 +71,7 @@ fn compare(manifest: &Manifest, folder: &Path, against: Option<&Path>) -> anyhow
         }
     };
     let differences = manifest.recipe.differences(&recipe);
-    Ok(Some(Comparison { with, differences }))
+    Ok(Some((with, differences)))
 }
 
 /// The recipe of the run in whose folder of checkpoints this one lies, also where a rollback has set it aside there.
@@ -106,24 +99,22 @@ impl Shown {
         if let Some(sizes) = &self.sizes {
             out.push('\n');
             let mut rows = vec![["", "tensors", "elements", "size"].map(str::to_owned).to_vec()];
-            for (indent, name, share) in sizes.rows() {
-                rows.push(row(&format!("{}{name}", " ".repeat(indent)), share));
-            }
+            rows.extend(sizes.rows().map(|(indent, name, share)| {
+                let name = format!("{}{name}", " ".repeat(indent));
+                vec![name, grouped(share.tensors), grouped(share.elements), size(share.bytes)]
+            }));
             columns(&mut out, 2, &[Left, Right, Right, Right], &rows);
         }
         match &self.comparison {
             None => out.push_str("\nThere is no recipe.toml beside it to compare its recipe with.\n"),
-            Some(Comparison { with, differences }) if differences.is_empty() => {
+            Some((with, differences)) if differences.is_empty() => {
                 out.push_str(&format!("\nThe same experiment as {}.\n", with.display()));
             }
-            Some(Comparison { with, differences }) => {
+            Some((with, differences)) => {
                 let count = counted(differences.len(), "setting");
                 out.push_str(&format!("\n{count} other than in {}:\n", with.display()));
                 let mut rows = vec![["key", "here", "there"].map(str::to_owned).to_vec()];
-                let row = |(key, here, there): &(String, String, String)| {
-                    vec![key.clone(), here.clone(), there.clone()]
-                };
-                rows.extend(differences.iter().map(row));
+                rows.extend(differences.iter().cloned().map(|(key, here, there)| vec![key, here, there]));
                 columns(&mut out, 2, &[Left, Left, Left], &rows);
             }
         }
@@ -132,7 +123,7 @@ impl Shown {
 
     fn object(&self) -> anyhow::Result<Value> {
         let written = fs::metadata(self.folder.join(FILE_NAME)).and_then(|about| about.modified());
-        let differences = |Comparison { with, differences }: &Comparison| {
+        let differences = |(with, differences): &Comparison| {
             let difference = |(key, here, there): &(String, String, String)| json!({"key": key, "here": here, "there": there});
             json!({"with": with, "differences": differences.iter().map(difference).collect::<Vec<_>>()})
         };
@@ -141,7 +132,7 @@ impl Shown {
             "bytes": inventory::size(&self.folder),
             "written": time_value(written.ok()),
             "problem": self.problem,
-            "manifest": serde_json::to_value(&self.manifest)?,
+            "manifest": self.manifest,
             "sizes": self.sizes.as_ref().map(Sizes::object),
             "recipe": self.comparison.as_ref().map(differences),
         }))
@@ -194,9 +185,4 @@ fn classes(manifest: &Manifest) -> String {
         text.push_str(&format!(": {}{more}", first.join(", ")));
     }
     text
-}
-
-fn row(name: &str, share: &Share) -> Vec<String> {
-    let (tensors, elements) = (grouped(share.tensors), grouped(share.elements));
-    vec![name.to_owned(), tensors, elements, size(share.bytes)]
 }

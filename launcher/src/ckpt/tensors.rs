@@ -108,7 +108,7 @@ pub(super) struct TensorFile {
 }
 
 impl TensorFile {
-    /// Opens a file and checks all of its header. No value is read, and no more memory is taken than the file is long.
+    /// Opens a file and checks all of its header. No value is read.
     pub(super) fn open(path: &Path) -> Result<Self, TensorFileError> {
         let read = |source| TensorFileError::Io { path: path.into(), source };
         let wrong = |source| TensorFileError::Header { path: path.into(), source };
@@ -135,8 +135,7 @@ impl TensorFile {
         })
     }
 
-    /// Fills `buffer` with the values of one of the file's tensors, from its byte `offset` on: little-endian,
-    /// in row-major order.
+    /// Fills `buffer` with the values of one of the file's tensors, from its byte `offset` on, as they lie in the file.
     pub(super) fn read(
         &self,
         tensor: &Tensor,
@@ -171,8 +170,7 @@ fn parse(text: &[u8], data_bytes: u64) -> Result<Vec<Tensor>, HeaderError> {
     let header: Metadata = serde_json::from_slice(text)?;
     let expected = header.data_len() as u64;
     if expected != data_bytes {
-        let got = data_bytes;
-        return Err(HeaderError::End { expected, got });
+        return Err(HeaderError::End { expected, got: data_bytes });
     }
     let names = header.offset_keys().into_iter();
     let tensors = names.filter_map(|name| {
@@ -188,8 +186,8 @@ fn parse(text: &[u8], data_bytes: u64) -> Result<Vec<Tensor>, HeaderError> {
     Ok(tensors.collect())
 }
 
-/// The beginning of a file in which the values of these tensors follow each other: the length field and the header, padded so
-/// that the values begin at a multiple of 8. `metadata` are keys and texts beside those of PyTorch's own writer.
+/// The beginning of a file in which the values of these tensors follow each other, padded so that they begin at a multiple of 8.
+/// `metadata` are a key and a text beside those of PyTorch's own writer.
 pub(super) fn header<'a>(
     tensors: impl IntoIterator<Item = &'a Tensor>,
     metadata: Option<(&str, String)>,
@@ -201,9 +199,7 @@ pub(super) fn header<'a>(
         let data_offsets = (begin, begin + tensor.bytes as usize);
         begin = data_offsets.1;
         let shape = tensor.shape.iter().map(|size| *size as usize).collect();
-        let dtype = tensor.dtype;
-        let info = TensorInfo { dtype, shape, data_offsets };
-        (tensor.name.clone(), info)
+        (tensor.name.clone(), TensorInfo { dtype: tensor.dtype, shape, data_offsets })
     };
     let places = tensors.into_iter().map(place).collect();
     let mut text = serde_json::to_vec(&Metadata::new(Some(about), places)?)?;

@@ -10,6 +10,7 @@ use anyhow::bail;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::{Manifest, ManifestError};
 use dtrain_common::text::{counted, size};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fs;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// One thing that is wrong.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Problem {
     kind: &'static str,
     message: String,
@@ -32,8 +33,7 @@ struct Report {
     problems: Vec<Problem>,
 }
 
-/// Checks all of them, and says of each what it is like as soon as that is known. Damage is no error, but
-/// exit code 1.
+/// Checks all of them, and says of each what it is like as soon as that is known. Damage is no error, but exit code 1.
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let folders = folders(&args.paths)?;
     let mut reports = Vec::new();
@@ -52,10 +52,8 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         let count = counted(reports.len(), "checkpoint");
         say(&format!("{count}: {whole} whole, {damaged} not\n"))?;
     }
-    Ok(match damaged {
-        0 => ExitStatus::Success.into(),
-        _ => ExitStatus::Program(1).into(),
-    })
+    let status = if damaged == 0 { ExitStatus::Success } else { ExitStatus::Program(1) };
+    Ok(status.into())
 }
 
 /// The folders of the checkpoints that are meant, each once.
@@ -111,15 +109,13 @@ fn headers(folder: &Path, manifest: &Manifest) -> Vec<Problem> {
     let names = manifest.files.iter().map(|entry| &entry.name);
     let tensors = names.filter(|name| name.ends_with(".safetensors"));
     let wrong = tensors.filter_map(|name| {
-        let error = TensorFile::open(&folder.join(name)).err()?;
-        let message = match &error {
+        let message = match TensorFile::open(&folder.join(name)).err()? {
             TensorFileError::Header { source, .. } => {
                 format!("{name} is no sound safetensors file: {source}")
             }
             other => other.to_string(),
         };
-        let kind = "header";
-        Some(Problem { kind, message })
+        Some(Problem { kind: "header", message })
     });
     wrong.collect()
 }
@@ -130,27 +126,21 @@ fn text(report: &Report) -> String {
         let count = counted(report.files, "file");
         return format!("{folder}: whole ({count}, {})\n", size(report.bytes));
     }
-    let state = match problems.iter().any(|problem| problem.kind == "newer-format") {
-        true => "of a newer dtrain",
-        false => "damaged",
-    };
-    let mut out = format!("{folder}: {state}\n");
-    for problem in problems {
-        out.push_str(&format!("  {}\n", problem.message));
-    }
-    out
+    let is_newer = problems.iter().any(|problem| problem.kind == "newer-format");
+    let state = if is_newer { "of a newer dtrain" } else { "damaged" };
+    let messages = problems.iter().map(|problem| format!("  {}\n", problem.message));
+    format!("{folder}: {state}\n{}", messages.collect::<String>())
 }
 
 fn object(reports: &[Report], damaged: usize) -> Value {
     let report = |report: &Report| {
-        let problem = |problem: &Problem| json!({"kind": problem.kind, "message": problem.message});
         json!({
             "path": report.folder,
             "step": report.step,
             "whole": report.problems.is_empty(),
             "files": report.files,
             "bytes": report.bytes,
-            "problems": report.problems.iter().map(problem).collect::<Vec<_>>(),
+            "problems": report.problems,
         })
     };
     json!({

@@ -112,19 +112,13 @@ pub(crate) enum Binding {
 
 impl Binding {
     /// Its word on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Socket => "socket",
-            Self::Exclusive => "exclusive",
-            Self::CoreComplex => "core-complex",
-        }
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |word| word.get_name().to_owned())
     }
 }
 
 impl ContractArgs {
-    /// Checks the flags against each other and for what one node cannot have, and answers the messages for
-    /// the user.
+    /// Checks the flags against each other and for what one node cannot have, and answers the messages for the user.
     pub(crate) fn check(&self) -> anyhow::Result<Vec<String>> {
         if self.module && self.no_python {
             bail!("-m and --no-python contradict each other; give one of them");
@@ -152,34 +146,33 @@ impl ContractArgs {
             notes.push("--rdzv-backend c10d: on one node it does the same as static".to_owned());
         }
         let handler = self.event_log_handler.as_deref();
-        for (given, what) in [
-            (
-                self.monitor_interval.is_some(),
-                "--monitor-interval has no use: the end of a worker is seen at once",
-            ),
+        for (given, flag, why) in [
+            (self.monitor_interval.is_some(), "--monitor-interval", "the end of a worker is seen at once"),
             (
                 self.start_method.is_some(),
-                "--start-method has no use: workers are programs, which have one way to start",
+                "--start-method",
+                "workers are programs, which have one way to start",
             ),
             (
                 handler.is_some_and(|name| name != "null"),
-                "--event-log-handler has no use: it names a Python object, and events of the launcher are printed",
+                "--event-log-handler",
+                "it names a Python object, and events of the launcher are printed",
             ),
             (
                 self.logs_specs.is_some(),
-                "--logs-specs has no use: it names a Python object; --log-dir, --redirects and --tee say where output goes",
+                "--logs-specs",
+                "it names a Python object; --log-dir, --redirects and --tee say where output goes",
             ),
-            (self.run_path, "--run-path has no use: every worker runs the script in a Python of its own"),
+            (self.run_path, "--run-path", "every worker runs the script in a Python of its own"),
         ] {
-            notes.extend(given.then(|| what.to_owned()));
+            notes.extend(given.then(|| format!("{flag} has no use: {why}")));
         }
         Ok(notes)
     }
 
     /// Flags that say where the workers meet and yield to another one, as with torchrun.
     fn outranked(&self) -> Vec<String> {
-        let endpoint = self.endpoint().is_some();
-        let given = self.rdzv_endpoint.is_some();
+        let (endpoint, given) = (self.endpoint().is_some(), self.rdzv_endpoint.is_some());
         let (addr, local) = (self.master_addr.is_some(), self.local_addr.is_some());
         let port = self.master_port.is_some();
         let pairs = [
@@ -304,10 +297,7 @@ fn signal(text: &str) -> Result<i32, String> {
     let full = format!("SIG{}", word.strip_prefix("SIG").unwrap_or(&word));
     let mut known = signals::STOP.into_iter().chain(signals::FORWARD);
     let found = known.find(|number| signals::name(*number) == full);
-    found.ok_or_else(|| {
-        let word = text.trim();
-        format!("{word:?} is not among TERM, INT, HUP, QUIT, USR1 and USR2")
-    })
+    found.ok_or_else(|| format!("{:?} is not among TERM, INT, HUP, QUIT, USR1 and USR2", text.trim()))
 }
 
 /// Settings of the rendezvous, in the order given.

@@ -1,7 +1,8 @@
 //! `dtrain eval`: its flags, and the launch that they stand for.
 
 use super::{GpuArgs, RecipeArgs};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dtrain_common::job::EvalWeights;
 use std::path::PathBuf;
 
@@ -18,8 +19,9 @@ pub(crate) struct EvalArgs {
     pub(crate) checkpoint: PathBuf,
 
     /// Which of its weights: `auto` is the moving average where there is one.
-    #[arg(long, value_name = "auto|raw|average", default_value = "auto", hide_possible_values = true)]
-    pub(super) weights: Weights,
+    #[arg(long, value_name = "auto|raw|average", default_value = "auto", hide_possible_values = true,
+          value_parser = weights())]
+    pub(super) weights: EvalWeights,
 
     /// Samples of a batch on each worker [default: as in training].
     ///
@@ -39,21 +41,9 @@ pub(crate) struct EvalArgs {
     pub(super) json: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum Weights {
-    Auto,
-    Raw,
-    Average,
-}
-
-impl From<Weights> for EvalWeights {
-    fn from(weights: Weights) -> Self {
-        match weights {
-            Weights::Auto => Self::Auto,
-            Weights::Raw => Self::Raw,
-            Weights::Average => Self::Average,
-        }
-    }
+fn weights() -> impl TypedValueParser<Value = EvalWeights> {
+    let words = PossibleValuesParser::new(["auto", "raw", "average"]);
+    words.try_map(|word| serde_json::from_value(word.into()))
 }
 
 #[cfg(test)]

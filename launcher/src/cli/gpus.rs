@@ -38,8 +38,7 @@ impl FromStr for GpuIds {
             "" | "none" => Vec::new(),
             list => list.split(',').map(str::parse).collect::<Result<_, _>>()?,
         };
-        let text = text.into();
-        Ok(Self { text, ids })
+        Ok(Self { text: text.into(), ids })
     }
 }
 

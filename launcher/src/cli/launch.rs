@@ -126,8 +126,22 @@ impl LaunchArgs {
 
     /// When workers count as hanging; none where they never do.
     pub(crate) fn hang_policy(&self) -> Option<HangPolicy> {
-        (self.hang_timeout > 0)
-            .then(|| HangPolicy { factor: USUAL_STEPS, least: Duration::from_secs(self.hang_timeout) })
+        let least = Duration::from_secs(self.hang_timeout);
+        (!least.is_zero()).then_some(HangPolicy { factor: USUAL_STEPS, least })
+    }
+
+    /// The meaning of a first word of this name.
+    pub(super) fn form(&self, name: &OsStr) -> Form {
+        match python::runs(Path::new(name)) {
+            _ if self.contract.module => Form::Module,
+            _ if self.contract.no_python || self.after_dashes => Form::Program,
+            true => Form::Script,
+            false => Form::Recipe,
+        }
+    }
+
+    pub(super) fn is_recipe(&self, name: &OsStr) -> bool {
+        self.form(name) == Form::Recipe
     }
 }
 
@@ -152,22 +166,6 @@ pub(crate) enum Form {
     Program,
 }
 
-impl LaunchArgs {
-    /// The meaning of a first word of this name.
-    pub(super) fn form(&self, name: &OsStr) -> Form {
-        match python::runs(Path::new(name)) {
-            _ if self.contract.module => Form::Module,
-            _ if self.contract.no_python || self.after_dashes => Form::Program,
-            true => Form::Script,
-            false => Form::Recipe,
-        }
-    }
-
-    pub(super) fn is_recipe(&self, name: &OsStr) -> bool {
-        self.form(name) == Form::Recipe
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nproc {
     /// One per visible GPU, else one.
@@ -178,12 +176,6 @@ pub(crate) enum Nproc {
     Cpu,
     /// So many.
     Count(usize),
-}
-
-impl<'a> Target<'a> {
-    pub(super) fn recipe(name: &'a OsStr) -> Self {
-        Self { form: Form::Recipe, name, args: &[] }
-    }
 }
 
 impl FromStr for Nproc {

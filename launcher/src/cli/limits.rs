@@ -40,9 +40,9 @@ pub(crate) enum Limit {
 }
 
 impl FromStr for Limit {
-    type Err = String;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, &'static str> {
         match text {
             "none" => Ok(Self::None),
             text => time(text).map(Self::Time),
@@ -51,11 +51,9 @@ impl FromStr for Limit {
 }
 
 /// A number without a unit is one of seconds, as in the launcher's other flags.
-fn time(text: &str) -> Result<Duration, String> {
+fn time(text: &str) -> Result<Duration, &'static str> {
     let found = parse_time(text).or_else(|| parse_time(&format!("{text} s")));
-    found.ok_or_else(|| {
-        "write a time such as `90 min`, `2h30min` or `1-12:00:00`, or a number of seconds".to_owned()
-    })
+    found.ok_or("write a time such as `90 min`, `2h30min` or `1-12:00:00`, or a number of seconds")
 }
 
 #[cfg(test)]

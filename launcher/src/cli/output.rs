@@ -107,7 +107,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl PrefixTemplate {
-    /// Errors: a name is not known, or the text contains the end of a line.
+    /// An error: a name is not known, or the text contains the end of a line.
     pub(crate) fn new(text: &str) -> Result<Self, String> {
         if text.contains(['\n', '\r']) {
             return Err("the prefix stands before a line and cannot contain the end of one".into());
@@ -153,20 +153,12 @@ fn expand(text: &str, place: &Place<'_>) -> Result<String, String> {
     Ok(filled + rest)
 }
 
-/// One local rank.
-fn rank(word: &str) -> Option<usize> {
-    whole(word.trim())
-}
-
 fn listed(word: &str) -> Result<usize, &'static str> {
-    rank(word).ok_or("give local ranks, separated by commas, such as 0,2")
+    whole(word.trim()).ok_or("give local ranks, separated by commas, such as 0,2")
 }
 
 fn choice(text: &str) -> Result<Choice, String> {
-    let pick = |word: &str| {
-        let known = ["0", "1", "2", "3"];
-        known.iter().zip(0..).find_map(|(known, pick)| (*known == word).then_some(pick))
-    };
+    let pick = |word: &str| whole::<u8>(word).filter(|pick| word.len() == 1 && *pick <= 3);
     if let Some(pick) = pick(text) {
         return Ok(Choice::All(pick));
     }
@@ -174,7 +166,7 @@ fn choice(text: &str) -> Result<Choice, String> {
     for word in text.split(',') {
         let parts = word.split_once(':');
         let (local_rank, pick) = parts
-            .and_then(|(local_rank, word)| Some((rank(local_rank)?, pick(word.trim())?)))
+            .and_then(|(local_rank, word)| Some((whole(local_rank.trim())?, pick(word.trim())?)))
             .ok_or(
                 "give 0 (none), 1 (standard output), 2 (standard error) or 3 (both), or one of them for each local \
                  rank, such as 0:3,1:2",

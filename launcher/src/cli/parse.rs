@@ -1,9 +1,8 @@
-//! From the words of the command line to its meaning: which of them belong to the launcher and which to what it starts, and which
-//! flags the environment gives.
+//! From the words of the command line to its meaning: which belong to the launcher, and which flags the environment gives.
 
 use super::command::{Cli, Command};
 use super::eval::EvalArgs;
-use super::launch::{LaunchArgs, Nproc, Target};
+use super::launch::{Form, LaunchArgs, Nproc, Target};
 use anyhow::Context;
 use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -15,8 +14,7 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Reads the command line, and for a launch the variables that stand for flags. A request for help is an
-/// error too.
+/// Reads the command line, and for a launch the variables that stand for flags. A request for help is an error too.
 pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> {
     if argv.get(1).is_some_and(|word| word == "launch") {
         return launch(argv, true).map(|args| Command::Launch(Box::new(args)));
@@ -24,8 +22,8 @@ pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> 
     Cli::try_parse_from(argv).map(|cli| cli.command)
 }
 
-/// Reads a launch's command line. To the parser everything from the first word on that is no flag belongs to the program, which is
-/// right for all but a recipe: flags may follow its name.
+/// Reads a launch's command line. To the parser everything from the first word on that is no flag belongs to the program; but flags
+/// may follow a recipe.
 pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<LaunchArgs, clap::Error> {
     let mut args = read(&argv, environment)?;
     let count = args.words.len();
@@ -96,8 +94,8 @@ impl Twin {
     }
 }
 
-/// The command, and the variables that are set. Its flags may also be spelt with underscores, as torchrun's may. A variable that is
-/// empty counts as not set; two variables of one flag that differ are an error.
+/// The command, and the variables that are set. Its flags may also be spelt with underscores. A variable that is empty counts as not
+/// set; two variables of one flag that differ are an error.
 fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error> {
     let (mut twins, mut differ) = (Vec::<Twin>::new(), None);
     let mut prepare = |arg: Arg| {
@@ -166,8 +164,7 @@ fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> cl
     let wrong = twins.iter().find(|twin| named == Some(&twin.flag));
     let message = match wrong {
         Some(Twin { variable, value, .. }) => {
-            let value = value.display();
-            format!("the environment variable {variable} is `{value}`: {why}")
+            format!("the environment variable {variable} is `{}`: {why}", value.display())
         }
         None => {
             let variables: Vec<_> = twins.iter().map(|twin| twin.variable.as_str()).collect();
@@ -190,7 +187,7 @@ impl LaunchArgs {
                 "{} stands after `{shown}`; put it before the name of what it starts",
                 if self.contract.module { "-m" } else { "--no-python" }
             ),
-            None => Ok(Some(Target::recipe(recipe))),
+            None => Ok(Some(Target { form: Form::Recipe, name: recipe, args: &[] })),
             Some((name, true)) => anyhow::bail!(
                 "two recipes are given, `{shown}` and `{name}`; give one, and its settings by --set"
             ),
@@ -209,7 +206,7 @@ impl EvalArgs {
         nproc.with_context(|| format!("--nproc {}", self.nproc))?;
         let job = Job::Eval(EvalJob {
             checkpoint: self.checkpoint.clone(),
-            weights: self.weights.into(),
+            weights: self.weights,
             batch: self.batch.map(|batch| batch as usize),
             json: self.json,
         });

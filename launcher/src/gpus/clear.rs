@@ -1,11 +1,11 @@
 //! `dtrain gpu clear`: asks the workers of this user to give back memory that they do not use.
 
-use super::info::size;
 use crate::stdout::say;
 use anyhow::bail;
 use dtrain_common::control::{self, Answer, Ask, AskError};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{GpuError, Nvidia};
+use dtrain_common::text::{counted, size};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -37,8 +37,7 @@ fn ask_all(workers: Vec<(u32, PathBuf)>, patience: Duration) -> Vec<(u32, Result
         let sender = sender.clone();
         // A thread that cannot be started leaves its worker unanswered, as one that is busy.
         let _ = thread::Builder::new().spawn(move || {
-            let answer = control::ask(&path, Ask::Clear, patience);
-            let _ = sender.send((position, answer));
+            let _ = sender.send((position, control::ask(&path, Ask::Clear, patience)));
         });
     }
     drop(sender);
@@ -74,8 +73,7 @@ fn text(answers: Vec<(u32, Result<Answer, AskError>)>) -> String {
             Err(error) => out.push_str(&format!("pid {pid}: {error}\n")),
         }
     }
-    let workers = if answered == 1 { "worker" } else { "workers" };
-    out.push_str(&format!("{answered} {workers} freed {}\n", size(freed)));
+    out.push_str(&format!("{} freed {}\n", counted(answered, "worker"), size(freed)));
     out
 }
 

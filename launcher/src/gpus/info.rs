@@ -5,18 +5,14 @@ use crate::cli::InfoArgs;
 use crate::stdout::say;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{Driver, GpuStatus, Status};
-use dtrain_common::text::{Align::Left, Align::Right, columns};
-use dtrain_common::units::ByteSize;
+use dtrain_common::text::{Align::Left, Align::Right, columns, size};
 use serde::Serialize;
 use std::process::ExitCode;
 
 pub(super) fn run(driver: &mut impl Driver, args: &InfoArgs) -> anyhow::Result<ExitCode> {
     let status = driver.status()?;
-    if args.json {
-        say(&format!("{}\n", serde_json::to_string(&status)?))?;
-    } else {
-        say(&text(&status, owner))?;
-    }
+    let text = if args.json { serde_json::to_string(&status)? + "\n" } else { text(&status, owner) };
+    say(&text)?;
     Ok(ExitStatus::Success.into())
 }
 
@@ -73,10 +69,6 @@ fn row(gpu: &GpuStatus) -> Vec<String> {
 /// What the driver does not tell is a dash.
 pub(super) fn known(figure: Option<String>) -> String {
     figure.unwrap_or_else(|| "-".into())
-}
-
-pub(super) fn size(bytes: u64) -> String {
-    ByteSize(bytes).to_string()
 }
 
 /// A line of `monitor --json`.

@@ -1,14 +1,14 @@
 //! `dtrain gpu kill`: ends processes of this user that use GPUs, first by asking (SIGTERM), then by force (SIGKILL).
 
-use super::info::{known, size};
-use super::owner::{Owner, owner};
+use super::info::known;
+use super::owner::owner;
 use crate::cli::KillArgs;
 use crate::stdout::say;
 use anyhow::bail;
 use dtrain_agent::io::process::has_ended;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{Driver, GpuId, GpuStatus, Status};
-use dtrain_common::text::{Align::Left, Align::Right, columns};
+use dtrain_common::text::{Align::Left, Align::Right, columns, size};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::fd::OwnedFd;
@@ -32,10 +32,7 @@ pub(super) fn run(driver: &mut impl Driver, args: &KillArgs) -> anyhow::Result<E
         return Ok(ExitStatus::Program(1).into());
     }
     let grace = Duration::from_secs_f64(args.grace);
-    let status = match end(found.own, grace)? {
-        true => ExitStatus::Success,
-        false => ExitStatus::Program(1),
-    };
+    let status = if end(found.own, grace)? { ExitStatus::Success } else { ExitStatus::Program(1) };
     Ok(status.into())
 }
 
@@ -52,16 +49,12 @@ struct Found {
 /// A process that is held fast: its number cannot become another's.
 struct Victim {
     pid: u32,
-    /// None where it has ended.
-    handle: Option<OwnedFd>,
+    handle: OwnedFd,
 }
 
 fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
     let gpus = chosen(status, args)?;
-    let place = match &args.gpu_ids {
-        None => "a GPU".to_owned(),
-        Some(ids) => format!("GPU {ids}"),
-    };
+    let place = args.gpu_ids.as_ref().map_or("a GPU".to_owned(), |ids| format!("GPU {ids}"));
     let me = rustix::process::geteuid().as_raw();
     let mut own: Vec<Victim> = Vec::new();
     let mut others = 0;
@@ -70,12 +63,13 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
     for gpu in gpus {
         for process in &gpu.processes {
             // Held before it is described: what is described is then what is signalled.
-            let handle = handle(process.pid);
-            match (owner(process.pid), handle) {
-                (Some(owner), Some(handle)) if owner.uid == me && process.pid != std::process::id() => {
-                    table.push(row(process.pid, gpu.index, &owner, process.used_bytes));
-                    if !own.iter().any(|known| known.pid == process.pid) {
-                        let (pid, handle) = (process.pid, Some(handle));
+            let (pid, handle) = (process.pid, handle(process.pid));
+            match (owner(pid), handle) {
+                (Some(owner), Some(handle)) if owner.uid == me && pid != std::process::id() => {
+                    let memory = known(process.used_bytes.map(size));
+                    let (index, user, command) = (gpu.index.to_string(), owner.user, owner.command);
+                    table.push(vec![pid.to_string(), index, user, memory, command]);
+                    if !own.iter().any(|known| known.pid == pid) {
                         own.push(Victim { pid, handle });
                     }
                 }
@@ -97,10 +91,6 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
         ));
     }
     Ok(Found { own, text, place })
-}
-
-fn row(pid: u32, gpu: u32, owner: &Owner, bytes: Option<u64>) -> Vec<String> {
-    vec![pid.to_string(), gpu.to_string(), owner.user.clone(), known(bytes.map(size)), owner.command.clone()]
 }
 
 /// The GPUs that are meant.
@@ -153,40 +143,30 @@ fn end(mut victims: Vec<Victim>, grace: Duration) -> anyhow::Result<bool> {
     for pid in wait(&mut victims, grace) {
         say(&format!("pid {pid} ended on SIGTERM\n"))?;
     }
-    for victim in victims.iter().filter(|victim| victim.handle.is_some()) {
+    for victim in &victims {
         victim.signal(Signal::KILL);
     }
     for pid in wait(&mut victims, AFTER_KILL) {
         say(&format!("pid {pid} was killed\n"))?;
     }
-    let left = victims.iter().filter(|victim| victim.handle.is_some());
-    let left: Vec<_> = left.map(|victim| victim.pid).collect();
-    for pid in &left {
+    for Victim { pid, .. } in &victims {
         say(&format!("pid {pid} is still there; it hangs in the kernel or the driver\n"))?;
     }
-    Ok(left.is_empty())
+    Ok(victims.is_empty())
 }
 
 impl Victim {
     fn signal(&self, signal: Signal) {
-        if let Some(handle) = &self.handle {
-            // It fails only when the process has ended, which is what is wanted.
-            let _ = pidfd_send_signal(handle, signal);
-        }
+        // It fails only when the process has ended, which is what is wanted.
+        let _ = pidfd_send_signal(&self.handle, signal);
     }
 }
 
-/// Waits for the ends of those that have not ended; the pids of those that do.
-fn wait(victims: &mut [Victim], patience: Duration) -> Vec<u32> {
+/// Takes out those that end before the patience is over, and answers their pids.
+fn wait(victims: &mut Vec<Victim>, patience: Duration) -> Vec<u32> {
     let deadline = Instant::now() + patience;
-    let mut ended = Vec::new();
-    for victim in victims {
-        if victim.handle.as_ref().is_some_and(|handle| has_ended(handle, deadline)) {
-            victim.handle = None;
-            ended.push(victim.pid);
-        }
-    }
-    ended
+    let ended = victims.extract_if(.., |victim| has_ended(&victim.handle, deadline));
+    ended.map(|victim| victim.pid).collect()
 }
 
 #[cfg(test)]

@@ -1,16 +1,18 @@
 //! `dtrain gpu monitor`: the tables of `info` painted over on a terminal, and lines elsewhere.
 
-use super::info::{Tick, known, size, text};
+use super::info::{Tick, known, text};
 use super::owner::owner;
 use crate::cli::MonitorArgs;
 use crate::stdout::say;
 use anyhow::Context;
 use crossbeam_channel::{Receiver, bounded};
+use dtrain_agent::io::output::{Stream, draws_frames};
 use dtrain_agent::io::process::handlers;
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{Driver, GpuStatus, Status};
-use std::io::{self, IsTerminal};
+use dtrain_common::text::size;
+use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -22,12 +24,10 @@ pub(super) fn run(driver: &mut impl Driver, args: &MonitorArgs) -> anyhow::Resul
         let _ = sender.try_send(signal);
     })
     .context("cannot receive signals")?;
-    let form = if args.json {
-        Form::Json
-    } else if io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb") {
-        Form::Screen
-    } else {
-        Form::Lines
+    let form = match args.json {
+        true => Form::Json,
+        false if draws_frames(Stream::Stdout) => Form::Screen,
+        false => Form::Lines,
     };
     let (interval, count) = (Duration::from_secs_f64(args.interval), args.count);
     let pace = Pace { interval, count };
@@ -76,9 +76,10 @@ fn watch(
         let shown = match form {
             Form::Screen => {
                 let frame = cut(&text(&status, owner), size());
-                let over = frame_over(&frame, painted);
-                painted = frame.lines().count();
-                show(&over)?
+                let lines = std::mem::replace(&mut painted, frame.lines().count());
+                // Up so many lines, and what is below is erased: the new one may be shorter.
+                let over = if lines == 0 { String::new() } else { format!("\x1b[{lines}A\r\x1b[J") };
+                show(&(over + &frame))?
             }
             Form::Lines => show(&lines(&status, &format!("{time:.0}")))?,
             Form::Json => show(&objects(&status, &format!("{time:.3}"))?)?,
@@ -97,20 +98,11 @@ fn watch(
     }
 }
 
-/// What of a frame a terminal of so many columns and rows holds: a line that wrapped, or one that scrolled away, could not be
-/// painted over. The last row is the cursor's.
+/// What of a frame a terminal of so many columns and rows holds; what wraps or scrolls away cannot be painted over. The last row is
+/// the cursor's.
 fn cut(frame: &str, (columns, rows): (usize, usize)) -> String {
     let lines = frame.lines().take(rows.saturating_sub(1));
     lines.map(|line| line.chars().take(columns).chain(['\n']).collect::<String>()).collect()
-}
-
-/// A frame that stands where the one before, of so many lines, stood.
-fn frame_over(frame: &str, before: usize) -> String {
-    if before == 0 {
-        return frame.to_owned();
-    }
-    // Up so many lines, and what is below is erased: the new one may be shorter.
-    format!("\x1b[{before}A\r\x1b[J{frame}")
 }
 
 fn lines(status: &Status, time: &str) -> String {

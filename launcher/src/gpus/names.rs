@@ -55,8 +55,7 @@ const LEAST_BYTES: u64 = 256 << 20;
 const MOST_BYTES: u64 = 16 << 40;
 const GIB: u64 = 1 << 30;
 
-/// Reads a list such as `16GiB,24GiB,a100-40gb`. Capitals, `nvidia`, `tesla`, `geforce`, spaces, dashes and underscores do not
-/// matter in names. An error names the nearest.
+/// Reads a list such as `16GiB,24GiB,a100-40gb`. Capitals, makers, spaces, dashes and underscores do not matter in names.
 pub(crate) fn parse_list(list: &str) -> Result<Vec<Gpu>, String> {
     let mut gpus: Vec<Gpu> = Vec::new();
     for entry in list.split(',') {

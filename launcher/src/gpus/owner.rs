@@ -29,15 +29,13 @@ pub(crate) fn owner(pid: u32) -> Option<Owner> {
 fn command(folder: &Path) -> Option<String> {
     let words = fs::read(folder.join("cmdline")).ok()?;
     let words = String::from_utf8_lossy(&words).replace('\0', " ");
-    let words = words.trim();
-    let command = if words.is_empty() {
-        fs::read_to_string(folder.join("comm")).ok()?.trim().to_owned()
-    } else {
-        words.to_owned()
+    let command = match words.trim() {
+        "" => fs::read_to_string(folder.join("comm")).ok()?.trim().to_owned(),
+        words => words.to_owned(),
     };
     // Whatever a program calls itself, it must not move the cursor.
-    let shown = command.chars().map(|letter| if letter.is_control() { '?' } else { letter });
-    let shown: String = shown.collect();
+    let shown: String =
+        command.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
     let is_long = shown.chars().count() > COMMAND;
     let begin: String = shown.chars().take(COMMAND - 2).collect();
     Some(if is_long { format!("{begin}..") } else { shown })

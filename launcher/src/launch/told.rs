@@ -54,10 +54,7 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
             ))
         }
         Notice::Thawed { frozen, taken_back } => {
-            let hang = match taken_back {
-                true => ", also whether the workers hang",
-                false => "",
-            };
+            let hang = if *taken_back { ", also whether the workers hang" } else { "" };
             Some(format!(
                 "dtrain: the launcher did not run for {} s: all times but the time limit begin anew{hang}",
                 frozen.as_secs()
@@ -87,11 +84,11 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
 
 /// The workers are killed because the run directory is another run's.
 pub(super) fn evicted(plan: &Plan) -> String {
-    let folder = plan.run_dir.as_ref().map(|run_dir| run_dir.root().display());
+    let folder = plan.run_dir.as_ref().map(|run_dir| run_dir.root().display().to_string());
     format!(
         "dtrain: another run has taken {}, because this launcher was suspended or its file system did not answer: killing the \
          workers, and writing nothing more there",
-        folder.map(|folder| folder.to_string()).unwrap_or_default()
+        folder.unwrap_or_default()
     )
 }
 pub(super) fn cannot_start(plan: &Plan, rank: usize, error: &io::Error) -> String {

@@ -114,10 +114,8 @@ impl Machine {
 
     /// Why a driver that is there does not answer.
     pub(super) fn failure(&self) -> Option<String> {
-        match &self.inventory {
-            Err(error @ GpuError::Driver { .. }) => Some(error.to_string()),
-            Err(GpuError::NoDriver) | Ok(_) => None,
-        }
+        let error = self.inventory.as_ref().err();
+        error.filter(|error| matches!(error, GpuError::Driver { .. })).map(ToString::to_string)
     }
 
     /// The GPUs of so many workers under the launcher's environment, where there are any.
@@ -134,11 +132,8 @@ impl Machine {
 
     /// The GPUs of workers that get these.
     pub(super) fn in_use_as(self, chosen: &Chosen) -> Option<InUse> {
-        Some(InUse {
-            places: chosen.places.clone(),
-            inventory: self.inventory.ok()?,
-            versions: self.versions,
-        })
+        let (places, versions) = (chosen.places.clone(), self.versions);
+        Some(InUse { places, inventory: self.inventory.ok()?, versions })
     }
 
     /// The GPUs that the user has named; the error lists those that are visible.
@@ -167,10 +162,8 @@ impl Machine {
 
 impl Chosen {
     fn new(inventory: &Inventory, places: &[Place]) -> Self {
-        let uuids = places.iter();
-        let uuids = uuids.map(|place| inventory.uuid(*place).map(str::to_owned));
-        // A list is of one kind, so that one GPU without a UUID makes it a list of numbers. A driver that gives none knows
-        // nothing of MIG.
+        let uuids = places.iter().map(|place| inventory.uuid(*place).map(str::to_owned));
+        // A list is of one kind. A driver that gives a GPU no UUID knows nothing of MIG.
         let (entries, by_index) = match uuids.collect::<Option<Vec<_>>>() {
             Some(uuids) => (uuids, false),
             None => (places.iter().map(|place| place.gpu().to_string()).collect(), true),
@@ -236,8 +229,8 @@ impl Devices {
     }
 }
 
-/// The number of GPUs for which the kernel's module has a folder; none where CUDA_VISIBLE_DEVICES hides some.
-/// It is enough to know that there are as many GPUs as workers, without waiting for the driver's library.
+/// The number of GPUs for which the kernel's module has a folder, as is known without waiting for the driver's library; none where
+/// CUDA_VISIBLE_DEVICES hides some.
 pub(super) fn listed_by_the_kernel() -> Option<usize> {
     if std::env::var_os(CUDA_VISIBLE_DEVICES).is_some() {
         return None;

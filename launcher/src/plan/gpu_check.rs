@@ -1,5 +1,4 @@
-//! What the driver tells of a recipe's GPUs before its workers start: a driver too old for libtorch, memory
-//! that others hold, GPUs of several kinds.
+//! What the driver tells of a recipe's GPUs before its workers start: its age, full memory, GPUs of several kinds.
 
 use super::devices::InUse;
 use crate::gpus::owner::{Owner, owner};
@@ -13,14 +12,12 @@ use dtrain_common::units::ByteSize;
 const LIBTORCH_CUDA: u32 = 13;
 /// With less than this free on a GPU a training cannot begin: a CUDA context with libtorch's kernels alone takes as much.
 const LEAST_FREE: u64 = 512 << 20;
-/// A GPU of which less than this percentage is free is used by somebody else. Below it lies what the driver takes for itself, and a
-/// desktop.
+/// A GPU of which less than this percentage is free is used by somebody else than the driver and a desktop.
 const MOSTLY_FREE: u64 = 75;
 /// So many processes of a GPU are named.
 const NAMED: usize = 4;
 
-/// Checks the GPUs that the workers of a recipe compute on; answers what the user should know, one sentence
-/// each. The driver must not be too old, and no GPU's memory full.
+/// Checks the GPUs that the workers of a recipe compute on; answers what the user should know, one sentence each.
 pub(super) fn check(gpus: &InUse) -> anyhow::Result<Vec<String>> {
     let own = std::env::var(DTRAIN_CUDA).ok();
     if let Some(versions) = &gpus.versions {
@@ -82,17 +79,13 @@ fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Res
     let mut notes = Vec::new();
     let mut full = Vec::new();
     for place in &gpus.places {
-        let (free, total) = (inventory.device(*place).free_bytes, inventory.device(*place).total_bytes);
+        let device = inventory.device(*place);
+        let (free, total) = (device.free_bytes, device.total_bytes);
         if free >= LEAST_FREE && free >= total / 100 * MOSTLY_FREE {
             continue;
         }
-        let begin = format!(
-            "{} ({}) has {} of {} free",
-            inventory.title(*place),
-            inventory.device(*place).name,
-            ByteSize(free),
-            ByteSize(total)
-        );
+        let (title, name) = (inventory.title(*place), &device.name);
+        let begin = format!("{title} ({name}) has {} of {} free", ByteSize(free), ByteSize(total));
         // The driver does not tell which processes use an instance.
         let who = match place.is_instance() {
             true => "the processes on that GPU are in `dtrain gpu info`".to_owned(),
@@ -135,10 +128,7 @@ fn user((process, owner): &User) -> String {
         Some(owner) => format!(" of {} ({})", owner.user, owner.command),
         None => ", which cannot be seen from here,".to_owned(),
     };
-    let memory = match process.used_bytes {
-        Some(bytes) => ByteSize(bytes).to_string(),
-        None => "an unknown part".to_owned(),
-    };
+    let memory = process.used_bytes.map_or("an unknown part".to_owned(), |bytes| ByteSize(bytes).to_string());
     format!("pid {}{who} holds {memory}", process.pid)
 }
 

@@ -18,8 +18,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Plan {
     pub(crate) nproc: usize,
     pub(crate) devices: Devices,
-    /// For each worker the only GPU that it sees, where each has one of its own and sees itself as local rank 0. Empty where there
-    /// is no GPU.
+    /// For each worker the only GPU that it sees, where each has one of its own and is local rank 0. Empty without GPUs.
     pub(crate) own_devices: Option<Vec<String>>,
     /// The CPU cores of each worker.
     pub(crate) bound: Bound,
@@ -110,8 +109,7 @@ impl Plan {
         training.is_some_and(|training| training.recipe.checkpoint.in_memory)
     }
 
-    /// Exit codes of these workers for which a restart is no remedy: a wrong recipe stays wrong, and a model that does not
-    /// fit will not fit.
+    /// Exit codes for which a restart is no remedy: of a wrong recipe, and of a model that does not fit.
     pub(crate) fn permanent_failures(&self) -> &'static [i32] {
         self.training().map_or(&[], |_| &[2, 3])
     }

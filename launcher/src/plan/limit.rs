@@ -22,8 +22,8 @@ pub(super) struct Limited {
     pub(super) note: String,
 }
 
-/// When workers are to be asked to stop, and must have ended. `training`: they know how to end with a
-/// checkpoint, and the limit of a Slurm job counts too.
+/// When workers are to be asked to stop, and must have ended. `training`: they know how to end with a checkpoint, and the limit of a
+/// Slurm job counts too.
 pub(super) fn limit(
     args: &LimitArgs,
     training: bool,

@@ -1,5 +1,4 @@
-//! What is to be started: every check that can be made before anything runs. A recipe's training and a program are two plans with a
-//! part in common.
+//! What is to be started: every check that can be made before anything runs.
 
 mod devices;
 mod gpu_check;
@@ -28,8 +27,7 @@ const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`)
                        SCRIPT.py ARGS`) or a program after two dashes (`dtrain launch -- PROGRAM ARGS`); `dtrain \
                        launch --help` has examples";
 
-/// Checks the command. For a recipe, the run directory is prepared as the last thing, once nothing else can be wrong.
-/// Errors: what is wrong and what to do; nothing has been written then.
+/// Checks the command, and last prepares the run directory of a recipe. On an error nothing has been written.
 pub(crate) fn check(args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
     let target = args.target()?.context(NEITHER)?;
     match target.form {

@@ -3,9 +3,10 @@
 mod topology;
 
 use crate::cli::Binding;
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use dtrain_common::batch;
 use rustix::thread::CpuSet;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use topology::{Cores, Topology};
 
 /// The cores of each worker, or none when they are not bound.
@@ -41,44 +42,32 @@ impl Bound {
     }
 }
 
-/// Why workers cannot be bound as asked.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-enum NumaError {
-    #[error(
-        "none of the CPU cores of NUMA node {node}, where the GPU of rank {rank} lies, may be used by this process; allow \
-         them in the batch system's or the container's settings"
-    )]
-    NotAllowed { node: usize, rank: usize },
-    #[error(
-        "NUMA node {node} has {cores} physical cores for {workers} workers; start fewer, or use another mode than exclusive"
-    )]
-    TooFew { node: usize, cores: usize, workers: usize },
-    #[error("the system does not tell {what} of CPU core {core}; use `node`")]
-    Unknown { what: &'static str, core: usize },
-}
-
 /// Binds `workers` workers on this machine as `mode` says; without one nothing is bound. `visible` is
 /// CUDA_VISIBLE_DEVICES.
 pub(super) fn bind(mode: Option<Binding>, workers: usize, visible: Option<&str>) -> anyhow::Result<Bound> {
     let Some(mode) = mode else {
         return Ok(Bound::default());
     };
-    let topology = Topology::of_this_machine(visible);
-    let cores = topology
-        .and_then(|topology| Ok(share_out(&topology, mode, workers)?))
-        .with_context(|| format!("cannot bind workers to CPU cores (--numa-binding {})", mode.name()))?;
-    let mode = Some(mode);
-    Ok(Bound { mode, cores })
+    let cores =
+        Topology::of_this_machine(visible)
+            .and_then(|topology| share_out(&topology, mode, workers))
+            .with_context(|| format!("cannot bind workers to CPU cores (--numa-binding {})", mode.name()))?;
+    Ok(Bound { mode: Some(mode), cores })
 }
 
 /// The cores of each worker.
-fn share_out(topology: &Topology, mode: Binding, workers: usize) -> Result<Vec<Cores>, NumaError> {
+fn share_out(topology: &Topology, mode: Binding, workers: usize) -> anyhow::Result<Vec<Cores>> {
     let nodes = (0..workers).map(|rank| node_of(topology, rank, workers));
     let nodes: Vec<usize> = nodes.collect();
     let share = |rank: usize| {
         let node = nodes[rank];
         let cores = topology.nodes.get(&node).filter(|cores| !cores.is_empty());
-        let cores = cores.ok_or(NumaError::NotAllowed { node, rank })?;
+        let cores = cores.with_context(|| {
+            format!(
+                "none of the CPU cores of NUMA node {node}, where the GPU of rank {rank} lies, may be used by this process; \
+                 allow them in the batch system's or the container's settings"
+            )
+        })?;
         // This worker is the `place`th of `neighbours` on its node.
         let place = nodes[..rank].iter().filter(|other| **other == node).count();
         let neighbours = nodes.iter().filter(|other| **other == node).count();
@@ -104,14 +93,9 @@ fn node_of(topology: &Topology, rank: usize, workers: usize) -> usize {
 }
 
 /// All cores of the sockets on which `cores` lie.
-fn socket(topology: &Topology, cores: &Cores) -> Result<Cores, NumaError> {
-    let what = "the socket";
-    let mut sockets = BTreeSet::new();
-    for core in cores {
-        let socket = topology.sockets.get(core);
-        sockets.insert(socket.ok_or(NumaError::Unknown { what, core: *core })?);
-    }
-    let is_on_them = |core: &usize| topology.sockets.get(core).is_some_and(|own| sockets.contains(own));
+fn socket(topology: &Topology, cores: &Cores) -> anyhow::Result<Cores> {
+    let sockets = grouped(cores, &topology.sockets, "the socket")?;
+    let is_on_them = |core: &usize| topology.sockets.get(core).is_some_and(|own| sockets.contains_key(own));
     let all = topology.nodes.values().flatten().copied();
     Ok(all.filter(is_on_them).collect())
 }
@@ -123,19 +107,19 @@ fn exclusive(
     cores: &Cores,
     place: usize,
     neighbours: usize,
-) -> Result<Cores, NumaError> {
+) -> anyhow::Result<Cores> {
     let physical = grouped(cores, &topology.siblings, "the threads")?;
-    if physical.len() < neighbours {
-        return Err(NumaError::TooFew { node, cores: physical.len(), workers: neighbours });
-    }
-    let (each, more) = (physical.len() / neighbours, physical.len() % neighbours);
-    let begin = place * each + place.min(more);
-    let count = each + usize::from(place < more);
-    Ok(physical.into_values().skip(begin).take(count).flatten().collect())
+    ensure!(
+        physical.len() >= neighbours,
+        "NUMA node {node} has {} physical cores for {neighbours} workers; start fewer, or use another mode than exclusive",
+        physical.len()
+    );
+    let own = batch::share(physical.len(), neighbours, place);
+    Ok(physical.into_values().skip(own.start).take(own.len()).flatten().collect())
 }
 
 /// The cores that share one last-level cache; the larger groups first, and in turn where workers are more.
-fn complex(topology: &Topology, cores: &Cores, place: usize) -> Result<Cores, NumaError> {
+fn complex(topology: &Topology, cores: &Cores, place: usize) -> anyhow::Result<Cores> {
     let complexes = grouped(cores, &topology.caches, "the caches")?;
     let mut complexes: Vec<Cores> = complexes.into_values().collect();
     // Stable, so that equal ones stay in the order of their lowest core.
@@ -149,11 +133,12 @@ fn grouped(
     cores: &Cores,
     group_of: &BTreeMap<usize, usize>,
     what: &'static str,
-) -> Result<BTreeMap<usize, Cores>, NumaError> {
+) -> anyhow::Result<BTreeMap<usize, Cores>> {
     let mut groups: BTreeMap<usize, Cores> = BTreeMap::new();
     for core in cores {
         let group = group_of.get(core);
-        let group = group.ok_or(NumaError::Unknown { what, core: *core })?;
+        let group = group
+            .with_context(|| format!("the system does not tell {what} of CPU core {core}; use `node`"))?;
         groups.entry(*group).or_default().insert(*core);
     }
     Ok(groups)

@@ -1,6 +1,6 @@
 //! How many workers, and where each computes.
 
-use super::devices::{self, Devices, Machine};
+use super::devices::{self, Machine};
 use super::numa::{self, Bound};
 use super::size::{self, Size, cores};
 use crate::cli::LaunchArgs;
@@ -14,20 +14,14 @@ pub(super) fn measure(args: &LaunchArgs, is_training: bool) -> anyhow::Result<Si
     size::size(asked, host, Machine::look)
 }
 
-/// On which GPU and on which CPU cores each worker computes, where the user asks for more than the default.
+/// On which GPU and on which CPU cores each worker computes, where the user asks for more than the default. The list of GPUs has one
+/// for each worker, and is empty where there is none.
 pub(super) fn placement(args: &LaunchArgs, size: &Size) -> anyhow::Result<(Option<Vec<String>>, Bound)> {
-    let own = own_devices(args.contract.virtual_local_rank, size.nproc, &size.devices)?;
     let visible = size.devices.list();
+    let share = || share_out(visible.as_deref(), size.devices.count(), size.nproc);
+    let own = args.contract.virtual_local_rank.then(share).transpose()?;
     let bound = numa::bind(args.contract.numa_binding, size.nproc, visible.as_deref())?;
     Ok((own, bound))
-}
-
-/// For each worker a GPU of its own, if `wanted`; an empty list where there is no GPU.
-fn own_devices(wanted: bool, workers: usize, devices: &Devices) -> anyhow::Result<Option<Vec<String>>> {
-    if !wanted {
-        return Ok(None);
-    }
-    share_out(devices.list().as_deref(), devices.count(), workers).map(Some)
 }
 
 /// The first `gpus` entries of the list of visible devices, which numbers all of them when it is not set.

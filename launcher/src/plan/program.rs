@@ -32,10 +32,7 @@ pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, begun: Begun) -> anyh
         let last = nproc - 1;
         bail!("--stdin-rank {rank}: there are ranks 0 to {last}; name one of them");
     }
-    let home = match args.run_dir {
-        Some(_) => Home::RunDir,
-        None => Home::Nowhere,
-    };
+    let home = if args.run_dir.is_some() { Home::RunDir } else { Home::Nowhere };
     let mut routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;
     let (own_devices, bound) = placement(args, &size)?;
     let limited = limit::limit(&args.limits, false, begun, |name| std::env::var(name).ok())?;
@@ -78,8 +75,7 @@ fn command(target: &Target<'_>) -> anyhow::Result<(Command, bool)> {
     if form == Form::Program {
         let program = program::find(name, std::env::var_os("PATH").as_deref())?;
         let is_python = python::is_python(&program);
-        let (arg0, args) = (name.to_owned(), args.to_vec());
-        return Ok((Command { program, arg0, args }, is_python));
+        return Ok((Command { program, arg0: name.to_owned(), args: args.to_vec() }, is_python));
     }
     let program = python::find(|variable| std::env::var_os(variable))?;
     let mut line = vec![OsString::from("-u")];
@@ -92,13 +88,11 @@ fn command(target: &Target<'_>) -> anyhow::Result<(Command, bool)> {
     line.push(name.to_owned());
     line.extend_from_slice(args);
     // Python finds its environment by the path under which it was called.
-    let arg0 = program.clone().into();
-    let args = line;
-    Ok((Command { program, arg0, args }, true))
+    Ok((Command { arg0: program.clone().into(), program, args: line }, true))
 }
 
-/// Whether Python programs of so many workers have the launcher's store, as torchrun's do, unless the user's
-/// environment refuses it. A worker alone serves itself.
+/// Whether Python programs of so many workers have the launcher's store, unless the user's environment refuses it. A worker alone
+/// serves itself.
 fn is_for_python(workers: usize, get: impl Fn(&str) -> Option<OsString>) -> bool {
     let is_refused =
         |value: OsString| !value.is_empty() && !value.eq_ignore_ascii_case("true") && value != "1";

@@ -78,11 +78,9 @@ impl Routing {
         }
         // torchrun takes an empty one for none.
         let inherited = std::env::var_os(TEMPLATE_VARIABLE).filter(|text| !text.is_empty());
-        let template = inherited
-            .map(|text| PrefixTemplate::new(&text.to_string_lossy()))
-            .transpose()
-            .map_err(anyhow::Error::msg)
-            .with_context(|| format!("{TEMPLATE_VARIABLE} is set wrongly"))?;
+        let template = inherited.map(|text| PrefixTemplate::new(&text.to_string_lossy())).transpose();
+        let template = template.map_err(anyhow::Error::msg);
+        let template = template.with_context(|| format!("{TEMPLATE_VARIABLE} is set wrongly"))?;
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let setting = Setting { workers, home, role, hostname: &hostname, template: template.as_ref() };
         Self::of(args, &setting)
@@ -99,10 +97,9 @@ impl Routing {
         let has_folder = named || temporary;
         if !Stream::BOTH.iter().any(|stream| is_shown(&routes, *stream)) {
             let template = args.log_line_prefix_template.is_some();
-            for (given, flag) in [
-                (args.local_ranks_filter.is_some(), "--local-ranks-filter"),
-                (template, "--log-line-prefix-template"),
-            ] {
+            let filter = args.local_ranks_filter.is_some();
+            for (given, flag) in [(filter, "--local-ranks-filter"), (template, "--log-line-prefix-template")]
+            {
                 ensure!(!given, "{flag} has no effect: --redirects leaves nothing to be shown");
             }
         }
@@ -136,13 +133,12 @@ impl Routing {
         })
     }
 
-    /// Makes the temporary folder for logs where no other is named; it stays, like any log. Call it once
-    /// nothing else can be wrong.
+    /// Makes the temporary folder for logs where no other is named; it stays, like any log. Call it once nothing else can be wrong.
     pub(crate) fn make_folder(&mut self) -> anyhow::Result<()> {
         if std::mem::take(&mut self.temporary) {
-            let folder = temporary::make_lasting("dtrain-logs-")
-                .context("--redirects: cannot make a folder for logs; give --log-dir DIR")?;
-            self.log_dir = Some(folder);
+            let folder = temporary::make_lasting("dtrain-logs-");
+            let context = "--redirects: cannot make a folder for logs; give --log-dir DIR";
+            self.log_dir = Some(folder.context(context)?);
         }
         Ok(())
     }
@@ -188,10 +184,8 @@ impl Routing {
 
 /// Where --redirects and --tee send a stream.
 fn route(args: &OutputArgs, local_rank: usize, stream: Stream) -> Route {
-    let takes = |choice: &Option<Choice>| {
-        let choice = choice.as_ref();
-        choice.is_some_and(|choice| choice.takes(local_rank, stream))
-    };
+    let takes =
+        |choice: &Option<Choice>| choice.as_ref().is_some_and(|choice| choice.takes(local_rank, stream));
     let (redirected, teed) = (takes(&args.redirects), takes(&args.tee));
     let neither = args.redirects.is_none() && args.tee.is_none();
     Route { shown: teed || !redirected, kept: teed || redirected || neither }
@@ -204,8 +198,10 @@ fn is_shown(routes: &[[Route; 2]], stream: Stream) -> bool {
 /// A filter needs a file, and lines that are shown.
 fn check_filters(args: &OutputArgs, routes: &[[Route; 2]], has_folder: bool) -> anyhow::Result<()> {
     let filters = [&args.duplicate_stdout_filters, &args.duplicate_stderr_filters];
-    let given = Stream::BOTH.into_iter().zip(filters);
-    for (stream, _) in given.filter(|(_, filter)| filter.is_some()) {
+    for (stream, filter) in Stream::BOTH.into_iter().zip(filters) {
+        if filter.is_none() {
+            continue;
+        }
         let flag = format!("--duplicate-{}-filters", stream.name());
         ensure!(
             has_folder,

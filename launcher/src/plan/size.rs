@@ -34,8 +34,8 @@ pub(super) struct Size {
     pub(super) gpus: Option<InUse>,
 }
 
-/// The number and place of workers. `look` asks the driver, where that is needed. GPUs that are missing and
-/// flags that contradict each other are errors.
+/// The number and place of workers. `look` asks the driver, where that is needed. GPUs that are missing and flags that contradict
+/// each other are errors.
 pub(super) fn size(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
     match asked.gpu_ids {
         None => on_the_visible(asked, host, look),
@@ -46,8 +46,7 @@ pub(super) fn size(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine)
 
 /// The environment decides.
 fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
-    // What a program does on the CPU, alone, or with a GPU for each worker needs no message, and no time for
-    // the driver.
+    // What a program does on the CPU, alone, or with a GPU for each worker needs no message, and no time for the driver.
     let own_affair = match asked.nproc {
         _ if asked.is_training => None,
         Nproc::Cpu => Some(host.cores),
@@ -65,9 +64,7 @@ fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) 
             let note = format!("{described}; starting 1 worker on the CPU");
             Size::inherited(1, on_cpu(), Some(note))
         }
-        Nproc::Gpu if gpus == 0 => {
-            bail!("--nproc gpu: {described}; use --nproc N for N workers on the CPU")
-        }
+        Nproc::Gpu if gpus == 0 => bail!("--nproc gpu: {described}; use --nproc N for N workers on the CPU"),
         Nproc::Auto | Nproc::Gpu => Size::inherited(gpus, on_visible(&described), None),
         Nproc::Count(_) | Nproc::Cpu => {
             let count = match asked.nproc {
@@ -98,16 +95,13 @@ fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) 
     Ok(size)
 }
 
-/// A recipe with more workers than visible GPUs: one on each GPU instead, since the number of workers is none
-/// of the recipe's settings. Whoever asks for all cores of the CPU does not want the GPUs.
+/// A recipe with more workers than visible GPUs: one on each GPU instead, since the number of workers is none of the recipe's
+/// settings. Whoever asks for all cores of the CPU does not want the GPUs.
 fn fewer(nproc: Nproc, asked: usize, machine: &Machine) -> anyhow::Result<Size> {
     let (gpus, described) = (machine.count(), machine.described());
     let instances = machine.shows_an_instance();
     if nproc == Nproc::Cpu {
-        let more = match instances {
-            true => ", name as many MIG instances in --gpu-ids,",
-            false => "",
-        };
+        let more = if instances { ", name as many MIG instances in --gpu-ids," } else { "" };
         bail!(
             "--nproc cpu: there would be {asked} workers, and what is visible is {described}; use --nproc {gpus}{more} or \
              --gpu-ids none for workers on the CPU"

@@ -44,10 +44,7 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Resul
     let partition = partition(&recipe, nproc)?;
     let (own_devices, bound) = placement(args, &size)?;
     let worker = find_worker()?;
-    let resume = match args.resume.as_deref().map(str::parse) {
-        Some(Ok(resume)) => resume,
-        None => Resume::Auto,
-    };
+    let Ok(resume) = args.resume.as_deref().map_or(Ok(Resume::Auto), str::parse);
     let limited = limit::limit(&args.limits, true, begun, |name| std::env::var(name).ok())?;
     let (run_dir, start, lock) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), begun)?;
     notes.extend(lock.note());
@@ -156,17 +153,15 @@ fn prepare(
     fs::create_dir_all(parent).with_context(|| format!("cannot make the folder {}", parent.display()))?;
     let root = claim(&root)?;
     let run_dir = RunDir::new(&root);
-    match run_dir.begin(recipe, resume) {
-        Ok((start, lock)) => Ok((run_dir, start, lock)),
-        Err(error) => {
-            // Both only go if they are empty.
-            let _ = fs::remove_dir(&root);
-            if !parent_was_there {
-                let _ = fs::remove_dir(parent);
-            }
-            Err(error.into())
+    let begun = run_dir.begin(recipe, resume).inspect_err(|_| {
+        // Both only go if they are empty.
+        let _ = fs::remove_dir(&root);
+        if !parent_was_there {
+            let _ = fs::remove_dir(parent);
         }
-    }
+    });
+    let (start, lock) = begun?;
+    Ok((run_dir, start, lock))
 }
 
 /// Makes a new folder of this name, or with a number after it when another launch of the same second has it.

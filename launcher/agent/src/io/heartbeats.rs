@@ -62,6 +62,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use std::path::Path;
     use std::time::Instant;
 
     fn touch(path: &Path, time: SystemTime) {

@@ -1,12 +1,11 @@
 //! What other programs call a model's tensors, and in what form they want them: torchvision, timm, and Hugging Face's
-//! transformers. Names only; who writes the tensors moves their values as [`Piece`] says.
-//!
-//! dtrain's own names are torchvision's for a ResNet, timm's for a vision transformer and nanoGPT's for a GPT.
+//! transformers. dtrain's own names are torchvision's for a ResNet, timm's for a vision transformer and nanoGPT's for a GPT.
 
 mod resnet;
 mod transformers;
 
 use crate::cli::Names;
+use anyhow::{Context, bail};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
@@ -25,32 +24,9 @@ pub(super) enum Form {
     Third(u8),
 }
 
-/// Why a model has no such names.
-#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
-pub(super) enum NamesError {
-    /// The other program has no such model.
-    #[error(
-        "{names} has no model like {model:?}; these have: {}. `--names pytorch` keeps the checkpoint's own names",
-        known(*names)
-    )]
-    Model { names: Names, model: String },
-    /// The model has a tensor that the other program's has not.
-    #[error(
-        "{tensor:?} has no counterpart in {names}'s {model}; `--names pytorch` keeps the checkpoint's own names"
-    )]
-    Tensor { names: Names, model: String, tensor: String },
-}
-
-fn known(names: Names) -> &'static str {
-    match names {
-        Names::Huggingface => "resnet18 to resnet152, vit and gpt",
-        _ => "resnet18 to resnet152 and vit",
-    }
-}
-
-/// What becomes of the tensor `tensor` of a checkpoint of `model` (as its manifest calls it) under other names: one tensor or
-/// more.
-pub(super) fn rename(names: Names, model: &str, tensor: &str) -> Result<Vec<Piece>, NamesError> {
+/// What becomes of the tensor `tensor` of a checkpoint of `model` under other names: one tensor or more. An error where the other
+/// program has no such model, or the model a tensor that the other program's has not.
+pub(super) fn rename(names: Names, model: &str, tensor: &str) -> anyhow::Result<Vec<Piece>> {
     let same = |name: &str| vec![piece(name, Form::Same)];
     let found = match (names, model) {
         (Names::Pytorch, _) => Some(same(tensor)),
@@ -63,12 +39,16 @@ pub(super) fn rename(names: Names, model: &str, tensor: &str) -> Result<Vec<Piec
         (Names::Huggingface, "vit") => transformers::vit_huggingface(tensor),
         (Names::Huggingface, "gpt") => transformers::gpt_huggingface(tensor),
         _ => {
-            let model = model.into();
-            return Err(NamesError::Model { names, model });
+            let gpt = if names == Names::Huggingface { ", vit and gpt" } else { " and vit" };
+            bail!(
+                "{names} has no model like {model:?}; these have: resnet18 to resnet152{gpt}. `--names pytorch` keeps the \
+                 checkpoint's own names"
+            )
         }
     };
-    let (model, tensor) = (model.into(), tensor.into());
-    found.ok_or(NamesError::Tensor { names, model, tensor })
+    found.with_context(|| {
+        format!("{tensor:?} has no counterpart in {names}'s {model}; `--names pytorch` keeps the checkpoint's own names")
+    })
 }
 
 fn is_resnet(model: &str) -> bool {

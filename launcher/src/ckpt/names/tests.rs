@@ -34,7 +34,8 @@ fn the_names_are_those_of_the_other_programs() {
         for names in [Names::Pytorch, Names::Torchvision, Names::Timm, Names::Huggingface] {
             let Some(theirs) = lists.get(&names.to_string()) else {
                 let any = own.keys().next().unwrap();
-                assert!(matches!(rename(names, &model, any), Err(NamesError::Model { .. })));
+                let error = rename(names, &model, any).unwrap_err();
+                assert!(error.to_string().contains("has no model like"), "{error}");
                 continue;
             };
             let mut made = Shapes::new();
@@ -73,6 +74,6 @@ fn what_has_no_counterpart_is_told() {
         (Names::Huggingface, "gpt", "transformer.h.0.attn.bias"),
     ] {
         let error = rename(names, model, tensor).unwrap_err();
-        assert!(matches!(error, NamesError::Tensor { .. }), "{tensor:?}: {error}");
+        assert!(error.to_string().contains("has no counterpart in"), "{tensor:?}: {error}");
     }
 }

@@ -74,10 +74,7 @@ impl<'a> Culprit<'a> {
         if !self.yielded() {
             return how;
         }
-        let sender = match self.end.stopped_by_agent() {
-            true => " from the launcher",
-            false => "",
-        };
+        let sender = if self.end.stopped_by_agent() { " from the launcher" } else { "" };
         let first = self.seen_first.rank;
         format!("{how}{sender}, after rank {first} had failed because of it")
     }
@@ -117,17 +114,13 @@ impl<'a> Culprit<'a> {
         lines
     }
 
-    /// One line for the workers that failed by themselves as well, one for those that were stopped, and their
-    /// further messages, each once.
+    /// One line for the workers that failed by themselves as well, one for those that were stopped, and their messages.
     fn peers(&self, verdict: &Verdict, files: &Files) -> Vec<String> {
         let is_other = |end: &&End| end.rank != self.end.rank && end.outcome != Outcome::Exited(0);
         let others = verdict.ends.iter().filter(is_other);
         let (mut stopped, failed): (Vec<_>, Vec<_>) = others.partition(|end| !end.sent.is_empty());
         stopped.sort_by_key(|end| end.rank);
-        let failed_how = match self.yielded() {
-            true => "failed because of it",
-            false => "failed after it",
-        };
+        let failed_how = if self.yielded() { "failed because of it" } else { "failed after it" };
         let mut said: Vec<String> = self.reported.iter().cloned().collect();
         let mut words = Vec::new();
         for end in failed.iter().chain(&stopped) {

@@ -32,8 +32,7 @@ impl Report {
         let is_training = plan.training().is_some();
         let status = exit_status(&run.verdict, is_training);
         let meaning = meaning(status, run.verdict.cause);
-        // A worker that refuses the recipe or the data has not failed: its message is that of the launcher
-        // for a wrong recipe.
+        // A worker that refuses the recipe or the data has not failed: its message is that of a wrong recipe.
         let culprit = Culprit::find(plan, run, attempt);
         let refusal = culprit.as_ref().filter(|_| status == ExitStatus::Usage && is_training);
         let refusal = refusal.and_then(|culprit| culprit.reported.as_ref());
@@ -76,17 +75,11 @@ impl Report {
 
     /// Completes the training figures that the worker has written with the outcome, and notes a good end for the next `--resume`.
     pub(super) fn write(&self, run_dir: &RunDir) -> io::Result<()> {
-        let outcome = self.result.clone();
-        let result = RunResult {
-            exit_code: outcome.exit_code,
-            reason: outcome.reason,
-            failure: outcome.failure,
-            restarts: outcome.restarts,
-            wall_s: outcome.wall_s,
-            nproc: outcome.nproc,
-            resumed_from: outcome.resumed_from,
-            ..RunResult::read(&run_dir.result())?.unwrap_or_default()
-        };
+        let figures = RunResult::read(&run_dir.result())?.unwrap_or_default();
+        let RunResult { exit_code, reason, failure, restarts, wall_s, nproc, resumed_from, .. } =
+            self.result.clone();
+        let result =
+            RunResult { exit_code, reason, failure, restarts, wall_s, nproc, resumed_from, ..figures };
         result.write(&run_dir.result())?;
         match (self.status, &result.resumed_from) {
             (ExitStatus::Success, Some(_)) => run_dir.note_ended().map_err(io::Error::other),

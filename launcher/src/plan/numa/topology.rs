@@ -67,7 +67,6 @@ impl Topology {
 }
 
 /// One GPU of the NVIDIA driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
 struct Gpu {
     uuid: Option<String>,
     node: Option<usize>,
