@@ -1,5 +1,4 @@
-//! What needs the model and therefore the worker program: plans and profiles. The launcher becomes the worker, whose output, exit
-//! code and signals are then its own.
+//! What needs the model and therefore the worker program: plans and profiles. The launcher becomes the worker.
 
 use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 use crate::gpus::names::{of_machine, usual};

@@ -52,8 +52,7 @@ pub(crate) fn is_python(program: &Path) -> bool {
     name.starts_with(b"python") || names_python(program).unwrap_or(false)
 }
 
-/// Whether Python is to run what the name names: a script by its name or its first line, a folder with a `__main__.py`, or an
-/// application in a zip file.
+/// Whether Python is to run it: a script by its name or its first line, a folder with a `__main__.py`, or a zip file.
 pub(crate) fn runs(path: &Path) -> bool {
     let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
     if extension == "py" {

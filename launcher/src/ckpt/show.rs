@@ -132,7 +132,7 @@ impl Shown {
             "bytes": inventory::size(&self.folder),
             "written": time_value(written.ok()),
             "problem": self.problem,
-            "manifest": self.manifest,
+            "manifest": serde_json::to_value(&self.manifest)?,
             "sizes": self.sizes.as_ref().map(Sizes::object),
             "recipe": self.comparison.as_ref().map(differences),
         }))

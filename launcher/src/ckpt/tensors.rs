@@ -1,6 +1,6 @@
-//! Files of tensors: the header of a safetensors file, read strictly and written. No tensor is ever held here: whoever wants its
-//! values reads the range that the header names.
+//! Files of tensors: the header of a safetensors file, read strictly and written. No tensor is ever held here.
 
+use anyhow::{Context, bail, ensure};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::HashMap;
@@ -20,26 +20,8 @@ pub(super) enum TensorFileError {
     #[error("cannot read {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     /// The file is none of this format, or it is damaged.
-    #[error("{} is not a sound safetensors file: {source}", path.display())]
-    Header { path: PathBuf, source: HeaderError },
-}
-
-/// What is wrong with a header.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum HeaderError {
-    #[error("it has {bytes} bytes, fewer than the {PREFIX} of its length field")]
-    TooShort { bytes: u64 },
-    #[error("its first 8 bytes announce a header of {announced} bytes, and {left} follow")]
-    Cut { announced: u64, left: u64 },
-    #[error("its first 8 bytes announce a header of {announced} bytes, and the format allows {LONGEST}")]
-    TooLong { announced: u64 },
-    #[error("it is a zip, as torch.save writes; convert it with safetensors.torch.save_file")]
-    Zip,
-    /// It is no JSON of the expected shape, or its tensors overlap or leave a gap.
-    #[error("its header cannot be read: {0}")]
-    Content(#[from] serde_json::Error),
-    #[error("its tensors take {expected} bytes and it holds {got}; it is cut short or has bytes to spare")]
-    End { expected: u64, got: u64 },
+    #[error("{} is not a sound safetensors file: {source:#}", path.display())]
+    Header { path: PathBuf, source: anyhow::Error },
 }
 
 /// One tensor of a file.
@@ -119,7 +101,8 @@ impl TensorFile {
         }
         let length = about.len();
         if length < PREFIX {
-            return Err(wrong(HeaderError::TooShort { bytes: length }));
+            let why = format!("it has {length} bytes, fewer than the {PREFIX} of its length field");
+            return Err(wrong(anyhow::Error::msg(why)));
         }
         let mut prefix = [0; PREFIX as usize];
         file.read_exact_at(&mut prefix, 0).map_err(read)?;
@@ -154,24 +137,31 @@ impl TensorFile {
 }
 
 /// The header's length by the first bytes of a file of `length` bytes, checked against that.
-fn announced(prefix: [u8; PREFIX as usize], length: u64) -> Result<u64, HeaderError> {
+fn announced(prefix: [u8; PREFIX as usize], length: u64) -> anyhow::Result<u64> {
     let (announced, left) = (u64::from_le_bytes(prefix), length.saturating_sub(PREFIX));
     match announced {
         _ if announced <= left && announced <= LONGEST => Ok(announced),
         // The start of a zip, which PyTorch's own files are.
-        _ if prefix.starts_with(b"PK\x03\x04") => Err(HeaderError::Zip),
-        _ if announced > left => Err(HeaderError::Cut { announced, left }),
-        _ => Err(HeaderError::TooLong { announced }),
+        _ if prefix.starts_with(b"PK\x03\x04") => {
+            bail!("it is a zip, as torch.save writes; convert it with safetensors.torch.save_file")
+        }
+        _ if announced > left => {
+            bail!("its first 8 bytes announce a header of {announced} bytes, and {left} follow")
+        }
+        _ => {
+            bail!("its first 8 bytes announce a header of {announced} bytes, and the format allows {LONGEST}")
+        }
     }
 }
 
 /// The tensors of a header, in the order of their places, which are end to end in `data_bytes`.
-fn parse(text: &[u8], data_bytes: u64) -> Result<Vec<Tensor>, HeaderError> {
-    let header: Metadata = serde_json::from_slice(text)?;
+fn parse(text: &[u8], data_bytes: u64) -> anyhow::Result<Vec<Tensor>> {
+    let header: Metadata = serde_json::from_slice(text).context("its header cannot be read")?;
     let expected = header.data_len() as u64;
-    if expected != data_bytes {
-        return Err(HeaderError::End { expected, got: data_bytes });
-    }
+    ensure!(
+        expected == data_bytes,
+        "its tensors take {expected} bytes and it holds {data_bytes}; it is cut short or has bytes to spare"
+    );
     let names = header.offset_keys().into_iter();
     let tensors = names.filter_map(|name| {
         let TensorInfo { dtype, shape, data_offsets: (begin, end) } = header.info(&name)?;
@@ -205,9 +195,7 @@ pub(super) fn header<'a>(
     let mut text = serde_json::to_vec(&Metadata::new(Some(about), places)?)?;
     text.resize(text.len().next_multiple_of(PREFIX as usize), b' ');
     let announced = text.len() as u64;
-    if announced > LONGEST {
-        return Err(HeaderError::TooLong { announced }.into());
-    }
+    ensure!(announced <= LONGEST, "it needs a header of {announced} bytes, and the format allows {LONGEST}");
     Ok([&announced.to_le_bytes()[..], &text].concat())
 }
 

@@ -1,7 +1,6 @@
 //! The command line.
 
-/// A text that stands behind the flags in a command's help, of the files in `help/`. No line of them is longer than 90 columns,
-/// since a wrapped line loses its indentation.
+/// A text behind the flags in a command's help, at most 90 columns wide, since a wrapped line loses its indentation.
 macro_rules! help {
     ($($file:literal),+) => { concat!($(include_str!(concat!("help/", $file, ".txt"))),+) };
 }

@@ -22,8 +22,7 @@ pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> 
     Cli::try_parse_from(argv).map(|cli| cli.command)
 }
 
-/// Reads a launch's command line. To the parser everything from the first word on that is no flag belongs to the program; but flags
-/// may follow a recipe.
+/// Reads a launch's command line. To the parser all from the first word on is the program's; but flags may follow a recipe.
 pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<LaunchArgs, clap::Error> {
     let mut args = read(&argv, environment)?;
     let count = args.words.len();

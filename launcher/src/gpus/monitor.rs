@@ -98,8 +98,7 @@ fn watch(
     }
 }
 
-/// What of a frame a terminal of so many columns and rows holds; what wraps or scrolls away cannot be painted over. The last row is
-/// the cursor's.
+/// What of a frame the terminal holds, since what wraps or scrolls away cannot be painted over. The last row is the cursor's.
 fn cut(frame: &str, (columns, rows): (usize, usize)) -> String {
     let lines = frame.lines().take(rows.saturating_sub(1));
     lines.map(|line| line.chars().take(columns).chain(['\n']).collect::<String>()).collect()

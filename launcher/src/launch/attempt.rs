@@ -5,22 +5,22 @@ use super::files::Files;
 use super::inbox::Inbox;
 use super::meeting::Meeting;
 use super::port::MasterPort;
-use super::run::Run;
 use crate::cli::LaunchArgs;
 use crate::plan::{Plan, cores};
 use anyhow::Context;
 use dtrain_agent::io::heartbeats::Heartbeats;
 use dtrain_agent::io::memory_copies::MemoryCopies;
-use dtrain_agent::io::output::{Stream, draws_frames};
+use dtrain_agent::io::output::{Stream, Tail, draws_frames};
 use dtrain_agent::io::process::WorkerSpec;
 use dtrain_agent::io::process::memory_kill::MemoryKills;
-use dtrain_agent::io::store::Place;
+use dtrain_agent::io::store::{Met, Place};
 use dtrain_agent::io::temporary::Temporary;
-use dtrain_agent::local::Cause;
+use dtrain_agent::local::{Cause, Verdict};
 use dtrain_common::env::{WorkerEnv, omp_threads};
-use dtrain_common::files::write_atomic;
+use dtrain_common::files::{if_there, write_atomic};
 use dtrain_common::run_dir::RunDir;
-use std::io::ErrorKind;
+use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -47,11 +47,22 @@ pub(super) struct Attempt {
     restart: u32,
 }
 
-/// Who has the port at which a worker could not listen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    ByAnother,
-    ByTheStore,
+/// An attempt that is over; some of its output may still wait for the screen.
+pub(super) struct Run {
+    pub(super) verdict: Verdict,
+    /// By rank; none for a worker that was never started.
+    pub(super) pids: Vec<Option<u32>>,
+    /// The last lines of standard error by rank.
+    pub(super) tails: Vec<Tail>,
+    pub(super) not_started: Option<(usize, io::Error)>,
+    /// Logs that are not whole, in words.
+    pub(super) unkept: Option<String>,
+    /// Who came to the store, where one was served.
+    pub(super) met: Option<Met>,
+    /// Whether any worker has beaten.
+    pub(super) beaten: bool,
+    /// The user does not want to wait for the screen.
+    pub(super) given_up: bool,
 }
 
 impl Attempt {
@@ -108,11 +119,10 @@ impl Attempt {
         (0..plan.nproc).map(spec).collect()
     }
 
-    /// Whether a worker could not listen at its port, where that has a remedy. Where the store is served, another rank may have
-    /// failed first.
-    pub(super) fn port_was_taken(&self, run: &Run) -> Option<Taken> {
+    /// Whether a worker could not listen at its port, where that has a remedy. Another rank may have failed first.
+    pub(super) fn port_was_taken(&self, run: &Run) -> bool {
         let Cause::Failed { rank } = run.verdict.cause else {
-            return None;
+            return false;
         };
         let says = |rank: usize| {
             let said = run.tails[rank].lines();
@@ -120,32 +130,29 @@ impl Attempt {
             self.port.was_taken(said.iter().map(String::as_str).chain(reported.lines()))
         };
         match run.met {
-            Some(met) if met.is_in_the_way() || says(rank) || says(0) => Some(Taken::ByTheStore),
-            None if self.port.chosen && says(rank) => Some(Taken::ByAnother),
-            _ => None,
+            Some(met) => met.is_in_the_way() || says(rank) || says(0),
+            None => self.port.chosen && says(rank),
         }
     }
 }
 
 /// The result of an earlier start in the same run directory, or of an attempt, and its path.
-pub(super) struct EarlierResult(Option<(PathBuf, Vec<u8>)>);
+pub(super) struct EarlierResult(PathBuf, Vec<u8>);
 
 impl EarlierResult {
-    /// Removes it, since it is not the result of the attempt which begins.
-    pub(super) fn set_aside(run_dir: Option<&RunDir>) -> anyhow::Result<Self> {
-        let Some(path) = run_dir.map(RunDir::result) else { return Ok(Self(None)) };
-        let content = match std::fs::read(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self(None)),
-            other => other.with_context(|| format!("cannot read the earlier {}", path.display()))?,
-        };
-        std::fs::remove_file(&path)
-            .with_context(|| format!("cannot remove the earlier {}", path.display()))?;
-        Ok(Self(Some((path, content))))
+    /// Removes it, if it is there, since it is not the result of the attempt which begins.
+    pub(super) fn set_aside(run_dir: Option<&RunDir>) -> anyhow::Result<Option<Self>> {
+        let Some(path) = run_dir.map(RunDir::result) else { return Ok(None) };
+        let content = if_there(fs::read(&path));
+        let content = content.with_context(|| format!("cannot read the earlier {}", path.display()))?;
+        let Some(content) = content else { return Ok(None) };
+        fs::remove_file(&path).with_context(|| format!("cannot remove the earlier {}", path.display()))?;
+        Ok(Some(Self(path, content)))
     }
 
     /// For an attempt that has not begun; answers an error message.
     pub(super) fn put_back(&self) -> Option<String> {
-        let (path, content) = self.0.as_ref()?;
+        let Self(path, content) = self;
         let error = write_atomic(path, content).err()?;
         Some(format!("dtrain: cannot put back {}: {error}", path.display()))
     }

@@ -20,60 +20,44 @@ pub(super) struct Files {
     /// One folder per rank, absolute.
     folders: Vec<PathBuf>,
     routing: Routing,
-    kept: Option<Kept>,
-    /// Holds the error files otherwise; removed when dropped.
-    _temporary: Option<TempDir>,
-}
-
-#[derive(Debug)]
-struct Kept {
     /// The folder of this attempt, as the user knows it.
     attempt: PathBuf,
     /// The folders above that were made, the innermost first.
     made: Vec<PathBuf>,
+    /// Holds the error files where nothing is kept; removed when dropped.
+    temporary: Option<TempDir>,
 }
 
 /// By stream, in the order of [`Stream::BOTH`].
 pub(super) type ByStream<T> = [Option<T>; 2];
 
 impl Files {
-    /// Makes the folders for an attempt that the run directory, or the log directory of `routing`, does not hold yet; without
-    /// either, in a temporary place.
+    /// Makes the folders of an attempt in the run directory, or the log directory of `routing`, or else a temporary place.
     pub(super) fn create(
         run_dir: Option<&RunDir>,
         routing: &Routing,
         temporary: &Temporary,
     ) -> anyhow::Result<Self> {
-        let (above, root, flag) = match (run_dir, &routing.log_dir) {
-            (Some(run_dir), _) => (vec![run_dir.root().to_owned()], run_dir.logs(), "--run-dir"),
-            (None, Some(log_dir)) => (Vec::new(), log_dir.clone(), "--log-dir"),
-            (None, None) => {
-                let temporary = temporary.folder("errors-")?;
-                let folder = temporary.path().to_owned();
-                return Self::of(&folder, routing, None, Some(temporary));
+        let (mut made, mut unkept) = (Vec::new(), None);
+        let attempt = match run_dir.map(RunDir::logs).or_else(|| routing.log_dir.clone()) {
+            None => unkept.insert(temporary.folder("errors-")?).path().to_owned(),
+            Some(root) => {
+                made.extend(
+                    [Some(root.as_path()), run_dir.map(RunDir::root)]
+                        .into_iter()
+                        .flatten()
+                        .map(Path::to_owned),
+                );
+                made.retain(|folder| !folder.exists());
+                let flag = if run_dir.is_some() { "--run-dir" } else { "--log-dir" };
+                make(&root).and_then(|_| new_attempt(&root)).with_context(|| {
+                    format!("no logs can be kept in {}; choose another {flag}", root.display())
+                })?
             }
         };
-        let folders = std::iter::once(root.clone()).chain(above);
-        let made = folders.filter(|folder| !folder.exists()).collect();
-        let attempt = make(&root)
-            .and_then(|_| new_attempt(&root))
-            .with_context(|| format!("no logs can be kept in {}; choose another {flag}", root.display()))?;
-        Self::of(&attempt.clone(), routing, Some(Kept { attempt, made }), None)
-    }
-
-    fn of(
-        attempt: &Path,
-        routing: &Routing,
-        kept: Option<Kept>,
-        temporary: Option<TempDir>,
-    ) -> anyhow::Result<Self> {
-        let folders = (0..routing.workers()).map(|rank| make(&rank_folder(attempt, rank)));
-        Ok(Self {
-            folders: folders.collect::<Result<_, _>>()?,
-            routing: routing.clone(),
-            kept,
-            _temporary: temporary,
-        })
+        let folders = (0..routing.workers()).map(|rank| make(&rank_folder(&attempt, rank)));
+        let folders = folders.collect::<Result<_, _>>()?;
+        Ok(Self { folders, routing: routing.clone(), attempt, made, temporary: unkept })
     }
 
     /// Where the worker of `rank` writes its error; absolute, as the worker may change its folder.
@@ -98,8 +82,7 @@ impl Files {
     }
 
     fn rank_folder(&self, rank: usize) -> Option<PathBuf> {
-        let kept = self.kept.as_ref()?;
-        Some(rank_folder(&kept.attempt, rank))
+        self.temporary.is_none().then(|| rank_folder(&self.attempt, rank))
     }
 
     /// The file for the stacks of a worker that hangs, beside its logs; none when no logs are kept.
@@ -109,8 +92,7 @@ impl Files {
 
     /// Where the logs lie that no run directory holds.
     pub(super) fn note(&self) -> Option<String> {
-        let kept = self.kept.as_ref().filter(|_| self.routing.log_dir.is_some())?;
-        Some(format!("logs in {}", kept.attempt.display()))
+        self.routing.log_dir.as_ref().map(|_| format!("logs in {}", self.attempt.display()))
     }
 
     /// Makes the log files of `rank`, those that are kept.
@@ -124,9 +106,9 @@ impl Files {
     pub(super) fn open_sieves(&self) -> anyhow::Result<ByStream<Sieve>> {
         let sieve = |stream: Stream| {
             let texts = &self.routing.filters[stream.index()];
-            let kept = self.kept.as_ref().filter(|_| !texts.is_empty())?;
-            let path = kept.attempt.join(format!("filtered_{}.log", stream.name()));
-            Some(self.open(path).map(|log| Sieve::new(texts, log)))
+            let path = self.attempt.join(format!("filtered_{}.log", stream.name()));
+            let is_wanted = self.temporary.is_none() && !texts.is_empty();
+            is_wanted.then(|| self.open(path).map(|log| Sieve::new(texts, log)))
         };
         let [stdout, stderr] = Stream::BOTH.map(sieve);
         Ok([stdout.transpose()?, stderr.transpose()?])
@@ -139,9 +121,8 @@ impl Files {
 
     /// Removes what [`Files::create`] made, for a launch whose program could not be started.
     pub(super) fn remove(&self) {
-        let Some(kept) = &self.kept else { return };
-        let _ = fs::remove_dir_all(&kept.attempt);
-        for folder in &kept.made {
+        let _ = fs::remove_dir_all(&self.attempt);
+        for folder in &self.made {
             // Only goes if it is empty.
             let _ = fs::remove_dir(folder);
         }

@@ -87,8 +87,7 @@ fn own_addresses(flag: &str, host: &str) -> anyhow::Result<Vec<IpAddr>> {
     Ok(own)
 }
 
-/// Tries the port as it is going to be used: at the addresses, and at all addresses of the machine, which is what PyTorch's
-/// own store binds to.
+/// Tries the port at the addresses, and at all addresses of the machine, which is what PyTorch's own store binds to.
 fn expect_free(flag: &str, addresses: &[IpAddr], port: u16) -> anyhow::Result<()> {
     let everywhere = [IpAddr::from(Ipv6Addr::UNSPECIFIED), Ipv4Addr::UNSPECIFIED.into()];
     for tried in addresses.iter().copied().chain(everywhere) {

@@ -9,13 +9,12 @@ mod meeting;
 mod port;
 mod reactor;
 mod report;
-mod run;
 mod told;
 
 use crate::cli::LaunchArgs;
 use crate::plan;
 use anyhow::{Context, bail};
-use attempt::{Attempt, EarlierResult, Launch, Taken};
+use attempt::{Attempt, EarlierResult, Launch, Run};
 use dtrain_agent::clock::Begun;
 use dtrain_agent::io::guardian::Behind;
 use dtrain_agent::io::memory_copies::MemoryCopies;
@@ -27,7 +26,6 @@ use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
 use dtrain_common::exit::ExitStatus;
 use inbox::Inbox;
 use meeting::Meeting;
-use run::{Run, close};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,16 +181,16 @@ impl Course<'_> {
         if self.launch.plan.is_evicted() {
             bail!("another run has taken the run directory");
         }
-        *earlier = Some(EarlierResult::set_aside(self.launch.plan.run_dir.as_ref())?);
+        *earlier = EarlierResult::set_aside(self.launch.plan.run_dir.as_ref())?;
         reactor::attempt(&self.launch, attempt, notices, &self.screen)
     }
 
     /// Decides about an attempt that is over and had begun at `started`, and tells the user.
     fn after(&mut self, run: Run, attempt: Attempt, started: Duration) -> Then {
         let now = self.launch.inbox.begun.elapsed();
-        let taken = attempt.port_was_taken(&run);
+        let (taken, is_served) = (attempt.port_was_taken(&run), run.met.is_some());
         let lasted = now.saturating_sub(started);
-        let next = self.restarts.after(&run.verdict, lasted, taken.is_some(), now);
+        let next = self.restarts.after(&run.verdict, lasted, taken, now);
         if matches!(next, Next::Restart { .. } | Next::Stop) {
             let lines = report::failure(&self.launch.plan, &run, &attempt);
             for line in run.unkept.iter().cloned().chain(lines) {
@@ -213,7 +211,7 @@ impl Course<'_> {
                 over.reason = Some("the launcher was asked to stop");
                 Duration::ZERO
             }
-            Next::OtherPort if taken == Some(Taken::ByTheStore) => {
+            Next::OtherPort if is_served => {
                 self.say(format!(
                     "dtrain: the program uses port {port} itself, where dtrain serves PyTorch's store; starting again \
                      without the store, as {TORCHELASTIC_USE_AGENT_STORE}=False does from the beginning"
@@ -286,4 +284,10 @@ impl Course<'_> {
         }
         report.status
     }
+}
+
+/// Waits until the screen has taken everything, unless the user asks a second time to stop.
+fn close(screen: Screen, inbox: &Inbox) {
+    drop((screen.chunks, screen.notices));
+    inbox.wait(&screen.done);
 }

@@ -5,9 +5,8 @@
 //! reading delays no decision. It wakes at least twice a second, to look at the workers' heartbeats and so that the agent notices
 //! when the launcher itself did not run.
 
-use super::attempt::{Attempt, Launch};
+use super::attempt::{Attempt, Launch, Run};
 use super::group::{Capture, Group};
-use super::run::Run;
 use super::told;
 use anyhow::Context;
 use dtrain_agent::io::heartbeats::Heartbeats;

@@ -229,8 +229,7 @@ impl Devices {
     }
 }
 
-/// The number of GPUs for which the kernel's module has a folder, as is known without waiting for the driver's library; none where
-/// CUDA_VISIBLE_DEVICES hides some.
+/// How many GPUs the kernel's module knows, without asking the driver's library; none where CUDA_VISIBLE_DEVICES is set.
 pub(super) fn listed_by_the_kernel() -> Option<usize> {
     if std::env::var_os(CUDA_VISIBLE_DEVICES).is_some() {
         return None;

@@ -72,8 +72,7 @@ fn processes(gpu: usize) -> Vec<User> {
     of_gpu.map(|process| (process, known.then(|| owner(process.pid)).flatten())).collect()
 }
 
-/// A sentence for each GPU of whose memory others have taken much; an error where next to nothing is free.
-/// `users` tells who uses a GPU.
+/// A sentence for each GPU of whose memory `users` have taken much; an error where next to nothing is free.
 fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Result<Vec<String>> {
     let inventory = &gpus.inventory;
     let mut notes = Vec::new();

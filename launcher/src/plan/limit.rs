@@ -22,8 +22,7 @@ pub(super) struct Limited {
     pub(super) note: String,
 }
 
-/// When workers are to be asked to stop, and must have ended. `training`: they know how to end with a checkpoint, and the limit of a
-/// Slurm job counts too.
+/// When workers are to be asked to stop, and must have ended. Of a training, the limit of a Slurm job counts too.
 pub(super) fn limit(
     args: &LimitArgs,
     training: bool,
@@ -84,7 +83,11 @@ fn left(begun: Begun, inherited: impl Fn(&str) -> Option<String>) -> Option<Dura
     match inherited(SLURM_JOB_END_TIME) {
         Some(end) => until(&end, begun),
         // Older versions do not say it in the environment.
-        None => time_left(&ask(&job)?),
+        None => {
+            let mut squeue = Command::new("squeue");
+            squeue.args(["--noheader", "--jobs", &job, "--format=%L"]);
+            time_left(&output(&mut squeue, PATIENCE)?)
+        }
     }
 }
 
@@ -92,13 +95,6 @@ fn left(begun: Begun, inherited: impl Fn(&str) -> Option<String>) -> Option<Dura
 fn until(end: &str, begun: Begun) -> Option<Duration> {
     let end = UNIX_EPOCH.checked_add(Duration::from_secs(end.trim().parse().ok()?))?;
     end.duration_since(begun.wall).ok().filter(|left| !left.is_zero())
-}
-
-/// squeue's answer to how much is left.
-fn ask(job: &str) -> Option<String> {
-    let mut squeue = Command::new("squeue");
-    squeue.args(["--noheader", "--jobs", job, "--format=%L"]);
-    output(&mut squeue, PATIENCE)
 }
 
 /// Slurm's words such as UNLIMITED, and nothing, are no time.

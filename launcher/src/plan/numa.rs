@@ -42,8 +42,7 @@ impl Bound {
     }
 }
 
-/// Binds `workers` workers on this machine as `mode` says; without one nothing is bound. `visible` is
-/// CUDA_VISIBLE_DEVICES.
+/// Binds the workers as `mode` says; without one nothing is bound. `visible` is CUDA_VISIBLE_DEVICES.
 pub(super) fn bind(mode: Option<Binding>, workers: usize, visible: Option<&str>) -> anyhow::Result<Bound> {
     let Some(mode) = mode else {
         return Ok(Bound::default());
@@ -81,8 +80,7 @@ fn share_out(topology: &Topology, mode: Binding, workers: usize) -> anyhow::Resu
     (0..workers).map(share).collect()
 }
 
-/// The node of the worker's GPU. Workers beyond the GPUs share them in turn; without GPUs, workers are spread over the
-/// nodes in blocks of neighbouring ranks.
+/// The node of the worker's GPU, which is shared in turn; without GPUs, the nodes are for blocks of neighbouring ranks.
 fn node_of(topology: &Topology, rank: usize, workers: usize) -> usize {
     if !topology.gpus.is_empty() {
         return topology.gpus[rank % topology.gpus.len()];

@@ -14,8 +14,7 @@ pub(super) fn measure(args: &LaunchArgs, is_training: bool) -> anyhow::Result<Si
     size::size(asked, host, Machine::look)
 }
 
-/// On which GPU and on which CPU cores each worker computes, where the user asks for more than the default. The list of GPUs has one
-/// for each worker, and is empty where there is none.
+/// The GPU, if any, and the CPU cores of each worker, where the user asks for more than the default.
 pub(super) fn placement(args: &LaunchArgs, size: &Size) -> anyhow::Result<(Option<Vec<String>>, Bound)> {
     let visible = size.devices.list();
     let share = || share_out(visible.as_deref(), size.devices.count(), size.nproc);

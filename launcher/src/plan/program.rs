@@ -91,8 +91,7 @@ fn command(target: &Target<'_>) -> anyhow::Result<(Command, bool)> {
     Ok((Command { arg0: program.clone().into(), program, args: line }, true))
 }
 
-/// Whether Python programs of so many workers have the launcher's store, unless the user's environment refuses it. A worker alone
-/// serves itself.
+/// Whether Python programs of so many workers have the launcher's store. A worker alone serves itself.
 fn is_for_python(workers: usize, get: impl Fn(&str) -> Option<OsString>) -> bool {
     let is_refused =
         |value: OsString| !value.is_empty() && !value.eq_ignore_ascii_case("true") && value != "1";

@@ -34,8 +34,7 @@ pub(super) struct Size {
     pub(super) gpus: Option<InUse>,
 }
 
-/// The number and place of workers. `look` asks the driver, where that is needed. GPUs that are missing and flags that contradict
-/// each other are errors.
+/// The number and place of workers. `look` asks the driver, where that is needed.
 pub(super) fn size(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
     match asked.gpu_ids {
         None => on_the_visible(asked, host, look),

@@ -31,7 +31,6 @@ pub fn to_blame(first: usize, suspects: &[Suspect]) -> usize {
 }
 
 /// How far what a worker says is from the cause: it is its own, it waited for another one in vain, it lost another one.
-/// None where nothing is known.
 fn distance(suspect: &Suspect) -> Option<u8> {
     let cause = suspect.cause.as_ref()?;
     Some(match (cause.peer_lost, cause.kind) {

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// Lines after an exception's first that may belong to its message: numpy's without its libraries has 16, of
-/// which the last tells why.
+/// Lines after an exception's first that may belong to its message: numpy's without its libraries has 16.
 const MESSAGE_LINES: usize = 24;
 /// Lines of an exception that are searched for words: those after them may come from elsewhere.
 pub(super) const SEARCHED_LINES: usize = 7;

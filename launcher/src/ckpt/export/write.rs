@@ -32,8 +32,7 @@ impl From<TensorFileError> for Unwritten {
 /// What is read at a time.
 const CHUNK: usize = 4 << 20;
 
-/// Reads the values of an output's source and puts them in their new form and type, in order. Returns how many finite numbers became
-/// infinite.
+/// Puts the values of an output's source in their new form and type. Returns how many finite numbers became infinite.
 pub(super) fn tensor(
     file: &TensorFile,
     output: &Output,

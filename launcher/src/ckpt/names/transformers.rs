@@ -73,8 +73,7 @@ fn around(name: &str, theirs: [&str; 5]) -> Option<String> {
     Some(format!("{layer}.{kind}"))
 }
 
-/// The tensors of `GPT2LMHeadModel`, whose names are the same. Its linear layers hold their weights input x output, and it has the
-/// table of tokens a second time, as the head.
+/// The tensors of `GPT2LMHeadModel`. Its linear layers are input x output, and the table of tokens is the head too.
 pub(super) fn gpt_huggingface(name: &str) -> Option<Vec<Piece>> {
     const TOKENS: &str = "transformer.wte.weight";
     if name == TOKENS {

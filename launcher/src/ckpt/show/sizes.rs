@@ -2,11 +2,12 @@
 
 use crate::ckpt::tensors::{Tensor, TensorFile, TensorFileError};
 use dtrain_common::manifest::Manifest;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Share {
     pub(super) tensors: u64,
     pub(super) elements: u64,
@@ -76,12 +77,10 @@ impl Sizes {
     }
 
     pub(super) fn object(&self) -> Value {
-        let share = |share: &Share| json!({"tensors": share.tensors, "elements": share.elements, "bytes": share.bytes});
         let mut object = Map::new();
         for (owner, all, kinds) in &self.owners {
-            let mut value = share(all);
-            let kinds = kinds.iter().map(|(kind, of_kind)| (kind.clone(), share(of_kind)));
-            value["kinds"] = kinds.collect::<Map<_, _>>().into();
+            let mut value = json!(all);
+            value["kinds"] = json!(kinds);
             object.insert(owner.replace(' ', "_"), value);
         }
         object.into()

@@ -21,12 +21,12 @@ fn open(bytes: &[u8]) -> Result<TensorFile, TensorFileError> {
 }
 
 #[track_caller]
-fn refused(bytes: &[u8]) -> HeaderError {
+fn refused(bytes: &[u8]) -> String {
     match open(bytes).unwrap_err() {
         error @ TensorFileError::Io { .. } => panic!("{error}"),
         TensorFileError::Header { path, source } => {
             assert!(path.ends_with("x.safetensors"));
-            source
+            format!("{source:#}")
         }
     }
 }
@@ -72,14 +72,15 @@ fn what_is_written_reads_back() {
 
 /// A case for every error.
 #[test]
-fn a_header_that_is_wrong_is_a_typed_error() {
-    use HeaderError::*;
+fn a_header_that_is_wrong_is_told_as_such() {
+    let content = "its header cannot be read: ";
     let one = |text: &str, bytes: usize| refused(&with_header(text, &vec![0; bytes]));
-    assert!(matches!(refused(b"1234567"), TooShort { bytes: 7 }));
-    assert!(matches!(refused(&[9, 0, 0, 0, 0, 0, 0, 0, b'{']), Cut { announced: 9, left: 1 }));
-    assert!(matches!(refused(&[255; 64]), Cut { announced: u64::MAX, .. }));
-    assert!(matches!(refused(b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00"), Zip));
-    assert!(matches!(announced((LONGEST + 1).to_le_bytes(), u64::MAX), Err(TooLong { .. })));
+    assert!(refused(b"1234567").starts_with("it has 7 bytes, fewer than the 8"));
+    assert!(refused(&[9, 0, 0, 0, 0, 0, 0, 0, b'{']).ends_with("a header of 9 bytes, and 1 follow"));
+    assert!(refused(&[255; 64]).contains(&format!("a header of {} bytes, and", u64::MAX)));
+    assert!(refused(b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00").starts_with("it is a zip"));
+    let error = announced((LONGEST + 1).to_le_bytes(), u64::MAX).unwrap_err();
+    assert!(error.to_string().contains("the format allows"), "{error}");
     for text in [
         "",
         "not json",
@@ -91,15 +92,15 @@ fn a_header_that_is_wrong_is_a_typed_error() {
         r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}}"#,
         r#"{"a":{"dtype":"F32","shape":[1]}}"#,
     ] {
-        assert!(matches!(one(text, 4), Content(_)), "{text}");
+        assert!(one(text, 4).starts_with(content), "{text}");
     }
     for shape in ["[9223372036854775807,9223372036854775807]", "[4611686018427387904]"] {
         let text = format!(r#"{{"a":{{"dtype":"F32","shape":{shape},"data_offsets":[0,4]}}}}"#);
-        assert!(matches!(one(&text, 4), Content(_)), "{shape}");
+        assert!(one(&text, 4).starts_with(content), "{shape}");
     }
     for offsets in ["[0,8]", "[4,0]", "[18446744073709551615,3]"] {
         let text = format!(r#"{{"a":{{"dtype":"F32","shape":[1],"data_offsets":{offsets}}}}}"#);
-        assert!(matches!(one(&text, 8), Content(_)), "{offsets}");
+        assert!(one(&text, 8).starts_with(content), "{offsets}");
     }
     let two = |second: &str| {
         format!(
@@ -107,10 +108,10 @@ fn a_header_that_is_wrong_is_a_typed_error() {
         )
     };
     for (second, bytes) in [("[2,4]", 4), ("[5,7]", 7), ("[1,3]", 6)] {
-        assert!(matches!(one(&two(second), bytes), Content(_)), "{second}");
+        assert!(one(&two(second), bytes).starts_with(content), "{second}");
     }
     for bytes in [0, 5, 7, 100] {
-        assert!(matches!(one(&two("[4,6]"), bytes), End { expected: 6, .. }), "{bytes}");
+        assert!(one(&two("[4,6]"), bytes).starts_with("its tensors take 6 bytes"), "{bytes}");
     }
     assert!(open(&with_header(&two("[4,6]"), &[0; 6])).is_ok());
     assert!(open(&with_header("{}", &[])).unwrap().tensors.is_empty());

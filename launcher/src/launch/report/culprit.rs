@@ -1,14 +1,12 @@
 //! The worker that a failure is told of: which it is, how it ended and why.
 
-use crate::launch::attempt::Attempt;
+use crate::launch::attempt::{Attempt, Run};
 use crate::launch::files::Files;
-use crate::launch::run::Run;
 use crate::launch::told::ended;
 use crate::plan::Plan;
-use dtrain_agent::cause::{self, Evidence, Suspect};
+use dtrain_agent::cause::{self, Evidence, MemoryKill, Suspect};
 use dtrain_agent::clock::Begun;
 use dtrain_agent::io::output::Stream;
-use dtrain_agent::io::process::memory_kill::SinceThen;
 use dtrain_agent::local::{Cause, End, Outcome, Verdict};
 use dtrain_agent::signals;
 use dtrain_common::result::{self, Failure};
@@ -164,15 +162,19 @@ impl<'a> Culprit<'a> {
     }
 }
 
-fn suspect(end: &End, run: &Run, files: &Files, kills: &SinceThen) -> Suspect {
-    let stderr = run.tails[end.rank].lines();
+fn suspect(
+    end: &End,
+    run: &Run,
+    files: &Files,
+    memory_kill: impl Fn(Option<u32>) -> Option<MemoryKill>,
+) -> Suspect {
     let error_file = files.error_text(end.rank);
     let cause = cause::cause(&Evidence {
         outcome: end.outcome,
         sent: &end.sent,
-        stderr: &stderr,
+        stderr: &run.tails[end.rank].lines(),
         error_file: error_file.as_deref(),
-        memory_kill: kills.evidence(run.pids[end.rank]),
+        memory_kill: memory_kill(run.pids[end.rank]),
     });
     Suspect { rank: end.rank, at: end.at, cause }
 }

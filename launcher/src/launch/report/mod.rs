@@ -2,8 +2,7 @@
 
 mod culprit;
 
-use super::attempt::Attempt;
-use super::run::Run;
+use super::attempt::{Attempt, Run};
 use super::told::cannot_start;
 use crate::plan::Plan;
 use culprit::Culprit;

@@ -1,5 +1,4 @@
-//! The open files that this process was started with, besides the three standard ones: a shell's `>(...)` and `<(...)`, a
-//! wrapper's log.
+//! The open files that this process was started with, besides the three standard ones: a shell's `>(...)`, a log.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::FdFlags;

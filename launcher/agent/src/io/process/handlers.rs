@@ -94,8 +94,7 @@ pub(super) fn is_stopped_by(pid: Pid, signal: Signal) -> bool {
     ["SigIgn:", "SigBlk:", "SigCgt:"].into_iter().all(is_free)
 }
 
-/// From its return on, writing beyond the limit of file sizes (`ulimit -f`) fails as on a full disk and no longer kills the
-/// launcher. Programs start with the signal as it was.
+/// From its return on, writing beyond `ulimit -f` fails as on a full disk. Programs start with the signal as it was.
 pub fn survive_file_size_limit() -> io::Result<()> {
     if ignored_at_start() & (1 << (XFSZ - 1)) == 0 {
         signal_hook::flag::register(XFSZ, Arc::default())?;

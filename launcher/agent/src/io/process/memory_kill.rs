@@ -33,30 +33,20 @@ impl MemoryKills {
         Self { counter: counters().into_iter().find_map(read), log: log_from_now_on() }
     }
 
-    /// The kills since then. `pids` are the processes in question.
-    pub fn since(&self, pids: &[u32]) -> SinceThen {
+    /// What speaks for a process of `pids` having been killed for memory since then, if it died of SIGKILL.
+    pub fn since(&self, pids: &[u32]) -> impl Fn(Option<u32>) -> Option<MemoryKill> + use<> {
         let counter = self.counter.as_ref();
         let counter = counter.filter(|(path, _, before)| count(path) > Some(*before));
         let mut logged = self.log.as_ref().map(killed_pids).unwrap_or_default();
         logged.retain(|pid| pids.contains(pid));
-        SinceThen { counted: counter.map(|(_, means, _)| *means), logged }
+        evidence(counter.map(|(_, means, _)| *means), logged)
     }
 }
 
-/// The kills of a run.
-#[derive(Clone, Debug, Default)]
-pub struct SinceThen {
-    counted: Option<MemoryKill>,
-    logged: Vec<u32>,
-}
-
-impl SinceThen {
-    /// What speaks for `pid` having been killed for memory, if it died of SIGKILL.
-    pub fn evidence(&self, pid: Option<u32>) -> Option<MemoryKill> {
-        match pid {
-            Some(pid) if self.logged.contains(&pid) => Some(MemoryKill::Logged),
-            _ => self.counted,
-        }
+fn evidence(counted: Option<MemoryKill>, logged: Vec<u32>) -> impl Fn(Option<u32>) -> Option<MemoryKill> {
+    move |pid| match pid {
+        Some(pid) if logged.contains(&pid) => Some(MemoryKill::Logged),
+        _ => counted,
     }
 }
 
@@ -78,8 +68,7 @@ fn counted(text: &str) -> Option<u64> {
     lines.find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
-/// The files that may count the kills of this process's control group, from its own upwards, by the texts of
-/// `/proc/self/cgroup` and `/proc/self/mountinfo`.
+/// The files that may count the kills of this process's control group, by `/proc/self/cgroup` and `/proc/self/mountinfo`.
 fn group_files(memberships: &str, mounts: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for (version, name) in [(1, "memory.oom_control"), (2, "memory.events")] {
@@ -274,17 +263,17 @@ mod tests {
 
     #[test]
     fn a_named_process_counts_for_itself_and_a_count_for_all() {
-        let since = SinceThen { counted: Some(MemoryKill::Group), logged: vec![7] };
-        assert_eq!(since.evidence(Some(7)), Some(MemoryKill::Logged));
-        assert_eq!(since.evidence(Some(8)), Some(MemoryKill::Group));
-        assert_eq!(SinceThen::default().evidence(Some(7)), None);
+        let since = evidence(Some(MemoryKill::Group), vec![7]);
+        assert_eq!(since(Some(7)), Some(MemoryKill::Logged));
+        assert_eq!(since(Some(8)), Some(MemoryKill::Group));
+        assert_eq!(evidence(None, Vec::new())(Some(7)), None);
     }
 
     #[test]
     fn nothing_happened_between_two_looks() {
         // Whatever this machine lets be read, reading it works.
         let since = MemoryKills::note().since(&[std::process::id()]);
-        assert!(since.logged.is_empty());
+        assert_ne!(since(Some(std::process::id())), Some(MemoryKill::Logged));
     }
 
     proptest! {

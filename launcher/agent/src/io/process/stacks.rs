@@ -1,5 +1,4 @@
-//! Where a process is, for one that hangs: what the kernel knows of its threads, and the stacks as a debugger sees them
-//! where one is installed.
+//! Where a process is that hangs: what the kernel knows of its threads, and the stacks where a debugger is installed.
 
 use super::{output, proc, program};
 use std::ffi::OsStr;
