@@ -7,11 +7,6 @@
 use std::fmt;
 use std::ops::Range;
 
-/// The effective batch of an even cut: `micro_batch x grad_accum_steps x ranks`; saturates at `usize::MAX`.
-pub fn effective_batch(micro_batch: usize, grad_accum_steps: usize, ranks: usize) -> usize {
-    micro_batch.saturating_mul(grad_accum_steps).saturating_mul(ranks)
-}
-
 /// Part `index` of `0..total` cut into `parts` contiguous parts that differ by at most one, larger first.
 pub fn share(total: usize, parts: usize, index: usize) -> Range<usize> {
     assert!(index < parts, "share {index} of {parts} parts");
@@ -21,25 +16,15 @@ pub fn share(total: usize, parts: usize, index: usize) -> Range<usize> {
 }
 
 /// Why a batch cannot be cut up.
-#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error, Clone, Copy, PartialEq, Eq)]
 pub enum BatchError {
-    /// The effective batch is 0.
-    #[error("the effective batch is 0; it must be at least 1 sample")]
-    ZeroEffectiveBatch,
-    /// There are no ranks.
-    #[error("the number of ranks is 0; at least 1 process must train")]
-    ZeroRanks,
-    /// The micro-batch limit is 0.
-    #[error("the micro-batch is 0; it must be at least 1 sample")]
-    ZeroMicroBatch,
-    /// Some ranks would have nothing to do in any step.
+    #[error("the {0} is 0; it must be at least 1")]
+    Zero(&'static str),
     #[error(
         "an effective batch of {effective_batch} cannot be shared by {ranks} ranks: every rank needs at least one \
          sample; start at most {effective_batch} processes or raise train.effective_batch"
     )]
     FewerSamplesThanRanks { effective_batch: usize, ranks: usize },
-    /// Samples that are normalised together do not fit into the micro-batches of all ranks.
     #[error(
         "a group of {group} samples is normalised together, and {ranks} ranks take micro-batches of at most {micro_batch}; set \
          memory.micro_batch to {least} or more, or model.batchnorm to \"group:{most}\" or less"
@@ -67,14 +52,13 @@ pub struct Partition {
 impl Partition {
     /// Cuts a step among `ranks` into micro-batches of at most `micro_batch` samples (`None`: a whole share).
     pub fn new(effective_batch: usize, ranks: usize, micro_batch: Option<usize>) -> Result<Self, BatchError> {
-        if effective_batch == 0 {
-            return Err(BatchError::ZeroEffectiveBatch);
-        }
-        if ranks == 0 {
-            return Err(BatchError::ZeroRanks);
-        }
-        if micro_batch == Some(0) {
-            return Err(BatchError::ZeroMicroBatch);
+        let counts = [
+            ("effective batch", effective_batch),
+            ("number of ranks", ranks),
+            ("micro-batch", micro_batch.unwrap_or(1)),
+        ];
+        if let Some((what, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return Err(BatchError::Zero(what));
         }
         if effective_batch < ranks {
             return Err(BatchError::FewerSamplesThanRanks { effective_batch, ranks });

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::files::if_there;
+
 const MAX_LINE: u64 = 64 << 10;
 /// The time in which the other side has to send its line.
 const LINE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,7 +30,6 @@ const LINE_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum Ask {
     /// To give memory that no tensor uses back to the device, or on a CPU to the system.
     Clear,
-    /// For its memory.
     Memory,
 }
 
@@ -43,7 +44,6 @@ pub struct Answer {
     pub reserved: u64,
     /// `CPU`, `GPU 0`.
     pub device: String,
-    /// Its rank.
     pub rank: usize,
 }
 
@@ -57,19 +57,14 @@ enum Reply {
 /// Why a worker did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// It has ended.
     #[error("it has ended")]
     Gone,
-    /// It took too long.
     #[error("it is busy and did not answer in time")]
     Busy,
-    /// It could not do what it was asked.
     #[error("{0}")]
     Refused(String),
-    /// The connection failed.
     #[error("the connection failed: {0}")]
     Io(#[source] io::Error),
-    /// Its answer makes no sense.
     #[error("its answer cannot be read ({0}); is it of another version of dtrain?")]
     Json(#[from] serde_json::Error),
 }
@@ -83,27 +78,16 @@ pub struct Listener {
 
 /// Where sockets may lie, the first preferred. A container may set XDG_RUNTIME_DIR for some processes only.
 pub fn folders() -> Vec<PathBuf> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let user = rustix::process::geteuid().as_raw();
-    runtime
-        .filter(|folder| folder.is_absolute())
-        .map(|folder| folder.join("dtrain"))
-        .into_iter()
-        .chain([PathBuf::from(format!("/tmp/dtrain-{user}"))])
-        .collect()
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("dtrain"));
+    let own = format!("/tmp/dtrain-{}", rustix::process::geteuid().as_raw());
+    runtime.filter(|folder| folder.is_absolute()).into_iter().chain([own.into()]).collect()
 }
 
 impl Listener {
     /// Listens on this process's socket in the first of `folders` that can be used.
     pub fn open(folders: &[PathBuf]) -> io::Result<Self> {
-        let mut last = io::Error::from(ErrorKind::NotFound);
-        for folder in folders {
-            match Self::open_in(folder) {
-                Ok(listener) => return Ok(listener),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        let none = Err(ErrorKind::NotFound.into());
+        folders.iter().fold(none, |opened, folder| opened.or_else(|_| Self::open_in(folder)))
     }
 
     fn open_in(folder: &Path) -> io::Result<Self> {
@@ -114,15 +98,11 @@ impl Listener {
         remove_stale(folder);
         let path = folder.join(format!("{}.sock", std::process::id()));
         // One of this name is of a process that has ended: this one has its number now.
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        if_there(fs::remove_file(&path))?;
         let listener = UnixListener::bind(&path)?;
         Ok(Self { listener, path })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -172,16 +152,11 @@ pub fn workers(folders: &[PathBuf]) -> Vec<(u32, PathBuf)> {
 }
 
 fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Vec::new();
+    let socket = |entry: fs::DirEntry| {
+        let path = entry.path();
+        Some((path.file_name()?.to_str()?.strip_suffix(".sock")?.parse().ok()?, path))
     };
-    entries
-        .filter_map(|entry| {
-            let path = entry.ok()?.path();
-            let pid = path.file_name()?.to_str()?.strip_suffix(".sock")?.parse().ok()?;
-            Some((pid, path))
-        })
-        .collect()
+    fs::read_dir(folder).into_iter().flatten().flatten().filter_map(socket).collect()
 }
 
 /// Removes sockets whose process has ended. A process between `bind` and `listen` refuses connections too.

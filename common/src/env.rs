@@ -95,6 +95,11 @@ pub const CONDA_PREFIX: &str = "CONDA_PREFIX";
 /// Begins the names of the variables that stand for flags of the launcher, as PET_NPROC_PER_NODE does.
 pub const TWIN_PREFIX: &str = "PET_";
 
+/// A variable of this process. What is not UTF-8 in it is replaced, and so refused where the value has a form.
+pub fn of_process(name: &str) -> Option<String> {
+    Some(std::env::var_os(name)?.to_string_lossy().into_owned())
+}
+
 /// How long operations between the ranks wait, by [`DTRAIN_COLLECTIVE_TIMEOUT`] looked up through `get`; none where it is not set.
 pub fn collective_timeout(get: impl Fn(&str) -> Option<String>) -> Result<Option<Duration>, EnvError> {
     let Some(value) = get(DTRAIN_COLLECTIVE_TIMEOUT) else {

@@ -40,14 +40,9 @@ impl ExitStatus {
 
     /// What the launcher returns when a worker of dtrain's own trainer exits with `code`.
     pub fn from_worker_code(code: i32) -> Self {
-        match code {
-            0 => Self::Success,
-            2 => Self::Usage,
-            3 => Self::OutOfMemory,
-            5 => Self::Rendezvous,
-            75 => Self::Requeue,
-            _ => Self::WorkerFailed,
-        }
+        let known = [Self::Success, Self::Usage, Self::OutOfMemory, Self::Rendezvous, Self::Requeue];
+        let told = known.into_iter().find(|status| i32::from(status.code()) == code);
+        told.unwrap_or(Self::WorkerFailed)
     }
 
     /// One clause that says what the code means, for banners and `result.json`.

@@ -26,9 +26,7 @@ pub struct GpuInfo {
     pub name: String,
     /// `GPU-...` or `MIG-...`, the same across restarts; none where the driver gives none.
     pub uuid: Option<String>,
-    /// Memory of the device in bytes.
     pub total_bytes: u64,
-    /// Memory nobody uses at the moment, in bytes.
     pub free_bytes: u64,
     /// The instances of a GPU in MIG mode, possibly none. CUDA cannot use such a GPU as a whole.
     pub mig: Option<Vec<GpuInfo>>,
@@ -37,7 +35,6 @@ pub struct GpuInfo {
 /// Every GPU of the machine in NVML's order, whatever CUDA_VISIBLE_DEVICES says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
-    /// The GPUs; each lies at the position of its index.
     pub gpus: Vec<GpuInfo>,
 }
 
@@ -49,13 +46,10 @@ pub struct Place {
 }
 
 /// Why the GPUs could not be listed.
-#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
-    /// There is no NVIDIA driver; the machine trains on its CPU.
     #[error("no NVIDIA driver is loaded on this machine, so no GPU can be used")]
     NoDriver,
-    /// The driver is there and does not answer as it should.
     #[error("the NVIDIA driver failed to {what}: {source}; check that `nvidia-smi` works")]
     Driver { what: String, source: NvmlError },
 }
@@ -65,7 +59,6 @@ impl Place {
         Self { gpu, instance: None }
     }
 
-    /// Whether it is a part of a GPU.
     pub fn is_instance(self) -> bool {
         self.instance.is_some()
     }
@@ -82,16 +75,9 @@ impl Inventory {
         self.gpus.windows(2).any(|pair| pair[0].name != pair[1].name)
     }
 
-    /// Whether any GPU is in MIG mode.
-    pub fn has_mig(&self) -> bool {
-        self.gpus.iter().any(|gpu| gpu.mig.is_some())
-    }
-
-    /// The device there.
     pub fn device(&self, place: Place) -> &GpuInfo {
         let gpu = &self.gpus[place.gpu];
-        let instance = place.instance.and_then(|instance| gpu.mig.as_deref()?.get(instance));
-        instance.unwrap_or(gpu)
+        place.instance.and_then(|instance| gpu.mig.as_deref()?.get(instance)).unwrap_or(gpu)
     }
 
     /// What CUDA_VISIBLE_DEVICES calls it; none where the driver gives no UUID.
@@ -112,11 +98,6 @@ impl Inventory {
         let device = self.device(place);
         let uuid = device.uuid.as_deref().unwrap_or("no UUID");
         format!("{}, {}, {uuid}", device.name, ByteSize(device.total_bytes))
-    }
-
-    fn at(&self, index: u64) -> Option<Place> {
-        let gpu = usize::try_from(index).ok()?;
-        (gpu < self.gpus.len()).then(|| Place::whole(gpu))
     }
 
     fn wholes(&self) -> impl Iterator<Item = Place> {

@@ -22,7 +22,6 @@ pub enum Job {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanJob {
-    /// The GPUs, at least one.
     pub gpus: Vec<Gpu>,
     /// Ranks, at least 1, each on a GPU of its own.
     pub nproc: usize,
@@ -44,7 +43,6 @@ pub struct PlanJob {
 pub struct Gpu {
     /// A name of the launcher's table, a size, or what the driver calls it.
     pub name: String,
-    /// All its memory in bytes.
     pub bytes: u64,
     /// Whether it computes in bfloat16 itself; what `precision.amp = "auto"` is depends on it.
     pub bf16: bool,
@@ -99,7 +97,6 @@ pub struct ProfileJob {
 pub struct EvalJob {
     /// The folder of a checkpoint, or that of a run, whose newest whole one is meant.
     pub checkpoint: PathBuf,
-    /// Which of its weights.
     #[serde(default)]
     pub weights: EvalWeights,
     /// Samples of a batch on each rank; without it what the recipe's training takes.
@@ -117,9 +114,7 @@ pub enum EvalWeights {
     /// The moving average where there is one, as in training.
     #[default]
     Auto,
-    /// Those that are trained.
     Raw,
-    /// The moving average.
     Average,
 }
 

@@ -4,6 +4,7 @@
 //! This crate holds no tensors, links no libtorch and contains no `unsafe`: the launcher and the worker both
 //! stand on it, and the launcher must start in milliseconds.
 #![forbid(unsafe_code)]
+#![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
 
 pub mod batch;
 mod choice;

@@ -50,7 +50,6 @@ pub fn step_of(name: &str) -> Option<u64> {
 /// The state of a loss scaler.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
-    /// The factor of the losses.
     pub scale: f64,
     /// Steps without an overflow since it last moved.
     pub clean_steps: u32,
@@ -59,20 +58,16 @@ pub struct LossScale {
 /// The best checkpoint of a run so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BestSoFar {
-    /// By what it is the best.
     pub by: Best,
     /// That figure of its evaluation; finite.
     pub value: f64,
-    /// Its step.
     pub step: u64,
 }
 
 /// What was trained on, to tell whether it is the same when a run goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataMark {
-    /// Samples to train on.
     pub train_samples: u64,
-    /// Samples to test with.
     pub test_samples: u64,
     /// SHA-256 of what the survey of the data found, in hexadecimal digits, wherever the data lies.
     pub sha256: String,
@@ -87,9 +82,7 @@ pub struct Manifest {
     pub dtrain: String,
     /// Version of libtorch that wrote it.
     pub libtorch: String,
-    /// The recipe's task.
     pub task: String,
-    /// The model's name.
     pub model: String,
     /// Outputs of the classifier.
     pub classes: usize,
@@ -98,7 +91,6 @@ pub struct Manifest {
     pub class_names: Vec<String>,
     /// Number of parameters, buffers not counted.
     pub parameters: u64,
-    /// Optimizer steps committed.
     pub step: u64,
     /// Epoch of the sample that is next, from 0.
     pub epoch: u64,
@@ -107,7 +99,6 @@ pub struct Manifest {
     /// The name of the stage of the last of these steps, in a run of stages. The optimizer's state is that stage's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// Samples trained on.
     pub samples: u64,
     /// Ranks at the time; a checkpoint resumes on any number.
     pub world_size: usize,
@@ -123,7 +114,6 @@ pub struct Manifest {
     /// What was trained on; none in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataMark>,
-    /// The recipe as resolved.
     pub recipe: Recipe,
     /// The last figures, by name; NaN is written as `null`.
     #[serde(with = "numbers", default)]
@@ -134,7 +124,6 @@ pub struct Manifest {
     /// The evaluation that belongs to this step is still to be made: a request to stop came before its end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evaluation_owed: bool,
-    /// Every other file of the checkpoint.
     pub files: Vec<FileEntry>,
 }
 

@@ -75,7 +75,6 @@ impl RunDir {
         Self { root: root.into() }
     }
 
-    /// The folder itself.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -135,17 +134,11 @@ impl RunDir {
         self.logs().join(format!("attempt_{attempt}/rank_{rank}"))
     }
 
-    /// Where one rank writes its error in one attempt.
-    pub fn error_file(&self, attempt: u32, rank: usize) -> PathBuf {
-        self.rank_logs(attempt, rank).join("error.json")
-    }
-
     /// The run directory of a run that names none: `runs/<recipe>-20261120-214512`, in local time.
     pub fn default_root(recipe_name: &str, now: SystemTime) -> PathBuf {
         let stem = Path::new(recipe_name).file_stem().unwrap_or_default().to_string_lossy();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        let plain = stem.chars().map(|c| if is_plain(c) { c } else { '_' });
-        let name: String = plain.take(80).collect();
+        let name: String = stem.chars().map(|c| if is_plain(c) { c } else { '_' }).take(80).collect();
         let name = if name.is_empty() { "run" } else { name.as_str() };
         // A clock outside the years that a calendar has still gets a folder.
         let now = Timestamp::try_from(now).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -165,8 +158,7 @@ fn real(path: &Path) -> Result<PathBuf, RunDirError> {
 
 fn exists(path: &Path) -> Result<bool, RunDirError> {
     // A link that points nowhere is there too: writing would go through it.
-    let found = if_there(path.symlink_metadata()).map_err(failed("look at", path))?;
-    Ok(found.is_some())
+    Ok(if_there(path.symlink_metadata()).map_err(failed("look at", path))?.is_some())
 }
 
 #[cfg(test)]

@@ -7,17 +7,14 @@ use crate::units::ByteSize;
 /// Where a column's text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// At the left.
     Left,
-    /// At the right.
     Right,
 }
 
 /// Appends rows with two blanks between columns, and before the first column as many as `indent`. No line ends in blanks.
 pub fn columns(out: &mut String, indent: usize, align: &[Align], rows: &[Vec<String>]) {
     let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<_> = (0..align.len()).map(width).collect();
     for row in rows {

@@ -6,18 +6,14 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Why a text is no size or span.
-#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum UnitError {
-    /// Not a size in bytes.
     #[error(
         "{text:?} is not a size; write for example \"14 GiB\", \"512 MiB\", \"1 GB\" or a number of bytes"
     )]
     ByteSize { text: String },
-    /// A size beyond 2^64 bytes.
     #[error("{text:?} is more bytes than can be counted")]
     TooLarge { text: String },
-    /// Not a length of training.
     #[error(
         "{text:?} is not a length of training; write for example \"5 epochs\", \"0.5 epochs\" or \"100 steps\""
     )]

@@ -1,68 +1,50 @@
 //! The place of one worker among the others.
 
-use std::env::VarError;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::{
     GROUP_RANK, GROUP_WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK, ROLE_NAME,
     ROLE_RANK, ROLE_WORLD_SIZE, TORCHELASTIC_ERROR_FILE, TORCHELASTIC_MAX_RESTARTS,
-    TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_RUN_ID, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE,
+    TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_RUN_ID, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE, of_process,
 };
 
 const ESSENTIAL: [&str; 4] = [RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT];
 
 /// What is wrong with the environment of a worker.
-#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EnvError {
-    /// Some of the variables of a distributed start are set and this one is not.
     #[error(
         "the environment variable {missing} is not set although {present} is; set RANK, WORLD_SIZE, MASTER_ADDR \
          and MASTER_PORT for a distributed start, or neither RANK nor WORLD_SIZE for a single process"
     )]
     Missing { missing: &'static str, present: &'static str },
-    /// A variable has a value that cannot be read.
     #[error("the environment variable {name} is {value:?}; expected {expected}")]
     Invalid { name: &'static str, value: String, expected: &'static str },
-    /// A rank does not lie below the number of ranks.
     #[error("the environment variable {0} is {1}, which must be below {2} = {3}")]
     RankOutOfRange(&'static str, usize, &'static str, usize),
-    /// A variable's value is not UTF-8.
-    #[error("the environment variable {name} is not valid UTF-8")]
-    NotUnicode { name: &'static str },
 }
 
 /// The place of one worker among the others, as its environment tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerEnv {
-    /// Rank among all workers.
     pub rank: usize,
-    /// Rank on this node.
     pub local_rank: usize,
     /// This node's rank among the nodes.
     pub group_rank: usize,
     /// Name of the role, which all workers have.
     pub role_name: String,
-    /// Number of workers.
     pub world_size: usize,
-    /// Number of workers on this node.
     pub local_world_size: usize,
     /// Number of nodes.
     pub group_world_size: usize,
-    /// Host of the store.
     pub master_addr: String,
-    /// Port of the store.
     pub master_port: u16,
-    /// Restarts so far.
     pub restart_count: u32,
-    /// Restarts allowed.
     pub max_restarts: u32,
-    /// Name of the run.
     pub run_id: String,
     /// The launcher serves the store; rank 0 connects to it like every other rank.
     pub use_agent_store: bool,
-    /// Where to write the error on failure.
     pub error_file: Option<PathBuf>,
 }
 
@@ -117,26 +99,19 @@ impl WorkerEnv {
             world_size,
             local_world_size: local_size,
             group_world_size: nodes,
-            master_addr: read.host(MASTER_ADDR)?,
+            master_addr: read.value(MASTER_ADDR, String::new(), "a host name or an IP address", host)?,
             master_port: read.number(MASTER_PORT, single.master_port, "a port from 0 to 65535")?,
             restart_count: read.number(TORCHELASTIC_RESTART_COUNT, 0, WHOLE)?,
             max_restarts: read.number(TORCHELASTIC_MAX_RESTARTS, 0, WHOLE)?,
             run_id: get(TORCHELASTIC_RUN_ID).unwrap_or(single.run_id),
-            use_agent_store: read.flag(TORCHELASTIC_USE_AGENT_STORE)?,
+            use_agent_store: read.value(TORCHELASTIC_USE_AGENT_STORE, false, "True or False", flag)?,
             error_file: error_file.map(PathBuf::from),
         })
     }
 
     /// [`WorkerEnv::from_lookup`] on the environment of this process.
     pub fn from_process() -> Result<Self, EnvError> {
-        let contract = Self::single().vars();
-        let names = contract.into_iter().map(|(name, _)| name);
-        for name in names.chain([TORCHELASTIC_ERROR_FILE]) {
-            if let Err(VarError::NotUnicode(_)) = std::env::var(name) {
-                return Err(EnvError::NotUnicode { name });
-            }
-        }
-        Self::from_lookup(|name| std::env::var(name).ok())
+        Self::from_lookup(of_process)
     }
 
     /// Every variable of the contract with its value, for the launcher to set.
@@ -214,20 +189,17 @@ impl Reader<'_> {
             false => Err(EnvError::RankOutOfRange(name, rank, size_name, size)),
         }
     }
+}
 
-    fn host(&self, name: &'static str) -> Result<String, EnvError> {
-        self.value(name, String::new(), "a host name or an IP address", |host| {
-            let is_host = !host.is_empty() && !host.contains(char::is_whitespace);
-            is_host.then(|| host.to_owned())
-        })
-    }
+fn host(value: &str) -> Option<String> {
+    (!value.is_empty() && !value.contains(char::is_whitespace)).then(|| value.to_owned())
+}
 
-    fn flag(&self, name: &'static str) -> Result<bool, EnvError> {
-        self.value(name, false, "True or False", |value| match value.to_ascii_lowercase().as_str() {
-            "true" | "1" => Some(true),
-            "false" | "0" | "" => Some(false),
-            _ => None,
-        })
+fn flag(value: &str) -> Option<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "1" => Some(true),
+        "false" | "0" | "" => Some(false),
+        _ => None,
     }
 }
 

@@ -15,16 +15,22 @@ use super::{Driver, GpuError, GpuInfo, GpuProcess, GpuStatus, Inventory, Status,
 pub struct Nvidia(Nvml);
 
 impl Nvidia {
-    /// Loads the driver's library.
+    /// Loads the library by the name that every driver installs; the bare `.so` comes with development packages only.
     pub fn open() -> Result<Self, GpuError> {
-        load().map(Self)
+        let named = Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init();
+        named.or_else(|_| Nvml::init()).map(Self).map_err(|source| match source {
+            NvmlError::LibloadingError(_) | NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
+                GpuError::NoDriver
+            }
+            source => failed("start")(source),
+        })
     }
 
     /// Every GPU of the machine.
     pub fn inventory(&self) -> Result<Inventory, GpuError> {
-        let count = count(&self.0)?;
-        let gpus = (0..count).map(|index| gpu(&self.0, index));
-        Ok(Inventory { gpus: gpus.collect::<Result<_, _>>()? })
+        Ok(Inventory {
+            gpus: (0..count(&self.0)?).map(|index| gpu(&self.0, index)).collect::<Result<_, _>>()?,
+        })
     }
 
     /// The versions of the driver and of its CUDA.
@@ -49,15 +55,18 @@ impl Driver for Nvidia {
 /// What a GPU does not tell, such as the temperature of one in a virtual machine, is left out.
 fn status(nvml: &Nvml, index: u32) -> Result<GpuStatus, GpuError> {
     let info = gpu(nvml, index)?;
-    let opened = nvml.device_by_index(index);
-    let device = opened.map_err(failed(format!("open GPU {index}")))?;
+    let device = nvml.device_by_index(index).map_err(failed(format!("open GPU {index}")))?;
     let compute = device.running_compute_processes().unwrap_or_default();
     let graphics = device.running_graphics_processes().unwrap_or_default();
     let mut processes: Vec<GpuProcess> = Vec::new();
-    for process in compute.into_iter().chain(graphics).map(process) {
+    for ProcessInfo { pid, used_gpu_memory, .. } in compute.into_iter().chain(graphics) {
+        let used_bytes = match used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
         // A process that computes and draws is in both lists.
-        if !processes.iter().any(|known| known.pid == process.pid) {
-            processes.push(process);
+        if !processes.iter().any(|known| known.pid == pid) {
+            processes.push(GpuProcess { pid, used_bytes });
         }
     }
     Ok(GpuStatus {
@@ -73,23 +82,13 @@ fn status(nvml: &Nvml, index: u32) -> Result<GpuStatus, GpuError> {
     })
 }
 
-fn process(info: ProcessInfo) -> GpuProcess {
-    GpuProcess {
-        pid: info.pid,
-        used_bytes: match info.used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => Some(bytes),
-            UsedGpuMemory::Unavailable => None,
-        },
-    }
-}
-
 /// Whether every GPU computes in bfloat16 itself (compute capability 8.0, Ampere), as far as is known.
 pub fn all_compute_in_bf16() -> bool {
     let capable = |nvml: &Nvml| -> Result<bool, NvmlError> {
         let mut devices = (0..nvml.device_count()?).map(|index| nvml.device_by_index(index));
         devices.try_fold(true, |all, device| Ok(all && device?.cuda_compute_capability()?.major >= 8))
     };
-    load().is_ok_and(|nvml| capable(&nvml).unwrap_or(false))
+    Nvidia::open().is_ok_and(|driver| capable(&driver.0).unwrap_or(false))
 }
 
 /// Asks the driver for every GPU of the machine. Without a driver it is [`GpuError::NoDriver`].
@@ -103,10 +102,8 @@ fn count(nvml: &Nvml) -> Result<u32, GpuError> {
 
 fn gpu(nvml: &Nvml, index: u32) -> Result<GpuInfo, GpuError> {
     let title = format!("GPU {index}");
-    let opened = nvml.device_by_index(index);
-    let device = opened.map_err(failed(format!("open {title}")))?;
-    let mig = instances(&device, &title)?;
-    info(&device, index, &title, true, mig)
+    let device = nvml.device_by_index(index).map_err(failed(format!("open {title}")))?;
+    info(&device, index, &title, true, instances(&device, &title)?)
 }
 
 fn info(
@@ -137,8 +134,7 @@ fn instances(device: &Device<'_>, gpu: &str) -> Result<Option<Vec<GpuInfo>>, Gpu
     if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
         return Ok(None);
     }
-    let counted = device.mig_device_count();
-    let most = counted.map_err(failed(format!("count the MIG instances of {gpu}")))?;
+    let most = device.mig_device_count().map_err(failed(format!("count the MIG instances of {gpu}")))?;
     // Not every number is taken; one that may not be used, as in a container that was given others, counts as not there.
     let taken = (0..most).filter_map(|index| Some((index, device.mig_device_by_index(index).ok()?)));
     let read = taken.map(|(index, instance)| {
@@ -146,18 +142,6 @@ fn instances(device: &Device<'_>, gpu: &str) -> Result<Option<Vec<GpuInfo>>, Gpu
         info(&instance, index, &title, false, None)
     });
     read.collect::<Result<_, _>>().map(Some)
-}
-
-/// The library by the name that every driver installs; the bare `.so` comes with development packages only.
-fn load() -> Result<Nvml, GpuError> {
-    Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init().or_else(|_| Nvml::init()).map_err(
-        |source| match source {
-            NvmlError::LibloadingError(_) | NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
-                GpuError::NoDriver
-            }
-            source => failed("start")(source),
-        },
-    )
 }
 
 /// For `map_err`: the driver failed to do this.

@@ -6,14 +6,12 @@ use super::GpuError;
 
 /// What tells of the GPUs of a machine: the driver, or for tests one that is made up.
 pub trait Driver {
-    /// The state of every GPU at this moment.
     fn status(&mut self) -> Result<Status, GpuError>;
 }
 
 /// A machine's driver and GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Status {
-    /// The driver's version.
     pub driver: String,
     /// The newest CUDA that it supports.
     pub cuda: Option<String>,
@@ -21,26 +19,17 @@ pub struct Status {
     pub gpus: Vec<GpuStatus>,
 }
 
-/// One GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuStatus {
-    /// Its number, as `nvidia-smi` counts.
     pub index: u32,
-    /// Product name.
     pub name: String,
-    /// `GPU-...`; none where the driver gives none.
     pub uuid: Option<String>,
-    /// Memory of the device in bytes.
     pub total_bytes: u64,
-    /// Memory nobody uses, in bytes.
     pub free_bytes: u64,
     /// The part of the last second in which something was computed; none where the driver does not tell.
     pub busy_percent: Option<u32>,
-    /// Degrees Celsius.
     pub temperature_c: Option<u32>,
-    /// Milliwatts.
     pub power_mw: Option<u32>,
-    /// Who uses it.
     pub processes: Vec<GpuProcess>,
 }
 
@@ -87,8 +76,7 @@ impl Versions {
 
 /// The first branch of the driver for this major version of CUDA, such as 580; none where that is not known.
 pub fn oldest_driver(cuda: u32) -> Option<u32> {
-    let known = OLDEST_DRIVERS.iter().find(|(major, _)| *major == cuda)?;
-    Some(known.1)
+    OLDEST_DRIVERS.iter().find(|(major, _)| *major == cuda).map(|(_, oldest)| *oldest)
 }
 
 fn major(version: &str) -> Option<u32> {

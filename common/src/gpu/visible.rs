@@ -7,7 +7,8 @@ use super::{Inventory, Place};
 pub struct Visible {
     places: Vec<Place>,
     list: Option<String>,
-    by_index: bool,
+    /// Whether the list names devices by numbers, which CUDA may count otherwise than NVML.
+    pub(super) by_index: bool,
 }
 
 impl Visible {
@@ -30,7 +31,7 @@ impl Visible {
                     };
                     (read(list, entry, find), false)
                 }
-                None => (read(list, leading_number, |index| inventory.at(*index)), true),
+                None => (read(list, leading_number, |gpu| inventory.wholes().nth(*gpu)), true),
             },
         };
         Self { places, list: cuda_visible_devices.map(str::to_owned), by_index }
@@ -52,18 +53,12 @@ impl Visible {
         self.list.as_deref()
     }
 
-    /// Whether it names devices by numbers, which CUDA may count otherwise than NVML.
-    pub fn is_by_index(&self) -> bool {
-        self.by_index
-    }
-
     /// How many devices one process can use: one MIG instance alone, or the GPUs that are not in MIG mode.
     pub fn count(&self, inventory: &Inventory) -> usize {
         if self.instances(inventory).next().is_some() {
             return 1;
         }
-        let wholes = self.places.iter();
-        wholes.filter(|place| inventory.gpus[place.gpu].mig.is_none()).count()
+        self.places.iter().filter(|place| inventory.gpus[place.gpu].mig.is_none()).count()
     }
 
     /// The MIG instances among the devices, those of whole GPUs included.
@@ -100,7 +95,7 @@ fn has_twice<T: PartialEq>(items: &[T]) -> bool {
     (1..items.len()).any(|position| items[..position].contains(&items[position]))
 }
 
-fn leading_number(entry: &str) -> Option<u64> {
+fn leading_number(entry: &str) -> Option<usize> {
     let digits = entry.strip_prefix('+').unwrap_or(entry);
     let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
     digits[..end].parse().ok()

@@ -5,15 +5,14 @@ use std::io::{self, Read};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Bytes of a checksum, of either kind.
 pub const CHECKSUM_BYTES: usize = 32;
 
 /// What is read at once: enough for all lanes of a processor, and little enough to stay in its cache.
 const READ_BYTES: usize = 1 << 18;
 
-/// The checksum of so many bytes, in 64 lower-case hexadecimal digits.
+/// The checksum of so many bytes, in 64 lower-case hexadecimal digits; in JSON a field with the name of its kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Fields", into = "Fields")]
+#[serde(rename_all = "lowercase")]
 pub enum Checksum {
     /// BLAKE3 with 256 bits, which one core computes as fast as a disk writes.
     Blake3(String),
@@ -21,50 +20,12 @@ pub enum Checksum {
     Sha256(String),
 }
 
-/// [`Checksum`] as it is in JSON, within an object that has other fields.
-#[derive(Default, Serialize, Deserialize)]
-pub(super) struct Fields {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    blake3: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sha256: Option<String>,
-}
-
-impl Fields {
-    /// The one there is, if there is one.
-    pub(super) fn checksum(self) -> Result<Option<Checksum>, &'static str> {
-        match (self.blake3, self.sha256) {
-            (Some(_), Some(_)) => Err("both `blake3` and `sha256`; expected one of them"),
-            (blake3, sha256) => Ok(blake3.map(Checksum::Blake3).or(sha256.map(Checksum::Sha256))),
-        }
-    }
-}
-
-impl TryFrom<Fields> for Checksum {
-    type Error = &'static str;
-
-    fn try_from(fields: Fields) -> Result<Self, Self::Error> {
-        fields.checksum()?.ok_or("missing field `blake3` of a part")
-    }
-}
-
-impl From<Checksum> for Fields {
-    fn from(checksum: Checksum) -> Self {
-        let (blake3, sha256) = match checksum {
-            Checksum::Blake3(digits) => (Some(digits), None),
-            Checksum::Sha256(digits) => (None, Some(digits)),
-        };
-        Self { blake3, sha256 }
-    }
-}
-
 impl Checksum {
-    /// From the bytes of BLAKE3.
+    /// That of BLAKE3.
     pub fn of_bytes(bytes: &[u8; CHECKSUM_BYTES]) -> Self {
         Self::Blake3(hex(bytes))
     }
 
-    /// Its digits.
     pub fn digits(&self) -> &str {
         match self {
             Self::Blake3(digits) | Self::Sha256(digits) => digits,
@@ -77,38 +38,27 @@ impl Checksum {
     }
 
     /// The checksum of the same kind of what `source` has left, and how many bytes that is. `read` is told of the bytes read.
-    pub(super) fn again(&self, source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, Self)> {
+    pub(super) fn again(&self, mut source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, Self)> {
         let (mut blake3, mut sha256) = (blake3::Hasher::new(), Sha256::new());
-        let bytes = for_each_read(source, |some| {
+        let (mut buffer, mut bytes) = (vec![0; READ_BYTES], 0);
+        loop {
+            let some = match source.read(&mut buffer) {
+                Ok(0) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                count => &buffer[..count?],
+            };
             match self {
-                Self::Blake3(_) => {
-                    blake3.update(some);
-                }
+                Self::Blake3(_) => drop(blake3.update(some)),
                 Self::Sha256(_) => sha256.update(some),
             }
             read(some.len() as u64);
-        })?;
+            bytes += some.len() as u64;
+        }
         let checksum = match self {
             Self::Blake3(_) => Self::of_bytes(blake3.finalize().as_bytes()),
             Self::Sha256(_) => Self::Sha256(hex(&sha256.finalize())),
         };
         Ok((bytes, checksum))
-    }
-}
-
-fn for_each_read(mut source: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<u64> {
-    let mut buffer = vec![0; READ_BYTES];
-    let mut bytes = 0;
-    loop {
-        match source.read(&mut buffer) {
-            Ok(0) => return Ok(bytes),
-            Ok(count) => {
-                take(&buffer[..count]);
-                bytes += count as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
     }
 }
 

@@ -5,17 +5,16 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::checksum::{Checksum, Fields};
+use super::checksum::Checksum;
 use super::error::{ManifestError, failed};
 use serde::{Deserialize, Serialize};
 
 /// One file of a checkpoint. In JSON it has a checksum, where one rank has written all of it, or `parts`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(from = "Written", into = "Written")]
 pub struct FileEntry {
     /// Plain file name within the checkpoint's folder.
     pub name: String,
-    /// Size in bytes.
     pub bytes: u64,
     /// What each rank wrote of it, end to end; at least one, and together as long as the file.
     pub parts: Vec<Part>,
@@ -24,9 +23,7 @@ pub struct FileEntry {
 /// So many bytes of a file and their checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Size in bytes.
     pub bytes: u64,
-    /// Checksum of the content.
     #[serde(flatten)]
     pub checksum: Checksum,
 }
@@ -36,29 +33,24 @@ struct Written {
     name: String,
     bytes: u64,
     #[serde(flatten)]
-    checksum: Fields,
+    checksum: Option<Checksum>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     parts: Vec<Part>,
 }
 
-impl TryFrom<Written> for FileEntry {
-    type Error = &'static str;
-
-    fn try_from(written: Written) -> Result<Self, Self::Error> {
-        let (name, bytes, mut parts) = (written.name, written.bytes, written.parts);
+impl From<Written> for FileEntry {
+    fn from(Written { name, bytes, checksum, mut parts }: Written) -> Self {
         // Both together do not add up to the file, which is refused.
-        let whole = written.checksum.checksum()?;
-        parts.extend(whole.map(|checksum| Part { bytes, checksum }));
-        Ok(Self { name, bytes, parts })
+        parts.extend(checksum.map(|checksum| Part { bytes, checksum }));
+        Self { name, bytes, parts }
     }
 }
 
 impl From<FileEntry> for Written {
-    fn from(entry: FileEntry) -> Self {
-        let (name, bytes, mut parts) = (entry.name, entry.bytes, entry.parts);
+    fn from(FileEntry { name, bytes, mut parts }: FileEntry) -> Self {
         let is_whole = parts.len() == 1 && parts[0].bytes == bytes;
-        let whole = if is_whole { parts.pop() } else { None };
-        Self { name, bytes, checksum: whole.map(|part| part.checksum.into()).unwrap_or_default(), parts }
+        let whole = parts.pop_if(|_| is_whole);
+        Self { name, bytes, checksum: whole.map(|part| part.checksum), parts }
     }
 }
 
@@ -133,8 +125,7 @@ pub(super) fn damage(
         let others: Vec<_> = others.map(|_| scope.spawn(check_some)).collect();
         let mut found = check_some();
         for thread in others {
-            let joined = thread.join();
-            found.extend(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            found.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
         found
     });

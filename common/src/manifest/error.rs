@@ -7,67 +7,47 @@ use std::path::{Path, PathBuf};
 use super::{FILE_NAME, FORMAT, MAX_BYTES};
 
 /// Why a checkpoint cannot be used. The path of each is the manifest's where nothing else is stated.
-#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// The folder has no manifest.
     #[error("{} holds no {FILE_NAME}, so it is not a whole checkpoint; name a folder such as RUN/checkpoints/step-00000120", .0.display())]
     Missing(PathBuf),
-    /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    /// The manifest is too large to be one.
     #[error("{} is larger than any manifest ({} MiB); it was not written by dtrain", .0.display(), MAX_BYTES >> 20)]
     TooLarge(PathBuf),
-    /// The manifest is not JSON of the expected shape.
-    #[error(
-        "{} is not a checkpoint manifest: {}",
-        .0.display(), .1
-    )]
+    #[error("{} is not a checkpoint manifest: {}", .0.display(), .1)]
     Json(PathBuf, #[source] serde_json::Error),
-    /// The manifest is not what was written.
     #[error("{} does not have its own checksum; the checkpoint is damaged, use an earlier one", .0.display())]
     Altered(PathBuf),
-    /// The folder has the name of another checkpoint than that of this step.
     #[error(
         "{} holds the checkpoint of step {}; it was renamed or overwritten, and is not used",
         .0.display(), .1
     )]
     OtherStep(PathBuf, u64),
-    /// The checkpoint was written by a newer dtrain.
     #[error(
         "{} has format {format} and this dtrain reads formats up to {FORMAT}; use the newer dtrain that wrote it",
         path.display()
     )]
     NewerFormat { path: PathBuf, format: u32 },
-    /// The format is none that ever was.
-    #[error(
-        "{} has format {}, which no dtrain writes",
-        .0.display(), .1
-    )]
+    #[error("{} has format {}, which no dtrain writes", .0.display(), .1)]
     UnknownFormat(PathBuf, u32),
-    /// An entry's name could lead out of the folder, or stands twice.
     #[error(
         "{} lists a file {:?}; names must be plain, different file names in the checkpoint's own folder",
         .0.display(), .1
     )]
     FileName(PathBuf, String),
-    /// The second text is no checksum, which is listed as that of the file of the first.
     #[error(
         "{} lists {:?} as the checksum of {:?}; expected 64 lower-case hexadecimal digits",
         .0.display(), .2, .1
     )]
     ChecksumForm(PathBuf, String, String),
-    /// What the parts of a file add up to is not its size by the manifest.
     #[error(
         "{} lists {} bytes of {:?}, and parts or a checksum of another number of them",
         .0.display(), .2, .1
     )]
     Parts(PathBuf, String, u64),
-    /// A file is not as long as the manifest says.
     #[error("{} has {got} bytes and its manifest says {expected}; the checkpoint is damaged, use an earlier one", path.display())]
     Size { path: PathBuf, expected: u64, got: u64 },
-    /// A file's content is not what was written.
     #[error(
         "{} does not have the checksum of its manifest{}; the checkpoint is damaged, use an earlier one",
         path.display(),

@@ -11,8 +11,7 @@ const BEHIND: &str = "\"\n}\n";
 pub(super) fn seal(mut object: Vec<u8>) -> Vec<u8> {
     let end = object.strip_suffix(b"\n}").map_or(object.len(), <[u8]>::len);
     object.truncate(end);
-    let checksum = of(&object);
-    object.extend(BEFORE.bytes().chain(checksum.bytes()).chain(BEHIND.bytes()));
+    object.extend(BEFORE.bytes().chain(of(&object).bytes()).chain(BEHIND.bytes()));
     object
 }
 

@@ -70,8 +70,8 @@ mod tests {
             ("[custom.noise]\n", "custom.noise", "level"),
         ] {
             let error = read(custom).unwrap_err();
-            assert_eq!(error.key(), Some(key), "{error}");
-            assert!(error.message().contains(word), "{error}");
+            assert_eq!(error.0.key.as_deref(), Some(key), "{error}");
+            assert!(error.0.message.contains(word), "{error}");
         }
     }
 }

@@ -34,8 +34,7 @@ impl Recipe {
             self.idle_model(&mut idle);
         }
         self.idle_optim(&mut idle);
-        let by_stages = "every [[stage]] says how long it is";
-        idle.add(!self.stage.is_empty(), "train.epochs train.steps", by_stages);
+        idle.add(!self.stage.is_empty(), "train.epochs train.steps", "every [[stage]] says how long it is");
         let amp = self.precision.amp;
         idle.add(
             !matches!(amp, Amp::Fp16 | Amp::Auto),
@@ -74,11 +73,9 @@ impl Recipe {
         idle.add(generated, "data.root", from_nowhere);
         idle.add(generated, files, from_nowhere);
         idle.add(generated, masks, from_nowhere);
-        let drawn = "generated images are drawn in the size of data.image_size";
-        idle.add(generated, "data.resize", drawn);
-        let own_size = "images keep their own size (data.resize is \"none\")";
+        idle.add(generated, "data.resize", "generated images are drawn in the size of data.image_size");
         let keeps = !generated && self.data.resize == Resize::None;
-        idle.add(keeps, "data.image_size", own_size);
+        idle.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");
     }
 
     fn idle_samples(&self, idle: &mut Idle) {
@@ -88,8 +85,7 @@ impl Recipe {
         idle.add(!lm, "data.tokenizer data.test_fraction", of_texts);
         let counted = "the test set of generated data has data.test_samples (data.kind is \"generated\")";
         idle.add(generated, "data.test_fraction", counted);
-        let tokens = "a language model's classes are the tokens of its text";
-        idle.add(lm, "data.classes", tokens);
+        idle.add(lm, "data.classes", "a language model's classes are the tokens of its text");
         // Masks do not say how many classes there could be.
         let folders = "a folder's class folders are counted (data.kind is \"folder\")";
         idle.add(!generated && self.task != Task::Segment, "data.classes", folders);
@@ -121,8 +117,7 @@ impl Recipe {
             ("model.context", &["gpt"]),
         ];
         for (keys, names) in sizes {
-            let reason = format!("it belongs to {}; {network}", owners(names));
-            idle.add(!names.contains(&name), keys, reason);
+            idle.add(!names.contains(&name), keys, format!("it belongs to {}; {network}", owners(names)));
         }
         let convolutions = name == "unet" || self.model.name.is_some_and(ModelName::is_resnet);
         let of_models = |what: &str| {

@@ -4,13 +4,17 @@ use std::fmt;
 
 /// What is wrong with a recipe: `a.toml:12: train.epocs: unknown key; ...`, or `--set key=value: ...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecipeError(Box<Details>);
+pub struct RecipeError(pub(super) Box<Details>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Details {
+    /// The recipe's file or name; none once the recipe has been resolved.
     pub(super) source_name: Option<String>,
+    /// The line, from 1, of the key or of its section; none for an override or a file that cannot be read.
     pub(super) line: Option<usize>,
+    /// The dotted key that is wrong or missing; none for an error of syntax or of the file itself.
     pub(super) key: Option<String>,
+    /// The override, `key=value`, that brought the wrong value in.
     pub(super) set: Option<String>,
     pub(super) message: String,
 }
@@ -34,37 +38,13 @@ impl RecipeError {
     pub(super) fn key_only(key: &str, message: impl Into<String>) -> Self {
         Self::from(Details { key: Some(key.into()), message: message.into(), ..Details::default() })
     }
-
-    /// The dotted key that is wrong or missing; none for an error of syntax or of the file itself.
-    pub fn key(&self) -> Option<&str> {
-        self.0.key.as_deref()
-    }
-
-    /// The line, from 1, of the key or of its section; none for an override or a file that cannot be read.
-    pub fn line(&self) -> Option<usize> {
-        self.0.line
-    }
-
-    /// The recipe's file or name; none once the recipe has been resolved.
-    pub fn source_name(&self) -> Option<&str> {
-        self.0.source_name.as_deref()
-    }
-
-    /// The override, `key=value`, that brought the wrong value in.
-    pub fn set(&self) -> Option<&str> {
-        self.0.set.as_deref()
-    }
-
-    /// What is wrong and what to do, without the place.
-    pub fn message(&self) -> &str {
-        &self.0.message
-    }
 }
 
 impl fmt::Display for RecipeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut key, Details { source_name, line, .. }) = (self.key(), &*self.0);
-        match (self.set(), source_name, line) {
+        let Details { source_name, line, key, set, message } = &*self.0;
+        let mut key = key.as_deref();
+        match (set, source_name, line) {
             (Some(set), ..) => {
                 write!(f, "--set {set}: ")?;
                 // The override names its key itself unless it replaced a whole section.
@@ -76,8 +56,8 @@ impl fmt::Display for RecipeError {
             (None, None, _) => {}
         }
         match key {
-            Some(key) => write!(f, "{key}: {}", self.0.message),
-            None => f.write_str(&self.0.message),
+            Some(key) => write!(f, "{key}: {message}"),
+            None => f.write_str(message),
         }
     }
 }

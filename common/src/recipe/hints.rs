@@ -38,6 +38,5 @@ pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
         let beginning = lower.len() >= 3 && candidate.starts_with(&lower);
         (beginning || distance <= (candidate.chars().count() / 3).max(1)).then_some((distance, *candidate))
     };
-    let nearest = known.iter().filter_map(near).min_by_key(|(distance, _)| *distance);
-    nearest.map(|(_, candidate)| candidate)
+    known.iter().filter_map(near).min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
 }

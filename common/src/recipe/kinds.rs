@@ -164,8 +164,7 @@ fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
         Kind::Section(_) | Kind::Sections(..) => true,
         Kind::Free => {
             let table = value.as_table();
-            let checked = table.map(|table| table.values().try_for_each(finite));
-            checked.transpose()?.is_some()
+            table.map(|table| table.values().try_for_each(finite)).transpose()?.is_some()
         }
         Kind::Choice(built, planned) => return chosen(built, planned, value),
         Kind::Whole(min, max) => is_whole(min, max),

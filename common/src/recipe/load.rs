@@ -63,8 +63,7 @@ impl Recipe {
         }
         origin.first(values::check(&stated))?;
         let mut recipe: Self = serde_path_to_error::deserialize(stated.clone()).map_err(|error| {
-            let path = error.path().to_string();
-            origin.error(&Problem::at(&path, error.into_inner().message()))
+            origin.error(&Problem::at(&error.path().to_string(), error.into_inner().message()))
         })?;
         defaults::fill(&mut recipe, &|key| given(&stated, key));
         origin.first(paths::make_absolute(&mut recipe))?;

@@ -40,7 +40,7 @@ pub use choices::{
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;
 pub use model::Model;
-pub use optim::{DEFAULT_ADAM_LR, Optim, OptimGroup, Schedule};
+pub use optim::{Optim, OptimGroup, Schedule};
 pub use sections::{Checkpoint, Ema, Log, Memory, Precision, Reduce, Test, Train};
 pub use stage::{Stage, Unfreeze};
 pub use texts::{BatchNorm, Best, Every};
@@ -51,39 +51,29 @@ pub use crate::units::{ByteSize, Span};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct Recipe {
-    /// What is learnt.
     pub task: Task,
-    /// From which samples.
     #[serde(default)]
     pub data: Data,
-    /// By which network.
     #[serde(default)]
     pub model: Model,
-    /// For how long, with which batch and seed.
     #[serde(default)]
     pub train: Train,
-    /// By which optimizer.
     #[serde(default)]
     pub optim: Optim,
-    /// In which precision.
     #[serde(default)]
     pub precision: Precision,
-    /// Within which memory.
     #[serde(default)]
     pub memory: Memory,
-    /// How gradients are summed over ranks.
     #[serde(default)]
     pub reduce: Reduce,
     /// The moving average of the weights; none without its section.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema: Option<Ema>,
-    /// What is kept of it, and when.
     #[serde(default)]
     pub checkpoint: Checkpoint,
     /// The test of the whole test set at the end; none without its section.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<Test>,
-    /// What is written about it.
     #[serde(default)]
     pub log: Log,
     /// Parts of the run with settings of their own; without any the run is one.

@@ -7,16 +7,13 @@ use super::kinds::{COUNT, FLAG, GLOB_OR_GLOBS, Kind, PART, RATE, Range, SPAN, SP
 use super::{Decay, OptimName, Per, Scaling, ScheduleName};
 use crate::units::Span;
 
-/// AdamW's and Adam's learning rate where the recipe states none. SGD has no such value: its recipe must state one.
-pub const DEFAULT_ADAM_LR: f64 = 1e-3;
-
 section! {
     /// `[optim]`. A loaded recipe has PyTorch's values where its optimizer has one and the user states none.
     Optim "optim" {
         /// The optimizer.
         name: OptimName = OptimName::AdamW, choice(OptimName::NAMES), experiment;
-        /// The learning rate as stated; [`Recipe::learning_rate`](super::Recipe::learning_rate) is the one to use.
-        lr: f64 = DEFAULT_ADAM_LR, RATE, experiment;
+        /// The learning rate as stated, which SGD's recipe must; [`Recipe::learning_rate`](super::Recipe::learning_rate) is the one to use.
+        lr: f64 = 1e-3, RATE, experiment;
         /// The effective batch for which `lr` was stated.
         reference_batch: Option<usize> = None, COUNT, experiment;
         /// How the learning rate follows the effective batch.

@@ -43,7 +43,7 @@ impl Origin<'_> {
         let errors = problems.iter().map(|problem| self.error(problem));
         // What has no line is something missing, often because its name is misspelt at a line.
         errors
-            .min_by_key(|error| (error.set().is_some(), error.line().is_none(), error.line()))
+            .min_by_key(|error| (error.0.set.is_some(), error.0.line.is_none(), error.0.line))
             .map_or(Ok(()), Err)
     }
 

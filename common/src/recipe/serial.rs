@@ -6,13 +6,8 @@ use toml::{Table, Value};
 use super::{Recipe, RecipeError};
 
 /// A recipe with all of its settings; `Recipe`'s own `serialize` is the derived one.
-struct Whole<'a>(&'a Recipe);
-
-impl Serialize for Whole<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Recipe::serialize(self.0, serializer)
-    }
-}
+#[derive(Serialize)]
+struct Whole<'a>(#[serde(with = "Recipe")] &'a Recipe);
 
 impl Serialize for Recipe {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -38,8 +38,8 @@ fn refuses(text: &str, overrides: &[&str], key: &str, part: &str) {
         Ok(_) => panic!("{overrides:?} is taken"),
         Err(error) => error,
     };
-    assert_eq!(error.key(), Some(key), "{overrides:?}: {error}");
-    assert!(error.message().contains(part), "{overrides:?}: {error}");
+    assert_eq!(error.0.key.as_deref(), Some(key), "{overrides:?}: {error}");
+    assert!(error.0.message.contains(part), "{overrides:?}: {error}");
 }
 
 fn round_trip(recipe: &Recipe) {

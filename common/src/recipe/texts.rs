@@ -168,8 +168,7 @@ impl fmt::Display for BatchNorm {
 impl Recipe {
     /// How a step is cut among `ranks` into micro-batches, in the groups that BatchNorm normalises.
     pub fn partition(&self, ranks: usize, micro_batch: Option<usize>) -> Result<Partition, BatchError> {
-        let group = self.model.batchnorm.group();
-        Partition::in_groups(self.train.effective_batch, ranks, micro_batch, group)
+        Partition::in_groups(self.train.effective_batch, ranks, micro_batch, self.model.batchnorm.group())
     }
 }
 

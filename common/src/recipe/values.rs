@@ -9,8 +9,7 @@ use super::origin::{Problem, dotted, given};
 use super::{Checkpoint, Data, Ema, Log, Memory, Model, Optim, Precision, Reduce, Stage, Task, Test, Train};
 
 const fn key<T: Section>(name: &'static str) -> Key {
-    let kind = Kind::Section(T::KEYS);
-    Key { name, kind }
+    Key { name, kind: Kind::Section(T::KEYS) }
 }
 
 /// Tasks that a later version will have.
@@ -150,8 +149,7 @@ const ALIASES: &[(&str, &[&str])] = &[
 ];
 
 fn alias(name: &str) -> Option<&'static str> {
-    let known = ALIASES.iter().find(|(_, aliases)| aliases.contains(&name))?;
-    Some(known.0)
+    ALIASES.iter().find(|(_, aliases)| aliases.contains(&name)).map(|(known, _)| *known)
 }
 
 /// The sections that have a key of this name, as they stand in a recipe.

@@ -22,10 +22,7 @@ pub fn hide(folder: &Path) -> io::Result<PathBuf> {
 
 /// The steps of the checkpoints in a folder, in rising order; none without the folder.
 pub(super) fn steps_in(folder: &Path) -> io::Result<Vec<u64>> {
-    let mut steps = Vec::new();
-    for name in names(folder)? {
-        steps.extend(step_of(&name));
-    }
+    let mut steps: Vec<u64> = names(folder)?.iter().filter_map(|name| step_of(name)).collect();
     steps.sort_unstable();
     Ok(steps)
 }

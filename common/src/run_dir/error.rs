@@ -10,48 +10,39 @@ use crate::recipe::RecipeError;
 pub type Differences = Vec<(String, String, String)>;
 
 /// Why a run may not use a folder. Nothing has been written. The first path of each is the folder, or the file, that it is about.
-#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
-    /// The path is taken by something that is no folder.
     #[error("{} is not a folder; choose another --run-dir", .0.display())]
     NotAFolder(PathBuf),
-    /// The folder holds files that are not a run's, such as this one.
     #[error(
         "{} is not empty and holds no run of dtrain (it holds {:?}); choose another --run-dir",
         .0.display(), .1
     )]
     NotARun(PathBuf, String),
-    /// Another run goes on in the folder; who holds it, in its own words.
     #[error(
         "{} is in use by another run ({}); wait for its end or stop it, or choose another --run-dir",
         .0.display(), .1
     )]
     InUse(PathBuf, String),
-    /// The folder holds a run and the new one must not go on from it.
     #[error("{} holds another run, which is not overwritten; choose another --run-dir", .0.display())]
     HoldsRun(PathBuf),
-    /// The folder holds checkpoints and nothing that tells of which experiment.
     #[error(
         "{} holds checkpoints but neither a recipe.toml nor a manifest that reads, so it cannot be told which run they \
          belong to; choose another --run-dir",
         .0.display()
     )]
     UnknownRun(PathBuf),
-    /// There are checkpoints, and all of them are damaged.
     #[error(
         "no checkpoint in {} is whole; `dtrain ckpt verify` says what is wrong with each. Choose another --run-dir to begin anew",
         .0.display()
     )]
     NoneWhole(PathBuf),
-    /// All checkpoints are of steps behind the one that `latest` names; the latter, and the first step that there is.
     #[error(
         "{}/latest names step {}, which is gone, and the oldest checkpoint there is of step {}: it belongs to steps that \
          were given up, or `latest` is wrong; name the checkpoint with --resume to go on from it",
         .0.display(), .1, .2
     )]
     OnlyLater(PathBuf, u64, u64),
-    /// All checkpoints are set aside, some of them in the second folder.
     #[error(
         "{} holds no checkpoint but those that a rollback set aside in {}; name one with --resume to go on from it, or choose another \
          --run-dir to begin anew",
@@ -59,7 +50,6 @@ pub enum RunDirError {
         .1.display()
     )]
     OnlySetAside(PathBuf, PathBuf),
-    /// The run has begun with a checkpoint of another run, and has none of its own.
     #[error(
         "the run in {} began with {} and has no checkpoint of its own; give --resume {1} to begin with it again, or remove {} to begin \
          without it",
@@ -68,44 +58,29 @@ pub enum RunDirError {
         record.display(),
     )]
     BeganElsewhere { path: PathBuf, checkpoint: PathBuf, record: PathBuf },
-    /// A checkpoint that a rollback was bringing back is gone: the rollback's folder, the checkpoint's place,
-    /// and the name of a completed rollback.
     #[error(
         "cannot complete the rollback in {}: the checkpoint {} that it brings back is gone; put it back, or rename the folder to {} \
          to go on without it",
         .0.display(), .1.display(), .2
     )]
     RestoredIsGone(PathBuf, PathBuf, String),
-    /// The folder's run is another experiment.
     #[error("{} holds a run of another experiment: {}; choose another --run-dir", .0.display(), list(.1))]
     Differs(PathBuf, Differences),
-    /// The checkpoint is of another experiment.
     #[error("the checkpoint {} is of another experiment: {}; resume it with its own recipe", .0.display(), list(.1))]
     CheckpointDiffers(PathBuf, Differences),
-    /// The run in the second folder is not the checkpoint's.
     #[error(
         "the checkpoint {} does not belong to the run in {}; choose another --run-dir to go on from it",
         .0.display(),
         .1.display()
     )]
     CheckpointElsewhere(PathBuf, PathBuf),
-    /// The checkpoint to resume from cannot be used.
     #[error("cannot resume: {0}")]
     Checkpoint(#[from] ManifestError),
-    /// The recipe of the run in the folder does not read.
-    #[error(
-        "cannot tell which experiment {} holds: {}; choose another --run-dir",
-        .0.display(), .1
-    )]
+    #[error("cannot tell which experiment {} holds: {}; choose another --run-dir", .0.display(), .1)]
     SavedRecipe(PathBuf, #[source] RecipeError),
-    /// The new run's recipe cannot be saved.
     #[error("{0}")]
     Recipe(#[from] RecipeError),
-    /// The file system refused to do this.
-    #[error(
-        "cannot {} {}: {}",
-        .0, .1.display(), .2
-    )]
+    #[error("cannot {} {}: {}", .0, .1.display(), .2)]
     Io(&'static str, PathBuf, #[source] io::Error),
 }
 

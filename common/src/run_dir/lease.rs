@@ -62,17 +62,12 @@ impl State {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum LeaseError {
-    /// Another process renews it; its own words.
+    #[error("another process renews it: {0}")]
     Held(String),
-    Io(io::Error),
-}
-
-impl From<io::Error> for LeaseError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 impl Lease {

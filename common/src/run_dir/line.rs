@@ -92,8 +92,7 @@ impl RunDir {
 
     /// The newest step of the run's line: behind it lies nothing that the run goes on from.
     pub(super) fn head(&self) -> u64 {
-        let next = self.linked(&self.next());
-        next.or_else(|| self.named(&self.latest())).unwrap_or(u64::MAX)
+        self.linked(&self.next()).or_else(|| self.named(&self.latest())).unwrap_or(u64::MAX)
     }
 
     /// Where a checkpoint of this step is while another takes its place.
@@ -103,7 +102,6 @@ impl RunDir {
 
     /// The checkpoints that have given way to another of their step, with their steps.
     pub fn replaced(&self) -> io::Result<Vec<(u64, PathBuf)>> {
-        let found = numbered(&self.checkpoints(), REPLACED)?;
-        Ok(found.into_iter().filter(|(_, path)| path.is_dir()).collect())
+        Ok(numbered(&self.checkpoints(), REPLACED)?.into_iter().filter(|(_, path)| path.is_dir()).collect())
     }
 }

@@ -103,8 +103,7 @@ impl RunDir {
                 }
                 Err(TryLockError::Error(why)) if knows_no_locks(&why) => {
                     let lease = lease(false)?;
-                    let file = Err(why);
-                    return Ok(RunLock { root, lease, file });
+                    return Ok(RunLock { root, lease, file: Err(why) });
                 }
                 Err(TryLockError::Error(source)) => return Err(failed("lock", &path)(source)),
             }
@@ -112,8 +111,7 @@ impl RunDir {
         let lease = lease(true)?;
         // Only for the message of whoever comes next.
         let _ = introduce(&mut file);
-        let file = Ok(file);
-        Ok(RunLock { root, lease, file })
+        Ok(RunLock { root, lease, file: Ok(file) })
     }
 }
 

@@ -93,8 +93,7 @@ impl RunDir {
     pub(super) fn note_named(&self, resume: &Resume) -> Result<(), RunDirError> {
         let Resume::From(checkpoint) = resume else {
             let path = self.resume();
-            let removed = if_there(fs::remove_file(&path)).map_err(failed("remove", &path));
-            return removed.map(drop);
+            return if_there(fs::remove_file(&path)).map_err(failed("remove", &path)).map(drop);
         };
         // The next start completes its way back, and does not begin with it again.
         let state = match self.is_coming_back(checkpoint)? {

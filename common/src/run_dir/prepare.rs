@@ -99,8 +99,7 @@ impl RunDir {
         }
         let path = self.result();
         let result = RunResult::read(&path).map_err(failed("read", &path))?;
-        let code = result.and_then(|result| result.exit_code);
-        Ok(code == Some(ExitStatus::Usage.code()))
+        Ok(result.and_then(|result| result.exit_code) == Some(ExitStatus::Usage.code()))
     }
 
     /// Whether the folder's run has come so far that it has something to lose.

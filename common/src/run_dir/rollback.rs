@@ -40,8 +40,7 @@ impl RunDir {
             }
             None => step,
         };
-        let steps = self.steps().map_err(self.unlisted())?;
-        let newest = steps.last().copied().filter(|newest| *newest > to);
+        let newest = self.steps().map_err(self.unlisted())?.last().copied().filter(|newest| *newest > to);
         if newest.is_none() && restores.is_none() {
             self.point_latest(step)?;
             self.point_best(best, step)?;
@@ -65,8 +64,7 @@ impl RunDir {
     /// of the training.
     pub fn recover(&self) -> Result<Option<SetAside>, RunDirError> {
         let folder = self.checkpoints();
-        let replaced = self.replaced().map_err(failed("list the folder", &folder))?;
-        for (step, path) in &replaced {
+        for (step, path) in &self.replaced().map_err(failed("list the folder", &folder))? {
             let moved = match self.checkpoint(*step).exists() {
                 true => hide(path).map(drop),
                 false => fs::rename(path, self.checkpoint(*step)),
@@ -151,16 +149,14 @@ impl RunDir {
             // The links first: they never point to what is not there.
             self.point_latest(head)?;
             self.point_best(None, head)?;
-            let later = self.steps().map_err(self.unlisted())?;
-            for step in later.into_iter().filter(|step| *step > head) {
+            for step in self.steps().map_err(self.unlisted())?.into_iter().filter(|step| *step > head) {
                 let own = self.checkpoint(step);
                 fs::rename(&own, folder.join(name_of(&own))).map_err(failed("move", &own))?;
             }
             self.divide_metrics(&rollback, folder, &done)?;
         }
         if let Some(restored) = &restored {
-            let own = parent.join(name_of(restored));
-            fs::rename(restored, own).map_err(failed("move", restored))?;
+            fs::rename(restored, parent.join(name_of(restored))).map_err(failed("move", restored))?;
         }
         self.point_latest(rollback.begins_at(self).1)?;
         for changed in [folder, &parent] {
@@ -174,8 +170,7 @@ impl RunDir {
 
     /// Points `latest` to the newest checkpoint up to `step`; without one there is no link.
     fn point_latest(&self, step: u64) -> Result<(), RunDirError> {
-        let steps = self.steps().map_err(self.unlisted())?;
-        let newest = steps.into_iter().rev().find(|own| *own <= step);
+        let newest = self.steps().map_err(self.unlisted())?.into_iter().rev().find(|own| *own <= step);
         let link = self.latest();
         if newest != self.linked(&link) || newest.is_none() {
             self.switch(&link, newest)?;

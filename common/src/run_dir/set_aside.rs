@@ -97,15 +97,13 @@ impl RunDir {
     }
 
     pub(super) fn under_way_in(&self) -> Result<Option<(u64, PathBuf)>, RunDirError> {
-        let found = numbered(&self.checkpoints(), UNDER_WAY).map_err(self.unlisted())?;
-        Ok(found.into_iter().max())
+        Ok(numbered(&self.checkpoints(), UNDER_WAY).map_err(self.unlisted())?.into_iter().max())
     }
 
     /// The path below `checkpoints/` of a checkpoint that a rollback of this run has set aside.
     pub(super) fn set_aside_in(&self, checkpoint: &Path) -> Option<PathBuf> {
         let folder = checkpoint.parent()?;
-        let number = name_of(folder).strip_prefix(PREFIX)?;
-        number.parse::<u64>().ok()?;
+        name_of(folder).strip_prefix(PREFIX)?.parse::<u64>().ok()?;
         step_named(checkpoint)?;
         let own = real(&self.checkpoints()).ok()?;
         let below = checkpoint.strip_prefix(&own).ok()?.to_owned();

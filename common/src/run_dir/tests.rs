@@ -110,7 +110,7 @@ fn files_lie_where_the_design_says() {
         (run.latest(), "r/checkpoints/latest"),
         (run.logs(), "r/logs"),
         (run.rank_logs(0, 1), "r/logs/attempt_0/rank_1"),
-        (run.error_file(2, 3), "r/logs/attempt_2/rank_3/error.json"),
+        (run.rank_logs(2, 3), "r/logs/attempt_2/rank_3"),
     ] {
         assert_eq!(path, Path::new(expected));
     }

@@ -200,7 +200,7 @@ mod tests {
         let second = Files::create(Some(&run_dir), &routing(2, None), &temporary).unwrap();
         assert_eq!(first.reported_error(1).as_deref(), Some("old"));
         assert_eq!(second.reported_error(1), None);
-        assert_eq!(second.error_file(1), run_dir.error_file(1, 1));
+        assert_eq!(second.error_file(1), run_dir.rank_logs(1, 1).join("error.json"));
         assert_eq!(second.log_path(1, Stream::Stderr).unwrap(), run_dir.rank_logs(1, 1).join("stderr.log"));
         assert_eq!(second.note(), None, "the run directory is told with the plan");
         second.remove();

@@ -1,6 +1,6 @@
 //! By which way the ranks of one machine exchange data.
 
-use dtrain_common::env::{DTRAIN_TRANSPORT, EnvError};
+use dtrain_common::env::{DTRAIN_TRANSPORT, EnvError, of_process};
 
 /// The user's choice in [`DTRAIN_TRANSPORT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,10 +36,7 @@ impl Transport {
 
     /// [`Transport::from_lookup`] on the environment of this process.
     pub fn from_process() -> Result<Self, EnvError> {
-        match std::env::var(DTRAIN_TRANSPORT) {
-            Err(std::env::VarError::NotUnicode(_)) => Err(EnvError::NotUnicode { name: DTRAIN_TRANSPORT }),
-            other => Self::from_lookup(|_| other.clone().ok()),
-        }
+        Self::from_lookup(of_process)
     }
 }
 

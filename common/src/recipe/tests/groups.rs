@@ -29,8 +29,8 @@ fn groups_have_places_and_remedies() {
         ("match = \"b\"\nlr_factor = 99999999999999999999", "optim.group[1].lr_factor", 11, "too large"),
     ] {
         let error = parse(&text(group), &[]).unwrap_err();
-        assert_eq!((error.key(), error.line()), (Some(key), Some(line)), "{error}");
-        assert!(error.message().contains(part), "{error}");
+        assert_eq!((error.0.key.as_deref(), error.0.line), (Some(key), Some(line)), "{error}");
+        assert!(error.0.message.contains(part), "{error}");
     }
     refuses(
         SMALL,

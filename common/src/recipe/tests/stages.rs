@@ -63,12 +63,12 @@ fn a_member_of_a_list_is_called_by_its_number() {
     assert_eq!(recipe.stage[1].unfreeze[1].at, 0.75);
     assert_eq!(recipe.of_stage(1).optim.lr, 1e-4);
     let whole = parse(SMALL, &["stage=[{ name = \"x\", steps = 3 }]", "stage.0.steps=4"]);
-    assert_eq!(whole.unwrap_err().key(), Some("train.epochs"));
+    assert_eq!(whole.unwrap_err().0.key.as_deref(), Some("train.epochs"));
 
     let refused = |set: &str| parse(&staged(TWO), &[set]).unwrap_err();
     let error = refused("stage.0.epochs=many");
-    assert_eq!(error.key(), Some("stage[0].epochs"));
-    assert_eq!(error.set(), Some("stage.0.epochs=many"));
+    assert_eq!(error.0.key.as_deref(), Some("stage[0].epochs"));
+    assert_eq!(error.0.set.as_deref(), Some("stage.0.epochs=many"));
     for (set, part) in [
         (
             "stage.2.epochs=1",
@@ -77,7 +77,7 @@ fn a_member_of_a_list_is_called_by_its_number() {
         ("stage.full.epochs=1", "not \"full\""),
         ("stage.0.name.x=1", "`stage[0].name` is the text \"a\" and holds no further keys"),
     ] {
-        assert!(refused(set).message().contains(part), "{}", refused(set));
+        assert!(refused(set).0.message.contains(part), "{}", refused(set));
     }
 }
 

@@ -17,8 +17,7 @@ impl Checks<'_> {
         let augment = data.augment.as_str();
         if !takes(augment) {
             let words: Vec<_> = Augment::NAMES.iter().copied().filter(|name| takes(name)).collect();
-            let message = format!("task = {name:?} takes {}, not {augment:?}", quoted(&words));
-            self.add("data.augment", message);
+            self.add("data.augment", format!("task = {name:?} takes {}, not {augment:?}", quoted(&words)));
         }
     }
 

@@ -19,8 +19,7 @@ impl Checks<'_> {
         {
             let networks: Vec<_> = ModelName::NAMES.iter().copied().filter(takes).collect();
             let task = self.recipe.task.as_str();
-            let message = format!("task = {task:?} takes {}, not {name:?}", quoted(&networks));
-            self.add("model.name", message);
+            self.add("model.name", format!("task = {task:?} takes {}, not {name:?}", quoted(&networks)));
         }
     }
 

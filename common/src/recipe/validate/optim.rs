@@ -23,8 +23,7 @@ impl Checks<'_> {
                 format!("{rule:?} needs optim.reference_batch, the batch for which optim.lr was stated");
             self.add("optim.scaling", message);
         } else if !self.recipe.learning_rate().is_finite() {
-            let message = "the learning rate becomes infinite when it is scaled to the batch";
-            self.add("optim.lr", message);
+            self.add("optim.lr", "the learning rate becomes infinite when it is scaled to the batch");
         }
         // A decay of 0 that is stated is one of several that are tried; one that was never thought of is not.
         let no_decay = optim.weight_decay == Some(0.0) && !self.given("optim.weight_decay");
@@ -36,15 +35,13 @@ impl Checks<'_> {
             );
             self.add("optim.decay", message);
         }
-        let stated = self.stated.get("optim").and_then(|optim| optim.get("group"));
-        self.groups(stated, "optim.group");
+        self.groups(self.stated.get("optim").and_then(|optim| optim.get("group")), "optim.group");
         self.schedule();
     }
 
     /// Whether each of the groups that are `stated` under `key` sets something.
     pub(super) fn groups(&mut self, stated: Option<&Value>, key: &str) {
-        let groups = stated.and_then(Value::as_array).into_iter().flatten();
-        for (index, group) in groups.enumerate() {
+        for (index, group) in stated.and_then(Value::as_array).into_iter().flatten().enumerate() {
             // A factor of 1 that is stated keeps the group's parameters from a later group.
             if group.get("lr_factor").is_none() && group.get("weight_decay").is_none() {
                 let message = "this group has no effect: it sets neither lr_factor nor weight_decay; add one, or remove the group";

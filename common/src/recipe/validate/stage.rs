@@ -56,8 +56,7 @@ impl Checks<'_> {
             (best && has_best && number == 0, "best", "the best is sought from the beginning of the run"),
         ] {
             if idle {
-                let message = format!("this setting has no effect: {reason}; remove it");
-                self.of_stage(number, key, message);
+                self.of_stage(number, key, format!("this setting has no effect: {reason}; remove it"));
             }
         }
     }
