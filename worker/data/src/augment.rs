@@ -56,8 +56,7 @@ fn random_rectangle(rng: &mut SampleRng, (width, height): (u32, u32), target: (u
     let area = f64::from(width) * f64::from(height);
     for _ in 0..TRIES {
         let part = area * f64::from(between(rng, AREA.0, AREA.1));
-        let log = between(rng, RATIO.0.ln() as f32, RATIO.1.ln() as f32);
-        let ratio = f64::from(log).exp();
+        let ratio = f64::from(between(rng, RATIO.0.ln() as f32, RATIO.1.ln() as f32)).exp();
         let size =
             ((part * ratio).sqrt().round_ties_even() as u32, (part / ratio).sqrt().round_ties_even() as u32);
         if (1..=width).contains(&size.0) && (1..=height).contains(&size.1) {

@@ -11,19 +11,16 @@ use dtrain_common::recipe;
 
 mod available;
 
+pub use available::free_host_bytes;
+
 /// The bound of the cache, in bytes, for one of `local_ranks` processes on this machine. `"auto"` is an even
 /// share of a quarter of the memory that is free now.
 pub fn cache_bytes(cache: recipe::Cache, local_ranks: usize) -> u64 {
     match cache {
-        recipe::Cache::Auto => available::bytes() / 4 / local_ranks.max(1) as u64,
+        recipe::Cache::Auto => free_host_bytes() / 4 / local_ranks.max(1) as u64,
         recipe::Cache::Off => 0,
         recipe::Cache::Size(size) => size.0,
     }
-}
-
-/// The memory of the host that is free, in bytes; 0 where nothing is known.
-pub fn free_host_bytes() -> u64 {
-    available::bytes()
 }
 
 /// Memory that several data sets may use together; clones share it.
@@ -34,29 +31,12 @@ pub struct CacheBudget(Arc<Counts>);
 struct Counts {
     bound: u64,
     used: AtomicU64,
-    /// Samples that were found, and those that had to be decoded.
-    hits: AtomicU64,
-    misses: AtomicU64,
-}
-
-/// Says at the end whether the cache was of any use.
-impl Drop for Counts {
-    fn drop(&mut self) {
-        let (bound, hits, misses) = (self.bound, *self.hits.get_mut(), *self.misses.get_mut());
-        if hits + misses > 0 {
-            tracing::debug!(
-                "image cache of at most {bound} bytes: {hits} samples were found in it, {misses} were decoded"
-            );
-        }
-    }
 }
 
 impl CacheBudget {
     /// A budget of so many bytes; of 0 bytes, nothing is kept.
     pub fn new(bytes: u64) -> Self {
-        let mut counts = Counts::default();
-        counts.bound = bytes;
-        Self(Arc::new(counts))
+        Self(Arc::new(Counts { bound: bytes, used: AtomicU64::new(0) }))
     }
 
     #[cfg(test)]
@@ -66,8 +46,7 @@ impl CacheBudget {
 
     fn take(&self, bytes: u64) -> bool {
         let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.0.bound);
-        let used = &self.0.used;
-        used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        self.0.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
     fn give_back(&self, bytes: u64) {
@@ -100,11 +79,7 @@ impl<T> Cache<T> {
     }
 
     pub(super) fn get(&self, index: usize) -> Option<&T> {
-        let found = self.slots.get(index)?.get().map(|entry| &**entry);
-        let Counts { hits, misses, .. } = &*self.budget.0;
-        let count = if found.is_some() { hits } else { misses };
-        count.fetch_add(1, Ordering::Relaxed);
-        found
+        self.slots.get(index)?.get().map(|entry| &**entry)
     }
 
     /// Keeps a sample whose values take so many bytes, if there is room; only then it is made.

@@ -5,8 +5,10 @@
 pub struct Census {
     /// By class, as far as the highest that occurs.
     counts: Vec<u64>,
-    ignored: u64,
-    masks: usize,
+    /// Pixels of no class.
+    pub ignored: u64,
+    /// How many masks were decoded.
+    pub masks: usize,
 }
 
 impl Census {
@@ -38,11 +40,6 @@ impl Census {
         self.masks += other.masks;
     }
 
-    /// How many masks were decoded.
-    pub fn masks(&self) -> usize {
-        self.masks
-    }
-
     /// How many classes occur.
     pub fn classes(&self) -> usize {
         self.occurring().count()
@@ -50,8 +47,7 @@ impl Census {
 
     /// The classes that occur and their pixels, by number.
     pub fn occurring(&self) -> impl Iterator<Item = (usize, u64)> {
-        let counts = self.counts.iter().copied().enumerate();
-        counts.filter(|(_, pixels)| *pixels > 0)
+        self.counts.iter().copied().enumerate().filter(|(_, pixels)| *pixels > 0)
     }
 
     /// Those of so many classes that do not occur.
@@ -64,11 +60,6 @@ impl Census {
     pub fn share(&self, pixels: u64) -> f64 {
         let all = self.ignored + self.counts.iter().sum::<u64>();
         pixels as f64 / (all.max(1)) as f64
-    }
-
-    /// Pixels of no class.
-    pub fn ignored(&self) -> u64 {
-        self.ignored
     }
 }
 
@@ -85,9 +76,9 @@ mod tests {
         other.count(&[5, 5], 255);
         census.add(&other);
         assert_eq!(census.occurring().collect::<Vec<_>>(), [(0, 3), (3, 3), (5, 2)]);
-        assert_eq!((census.masks(), census.classes(), census.ignored()), (3, 3, 2));
+        assert_eq!((census.masks, census.classes(), census.ignored), (3, 3, 2));
         assert_eq!(census.missing(7), [1, 2, 4, 6]);
-        assert_eq!(census.share(census.ignored()), 0.2);
+        assert_eq!(census.share(census.ignored), 0.2);
         assert_eq!(Census::default().share(0), 0.0);
     }
 
@@ -95,6 +86,6 @@ mod tests {
     fn a_class_whose_number_means_none_is_none() {
         let mut census = Census::default();
         census.count(&[0, 1, 1], 1);
-        assert_eq!((census.classes(), census.ignored()), (1, 2));
+        assert_eq!((census.classes(), census.ignored), (1, 2));
     }
 }

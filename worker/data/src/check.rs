@@ -80,9 +80,6 @@ pub trait Listed: Send + Sync {
         looker: &mut Looker,
     ) -> Result<(u32, u32), SampleError>;
 
-    /// How many classes there are; targets are below it, or ignored.
-    fn classes(&self) -> usize;
-
     /// What there is to learn of a sample.
     fn target(&self, sample: usize) -> Target;
 
@@ -225,17 +222,22 @@ impl CheckReport {
     }
 }
 
-/// The working memory of one checking thread.
-#[derive(Default)]
+/// The working memory of one thread that decodes.
+#[derive(Debug, Default)]
 pub struct Looker {
     file: Vec<u8>,
     raw: Vec<u8>,
-    raster: Raster,
+    pub(super) image: Raster,
     pub(super) labels: Labels,
     pub(super) census: Census,
 }
 
 impl Looker {
+    /// About what it keeps of the last sample, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.file.capacity() + self.raw.capacity() + self.image.held_bytes()
+    }
+
     pub(super) fn image(
         &mut self,
         path: &Path,
@@ -246,18 +248,26 @@ impl Looker {
             return self.beginning(path, |bytes| decode::header(bytes, channels));
         }
         regular::read(path, &mut self.file)?;
-        decode::pixels(&self.file, channels, &mut self.raw, &mut self.raster)?;
-        Ok((self.raster.width, self.raster.height))
+        decode::pixels(&self.file, channels, &mut self.raw, &mut self.image)?;
+        Ok((self.image.width, self.image.height))
     }
 
-    /// Looks at a mask and gives its size; with [`Depth::Full`] its values are in `labels`.
-    pub(super) fn mask(&mut self, path: &Path, depth: Depth) -> Result<(u32, u32), SampleError> {
-        if depth == Depth::Header {
-            return self.beginning(path, decode::mask_header);
-        }
-        regular::read(path, &mut self.file)?;
-        decode::mask(&self.file, &mut self.raw, &mut self.labels)?;
-        Ok((self.labels.width, self.labels.height))
+    /// Looks at a mask and gives its size; with [`Depth::Full`] its classes are in `labels`.
+    pub(super) fn mask(
+        &mut self,
+        path: &Path,
+        rule: MaskRule,
+        depth: Depth,
+    ) -> Result<(u32, u32), SampleError> {
+        let looked = match depth {
+            Depth::Header => self.beginning(path, decode::mask_header),
+            Depth::Full => regular::read(path, &mut self.file)
+                .map_err(SampleError::from)
+                .and_then(|()| decode::mask(&self.file, &mut self.raw, &mut self.labels))
+                .and_then(|()| rule.apply(&mut self.labels))
+                .map(|()| (self.labels.width, self.labels.height)),
+        };
+        looked.map_err(|source| SampleError::Mask(path.display().to_string(), Box::new(source)))
     }
 
     /// Reads no more of the file than is needed for its header.

@@ -32,18 +32,14 @@ pub struct Field {
 }
 
 impl Field {
-    fn new(name: &'static str, kind: FieldKind, shape: Vec<usize>) -> Self {
-        Self { name, kind, shape, normalize: None }
-    }
-
     /// A field of floating-point values.
     pub fn f32(name: &'static str, shape: impl Into<Vec<usize>>) -> Self {
-        Self::new(name, FieldKind::F32, shape.into())
+        Self { name, kind: FieldKind::F32, shape: shape.into(), normalize: None }
     }
 
     /// A field of integers.
     pub fn i64(name: &'static str, shape: impl Into<Vec<usize>>) -> Self {
-        Self::new(name, FieldKind::I64, shape.into())
+        Self { kind: FieldKind::I64, ..Self::f32(name, shape) }
     }
 
     /// A field of images, `[C, H, W]`, that are normalised on the way to the model.
@@ -51,14 +47,9 @@ impl Field {
         Self { normalize: Some(Arc::new(normalize)), ..Self::f32(name, shape) }
     }
 
-    /// Values in one sample.
-    pub fn len(&self) -> usize {
+    /// How many values a sample has of it.
+    pub fn values(&self) -> usize {
         self.shape.iter().product()
-    }
-
-    /// True if a sample has no values of it.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -76,7 +67,7 @@ pub enum Column {
 impl Column {
     /// The field of so many samples; zeros, where it has no images.
     pub fn of(field: &Field, samples: usize) -> Self {
-        let len = samples * field.len();
+        let len = samples * field.values();
         match (&field.normalize, field.kind) {
             (Some(normalize), _) => {
                 let plane = field.shape.iter().skip(1).product();
@@ -95,18 +86,12 @@ impl Column {
         }
     }
 
-    /// Values in all samples together.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
             Self::I64(values) => values.len(),
             Self::Pixels(pixels) => pixels.values().len(),
         }
-    }
-
-    /// True if there are no values.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The values as a model takes them, if they are floating-point.

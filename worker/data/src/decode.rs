@@ -28,7 +28,6 @@ mod mask;
 mod refuse;
 
 pub use mask::{mask, mask_header};
-pub use refuse::LIMIT_BYTES;
 
 /// The size that the header states, (width, height), after the checks that need no pixels. `bytes` may be
 /// only the beginning of a file if the header lies in it.

@@ -8,15 +8,13 @@ use super::dataset::{Column, Dataset, Field};
 use super::error::SampleError;
 use super::fit::{Fitter, fit_labels};
 use super::normalize::Normalize;
-use super::raster::{Labels, Raster, Samples, Values};
+use super::raster::{Labels, Raster, Values};
 use super::rng::{Domain, SampleRng, keyed};
 
 /// Which part of the generated set: the same classes, other images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
-    /// The images to train on.
     Train,
-    /// The images to evaluate on.
     Test,
 }
 
@@ -40,9 +38,6 @@ impl Split {
 pub trait Painter: Send + Sync {
     /// What the generators of its images are for.
     const DOMAIN: Domain;
-
-    /// How many classes there are; targets are below it, or ignored.
-    fn classes(&self) -> usize;
 
     /// The field of what is learnt, for images of that size.
     fn field(size: usize) -> Field;
@@ -110,40 +105,8 @@ impl<P: Painter> Drawn<P> {
         Self { ignore, ..self }
     }
 
-    /// How many classes there are.
-    pub fn classes(&self) -> usize {
-        self.painter.classes()
-    }
-
-    /// Height and width of the images, in pixels.
-    pub fn image_size(&self) -> usize {
-        self.image_size
-    }
-
     pub(super) fn check(&self, index: usize) {
         assert!(index < self.samples, "sample {index} of {}", self.samples);
-    }
-
-    /// Changes an image at random and normalises it. What was chosen is for the mask.
-    fn finish(
-        &self,
-        planes: Vec<f32>,
-        random: Option<&mut SampleRng>,
-        out: &mut [f32],
-    ) -> Result<Choice, SampleError> {
-        let side = self.image_size as u32;
-        let image = Raster { width: side, height: side, channels: 3, values: Values::F32(planes) };
-        let size = (side, side);
-        let choice = random.map_or(Choice::default(), |rng| draw(self.augment, rng, size, size));
-        let mut fitter = Fitter::default();
-        let view = match choice.frame {
-            Some(frame) => fitter.fit(&image, frame)?,
-            None => image.view(),
-        };
-        if let Samples::F32(samples) = view.samples {
-            self.normalize.write(view, samples, choice.placement, out);
-        }
-        Ok(choice)
     }
 }
 
@@ -168,7 +131,16 @@ impl<P: Painter> Dataset for Drawn<P> {
         self.check(index);
         let mut rng = keyed(P::DOMAIN, self.seed, self.split.number(), index as u64);
         let drawing = self.painter.draw(index, self.image_size, &mut rng);
-        let choice = self.finish(drawing.planes, random, image.f32())?;
+        let side = self.image_size as u32;
+        let (size, values) = ((side, side), Values::F32(drawing.planes));
+        let drawn = Raster { width: side, height: side, channels: 3, values };
+        let choice = random.map_or(Choice::default(), |rng| draw(self.augment, rng, size, size));
+        let mut fitter = Fitter::default();
+        let view = match choice.frame {
+            Some(frame) => fitter.fit(&drawn, frame)?,
+            None => drawn.view(),
+        };
+        self.normalize.write(view, choice.placement, image.f32());
         match drawing.target {
             Target::Class(class) => target.i64()[0] = i64::from(class),
             Target::Mask(drawn) => {

@@ -7,7 +7,7 @@ use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
 use super::error::SampleError;
-use super::raster::{Labels, Raster, Samples, Values, View};
+use super::raster::{Labels, Raster, Values, View};
 
 /// The part of an image that is shown, and in how many pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,17 +53,10 @@ impl Frame {
 }
 
 /// Resizes images: bilinear with antialiasing, as torchvision does. Holds working memory, one for a thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Fitter {
     resizer: Resizer,
-    bytes: Vec<u8>,
-    floats: Vec<f32>,
-}
-
-impl Default for Fitter {
-    fn default() -> Self {
-        Self { resizer: Resizer::new(), bytes: Vec::new(), floats: Vec::new() }
-    }
+    values: Values,
 }
 
 impl Fitter {
@@ -74,40 +67,25 @@ impl Fitter {
         if let Some((left, top)) = frame.exact() {
             return Ok(view.part(left, top, width, height));
         }
-        let channels = image.channels;
-        let values = width * height * channels;
-        let source = (image.width, image.height);
-        let resizer = &mut self.resizer;
-        let samples = match &image.values {
-            Values::U8(from) if view.is_rgb() => {
-                self.bytes.resize(values, 0);
-                resize(resizer, from, source, &mut self.bytes, frame, PixelType::U8x3)?;
-                Samples::U8(&self.bytes)
-            }
+        let length = width * height * image.channels;
+        let (from, to, kind): (&[u8], &mut [u8], _) = match &image.values {
             Values::U8(from) => {
-                self.bytes.resize(values, 0);
-                let planes = self.bytes.chunks_exact_mut(width * height);
-                for (from, to) in from.chunks_exact(view.plane).zip(planes) {
-                    resize(resizer, from, source, to, frame, PixelType::U8)?;
-                }
-                Samples::U8(&self.bytes)
+                let to = self.values.u8();
+                to.resize(length, 0);
+                (from, to, if view.is_rgb() { PixelType::U8x3 } else { PixelType::U8 })
             }
             Values::F32(from) => {
-                self.floats.resize(values, 0.0);
-                let planes = self.floats.chunks_exact_mut(width * height);
-                for (from, to) in from.chunks_exact(view.plane).zip(planes) {
-                    let (from, to) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
-                    resize(resizer, from, source, to, frame, PixelType::F32)?;
-                }
-                Samples::F32(&self.floats)
+                let to = self.values.f32();
+                to.resize(length, 0.0);
+                (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to), PixelType::F32)
             }
         };
-        Ok(View::whole(samples, width, height, channels))
-    }
-
-    /// Memory held, in bytes.
-    pub fn held_bytes(&self) -> usize {
-        self.bytes.capacity() + 4 * self.floats.capacity() + self.resizer.size_of_internal_buffers()
+        let plane = width * height * kind.size();
+        let source = view.plane * kind.size();
+        for (from, to) in from.chunks_exact(source).zip(to.chunks_exact_mut(plane)) {
+            resize(&mut self.resizer, from, (image.width, image.height), to, frame, kind)?;
+        }
+        Ok(View::whole(&self.values, width, height, image.channels))
     }
 }
 
@@ -130,8 +108,7 @@ fn resize(
     let source = ImageRef::new(width, height, from, kind).map_err(|error| refused(&error))?;
     let (width, height) = frame.target;
     let mut target = Image::from_slice_u8(width, height, to, kind).map_err(|error| refused(&error))?;
-    let resized = resizer.resize(&source, &mut target, &options);
-    resized.map_err(|error| refused(&error))
+    resizer.resize(&source, &mut target, &options).map_err(|error| refused(&error))
 }
 
 /// The part of a mask that the frame shows: each pixel is the one that its middle falls on.

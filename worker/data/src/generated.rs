@@ -51,10 +51,6 @@ impl Patterns {
 impl Painter for Patterns {
     const DOMAIN: Domain = Domain::GeneratedImage;
 
-    fn classes(&self) -> usize {
-        self.classes.len()
-    }
-
     fn field(_: usize) -> Field {
         Field::i64("label", [])
     }

@@ -32,10 +32,6 @@ impl GeneratedMasks {
 impl Painter for Blobs {
     const DOMAIN: Domain = Domain::GeneratedMask;
 
-    fn classes(&self) -> usize {
-        self.classes
-    }
-
     fn field(size: usize) -> Field {
         Field::i64("mask", [size, size])
     }

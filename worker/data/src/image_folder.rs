@@ -68,8 +68,7 @@ impl ImageIndex {
         }
         let above: HashSet<PathBuf> = canonical(&folder)?.ancestors().map(Path::to_path_buf).collect();
         let (mut samples, mut ignored) = (Vec::new(), Ignored::default());
-        let loose = entries.iter().filter(|entry| !entry.is_folder);
-        loose.for_each(|entry| ignored.count(&entry.name));
+        entries.iter().filter(|entry| !entry.is_folder).for_each(|entry| ignored.count(&entry.name));
         let mut empty = Vec::new();
         for (number, class) in (0u32..).zip(&classes) {
             if names.binary_search(class).is_err() {
@@ -120,10 +119,6 @@ impl Listed for ImageIndex {
         looker: &mut Looker,
     ) -> Result<(u32, u32), SampleError> {
         looker.image(&self.image_path(sample), needs.channels, depth)
-    }
-
-    fn classes(&self) -> usize {
-        self.classes.len()
     }
 
     fn target(&self, sample: usize) -> Target {

@@ -16,6 +16,8 @@
 //! the engine decides which samples its rank loads. Everything random is a function of the seed, the epoch and the
 //! sample (see [`rng`]), never of threads, ranks or micro-batches.
 
+#![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
+
 pub mod augment;
 pub mod cache;
 pub mod census;

@@ -94,22 +94,6 @@ impl MaskIndex {
         sample.is_multiple_of(self.count().div_ceil(COUNTED).max(1))
     }
 
-    /// Looks at a mask and gives its size; with [`Depth::Full`] its classes are in the looker's labels.
-    fn look_at_mask(
-        &self,
-        sample: usize,
-        depth: Depth,
-        looker: &mut Looker,
-    ) -> Result<(u32, u32), SampleError> {
-        let path = self.mask_path(sample);
-        let in_mask = |source| SampleError::Mask(path.display().to_string(), Box::new(source));
-        let size = looker.mask(&path, depth).map_err(in_mask)?;
-        if depth == Depth::Full {
-            self.rule.apply(&mut looker.labels).map_err(in_mask)?;
-        }
-        Ok(size)
-    }
-
     /// The index without the samples that `report` found bad. More than 1% of them, and differing sizes of
     /// images that are not resized, are errors.
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
@@ -130,14 +114,14 @@ impl MaskIndex {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Census {
         let mut census = report.census.clone();
-        if census.classes() >= wanted || census.masks() + report.bad.len() >= self.count() {
+        if census.classes() >= wanted || census.masks + report.bad.len() >= self.count() {
             return census;
         }
         let is_enough = AtomicBool::new(false);
         // A mask that cannot be used is named when it is loaded, as in any set of which headers are checked.
         let look = |sample, looker: &mut Looker| {
             if !self.is_counted(sample) && !is_enough.load(Ordering::Relaxed) {
-                self.look_at_mask(sample, Depth::Full, looker)?;
+                looker.mask(&self.mask_path(sample), self.rule, Depth::Full)?;
                 looker.census.count(&looker.labels.values, self.rule.ignore);
                 is_enough.fetch_or(looker.census.classes() >= wanted, Ordering::Relaxed);
             }
@@ -165,20 +149,13 @@ impl Listed for MaskIndex {
         looker: &mut Looker,
     ) -> Result<(u32, u32), SampleError> {
         let image_size = looker.image(&self.image_path(sample), needs.channels, depth)?;
-        let depth = match self.is_counted(sample) {
-            true => Depth::Full,
-            false => depth,
-        };
-        let mask_size = self.look_at_mask(sample, depth, looker)?;
-        same_size(&self.mask_path(sample), mask_size, image_size)?;
+        let depth = if self.is_counted(sample) { Depth::Full } else { depth };
+        let path = self.mask_path(sample);
+        same_size(&path, looker.mask(&path, self.rule, depth)?, image_size)?;
         if depth == Depth::Full {
             looker.census.count(&looker.labels.values, self.rule.ignore);
         }
         Ok(image_size)
-    }
-
-    fn classes(&self) -> usize {
-        self.rule.classes
     }
 
     fn target(&self, sample: usize) -> Target {

@@ -32,8 +32,7 @@ impl MaskRule {
     pub(super) fn apply(self, labels: &mut Labels) -> Result<(), SampleError> {
         let Self { kind, classes, ignore } = self;
         if kind == MaskKind::Binary {
-            let values = labels.values.iter_mut();
-            values.for_each(|value| *value = u16::from(*value != 0));
+            labels.values.iter_mut().for_each(|value| *value = u16::from(*value != 0));
             return Ok(());
         }
         let is_class = |value: u16| usize::from(value) < classes || i64::from(value) == ignore;

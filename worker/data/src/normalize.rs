@@ -1,7 +1,9 @@
 //! From pixel values to what a model takes: `(x - mean) / std` for each channel; 8-bit values by a table.
 
+use dtrain_common::recipe::{IMAGENET_MEAN, IMAGENET_STD};
+
 use super::plane::Placement;
-use super::raster::View;
+use super::raster::{Values, View};
 
 /// Mean and standard deviation for each channel, and for 8-bit values a table of `(x / 255 - mean) / std`.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,13 +38,14 @@ impl Normalize {
         ((f64::from(x) - self.mean[c]) / self.std[c]) as f32
     }
 
-    /// Writes an image of floating-point `samples` into `out`, one plane for each channel.
-    pub(super) fn write(&self, view: View<'_>, samples: &[f32], placement: Placement, out: &mut [f32]) {
+    /// Writes an image of floating-point values into `out`, one plane for each channel.
+    pub(super) fn write(&self, view: View<'_>, placement: Placement, out: &mut [f32]) {
+        let Values::F32(values) = view.values else { return };
         let plane = view.width * view.height;
         assert_eq!(out.len(), plane * view.channels, "room for one image");
         for (c, out) in out.chunks_exact_mut(plane.max(1)).enumerate() {
             let value = |x| self.value(c, x);
-            view.channel(samples, c).write(placement, value(0.0), out, value);
+            view.channel(values, c).write(placement, value(0.0), out, value);
         }
     }
 
@@ -56,9 +59,9 @@ impl Normalize {
 }
 
 impl Default for Normalize {
-    /// The figures of ImageNet, which torchvision's weights expect.
+    /// Torchvision's weights expect it.
     fn default() -> Self {
-        Self::new(&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225])
+        Self::new(&IMAGENET_MEAN, &IMAGENET_STD)
     }
 }
 

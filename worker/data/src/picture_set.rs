@@ -1,24 +1,21 @@
 //! Images of files as a data set, with a class for each image or for each pixel.
 
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dtrain_common::recipe::{Augment, Resize};
 
 use super::augment::{Choice, draw, needs_decoded};
 use super::cache::{Cache, CacheBudget};
-use super::check::{Listed, Target};
+use super::check::{Depth, Listed, Looker, Target};
 use super::dataset::{Column, Dataset, Field};
-use super::decode;
 use super::error::SampleError;
 use super::fit::{Fitter, Frame, fit_labels};
 use super::image_folder::ImageIndex;
 use super::mask_folder::MaskIndex;
-use super::mask_rule::{MaskRule, same_size};
+use super::mask_rule::same_size;
 use super::normalize::Normalize;
 use super::pixels::Pixels;
 use super::raster::{Labels, Raster};
-use super::regular;
 use super::rng::SampleRng;
 
 /// Images in class folders: the fields `image`, `[C, H, W]`, and `label`, a single number.
@@ -84,38 +81,8 @@ struct Kept {
 
 #[derive(Debug, Default)]
 struct Scratch {
-    file: Vec<u8>,
-    raw: Vec<u8>,
-    image: Raster,
-    labels: Labels,
+    decoded: Looker,
     fitter: Fitter,
-}
-
-impl Scratch {
-    fn held_bytes(&self) -> usize {
-        let files = self.file.capacity() + self.raw.capacity();
-        files + self.image.held_bytes() + self.labels.held_bytes() + self.fitter.held_bytes()
-    }
-
-    fn decode(
-        &mut self,
-        path: &Path,
-        channels: usize,
-        mask: Option<(&Path, MaskRule)>,
-    ) -> Result<(), SampleError> {
-        let Self { file, raw, .. } = self;
-        let (image, labels) = (&mut self.image, &mut self.labels);
-        regular::read(path, file)?;
-        decode::pixels(file, channels, raw, image)?;
-        let Some((path, rule)) = mask else { return Ok(()) };
-        let decoded = regular::read(path, file)
-            .map_err(SampleError::from)
-            .and_then(|()| decode::mask(file, raw, labels))
-            .and_then(|()| rule.apply(labels));
-        decoded.map_err(|source| SampleError::Mask(path.display().to_string(), Box::new(source)))?;
-        let (mask_size, image_size) = ((labels.width, labels.height), (image.width, image.height));
-        same_size(path, mask_size, image_size)
-    }
 }
 
 impl<L: Listed> PictureSet<L> {
@@ -159,11 +126,15 @@ impl<L: Listed> PictureSet<L> {
         };
         let kept = self.cache.get(index);
         if kept.is_none() {
-            scratch.decode(&self.list.image_path(index), self.options.channels, mask)?;
+            let path = self.list.image_path(index);
+            let image_size = scratch.decoded.image(&path, self.options.channels, Depth::Full)?;
+            if let Some((path, rule)) = mask {
+                same_size(path, scratch.decoded.mask(path, rule, Depth::Full)?, image_size)?;
+            }
         }
         let (image, labels) = match kept {
             Some(Kept { image, labels }) => (image, labels),
-            None => (&scratch.image, &scratch.labels),
+            None => (&scratch.decoded.image, &scratch.decoded.labels),
         };
         let (target, augment) = (self.options.size, self.options.augment);
         let source = (image.width, image.height);
@@ -215,7 +186,7 @@ impl<L: Listed> Dataset for PictureSet<L> {
         };
         let mut scratch = self.idle().pop().unwrap_or_default();
         let loaded = self.load_in(&mut scratch, index, random, image.pixels(), learnt.i64());
-        if scratch.held_bytes() <= KEPT_BYTES {
+        if scratch.decoded.held_bytes() <= KEPT_BYTES {
             self.idle().push(scratch);
         }
         loaded

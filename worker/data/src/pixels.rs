@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::normalize::Normalize;
 use super::plane::Placement;
-use super::raster::{Samples, Values, View};
+use super::raster::{Values, View};
 
 /// Images of one shape, in planes. 8-bit images are normalised by the device, which saves three quarters of
 /// the way there. Where an image is not of 8 bits, all are normalised here.
@@ -21,8 +21,7 @@ pub struct Pixels {
 impl Pixels {
     /// Room for `len` values of 8 bits, in planes of `plane`.
     pub(super) fn new(normalize: Arc<Normalize>, plane: usize, len: usize) -> Self {
-        let values = Values::U8(vec![0; len]);
-        Self { normalize, plane, values }
+        Self { normalize, plane, values: Values::U8(vec![0; len]) }
     }
 
     /// The values: 8-bit ones are still to be normalised.
@@ -52,18 +51,18 @@ impl Pixels {
         let (plane, len) = (view.width * view.height, self.values.len());
         assert_eq!(view.channels, self.normalize.channels(), "channels of the image");
         assert_eq!(len, plane * view.channels, "room for one image");
-        match view.samples {
-            Samples::U8(samples) => {
+        match view.values {
+            Values::U8(values) => {
                 let out = self.values.u8();
                 out.resize(len, 0);
                 for (c, out) in out.chunks_exact_mut(plane.max(1)).enumerate() {
-                    view.channel(samples, c).write(placement, 0, out, |x| x);
+                    view.channel(values, c).write(placement, 0, out, |x| x);
                 }
             }
-            Samples::F32(samples) => {
+            Values::F32(_) => {
                 let out = self.values.f32();
                 out.resize(len, 0.0);
-                self.normalize.write(view, samples, placement, out);
+                self.normalize.write(view, placement, out);
             }
         }
     }

@@ -11,6 +11,12 @@ pub enum Values {
     F32(Vec<f32>),
 }
 
+impl Default for Values {
+    fn default() -> Self {
+        Self::U8(Vec::new())
+    }
+}
+
 impl Values {
     /// The memory for 8-bit values, with what it held before.
     pub(super) fn u8(&mut self) -> &mut Vec<u8> {
@@ -48,9 +54,8 @@ impl Values {
 /// and the resampler is fastest with. All others lie as planes, one for each channel, each row by row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Raster {
-    /// In pixels.
+    /// In pixels, as the height.
     pub width: u32,
-    /// In pixels.
     pub height: u32,
     /// Values of a pixel.
     pub channels: usize,
@@ -60,18 +65,14 @@ pub struct Raster {
 
 impl Default for Raster {
     fn default() -> Self {
-        Self { width: 0, height: 0, channels: 3, values: Values::U8(Vec::new()) }
+        Self { width: 0, height: 0, channels: 3, values: Values::default() }
     }
 }
 
 impl Raster {
     /// The whole image.
     pub fn view(&self) -> View<'_> {
-        let samples = match &self.values {
-            Values::U8(values) => Samples::U8(values),
-            Values::F32(values) => Samples::F32(values),
-        };
-        View::whole(samples, self.width as usize, self.height as usize, self.channels)
+        View::whole(&self.values, self.width as usize, self.height as usize, self.channels)
     }
 
     /// Memory held by the values, in bytes.
@@ -95,24 +96,16 @@ impl Raster {
     }
 }
 
-/// Values that lie somewhere else.
-#[derive(Debug, Clone, Copy)]
-pub enum Samples<'a> {
-    /// As [`Values::U8`].
-    U8(&'a [u8]),
-    /// As [`Values::F32`].
-    F32(&'a [f32]),
-}
-
-/// A rectangle of an image: channel c at (x, y) is `samples[c * plane + y * row + x]`, or `samples[c + y *
+/// A rectangle of an image: channel c at (x, y) is `values[first + c * plane + y * row + x]`, or `values[first + c + y *
 /// row + 3 * x]` in an RGB picture.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// The values from the rectangle's upper left corner on.
-    pub samples: Samples<'a>,
-    /// In pixels.
+    /// Those of the whole image.
+    pub values: &'a Values,
+    /// The value of the rectangle's upper left corner.
+    pub first: usize,
+    /// In pixels, as the height.
     pub width: usize,
-    /// In pixels.
     pub height: usize,
     /// Values of a pixel.
     pub channels: usize,
@@ -124,27 +117,27 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     /// All of an image whose values lie without gaps.
-    pub(super) fn whole(samples: Samples<'a>, width: usize, height: usize, channels: usize) -> Self {
-        let rgb = matches!(samples, Samples::U8(_)) && channels == 3;
-        Self {
-            samples,
-            width,
-            height,
-            channels,
-            row: if rgb { 3 * width } else { width },
-            plane: width * height,
-        }
+    pub(super) fn whole(values: &'a Values, width: usize, height: usize, channels: usize) -> Self {
+        let mut all = Self { values, first: 0, width, height, channels, row: width, plane: width * height };
+        all.row *= if all.is_rgb() { 3 } else { 1 };
+        all
     }
 
     /// Whether the three values of a pixel lie side by side.
     pub fn is_rgb(&self) -> bool {
-        matches!(self.samples, Samples::U8(_)) && self.channels == 3
+        matches!(self.values, Values::U8(_)) && self.channels == 3
     }
 
-    /// One channel of it, of which `values` are the samples.
+    /// One channel of it, of which `values` are the whole image's.
     pub(super) fn channel<T>(&self, values: &'a [T], c: usize) -> Plane<'a, T> {
-        let (first, step) = if self.is_rgb() { (c, 3) } else { (c * self.plane, 1) };
-        Plane { values: &values[first..], width: self.width, height: self.height, row: self.row, step }
+        let (start, step) = if self.is_rgb() { (c, 3) } else { (c * self.plane, 1) };
+        Plane {
+            values: &values[self.first + start..],
+            width: self.width,
+            height: self.height,
+            row: self.row,
+            step,
+        }
     }
 
     /// The rectangle of that size whose upper left corner is at (left, top).
@@ -155,27 +148,23 @@ impl<'a> View<'a> {
             self.width,
             self.height
         );
-        let first = top * self.row + if self.is_rgb() { 3 * left } else { left };
-        let samples = match self.samples {
-            Samples::U8(values) => Samples::U8(&values[first..]),
-            Samples::F32(values) => Samples::F32(&values[first..]),
-        };
-        Self { samples, width, height, ..self }
+        let first = self.first + top * self.row + if self.is_rgb() { 3 * left } else { left };
+        Self { first, width, height, ..self }
     }
 
     /// Memory that [`View::to_raster`] takes for the values, in bytes.
     pub(super) fn value_bytes(&self) -> usize {
-        let each = match self.samples {
-            Samples::U8(_) => 1,
-            Samples::F32(_) => 4,
+        let each = match self.values {
+            Values::U8(_) => 1,
+            Values::F32(_) => 4,
         };
         self.width * self.height * self.channels * each
     }
 
     pub(super) fn to_raster(self) -> Raster {
-        let values = match self.samples {
-            Samples::U8(values) => Values::U8(self.gather(values)),
-            Samples::F32(values) => Values::F32(self.gather(values)),
+        let values = match self.values {
+            Values::U8(values) => Values::U8(self.gather(values)),
+            Values::F32(values) => Values::F32(self.gather(values)),
         };
         Raster { width: self.width as u32, height: self.height as u32, channels: self.channels, values }
     }
@@ -185,7 +174,7 @@ impl<'a> View<'a> {
         let mut all = Vec::with_capacity(self.width * self.height * self.channels);
         for plane in 0..planes {
             for y in 0..self.height {
-                all.extend_from_slice(&values[plane * self.plane + y * self.row..][..length]);
+                all.extend_from_slice(&values[self.first + plane * self.plane + y * self.row..][..length]);
             }
         }
         all
@@ -195,9 +184,8 @@ impl<'a> View<'a> {
 /// A decoded mask: a class for every pixel, row by row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Labels {
-    /// In pixels.
+    /// In pixels, as the height.
     pub width: u32,
-    /// In pixels.
     pub height: u32,
     /// `width * height` values.
     pub values: Vec<u16>,
@@ -209,10 +197,5 @@ impl Labels {
         let (width, height) = (self.width as usize, self.height as usize);
         let (values, row, step) = (&self.values[..], width, 1);
         Plane { values, width, height, row, step }.write(placement, outside, out, i64::from);
-    }
-
-    /// Memory held by the values, in bytes.
-    pub fn held_bytes(&self) -> usize {
-        2 * self.values.capacity()
     }
 }

@@ -11,8 +11,7 @@ use rustix::fs::OFlags;
 pub(super) fn open(path: &Path) -> io::Result<File> {
     only_file(fs::metadata(path)?.file_type())?;
     // It may have been replaced since; an open that does not wait can be looked at.
-    let without_waiting = OFlags::NONBLOCK.bits() as i32;
-    let file = OpenOptions::new().read(true).custom_flags(without_waiting).open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     only_file(file.metadata()?.file_type())?;
     Ok(file)
 }

@@ -73,7 +73,7 @@ impl TextIndex {
         let index = Self {
             files,
             vocabulary: corpus.vocabulary.clone(),
-            tokens: corpus.tokens.len() as u64,
+            tokens: corpus.tokens.count() as u64,
             digest: digest(&text),
         };
         Ok((index, corpus))
@@ -83,8 +83,7 @@ impl TextIndex {
     pub fn load(&self) -> Result<Corpus, DataError> {
         let text = read_all(&self.files)?;
         if digest(&text) != self.digest {
-            let first = self.files.first().cloned().unwrap_or_default();
-            return Err(DataError::TextDiffers(first));
+            return Err(DataError::TextDiffers(self.files.first().cloned().unwrap_or_default()));
         }
         Corpus::with_vocabulary(self.vocabulary.clone(), &text)
     }

@@ -29,7 +29,7 @@ impl TextWindows {
             context > 0 && (0.0..=1.0).contains(&test_fraction),
             "windows of {context} tokens, {test_fraction} of the text for tests"
         );
-        let total = corpus.tokens.len();
+        let total = corpus.tokens.count();
         let border = total - (total as f64 * test_fraction).round() as usize;
         let (start, end) = match split {
             Split::Train => (0, border),

@@ -59,8 +59,7 @@ impl Vocabulary {
         if characters.len() > 1 << 16 {
             return numbers.collect::<Result<_, _>>().map(Tokens::U32);
         }
-        let narrow = numbers.map(|number| number.map(|it| it as u16));
-        narrow.collect::<Result<_, _>>().map(Tokens::U16)
+        numbers.map(|number| number.map(|it| it as u16)).collect::<Result<_, _>>().map(Tokens::U16)
     }
 
     /// The text of some numbers. Numbers that are none of the vocabulary's, and broken bytes, become U+FFFD.
@@ -95,16 +94,11 @@ pub enum Tokens {
 
 impl Tokens {
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         match self {
             Self::U16(tokens) => tokens.len(),
             Self::U32(tokens) => tokens.len(),
         }
-    }
-
-    /// True if there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Writes the tokens from `start` on.

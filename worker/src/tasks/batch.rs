@@ -67,7 +67,7 @@ impl Batch {
                 FieldKind::F32 => 4,
                 FieldKind::I64 => 8,
             };
-            each * field.len() as u64
+            each * field.values() as u64
         });
         (of_sample.sum::<u64>() + 4) * samples as u64
     }

@@ -117,7 +117,7 @@ impl Task for Lm {
         let (corpus, context) = (self.train.corpus(), self.train.context());
         format!(
             "windows of {context} tokens of a text of {}, {} different",
-            corpus.tokens.len(),
+            corpus.tokens.count(),
             corpus.vocabulary.size()
         )
     }

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The free memory by the system, or by a control group's limit where that is less; 0 if unknown.
-pub(super) fn bytes() -> u64 {
+/// The host's free memory in bytes, by the system, or by a control group's limit where that is less; 0 if unknown.
+pub fn free_host_bytes() -> u64 {
     at(Path::new("/"))
 }
 
@@ -12,8 +12,7 @@ pub(super) fn bytes() -> u64 {
 fn at(root: &Path) -> u64 {
     let system = fs::read_to_string(root.join("proc/meminfo")).ok();
     let system = system.as_deref().and_then(meminfo);
-    let limits = groups(root).into_iter().filter_map(|folder| left(&folder));
-    system.into_iter().chain(limits).min().unwrap_or(0)
+    system.into_iter().chain(groups(root).into_iter().filter_map(|folder| left(&folder))).min().unwrap_or(0)
 }
 
 /// MemAvailable of /proc/meminfo, in bytes.

@@ -24,14 +24,11 @@ pub(super) struct Bands<'a> {
 
 impl<'a> Bands<'a> {
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, SampleError> {
-        let bands = Self::read(Cow::Borrowed(bytes))?;
-        let stated = bands.1;
-        if bands.0.count < stated
-            && let Some(patched) = as_grey(bytes)
-        {
-            return Ok(Self::read(Cow::Owned(patched))?.0);
+        let (bands, stated) = Self::read(Cow::Borrowed(bytes))?;
+        match (bands.count < stated).then(|| as_grey(bytes)).flatten() {
+            Some(patched) => Ok(Self::read(Cow::Owned(patched))?.0),
+            None => Ok(bands),
         }
-        Ok(bands.0)
     }
 
     /// The file, and how many values it says a pixel has: the decoder leaves out those beyond the colours.
@@ -86,41 +83,23 @@ impl<'a> Bands<'a> {
     /// Decodes the bands, which were found good by [`Bands::check`], as planes.
     pub(super) fn decode(self, out: &mut Raster) -> Result<(), SampleError> {
         let pixels = self.size.0 as usize * self.size.1 as usize;
-        let (count, planar) = (self.count, self.planar);
+        let count = self.count;
+        // What lies in planes already is one band.
+        let each = if self.planar { 1 } else { count };
         (out.width, out.height, out.channels) = (self.size.0, self.size.1, count);
-        let complete = match &self.values()? {
-            DecodingResult::U8(values) => spread(values, count, planar, out.empty_u8(), |value| value),
-            DecodingResult::U16(values) => spread(values, count, planar, out.empty_f32(), unit16),
-            DecodingResult::F16(values) => {
-                spread(values, count, planar, out.empty_f32(), |value| value.to_f32())
-            }
-            DecodingResult::F32(values) => spread(values, count, planar, out.empty_f32(), |value| value),
-            DecodingResult::F64(values) => {
-                spread(values, count, planar, out.empty_f32(), |value| value as f32)
-            }
-            _ => 0,
-        };
-        match complete == pixels * count {
+        match &self.values()? {
+            DecodingResult::U8(values) => separate(values, each, out.empty_u8(), |value| value),
+            DecodingResult::U16(values) => separate(values, each, out.empty_f32(), unit16),
+            DecodingResult::F16(values) => separate(values, each, out.empty_f32(), |value| value.to_f32()),
+            DecodingResult::F32(values) => separate(values, each, out.empty_f32(), |value| value),
+            DecodingResult::F64(values) => separate(values, each, out.empty_f32(), |value| value as f32),
+            _ => out.empty_u8().clear(),
+        }
+        match out.values.len() == pixels * count {
             true => Ok(()),
             false => Err(cut_short()),
         }
     }
-}
-
-/// Writes what was found as planes, and says how many values there are.
-fn spread<T: Copy, U>(
-    found: &[T],
-    count: usize,
-    planar: bool,
-    planes: &mut Vec<U>,
-    value: impl Fn(T) -> U,
-) -> usize {
-    if planar || count == 1 {
-        planes.extend(found.iter().map(|&it| value(it)));
-    } else {
-        separate(found, count, planes, value);
-    }
-    found.len()
 }
 
 /// The same file with its bands called shades of grey: of an RGB file the decoder gives only three bands.

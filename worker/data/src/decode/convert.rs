@@ -35,7 +35,7 @@ pub(super) fn fits(color: ColorType, channels: usize) -> Result<(), SampleError>
     }
 }
 
-/// Anything that `image` decodes, as planes: 8-bit values stay, 16-bit ones become floating-point. One
+/// An image that [`fits`], as planes: 8-bit values stay, 16-bit ones become floating-point. One
 /// channel is the brightness, with transparent pixels over white.
 pub(super) fn to_planes(
     color: ColorType,
@@ -43,7 +43,6 @@ pub(super) fn to_planes(
     channels: usize,
     out: &mut Raster,
 ) -> Result<(), SampleError> {
-    fits(color, channels)?;
     out.channels = channels;
     let found = usize::from(color.channel_count());
     match usize::from(color.bytes_per_pixel()) / found {
@@ -69,6 +68,7 @@ pub(super) fn to_planes(
     Ok(())
 }
 
+/// Writes values, of which those of `channels` bands alternate, as planes.
 pub(super) fn separate<T: Copy, U>(
     pixels: &[T],
     channels: usize,

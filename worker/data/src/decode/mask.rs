@@ -44,8 +44,7 @@ pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), Sam
             if !matches!(color, ColorType::L8 | ColorType::La8 | ColorType::Rgb8 | ColorType::Rgba8) {
                 return Err(SampleError::ColorMask(channels));
             }
-            let values = raw.chunks_exact(channels);
-            collect(values.map(|pixel| grey(pixel).map(u16::from)), channels, out)
+            collect(raw.chunks_exact(channels).map(|pixel| grey(pixel).map(u16::from)), channels, out)
         }
     })
 }
@@ -65,8 +64,7 @@ fn png_mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), Sam
     let frame = reader.next_frame(raw).map_err(damage)?;
     (out.width, out.height) = (width, height);
     let channels = color.samples();
-    let row_bytes = frame.line_size.max(1);
-    let rows = raw[..frame.buffer_size()].chunks_exact(row_bytes);
+    let rows = raw[..frame.buffer_size()].chunks_exact(frame.line_size.max(1));
     match depth {
         BitDepth::Eight => {
             let pixels = rows.flat_map(|row| row.chunks_exact(channels));

@@ -7,7 +7,7 @@ use image::ImageError;
 use super::super::error::SampleError;
 
 /// The most memory that one decoded image may take: a header can state any size, a few bytes long.
-pub const LIMIT_BYTES: u64 = 512 << 20;
+pub(super) const LIMIT_BYTES: u64 = 512 << 20;
 
 /// Why a file is damaged, most often.
 pub(super) fn cut_short() -> SampleError {

@@ -32,8 +32,7 @@ pub struct Batch {
 impl Batch {
     /// The values of the field of that name.
     pub fn column(&self, name: &str) -> Option<&Column> {
-        let at = self.fields.iter().position(|field| field.name == name)?;
-        self.columns.get(at)
+        self.columns.get(self.fields.iter().position(|field| field.name == name)?)
     }
 }
 

@@ -75,16 +75,14 @@ impl Shared {
             while let Some(task) = self.next_task() {
                 match task {
                     Task::Load(batch, epoch, position) => {
-                        let failed = self.load(&batch, epoch, position, &mut sample).err();
-                        self.loaded(&batch, failed);
+                        self.loaded(&batch, self.load(&batch, epoch, position, &mut sample).err());
                     }
                     Task::Open(work, memory) => self.open(work, memory),
                 }
             }
         }));
         if let Err(panic) = outcome {
-            let broken = panicked("a loader thread's own work".to_owned(), panic);
-            self.lock().broken = Some(broken);
+            self.lock().broken = Some(panicked("a loader thread's own work".to_owned(), panic));
             self.batch_changed.notify_all();
         }
     }
@@ -126,8 +124,7 @@ impl Shared {
             }
             Err(panic) => {
                 state.exhausted = true;
-                let failed = panicked("the plan of the next batch".to_owned(), panic);
-                (0, Batch::default(), Some(failed))
+                (0, Batch::default(), Some(panicked("the plan of the next batch".to_owned(), panic)))
             }
         };
         state.jobs.push_back(Job {
@@ -152,7 +149,7 @@ impl Shared {
             columns = columns_for(fields, samples);
         }
         for (column, field) in columns.iter_mut().zip(&**fields) {
-            column.resize(samples * field.len());
+            column.resize(samples * field.values());
         }
         Batch {
             fields: Arc::clone(fields),

@@ -117,18 +117,18 @@ fn bad_masks_are_bad_samples() {
     // Of so few masks the values are looked at in any case.
     let quick = checked(&index, Resize::Crop, Depth::Header);
     assert_eq!(quick.bad, report.bad);
-    assert_eq!(report.census.masks(), 297);
+    assert_eq!(report.census.masks, 297);
 }
 
 #[test]
 fn of_many_masks_some_are_counted_and_the_others_where_those_hold_one_class() {
     let (_root, index) = pairs(COUNTED + 100);
     let quick = checked(&index, Resize::Crop, Depth::Header);
-    assert_eq!((quick.census.masks(), quick.census.classes()), (COUNTED / 2 + 50, 1));
+    assert_eq!((quick.census.masks, quick.census.classes()), (COUNTED / 2 + 50, 1));
     let census = |report: &CheckReport| index.census(report, 2, 2, &mut |_, _| ());
     // Of a test set one class is enough.
     assert_eq!(index.census(&quick, 1, 2, &mut |_, _| ()), quick.census);
-    assert_eq!(census(&quick).masks(), COUNTED + 100);
+    assert_eq!(census(&quick).masks, COUNTED + 100);
     assert_eq!(census(&quick).classes(), 1);
     // One that was not counted at first.
     put(index.mask_path(1), &gray(8, 8, |x, _| x as u8 % 3));

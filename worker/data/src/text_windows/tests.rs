@@ -36,7 +36,7 @@ fn windows_follow_each_other_and_targets_are_one_ahead() {
     assert_eq!((test.len(), test.context()), (1, 10));
     assert_eq!(load(&test, 0, None), ((80..90).collect(), (81..91).collect()));
     assert_eq!(test.fields(), [Field::i64("tokens", [10]), Field::i64("targets", [10])]);
-    assert_eq!(test.corpus().tokens.len(), 100);
+    assert_eq!(test.corpus().tokens.count(), 100);
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Surve
     let (train, census) = looked_at(&train, CLASSES_TO_LEARN, recipe, console)?;
     if census.classes() < CLASSES_TO_LEARN {
         let only = census.occurring().next().map(|(class, _)| class);
-        let ignored = census.share(census.ignored());
+        let ignored = census.share(census.ignored);
         return Err(rule.one_class(root.join(&data.train_masks), only, ignored).into());
     }
     let mut test = MaskIndex::scan(root, &data.test, &data.test_masks, rule)?;
@@ -70,9 +70,9 @@ fn looked_at(
 
 /// How many masks were read: "12 masks", or "2000 of 30000 masks".
 fn read(census: &Census, list: &MaskIndex) -> String {
-    match census.masks() < list.count() {
-        true => format!("{} of {} masks", census.masks(), list.count()),
-        false => format!("{} masks", census.masks()),
+    match census.masks < list.count() {
+        true => format!("{} of {} masks", census.masks, list.count()),
+        false => format!("{} masks", census.masks),
     }
 }
 
@@ -90,7 +90,7 @@ fn counts(census: &Census, list: &MaskIndex) -> String {
         read(census, list),
         list.masks,
         if shares.is_empty() { "none".to_owned() } else { shares.join(", ") },
-        percent(census.share(census.ignored())),
+        percent(census.share(census.ignored)),
         list.rule.ignore
     )
 }

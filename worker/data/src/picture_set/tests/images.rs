@@ -33,7 +33,7 @@ fn an_image_is_read_and_flipped_for_half_of_the_samples() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 1), ("b", 1)]);
     let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), plain(8));
-    assert_eq!((set.len(), set.list.classes()), (2, 2));
+    assert_eq!((set.len(), set.list.classes.len()), (2, 2));
     let normalize = Normalize::new(&[0.0; 3], &[1.0; 3]);
     assert_eq!(set.fields(), [Field::image("image", [3, 8, 8], normalize), Field::i64("label", [])]);
     assert_eq!(load_one(&set, 1, None).unwrap()[1], Column::I64(vec![1]));

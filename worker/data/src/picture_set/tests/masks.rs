@@ -47,7 +47,7 @@ fn a_mask_goes_where_its_image_goes() {
         for (resize, side) in [(Resize::Crop, 48), (Resize::Crop, 32), (Resize::Stretch, 40)] {
             let set = ImageMasks::new(index.clone(), options(side, augment, resize, 0));
             assert_eq!(set.fields()[1], Field::i64("mask", [side as usize, side as usize]));
-            assert_eq!((set.list.classes(), set.len()), (11, 1));
+            assert_eq!((set.list.rule.classes, set.len()), (11, 1));
             let mut changed = false;
             for sample in 0..30 {
                 let (image, mask) = load(&set, Some(sample));
