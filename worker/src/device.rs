@@ -6,6 +6,7 @@ use dtrain_torch_shim::{ErrorKind, ShimError, cuda, memory};
 use tch::Device;
 use thiserror::Error;
 
+use crate::OutOfMemory;
 use crate::memory::budget;
 
 /// A rank that was to train on a GPU and cannot.
@@ -30,8 +31,8 @@ pub enum DeviceError {
     Failed { rank: usize, source: ShimError },
 }
 
-impl DeviceError {
-    pub(crate) fn is_out_of_memory(&self) -> bool {
+impl OutOfMemory for DeviceError {
+    fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Failed { source, .. } if source.is_out_of_memory())
     }
 }
@@ -116,14 +117,6 @@ fn explain(env: &WorkerEnv, error: &ShimError) {
     };
     if env.rank == 0 {
         tracing::warn!("training on the CPU: {error}; {remedy}");
-    }
-}
-
-/// The kind of device as the line on its memory begins.
-pub(crate) fn kind(device: Device) -> &'static str {
-    match device {
-        Device::Cuda(_) => "GPU",
-        _ => "CPU",
     }
 }
 

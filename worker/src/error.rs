@@ -18,6 +18,7 @@ use crate::collectives::RendezvousError;
 use crate::device::DeviceError;
 use crate::models::ModelError;
 use crate::optim::GroupError;
+use crate::out_of_memory::of_variants;
 use crate::run::plan::PlanError;
 use crate::step::PrecisionError;
 use crate::tasks::TaskError;
@@ -125,6 +126,8 @@ fn stage_names(names: &[String]) -> String {
     }
 }
 
+of_variants!(WorkerError: Train, Torch, Model, Task, Device, Resume, Evaluate, Checkpoints, Rendezvous);
+
 impl WorkerError {
     /// The exit code's meaning.
     pub fn exit_status(&self) -> ExitStatus {
@@ -152,22 +155,6 @@ impl WorkerError {
             | Self::Torch(_) => ExitStatus::Program(1),
             // What is left is wrong in the recipe, the data, the environment or a checkpoint.
             _ => ExitStatus::Usage,
-        }
-    }
-
-    /// Whether memory ran out.
-    pub fn is_out_of_memory(&self) -> bool {
-        match self {
-            Self::Train(error) => error.is_out_of_memory(),
-            Self::Torch(error) => error.is_out_of_memory(),
-            Self::Model(error) => error.is_out_of_memory(),
-            Self::Task(error) => error.is_out_of_memory(),
-            Self::Device(error) => error.is_out_of_memory(),
-            Self::Resume(error) | Self::Evaluate(error) | Self::Checkpoints(error) => {
-                error.is_out_of_memory()
-            }
-            Self::Rendezvous(RendezvousError::Group(error)) => error.is_out_of_memory(),
-            _ => false,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::Recipe;
+use dtrain_torch_shim::ShimError;
 use tch::Device;
 
 use crate::TrainError;
@@ -13,7 +14,6 @@ use crate::metrics::Surface;
 use crate::run::StopFlag;
 use crate::step::prepare_graphs;
 
-/// What a worker has of its machine.
 pub(crate) struct Host {
     pub(crate) device: Device,
     /// What tensors may take there, in bytes.
@@ -29,15 +29,26 @@ impl Host {
     pub(crate) fn enter(recipe: &Recipe, env: &WorkerEnv) -> Result<Self, WorkerError> {
         let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
         let surface = Surface::detect(env.rank);
-        let device = device::choose(env, recipe.memory.budget.stated().map(|size| size.0))?;
-        prepare_graphs(recipe.model.compile, device).map_err(TrainError::from)?;
-        let allowed =
-            budget::bytes(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
-        budget::enforce(allowed, device);
+        let (device, allowed) =
+            enter_device(recipe, env, |device| prepare_graphs(recipe.model.compile, device))?;
         let control = Control::listen(env.rank, device);
         if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
             tracing::debug!("{error}");
         }
         Ok(Self { device, allowed, surface, stop, _control: control })
     }
+}
+
+/// The device of this rank, and what its tensors may take there, in bytes. `prepare` comes before its first tensor.
+pub(crate) fn enter_device(
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    prepare: impl FnOnce(Device) -> Result<(), ShimError>,
+) -> Result<(Device, u64), WorkerError> {
+    let budget = recipe.memory.budget;
+    let device = device::choose(env, budget.stated().map(|size| size.0))?;
+    prepare(device).map_err(TrainError::from)?;
+    let allowed = budget::bytes(budget, device, env.local_world_size).map_err(TrainError::from)?;
+    budget::enforce(allowed, device);
+    Ok((device, allowed))
 }

@@ -1,12 +1,13 @@
 //! What a run says of itself before its first step: plan.json, and sentences for people.
 
-use crate::memory_report::StateBytes;
-use crate::plan::Prediction;
+use std::iter::zip;
+
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::files::write_atomic;
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::RunDir;
 use dtrain_common::units::ByteSize;
+use serde_json::{Value, json};
 use tch::Device;
 
 use crate::TrainError;
@@ -15,9 +16,12 @@ use crate::error::WorkerError;
 use crate::lead::memory_copies;
 use crate::memory;
 use crate::memory::start::{Chosen, Fits, Settled};
+use crate::models::Registry;
+use crate::plan::Prediction;
 use crate::run::Followers;
-use crate::run::plan::PlanFile;
+use crate::run::plan::StagePlan;
 use crate::setup::Setup;
+use crate::state::Trained;
 
 /// Parameters are float32.
 const BYTES_PER_PARAMETER: u64 = 4;
@@ -68,14 +72,14 @@ pub(crate) fn introduce(
         };
         followers.note(format!("all {} steps have been taken; to train on, {longer}", plan.total_steps));
     }
-    for (stage, chosen) in plan.stages().iter().zip(chosen) {
+    for (stage, chosen) in plan.stages.iter().zip(chosen) {
         if let Some(chosen) = chosen {
             let (name, segments) = (stage.name.as_deref(), model.recompute.segments());
             followers.note(predicted(name, chosen, segments, *limit));
         }
     }
     let memory = memory::report(device).map_err(TrainError::from)?;
-    followers.note(memory.line(device::kind(device)));
+    followers.note(memory.line(device));
     Ok(())
 }
 
@@ -91,33 +95,62 @@ fn write_plan(
     let parameters = model.table.trained_elements();
     let (trained, moments) = (parameters * BYTES_PER_PARAMETER, model.table.moments().count() as u64);
     let first = plan.stage(0);
-    let file = PlanFile {
-        effective_batch: first.partition.effective_batch(),
-        nproc: env.world_size,
-        micro_batch: first.partition.micro_batch(),
-        grad_accum_steps: first.partition.grad_accum_steps(),
-        partition: first.partition.to_string(),
-        warnings: plan.warnings.clone(),
-        device: device::name(device),
-        learning_rate: first.schedule.peak,
-        warmup_steps: first.schedule.warmup_steps,
-        steps_per_epoch: first.steps_per_epoch,
-        total_steps: plan.total_steps,
-        train_samples: plan.train_samples,
-        test_samples: model.task.test_set().len() as u64,
-        parameters,
-        stages: course.stages.files(plan, &model.registry),
-        predicted_bytes: StateBytes {
-            parameters: model.registry.parameter_count() as u64 * BYTES_PER_PARAMETER,
-            gradients: trained,
-            optimizer: trained * moments / model.table.shards() as u64,
+    let mut file = json!({
+        "nproc": env.world_size,
+        "warnings": plan.warnings,
+        "device": device::name(device),
+        "warmup_steps": first.schedule.warmup_steps,
+        "total_steps": plan.total_steps,
+        "train_samples": plan.train_samples,
+        "test_samples": model.task.test_set().len(),
+        "parameters": parameters,
+        "predicted_bytes": {
+            "parameters": model.registry.parameter_count() as u64 * BYTES_PER_PARAMETER,
+            "gradients": trained,
+            "optimizer": trained * moments / model.table.shards() as u64,
         },
-        budget_bytes: (*limit < u64::MAX).then_some(*limit),
-        predictions: chosen.iter().flatten().map(|chosen| chosen.prediction).collect(),
-    };
+    });
+    cut_up(first, &mut file);
+    let stages: Vec<Value> = zip(&plan.stages, &course.stages.stages)
+        .filter_map(|(of, stage)| stage_in_plan(of, &stage.phases, &model.registry))
+        .collect();
+    if !stages.is_empty() {
+        file["stages"] = stages.into();
+    }
+    if *limit < u64::MAX {
+        file["budget_bytes"] = (*limit).into();
+    }
+    let predictions: Vec<Prediction> = chosen.iter().flatten().map(|chosen| chosen.prediction).collect();
+    if !predictions.is_empty() {
+        file["predictions"] = json!(predictions);
+    }
     let path = run_dir.plan();
     write_atomic(&path, &serde_json::to_vec_pretty(&file)?)
         .map_err(|source| WorkerError::Write { path, source })
+}
+
+/// How a stage is cut up, as plan.json has it of the run and of every stage.
+fn cut_up(of: &StagePlan, file: &mut Value) {
+    file["effective_batch"] = of.partition.effective_batch().into();
+    file["micro_batch"] = of.partition.micro_batch().into();
+    file["grad_accum_steps"] = of.partition.grad_accum_steps().into();
+    file["partition"] = of.partition.to_string().into();
+    file["learning_rate"] = of.schedule.peak.into();
+    file["steps_per_epoch"] = of.steps_per_epoch.into();
+}
+
+/// A stage in plan.json; None of a run without stages.
+fn stage_in_plan(of: &StagePlan, phases: &[Trained], registry: &Registry) -> Option<Value> {
+    let phases = zip(&of.phases, phases).map(
+        |(of, trained)| json!({ "first_step": of.steps.start + 1, "parameters": trained.count(registry) }),
+    );
+    let mut stage = json!({
+        "name": of.name.as_ref()?,
+        "steps": [of.steps.start + 1, of.steps.end],
+        "phases": phases.collect::<Vec<_>>(),
+    });
+    cut_up(of, &mut stage);
+    Some(stage)
 }
 
 /// What a stage is predicted to take, for people.

@@ -16,8 +16,8 @@ use crate::host::Host;
 use crate::memory::start;
 use crate::request::Request;
 use crate::run::followers::BestKeeper;
-use crate::setup::{Opening, Setup};
-use crate::tasks::{BuildTask, Console};
+use crate::setup::{Opening, Setup, surveyed};
+use crate::tasks::BuildTask;
 
 /// A rank 0 whose launcher was killed has so long to end.
 const TAKE_OVER: Duration = Duration::from_secs(60);
@@ -29,10 +29,9 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     env: &WorkerEnv,
     host: &Host,
 ) -> Result<(Opening, Setup, Vec<RunLock>), WorkerError> {
-    let survey = Console::with_log(|console| T::survey(recipe, console))?;
-    let root =
-        request.run_dir.clone().unwrap_or_else(|| RunDir::default_root(&request.recipe, SystemTime::now()));
-    let run_dir = RunDir::new(root);
+    let survey = surveyed::<T>(recipe)?;
+    let default = || RunDir::default_root(&request.recipe, SystemTime::now());
+    let run_dir = RunDir::new(request.run_dir.clone().unwrap_or_else(default));
     let (mut asked, mut claims) = claim(request, recipe, &run_dir)?;
     claims.push(run_dir.claim_training(TAKE_OVER)?);
     let completed = run_dir.recover()?;
@@ -46,7 +45,6 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     let (resume, from_memory) = where_to_begin(recipe, &asked, env, &run_dir)?;
     let chosen_in = begun.elapsed();
     checkpoint::clear(&run_dir);
-    let survey = serde_json::to_value(survey)?;
     let mut opening = Opening {
         run_dir: run_dir.root().to_owned(),
         resume,

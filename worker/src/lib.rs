@@ -6,7 +6,6 @@
 
 pub mod checkpoint;
 mod control;
-mod cores;
 mod data_mark;
 mod device;
 mod error;
@@ -23,7 +22,6 @@ pub mod optim;
 mod out_of_memory;
 mod plan;
 mod program;
-mod recompute;
 mod request;
 mod run;
 mod setup;

@@ -2,6 +2,7 @@
 
 use dtrain_common::units::ByteSize;
 use serde::{Deserialize, Serialize};
+use tch::Device;
 
 /// Memory in use on one device, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -15,13 +16,11 @@ pub(crate) struct MemoryReport {
 }
 
 impl MemoryReport {
-    /// `GPU memory: 12.34 GiB allocated | 13.21 GiB reserved`, with `device` as the first word.
-    pub(crate) fn line(&self, device: &str) -> String {
-        format!(
-            "{device} memory: {} allocated | {} reserved",
-            ByteSize(self.allocated),
-            ByteSize(self.reserved)
-        )
+    /// `GPU memory: 12.34 GiB allocated | 13.21 GiB reserved`.
+    pub(crate) fn line(&self, device: Device) -> String {
+        let kind = if device.is_cuda() { "GPU" } else { "CPU" };
+        let (allocated, reserved) = (ByteSize(self.allocated), ByteSize(self.reserved));
+        format!("{kind} memory: {allocated} allocated | {reserved} reserved")
     }
 }
 
@@ -32,9 +31,7 @@ pub struct Owners {
     pub parameters: u64,
     /// Gradients of the trainable weights.
     pub gradients: u64,
-    /// The optimizer's moments.
     pub optimizer: u64,
-    /// The moving average of the weights.
     pub ema: u64,
     /// Running statistics, and what is kept to put them back.
     pub buffers: u64,
@@ -63,7 +60,6 @@ impl Owners {
         self.rows()[..5].iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// All of it.
     pub fn total(&self) -> u64 {
         self.rows().iter().map(|(_, bytes)| bytes).sum()
     }
@@ -81,14 +77,6 @@ pub(crate) struct PhasePeaks {
     pub(crate) update: u64,
 }
 
-/// The bytes of a model's persistent state, without activations.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct StateBytes {
-    pub(crate) parameters: u64,
-    pub(crate) gradients: u64,
-    pub(crate) optimizer: u64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +85,6 @@ mod tests {
     fn the_line_reads_as_documented() {
         let report = MemoryReport { allocated: 13_249_974_108, reserved: 14_184_129_495, peak: 0 };
         let line = "GPU memory: 12.34 GiB allocated | 13.21 GiB reserved";
-        assert_eq!(report.line("GPU"), line);
+        assert_eq!(report.line(Device::Cuda(0)), line);
     }
 }

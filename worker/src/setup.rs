@@ -7,17 +7,16 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::{BestSoFar, DataMark, Manifest};
-use dtrain_common::recipe::{self, Augment, BatchNorm, MemoryFormat, Passage, Recipe};
+use dtrain_common::recipe::{self, Augment, BatchNorm, MemoryFormat, Passage, Recipe, Recompute};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
 use super::data_mark::{self, same_data, unnamed_classes};
 use super::error::{Result, WorkerError};
-use super::{recompute, trained};
+use super::trained;
 use crate::TrainError;
 use crate::checkpoint;
-use crate::cores::share_of_cores;
 use crate::data::LoaderOptions;
 use crate::models::{self, BatchSync, Registry, Renames};
 use crate::run::followers::BestKeeper;
@@ -26,7 +25,7 @@ use crate::run::{Course, Under};
 use crate::state::{LayoutOptions, Model, Stage, Stages, Trained};
 use crate::step::exchange::RankSync;
 use crate::step::{Kernels, Precision, Replica};
-use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, Totals, build_to_fill, has_batch_norm};
+use crate::tasks::{BuildTask, Console, Site, Task, Totals, build_to_fill, cores};
 
 /// What rank 0 tells the others before the run begins.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -39,13 +38,13 @@ pub(crate) struct Opening {
     pub(crate) is_anothers: bool,
     /// The best checkpoint by then, which this run has.
     pub(crate) best: Option<BestSoFar>,
-    pub(crate) survey: serde_json::Value,
+    pub(crate) survey: Value,
     pub(crate) data: String,
 }
 
 impl Opening {
     /// That of a run that only sees what it takes: it writes nothing and begins with nothing.
-    pub(crate) fn rehearsed(survey: serde_json::Value) -> Self {
+    pub(crate) fn rehearsed(survey: Value) -> Self {
         Self { survey, ..Self::default() }
     }
 }
@@ -86,13 +85,26 @@ impl Setup {
         let (mut registry, batch_sync) = registry_of_rank(recipe, env, device);
         let folder = opening.resume.as_deref().filter(|_| only.is_none());
         let task = build_task::<T>(recipe, &opening.survey, env, &mut registry, folder.is_some())?;
-        let recompute = recompute::begin(recipe, &registry, &mut notes)?;
+        let recompute = registry.recompute().clone();
+        if recipe.memory.recompute == Recompute::On {
+            if recompute.segments() == 0 {
+                return Err(WorkerError::NoSegments);
+            }
+            recompute.all();
+            let count = recompute.count();
+            notes
+                .push(format!("recompute: all {count} segments of the model are computed again in backward"));
+        }
         let data = DataMark {
             train_samples: task.train_set().len() as u64,
             test_samples: task.test_set().len() as u64,
             sha256: opening.data.clone(),
         };
-        let needs = needs(task.as_ref(), &registry);
+        let needs = Needs {
+            min_micro_batch: task.min_micro_batch(),
+            batch_norms: batch_norms(&registry),
+            depends: task.micro_batch_matters(),
+        };
         let plan = RunPlan::new(recipe, env.world_size, data.train_samples, &needs)?;
         if let (Some(weights), None) = (&recipe.model.weights, folder) {
             notes.push(import(recipe, weights, &registry)?);
@@ -128,6 +140,11 @@ impl Setup {
             notes,
         })
     }
+}
+
+/// What rank 0 finds out about the data, as it is told to the others.
+pub(crate) fn surveyed<T: BuildTask>(recipe: &Recipe) -> Result<Value> {
+    Ok(serde_json::to_value(Console::with_log(|console| T::survey(recipe, console))?)?)
 }
 
 pub(crate) fn registry(recipe: &Recipe, device: Device) -> Registry {
@@ -181,18 +198,14 @@ fn check_resume(folder: &Path, task: &dyn Task, data: &DataMark, notes: &mut Vec
 fn resume(folder: &Path, replica: &mut Replica) -> Result<Resumed> {
     let begun = Instant::now();
     let manifest = checkpoint::restore(folder, &mut replica.model).map_err(WorkerError::Resume)?;
-    let took = begun.elapsed();
-    let resumed = replica.precision.resume(manifest.loss_scale);
-    resumed.map_err(TrainError::from)?;
-    Ok(Resumed { manifest, took })
+    replica.precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
+    Ok(Resumed { manifest, took: begun.elapsed() })
 }
 
 /// Fills the model from the file that the recipe names, and says what was found there.
 fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String> {
-    let renames = Renames::new(&recipe.model.weights_rename).map_err(|error| {
-        let reason = error.to_string();
-        WorkerError::Rename { reason }
-    })?;
+    let renames = Renames::new(&recipe.model.weights_rename)
+        .map_err(|error| WorkerError::Rename { reason: error.to_string() })?;
     let report = models::load_renamed(registry, weights, recipe.model.weights_mode, &renames)?;
     Ok(format!("weights from {}: {report}", weights.display()))
 }
@@ -225,29 +238,28 @@ fn stages(recipe: &Recipe, registry: &Registry, plan: &RunPlan, env: &WorkerEnv)
 /// Refuses to seek the best by a figure that no evaluation of the task will have.
 fn has_figure(task: &dyn Task, wanted: &str) -> Result<()> {
     let nothing = Totals { loss_sum: 0.0, weight: 1.0, sums: vec![0.0; task.sums()] };
-    let figures = task.metrics(&nothing).into_iter().map(|(name, _)| name);
-    let known = std::iter::once("loss").chain(figures);
-    let known: Vec<String> = known.map(str::to_owned).collect();
-    if known.iter().any(|name| name == wanted) {
-        return Ok(());
+    let figures = task.metrics(&nothing).into_iter().map(|(name, _)| name.to_owned());
+    let known: Vec<String> = std::iter::once("loss".to_owned()).chain(figures).collect();
+    match known.iter().any(|name| name == wanted) {
+        true => Ok(()),
+        false => Err(WorkerError::NoFigure { wanted: wanted.to_owned(), known }),
     }
-    let wanted = wanted.to_owned();
-    Err(WorkerError::NoFigure { wanted, known })
 }
 
-fn needs(task: &dyn Task, registry: &Registry) -> Needs {
-    let batch_norms = match (registry.is_batch_grouped, registry.is_batch_synced()) {
-        _ if !has_batch_norm(registry) => BatchNorms::None,
+/// Over which samples the registered model takes running statistics, if it keeps any.
+pub(crate) fn batch_norms(registry: &Registry) -> BatchNorms {
+    let has_any = registry.buffers().any(|entry| entry.name().ends_with("running_mean"));
+    match (registry.is_batch_grouped, registry.is_batch_synced()) {
+        _ if !has_any => BatchNorms::None,
         (true, _) => BatchNorms::Grouped,
         (false, true) => BatchNorms::Synced,
         (false, false) => BatchNorms::Local,
-    };
-    Needs {
-        min_micro_batch: task.min_micro_batch(),
-        batch_norms,
-        // The plan knows of BatchNorm by itself, and what helps.
-        depends: task.micro_batch_matters().filter(|words| words != BATCH_NORM),
     }
+}
+
+/// What one of so many ranks on this machine has of its cores; at least one.
+pub(crate) fn share_of_cores(local_world_size: usize) -> usize {
+    (cores() / local_world_size.max(1)).max(1)
 }
 
 /// How images are loaded: the recipe's number of threads, or the rank's share of the machine's cores.

@@ -20,7 +20,7 @@ pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Re
     let mut ever = vec![false; base.len()];
     let mut end = base.clone();
     let mut stages = Vec::new();
-    for (number, of) in plan.stages().iter().enumerate() {
+    for (number, of) in plan.stages.iter().enumerate() {
         let stage = recipe.stage.get(number);
         let frozen = globs.frozen(number, stage, &base, &end)?;
         let rules: &[OptimGroup] = stage.map_or(&[], |stage| &stage.group);

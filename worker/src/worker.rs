@@ -10,12 +10,11 @@ use dtrain_common::run_dir::{Resume, RunDir, RunLock};
 use tch::Device;
 
 use super::error::{Result, WorkerError};
-use super::setup::{Opening, Setup, loader_options};
+use super::setup::{Opening, Setup, loader_options, share_of_cores};
 use crate::TrainError;
 use crate::checkpoint::{Checkpoints, MemoryCopies};
 use crate::collectives::{Collective, Ranks, Rendezvous};
-use crate::cores::share_of_cores;
-use crate::evaluation::{self, Place};
+use crate::evaluation::{self, Evaluation};
 use crate::heartbeat::Heartbeat;
 use crate::host::Host;
 use crate::introduce::introduce;
@@ -23,6 +22,7 @@ use crate::job;
 use crate::lead::{lead, memory_copies};
 use crate::memory::{Books, start};
 use crate::metrics::{MetricsLog, Progress};
+use crate::plan::EvalWeights;
 use crate::request::Request;
 use crate::run::followers::{Archive, Copies, Figures, Follower, Health, Origin};
 use crate::run::{Again, Followers, Training, peak_memory, run as run_training};
@@ -84,18 +84,24 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     // What the training took is free when it returns, and then what followed it.
     let (is_finished, mut result) = run_training(training, &mut followers, launched())?;
     drop(followers);
-    let mut status = match is_finished {
-        true => ExitStatus::Success,
-        false => ExitStatus::Requeue,
-    };
+    let mut status = if is_finished { ExitStatus::Success } else { ExitStatus::Requeue };
     let peak = result.peak_memory_bytes.first().copied().unwrap_or_default();
     result.peak_memory_bytes = peak_memory(&ranks, peak)?;
     if let (Some(test), ExitStatus::Success) = (recipe.test, status) {
-        let place = Place { env, ranks: &ranks, device: host.device, stop: &host.stop };
         let best = result.best.as_ref().filter(|_| test.weights == TestWeights::Best);
         let step = best.map(|best| best.step).or(result.steps).unwrap_or_default();
-        let of = (recipe, &opening.survey, step);
-        match evaluation::test::<T>(of, &place, &run_dir, host.surface)? {
+        let evaluation = Evaluation {
+            recipe,
+            survey: &opening.survey,
+            folder: run_dir.checkpoint(step),
+            weights: EvalWeights::Auto,
+            batch: None,
+            env,
+            ranks: &ranks,
+            device: host.device,
+            stop: &host.stop,
+        };
+        match evaluation::test::<T>(&evaluation, &run_dir, host.surface)? {
             Some(figures) => result.test = figures,
             None => status = ExitStatus::Requeue,
         }
@@ -157,8 +163,8 @@ fn followers<'a>(
     let (plan, done) = (&course.plan, course.done);
     let (heartbeat, cores) = (Heartbeat::from_env(), share_of_cores(env.local_world_size));
     let manifest = setup.resumed.as_ref().map(|resumed| &resumed.manifest);
-    let mut list: Vec<Box<dyn Follower + 'a>> = vec![Box::new(Health::new(plan.total_steps))];
-    list.push(Box::new(heartbeat.clone()));
+    let mut list: Vec<Box<dyn Follower + 'a>> =
+        vec![Box::new(Health::new(plan.total_steps)), Box::new(heartbeat.clone())];
     if env.rank == 0 {
         let path = run_dir.metrics();
         let metrics = MetricsLog::open(&path, done).map_err(|source| WorkerError::Write { path, source })?;
@@ -166,8 +172,8 @@ fn followers<'a>(
     }
     let earlier = manifest.map(|manifest| manifest.metrics.clone());
     list.push(Box::new(Figures::new(earlier.unwrap_or_default())));
-    let (epochs, every) = (plan.epochs(), recipe.log.every_steps);
-    list.push(Box::new(Progress::new(host.surface, plan.total_steps, epochs, every, done)));
+    let (total, epochs, every) = (plan.total_steps, plan.epochs(), recipe.log.every_steps);
+    list.push(Box::new(Progress::new(host.surface, total, epochs, every, done)));
     if let Some(place) = memory_copies(recipe, env) {
         let copies =
             MemoryCopies::new(&place, ranks, host.device, cores).map_err(WorkerError::Checkpoints)?;
@@ -183,8 +189,7 @@ fn followers<'a>(
         owes_evaluation: manifest.is_some_and(|manifest| manifest.evaluation_owed),
     };
     let (stop, every) = (host.stop.clone(), recipe.checkpoint.every.time());
-    let archive = Archive::new(checkpoints, heartbeat, stop, course, every, origin);
-    list.push(Box::new(archive));
+    list.push(Box::new(Archive::new(checkpoints, heartbeat, stop, course, every, origin)));
     Ok(Followers::new(list))
 }
 
@@ -201,7 +206,7 @@ fn training<'a>(
     let loader = loader_options(recipe, env.local_world_size);
     let work = course.plan.micro_batches(ranks.rank(), course.done);
     let feed = Loading::start(model.task.train_set(), loader, work, device)?;
-    let mut exchange = Exchange::new(ranks, batch_sync, &model.table, (&recipe.reduce).into())?;
+    let mut exchange = Exchange::new(ranks, batch_sync, &model.table, recipe.reduce.clone())?;
     exchange.expect(model.task.sums())?;
     let phases = Phases::new(Books::Device(device), fault);
     let limits = Limits::new(device, recipe.memory.budget);
@@ -244,8 +249,7 @@ fn conclude(
         ..result
     };
     let path = run_dir.result();
-    let written = result.write(&path);
-    written.map_err(|source| WorkerError::Write { path, source })?;
+    result.write(&path).map_err(|source| WorkerError::Write { path, source })?;
     // A launcher waits for the ends of all workers first.
     if status == ExitStatus::Success && !request.prepared {
         run_dir.note_ended()?;

@@ -13,10 +13,9 @@ use tch::{Device, TchError};
 
 use super::background::{Work, stand_back};
 use super::error::CheckpointError;
-use super::items;
+use super::items::{self, Source};
 use super::layout::{Content, FileLayout, Held, layout};
 use super::memory::{Memory, PAGE};
-use super::source::Source;
 use crate::collectives::Ranks;
 use crate::out_of_memory::patiently;
 use crate::state::Model;

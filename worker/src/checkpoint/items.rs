@@ -1,15 +1,18 @@
 //! The tensors of a checkpoint, as this rank holds them.
 
+use std::borrow::Borrow;
 use std::collections::HashSet;
+use std::ops::Range;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::error::CheckpointError;
-use super::source::Source;
-use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS, columns};
-use crate::collectives::Ranks;
+use super::layout::{Held, Item};
+use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
+use crate::collectives::{Collective, Ranks, ReduceOp};
+use crate::models::dtype_of;
 use crate::out_of_memory::patiently;
-use crate::state::{AVERAGE, Model, Role, Table};
+use crate::state::{AVERAGE, ColumnSpec, Model, Part, Role, Slot, Table, pieces};
 
 /// The files of a checkpoint with their tensors, the same ones in the same order on every rank. Every rank calls it between
 /// two steps, as the ranks exchange what none of them could write.
@@ -23,8 +26,8 @@ pub(super) fn files(
     let mut state = patiently(device, || updates(table))?;
     let mut average = Vec::new();
     for (spec, held) in table.columns() {
-        let (mut sources, scattered) = patiently(device, || columns::sources(table, spec, held))?;
-        columns::assemble(&mut sources, &scattered, ranks, device)?;
+        let (mut sources, scattered) = patiently(device, || sources(table, spec, held))?;
+        assemble(&mut sources, &scattered, ranks, device)?;
         match spec.role {
             Role::Moment => state.extend(sources),
             _ => average.extend(sources),
@@ -66,4 +69,177 @@ fn tensors(model: &Model) -> Result<Vec<Source>, CheckpointError> {
         sources.push(Source::whole(entry.name().to_owned(), tensor)?);
     }
     Ok(sources)
+}
+
+/// Sources, by their place in a list, that no rank can write in ranges, with their types and the places of their elements.
+type Scattered<'a> = Vec<(usize, Kind, &'a Slot)>;
+
+/// The name of a row's tensor in the file of its column.
+pub(super) fn name(spec: ColumnSpec, slot: &Slot) -> String {
+    match spec.role {
+        Role::Moment => format!("{}.{}", spec.name, slot.name),
+        _ => slot.name.clone(),
+    }
+}
+
+/// What this rank has of a column, row by row in an order that does not depend on the layout, and which of it cannot be written so.
+pub(super) fn sources<'a>(
+    table: &'a Table,
+    spec: ColumnSpec,
+    held: &[Tensor],
+) -> Result<(Vec<Source>, Scattered<'a>), CheckpointError> {
+    let holders: Vec<Vec<Part>> = match spec.role {
+        Role::Moment => (0..table.shards()).map(|shard| table.parts_of(shard)).collect(),
+        _ => vec![table.parts(spec.role)],
+    };
+    let parts = table.parts(spec.role);
+    let (mut sources, mut scattered) = (Vec::new(), Vec::new());
+    for (block, slot) in table.slots_of(spec.role) {
+        let kind = table.blocks()[block].kind;
+        let mut pieces = pieces(&parts, held, (block, slot))?;
+        let owners = owners(&holders, block, slot);
+        let divisible = slot.is_contiguous();
+        if !divisible && owners.len() > 1 {
+            scattered.push((sources.len(), kind, slot));
+        } else if !divisible {
+            for (_, tensor) in &mut pieces {
+                *tensor = slot.shaped(tensor)?;
+            }
+        }
+        let held_by = match holders.len() {
+            1 => Held::All { divisible },
+            _ => Held::Parts(owners),
+        };
+        let held = pieces.into_iter().map(|(range, tensor)| (range.start as u64..range.end as u64, tensor));
+        sources.push(Source {
+            item: item(name(spec, slot), kind, slot.shape.clone(), held_by)?,
+            held: held.collect(),
+            lasts: true,
+        });
+    }
+    Ok((sources, scattered))
+}
+
+/// Who holds a row's elements, in the order in which memory holds them: up to which of them, and which rank.
+fn owners(holders: &[Vec<Part>], block: usize, slot: &Slot) -> Vec<(u64, usize)> {
+    let mut owners = Vec::new();
+    for (rank, parts) in holders.iter().enumerate() {
+        let own = parts.iter().filter(|part| part.block == block).filter_map(|part| part.of(slot));
+        owners.extend(own.map(|range| ((range.end - slot.offset) as u64, rank)));
+    }
+    owners.sort_unstable();
+    owners
+}
+
+/// Tensors that lie otherwise in memory than in a file, and in parts at several ranks, cannot be written in ranges: every rank
+/// gets them whole. These are convolutions' weights that lie pixel by pixel, at a boundary of two ranks' parts.
+pub(super) fn assemble(
+    sources: &mut [Source],
+    scattered: &Scattered<'_>,
+    ranks: &Ranks,
+    device: Device,
+) -> Result<(), CheckpointError> {
+    let mut whole = Vec::new();
+    for (index, kind, slot) in scattered {
+        let source = &sources[*index];
+        let width = kind.elt_size_in_bytes() as i64;
+        // As bytes, each of which only one rank sets: a sum of floats would lose the sign of a zero.
+        let bytes = patiently(device, || Tensor::f_zeros([slot.len() * width], (Kind::Uint8, device)))?;
+        for (range, tensor) in &source.held {
+            let flat = tensor.f_contiguous()?.f_view_dtype(Kind::Uint8)?;
+            let mut place = bytes.f_narrow(0, range.start as i64 * width, flat.numel() as i64)?;
+            tch::no_grad(|| place.f_copy_(&flat))?;
+        }
+        whole.push(bytes);
+    }
+    if whole.is_empty() {
+        return Ok(());
+    }
+    let sums = whole.iter().map(|bytes| Collective::AllReduce(bytes, ReduceOp::Sum));
+    ranks.start_all(&sums.collect::<Vec<_>>())?.wait()?;
+    for ((index, kind, slot), bytes) in scattered.iter().zip(whole) {
+        let source = &mut sources[*index];
+        source.held = vec![(0..slot.len() as u64, slot.shaped(&bytes.f_view_dtype(*kind)?)?)];
+        source.item.held = Held::All { divisible: false };
+    }
+    Ok(())
+}
+
+/// A tensor of a file, and what this rank has of it.
+pub(super) struct Source {
+    pub(super) item: Item,
+    /// Elements in the order of the file, and a tensor of them: one that lies in this order, or all of them in any.
+    pub(super) held: Vec<(Range<u64>, Tensor)>,
+    /// Whether nothing changes it before the next update: it can be copied while the next step is computed. True of what the
+    /// optimizer and the average keep. Buffers change in forward, and what is frozen a task may change.
+    pub(super) lasts: bool,
+}
+
+impl Borrow<Item> for Source {
+    fn borrow(&self) -> &Item {
+        &self.item
+    }
+}
+
+impl Source {
+    /// A tensor that every rank has; it is copied at once unless the caller says that it lasts.
+    pub(super) fn whole(name: String, tensor: Tensor) -> Result<Self, CheckpointError> {
+        let held = Held::All { divisible: tensor.is_contiguous() };
+        Ok(Self {
+            item: item(name, tensor.f_kind()?, tensor.size(), held)?,
+            held: vec![(0..tensor.numel() as u64, tensor)],
+            lasts: false,
+        })
+    }
+
+    /// A tensor with these elements, which this rank has according to the layout.
+    pub(super) fn elements(&self, range: &Range<u64>) -> Result<Tensor, TchError> {
+        let covers = |(held, _): &&(Range<u64>, Tensor)| held.start <= range.start && range.end <= held.end;
+        let missing = || TchError::Convert(format!("{} is not held here", self.item.name));
+        let (held, tensor) = self.held.iter().find(covers).ok_or_else(missing)?;
+        if held == range {
+            return Ok(tensor.shallow_clone());
+        }
+        let (start, length) = (range.start - held.start, range.end - range.start);
+        tensor.f_view([-1])?.f_narrow(0, start as i64, length as i64)
+    }
+}
+
+pub(super) fn item(name: String, kind: Kind, shape: Vec<i64>, held: Held) -> Result<Item, CheckpointError> {
+    let dtype = dtype_of(kind).ok_or_else(|| {
+        let reason = format!("`{name}` has the type {kind:?}, which safetensors files lack");
+        CheckpointError::Tensors(reason)
+    })?;
+    Ok(Item { name, dtype, shape, held })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::state::{AVERAGE, Group, LayoutOptions, Parameter};
+
+    #[test]
+    fn every_row_of_a_column_is_written_also_one_of_no_elements() {
+        let make = |len: i64| Tensor::ones([len], (Kind::Float, Device::Cpu));
+        let rows = [("trained", make(40)), ("nothing", make(0)), ("counter", make(3)), ("empty", make(0))];
+        let groups = [Group::Trained(0), Group::Trained(0), Group::Statistics, Group::Statistics];
+        let parameters: Vec<Parameter<'_>> = std::iter::zip(&rows, groups)
+            .map(|((name, tensor), group)| Parameter { name, tensor, group })
+            .collect();
+        for shards in [1, 2] {
+            let options = LayoutOptions { shards, ..LayoutOptions::default() };
+            let mut table = Table::new(&parameters, options, 0).unwrap();
+            let moment = ColumnSpec { name: "exp_avg", role: Role::Moment };
+            for (spec, expected) in [
+                (moment, &["exp_avg.trained", "exp_avg.nothing"][..]),
+                (AVERAGE, &["trained", "nothing", "counter", "empty"]),
+            ] {
+                table.add(spec).unwrap();
+                let (sources, _) = sources(&table, spec, table.column(spec.name).unwrap()).unwrap();
+                let names: Vec<&str> = sources.iter().map(|source| source.item.name.as_str()).collect();
+                assert_eq!(names, expected, "{shards} shards");
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Checkpoints: a folder per step, there whole or not at all, and the way back into a run.
 //!
 //! `step-00000120/` holds `model.safetensors` (plain names, readable without dtrain), `optimizer-00000-of-00001.safetensors`
-//! (the state of every trained parameter as `<state>.<parameter>`, whole, whatever the arena's layout and also where ranks
+//! (the state of every trained parameter as `<state>.<parameter>`, whole, whatever the table's layout and also where ranks
 //! hold parts of it), with a moving average `ema.safetensors`, and `manifest.json` with sizes and checksums.
 //!
 //! A checkpoint goes through four hands: `copying` copies what is this rank's to write (`items`, `columns`, `layout`), a thread of
@@ -9,7 +9,6 @@
 //! step that all have (`pending`), and rank 0 writes the manifest, renames the folder and switches the links (`commit`, `remove`).
 
 mod background;
-mod columns;
 mod commit;
 mod copying;
 mod disk;
@@ -21,8 +20,6 @@ mod memory;
 mod pending;
 mod read;
 mod remove;
-mod source;
-mod writer;
 
 pub(crate) use commit::amend;
 pub use error::CheckpointError;

@@ -14,12 +14,11 @@ use tch::{Device, Tensor};
 use super::background::{Progress, Work, stand_back};
 use super::commit;
 use super::copying::Copier;
-use super::disk::Disk;
+use super::disk::{Disk, write};
 use super::error::CheckpointError;
 use super::layout::{Digest, FileLayout};
 use super::memory::Memory;
 use super::remove::remove;
-use super::writer;
 use crate::collectives::{Ranks, ReduceOp};
 use crate::metrics::CheckpointRecord;
 use crate::out_of_memory::patiently;
@@ -117,7 +116,7 @@ impl Checkpoints {
             let whole = copying.end();
             drop::<mpsc::Sender<()>>(copied);
             let (whole, begun) = (whole?, Instant::now());
-            let digests = writer::write(&whole, &folder, &disk);
+            let digests = write(&whole, &folder, &disk);
             let took = begun.elapsed();
             // Who gives the checkpoint up needs it no more.
             let _ = free.send(whole.memory);

@@ -7,8 +7,8 @@ use dtrain_common::manifest::{Manifest, ManifestError};
 use dtrain_common::run_dir::{Resume, RunDir, RunDirError};
 use tch::Tensor;
 
-use super::columns::name;
 use super::error::CheckpointError;
+use super::items::name;
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::models::{ModelError, Registry, TensorFile, WeightsMode, load_state};
 use crate::state::{AVERAGE, Model, Role, Slot, Table, narrow, pieces};
@@ -99,7 +99,7 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
             }
         }
     }
-    model.table.resume(updates);
+    model.table.updates = updates;
     if let (Some(average), Some(updates)) = (&mut model.average, manifest.ema_updates) {
         average.restore(updates);
     }

@@ -9,7 +9,7 @@ use tch::Device;
 
 use super::{Subject, answer};
 use crate::error::{Result, WorkerError};
-use crate::memory::measure;
+use crate::memory::rehearsal::measure;
 use crate::request::Request;
 use crate::tasks::BuildTask;
 
@@ -20,7 +20,6 @@ pub(super) const LIMITLESS: u64 = u64::MAX >> 1;
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Attempt {
-    /// The cut.
     #[serde(rename = "try")]
     pub(crate) cut: Cut,
     pub(crate) stage: usize,
@@ -44,10 +43,9 @@ pub(crate) enum Came {
 /// In the process: runs the steps and answers with what was measured, as one line of JSON.
 pub(super) fn run<T: BuildTask + 'static>(
     subject: Subject<'_>,
-    attempt: &Attempt,
+    Attempt { cut, stage, steps, limit }: Attempt,
     device: Device,
 ) -> Result<ExitStatus> {
-    let Attempt { cut, stage, steps, limit } = *attempt;
     let measured = measure::<T>(subject.recipe.clone(), subject.survey, stage, cut, steps, limit, device)?;
     answer(&(serde_json::to_string(&measured)? + "\n"));
     Ok(ExitStatus::Success)
@@ -55,25 +53,17 @@ pub(super) fn run<T: BuildTask + 'static>(
 
 /// Starts the process for the same recipe with `overrides` on top, and waits for it.
 pub(super) fn start(request: &Request, overrides: &[String], attempt: &Attempt) -> Result<Came> {
-    let failed = |error: &dyn std::fmt::Display| WorkerError::Attempt(error.to_string());
+    let failed = |error: &std::io::Error| WorkerError::Attempt(error.to_string());
     let program = std::env::current_exe().map_err(|error| failed(&error))?;
     let mut command = Command::new(program);
     command.arg(&request.recipe);
     for set in request.overrides.iter().chain(overrides) {
         command.args(["--set", set]);
     }
-    let output = command
-        .args(["--job", &serde_json::to_string(attempt)?])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .output()
-        .map_err(|error| failed(&error))?;
+    command.args(["--job", &serde_json::to_string(attempt)?]).stdin(Stdio::null());
+    let output = command.output().map_err(|error| failed(&error))?;
     match output.status.code() {
-        Some(0) => {
-            let measured = serde_json::from_slice(&output.stdout)?;
-            Ok(Came::Ran(Box::new(measured)))
-        }
+        Some(0) => Ok(Came::Ran(serde_json::from_slice(&output.stdout)?)),
         Some(code) if code == i32::from(ExitStatus::OutOfMemory.code()) => Ok(Came::OutOfMemory),
         Some(_) => {
             let said = String::from_utf8_lossy(&output.stderr);

@@ -12,10 +12,12 @@ use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
 use serde_json::Value;
 
+use crate::device;
 use crate::error::{Result, WorkerError};
 use crate::evaluation;
 use crate::request::Request;
-use crate::tasks::{BuildTask, Console};
+use crate::setup::surveyed;
+use crate::tasks::BuildTask;
 
 struct Subject<'a> {
     request: &'a Request,
@@ -30,19 +32,17 @@ pub(crate) fn run<T: BuildTask + 'static>(
     env: &WorkerEnv,
     text: &str,
 ) -> Result<ExitStatus> {
-    let job = match serde_json::from_str::<Job>(text) {
-        Ok(Job::Eval(job)) => return evaluation::run::<T>(recipe, env, &job),
-        job => job,
+    let subject = || {
+        let survey = surveyed::<T>(recipe)?;
+        Ok::<_, WorkerError>(Subject { request, recipe, survey })
     };
-    let survey = serde_json::to_value(Console::with_log(|console| T::survey(recipe, console))?)?;
-    let subject = Subject { request, recipe, survey };
     if let Ok(attempt) = serde_json::from_str::<attempt::Attempt>(text) {
-        let device = crate::device::choose(env, attempt.limit())?;
-        return attempt::run::<T>(subject, &attempt, device);
+        let subject = subject()?;
+        return attempt::run::<T>(subject, attempt, device::choose(env, attempt.limit())?);
     }
-    match job.map_err(WorkerError::Job)? {
-        Job::Plan(job) => plan::run::<T>(subject, &job),
-        Job::Profile(job) => profile::run::<T>(subject, &job, crate::device::choose(env, None)?),
+    match serde_json::from_str(text).map_err(WorkerError::Job)? {
+        Job::Plan(job) => plan::run::<T>(subject()?, &job),
+        Job::Profile(job) => profile::run::<T>(subject()?, &job, device::choose(env, None)?),
         Job::Eval(job) => evaluation::run::<T>(recipe, env, &job),
     }
 }
@@ -53,20 +53,11 @@ fn stages(recipe: &Recipe, asked: Option<&str>) -> Result<Vec<usize>> {
     match asked {
         None => Ok(vec![0]),
         Some("all") => Ok((0..recipe.stages()).collect()),
-        Some(name) => match named(name) {
-            Some(stage) => Ok(vec![stage]),
-            None => {
-                let names = recipe.stage.iter().map(|stage| stage.name.clone()).collect();
-                Err(WorkerError::NoStage { name: name.to_owned(), names })
-            }
-        },
+        Some(name) => named(name).map(|stage| vec![stage]).ok_or_else(|| {
+            let names = recipe.stage.iter().map(|stage| stage.name.clone()).collect();
+            WorkerError::NoStage { name: name.to_owned(), names }
+        }),
     }
-}
-
-/// The name of a stage; of a run without stages what stands for one.
-fn name_of(recipe: &Recipe, stage: usize) -> String {
-    let stage = recipe.stage.get(stage);
-    stage.map_or_else(|| "all".to_owned(), |stage| stage.name.clone())
 }
 
 /// Writes an answer; a reader that has gone away is none to tell.

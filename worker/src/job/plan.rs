@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::plan::{Cut, Measured, Plan, PlanJob, Prediction, Predictor, Subject as Planned, Way, report};
+use crate::plan::{Cut, Measured, Plan, PlanJob, Prediction, Predictor, Way, report};
 use dtrain_common::exit::ExitStatus;
 
 use super::attempt::{Attempt, Came, LIMITLESS, start};
@@ -24,10 +24,7 @@ pub(super) fn run<T: BuildTask + 'static>(subject: Subject<'_>, job: &PlanJob) -
         out += &plan.render(&job).map_err(WorkerError::Job)?;
     }
     answer(&out);
-    Ok(match fits {
-        true => ExitStatus::Success,
-        false => ExitStatus::OutOfMemory,
-    })
+    Ok(if fits { ExitStatus::Success } else { ExitStatus::OutOfMemory })
 }
 
 fn one<T: BuildTask + 'static>(subject: &Subject<'_>, job: &PlanJob, stage: usize) -> Result<Plan> {
@@ -43,17 +40,14 @@ fn one<T: BuildTask + 'static>(subject: &Subject<'_>, job: &PlanJob, stage: usiz
     }
 }
 
-/// Two micro-batches, and what they took.
-type Line = [(usize, Measured); 2];
-
 /// Predicts by two measured micro-batches: memory is a straight line over them.
 struct Measuring<'a, T> {
     request: &'a Request,
     stage: usize,
     /// Knows what does not need to be measured.
     symbolic: SymbolicPredictor<'a, T>,
-    /// The two measurements, by what else tells cuts apart.
-    lines: HashMap<(Vec<String>, Cut), Line>,
+    /// Two micro-batches and what they took, by what else tells cuts apart.
+    lines: HashMap<(Vec<String>, Cut), [(usize, Measured); 2]>,
 }
 
 /// Steps of a measurement: memory is what it is from the second on.
@@ -61,15 +55,16 @@ const STEPS: usize = 2;
 
 impl<T: BuildTask + 'static> Measuring<'_, T> {
     fn measured(&self, overrides: &[String], cut: Cut) -> Result<Measured> {
+        let without =
+            |why| WorkerError::Attempt(format!("{why}; leave out --measured, which needs no memory"));
         let attempt = Attempt { cut, stage: self.stage, steps: STEPS, limit: LIMITLESS };
         match start(self.request, overrides, &attempt)? {
             Came::Ran(measured) => Ok(*measured),
-            Came::OutOfMemory => Err(WorkerError::Attempt(format!(
-                "a micro-batch of {} does not fit this machine; leave out --measured, which needs no memory",
-                cut.micro_batch
-            ))),
-            Came::Died(how) => Err(WorkerError::Attempt(format!(
-                "the process that measured a micro-batch of {} died ({how}); leave out --measured, which needs no memory",
+            Came::OutOfMemory => {
+                Err(without(format!("a micro-batch of {} does not fit this machine", cut.micro_batch)))
+            }
+            Came::Died(how) => Err(without(format!(
+                "the process that measured a micro-batch of {} died ({how})",
                 cut.micro_batch
             ))),
         }
@@ -78,10 +73,6 @@ impl<T: BuildTask + 'static> Measuring<'_, T> {
 
 impl<T: BuildTask + 'static> Predictor for Measuring<'_, T> {
     type Error = WorkerError;
-
-    fn subject(&mut self, overrides: &[String]) -> Result<Planned> {
-        self.symbolic.subject(overrides)
-    }
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction> {
         let share = self.symbolic.subject(overrides)?;
@@ -94,7 +85,7 @@ impl<T: BuildTask + 'static> Predictor for Measuring<'_, T> {
                 let first = share.min_micro_batch.max(2).min(most);
                 let second = (2 * first).min(most);
                 let at = |micro_batch| self.measured(overrides, Cut { micro_batch, ..cut });
-                let line: Line = [(first, at(first)?), (second, at(second)?)];
+                let line = [(first, at(first)?), (second, at(second)?)];
                 self.lines.insert(key, line);
                 line
             }

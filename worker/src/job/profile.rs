@@ -1,7 +1,7 @@
 //! `dtrain profile`: real steps beside their prediction, and the largest micro-batch that fits.
 
 use crate::plan::{
-    Asked, Choice, Cut, MeasuredStage, Optimal, Predictor, Profile, ProfileJob, ProfiledStage, Solver,
+    Asked, Choice, Cut, MeasuredStage, Optimal, Profile, ProfileJob, ProfiledStage, Solver,
     Subject as Planned, Tried, TriedOutcome, largest,
 };
 use dtrain_common::exit::ExitStatus;
@@ -21,6 +21,7 @@ use crate::tasks::BuildTask;
 const STEPS: usize = 4;
 /// Steps of a try.
 const TRY_STEPS: usize = 2;
+
 pub(super) fn run<T: BuildTask + 'static>(
     subject: Subject<'_>,
     job: &ProfileJob,
@@ -54,10 +55,11 @@ fn one<T: BuildTask + 'static>(
     let asked = Asked::new(&alone, job.nproc, limit, amp);
     let choice = Solver::new(&planned_for, &mut predictor).solve(&asked)?;
     let cut = choice.prediction().cut;
+    let name = subject.recipe.stage.get(stage);
     let attempt = |cut, steps, limit| Attempt { cut, stage, steps, limit };
     let measured = match start(request, &[], &attempt(cut, STEPS, limit))? {
         Came::Ran(measured) => Some(MeasuredStage {
-            stage: super::name_of(subject.recipe, stage),
+            stage: name.map_or_else(|| "all".to_owned(), |stage| stage.name.clone()),
             micro_batch: cut.micro_batch,
             figures: *measured,
             predicted: *choice.prediction(),

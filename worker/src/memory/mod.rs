@@ -2,7 +2,6 @@
 
 mod accounting;
 pub(crate) mod budget;
-mod measure;
 mod predictor;
 pub(crate) mod rehearsal;
 pub(crate) mod start;
@@ -10,6 +9,4 @@ pub(crate) mod start;
 pub(crate) use accounting::{
     Account, Books, Elsewhere, MicroStepMemory, Phase, StepMemory, elsewhere, report,
 };
-pub(crate) use measure::measure;
-pub(crate) use predictor::SymbolicPredictor;
-pub(crate) use predictor::Target;
+pub(crate) use predictor::{SymbolicPredictor, Target};

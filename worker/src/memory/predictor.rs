@@ -13,6 +13,8 @@ use super::{Books, StepMemory};
 use crate::TrainError;
 use crate::error::WorkerError;
 use crate::request::Request;
+use crate::run::plan::BatchNorms;
+use crate::setup::batch_norms;
 use crate::step::exchange::JointSum;
 use crate::step::{Blank, Precision};
 use crate::tasks::{Batch, BuildTask};
@@ -123,6 +125,15 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
         Rehearsal::build::<T>(&recipe, survey, self.stage, *ranks, DEVICE)
     }
 
+    /// What is planned for, with `overrides` over the recipe.
+    pub(crate) fn subject(&mut self, overrides: &[String]) -> Result<Subject, WorkerError> {
+        // Any that is there will do.
+        let built = self.built.as_ref().map(|(build, _)| build);
+        let build = built.filter(|(of, ..)| of == overrides).cloned();
+        let built = self.built(build.unwrap_or((overrides.to_vec(), 1, false)))?;
+        Ok(built.subject())
+    }
+
     /// The sums over the ranks of every micro-step of `cut`, in order; none where the model has none.
     pub(crate) fn joint_sums(&mut self, cut: Cut) -> Result<Vec<JointSum>, WorkerError> {
         self.predict(&[], cut)?;
@@ -135,14 +146,6 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
 impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<'_, T> {
     type Error = WorkerError;
 
-    fn subject(&mut self, overrides: &[String]) -> Result<Subject, WorkerError> {
-        // Any that is there will do.
-        let built = self.built.as_ref().map(|(build, _)| build);
-        let build = built.filter(|(of, ..)| of == overrides).cloned();
-        let built = self.built(build.unwrap_or((overrides.to_vec(), 1, false)))?;
-        Ok(built.subject())
-    }
-
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
         let (target, shard) = (self.target, cut.shard_optimizer && cut.ranks > 1);
         self.built((overrides.to_vec(), cut.ranks, shard))?.predict(cut, target)
@@ -152,16 +155,18 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<'_, T> {
 impl Rehearsal {
     fn subject(&self) -> Subject {
         let (model, plan) = (&self.setup.replica.model, &self.setup.course.plan);
+        let is_local = batch_norms(&model.registry) == BatchNorms::Local;
+        let batch_norm = is_local.then(|| "BatchNorm normalises over each micro-batch".to_owned());
         Subject {
             model: self.recipe.model_name().to_owned(),
             parameters: model.registry.parameter_count() as u64,
             trained: model.table.trained_elements(),
             effective_batch: self.recipe.train.effective_batch,
-            learning_rate: plan.stages()[self.stage].schedule.peak,
+            learning_rate: plan.stages[self.stage].schedule.peak,
             min_micro_batch: model.task.min_micro_batch(),
             group: self.recipe.model.batchnorm.group(),
             segments: model.recompute.segments(),
-            depends: model.task.micro_batch_matters().into_iter().collect(),
+            depends: batch_norm.into_iter().chain(model.task.micro_batch_matters()).collect(),
         }
     }
 

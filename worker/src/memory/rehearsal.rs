@@ -1,19 +1,22 @@
 //! Steps that are rehearsed: those of a training, on rank 0 of ranks that do not exist, of which only the memory matters.
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::{MicroBatch, Recipe, Recompute};
+use dtrain_torch_shim::memory::empty_cache;
 use serde_json::Value;
 use tch::Device;
 
-use super::Books;
+use super::{Books, StepMemory, budget};
 use crate::TrainError;
 use crate::collectives::{LoneGroup, Ranks};
+use crate::data::MicroBatch as Work;
 use crate::error::WorkerError;
+use crate::plan::{self, Measured};
 use crate::run::plan::Place;
-use crate::setup::{Opening, Setup};
+use crate::setup::{Opening, Setup, loader_options};
 use crate::step::exchange::Exchange;
 use crate::step::recover::Limits;
-use crate::step::{Attempt, Cut, Eager, Fault, Feed, Phases, Replica, Stepper, Taken};
+use crate::step::{Attempt, Cut, Eager, Fault, Feed, Loading, Phases, Precision, Replica, Stepper, Taken};
 use crate::tasks::BuildTask;
 
 /// A model with all that lasts of its training, for one way of cutting that up.
@@ -61,8 +64,7 @@ impl Rehearsal {
     ) -> Result<Stage<'_, 'b, F>, TrainError> {
         let replica = &mut self.setup.replica;
         let (model, sync) = (&replica.model, self.setup.batch_sync.clone());
-        let mut exchange =
-            Exchange::new(self.ranks.clone(), sync, &model.table, (&self.recipe.reduce).into())?;
+        let mut exchange = Exchange::new(self.ranks.clone(), sync, &model.table, self.recipe.reduce.clone())?;
         exchange.expect(model.task.sums())?;
         let phases = Phases::new(books, Fault::default());
         let limits = Limits::new(device, self.recipe.memory.budget);
@@ -105,5 +107,111 @@ pub(crate) fn cut(sizes: &[usize]) -> Cut {
         group: None,
         is_evaluated: false,
         is_rehearsed: true,
+    }
+}
+
+/// Runs `steps` steps of `stage`, counted from 0, of rank 0 of `cut.ranks` as `cut` says, on real samples, and measures them. The other
+/// ranks do not exist; their memory is as this one's.
+pub(crate) fn measure<T: BuildTask + 'static>(
+    mut recipe: Recipe,
+    survey: Value,
+    stage: usize,
+    cut: plan::Cut,
+    steps: usize,
+    limit: u64,
+    device: Device,
+) -> Result<Measured, WorkerError> {
+    budget::enforce(limit, device);
+    recipe.memory.micro_batch = MicroBatch::Is(cut.micro_batch);
+    recipe.memory.shard_optimizer = cut.shard_optimizer;
+    recipe.memory.recompute = Recompute::Auto;
+    recipe.model.weights = None;
+    let mut rehearsal = Rehearsal::build::<T>(&recipe, survey, stage, cut.ranks, device)?;
+    rehearsal.setup.replica.model.recompute.set(cut.recompute);
+    rehearsal.setup.replica.precision = Precision::rehearsed(cut.amp, device)?;
+    rehearsal.setup.replica.shadow()?;
+
+    let alone = &rehearsal.recipe;
+    let partition = alone.partition(cut.ranks, Some(cut.micro_batch))?;
+    let ranges = partition.micro_ranges(0);
+    let sizes: Vec<usize> = ranges.iter().map(|range| range.len()).collect();
+    let warm_up = if device.is_cuda() { WARM_UP } else { 0 };
+    let data = rehearsal.setup.replica.model.task.train_set();
+    let samples = data.len();
+    let work: Vec<Work> = (0..warm_up + steps)
+        .flat_map(|_| ranges.iter().cloned())
+        .map(|range| Work { epoch: 0, indices: range.map(|at| (at % samples) as u32).collect() })
+        .collect();
+    let options = loader_options(alone, cut.ranks);
+    let feed = Loading::start(data, options, work.into_iter(), device)?;
+    let mut stage = rehearsal.begin(Books::Device(device), feed, device)?;
+    let step = || {
+        let taken = stage.step(&sizes, partition.group())?;
+        Ok::<_, WorkerError>((taken.took.as_secs_f64() * 1e3, taken.memory))
+    };
+    let settle = || Ok(empty_cache(device).map_err(TrainError::from)?);
+    let (step_ms, most) = watch((warm_up, steps), step, settle)?;
+    Ok(Measured { peak: most.report.peak, owners: most.owners, phases: most.phases, step_ms })
+}
+
+/// Steps of a GPU that are not measured: cuDNN tries its algorithms in the first, with workspaces that no other step takes.
+const WARM_UP: usize = 1;
+
+/// Takes steps that do not count, then `steps` that do. Each says its milliseconds and its memory; returns the median of the former, of
+/// the steps behind the first, and the latter where it was highest. `settle` is called between what does not count and what does.
+fn watch<E>(
+    (warm_up, steps): (usize, usize),
+    mut step: impl FnMut() -> Result<(f64, StepMemory), E>,
+    settle: impl FnOnce() -> Result<(), E>,
+) -> Result<(f64, StepMemory), E> {
+    for _ in 0..warm_up {
+        step()?;
+    }
+    if warm_up > 0 {
+        settle()?;
+    }
+    let counted = (0..steps).map(|_| step()).collect::<Result<Vec<_>, E>>()?;
+    let most = counted.iter().map(|(_, memory)| *memory);
+    // The first of several.
+    let most = most.rev().max_by_key(|memory| memory.report.peak);
+    // The first step warms the kernels' caches.
+    let mut times: Vec<f64> = counted.iter().map(|(ms, _)| *ms).collect();
+    let mut times = times.split_off(usize::from(times.len() > 1));
+    times.sort_by(f64::total_cmp);
+    let median = times.get(times.len() / 2).copied();
+    Ok((median.unwrap_or_default(), most.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// What is measured where the first step takes 900 bytes and the others less, with so many of them to warm up, and how often the
+    /// cache was emptied.
+    fn measured(warm_up: usize) -> ((f64, u64, u64), u64) {
+        let (taken, settled) = (Cell::new(0u64), Cell::new(0));
+        let step = || {
+            taken.set(taken.get() + 1);
+            let mut memory = StepMemory::default();
+            memory.report.peak = if taken.get() == 1 { 900 } else { 100 };
+            memory.report.allocated = taken.get();
+            Ok::<_, WorkerError>((1000.0 / taken.get() as f64, memory))
+        };
+        let settle = || {
+            settled.set(settled.get() + 1);
+            Ok(())
+        };
+        let (ms, most) = watch((warm_up, 3), step, settle).unwrap();
+        assert_eq!(taken.get(), warm_up as u64 + 3);
+        ((ms, most.report.peak, most.report.allocated), settled.get())
+    }
+
+    #[test]
+    fn what_the_first_step_tries_on_a_gpu_is_not_measured() {
+        assert_eq!(measured(1), ((1000.0 / 3.0, 100, 2), 1));
+        assert_eq!(measured(0), ((500.0, 900, 1), 0));
     }
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tch::{Device, Tensor};
 
 use super::{SymbolicPredictor, Target, elsewhere};
+use crate::OutOfMemory;
 use crate::TrainError;
 use crate::collectives::{Collective, Ranks, ReduceOp};
 use crate::error::WorkerError;
@@ -103,12 +104,12 @@ pub(crate) fn settle<T: BuildTask + 'static>(
         _ => Vec::new(),
     };
     let plan = &mut setup.course.plan;
-    let stages = plan.stages().len();
+    let stages = plan.stages.len();
     for (stage, cut) in tell(ranks, stages, &chosen)?.into_iter().enumerate() {
         let Some((micro_batch, segments)) = cut else {
             continue;
         };
-        plan.set_recompute(stage, segments);
+        plan.stages[stage].recompute = segments;
         if let Some(cut) = plan.in_micro_batches(stage, micro_batch) {
             *plan = cut;
         }

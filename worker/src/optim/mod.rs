@@ -1,19 +1,18 @@
 //! The optimizers: one fused update for each range of the table.
 
-mod groups;
-mod runs;
+use std::ops::Range;
 
 use dtrain_common::recipe::{OptimName, Recipe};
 use dtrain_torch_shim::fused;
-use tch::{Kind, TchError, Tensor};
-
 pub use dtrain_torch_shim::fused::{Found, WeightDecay};
 pub(crate) use groups::{GroupError, ParameterInfo, group, matching, owners};
+use tch::{Kind, TchError, Tensor};
 
-use self::runs::runs;
 use crate::out_of_memory::patiently;
-use crate::state::{ColumnSpec, Role, Table, narrow};
+use crate::state::{ColumnSpec, Group, Part, Role, Slot, Table, narrow};
 use crate::train_error::Result;
+
+mod groups;
 
 /// What the parameters of one optimizer group have of their own.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -89,22 +88,12 @@ pub struct Optimizer {
     number: Tensor,
 }
 
-/// What an update of some elements has of its own.
-#[derive(Clone, Copy)]
-struct Figures {
-    lr: f64,
-    weight_decay: f64,
-    /// They have had none before.
-    is_first: bool,
-}
-
 impl Optimizer {
     /// Takes up the state that `table` has for it, or adds it, zero.
     pub fn new(rule: Rule, groups: Vec<GroupOptions>, table: &mut Table) -> Result<Self, TchError> {
         for name in rule.moments() {
             if table.column(name).is_none() {
-                let role = Role::Moment;
-                table.add(ColumnSpec { name, role })?;
+                table.add(ColumnSpec { name, role: Role::Moment })?;
             }
         }
         let number = Tensor::f_scalar_tensor(0.0, (Kind::Float, table.device()))?;
@@ -115,7 +104,7 @@ impl Optimizer {
     /// rank had a gradient for, stay as they are, as does their state: torch passes over a parameter without a gradient too.
     ///
     /// With `found` the gradients are divided by what the device has found, and nothing is changed where it says so: the host does not
-    /// know of it, counts the update, and calls `Table::discount` when it learns that there was none.
+    /// know of it, counts the update, and takes it back when it learns that there was none.
     pub fn step(
         &mut self,
         table: &mut Table,
@@ -126,9 +115,8 @@ impl Optimizer {
         let device = table.device();
         for (index, part) in table.parts(Role::Moment).iter().enumerate() {
             let block = &table.blocks()[part.block];
-            let Some(&options) = block.group.number().and_then(|group| self.groups.get(group)) else {
-                continue;
-            };
+            let Group::Trained(group) = block.group else { continue };
+            let GroupOptions { lr_factor, weight_decay } = self.groups[group];
             for run in runs(part, &block.slots, table.updates(), used) {
                 let data = table.data().nth(part.block).map(|flat| narrow(flat, &run.range));
                 let Some(data) = data.transpose()? else { continue };
@@ -136,15 +124,11 @@ impl Optimizer {
                 let moment = |(_, held): (_, &[Tensor])| part.within(&held[index], &run.range);
                 let moments: Vec<Tensor> = table.moments().map(moment).collect::<Result<_, _>>()?;
                 let _ = tch::no_grad(|| self.number.f_fill_((run.updates + 1) as f64))?;
-                let figures = Figures {
-                    lr: lr * options.lr_factor,
-                    weight_decay: options.weight_decay,
-                    is_first: run.updates == 0,
-                };
-                patiently(device, || self.update([&data, &grad], &moments, figures, found))?;
+                let (figures, is_first) = ((lr * lr_factor, weight_decay), run.updates == 0);
+                patiently(device, || self.update([&data, &grad], &moments, figures, is_first, found))?;
             }
         }
-        table.count(used);
+        table.count(used, 1);
         Ok(())
     }
 
@@ -152,7 +136,8 @@ impl Optimizer {
         &self,
         [data, grad]: [&Tensor; 2],
         moments: &[Tensor],
-        Figures { lr, weight_decay, is_first }: Figures,
+        (lr, weight_decay): (f64, f64),
+        is_first: bool,
         found: Option<Found<'_>>,
     ) -> Result<()> {
         match (self.rule, moments) {
@@ -167,5 +152,84 @@ impl Optimizer {
             (Rule::Adam { .. }, _) => return Err(TchError::Convert("Adam without its moments".into()).into()),
         }
         Ok(())
+    }
+}
+
+/// Elements of a block, one behind the other, whose rows have all had the same number of updates.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) range: Range<i64>,
+    pub(super) updates: u64,
+}
+
+/// The runs of `part`, a range of the block with these `slots`, over the rows that `used` marks. In most models every row is used in
+/// every step, and the part is one run. A gap of alignment goes with the row before it.
+pub(super) fn runs(part: &Part, slots: &[Slot], updates: &[u64], used: &[bool]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    let first = slots.partition_point(|slot| slot.range().end <= part.range.start);
+    for (index, slot) in slots.iter().enumerate().skip(first) {
+        if slot.offset >= part.range.end {
+            break;
+        }
+        let next = slots.get(index + 1).map_or(part.range.end, |next| next.offset);
+        let range = slot.offset.max(part.range.start)..next.min(part.range.end);
+        if !used[slot.row] {
+            continue;
+        }
+        let updates = updates[slot.row];
+        match runs.last_mut() {
+            Some(run) if run.range.end == range.start && run.updates == updates => run.range.end = range.end,
+            _ => runs.push(Run { range, updates }),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots() -> Vec<Slot> {
+        // Lengths 10, 16, 5, 20 on multiples of 16.
+        [(0, 10), (16, 16), (32, 5), (48, 20)]
+            .iter()
+            .enumerate()
+            .map(|(row, &(offset, len))| Slot {
+                row,
+                name: String::new(),
+                offset,
+                shape: vec![len],
+                strides: vec![1],
+            })
+            .collect()
+    }
+
+    fn part(range: Range<i64>) -> Part {
+        Part { block: 0, range }
+    }
+
+    #[test]
+    fn a_part_whose_parameters_are_alike_is_one_run() {
+        let all = runs(&part(0..80), &slots(), &[3; 4], &[true; 4]);
+        assert_eq!(all, [Run { range: 0..80, updates: 3 }]);
+        // A part that begins and ends within parameters, one that lies in a gap, and one behind everything.
+        let some = runs(&part(20..50), &slots(), &[3; 4], &[true; 4]);
+        assert_eq!(some, [Run { range: 20..50, updates: 3 }]);
+        assert!(runs(&part(12..16), &slots(), &[3; 4], &[true; 4]).is_empty());
+        assert!(runs(&part(70..80), &slots(), &[3; 4], &[true; 4]).is_empty());
+    }
+
+    #[test]
+    fn unused_parameters_and_other_counts_divide_it() {
+        let divided = runs(&part(0..80), &slots(), &[3, 3, 3, 2], &[true, false, true, true]);
+        assert_eq!(
+            divided,
+            [
+                Run { range: 0..16, updates: 3 },
+                Run { range: 32..48, updates: 3 },
+                Run { range: 48..80, updates: 2 }
+            ]
+        );
+        assert!(runs(&part(0..80), &slots(), &[3; 4], &[false; 4]).is_empty());
     }
 }

@@ -12,7 +12,7 @@ use tch::TchError;
 
 pub(crate) use self::panics::shielded;
 pub(crate) use self::patience::patiently;
-use crate::collectives::CollectiveError;
+use crate::collectives::{CollectiveError, RendezvousError};
 use crate::models::ModelError;
 
 /// An error that may have been for want of memory. Its words are, or end with, those of the allocator that refused it.
@@ -55,6 +55,12 @@ impl OutOfMemory for CollectiveError {
     }
 }
 
+impl OutOfMemory for RendezvousError {
+    fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Group(error) if error.is_out_of_memory())
+    }
+}
+
 impl OutOfMemory for ModelError {
     fn is_out_of_memory(&self) -> bool {
         match self {
@@ -84,21 +90,22 @@ pub(crate) fn bytes_refused(words: &str) -> Option<u64> {
 
 /// Looks through an error of an unknown type and its causes.
 pub(crate) fn anywhere(error: &(dyn Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let found = error.downcast_ref::<TchError>().is_some_and(|e| e.is_out_of_memory())
+    causes(error).any(|error| {
+        error.downcast_ref::<TchError>().is_some_and(OutOfMemory::is_out_of_memory)
             // What a call out of the graph reports arrives as text alone.
             || error
                 .downcast_ref::<ShimError>()
                 .is_some_and(|e| e.is_out_of_memory() || e.message.contains("out of memory"))
             || error.downcast_ref::<CollectiveError>().is_some_and(OutOfMemory::is_out_of_memory)
-            || error.downcast_ref::<ModelError>().is_some_and(OutOfMemory::is_out_of_memory);
-        if found {
-            return true;
-        }
-        next = error.source();
-    }
-    false
+            || error.downcast_ref::<ModelError>().is_some_and(OutOfMemory::is_out_of_memory)
+    })
+}
+
+/// The error itself, and what has caused it.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(super) fn advise<P: Predictor>(
     base: &Prediction,
     half: Amp,
 ) -> Vec<Advice> {
-    let subject = solver.subject();
+    let subject = solver.subject;
     let segments = subject.segments;
     let partition = |cut: &Cut| subject.partition(cut.ranks, Some(cut.micro_batch));
     let Ok(whole) = partition(&base.cut) else {

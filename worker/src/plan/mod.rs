@@ -92,9 +92,5 @@ pub(crate) trait Predictor {
     /// Why it cannot, or the effective batch cannot be cut up among the ranks.
     type Error: From<BatchError>;
 
-    /// What is planned for.
-    fn subject(&mut self, overrides: &[String]) -> Result<Subject, Self::Error>;
-
-    /// What this cut takes.
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, Self::Error>;
 }

@@ -65,7 +65,7 @@ impl Choice {
 
 /// Chooses cuts for one subject, and keeps what was predicted between one GPU and the next.
 pub(crate) struct Solver<'a, P> {
-    subject: &'a Subject,
+    pub(super) subject: &'a Subject,
     predictor: &'a mut P,
     known: HashMap<(Vec<String>, Cut), Prediction>,
 }
@@ -74,11 +74,6 @@ impl<'a, P: Predictor> Solver<'a, P> {
     /// For `subject`, with predictions of the recipe as it is.
     pub(crate) fn new(subject: &'a Subject, predictor: &'a mut P) -> Self {
         Self { subject, predictor, known: HashMap::new() }
-    }
-
-    /// What is planned for.
-    pub(crate) fn subject(&self) -> &'a Subject {
-        self.subject
     }
 
     fn predict(&mut self, cut: Cut) -> Result<Prediction, P::Error> {

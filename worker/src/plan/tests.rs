@@ -94,10 +94,6 @@ impl Machine {
 impl Predictor for Machine {
     type Error = BatchError;
 
-    fn subject(&mut self, _: &[String]) -> Result<Subject, BatchError> {
-        Ok(self.about())
-    }
-
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, BatchError> {
         self.asked += 1;
         let mut prediction = self.prediction(&cut);

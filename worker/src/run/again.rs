@@ -25,7 +25,7 @@ pub(crate) struct Again {
 
 impl Again {
     pub(crate) fn new(loader: LoaderOptions, plan: &RunPlan) -> Self {
-        let first = plan.stages().iter().map(|stage| stage.partition.micro_batch());
+        let first = plan.stages.iter().map(|stage| stage.partition.micro_batch());
         Self { loader, first: first.collect(), evaluation: None, saves_more: false, count: 0 }
     }
 }
@@ -44,10 +44,10 @@ pub(super) fn start_again(
     training.exchange.begin()?;
     let course = &mut training.course;
     let (stage, step) = (course.plan.stage_number(course.done), course.done + 1);
-    let from = course.plan.stages()[stage].partition;
+    let from = course.plan.stages[stage].partition;
     if let Some(smaller) = course.plan.in_smaller_micro_batches(stage) {
         course.plan = smaller;
-        if course.plan.stages()[stage].partition.is_spread() != from.is_spread() {
+        if course.plan.stages[stage].partition.is_spread() != from.is_spread() {
             training.exchange.forget_sums();
         }
     } else if save_more(training) {
@@ -62,7 +62,7 @@ pub(super) fn start_again(
     training.restart_loader()?;
     training.again.count += 1;
 
-    let to = training.course.plan.stages()[stage].partition;
+    let to = training.course.plan.stages[stage].partition;
     let consequence = match to.micro_batch() < from.micro_batch() {
         true => format!("the micro-batch goes {}", change(&from, &to)),
         false => "more of the model is computed again in backward".to_owned(),
@@ -129,7 +129,7 @@ pub(super) fn owners(training: &mut Training<'_>) -> Owners {
 pub(super) fn grow(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<()> {
     let course = &mut training.course;
     let stage = course.plan.stage_number(course.done);
-    let from = course.plan.stages()[stage].partition;
+    let from = course.plan.stages[stage].partition;
     let begins = course.plan.position(course.done).step_in_epoch == 0;
     let first = training.again.first[stage];
     if !training.recipe.memory.grow || !begins || from.micro_batch() >= first {
@@ -137,13 +137,12 @@ pub(super) fn grow(training: &mut Training<'_>, followers: &mut Followers<'_>) -
     }
     let most = first.min(from.micro_batch() * 2);
     let larger = course.plan.in_micro_batches(stage, most);
-    let Some(larger) =
-        larger.filter(|plan| plan.stages()[stage].partition.micro_batch() > from.micro_batch())
+    let Some(larger) = larger.filter(|plan| plan.stages[stage].partition.micro_batch() > from.micro_batch())
     else {
         return Ok(());
     };
     course.plan = larger;
-    let to = course.plan.stages()[stage].partition;
+    let to = course.plan.stages[stage].partition;
     training.stepper.executor.forget();
     training.restart_loader()?;
     let change = change(&from, &to);

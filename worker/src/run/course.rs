@@ -40,7 +40,7 @@ impl Under {
 
 impl Course {
     pub(crate) fn stage(&self) -> &StagePlan {
-        &self.plan.stages()[self.under.place.stage]
+        &self.plan.stages[self.under.place.stage]
     }
 
     pub(crate) fn cut(&self, recipe: &Recipe, replica: &Replica, rank: usize) -> Cut {
@@ -68,7 +68,7 @@ impl Course {
         StepRecord {
             step: cut.step,
             epoch: position.epoch + 1,
-            stage: self.plan.stages()[position.stage].name.clone(),
+            stage: self.plan.stages[position.stage].name.clone(),
             samples: self.plan.samples_after(cut.step),
             loss: taken.status.totals.loss(),
             lr: cut.lr,

@@ -107,12 +107,12 @@ impl Evaluator<'_> {
         });
         let options = LoaderOptions { augment: false, ..self.loader };
         let mut loader = Loader::start(test_set, options, work)?;
-        let mut tally = Tally::new(self.task.sums(), self.limits.device())?;
+        let mut tally = Tally::new(self.task.sums(), self.limits.device)?;
         while let Some(decoded) = loader.next() {
             if self.stop.is_asked() {
                 return Ok(None);
             }
-            let batch = place_batch(decoded?, &loader, self.limits.device())?;
+            let batch = place_batch(decoded?, &loader, self.limits.device)?;
             let loss = || tch::no_grad(|| self.task.loss(&batch, Mode::Evaluate));
             tally.add(&self.precision.run(loss)??)?;
             followers.advance();

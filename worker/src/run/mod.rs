@@ -75,8 +75,7 @@ pub(crate) fn run(
     };
     followers.conclude(&mut result);
     tracing::debug!("trained for {:.3} s", training.began.elapsed().as_secs_f64());
-    let is_unfinished = *done < plan.total_steps || flow == Flow::BrokenOff;
-    Ok((flow == Flow::On || !is_unfinished, result))
+    Ok((*done >= plan.total_steps && flow != Flow::BrokenOff, result))
 }
 
 impl Training<'_> {
@@ -120,7 +119,10 @@ impl Training<'_> {
         let order = self.exchange.ready_order()?;
         if self.has_room_to_rearrange()? {
             self.stepper.executor.forget();
-            self.exchange.rearrange(&mut self.replica.model, &order)?;
+            let table = &mut self.replica.model.table;
+            if table.rearrange(&order, self.exchange.ranks())? {
+                self.exchange.follow(table)?;
+            }
             self.replica.shadow()?;
         }
         self.stepper.executor.settle();
@@ -140,7 +142,7 @@ impl Training<'_> {
     }
 
     pub(crate) fn device(&self) -> Device {
-        self.stepper.limits.device()
+        self.stepper.limits.device
     }
 
     /// Loads the micro-batches of the plan from the next step on.

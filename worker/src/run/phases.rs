@@ -7,7 +7,6 @@ use tch::Device;
 use super::Training;
 use super::course::Under;
 use super::followers::Followers;
-use crate::device;
 use crate::memory::report;
 use crate::metrics::{Line, StageRecord};
 use crate::run::plan::Place;
@@ -36,11 +35,12 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place
     let is_new_stage = place.stage != training.course.under.place.stage;
     let continues = |passage| passage == Passage::Continue;
     if is_new_stage {
-        let segments = training.course.plan.stages()[place.stage].recompute;
+        let segments = training.course.plan.stages[place.stage].recompute;
         training.replica.model.recompute.set(segments);
         begin_stage(training, place)?;
         if !continues(training.course.stages.stage(place).best) {
-            training.course.best.restart();
+            // The next one is the best.
+            training.course.best.so_far = None;
         }
     }
     // A boundary of stages is one of optimizers; within a stage the optimizer goes on.
@@ -73,7 +73,7 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place
 }
 
 pub(super) fn begin_stage(training: &mut Training<'_>, place: Place) -> Result<()> {
-    let stages = training.course.plan.stages();
+    let stages = &training.course.plan.stages;
     let Some(name) = &stages[place.stage].name else {
         return Ok(());
     };
@@ -87,7 +87,7 @@ pub(super) fn begin_stage(training: &mut Training<'_>, place: Place) -> Result<(
 }
 
 fn note_memory(followers: &mut Followers<'_>, device: Device) -> Result<()> {
-    followers.note(report(device)?.line(device::kind(device)));
+    followers.note(report(device)?.line(device));
     Ok(())
 }
 
@@ -101,7 +101,7 @@ fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Resul
     let parameters = model.registry.parameter_count() as u64;
     let trained = model.table.trained_elements();
     let (rate, cut) = (stage.schedule.peak, stage.partition);
-    let (number, stages) = (place.stage + 1, course.plan.stages().len());
+    let (number, stages) = (place.stage + 1, course.plan.stages.len());
     let from = match course.done {
         done if done == stage.steps.start => String::new(),
         done => format!(" from step {} on", done + 1),

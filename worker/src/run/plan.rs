@@ -1,8 +1,6 @@
 //! The plan of a run: its stages, how many steps each has, which samples in each step, and how they are cut up over the ranks.
 //! Pure arithmetic.
 
-mod error;
-mod file;
 mod needs;
 mod stage;
 
@@ -11,9 +9,7 @@ use std::ops::Range;
 
 use dtrain_common::recipe::{LastBatch, Recipe};
 
-pub(crate) use error::PlanError;
-pub(crate) use file::{PhaseFile, PlanFile, StageFile};
-pub(crate) use needs::{BatchNorms, Needs};
+pub(crate) use needs::{BatchNorms, Needs, PlanError};
 pub(crate) use stage::{PhasePlan, StagePlan};
 
 use self::stage::Length;
@@ -26,7 +22,7 @@ pub(crate) struct RunPlan {
     pub(crate) total_steps: u64,
     /// What makes the result depend on the partition, a sentence each: to be said before the run, and kept with it.
     pub(crate) warnings: Vec<String>,
-    stages: Vec<StagePlan>,
+    pub(crate) stages: Vec<StagePlan>,
     seed: u64,
     last_batch: LastBatch,
     needs: Needs,
@@ -98,10 +94,6 @@ impl RunPlan {
         })
     }
 
-    pub(crate) fn stages(&self) -> &[StagePlan] {
-        &self.stages
-    }
-
     /// The stage in which a step lies, steps counted from 0; beyond the run's end the last one.
     pub(crate) fn stage(&self, step: u64) -> &StagePlan {
         &self.stages[self.stage_number(step)]
@@ -129,11 +121,6 @@ impl RunPlan {
         let last = self.stages[place.stage].phases.len() - 1;
         let phase = place.phase.min(last);
         Place { phase, ..place }
-    }
-
-    /// Segments of the model that are computed again in a stage from its beginning on.
-    pub(crate) fn set_recompute(&mut self, stage: usize, segments: usize) {
-        self.stages[stage].recompute = segments;
     }
 
     /// The same steps of the same samples, those of one stage in the largest micro-batches of at most `most` samples that the
@@ -172,7 +159,8 @@ impl RunPlan {
     }
 
     pub(crate) fn lr(&self, done: u64) -> f64 {
-        self.stage(done).lr(done)
+        let stage = self.stage(done);
+        stage.schedule.lr(done - stage.schedule_begins)
     }
 
     /// Whether a checkpoint is written, after an evaluation, when `done` steps have been taken.

@@ -39,14 +39,10 @@ impl StopFlag {
                     // It ends the process; where it cannot, the launcher kills it in time.
                     let _ = emulate_default_handler(signal);
                 }
-                flag.ask();
+                flag.asked.store(true, Ordering::Relaxed);
             }
         })?;
         Ok(())
-    }
-
-    pub(crate) fn ask(&self) {
-        self.asked.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_asked(&self) -> bool {

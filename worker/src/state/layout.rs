@@ -9,7 +9,7 @@ const ALIGNMENT_BYTES: usize = 64;
 
 /// What happens to a row in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
+pub(crate) enum Group {
     /// The optimizer updates it, with the options of the group of this number.
     Trained(usize),
     /// A parameter that is frozen now and was trained earlier: the moving average still moves towards it.
@@ -28,16 +28,7 @@ impl Group {
         }
     }
 
-    /// The number of the optimizer group.
-    pub fn number(self) -> Option<usize> {
-        match self {
-            Self::Trained(number) => Some(number),
-            Self::Resting | Self::Statistics => None,
-        }
-    }
-
-    /// Whether the optimizer updates the row.
-    pub fn is_trained(self) -> bool {
+    pub(crate) fn is_trained(self) -> bool {
         matches!(self, Self::Trained(_))
     }
 }
@@ -45,21 +36,17 @@ impl Group {
 /// What the layout needs to know of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Its name.
     pub name: String,
-    /// Its shape.
     pub shape: Vec<i64>,
-    /// The strides of its elements, which lie densely: contiguous or channels-last, say.
+    /// The elements lie densely: contiguous or channels-last, say.
     pub strides: Vec<i64>,
-    /// Its dtype.
     pub kind: Kind,
-    /// What happens to it.
     pub group: Group,
 }
 
 /// How the blocks are cut into buckets and shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LayoutOptions {
+pub(crate) struct LayoutOptions {
     /// The first bucket of a block is small so that the first bytes travel early.
     pub first_bucket_bytes: usize,
     /// The others are large enough to keep the cost per message low.
@@ -78,37 +65,28 @@ impl Default for LayoutOptions {
 
 /// Where one row lies in its block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slot {
+pub(crate) struct Slot {
     /// The row's number: trained rows are numbered first, each kind of row in the order of construction.
     pub row: usize,
-    /// The row's name.
     pub name: String,
     /// Its first element in the block.
     pub offset: i64,
-    /// Its shape.
     pub shape: Vec<i64>,
-    /// Its strides.
     pub strides: Vec<i64>,
 }
 
 impl Slot {
-    /// The number of its elements.
-    pub fn len(&self) -> i64 {
+    pub(crate) fn len(&self) -> i64 {
         self.shape.iter().product()
     }
 
-    /// Whether it has no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Its elements in the block.
-    pub fn range(&self) -> Range<i64> {
+    pub(crate) fn range(&self) -> Range<i64> {
         self.offset..self.offset + self.len()
     }
 
     /// The row's elements of a flat tensor of the block, in the row's shape and strides.
-    pub fn view(&self, flat: &Tensor) -> Result<Tensor, TchError> {
+    pub(crate) fn view(&self, flat: &Tensor) -> Result<Tensor, TchError> {
         self.shaped(&narrow(flat, &self.range())?)
     }
 
@@ -133,16 +111,14 @@ impl Slot {
             expected *= size;
             fits
         };
-        self.is_empty() || self.shape.iter().zip(&self.strides).rev().all(in_order)
+        self.len() == 0 || self.shape.iter().zip(&self.strides).rev().all(in_order)
     }
 }
 
 /// A range of a block that a rank holds of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
-    /// The number of the block.
+pub(crate) struct Part {
     pub block: usize,
-    /// Its elements.
     pub range: Range<i64>,
 }
 
@@ -161,17 +137,14 @@ impl Part {
     }
 }
 
-/// The elements of a flat tensor in `range`.
 pub(crate) fn narrow(flat: &Tensor, range: &Range<i64>) -> Result<Tensor, TchError> {
     flat.f_narrow(0, range.start, range.end - range.start)
 }
 
 /// All rows of one dtype and group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Block {
-    /// The dtype.
+pub(crate) struct Block {
     pub kind: Kind,
-    /// What happens to the rows.
     pub group: Group,
     /// The rows in the order of their offsets.
     pub slots: Vec<Slot>,
@@ -193,18 +166,16 @@ impl Block {
 
 /// A range of one block that is reduced in one operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bucket {
-    /// The number of the block.
+pub(crate) struct Bucket {
     pub block: usize,
     /// Its elements, gaps included; the length divides by the number of shards.
     pub range: Range<i64>,
-    /// Its rows.
     pub rows: Vec<usize>,
 }
 
 impl Bucket {
     /// The part of shard `shard` of `shards`.
-    pub fn part(&self, shard: usize, shards: usize) -> Range<i64> {
+    pub(crate) fn part(&self, shard: usize, shards: usize) -> Range<i64> {
         let len = (self.range.end - self.range.start) / shards as i64;
         let start = self.range.start + shard as i64 * len;
         start..start + len
@@ -217,7 +188,6 @@ pub(super) struct Layout {
     pub blocks: Vec<Block>,
     /// The buckets of the trained rows, in the order in which they become complete.
     pub buckets: Vec<Bucket>,
-    /// How the blocks are cut.
     pub options: LayoutOptions,
 }
 

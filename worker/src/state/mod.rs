@@ -15,10 +15,11 @@ pub(crate) use average::is_floating;
 pub(crate) use buffers::Buffers;
 pub(crate) use column::Keep;
 pub use column::{AVERAGE, ColumnSpec, Role};
-pub(crate) use layout::narrow;
-pub use layout::{Block, Bucket, Group, LayoutOptions, Part, Slot};
+pub(crate) use layout::{Group, LayoutOptions, Part, Slot, narrow};
 pub(crate) use model::Model;
 pub(crate) use moves::pieces;
 pub(crate) use stages::{Stage, Stages, Trained};
+#[cfg(test)]
+pub(crate) use table::Parameter;
+pub use table::Table;
 pub(crate) use table::bytes;
-pub use table::{Parameter, Table};

@@ -1,5 +1,5 @@
 //! Whatever moves the values of a table, written once for every column: a new order of the rows, other rows in another phase, whole
-//! rows from the ranks that hold parts of them, values from a file.
+//! rows from the ranks that hold parts of them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -93,7 +93,7 @@ impl Table {
     /// Lays the trained rows out in `order`, in which their gradients were seen to become ready; it names each of them once, by its
     /// number in the order of construction, and is the same on every rank. Gradients are zero afterwards. False where the layout is
     /// that already.
-    pub fn rearrange(&mut self, order: &[usize], ranks: &Ranks) -> Result<bool> {
+    pub(crate) fn rearrange(&mut self, order: &[usize], ranks: &Ranks) -> Result<bool> {
         let layout = self.layout_of(order);
         let moves = layout != self.layout;
         if moves {

@@ -12,7 +12,7 @@ use super::layout::{Group, LayoutOptions};
 use super::table::Parameter;
 use crate::models::{Entry, Registry};
 use crate::optim::GroupOptions;
-use crate::run::plan::{PhaseFile, PhasePlan, Place, RunPlan, StageFile, StagePlan};
+use crate::run::plan::Place;
 
 /// What is trained in a phase, and with which settings.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,29 +63,6 @@ impl Stages {
 
     pub(crate) fn trained(&self, place: Place) -> &Trained {
         &self.stage(place).phases[place.phase]
-    }
-
-    /// The stages as plan.json has them; none in a run without.
-    pub(crate) fn files(&self, plan: &RunPlan, registry: &Registry) -> Vec<StageFile> {
-        let staged = plan.stages().iter().zip(&self.stages);
-        let file = |(of, stage): (&StagePlan, &Stage)| {
-            let phase = |(of, trained): (&PhasePlan, &Trained)| PhaseFile {
-                first_step: of.steps.start + 1,
-                parameters: trained.count(registry),
-            };
-            Some(StageFile {
-                name: of.name.clone()?,
-                steps: [of.steps.start + 1, of.steps.end],
-                effective_batch: of.partition.effective_batch(),
-                micro_batch: of.partition.micro_batch(),
-                grad_accum_steps: of.partition.grad_accum_steps(),
-                partition: of.partition.to_string(),
-                learning_rate: of.schedule.peak,
-                steps_per_epoch: of.steps_per_epoch,
-                phases: of.phases.iter().zip(&stage.phases).map(phase).collect(),
-            })
-        };
-        staged.filter_map(file).collect()
     }
 
     /// The rows of a phase: what is trained in it, what rests, and the model's buffers. What is trained, and nothing else, asks for

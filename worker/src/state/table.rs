@@ -17,12 +17,10 @@ use crate::train_error::{Result, TrainError};
 
 /// A tensor of the model on its way into a table.
 #[derive(Debug, Clone, Copy)]
-pub struct Parameter<'a> {
-    /// Its name.
+pub(crate) struct Parameter<'a> {
     pub name: &'a str,
     /// The leaf that the layers hold.
     pub tensor: &'a Tensor,
-    /// What happens to it in a step.
     pub group: Group,
 }
 
@@ -60,7 +58,7 @@ pub struct Table {
     /// The first rows are trained.
     pub(super) trained: usize,
     /// By trained row: how many updates it has had.
-    pub(super) updates: Vec<u64>,
+    pub(crate) updates: Vec<u64>,
     pub(super) layout: Layout,
     pub(super) shard: usize,
     /// By block.
@@ -76,7 +74,7 @@ impl Table {
     /// Moves `parameters`, trained ones first and each kind in the order of construction, into blocks: a layer that holds one of the
     /// tensors sees the new storage. Trained rows are expected to become ready in the reverse order; [`Table::rearrange`] follows what
     /// is seen. `shard` is the part of `options.shards` that is updated here.
-    pub fn new(parameters: &[Parameter<'_>], options: LayoutOptions, shard: usize) -> Result<Self> {
+    pub(crate) fn new(parameters: &[Parameter<'_>], options: LayoutOptions, shard: usize) -> Result<Self> {
         let mut table = Self {
             rows: Vec::new(),
             leaves: Vec::new(),
@@ -103,9 +101,8 @@ impl Table {
 
     /// Adds a column with its first values.
     pub fn add(&mut self, spec: ColumnSpec) -> Result<(), TchError> {
-        let parts = self.parts(spec.role);
-        let held = parts.iter().map(|part| self.first(spec.role, part));
-        let held = held.collect::<Result<_, _>>()?;
+        let parts = self.parts(spec.role).into_iter();
+        let held = parts.map(|part| self.first(spec.role, &part)).collect::<Result<_, _>>()?;
         self.columns.push(Column { spec, held });
         Ok(())
     }
@@ -115,7 +112,7 @@ impl Table {
     }
 
     /// What this rank holds of columns of this role.
-    pub fn parts(&self, role: Role) -> Vec<Part> {
+    pub(crate) fn parts(&self, role: Role) -> Vec<Part> {
         match role {
             Role::Moment => self.layout.shard(self.shard),
             Role::Average => self.layout.whole(|group| role.has(group)).collect(),
@@ -124,7 +121,7 @@ impl Table {
     }
 
     /// What another rank holds of the optimizer's state, and updates.
-    pub fn parts_of(&self, shard: usize) -> Vec<Part> {
+    pub(crate) fn parts_of(&self, shard: usize) -> Vec<Part> {
         self.layout.shard(shard)
     }
 
@@ -143,7 +140,7 @@ impl Table {
 
     /// Moves into memory that `allocate` (elements, dtype) gives, zeroed, what the ranks exchange: the gradients, and with shards the
     /// parameters. What it gives no memory for, or has given it for, stays. Every rank asks for the same in the same order.
-    pub fn share(
+    pub(crate) fn share(
         &mut self,
         mut allocate: impl FnMut(usize, Kind) -> Result<Option<Tensor>, CollectiveError>,
     ) -> Result<()> {
@@ -162,8 +159,7 @@ impl Table {
         Ok(())
     }
 
-    /// The blocks: of trained rows, of resting rows, of statistics.
-    pub fn blocks(&self) -> &[Block] {
+    pub(crate) fn blocks(&self) -> &[Block] {
         &self.layout.blocks
     }
 
@@ -172,8 +168,7 @@ impl Table {
         self.data.iter().map(|flat| &flat.flat)
     }
 
-    /// The gradients of a trained block.
-    pub fn grad(&self, block: usize) -> &Tensor {
+    pub(crate) fn grad(&self, block: usize) -> &Tensor {
         &self.grad[block].flat
     }
 
@@ -185,7 +180,7 @@ impl Table {
     }
 
     /// The columns that last, in the order in which they were added.
-    pub fn columns(&self) -> impl Iterator<Item = (ColumnSpec, &[Tensor])> {
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (ColumnSpec, &[Tensor])> {
         let lasting = self.columns.iter().filter(|column| column.spec.role.lasts());
         lasting.map(|column| (column.spec, column.held.as_slice()))
     }
@@ -197,44 +192,40 @@ impl Table {
     }
 
     /// The optimizer's state, column by column: one tensor for every part that is updated here.
-    pub fn moments(&self) -> impl Iterator<Item = (&'static str, &[Tensor])> {
+    pub(crate) fn moments(&self) -> impl Iterator<Item = (&'static str, &[Tensor])> {
         let moments = self.columns().filter(|(spec, _)| spec.role == Role::Moment);
         moments.map(|(spec, held)| (spec.name, held))
     }
 
-    /// Where the tensors lie.
-    pub fn device(&self) -> Device {
+    pub(crate) fn device(&self) -> Device {
         self.leaves.first().map_or(Device::Cpu, Tensor::device)
     }
 
     /// What collecting updated parameters from the ranks takes for a moment, in bytes, where they do not lie in memory that the
     /// ranks share: whoever exchanges them by messages works on two buckets at a time, and takes each of them twice.
-    pub fn gathering_bytes(&self) -> u64 {
-        let bytes = |bucket: &Bucket| match self.data[bucket.block].memory {
-            Some(_) => 0,
-            None => {
-                let width = self.layout.blocks[bucket.block].kind.elt_size_in_bytes();
-                (bucket.range.end - bucket.range.start) as u64 * width as u64
-            }
-        };
-        match self.shards() {
-            1 => 0,
-            _ => 4 * self.buckets().iter().map(bytes).max().unwrap_or(0),
+    pub(crate) fn gathering_bytes(&self) -> u64 {
+        if self.shards() == 1 {
+            return 0;
         }
+        let by_messages = self.buckets().iter().filter(|bucket| self.data[bucket.block].memory.is_none());
+        let bytes = by_messages.map(|bucket| {
+            let width = self.layout.blocks[bucket.block].kind.elt_size_in_bytes();
+            (bucket.range.end - bucket.range.start) as u64 * width as u64
+        });
+        4 * bytes.max().unwrap_or(0)
     }
 
-    /// What is reduced together, in the order in which it becomes complete.
-    pub fn buckets(&self) -> &[Bucket] {
+    pub(crate) fn buckets(&self) -> &[Bucket] {
         &self.layout.buckets
     }
 
     /// Into how many parts the update is cut; 1 where every rank updates everything.
-    pub fn shards(&self) -> usize {
+    pub(crate) fn shards(&self) -> usize {
         self.layout.options.shards
     }
 
     /// Which of them is updated here.
-    pub fn shard(&self) -> usize {
+    pub(crate) fn shard(&self) -> usize {
         self.shard
     }
 
@@ -244,7 +235,7 @@ impl Table {
     }
 
     /// The names of the trained rows, in the order of construction.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.rows[..self.trained].iter().map(|row| row.name.as_str())
     }
 
@@ -253,25 +244,14 @@ impl Table {
         &self.updates
     }
 
-    /// Counts an update of the rows that `used` marks.
-    pub(crate) fn count(&mut self, used: &[bool]) {
+    /// Counts an update of the rows that `used` marks, or by -1 takes back the last one.
+    pub(crate) fn count(&mut self, used: &[bool], by: i64) {
         let used = self.updates.iter_mut().zip(used).filter(|(_, used)| **used);
-        used.for_each(|(updates, _)| *updates += 1);
-    }
-
-    /// The last update of the rows that `used` marks was none.
-    pub(crate) fn discount(&mut self, used: &[bool]) {
-        let used = self.updates.iter_mut().zip(used).filter(|(_, used)| **used);
-        used.for_each(|(updates, _)| *updates -= 1);
-    }
-
-    /// Continues after so many updates of each trained row, whose state has been copied into the columns.
-    pub(crate) fn resume(&mut self, updates: Vec<u64>) {
-        self.updates = updates;
+        used.for_each(|(updates, _)| *updates = updates.saturating_add_signed(by));
     }
 
     /// The places of the gradients, in the rows' shapes and the order of construction.
-    pub fn grads(&self) -> Result<Vec<Tensor>, TchError> {
+    pub(crate) fn grads(&self) -> Result<Vec<Tensor>, TchError> {
         let mut grads: Vec<Tensor> = self.leaves().iter().map(|_| Tensor::new()).collect();
         for (block, grad) in self.layout.blocks.iter().zip(&self.grad) {
             for slot in &block.slots {
@@ -281,8 +261,8 @@ impl Table {
         Ok(grads)
     }
 
-    /// The number of elements of trained rows, without alignment.
-    pub fn trained_elements(&self) -> u64 {
+    /// Without alignment.
+    pub(crate) fn trained_elements(&self) -> u64 {
         self.leaves().iter().map(|leaf| leaf.numel() as u64).sum()
     }
 
@@ -301,28 +281,27 @@ impl Table {
         blocks.map(|block| elements(block) as u64 * block.kind.elt_size_in_bytes() as u64).sum()
     }
 
-    /// Sets all gradients to zero.
-    pub fn zero_grad(&self) -> Result<(), TchError> {
+    pub(crate) fn zero_grad(&self) -> Result<(), TchError> {
         let zero = |grad: &Flat| grad.flat.shallow_clone().f_zero_().map(drop);
         tch::no_grad(|| self.grad.iter().try_for_each(zero))
     }
 
     /// The gradients of the parts that this rank updates.
-    pub fn own_grads(&self) -> Result<Vec<Tensor>, TchError> {
+    pub(crate) fn own_grads(&self) -> Result<Vec<Tensor>, TchError> {
         let parts = self.parts(Role::Moment);
         let grad = |part: &Part| narrow(&self.grad[part.block].flat, &part.range);
         parts.iter().map(grad).collect()
     }
 
     /// Multiplies the gradients of the parts that this rank updates.
-    pub fn scale_grad(&self, factor: f64) -> Result<(), TchError> {
+    pub(crate) fn scale_grad(&self, factor: f64) -> Result<(), TchError> {
         let scale = |grad: &mut Tensor| patiently(self.device(), || grad.f_mul_scalar_(factor).map(drop));
         tch::no_grad(|| self.own_grads()?.iter_mut().try_for_each(scale))
     }
 
     /// The norms of the gradients that this rank updates, one for each part: scalars where the gradients are, for which no host has
     /// waited; not finite where an element is not.
-    pub fn own_norms(&self) -> Result<Vec<Tensor>, TchError> {
+    pub(crate) fn own_norms(&self) -> Result<Vec<Tensor>, TchError> {
         self.own_grads()?.iter().map(Tensor::f_norm).collect()
     }
 }

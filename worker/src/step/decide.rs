@@ -95,14 +95,14 @@ pub(super) fn decide_and_update(
             // The device was waited for: what a broken group would have left in the gradients shows here.
             exchange.health()?;
             if judged.is_skipped {
-                model.table.discount(used);
+                model.table.count(used, -1);
             }
             judged
         }
     };
     if !judged.is_skipped || cut.is_rehearsed {
         // Every rank has all parameters, and statistics and averages move.
-        exchange.gather(&model.table)?;
+        model.table.gather_data(exchange.ranks())?;
         model.buffers.commit()?;
         model.update_average()?;
     }

@@ -6,10 +6,8 @@
 
 mod decide;
 pub(crate) mod exchange;
-mod fault;
 mod feed;
 mod graphs;
-mod kernels;
 mod micro;
 mod phases;
 mod precision;
@@ -17,7 +15,6 @@ mod reading;
 pub(crate) mod recover;
 pub(crate) mod scaler;
 mod status;
-mod stopwatch;
 #[cfg(test)]
 mod tests;
 
@@ -30,24 +27,22 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use self::decide::{decide_and_update, is_device_s};
 use self::exchange::Exchange;
-pub(crate) use self::fault::{Fault, WRITE_FAULT};
 pub(crate) use self::feed::{Blank, Fed, Feed, Loading, place_batch};
 use self::graphs::Graphs;
 pub(crate) use self::graphs::prepare as prepare_graphs;
-pub(crate) use self::kernels::Kernels;
 pub(crate) use self::micro::{Eager, Executor};
 use self::micro::{MicroStep, Passes};
-pub(crate) use self::phases::Phases;
-pub(crate) use self::precision::{Precision, PrecisionError};
+pub(crate) use self::phases::{Fault, Phases, WRITE_FAULT};
+pub(crate) use self::precision::{Kernels, Precision, PrecisionError};
+use self::reading::Stopwatch;
 use self::recover::{Limits, Shortage, shielded};
 
 pub use self::scaler::{GradScaler, ScalerOptions};
 pub(crate) use self::status::{Status, Tally};
-use self::stopwatch::Stopwatch;
 use crate::data::rng::{Domain, keyed};
 use crate::memory::{Phase, StepMemory};
 use crate::metrics::SkipCause;
-use crate::state::{Model, Table};
+use crate::state::Model;
 use crate::train_error::{Result, TrainError};
 
 /// What is trained.
@@ -67,7 +62,7 @@ impl Replica {
     /// the task may change the weights within a step.
     pub(crate) fn shadow(&mut self) -> Result<(), TchError> {
         let kept = self.model.task.keeps_parameters();
-        self.model.shadow(self.precision.autocast().filter(|_| kept))
+        self.model.shadow(self.precision.autocast.filter(|_| kept))
     }
 }
 
@@ -158,10 +153,6 @@ pub(crate) struct Stepper<'b, F> {
 /// Memory for what the update takes beside its gathering: scalars, and the scratch of a norm.
 const UPDATE_BYTES: u64 = 64 << 10;
 
-fn update_bytes(table: &Table) -> u64 {
-    UPDATE_BYTES + table.gathering_bytes()
-}
-
 impl<'b, F: Feed> Stepper<'b, F> {
     pub(crate) fn new(
         model: &Model,
@@ -170,12 +161,13 @@ impl<'b, F: Feed> Stepper<'b, F> {
         phases: Phases<'b>,
         limits: Limits,
     ) -> Result<Self> {
-        Ok(Self { feed, executor, phases, limits, tally: Tally::new(model.task.sums(), limits.device())? })
+        let tally = Tally::new(model.task.sums(), limits.device)?;
+        Ok(Self { feed, executor, phases, limits, tally })
     }
 
     /// The task of the next steps counts so many figures.
     pub(crate) fn expect(&mut self, sums: usize) -> Result<()> {
-        self.tally = Tally::new(sums, self.limits.device())?;
+        self.tally = Tally::new(sums, self.limits.device)?;
         Ok(())
     }
 
@@ -200,7 +192,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         let (pass, mut short) = self.compute(replica, exchange, cut)?;
 
         // Reduce: every bucket leaves, also where memory for it was refused at first, before the host waits for anything.
-        let mut reducing = Stopwatch::start(self.limits.device())?;
+        let mut reducing = Stopwatch::start(self.limits.device)?;
         if self.phases.during(Phase::Reduce, || exchange.start_rest())?? && short.is_none() {
             short = Some(self.limits.shortage(Phase::Reduce, None));
         }
@@ -248,7 +240,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         let mut pass = Pass::default();
         let computed = shielded(|| self.micro_steps(replica, exchange, cut, &mut pass));
         let computed = computed.map_err(TrainError::from).and_then(|computed| computed);
-        let short = self.limits.survive(computed, self.phases.now())?.err();
+        let short = self.limits.survive(computed, self.phases.now)?.err();
         if short.is_some() {
             exchange.abandon()?;
             self.limits.free();
@@ -285,7 +277,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
             self.executor.take(&mut passes, &micro)?;
             let share = range.len() as f64 / cut.samples as f64;
             replica.model.buffers.take(share)?;
-            self.phases.leave();
+            self.phases.fault.end();
             exchange.end_micro_step()?;
             pass.micro_steps += 1;
             if !is_last || !cut.is_evaluated {
@@ -301,8 +293,8 @@ impl<'b, F: Feed> Stepper<'b, F> {
         if short.is_some() {
             return Ok(None);
         }
-        let bytes = update_bytes(&replica.model.table) as i64;
-        let options = (Kind::Uint8, self.limits.device());
+        let bytes = (UPDATE_BYTES + replica.model.table.gathering_bytes()) as i64;
+        let options = (Kind::Uint8, self.limits.device);
         let room = self.phases.during(Phase::Prepare, || {
             replica.precision.prepare()?;
             Tensor::f_empty([bytes], options)
@@ -313,7 +305,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
 
     /// The totals of this rank: in the status where the host decides; those of a GPU stay there, and travel behind its gradients.
     fn count(&mut self, status: &mut Status, short: &mut Option<Shortage>) -> Result<Option<Tensor>> {
-        if is_device_s(self.limits.device()) {
+        if is_device_s(self.limits.device) {
             return Ok(Some(self.tally.figures()?));
         }
         match self.limits.survive(self.tally.totals(), Phase::Reduce)? {

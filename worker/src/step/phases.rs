@@ -1,17 +1,17 @@
 //! The phases of a step, as each begins: its memory is counted, and where a test asks for it refused.
 
-use crate::memory_report::Owners;
-use dtrain_torch_shim::ShimError;
+use dtrain_common::env::{DTRAIN_FAULT, EnvError};
+use dtrain_torch_shim::{ShimError, memory};
 
-use super::fault::Fault;
 use crate::memory::{Account, Books, Phase};
+use crate::memory_report::Owners;
 
 /// Follows a step through its phases: [`Phases::begin`], and for each [`Phases::enter`] or [`Phases::during`].
 #[derive(Debug)]
 pub(crate) struct Phases<'b> {
     pub(crate) account: Account<'b>,
     pub(crate) fault: Fault,
-    now: Phase,
+    pub(super) now: Phase,
     /// Counted from 1, as is the micro-step.
     step: u64,
     micro_step: usize,
@@ -35,7 +35,7 @@ impl<'b> Phases<'b> {
 
     /// A phase begins, and the one before has ended.
     pub(crate) fn enter(&mut self, phase: Phase) -> Result<(), ShimError> {
-        self.leave();
+        self.fault.end();
         self.account.enter(phase)?;
         self.now = phase;
         let micro_step = match phase {
@@ -49,17 +49,8 @@ impl<'b> Phases<'b> {
     pub(crate) fn during<T>(&mut self, phase: Phase, body: impl FnOnce() -> T) -> Result<T, ShimError> {
         self.enter(phase)?;
         let outcome = body();
-        self.leave();
-        Ok(outcome)
-    }
-
-    /// What was not refused in the phase is granted from now on.
-    pub(crate) fn leave(&mut self) {
         self.fault.end();
-    }
-
-    pub(crate) fn now(&self) -> Phase {
-        self.now
+        Ok(outcome)
     }
 
     /// Others, for passes that are captured and compute nothing yet.
@@ -68,5 +59,121 @@ impl<'b> Phases<'b> {
         captured.account.begin(Owners::default(), 0)?;
         captured.account.enter(Phase::Forward)?;
         Ok(captured)
+    }
+}
+
+/// What DTRAIN_FAULT begins with where a write is to fail.
+pub(crate) const WRITE_FAULT: &str = "write:";
+
+/// What DTRAIN_FAULT asks for on this rank: that an allocation in one phase of one step is refused, by libtorch's allocator
+/// itself and with its error. It holds for tensors on the host alone.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Fault {
+    refusal: Option<Refusal>,
+    armed: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refusal {
+    rank: usize,
+    phase: Phase,
+    /// Counted from 1, as in messages.
+    step: u64,
+    /// Counted from 1, within the step.
+    micro_step: usize,
+    /// Allocations of the phase that are granted before the one that is not.
+    after: u64,
+    /// How many times the phase is met so.
+    times: u32,
+}
+
+impl Fault {
+    pub(crate) fn from_env(rank: usize) -> Result<Self, EnvError> {
+        match std::env::var(DTRAIN_FAULT) {
+            Ok(value) if value.starts_with(WRITE_FAULT) => Ok(Self::default()),
+            Ok(value) => Self::parse(&value, rank),
+            Err(_) => Ok(Self::default()),
+        }
+    }
+
+    fn parse(value: &str, rank: usize) -> Result<Self, EnvError> {
+        let refusal = Refusal::parse(value).ok_or_else(|| EnvError::Invalid {
+            name: DTRAIN_FAULT,
+            value: value.to_owned(),
+            expected: "such as oom:rank=1,step=3,phase=backward, and optionally micro_step, after and times",
+        })?;
+        Ok(Self { refusal: Some(refusal).filter(|refusal| refusal.rank == rank), armed: false })
+    }
+
+    pub(crate) fn begin(&mut self, phase: Phase, step: u64, micro_step: usize) {
+        let Some(refusal) = &mut self.refusal else { return };
+        if refusal.times > 0 && (refusal.phase, refusal.step, refusal.micro_step) == (phase, step, micro_step)
+        {
+            refusal.times -= 1;
+            self.armed = true;
+            memory::refuse_next(refusal.after.saturating_add(1));
+        }
+    }
+
+    /// The phase has ended, well or not: what was not refused in it is granted after it.
+    pub(crate) fn end(&mut self) {
+        if !std::mem::take(&mut self.armed) {
+            return;
+        }
+        if memory::refusal_in() > 0 {
+            tracing::warn!("DTRAIN_FAULT: the phase took less memory than that, and nothing was refused");
+        }
+        memory::refuse_next(0);
+    }
+}
+
+impl Refusal {
+    fn parse(value: &str) -> Option<Self> {
+        let (mut rank, mut step, mut phase) = (None, None, None);
+        let (mut micro_step, mut after, mut times) = (1, 0, 1);
+        for pair in value.strip_prefix("oom:")?.split(',') {
+            let (key, text) = pair.split_once('=')?;
+            match key {
+                "rank" => rank = Some(text.parse().ok()?),
+                "step" => step = Some(text.parse().ok()?),
+                "phase" => phase = Some(*Phase::ALL.iter().find(|phase| phase.name() == text)?),
+                "micro_step" => micro_step = text.parse().ok()?,
+                "after" => after = text.parse().ok()?,
+                "times" => times = text.parse().ok()?,
+                _ => return None,
+            }
+        }
+        Some(Self { rank: rank?, phase: phase?, step: step?, micro_step, after, times })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_fault_is_of_one_rank() {
+        let value = "oom:rank=1,step=3,phase=backward,times=2";
+        let fault = Fault::parse(value, 1).unwrap();
+        let refusal = Refusal { rank: 1, phase: Phase::Backward, step: 3, micro_step: 1, after: 0, times: 2 };
+        assert_eq!(fault.refusal, Some(refusal));
+        assert_eq!(Fault::parse(value, 0).unwrap(), Fault::default());
+    }
+
+    #[test]
+    fn what_is_no_fault_is_refused() {
+        for value in [
+            "",
+            "oom",
+            "oom:",
+            "oom:rank=1,step=3",
+            "oom:rank=1,step=3,phase=lunch",
+            "oom:rank=-1,step=3,phase=forward",
+            "oom:rank=1,step=3,phase=forward,when=never",
+        ] {
+            let error = Fault::parse(value, 0).unwrap_err();
+            assert!(error.to_string().contains("oom:rank=1"), "{error}");
+        }
     }
 }

@@ -3,10 +3,9 @@
 
 use dtrain_common::gpu::all_compute_in_bf16;
 use dtrain_common::manifest::LossScale;
-use dtrain_common::recipe::{self, Amp, Switch};
-use dtrain_torch_shim::ShimError;
+use dtrain_common::recipe::{self, Amp, Recipe, Switch};
 use dtrain_torch_shim::autocast::Autocast;
-use dtrain_torch_shim::fused;
+use dtrain_torch_shim::{ShimError, cuda, fused};
 use tch::{Device, Kind, TchError, Tensor};
 use thiserror::Error;
 
@@ -18,7 +17,7 @@ use crate::train_error::{Result, TrainError};
 pub(crate) struct Precision {
     device: Device,
     /// The dtype of autocast regions, where there are any.
-    autocast: Option<Kind>,
+    pub(super) autocast: Option<Kind>,
     /// Whether float32 matrix products and convolutions compute in TF32.
     tf32: bool,
     scaler: Option<GradScaler>,
@@ -90,11 +89,6 @@ impl Precision {
 
     pub(crate) fn state(&self) -> Option<LossScale> {
         self.scaler.as_ref().map(GradScaler::state)
-    }
-
-    /// The dtype of products in forward passes, where it is not the parameters'.
-    pub(crate) fn autocast(&self) -> Option<Kind> {
-        self.autocast
     }
 
     /// The precision as a recipe spells it; never `auto`.
@@ -177,13 +171,48 @@ pub(super) fn tf32(asked: Switch, device: Device) -> Result<bool, PrecisionError
     }
 }
 
+/// Settings of the process for kernels on its GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kernels {
+    /// float32 matrix products and convolutions compute in TF32.
+    tf32: bool,
+    /// cuDNN tries which algorithm is the fastest.
+    cudnn_benchmark: bool,
+}
+
+impl Kernels {
+    /// What the recipe asks for on `device`; none on a CPU, which has no such choice.
+    pub(crate) fn new(recipe: &Recipe, device: Device) -> Result<Option<Self>, PrecisionError> {
+        let tf32 = tf32(recipe.precision.tf32, device)?;
+        let cudnn_benchmark = recipe.model.cudnn_benchmark;
+        if !device.is_cuda() {
+            return match cudnn_benchmark {
+                Switch::Is(true) => Err(PrecisionError::BenchmarkOnCpu),
+                Switch::Auto | Switch::Is(false) => Ok(None),
+            };
+        }
+        Ok(Some(Self {
+            tf32,
+            // A data set's samples have one shape, so that few shapes of batches are met, and tried once each.
+            cudnn_benchmark: cudnn_benchmark.stated().unwrap_or(true),
+        }))
+    }
+
+    pub(crate) fn apply(self) -> Result<(), ShimError> {
+        cuda::set_tf32(self.tf32)?;
+        cuda::set_cudnn_benchmark(self.cudnn_benchmark)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use dtrain_common::gpu::all_compute_in_bf16;
+
     use super::*;
     use crate::collectives::Ranks;
     use crate::step::decide::examine;
-    use crate::step::exchange::{Exchange, ReduceOptions};
+    use crate::step::exchange::Exchange;
 
     fn settings(amp: Amp, loss_scale: Option<f64>) -> recipe::Precision {
         recipe::Precision { amp, loss_scale, ..recipe::Precision::default() }
@@ -213,7 +242,7 @@ mod tests {
     fn gradients_are_unscaled_once_and_infinities_found() {
         let x = Tensor::from_slice(&[1.0f32, 2.0]).set_requires_grad(true);
         let table = Table::of([("x", &x)]).unwrap();
-        let exchange = Exchange::new(Ranks::single(), None, &table, ReduceOptions::default()).unwrap();
+        let exchange = Exchange::new(Ranks::single(), None, &table, recipe::Reduce::default()).unwrap();
         let scaled = || Precision {
             scaler: Some(GradScaler::new(ScalerOptions::default()).unwrap()),
             ..Precision::new(&settings(Amp::Off, None), Device::Cpu).unwrap()
@@ -238,5 +267,34 @@ mod tests {
         // A scale that has fallen to nothing ends the run.
         let ended = (0..100).find_map(|_| precision.update(false).err()).unwrap();
         assert!(matches!(ended, TrainError::LossScale { .. }), "{ended}");
+    }
+
+    fn recipe(sets: &[&str]) -> Recipe {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        Recipe::load("demo", &sets).unwrap()
+    }
+
+    #[test]
+    fn a_cpu_has_nothing_to_set_and_says_so() {
+        assert_eq!(Kernels::new(&recipe(&[]), Device::Cpu).unwrap(), None);
+        let off = recipe(&["precision.tf32=false", "model.cudnn_benchmark=false"]);
+        assert_eq!(Kernels::new(&off, Device::Cpu).unwrap(), None);
+        for set in ["precision.tf32=true", "model.cudnn_benchmark=true"] {
+            let error = Kernels::new(&recipe(&[set]), Device::Cpu).unwrap_err().to_string();
+            let key = set.split('=').next().unwrap();
+            assert!(error.contains(key) && error.contains("needs a GPU"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_does_what_is_stated() {
+        let gpu = Device::Cuda(0);
+        let auto = Kernels::new(&recipe(&[]), gpu).unwrap().unwrap();
+        assert_eq!(auto, Kernels { tf32: all_compute_in_bf16(), cudnn_benchmark: true });
+        let off = recipe(&["precision.tf32=false", "model.cudnn_benchmark=false"]);
+        let off = Kernels::new(&off, gpu).unwrap().unwrap();
+        assert_eq!(off, Kernels { tf32: false, cudnn_benchmark: false });
+        let on = tf32(Switch::Is(true), gpu);
+        assert_eq!(on.is_ok(), all_compute_in_bf16());
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::recipe::{Budget, Recipe};
+use dtrain_common::recipe::{Budget, Recipe, Reduce};
 use dtrain_torch_shim::count::{Counting, Operations};
 use dtrain_torch_shim::memory;
 use tch::Device;
@@ -19,7 +19,6 @@ use super::*;
 use crate::collectives::{Collective, CollectiveError, ProcessGroup, Ranks, Work};
 use crate::memory::{Books, rehearsal};
 use crate::setup::{Opening, Setup};
-use crate::step::exchange::ReduceOptions;
 use crate::tasks::{BuildTask, Classify, Console};
 
 /// An operation that counts how often one is waited for.
@@ -100,7 +99,7 @@ impl Bench {
             false => Ranks::single(),
         };
         // As with graphs, behind which all buckets leave at once.
-        let options = ReduceOptions { overlap: false, compress: None };
+        let options = Reduce { overlap: false, ..Reduce::default() };
         let model = &setup.replica.model;
         let mut exchange = Exchange::new(ranks, None, &model.table, options).unwrap();
         exchange.expect(model.task.sums()).unwrap();

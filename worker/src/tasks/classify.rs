@@ -6,9 +6,7 @@ use dtrain_common::recipe::{ModelName, Recipe};
 use tch::{Reduction, Tensor};
 
 use super::images::{self, ImageSets};
-use super::{
-    BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals, has_local_batch_norm,
-};
+use super::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals};
 use crate::data::Dataset;
 use crate::models::{self, Architecture, Classifier, VitConfig};
 
@@ -17,8 +15,6 @@ pub struct Classify {
     model: Box<dyn Classifier>,
     sets: ImageSets,
     image_size: usize,
-    /// Whether a normalisation goes over the samples of a micro-batch.
-    batch_norm: bool,
 }
 
 impl BuildTask for Classify {
@@ -33,12 +29,7 @@ impl BuildTask for Classify {
         let sets = images::sets(recipe, survey, site.local_ranks);
         let channels = recipe.data.channels;
         let model = models::build(architecture(recipe), channels, sets.classes, site.registry)?;
-        Ok(Self {
-            model,
-            sets,
-            image_size: recipe.data.image_size,
-            batch_norm: has_local_batch_norm(site.registry),
-        })
+        Ok(Self { model, sets, image_size: recipe.data.image_size })
     }
 }
 
@@ -96,10 +87,6 @@ impl Task for Classify {
 
     fn min_micro_batch(&self) -> usize {
         self.model.min_micro_batch(self.image_size)
-    }
-
-    fn micro_batch_matters(&self) -> Option<String> {
-        self.batch_norm.then(|| BATCH_NORM.to_owned())
     }
 
     fn describe(&self) -> String {

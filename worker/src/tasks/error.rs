@@ -9,7 +9,7 @@ use super::torchscript::error::ScriptError;
 use crate::OutOfMemory;
 use crate::data::DataError;
 use crate::models::ModelError;
-use crate::out_of_memory::anywhere;
+use crate::out_of_memory::{anywhere, causes};
 
 /// Why a task cannot give a loss.
 #[derive(Debug, thiserror::Error)]
@@ -49,13 +49,7 @@ impl OutOfMemory for TaskError {
             Self::Torch(error) => error.is_out_of_memory(),
             Self::Script(error) => error.is_out_of_memory(),
             Self::Own(error) => {
-                let mut next: Option<&(dyn Error + 'static)> = Some(error.as_ref());
-                let causes = std::iter::from_fn(|| {
-                    let error = next?;
-                    next = error.source();
-                    Some(error)
-                });
-                let mut tasks = causes.filter_map(|error| error.downcast_ref::<Self>());
+                let mut tasks = causes(error.as_ref()).filter_map(|error| error.downcast_ref::<Self>());
                 anywhere(error.as_ref()) || tasks.any(Self::is_out_of_memory)
             }
             Self::Data(_) | Self::Recipe(_) | Self::NoField { .. } => false,

@@ -129,7 +129,7 @@ pub trait Task {
         1
     }
 
-    /// What else may depend on how a step is cut into micro-batches, in words that go behind "depends on the micro-batch:";
+    /// What beside BatchNorm may depend on how a step is cut into micro-batches, in words that go behind "depends on the micro-batch:";
     /// None where nothing does.
     fn micro_batch_matters(&self) -> Option<String> {
         None
@@ -218,11 +218,16 @@ impl Console<'_> {
     /// Runs a survey with all cores, whose sentences go to the log.
     pub(crate) fn with_log<T>(survey: impl FnOnce(&mut Console<'_>) -> T) -> T {
         survey(&mut Console {
-            threads: crate::cores::cores(),
+            threads: cores(),
             say: &mut |sentence| tracing::info!("{sentence}"),
             warn: &mut |sentence| tracing::warn!("{sentence}"),
         })
     }
+}
+
+/// The machine's cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Where a task is built.
@@ -233,17 +238,5 @@ pub struct Site<'a> {
     pub local_ranks: usize,
 }
 
-/// What a task with batch normalisation says in [`Task::micro_batch_matters`].
-pub const BATCH_NORM: &str = "BatchNorm normalises over each micro-batch";
-
-/// Whether the registered model normalises over a micro-batch alone: it keeps running statistics of the batches, and they are
-/// taken neither over all ranks nor over groups of a fixed size.
-pub fn has_local_batch_norm(registry: &Registry) -> bool {
-    !registry.is_batch_synced() && !registry.is_batch_grouped && has_batch_norm(registry)
-}
-
-/// Whether the registered model keeps running statistics of batches.
-pub fn has_batch_norm(registry: &Registry) -> bool {
-    let mut buffers = registry.buffers();
-    buffers.any(|entry| entry.name().ends_with("running_mean"))
-}
+#[cfg(test)]
+mod tests;

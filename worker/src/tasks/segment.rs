@@ -8,9 +8,7 @@ use dtrain_common::recipe::{self, Recipe};
 use tch::{Kind, Reduction, TchError, Tensor};
 
 use super::images::options;
-use super::{
-    BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals, has_local_batch_norm,
-};
+use super::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals};
 use crate::data::{Dataset, GeneratedMasks, ImageMasks, Normalize, Split};
 use crate::models::{self, Classifier, ModelError, UnetConfig};
 
@@ -24,8 +22,6 @@ pub struct Segment {
     ignore: i64,
     /// Width and height of the images.
     size: (usize, usize),
-    /// Whether a normalisation goes over the samples of a micro-batch.
-    batch_norm: bool,
 }
 
 impl BuildTask for Segment {
@@ -62,7 +58,6 @@ impl BuildTask for Segment {
             classes: data.classes,
             ignore: i64::from(data.ignore),
             size,
-            batch_norm: has_local_batch_norm(site.registry),
         })
     }
 }
@@ -173,10 +168,6 @@ impl Task for Segment {
 
     fn min_micro_batch(&self) -> usize {
         self.model.min_micro_batch(self.size.0.min(self.size.1))
-    }
-
-    fn micro_batch_matters(&self) -> Option<String> {
-        self.batch_norm.then(|| BATCH_NORM.to_owned())
     }
 
     fn describe(&self) -> String {

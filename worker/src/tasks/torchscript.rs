@@ -25,13 +25,10 @@ use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::jit::Module;
 use tch::{Device, Kind, Reduction, TchError, Tensor};
 
-use error::ScriptError;
+use error::{ScriptError, modes};
 
 use super::images::{self, ImageSets};
-use super::{
-    BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, StageView, Task, TaskError, Totals,
-    has_batch_norm,
-};
+use super::{Batch, BuildTask, Console, Loss, Mode, Site, StageView, Task, TaskError, Totals};
 use crate::data::Dataset;
 use crate::models::{Registry, Role};
 use crate::state::is_floating;
@@ -43,8 +40,8 @@ pub struct TorchScript {
     path: PathBuf,
     loss: recipe::Loss,
     sets: ImageSets,
-    /// What depends on the micro-batch, in words.
-    matters: Vec<&'static str>,
+    /// Whether the module draws random numbers.
+    draws: bool,
 }
 
 impl BuildTask for TorchScript {
@@ -65,17 +62,17 @@ impl BuildTask for TorchScript {
         let module = Module::load(&path, device).map_err(ScriptError::from)?;
         let fixed = module.fixed_modes().map_err(torch(&path))?;
         if !fixed.is_empty() {
-            return Err(ScriptError::Traced { path, fixed }.into());
+            let it = if fixed.len() == 1 { "it" } else { "them" };
+            let reason = format!(
+                "the module cannot change between training and evaluation: {}, as torch.jit.trace left {it}. Save it by \
+                 torch.jit.script(model).save(\"model.pt\"), which keeps both modes.",
+                modes(&fixed)
+            );
+            return Err(ScriptError::Unfit { path, reason }.into());
         }
         register(&module, &path, site.registry)?;
-        let mut matters = Vec::new();
-        if has_batch_norm(site.registry) {
-            matters.push(BATCH_NORM);
-        }
-        if module.draws_random_numbers().map_err(torch(&path))? {
-            matters.push("the module draws random numbers (dropout, say) for each micro-batch");
-        }
-        let mut task = Self { module: RefCell::new(module), path, loss: recipe.model.loss, sets, matters };
+        let draws = module.draws_random_numbers().map_err(torch(&path))?;
+        let mut task = Self { module: RefCell::new(module), path, loss: recipe.model.loss, sets, draws };
         // The first stage's last: it is what the run begins with.
         for number in (0..recipe.stages()).rev() {
             task.loss = recipe.of_stage(number).model.loss;
@@ -96,8 +93,9 @@ fn register(module: &Module, path: &Path, registry: &mut Registry) -> Result<(),
     let mut root = registry.root();
     let parameters = module.named_parameters().map_err(torch(path))?;
     if parameters.is_empty() {
-        let path = path.to_owned();
-        return Err(ScriptError::NoParameters { path }.into());
+        let reason = "the module has no parameters, so there is nothing to train. Save the network itself, before \
+                      torch.jit.freeze: torch.jit.script(model).save(\"model.pt\").";
+        return Err(ScriptError::Unfit { path: path.to_owned(), reason: reason.to_owned() }.into());
     }
     let buffers = module.named_buffers().map_err(torch(path))?;
     let counts = |kind| is_floating(kind) || kind == Kind::Int64;
@@ -142,22 +140,24 @@ impl TorchScript {
         })?;
         let output = output.f_to_kind(Kind::Float)?;
         let (samples, classes) = (images.size()[0], self.sets.classes as i64);
-        let wrong = |expected: String| ScriptError::Output {
-            path: self.path.clone(),
-            loss: self.loss.as_str(),
-            expected,
-            samples,
-            got: output.size(),
+        let wrong = |expected: String| {
+            let reason = format!(
+                "with model.loss = \"{}\" the module has to return {expected}, but of {samples} image(s) it returned the \
+                 shape {:?}. Change the module or model.loss.",
+                self.loss,
+                output.size()
+            );
+            Err(ScriptError::Unfit { path: self.path.clone(), reason }.into())
         };
         match (self.loss, output.size().as_slice()) {
             (recipe::Loss::CrossEntropy, &[n, k]) if n == samples && k >= classes => {
-                let losses = output.f_cross_entropy_loss(labels, None::<Tensor>, Reduction::None, -100, 0.0)?;
+                let losses =
+                    output.f_cross_entropy_loss(labels, None::<Tensor>, Reduction::None, -100, 0.0)?;
                 Ok((losses, Some(output.f_argmax(1, false)?.f_eq_tensor(labels)?)))
             }
-            (recipe::Loss::CrossEntropy, _) => Err(wrong(format!(
+            (recipe::Loss::CrossEntropy, _) => wrong(format!(
                 "logits of the shape N x K for N images, with K at least the {classes} classes of the data"
-            ))
-            .into()),
+            )),
             (recipe::Loss::Mse, &[n] | &[n, 1]) if n == samples => {
                 let target = labels.f_to_kind(Kind::Float)?;
                 Ok((output.f_view([-1])?.f_sub(&target)?.f_square()?, None))
@@ -167,15 +167,14 @@ impl TorchScript {
                 Ok((mean_square(&output, &target)?, None))
             }
             (recipe::Loss::Mse, shape) if shape == images.size() => Ok((mean_square(&output, images)?, None)),
-            (recipe::Loss::Mse, _) => Err(wrong(format!(
+            (recipe::Loss::Mse, _) => wrong(format!(
                 "for N images a number each (N, or N x 1), a number for each class (N x {classes}), or images of the same shape"
-            ))
-            .into()),
+            )),
             (recipe::Loss::Module, &[n]) if n == samples => Ok((output, None)),
-            (recipe::Loss::Module, _) => Err(wrong(
-                "the loss of every sample, of shape N for N images (in PyTorch: reduction=\"none\")".to_owned(),
-            )
-            .into()),
+            (recipe::Loss::Module, _) => wrong(
+                "the loss of every sample, of shape N for N images (in PyTorch: reduction=\"none\")"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -217,7 +216,8 @@ impl Task for TorchScript {
     }
 
     fn micro_batch_matters(&self) -> Option<String> {
-        (!self.matters.is_empty()).then(|| self.matters.join(", and "))
+        let words = "the module draws random numbers (dropout, say) for each micro-batch";
+        self.draws.then(|| words.to_owned())
     }
 
     fn describe(&self) -> String {

@@ -30,7 +30,7 @@ pub(crate) struct Archive<'a> {
     every: Option<Duration>,
     origin: Origin<'a>,
     /// Whether the last evaluation was broken off, by this run or by the one before.
-    owes_evaluation: bool,
+    pub(super) owes_evaluation: bool,
     best: Option<BestSoFar>,
 }
 
@@ -90,9 +90,8 @@ impl<'a> Archive<'a> {
         self.make_way(training, others)?;
         let judged = evaluation.map(|evaluation| judge(training, evaluation, others));
         let evaluation = judged.transpose()?;
-        let owed = self.owes_evaluation;
-        self.save(training, evaluation.as_ref(), owed, others)?;
-        Ok(if owed { Flow::BrokenOff } else { Flow::On })
+        self.save(training, evaluation.as_ref(), others)?;
+        Ok(if self.owes_evaluation { Flow::BrokenOff } else { Flow::On })
     }
 }
 
@@ -112,9 +111,9 @@ impl Follower for Archive<'_> {
         }
         let evaluation = judge(training, evaluation, others)?;
         if self.origin.from_memory {
-            self.save(training, Some(&evaluation), false, others)?;
+            self.save(training, Some(&evaluation), others)?;
         } else if training.exchange.rank() == 0 {
-            let (step, best) = (training.course.done, training.course.best.so_far().cloned());
+            let (step, best) = (training.course.done, training.course.best.so_far.clone());
             checkpoint::amend(self.origin.run_dir, step, figures_of(&evaluation), best)
                 .map_err(TrainError::unwritten(step))?;
         }
@@ -151,14 +150,14 @@ impl Follower for Archive<'_> {
             return self.evaluate_and_save(training, others);
         }
         if status.stop > 0.0 || status.due > 0.0 {
-            self.save(training, None, self.owes_evaluation, others)?;
+            self.save(training, None, others)?;
         }
         Ok(Flow::On)
     }
 
     fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
         self.finish_checkpoint(training, others, false)?;
-        self.best = training.course.best.so_far().cloned();
+        self.best = training.course.best.so_far.clone();
         if let Some(best) = &self.best {
             let value = named(&best.by.figure, best.value);
             others.note(format!("best checkpoint ({}): {value} after step {}", best.by, best.step));

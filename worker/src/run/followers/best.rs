@@ -11,7 +11,7 @@ use crate::metrics::{EvalRecord, figure};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BestKeeper {
     by: Option<Best>,
-    so_far: Option<BestSoFar>,
+    pub(crate) so_far: Option<BestSoFar>,
     /// The one before, as long as the checkpoint of the best one may fail.
     before: Option<BestSoFar>,
 }
@@ -21,15 +21,6 @@ impl BestKeeper {
     pub(crate) fn new(by: Option<Best>, earlier: Option<BestSoFar>) -> Self {
         let so_far = earlier.filter(|earlier| Some(&earlier.by) == by.as_ref());
         Self { by, so_far, before: None }
-    }
-
-    pub(crate) fn so_far(&self) -> Option<&BestSoFar> {
-        self.so_far.as_ref()
-    }
-
-    /// Forgets what it is compared with: the next one is the best.
-    pub(crate) fn restart(&mut self) {
-        self.so_far = None;
     }
 
     /// The checkpoint after `step` could not be written: if it was to be the best, the one before is that again.
@@ -72,7 +63,7 @@ mod tests {
     fn a_checkpoint_that_could_not_be_written_is_not_the_best() {
         let mut best = BestKeeper::new(Some("min loss".parse().unwrap()), None);
         let see = |best: &mut BestKeeper, loss, step| best.see(&[("loss".to_owned(), loss)].into(), step);
-        let step = |best: &BestKeeper| best.so_far().map(|best| best.step);
+        let step = |best: &BestKeeper| best.so_far.as_ref().map(|best| best.step);
         assert_eq!(see(&mut best, 2.0, 16), Some(true));
         assert_eq!(see(&mut best, 1.0, 32), Some(true));
         // A later one that is not the best changes nothing.

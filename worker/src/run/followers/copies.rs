@@ -1,6 +1,6 @@
 //! Copies of the state in memory, after every step.
 
-use super::manifest::manifest;
+use super::saver::manifest;
 use super::{Flow, Follower, Followers};
 use crate::checkpoint::MemoryCopies;
 use crate::heartbeat::Heartbeat;

@@ -7,7 +7,6 @@ mod best;
 mod copies;
 mod health;
 mod listeners;
-mod manifest;
 mod saver;
 
 use std::fmt::Display;

@@ -2,15 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use dtrain_common::manifest::{FORMAT, Manifest};
 use dtrain_common::recipe::OnFailure;
 use dtrain_common::run_dir::Keep;
 
 use super::Followers;
 use super::archive::Archive;
-use super::manifest::manifest;
+use super::best::figures_of;
 use crate::checkpoint::CheckpointError;
 use crate::metrics::{CheckpointRecord, EvalRecord, Line};
 use crate::run::Training;
+use crate::state::Average;
 use crate::step::Status;
 use crate::train_error::{Result, TrainError};
 
@@ -21,7 +23,6 @@ impl Archive<'_> {
         &mut self,
         training: &mut Training<'_>,
         evaluation: Option<&EvalRecord>,
-        evaluation_owed: bool,
         others: &mut Followers<'_>,
     ) -> Result<()> {
         self.make_way(training, others)?;
@@ -33,7 +34,7 @@ impl Archive<'_> {
             newest: settings.keep,
             every: settings.keep_every.map(|span| span.steps(per_epoch).max(1)),
         };
-        let manifest = manifest(training, evaluation, evaluation_owed);
+        let manifest = manifest(training, evaluation, self.owes_evaluation);
         let begun = self.checkpoints.begin(&training.replica.model, manifest, keep);
         begun.map_err(TrainError::unwritten(self.done))
     }
@@ -128,5 +129,41 @@ impl Archive<'_> {
                 waited.as_secs_f64()
             ));
         }
+    }
+}
+
+/// What a checkpoint after the last step is, but for its files.
+pub(super) fn manifest(
+    training: &Training<'_>,
+    evaluation: Option<&EvalRecord>,
+    evaluation_owed: bool,
+) -> Manifest {
+    let Training { recipe, course, replica, exchange, .. } = training;
+    let model = &replica.model;
+    let position = course.plan.position(course.done);
+    Manifest {
+        format: FORMAT,
+        dtrain: env!("CARGO_PKG_VERSION").to_owned(),
+        libtorch: dtrain_torch_shim::libtorch_version(),
+        task: recipe.task.to_string(),
+        model: recipe.model_name().into(),
+        classes: model.task.classes(),
+        class_names: model.task.class_names().to_vec(),
+        parameters: model.table.trained_elements(),
+        step: course.done,
+        epoch: position.epoch,
+        step_in_epoch: position.step_in_epoch,
+        stage: course.stage().name.clone(),
+        samples: course.plan.samples_after(course.done),
+        world_size: exchange.ranks().size(),
+        loss_scale: replica.precision.state(),
+        ema_updates: model.average.as_ref().map(Average::updates),
+        extra: model.task.extra(),
+        data: Some(course.data.clone()),
+        recipe: (*recipe).clone(),
+        metrics: evaluation.map(figures_of).unwrap_or_default(),
+        best: course.best.so_far.clone(),
+        evaluation_owed,
+        files: Vec::new(),
     }
 }

@@ -138,10 +138,6 @@ impl StagePlan {
         Ok(warnings)
     }
 
-    pub(super) fn lr(&self, step: u64) -> f64 {
-        self.schedule.lr(step - self.schedule_begins)
-    }
-
     /// The number of samples of the step with this number within its epoch.
     pub(super) fn step_samples(&self, step_in_epoch: u64, train_samples: u64) -> usize {
         let batch = self.partition.effective_batch() as u64;

@@ -81,7 +81,7 @@ fn smaller_micro_batches_are_found_where_there_are_any() {
         let mut sizes = vec![batch];
         while let Some(smaller) = plan.in_smaller_micro_batches(0) {
             plan = smaller;
-            sizes.push(plan.stages()[0].partition.micro_batch());
+            sizes.push(plan.stages[0].partition.micro_batch());
         }
         sizes
     };

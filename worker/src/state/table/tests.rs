@@ -198,7 +198,7 @@ proptest! {
         let before = values(&scene.tables);
         let keep = Keep { moments, average };
         let mut table = scene.tables.remove(0);
-        table.count(&vec![true; table.leaves().len()]);
+        table.count(&vec![true; table.leaves().len()], 1);
         table.leave(keep).unwrap();
         table.enter(&scene.parameters(0, &second), &Ranks::single()).unwrap();
         let after = values(&[table]);

@@ -5,7 +5,6 @@ use super::*;
 use crate::collectives::Ranks;
 use crate::memory::rehearsal;
 use crate::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
-use crate::step::exchange::ReduceOptions;
 
 thread_local! {
     /// Whether steps of this thread are decided as they are on a GPU, wherever they are computed.
@@ -17,7 +16,7 @@ fn asked(clip: Option<f64>) -> Cut {
 }
 
 fn single(table: &Table) -> Exchange {
-    Exchange::new(Ranks::single(), None, table, ReduceOptions::default()).unwrap()
+    Exchange::new(Ranks::single(), None, table, dtrain_common::recipe::Reduce::default()).unwrap()
 }
 
 fn totals(loss_sum: f64, weight: f64) -> Totals {
@@ -96,7 +95,7 @@ fn the_device_decides_as_the_host_does() {
             let judged = read(&coming.figures.wait().unwrap()).unwrap();
             assert_eq!(judged.is_skipped, decision.is_none(), "{case}");
             if judged.is_skipped {
-                there.discount(&[true]);
+                there.count(&[true], -1);
             } else {
                 assert!((judged.norm - norm * missing).abs() <= 1e-12 * norm, "{case}");
                 assert_eq!(judged.totals.sums, [5.0]);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dtrain_common::recipe::{self, Compress};
+use dtrain_common::recipe::{Compress, Reduce};
 use dtrain_torch_shim::hooks::GradientHook;
 use dtrain_torch_shim::tensor::{clear_grad, set_grad};
 use tch::{Kind, Tensor};
@@ -12,36 +12,9 @@ use crate::collectives::{Collective, Ranks, ReduceOp, Work};
 use crate::state::{Table, narrow};
 use crate::train_error::{Result, TrainError};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ReduceOptions {
-    /// Buckets start while backward goes on; otherwise all of them after it.
-    pub(crate) overlap: bool,
-    /// The dtype in which gradients travel and are added, where it is not their own: `BFloat16` or `Half`.
-    pub(crate) compress: Option<Kind>,
-}
-
-impl From<&recipe::Reduce> for ReduceOptions {
-    fn from(settings: &recipe::Reduce) -> Self {
-        Self {
-            overlap: settings.overlap,
-            compress: match settings.compress {
-                Compress::None => None,
-                Compress::Bf16 => Some(Kind::BFloat16),
-                Compress::Fp16 => Some(Kind::Half),
-            },
-        }
-    }
-}
-
-impl Default for ReduceOptions {
-    fn default() -> Self {
-        Self { overlap: true, compress: None }
-    }
-}
-
 pub(super) struct Shared {
     pub(super) ranks: Ranks,
-    pub(super) options: ReduceOptions,
+    pub(super) options: Reduce,
     pub(super) names: Vec<String>,
     /// By parameter.
     pub(super) bucket_of: Vec<usize>,
@@ -143,7 +116,7 @@ impl State {
 }
 
 impl Shared {
-    pub(super) fn new(ranks: Ranks, table: &Table, options: ReduceOptions) -> Result<Self> {
+    pub(super) fn new(ranks: Ranks, table: &Table, options: Reduce) -> Result<Self> {
         let shards = table.shards();
         let mut bucket_of = vec![0; table.leaves().len()];
         let mut buckets = Vec::new();
@@ -244,12 +217,14 @@ impl Shared {
         let scatter = |output: &Tensor, input: &Tensor| {
             self.ranks.start(Collective::ReduceScatter { output, input, op })
         };
-        let short = match self.options.compress {
-            Some(kind) if kind != bucket.grad.kind() && self.ranks.size() > 1 => {
-                Some(bucket.grad.f_to_kind(kind)?)
-            }
-            _ => None,
+        // The dtype in which gradients travel and are added.
+        let kind = match self.options.compress {
+            Compress::None => bucket.grad.kind(),
+            Compress::Bf16 => Kind::BFloat16,
+            Compress::Fp16 => Kind::Half,
         };
+        let is_short = kind != bucket.grad.kind() && self.ranks.size() > 1;
+        let short = is_short.then(|| bucket.grad.f_to_kind(kind)).transpose()?;
         let (work, expand) = match (&bucket.own, short) {
             (None, None) => (self.ranks.all_reduce(&bucket.grad, op)?, None),
             (None, Some(short)) => {

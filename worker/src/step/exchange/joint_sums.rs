@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    use super::super::{Exchange, ReduceOptions};
+    use super::super::Exchange;
     use crate::collectives::{Collective, Operation, ProcessGroup, Work};
     use crate::state::Table;
 
@@ -221,7 +221,7 @@ mod tests {
         let group = |broken| Ranks::new(Box::new(Counting(Arc::default(), broken)));
         let nothing = Table::of(std::iter::empty::<(&str, &Tensor)>()).unwrap();
         let health = |ranks: Ranks, sync: Option<&Arc<RankSync>>| {
-            let options = ReduceOptions::default();
+            let options = dtrain_common::recipe::Reduce::default();
             Exchange::new(ranks, sync.cloned(), &nothing, options).unwrap().health()
         };
         let sync = Arc::new(RankSync::new(2));

@@ -3,7 +3,7 @@
 //!
 //! A hook on every parameter counts its bucket down. Buckets start in one fixed order, so that all ranks start the same
 //! operations in the same order whatever each of them computes; what has not started when backward ends (parameters that had
-//! no gradient here) starts then. This is the scheme of PyTorch's reducer (Li et al. 2020, arXiv 2006.15704) on ranges of an
+//! no gradient here) starts then. This is the scheme of PyTorch's reducer (Li et al. 2020, arXiv 2006.15704) on ranges of a
 //! table: nothing is copied into buckets or out of them.
 
 mod buckets;
@@ -13,24 +13,24 @@ mod tests;
 
 use std::sync::Arc;
 
+use dtrain_common::recipe::Reduce;
 use dtrain_torch_shim::hooks::GradientHook;
 use dtrain_torch_shim::tensor;
 use tch::{Device, Kind, TchError, Tensor};
 
-pub(crate) use self::buckets::ReduceOptions;
 use self::buckets::{Flight, Gradient, Shared, State};
 pub(crate) use self::joint_sums::{JointSum, RankSync};
 use super::recover::patiently;
 use super::status::Status;
 use crate::OutOfMemory;
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp};
-use crate::state::{Buffers, Model, Table};
+use crate::state::{Buffers, Table};
 use crate::train_error::Result;
 
 /// The hooks of a table's parameters and the reductions they start, and everything else between the ranks.
 ///
 /// Every rank, in every step: [`Exchange::begin`], the micro-steps, [`Exchange::arm`] before the last of them,
-/// [`Exchange::start_rest`], [`Exchange::agree`]; with sharded updates [`Exchange::gather`] after the update. A rank that cannot
+/// [`Exchange::start_rest`], [`Exchange::agree`]; with sharded updates [`Table::gather_data`] after the update. A rank that cannot
 /// take its micro-steps for want of memory calls [`Exchange::abandon`] and [`Exchange::take_part`] in place of what is left of them.
 pub(crate) struct Exchange {
     shared: Arc<Shared>,
@@ -47,7 +47,7 @@ impl Exchange {
         ranks: Ranks,
         sync: Option<Arc<RankSync>>,
         table: &Table,
-        options: ReduceOptions,
+        options: Reduce,
     ) -> Result<Self> {
         let shared = Arc::new(Shared::new(ranks, table, options)?);
         Ok(Self { hooks: Shared::hooks(&shared, table)?, shared, wire: None, sync })
@@ -57,7 +57,7 @@ impl Exchange {
     pub(crate) fn follow(&mut self, table: &Table) -> Result<()> {
         // A parameter has one hook: the old ones must go before the new ones come.
         self.hooks.clear();
-        let (ranks, options) = (self.shared.ranks.clone(), self.shared.options);
+        let (ranks, options) = (self.shared.ranks.clone(), self.shared.options.clone());
         self.shared = Arc::new(Shared::new(ranks, table, options)?);
         self.hooks = Shared::hooks(&self.shared, table)?;
         Ok(())
@@ -94,8 +94,7 @@ impl Exchange {
 
     /// Whether the model's normalisations exchange sums within a micro-step, or may: none has been taken yet.
     pub(crate) fn sums_jointly(&self) -> bool {
-        let known = self.sync.as_ref().map(|sync| sync.known());
-        known.is_some_and(|known| known.is_none_or(|sums| !sums.is_empty()))
+        self.sync.as_ref().is_some_and(|sync| sync.known().is_none_or(|sums| !sums.is_empty()))
     }
 
     /// A status of a task that counts `sums` figures, in which a rank has nothing to say.
@@ -161,19 +160,17 @@ impl Exchange {
             return Err(error);
         }
         if std::mem::take(&mut state.ran_out) {
-            return Err(
-                TchError::Torch("out of memory where gradients are moved into place".to_owned()).into()
-            );
+            let words = "out of memory where gradients are moved into place";
+            return Err(TchError::Torch(words.to_owned()).into());
         }
         Ok(state.used.clone())
     }
 
     /// As if a backward pass whose capture has failed had never begun; `first` says that it would have been the step's first.
     pub(crate) fn forget_capture(&self, first: bool) -> Result<()> {
-        {
-            let mut state = self.shared.state();
-            (state.failed, state.ran_out) = (None, false);
-        }
+        let mut state = self.shared.state();
+        (state.failed, state.ran_out) = (None, false);
+        drop(state);
         if first { self.begin() } else { Ok(()) }
     }
 
@@ -200,8 +197,7 @@ impl Exchange {
 
     /// Takes part in the sums that the others still wait for in `micro_steps`, of which the first may be one that failed in the middle.
     pub(crate) fn take_part(&self, micro_steps: usize) -> Result<()> {
-        let sync = self.sync.as_ref();
-        sync.map_or(Ok(()), |sync| sync.take_part(micro_steps))
+        self.sync.as_ref().map_or(Ok(()), |sync| sync.take_part(micro_steps))
     }
 
     /// Starts what has not started when backward has ended, and says whether memory for a reduction was refused on this rank, in
@@ -222,16 +218,14 @@ impl Exchange {
         }
         let end = state.buckets.len();
         while state.next < end {
-            match self.shared.start_until(&mut state, end) {
-                Ok(()) => {}
-                Err(error) if error.is_out_of_memory() => {
-                    state.ran_out = true;
-                    state.land_all()?;
-                    let (device, next) = (state.buckets[state.next].grad.device(), state.next + 1);
-                    patiently(device, || self.shared.start_until(&mut state, next))?;
-                }
-                Err(error) => return Err(error),
+            let Err(error) = self.shared.start_until(&mut state, end) else { break };
+            if !error.is_out_of_memory() {
+                return Err(error);
             }
+            state.ran_out = true;
+            state.land_all()?;
+            let (device, next) = (state.buckets[state.next].grad.device(), state.next + 1);
+            patiently(device, || self.shared.start_until(&mut state, next))?;
         }
         Ok(state.ran_out)
     }
@@ -281,20 +275,6 @@ impl Exchange {
     pub(crate) fn health(&self) -> Result<(), CollectiveError> {
         self.ranks().health()?;
         self.sync.as_ref().map_or(Ok(()), |sync| sync.health())
-    }
-
-    /// Collects the updated parameters from the ranks that updated them; does nothing where updates are not sharded.
-    pub(crate) fn gather(&self, table: &Table) -> Result<()> {
-        table.gather_data(self.ranks())
-    }
-
-    /// Lays the parameters out in the order in which rank 0 saw their gradients become ready in the last backward pass, so that every
-    /// bucket is complete as early as possible. Every rank calls it between two steps.
-    pub(crate) fn rearrange(&mut self, model: &mut Model, order: &[usize]) -> Result<()> {
-        if model.table.rearrange(order, self.ranks())? {
-            self.follow(&model.table)?;
-        }
-        Ok(())
     }
 
     /// The order in which gradients became ready in the last backward pass on rank 0, the same on every rank; parameters that

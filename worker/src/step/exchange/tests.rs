@@ -26,7 +26,7 @@ fn table() -> (Vec<Tensor>, Table) {
 }
 
 fn exchange(table: &Table, overlap: bool) -> Exchange {
-    let options = ReduceOptions { overlap, compress: None };
+    let options = Reduce { overlap, ..Reduce::default() };
     Exchange::new(Ranks::single(), None, table, options).unwrap()
 }
 
@@ -104,7 +104,7 @@ fn buckets_leave_one_by_one_whatever_a_rank_does() {
     let (leaves, table) = table();
     let launches = Arc::new(Mutex::new(Vec::new()));
     let ranks = Ranks::new(Box::new(Together(Arc::clone(&launches))));
-    let exchange = Exchange::new(ranks, None, &table, ReduceOptions::default()).unwrap();
+    let exchange = Exchange::new(ranks, None, &table, Reduce::default()).unwrap();
     let since = || std::mem::take(&mut *launches.lock().unwrap());
     // After a replay, without samples, or after a lack of memory: all at the end.
     exchange.begin().unwrap();
@@ -207,7 +207,7 @@ fn a_table_in_a_new_order_keeps_its_exchange() {
     leaves[1].sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [false, true, false]);
-    // Removed with the reducer: nothing is counted any more.
+    // Removed with the exchange: nothing is counted any more.
     drop(exchange);
     leaves[1].sum(Kind::Float).backward();
 }

@@ -12,29 +12,13 @@ use thiserror::Error;
 pub enum ScriptError {
     #[error(transparent)]
     Load(#[from] LoadError),
-    #[error(
-        "{}: the module has no parameters, so there is nothing to train. Save the network itself, before torch.jit.freeze: \
-         torch.jit.script(model).save(\"model.pt\").",
-        path.display()
-    )]
-    NoParameters { path: PathBuf },
-    #[error(
-        "{}: the module cannot change between training and evaluation: {}, as torch.jit.trace left {}. Save it by \
-         torch.jit.script(model).save(\"model.pt\"), which keeps both modes.",
-        path.display(), modes(fixed), if fixed.len() == 1 { "it" } else { "them" }
-    )]
-    Traced { path: PathBuf, fixed: BTreeSet<Fixed> },
+    #[error("{}: {reason}", path.display())]
+    Unfit { path: PathBuf, reason: String },
     #[error(
         "{}: the module's forward({}) failed: {}. Change the module, model.loss, or the images by data.image_size and data.channels.",
         path.display(), if *with_label { "image, label" } else { "image" }, reason(source)
     )]
     Call { path: PathBuf, with_label: bool, source: ShimError },
-    #[error(
-        "{}: with model.loss = \"{loss}\" the module has to return {expected}, but of {samples} image(s) it returned the shape \
-         {got:?}. Change the module or model.loss.",
-        path.display()
-    )]
-    Output { path: PathBuf, loss: &'static str, expected: String, samples: i64, got: Vec<i64> },
     #[error("{}: {source}", path.display())]
     Torch { path: PathBuf, source: ShimError },
 }
@@ -46,13 +30,13 @@ impl ScriptError {
             Self::Call { source, .. }
             | Self::Torch { source, .. }
             | Self::Load(LoadError::Load { source, .. }) => source.is_out_of_memory(),
-            Self::Load(_) | Self::NoParameters { .. } | Self::Traced { .. } | Self::Output { .. } => false,
+            Self::Load(_) | Self::Unfit { .. } => false,
         }
     }
 }
 
 /// "batch_norm is fixed in evaluation mode, dropout is fixed in training mode".
-fn modes(fixed: &BTreeSet<Fixed>) -> String {
+pub(super) fn modes(fixed: &BTreeSet<Fixed>) -> String {
     let words = |it: &Fixed| {
         let mode = if it.training { "training" } else { "evaluation" };
         format!("{} is fixed in {mode} mode", it.operation)

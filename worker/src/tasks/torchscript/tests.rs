@@ -40,7 +40,7 @@ fn the_registry_has_the_module_s_own_tensors() {
     assert_eq!(registry.tied(), [("second.weight".to_owned(), "first.weight".to_owned())]);
     let batch = batch();
     let before = task.loss(&batch, Mode::Evaluate).unwrap();
-    // The arena replaces data in this way.
+    // The table replaces data in this way.
     let mut bias = registry.get("decode.bias").unwrap().tensor().shallow_clone();
     bias.f_set_data(&Tensor::from_slice(&[5f32, 5.0, 5.0])).unwrap();
     let after = task.loss(&batch, Mode::Evaluate).unwrap();

@@ -33,11 +33,11 @@ epochs = 1
 #[test]
 fn stages_and_phases_follow_each_other() {
     let plan = plan_of(&staged(THREE), 2, 20).unwrap();
-    let steps: Vec<_> = plan.stages().iter().map(|stage| stage.steps.clone()).collect();
+    let steps: Vec<_> = plan.stages.iter().map(|stage| stage.steps.clone()).collect();
     assert_eq!(steps, [0..6, 6..13, 13..16]);
     assert_eq!((plan.total_steps, plan.epochs()), (16, 5));
     let phases: Vec<_> =
-        plan.stages()[1].phases.iter().map(|phase| (phase.steps.clone(), phase.unfrozen)).collect();
+        plan.stages[1].phases.iter().map(|phase| (phase.steps.clone(), phase.unfrozen)).collect();
     assert_eq!(phases, [(6..8, 1), (8..10, 2), (10..13, 3)]);
     let at = |stage, epoch, step_in_epoch| Position { stage, epoch, step_in_epoch };
     for (done, position) in [
@@ -60,7 +60,7 @@ fn stages_and_phases_follow_each_other() {
     // At the end of every epoch, counted from each stage's beginning, and of every stage.
     let checkpoints: Vec<u64> = (0..=16).filter(|&done| plan.is_checkpoint(done)).collect();
     assert_eq!(checkpoints, [3, 6, 11, 13, 16]);
-    assert_eq!(plan.stages()[1].partition.to_string(), "4 = 2 ranks x 1 x 2 accumulation");
+    assert_eq!(plan.stages[1].partition.to_string(), "4 = 2 ranks x 1 x 2 accumulation");
     assert_eq!(plan.to_string(), "16 steps in all: 6 of \"a\", 7 of \"b\", 3 of \"c\"");
 }
 
@@ -69,7 +69,7 @@ fn another_cut_leaves_the_samples() {
     let whole = plan_of(&staged(THREE), 2, 20).unwrap();
     let before = steps(&whole, 2, 0);
     let plan = whole.in_micro_batches(0, 1).unwrap();
-    assert_eq!(plan.stages()[0].partition.micro_batch(), 1);
+    assert_eq!(plan.stages[0].partition.micro_batch(), 1);
     assert_eq!(steps(&plan, 2, 0), before);
     assert!(plan.in_micro_batches(0, 0).is_none());
 }
@@ -193,7 +193,7 @@ proptest! {
         let all = steps(&plan, ranks, 0);
         prop_assert_eq!(all.len() as u64, plan.total_steps);
         let mut begins = 0;
-        for stage in plan.stages() {
+        for stage in &plan.stages {
             prop_assert_eq!(stage.steps.start, begins);
             begins = stage.steps.end;
             let mut next = stage.steps.start;
@@ -212,7 +212,7 @@ proptest! {
             seen.entry(position.epoch).or_default().extend(indices);
         }
         prop_assert_eq!(seen.len() as u64, plan.epochs());
-        for stage in plan.stages() {
+        for stage in &plan.stages {
             let whole = (stage.steps.end - stage.steps.start) / stage.steps_per_epoch;
             let batch = stage.partition.effective_batch();
             for epoch in 0..plan.epochs() {

@@ -1,0 +1,306 @@
+//! What a rank does where memory is refused: it tells the others, who drop the step with it, or it tries again.
+//!
+//! Which rank it was, and where, travels in the status vector; what follows from it is the same on every rank, so nothing
+//! more is said between them.
+
+use std::error::Error;
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dtrain_common::recipe::Budget;
+use dtrain_common::units::ByteSize;
+use dtrain_torch_shim::memory;
+use tch::Device;
+
+use crate::memory::{Elsewhere, Phase, elsewhere};
+use crate::memory_report::Owners;
+use crate::out_of_memory::bytes_refused;
+pub(crate) use crate::out_of_memory::{patiently, shielded};
+use crate::{OutOfMemory, TrainError};
+
+/// What a rank knows of the memory that it is refused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) device: Device,
+    /// Bytes that tensors may take, where that is known.
+    limit: Option<u64>,
+}
+
+impl Limits {
+    pub(crate) fn new(device: Device, budget: Budget) -> Self {
+        let limit = match (device, budget) {
+            (_, Budget::Is(size)) => Some(size.0),
+            (Device::Cuda(_), Budget::Auto) => memory::device_memory(device).ok().map(|(_, total)| total),
+            _ => None,
+        };
+        Self { device, limit }
+    }
+
+    /// What this rank says of a refusal that it has just met, of so many bytes where that is known.
+    pub(crate) fn shortage(&self, phase: Phase, refused: Option<u64>) -> Shortage {
+        Shortage {
+            phase,
+            at_us: now_us(),
+            allocated: memory::usage(self.device).map_or(0, |usage| usage.peak),
+            limit: self.limit,
+            refused,
+        }
+    }
+
+    /// A refusal of memory in `phase` is a shortage, which the ranks deal with together; another error ends this rank.
+    pub(crate) fn survive<T, E: OutOfMemory>(
+        &self,
+        outcome: Result<T, E>,
+        phase: Phase,
+    ) -> Result<Result<T, Shortage>, E> {
+        outcome.map(Ok).or_else(|error| match error.is_out_of_memory() {
+            true => {
+                tracing::debug!("out of memory in {}", phase.name());
+                Ok(Err(self.shortage(phase, bytes_refused(&error.to_string()))))
+            }
+            false => Err(error),
+        })
+    }
+
+    /// What no tensor uses goes back, and the peak is that of the next try.
+    pub(crate) fn free(&self) {
+        // Neither failure would change what follows.
+        let _ = memory::empty_cache(self.device);
+        let _ = memory::reset_peak(self.device);
+    }
+
+    /// What ends a run, on all ranks, whose model takes no smaller batch than `batch`. `owners` says where this rank's bytes are.
+    pub(crate) fn exhausted(
+        &self,
+        shortages: &[Option<Shortage>],
+        batch: usize,
+        step: u64,
+        owners: Owners,
+    ) -> TrainError {
+        let first = place(shortages);
+        let refused = first.as_ref().and_then(|(.., first)| first.refused);
+        let place = first.map_or_else(String::new, |(words, _, first)| {
+            format!("{words} at step {step}: {}", first.bytes())
+        });
+        TrainError::OutOfMemory(Box::new(Exhausted {
+            place,
+            batch,
+            refused,
+            owners,
+            predicted: false,
+            elsewhere: elsewhere(self.device),
+        }))
+    }
+}
+
+impl Phase {
+    /// Its number in the status vector, where 0 stands for none.
+    fn code(self) -> f64 {
+        f64::from(self as u8) + 1.0
+    }
+
+    fn of_code(code: f64) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.code() == code)
+    }
+}
+
+/// A refusal of memory on one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shortage {
+    pub(crate) phase: Phase,
+    /// When, in microseconds since the Unix epoch.
+    pub(crate) at_us: u64,
+    /// The highest bytes of tensors that were allocated on the rank's device.
+    pub(crate) allocated: u64,
+    /// The bytes that it may use, where that is known.
+    pub(crate) limit: Option<u64>,
+    /// The bytes that were refused, as the allocator tells them, where it does.
+    pub(crate) refused: Option<u64>,
+}
+
+impl Shortage {
+    /// How many figures of the status vector stand for it. Whole numbers up to 2^53 are exact in float64.
+    pub(crate) const FIGURES: usize = 5;
+
+    /// The figures of a rank's own; zeros where it has run out of nothing, so that a sum over ranks changes no other's.
+    pub(crate) fn figures(own: Option<Self>) -> [f64; Self::FIGURES] {
+        own.map_or([0.0; Self::FIGURES], |own| {
+            [
+                own.phase.code(),
+                own.at_us as f64,
+                own.allocated as f64,
+                own.limit.unwrap_or(0) as f64,
+                own.refused.unwrap_or(0) as f64,
+            ]
+        })
+    }
+
+    pub(crate) fn read(figures: &[f64]) -> Option<Self> {
+        let [code, at_us, allocated, limit, refused] = *figures else {
+            return None;
+        };
+        Phase::of_code(code).map(|phase| Self {
+            phase,
+            at_us: at_us as u64,
+            allocated: allocated as u64,
+            limit: (limit > 0.0).then_some(limit as u64),
+            refused: (refused > 0.0).then_some(refused as u64),
+        })
+    }
+
+    /// The bytes in words: `4.20 GiB of 5.00 GiB allocated, 1.20 GiB more refused`.
+    pub(crate) fn bytes(&self) -> String {
+        let mut words = ByteSize(self.allocated).to_string();
+        if let Some(limit) = self.limit {
+            words += &format!(" of {}", ByteSize(limit));
+        }
+        words += " allocated";
+        if let Some(refused) = self.refused {
+            words += &format!(", {} more refused", ByteSize(refused));
+        }
+        words
+    }
+
+    pub(crate) fn elapsed_ms(&self) -> f64 {
+        now_us().saturating_sub(self.at_us) as f64 / 1e3
+    }
+}
+
+fn now_us() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// The ranks that ran out of memory, and the first of them: `on rank 1 in backward`, `on ranks 0 and 2 in forward`.
+pub(crate) fn place(shortages: &[Option<Shortage>]) -> Option<(String, Vec<usize>, Shortage)> {
+    let first = shortages.iter().flatten().next().copied()?;
+    let ranks: Vec<usize> = (0..shortages.len()).filter(|&rank| shortages[rank].is_some()).collect();
+    let words = match ranks.as_slice() {
+        [one] => format!("rank {one}"),
+        [others @ .., last] => {
+            let others: Vec<String> = others.iter().map(usize::to_string).collect();
+            format!("ranks {} and {last}", others.join(", "))
+        }
+        [] => return None,
+    };
+    Some((format!("on {words} in {}", first.phase.name()), ranks, first))
+}
+
+/// Memory ran out with the smallest micro-batch that the model takes, and nothing is left that would save any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exhausted {
+    /// The rank, the phase, the step, and how much was in use.
+    pub place: String,
+    /// The smallest micro-batch, which was too large.
+    pub batch: usize,
+    /// The bytes that were asked for when memory ran out, where that is known.
+    pub refused: Option<u64>,
+    /// Where the bytes of this rank are.
+    pub owners: Owners,
+    /// Whether that was predicted; otherwise it was measured.
+    pub predicted: bool,
+    /// On a GPU: what of it others have.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+impl fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "out of memory {}, with batches of {}, and no smaller ones are left. Give each rank more memory, share the optimizer's \
+             state among more ranks (memory.shard_optimizer), or make the model or its input smaller. The memory of this rank{}:",
+            self.place,
+            self.batch,
+            if self.predicted { ", predicted" } else { "" }
+        )?;
+        let row = |f: &mut fmt::Formatter<'_>, name: &str, bytes: u64| {
+            write!(f, "  {name:<12}{:>12}", ByteSize(bytes).to_string())
+        };
+        for (name, bytes) in self.owners.rows() {
+            if bytes > 0 {
+                row(f, name, bytes)?;
+                writeln!(f)?;
+            }
+        }
+        row(f, "all", self.owners.total())?;
+        if let Some(bytes) = self.refused {
+            writeln!(f)?;
+            row(f, "refused", bytes)?;
+        }
+        match self.elsewhere {
+            Some(Elsewhere { bytes, total }) => write!(
+                f,
+                "\nOf the GPU's {} the CUDA context, libraries and other processes have {}; `dtrain gpu info` names the processes",
+                ByteSize(total),
+                ByteSize(bytes)
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Error for Exhausted {}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn shortage(phase: Phase) -> Shortage {
+        Shortage { phase, at_us: now_us(), allocated: 3 << 29, limit: None, refused: Some(1 << 20) }
+    }
+
+    #[test]
+    fn figures_read_back() {
+        for phase in Phase::ALL {
+            let one = shortage(phase);
+            assert_eq!(Shortage::read(&Shortage::figures(Some(one))), Some(one));
+        }
+        assert_eq!(Shortage::read(&Shortage::figures(None)), None);
+    }
+
+    #[test]
+    fn the_place_names_every_rank_and_the_first_phase() {
+        let words = |shortages: &[Option<Shortage>]| place(shortages).unwrap().0;
+        let (forward, backward) = (Some(shortage(Phase::Forward)), Some(shortage(Phase::Backward)));
+        assert_eq!(words(&[None, backward]), "on rank 1 in backward");
+        assert_eq!(words(&[forward, None, backward]), "on ranks 0 and 2 in forward");
+        assert_eq!(words(&[backward, forward, forward]), "on ranks 0, 1 and 2 in backward");
+        assert!(place(&[None, None]).is_none());
+        assert_eq!(shortage(Phase::Reduce).bytes(), "1.50 GiB allocated, 1.00 MiB more refused");
+    }
+
+    #[test]
+    fn the_table_names_what_there_is() {
+        let exhausted = Exhausted {
+            place: "on rank 1 in forward at step 3: 2.00 MiB of 2.50 MiB allocated".to_owned(),
+            batch: 1,
+            refused: Some(3 << 19),
+            owners: Owners { parameters: 1 << 20, activations: 1 << 19, ..Owners::default() },
+            predicted: false,
+            elsewhere: None,
+        };
+        let text = exhausted.to_string();
+        assert!(text.starts_with("out of memory on rank 1 in forward at step 3: 2.00 MiB"), "{text}");
+        let table: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(
+            table,
+            [
+                "  parameters      1.00 MiB",
+                "  activations   512.00 KiB",
+                "  all             1.50 MiB",
+                "  refused         1.50 MiB"
+            ]
+        );
+        let on_gpu = Exhausted { elsewhere: Some(Elsewhere { bytes: 3 << 30, total: 8 << 30 }), ..exhausted };
+        let text = on_gpu.to_string();
+        assert!(
+            text.ends_with(
+                "Of the GPU's 8.00 GiB the CUDA context, libraries and other processes have 3.00 GiB; `dtrain gpu info` names the \
+                 processes"
+            ),
+            "{text}"
+        );
+    }
+}
