@@ -23,13 +23,9 @@ impl Control {
     /// Begins to listen for the rank on `device`. Where that is not possible the training goes on without: it is told to those
     /// who look for it.
     pub(crate) fn listen(rank: usize, device: Device) -> Option<Self> {
-        Self::try_listen(rank, device)
-            .inspect_err(|error| {
-                tracing::debug!(
-                    "no control socket, so `dtrain gpu clear` will not find this worker: {error}"
-                );
-            })
-            .ok()
+        let listening = Self::try_listen(rank, device);
+        let words = "no control socket, so `dtrain gpu clear` will not find this worker";
+        listening.inspect_err(|error| tracing::debug!("{words}: {error}")).ok()
     }
 
     fn try_listen(rank: usize, device: Device) -> io::Result<Self> {
@@ -38,11 +34,12 @@ impl Control {
         let serve = move || {
             // Freed blocks go back to CUDA from this thread, which else would begin with a context on GPU 0.
             if let Err(error) = device::enter(device) {
-                tracing::debug!("no control socket: {error}");
-                return;
+                return tracing::debug!("no control socket: {error}");
             }
             loop {
-                if let Err(error) = listener.serve(|ask| answer(ask, rank, device)) {
+                if let Err(error) =
+                    listener.serve(|ask| answer(ask, rank, device).map_err(|error| error.to_string()))
+                {
                     tracing::debug!("the control socket: {error}");
                     // Out of file descriptors, say: it must not take a core.
                     thread::sleep(PAUSE);
@@ -60,12 +57,12 @@ impl Drop for Control {
     }
 }
 
-fn answer(question: Ask, rank: usize, device: Device) -> Result<Answer, String> {
-    let before = held(device).map_err(|error| error.to_string())?;
+fn answer(question: Ask, rank: usize, device: Device) -> Result<Answer, ShimError> {
+    let before = held(device)?;
     if question == Ask::Clear {
-        memory::empty_cache(device).map_err(|error| error.to_string())?;
+        memory::empty_cache(device)?;
     }
-    let after = held(device).map_err(|error| error.to_string())?;
+    let after = held(device)?;
     Ok(Answer {
         freed: before.1.saturating_sub(after.1),
         allocated: after.0,
@@ -83,13 +80,10 @@ fn held(device: Device) -> Result<(u64, u64), ShimError> {
         return Ok((usage.allocated, usage.reserved));
     }
     let resident = resident().unwrap_or(usage.reserved);
-    match usage.allocated {
-        0 => Ok((resident, resident)),
-        allocated => Ok((allocated, resident)),
-    }
+    let allocated = if usage.allocated == 0 { resident } else { usage.allocated };
+    Ok((allocated, resident))
 }
 
-/// The resident memory of this process, in bytes.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -58,10 +58,8 @@ fn text(kind: u8, text: &str, hasher: &mut Sha256) {
 /// What is to be said of a run that goes on with other data than before; none where it is the same, or it is not known.
 pub(crate) fn changed(then: Option<&DataMark>, now: &DataMark) -> Option<String> {
     let then = then.filter(|then| *then != now)?;
-    let samples = |mark: &DataMark| {
-        let (train, test) = (mark.train_samples, mark.test_samples);
-        format!("{train} training and {test} test samples")
-    };
+    let samples =
+        |mark: &DataMark| format!("{} training and {} test samples", mark.train_samples, mark.test_samples);
     let (before, after) = (samples(then), samples(now));
     let how = match before == after {
         true => format!("as many samples, but others or in another order ({after})"),
@@ -119,19 +117,14 @@ fn other_classes(then: &[String], now: &[String]) -> Option<String> {
     if then == now || then.is_empty() || now.is_empty() {
         return None;
     }
-    let name = |names: &[String], class: usize| match names.get(class) {
-        Some(name) => format!("{name:?}"),
-        None => "not there".to_owned(),
-    };
-    let differing: Vec<usize> =
-        (0..then.len().max(now.len())).filter(|&class| then.get(class) != now.get(class)).collect();
-    let tell = |&class: &usize| {
-        let (then, now) = (name(then, class), name(now, class));
-        format!("class {class} is {then} there and {now} here")
-    };
-    let mut told: Vec<String> = differing.iter().take(TOLD).map(tell).collect();
-    if differing.len() > TOLD {
-        told.push(format!("and {} more differ", differing.len() - TOLD));
+    let name = |name: Option<&String>| name.map_or("not there".to_owned(), |name| format!("{name:?}"));
+    let classes = (0..then.len().max(now.len())).map(|class| (class, then.get(class), now.get(class)));
+    let mut differing = classes.filter(|(_, then, now)| then != now);
+    let tell = |(class, then, now)| format!("class {class} is {} there and {} here", name(then), name(now));
+    let mut told: Vec<String> = differing.by_ref().take(TOLD).map(tell).collect();
+    let more = differing.count();
+    if more > 0 {
+        told.push(format!("and {more} more differ"));
     }
     Some(told.join(", "))
 }

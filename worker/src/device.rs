@@ -51,9 +51,7 @@ pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, Devi
         .and_then(|()| budget::configure(limit, env.local_rank))
         .and_then(|()| cuda::device_count());
     let (device, why_not) = decide(env, list, found)?;
-    if let Some(why) = why_not {
-        explain(env, &why);
-    }
+    why_not.inspect(|why| explain(env, why));
     enter(device).map_err(|source| failed(env, source))?;
     Ok(device)
 }
@@ -87,12 +85,16 @@ fn decide(
                     "there is no NVIDIA driver here ({reason}); install driver R580 or newer, which CUDA 13.0 needs, and in a \
                      container pass it through (`--gpus all`)"
                 ),
-                ErrorKind::LibraryMissing => format!(
-                    "libtorch's CUDA set is not here ({reason}); fetch it with `cargo xtask setup --cuda`"
-                ),
-                ErrorKind::DriverTooOld => format!(
-                    "the NVIDIA driver is too old for CUDA 13.0: {reason} Install driver R580 or newer"
-                ),
+                ErrorKind::LibraryMissing => {
+                    format!(
+                        "libtorch's CUDA set is not here ({reason}); fetch it with `cargo xtask setup --cuda`"
+                    )
+                }
+                ErrorKind::DriverTooOld => {
+                    format!(
+                        "the NVIDIA driver is too old for CUDA 13.0: {reason} Install driver R580 or newer"
+                    )
+                }
                 _ => return Err(failed(env, error)),
             };
             Err(DeviceError::Unusable { list, why })
@@ -107,10 +109,7 @@ fn failed(env: &WorkerEnv, source: ShimError) -> DeviceError {
 /// A machine without a driver is an ordinary one; a driver that cannot be used is worth a sentence.
 fn explain(env: &WorkerEnv, error: &ShimError) {
     let remedy = match error.kind {
-        ErrorKind::DriverMissing => {
-            tracing::debug!("training on the CPU: {error}");
-            return;
-        }
+        ErrorKind::DriverMissing => return tracing::debug!("training on the CPU: {error}"),
         ErrorKind::LibraryMissing => "`cargo xtask setup --cuda` fetches libtorch's CUDA set",
         ErrorKind::DriverTooOld => "CUDA 13.0 needs driver R580 or newer",
         _ => "`nvidia-smi` may say more",
@@ -120,7 +119,6 @@ fn explain(env: &WorkerEnv, error: &ShimError) {
     }
 }
 
-/// The device's name for people: `CPU`, `GPU 0`.
 pub(crate) fn name(device: Device) -> String {
     match device {
         Device::Cuda(index) => format!("GPU {index}"),

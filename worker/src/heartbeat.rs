@@ -37,7 +37,6 @@ impl Heartbeat {
         Self(told.ok().map(Arc::new))
     }
 
-    /// There was progress.
     pub(crate) fn beat(&self) {
         self.0.as_deref().map(beat);
     }

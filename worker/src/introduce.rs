@@ -26,7 +26,6 @@ use crate::state::Trained;
 /// Parameters are float32.
 const BYTES_PER_PARAMETER: u64 = 4;
 
-/// Rank 0 writes the plan, and says what begins.
 pub(crate) fn introduce(
     recipe: &Recipe,
     setup: &Setup,

@@ -87,24 +87,15 @@ impl Setup {
         let task = build_task::<T>(recipe, &opening.survey, env, &mut registry, folder.is_some())?;
         let recompute = registry.recompute().clone();
         if recipe.memory.recompute == Recompute::On {
-            if recompute.segments() == 0 {
-                return Err(WorkerError::NoSegments);
-            }
-            recompute.all();
-            let count = recompute.count();
-            notes
-                .push(format!("recompute: all {count} segments of the model are computed again in backward"));
+            notes.push(all_again(&recompute)?);
         }
         let data = DataMark {
             train_samples: task.train_set().len() as u64,
             test_samples: task.test_set().len() as u64,
             sha256: opening.data.clone(),
         };
-        let needs = Needs {
-            min_micro_batch: task.min_micro_batch(),
-            batch_norms: batch_norms(&registry),
-            depends: task.micro_batch_matters(),
-        };
+        let (depends, batch_norms) = (task.micro_batch_matters(), batch_norms(&registry));
+        let needs = Needs { min_micro_batch: task.min_micro_batch(), batch_norms, depends };
         let plan = RunPlan::new(recipe, env.world_size, data.train_samples, &needs)?;
         if let (Some(weights), None) = (&recipe.model.weights, folder) {
             notes.push(import(recipe, weights, &registry)?);
@@ -140,6 +131,15 @@ impl Setup {
             notes,
         })
     }
+}
+
+/// All segments of the model are computed again in backward, of which there must be one.
+fn all_again(recompute: &models::Recompute) -> Result<String> {
+    if recompute.segments() == 0 {
+        return Err(WorkerError::NoSegments);
+    }
+    recompute.all();
+    Ok(format!("recompute: all {} segments of the model are computed again in backward", recompute.count()))
 }
 
 /// What rank 0 finds out about the data, as it is told to the others.

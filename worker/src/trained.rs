@@ -1,6 +1,8 @@
 //! Which of a model's parameters are trained, in every phase of the run, and in which optimizer group each of them is. All of it
 //! is found before the first step, so that what a recipe has wrong of a late stage ends the run before it begins.
 
+use std::iter::zip;
+
 use dtrain_common::recipe::{Decay, OptimGroup, Recipe, Stage};
 
 use super::error::{Result, WorkerError};
@@ -25,30 +27,24 @@ pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Re
         let frozen = globs.frozen(number, stage, &base, &end)?;
         let rules: &[OptimGroup] = stage.map_or(&[], |stage| &stage.group);
         let own = owners(&globs.infos, rules).map_err(at(format!("stage[{number}].group")))?;
-        let rule_of: Vec<Option<&OptimGroup>> = std::iter::zip(&own, &common)
-            .map(|(own, common)| match (own, common) {
-                (Some(own), _) => Some(&rules[*own]),
-                (None, common) => common.map(|common| &globs.rules[common]),
-            })
-            .collect();
+        let rule = |(own, common): (&Option<usize>, &Option<usize>)| {
+            own.map(|own| &rules[own]).or(common.map(|common| &globs.rules[common]))
+        };
+        let rule_of: Vec<Option<&OptimGroup>> = zip(&own, &common).map(rule).collect();
         // Only unfrozen on the way, so that most is trained at the end.
         end = frozen.last().cloned().unwrap_or_default();
         for (ever, frozen) in ever.iter_mut().zip(&end) {
             *ever |= !frozen;
         }
-        let trains =
-            |rule: usize| std::iter::zip(&own, &end).any(|(own, frozen)| *own == Some(rule) && !frozen);
+        let trains = |rule: usize| zip(&own, &end).any(|(own, frozen)| *own == Some(rule) && !frozen);
         if let Some(rule) = (0..rules.len()).find(|&rule| !trains(rule)) {
-            let key = format!("stage[{number}].group[{rule}]");
-            return Err(WorkerError::Idle {
-                key,
-                reason: "all that it matches is frozen in this stage; remove the group, or unfreeze what it matches",
-            });
+            let reason =
+                "all that it matches is frozen in this stage; remove the group, or unfreeze what it matches";
+            return Err(WorkerError::Idle { key: format!("stage[{number}].group[{rule}]"), reason });
         }
-        let phase = |phase: &_| globs.trained(&rule_of, phase);
-        stages.push(of.phases.iter().map(|of| phase(&frozen[of.unfrozen])).collect());
+        stages.push(of.phases.iter().map(|of| globs.trained(&rule_of, &frozen[of.unfrozen])).collect());
     }
-    let trains = |rule: usize| std::iter::zip(&common, &ever).any(|(own, ever)| *own == Some(rule) && *ever);
+    let trains = |rule: usize| zip(&common, &ever).any(|(own, ever)| *own == Some(rule) && *ever);
     match (0..globs.rules.len()).find(|&rule| !trains(rule)) {
         Some(rule) if !recipe.stage.is_empty() => Err(WorkerError::Idle {
             key: format!("optim.group[{rule}]"),
@@ -75,12 +71,10 @@ struct Globs<'a> {
 impl<'a> Globs<'a> {
     fn new(recipe: &'a Recipe, registry: &'a Registry) -> Self {
         let entries: Vec<&Entry> = registry.parameters().collect();
+        let info = |entry: &&'a Entry| ParameterInfo { name: entry.name(), dims: entry.tensor().dim() };
         Self {
             names: entries.iter().map(|entry| entry.name()).collect(),
-            infos: entries
-                .iter()
-                .map(|entry| ParameterInfo { name: entry.name(), dims: entry.tensor().dim() })
-                .collect(),
+            infos: entries.iter().map(info).collect(),
             rules: &recipe.optim.group,
             weight_decay: recipe.optim.weight_decay.unwrap_or(0.0),
             decay_on: recipe.optim.decay,
@@ -100,15 +94,11 @@ impl<'a> Globs<'a> {
         base: &[bool],
         before: &[bool],
     ) -> Result<Vec<Vec<bool>>> {
-        let Some(stage) = stage else {
-            return Ok(vec![base.to_vec()]);
-        };
-        let own = match &stage.freeze {
-            Some(globs) => Some(self.matching(format!("stage[{number}].freeze"), globs)?),
-            None => None,
-        };
+        let Some(stage) = stage else { return Ok(vec![base.to_vec()]) };
+        let freeze = |globs: &Vec<String>| self.matching(format!("stage[{number}].freeze"), globs);
+        let own = stage.freeze.as_ref().map(freeze).transpose()?;
         let mut frozen = match &own {
-            Some(own) => std::iter::zip(base, own).map(|(base, own)| *base || *own).collect(),
+            Some(own) => zip(base, own).map(|(base, own)| *base || *own).collect(),
             None if stage.unfreeze.is_empty() => base.to_vec(),
             None => before.to_vec(),
         };
@@ -116,28 +106,21 @@ impl<'a> Globs<'a> {
         for (index, entry) in stage.unfreeze.iter().enumerate() {
             let key = format!("stage[{number}].unfreeze[{index}].match");
             let matched = self.matching(key.as_str(), &entry.patterns)?;
-            if !std::iter::zip(&matched, &frozen).any(|(matched, frozen)| *matched && *frozen) {
-                return Err(WorkerError::Idle {
-                    key,
-                    reason: "nothing that it matches is frozen at that part of the stage; remove the entry, or freeze what it \
-                             matches before",
-                });
+            if !zip(&matched, &frozen).any(|(matched, frozen)| *matched && *frozen) {
+                let reason = "nothing that it matches is frozen at that part of the stage; remove the entry, or freeze what it \
+                              matches before";
+                return Err(WorkerError::Idle { key, reason });
             }
             for (frozen, matched) in frozen.iter_mut().zip(matched) {
                 *frozen &= !matched;
             }
-            let nothing =
-                |own: &Vec<bool>| !std::iter::zip(own, &frozen).any(|(own, frozen)| *own && *frozen);
-            if entry.at == 0.0
-                && let Some(own) = &own
-                && own.contains(&true)
-                && nothing(own)
-            {
-                return Err(WorkerError::Idle {
-                    key,
-                    reason: "it unfreezes where the stage begins all that the stage's freeze matches; remove the one or the \
-                             other, or unfreeze at a later part",
-                });
+            let undone = |own: &Vec<bool>| {
+                own.contains(&true) && !zip(own, &frozen).any(|(own, frozen)| *own && *frozen)
+            };
+            if entry.at == 0.0 && own.as_ref().is_some_and(undone) {
+                let reason = "it unfreezes where the stage begins all that the stage's freeze matches; remove the one or the \
+                              other, or unfreeze at a later part";
+                return Err(WorkerError::Idle { key, reason });
             }
             all.push(frozen.clone());
         }

@@ -39,7 +39,6 @@ impl<T: Send + 'static> Work<T> {
         }
     }
 
-    /// Waits for its end.
     pub(super) fn end(mut self) -> Result<T, CheckpointError> {
         self.join();
         self.outcome.take().unwrap_or(Err(CheckpointError::Writer))

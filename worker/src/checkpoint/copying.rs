@@ -23,7 +23,6 @@ use crate::state::Model;
 /// A part of a file that this rank writes, and where the copy of it lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StagedPart {
-    /// The number of the file.
     file: usize,
     /// Where the part begins in it.
     pub(super) offset: u64,
@@ -65,19 +64,15 @@ fn parts(files: &[FileLayout], rank: usize) -> (Vec<StagedPart>, usize) {
     (parts, places.end)
 }
 
-/// Makes copies, one at a time.
 pub(super) struct Copier {
     ranks: Ranks,
     device: Device,
-    /// Threads that copy.
     threads: usize,
-    /// On a GPU.
     beside: Option<Beside>,
     /// For the first copy, while it is made ready.
     preparing: Option<Work<Memory>>,
     /// Nobody waits for it any more.
     is_over: Arc<AtomicBool>,
-    /// For the next copy.
     memory: Option<Memory>,
 }
 
@@ -106,7 +101,6 @@ impl Copier {
         Ok(())
     }
 
-    /// Memory that is free again.
     pub(super) fn keep(&mut self, memory: Memory) {
         self.memory = Some(memory);
     }

@@ -18,7 +18,6 @@ use super::layout::Digest;
 use super::memory::PAGE;
 use crate::step::WRITE_FAULT;
 
-/// A file that is written.
 pub(super) struct Output {
     file: File,
     /// The same past the system's cache, where the file system has such a way. A checkpoint is not read again as long as all goes
@@ -96,7 +95,6 @@ fn to_whole_pages(bytes: &[u8], offset: u64) -> (usize, usize) {
 pub(super) struct Disk(Option<Fault>);
 
 struct Fault {
-    /// Bytes before it.
     left: AtomicI64,
     /// How many times it happens; the disk is whole again then.
     times: AtomicI64,
@@ -123,7 +121,6 @@ impl Disk {
         Ok(Self((of == rank).then_some(fault)))
     }
 
-    /// Writes all bytes at this place.
     pub(super) fn write_at(&self, file: &Output, bytes: &[u8], offset: u64) -> io::Result<()> {
         let Some(fault) = &self.0 else {
             return file.write_at(bytes, offset);
@@ -150,7 +147,6 @@ impl Disk {
 }
 
 impl Fault {
-    /// The rank, and what happens to it.
     fn parse(words: &str) -> Option<(usize, Self)> {
         let (mut rank, mut after, mut effect, mut times) = (None, None, None, 1);
         for word in words.split(',') {

@@ -15,42 +15,27 @@ use crate::out_of_memory::of_variants;
 
 /// A checkpoint that cannot be written or read.
 #[derive(Debug, Error)]
+#[allow(missing_docs)]
 pub enum CheckpointError {
-    /// A file or folder.
     #[error("cannot {action} {}: {source}{}", path.display(), hint(source))]
-    Io {
-        /// What was being done.
-        action: &'static str,
-        /// To what.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The manifest, or a file that does not agree with it.
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The model's file.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// Tensors that a file cannot hold, or that are not those that the run needs.
     #[error("{0}")]
     Tensors(String),
-    /// `DTRAIN_FAULT`.
     #[error(transparent)]
     Env(#[from] EnvError),
-    /// On the device that is copied from.
     #[error(transparent)]
     Device(#[from] ShimError),
-    /// Between the ranks.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// Other ranks could not write their part.
     #[error("rank {0} could not write its part; its own message says why")]
     Peer(usize),
-    /// The thread that writes ended too early.
     #[error("the thread that writes checkpoints has ended; its message stands above")]
     Writer,
-    /// A tensor operation.
     #[error(transparent)]
     Torch(#[from] TchError),
 }

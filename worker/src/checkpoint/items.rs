@@ -10,7 +10,7 @@ use super::error::CheckpointError;
 use super::layout::{Held, Item};
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::collectives::{Collective, Ranks, ReduceOp};
-use crate::models::dtype_of;
+use crate::models::{Entry, dtype_of};
 use crate::out_of_memory::patiently;
 use crate::state::{AVERAGE, ColumnSpec, Model, Part, Role, Slot, Table, pieces};
 
@@ -42,10 +42,9 @@ pub(super) fn files(
 
 /// `step.NAME`: how many updates each trained row has had.
 fn updates(table: &Table) -> Result<Vec<Source>, CheckpointError> {
-    let of_row = |(name, updates): (&str, &u64)| {
-        Source::whole(format!("{STEPS}.{name}"), Tensor::from(*updates as i64))
-    };
-    table.names().zip(table.updates()).map(of_row).collect()
+    let rows = table.names().zip(&table.updates);
+    rows.map(|(name, updates)| Source::whole(format!("{STEPS}.{name}"), Tensor::from(*updates as i64)))
+        .collect()
 }
 
 /// Parameters as float32, or as float64 where the model computes in it, and buffers in their own type: what is loaded again is
@@ -53,22 +52,17 @@ fn updates(table: &Table) -> Result<Vec<Source>, CheckpointError> {
 fn tensors(model: &Model) -> Result<Vec<Source>, CheckpointError> {
     let (registry, keeps_parameters) = (&model.registry, model.task.keeps_parameters());
     let updated: HashSet<&str> = model.table.names().collect();
-    let mut sources = Vec::new();
-    for entry in registry.parameters() {
+    let parameter = |entry: &Entry| {
         let tensor = entry.tensor().f_detach()?;
         let tensor = match tensor.f_kind()? {
             Kind::Float | Kind::Double => tensor,
             _ => tensor.f_to_kind(Kind::Float)?,
         };
-        let mut source = Source::whole(entry.name().to_owned(), tensor)?;
-        source.lasts = keeps_parameters && updated.contains(entry.name());
-        sources.push(source);
-    }
-    for entry in registry.buffers() {
-        let tensor = entry.tensor().f_detach()?;
-        sources.push(Source::whole(entry.name().to_owned(), tensor)?);
-    }
-    Ok(sources)
+        let lasts = keeps_parameters && updated.contains(entry.name());
+        Ok(Source { lasts, ..Source::whole(entry.name().to_owned(), tensor)? })
+    };
+    let buffer = |entry: &Entry| Source::whole(entry.name().to_owned(), entry.tensor().f_detach()?);
+    registry.parameters().map(parameter).chain(registry.buffers().map(buffer)).collect()
 }
 
 /// Sources, by their place in a list, that no rank can write in ranges, with their types and the places of their elements.
@@ -152,11 +146,10 @@ pub(super) fn assemble(
         }
         whole.push(bytes);
     }
-    if whole.is_empty() {
-        return Ok(());
+    if !whole.is_empty() {
+        let sums = whole.iter().map(|bytes| Collective::AllReduce(bytes, ReduceOp::Sum));
+        ranks.start_all(&sums.collect::<Vec<_>>())?.wait()?;
     }
-    let sums = whole.iter().map(|bytes| Collective::AllReduce(bytes, ReduceOp::Sum));
-    ranks.start_all(&sums.collect::<Vec<_>>())?.wait()?;
     for ((index, kind, slot), bytes) in scattered.iter().zip(whole) {
         let source = &mut sources[*index];
         source.held = vec![(0..slot.len() as u64, slot.shaped(&bytes.f_view_dtype(*kind)?)?)];

@@ -14,7 +14,6 @@ use crate::models::{header, widest_first};
 /// BLAKE3 of a part.
 pub(super) type Digest = [u8; CHECKSUM_BYTES];
 
-/// A tensor of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Item {
     pub(super) name: String,
@@ -32,12 +31,10 @@ pub(super) enum Held {
     Parts(Vec<(u64, usize)>),
 }
 
-/// A file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileLayout {
     pub(super) name: String,
     pub(super) header: Vec<u8>,
-    /// Its size.
     pub(super) bytes: u64,
     /// Who writes what, end to end.
     pub(super) parts: Vec<Part>,
@@ -62,7 +59,6 @@ pub(super) struct Piece {
     rank: usize,
 }
 
-/// What is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Content {
     Header,
@@ -75,7 +71,6 @@ impl Item {
         self.shape.iter().map(|&size| size as u64).product()
     }
 
-    /// Bytes of an element.
     pub(super) fn width(&self) -> u64 {
         (self.dtype.bitsize() / 8) as u64
     }
@@ -123,9 +118,6 @@ impl FileLayout {
 type Described<'i> = (Vec<u8>, Vec<(usize, &'i Item)>);
 
 /// Divides the files, each a name and its items, among `ranks` (at least 1).
-///
-/// # Errors
-/// Names and shapes that a file of this format cannot hold.
 pub(super) fn layout<I: Borrow<Item>>(
     files: &[(&str, Vec<I>)],
     ranks: usize,
@@ -195,9 +187,7 @@ impl Part {
 /// Divides what every rank holds into equal shares, in the order of the files.
 struct Shares {
     ranks: usize,
-    /// Bytes of a rank.
     share: u64,
-    /// Bytes that are given to ranks.
     given: u64,
 }
 
@@ -210,7 +200,6 @@ impl Shares {
         Self { ranks, share: all.sum::<u64>().div_ceil(ranks as u64).max(1), given: 0 }
     }
 
-    /// The rank whose share has this byte.
     fn of(&self, byte: u64) -> usize {
         ((byte / self.share) as usize).min(self.ranks - 1)
     }

@@ -29,9 +29,7 @@ pub use read::{choose, verify};
 pub(crate) use read::{restore, restore_weights};
 pub(crate) use remove::clear;
 
-/// The model's tensors.
 const MODEL_FILE: &str = "model.safetensors";
-/// The optimizer's.
 const OPTIMIZER_FILE: &str = "optimizer-00000-of-00001.safetensors";
 /// The moving average of the model's tensors, under their own names; only where the recipe asks for one.
 const EMA_FILE: &str = "ema.safetensors";

@@ -60,7 +60,6 @@ enum Stage {
     Commit(Option<Work<()>>),
 }
 
-/// This rank's part.
 struct Wrote {
     digests: Vec<Digest>,
     took: Duration,
@@ -144,9 +143,7 @@ impl Checkpoints {
     /// Waits until the copy is whole, if one is made: called before anything changes that a checkpoint has and that only updates
     /// change. Most of it has been copied by then, beside the step.
     pub(crate) fn settle(&mut self) -> Result<(), CheckpointError> {
-        let Some(pending) = &mut self.pending else {
-            return Ok(());
-        };
+        let Some(pending) = &mut self.pending else { return Ok(()) };
         match pending.copy.take() {
             // The device waits where it has to, and the host goes on.
             Some(Rest::Device(landed)) => landed.hold()?,
@@ -161,7 +158,6 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The step of the pending checkpoint.
     pub(crate) fn step(&self) -> Option<u64> {
         self.pending.as_ref().map(|pending| pending.manifest.step)
     }
@@ -178,9 +174,7 @@ impl Checkpoints {
 
     /// Goes on with the pending checkpoint, when the ranks have told each other how theirs stands: [`Checkpoints::progress`] by rank.
     /// Every rank calls it after the same step. Returns the checkpoint when it is there.
-    ///
-    /// # Errors
-    /// Where this rank or another could not write, which every rank learns at the same step; the checkpoint is given up.
+    /// Where this rank or another could not write, which every rank learns at the same step, the checkpoint is given up.
     pub(crate) fn follow(&mut self, progress: &[f64]) -> Result<Option<CheckpointRecord>, CheckpointError> {
         let first = |wanted: Progress| progress.iter().position(|&told| told == figure(wanted));
         if self.pending.is_none() || first(Progress::Working).is_some() {
@@ -193,9 +187,6 @@ impl Checkpoints {
     }
 
     /// Waits for the pending checkpoint, if there is one. Every rank calls it between the same two steps.
-    ///
-    /// # Errors
-    /// As [`Checkpoints::follow`].
     pub(crate) fn finish(&mut self) -> Result<Option<CheckpointRecord>, CheckpointError> {
         while self.pending.is_some() {
             if let Some(written) = self.advance()? {
@@ -207,9 +198,7 @@ impl Checkpoints {
 
     /// Ends the stage that the pending checkpoint is in, and begins the next.
     fn advance(&mut self) -> Result<Option<CheckpointRecord>, CheckpointError> {
-        let Some(pending) = self.pending.take() else {
-            return Ok(None);
-        };
+        let Some(pending) = self.pending.take() else { return Ok(None) };
         let partial = commit::partial(&self.run_dir, pending.manifest.step);
         self.next_stage(pending).inspect_err(|error| {
             let is_agreed = !matches!(error, CheckpointError::Collective(_));
@@ -238,20 +227,17 @@ impl Checkpoints {
                 };
                 let wrote = wrote?;
                 pending.record.write_ms = ms(wrote.took);
-                let digests = digests?;
-                let commit = if self.ranks.rank() == 0 {
-                    let mut digests = digests.into_iter();
+                let mut digests = digests?.into_iter();
+                let commit = (self.ranks.rank() == 0).then(|| {
                     let entries = pending.files.iter().map(|file| file.entry(&mut digests));
                     pending.manifest.files = entries.collect();
                     let (run_dir, manifest) = (self.run_dir.clone(), pending.manifest.clone());
                     let keep = pending.keep;
-                    Some(Work::begin(move || {
+                    Work::begin(move || {
                         stand_back();
                         commit::commit(&run_dir, &manifest, keep)
-                    }))
-                } else {
-                    None
-                };
+                    })
+                });
                 pending.stage = Stage::Commit(commit);
                 self.pending = Some(pending);
                 Ok(None)
@@ -275,9 +261,6 @@ fn ms(duration: Duration) -> f64 {
 }
 
 /// Tells all ranks the checksums of all parts of all files, in their order; `own` are none where this rank could not write.
-///
-/// # Errors
-/// [`CheckpointError::Peer`] where a rank could not write; where a peer is lost.
 fn exchange(
     ranks: &Ranks,
     files: &[FileLayout],

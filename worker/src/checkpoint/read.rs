@@ -16,9 +16,7 @@ use crate::state::{AVERAGE, Model, Role, Slot, Table, narrow, pieces};
 /// The checkpoint to go on from, every byte of which is as it was written; none for a run that begins. Rank 0 calls it, before
 /// any rank reads one. With [`Resume::Auto`] it is the newest whole one of the run, and those that are passed over for it are
 /// named.
-///
-/// # Errors
-/// A checkpoint that was asked for and is damaged, one that a newer dtrain wrote, and a run whose checkpoints are all damaged.
+/// An error is a checkpoint that was asked for and is damaged, one that a newer dtrain wrote, and a run whose checkpoints are all damaged.
 pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunDirError> {
     match resume {
         Resume::Never => return Ok(None),
@@ -44,9 +42,6 @@ pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunD
 }
 
 /// Whether every byte of the checkpoint is as it was written.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn verify(folder: &Path) -> Result<(), ManifestError> {
     Manifest::read(folder)?.verify(folder)
 }
@@ -118,10 +113,8 @@ fn updates(table: &Table, file: &TensorFile) -> Result<Vec<u64>, CheckpointError
 
 fn same_shape(file: &TensorFile, name: &str, slot: &Slot) -> Result<(), CheckpointError> {
     let (shape, wanted) = (file.shape(name)?, &slot.shape);
-    match shape == *wanted {
-        true => Ok(()),
-        false => Err(wrong(file, format!("{name} has the shape {shape:?}, the model's is {wanted:?}"))),
-    }
+    let reason = || format!("{name} has the shape {shape:?}, the model's is {wanted:?}");
+    (shape == *wanted).then_some(()).ok_or_else(|| wrong(file, reason()))
 }
 
 fn wrong(file: &TensorFile, reason: String) -> CheckpointError {

@@ -65,7 +65,6 @@ fn left(run_dir: &RunDir, prefix: &str) -> Vec<PathBuf> {
     entries.filter(begins).map(|entry| entry.path()).collect()
 }
 
-/// Removes a folder, or says why it stays.
 fn remove_or_warn(folder: &Path) {
     if let Err(error) = fs::remove_dir_all(folder) {
         warn(folder, &error);

@@ -40,9 +40,7 @@ pub(crate) fn report(device: Device) -> Result<MemoryReport, ShimError> {
 /// What of a GPU neither this process's tensors nor its allocator's cache have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elsewhere {
-    /// Bytes of CUDA's context, of libraries, and of other processes.
     pub bytes: u64,
-    /// All that the GPU has.
     pub total: u64,
 }
 
@@ -78,7 +76,6 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// All of them, in the order of a step.
     pub(crate) const ALL: [Self; 6] =
         [Self::Forward, Self::Backward, Self::Reduce, Self::Prepare, Self::Update, Self::Evaluate];
 
@@ -101,7 +98,6 @@ pub(crate) struct StepMemory {
     /// At the end of the step, and the most in it.
     #[serde(flatten)]
     pub(crate) report: MemoryReport,
-    /// The most.
     pub(crate) owners: Owners,
     pub(crate) phases: PhasePeaks,
 }
@@ -125,7 +121,6 @@ pub(crate) struct MicroStepMemory {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Account<'a> {
     books: Books<'a>,
-    /// The owners that last.
     state: Owners,
     activations: u64,
     peaks: PhasePeaks,

@@ -20,9 +20,6 @@ const ALLOCATOR: &str = "expandable_segments:True";
 
 /// Settles how the allocator of GPU number `gpu` works, unless the user has made settings of it: with a `limit`, tensors and the
 /// pieces between them get that much of its memory, beyond which it refuses. Called when CUDA is loaded and not yet in use.
-///
-/// # Errors
-/// Settings that the allocator refuses.
 pub(crate) fn configure(limit: Option<u64>, gpu: usize) -> Result<(), ShimError> {
     let own = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
     if own.iter().any(|name| std::env::var_os(name).is_some()) {

@@ -28,7 +28,6 @@ pub(super) struct Rehearsal {
     ranks: Ranks,
 }
 
-/// A rehearsal under way.
 pub(super) struct Stage<'a, 'b, F> {
     replica: &'a mut Replica,
     exchange: Exchange,

@@ -35,11 +35,9 @@ pub(crate) struct Chosen {
 /// Whether a cut was found within the budget.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fits {
-    /// There is one.
     Yes,
     /// None that the recipe leaves free is, but this one is, which the recipe rules out by a number or a switch.
     IfFreed(Cut),
-    /// None is.
     No,
 }
 
@@ -99,16 +97,11 @@ pub(crate) fn settle<T: BuildTask + 'static>(
         device: host.device,
         amp: setup.replica.precision.amp(),
     };
-    let chosen = match ranks.rank() {
-        0 => choose::<T>(&room, recipe)?,
-        _ => Vec::new(),
-    };
+    let chosen = if ranks.rank() == 0 { choose::<T>(&room, recipe)? } else { Vec::new() };
     let plan = &mut setup.course.plan;
     let stages = plan.stages.len();
     for (stage, cut) in tell(ranks, stages, &chosen)?.into_iter().enumerate() {
-        let Some((micro_batch, segments)) = cut else {
-            continue;
-        };
+        let Some((micro_batch, segments)) = cut else { continue };
         plan.stages[stage].recompute = segments;
         if let Some(cut) = plan.in_micro_batches(stage, micro_batch) {
             *plan = cut;
@@ -193,8 +186,7 @@ fn foresee<T: BuildTask + 'static>(
     let mut predictor = SymbolicPredictor::<T>::new(room.request, room.survey, stage, Target::Cpu);
     match keeping_generator(|| predictor.joint_sums(cut))? {
         Ok(sums) => {
-            let device = room.device;
-            let there = |sum| JointSum { device, ..sum };
+            let there = |sum| JointSum { device: room.device, ..sum };
             Ok(sync.learn(sums.into_iter().map(there).collect())?)
         }
         // They are learnt in the first micro-step then.
@@ -214,17 +206,12 @@ pub(crate) fn explained<T: BuildTask + 'static>(
     if !error.is_out_of_memory() {
         return error;
     }
-    let amp = match room.amp {
-        Amp::Auto => Amp::Off,
-        stated => stated,
-    };
+    let amp = if room.amp == Amp::Auto { Amp::Off } else { room.amp };
     // The smallest step of all, also where the recipe states a larger one.
     let mut free = recipe.of_stage(0);
     free.memory.micro_batch = MicroBatch::Auto;
     let smallest = Room { amp, ..*room }.solve::<T, _>(&free, 0, |solver, asked| solver.smallest(asked));
-    let Ok(prediction) = smallest else {
-        return error;
-    };
+    let Ok(prediction) = smallest else { return error };
     let (may, takes) = (ByteSize(room.limit), ByteSize(prediction.peak));
     let place = match prediction.peak > room.limit {
         true => format!("before the first step: tensors may take {may}, and the smallest step takes {takes}"),

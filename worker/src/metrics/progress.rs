@@ -9,7 +9,6 @@ use dtrain_common::units::ByteSize;
 
 use super::StepRecord;
 
-/// Where the progress goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Surface {
     /// A terminal of our own: frames overwrite each other in place.
@@ -23,7 +22,6 @@ pub(crate) enum Surface {
 }
 
 impl Surface {
-    /// The surface of this process.
     pub(crate) fn detect(rank: usize) -> Self {
         match std::env::var(DTRAIN_PROGRESS) {
             _ if rank != 0 => Self::Silent,
@@ -38,7 +36,6 @@ impl Surface {
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
 const BAR_WIDTH: usize = 16;
 
-/// The progress of a run.
 #[derive(Debug)]
 pub(crate) struct Progress {
     surface: Surface,
@@ -72,7 +69,6 @@ impl Progress {
         }
     }
 
-    /// Says something that stays.
     pub(crate) fn note(&self, text: impl Display) {
         match self.surface {
             Surface::Silent => {}
@@ -88,7 +84,6 @@ impl Progress {
         }
     }
 
-    /// After every step.
     pub(crate) fn step(&mut self, record: &StepRecord, now: Instant) {
         let is_last = record.step == self.total_steps;
         match self.surface {
@@ -103,10 +98,10 @@ impl Progress {
                 if is_last || self.last_frame.is_none_or(|last| now - last >= FRAME_INTERVAL) {
                     self.last_frame = Some(now);
                     let frame = self.frame(record, now);
-                    match self.surface {
-                        Surface::Terminal => say(&format!("\x1b[2K{}\r", cut(&frame, columns()))),
-                        _ => say(&format!("{frame}\r")),
-                    }
+                    say(&match self.surface {
+                        Surface::Terminal => format!("\x1b[2K{}\r", cut(&frame, columns())),
+                        _ => format!("{frame}\r"),
+                    });
                 }
             }
         }
@@ -150,7 +145,6 @@ impl Progress {
     }
 }
 
-/// The width of the terminal on standard error.
 fn columns() -> usize {
     let size = rustix::termios::tcgetwinsize(io::stderr());
     size.map_or(0, |size| usize::from(size.ws_col))

@@ -10,7 +10,6 @@ use crate::memory_report::MemoryReport;
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Line<'a> {
     Eval(&'a EvalRecord),
-    /// The test at the end of a run.
     Test(&'a TestRecord),
     Stage(&'a StageRecord),
     /// A step or an evaluation that is taken again.
@@ -20,7 +19,6 @@ pub(crate) enum Line<'a> {
     Step(&'a StepRecord),
 }
 
-/// One optimizer step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct StepRecord {
     pub step: u64,
@@ -46,7 +44,6 @@ pub(crate) struct StepRecord {
     pub skipped: Option<SkipCause>,
 }
 
-/// Why the update of a step was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SkipCause {
     /// Its loss was not finite.
@@ -67,7 +64,6 @@ impl SkipCause {
         }
     }
 
-    /// In words, behind "skipped: ".
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Loss => "the loss is not finite",
@@ -81,7 +77,6 @@ fn as_true<S: Serializer>(_: &Option<SkipCause>, serializer: S) -> Result<S::Ok,
     serializer.serialize_bool(true)
 }
 
-/// Milliseconds of waiting within a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct WaitMs {
     pub data: f64,
@@ -153,7 +148,6 @@ pub(crate) struct OomRecord {
     pub agree_ms: f64,
 }
 
-/// A checkpoint that is there.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct CheckpointRecord {
     pub(crate) step: u64,
@@ -176,10 +170,10 @@ pub(crate) struct MicroBatches {
 
 /// Named figures in an order that means something.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Figures(pub Vec<(String, f64)>);
+pub(crate) struct Figures(pub Vec<(&'static str, f64)>);
 
 impl Serialize for Figures {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+        serializer.collect_map(self.0.iter().copied())
     }
 }

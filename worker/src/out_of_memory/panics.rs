@@ -20,9 +20,6 @@ thread_local! {
 
 /// Runs `body`; a panic in it for want of memory becomes an error, and is not printed. Others go on. What `body` has changed when it
 /// panics is the caller's affair; whether operations are recorded is as before.
-///
-/// # Errors
-/// The panic's words, where it was for want of memory.
 pub(crate) fn shielded<T>(body: impl FnOnce() -> T) -> Result<T, TchError> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -13,10 +13,7 @@ const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(10), Durati
 
 /// Runs `operation`, and where memory is refused empties the cache of `device` and runs it again, up to four times in all. For
 /// operations that either happen or change nothing, of this rank alone: after the ranks have decided to commit a step, there
-/// is no way back.
-///
-/// # Errors
-/// Those of the last try; others at once.
+/// is no way back. Other errors are returned at once.
 pub(crate) fn patiently<T, E: OutOfMemory + From<TchError>>(
     device: Device,
     mut operation: impl FnMut() -> Result<T, E>,

@@ -16,7 +16,6 @@ pub(crate) struct Advice {
     pub(crate) setting: Option<String>,
     /// The highest memory with it, in bytes.
     pub(crate) peak: u64,
-    /// So many bytes less.
     pub(crate) saves: u64,
     /// The expected time of a step, against the cut's.
     pub(crate) relative_time: f64,

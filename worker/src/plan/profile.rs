@@ -17,7 +17,6 @@ pub(crate) struct Profile {
     pub(crate) stages: Vec<ProfiledStage>,
 }
 
-/// One stage of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ProfiledStage {
     pub(crate) subject: Subject,
@@ -30,7 +29,6 @@ pub(crate) struct ProfiledStage {
 /// A step that was run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MeasuredStage {
-    /// The stage's name.
     pub(crate) stage: String,
     /// Samples of a micro-batch.
     pub(crate) micro_batch: usize,
@@ -43,23 +41,19 @@ pub(crate) struct MeasuredStage {
 /// A cut that was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// The highest memory of tensors.
     pub(crate) peak: u64,
-    /// By owner at that moment.
     pub(crate) owners: Owners,
     pub(crate) phases: PhasePeaks,
     /// The median time of a step in milliseconds, of the steps behind the first.
     pub(crate) step_ms: f64,
 }
 
-/// What was found by trying.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Optimal {
     /// The largest micro-batch whose peak was at most `limit`; none where not even the smallest was.
     pub(crate) largest: Option<usize>,
     /// What the peak may be: the device's memory less the margin, or the recipe's budget.
     pub(crate) limit: u64,
-    /// Every try in the order of trying.
     pub(crate) tried: Vec<Tried>,
 }
 
@@ -71,7 +65,6 @@ pub(crate) struct Tried {
     pub(crate) outcome: TriedOutcome,
 }
 
-/// What came of a try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TriedOutcome {

@@ -22,7 +22,6 @@ fn usable(total: u64) -> u64 {
     rest - rest / 100 * FRAGMENTATION_PERCENT
 }
 
-/// The answer for a stage; `--json` writes it as one object on a line. Sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
     /// The stage that it is about, where one was named.
@@ -30,7 +29,6 @@ pub(crate) struct Plan {
     pub(crate) subject: Subject,
     /// Ranks, each on a GPU of its own.
     pub(crate) nproc: usize,
-    /// How the predictions came about.
     pub(crate) way: Way,
     pub(crate) margin: Margin,
     /// `memory.budget`, where it is a size: no row has more.
@@ -50,13 +48,10 @@ pub(crate) struct Plan {
 /// What is not given to tensors of every GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Margin {
-    /// Taken off first.
     pub(crate) context_bytes: u64,
-    /// Taken off the rest.
     pub(crate) fragmentation_percent: u64,
 }
 
-/// What was chosen for a GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) gpu: Gpu,

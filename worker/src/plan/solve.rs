@@ -17,7 +17,6 @@ use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 /// So many cuts with recompute are looked at closely, the best by the straight line first.
 const CANDIDATES: usize = 2;
 
-/// What is asked, and what is left free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) ranks: usize,
@@ -35,16 +34,13 @@ pub(crate) struct Asked {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Choice {
-    /// A cut that fits.
     Fit {
         prediction: Prediction,
         partition: String,
-        /// Micro-steps of a step.
         grad_accum_steps: usize,
         /// The expected time of a step, against that of the plain cut. Predicted.
         relative_time: f64,
     },
-    /// None fits.
     NoFit {
         /// What the smallest cut takes that the recipe leaves free.
         smallest: Prediction,

@@ -55,8 +55,7 @@ pub(super) fn start_again(
         training.exchange.forget_sums();
     } else {
         let owners = owners(training);
-        let limits = training.stepper.limits;
-        return Err(limits.exhausted(shortages, from.micro_batch(), step, owners));
+        return Err(training.stepper.limits.exhausted(shortages, from.micro_batch(), step, owners));
     }
     training.stepper.limits.free();
     training.restart_loader()?;
@@ -102,9 +101,7 @@ pub(super) fn tell(
     micro_batch: MicroBatches,
     (grad_accum_steps, recompute): (usize, bool),
 ) -> Result<()> {
-    let Some((place, ranks, first)) = place(shortages) else {
-        return Ok(());
-    };
+    let Some((place, ranks, first)) = place(shortages) else { return Ok(()) };
     let bytes = first.bytes();
     followers.note(format!("out of memory {place} {when} step {step}: {bytes}; {consequence}"));
     followers.hear(&Line::Oom(&OomRecord {
@@ -136,13 +133,12 @@ pub(super) fn grow(training: &mut Training<'_>, followers: &mut Followers<'_>) -
         return Ok(());
     }
     let most = first.min(from.micro_batch() * 2);
-    let larger = course.plan.in_micro_batches(stage, most);
-    let Some(larger) = larger.filter(|plan| plan.stages[stage].partition.micro_batch() > from.micro_batch())
-    else {
+    let Some(larger) = course.plan.in_micro_batches(stage, most) else { return Ok(()) };
+    let to = larger.stages[stage].partition;
+    if to.micro_batch() <= from.micro_batch() {
         return Ok(());
-    };
+    }
     course.plan = larger;
-    let to = course.plan.stages[stage].partition;
     training.stepper.executor.forget();
     training.restart_loader()?;
     let change = change(&from, &to);

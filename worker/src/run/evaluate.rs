@@ -121,12 +121,11 @@ impl Evaluator<'_> {
     }
 
     fn record(&self, totals: &Totals, step: u64, epoch: u64, begun: Instant) -> EvalRecord {
-        let metrics = self.task.metrics(totals).into_iter();
         EvalRecord {
             step,
             epoch,
             loss: totals.loss(),
-            metrics: Figures(metrics.map(|(name, value)| (name.to_owned(), value)).collect()),
+            metrics: Figures(self.task.metrics(totals)),
             samples: self.task.test_set().len() as u64,
             eval_ms: begun.elapsed().as_secs_f64() * 1e3,
             best: None,
@@ -158,8 +157,7 @@ fn evaluate_live(
     followers: &mut Followers<'_>,
 ) -> Result<Option<EvalRecord>> {
     let Training { course, replica, exchange, stepper, again, .. } = training;
-    let step = course.done;
-    let last = step.saturating_sub(1);
+    let (step, last) = (course.done, course.done.saturating_sub(1));
     let largest = course.plan.stage(last).partition.micro_batch();
     let first = again.evaluation.map_or(largest, |fitting| fitting.min(largest));
     let epoch = course.plan.position(last).epoch + 1;

@@ -19,11 +19,9 @@ use crate::run::plan::Place;
 pub(crate) struct Trained {
     /// For every parameter of the model, in the order of construction: the number of its group, or None where it is frozen.
     pub(crate) group_of: Vec<Option<usize>>,
-    /// What each group has of its own.
     pub(crate) groups: Vec<GroupOptions>,
 }
 
-/// A stage of the run.
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     pub(crate) recipe: Recipe,

@@ -44,8 +44,7 @@ pub(super) struct Judged {
 impl Judged {
     /// Why the step is skipped, where it is.
     pub(super) fn cause(&self) -> Option<SkipCause> {
-        let Totals { weight, .. } = self.totals;
-        self.is_skipped.then(|| SkipCause::of(self.totals.loss(), weight))
+        self.is_skipped.then(|| SkipCause::of(self.totals.loss(), self.totals.weight))
     }
 }
 
@@ -116,11 +115,9 @@ pub(super) fn decide_and_update(
 pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>) -> Result<(f64, bool)> {
     // What takes memory is apart from what the ranks do together: it can be tried again.
     let figures = patiently(table.device(), || {
-        let mut scalars = table.own_norms()?;
-        scalars.extend(found.map(Tensor::shallow_clone));
-        let double = |scalar: &Tensor| scalar.f_to_kind(Kind::Double)?.f_view([1]);
-        let scalars: Result<Vec<Tensor>, TchError> = scalars.iter().map(double).collect();
-        match scalars?.as_slice() {
+        let norms = table.own_norms()?;
+        let scalars = norms.iter().chain(found).map(|scalar| scalar.f_to_kind(Kind::Double)?.f_view([1]));
+        match scalars.collect::<Result<Vec<Tensor>, TchError>>()?.as_slice() {
             [] => Ok::<_, TrainError>(Vec::new()),
             scalars => Reading::begin(&Tensor::f_cat(scalars, 0)?)?.wait(),
         }

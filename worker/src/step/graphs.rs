@@ -70,7 +70,6 @@ struct Captured {
 /// What a captured micro-step leaves: of the loss, of memory, and by parameter whether of a gradient.
 type Captive = (Loss, MicroStepMemory, Vec<bool>);
 
-/// How the next micro-step is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Eager,

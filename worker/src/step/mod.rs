@@ -45,7 +45,6 @@ use crate::metrics::SkipCause;
 use crate::state::Model;
 use crate::train_error::{Result, TrainError};
 
-/// What is trained.
 pub(crate) struct Replica {
     pub(crate) model: Model,
     pub(crate) precision: Precision,
@@ -102,7 +101,6 @@ pub(crate) trait Witness {
     }
 }
 
-/// Nobody.
 impl Witness for () {}
 
 /// How a try to take a step has ended, the same on every rank.
@@ -116,7 +114,6 @@ pub(crate) struct Taken {
     pub(crate) status: Status,
     /// The norm of the mean gradient, before clipping.
     pub(crate) norm: f64,
-    /// Why its update was left out, where it was.
     pub(crate) skipped: Option<SkipCause>,
     pub(crate) loss_scale: f64,
     pub(crate) took: Duration,
@@ -126,7 +123,6 @@ pub(crate) struct Taken {
     pub(crate) memory: StepMemory,
 }
 
-/// What a rank has done of a step.
 #[derive(Default)]
 struct Pass {
     micro_steps: usize,
@@ -171,7 +167,6 @@ impl<'b, F: Feed> Stepper<'b, F> {
         Ok(())
     }
 
-    /// Takes a step, or drops it where memory runs out on a rank.
     pub(crate) fn step(
         &mut self,
         replica: &mut Replica,

@@ -29,7 +29,6 @@ impl Reading {
         Ok(Self { values, copied: Some(copied) })
     }
 
-    /// Waits for them.
     pub(super) fn wait(self) -> Result<Vec<f64>> {
         #[cfg(test)]
         tests::WAITS.set(tests::WAITS.get() + 1);

@@ -13,33 +13,25 @@ use crate::out_of_memory::{anywhere, causes};
 
 /// Why a task cannot give a loss.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum TaskError {
-    /// In the model.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// In a tensor operation; out of memory arrives here too.
+    /// Out of memory arrives here too.
     #[error(transparent)]
     Torch(#[from] TchError),
-    /// In the data.
     #[error(transparent)]
     Data(#[from] DataError),
     /// In the recipe, where it meets the file system.
     #[error(transparent)]
     Recipe(#[from] RecipeError),
-    /// In a TorchScript module.
     #[error(transparent)]
     Script(#[from] ScriptError),
     /// In a task of a user's own.
     #[error(transparent)]
     Own(Box<dyn Error + Send + Sync>),
-    /// The data has not what the task needs.
     #[error("the data has no field `{name}`, only `{}`; set task and data.kind to ones that go together", fields.join("`, `"))]
-    NoField {
-        /// What the task asked for.
-        name: &'static str,
-        /// What there is.
-        fields: Vec<&'static str>,
-    },
+    NoField { name: &'static str, fields: Vec<&'static str> },
 }
 
 impl OutOfMemory for TaskError {

@@ -190,9 +190,6 @@ pub trait BuildTask: Task + Sized {
 }
 
 /// [`BuildTask::build`] for a model that is filled from a checkpoint next.
-///
-/// # Errors
-/// As it.
 pub(crate) fn build_to_fill<T: BuildTask>(
     recipe: &Recipe,
     survey: T::Survey,

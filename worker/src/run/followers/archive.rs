@@ -101,9 +101,7 @@ impl Follower for Archive<'_> {
         if !self.owes_evaluation {
             return Ok(Flow::On);
         }
-        let Some(evaluation) = self.evaluate(training, others)? else {
-            return Ok(Flow::BrokenOff);
-        };
+        let Some(evaluation) = self.evaluate(training, others)? else { return Ok(Flow::BrokenOff) };
         // Another run's checkpoint stays as it is, and is never this run's best; this run's next one has the figures.
         if self.origin.is_anothers {
             report(&evaluation, others)?;
@@ -184,12 +182,9 @@ fn judge(
 
 fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
     others.hear(&Line::Eval(record))?;
-    let figure = |(name, value): &(String, f64)| format!(", {}", named(name, *value));
+    let figure = |(name, value): &(&str, f64)| format!(", {}", named(name, *value));
     let figures: String = record.metrics.0.iter().map(figure).collect();
-    let best = match record.best {
-        Some(true) => ", the best so far",
-        _ => "",
-    };
+    let best = if record.best == Some(true) { ", the best so far" } else { "" };
     others.note(format!(
         "after step {} (epoch {}): test loss {:.4}{figures} of {} samples{best}",
         record.step, record.epoch, record.loss, record.samples,

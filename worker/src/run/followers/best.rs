@@ -49,9 +49,8 @@ pub(super) fn named(name: &str, value: f64) -> String {
 
 /// The figures of an evaluation by name, the loss among them.
 pub(crate) fn figures_of(record: &EvalRecord) -> BTreeMap<String, f64> {
-    let mut figures: BTreeMap<String, f64> = record.metrics.0.iter().cloned().collect();
-    figures.insert("loss".into(), record.loss);
-    figures
+    let figures = record.metrics.0.iter().copied().chain([("loss", record.loss)]);
+    figures.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 #[cfg(test)]

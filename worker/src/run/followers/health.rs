@@ -75,18 +75,19 @@ struct Skipped {
 impl Skipped {
     /// After every step, counted from 1.
     fn see(&mut self, step: u64, skipped: Option<SkipCause>) {
-        let Some(cause) = skipped else {
-            *self = Self::default();
-            return;
-        };
-        self.steps += 1;
-        self.first.get_or_insert((step, cause));
+        match skipped {
+            Some(cause) => {
+                self.steps += 1;
+                self.first.get_or_insert((step, cause));
+            }
+            None => *self = Self::default(),
+        }
     }
 
     /// Why the run is a failure after these steps: there are too many, or it `is_over` and they are its last, or all that it had.
     fn failure(&self, is_over: bool) -> Option<TrainError> {
         let too_many = match is_over {
-            true => self.steps >= MOST_AT_THE_END || self.began_the_run(),
+            true => self.steps >= MOST_AT_THE_END || self.first.is_some_and(|(first, _)| first == 1),
             false => self.steps >= MOST_IN_A_ROW,
         };
         self.error().filter(|_| too_many)
@@ -98,16 +99,9 @@ impl Skipped {
         let last = first + self.steps - 1;
         Some(match cause {
             SkipCause::Nothing => TrainError::NothingCounted { first, last },
-            SkipCause::Loss | SkipCause::Gradient => TrainError::NonFinite {
-                what: if cause == SkipCause::Loss { "loss" } else { "gradient" },
-                first,
-                last,
-            },
+            SkipCause::Loss => TrainError::NonFinite { what: "loss", first, last },
+            SkipCause::Gradient => TrainError::NonFinite { what: "gradient", first, last },
         })
-    }
-
-    fn began_the_run(&self) -> bool {
-        self.first.is_some_and(|(first, _)| first == 1)
     }
 }
 

@@ -60,10 +60,7 @@ impl Follower for StopFlag {
     }
 
     fn after_step(&mut self, _: &mut Training<'_>, taken: &Taken, _: &mut Followers<'_>) -> Result<Flow> {
-        Ok(match taken.status.stop > 0.0 {
-            true => Flow::Stopped,
-            false => Flow::On,
-        })
+        Ok(if taken.status.stop > 0.0 { Flow::Stopped } else { Flow::On })
     }
 }
 
@@ -102,9 +99,7 @@ impl Follower for Figures {
     /// Tells what the device holds beyond what tensors took at most, where that is worth a word. The host's allocator keeps no blocks.
     fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
         let device = training.device();
-        let Ok(usage) = memory::report(device) else {
-            return Ok(());
-        };
+        let Ok(usage) = memory::report(device) else { return Ok(()) };
         let used = self.peak.max(usage.allocated);
         let beyond = usage.reserved.saturating_sub(used);
         if device.is_cuda() && beyond * FRAGMENTED >= usage.reserved {

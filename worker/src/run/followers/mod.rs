@@ -36,7 +36,6 @@ pub(crate) enum Flow {
 /// Follows a run. Every rank has the same followers in the same order, and calls them at the same moments: what they do together is
 /// in step. What ends the run is an error.
 pub(crate) trait Follower {
-    /// The run begins.
     fn begin(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<Flow> {
         Ok(Flow::On)
     }
@@ -56,7 +55,6 @@ pub(crate) trait Follower {
         Ok(Flow::On)
     }
 
-    /// The last step was taken.
     fn finish(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<()> {
         Ok(())
     }
@@ -64,19 +62,16 @@ pub(crate) trait Follower {
     /// Adds what it knows to result.json.
     fn conclude(&self, _: &mut RunResult) {}
 
-    /// A line of metrics.jsonl.
     fn hear(&mut self, _: &Line<'_>) -> Result<()> {
         Ok(())
     }
 
-    /// A sentence for people.
     fn note(&mut self, _: &dyn Display) {}
 
     /// A part of something long has been done.
     fn advance(&mut self) {}
 }
 
-/// The followers of a run.
 #[derive(Default)]
 pub(crate) struct Followers<'a>(Vec<Option<Box<dyn Follower + 'a>>>);
 

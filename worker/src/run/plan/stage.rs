@@ -145,7 +145,6 @@ impl StagePlan {
         left.min(batch) as usize
     }
 
-    /// The samples of its first `steps` steps.
     pub(super) fn samples(&self, steps: u64, train_samples: u64, last_batch: LastBatch) -> u64 {
         let batch = self.partition.effective_batch() as u64;
         let per_epoch = match last_batch {
@@ -156,7 +155,6 @@ impl StagePlan {
         epochs * per_epoch + (steps * batch).min(per_epoch)
     }
 
-    /// The number of the phase in which a step of the stage lies.
     pub(super) fn phase(&self, step: u64) -> usize {
         let phase = self.phases.iter().position(|phase| step < phase.steps.end);
         phase.unwrap_or(self.phases.len() - 1)
