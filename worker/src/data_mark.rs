@@ -79,10 +79,7 @@ pub(crate) fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> 
         return Err(WorkerError::OtherClasses { folder, differing });
     }
     let differing = differing(&manifest.extra, &task.extra());
-    match differing.is_empty() {
-        true => Ok(()),
-        false => Err(WorkerError::OtherData { folder, differing }),
-    }
+    if differing.is_empty() { Ok(()) } else { Err(WorkerError::OtherData { folder, differing }) }
 }
 
 /// What is said of a checkpoint without names of classes where the data has them; nothing otherwise.

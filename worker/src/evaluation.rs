@@ -180,8 +180,8 @@ fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<(T, Manifest, boo
     Ok((task, manifest, average))
 }
 
-/// The test at the end of a run, with the memory of the training free. Rank 0 writes the result into the run directory. Its figures by
-/// name; None where some rank was asked to stop. Every rank calls it.
+/// The test at the end of a run, with the memory of the training free; rank 0 writes the result down. Its figures
+/// by name; None where some rank was asked to stop. Every rank calls it.
 pub(crate) fn test<T: BuildTask + 'static>(
     of: &Evaluation<'_>,
     run_dir: &RunDir,
@@ -190,9 +190,7 @@ pub(crate) fn test<T: BuildTask + 'static>(
     Limits::new(of.device, of.recipe.memory.budget).free();
     let free = memory::report(of.device).map_err(TrainError::from)?;
     let mut followers = audience(surface);
-    let Some(record) = evaluate::<T>(of, &mut followers)? else {
-        return Ok(None);
-    };
+    let Some(record) = evaluate::<T>(of, &mut followers)? else { return Ok(None) };
     if of.env.rank == 0 {
         let path = run_dir.metrics();
         MetricsLog::open(&path, u64::MAX)

@@ -41,14 +41,11 @@ impl Heartbeat {
         self.0.as_deref().map(beat);
     }
 
-    /// A checkpoint is written, or waited for, until the answer is dropped; one at a time.
+    /// A checkpoint is written, or waited for, until the answer is dropped; one at a time. A thread then gives the
+    /// signs, for at most 30 minutes, so that a write longer than `--hang-timeout` is no hang; the file says so, and
+    /// the launcher waits for it instead of killing the worker after `--shutdown-timeout`.
     ///
-    /// Until then a thread gives the signs of life, so that a write longer than `--hang-timeout` is no hang, and the file says
-    /// that a write is under way, so that the launcher waits for it instead of killing the worker after `--shutdown-timeout`.
-    /// The signs stop after 30 minutes: a write that hangs is then found like any other hang.
-    ///
-    /// Called in the thread of the training where that waits. While a thread writes beside the steps, the steps give the signs, and a
-    /// hang in them must not be hidden.
+    /// Called where the training waits: while a thread writes beside the steps, these give the signs.
     #[must_use = "the write is over when this is dropped"]
     pub(crate) fn writing(&self) -> Option<Writing> {
         let file = self.0.as_ref()?;

@@ -39,7 +39,7 @@ impl Host {
     }
 }
 
-/// The device of this rank, and what its tensors may take there, in bytes. `prepare` comes before its first tensor.
+/// The device of this rank, and the bytes its tensors may take. `prepare` comes before the first of them.
 pub(crate) fn enter_device(
     recipe: &Recipe,
     env: &WorkerEnv,

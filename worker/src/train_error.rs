@@ -87,10 +87,7 @@ pub enum TrainError {
 
 /// "at step 4" or "from step 4 to step 9".
 fn steps(first: u64, last: u64) -> String {
-    match first == last {
-        true => format!("at step {first}"),
-        false => format!("from step {first} to step {last}"),
-    }
+    if first == last { format!("at step {first}") } else { format!("from step {first} to step {last}") }
 }
 
 impl TrainError {
@@ -105,9 +102,7 @@ impl TrainError {
 
     /// Whether it is a checkpoint that a disk did not take, on this rank or another.
     pub(crate) fn is_of_disk(&self) -> bool {
-        let Self::Checkpoint { source, .. } = self else {
-            return false;
-        };
+        let Self::Checkpoint { source, .. } = self else { return false };
         matches!(source, CheckpointError::Io { .. } | CheckpointError::Manifest(_) | CheckpointError::Peer(_))
     }
 }

@@ -33,9 +33,6 @@ use crate::tasks::{BuildTask, Classify, Lm, Segment, TorchScript};
 
 /// Trains as `request` and the environment contract say, and returns the exit status of a run that ended in good order.
 /// Every rank of the run calls it once, on its main thread, before other threads use libtorch.
-///
-/// # Errors
-/// See [`WorkerError`]; its exit status is [`WorkerError::exit_status`].
 pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
     match recipe.task {
@@ -48,9 +45,6 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
 }
 
 /// As [`run`], for the task `T` whatever the recipe's task is called: the way of a user's own trainer.
-///
-/// # Errors
-/// As [`run`].
 pub fn run_task<T: BuildTask + 'static>(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
     begin::<T>(&recipe, request, env)

@@ -15,9 +15,8 @@ use rustix::io::Errno;
 use super::error::CheckpointError;
 use super::remove::{prune, remove};
 
-/// Makes the partial folder the checkpoint of its step, points `latest` and `best` at theirs, and removes what is not kept.
-/// Rank 0 calls it when every rank has written and synced its part. Where the disk fails, earlier checkpoints and `latest` are as
-/// they were.
+/// Makes the partial folder the checkpoint of its step, switches the links, and removes what is not kept. Rank 0
+/// calls it when every rank has written. Where the disk fails, earlier checkpoints and `latest` are as they were.
 pub(super) fn commit(run_dir: &RunDir, manifest: &Manifest, keep: Keep) -> Result<(), CheckpointError> {
     let partial = partial(run_dir, manifest.step);
     let folder = run_dir.checkpoint(manifest.step);

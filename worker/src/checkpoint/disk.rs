@@ -110,9 +110,7 @@ impl Disk {
     /// With what the variable asks for on `rank`, if it asks for that.
     pub(super) fn from_env(rank: usize) -> Result<Self, EnvError> {
         let value = std::env::var(DTRAIN_FAULT).unwrap_or_default();
-        let Some(words) = value.strip_prefix(WRITE_FAULT) else {
-            return Ok(Self(None));
-        };
+        let Some(words) = value.strip_prefix(WRITE_FAULT) else { return Ok(Self(None)) };
         let (of, fault) = Fault::parse(words).ok_or_else(|| EnvError::Invalid {
             name: DTRAIN_FAULT,
             value: value.clone(),
@@ -122,9 +120,7 @@ impl Disk {
     }
 
     pub(super) fn write_at(&self, file: &Output, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let Some(fault) = &self.0 else {
-            return file.write_at(bytes, offset);
-        };
+        let Some(fault) = &self.0 else { return file.write_at(bytes, offset) };
         let length = bytes.len() as i64;
         let left = fault.left.fetch_sub(length, Ordering::Relaxed);
         if left >= length || fault.times.load(Ordering::Relaxed) == 0 {

@@ -215,10 +215,7 @@ impl Shares {
     fn some(&mut self, elements: u64, width: u64) -> (u64, usize) {
         let rank = self.of(self.given);
         let room = (rank as u64 + 1) * self.share - self.given;
-        let some = match rank + 1 == self.ranks {
-            true => elements,
-            false => elements.min(room.div_ceil(width)),
-        };
+        let some = if rank + 1 == self.ranks { elements } else { elements.min(room.div_ceil(width)) };
         self.given += some * width;
         (some, rank)
     }

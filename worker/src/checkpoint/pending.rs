@@ -91,10 +91,9 @@ impl Checkpoints {
         }
     }
 
-    /// Copies what this rank writes of a checkpoint, and begins to write it. Every rank calls it, between the same two steps,
-    /// with a manifest that lacks its files; none may be pending. Returns when the training may compute again; before it changes
-    /// parameters, moments or averages, it calls [`Checkpoints::settle`] (the pipelined snapshot of CheckFreq: Mohan et al., FAST
-    /// 2021).
+    /// Copies what this rank writes of a checkpoint, whose manifest lacks its files, and begins to write it (the
+    /// pipelined snapshot of CheckFreq: Mohan et al., FAST 2021). Every rank calls it, between the same two steps,
+    /// and [`Checkpoints::settle`] before the next update; none may be pending.
     pub(crate) fn begin(
         &mut self,
         model: &Model,
@@ -174,7 +173,7 @@ impl Checkpoints {
 
     /// Goes on with the pending checkpoint, when the ranks have told each other how theirs stands: [`Checkpoints::progress`] by rank.
     /// Every rank calls it after the same step. Returns the checkpoint when it is there.
-    /// Where this rank or another could not write, which every rank learns at the same step, the checkpoint is given up.
+    /// Where a rank could not write, which all learn at the same step, it is given up.
     pub(crate) fn follow(&mut self, progress: &[f64]) -> Result<Option<CheckpointRecord>, CheckpointError> {
         let first = |wanted: Progress| progress.iter().position(|&told| told == figure(wanted));
         if self.pending.is_none() || first(Progress::Working).is_some() {

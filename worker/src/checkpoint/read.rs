@@ -13,18 +13,15 @@ use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::models::{ModelError, Registry, TensorFile, WeightsMode, load_state};
 use crate::state::{AVERAGE, Model, Role, Slot, Table, narrow, pieces};
 
-/// The checkpoint to go on from, every byte of which is as it was written; none for a run that begins. Rank 0 calls it, before
-/// any rank reads one. With [`Resume::Auto`] it is the newest whole one of the run, and those that are passed over for it are
-/// named.
-/// An error is a checkpoint that was asked for and is damaged, one that a newer dtrain wrote, and a run whose checkpoints are all damaged.
+/// The checkpoint to go on from, every byte of which is as it was written; none for a run that begins. With
+/// [`Resume::Auto`] the newest whole one of the run. Rank 0 calls it, before any rank reads one.
 pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunDirError> {
     match resume {
         Resume::Never => return Ok(None),
         Resume::From(folder) => {
             verify(folder)?;
             // A link such as `best` moves on during the run, perhaps before every rank has read through it.
-            let fixed = folder.canonicalize().unwrap_or_else(|_| folder.clone());
-            return Ok(Some(fixed));
+            return Ok(Some(folder.canonicalize().unwrap_or_else(|_| folder.clone())));
         }
         Resume::Auto => {}
     }

@@ -40,14 +40,17 @@ fn one<T: BuildTask + 'static>(subject: &Subject<'_>, job: &PlanJob, stage: usiz
     }
 }
 
+/// Two micro-batches, and what they took.
+type Line = [(usize, Measured); 2];
+
 /// Predicts by two measured micro-batches: memory is a straight line over them.
 struct Measuring<'a, T> {
     request: &'a Request,
     stage: usize,
     /// Knows what does not need to be measured.
     symbolic: SymbolicPredictor<'a, T>,
-    /// Two micro-batches and what they took, by what else tells cuts apart.
-    lines: HashMap<(Vec<String>, Cut), [(usize, Measured); 2]>,
+    /// By what else tells cuts apart.
+    lines: HashMap<(Vec<String>, Cut), Line>,
 }
 
 /// Steps of a measurement: memory is what it is from the second on.

@@ -113,11 +113,8 @@ pub(crate) struct MicroStepMemory {
     pub(crate) activations: u64,
 }
 
-/// Follows the memory through a step: [`Account::begin`], then [`Account::enter`] for every phase (again for every micro-step),
-/// [`Account::forward_done`] behind every forward pass, [`Account::finish`].
-///
-/// Some owners last from step to step; what a forward pass leaves behind belongs to the activations; what there was beyond both at
-/// the highest moment is workspace.
+/// Follows the memory through a step. Some owners last from step to step; what a forward pass leaves behind belongs
+/// to the activations; what there was beyond both at the highest moment is workspace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Account<'a> {
     books: Books<'a>,
@@ -205,9 +202,7 @@ impl<'a> Account<'a> {
     }
 
     fn close(&mut self) -> Result<(), ShimError> {
-        let Some(phase) = self.phase.take() else {
-            return Ok(());
-        };
+        let Some(phase) = self.phase.take() else { return Ok(()) };
         let peak = self.books.usage()?.peak;
         let of_phase = match phase {
             Phase::Forward => &mut self.peaks.forward,

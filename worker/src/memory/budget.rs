@@ -62,10 +62,7 @@ pub(crate) fn bytes(budget: recipe::Budget, device: Device, local_ranks: usize) 
             });
         }
     };
-    Ok(match device.is_cuda() {
-        true => rest - rest / 100 * FRAGMENTATION_PERCENT,
-        false => rest,
-    })
+    Ok(if device.is_cuda() { rest - rest / 100 * FRAGMENTATION_PERCENT } else { rest })
 }
 
 /// Holds the tensors on `device` to `bytes`: on the CPU from the next allocation on. A GPU's allocator was told before.

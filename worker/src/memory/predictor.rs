@@ -15,8 +15,8 @@ use crate::error::WorkerError;
 use crate::request::Request;
 use crate::run::plan::BatchNorms;
 use crate::setup::batch_norms;
+use crate::step::Blank;
 use crate::step::exchange::JointSum;
-use crate::step::{Blank, Precision};
 use crate::tasks::{Batch, BuildTask};
 
 /// Where symbolic tensors are: their operations are those of the CPU.
@@ -48,14 +48,12 @@ impl Target {
 
     /// The device of this process.
     pub(crate) fn of(device: Device) -> Self {
-        let Device::Cuda(index) = device else {
-            return Self::Cpu;
-        };
+        let Device::Cuda(index) = device else { return Self::Cpu };
         Self::Gpu {
             blas: cuda::blas_workspace().unwrap_or(Self::MOST_BLAS),
-            attention: match cuda::prefers_cudnn_attention(index) {
-                Ok(true) => Attention::Cudnn,
-                Ok(false) | Err(_) => Attention::Flash,
+            attention: match cuda::prefers_cudnn_attention(index).unwrap_or(false) {
+                true => Attention::Cudnn,
+                false => Attention::Flash,
             },
         }
     }
@@ -176,11 +174,8 @@ impl Rehearsal {
         let ranges = partition.micro_ranges(0);
         let sizes: Vec<usize> = ranges.iter().map(|range| range.len()).collect();
         let taken = &sizes[..sizes.len().min(MICRO_STEPS)];
-        let replica = &mut self.setup.replica;
-        replica.model.recompute.set(cut.recompute);
-        replica.precision = Precision::rehearsed(cut.amp, DEVICE)?;
-        replica.shadow()?;
-        let data = replica.model.task.train_set();
+        self.compute_as(cut, DEVICE)?;
+        let data = self.setup.replica.model.task.train_set();
         region.take_flops();
         let books = Books::Symbolic(&region);
         let feed = Blank { fields: data.fields().to_vec(), sizes: Vec::from(taken).into_iter() };
@@ -193,10 +188,7 @@ impl Rehearsal {
         };
         let flops = region.take_flops();
         // A graph has a copy of its micro-batch, for good.
-        let copied = match self.recipe.model.compile {
-            Compile::Graph => batch,
-            Compile::Off => 0,
-        };
+        let copied = if self.recipe.model.compile == Compile::Graph { batch } else { 0 };
         let always = target.libraries(flops) + copied;
         let (peak, owners) = with_more(&memory, batch, always);
         let share = sizes.iter().sum::<usize>() as f64 / taken.iter().sum::<usize>() as f64;

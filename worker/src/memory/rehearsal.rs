@@ -54,6 +54,14 @@ impl Rehearsal {
         Ok(Self { setup, recipe: recipe.of_stage(stage), stage, ranks })
     }
 
+    /// In the precision of `cut`, and as much again in backward.
+    pub(super) fn compute_as(&mut self, cut: plan::Cut, device: Device) -> Result<(), WorkerError> {
+        let replica = &mut self.setup.replica;
+        replica.model.recompute.set(cut.recompute);
+        replica.precision = Precision::rehearsed(cut.amp, device)?;
+        Ok(replica.shadow()?)
+    }
+
     /// Begins to take steps on the micro-batches of `feed`.
     pub(super) fn begin<'b, F: Feed>(
         &mut self,
@@ -126,10 +134,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     recipe.memory.recompute = Recompute::Auto;
     recipe.model.weights = None;
     let mut rehearsal = Rehearsal::build::<T>(&recipe, survey, stage, cut.ranks, device)?;
-    rehearsal.setup.replica.model.recompute.set(cut.recompute);
-    rehearsal.setup.replica.precision = Precision::rehearsed(cut.amp, device)?;
-    rehearsal.setup.replica.shadow()?;
-
+    rehearsal.compute_as(cut, device)?;
     let alone = &rehearsal.recipe;
     let partition = alone.partition(cut.ranks, Some(cut.micro_batch))?;
     let ranges = partition.micro_ranges(0);

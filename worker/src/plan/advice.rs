@@ -39,9 +39,7 @@ pub(super) fn advise<P: Predictor>(
     let subject = solver.subject;
     let segments = subject.segments;
     let partition = |cut: &Cut| subject.partition(cut.ranks, Some(cut.micro_batch));
-    let Ok(whole) = partition(&base.cut) else {
-        return Vec::new();
-    };
+    let Ok(whole) = partition(&base.cut) else { return Vec::new() };
     let mut found = Vec::new();
     let levers = by_cut(subject, base.cut, half).into_iter().chain(by_setting(recipe));
     for (what, setting, cut) in levers {

@@ -30,10 +30,7 @@ pub(crate) fn relative_time(
     let time = |(prediction, partition): (&Prediction, &Partition)| {
         let (steps, samples) = (partition.grad_accum_steps() as f64, partition.samples_of(0) as f64);
         let again = prediction.cut.recompute as f64 / segments.max(1) as f64;
-        let work = match counted {
-            true => prediction.flops,
-            false => samples * (1.0 + again / 3.0),
-        };
+        let work = if counted { prediction.flops } else { samples * (1.0 + again / 3.0) };
         work * (1.0 + MICRO_STEP_SAMPLES * steps / samples)
     };
     time(cut) / time(plain)

@@ -1,5 +1,7 @@
 //! `dtrain profile`: real steps beside what was predicted of them, as JSON and as text of at most 100 columns.
 
+use std::iter::zip;
+
 use dtrain_common::text::{Align::Left, Align::Right, columns, grouped, paragraph, size};
 use serde::{Deserialize, Serialize};
 
@@ -95,12 +97,10 @@ impl Profile {
 
 fn one(stage: &ProfiledStage, out: &mut String) {
     let subject = &stage.subject;
-    let name = match &stage.measured {
-        Some(measured) => format!("stage {}, ", measured.stage),
-        None => String::new(),
-    };
+    let name = stage.measured.as_ref().map(|measured| format!("stage {}, ", measured.stage));
     let text = format!(
-        "{name}{}: {} of {} parameters trained; effective batch {}",
+        "{}{}: {} of {} parameters trained; effective batch {}",
+        name.unwrap_or_default(),
         subject.model,
         grouped(subject.trained),
         grouped(subject.parameters),
@@ -132,29 +132,25 @@ fn step(measured: &MeasuredStage, out: &mut String) {
     );
     paragraph(out, 2, &text);
     let mut table = vec![["at the peak", "measured", "predicted"].map(str::to_owned).into()];
-    let owners = figures.owners.rows().into_iter().zip(predicted.owners.rows());
-    for ((name, bytes), (_, predicted)) in owners {
+    for ((name, bytes), (_, predicted)) in zip(figures.owners.rows(), predicted.owners.rows()) {
         table.push(vec![name.into(), size(bytes), size(predicted)]);
     }
     columns(out, 2, &[Left, Right, Right], &table);
-    let phases = figures.phases;
+    let PhasePeaks { forward, backward, reduce, update } = figures.phases;
+    let [forward, backward, reduce, update] = [forward, backward, reduce, update].map(size);
     let text = format!(
-        "Peak of each phase, measured: forward {}, backward {}, reduce {}, update {}.",
-        size(phases.forward),
-        size(phases.backward),
-        size(phases.reduce),
-        size(phases.update)
+        "Peak of each phase, measured: forward {forward}, backward {backward}, reduce {reduce}, update {update}."
     );
     paragraph(out, 2, &text);
 }
 
 fn tries(optimal: &Optimal, out: &mut String) {
+    let limit = size(optimal.limit);
     let text = match optimal.largest {
-        Some(largest) => format!(
-            "The largest micro-batch within {} is {largest}: --set memory.micro_batch={largest}",
-            size(optimal.limit)
-        ),
-        None => format!("No micro-batch stays within {}.", size(optimal.limit)),
+        Some(largest) => {
+            format!("The largest micro-batch within {limit} is {largest}: --set memory.micro_batch={largest}")
+        }
+        None => format!("No micro-batch stays within {limit}."),
     };
     paragraph(out, 2, &text);
     let mut table = vec![["micro-batch", "peak", ""].map(str::to_owned).into()];

@@ -94,20 +94,14 @@ pub(crate) fn report<P: Predictor>(
     let (mut advice, mut helps) = (Vec::new(), Vec::new());
     if !job.brief {
         advice = advise(recipe, &mut solver, &plain, half);
-        let smallest = rows.iter().find_map(|row| match &row.choice {
-            Choice::NoFit { smallest, .. } => Some(*smallest),
-            Choice::Fit { .. } => None,
-        });
-        if let Some(smallest) = smallest {
-            helps = advise(recipe, &mut solver, &smallest, half);
+        if let Some(row) = rows.iter().find(|row| matches!(row.choice, Choice::NoFit { .. })) {
+            helps = advise(recipe, &mut solver, row.choice.prediction(), half);
         }
     }
     let cut_up = |row: &Row| row.choice.prediction().cut.micro_batch < subject.effective_batch;
-    let depends = match rows.iter().any(cut_up) {
-        true => &subject.depends[..],
-        false => &[],
-    };
-    let warning = |words| format!("the result depends on the micro-batch: {words}");
+    let is_cut_up = rows.iter().any(cut_up);
+    let depends = subject.depends.iter().filter(|_| is_cut_up);
+    let warnings = depends.map(|words| format!("the result depends on the micro-batch: {words}"));
     Ok(Plan {
         stage: job.stage.clone(),
         subject: subject.clone(),
@@ -119,7 +113,7 @@ pub(crate) fn report<P: Predictor>(
         rows,
         advice,
         helps,
-        warnings: depends.iter().map(warning).collect(),
+        warnings: warnings.collect(),
     })
 }
 

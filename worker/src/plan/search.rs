@@ -1,8 +1,7 @@
 //! The largest size that fits, with few tries: memory is nearly a straight line over the size.
 
 /// Of `sizes`, which ascend, the position of one that fits `budget` while the next larger one, if any, does not. `peak` says
-/// what a size takes, or `None` where it is known only that it is too much. Where memory grows with the size, that is the
-/// largest that fits; where it does not quite, it is one at which it was tried.
+/// what a size takes, or `None` where it is known only that it is too much.
 ///
 /// The largest is tried first, then the smallest, then what a straight line between the nearest two says. Where that leaves more
 /// than half of the sizes twice, the middle comes next, so that no shape takes more tries than three times those of a bisection.
@@ -12,9 +11,7 @@ pub(crate) fn largest<E>(
     mut peak: impl FnMut(usize) -> Result<Option<u64>, E>,
 ) -> Result<Option<usize>, E> {
     let fits = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes <= budget);
-    let (mut below, Some(mut above)) = (0, sizes.len().checked_sub(1)) else {
-        return Ok(None);
-    };
+    let (mut below, Some(mut above)) = (0, sizes.len().checked_sub(1)) else { return Ok(None) };
     let mut peak_above = peak(sizes[above])?;
     if fits(peak_above) {
         return Ok(Some(above));

@@ -158,9 +158,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
         while micro_batch > 1 {
             // The fewest micro-steps that make it smaller.
             micro_batch = share.div_ceil(share.div_ceil(micro_batch - 1));
-            let Ok(partition) = cut(Some(micro_batch)) else {
-                break;
-            };
+            let Ok(partition) = cut(Some(micro_batch)) else { break };
             if partition.smallest_micro_batch() < self.subject.min_micro_batch {
                 break;
             }

@@ -180,10 +180,7 @@ fn advice(out: &mut String, title: &str, advice: &[Advice]) {
 /// For a shell.
 fn quoted(setting: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "._=-".contains(letter);
-    match setting.chars().all(plain) {
-        true => setting.to_owned(),
-        false => format!("'{setting}'"),
-    }
+    if setting.chars().all(plain) { setting.to_owned() } else { format!("'{setting}'") }
 }
 
 fn segments(plan: &Plan, cut: &Cut) -> String {

@@ -74,9 +74,7 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place
 
 pub(super) fn begin_stage(training: &mut Training<'_>, place: Place) -> Result<()> {
     let stages = &training.course.plan.stages;
-    let Some(name) = &stages[place.stage].name else {
-        return Ok(());
-    };
+    let Some(name) = &stages[place.stage].name else { return Ok(()) };
     let view = StageView {
         name,
         number: place.stage,
@@ -94,9 +92,7 @@ fn note_memory(followers: &mut Followers<'_>, device: Device) -> Result<()> {
 fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<()> {
     let (course, model) = (&training.course, &training.replica.model);
     let (stage, place) = (course.stage(), course.under.place);
-    let Some(name) = stage.name.clone() else {
-        return Ok(());
-    };
+    let Some(name) = stage.name.clone() else { return Ok(()) };
     let begins = course.plan.phase(place).steps.start;
     let parameters = model.registry.parameter_count() as u64;
     let trained = model.table.trained_elements();

@@ -165,9 +165,7 @@ impl RunPlan {
 
     /// Whether a checkpoint is written, after an evaluation, when `done` steps have been taken.
     pub(crate) fn is_checkpoint(&self, done: u64) -> bool {
-        let Some(last) = done.checked_sub(1) else {
-            return false;
-        };
+        let Some(last) = done.checked_sub(1) else { return false };
         let stage = self.stage(last);
         let taken = done - stage.steps.start;
         let every = stage.checkpoint_every;

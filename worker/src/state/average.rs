@@ -11,9 +11,6 @@ use crate::out_of_memory::patiently;
 const CHUNK: i64 = 1 << 20;
 
 /// How the average moves; its values are a column of the table.
-///
-/// After each committed optimizer step [`Average::update`]; around an evaluation [`Average::swap`] and [`Average::swap`] again; in a
-/// checkpoint [`Average::updates`], and after filling the column [`Average::restore`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Average {
     decay: f64,
@@ -64,7 +61,7 @@ impl Average {
         tch::no_grad(|| pairs.try_for_each(|(average, data)| exchange(average, data)))
     }
 
-    /// Updates so far.
+    /// How many there were.
     pub fn updates(&self) -> u64 {
         self.updates
     }

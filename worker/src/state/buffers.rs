@@ -96,9 +96,7 @@ impl Buffers {
     pub(crate) fn begin(&mut self, rank: usize) -> Result<(), TchError> {
         self.each(|flat| {
             flat.before.f_copy_(&flat.data)?;
-            let Some(base) = &mut flat.base else {
-                return flat.next.f_copy_(&flat.data);
-            };
+            let Some(base) = &mut flat.base else { return flat.next.f_copy_(&flat.data) };
             base.f_copy_(&flat.data)?;
             // Nobody can be told of a lack of memory yet.
             let far = patiently(base.device(), || match base.kind() {

@@ -41,14 +41,10 @@ impl Model {
     ) -> Result<Self> {
         let mut table = Table::new(&stages.parameters(place, &registry)?, stages.layout, stages.shard)?;
         let optimizer = optimizer(stages, place, &mut table)?;
-        let average = match stages.ema {
-            Some(settings) => {
-                table.add(AVERAGE)?;
-                Some(Average::new(settings.decay, settings.warmup))
-            }
-            None => None,
-        };
-        Ok(Self { buffers: Buffers::new(&table)?, task, registry, recompute, table, optimizer, average })
+        let buffers = Buffers::new(&table)?;
+        let mut model = Self { task, registry, recompute, table, buffers, optimizer, average: None };
+        model.add_average(stages)?;
+        Ok(model)
     }
 
     /// Moves what the ranks exchange into memory where they do so fastest: on a CPU. Every rank calls it once, before the exchange is
@@ -72,11 +68,16 @@ impl Model {
     pub(crate) fn enter(&mut self, stages: &Stages, place: Place, ranks: &Ranks) -> Result<()> {
         self.table.enter(&stages.parameters(place, &self.registry)?, ranks)?;
         self.optimizer = optimizer(stages, place, &mut self.table)?;
+        self.add_average(stages)?;
+        self.share_table(ranks)
+    }
+
+    fn add_average(&mut self, stages: &Stages) -> Result<()> {
         if let (Some(settings), None) = (stages.ema, self.table.column(AVERAGE.name)) {
             self.table.add(AVERAGE)?;
             self.average = Some(Average::new(settings.decay, settings.warmup));
         }
-        self.share_table(ranks)
+        Ok(())
     }
 
     /// Products in autocast take their weights from a copy of them in this dtype from now on, or cast them by themselves.

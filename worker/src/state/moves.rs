@@ -23,13 +23,11 @@ struct Old {
 
 impl Old {
     fn new(layout: Layout, shard: usize) -> Self {
-        let mut slots = HashMap::new();
-        for (number, block) in layout.blocks.iter().enumerate() {
-            for slot in &block.slots {
-                slots.insert(slot.name.clone(), (number, slot.clone()));
-            }
-        }
-        Self { layout, shard, slots }
+        let blocks = layout.blocks.iter().enumerate();
+        let slots = blocks.flat_map(|(number, block)| {
+            block.slots.iter().map(move |slot| (slot.name.clone(), (number, slot.clone())))
+        });
+        Self { slots: slots.collect(), layout, shard }
     }
 
     fn same(&self, block: &Block) -> Option<usize> {
@@ -90,16 +88,14 @@ impl Table {
         self.lay_out(self.layout_of(&order), false, ranks)
     }
 
-    /// Lays the trained rows out in `order`, in which their gradients were seen to become ready; it names each of them once, by its
-    /// number in the order of construction, and is the same on every rank. Gradients are zero afterwards. False where the layout is
-    /// that already.
+    /// Lays the trained rows out in `order`, in which their gradients became ready: their numbers in the order of
+    /// construction, the same on every rank. Gradients are zero afterwards. False where nothing moves.
     pub(crate) fn rearrange(&mut self, order: &[usize], ranks: &Ranks) -> Result<bool> {
         let layout = self.layout_of(order);
-        let moves = layout != self.layout;
-        if moves {
-            self.lay_out(layout, true, ranks)?;
+        if layout == self.layout {
+            return Ok(false);
         }
-        Ok(moves)
+        self.lay_out(layout, true, ranks).map(|()| true)
     }
 
     fn layout_of(&self, order: &[usize]) -> Layout {
@@ -232,9 +228,7 @@ impl Old {
             return Ok(held.iter().map(Tensor::shallow_clone).collect());
         }
         let trained = self.layout.blocks.iter().filter(|block| block.group.is_trained());
-        let Some(device) = held.first().map(Tensor::device) else {
-            return Ok(Vec::new());
-        };
+        let Some(device) = held.first().map(Tensor::device) else { return Ok(Vec::new()) };
         let zeros = |block: &Block| patiently(device, || Tensor::f_zeros([block.len], (block.kind, device)));
         let flats: Vec<Tensor> = trained.map(zeros).collect::<Result<_, TchError>>()?;
         for (part, held) in self.layout.shard(self.shard).iter().zip(held) {
@@ -271,9 +265,7 @@ fn gather(layout: &Layout, shard: usize, flats: &[&Tensor], ranks: &Ranks) -> Re
         let flat = flats[bucket.block];
         Ok((narrow(flat, &bucket.range)?, narrow(flat, &bucket.part(shard, shards))?))
     };
-    let views: Result<Vec<(Tensor, Tensor)>, TchError> = layout.buckets.iter().map(views).collect();
-    let views = views?;
+    let views = layout.buckets.iter().map(views).collect::<Result<Vec<(Tensor, Tensor)>, TchError>>()?;
     let all = views.iter().map(|(output, input)| Collective::AllGather { output, input });
-    let all: Vec<Collective<'_>> = all.collect();
-    Ok(ranks.start_all(&all)?.wait()?)
+    Ok(ranks.start_all(&all.collect::<Vec<_>>())?.wait()?)
 }

@@ -281,7 +281,8 @@ impl Table {
         blocks.map(|block| elements(block) as u64 * block.kind.elt_size_in_bytes() as u64).sum()
     }
 
-    pub(crate) fn zero_grad(&self) -> Result<(), TchError> {
+    /// Sets all gradients to zero.
+    pub fn zero_grad(&self) -> Result<(), TchError> {
         let zero = |grad: &Flat| grad.flat.shallow_clone().f_zero_().map(drop);
         tch::no_grad(|| self.grad.iter().try_for_each(zero))
     }

@@ -109,9 +109,8 @@ pub(super) fn decide_and_update(
     Ok(judged)
 }
 
-/// The norm of the mean gradient, and whether nothing was found in it that is not finite, for the host to decide by. `found`, where there
-/// is one, is a scalar on the gradients' device, not 0 where an element of those that this rank updates was not finite. The host waits
-/// for the device once, here, for all of it.
+/// The norm of the mean gradient, and whether all of it is finite, for the host to decide by: it waits for the
+/// device once, here. `found` is a scalar there, not 0 where an element that this rank updates was not finite.
 pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>) -> Result<(f64, bool)> {
     // What takes memory is apart from what the ranks do together: it can be tried again.
     let figures = patiently(table.device(), || {

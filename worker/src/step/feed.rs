@@ -49,9 +49,8 @@ impl Feed for Blank {
 
 /// The micro-batches of a plan, one after the other, from its loader.
 ///
-/// On a GPU the next micro-batch is copied, from pinned memory and on a stream of its own, while the device still computes what it
-/// was given before. It is asked for when the memory of the micro-batch before is free for the host's books, so that forward and
-/// backward find one in memory and no more; the rest of a step finds the first one of the next. On a CPU nothing is fetched ahead.
+/// On a GPU the next micro-batch is copied, from pinned memory and on a stream of its own, while the device still
+/// computes: when the one before is free, so that forward and backward find one in memory and no more.
 pub(crate) struct Loading {
     loader: Loader,
     device: Device,
@@ -108,9 +107,7 @@ impl Loading {
 
     /// Copies a micro-batch beside the computing stream of a GPU, and marks the end of the copy.
     fn copy(&mut self, decoded: &data::Batch) -> Result<(Batch, Option<Event>), ShimError> {
-        let Device::Cuda(gpu) = self.device else {
-            return Ok((Batch::new(decoded, self.device)?, None));
-        };
+        let Device::Cuda(gpu) = self.device else { return Ok((Batch::new(decoded, self.device)?, None)) };
         let copies = match self.copies {
             Some(stream) => stream,
             None => *self.copies.insert(Stream::from_pool(gpu, false)?),
@@ -147,8 +144,7 @@ impl Feed for Loading {
         Ok(Fed { batch, bad, waited })
     }
 
-    /// Gives a GPU the copy of the next micro-batch behind its other work, where the micro-batch is decoded. What goes wrong is
-    /// told by [`Feed::next`], in the step that it is of. Call it when the last micro-batch is no longer in memory.
+    /// What goes wrong is told by [`Feed::next`], in the step that it is of.
     fn fetch_ahead(&mut self) {
         if self.device.is_cuda() {
             self.fetch();

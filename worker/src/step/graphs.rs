@@ -118,9 +118,8 @@ impl Graphs {
         Way::Eager
     }
 
-    /// Captures a micro-step on a copy of `batch`: `work` is given that and the factor. Nothing is computed yet. Where that fails
-    /// there will be no graphs any more, whatever has happened to the gradients' places of this rank since is to be undone, and the
-    /// answer is false.
+    /// Captures a micro-step on a copy of `batch`: `work` is given that and the factor. Nothing is computed yet.
+    /// False where that fails: there will be no graphs any more, and what the hooks have noted is to be undone.
     fn capture(
         &mut self,
         sort: Sort,

@@ -49,9 +49,7 @@ pub(super) enum Stopwatch {
 
 impl Stopwatch {
     pub(super) fn start(device: Device) -> Result<Self, ShimError> {
-        let Device::Cuda(gpu) = device else {
-            return Ok(Self::Host(Instant::now(), 0.0));
-        };
+        let Device::Cuda(gpu) = device else { return Ok(Self::Host(Instant::now(), 0.0)) };
         let (mut start, stop) = (Event::timed()?, Event::timed()?);
         start.record(Stream::current(gpu)?)?;
         Ok(Self::Device { gpu, start, stop })

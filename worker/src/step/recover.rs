@@ -136,9 +136,7 @@ impl Shortage {
     }
 
     pub(crate) fn read(figures: &[f64]) -> Option<Self> {
-        let [code, at_us, allocated, limit, refused] = *figures else {
-            return None;
-        };
+        let [code, at_us, allocated, limit, refused] = *figures else { return None };
         Phase::of_code(code).map(|phase| Self {
             phase,
             at_us: at_us as u64,

@@ -73,10 +73,7 @@ impl Status {
                 .collect(),
             writing: take(self.writing.len())?.to_vec(),
         };
-        match rest.is_empty() {
-            true => Ok(merged),
-            false => Err(wrong()),
-        }
+        if rest.is_empty() { Ok(merged) } else { Err(wrong()) }
     }
 
     /// Whether memory ran out on some rank: the step is dropped on all of them.

@@ -32,9 +32,7 @@ pub(super) fn survey(
     classifies: bool,
     console: &mut Console<'_>,
 ) -> Result<Survey, TaskError> {
-    let DataKind::Folder = recipe.data.kind else {
-        return Ok(None);
-    };
+    let DataKind::Folder = recipe.data.kind else { return Ok(None) };
     recipe.check_paths()?;
     let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
     let train = ImageIndex::scan(root, &recipe.data.train, None)?;

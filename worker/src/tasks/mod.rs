@@ -129,7 +129,7 @@ pub trait Task {
         1
     }
 
-    /// What beside BatchNorm may depend on how a step is cut into micro-batches, in words that go behind "depends on the micro-batch:";
+    /// What beside BatchNorm may depend on how a step is cut up, in words that go behind "depends on the micro-batch:";
     /// None where nothing does.
     fn micro_batch_matters(&self) -> Option<String> {
         None

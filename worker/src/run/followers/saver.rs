@@ -17,8 +17,7 @@ use crate::step::Status;
 use crate::train_error::{Result, TrainError};
 
 impl Archive<'_> {
-    /// Begins a checkpoint. The training goes on while what every rank writes of it is copied, up to [`Archive::settle`]; the
-    /// buffers are one on all ranks already.
+    /// Begins a checkpoint; the training goes on while it is copied, up to [`Archive::settle`].
     pub(super) fn save(
         &mut self,
         training: &mut Training<'_>,
@@ -75,9 +74,7 @@ impl Archive<'_> {
         others: &mut Followers<'_>,
         another_follows: bool,
     ) -> Result<()> {
-        let Some(step) = self.checkpoints.step() else {
-            return Ok(());
-        };
+        let Some(step) = self.checkpoints.step() else { return Ok(()) };
         let _writing = self.heartbeat.writing();
         let mut finished = self.checkpoints.finish();
         // Rank 0 may still give it its name; in an operation of the training nobody would give signs of life for it.

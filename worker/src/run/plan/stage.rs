@@ -72,12 +72,6 @@ pub(super) fn total(lengths: &[Length]) -> u64 {
     lengths.iter().fold(0, add)
 }
 
-/// The steps between two checkpoints of a stage; no number of steps where it is a matter of time.
-fn every(alone: &Recipe, own: &Length) -> Option<u64> {
-    let span = alone.checkpoint.every.span()?;
-    Some(span.steps(own.steps_per_epoch).max(1))
-}
-
 impl StagePlan {
     pub(super) fn new(
         recipe: &Recipe,
@@ -98,18 +92,16 @@ impl StagePlan {
             Some(steps) => Span::Steps(steps),
             None => Span::Epochs(alone.train.epochs.unwrap_or(own.epochs()) as f64),
         };
+        let every = alone.checkpoint.every.span();
         Ok(Self {
             name: stage.map(|stage| stage.name.clone()),
             first_epoch: before.iter().map(Length::epochs).sum(),
             steps_per_epoch: own.steps_per_epoch,
             length,
             partition: alone.partition(ranks, alone.memory.micro_batch.stated())?,
-            recompute: match alone.memory.recompute {
-                Recompute::On => usize::MAX,
-                Recompute::Off | Recompute::Auto => 0,
-            },
+            recompute: if alone.memory.recompute == Recompute::On { usize::MAX } else { 0 },
             phases: phases(recipe, number, &steps),
-            checkpoint_every: every(&alone, own),
+            checkpoint_every: every.map(|span| span.steps(own.steps_per_epoch).max(1)),
             schedule: schedule(&alone, own, over)?,
             schedule_begins,
             steps,
@@ -118,10 +110,7 @@ impl StagePlan {
 
     /// What the model needs of every step, and what makes the result depend on the partition.
     pub(super) fn check(&self, needs: &Needs, train_samples: u64) -> Result<Vec<String>, PlanError> {
-        let step = |number| {
-            let samples = self.step_samples(number, train_samples);
-            self.partition.for_samples(samples)
-        };
+        let step = |number| self.partition.for_samples(self.step_samples(number, train_samples));
         let first = step(0);
         needs.check(&first, "")?;
         if self.steps.end - self.steps.start >= self.steps_per_epoch {
@@ -168,14 +157,11 @@ fn phases(recipe: &Recipe, number: usize, steps: &Range<u64>) -> Vec<PhasePlan> 
     for (index, entry) in entries.iter().enumerate() {
         let begins = steps.start + entry.after(steps.end - steps.start);
         let phase = PhasePlan { steps: begins..steps.end, unfrozen: index + 1 };
-        match phases.last_mut() {
-            Some(last) if last.steps.start == begins => *last = phase,
-            Some(last) => {
-                last.steps.end = begins;
-                phases.push(phase);
-            }
-            None => phases.push(phase),
+        phases.pop_if(|last| last.steps.start == begins);
+        if let Some(last) = phases.last_mut() {
+            last.steps.end = begins;
         }
+        phases.push(phase);
     }
     phases
 }
@@ -202,12 +188,8 @@ fn schedule(alone: &Recipe, own: &Length, over: &[Length]) -> Result<Schedule, P
 
 /// The steps of a span that begins with the first of these stages. What goes beyond them has the epochs of the last.
 fn steps_of(span: Span, over: &[Length]) -> u64 {
-    let Span::Epochs(mut epochs) = span else {
-        return span.steps(1);
-    };
-    let Some((last, earlier)) = over.split_last() else {
-        return 0;
-    };
+    let Span::Epochs(mut epochs) = span else { return span.steps(1) };
+    let Some((last, earlier)) = over.split_last() else { return 0 };
     let mut steps = 0;
     for stage in earlier {
         let own = stage.steps as f64 / stage.steps_per_epoch as f64;

@@ -44,8 +44,7 @@ pub(super) struct State {
 /// A parameter and the place of its gradient in the table.
 ///
 /// A step begins without gradients, so that backward hands over the tensor it has computed instead of adding it to zeros;
-/// that one is copied into the table, and what follows in the same step is added to it there. This saves setting the table
-/// to zero, and reading it.
+/// that one is copied into the table, and what follows in the same step is added to it there.
 pub(super) struct Gradient {
     pub(super) leaf: Tensor,
     pub(super) place: Tensor,
@@ -200,9 +199,8 @@ impl Shared {
         }
     }
 
-    /// Starts the buckets from the next one to before `end`, each as an operation of its own. Where that fails, the next one is the first
-    /// that has not been sent. How many are complete at once differs from rank to rank, and NCCL plans a group of operations as a whole:
-    /// all ranks would have to form the same groups.
+    /// Starts the buckets from the next one to before `end`. Where that fails, the next one is the first not sent.
+    /// Each is an operation of its own: NCCL plans a group of them as a whole, which all ranks would have to form.
     pub(super) fn start_until(&self, state: &mut State, end: usize) -> Result<()> {
         while state.next < end {
             let flight = self.start(&state.buckets[state.next])?;

@@ -10,9 +10,8 @@ use crate::collectives::{CollectiveError, Ranks, ReduceOp};
 use crate::models::{BatchSync, ModelError};
 use crate::train_error::{Result, TrainError};
 
-/// Sums over the ranks of a run, for the layers of a model that is built before the ranks have found each other.
-///
-/// It has a group of its own: its sums must not be taken for the reduction of gradients, which goes on at the same time.
+/// Sums over the ranks of a run, for the layers of a model that is built before the ranks have found each other, in
+/// a group of its own: they must not be taken for the reduction of gradients, which goes on at the same time.
 ///
 /// A rank that runs out of memory in the middle of a micro-step must not leave the others waiting in these sums. Every
 /// micro-step takes the same ones, in forward and then in backward, so they are noted in the first: the trainer calls
@@ -62,9 +61,7 @@ impl RankSync {
         Ok(())
     }
 
-    /// Whether the ranks of its group are well, once they have found each other: see [`ProcessGroup::health`].
-    ///
-    /// [`ProcessGroup::health`]: crate::collectives::ProcessGroup::health
+    /// Whether the ranks of its group are well, once they have found each other.
     pub(super) fn health(&self) -> Result<(), CollectiveError> {
         self.ranks.get().map(lock).map_or(Ok(()), |ranks| ranks.health())
     }
@@ -85,10 +82,7 @@ impl RankSync {
 
     pub(super) fn end(&self) -> Result<()> {
         let taken = std::mem::take(&mut lock(&self.sums).taken);
-        if lock(&self.sums).known.is_some() {
-            return Ok(());
-        }
-        self.learn(taken)
+        if self.known().is_some() { Ok(()) } else { self.learn(taken) }
     }
 
     /// Takes part, with zeros, in the sums that the others still wait for in `micro_steps`, of which the first may be one that
@@ -101,12 +95,9 @@ impl RankSync {
         }
         let known = state.known.as_ref().ok_or(TrainError::UnknownSums)?;
         let every = std::iter::repeat_n(known, micro_steps).flatten();
-        let ranks = self.ranks.get().map(lock);
-        let Some(ranks) = ranks else { return Ok(()) };
+        let Some(ranks) = self.ranks.get().map(lock) else { return Ok(()) };
         for sum in every.skip(done) {
-            let Some(spare) = state.spare.iter().find(|spare| serves(spare, sum)) else {
-                continue;
-            };
+            let Some(spare) = state.spare.iter().find(|spare| serves(spare, sum)) else { continue };
             let mut zeros = spare.f_narrow(0, 0, sum.elements as i64)?;
             let _ = tch::no_grad(|| zeros.f_zero_())?;
             ranks.all_reduce(&zeros, ReduceOp::Sum)?.wait()?;

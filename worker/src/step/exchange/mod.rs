@@ -30,8 +30,8 @@ use crate::train_error::Result;
 /// The hooks of a table's parameters and the reductions they start, and everything else between the ranks.
 ///
 /// Every rank, in every step: [`Exchange::begin`], the micro-steps, [`Exchange::arm`] before the last of them,
-/// [`Exchange::start_rest`], [`Exchange::agree`]; with sharded updates [`Table::gather_data`] after the update. A rank that cannot
-/// take its micro-steps for want of memory calls [`Exchange::abandon`] and [`Exchange::take_part`] in place of what is left of them.
+/// [`Exchange::start_rest`], [`Exchange::agree`]. A rank that has no memory for its micro-steps calls
+/// [`Exchange::abandon`] and [`Exchange::take_part`] in place of what is left of them.
 pub(crate) struct Exchange {
     shared: Arc<Shared>,
     hooks: Vec<GradientHook>,
@@ -200,9 +200,8 @@ impl Exchange {
         self.sync.as_ref().map_or(Ok(()), |sync| sync.take_part(micro_steps))
     }
 
-    /// Starts what has not started when backward has ended, and says whether memory for a reduction was refused on this rank, in
-    /// this call or during backward: the step is one to be dropped then, but every bucket has left, and the other ranks wait
-    /// for none.
+    /// Starts what has not started when backward has ended, and says whether memory for a reduction was refused on
+    /// this rank: the step is to be dropped then, but every bucket has left, and the other ranks wait for none.
     pub(crate) fn start_rest(&self) -> Result<bool> {
         let mut state = self.shared.state();
         if state.ended {
@@ -231,8 +230,7 @@ impl Exchange {
     }
 
     /// Ends the step's reduction: gradients (of the own parts, where updates are sharded), the buffers' updates and behind them
-    /// `figures` on the device are summed over all ranks, in place, and the statuses merged. Gradients are those of the summed loss
-    /// times a factor that all ranks share, so a plain sum is exact, whatever the partition.
+    /// `figures` on the device are summed over all ranks, in place, and the statuses merged.
     pub(crate) fn agree(
         &mut self,
         buffers: &Buffers,

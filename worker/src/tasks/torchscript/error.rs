@@ -49,8 +49,5 @@ fn reason(error: &ShimError) -> &str {
     let lines = error.message.lines().map(str::trim);
     let mut lines = lines.filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or("no reason given");
-    match first.contains("interpreter") {
-        true => lines.next_back().unwrap_or(first),
-        false => first,
-    }
+    if first.contains("interpreter") { lines.next_back().unwrap_or(first) } else { first }
 }
