@@ -3,8 +3,8 @@
 //! Which rank it was, and where, travels in the status vector; what follows from it is the same on every rank, so nothing
 //! more is said between them.
 
-use std::error::Error;
-use std::fmt;
+mod exhausted;
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dtrain_common::recipe::Budget;
@@ -12,7 +12,8 @@ use dtrain_common::units::ByteSize;
 use dtrain_torch_shim::memory;
 use tch::Device;
 
-use crate::memory::{Elsewhere, Phase, elsewhere};
+pub(crate) use self::exhausted::Exhausted;
+use crate::memory::{Phase, elsewhere};
 use crate::memory_report::Owners;
 use crate::out_of_memory::bytes_refused;
 pub(crate) use crate::out_of_memory::{patiently, shielded};
@@ -185,61 +186,6 @@ pub(crate) fn place(shortages: &[Option<Shortage>]) -> Option<(String, Vec<usize
     Some((format!("on {words} in {}", first.phase.name()), ranks, first))
 }
 
-/// Memory ran out with the smallest micro-batch that the model takes, and nothing is left that would save any.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exhausted {
-    /// The rank, the phase, the step, and how much was in use.
-    pub place: String,
-    /// The smallest micro-batch, which was too large.
-    pub batch: usize,
-    /// The bytes that were asked for when memory ran out, where that is known.
-    pub refused: Option<u64>,
-    /// Where the bytes of this rank are.
-    pub owners: Owners,
-    /// Whether that was predicted; otherwise it was measured.
-    pub predicted: bool,
-    /// On a GPU: what of it others have.
-    pub elsewhere: Option<Elsewhere>,
-}
-
-impl fmt::Display for Exhausted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "out of memory {}, with batches of {}, and no smaller ones are left. Give each rank more memory, share the optimizer's \
-             state among more ranks (memory.shard_optimizer), or make the model or its input smaller. The memory of this rank{}:",
-            self.place,
-            self.batch,
-            if self.predicted { ", predicted" } else { "" }
-        )?;
-        let row = |f: &mut fmt::Formatter<'_>, name: &str, bytes: u64| {
-            write!(f, "  {name:<12}{:>12}", ByteSize(bytes).to_string())
-        };
-        for (name, bytes) in self.owners.rows() {
-            if bytes > 0 {
-                row(f, name, bytes)?;
-                writeln!(f)?;
-            }
-        }
-        row(f, "all", self.owners.total())?;
-        if let Some(bytes) = self.refused {
-            writeln!(f)?;
-            row(f, "refused", bytes)?;
-        }
-        match self.elsewhere {
-            Some(Elsewhere { bytes, total }) => write!(
-                f,
-                "\nOf the GPU's {} the CUDA context, libraries and other processes have {}; `dtrain gpu info` names the processes",
-                ByteSize(total),
-                ByteSize(bytes)
-            ),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Error for Exhausted {}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -267,38 +213,5 @@ mod tests {
         assert_eq!(words(&[backward, forward, forward]), "on ranks 0, 1 and 2 in backward");
         assert!(place(&[None, None]).is_none());
         assert_eq!(shortage(Phase::Reduce).bytes(), "1.50 GiB allocated, 1.00 MiB more refused");
-    }
-
-    #[test]
-    fn the_table_names_what_there_is() {
-        let exhausted = Exhausted {
-            place: "on rank 1 in forward at step 3: 2.00 MiB of 2.50 MiB allocated".to_owned(),
-            batch: 1,
-            refused: Some(3 << 19),
-            owners: Owners { parameters: 1 << 20, activations: 1 << 19, ..Owners::default() },
-            predicted: false,
-            elsewhere: None,
-        };
-        let text = exhausted.to_string();
-        assert!(text.starts_with("out of memory on rank 1 in forward at step 3: 2.00 MiB"), "{text}");
-        let table: Vec<&str> = text.lines().skip(1).collect();
-        assert_eq!(
-            table,
-            [
-                "  parameters      1.00 MiB",
-                "  activations   512.00 KiB",
-                "  all             1.50 MiB",
-                "  refused         1.50 MiB"
-            ]
-        );
-        let on_gpu = Exhausted { elsewhere: Some(Elsewhere { bytes: 3 << 30, total: 8 << 30 }), ..exhausted };
-        let text = on_gpu.to_string();
-        assert!(
-            text.ends_with(
-                "Of the GPU's 8.00 GiB the CUDA context, libraries and other processes have 3.00 GiB; `dtrain gpu info` names the \
-                 processes"
-            ),
-            "{text}"
-        );
     }
 }
