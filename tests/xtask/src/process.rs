@@ -78,25 +78,20 @@ impl Signals {
         }
     }
 
-    /// Runs a child to its end with this program's own input and output.
+    /// Runs a child to its end. Its standard error is returned if it is a pipe, and shown as it comes.
     pub fn run(&self, command: &mut Command) -> Result<Finished> {
-        let mut child = self.start(command)?;
-        let code = self.wait(&mut child).with_context(|| format!("cannot wait for {}", shown(command)))?;
-        Ok(Finished { code, stderr: String::new() })
-    }
-
-    /// Runs a child to its end. Its standard error is shown as it comes and returned as well.
-    pub fn run_noting_errors(&self, command: &mut Command) -> Result<Finished> {
-        let mut child = self.start(command.stderr(Stdio::piped()))?;
+        self.check()?;
+        let child = command.spawn();
+        let mut child = child.with_context(|| format!("cannot start {}", shown(command)))?;
         let reader = child.stderr.take().map(|pipe| thread::spawn(move || tee(pipe)));
         let code = self.wait(&mut child).with_context(|| format!("cannot wait for {}", shown(command)))?;
         let stderr = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
         Ok(Finished { code, stderr })
     }
 
-    fn start(&self, command: &mut Command) -> Result<Child> {
-        self.check()?;
-        command.spawn().with_context(|| format!("cannot start {}", shown(command)))
+    /// The same with a pipe for its standard error.
+    pub fn run_noting_errors(&self, command: &mut Command) -> Result<Finished> {
+        self.run(command.stderr(Stdio::piped()))
     }
 
     /// Waits by asking, so that a signal can be passed on to a child that is certain to be still ours.
