@@ -35,17 +35,15 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitStatus::Usage.into() } else { ExitCode::SUCCESS };
         }
     };
-    match command {
-        Command::Launch(args) => launch(&Arc::from(args), begun),
-        Command::Eval(args) => match ask::eval(&args) {
-            Ok(args) => launch(&Arc::new(args), begun),
-            Err(error) => refuse(&error, &[]),
-        },
-        Command::Plan(args) => ask::plan(&args).unwrap_or_else(|error| refuse(&error, &[])),
-        Command::Profile(args) => ask::profile(&args).unwrap_or_else(|error| refuse(&error, &[])),
-        Command::Ckpt(command) => ckpt::run(&command).unwrap_or_else(|error| refuse(&error, &[])),
-        Command::Gpu(command) => gpus::run(&command).unwrap_or_else(|error| refuse(&error, &[])),
-    }
+    let done = match command {
+        Command::Launch(args) => Ok(launch(&Arc::from(args), begun)),
+        Command::Eval(args) => ask::eval(&args).map(|args| launch(&Arc::new(args), begun)),
+        Command::Plan(args) => ask::plan(&args),
+        Command::Profile(args) => ask::profile(&args),
+        Command::Ckpt(command) => ckpt::run(&command),
+        Command::Gpu(command) => gpus::run(&command),
+    };
+    done.unwrap_or_else(|error| refuse(&error, &[]))
 }
 
 fn launch(args: &Arc<LaunchArgs>, begun: Begun) -> ExitCode {

@@ -58,7 +58,7 @@ pub(crate) struct ContractArgs {
 
     /// `--master-addr` and `--master-port` in one, before which those have no use.
     #[arg(long, value_name = "HOST[:PORT]", value_parser = endpoint)]
-    rdzv_endpoint: Option<Endpoint>,
+    rdzv_endpoint: Option<(String, u16)>,
 
     /// Known are `static` and `c10d`, which do the same on one node.
     #[arg(long, value_name = "NAME", value_parser = backend)]
@@ -190,13 +190,13 @@ impl ContractArgs {
     }
 
     /// The endpoint that counts: --standalone chooses one of its own.
-    fn endpoint(&self) -> Option<&Endpoint> {
+    fn endpoint(&self) -> Option<&(String, u16)> {
         self.rdzv_endpoint.as_ref().filter(|_| !self.standalone)
     }
 
     /// Where rank 0 is to listen, as asked for, with the flag that asked.
     pub(crate) fn host(&self) -> Option<(&'static str, &str)> {
-        let endpoint = self.endpoint().map(|endpoint| &endpoint.host);
+        let endpoint = self.endpoint().map(|(host, _)| host);
         [
             ("--rdzv-endpoint", endpoint),
             ("--master-addr", self.master_addr.as_ref()),
@@ -209,7 +209,7 @@ impl ContractArgs {
     /// The port on which rank 0 is to listen, as asked for, with the flag that asked; none for any free one.
     pub(crate) fn port(&self) -> Option<(&'static str, u16)> {
         let (flag, port) = match self.endpoint() {
-            Some(endpoint) => ("--rdzv-endpoint", endpoint.port),
+            Some((_, port)) => ("--rdzv-endpoint", *port),
             None => ("--master-port", self.master_port?),
         };
         (port != 0).then_some((flag, port))
@@ -229,13 +229,6 @@ impl ContractArgs {
         let names: Vec<_> = self.signals().into_iter().map(signals::name).collect();
         names.join(",")
     }
-}
-
-/// A host with a port, or with any free one (0).
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Endpoint {
-    host: String,
-    port: u16,
 }
 
 /// A number in digits alone; the standard's own reading takes a plus sign too.
@@ -266,16 +259,14 @@ fn host(text: &str) -> Result<String, &'static str> {
     Ok(host.to_owned())
 }
 
-fn endpoint(text: &str) -> Result<Endpoint, &'static str> {
+/// A host with a port, or with any free one (0).
+fn endpoint(text: &str) -> Result<(String, u16), &'static str> {
     // The last colon parts host and port, unless it belongs to an IPv6 address.
     let parts = text
         .rsplit_once(':')
         .filter(|(host, _)| (host.starts_with('[') && host.ends_with(']')) || !host.contains(':'));
     let (name, port) = parts.unwrap_or((text, "0"));
-    Ok(Endpoint {
-        host: host(name)?,
-        port: whole(port).ok_or("give a port from 1 to 65535, or 0 for any free one")?,
-    })
+    Ok((host(name)?, whole(port).ok_or("give a port from 1 to 65535, or 0 for any free one")?))
 }
 
 fn backend(text: &str) -> Result<String, String> {

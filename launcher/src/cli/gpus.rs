@@ -19,14 +19,8 @@ pub(crate) struct GpuArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GpuIds {
     text: String,
-    ids: Vec<GpuId>,
-}
-
-impl GpuIds {
-    /// The GPUs in the order in which the workers get them; none for the CPU.
-    pub(crate) fn ids(&self) -> &[GpuId] {
-        &self.ids
-    }
+    /// In the order in which the workers get them; none for the CPU.
+    pub(crate) ids: Vec<GpuId>,
 }
 
 impl FromStr for GpuIds {
@@ -56,7 +50,7 @@ mod tests {
 
     #[test]
     fn lists_of_gpus() {
-        let ids = |text: &str| text.parse::<GpuIds>().map(|ids| (ids.ids().len(), ids.to_string()));
+        let ids = |text: &str| text.parse::<GpuIds>().map(|ids| (ids.ids.len(), ids.to_string()));
         assert_eq!(ids("2"), Ok((1, "2".into())));
         assert_eq!(ids("0, GPU-8f ,MIG-1/2"), Ok((3, "0, GPU-8f ,MIG-1/2".into())));
         assert_eq!(ids(""), Ok((0, "none".into())));

@@ -99,7 +99,7 @@ fn chosen<'a>(status: &'a Status, args: &KillArgs) -> anyhow::Result<Vec<&'a Gpu
         return Ok(status.gpus.iter().collect());
     };
     let mut gpus = Vec::new();
-    for id in ids.ids() {
+    for id in &ids.ids {
         let is_meant = |gpu: &&GpuStatus| match id {
             GpuId::Index(index) => gpu.index == *index,
             GpuId::Uuid(begin) => gpu.uuid.as_ref().is_some_and(|uuid| uuid.starts_with(begin.as_str())),

@@ -88,15 +88,8 @@ struct Over {
     reason: Option<&'static str>,
 }
 
-/// What an attempt leads to.
-enum Then {
-    /// It is the last one.
-    End(Box<Over>),
-    /// Another one follows after a pause, unless the launcher is asked to stop.
-    Again(Box<Over>, Duration),
-    /// Nothing was started: the run directory is another run's.
-    Nothing,
-}
+/// What an attempt leads to: another one after a pause, unless the launcher is asked to stop, or the end.
+type Then = (Box<Over>, Option<Duration>);
 
 impl Course<'_> {
     fn run(mut self, mut attempt: Attempt, mut notices: Vec<i32>) -> anyhow::Result<ExitStatus> {
@@ -106,12 +99,14 @@ impl Course<'_> {
         }
         loop {
             let next = match self.attempt(attempt, notices) {
-                Ok(Then::Again(over, pause)) => self.next(over, pause),
-                Ok(Then::End(over)) => Err(over),
-                nothing => {
+                Ok((over, Some(pause))) => self.next(over, pause),
+                Ok((over, None)) => Err(over),
+                Err(error) => {
                     close(self.screen, &self.launch.inbox);
-                    nothing?;
-                    return Ok(report::not_begun(Some(&self.launch.plan), Cause::Evicted));
+                    return match &self.launch.plan {
+                        plan if plan.is_evicted() => Ok(report::not_begun(Some(plan), Cause::Evicted)),
+                        _ => Err(error),
+                    };
                 }
             };
             match next {
@@ -144,9 +139,8 @@ impl Course<'_> {
                 return match self.before.take() {
                     Some(before) => {
                         self.say(format!("dtrain: cannot restart: {error:#}"));
-                        Ok(Then::End(before))
+                        Ok((before, None))
                     }
-                    None if self.launch.plan.is_evicted() => Ok(Then::Nothing),
                     None => Err(error),
                 };
             }
@@ -160,7 +154,7 @@ impl Course<'_> {
                     bail!(text);
                 };
                 self.say(format!("dtrain: cannot restart: {text}"));
-                return Ok(Then::End(before));
+                return Ok((before, None));
             }
             self.say(format!("dtrain: {text}"));
         }
@@ -205,7 +199,7 @@ impl Course<'_> {
         let pause = match next {
             Next::Finish { reason } => {
                 over.reason = reason;
-                return Then::End(over);
+                return (over, None);
             }
             Next::Stop => {
                 over.reason = Some("the launcher was asked to stop");
@@ -231,7 +225,7 @@ impl Course<'_> {
                 pause
             }
         };
-        Then::Again(over, pause)
+        (over, Some(pause))
     }
 
     /// Lets the pause pass and prepares the next attempt, unless something came that ends the run.

@@ -26,6 +26,7 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
     let workers = plan.nproc;
     let refusal = Outcome::Exited(ExitStatus::Usage.code().into());
     let timeout = timeout.as_secs();
+    let listed = |ranks: &[usize]| ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     match notice {
         Notice::Failed { stopping: 0, .. } | Notice::Stopping { workers: 0, .. } => None,
         Notice::Failed { outcome, .. } if plan.training().is_some() && *outcome == refusal => None,
@@ -62,22 +63,20 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
         }
         Notice::Recovered => Some("dtrain: the workers make progress again: they are not stopped".to_owned()),
         Notice::Writing { ranks, left } => {
-            let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
             let until =
                 left.map_or(String::new(), |left| format!(", until the time limit in {} s", left.as_secs()));
             Some(format!(
                 "dtrain: rank {} still writes a checkpoint after {timeout} s (--shutdown-timeout): waiting for it{until}; a second \
                  Ctrl-C or SIGTERM kills at once",
-                ranks.join(", ")
+                listed(ranks)
             ))
         }
         Notice::Killing { ranks, timed_out } => {
-            let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
             let why = match timed_out {
                 Some(time) => format!("still running after {} s", time.as_secs()),
                 None => "on request".to_owned(),
             };
-            Some(format!("dtrain: killing rank {}: {why}", ranks.join(", ")))
+            Some(format!("dtrain: killing rank {}: {why}", listed(ranks)))
         }
     }
 }

@@ -143,7 +143,7 @@ impl Machine {
             Ok(inventory) if !self.visible(inventory).places().is_empty() => {
                 let places = self
                     .visible(inventory)
-                    .choose(inventory, wanted.ids(), self.order.as_deref())
+                    .choose(inventory, &wanted.ids, self.order.as_deref())
                     .with_context(flag)?;
                 return Ok(Chosen::new(inventory, &places));
             }

@@ -72,10 +72,18 @@ impl Plan {
 
     /// Before a restart: a training resumes from its newest checkpoint, a program begins anew.
     pub(crate) fn go_on(&mut self) -> anyhow::Result<()> {
-        if let (Of::Training(training), Some(run_dir)) = (&self.of, &self.run_dir)
-            && let Some(args) = training.go_on(run_dir)?
+        let (Of::Training(training), Some(run_dir)) = (&self.of, &self.run_dir) else {
+            return Ok(());
+        };
+        // Before its first checkpoint a run begins where it began, which may be another run's.
+        if let Some(asked) = &training.asked
+            && !run_dir.goes_on_after(asked)?
         {
-            self.command.args = args;
+            return Ok(());
+        }
+        let start = run_dir.prepare(&training.recipe, &Resume::Auto)?;
+        if start != Start::Fresh {
+            self.command.args = trainer_args(run_dir, start, &Resume::Auto);
         }
         Ok(())
     }
@@ -140,8 +148,11 @@ impl Plan {
     /// The process of the worker of `rank`.
     pub(crate) fn worker(&self, rank: usize, env: Vec<(&'static str, OsString)>) -> WorkerSpec {
         let (reads, is_named) = match &self.of {
-            Of::Training(_) => (false, false),
-            Of::Program(program) => (program.stdin.is_for(rank), program.stdin.names(rank)),
+            Of::Program(Program { stdin: StandardInput::All, .. }) => (true, false),
+            Of::Program(Program { stdin: StandardInput::Rank(named), .. }) => {
+                (*named == rank, *named == rank)
+            }
+            _ => (false, false),
         };
         WorkerSpec {
             program: self.command.program.clone(),
@@ -165,20 +176,6 @@ pub(crate) struct Training {
     pub(super) asked: Option<PathBuf>,
 }
 
-impl Training {
-    /// The trainer's command line for a restart; none where the run goes on as it began.
-    pub(super) fn go_on(&self, run_dir: &RunDir) -> anyhow::Result<Option<Vec<OsString>>> {
-        // Before its first checkpoint a run begins where it began, which may be another run's.
-        if let Some(asked) = &self.asked
-            && !run_dir.goes_on_after(asked)?
-        {
-            return Ok(None);
-        }
-        let start = run_dir.prepare(&self.recipe, &Resume::Auto)?;
-        Ok((start != Start::Fresh).then(|| trainer_args(run_dir, start, &Resume::Auto)))
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(super) stdin: StandardInput,
@@ -192,16 +189,6 @@ pub(super) enum StandardInput {
     All,
     Rank(usize),
     None,
-}
-
-impl StandardInput {
-    pub(super) fn is_for(self, rank: usize) -> bool {
-        self == Self::All || self.names(rank)
-    }
-
-    pub(super) fn names(self, rank: usize) -> bool {
-        self == Self::Rank(rank)
-    }
 }
 
 /// The trainer's command line. The trainer itself finds the newest checkpoint that is whole to the last byte.

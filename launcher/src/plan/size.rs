@@ -38,7 +38,7 @@ pub(super) struct Size {
 pub(super) fn size(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
     match asked.gpu_ids {
         None => on_the_visible(asked, host, look),
-        Some(none) if none.ids().is_empty() => on_the_cpu(asked.nproc, host),
+        Some(none) if none.ids.is_empty() => on_the_cpu(asked.nproc, host),
         Some(ids) => on_the_chosen(asked.nproc, ids, host, look),
     }
 }
@@ -153,7 +153,7 @@ fn on_the_chosen(
     host: Host,
     look: impl FnOnce() -> Machine,
 ) -> anyhow::Result<Size> {
-    let named = ids.ids().len();
+    let named = ids.ids.len();
     let count = match nproc {
         Nproc::Auto | Nproc::Gpu => named,
         Nproc::Cpu => host.cores,

@@ -28,7 +28,7 @@ const QUOTED: usize = 300;
 
 /// Why the worker failed, where that can be known.
 pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
-    let stderr = said::plain(evidence.stderr.iter().map(String::as_str));
+    let stderr: Vec<_> = evidence.stderr.iter().map(|line| said::plain(line)).collect();
     let reported = evidence.error_file.map(said::reported).unwrap_or_default();
     let death = Death::of(evidence);
     let tells_of_killed_child = |line: &String| {

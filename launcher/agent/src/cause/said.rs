@@ -7,11 +7,6 @@ const LONGEST_LINE: usize = 2000;
 /// Lines of a traceback, or frames of C++, that are shown as they are.
 const SHORT: usize = 4;
 
-/// The lines without colours, torch's `[rank1]: ` before exceptions, and the bars of an exception group.
-pub(super) fn plain<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    lines.into_iter().map(plain_line).collect()
-}
-
 /// The message in an error file of torchrun's form, `{"message": {"message": ...}}` or `{"message": "..."}`.
 pub fn error_message(error_file: &str) -> Option<String> {
     let message = error_parts(error_file)?.0?.trim().to_owned();
@@ -22,7 +17,7 @@ pub fn error_message(error_file: &str) -> Option<String> {
 pub(super) fn reported(error_file: &str) -> Vec<String> {
     let (message, stack) = error_parts(error_file).unwrap_or_default();
     let texts = [message, stack].into_iter().flatten().collect::<Vec<_>>();
-    plain(texts.iter().flat_map(|text| text.lines()))
+    texts.iter().flat_map(|text| text.lines()).map(plain).collect()
 }
 
 fn error_parts(error_file: &str) -> Option<(Option<String>, Option<String>)> {
@@ -35,7 +30,7 @@ fn error_parts(error_file: &str) -> Option<(Option<String>, Option<String>)> {
 
 /// The lines as they are shown: of a long traceback only where it ended, and no long row of C++ frames.
 pub fn shortened(lines: &[String]) -> Vec<String> {
-    let plain = plain(lines.iter().map(String::as_str));
+    let plain: Vec<_> = lines.iter().map(|line| plain(line)).collect();
     let mut short = Vec::new();
     let mut at = 0;
     while at < lines.len() {
@@ -62,7 +57,8 @@ fn is_native_frame(line: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-fn plain_line(line: &str) -> String {
+/// The line without colours, torch's `[rank1]: ` before exceptions, and the bars of an exception group.
+pub(super) fn plain(line: &str) -> String {
     let mut text = without_colours(line);
     if let Some(rest) = text.strip_prefix("[rank")
         && let Some((rank, rest)) = rest.split_once("]: ")
@@ -109,9 +105,9 @@ mod tests {
             ("  | ExceptionGroup: two (2 sub-exceptions)", "ExceptionGroup: two (2 sub-exceptions)"),
             ("\u{1b}[", ""),
         ] {
-            assert_eq!(plain_line(line), expected, "{line}");
+            assert_eq!(plain(line), expected, "{line}");
         }
-        assert_eq!(plain_line(&"ä".repeat(9000)).chars().count(), LONGEST_LINE);
+        assert_eq!(plain(&"ä".repeat(9000)).chars().count(), LONGEST_LINE);
     }
 
     #[test]

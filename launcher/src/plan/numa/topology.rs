@@ -58,63 +58,41 @@ impl Topology {
                 topology.caches.insert(*core, cache);
             }
         }
-        // A machine of one node often says -1, and so may a virtual one of several.
         let usual = topology.nodes.keys().next().copied().unwrap_or_default();
-        let gpus = visible_gpus(&gpus(root)?, visible)?.into_iter();
-        topology.gpus = gpus.map(|node| node.unwrap_or(usual)).collect();
+        topology.gpus = nodes_of_gpus(root, visible, usual)?;
         Ok(topology)
     }
 }
 
-/// One GPU of the NVIDIA driver.
-struct Gpu {
-    uuid: Option<String>,
-    node: Option<usize>,
-}
-
-/// The driver's GPUs in the order of their PCI addresses.
-fn gpus(root: &Path) -> anyhow::Result<Vec<Gpu>> {
+/// The nodes of the GPUs that CUDA shows, in its order; `usual` for one that does not tell.
+fn nodes_of_gpus(root: &Path, visible: Option<&str>, usual: usize) -> anyhow::Result<Vec<usize>> {
     let folder = root.join("proc/driver/nvidia/gpus");
     let Ok(entries) = fs::read_dir(&folder) else {
         return Ok(Vec::new());
     };
-    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
-    let names = names.collect::<Result<BTreeSet<_>, _>>();
-    let names = names.with_context(|| format!("cannot list {}", folder.display()))?;
-    let gpu = |address: &OsString| {
-        let information = fs::read_to_string(folder.join(address).join("information")).unwrap_or_default();
-        let mut lines = information.lines();
-        let uuid = lines.find_map(|line| line.strip_prefix("GPU UUID:"));
-        Gpu {
-            uuid: uuid.map(|uuid| uuid.trim().to_owned()),
-            node: number(&root.join("sys/bus/pci/devices").join(address).join("numa_node")),
-        }
-    };
-    Ok(names.iter().map(gpu).collect())
-}
-
-/// The nodes of the GPUs that CUDA shows, in its order.
-fn visible_gpus(gpus: &[Gpu], visible: Option<&str>) -> anyhow::Result<Vec<Option<usize>>> {
+    let addresses = entries.map(|entry| entry.map(|entry| entry.file_name()));
+    let addresses = addresses.collect::<Result<BTreeSet<_>, _>>();
+    let addresses = addresses.with_context(|| format!("cannot list {}", folder.display()))?;
     let mut entries = visible.unwrap_or_default().split(',').map(str::trim);
     if let Some(entry) = entries.find(|entry| entry.starts_with("MIG-"))
-        && !gpus.is_empty()
+        && !addresses.is_empty()
     {
         bail!(
             "the NUMA node of {entry} in {CUDA_VISIBLE_DEVICES} is not known; name whole GPUs, or do not bind"
         );
     }
-    let known = |(index, gpu): (u32, &Gpu)| GpuInfo {
-        index,
-        name: String::new(),
-        uuid: gpu.uuid.clone(),
-        total_bytes: 0,
-        free_bytes: 0,
-        mig: None,
+    let known = |(index, address): (u32, &OsString)| {
+        let information = fs::read_to_string(folder.join(address).join("information")).unwrap_or_default();
+        let uuid = information.lines().find_map(|line| line.strip_prefix("GPU UUID:"));
+        let uuid = uuid.map(|uuid| uuid.trim().to_owned());
+        GpuInfo { index, name: String::new(), uuid, total_bytes: 0, free_bytes: 0, mig: None }
     };
-    let inventory = Inventory { gpus: (0..).zip(gpus).map(known).collect() };
+    let inventory = Inventory { gpus: (0..).zip(&addresses).map(known).collect() };
+    // A machine of one node often says -1, and so may a virtual one of several.
+    let node = |address| number(&root.join("sys/bus/pci/devices").join(address).join("numa_node"));
+    let nodes: Vec<_> = addresses.iter().map(|address| node(address).unwrap_or(usual)).collect();
     let shown = Visible::new(&inventory, visible);
-    let places = shown.places().iter();
-    Ok(places.map(|place| gpus[place.gpu()].node).collect())
+    Ok(shown.places().iter().map(|place| nodes[place.gpu()]).collect())
 }
 
 /// The lowest core that shares this core's largest cache.

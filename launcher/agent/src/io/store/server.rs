@@ -266,11 +266,9 @@ impl Connection {
     }
 }
 
-/// Answers to a client that waits, and to one that asks for keys.
+/// Answers to a client that waits.
 const STOP_WAITING: u8 = 0;
 const WAIT_CANCELED: u8 = 1;
-const READY: u8 = 0;
-const NOT_READY: u8 = 1;
 
 /// The answer to a request, empty for those without one, and the clients that it wakes.
 fn respond(
@@ -290,7 +288,7 @@ fn respond(
             let (sum, woken) = table.add(key, *by)?;
             return Ok((sum.to_ne_bytes().to_vec(), woken));
         }
-        Request::Check(keys) => vec![if table.check(keys) { READY } else { NOT_READY }],
+        Request::Check(keys) => vec![u8::from(!table.check(keys))],
         Request::Wait(keys) if table.wait(client, keys) => vec![STOP_WAITING],
         Request::Wait(_) => Vec::new(),
         Request::CountKeys => number(table.keys().len()),
