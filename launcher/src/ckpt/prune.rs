@@ -107,8 +107,7 @@ fn rollbacks(
 /// The checkpoints that go: of the whole ones what the rule leaves out, and the damaged ones where that is asked for; nothing that
 /// `latest` and `best` point to, nor what a newer dtrain wrote.
 fn chosen<'a>(entries: &'a [Entry], keep: Keep, damaged: bool, notes: &mut Vec<String>) -> Vec<&'a Entry> {
-    let whole = entries.iter().filter(|entry| entry.is_whole());
-    let whole: Vec<_> = whole.map(|entry| entry.step).collect();
+    let whole: Vec<_> = entries.iter().filter(|entry| entry.is_whole()).map(|entry| entry.step).collect();
     let excess: Vec<_> = keep.excess(&whole).collect();
     let mut chosen = Vec::new();
     for entry in entries {

@@ -248,8 +248,7 @@ fn nodes(text: &str) -> Result<String, &'static str> {
 
 /// A host name or an address, the brackets of an IPv6 address taken off.
 fn host(text: &str) -> Result<String, &'static str> {
-    let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    let host = bracketed.unwrap_or(text);
+    let host = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if host.is_empty() || host.contains(|c: char| c.is_whitespace() || "[]/=,".contains(c)) {
         return Err("give a host name or an IP address");
     }

@@ -33,8 +33,7 @@ pub(super) fn text(status: &Status, owner: impl Fn(u32) -> Option<Owner>) -> Str
     let align = [Right, Left, Right, Right, Right, Right, Right, Right];
     columns(&mut out, 0, &align, &table);
     out.push('\n');
-    let title = ["GPU", "pid", "user", "memory", "command"];
-    let mut table = vec![title.map(str::to_owned).to_vec()];
+    let mut table = vec![["GPU", "pid", "user", "memory", "command"].map(str::to_owned).to_vec()];
     for gpu in &status.gpus {
         for process in &gpu.processes {
             let (user, command) = match owner(process.pid) {

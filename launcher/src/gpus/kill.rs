@@ -58,8 +58,7 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
     let me = rustix::process::geteuid().as_raw();
     let mut own: Vec<Victim> = Vec::new();
     let mut others = 0;
-    let title = ["pid", "GPU", "user", "memory", "command"];
-    let mut table = vec![title.map(str::to_owned).to_vec()];
+    let mut table = vec![["pid", "GPU", "user", "memory", "command"].map(str::to_owned).to_vec()];
     for gpu in gpus {
         for process in &gpu.processes {
             // Held before it is described: what is described is then what is signalled.

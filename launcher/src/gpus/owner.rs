@@ -27,8 +27,7 @@ pub(crate) fn owner(pid: u32) -> Option<Owner> {
 
 /// The words that it was started with, or where the kernel keeps none its name.
 fn command(folder: &Path) -> Option<String> {
-    let words = fs::read(folder.join("cmdline")).ok()?;
-    let words = String::from_utf8_lossy(&words).replace('\0', " ");
+    let words = String::from_utf8_lossy(&fs::read(folder.join("cmdline")).ok()?).replace('\0', " ");
     let command = match words.trim() {
         "" => fs::read_to_string(folder.join("comm")).ok()?.trim().to_owned(),
         words => words.to_owned(),

@@ -43,10 +43,7 @@ impl Shared {
             vars.map(|(name, value)| (name, value.into())).collect();
         // Always set: under a launcher within a launcher the outer one's value would be wrong.
         let wants_lines = inherited(DTRAIN_PROGRESS).is_some_and(|value| value == "lines");
-        let progress = match self.frames && !wants_lines {
-            true => "terminal",
-            false => "lines",
-        };
+        let progress = if self.frames && !wants_lines { "terminal" } else { "lines" };
         let since_epoch = self.start.duration_since(UNIX_EPOCH).unwrap_or_default();
         vars.extend([
             (TORCHELASTIC_ERROR_FILE, error_file.into()),

@@ -70,8 +70,7 @@ impl<'a> Group<'a> {
         let logs = std::mem::take(&mut self.logs[rank]);
         let (events, begun) = (self.inbox.sender.clone(), self.inbox.begun);
         let (tail, error_file) = (self.tails[rank].clone(), self.files.error_file(rank));
-        let job = self.inbox.job.filter(|_| self.specs[rank].inherit_stdin);
-        let terminal = job.and_then(Terminal::at_stdin);
+        let terminal = self.inbox.job.filter(|_| self.specs[rank].inherit_stdin).and_then(Terminal::at_stdin);
         let lent = terminal.clone();
         let ended = move |worker, outcome| {
             let at = begun.elapsed();

@@ -69,8 +69,7 @@ impl Inbox {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> anyhow::Result<Early<T>> {
         let (done, result) = crossbeam_channel::bounded(1);
-        let thread = std::thread::Builder::new().name("checks".to_owned());
-        let started = thread.spawn(move || done.send(work()));
+        let started = std::thread::Builder::new().name("checks".to_owned()).spawn(move || done.send(work()));
         started.context("cannot start a thread")?;
         let (mut kept, mut stopped, mut give_up) = (Vec::new(), None, crossbeam_channel::never());
         let result = loop {

@@ -13,7 +13,7 @@ mod told;
 
 use crate::cli::LaunchArgs;
 use crate::plan;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use attempt::{Attempt, EarlierResult, Launch, Run};
 use dtrain_agent::clock::Begun;
 use dtrain_agent::io::guardian::Behind;
@@ -124,8 +124,14 @@ impl Course<'_> {
     /// Makes an attempt, and decides what comes after it.
     fn attempt(&mut self, mut attempt: Attempt, notices: Vec<i32>) -> anyhow::Result<Then> {
         let started = self.launch.inbox.begun.elapsed();
-        let mut earlier = None;
-        let begun = self.supervise(&mut attempt, notices, &mut earlier);
+        let set_aside = match self.launch.plan.is_evicted() {
+            true => Err(anyhow!("another run has taken the run directory")),
+            false => EarlierResult::set_aside(self.launch.plan.run_dir.as_ref()),
+        };
+        let (earlier, begun) = match set_aside {
+            Ok(earlier) => (earlier, reactor::attempt(&self.launch, &mut attempt, notices, &self.screen)),
+            Err(error) => (None, Err(error)),
+        };
         let put_back = |course: &Self| {
             let earlier = earlier.as_ref().filter(|_| !course.launch.plan.is_evicted());
             if let Some(text) = earlier.and_then(EarlierResult::put_back) {
@@ -164,19 +170,6 @@ impl Course<'_> {
             run.verdict.cause = Cause::Requeue;
         }
         Ok(self.after(run, attempt, started))
-    }
-
-    fn supervise(
-        &self,
-        attempt: &mut Attempt,
-        notices: Vec<i32>,
-        earlier: &mut Option<EarlierResult>,
-    ) -> anyhow::Result<Run> {
-        if self.launch.plan.is_evicted() {
-            bail!("another run has taken the run directory");
-        }
-        *earlier = EarlierResult::set_aside(self.launch.plan.run_dir.as_ref())?;
-        reactor::attempt(&self.launch, attempt, notices, &self.screen)
     }
 
     /// Decides about an attempt that is over and had begun at `started`, and tells the user.

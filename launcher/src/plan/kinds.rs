@@ -113,8 +113,7 @@ impl Plan {
 
     /// Whether copies of the state are kept in memory, for restarts.
     pub(crate) fn keeps_copies(&self) -> bool {
-        let training = self.training();
-        training.is_some_and(|training| training.recipe.checkpoint.in_memory)
+        self.training().is_some_and(|training| training.recipe.checkpoint.in_memory)
     }
 
     /// Exit codes for which a restart is no remedy: of a wrong recipe, and of a model that does not fit.
@@ -140,8 +139,7 @@ impl Plan {
     }
 
     pub(crate) fn headline(&self) -> String {
-        let lines = self.headline.iter();
-        let lines: Vec<_> = lines.map(|line| format!("dtrain: {line}")).collect();
+        let lines: Vec<_> = self.headline.iter().map(|line| format!("dtrain: {line}")).collect();
         lines.join("\n")
     }
 

@@ -56,8 +56,7 @@ pub(super) fn bind(mode: Option<Binding>, workers: usize, visible: Option<&str>)
 
 /// The cores of each worker.
 fn share_out(topology: &Topology, mode: Binding, workers: usize) -> anyhow::Result<Vec<Cores>> {
-    let nodes = (0..workers).map(|rank| node_of(topology, rank, workers));
-    let nodes: Vec<usize> = nodes.collect();
+    let nodes: Vec<usize> = (0..workers).map(|rank| node_of(topology, rank, workers)).collect();
     let share = |rank: usize| {
         let node = nodes[rank];
         let cores = topology.nodes.get(&node).filter(|cores| !cores.is_empty());
@@ -118,8 +117,7 @@ fn exclusive(
 
 /// The cores that share one last-level cache; the larger groups first, and in turn where workers are more.
 fn complex(topology: &Topology, cores: &Cores, place: usize) -> anyhow::Result<Cores> {
-    let complexes = grouped(cores, &topology.caches, "the caches")?;
-    let mut complexes: Vec<Cores> = complexes.into_values().collect();
+    let mut complexes: Vec<Cores> = grouped(cores, &topology.caches, "the caches")?.into_values().collect();
     // Stable, so that equal ones stay in the order of their lowest core.
     complexes.sort_by_key(|complex| std::cmp::Reverse(complex.len()));
     let chosen = place % complexes.len();

@@ -57,46 +57,38 @@ fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) 
     }
     let machine = look();
     let (gpus, described) = (machine.count(), machine.described());
-    let on_cpu = || " on the CPU".to_owned();
-    let mut size = match asked.nproc {
-        Nproc::Auto if gpus == 0 => {
-            let note = format!("{described}; starting 1 worker on the CPU");
-            Size::inherited(1, on_cpu(), Some(note))
-        }
+    let count = match asked.nproc {
+        Nproc::Count(count) => count,
+        Nproc::Cpu => host.cores,
+        Nproc::Auto => gpus.max(1),
         Nproc::Gpu if gpus == 0 => bail!("--nproc gpu: {described}; use --nproc N for N workers on the CPU"),
-        Nproc::Auto | Nproc::Gpu => Size::inherited(gpus, on_visible(&described), None),
-        Nproc::Count(_) | Nproc::Cpu => {
-            let count = match asked.nproc {
-                Nproc::Count(count) => count,
-                _ => host.cores,
-            };
-            match asked.is_training {
-                true if gpus == 0 => {
-                    let note = machine.failure().map(|why| format!("{why}; training on the CPU"));
-                    Size::inherited(count, on_cpu(), note)
-                }
-                // It may know of devices that are not NVIDIA's.
-                false if gpus == 0 => Size::inherited(count, String::new(), None),
-                _ if count <= gpus => Size::inherited(count, on_visible(&described), None),
-                true => fewer(asked.nproc, count, &machine)?,
-                false => {
-                    let note = format!(
-                        "there are more workers ({count}) than visible GPUs: what is visible is {described}, and \
-                         LOCAL_RANK goes to {}",
-                        count - 1
-                    );
-                    Size::inherited(count, on_visible(&described), Some(note))
-                }
-            }
-        }
+        Nproc::Gpu => gpus,
     };
-    size.gpus = machine.in_use(size.nproc);
-    Ok(size)
+    let note = match asked.is_training {
+        _ if asked.nproc == Nproc::Auto && gpus == 0 => {
+            Some(format!("{described}; starting 1 worker on the CPU"))
+        }
+        true if gpus == 0 => machine.failure().map(|why| format!("{why}; training on the CPU")),
+        _ if count <= gpus || gpus == 0 => None,
+        true => Some(fewer(asked.nproc, count, &machine)?),
+        false => Some(format!(
+            "there are more workers ({count}) than visible GPUs: what is visible is {described}, and LOCAL_RANK goes to {}",
+            count - 1
+        )),
+    };
+    // A program may know of devices that are not NVIDIA's.
+    let place = match gpus {
+        0 if asked.is_training || asked.nproc == Nproc::Auto => " on the CPU".to_owned(),
+        0 => String::new(),
+        _ => format!(", {described} visible"),
+    };
+    let nproc = if asked.is_training && gpus > 0 { count.min(gpus) } else { count };
+    Ok(Size { gpus: machine.in_use(nproc), ..Size::inherited(nproc, place, note) })
 }
 
-/// A recipe with more workers than visible GPUs: one on each GPU instead, since the number of workers is none of the recipe's
+/// The note for a recipe with more workers than visible GPUs: one on each GPU instead, since the number of workers is none of the recipe's
 /// settings. Whoever asks for all cores of the CPU does not want the GPUs.
-fn fewer(nproc: Nproc, asked: usize, machine: &Machine) -> anyhow::Result<Size> {
+fn fewer(nproc: Nproc, asked: usize, machine: &Machine) -> anyhow::Result<String> {
     let (gpus, described) = (machine.count(), machine.described());
     let instances = machine.shows_an_instance();
     if nproc == Nproc::Cpu {
@@ -114,16 +106,11 @@ fn fewer(nproc: Nproc, asked: usize, machine: &Machine) -> anyhow::Result<Size> 
         1 => "1 worker instead".to_owned(),
         _ => format!("{gpus} workers instead, one on each"),
     };
-    let note = format!(
+    Ok(format!(
         "--nproc {asked}, and what is visible is {described}: starting {started}; the result is the same, since effective \
          batch and learning rate stay those of the recipe and each worker takes a larger share of every step, in more \
          micro-batches; {more} --gpu-ids none for {asked} workers on the CPU"
-    );
-    Ok(Size::inherited(gpus, on_visible(&described), Some(note)))
-}
-
-fn on_visible(described: &str) -> String {
-    format!(", {described} visible")
+    ))
 }
 
 impl Size {

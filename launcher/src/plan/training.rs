@@ -128,8 +128,7 @@ fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
         }
         .to_string())
     };
-    let words = (0..recipe.stages()).map(of_stage);
-    let mut words = words.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut words = (0..recipe.stages()).map(of_stage).collect::<anyhow::Result<Vec<_>>>()?;
     words.dedup();
     Ok(words.join(", then "))
 }

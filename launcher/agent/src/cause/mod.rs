@@ -89,10 +89,7 @@ impl Death {
 }
 
 fn killed_for_memory(how: MemoryKill, death: &Death) -> Cause {
-    let what = match death.is(Signal::KILL) && !death.in_shell {
-        true => "it",
-        false => "a process that it ran",
-    };
+    let what = if death.is(Signal::KILL) && !death.in_shell { "it" } else { "a process that it ran" };
     let text = match how {
         MemoryKill::Logged => {
             format!("the kernel killed {what} because memory ran out, as the kernel's log says")

@@ -81,8 +81,7 @@ impl Exception {
 pub(super) fn frames(lines: &[String]) -> Option<(usize, Place)> {
     let first = Place::parse(lines.first()?)?;
     let count = lines.iter().take_while(|line| line.starts_with(' ')).count();
-    let places = lines[..count].iter().filter_map(|line| Place::parse(line));
-    let places: Vec<_> = places.collect();
+    let places: Vec<_> = lines[..count].iter().filter_map(|line| Place::parse(line)).collect();
     let own = places.iter().rfind(|place| !place.is_library());
     let place = own.or(places.last()).cloned().unwrap_or(first);
     Some((count, place))
@@ -102,8 +101,7 @@ pub(super) fn exceptions(lines: &[String]) -> Vec<Exception> {
         at += count;
         // Frames may also be quoted in a message or be those of a thread that is only shown.
         if let Some(name) = lines.get(at).and_then(|line| type_name(line)) {
-            let more = lines[at + 1..].iter().take(MESSAGE_LINES);
-            let more = more.take_while(|line| belongs_to_message(line));
+            let more = lines[at + 1..].iter().take(MESSAGE_LINES).take_while(|line| belongs_to_message(line));
             found.push(Exception {
                 name: name.to_owned(),
                 lines: std::iter::once(&lines[at]).chain(more).cloned().collect(),

@@ -37,10 +37,7 @@ static TABLE: LazyLock<Table> =
 
 /// The cause of the first entry that matches a line; of several lines the last.
 pub(super) fn find(lines: &[String]) -> Option<Cause> {
-    let searched = |line: &String| match is_remark(line) {
-        true => String::new(),
-        false => line.to_lowercase(),
-    };
+    let searched = |line: &String| if is_remark(line) { String::new() } else { line.to_lowercase() };
     let small: Vec<_> = lines.iter().map(searched).collect();
     TABLE.wording.iter().find_map(|wording| {
         let at = small.iter().rposition(|line| {

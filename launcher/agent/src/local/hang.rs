@@ -107,8 +107,7 @@ impl Progress {
         }
         let mut between: Vec<Duration> = rank.between.iter().copied().collect();
         between.sort_unstable();
-        let median = between[between.len() / 2];
-        let patience = median.saturating_mul(policy.factor).max(policy.least);
+        let patience = between[between.len() / 2].saturating_mul(policy.factor).max(policy.least);
         let last = rank.last?;
         // Paged-out memory takes its time, so patience begins anew after a freeze, and delays a hang by no more than itself.
         let anew = last.max(self.thawed).saturating_add(patience);

@@ -75,8 +75,7 @@ impl Plan {
     pub(super) fn verify(&self) -> anyhow::Result<()> {
         let wanted = |name: &str| name == MODEL || self.average && name == EMA;
         let (manifest, folder) = (&self.manifest, &self.folder);
-        let entries = manifest.files.iter().filter(|entry| wanted(&entry.name));
-        let bytes = entries.map(|entry| entry.bytes).sum();
+        let bytes = manifest.files.iter().filter(|entry| wanted(&entry.name)).map(|entry| entry.bytes).sum();
         let progress = Progress::new(format!("checking {}", folder.display()), bytes);
         let damage = manifest.damage(folder, wanted, |bytes| progress.add(bytes));
         drop(progress);

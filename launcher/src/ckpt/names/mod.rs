@@ -1,7 +1,6 @@
 //! What other programs call a model's tensors, and in what form they want them: torchvision, timm, and Hugging Face's
 //! transformers. dtrain's own names are torchvision's for a ResNet, timm's for a vision transformer and nanoGPT's for a GPT.
 
-mod resnet;
 mod transformers;
 
 use crate::cli::Names;
@@ -31,9 +30,9 @@ pub(super) fn rename(names: Names, model: &str, tensor: &str) -> anyhow::Result<
     let found = match (names, model) {
         (Names::Pytorch, _) => Some(same(tensor)),
         (Names::Torchvision | Names::Timm, _) if is_resnet(model) => {
-            resnet::huggingface(tensor).map(|_| same(tensor))
+            resnet_huggingface(tensor).map(|_| same(tensor))
         }
-        (Names::Huggingface, _) if is_resnet(model) => resnet::huggingface(tensor).map(|name| same(&name)),
+        (Names::Huggingface, _) if is_resnet(model) => resnet_huggingface(tensor).map(|name| same(&name)),
         (Names::Timm, "vit") => transformers::vit_torchvision(tensor).map(|_| same(tensor)),
         (Names::Torchvision, "vit") => transformers::vit_torchvision(tensor).map(|name| same(&name)),
         (Names::Huggingface, "vit") => transformers::vit_huggingface(tensor),
@@ -57,6 +56,39 @@ fn is_resnet(model: &str) -> bool {
 
 fn piece(name: impl Into<String>, form: Form) -> Piece {
     Piece { name: name.into(), form }
+}
+
+/// The name in `ResNetForImageClassification` of torchvision's tensor.
+fn resnet_huggingface(name: &str) -> Option<String> {
+    if let Some(kind) = name.strip_prefix("fc.") {
+        return Some(format!("classifier.1.{kind}"));
+    }
+    if let Some(stage) = name.strip_prefix("layer") {
+        let (stage, rest) = numbered(stage)?;
+        let (block, layer) = numbered(rest)?;
+        let place = format!("resnet.encoder.stages.{}.layers.{block}", stage.checked_sub(1)?);
+        if let Some(rest) = layer.strip_prefix("downsample.") {
+            let (part, kind) = numbered(rest)?;
+            let part = ["convolution", "normalization"].get(part)?;
+            return Some(format!("{place}.shortcut.{part}.{kind}"));
+        }
+        let (number, part, kind) = layer_of(layer)?;
+        return Some(format!("{place}.layer.{number}.{part}.{kind}"));
+    }
+    match layer_of(name)? {
+        (0, part, kind) => Some(format!("resnet.embedder.embedder.{part}.{kind}")),
+        _ => None,
+    }
+}
+
+/// `conv2.weight`: 1, `convolution`, `weight`.
+fn layer_of(name: &str) -> Option<(usize, &'static str, &str)> {
+    let (part, rest) = match name.strip_prefix("conv") {
+        Some(rest) => ("convolution", rest),
+        None => ("normalization", name.strip_prefix("bn")?),
+    };
+    let (number, kind) = numbered(rest)?;
+    Some((number.checked_sub(1)?, part, kind))
 }
 
 /// `blocks.3.norm1.weight` without `blocks.`: 3 and `norm1.weight`.

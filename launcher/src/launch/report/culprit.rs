@@ -36,8 +36,7 @@ impl<'a> Culprit<'a> {
         let kills = attempt.memory_kills.since(&pids.collect::<Vec<_>>());
         let well = |end: &&End| end.outcome.is_well(plan.requeue_code());
         let failed: Vec<_> = run.verdict.ends.iter().filter(|end| !well(end)).collect();
-        let suspects = failed.iter().map(|end| suspect(end, run, files, &kills));
-        let mut suspects: Vec<_> = suspects.collect();
+        let mut suspects: Vec<_> = failed.iter().map(|end| suspect(end, run, files, &kills)).collect();
         let judged = failed.iter().position(|end| end.rank == first);
         // How workers end that were stopped because of a hang says nothing about it.
         let (blamed, hang) = match (hung, judged) {

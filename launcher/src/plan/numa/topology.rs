@@ -101,8 +101,7 @@ fn last_level_cache(folder: &Path) -> Option<usize> {
         let kind = fs::read_to_string(cache.join("type")).unwrap_or_default();
         matches!(kind.trim(), "Unified" | "Data")
     };
-    let caches = numbered(folder, "index").into_iter().map(|(_, cache)| cache);
-    let levels = caches.filter(is_of_data);
+    let levels = numbered(folder, "index").into_iter().map(|(_, cache)| cache).filter(is_of_data);
     let levels = levels.filter_map(|cache| Some((number(&cache.join("level"))?, cache)));
     let (_, last) = levels.max_by_key(|(level, _)| *level)?;
     list(&last.join("shared_cpu_list")).ok()?.first().copied()

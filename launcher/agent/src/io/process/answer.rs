@@ -33,8 +33,7 @@ pub fn output(command: &mut Command, patience: Duration) -> Option<String> {
 /// Whether the process ends before `deadline`: its descriptor is readable then.
 pub fn has_ended(pidfd: &OwnedFd, deadline: Instant) -> bool {
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).ok();
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
         match rustix::event::poll(&mut [PollFd::new(pidfd, PollFlags::IN)], left.as_ref()) {
             Ok(ready) => return ready > 0,
             Err(rustix::io::Errno::INTR) => {}

@@ -35,8 +35,7 @@ impl MemoryKills {
 
     /// What speaks for a process of `pids` having been killed for memory since then, if it died of SIGKILL.
     pub fn since(&self, pids: &[u32]) -> impl Fn(Option<u32>) -> Option<MemoryKill> + use<> {
-        let counter = self.counter.as_ref();
-        let counter = counter.filter(|(path, _, before)| count(path) > Some(*before));
+        let counter = self.counter.as_ref().filter(|(path, _, before)| count(path) > Some(*before));
         let mut logged = self.log.as_ref().map(killed_pids).unwrap_or_default();
         logged.retain(|pid| pids.contains(pid));
         evidence(counter.map(|(_, means, _)| *means), logged)

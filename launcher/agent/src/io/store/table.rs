@@ -45,10 +45,7 @@ impl Table {
         if !self.values.contains_key(key) && !expected.is_empty() {
             return Ok((expected, Vec::new()));
         }
-        let woken = match self.get(key) == expected {
-            true => self.set(key, value)?,
-            false => Vec::new(),
-        };
+        let woken = if self.get(key) == expected { self.set(key, value)? } else { Vec::new() };
         Ok((self.get(key), woken))
     }
 
@@ -192,8 +189,7 @@ fn take(held: &mut usize, more: usize) -> Result<(), Refusal> {
 fn leading_number(text: &[u8]) -> Option<i64> {
     let text = text.trim_ascii_start();
     let sign = usize::from(matches!(text, [b'+' | b'-', ..]));
-    let digits = text[sign..].iter().take_while(|byte| byte.is_ascii_digit());
-    let end = sign + digits.count();
+    let end = sign + text[sign..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&text[..end]).ok()?.parse().ok()
 }
 
