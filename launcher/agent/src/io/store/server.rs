@@ -201,12 +201,10 @@ impl<T: Fn(Refusal)> Server<T> {
             && !connection.is_full
             && let Some(dialect) = connection.dialect
         {
+            let read = request::read(&inbox[done..], dialect);
             // An old client does not say what it is: its first request tells.
             let read =
-                request::read(&inbox[done..], dialect).map_err(|refusal| match connection.is_known {
-                    true => refusal,
-                    false => Refusal::Stranger,
-                })?;
+                read.map_err(|refusal| if connection.is_known { refusal } else { Refusal::Stranger })?;
             let Some((request, length)) = read else {
                 break;
             };
