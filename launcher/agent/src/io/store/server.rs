@@ -16,6 +16,10 @@ use std::time::Duration;
 
 /// Bytes read at a time.
 const CHUNK: usize = 64 << 10;
+/// Bytes of a request that is not whole which a connection may keep before all are counted.
+const SMALL: usize = 4 << 10;
+/// Bytes that the requests and answers under way may take together.
+const UNDER_WAY: usize = 256 << 20;
 /// More clients than any launch has.
 const MOST_CLIENTS: u64 = 16 << 10;
 /// After an error that comes again at once, such as of too many open files.
@@ -166,8 +170,8 @@ impl<T: Fn(Refusal)> Server<T> {
         }
     }
 
-    /// Reads what has come, and answers the requests that are whole, as long as the client reads the answers. On an error the
-    /// connection is to be closed, for a reason where the user should hear one.
+    /// Reads what has come, and answers the requests that are whole, as long as the client reads the answers.
+    /// Errors: the connection is to be closed, for a reason where the user should hear one.
     fn try_serve(
         &mut self,
         client: Client,
@@ -220,13 +224,27 @@ impl<T: Fn(Refusal)> Server<T> {
             done += length;
         }
         inbox.drain(..done);
+        Ok(self.keep(client, inbox)?)
+    }
+
+    /// Keeps what has come of a request that is not whole.
+    fn keep(&mut self, client: Client, inbox: Vec<u8>) -> Result<(), Refusal> {
+        let is_large = inbox.len() > SMALL;
         // The memory of an empty one is given back.
         if let Some(connection) = self.connections.get_mut(&client)
             && !inbox.is_empty()
         {
             connection.inbox = inbox;
         }
-        Ok(())
+        match is_large && self.under_way() > UNDER_WAY {
+            true => Err(Refusal::Full),
+            false => Ok(()),
+        }
+    }
+
+    fn under_way(&self) -> usize {
+        let each = |connection: &Connection| connection.inbox.len() + connection.outbox.len();
+        self.connections.values().map(each).sum()
     }
 
     fn send(&mut self, client: Client, bytes: &[u8]) -> io::Result<()> {
@@ -287,7 +305,7 @@ fn respond(
             return Ok((sum.to_ne_bytes().to_vec(), woken));
         }
         Request::Check(keys) => vec![u8::from(!table.check(keys))],
-        Request::Wait(keys) if table.wait(client, keys) => vec![STOP_WAITING],
+        Request::Wait(keys) if table.wait(client, keys)? => vec![STOP_WAITING],
         Request::Wait(_) => Vec::new(),
         Request::CountKeys => number(table.keys().len()),
         Request::Delete(key) => number(table.delete(key).into()),

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// A connection.
 pub(super) type Client = u64;
 
-/// Bytes that keys and values may take together.
+/// Bytes that keys, values and waits may take together.
 const ROOM: usize = 512 << 20;
 /// Bytes of an entry besides its key and value, about.
 const ENTRY: usize = 128;
@@ -17,7 +17,7 @@ pub(super) struct Table {
     queues: HashMap<Vec<u8>, VecDeque<Vec<u8>>>,
     /// Who waits, the longest first, and the keys that are still missing.
     waiting: Vec<(Client, HashSet<Vec<u8>>)>,
-    /// Bytes of values and queues, about.
+    /// Bytes of values, queues and waits, about.
     held: usize,
 }
 
@@ -34,8 +34,8 @@ impl Table {
         self.values.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Sets a value if the present one is `expected`; a missing key is expected as an empty value. Returns the value that is
-    /// there then, or for a missing key the expected one, as PyTorch does.
+    /// Sets a value if the present one is `expected`; a missing key is expected as an empty value. Returns
+    /// the value that is there then, or for a missing key the expected one, as PyTorch does.
     pub(super) fn compare_set<'a>(
         &'a mut self,
         key: &[u8],
@@ -96,20 +96,28 @@ impl Table {
     }
 
     /// Whether all keys are there. Otherwise the client waits for the others, and no more for earlier ones.
-    pub(super) fn wait(&mut self, client: Client, keys: &[&[u8]]) -> bool {
+    pub(super) fn wait(&mut self, client: Client, keys: &[&[u8]]) -> Result<bool, Refusal> {
         self.forget(client);
         let missing = keys.iter().filter(|key| !self.has(key));
         let missing: HashSet<Vec<u8>> = missing.map(|key| key.to_vec()).collect();
         let is_complete = missing.is_empty();
         if !is_complete {
-            self.waiting.push((client, missing));
+            self.enlist(client, missing)?;
         }
-        is_complete
+        Ok(is_complete)
+    }
+
+    fn enlist(&mut self, client: Client, keys: HashSet<Vec<u8>>) -> Result<(), Refusal> {
+        take(&mut self.held, waiting_size(&keys))?;
+        self.waiting.push((client, keys));
+        Ok(())
     }
 
     /// The client waits no more.
     pub(super) fn forget(&mut self, client: Client) {
-        self.waiting.retain(|(other, _)| *other != client);
+        for (_, keys) in self.waiting.extract_if(.., |(other, _)| *other == client) {
+            self.held -= waiting_size(&keys);
+        }
     }
 
     /// Adds a value to a queue, and returns the one client that is to take it.
@@ -117,7 +125,8 @@ impl Table {
         take(&mut self.held, size(key, value))?;
         let queue = self.queues.entry(key.to_vec()).or_default();
         queue.push_back(value.to_vec());
-        let first = self.waiting.iter_mut().position(|(_, keys)| came(keys, key));
+        let waits = |(_, keys): &mut (Client, HashSet<Vec<u8>>)| came(&mut self.held, keys, key);
+        let first = self.waiting.iter_mut().position(waits);
         Ok(first.map(|place| self.waiting.remove(place).0))
     }
 
@@ -139,7 +148,8 @@ impl Table {
         self.queues.get(key).map_or(0, VecDeque::len)
     }
 
-    /// Counts a client at a barrier of `world`. Returns those that waited there if it is the last; else it waits.
+    /// Counts a client at a barrier of `world`. Returns the clients that waited there if it is the last; else
+    /// it waits.
     pub(super) fn barrier(
         &mut self,
         client: Client,
@@ -150,7 +160,7 @@ impl Table {
             return Ok(Some(self.wake(key)));
         }
         self.forget(client);
-        self.waiting.push((client, HashSet::from([key.to_vec()])));
+        self.enlist(client, HashSet::from([key.to_vec()]))?;
         Ok(None)
     }
 
@@ -164,7 +174,9 @@ impl Table {
 
     /// The key is there: returns the clients that wait for no other.
     fn wake(&mut self, key: &[u8]) -> Vec<Client> {
-        self.waiting.extract_if(.., |(_, keys)| came(keys, key)).map(|(client, _)| client).collect()
+        let complete = |(_, keys): &mut (Client, HashSet<Vec<u8>>)| came(&mut self.held, keys, key);
+        let woken = self.waiting.extract_if(.., complete);
+        woken.map(|(client, _)| client).collect()
     }
 }
 
@@ -172,9 +184,17 @@ fn size(key: &[u8], value: &[u8]) -> usize {
     key.len() + value.len() + ENTRY
 }
 
+fn waiting_size(keys: &HashSet<Vec<u8>>) -> usize {
+    keys.iter().map(|key| size(key, &[])).sum()
+}
+
 /// Whether a client that waits for `keys` waits for none any more, now that this one is there.
-fn came(keys: &mut HashSet<Vec<u8>>, key: &[u8]) -> bool {
-    keys.remove(key) && keys.is_empty()
+fn came(held: &mut usize, keys: &mut HashSet<Vec<u8>>, key: &[u8]) -> bool {
+    let is_awaited = keys.remove(key);
+    if is_awaited {
+        *held -= size(key, &[]);
+    }
+    is_awaited && keys.is_empty()
 }
 
 fn take(held: &mut usize, more: usize) -> Result<(), Refusal> {

@@ -158,6 +158,27 @@ fn an_answer_that_would_take_the_memory_is_refused() {
 }
 
 #[test]
+fn requests_that_would_take_the_memory_together_are_refused() {
+    let store = Store::new();
+    let value = [Bytes(b"key"), Bytes(&vec![7; 8 << 20])];
+    let half = sent(11, &[vec![Number(100)], value.repeat(7)].concat());
+    let mut begun: Vec<TcpStream> = (0..4).map(|_| store.client()).collect();
+    for client in &mut begun {
+        client.write_all(&half).unwrap();
+    }
+    assert!(store.told.try_recv().is_err());
+    let mut last = store.client();
+    // It may be closed before it has sent all.
+    let _ = last.write_all(&half);
+    expect_end(&mut last);
+    let told = store.told.recv().unwrap();
+    assert!(told.contains("more than there is room for"), "{told}");
+    let mut other = store.client();
+    other.write_all(b"\x0dping").unwrap();
+    assert_eq!(hear(&mut other), *b"ping");
+}
+
+#[test]
 fn the_port_belongs_to_the_store_until_its_end() {
     let store = Store::new();
     let mut waiting = store.client();

@@ -33,13 +33,13 @@ fn values_are_set_compared_added_appended_and_deleted() {
 #[test]
 fn who_waits_is_woken_by_the_last_key_however_it_comes() {
     let mut table = Table::default();
-    assert!(!table.wait(A, &[b"x", b"y", b"x"]));
-    assert!(!table.wait(B, &[b"y"]));
+    assert!(!table.wait(A, &[b"x", b"y", b"x"]).unwrap());
+    assert!(!table.wait(B, &[b"y"]).unwrap());
     assert_eq!(table.add(b"y", 1).unwrap().1, [B]);
     assert_eq!(table.compare_set(b"x", b"", b"1").unwrap().1, [A]);
     assert!(table.set(b"x", b"2").unwrap().is_empty());
-    assert!(table.wait(A, &[b"x", b"y"]));
-    assert!(!table.wait(A, &[b"z"]));
+    assert!(table.wait(A, &[b"x", b"y"]).unwrap());
+    assert!(!table.wait(A, &[b"z"]).unwrap());
     table.forget(A);
     assert!(table.append(b"z", b"1").unwrap().is_empty());
 }
@@ -47,7 +47,7 @@ fn who_waits_is_woken_by_the_last_key_however_it_comes() {
 #[test]
 fn a_value_in_a_queue_wakes_one() {
     let mut table = Table::default();
-    assert!(!table.wait(A, &[b"q"]) && !table.wait(B, &[b"q"]));
+    assert!(!table.wait(A, &[b"q"]).unwrap() && !table.wait(B, &[b"q"]).unwrap());
     assert_eq!(table.push(b"q", b"1").unwrap(), Some(A));
     assert!(table.check(&[b"q"]));
     assert_eq!(table.push(b"q", b"2").unwrap(), Some(B));
@@ -91,6 +91,7 @@ fn a_store_that_is_full_takes_no_more_and_serves_what_it_has() {
     assert_eq!(stored, 63);
     assert_eq!(table.set(b"more", &value), Err(Refusal::Full));
     assert_eq!(table.append(&[0], &value), Err(Refusal::Full));
+    assert_eq!(table.wait(A, &[&value]), Err(Refusal::Full));
     assert_eq!(table.get(&[5]), value);
     assert!(table.delete(&[0]) && table.set(b"more", &value).is_ok());
 }
@@ -103,7 +104,7 @@ proptest! {
             let (name, client) = ([key], Client::from(client));
             match what {
                 0 => drop(table.set(&name, &[client as u8; 5])),
-                1 => _ = table.wait(client, &[&name, &[(key + 1) % 4]]),
+                1 => drop(table.wait(client, &[&name, &[(key + 1) % 4]])),
                 2 => drop(table.push(&name, b"value")),
                 3 => drop(table.pop(&name)),
                 4 => drop(table.delete(&name)),
