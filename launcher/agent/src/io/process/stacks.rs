@@ -16,11 +16,13 @@ const DEBUGGERS: [(&str, &[&str]); 3] = [
 
 /// What can be said of the process, at the latest after `patience`.
 pub fn of(pid: u32, patience: Duration) -> String {
+    // Before a debugger stops the process.
+    let threads = threads(pid);
     let stacks = match debugger(pid, patience) {
         Some((name, stacks)) => format!("\nstacks, by {name}:\n{stacks}"),
         None => "\nno stacks: install py-spy, gdb or eu-stack (elfutils) to have them here\n".to_owned(),
     };
-    threads(pid) + &stacks
+    threads + &stacks
 }
 
 /// A line for each thread.
