@@ -36,10 +36,6 @@ impl ProcessGroup for DeviceGroup {
         self.host.size()
     }
 
-    fn backend(&self) -> &'static str {
-        self.gpus.backend()
-    }
-
     fn set_timeout(&mut self, timeout: Duration) {
         self.host.set_timeout(timeout);
         self.gpus.set_timeout(timeout);

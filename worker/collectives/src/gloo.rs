@@ -9,7 +9,7 @@ use dtrain_torch_shim::gloo::{Gloo, GlooWork, Operation as Kind, Transport};
 use dtrain_torch_shim::store::TcpStore;
 use tch::{Device, TchError, Tensor};
 
-use super::caller::Caller;
+use super::collective::Caller;
 use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, Work};
 
 /// A group of CPU processes connected by Gloo.
@@ -65,10 +65,6 @@ impl ProcessGroup for GlooGroup {
 
     fn size(&self) -> usize {
         self.caller.size
-    }
-
-    fn backend(&self) -> &'static str {
-        "gloo"
     }
 
     fn set_timeout(&mut self, timeout: Duration) {

@@ -8,7 +8,6 @@
 //! processes of one machine, through memory that they share) and [`NcclGroup`] (GPUs). All of them pass the one conformance suite
 //! of the tests. [`DeviceGroup`] is one for each kind of memory.
 
-mod caller;
 mod collective;
 mod device;
 mod error;
@@ -48,9 +47,6 @@ pub trait ProcessGroup: Send {
 
     /// The number of ranks.
     fn size(&self) -> usize;
-
-    /// The backend's name, for messages.
-    fn backend(&self) -> &'static str;
 
     /// How long operations started from now on wait for their peers.
     fn set_timeout(&mut self, timeout: Duration);

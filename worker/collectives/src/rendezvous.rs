@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use dtrain_common::env::{WorkerEnv, collective_timeout};
+use dtrain_common::env::{WorkerEnv, collective_timeout, of_process};
 use dtrain_torch_shim::store::TcpStore;
-use dtrain_torch_shim::{ErrorKind, ShimError, gloo};
+use dtrain_torch_shim::{ShimError, gloo};
 use tch::Device;
 
 use super::error::RendezvousError;
@@ -42,8 +42,8 @@ impl Rendezvous {
     /// Serves (rank 0) or reaches (the others) the store at `MASTER_ADDR:MASTER_PORT`; a single process needs none. Where
     /// the launcher's agent serves the store (`TORCHELASTIC_USE_AGENT_STORE`), every rank is a client.
     pub fn open(env: WorkerEnv) -> Result<Self, RendezvousError> {
-        let wish = Transport::from_process()?;
-        let timeout = collective_timeout(|name| std::env::var(name).ok())?.unwrap_or(super::DEFAULT_TIMEOUT);
+        let wish = Transport::from_lookup(of_process)?;
+        let timeout = collective_timeout(of_process)?.unwrap_or(super::DEFAULT_TIMEOUT);
         let store = (env.world_size > 1).then(|| store(&env)).transpose()?;
         Ok(Self { env, wish, timeout, store })
     }
@@ -78,13 +78,7 @@ impl Rendezvous {
     pub fn opening(&self) -> Result<Vec<u8>, RendezvousError> {
         let rank = self.env.rank;
         let lost = |source| RendezvousError::NoOpening(rank, source);
-        let store = self.store.as_ref().ok_or_else(|| {
-            lost(ShimError {
-                op: "read from the store",
-                kind: ErrorKind::InvalidArgument,
-                message: "a single process has no store".into(),
-            })
-        })?;
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
         let mut value = store.get(OPENING).map_err(lost)?;
         store.add(OPENING_READ, 1).map_err(lost)?;
         match value.first() {

@@ -21,10 +21,6 @@ impl ProcessGroup for LoneGroup {
         self.0
     }
 
-    fn backend(&self) -> &'static str {
-        "single"
-    }
-
     fn set_timeout(&mut self, _timeout: Duration) {}
 
     /// Memory as ranks of one machine share it.

@@ -1,6 +1,6 @@
 //! By which way the ranks of one machine exchange data.
 
-use dtrain_common::env::{DTRAIN_TRANSPORT, EnvError, of_process};
+use dtrain_common::env::{DTRAIN_TRANSPORT, EnvError};
 
 /// The user's choice in [`DTRAIN_TRANSPORT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,11 +32,6 @@ impl Transport {
                 Err(EnvError::Invalid { name: DTRAIN_TRANSPORT, value, expected: "auto, gloo or shared" })
             }
         }
-    }
-
-    /// [`Transport::from_lookup`] on the environment of this process.
-    pub fn from_process() -> Result<Self, EnvError> {
-        Self::from_lookup(of_process)
     }
 }
 

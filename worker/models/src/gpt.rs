@@ -213,7 +213,7 @@ mod tests {
         assert!(registry.parameters().all(|entry| entry.tensor().grad().defined()));
 
         let config = GptConfig { vocabulary: 50_257, context: 1024, width: 768, depth: 1, heads: 12 };
-        let region = Symbolic::enter_as_gpu(Attention::Flash).unwrap();
+        let region = Symbolic::enter(Some(Attention::Flash)).unwrap();
         let peak = |loss: &dyn Fn(&Gpt, &Tensor) -> Tensor| {
             let model = Gpt::new(config, &mut Registry::new(Device::Cpu)).unwrap();
             let x = Tensor::zeros([8, 1024], (Kind::Int64, Device::Cpu));

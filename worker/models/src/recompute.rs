@@ -144,19 +144,19 @@ impl<T: Send + 'static> Segment<T> {
             Check { name: Arc::clone(&self.name), values: self.is_checked(), first: Mutex::default() };
         // What an earlier backward pass left for whoever asks, and nobody asked for.
         self.recompute.take_failure();
-        let outputs = recompute(&inputs, move |inputs, pass| {
+        let output = recompute(&inputs, move |inputs, pass| {
             let _region = Region::enter(pass);
             let compute = || {
-                let inputs = <&[Tensor; N]>::try_from(inputs).map_err(|_| other_count())?;
+                // libtorch gives back as many as it was given.
+                let count = |_| TchError::Convert("another number of tensors".to_owned());
+                let inputs = <&[Tensor; N]>::try_from(inputs).map_err(count)?;
                 let output = forward(&lock(&layers), inputs.each_ref())?;
                 check.compare(&output, pass)?;
-                Ok(vec![output])
+                Ok(output)
             };
             compute().map_err(|error| handle.fail(error))
         });
-        let mut outputs =
-            outputs.map_err(|error| self.recompute.take_failure().unwrap_or_else(|| error.into()))?;
-        outputs.pop().ok_or_else(other_count)
+        output.map_err(|error| self.recompute.take_failure().unwrap_or_else(|| error.into()))
     }
 
     /// Whether there is a backward pass to come that leads through the segment, and the segment is one of those.
@@ -184,11 +184,6 @@ impl<T: Send + 'static> Segment<T> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Layers are not changed by computing with them, and the rest is whole; a panic is reported by whoever panicked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// That libtorch gives back as many tensors as it was given is what it promises.
-fn other_count() -> ModelError {
-    TchError::Convert("another number of tensors".to_owned()).into()
 }
 
 thread_local! {

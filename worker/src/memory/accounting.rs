@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_replayed_micro_step_counts_as_it_did_when_it_was_captured() {
-        let region = Symbolic::enter().unwrap();
+        let region = Symbolic::enter(None).unwrap();
         let books = Books::Symbolic(&region);
         let taken = MicroStepMemory { forward: 300, backward: 500, activations: 200 };
         let mut account = Account::new(books);
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_a_micro_step_takes_is_counted_from_its_beginning() {
-        let region = Symbolic::enter().unwrap();
+        let region = Symbolic::enter(None).unwrap();
         let books = Books::Symbolic(&region);
         let bytes = |count: i64| tch::Tensor::empty([count], (tch::Kind::Uint8, Device::Cpu));
         let _before = bytes(4096);

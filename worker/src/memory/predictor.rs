@@ -60,8 +60,8 @@ impl Target {
 
     fn region(self) -> Result<Symbolic, TrainError> {
         Ok(match self {
-            Self::Cpu => Symbolic::enter()?,
-            Self::Gpu { attention, .. } => Symbolic::enter_as_gpu(attention)?,
+            Self::Cpu => Symbolic::enter(None)?,
+            Self::Gpu { attention, .. } => Symbolic::enter(Some(attention))?,
         })
     }
 

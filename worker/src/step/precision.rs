@@ -199,8 +199,8 @@ impl Kernels {
     }
 
     pub(crate) fn apply(self) -> Result<(), ShimError> {
-        cuda::set_tf32(self.tf32)?;
-        cuda::set_cudnn_benchmark(self.cudnn_benchmark)
+        tch::Cuda::cudnn_set_benchmark(self.cudnn_benchmark);
+        cuda::set_tf32(self.tf32)
     }
 }
 

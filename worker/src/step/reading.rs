@@ -24,9 +24,7 @@ impl Reading {
             return Ok(Self { values, copied: None });
         };
         let values = figures.f_to_device_(Device::Cpu, Kind::Double, true, false)?;
-        let mut copied = Event::new()?;
-        copied.record(Stream::current(gpu)?)?;
-        Ok(Self { values, copied: Some(copied) })
+        Ok(Self { values, copied: Some(Stream::current(gpu)?.mark()?) })
     }
 
     pub(super) fn wait(self) -> Result<Vec<f64>> {

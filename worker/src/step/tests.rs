@@ -41,9 +41,6 @@ impl ProcessGroup for Watching {
     fn size(&self) -> usize {
         2
     }
-    fn backend(&self) -> &'static str {
-        "watching"
-    }
     fn set_timeout(&mut self, _: Duration) {}
     fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
         if let Collective::AllReduce(..) | Collective::ReduceScatter { .. } = one {

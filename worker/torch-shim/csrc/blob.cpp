@@ -5,8 +5,6 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 
-#include <dlfcn.h>
-
 #include <cstring>
 #include <memory>
 
@@ -17,9 +15,7 @@ namespace {
 // A function of CUDA's runtime, which libtorch_cuda.so has brought.
 template <typename Function>
 Function runtime(const char* name) {
-  void* found = dlsym(RTLD_DEFAULT, name);
-  if (found == nullptr) throw dtrain::Failure(DT_LIBRARY_MISSING, std::string("CUDA is not loaded, or has no ") + name);
-  return reinterpret_cast<Function>(found);
+  return dtrain::find<Function>(name, "CUDA");
 }
 
 // The next call of libtorch's does not take the failure for its own.

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
+#include <dlfcn.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -80,6 +81,14 @@ struct Failure : std::runtime_error {
   Failure(DtErrorKind kind, const std::string& message) : std::runtime_error(message), kind(kind) {}
   DtErrorKind kind;
 };
+
+// The symbol of that name in `library`, which has been loaded by dlopen.
+template <typename Pointer>
+Pointer find(const char* name, const char* library, DtErrorKind missing = DT_LIBRARY_MISSING) {
+  void* found = dlsym(RTLD_DEFAULT, name);
+  if (found == nullptr) throw Failure(missing, std::string(library) + " is not loaded, or has no " + name);
+  return reinterpret_cast<Pointer>(found);
+}
 
 inline bool mentions(const std::string& text, const char* word) {
   return text.find(word) != std::string::npos;

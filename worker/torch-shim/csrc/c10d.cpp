@@ -13,17 +13,9 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-struct StoreHandle {
-  c10::intrusive_ptr<c10d::Store> store;
-};
-
-struct GlooHandle {
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
-};
-
-struct WorkHandle {
-  c10::intrusive_ptr<c10d::Work> work;
-};
+using StoreHandle = c10::intrusive_ptr<c10d::Store>;
+using GlooHandle = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+using WorkHandle = c10::intrusive_ptr<c10d::Work>;
 
 c10d::ReduceOp reduce_op(int32_t op) {
   // As `Reduction` of dtrain-shared-memory counts them.
@@ -48,24 +40,24 @@ int32_t dt_tcp_store_new(DtText host, uint16_t port, bool is_server, uint64_t ti
 }
 
 int32_t dt_store_prefix(StoreHandle* store, DtText prefix, StoreHandle** out, DtError* error) {
-  return guard(error, [&] { *out = new StoreHandle{c10::make_intrusive<c10d::PrefixStore>(prefix.string(), store->store)}; });
+  return guard(error, [&] { *out = new StoreHandle{c10::make_intrusive<c10d::PrefixStore>(prefix.string(), *store)}; });
 }
 
 int32_t dt_store_set(StoreHandle* store, DtText key, DtText value, DtError* error) {
   return guard(error, [&] {
-    store->store->set(key.string(), std::vector<uint8_t>(value.data, value.data + value.size));
+    (*store)->set(key.string(), std::vector<uint8_t>(value.data, value.data + value.size));
   });
 }
 
 int32_t dt_store_get(StoreHandle* store, DtText key, DtBytes* out, DtError* error) {
   return guard(error, [&] {
-    const auto value = store->store->get(key.string());
+    const auto value = (*store)->get(key.string());
     if (!out->set(value.data(), value.size())) throw std::bad_alloc();
   });
 }
 
 int32_t dt_store_add(StoreHandle* store, DtText key, int64_t amount, int64_t* out, DtError* error) {
-  return guard(error, [&] { *out = store->store->add(key.string(), amount); });
+  return guard(error, [&] { *out = (*store)->add(key.string(), amount); });
 }
 
 // A server's destructor joins its thread, which cannot throw past the store's own handling.
@@ -80,7 +72,7 @@ int32_t dt_gloo_new(StoreHandle* store, int32_t rank, int32_t size, uint64_t tim
     options->devices.push_back(by_interface         ? Group::createDeviceForInterface(name.string())
                                    : name.size > 0 ? Group::createDeviceForHostname(name.string())
                                                    : Group::createDefaultDevice());
-    *out = new GlooHandle{c10::make_intrusive<Group>(store->store, rank, size, options)};
+    *out = new GlooHandle{c10::make_intrusive<Group>(*store, rank, size, options)};
   });
 }
 
@@ -98,24 +90,24 @@ int32_t dt_gloo_start(GlooHandle* group, int32_t what, int32_t value, DtTensors 
         case 0: {
           auto options = timely(c10d::AllreduceOptions());
           options.reduceOp = reduce_op(value);
-          return group->group->allreduce(to, options);
+          return (*group)->allreduce(to, options);
         }
         case 1: {
           auto options = timely(c10d::BroadcastOptions());
           options.rootRank = value;
           options.rootTensor = 0;
-          return group->group->broadcast(to, options);
+          return (*group)->broadcast(to, options);
         }
         case 2: {
           std::vector<std::vector<at::Tensor>> lists{to};
-          return group->group->allgather(lists, from, timely(c10d::AllgatherOptions()));
+          return (*group)->allgather(lists, from, timely(c10d::AllgatherOptions()));
         }
         case 3: {
           auto options = timely(c10d::ReduceScatterOptions());
           options.reduceOp = reduce_op(value);
-          return group->group->_reduce_scatter_base(to[0], from[0], options);
+          return (*group)->_reduce_scatter_base(to[0], from[0], options);
         }
-        default: return group->group->barrier(timely(c10d::BarrierOptions()));
+        default: return (*group)->barrier(timely(c10d::BarrierOptions()));
       }
     };
     *out = new WorkHandle{start()};
@@ -126,11 +118,7 @@ int32_t dt_gloo_start(GlooHandle* group, int32_t what, int32_t value, DtTensors 
 void dt_gloo_free(GlooHandle* group) { delete group; }
 
 int32_t dt_work_wait(WorkHandle* work, DtError* error) {
-  return guard(error, [&] { work->work->wait(); });
-}
-
-int32_t dt_work_is_completed(WorkHandle* work, bool* out, DtError* error) {
-  return guard(error, [&] { *out = work->work->isCompleted(); });
+  return guard(error, [&] { (*work)->wait(); });
 }
 
 void dt_work_free(WorkHandle* work) { delete work; }

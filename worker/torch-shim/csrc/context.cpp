@@ -47,9 +47,7 @@ std::string library_folder() {
 // Calls a function of the driver, which has been loaded.
 template <typename Function, typename... Arguments>
 void driver(const char* name, Arguments... arguments) {
-  void* found = dlsym(RTLD_DEFAULT, name);
-  if (found == nullptr) throw dtrain::Failure(DT_DRIVER_MISSING, std::string("the driver is not loaded, or has no ") + name);
-  const int code = reinterpret_cast<Function*>(found)(arguments...);
+  const int code = dtrain::find<Function*>(name, "the driver", DT_DRIVER_MISSING)(arguments...);
   TORCH_CHECK(code == 0, "CUDA driver error: ", name, " failed with code ", code);
 }
 
@@ -144,9 +142,7 @@ int32_t dt_cuda_prefers_cudnn_attention(int32_t index, bool* out, DtError* error
 // TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0.
 int32_t dt_cuda_blas_workspace(uint64_t* out, DtError* error) {
   return guard(error, [&] {
-    void* found = dlsym(RTLD_DEFAULT, "_ZN2at4cuda22getChosenWorkspaceSizeEv");
-    if (found == nullptr) throw dtrain::Failure(DT_LIBRARY_MISSING, "libtorch_cuda.so is not loaded, or is another than expected");
-    *out = reinterpret_cast<size_t (*)()>(found)();
+    *out = dtrain::find<size_t (*)()>("_ZN2at4cuda22getChosenWorkspaceSizeEv", "libtorch_cuda.so")();
   });
 }
 
@@ -169,10 +165,6 @@ int32_t dt_cuda_tf32(bool products_and_convolutions[2], DtError* error) {
   });
 }
 
-int32_t dt_cuda_set_cudnn_benchmark(bool on, DtError* error) {
-  return guard(error, [&] { at::globalContext().setBenchmarkCuDNN(on); });
-}
-
 int32_t dt_cuda_cudnn_benchmark(bool* out, DtError* error) {
   return guard(error, [&] { *out = at::globalContext().benchmarkCuDNN(); });
 }
@@ -191,10 +183,6 @@ int32_t dt_rng_set_state(int32_t index, const void* state, DtError* error) {
     const std::lock_guard<std::mutex> held(generator.mutex());
     generator.set_state(dtrain::tensor(state));
   });
-}
-
-int32_t dt_autocast_is_enabled(int32_t index, bool* out, DtError* error) {
-  return guard(error, [&] { *out = at::autocast::is_autocast_enabled(device(index).type()); });
 }
 
 // The cache of cast weights lives as long as the outermost autocast region.

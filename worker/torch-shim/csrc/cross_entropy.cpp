@@ -11,7 +11,7 @@
 #include <optional>
 
 extern "C" {
-// Keep in step with src/ffi.rs.
+// `Head` of src/ffi/figures.rs.
 struct DtHead {
   int64_t ignored;  // the target that counts for nothing
   int64_t rows;     // of a chunk

@@ -5,8 +5,6 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 
-#include <dlfcn.h>
-
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -59,8 +57,7 @@ struct Functions {
 
 template <typename Pointer>
 void find(Pointer& out, const char* name) {
-  out = reinterpret_cast<Pointer>(dlsym(RTLD_DEFAULT, name));
-  if (out == nullptr) throw dtrain::Failure(DT_LIBRARY_MISSING, std::string("libtorch_cuda.so is not loaded, or has no ") + name);
+  out = dtrain::find<Pointer>(name, "libtorch_cuda.so");
 }
 
 const Functions& functions() {
@@ -138,21 +135,18 @@ int32_t dt_graph_has_ended(const GraphHandle* graph, bool* out, DtError* error) 
   });
 }
 
-int32_t dt_graph_stop_pool(bool host, int32_t device, DtPool pool, DtError* error) {
+// The allocator of the host's pinned memory, or that of the device, gives no more of the pool to the capture; with `release` the capture
+// does not use the pool any more.
+int32_t dt_graph_leave_pool(bool host, bool release, int32_t device, DtPool pool, DtError* error) {
   return guard(error, [&] {
-    if (host)
+    if (host && release)
+      at::getHostAllocator(at::kCUDA)->release_pool(pool);
+    else if (host)
       at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool);
+    else if (release)
+      device_allocator().releasePool(static_cast<c10::DeviceIndex>(device), pool);
     else
       device_allocator().endAllocateToPool(static_cast<c10::DeviceIndex>(device), pool);
-  });
-}
-
-int32_t dt_graph_release_pool(bool host, int32_t device, DtPool pool, DtError* error) {
-  return guard(error, [&] {
-    if (host)
-      at::getHostAllocator(at::kCUDA)->release_pool(pool);
-    else
-      device_allocator().releasePool(static_cast<c10::DeviceIndex>(device), pool);
   });
 }
 

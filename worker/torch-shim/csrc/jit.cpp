@@ -18,7 +18,7 @@ using dtrain::guard;
 
 namespace {
 
-torch::jit::Module& module(void* handle) { return *static_cast<torch::jit::Module*>(handle); }
+using ModuleHandle = torch::jit::Module;
 
 // Operations that draw random numbers, by the beginnings of their names.
 constexpr std::array kRandom = {"aten::dropout", "aten::feature_dropout", "aten::alpha_dropout", "aten::native_dropout",
@@ -128,16 +128,16 @@ void walk(const torch::jit::Block* block, Graphs& seen, void* context, EachFixed
 extern "C" {
 
 // Tensors are moved to `device` (-1 is the CPU) wherever they were when the module was saved.
-int32_t dt_module_load(DtText path, int32_t device, void** out, DtError* error) {
+int32_t dt_module_load(DtText path, int32_t device, ModuleHandle** out, DtError* error) {
   return guard(error, [&] {
     const c10::Device to = device < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device));
-    *out = new torch::jit::Module(torch::jit::load(path.string(), to));
+    *out = new ModuleHandle(torch::jit::load(path.string(), to));
   });
 }
 
 // Calls `each` with the name, an owned at::Tensor* and the identity of every parameter, or of every buffer. A tensor that the
 // module holds under two names comes twice with one identity.
-int32_t dt_module_tensors(void* handle, bool parameters, void* context,
+int32_t dt_module_tensors(ModuleHandle* module, bool parameters, void* context,
                           void (*each)(void* context, DtText name, void* tensor, uint64_t identity), DtError* error) {
   return guard(error, [&] {
     const auto give = [&](const std::string& name, const at::Tensor& tensor) {
@@ -145,32 +145,32 @@ int32_t dt_module_tensors(void* handle, bool parameters, void* context,
       each(context, {name.data(), name.size()}, new at::Tensor(tensor), reinterpret_cast<uint64_t>(tensor.unsafeGetTensorImpl()));
     };
     if (parameters)
-      for (const auto& item : module(handle).named_parameters()) give(item.name, item.value);
+      for (const auto& item : module->named_parameters()) give(item.name, item.value);
     else
-      for (const auto& item : module(handle).named_buffers()) give(item.name, item.value);
+      for (const auto& item : module->named_buffers()) give(item.name, item.value);
   });
 }
 
-int32_t dt_module_train(void* handle, bool on, DtError* error) {
-  return guard(error, [&] { module(handle).train(on); });
+int32_t dt_module_train(ModuleHandle* module, bool on, DtError* error) {
+  return guard(error, [&] { module->train(on); });
 }
 
 // Calls forward. Graphs run as they are written: the optimising executor changes a module's arithmetic after its first calls,
 // so that a run that was resumed would not end where one ends that was not.
-int32_t dt_module_forward(void* handle, DtTensors inputs, void** out, DtError* error) {
+int32_t dt_module_forward(ModuleHandle* module, DtTensors inputs, void** out, DtError* error) {
   return guard(error, [&] {
     const auto tensors = inputs.list();
     const torch::jit::GraphOptimizerEnabledGuard as_written(false);
-    const c10::IValue result = module(handle).forward(std::vector<c10::IValue>(tensors.begin(), tensors.end()));
+    const c10::IValue result = module->forward(std::vector<c10::IValue>(tensors.begin(), tensors.end()));
     TORCH_CHECK_TYPE(result.isTensor(), "forward returned ", result.type()->annotation_str(), ", not a Tensor");
     *out = new at::Tensor(result.toTensor());
   });
 }
 
 // Whether forward, with all that it calls, draws random numbers.
-int32_t dt_module_draws(void* handle, bool* out, DtError* error) {
+int32_t dt_module_draws(ModuleHandle* module, bool* out, DtError* error) {
   return guard(error, [&] {
-    const auto graph = module(handle).get_method("forward").graph()->copy();
+    const auto graph = module->get_method("forward").graph()->copy();
     torch::jit::Inline(*graph);
     *out = draws(graph->block());
   });
@@ -178,13 +178,13 @@ int32_t dt_module_draws(void* handle, bool* out, DtError* error) {
 
 // Calls `each` with the name of every operation of forward that differs between training and evaluation and whose mode is fixed
 // in the graph, and with that mode. One that is there several times comes several times.
-int32_t dt_module_fixed(void* handle, void* context, EachFixed each, DtError* error) {
+int32_t dt_module_fixed(ModuleHandle* module, void* context, EachFixed each, DtError* error) {
   return guard(error, [&] {
     Graphs seen;
-    walk(module(handle).get_method("forward").graph()->block(), seen, context, each);
+    walk(module->get_method("forward").graph()->block(), seen, context, each);
   });
 }
 
-void dt_module_free(void* handle) { delete static_cast<torch::jit::Module*>(handle); }
+void dt_module_free(ModuleHandle* module) { delete module; }
 
 } // extern "C"

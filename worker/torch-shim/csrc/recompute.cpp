@@ -102,18 +102,18 @@ struct Return {
 struct Segment : torch::CustomClassHolder {
   explicit Segment(DtCallback call) : call(call) {}
 
-  variable_list operator()(const variable_list& inputs, bool again) const {
+  at::Tensor operator()(const variable_list& inputs, bool again) const {
     std::vector<uint32_t> versions;
     for (const auto& input : inputs) versions.push_back(input._version());
-    variable_list outputs;
+    at::Tensor output;
     {
       const Region region;
-      outputs = call(inputs, again);
+      output = call(inputs, again).at(0);
     }
     for (size_t index = 0; index < inputs.size(); ++index)
       TORCH_CHECK(inputs[index]._version() == versions[index], "a segment that is computed again has changed its input ",
                   index, " in place; let it work on a copy");
-    return outputs;
+    return output;
   }
 
   dtrain::Callback call;
@@ -131,15 +131,15 @@ struct Arrival final : torch::autograd::Node {
 
 struct Recomputed : torch::autograd::Function<Recomputed> {
   // `anchor` requires a gradient: so the node is on the graph where only parameters of the segment do.
-  static variable_list forward(AutogradContext* context, const at::Tensor& /*anchor*/, at::TensorList list,
-                               c10::intrusive_ptr<Segment> segment) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& /*anchor*/, at::TensorList list,
+                            c10::intrusive_ptr<Segment> segment) {
     const auto inputs = list.vec();
     segment->surroundings = Surroundings::of(inputs);
-    auto outputs = (*segment)(inputs, /*again=*/false);
+    auto output = (*segment)(inputs, /*again=*/false);
     context->save_for_backward(inputs);
     context->set_materialize_grads(false);
     context->saved_data["segment"] = at::IValue::make_capsule(segment);
-    return outputs;
+    return output;
   }
 
   // By reference, so that the gradients can be freed as soon as they are used.
@@ -163,22 +163,16 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
     }
 
     torch::autograd::edge_list roots;
-    variable_list seeds;
     {
-      variable_list outputs;
+      at::Tensor output;
       {
         const at::AutoGradMode recording(true);
         const Return there(segment.surroundings);
-        outputs = segment(inputs, /*again=*/true);
+        output = segment(inputs, /*again=*/true);
       }
-      TORCH_CHECK(outputs.size() == grads.size(), "a segment gave ", grads.size(), " tensors, and ", outputs.size(),
-                  " when it was computed again");
-      for (size_t index = 0; index < outputs.size(); ++index) {
-        if (!grads[index].defined() || !outputs[index].requires_grad()) continue;
-        roots.push_back(torch::autograd::impl::gradient_edge(outputs[index]));
-        seeds.push_back(std::move(grads[index]));
-      }
+      if (grads[0].defined() && output.requires_grad()) roots.push_back(torch::autograd::impl::gradient_edge(output));
     }
+    const variable_list seeds = std::move(grads);
     grads.clear();
     inputs.clear();
     if (roots.empty()) return results;
@@ -247,14 +241,13 @@ uint64_t fingerprint(const at::Tensor& tensor, bool by_loop) {
 
 extern "C" {
 
-// Takes `callback` over, also where it fails. `sink` gets the outputs by `each`, as new at::Tensors that it owns.
-int32_t dt_recompute(DtTensors inputs, DtCallback callback, void* sink, void (*each)(void* sink, void* output), DtError* error) {
+// Takes `callback` over, also where it fails. It gives one tensor.
+int32_t dt_recompute(DtTensors inputs, DtCallback callback, void** out, DtError* error) {
   return guard(error, [&] {
     auto segment = c10::make_intrusive<Segment>(callback);
     auto anchor = at::empty({0}, at::kFloat);
     anchor.requires_grad_(true);
-    auto outputs = Recomputed::apply(anchor, at::TensorList(inputs.list()), std::move(segment));
-    for (auto& output : outputs) each(sink, new at::Tensor(std::move(output)));
+    *out = new at::Tensor(Recomputed::apply(anchor, at::TensorList(inputs.list()), std::move(segment)));
   });
 }
 

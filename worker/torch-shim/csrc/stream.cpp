@@ -23,11 +23,7 @@ c10::Stream stream(DtStream s) { return c10::Stream(c10::Stream::UNSAFE, gpu(s.d
 
 DtStream plain(const c10::Stream& s) { return {s.id(), s.device_index()}; }
 
-struct EventHandle {
-  explicit EventHandle(bool timed)
-      : event(c10::DeviceType::CUDA, timed ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT) {}
-  c10::Event event;
-};
+using EventHandle = c10::Event;
 
 } // namespace
 
@@ -64,33 +60,35 @@ int32_t dt_stream_keep(DtStream s, const void* tensor, DtError* error) {
 }
 
 int32_t dt_event_new(bool timed, EventHandle** out, DtError* error) {
-  return guard(error, [&] { *out = new EventHandle(timed); });
+  return guard(error, [&] {
+    *out = new EventHandle(c10::DeviceType::CUDA, timed ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT);
+  });
 }
 
 int32_t dt_event_elapsed(const EventHandle* from, const EventHandle* to, double* out, DtError* error) {
-  return guard(error, [&] { *out = from->event.elapsedTime(to->event); });
+  return guard(error, [&] { *out = from->elapsedTime(*to); });
 }
 
 int32_t dt_event_record(EventHandle* event, DtStream s, DtError* error) {
   return guard(error, [&] {
     const c10::DeviceGuard on(gpu(s.device));
-    event->event.record(stream(s));
+    event->record(stream(s));
   });
 }
 
 int32_t dt_event_block(const EventHandle* event, DtStream s, DtError* error) {
   return guard(error, [&] {
     const c10::DeviceGuard on(gpu(s.device));
-    event->event.block(stream(s));
+    event->block(stream(s));
   });
 }
 
 int32_t dt_event_query(const EventHandle* event, bool* out, DtError* error) {
-  return guard(error, [&] { *out = event->event.query(); });
+  return guard(error, [&] { *out = event->query(); });
 }
 
 int32_t dt_event_synchronize(const EventHandle* event, DtError* error) {
-  return guard(error, [&] { event->event.synchronize(); });
+  return guard(error, [&] { event->synchronize(); });
 }
 
 void dt_event_free(EventHandle* event) { delete event; }

@@ -8,17 +8,6 @@
 
 namespace {
 
-std::vector<int64_t> convolved(const Tensor& x, const Tensor& weight, at::IntArrayRef padding, at::IntArrayRef stride,
-                               at::IntArrayRef dilation) {
-  std::vector<int64_t> sizes{x.size(0), weight.size(0)};
-  for (int64_t dim = 2; dim < x.dim(); ++dim) {
-    const auto at = [&](at::IntArrayRef list) { return list[list.size() == 1 ? 0 : dim - 2]; };
-    const int64_t reach = at(dilation) * (weight.size(dim) - 1) + 1;
-    sizes.push_back((x.size(dim) + 2 * at(padding) - reach) / at(stride) + 1);
-  }
-  return sizes;
-}
-
 // The values that an output is made of.
 int64_t patch_of(const Tensor& weight) { return product(weight.sizes()) / weight.size(0); }
 
@@ -79,7 +68,7 @@ Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef 
 // mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[] dilation, SymInt groups)
 Results mkldnn_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  const auto sizes = convolved(x, weight, call.sizes(3), call.sizes(4), call.sizes(5));
+  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), call.sizes(3), call.sizes(4), call.sizes(5));
   flops += convolution_work(sizes, weight);
   if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
@@ -103,14 +92,8 @@ Results mkldnn_convolution(const Call& call) {
 // SymInt[] dilation, SymInt groups)
 Results mkldnn_transposed(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  std::vector<int64_t> sizes{x.size(0), weight.size(1) * call[7].toInt()};
-  for (int64_t dim = 2; dim < x.dim(); ++dim) {
-    const auto at = [&](size_t index) {
-      const auto list = call.sizes(index);
-      return list[list.size() == 1 ? 0 : dim - 2];
-    };
-    sizes.push_back((x.size(dim) - 1) * at(5) - 2 * at(3) + at(6) * (weight.size(dim) - 1) + at(4) + 1);
-  }
+  const auto sizes = at::native::conv_input_size(x.sizes(), weight.sizes(), call.sizes(3), call.sizes(4), call.sizes(5), call.sizes(6),
+                                                 call[7].toInt());
   flops += convolution_work(x.sizes(), weight);
   if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);
@@ -128,8 +111,7 @@ Results mkldnn_transposed(const Call& call) {
 // _slow_conv2d_forward(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride, SymInt[2] padding)
 Results slow_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  const auto stride = call.sizes(4), padding = call.sizes(5);
-  const auto sizes = convolved(x, weight, padding, stride, at::IntArrayRef{1});
+  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), call.sizes(5), call.sizes(4));
   flops += convolution_work(sizes, weight);
   if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);

@@ -8,7 +8,7 @@
 
 namespace {
 
-// What a thread that counts has called: keep in step with `DtOperations` in src/ffi.rs.
+// What a thread that counts has called: `Operations` of src/ffi/figures.rs.
 struct DtOperations {
   uint64_t kernels;
   uint64_t reads;

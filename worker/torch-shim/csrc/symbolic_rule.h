@@ -5,6 +5,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/stack.h>
+#include <c10/util/accumulate.h>
 
 #include <unordered_map>
 
@@ -17,11 +18,7 @@ namespace {
 // Multiplications and additions of matrix products and convolutions on this thread since it was last read.
 thread_local double flops = 0.0;
 
-int64_t product(at::IntArrayRef sizes) {
-  int64_t all = 1;
-  for (const auto size : sizes) all *= size;
-  return all;
-}
+int64_t product(at::IntArrayRef sizes) { return c10::multiply_integers(sizes); }
 
 // The arguments of an operation, on the stack's top.
 struct Call {

@@ -38,13 +38,6 @@ impl Autocast {
         let enter = |before: &mut _, error: &mut _| ffi::dt_autocast_enter(device, number, before, error);
         Ok(Self { device, before: fetched(op, enter)?, _not_send: PhantomData })
     }
-
-    /// Whether autocast is on for `device` on this thread.
-    pub fn is_enabled(device: Device) -> Result<bool, ShimError> {
-        let op = "read autocast";
-        let device = device_index(op, device)?;
-        fetched(op, |out, error| ffi::dt_autocast_is_enabled(device, out, error))
-    }
 }
 
 impl Drop for Autocast {

@@ -54,13 +54,8 @@ pub fn tf32() -> Result<(bool, bool), ShimError> {
     Ok((products, convolutions))
 }
 
-/// Whether cuDNN tries several algorithms for each convolution when it first meets its shapes, and keeps the fastest. It holds for
-/// the process.
-pub fn set_cudnn_benchmark(on: bool) -> Result<(), ShimError> {
-    checked("set cuDNN's benchmark", |error| ffi::dt_cuda_set_cudnn_benchmark(on, error))
-}
-
-/// What [`set_cudnn_benchmark`] has set.
+/// Whether cuDNN tries several algorithms for each convolution when it first meets its shapes, and keeps the fastest: what
+/// [`tch::Cuda::cudnn_set_benchmark`] has set for the process.
 pub fn cudnn_benchmark() -> Result<bool, ShimError> {
     fetched("read cuDNN's benchmark", |out, error| ffi::dt_cuda_cudnn_benchmark(out, error))
 }

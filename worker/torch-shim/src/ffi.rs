@@ -111,7 +111,6 @@ fallible! {
         out: &mut Option<Owned<WorkHandle>>
     );
     safe fn dt_work_wait(work: &WorkHandle);
-    safe fn dt_work_is_completed(work: &WorkHandle, out: &mut bool);
 }
 
 // context.cpp
@@ -126,11 +125,9 @@ fallible! {
     safe fn dt_cuda_set_device(index: i32);
     safe fn dt_cuda_set_tf32(on: bool);
     safe fn dt_cuda_tf32(products_and_convolutions: &mut [bool; 2]);
-    safe fn dt_cuda_set_cudnn_benchmark(on: bool);
     safe fn dt_cuda_cudnn_benchmark(out: &mut bool);
     safe fn dt_rng_get_state(device: i32, out: &mut Option<NewTensor>);
     safe fn dt_rng_set_state(device: i32, state: Lent<'_>);
-    safe fn dt_autocast_is_enabled(device: i32, out: &mut bool);
     safe fn dt_autocast_enter(device: i32, dtype: i32, before: &mut DtAutocast);
     safe fn dt_autocast_leave(device: i32, before: &DtAutocast);
 }
@@ -244,8 +241,7 @@ fallible! {
     safe fn dt_graph_begin(graph: &mut GraphHandle, pool: DtPool);
     safe fn dt_graph_end(graph: &mut GraphHandle);
     safe fn dt_graph_has_ended(graph: &GraphHandle, out: &mut bool);
-    safe fn dt_graph_stop_pool(host: bool, device: i32, pool: DtPool);
-    safe fn dt_graph_release_pool(host: bool, device: i32, pool: DtPool);
+    safe fn dt_graph_leave_pool(host: bool, release: bool, device: i32, pool: DtPool);
     // Of a capture that has ended well.
     safe fn dt_graph_replay(graph: &mut GraphHandle);
 }
@@ -269,8 +265,6 @@ fallible! {
 
 // recompute.cpp
 fallible! {
-    unsafe fn dt_recompute(
-        inputs: LentList<'_>, segment: DtCallback, sink: *mut c_void, each: extern "C" fn(*mut c_void, NewTensor)
-    );
+    safe fn dt_recompute(inputs: LentList<'_>, segment: DtCallback, out: &mut Option<NewTensor>);
     safe fn dt_fingerprint(tensor: Lent<'_>, by_loop: bool, out: &mut u64);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub use dtrain_shared_memory::Reduction as ReduceOp;
 use tch::Tensor;
 
-use crate::error::{ShimError, checked, fetched, made};
+use crate::error::{ShimError, checked, made};
 use crate::ffi::{self, GlooHandle, Lent, LentList, Owned, WorkHandle};
 use crate::store::{TcpStore, millis};
 
@@ -62,9 +62,6 @@ unsafe impl Send for GlooWork {}
 impl Gloo {
     /// Connects `size` ranks through `store`; blocks until all are there or `timeout` has passed. `timeout` is also that
     /// of operations which state none.
-    ///
-    /// # Errors
-    /// `Timeout` or `Network` where a peer does not come, `Other` where the transport cannot be made.
     pub fn new(
         store: &TcpStore,
         rank: usize,
@@ -120,16 +117,8 @@ impl Gloo {
 }
 
 impl GlooWork {
-    /// Waits until the operation has ended, at most until its own time-out.
-    ///
-    /// # Errors
-    /// `Timeout` where a peer did not come in time, `Network` where one died.
+    /// Waits until the operation has ended: `Timeout` where a peer did not come in time, `Network` where one died.
     pub fn wait(&self) -> Result<(), ShimError> {
         checked(self.op, |error| ffi::dt_work_wait(&self.handle, error))
-    }
-
-    /// Whether the operation has ended, well or badly; never blocks.
-    pub fn is_completed(&self) -> Result<bool, ShimError> {
-        fetched(self.op, |out, error| ffi::dt_work_is_completed(&self.handle, out, error))
     }
 }

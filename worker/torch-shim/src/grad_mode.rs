@@ -1,28 +1,22 @@
 //! Whether the operations of a thread are recorded for backward.
 
-use std::marker::PhantomData;
-
 use crate::ffi;
 
 /// Puts the mode of the calling thread back to what it was here when it is dropped. `tch::no_grad` does that too, but not on the
 /// way out of a panic.
 #[derive(Debug)]
-pub struct GradMode {
-    before: bool,
-    /// The mode is a property of the thread.
-    _not_send: PhantomData<*const ()>,
-}
+pub struct GradMode(bool);
 
 impl GradMode {
     /// Keeps the mode as it is now.
     pub fn keep() -> Self {
-        Self { before: ffi::dt_grad_mode(), _not_send: PhantomData }
+        Self(ffi::dt_grad_mode())
     }
 }
 
 impl Drop for GradMode {
     fn drop(&mut self) {
-        ffi::dt_grad_mode_set(self.before);
+        ffi::dt_grad_mode_set(self.0);
     }
 }
 

@@ -95,17 +95,10 @@ impl Recorder for Native {
             .unwrap_or(true)
     }
 
-    fn stop(&mut self, memory: Memory) -> Result<(), ShimError> {
-        let Pool { device, name } = self.pool;
+    fn leave(&mut self, memory: Memory, release: bool) -> Result<(), ShimError> {
+        let (host, Pool { device, name }) = (memory == Memory::Pinned, self.pool);
         checked("end the use of a pool of memory", |error| {
-            ffi::dt_graph_stop_pool(memory == Memory::Pinned, device, name, error)
-        })
-    }
-
-    fn release(&mut self, memory: Memory) -> Result<(), ShimError> {
-        let Pool { device, name } = self.pool;
-        checked("give a pool of memory back", |error| {
-            ffi::dt_graph_release_pool(memory == Memory::Pinned, device, name, error)
+            ffi::dt_graph_leave_pool(host, release, device, name, error)
         })
     }
 

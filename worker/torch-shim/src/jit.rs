@@ -16,34 +16,20 @@ use crate::tensor::device_index;
 /// A file from which no module can be made.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// It could not be opened or read.
-    #[error("{}: the module cannot be read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's reason.
-        source: io::Error,
-    },
-    /// It is no TorchScript, or uses operators that libtorch lacks.
+    /// The file could not be opened or read.
+    #[error("{}: the module cannot be read: {}", .0.display(), .1)]
+    Read(PathBuf, #[source] io::Error),
+    /// The file is no TorchScript, or uses operators that libtorch lacks, as it says in one line.
     #[error(
-        "{}: not a TorchScript module that can be loaded here ({reason}). Write it in Python by \
+        "{}: not a TorchScript module that can be loaded here ({}). Write it in Python by \
          torch.jit.script(model).save(\"model.pt\"), with PyTorch's own operators.",
-        path.display()
+        .0.display(),
+        .1
     )]
-    NotTorchScript {
-        /// The file.
-        path: PathBuf,
-        /// What libtorch says of it, in one line.
-        reason: String,
-    },
+    NotTorchScript(PathBuf, String),
     /// The device or its memory.
-    #[error("{}: {source}", path.display())]
-    Load {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: ShimError,
-    },
+    #[error("{}: {}", .0.display(), .1)]
+    Load(PathBuf, #[source] ShimError),
 }
 
 /// One tensor of a module.
@@ -66,8 +52,8 @@ impl Module {
     /// was saved.
     pub fn load(path: &Path, device: Device) -> Result<Self, LoadError> {
         let op = "load a TorchScript module";
-        let read = |source| LoadError::Read { path: path.to_owned(), source };
-        let failed = |source: ShimError| LoadError::Load { path: path.to_owned(), source };
+        let read = |source| LoadError::Read(path.to_owned(), source);
+        let failed = |source: ShimError| LoadError::Load(path.to_owned(), source);
         // libtorch does not tell a missing file from a damaged one.
         let file = File::open(path).and_then(|file| file.metadata()).map_err(read)?;
         if !file.is_file() {
@@ -81,7 +67,7 @@ impl Module {
         let loaded = made(op, |out, error| ffi::dt_module_load(text.into(), index, out, error));
         loaded.map(Self).map_err(|error| match error.kind {
             ErrorKind::OutOfMemory => failed(error),
-            _ => LoadError::NotTorchScript { path: path.to_owned(), reason: first_sentence(&error.message) },
+            _ => LoadError::NotTorchScript(path.to_owned(), first_sentence(&error.message)),
         })
     }
 
@@ -112,10 +98,7 @@ impl Module {
 
     /// Calls the module. Its operations run one by one as they are written, under the calling thread's gradient mode and
     /// autocast, just as if they were called from outside.
-    ///
-    /// # Errors
-    /// What the module or libtorch refuses, with the interpreter's traceback of the module's source; `InvalidArgument` where
-    /// it returns anything but a tensor.
+    /// `InvalidArgument` where it returns anything but a tensor.
     pub fn forward(&self, inputs: &[&Tensor]) -> Result<Tensor, ShimError> {
         let inputs: Vec<Lent<'_>> = inputs.iter().map(|input| Lent::from(*input)).collect();
         tensor("call the module", |out, error| {

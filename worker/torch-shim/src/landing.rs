@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tch::{Device, Tensor};
 
 use crate::copy::copy_out;
-use crate::error::{ErrorKind, ShimError, checked, kind_of};
+use crate::error::{ErrorKind, ShimError, checked};
 use crate::stream::{Event, Stream};
 use crate::{cuda, ffi};
 
@@ -165,9 +165,7 @@ struct Gpu {
 
 impl Lane for Gpu {
     fn fork(&mut self) -> Result<(), ShimError> {
-        let mut computed = Event::new()?;
-        computed.record(Stream::current(self.gpu)?)?;
-        computed.block(self.stream)
+        Stream::current(self.gpu)?.mark()?.block(self.stream)
     }
 
     fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError> {
@@ -181,9 +179,7 @@ impl Lane for Gpu {
     }
 
     fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError> {
-        let mut event = Event::new()?;
-        event.record(self.stream)?;
-        Ok(Arc::new(GpuMark { gpu: self.gpu, event }))
+        Ok(Arc::new(GpuMark { gpu: self.gpu, event: self.stream.mark()? }))
     }
 
     fn drain(&mut self) {
@@ -218,8 +214,7 @@ impl Lane for Host {
     }
 
     fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError> {
-        let failed = |error| ShimError::new("copy a tensor", kind_of(&error), error.to_string());
-        copy_out(tensor, to).map_err(failed)
+        Ok(copy_out(tensor, to)?)
     }
 
     fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError> {

@@ -1,41 +1,27 @@
 //! Pieces of a forward pass that keep their inputs alone, and compute the rest again when backward comes to them.
 
-use std::ffi::c_void;
-
 use tch::Tensor;
 
 pub use crate::callback::Pass;
 use crate::callback::callback;
-use crate::error::{ShimError, checked, fetched};
-use crate::ffi::{self, Lent, LentList, NewTensor};
+use crate::error::{ShimError, fetched, tensor};
+use crate::ffi::{self, Lent, LentList};
 
 /// Computes `segment` of `inputs` as one node of the graph, which keeps the inputs and nothing else. Backward computes the
 /// segment again, under the generators' states and the autocast settings of the first time, and goes through it; parameters
 /// that it uses get their gradients then, and their hooks are called. Where gradients are off, nothing is kept and the
 /// segment is computed once.
 ///
-/// The outputs require gradients, so a segment in which nothing does should not come here. The segment must not change its
+/// The output requires gradients, so a segment in which nothing does should not come here. The segment must not change its
 /// inputs in place. It is dropped with the graph, on whichever thread that happens.
-///
-/// # Errors
-/// What `segment` says, with its kind, also as an error of the backward pass; a panic in it is `Other`. What libtorch refuses.
+/// What `segment` fails with comes through with its kind, also as an error of the backward pass; a panic in it is `Other`.
 pub fn recompute(
     inputs: &[&Tensor],
-    segment: impl Fn(&[Tensor], Pass) -> Result<Vec<Tensor>, ShimError> + Send + Sync + 'static,
-) -> Result<Vec<Tensor>, ShimError> {
+    segment: impl Fn(&[Tensor], Pass) -> Result<Tensor, ShimError> + Send + Sync + 'static,
+) -> Result<Tensor, ShimError> {
     let inputs: Vec<Lent<'_>> = inputs.iter().map(|input| Lent::from(*input)).collect();
-    let (segment, mut outputs) = (callback(segment), Vec::<Tensor>::new());
-    let sink = (&raw mut outputs).cast();
-    checked("compute a segment", |error| {
-        // SAFETY: `sink` is what `collect` takes; it outlives the call, which alone uses it.
-        unsafe { ffi::dt_recompute(LentList::new(&inputs), segment, sink, collect, error) }
-    })?;
-    Ok(outputs)
-}
-
-extern "C" fn collect(sink: *mut c_void, output: NewTensor) {
-    // SAFETY: sink is the vector of recompute.
-    unsafe { (*sink.cast::<Vec<Tensor>>()).push(output.take()) }
+    let segment = callback(move |inputs, pass| Ok(vec![segment(inputs, pass)?]));
+    tensor("compute a segment", |out, error| ffi::dt_recompute(LentList::new(&inputs), segment, out, error))
 }
 
 /// Whether operations on this thread are recorded for a backward pass.

@@ -20,23 +20,17 @@ unsafe impl Sync for TcpStore {}
 impl TcpStore {
     /// Serves a store on `port` of every interface, and connects to it. `Network` where the port is taken.
     pub fn serve(host: &str, port: u16, timeout: Duration) -> Result<Self, ShimError> {
-        Self::new("serve the store", host, port, true, timeout)
+        Self::new("serve the store", (host, port), true, timeout)
     }
 
     /// Connects to the store at `host:port`, trying again until `timeout` has passed. `Timeout` or `Network` where nobody serves there.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, ShimError> {
-        Self::new("connect to the store", host, port, false, timeout)
+        Self::new("connect to the store", (host, port), false, timeout)
     }
 
-    fn new(
-        op: &'static str,
-        host: &str,
-        port: u16,
-        server: bool,
-        timeout: Duration,
-    ) -> Result<Self, ShimError> {
-        made(op, |out, error| ffi::dt_tcp_store_new(host.into(), port, server, millis(timeout), out, error))
-            .map(Self)
+    fn new(op: &'static str, place: (&str, u16), server: bool, wait: Duration) -> Result<Self, ShimError> {
+        let (host, port) = (place.0.into(), place.1);
+        made(op, |out, error| ffi::dt_tcp_store_new(host, port, server, millis(wait), out, error)).map(Self)
     }
 
     /// The same store with every key under `prefix/`.

@@ -57,6 +57,13 @@ impl Stream {
         checked("wait for a stream", |error| ffi::dt_stream_synchronize(self.0, error))
     }
 
+    /// The place that this has been given work up to.
+    pub fn mark(self) -> Result<Event, ShimError> {
+        let mut event = Event::new()?;
+        event.record(self)?;
+        Ok(event)
+    }
+
     /// Keeps `tensor`'s memory from being given to others until the stream has done what it was given so far, also where the
     /// tensor is dropped before. Needed for a tensor that was made on another stream.
     pub fn keep(self, tensor: &Tensor) -> Result<(), ShimError> {
@@ -107,9 +114,7 @@ impl Event {
     }
 
     /// Whether the marked place has been reached; also where nothing is marked.
-    ///
-    /// # Errors
-    /// What went wrong on the device before it.
+    /// An error is one of the device before it.
     pub fn query(&self) -> Result<bool, ShimError> {
         fetched("ask for an event", |out, error| ffi::dt_event_query(&self.0, out, error))
     }

@@ -252,7 +252,7 @@ fn operations_take_what_they_would() {
             memory::reset_peak(CPU).unwrap();
             usage
         });
-        let region = Symbolic::enter().unwrap();
+        let region = Symbolic::enter(None).unwrap();
         let imagined = std::panic::catch_unwind(|| {
             books(case, &|_| {
                 let usage = region.usage().unwrap();
@@ -276,7 +276,7 @@ fn operations_take_what_they_would() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 
     // Floating-point operations, and tensors larger than any machine.
-    let region = Symbolic::enter().unwrap();
+    let region = Symbolic::enter(None).unwrap();
     region.take_flops();
     let y = conv(&[x(&[4, 3, 32, 32]).detach(), x(&[8, 3, 3, 3])], 1, 1);
     y.sum(Kind::Float).backward();

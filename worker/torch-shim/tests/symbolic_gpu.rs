@@ -32,7 +32,7 @@ fn taken<T>(region: &Symbolic, body: impl FnOnce() -> T) -> (u64, u64, T) {
 #[test]
 fn operations_take_what_a_gpu_s_would() {
     memory::account().unwrap();
-    let region = Symbolic::enter_as_gpu(Attention::Flash).unwrap();
+    let region = Symbolic::enter(Some(Attention::Flash)).unwrap();
 
     // The caching allocator cuts its blocks to 512 bytes.
     for (bytes, block) in [(1, 512), (512, 512), (513, 1024), (100_000, 100_352)] {
@@ -91,7 +91,7 @@ fn operations_take_what_a_gpu_s_would() {
     // not take is flash attention's: wide heads, and odd ones.
     drop(region);
     let scratch = |attention, kind, width: i64| {
-        let region = Symbolic::enter_as_gpu(attention).unwrap();
+        let region = Symbolic::enter(Some(attention)).unwrap();
         let part = || Tensor::empty([2, 12, 197, width], kind).set_requires_grad(true);
         let (q, k, v) = (part(), part(), part());
         let y = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, false, None, false);
@@ -110,7 +110,7 @@ fn operations_take_what_a_gpu_s_would() {
     }
 
     // A region of the CPU is as ever.
-    let region = Symbolic::enter().unwrap();
+    let region = Symbolic::enter(None).unwrap();
     let (kept, ..) = taken(&region, || Tensor::empty([513], (Kind::Uint8, Device::Cpu)));
     assert_eq!(kept, 513);
 }

@@ -3,8 +3,8 @@
 use dtrain_worker::collectives::{ProcessGroup, ReduceOp, Work};
 use tch::{Device, Kind, Tensor};
 
-use crate::Failure;
 use crate::suite::{expected, same, values};
+use crate::{Failure, shares};
 
 const FLOATS: [Kind; 4] = [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16];
 const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
@@ -31,11 +31,11 @@ pub(crate) fn all(g: &dyn ProcessGroup) -> Result<(), Failure> {
 
 /// A zeroed tensor in the group's memory, or in ordinary memory where the group has none of its own.
 fn zeros(g: &dyn ProcessGroup, size: i64, kind: Kind) -> Result<Tensor, Failure> {
-    let shares = g.backend() == "shared memory";
+    let shares = shares();
     match g.allocate(size as usize, kind)? {
         Some(tensor) if shares => Ok(tensor),
         None if !shares => Ok(Tensor::zeros([size], (kind, Device::Cpu))),
-        other => Err(format!("{} allocates {other:?}", g.backend()).into()),
+        other => Err(format!("in shared memory: {shares}, and it allocates {other:?}").into()),
     }
 }
 
@@ -82,7 +82,7 @@ fn parts(g: &dyn ProcessGroup, kind: Kind) -> Result<(), Failure> {
             let wanted = before.copy();
             wanted.narrow(0, mine, each).copy_(&sum.narrow(0, mine, each));
             // What the other parts hold is not promised by every backend for its own memory; for shared memory it is.
-            if g.backend() == "shared memory" {
+            if shares() {
                 same(&format!("reduce_scatter {op:?} {kind:?} in place"), &flat, &wanted)?;
             }
             same("the own part", &own, &sum.narrow(0, mine, each))?;
@@ -121,7 +121,7 @@ fn order_of_ranks(g: &dyn ProcessGroup) -> Result<(), Failure> {
             for rank in 1..g.size() {
                 wanted += draw(rank, size, kind).to_kind(wide);
             }
-            if g.backend() == "shared memory" {
+            if shares() {
                 same("the sum in the order of ranks", &tensor, &wanted.to_kind(kind))?;
             }
         }
@@ -132,7 +132,7 @@ fn order_of_ranks(g: &dyn ProcessGroup) -> Result<(), Failure> {
 
 /// Many small operations under way together: a thousand in shared memory, fewer by messages, which take their time.
 fn many(g: &dyn ProcessGroup) -> Result<(), Failure> {
-    let count = if g.backend() == "shared memory" { 1000 } else { 100 };
+    let count = if shares() { 1000 } else { 100 };
     let mut flat = zeros(g, count * 7, Kind::Float)?;
     flat.copy_(&values(g.rank(), count * 7, Kind::Float));
     let start = |index: i64| g.all_reduce(&flat.narrow(0, index * 7, 7), ReduceOp::Sum);

@@ -57,7 +57,7 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
     for way in &mut ways {
         println!(
             "{} {}: {} MB of {:?} all_reduce median {:.2} ms (of {ROUNDS}), CPU {:.2} ms per rank; 16 values median {:.1} us",
-            g.backend(),
+            way_of(g)?,
             way.name,
             NUMEL as f64 * way.tensor.kind().elt_size_in_bytes() as f64 / 1e6,
             way.tensor.kind(),
@@ -79,13 +79,17 @@ impl Way {
         let reduced = resident_bytes()? - before;
         println!(
             "{} {name} {:?}: resident memory +{:.1} MB, after a reduction +{:.1} MB",
-            g.backend(),
+            way_of(g)?,
             tensor.kind(),
             filled / 1e6,
             reduced / 1e6
         );
         Ok(Self { name, tensor, wall: Vec::new(), cpu: Duration::ZERO, small: Vec::new() })
     }
+}
+
+fn way_of(g: &dyn ProcessGroup) -> Result<&'static str, Failure> {
+    Ok(if g.allocate(1, Kind::Float)?.is_some() { "shared memory" } else { "messages" })
 }
 
 fn reduce(g: &dyn ProcessGroup, tensor: &Tensor) -> Result<(), Failure> {

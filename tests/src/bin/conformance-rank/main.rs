@@ -57,6 +57,11 @@ fn main() -> Result<(), Failure> {
     }
 }
 
+/// Whether the ranks have to share memory.
+fn shares() -> bool {
+    std::env::args().nth(1).is_some_and(|backend| backend == "shared")
+}
+
 static DEVICE: OnceLock<Device> = OnceLock::new();
 
 /// Where the tensors of the suite are.

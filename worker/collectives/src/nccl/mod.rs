@@ -31,8 +31,7 @@ use self::communicator::Communicator;
 use self::timeline::{GpuTimeline, Timeline};
 use self::watchdog::Watchdog;
 use self::work::InFlight;
-use super::caller::Caller;
-use super::collective::bytes_of;
+use super::collective::{Caller, bytes_of};
 use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, ReduceOp, Work};
 
 /// How a group of NCCL's is called among its ranks: rank 0 makes it, see [`Nccl::invite`].
@@ -189,10 +188,6 @@ impl ProcessGroup for NcclGroup {
 
     fn size(&self) -> usize {
         self.caller.size
-    }
-
-    fn backend(&self) -> &'static str {
-        "nccl"
     }
 
     fn set_timeout(&mut self, timeout: Duration) {

@@ -48,7 +48,7 @@ fn every_operation_at_one_two_and_three_ranks() {
     for size in 1..=3 {
         ranks(size, |group, _| {
             let (rank, n) = (group.rank(), size as f32);
-            assert_eq!((group.size(), group.backend()), (size, "nccl"));
+            assert_eq!(group.size(), size);
             let own = rank as f32 + 1.0;
 
             let sum = floats(&[own, 10.0 * own]);

@@ -69,9 +69,7 @@ impl Timeline for GpuTimeline {
     }
 
     fn mark(&self) -> Result<Arc<dyn Mark>, ShimError> {
-        let mut event = Event::new()?;
-        event.record(self.stream)?;
-        Ok(Arc::new(GpuMark { device: self.device, event }))
+        Ok(Arc::new(GpuMark { device: self.device, event: self.stream.mark()? }))
     }
 
     fn keep(&self, tensor: &Tensor) -> Result<(), ShimError> {

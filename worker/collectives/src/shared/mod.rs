@@ -20,8 +20,7 @@ use dtrain_shared_memory::{
 use dtrain_torch_shim::blob;
 use tch::{Device, Kind, Tensor};
 
-use super::caller::Caller;
-use super::collective::bytes_of;
+use super::collective::{Caller, bytes_of};
 use super::{Collective, CollectiveError, GlooGroup, Operation, ProcessGroup, Work};
 
 use agree::Failure;
@@ -134,10 +133,6 @@ impl ProcessGroup for SharedGroup {
 
     fn size(&self) -> usize {
         self.caller.size
-    }
-
-    fn backend(&self) -> &'static str {
-        "shared memory"
     }
 
     fn set_timeout(&mut self, timeout: Duration) {

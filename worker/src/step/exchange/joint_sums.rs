@@ -174,9 +174,6 @@ mod tests {
         fn size(&self) -> usize {
             2
         }
-        fn backend(&self) -> &'static str {
-            "counting"
-        }
         fn set_timeout(&mut self, _: Duration) {}
         fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
             if let Collective::AllReduce(tensor, _) = one {

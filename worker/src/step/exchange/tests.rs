@@ -72,10 +72,6 @@ impl ProcessGroup for Together {
         1
     }
 
-    fn backend(&self) -> &'static str {
-        "together"
-    }
-
     fn set_timeout(&mut self, _timeout: Duration) {}
 
     fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {

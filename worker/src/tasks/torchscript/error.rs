@@ -29,7 +29,7 @@ impl ScriptError {
         match self {
             Self::Call { source, .. }
             | Self::Torch { source, .. }
-            | Self::Load(LoadError::Load { source, .. }) => source.is_out_of_memory(),
+            | Self::Load(LoadError::Load(_, source)) => source.is_out_of_memory(),
             Self::Load(_) | Self::Unfit { .. } => false,
         }
     }

@@ -8,6 +8,8 @@ use std::ptr::NonNull;
 
 use tch::Tensor;
 
+use crate::error::ErrorKind;
+
 /// A tensor that lives during a call.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -117,7 +119,8 @@ impl Drop for Bytes {
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct DtError {
-    pub(crate) kind: i32,
+    /// Only C++ writes another than this, one of its own `DtErrorKind`.
+    pub(crate) kind: ErrorKind,
     pub(crate) message: Bytes,
 }
 

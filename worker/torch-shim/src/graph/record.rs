@@ -23,10 +23,9 @@ pub(super) trait Recorder {
     fn end(&mut self) -> Result<(), ShimError>;
     /// Whether the end came so far that dropping the graph gives its memory back.
     fn has_ended(&self) -> bool;
-    /// The allocator gives no more memory of the pool's to the capture; an error where it did not.
-    fn stop(&mut self, memory: Memory) -> Result<(), ShimError>;
-    /// The capture does not use the pool any more.
-    fn release(&mut self, memory: Memory) -> Result<(), ShimError>;
+    /// The allocator gives no more memory of the pool's to the capture; an error where it did not. With `release` the capture does not use
+    /// the pool any more.
+    fn leave(&mut self, memory: Memory, release: bool) -> Result<(), ShimError>;
     /// The generator is told that no capture is under way.
     fn calm_generator(&mut self) -> Result<(), ShimError>;
 }
@@ -73,10 +72,10 @@ impl<R: Recorder> Drop for Unfinished<'_, R> {
 fn clean_up(recorder: &mut impl Recorder, begun: bool) {
     for memory in [Memory::Device, Memory::Pinned] {
         // Each takes part from its beginning to its end, and counts the pool's captures from the former.
-        let took_part = recorder.stop(memory).is_ok();
+        let took_part = recorder.leave(memory, false).is_ok();
         if took_part || begun {
             // Neither failure changes the error that is told, which came before.
-            let _ = recorder.release(memory);
+            let _ = recorder.leave(memory, true);
         }
     }
     let _ = recorder.calm_generator();
@@ -167,11 +166,11 @@ mod tests {
             if self.ends == Fails::AtOnce {
                 return thrown("operation failed due to a previous error during capture");
             }
-            self.stop(Memory::Device)?;
+            self.leave(Memory::Device, false)?;
             if self.ends == Fails::AfterDevice {
                 return thrown("no memory for a list");
             }
-            self.stop(Memory::Pinned)?;
+            self.leave(Memory::Pinned, false)?;
             if self.ends == Fails::AfterGenerator {
                 return thrown("Invalid capture.");
             }
@@ -186,16 +185,15 @@ mod tests {
             self.has_ended
         }
 
-        fn stop(&mut self, memory: Memory) -> Result<(), ShimError> {
+        fn leave(&mut self, memory: Memory, release: bool) -> Result<(), ShimError> {
+            if release {
+                self.of(memory).users -= 1;
+                return Ok(());
+            }
             match std::mem::take(&mut self.of(memory).allocates) {
                 true => Ok(()),
                 false => thrown("endAllocatePool: not currently recording to mempool_id"),
             }
-        }
-
-        fn release(&mut self, memory: Memory) -> Result<(), ShimError> {
-            self.of(memory).users -= 1;
-            Ok(())
         }
 
         fn calm_generator(&mut self) -> Result<(), ShimError> {
