@@ -1,4 +1,4 @@
-//! The operations, what every backend asks of their tensors, and what backends have in common of a rank that starts them.
+//! The operations, what every backend asks of their tensors, and a rank that starts them.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -4,9 +4,9 @@
 //! of the same shape and dtype in the same order; several may be in flight. Tensors are dense and contiguous and must not
 //! be read or written between the start of an operation and the end of its `wait`.
 //!
-//! Backends: [`LoneGroup`] (one process, no communication), [`GlooGroup`] (CPU processes over TCP), [`SharedGroup`] (CPU
-//! processes of one machine, through memory that they share) and [`NcclGroup`] (GPUs). All of them pass the one conformance suite
-//! of the tests. [`DeviceGroup`] is one for each kind of memory.
+//! Backends: [`LoneGroup`] (one process, no communication), [`GlooGroup`] (CPU processes over TCP),
+//! [`SharedGroup`] (CPU processes of one machine, through memory that they share) and [`NcclGroup`] (GPUs).
+//! All of them pass the one conformance suite of the tests. [`DeviceGroup`] is one for each kind of memory.
 
 mod collective;
 mod device;
@@ -120,8 +120,8 @@ pub trait ProcessGroup: Send {
 /// An operation under way.
 pub trait Work: Send {
     /// Waits until the operation has ended and its result is in the tensors.
-    /// After an error, such as of a peer that is late or gone, the contents of the tensors are undefined, and the group is of no further
-    /// use.
+    /// After an error, such as of a peer that is late or gone, the contents of the tensors are undefined, and
+    /// the group is of no further use.
     fn wait(self: Box<Self>) -> Result<(), CollectiveError>;
 }
 

@@ -6,9 +6,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, Work};
 
-/// Rank 0 of so many, alone: the group of a run with one rank, which refuses what the other backends refuse; or, for a step that is
-/// rehearsed and not taken, one of several whose others do not exist. What would come from them is not there, and memory is as of a group of
-/// that size.
+/// Rank 0 of so many, alone: the group of a run with one rank, which refuses what the other backends refuse;
+/// or, for a step that is rehearsed and not taken, one of several whose others do not exist. What would come
+/// from them is not there, and memory is as of a group of that size.
 #[derive(Debug)]
 pub struct LoneGroup(pub usize);
 

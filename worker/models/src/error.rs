@@ -62,7 +62,7 @@ pub enum ModelError {
     #[error("the model takes {0}, but was given a tensor of shape {1:?}")]
     Input(String, Vec<i64>),
 
-    /// A training micro-batch is too small for the batch normalisation of this name, whose input has this shape.
+    /// A training micro-batch is too small for this batch normalisation, whose input has this shape.
     #[error(
         "the training micro-batch is too small: `{0}` normalises each channel over the batch and needs at least \
          2 values per channel, but its input has the shape {1:?}. Use micro-batches of 2 or more, or larger images."

@@ -1,7 +1,8 @@
 //! The networks and their weights. Nothing here knows of ranks, optimizers or data sets.
 //!
-//! A model is built into a [`Registry`], which lists its tensors by name; [`load_state`] fills them from a safetensors file. All randomness is torch's global CPU generator: call `tch::manual_seed` before
-//! [`build`] for a repeatable model.
+//! A model is built into a [`Registry`], which lists its tensors by name; [`load_state`] fills them from a
+//! safetensors file. All randomness is torch's global CPU generator: call `tch::manual_seed` before [`build`]
+//! for a repeatable model.
 //!
 //! | Task | Network | Made by |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! Safetensors files: their headers, and reading one tensor at a time, so that memory for one tensor is enough.
+//! Safetensors files: headers, and reading one tensor at a time, so that memory for one is enough.
 //!
 //! A file is 8 bytes with the length of a header, the header (JSON: name, type, shape and place of each tensor), and the
 //! data. Every size is checked against the length of the file before a byte of data is read.

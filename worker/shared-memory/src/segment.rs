@@ -1,4 +1,4 @@
-//! Memory without a name, mapped by every rank: a header page, then one region per rank; and the ticket by which the others open it.
+//! Memory without a name, mapped by every rank by a ticket: a header page, then one region per rank.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;

@@ -11,7 +11,6 @@
 
 #include <c10/util/env.h>
 #include <dlfcn.h>
-#include <malloc.h>
 
 #include <mutex>
 #include <string>
@@ -61,16 +60,6 @@ int driver_device(int32_t index) {
 } // namespace
 
 extern "C" {
-
-// glibc gives large blocks back to the system when they are freed and gets them zeroed again, page by page, in the next
-// step. Blocks of up to 32 MiB (its own limit) stay with the process instead, as in libtorch's allocators for devices.
-int32_t dt_keep_freed_memory(DtError* error) {
-  return guard(error, [] {
-    const bool kept = mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1 && mallopt(M_TRIM_THRESHOLD, INT32_MAX) == 1 &&
-        mallopt(M_TOP_PAD, 64 << 20) == 1;
-    TORCH_CHECK(kept, "mallopt refused the settings");
-  });
-}
 
 DtText dt_libtorch_version() { return {TORCH_VERSION, sizeof(TORCH_VERSION) - 1}; }
 

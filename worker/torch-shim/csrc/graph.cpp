@@ -135,8 +135,8 @@ int32_t dt_graph_has_ended(const GraphHandle* graph, bool* out, DtError* error) 
   });
 }
 
-// The allocator of the host's pinned memory, or that of the device, gives no more of the pool to the capture; with `release` the capture
-// does not use the pool any more.
+// The allocator of the host's pinned memory, or that of the device, gives no more of the pool to the capture;
+// with `release` the capture does not use the pool any more.
 int32_t dt_graph_leave_pool(bool host, bool release, int32_t device, DtPool pool, DtError* error) {
   return guard(error, [&] {
     if (host && release)

@@ -11,10 +11,8 @@ use crate::memory::Charge;
 use crate::tensor::scalar_type;
 
 /// A flat CPU tensor of `count` elements over the first bytes of `region`, with what lies there. The region stays mapped
-/// until the last tensor over it, views included, is gone.
-///
-/// # Errors
-/// `InvalidArgument` where the elements do not fit into the region, and for dtypes other than Float, Double, Half and BFloat16.
+/// until the last tensor over it, views included, is gone. Elements that do not fit into the region, and
+/// dtypes other than Float, Double, Half and BFloat16, are `InvalidArgument`.
 pub fn over(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimError> {
     let op = "make a tensor over shared memory";
     let dtype = match kind {

@@ -11,19 +11,14 @@ use crate::tensor::{device_index, scalar_type};
 
 /// Loads the NVIDIA driver and libtorch's CUDA libraries into this process, once; later calls do nothing.
 ///
-/// Call it before the first tensor on a GPU is made, on a thread of your choice.
-///
-/// # Errors
-/// With the loader's own words, `DriverMissing` where there is no driver, and `LibraryMissing` where there is one and libtorch's
-/// CUDA set is not installed.
+/// Call it before the first tensor on a GPU is made, on a thread of your choice. Without a driver it is
+/// `DriverMissing`, without libtorch's CUDA set `LibraryMissing`, with the loader's own words.
 pub fn load() -> Result<(), ShimError> {
     checked("load CUDA", |error| ffi::dt_cuda_load(error))
 }
 
-/// How many CUDA devices this process sees; 0 before [`load`]. No context is made on any of them.
-///
-/// # Errors
-/// What the CUDA runtime reports: `DriverMissing`, `DriverTooOld`, or whatever keeps it from starting.
+/// How many CUDA devices this process sees; 0 before [`load`]. No context is made on any of them. The CUDA
+/// runtime may report `DriverMissing`, `DriverTooOld`, or whatever keeps it from starting.
 pub fn device_count() -> Result<usize, ShimError> {
     let count = fetched("count CUDA devices", |out, error| ffi::dt_cuda_device_count(out, error))?;
     Ok(count as usize)
@@ -32,9 +27,6 @@ pub fn device_count() -> Result<usize, ShimError> {
 /// Makes GPU `index` the one on which the calling thread does what names no device. Every thread that uses tensors on a GPU calls
 /// it before anything else, once [`load`] has succeeded: a thread begins on GPU 0, and much of CUDA makes a context, of some
 /// hundred MiB, on the GPU that a thread is on. Threads of backward do it themselves.
-///
-/// # Errors
-/// `Other` where CUDA is not loaded; `Device` or `OutOfMemory` where there is no such GPU or no context can be had on it.
 pub fn set_device(index: usize) -> Result<(), ShimError> {
     let op = "make a GPU the current one";
     let index = device_index(op, Device::Cuda(index))?;
@@ -54,8 +46,8 @@ pub fn tf32() -> Result<(bool, bool), ShimError> {
     Ok((products, convolutions))
 }
 
-/// Whether cuDNN tries several algorithms for each convolution when it first meets its shapes, and keeps the fastest: what
-/// [`tch::Cuda::cudnn_set_benchmark`] has set for the process.
+/// Whether cuDNN tries several algorithms for each convolution when it first meets its shapes, and keeps the
+/// fastest: what [`tch::Cuda::cudnn_set_benchmark`] has set for the process.
 pub fn cudnn_benchmark() -> Result<bool, ShimError> {
     fetched("read cuDNN's benchmark", |out, error| ffi::dt_cuda_cudnn_benchmark(out, error))
 }

@@ -34,8 +34,9 @@ pub enum ErrorKind {
     DriverTooOld = 11,
 }
 
-/// Where the type of an exception tells no more than that it is one of c10d's or libtorch's, its words do; the first that fit. What
-/// a GPU says of itself comes before time-outs: a kernel that ran too long "timed out", and no peer is to blame.
+/// Where the type of an exception tells no more than that it is one of c10d's or libtorch's, its words do;
+/// the first that fit. What a GPU says of itself comes before time-outs: a kernel that ran too long "timed
+/// out", and no peer is to blame.
 const WORDS: [(&str, ErrorKind); 22] = {
     use ErrorKind::{Device, Network, OutOfMemory, Timeout};
     [

@@ -115,7 +115,6 @@ fallible! {
 
 // context.cpp
 fallible! {
-    safe fn dt_keep_freed_memory();
     safe fn dt_library_folder(out: &mut Bytes);
     safe fn dt_cuda_load();
     safe fn dt_cuda_device_count(out: &mut u64);

@@ -117,7 +117,7 @@ impl Gloo {
 }
 
 impl GlooWork {
-    /// Waits until the operation has ended: `Timeout` where a peer did not come in time, `Network` where one died.
+    /// Waits until the operation has ended: `Timeout` where a peer is late, `Network` where one died.
     pub fn wait(&self) -> Result<(), ShimError> {
         checked(self.op, |error| ffi::dt_work_wait(&self.handle, error))
     }

@@ -23,10 +23,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// New memory on GPU number `device`. It takes none before a capture.
-    ///
-    /// # Errors
-    /// `LibraryMissing` before [`crate::cuda::load`] has succeeded, and where libtorch is another than it was compiled for.
+    /// New memory on GPU number `device`. It takes none before a capture. `LibraryMissing` before
+    /// [`crate::cuda::load`] has succeeded, and where libtorch is another than it was compiled for.
     pub fn new(device: usize) -> Result<Self, ShimError> {
         let op = "make a pool of memory for graphs";
         Ok(Self {
@@ -47,9 +45,7 @@ impl Graph {
     /// Runs `body`; what it gives to the current stream, directly and by backward passes, is written down and not done, with
     /// memory of `pool`. The current stream is not the default one. Everything of the device that `body` uses has been used before:
     /// what a library prepares at its first use cannot be written down.
-    ///
-    /// # Errors
-    /// That of `body`, or what CUDA says of work that cannot be written down. Nothing of it was done then, and nothing is left.
+    /// After an error, of `body` or of CUDA, nothing of it was done, and nothing is left.
     pub fn capture<T, E: From<ShimError>>(
         pool: Pool,
         body: impl FnOnce() -> Result<T, E>,

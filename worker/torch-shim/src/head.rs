@@ -13,9 +13,7 @@ impl Head {
     /// The gradients are computed with the loss, so that no logits are kept for backward: two tensors as large as `hidden` and `table`
     /// are. In float16 they need the scale of the loss, and backward computes the logits again. A `shadow` has the table's values in
     /// autocast's type, which saves casting them where a gradient is recorded.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for chunks of no rows, and on the CPU for targets beyond the vocabulary; what libtorch refuses, such as memory.
+    /// Chunks of no rows, and on the CPU targets beyond the vocabulary, are `InvalidArgument`.
     pub fn loss(
         self,
         hidden: &Tensor,

@@ -56,5 +56,16 @@ pub fn keep_freed_memory() -> Result<(), ShimError> {
     if set("MALLOC_TRIM_THRESHOLD_") || set("MALLOC_MMAP_THRESHOLD_") || set("GLIBC_TUNABLES") {
         return Ok(());
     }
-    error::checked("set how freed memory is kept", |error| ffi::dt_keep_freed_memory(error))
+    // Blocks of up to 32 MiB, glibc's own limit, stay with the process, as libtorch keeps those of devices.
+    let settings =
+        [(libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, i32::MAX), (libc::M_TOP_PAD, 64 << 20)];
+    // SAFETY: mallopt sets numbers of the allocator and touches no block.
+    match settings.into_iter().all(|(setting, value)| unsafe { libc::mallopt(setting, value) } == 1) {
+        true => Ok(()),
+        false => Err(ShimError::new(
+            "set how freed memory is kept",
+            ErrorKind::Other,
+            "mallopt refused the settings",
+        )),
+    }
 }

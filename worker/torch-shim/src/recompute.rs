@@ -12,9 +12,9 @@ use crate::ffi::{self, Lent, LentList};
 /// that it uses get their gradients then, and their hooks are called. Where gradients are off, nothing is kept and the
 /// segment is computed once.
 ///
-/// The output requires gradients, so a segment in which nothing does should not come here. The segment must not change its
-/// inputs in place. It is dropped with the graph, on whichever thread that happens.
-/// What `segment` fails with comes through with its kind, also as an error of the backward pass; a panic in it is `Other`.
+/// The output requires gradients, so a segment in which nothing does should not come here. The segment must
+/// not change its inputs in place. It is dropped with the graph, on whichever thread that happens. Its
+/// errors come through with their kind, also as errors of the backward pass; a panic in it is `Other`.
 pub fn recompute(
     inputs: &[&Tensor],
     segment: impl Fn(&[Tensor], Pass) -> Result<Tensor, ShimError> + Send + Sync + 'static,
@@ -31,9 +31,7 @@ pub fn grad_enabled() -> bool {
 
 /// A number made of the bits of all elements of `tensor` and their order in memory. Two tensors of one shape and layout with
 /// the same bits have the same number; with other bits they hardly ever do. On a GPU it waits for the device.
-///
-/// # Errors
-/// `NotImplemented` for elements of more than 8 bytes; where memory runs out.
+/// Elements of more than 8 bytes are `NotImplemented`.
 pub fn fingerprint(tensor: &Tensor) -> Result<u64, ShimError> {
     fingerprint_by(tensor, true)
 }

@@ -2,8 +2,6 @@
 //!
 //! Everything here is an error of kind `Other` before [`crate::cuda::load`] has succeeded: libtorch knows no such device then.
 
-use std::ffi::c_void;
-
 use tch::{Device, Tensor};
 
 use crate::error::{ShimError, checked, fetched, made};
@@ -31,10 +29,8 @@ impl Stream {
     }
 
     /// CUDA's own handle of it (`cudaStream_t`), for other libraries. Null is the default stream.
-    pub fn native(self) -> Result<*mut c_void, ShimError> {
-        let native =
-            fetched("find a stream's handle", |out, error| ffi::dt_stream_native(self.0, out, error))?;
-        Ok(native as *mut c_void)
+    pub fn native(self) -> Result<usize, ShimError> {
+        fetched("find a stream's handle", |out, error| ffi::dt_stream_native(self.0, out, error))
     }
 
     /// Runs `body` with this as the current stream of this thread.

@@ -22,10 +22,11 @@ pub enum Attention {
 pub struct Symbolic(#[expect(dead_code, reason = "the region ends with it")] ffi::Owned<ffi::SymbolicMode>);
 
 impl Symbolic {
-    /// Begins a region, in which operations take what the CPU's kernels take; or with `gpu` what a GPU's do: blocks are rounded as its
-    /// caching allocator rounds them, convolutions have the workspace of cuDNN and attention that of the kernel which it prefers, as far as
-    /// they are known. The tensors still say that they are on the CPU. An operation of which neither libtorch nor the shim knows the shape
-    /// fails in it with an error of the kind `NotImplemented` that names it.
+    /// Begins a region, in which operations take what the CPU's kernels take; or with `gpu` what a GPU's do:
+    /// blocks are rounded as its caching allocator rounds them, convolutions have the workspace of cuDNN and
+    /// attention that of the kernel which it prefers, as far as they are known. The tensors still say that
+    /// they are on the CPU. An operation of which neither libtorch nor the shim knows the shape fails in it
+    /// with an error of the kind `NotImplemented` that names it.
     pub fn enter(gpu: Option<Attention>) -> Result<Self, ShimError> {
         memory::account()?;
         let by_cudnn = gpu == Some(Attention::Cudnn);

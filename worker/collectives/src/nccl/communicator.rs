@@ -33,8 +33,8 @@ struct State {
 unsafe impl Send for State {}
 
 impl Communicator {
-    /// Connects the ranks that hold `invitation`; `connecting` says who this is and how long it waits for the others. The current device
-    /// of the calling thread becomes the communicator's.
+    /// Connects the ranks that hold `invitation`; `connecting` says who this is and how long it waits for the
+    /// others. The current device of the calling thread becomes the communicator's.
     pub(super) fn connect(
         api: &'static Api,
         invitation: &Invitation,

@@ -129,7 +129,7 @@ impl NcclGroup {
         Ok(group)
     }
 
-    /// Gives operations to the stream that communicates, several as one. Who waits for them waits by the host too where that says so.
+    /// Gives operations to the stream that communicates, several as one. `by_host` has a wait hold the host too.
     fn give(
         &self,
         op: &'static str,

@@ -48,7 +48,7 @@ pub(super) struct GpuTimeline {
 impl GpuTimeline {
     pub(super) fn new(device: usize) -> Result<Self, ShimError> {
         let stream = Stream::from_pool(device, true)?;
-        Ok(Self { device, stream, native: stream.native()? as usize, fork: Mutex::new(Event::new()?) })
+        Ok(Self { device, stream, native: stream.native()?, fork: Mutex::new(Event::new()?) })
     }
 }
 

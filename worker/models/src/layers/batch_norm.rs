@@ -15,9 +15,7 @@ use super::init::CPU_FLOAT;
 ///
 /// In a registry with a [`BatchSync`] of several participants, training normalises by the statistics of
 /// all their micro-batches together: outputs, gradients and running statistics are those of the concatenated batch.
-///
 /// In training [`BatchGroups`] can cut a micro-batch into groups that are normalised apart.
-///
 /// In a [`Segment`](super::super::Segment) that is computed again the running statistics move the first time alone.
 #[derive(Debug)]
 pub struct BatchNorm2d {
@@ -58,10 +56,7 @@ impl BatchNorm2d {
     }
 
     /// Normalises by the batch's own statistics and moves the running ones (`train`), or by the running ones.
-    ///
-    /// # Errors
-    /// [`ModelError::Batch`] in training with one value per channel, all participants together; [`ModelError::Sync`];
-    /// those of libtorch.
+    /// One value per channel, of all participants together, is [`ModelError::Batch`] in training.
     pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let groups = self.groups.samples().filter(|_| train);
         match (groups, &self.sync) {

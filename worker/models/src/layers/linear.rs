@@ -99,10 +99,8 @@ impl Embedding {
         Ok(Self { weight })
     }
 
-    /// Row numbers of any shape, int64, to that shape x width.
-    ///
-    /// # Errors
-    /// On the CPU a row number that the table lacks (a GPU reports it later, as a failure of the device); memory.
+    /// Row numbers of any shape, int64, to that shape x width. One that the table lacks is an error on the
+    /// CPU; a GPU reports it later, as a failure of the device.
     pub fn forward(&self, rows: &Tensor) -> Result<Tensor, ModelError> {
         Ok(Tensor::f_embedding(&self.weight.leaf, rows, -1, false, false)?)
     }

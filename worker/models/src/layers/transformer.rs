@@ -62,7 +62,7 @@ pub struct BlockOptions {
     pub causal: bool,
     /// Added to the variance in the normalisations.
     pub eps: f64,
-    /// The perceptron's form of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415): `none` by the error function, or `tanh` as GPT-2.
+    /// GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415): `none` by the error function, or `tanh` as GPT-2.
     pub gelu: &'static str,
     /// How the layers into a branch begin.
     pub init: Init,
@@ -72,9 +72,9 @@ pub struct BlockOptions {
     pub names: BlockNames,
 }
 
-/// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762) with one layer for queries, keys and values, and a perceptron whose
-/// inner layer is four times as wide, each with a normalisation before it and a way around it: 12 width² + 13 width parameters. Without
-/// dropout.
+/// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762) with one layer for queries, keys and
+/// values, and a perceptron whose inner layer is four times as wide, each with a normalisation before it and
+/// a way around it: 12 width² + 13 width parameters. Without dropout.
 #[derive(Debug)]
 pub struct Block {
     options: BlockOptions,

@@ -23,8 +23,8 @@ pub(super) trait Recorder {
     fn end(&mut self) -> Result<(), ShimError>;
     /// Whether the end came so far that dropping the graph gives its memory back.
     fn has_ended(&self) -> bool;
-    /// The allocator gives no more memory of the pool's to the capture; an error where it did not. With `release` the capture does not use
-    /// the pool any more.
+    /// The allocator gives no more memory of the pool's to the capture; an error where it did not. With
+    /// `release` the capture does not use the pool any more.
     fn leave(&mut self, memory: Memory, release: bool) -> Result<(), ShimError>;
     /// The generator is told that no capture is under way.
     fn calm_generator(&mut self) -> Result<(), ShimError>;
