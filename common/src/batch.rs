@@ -142,10 +142,7 @@ impl Partition {
 
     /// Micro-steps of the busiest rank, and of every rank that has so many samples; 0 for a step without samples.
     pub fn grad_accum_steps(&self) -> usize {
-        match self.is_spread {
-            true => self.units(),
-            false => self.units_of(0).len().div_ceil(self.limit),
-        }
+        if self.is_spread { self.units() } else { self.units_of(0).len().div_ceil(self.limit) }
     }
 
     /// Whether all ranks take as many micro-steps: none has fewer samples, or groups, than the busiest steps.

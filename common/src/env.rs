@@ -102,9 +102,7 @@ pub fn of_process(name: &str) -> Option<String> {
 
 /// How long operations between the ranks wait, by [`DTRAIN_COLLECTIVE_TIMEOUT`] looked up through `get`; none where it is not set.
 pub fn collective_timeout(get: impl Fn(&str) -> Option<String>) -> Result<Option<Duration>, EnvError> {
-    let Some(value) = get(DTRAIN_COLLECTIVE_TIMEOUT) else {
-        return Ok(None);
-    };
+    let Some(value) = get(DTRAIN_COLLECTIVE_TIMEOUT) else { return Ok(None) };
     let seconds = value.trim().parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
     match seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
         Some(timeout) => Ok(Some(timeout)),

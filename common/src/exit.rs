@@ -3,11 +3,9 @@
 /// How a command ended, as its exit code tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExitStatus {
-    /// Everything asked for was done (0).
     Success,
     /// The command line, the recipe or the data are wrong (2); nothing was started or overwritten.
     Usage,
-    /// Out of memory even with micro-batches of one sample (3).
     OutOfMemory,
     /// A worker failed (4); its own code stands in `result.json` and in the launcher's banner.
     WorkerFailed,
@@ -15,7 +13,6 @@ pub enum ExitStatus {
     Rendezvous,
     /// Stopped on request with a checkpoint written; start it again to go on (75, as in `EX_TEMPFAIL`).
     Requeue,
-    /// Killed by this signal (128 + n).
     Signal(i32),
     /// The code of a launched program that is not dtrain's own trainer, passed through.
     Program(i32),

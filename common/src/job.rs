@@ -10,11 +10,8 @@ use crate::units::ByteSize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "job", rename_all = "lowercase")]
 pub enum Job {
-    /// `dtrain plan` and `dtrain gpu suggest-batch-size`.
     Plan(PlanJob),
-    /// `dtrain profile`.
     Profile(ProfileJob),
-    /// `dtrain eval`.
     Eval(EvalJob),
 }
 
@@ -25,7 +22,6 @@ pub struct PlanJob {
     pub gpus: Vec<Gpu>,
     /// Ranks, at least 1, each on a GPU of its own.
     pub nproc: usize,
-    /// How predictions are to come about.
     pub way: Way,
     /// The stage, or `all`; without it the first.
     #[serde(default)]
@@ -86,7 +82,6 @@ pub struct ProfileJob {
     pub find_optimal: bool,
     /// Ranks of the run for which it is measured.
     pub nproc: usize,
-    /// JSON instead of a table: one object, a line.
     #[serde(default)]
     pub json: bool,
 }
@@ -102,7 +97,6 @@ pub struct EvalJob {
     /// Samples of a batch on each rank; without it what the recipe's training takes.
     #[serde(default)]
     pub batch: Option<usize>,
-    /// JSON instead of a table: one object, a line.
     #[serde(default)]
     pub json: bool,
 }

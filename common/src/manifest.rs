@@ -6,7 +6,6 @@
 mod checksum;
 mod entry;
 mod error;
-mod seal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -15,6 +14,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 pub use self::checksum::{CHECKSUM_BYTES, Checksum, hex};
 pub use self::entry::{FileEntry, Part};
@@ -35,6 +35,11 @@ pub const FILE_NAME: &str = "manifest.json";
 const MAX_BYTES: u64 = 16 << 20;
 
 const STEP_PREFIX: &str = "step-";
+
+/// Around the checksum of a manifest over itself, its last field: of all bytes before the comma in front of it, so that it can be
+/// checked without knowing how JSON was written.
+const BEFORE: &str = ",\n  \"checksum\": \"";
+const BEHIND: &str = "\"\n}\n";
 
 /// The name of the folder of the checkpoint after `step` optimizer steps, such as `step-00000120`.
 pub fn folder_name(step: u64) -> String {
@@ -102,7 +107,6 @@ pub struct Manifest {
     pub samples: u64,
     /// Ranks at the time; a checkpoint resumes on any number.
     pub world_size: usize,
-    /// The loss scale, in a run that needs one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
     /// Updates of the moving average, in a run that has one.
@@ -163,7 +167,7 @@ impl Manifest {
         if format < OLDEST {
             return Err(ManifestError::UnknownFormat(path.into(), format));
         }
-        if !seal::is_whole(bytes).unwrap_or(format < SEALED) {
+        if !is_whole(bytes).unwrap_or(format < SEALED) {
             return Err(ManifestError::Altered(path.into()));
         }
         let manifest: Self = serde_json::from_slice(bytes).map_err(json)?;
@@ -175,7 +179,7 @@ impl Manifest {
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>, ManifestError> {
         self.check_entries(path)?;
         let json = serde_json::to_vec_pretty(self);
-        Ok(seal::seal(json.map_err(|source| ManifestError::Json(path.into(), source))?))
+        Ok(seal(json.map_err(|source| ManifestError::Json(path.into(), source))?))
     }
 
     /// Writes the manifest into `dir`, whole or not at all.
@@ -233,6 +237,27 @@ impl Manifest {
         }
         Ok(())
     }
+}
+
+/// A JSON object as `serde_json` writes it prettily, with the checksum as its last field.
+fn seal(mut object: Vec<u8>) -> Vec<u8> {
+    let end = object.strip_suffix(b"\n}").map_or(object.len(), <[u8]>::len);
+    object.truncate(end);
+    object.extend(BEFORE.bytes().chain(checksum_of(&object).bytes()).chain(BEHIND.bytes()));
+    object
+}
+
+/// Whether a manifest is as it was written, by its checksum; none where it has none.
+fn is_whole(bytes: &[u8]) -> Option<bool> {
+    // From the end: the recipe in it may hold any text, though none with a line break in quotes.
+    let mut windows = bytes.windows(BEFORE.len());
+    let at = windows.rposition(|window| window == BEFORE.as_bytes())?;
+    let (object, rest) = bytes.split_at(at);
+    Some(rest == [BEFORE, &checksum_of(object), BEHIND].concat().as_bytes())
+}
+
+fn checksum_of(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
 }
 
 #[cfg(test)]

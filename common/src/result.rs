@@ -14,11 +14,8 @@ use crate::numbers;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Failure {
-    /// Its rank.
     pub rank: usize,
-    /// The host it ran on.
     pub host: String,
-    /// Its exit code, when it exited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// The name of the signal that killed it, such as `SIGSEGV`.
@@ -27,7 +24,6 @@ pub struct Failure {
     /// What it reported itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Why it failed, where that could be known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
     /// When it was seen, in milliseconds since the Unix epoch.
@@ -48,18 +44,13 @@ pub struct Cause {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunResult {
-    /// Exit code of the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<u8>,
-    /// Why it ended, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The first failure, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// Restarts of the worker group.
     pub restarts: u32,
-    /// Wall time of the command in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_s: Option<f64>,
     /// Workers on this node.
@@ -68,10 +59,8 @@ pub struct RunResult {
     /// Optimizer steps committed, over all attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
-    /// Passes over the training set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// Samples trained on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
     /// The last evaluation and the last training loss, by name; NaN is written as `null`.
@@ -80,7 +69,6 @@ pub struct RunResult {
     /// The test at the end, where the recipe asks for one: its figures by name; NaN is written as `null`.
     #[serde(with = "numbers", skip_serializing_if = "BTreeMap::is_empty")]
     pub test: BTreeMap<String, f64>,
-    /// The best checkpoint, where the recipe asks for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<BestSoFar>,
     /// Training throughput of all workers together.
@@ -115,9 +103,7 @@ pub struct RunResult {
 impl RunResult {
     /// Reads `path`; `None` without such a file. A file that holds no result is `InvalidData`, with its path.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
-        let Some(bytes) = if_there(std::fs::read(path))? else {
-            return Ok(None);
-        };
+        let Some(bytes) = if_there(std::fs::read(path))? else { return Ok(None) };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             io::Error::new(
                 io::ErrorKind::InvalidData,

@@ -6,8 +6,8 @@
 use std::f64::consts::PI;
 
 pub use crate::recipe::Per;
+use crate::recipe::{Recipe, ScheduleName, Span};
 
-mod recipe;
 #[cfg(test)]
 mod tests;
 
@@ -30,32 +30,27 @@ pub struct Schedule {
     pub steps_per_epoch: u64,
     /// When the rate moves after the warm-up.
     pub per: Per,
-    /// What follows the warm-up.
     pub decay: Decay,
 }
 
 /// The course of the rate after warm-up; u counts units from the warm-up's end and n is their number up to the run's end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decay {
-    /// Stays at the peak.
     Constant,
     /// A line from the peak to `min_lr`, which it would reach at u = n: torch's `LinearLR(start_factor=1,
     /// end_factor=min_lr/peak, total_iters=n)`; used by Devlin et al. 2019, arXiv 1810.04805.
     Linear {
-        /// The rate that the line approaches.
         min_lr: f64,
     },
     /// Half a cosine down to `min_lr` (Loshchilov and Hutter 2017, arXiv 1608.03983, without restarts); unit u of n runs
     /// at the cosine's point u / n, as torch's `CosineAnnealingLR(T_max=n, eta_min=min_lr)`.
     Cosine {
-        /// The rate that the curve approaches.
         min_lr: f64,
     },
     /// Times `gamma` after every `every` units since the warm-up: torch's `StepLR`.
     Step {
         /// Units between two drops; 0 counts as 1.
         every: u64,
-        /// The factor of one drop.
         gamma: f64,
     },
     /// Times `gamma` at each of `milestones`: torch's `MultiStepLR`. These are places in the run, counted from its
@@ -63,12 +58,10 @@ pub enum Decay {
     MultiStep {
         /// The first unit of each lower rate, in any order; one named twice counts twice.
         milestones: Vec<u64>,
-        /// The factor of one drop.
         gamma: f64,
     },
     /// Times `gamma` with every unit: torch's `ExponentialLR`.
     Exponential {
-        /// The factor of one unit.
         gamma: f64,
     },
     /// Up to the peak and down again along half cosines (Smith and Topin 2018, arXiv 1708.07120): torch's `OneCycleLR(
@@ -85,6 +78,36 @@ pub enum Decay {
 }
 
 impl Schedule {
+    /// The recipe's schedule for a run of so many steps. A loaded recipe has the defaults of its schedule filled in; those
+    /// here are torch's.
+    pub fn of(recipe: &Recipe, warmup_steps: u64, steps_per_epoch: u64, total_steps: u64) -> Self {
+        let stated = &recipe.optim.schedule;
+        let per = stated.per;
+        let units = |span: Span| match per {
+            Per::Step => span.steps(steps_per_epoch),
+            // Whole epochs, or the recipe would have been refused.
+            Per::Epoch => span.steps(steps_per_epoch) / steps_per_epoch.max(1),
+        };
+        let min_lr = stated.min_lr.unwrap_or(0.0);
+        let gamma = stated.gamma.unwrap_or(0.1);
+        let decay = match (stated.name, &stated.milestones) {
+            (ScheduleName::Constant, _) => Decay::Constant,
+            (ScheduleName::Linear, _) => Decay::Linear { min_lr },
+            (ScheduleName::Cosine, _) => Decay::Cosine { min_lr },
+            (ScheduleName::Step, Some(milestones)) => {
+                Decay::MultiStep { milestones: milestones.iter().map(|&span| units(span)).collect(), gamma }
+            }
+            (ScheduleName::Step, None) => Decay::Step { every: stated.every.map_or(1, units), gamma },
+            (ScheduleName::Exponential, _) => Decay::Exponential { gamma },
+            (ScheduleName::OneCycle, _) => Decay::OneCycle {
+                pct_start: stated.rise.unwrap_or(0.3),
+                div_factor: stated.start_factor.unwrap_or(25.0),
+                final_div_factor: stated.final_factor.unwrap_or(1e4),
+            },
+        };
+        Self { peak: recipe.learning_rate(), warmup_steps, total_steps, steps_per_epoch, per, decay }
+    }
+
     /// The learning rate of optimizer step `step`, counted from 0 over the whole run. Past the end the last value stays.
     pub fn lr(&self, step: u64) -> f64 {
         if step < self.warmup_steps {

@@ -107,7 +107,6 @@ impl<'de> Deserialize<'de> for ByteSize {
 /// A length of training: `5 epochs`, `1 epoch`, `0.5 epochs` or `100 steps`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Span {
-    /// Optimizer steps.
     Steps(u64),
     /// Passes over the training set; finite and not negative when it was read from text.
     Epochs(f64),

@@ -155,9 +155,7 @@ impl Reader<'_> {
         expected: &'static str,
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<T, EnvError> {
-        let Some(value) = (self.0)(name) else {
-            return Ok(default);
-        };
+        let Some(value) = (self.0)(name) else { return Ok(default) };
         read(value.trim()).ok_or(EnvError::Invalid { name, value, expected })
     }
 
@@ -184,10 +182,7 @@ impl Reader<'_> {
         size: usize,
     ) -> Result<usize, EnvError> {
         let rank = self.number(name, default, WHOLE)?;
-        match rank < size {
-            true => Ok(rank),
-            false => Err(EnvError::RankOutOfRange(name, rank, size_name, size)),
-        }
+        if rank < size { Ok(rank) } else { Err(EnvError::RankOutOfRange(name, rank, size_name, size)) }
     }
 }
 

@@ -105,9 +105,7 @@ impl Visible {
 
     /// Whether it is known which devices an inherited list of numbers means.
     fn is_clear(&self, inventory: &Inventory, order: Option<&str>) -> Result<(), ChoiceError> {
-        let (true, Some(list)) = (self.by_index, self.list()) else {
-            return Ok(());
-        };
+        let (true, Some(list)) = (self.by_index, self.list()) else { return Ok(()) };
         let (why, remedy) = if inventory.gpus.iter().any(|gpu| gpu.mig.is_some()) {
             ("GPUs in MIG mode, which CUDA counts in a way of its own", "")
         } else if inventory.is_mixed() && !is_order_of_the_bus(order) {

@@ -15,7 +15,6 @@ pub struct Status {
     pub driver: String,
     /// The newest CUDA that it supports.
     pub cuda: Option<String>,
-    /// Every GPU in the order of `nvidia-smi`.
     pub gpus: Vec<GpuStatus>,
 }
 

@@ -65,10 +65,7 @@ pub enum ManifestError {
 }
 
 fn place(range: &Range<u64>, whole: bool) -> String {
-    match whole {
-        true => String::new(),
-        false => format!(" in bytes {} to {}", range.start, range.end),
-    }
+    if whole { String::new() } else { format!(" in bytes {} to {}", range.start, range.end) }
 }
 
 /// For `map_err`: the error of an attempt to read or write a file.

@@ -128,7 +128,7 @@ fn names_that_lead_elsewhere_are_refused() {
         assert!(matches!(manifest.write(dir.path()), Err(ManifestError::FileName { .. })), "{name:?}");
         assert!(matches!(manifest.verify(dir.path()), Err(ManifestError::FileName { .. })), "{name:?}");
         // Also one whose checksum somebody took the trouble to make anew.
-        let text = seal::seal(serde_json::to_vec_pretty(&manifest).unwrap());
+        let text = seal(serde_json::to_vec_pretty(&manifest).unwrap());
         let text = String::from_utf8(text).unwrap();
         assert!(matches!(parse(&text), Err(ManifestError::FileName { .. })), "{name:?}");
     }

@@ -37,9 +37,9 @@ section! {
         /// Channels of an image; as many numbers are in `mean` and `std`.
         channels: usize = 3, Kind::Whole(1, 64), experiment;
         /// Mean of each channel (values run from 0 to 1), subtracted from the input.
-        mean: Vec<f64> = IMAGENET_MEAN.into(), Kind::Numbers(1, 64, Range::Any), experiment;
+        mean: Vec<f64> = IMAGENET_MEAN.into(), Kind::Numbers(1, 64, Range::ANY), experiment;
         /// Standard deviation of each channel, by which the input is divided.
-        std: Vec<f64> = IMAGENET_STD.into(), Kind::Numbers(1, 64, Range::AboveZero), experiment;
+        std: Vec<f64> = IMAGENET_STD.into(), Kind::Numbers(1, 64, Range::ABOVE_ZERO), experiment;
         /// Random changes to training samples.
         augment: Augment = Augment::None, choice(Augment::NAMES), experiment;
         /// Loader threads of each rank.

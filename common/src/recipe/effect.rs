@@ -1,5 +1,6 @@
 //! Settings without effect, and why. They are refused when stated, and not written when a recipe is saved.
 
+use super::hints::quoted;
 use super::{Amp, DataKind, ModelName, OptimName, Recipe, Resize, ScheduleName, Task};
 
 /// The dotted keys without effect, each once, with the reason in words.
@@ -19,8 +20,7 @@ impl Idle {
 }
 
 fn owners(words: &[&str]) -> String {
-    let words: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
-    words.join(" and ")
+    quoted(words).replace(", ", " and ")
 }
 
 impl Recipe {

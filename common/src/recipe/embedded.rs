@@ -2,17 +2,15 @@
 
 use super::{ModelName, Recipe, Scaling};
 
-const EMBEDDED: &[(&str, &str)] = &[
-    ("demo", include_str!("../../recipes/demo.toml")),
-    ("cifar100", include_str!("../../recipes/cifar100.toml")),
-    ("camvid", include_str!("../../recipes/camvid.toml")),
-    ("shakespeare", include_str!("../../recipes/shakespeare.toml")),
-];
-
 impl Recipe {
     /// Name and text of every embedded recipe, which [`Recipe::load`] finds by name.
     pub fn embedded() -> &'static [(&'static str, &'static str)] {
-        EMBEDDED
+        &[
+            ("demo", include_str!("../../recipes/demo.toml")),
+            ("cifar100", include_str!("../../recipes/cifar100.toml")),
+            ("camvid", include_str!("../../recipes/camvid.toml")),
+            ("shakespeare", include_str!("../../recipes/shakespeare.toml")),
+        ]
     }
 
     /// The network in file names, manifests and messages: the model's name, or else the task's.

@@ -46,8 +46,8 @@ const MAX_COUNT: i64 = 1 << 40;
 pub(super) const COUNT: Kind = Kind::Whole(1, MAX_COUNT);
 /// A number of samples, or "auto".
 pub(super) const AUTO_OR_COUNT: Kind = Kind::AutoOrWhole(1, MAX_COUNT);
-pub(super) const RATE: Kind = Kind::Number(Range::AtLeastZero);
-pub(super) const PART: Kind = Kind::Number(Range::Inside);
+pub(super) const RATE: Kind = Kind::Number(Range::AT_LEAST_ZERO);
+pub(super) const PART: Kind = Kind::Number(Range::INSIDE);
 pub(super) const FLAG: Kind = Kind::Other("true or false", |value| Ok(value.is_bool()));
 pub(super) const AUTO_OR_FLAG: Kind =
     Kind::Other("\"auto\", true or false", |value| Ok(value.is_bool() || value.as_str() == Some("auto")));
@@ -109,43 +109,22 @@ pub(super) const fn choice(words: &'static [&'static str]) -> Kind {
     Kind::Choice(words, &[])
 }
 
+/// Which finite numbers a key takes, in words and as a test.
 #[derive(Clone, Copy)]
-pub(super) enum Range {
-    Any,
-    AtLeastZero,
-    AtLeastOne,
-    AboveZero,
-    /// 0 included, 1 not.
-    BelowOne,
-    /// Neither 0 nor 1.
-    Inside,
-}
+pub(super) struct Range(&'static str, fn(f64) -> bool);
 
 impl Range {
+    pub(super) const ANY: Self = Self("that is finite", |_| true);
+    pub(super) const AT_LEAST_ZERO: Self = Self("of at least 0", |number| number >= 0.0);
+    pub(super) const AT_LEAST_ONE: Self = Self("of at least 1", |number| number >= 1.0);
+    pub(super) const ABOVE_ZERO: Self = Self("above 0", |number| number > 0.0);
+    pub(super) const BELOW_ONE: Self =
+        Self("of at least 0 and below 1", |number| (0.0..1.0).contains(&number));
+    pub(super) const INSIDE: Self = Self("above 0 and below 1", |number| number > 0.0 && number < 1.0);
+
     fn contains(self, value: &Value) -> bool {
         let number = value.as_float().or(value.as_integer().map(|whole| whole as f64));
-        number.is_some_and(|number| {
-            number.is_finite()
-                && match self {
-                    Self::Any => true,
-                    Self::AtLeastZero => number >= 0.0,
-                    Self::AtLeastOne => number >= 1.0,
-                    Self::AboveZero => number > 0.0,
-                    Self::BelowOne => (0.0..1.0).contains(&number),
-                    Self::Inside => number > 0.0 && number < 1.0,
-                }
-        })
-    }
-
-    fn describe(self) -> &'static str {
-        match self {
-            Self::Any => "that is finite",
-            Self::AtLeastZero => "of at least 0",
-            Self::AtLeastOne => "of at least 1",
-            Self::AboveZero => "above 0",
-            Self::BelowOne => "of at least 0 and below 1",
-            Self::Inside => "above 0 and below 1",
-        }
+        number.is_some_and(|number| number.is_finite() && self.1(number))
     }
 }
 
@@ -186,11 +165,11 @@ fn expected(kind: &Kind) -> String {
         Kind::Whole(min, MAX_COUNT..) => format!("a whole number of at least {min}"),
         Kind::Whole(min, max) => format!("a whole number from {min} to {max}"),
         Kind::AutoOrWhole(min, max) => format!("\"auto\" or {}", expected(&Kind::Whole(min, max))),
-        Kind::Number(range) => format!("a number {}", range.describe()),
+        Kind::Number(range) => format!("a number {}", range.0),
         Kind::Numbers(least, most, range) if least == most => {
-            format!("a list of {least} numbers, each {}", range.describe())
+            format!("a list of {least} numbers, each {}", range.0)
         }
-        Kind::Numbers(_, _, range) => format!("a list of numbers, each {}", range.describe()),
+        Kind::Numbers(_, _, range) => format!("a list of numbers, each {}", range.0),
         Kind::Size(least) => format!("a size of at least {} such as \"25 MiB\"", ByteSize(least).exact()),
         Kind::Other(words, _) => words.into(),
     }
@@ -272,9 +251,7 @@ fn finite(value: &Value) -> Result<(), String> {
 }
 
 fn span(value: &Value, zero: bool) -> Result<bool, String> {
-    let Some(text) = value.as_str() else {
-        return Ok(false);
-    };
+    let Some(text) = value.as_str() else { return Ok(false) };
     let unit = text.split_whitespace().nth(1).unwrap_or_default();
     if ["s", "min", "h", "minutes", "hours", "seconds"].contains(&unit) {
         return Err(format!(

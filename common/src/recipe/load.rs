@@ -32,10 +32,7 @@ impl Recipe {
             return Self::parse(&format!("embedded recipe {name}"), text, overrides);
         }
         let names: Vec<_> = embedded.iter().map(|(name, _)| *name).collect();
-        let what = match is_folder {
-            true => "is a folder, not a recipe file",
-            false => "there is no such file",
-        };
+        let what = if is_folder { "is a folder, not a recipe file" } else { "there is no such file" };
         let hint = nearest(name_or_path, &names)
             .map(|name| format!(" Did you mean the embedded recipe `{name}`?"))
             .unwrap_or_default();

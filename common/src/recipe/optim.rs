@@ -23,15 +23,15 @@ section! {
         /// Which parameters are decayed.
         decay: Decay = Decay::All, choice(Decay::NAMES), experiment;
         /// AdamW and Adam: decay rates of the two moments; filled in (0.9, 0.999).
-        betas: Option<[f64; 2]> = None, Kind::Numbers(2, 2, Range::BelowOne), experiment;
+        betas: Option<[f64; 2]> = None, Kind::Numbers(2, 2, Range::BELOW_ONE), experiment;
         /// AdamW and Adam: added to the denominator; filled in (1e-8).
-        eps: Option<f64> = None, Kind::Number(Range::AboveZero), experiment;
+        eps: Option<f64> = None, Kind::Number(Range::ABOVE_ZERO), experiment;
         /// SGD: momentum; filled in (0).
-        momentum: Option<f64> = None, Kind::Number(Range::BelowOne), experiment;
+        momentum: Option<f64> = None, Kind::Number(Range::BELOW_ONE), experiment;
         /// SGD: Nesterov's form of momentum; filled in (false).
         nesterov: Option<bool> = None, FLAG, experiment;
         /// Largest norm of the gradient over all parameters; without it gradients are used as they are.
-        clip: Option<f64> = None, Kind::Number(Range::AboveZero), experiment;
+        clip: Option<f64> = None, Kind::Number(Range::ABOVE_ZERO), experiment;
         /// The course of the learning rate.
         schedule: Schedule = Schedule::default(), Kind::Section(Schedule::KEYS);
         /// Parameters with settings of their own. A parameter belongs to the first group that matches it.
@@ -87,12 +87,12 @@ section! {
         /// Step: the times of the changes, counted as `every` is, rising where that can be told.
         milestones: Option<Vec<Span>> = None, SPANS, experiment;
         /// Step, exponential: the factor at each change; filled in for step (0.1).
-        gamma: Option<f64> = None, Kind::Number(Range::AboveZero), experiment;
+        gamma: Option<f64> = None, Kind::Number(Range::ABOVE_ZERO), experiment;
         /// One-cycle: the part of the run in which the rate rises; filled in (0.3). PyTorch's pct_start.
         rise: Option<f64> = None, PART, experiment;
         /// One-cycle: the run begins at the learning rate divided by this; filled in (25). PyTorch's div_factor.
-        start_factor: Option<f64> = None, Kind::Number(Range::AtLeastOne), experiment;
+        start_factor: Option<f64> = None, Kind::Number(Range::AT_LEAST_ONE), experiment;
         /// One-cycle: the run ends at the first rate divided by this; filled in (1e4). PyTorch's final_div_factor.
-        final_factor: Option<f64> = None, Kind::Number(Range::AtLeastOne), experiment;
+        final_factor: Option<f64> = None, Kind::Number(Range::AT_LEAST_ONE), experiment;
     }
 }

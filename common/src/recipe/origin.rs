@@ -108,9 +108,7 @@ fn places(text: &str) -> Vec<Place> {
                 DeValue::Array(list) => {
                     for (index, member) in list.iter().enumerate() {
                         let path = [&path[..], &[format!("[{index}]")]].concat();
-                        let DeValue::Table(inner) = member.get_ref() else {
-                            continue;
-                        };
+                        let DeValue::Table(inner) = member.get_ref() else { continue };
                         let value = member.span();
                         found.push(Place { path: path.clone(), key: value.start, value });
                         visit(inner, &path, found);

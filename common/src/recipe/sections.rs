@@ -48,7 +48,7 @@ section! {
         /// Automatic mixed precision.
         amp: Amp = Amp::Auto, choice(Amp::NAMES);
         /// The factor by which the loss is first scaled up where float16 is used; filled in (65536).
-        loss_scale: Option<f64> = None, Kind::Number(Range::AboveZero);
+        loss_scale: Option<f64> = None, Kind::Number(Range::ABOVE_ZERO);
         /// Whether a GPU computes what is left in float32, its matrix products and convolutions, in TF32.
         tf32: Switch = Switch::Auto, AUTO_OR_FLAG;
     }

@@ -52,7 +52,7 @@ entry! {
     /// `unfreeze = [{ at = 0.5, match = [...] }]`
     Unfreeze {
         /// After which part of the stage's steps; at least 0 and below 1.
-        at: f64, Kind::Number(Range::BelowOne);
+        at: f64, Kind::Number(Range::BELOW_ONE);
         /// Globs on the names of parameters, at least one; `match` in a recipe, where one may stand without a list.
         #[serde(deserialize_with = "one_or_many")]
         patterns as "match": Vec<String>, GLOB_OR_GLOBS;
@@ -84,9 +84,7 @@ impl Recipe {
     /// itself. What is frozen depends on the stages before it and is not in it.
     pub fn of_stage(&self, number: usize) -> Self {
         let mut recipe = self.clone();
-        let Some(stage) = self.stage.get(number) else {
-            return recipe;
-        };
+        let Some(stage) = self.stage.get(number) else { return recipe };
         fn replace<T: Copy>(setting: &mut T, own: Option<T>) {
             *setting = own.unwrap_or(*setting);
         }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::{Goal, Recipe, Span};
 use crate::batch::{BatchError, Partition};
 use crate::time::{parse_time, show_time};
-use crate::units::UnitError;
 
 crate::choice::as_text!(BatchNorm, Best, Every);
 
@@ -37,16 +36,15 @@ impl FromStr for Best {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let known = |c: char| c.is_ascii_alphanumeric() || "_-.@/".contains(c);
-        let (goal, figure) = match words[..] {
-            ["max", name] if name.chars().all(known) => (Goal::Max, name.to_owned()),
-            ["min", name] if name.chars().all(known) => (Goal::Min, name.to_owned()),
-            _ => {
-                return Err(format!(
-                    "expected max or min and the name of a figure, such as \"max accuracy\" or \"min loss\", got {text:?}"
-                ));
+        match words[..] {
+            [goal @ ("max" | "min"), name] if name.chars().all(known) => {
+                let goal = if goal == "max" { Goal::Max } else { Goal::Min };
+                Ok(Self { goal, figure: name.to_owned() })
             }
-        };
-        Ok(Self { goal, figure })
+            _ => Err(format!(
+                "expected max or min and the name of a figure, such as \"max accuracy\" or \"min loss\", got {text:?}"
+            )),
+        }
     }
 }
 
@@ -90,12 +88,10 @@ impl FromStr for Every {
         if let Some(time) = parse_time(text) {
             return Ok(Self::Time(time));
         }
-        let span: Span = text
-            .parse()
-            .map_err(|error: UnitError| format!("{error}; or a length of time, such as \"10 min\""))?;
-        match span.is_zero() {
-            false => Ok(Self::Span(span)),
-            true => Err(format!("{text:?} is no time at all; give at least 1 step")),
+        match text.parse::<Span>() {
+            Err(error) => Err(format!("{error}; or a length of time, such as \"10 min\"")),
+            Ok(span) if span.is_zero() => Err(format!("{text:?} is no time at all; give at least 1 step")),
+            Ok(span) => Ok(Self::Span(span)),
         }
     }
 }

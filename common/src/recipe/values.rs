@@ -112,7 +112,8 @@ fn members(
 fn unknown(keys: &[Key], path: &[String]) -> String {
     let names: Vec<_> = keys.iter().map(|key| key.name).collect();
     let name = path.last().map_or("", String::as_str);
-    let near = nearest(name, &names).or_else(|| alias(name).filter(|alias| names.contains(alias)));
+    let alias = || ALIASES.iter().find(|(key, aliases)| names.contains(key) && aliases.contains(&name));
+    let near = nearest(name, &names).or_else(|| alias().map(|(key, _)| *key));
     let hint = match (near, homes(name).as_slice()) {
         (Some(near), _) => format!("; did you mean `{near}`?"),
         (None, [home]) => format!("; it belongs in {home};"),
@@ -147,10 +148,6 @@ const ALIASES: &[(&str, &[&str])] = &[
     ("min_lr", &["eta_min"]),
     ("bucket", &["bucket_cap_mb"]),
 ];
-
-fn alias(name: &str) -> Option<&'static str> {
-    ALIASES.iter().find(|(_, aliases)| aliases.contains(&name)).map(|(known, _)| *known)
-}
 
 /// The sections that have a key of this name, as they stand in a recipe.
 fn homes(name: &str) -> Vec<String> {

@@ -67,9 +67,7 @@ impl RunDir {
     /// The name of a checkpoint in the record, wherever the command is given or the run directory moved.
     pub(super) fn below(&self, checkpoint: &Path) -> PathBuf {
         let path = std::path::absolute(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
-        let Ok(own) = fs::canonicalize(self.checkpoints()) else {
-            return path;
-        };
+        let Ok(own) = fs::canonicalize(self.checkpoints()) else { return path };
         // The folder that it lay in may be gone.
         let is_own = |above: &&Path| fs::canonicalize(above).is_ok_and(|above| above == own);
         let above = path.ancestors().skip(1).find(is_own);

@@ -16,9 +16,7 @@ use crate::result::RunResult;
 /// How a prepared run begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
-    /// From the beginning.
     Fresh,
-    /// From the checkpoint in this folder.
     Resume(PathBuf),
 }
 
@@ -110,10 +108,7 @@ impl RunDir {
     /// A checkpoint that is named; where that is this run's `latest`, the one that it will be when what a crash broke off is completed.
     fn newest_if_latest(&self, checkpoint: &Path) -> Result<PathBuf, RunDirError> {
         let is_latest = checkpoint.exists() && self.latest().ends_with(self.below(checkpoint));
-        let newest = match is_latest {
-            true => self.candidates()?.into_iter().next(),
-            false => None,
-        };
+        let newest = if is_latest { self.candidates()?.into_iter().next() } else { None };
         Ok(newest.unwrap_or_else(|| checkpoint.to_owned()))
     }
 

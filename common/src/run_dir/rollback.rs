@@ -29,10 +29,7 @@ impl RunDir {
         step: u64,
         best: Option<u64>,
     ) -> Result<(PathBuf, Option<SetAside>), RunDirError> {
-        let restores = match checkpoint.exists() {
-            true => self.set_aside_in(&real(checkpoint)?),
-            false => None,
-        };
+        let restores = if checkpoint.exists() { self.set_aside_in(&real(checkpoint)?) } else { None };
         let to = match &restores {
             Some(name) => {
                 let left = self.since(name)?.into_iter().map(|(_, rollback)| rollback.to);
@@ -85,9 +82,7 @@ impl RunDir {
 
     /// Completes the rollback that a crash has broken off, if there is one, as it was written down.
     pub(super) fn complete_rollback(&self) -> Result<Option<SetAside>, RunDirError> {
-        let Some((_, folder)) = self.under_way_in()? else {
-            return Ok(None);
-        };
+        let Some((_, folder)) = self.under_way_in()? else { return Ok(None) };
         if let Some(rollback) = read(&folder) {
             return self.carry_out(rollback, &folder).map(Some);
         }
@@ -201,9 +196,7 @@ impl RunDir {
     /// Moves the lines of the steps that are left into the folder, brings those of a checkpoint that comes back, and says so in a line.
     fn divide_metrics(&self, rollback: &Rollback, folder: &Path, done: &Path) -> Result<(), RunDirError> {
         let path = self.metrics();
-        let Some(text) = if_there(fs::read(&path)).map_err(failed("read", &path))? else {
-            return Ok(());
-        };
+        let Some(text) = if_there(fs::read(&path)).map_err(failed("read", &path))? else { return Ok(()) };
         let mut told = serde_json::json!({"rollback": rollback});
         told["rollback"]["folder"] = name_of(done).into();
         let told = format!("{told}\n").into_bytes();

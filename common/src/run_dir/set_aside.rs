@@ -31,7 +31,6 @@ pub struct Rollback {
 /// Checkpoints that a rollback has set aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetAside {
-    /// Their folder.
     pub folder: PathBuf,
     /// Why; none where its file does not read.
     pub rollback: Option<Rollback>,
@@ -57,9 +56,7 @@ impl SetAside {
 impl Rollback {
     /// The checkpoint set aside from which the run goes on, if any, and the newest step of its line.
     pub(super) fn begins_at(&self, run_dir: &RunDir) -> (Option<PathBuf>, u64) {
-        let Some(restores) = &self.restores else {
-            return (None, self.to);
-        };
+        let Some(restores) = &self.restores else { return (None, self.to) };
         let set_aside = run_dir.checkpoints().join(restores);
         match set_aside.exists() {
             true => (Some(set_aside), self.to),

@@ -1,5 +1,7 @@
 //! What every schedule promises; that the numbers are torch's is tested against its own in tests/tests/schedules.rs.
 
+#![allow(clippy::unwrap_used)]
+
 use proptest::prelude::*;
 
 use super::*;
@@ -130,6 +132,35 @@ fn schedules() -> impl Strategy<Value = Schedule> {
             decay,
         },
     )
+}
+
+fn stated(course: &str) -> Schedule {
+    let text = format!(
+        "task = \"classify\"\n[data]\nkind = \"generated\"\n[train]\nepochs = 10\n[optim]\nlr = 0.5\nschedule = {course}"
+    );
+    Schedule::of(&Recipe::parse("test", &text, &[]).unwrap(), 3, 20, 200)
+}
+
+#[test]
+fn every_name_has_its_course() {
+    let decay = |course| stated(course).decay;
+    assert_eq!(decay("{ name = \"constant\" }"), Decay::Constant);
+    assert_eq!(decay("{ name = \"linear\", min_lr = 0.1 }"), Decay::Linear { min_lr: 0.1 });
+    assert_eq!(decay("{ name = \"cosine\" }"), Decay::Cosine { min_lr: 0.0 });
+    assert_eq!(decay("{ name = \"step\", every = \"3 epochs\" }"), Decay::Step { every: 60, gamma: 0.1 });
+    assert_eq!(
+        decay("{ name = \"step\", milestones = [\"30 steps\", \"4 epochs\"], gamma = 0.2 }"),
+        Decay::MultiStep { milestones: vec![30, 80], gamma: 0.2 }
+    );
+    assert_eq!(decay("{ name = \"exponential\", gamma = 0.9 }"), Decay::Exponential { gamma: 0.9 });
+    assert!(matches!(decay("{ name = \"onecycle\" }"), Decay::OneCycle { pct_start: 0.3, .. }));
+}
+
+#[test]
+fn per_epoch_lengths_are_counted_in_epochs() {
+    let schedule = stated("{ name = \"step\", every = \"3 epochs\", per = \"epoch\" }");
+    assert_eq!((schedule.per, &schedule.decay), (Per::Epoch, &Decay::Step { every: 3, gamma: 0.1 }));
+    assert_eq!((schedule.peak, schedule.warmup_steps, schedule.total_steps), (0.5, 3, 200));
 }
 
 proptest! {

@@ -84,9 +84,7 @@ impl<T> Cache<T> {
 
     /// Keeps a sample whose values take so many bytes, if there is room; only then it is made.
     pub(super) fn offer(&self, index: usize, value_bytes: usize, make: impl FnOnce() -> T) {
-        let Some(slot) = self.slots.get(index) else {
-            return;
-        };
+        let Some(slot) = self.slots.get(index) else { return };
         let bytes = (value_bytes + size_of::<T>() + OVERHEAD_BYTES) as u64;
         if slot.get().is_some() || !self.budget.take(bytes) {
             return;

@@ -33,10 +33,7 @@ const FULL_UP_TO: usize = 10_000;
 impl Depth {
     /// The depth for a split of `images`.
     pub fn for_len(images: usize) -> Self {
-        match images <= FULL_UP_TO {
-            true => Depth::Full,
-            false => Depth::Header,
-        }
+        if images <= FULL_UP_TO { Depth::Full } else { Depth::Header }
     }
 }
 
@@ -49,15 +46,8 @@ pub struct Needs {
     pub resize: Resize,
 }
 
-impl Default for Needs {
-    fn default() -> Self {
-        Self { channels: 3, resize: Resize::Crop }
-    }
-}
-
 /// What is to be learnt of one image.
 pub enum Target {
-    /// Its class.
     Label(u32),
     /// The file with a class for each of its pixels, and how to read it.
     Mask(PathBuf, MaskRule),
@@ -90,9 +80,7 @@ pub trait Listed: Send + Sync {
 /// What [`check`] found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// The bad samples, by number.
     pub bad: Vec<BadSample>,
-    /// How many were looked at.
     pub checked: usize,
     /// What the masks that were decoded hold; nothing where there are no masks.
     pub census: Census,
@@ -208,9 +196,7 @@ impl CheckReport {
     ) -> Result<Option<(u32, u32)>, DataError> {
         let named =
             |(sample, size): &(usize, (u32, u32))| (list.image_path(*sample).display().to_string(), *size);
-        let Some(first) = self.sizes.first() else {
-            return Ok(None);
-        };
+        let Some(first) = self.sizes.first() else { return Ok(None) };
         let size = expected.unwrap_or(first.1);
         match self.sizes.iter().find(|(_, other)| *other != size) {
             None => Ok(Some(size)),

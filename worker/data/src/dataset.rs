@@ -23,7 +23,6 @@ pub enum FieldKind {
 pub struct Field {
     /// What tasks ask for it by: `image` (`[C, H, W]`), `label` (`[]`), `mask` (`[H, W]`), `tokens` and `targets` (`[T]`).
     pub name: &'static str,
-    /// The type of its values.
     pub kind: FieldKind,
     /// The shape in one sample; empty for a single number.
     pub shape: Vec<usize>,
@@ -56,11 +55,8 @@ impl Field {
 /// One field of all samples of a batch, one sample after the other; also the room for that of one sample.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Column {
-    /// Of a field of [`FieldKind::F32`].
     F32(Vec<f32>),
-    /// Of a field of [`FieldKind::I64`].
     I64(Vec<i64>),
-    /// Of a field of images.
     Pixels(Pixels),
 }
 

@@ -142,9 +142,7 @@ fn whole(bytes: &[u8]) -> Result<(), SampleError> {
 
 /// One value that is no number would spread over the whole model.
 fn finite(image: &Raster) -> Result<(), SampleError> {
-    let Values::F32(values) = &image.values else {
-        return Ok(());
-    };
+    let Values::F32(values) = &image.values else { return Ok(()) };
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(()),
         Some(first) => {

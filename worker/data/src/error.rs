@@ -181,11 +181,9 @@ pub enum SampleError {
 /// One sample that was left out, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadSample {
-    /// Its number in the data set.
     pub index: usize,
     /// Its path, or another description.
     pub path: String,
-    /// What is wrong with it.
     pub reason: String,
 }
 

@@ -24,7 +24,6 @@ pub struct Sample(
 /// The classes and images of one split, in an order that depends on names alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageIndex {
-    /// The data set's folder.
     pub root: PathBuf,
     /// The split's folder below the root, such as `train`.
     pub split: String,
@@ -202,9 +201,7 @@ pub(super) fn list_images(
 
 /// Turns a failure to list the split's folder itself into one that says what is there instead.
 pub(super) fn folder_error(error: DataError, root: &Path, folder: &Path, settings: &str) -> DataError {
-    let DataError::UnreadableFolder(path, source) = error else {
-        return error;
-    };
+    let DataError::UnreadableFolder(path, source) = error else { return error };
     match source.kind() {
         io::ErrorKind::NotFound => {
             let hint = list(root).map(|entries| {

@@ -29,15 +29,12 @@ pub struct Pair(
 /// The images and masks of one split, in the order of the images' names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaskIndex {
-    /// The data set's folder.
     pub root: PathBuf,
     /// The images' folder below the root.
     pub images: String,
     /// The masks' folder below the root.
     pub masks: String,
-    /// How masks are read.
     pub rule: MaskRule,
-    /// The pairs.
     pub samples: Vec<Pair>,
     /// Width and height of all images where they are not resized: what they must have, or was found.
     #[serde(default)]

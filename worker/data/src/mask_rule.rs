@@ -20,7 +20,6 @@ pub enum MaskKind {
 /// How masks are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaskRule {
-    /// What values mean.
     pub kind: MaskKind,
     /// Classes go from 0 to one less than this.
     pub classes: usize,
@@ -82,8 +81,5 @@ impl MaskRule {
 
 /// A mask must have a class for each pixel of its image.
 pub(super) fn same_size(path: &Path, mask: (u32, u32), image: (u32, u32)) -> Result<(), SampleError> {
-    match mask == image {
-        true => Ok(()),
-        false => Err(SampleError::MaskSize(path.display().to_string(), mask, image)),
-    }
+    if mask == image { Ok(()) } else { Err(SampleError::MaskSize(path.display().to_string(), mask, image)) }
 }

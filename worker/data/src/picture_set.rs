@@ -34,13 +34,11 @@ pub struct ImageOptions {
     pub channels: usize,
     /// Width and height of every image after resizing, in pixels; at least 1.
     pub size: (u32, u32),
-    /// How images get that size.
     pub resize: Resize,
     /// What is done last; for as many channels.
     pub normalize: Normalize,
     /// Random changes, made where a sample is loaded with a generator.
     pub augment: Augment,
-    /// The memory for decoded images.
     pub cache: CacheBudget,
 }
 

@@ -41,10 +41,7 @@ impl<T: Copy> Plane<'_, T> {
             return;
         }
         // Mirrored, the range of columns lies on the other side.
-        let columns = match placement.flip {
-            true => width - columns.end..width - columns.start,
-            false => columns,
-        };
+        let columns = if placement.flip { width - columns.end..width - columns.start } else { columns };
         for (y, source) in rows.zip(top..) {
             let target = &mut out[y * width + columns.start..y * width + columns.end];
             let row = self.values[source * self.row + left * self.step..].iter().step_by(self.step);

@@ -82,18 +82,6 @@ impl Raster {
             Values::F32(values) => 4 * values.capacity(),
         }
     }
-
-    pub(super) fn empty_u8(&mut self) -> &mut Vec<u8> {
-        let values = self.values.u8();
-        values.clear();
-        values
-    }
-
-    pub(super) fn empty_f32(&mut self) -> &mut Vec<f32> {
-        let values = self.values.f32();
-        values.clear();
-        values
-    }
 }
 
 /// A rectangle of an image: channel c at (x, y) is `values[first + c * plane + y * row + x]`, or `values[first + c + y *

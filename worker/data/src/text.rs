@@ -17,7 +17,6 @@ use super::vocabulary::{Tokens, Vocabulary};
 pub struct Corpus {
     /// All tokens, in the order of the text.
     pub tokens: Arc<Tokens>,
-    /// What they mean.
     pub vocabulary: Vocabulary,
 }
 
@@ -50,9 +49,7 @@ impl Corpus {
 /// Which text a run trains on, as rank 0 found it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TextIndex {
-    /// The files, in order.
     pub files: Vec<PathBuf>,
-    /// What the tokens mean.
     pub vocabulary: Vocabulary,
     /// Tokens of all files together.
     pub tokens: u64,
@@ -64,10 +61,7 @@ impl TextIndex {
     /// Reads the text at `root`: a file, or all `*.txt` files of a folder by name, hidden ones left out. A
     /// file that does not end with a line break gets one before the next file.
     pub fn scan(root: &Path, tokenizer: Tokenizer) -> Result<(Self, Corpus), DataError> {
-        let files = match root.is_dir() {
-            true => texts(root)?,
-            false => vec![root.to_path_buf()],
-        };
+        let files = if root.is_dir() { texts(root)? } else { vec![root.to_path_buf()] };
         let text = read_all(&files)?;
         let corpus = Corpus::new(tokenizer, &text)?;
         let index = Self {

@@ -13,7 +13,6 @@ use super::error::DataError;
 pub enum Vocabulary {
     /// The characters in the order of their code points; a character's number is its place.
     Chars(String),
-    /// The 256 bytes.
     Bytes,
 }
 

@@ -50,10 +50,7 @@ impl Checks<'_> {
 
     /// Of two keys that do not fit the first that the recipe states: the one to look at.
     fn first_given(&self, [first, second]: [&'static str; 2]) -> &'static str {
-        match self.given(first) || !self.given(second) {
-            true => first,
-            false => second,
-        }
+        if self.given(first) || !self.given(second) { first } else { second }
     }
 
     fn patch(&mut self, patch: usize) {

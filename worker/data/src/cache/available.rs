@@ -29,9 +29,7 @@ fn groups(root: &Path) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for line in text.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
-            continue;
-        };
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
         let tree = if controllers.is_empty() {
             "sys/fs/cgroup"
         } else if controllers.split(',').any(|it| it == "memory") {

@@ -11,8 +11,10 @@ use super::super::image_folder::ImageIndex;
 use super::*;
 use crate::tests::images::{class_counts, encoded, folder, gradient, png, put, real};
 
+const PICTURES: Needs = Needs { channels: 3, resize: Resize::Crop };
+
 fn quiet(index: &ImageIndex, depth: Depth, threads: usize) -> CheckReport {
-    check(index, Needs::default(), depth, threads, &mut |_, _| ())
+    check(index, PICTURES, depth, threads, &mut |_, _| ())
 }
 
 /// A set of 202 images in two classes of which two are bad: one cut short, one a text.
@@ -30,8 +32,7 @@ fn spoilt() -> (tempfile::TempDir, ImageIndex) {
 fn bad_images_are_named_and_left_out() {
     let (root, index) = spoilt();
     let mut calls = Vec::new();
-    let report =
-        check(&index, Needs::default(), Depth::Full, 2, &mut |done, total| calls.push((done, total)));
+    let report = check(&index, PICTURES, Depth::Full, 2, &mut |done, total| calls.push((done, total)));
     assert_eq!(calls.last(), Some(&(202, 202)));
     assert_eq!(report.checked, 202);
     assert_eq!(report.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [50, 108]);
@@ -138,7 +139,7 @@ fn images_that_are_not_resized_have_one_size() {
     folder(root.path(), "train", &[("a", 100), ("b", 50)]);
     put(root.path().join("train/a/000.png"), b"bad");
     let mut index = ImageIndex::scan(root.path(), "train", None).unwrap();
-    let needs = Needs { resize: Resize::None, ..Needs::default() };
+    let needs = Needs { resize: Resize::None, ..PICTURES };
     let found =
         |index: &ImageIndex| index.without_bad(&check(index, needs, Depth::Header, 2, &mut |_, _| ()));
     assert_eq!(found(&index).unwrap().size, Some((8, 8)));
@@ -165,7 +166,7 @@ fn the_channels_are_checked() {
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
     for depth in [Depth::Header, Depth::Full] {
         let bad = |channels| {
-            let needs = Needs { channels, ..Needs::default() };
+            let needs = Needs { channels, ..PICTURES };
             check(&index, needs, depth, 1, &mut |_, _| ()).bad
         };
         assert_eq!(bad(3), []);

@@ -88,17 +88,14 @@ impl<'a> Bands<'a> {
         let each = if self.planar { 1 } else { count };
         (out.width, out.height, out.channels) = (self.size.0, self.size.1, count);
         match &self.values()? {
-            DecodingResult::U8(values) => separate(values, each, out.empty_u8(), |value| value),
-            DecodingResult::U16(values) => separate(values, each, out.empty_f32(), unit16),
-            DecodingResult::F16(values) => separate(values, each, out.empty_f32(), |value| value.to_f32()),
-            DecodingResult::F32(values) => separate(values, each, out.empty_f32(), |value| value),
-            DecodingResult::F64(values) => separate(values, each, out.empty_f32(), |value| value as f32),
-            _ => out.empty_u8().clear(),
+            DecodingResult::U8(values) => separate(values, each, out.values.u8(), |value| value),
+            DecodingResult::U16(values) => separate(values, each, out.values.f32(), unit16),
+            DecodingResult::F16(values) => separate(values, each, out.values.f32(), |value| value.to_f32()),
+            DecodingResult::F32(values) => separate(values, each, out.values.f32(), |value| value),
+            DecodingResult::F64(values) => separate(values, each, out.values.f32(), |value| value as f32),
+            _ => out.values.u8().clear(),
         }
-        match out.values.len() == pixels * count {
-            true => Ok(()),
-            false => Err(cut_short()),
-        }
+        if out.values.len() == pixels * count { Ok(()) } else { Err(cut_short()) }
     }
 }
 

@@ -47,19 +47,21 @@ pub(super) fn to_planes(
     let found = usize::from(color.channel_count());
     match usize::from(color.bytes_per_pixel()) / found {
         1 => {
-            let values = out.empty_u8();
+            let values = out.values.u8();
             if found == channels {
                 separate(raw, channels, values, |value| value);
             } else {
+                values.clear();
                 values.extend(raw.chunks_exact(found).map(grey8));
             }
         }
         2 => {
             let words: Vec<u16> = bytemuck::pod_collect_to_vec(raw);
-            let values = out.empty_f32();
+            let values = out.values.f32();
             if found == channels {
                 separate(&words, channels, values, unit16);
             } else {
+                values.clear();
                 values.extend(words.chunks_exact(found).map(grey16));
             }
         }
@@ -75,6 +77,7 @@ pub(super) fn separate<T: Copy, U>(
     planes: &mut Vec<U>,
     value: impl Fn(T) -> U,
 ) {
+    planes.clear();
     planes.reserve(pixels.len());
     for channel in 0..channels {
         planes.extend(pixels[channel.min(pixels.len())..].iter().step_by(channels).map(|&it| value(it)));

@@ -59,9 +59,7 @@ impl ImageDecoder for Jpeg<'_> {
     }
 
     fn read_image(self, out: &mut [u8]) -> ImageResult<()> {
-        let Err(error) = self.read_whole(out) else {
-            return Ok(());
-        };
+        let Err(error) = self.read_whole(out) else { return Ok(()) };
         // Of a file that neither takes, the first reason is the better one.
         self.read_damaged(out).map_err(|_| {
             let format = ImageFormatHint::Exact(ImageFormat::Jpeg);

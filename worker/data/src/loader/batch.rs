@@ -17,7 +17,6 @@ pub struct MicroBatch {
 /// A loaded micro-batch of n samples.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    /// The fields of the data set.
     pub fields: Arc<[Field]>,
     /// The values of the n samples by field; what stands for a sample that could not be loaded means nothing.
     pub columns: Vec<Column>,

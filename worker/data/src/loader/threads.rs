@@ -201,9 +201,7 @@ impl Shared {
         let mut state = self.lock();
         let state = &mut *state;
         // The consumer takes a job away only when all its samples are done, or to report that it failed.
-        let Some(job) = state.jobs.iter_mut().find(|job| Arc::ptr_eq(&job.batch, batch)) else {
-            return;
-        };
+        let Some(job) = state.jobs.iter_mut().find(|job| Arc::ptr_eq(&job.batch, batch)) else { return };
         job.done += 1;
         if let Some(error) = failed {
             job.failed.get_or_insert(error);
