@@ -13,7 +13,7 @@ use dtrain_common::recipe::Resize;
 use super::census::Census;
 use super::dataset::Field;
 use super::decode;
-use super::error::{BadSample, DataError, SampleError};
+use super::error::{BadSample, DataError, Result, SampleError};
 use super::mask_rule::MaskRule;
 use super::raster::{Labels, Raster};
 use super::regular;
@@ -62,13 +62,7 @@ pub trait Listed: Send + Sync {
     fn image_path(&self, sample: usize) -> PathBuf;
 
     /// Looks at one sample and gives the size of its image, (width, height).
-    fn look(
-        &self,
-        sample: usize,
-        needs: Needs,
-        depth: Depth,
-        looker: &mut Looker,
-    ) -> Result<(u32, u32), SampleError>;
+    fn look(&self, sample: usize, needs: Needs, depth: Depth, looker: &mut Looker) -> Result<(u32, u32)>;
 
     /// What there is to learn of a sample.
     fn target(&self, sample: usize) -> Target;
@@ -122,7 +116,7 @@ pub fn check<L: Listed>(
 /// As [`check`] with `look`, which gives the size of an image where it is to be kept. Paths are left out.
 pub(super) fn look_at_all(
     total: usize,
-    look: impl Fn(usize, &mut Looker) -> Result<Option<(u32, u32)>, SampleError> + Sync,
+    look: impl Fn(usize, &mut Looker) -> Result<Option<(u32, u32)>> + Sync,
     threads: usize,
     progress: &mut dyn FnMut(usize, usize),
 ) -> CheckReport {
@@ -224,12 +218,7 @@ impl Looker {
         self.file.capacity() + self.raw.capacity() + self.image.held_bytes()
     }
 
-    pub(super) fn image(
-        &mut self,
-        path: &Path,
-        channels: usize,
-        depth: Depth,
-    ) -> Result<(u32, u32), SampleError> {
+    pub(super) fn image(&mut self, path: &Path, channels: usize, depth: Depth) -> Result<(u32, u32)> {
         if depth == Depth::Header {
             return self.beginning(path, |bytes| decode::header(bytes, channels));
         }
@@ -239,12 +228,7 @@ impl Looker {
     }
 
     /// Looks at a mask and gives its size; with [`Depth::Full`] its classes are in `labels`.
-    pub(super) fn mask(
-        &mut self,
-        path: &Path,
-        rule: MaskRule,
-        depth: Depth,
-    ) -> Result<(u32, u32), SampleError> {
+    pub(super) fn mask(&mut self, path: &Path, rule: MaskRule, depth: Depth) -> Result<(u32, u32)> {
         let looked = match depth {
             Depth::Header => self.beginning(path, decode::mask_header),
             Depth::Full => regular::read(path, &mut self.file)
@@ -257,11 +241,7 @@ impl Looker {
     }
 
     /// Reads no more of the file than is needed for its header.
-    fn beginning(
-        &mut self,
-        path: &Path,
-        header: impl Fn(&[u8]) -> Result<(u32, u32), SampleError>,
-    ) -> Result<(u32, u32), SampleError> {
+    fn beginning(&mut self, path: &Path, header: impl Fn(&[u8]) -> Result<(u32, u32)>) -> Result<(u32, u32)> {
         let mut file = regular::open(path)?;
         self.file.clear();
         file.by_ref().take(HEADER_BYTES).read_to_end(&mut self.file)?;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::error::SampleError;
+use super::error::Result;
 use super::normalize::Normalize;
 use super::pixels::Pixels;
 use super::rng::SampleRng;
@@ -184,23 +184,14 @@ pub trait Dataset: Send + Sync {
     /// (augmentation) are drawn from that generator and from nothing else; in evaluation it is `None`.
     /// The columns keep their lengths. On an error `out` holds nothing of use.
     /// Panics if `index` is not below [`Dataset::len`], or `out` are not the columns of the fields.
-    fn load(
-        &self,
-        index: usize,
-        random: Option<&mut SampleRng>,
-        out: &mut [Column],
-    ) -> Result<(), SampleError>;
+    fn load(&self, index: usize, random: Option<&mut SampleRng>, out: &mut [Column]) -> Result<()>;
 
     /// Which sample this is, for messages: its path, say.
     fn describe(&self, index: usize) -> String;
 }
 
 /// Loads one sample into columns of its own, in the order of the fields: for tests and a look at the data.
-pub fn load_one(
-    dataset: &dyn Dataset,
-    index: usize,
-    random: Option<&mut SampleRng>,
-) -> Result<Vec<Column>, SampleError> {
+pub fn load_one(dataset: &dyn Dataset, index: usize, random: Option<&mut SampleRng>) -> Result<Vec<Column>> {
     let mut columns = columns_for(dataset.fields(), 1);
     dataset.load(index, random, &mut columns)?;
     Ok(columns)

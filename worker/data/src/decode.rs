@@ -17,7 +17,7 @@ use image::{ColorType, ExtendedColorType, ImageDecoder, ImageFormat};
 use self::bands::Bands;
 use self::format::{format_of, open};
 use self::refuse::{cut_short, damage, guarded};
-use super::error::SampleError;
+use super::error::{Result, SampleError};
 use super::raster::{Raster, Values};
 
 mod bands;
@@ -31,7 +31,7 @@ pub use mask::{mask, mask_header};
 
 /// The size that the header states, (width, height), after the checks that need no pixels. `bytes` may be
 /// only the beginning of a file if the header lies in it.
-pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32), SampleError> {
+pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32)> {
     guarded(|| {
         if channels == 3 {
             return open_picture(bytes).map(|decoder| decoder.dimensions());
@@ -47,7 +47,7 @@ pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32), SampleError> 
 }
 
 /// Decodes an image of `channels` channels into `out`, whose memory is used again, as `raw` is.
-pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster) -> Result<(), SampleError> {
+pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster) -> Result<()> {
     if channels == 3 {
         (out.width, out.height) = rgb8(bytes, raw, out.values.u8())?;
         out.channels = 3;
@@ -70,7 +70,7 @@ pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster
 }
 
 /// Decodes a picture into `rgb` (row by row, 3 bytes a pixel) and returns (width, height).
-pub fn rgb8(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, u32), SampleError> {
+pub fn rgb8(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, u32)> {
     guarded(|| {
         let decoder = open_picture(bytes)?;
         whole(bytes)?;
@@ -93,7 +93,7 @@ enum Source<'a> {
     Picture(Box<dyn ImageDecoder + 'a>),
 }
 
-fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>, SampleError> {
+fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>> {
     if format_of(bytes)? == ImageFormat::Tiff {
         let bands = Bands::open(bytes)?;
         // A picture's brightness is left to the decoder of pictures.
@@ -112,7 +112,7 @@ fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>, SampleError> {
 }
 
 /// Opens an image that is to become RGB, and refuses what would mean nothing as such.
-fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError> {
+fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
     let opened = open(bytes);
     let is_tiff = || format_of(bytes).is_ok_and(|format| format == ImageFormat::Tiff);
     if let Err(SampleError::Unsupported { .. }) = opened
@@ -133,7 +133,7 @@ fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError>
 }
 
 /// The JPEG decoder fills what is missing with grey.
-fn whole(bytes: &[u8]) -> Result<(), SampleError> {
+fn whole(bytes: &[u8]) -> Result<()> {
     if bytes.starts_with(&[0xff, jpeg::SOI]) && !jpeg::is_whole(bytes) {
         return Err(cut_short());
     }
@@ -141,7 +141,7 @@ fn whole(bytes: &[u8]) -> Result<(), SampleError> {
 }
 
 /// One value that is no number would spread over the whole model.
-fn finite(image: &Raster) -> Result<(), SampleError> {
+fn finite(image: &Raster) -> Result<()> {
     let Values::F32(values) = &image.values else { return Ok(()) };
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(()),

@@ -5,7 +5,7 @@ use rand_chacha::rand_core::Rng;
 
 use super::augment::{Choice, draw};
 use super::dataset::{Column, Dataset, Field};
-use super::error::SampleError;
+use super::error::Result;
 use super::fit::{Fitter, fit_labels};
 use super::normalize::Normalize;
 use super::raster::{Labels, Raster, Values};
@@ -119,12 +119,7 @@ impl<P: Painter> Dataset for Drawn<P> {
         &self.fields
     }
 
-    fn load(
-        &self,
-        index: usize,
-        random: Option<&mut SampleRng>,
-        out: &mut [Column],
-    ) -> Result<(), SampleError> {
+    fn load(&self, index: usize, random: Option<&mut SampleRng>, out: &mut [Column]) -> Result<()> {
         let [image, target] = out else {
             panic!("a generated set has two fields, not {}", out.len());
         };

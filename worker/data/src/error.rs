@@ -117,6 +117,9 @@ pub enum DataError {
     Panicked(String, String),
 }
 
+/// What was made of a sample, or why it cannot be used.
+pub type Result<T, E = SampleError> = std::result::Result<T, E>;
+
 /// Why one sample cannot be used. It names no path: [`BadSample`] does.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {

@@ -6,7 +6,7 @@ use dtrain_common::recipe::Resize;
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
-use super::error::SampleError;
+use super::error::{Result, SampleError};
 use super::raster::{Labels, Raster, Values, View};
 
 /// The part of an image that is shown, and in how many pixels.
@@ -24,7 +24,7 @@ pub struct Frame {
 impl Frame {
     /// What of an image of the size `source` (width, height) is shown in `target` pixels. For squares, `crop`
     /// is `Resize(size)` and `CenterCrop(size)` of torchvision.
-    pub fn new(resize: Resize, source: (u32, u32), target: (u32, u32)) -> Result<Self, SampleError> {
+    pub fn new(resize: Resize, source: (u32, u32), target: (u32, u32)) -> Result<Self> {
         let all = Self::rectangle((0, 0), source, target);
         match resize {
             Resize::Crop => Ok(Crop::new(source, target).frame(source)),
@@ -61,7 +61,7 @@ pub struct Fitter {
 
 impl Fitter {
     /// The part of the image that the frame, which is of this image's size, shows.
-    pub fn fit<'a>(&'a mut self, image: &'a Raster, frame: Frame) -> Result<View<'a>, SampleError> {
+    pub fn fit<'a>(&'a mut self, image: &'a Raster, frame: Frame) -> Result<View<'a>> {
         let (width, height) = (frame.target.0 as usize, frame.target.1 as usize);
         let view = image.view();
         if let Some((left, top)) = frame.exact() {
@@ -97,7 +97,7 @@ fn resize(
     to: &mut [u8],
     frame: Frame,
     kind: PixelType,
-) -> Result<(), SampleError> {
+) -> Result<()> {
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).crop(
         frame.left,
         frame.top,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{CheckReport, Depth, Listed, Looker, Needs, Target};
 use super::dataset::Field;
-use super::error::{BadSample, DataError, SampleError, listed};
+use super::error::{BadSample, DataError, Result, listed};
 use super::ignored::{EXTENSIONS, Ignored};
 
 /// One image: its class and its path below `root/split`, with `/` between names.
@@ -110,13 +110,7 @@ impl Listed for ImageIndex {
         self.root.join(&self.split).join(&self.samples[sample].1)
     }
 
-    fn look(
-        &self,
-        sample: usize,
-        needs: Needs,
-        depth: Depth,
-        looker: &mut Looker,
-    ) -> Result<(u32, u32), SampleError> {
+    fn look(&self, sample: usize, needs: Needs, depth: Depth, looker: &mut Looker) -> Result<(u32, u32)> {
         looker.image(&self.image_path(sample), needs.channels, depth)
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::census::Census;
 use super::check::{CheckReport, Depth, Listed, Looker, Needs, Target, look_at_all};
 use super::dataset::Field;
-use super::error::{DataError, SampleError};
+use super::error::{DataError, Result};
 use super::ignored::Ignored;
 use super::image_folder::{SPLITS, folder_error, list, list_images};
 use super::mask_rule::{MaskRule, same_size};
@@ -138,13 +138,7 @@ impl Listed for MaskIndex {
         self.root.join(&self.images).join(&self.samples[sample].0)
     }
 
-    fn look(
-        &self,
-        sample: usize,
-        needs: Needs,
-        depth: Depth,
-        looker: &mut Looker,
-    ) -> Result<(u32, u32), SampleError> {
+    fn look(&self, sample: usize, needs: Needs, depth: Depth, looker: &mut Looker) -> Result<(u32, u32)> {
         let image_size = looker.image(&self.image_path(sample), needs.channels, depth)?;
         let depth = if self.is_counted(sample) { Depth::Full } else { depth };
         let path = self.mask_path(sample);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::{DataError, SampleError};
+use super::error::{DataError, Result, SampleError};
 use super::raster::Labels;
 
 /// How the values of a mask file become classes.
@@ -28,7 +28,7 @@ pub struct MaskRule {
 }
 
 impl MaskRule {
-    pub(super) fn apply(self, labels: &mut Labels) -> Result<(), SampleError> {
+    pub(super) fn apply(self, labels: &mut Labels) -> Result<()> {
         let Self { kind, classes, ignore } = self;
         if kind == MaskKind::Binary {
             labels.values.iter_mut().for_each(|value| *value = u16::from(*value != 0));
@@ -80,6 +80,6 @@ impl MaskRule {
 }
 
 /// A mask must have a class for each pixel of its image.
-pub(super) fn same_size(path: &Path, mask: (u32, u32), image: (u32, u32)) -> Result<(), SampleError> {
+pub(super) fn same_size(path: &Path, mask: (u32, u32), image: (u32, u32)) -> Result<()> {
     if mask == image { Ok(()) } else { Err(SampleError::MaskSize(path.display().to_string(), mask, image)) }
 }

@@ -8,7 +8,7 @@ use super::augment::{Choice, draw, needs_decoded};
 use super::cache::{Cache, CacheBudget};
 use super::check::{Depth, Listed, Looker, Target};
 use super::dataset::{Column, Dataset, Field};
-use super::error::SampleError;
+use super::error::{Result, SampleError};
 use super::fit::{Fitter, Frame, fit_labels};
 use super::image_folder::ImageIndex;
 use super::mask_folder::MaskIndex;
@@ -113,7 +113,7 @@ impl<L: Listed> PictureSet<L> {
         random: Option<&mut SampleRng>,
         out: &mut Pixels,
         learnt: &mut [i64],
-    ) -> Result<(), SampleError> {
+    ) -> Result<()> {
         let target = self.list.target(index);
         let mask = match &target {
             Target::Label(class) => {
@@ -173,12 +173,7 @@ impl<L: Listed> Dataset for PictureSet<L> {
         &self.fields
     }
 
-    fn load(
-        &self,
-        index: usize,
-        random: Option<&mut SampleRng>,
-        out: &mut [Column],
-    ) -> Result<(), SampleError> {
+    fn load(&self, index: usize, random: Option<&mut SampleRng>, out: &mut [Column]) -> Result<()> {
         let [image, learnt] = out else {
             panic!("an image and what is learnt of it are two fields, not {}", out.len());
         };

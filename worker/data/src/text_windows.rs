@@ -2,7 +2,7 @@
 
 use super::dataset::{Column, Dataset, Field};
 use super::drawn::Split;
-use super::error::{DataError, SampleError};
+use super::error::{DataError, Result};
 use super::rng::{SampleRng, below};
 use super::text::Corpus;
 
@@ -75,12 +75,7 @@ impl Dataset for TextWindows {
         &self.fields
     }
 
-    fn load(
-        &self,
-        index: usize,
-        random: Option<&mut SampleRng>,
-        out: &mut [Column],
-    ) -> Result<(), SampleError> {
+    fn load(&self, index: usize, random: Option<&mut SampleRng>, out: &mut [Column]) -> Result<()> {
         let [tokens, targets] = out else {
             panic!("windows of a text have two fields, not {}", out.len());
         };

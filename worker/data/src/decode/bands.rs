@@ -7,7 +7,7 @@ use tiff::decoder::{Decoder, DecodingResult, DecodingSampleType, Limits};
 use tiff::tags::{PlanarConfiguration, Tag};
 use tiff::{TiffError, TiffUnsupportedError};
 
-use super::super::error::SampleError;
+use super::super::error::{Result, SampleError};
 use super::super::raster::Raster;
 use super::convert::{separate, unit16};
 use super::refuse::{LIMIT_BYTES, check_size, cut_short};
@@ -23,7 +23,7 @@ pub(super) struct Bands<'a> {
 }
 
 impl<'a> Bands<'a> {
-    pub(super) fn open(bytes: &'a [u8]) -> Result<Self, SampleError> {
+    pub(super) fn open(bytes: &'a [u8]) -> Result<Self> {
         let (bands, stated) = Self::read(Cow::Borrowed(bytes))?;
         match (bands.count < stated).then(|| as_grey(bytes)).flatten() {
             Some(patched) => Ok(Self::read(Cow::Owned(patched))?.0),
@@ -32,7 +32,7 @@ impl<'a> Bands<'a> {
     }
 
     /// The file, and how many values it says a pixel has: the decoder leaves out those beyond the colours.
-    fn read(bytes: Cow<'a, [u8]>) -> Result<(Self, usize), SampleError> {
+    fn read(bytes: Cow<'a, [u8]>) -> Result<(Self, usize)> {
         let mut limits = Limits::default();
         limits.decoding_buffer_size = LIMIT_BYTES as usize;
         limits.intermediate_buffer_size = LIMIT_BYTES as usize;
@@ -55,7 +55,7 @@ impl<'a> Bands<'a> {
     }
 
     /// Checks that there are `channels` bands of a type that is read, within the limit on memory.
-    pub(super) fn check(&self, channels: usize) -> Result<(), SampleError> {
+    pub(super) fn check(&self, channels: usize) -> Result<()> {
         if self.count != channels {
             return Err(SampleError::Channels { found: self.count, expected: channels });
         }
@@ -74,14 +74,14 @@ impl<'a> Bands<'a> {
     }
 
     /// All values as they lie in the file, which was found good by [`Bands::check`].
-    pub(super) fn values(mut self) -> Result<DecodingResult, SampleError> {
+    pub(super) fn values(mut self) -> Result<DecodingResult> {
         let mut found = DecodingResult::U8(Vec::new());
         self.decoder.read_image_to_buffer(&mut found).map_err(damage)?;
         Ok(found)
     }
 
     /// Decodes the bands, which were found good by [`Bands::check`], as planes.
-    pub(super) fn decode(self, out: &mut Raster) -> Result<(), SampleError> {
+    pub(super) fn decode(self, out: &mut Raster) -> Result<()> {
         let pixels = self.size.0 as usize * self.size.1 as usize;
         let count = self.count;
         // What lies in planes already is one band.

@@ -2,10 +2,10 @@
 
 use image::ColorType;
 
-use super::super::error::SampleError;
+use super::super::error::{Result, SampleError};
 use super::super::raster::Raster;
 
-pub(super) fn to_rgb8(color: ColorType, raw: &[u8], rgb: &mut Vec<u8>) -> Result<(), SampleError> {
+pub(super) fn to_rgb8(color: ColorType, raw: &[u8], rgb: &mut Vec<u8>) -> Result<()> {
     rgb.clear();
     rgb.reserve(raw.len() / usize::from(color.bytes_per_pixel()) * 3);
     match color {
@@ -26,7 +26,7 @@ fn each(raw: &[u8], size: usize, rgb: &mut Vec<u8>, pixel: impl Fn(&[u8]) -> [u8
 }
 
 /// Whether an image of that kind can be given with so many channels.
-pub(super) fn fits(color: ColorType, channels: usize) -> Result<(), SampleError> {
+pub(super) fn fits(color: ColorType, channels: usize) -> Result<()> {
     let found = usize::from(color.channel_count());
     if found == channels || channels == 1 {
         Ok(())
@@ -37,12 +37,7 @@ pub(super) fn fits(color: ColorType, channels: usize) -> Result<(), SampleError>
 
 /// An image that [`fits`], as planes: 8-bit values stay, 16-bit ones become floating-point. One
 /// channel is the brightness, with transparent pixels over white.
-pub(super) fn to_planes(
-    color: ColorType,
-    raw: &[u8],
-    channels: usize,
-    out: &mut Raster,
-) -> Result<(), SampleError> {
+pub(super) fn to_planes(color: ColorType, raw: &[u8], channels: usize, out: &mut Raster) -> Result<()> {
     out.channels = channels;
     let found = usize::from(color.channel_count());
     match usize::from(color.bytes_per_pixel()) / found {

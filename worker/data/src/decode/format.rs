@@ -4,11 +4,11 @@ use std::io::Cursor;
 
 use image::{ImageDecoder, ImageFormat, ImageReader, Limits};
 
-use super::super::error::SampleError;
+use super::super::error::{Result, SampleError};
 use super::jpeg;
 use super::refuse::{LIMIT_BYTES, check_size, damage};
 
-pub(super) fn format_of(bytes: &[u8]) -> Result<ImageFormat, SampleError> {
+pub(super) fn format_of(bytes: &[u8]) -> Result<ImageFormat> {
     if bytes.is_empty() {
         return Err(SampleError::Empty);
     }
@@ -19,7 +19,7 @@ pub(super) fn format_of(bytes: &[u8]) -> Result<ImageFormat, SampleError> {
     Ok(format)
 }
 
-pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError> {
+pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
     let decoder: Box<dyn ImageDecoder> = match format_of(bytes)? {
         ImageFormat::Jpeg => jpeg::open(bytes)?,
         format => {

@@ -13,7 +13,7 @@ use image::error::{DecodingError, ImageFormatHint};
 use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageResult};
 use libjpeg_turbo_rs::{Decoder, JpegError, PixelFormat};
 
-use super::super::error::SampleError;
+use super::super::error::{Result, SampleError};
 use super::refuse::{cut_short, damage};
 
 pub(super) const SOI: u8 = 0xd8;
@@ -35,7 +35,7 @@ struct Frame {
 }
 
 /// Opens a file; `bytes` may be its beginning only, as far as the frame header.
-pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError> {
+pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
     let frame = frame(bytes)?;
     match (frame.bits, frame.components) {
         (8, 1 | 3) => Ok(Box::new(Jpeg { bytes, frame })),
@@ -96,7 +96,7 @@ impl Jpeg<'_> {
 }
 
 /// The frame header, which stands before any pixels.
-fn frame(bytes: &[u8]) -> Result<Frame, SampleError> {
+fn frame(bytes: &[u8]) -> Result<Frame> {
     for segment in segments(bytes) {
         match segment.marker {
             // Sequential and progressive, by Huffman or arithmetic codes.

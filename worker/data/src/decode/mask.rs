@@ -6,14 +6,14 @@ use image::{ColorType, ImageDecoder, ImageFormat};
 use png::{BitDepth, Transformations};
 use tiff::decoder::DecodingResult;
 
-use super::super::error::SampleError;
+use super::super::error::{Result, SampleError};
 use super::super::raster::Labels;
 use super::bands::Bands;
 use super::format::{format_of, open};
 use super::refuse::{self, LIMIT_BYTES, check_size, cut_short, guarded};
 
 /// The size that a mask's header states, (width, height).
-pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32), SampleError> {
+pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32)> {
     guarded(|| match format_of(bytes)? {
         ImageFormat::Jpeg => Err(SampleError::JpegMask),
         ImageFormat::Tiff => {
@@ -27,7 +27,7 @@ pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32), SampleError> {
 
 /// The numbers that a mask holds: places in a palette, or grey values as they are stored. RGB is read where
 /// the three values agree, transparency is ignored, JPEG files are refused.
-pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), SampleError> {
+pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
     out.values.clear();
     guarded(|| match format_of(bytes)? {
         ImageFormat::Jpeg => Err(SampleError::JpegMask),
@@ -49,7 +49,7 @@ pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), Sam
     })
 }
 
-fn png_mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), SampleError> {
+fn png_mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
     let limits = png::Limits { bytes: LIMIT_BYTES as usize };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
     decoder.set_transformations(Transformations::IDENTITY);
@@ -93,7 +93,7 @@ fn png_mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), Sam
     }
 }
 
-fn tiff_mask(bytes: &[u8], out: &mut Labels) -> Result<(), SampleError> {
+fn tiff_mask(bytes: &[u8], out: &mut Labels) -> Result<()> {
     let bands = Bands::open(bytes)?;
     bands.check(1)?;
     (out.width, out.height) = bands.size;
@@ -120,11 +120,7 @@ fn grey<T: Copy + PartialEq>(pixel: &[T]) -> Option<T> {
     }
 }
 
-fn collect(
-    values: impl Iterator<Item = Option<u16>>,
-    channels: usize,
-    out: &mut Labels,
-) -> Result<(), SampleError> {
+fn collect(values: impl Iterator<Item = Option<u16>>, channels: usize, out: &mut Labels) -> Result<()> {
     out.values.reserve(out.width as usize * out.height as usize);
     for value in values {
         out.values.push(value.ok_or(SampleError::ColorMask(channels))?);

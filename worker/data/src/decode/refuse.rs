@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use image::ImageError;
 
-use super::super::error::SampleError;
+use super::super::error::{Result, SampleError};
 
 /// The most memory that one decoded image may take: a header can state any size, a few bytes long.
 pub(super) const LIMIT_BYTES: u64 = 512 << 20;
@@ -15,12 +15,12 @@ pub(super) fn cut_short() -> SampleError {
 }
 
 /// Decoders are fed with whatever lies in a folder; should one panic on it, that is one bad image, not the end.
-pub(super) fn guarded<T>(decode: impl FnOnce() -> Result<T, SampleError>) -> Result<T, SampleError> {
+pub(super) fn guarded<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(decode))
         .unwrap_or_else(|_| Err(SampleError::Damaged("the decoder failed on it".to_owned())))
 }
 
-pub(super) fn check_size(width: u32, height: u32, decoded_bytes: u64) -> Result<(), SampleError> {
+pub(super) fn check_size(width: u32, height: u32, decoded_bytes: u64) -> Result<()> {
     if width == 0 || height == 0 {
         return Err(SampleError::Damaged(format!("the header states {width}x{height} pixels")));
     }
