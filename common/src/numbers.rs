@@ -4,19 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub(crate) fn serialize<S: Serializer>(
-    map: &BTreeMap<String, f64>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+pub(crate) fn serialize<S: Serializer>(map: &BTreeMap<String, f64>, to: S) -> Result<S::Ok, S::Error> {
     map.iter()
         .map(|(name, value)| (name, value.is_finite().then_some(*value)))
         .collect::<BTreeMap<_, _>>()
-        .serialize(serializer)
+        .serialize(to)
 }
 
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<String, f64>, D::Error> {
-    let map = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let map = BTreeMap::<String, Option<f64>>::deserialize(from)?;
     Ok(map.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect())
 }

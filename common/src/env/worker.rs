@@ -11,6 +11,8 @@ use super::{
 
 const ESSENTIAL: [&str; 4] = [RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT];
 
+type Result<T, E = EnvError> = std::result::Result<T, E>;
+
 /// What is wrong with the environment of a worker.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EnvError {
@@ -73,7 +75,7 @@ impl WorkerEnv {
     ///
     /// Otherwise RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must all be there. What is missing of the rest
     /// follows from them: the workers lie on GROUP_WORLD_SIZE nodes (1 if unset) in order of rank.
-    pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
+    pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
         if get(RANK).is_none() && get(WORLD_SIZE).is_none() {
             return Ok(Self::single());
         }
@@ -110,7 +112,7 @@ impl WorkerEnv {
     }
 
     /// [`WorkerEnv::from_lookup`] on the environment of this process.
-    pub fn from_process() -> Result<Self, EnvError> {
+    pub fn from_process() -> Result<Self> {
         Self::from_lookup(of_process)
     }
 
@@ -154,35 +156,24 @@ impl Reader<'_> {
         default: T,
         expected: &'static str,
         read: impl FnOnce(&str) -> Option<T>,
-    ) -> Result<T, EnvError> {
+    ) -> Result<T> {
         let Some(value) = (self.0)(name) else { return Ok(default) };
         read(value.trim()).ok_or(EnvError::Invalid { name, value, expected })
     }
 
-    fn number<T: FromStr>(
-        &self,
-        name: &'static str,
-        default: T,
-        expected: &'static str,
-    ) -> Result<T, EnvError> {
+    fn number<T: FromStr>(&self, name: &'static str, default: T, expected: &'static str) -> Result<T> {
         self.value(name, default, expected, |value| value.parse().ok())
     }
 
-    fn size(&self, name: &'static str, default: usize) -> Result<usize, EnvError> {
+    fn size(&self, name: &'static str, default: usize) -> Result<usize> {
         self.value(name, default, "a whole number of at least 1", |value| {
             value.parse().ok().filter(|size| *size > 0)
         })
     }
 
-    fn rank(
-        &self,
-        name: &'static str,
-        default: usize,
-        size_name: &'static str,
-        size: usize,
-    ) -> Result<usize, EnvError> {
+    fn rank(&self, name: &'static str, default: usize, of: &'static str, size: usize) -> Result<usize> {
         let rank = self.number(name, default, WHOLE)?;
-        if rank < size { Ok(rank) } else { Err(EnvError::RankOutOfRange(name, rank, size_name, size)) }
+        if rank < size { Ok(rank) } else { Err(EnvError::RankOutOfRange(name, rank, of, size)) }
     }
 }
 

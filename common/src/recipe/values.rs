@@ -84,23 +84,17 @@ fn section(keys: &'static [Key], path: &[String], value: &Value, problems: &mut 
 }
 
 /// The sections of a list, of whose keys the first are required.
-fn members(
-    keys: &'static [Key],
-    required: usize,
-    path: &[String],
-    list: &[Value],
-    problems: &mut Vec<Problem>,
-) {
+fn members(keys: &'static [Key], required: usize, path: &[String], list: &[Value], found: &mut Vec<Problem>) {
     for (index, value) in list.iter().enumerate() {
         let path = [path, &[format!("[{index}]")]].concat();
-        section(keys, &path, value, problems);
+        section(keys, &path, value, found);
         for key in keys[..required].iter().filter(|key| value.get(key.name).is_none()) {
             let remedy = match key.name {
                 "name" => "give it a name, by which it is told from the others",
                 "match" => "name the parameters by a glob such as \"backbone.*\", or by a list of them",
                 _ => "state after which part it begins, such as 0.5 for the half",
             };
-            problems.push(Problem {
+            found.push(Problem {
                 path: [&path[..], &[key.name.to_owned()]].concat(),
                 message: format!("missing; {remedy}"),
             });

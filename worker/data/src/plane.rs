@@ -23,17 +23,11 @@ pub(super) struct Plane<'a, T> {
 
 impl<T: Copy> Plane<'_, T> {
     /// Writes it row by row into `out`; what lies outside of it becomes `outside`.
-    pub(super) fn write<U: Copy>(
-        &self,
-        placement: Placement,
-        outside: U,
-        out: &mut [U],
-        value: impl Fn(T) -> U,
-    ) {
+    pub(super) fn write<U: Copy>(&self, at: Placement, outside: U, out: &mut [U], value: impl Fn(T) -> U) {
         let (width, height) = (self.width, self.height);
         assert_eq!(out.len(), width * height, "room for one image of {width}x{height}");
-        let (columns, left) = covered(placement.left, width);
-        let (rows, top) = covered(placement.top, height);
+        let (columns, left) = covered(at.left, width);
+        let (rows, top) = covered(at.top, height);
         if columns.len() < width || rows.len() < height {
             out.fill(outside);
         }
@@ -41,12 +35,12 @@ impl<T: Copy> Plane<'_, T> {
             return;
         }
         // Mirrored, the range of columns lies on the other side.
-        let columns = if placement.flip { width - columns.end..width - columns.start } else { columns };
+        let columns = if at.flip { width - columns.end..width - columns.start } else { columns };
         for (y, source) in rows.zip(top..) {
             let target = &mut out[y * width + columns.start..y * width + columns.end];
             let row = self.values[source * self.row + left * self.step..].iter().step_by(self.step);
             let put = |(to, &x): (&mut U, &T)| *to = value(x);
-            match placement.flip {
+            match at.flip {
                 true => target.iter_mut().rev().zip(row).for_each(put),
                 false => target.iter_mut().zip(row).for_each(put),
             }

@@ -66,16 +66,11 @@ pub(super) fn to_planes(color: ColorType, raw: &[u8], channels: usize, out: &mut
 }
 
 /// Writes values, of which those of `channels` bands alternate, as planes.
-pub(super) fn separate<T: Copy, U>(
-    pixels: &[T],
-    channels: usize,
-    planes: &mut Vec<U>,
-    value: impl Fn(T) -> U,
-) {
-    planes.clear();
-    planes.reserve(pixels.len());
+pub(super) fn separate<T: Copy, U>(pixels: &[T], channels: usize, out: &mut Vec<U>, value: impl Fn(T) -> U) {
+    out.clear();
+    out.reserve(pixels.len());
     for channel in 0..channels {
-        planes.extend(pixels[channel.min(pixels.len())..].iter().step_by(channels).map(|&it| value(it)));
+        out.extend(pixels[channel.min(pixels.len())..].iter().step_by(channels).map(|&it| value(it)));
     }
 }
 
