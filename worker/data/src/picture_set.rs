@@ -8,7 +8,7 @@ use super::augment::{Choice, draw, needs_decoded};
 use super::cache::{Cache, CacheBudget};
 use super::check::{Depth, Listed, Looker, Target};
 use super::dataset::{Column, Dataset, Field};
-use super::error::{Result, SampleError};
+use super::error::Result;
 use super::fit::{Fitter, Frame, fit_labels};
 use super::image_folder::ImageIndex;
 use super::mask_folder::MaskIndex;
@@ -24,7 +24,7 @@ pub type ImageFolder = PictureSet<ImageIndex>;
 /// Images and masks from two folders: the fields `image`, `[C, H, W]`, and `mask`, `[H, W]`.
 ///
 /// A mask gets what its image gets: the same resizing, by the nearest pixel, and the same random choices. Pixels that a
-/// random shift brings in from outside of the image have the value [`MaskRule::ignore`].
+/// random shift brings in from outside of the image have the value [`super::MaskRule::ignore`].
 pub type ImageMasks = PictureSet<MaskIndex>;
 
 /// How the images of a set are prepared.

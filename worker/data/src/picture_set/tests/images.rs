@@ -7,6 +7,7 @@ use super::super::super::dataset::{Column, load_one};
 use super::super::super::normalize::Normalize;
 use super::super::super::rng::{Domain, keyed};
 use super::super::*;
+use crate::SampleError;
 use crate::tests::images::{encoded, folder, gradient, put, real};
 
 /// Squares whose values stay as they are, from 0 to 1.
