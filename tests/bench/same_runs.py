@@ -101,6 +101,11 @@ def tensors(path):
     return {name: digest(*entry["data_offsets"]) for name, entry in header.items()}
 
 
+def environment():
+    """One thread, and the worker beside the launcher that is run."""
+    return {name: value for name, value in os.environ.items() if name != "DTRAIN_WORKER"} | {"OMP_NUM_THREADS": "1"}
+
+
 def record(folder, out, data):
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -109,7 +114,7 @@ def record(folder, out, data):
         for ranks in (1, 2):
             run = out / f"{name}-{ranks}"
             command = [folder / "dtrain", "launch", "--nproc", str(ranks), "--run-dir", run, *arguments]
-            subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, stderr=subprocess.DEVNULL)
+            subprocess.run(command, env=environment(), check=True, stderr=subprocess.DEVNULL)
             files = sorted((run / "checkpoints" / "latest").resolve().glob("*.safetensors"))
             runs[run.name] = {"steps": steps(run), "files": {file.name: tensors(file) for file in files}}
             print(f"{run.name}: {len(runs[run.name]['steps'])} lines, {sum(map(len, runs[run.name]['files'].values()))} tensors")
@@ -172,12 +177,10 @@ def timed(folder, arguments, trains, work):
     """Figures of one run: a step's ms and the greatest memory of a rank in MiB, or the ms of the whole."""
     run = work / "run"
     shutil.rmtree(run, ignore_errors=True)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    environment.pop("DTRAIN_WORKER", None)
     places = ["--run-dir", run] if trains else []
     command = [folder / "dtrain", arguments[0], *places, *arguments[1:]]
     begun = time.perf_counter()
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     figures = {"whole, ms": 1e3 * (time.perf_counter() - begun)}
     if trains:
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -40,7 +40,8 @@ fn refused(sandbox: &Sandbox, nproc: usize, sets: &[&str], more: &[&str], words:
     refused_by(&mut sandbox.command(nproc, "run", sets, more), words);
 }
 
-fn refused_by(command: &mut Command, words: &[&str]) {
+/// The command ends with a usage error that has these words, said once.
+pub(crate) fn refused_by(command: &mut Command, words: &[&str]) {
     let output = finish(command, LIMIT);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");

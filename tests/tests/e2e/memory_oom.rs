@@ -135,10 +135,12 @@ impl<'a> Ranks<'a> {
 
 /// Weights, statistics, moments and average are the same, bit by bit.
 fn assert_same_end(run: &Run, reference: &Run, what: &str) {
-    for file in ["model.safetensors", "optimizer.safetensors", "ema.safetensors"] {
-        let read = |run: &Run| std::fs::read(run.0.latest().join(file)).ok();
-        assert!(read(run) == read(reference), "{what}: {file} differs");
+    let read = |run: &Run, file| std::fs::read(run.0.latest().join(file));
+    for file in ["model.safetensors", "optimizer-00000-of-00001.safetensors"] {
+        assert!(read(run, file).unwrap() == read(reference, file).unwrap(), "{what}: {file} differs");
     }
+    let average = "ema.safetensors";
+    assert!(read(run, average).ok() == read(reference, average).ok(), "{what}: {average} differs");
     assert_eq!(run.per_step("loss"), reference.per_step("loss"), "{what}");
     assert_eq!(run.per_step("samples"), reference.per_step("samples"), "{what}");
 }

@@ -7,6 +7,8 @@ use dtrain_common::manifest::Manifest;
 use dtrain_tests::process::said;
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 
+use crate::bad_input::refused_by;
+
 /// A U-Net on generated images of 16 pixels.
 const SEGMENT: &str = r#"
 task = "segment"
@@ -66,19 +68,7 @@ fn manifest(run: &Run) -> Manifest {
 fn refused(sandbox: &Sandbox, sets: &[&str], words: &[&str]) {
     // What is refused by a worker leaves a run directory with its log.
     let _ = fs::remove_dir_all(sandbox.path("refused"));
-    refused_in(sandbox, "refused", sets, words);
-}
-
-fn refused_in(sandbox: &Sandbox, run: &str, sets: &[&str], words: &[&str]) {
-    let output = sandbox.launch(2, run, sets);
-    let text = said(&output);
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    for word in words {
-        assert!(text.contains(word), "no {word:?} in: {text}");
-    }
-    let errors = text.lines().filter(|line| line.contains("error:")).count();
-    assert_eq!(errors, 1, "one error, said once: {text}");
-    assert!(!text.contains("panicked"), "{text}");
+    refused_by(&mut sandbox.command(2, "refused", sets, &[]), words);
 }
 
 /// Images of two halves, their masks, and in the masks of some images a band of no class: the further on, the larger.
@@ -345,7 +335,7 @@ fn texts_that_cannot_be_used_are_named() {
     fs::write(sandbox.path("text.txt"), text("the cat sat on a mat. ")).unwrap();
     sandbox.train(2, "run", &["train.steps=2"]);
     fs::write(sandbox.path("text.txt"), text("the cat sat in a mat! ")).unwrap();
-    refused_in(&sandbox, "run", &["train.steps=4"], &["vocabulary", "--run-dir"]);
+    refused_by(&mut sandbox.command(2, "run", &["train.steps=4"], &[]), &["vocabulary", "--run-dir"]);
     fs::write(sandbox.path("text.txt"), text("the cat sat on a mat. ")).unwrap();
     let resumed = sandbox.train(2, "run", &["train.steps=4"]);
     assert_eq!(resumed.per_step("loss").len(), 4);
