@@ -53,22 +53,17 @@ pub(crate) fn introduce(
         model.task.describe(),
     ));
     followers.note(plan);
-    for warning in &plan.warnings {
-        followers.note(format_args!("warning: {warning}"));
-    }
-    for note in &setup.notes {
-        followers.note(note);
-    }
+    plan.warnings.iter().for_each(|warning| followers.note(format_args!("warning: {warning}")));
+    setup.notes.iter().for_each(|note| followers.note(note));
     if recipe.checkpoint.in_memory && memory_copies(recipe, env).is_none() {
         followers.note(
             "warning: no copies are kept in memory: checkpoint.in_memory needs `dtrain launch` and all workers on one machine",
         );
     }
     if setup.course.done >= plan.total_steps {
-        let longer = match recipe.stage.is_empty() {
-            true => "raise train.epochs or train.steps",
-            false => "make the last stage longer",
-        };
+        let has_stages = !recipe.stage.is_empty();
+        let longer =
+            if has_stages { "make the last stage longer" } else { "raise train.epochs or train.steps" };
         followers.note(format!("all {} steps have been taken; to train on, {longer}", plan.total_steps));
     }
     for (stage, chosen) in plan.stages.iter().zip(chosen) {

@@ -151,8 +151,8 @@ fn where_to_begin(
         chosen => chosen?,
     };
     let manifest = chosen.as_deref().map(Manifest::read).transpose();
-    let manifest = manifest.map_err(|error| WorkerError::Resume(error.into()))?;
-    let on_disk = manifest.map_or(0, |manifest| manifest.step);
+    let on_disk =
+        manifest.map_err(|error| WorkerError::Resume(error.into()))?.map_or(0, |manifest| manifest.step);
     Ok(match copy {
         Some((copy, step)) if step > on_disk => (Some(copy), true),
         _ => (chosen, false),

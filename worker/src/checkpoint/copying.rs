@@ -186,10 +186,8 @@ enum Rest {
 impl Copying {
     /// When all is copied, where the device copies.
     pub(super) fn landed(&self) -> Option<Landed> {
-        match &self.rest {
-            Rest::Host { .. } => None,
-            Rest::Device(landing) => Some(landing.landed()),
-        }
+        let Rest::Device(landing) = &self.rest else { return None };
+        Some(landing.landed())
     }
 
     /// Copies the rest, or waits for it.

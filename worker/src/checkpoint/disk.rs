@@ -153,8 +153,7 @@ impl Fault {
                 ("error", "ENOSPC") => effect = Some(Effect::Error(Errno::NOSPC)),
                 ("error", "EIO") => effect = Some(Effect::Error(Errno::IO)),
                 ("pause", text) => {
-                    let seconds = text.strip_suffix('s')?.parse().ok()?;
-                    effect = Some(Effect::Pause(Duration::from_secs(seconds)));
+                    effect = Some(Effect::Pause(Duration::from_secs(text.strip_suffix('s')?.parse().ok()?)));
                 }
                 _ => return None,
             }

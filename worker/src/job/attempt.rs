@@ -27,12 +27,6 @@ pub(crate) struct Attempt {
     pub(crate) limit: u64,
 }
 
-impl Attempt {
-    pub(super) fn limit(&self) -> Option<u64> {
-        (self.limit < LIMITLESS).then_some(self.limit)
-    }
-}
-
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Came {
     Ran(Box<Measured>),

@@ -38,7 +38,8 @@ pub(crate) fn run<T: BuildTask + 'static>(
     };
     if let Ok(attempt) = serde_json::from_str::<attempt::Attempt>(text) {
         let subject = subject()?;
-        return attempt::run::<T>(subject, attempt, device::choose(env, attempt.limit())?);
+        let limit = Some(attempt.limit).filter(|&limit| limit < attempt::LIMITLESS);
+        return attempt::run::<T>(subject, attempt, device::choose(env, limit)?);
     }
     match serde_json::from_str(text).map_err(WorkerError::Job)? {
         Job::Plan(job) => plan::run::<T>(subject()?, &job),

@@ -36,14 +36,12 @@ pub(crate) fn configure(limit: Option<u64>, gpu: usize) -> Result<(), ShimError>
 
 /// As PYTORCH_ALLOC_CONF takes them; `limit` is of so many bytes in all.
 fn settings(limit: Option<(u64, u64)>) -> String {
-    match limit {
-        Some((limit, total)) if limit < total => {
-            // Not less than the limit: the allocator takes the product's whole part.
-            let share = (limit as f64 + 1.0) / total as f64;
-            format!("{ALLOCATOR},per_process_memory_fraction:{share:.17}")
-        }
-        _ => ALLOCATOR.to_owned(),
-    }
+    let Some((limit, total)) = limit.filter(|(limit, total)| limit < total) else {
+        return ALLOCATOR.to_owned();
+    };
+    // Not less than the limit: the allocator takes the product's whole part.
+    let share = (limit as f64 + 1.0) / total as f64;
+    format!("{ALLOCATOR},per_process_memory_fraction:{share:.17}")
 }
 
 /// The bytes that the tensors of one of `local_ranks` ranks on this machine may take on `device`: the recipe's budget, or what

@@ -45,7 +45,8 @@ impl Rehearsal {
     ) -> Result<Self, WorkerError> {
         let env = WorkerEnv { world_size: ranks, local_world_size: ranks, ..WorkerEnv::single() };
         let opening = Opening::rehearsed(survey);
-        let mut setup = Setup::build::<T>(recipe, &opening, &env, device, Some(Place::last_of(stage)))?;
+        let last = Place { stage, phase: usize::MAX };
+        let mut setup = Setup::build::<T>(recipe, &opening, &env, device, Some(last))?;
         let ranks = Ranks::new(Box::new(LoneGroup(ranks)));
         if let Some(sync) = &setup.batch_sync {
             sync.connect(ranks.clone());

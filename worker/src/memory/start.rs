@@ -137,9 +137,8 @@ fn tell(
 ) -> Result<Vec<Option<(usize, usize)>>, TrainError> {
     let mut numbers = vec![0i64; 2 * stages];
     for (pair, chosen) in numbers.chunks_exact_mut(2).zip(chosen) {
-        if let Some(Chosen { prediction, .. }) = chosen {
-            pair[0] = prediction.cut.micro_batch as i64;
-            pair[1] = prediction.cut.recompute as i64;
+        if let Some(Chosen { prediction: Prediction { cut, .. }, .. }) = chosen {
+            pair.copy_from_slice(&[cut.micro_batch as i64, cut.recompute as i64]);
         }
     }
     let numbers = Tensor::f_from_slice(&numbers)?;

@@ -144,12 +144,11 @@ fn nearest<N: AsRef<str>>(pattern: &str, names: &[N]) -> Vec<String> {
         candidates.extend(ends.map(|end| format!("{}.*", &name[..end])));
     }
     let likeness = |name: &str| strsim::normalized_damerau_levenshtein(pattern, name);
-    let ranked = candidates.into_iter().map(|name| (likeness(&name), name));
-    let mut ranked: Vec<(f64, String)> = ranked.collect();
+    let mut ranked = Vec::from_iter(candidates);
     // Stable: names that are equally near stay in the order of the alphabet.
-    ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+    ranked.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)));
     ranked.truncate(SUGGESTIONS);
-    ranked.into_iter().map(|(_, candidate)| candidate).collect()
+    ranked
 }
 
 fn suggestion(nearest: &[String]) -> String {

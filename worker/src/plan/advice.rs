@@ -147,8 +147,7 @@ fn smaller_image(recipe: &Recipe) -> Option<usize> {
 fn smaller_backbone(name: ModelName) -> Option<ModelName> {
     use ModelName::{Resnet18, Resnet34, Resnet50, Resnet101, Resnet152};
     let sizes = [Resnet18, Resnet34, Resnet50, Resnet101, Resnet152];
-    let of = |pair: &[ModelName]| (pair[1] == name).then_some(pair[0]);
-    sizes.windows(2).find_map(of)
+    sizes.windows(2).find_map(|pair| (pair[1] == name).then_some(pair[0]))
 }
 
 /// What progressive unfreezing begins with: the last part of the model in words, and globs of all others, which are frozen.

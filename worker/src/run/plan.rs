@@ -47,14 +47,6 @@ pub(crate) struct Place {
     pub(crate) phase: usize,
 }
 
-impl Place {
-    /// The last phase of a stage, in which most is trained, whatever its number.
-    pub(crate) fn last_of(stage: usize) -> Self {
-        let phase = usize::MAX;
-        Self { stage, phase }
-    }
-}
-
 impl RunPlan {
     /// The plan of `recipe` for `ranks` processes and a training set of `train_samples`, on a model that needs this.
     pub(crate) fn new(
@@ -230,11 +222,10 @@ impl RunPlan {
             };
             let first = step_in_epoch as usize * plan.stages[stage].partition.effective_batch();
             let step_indices = &order[first..first + plan.step_samples(position)];
-            let ranges = plan.micro_ranges(position, rank);
-            let work: Vec<MicroBatch> = ranges
-                .into_iter()
-                .map(|range| MicroBatch { epoch, indices: step_indices[range].to_vec() })
-                .collect();
+            let micro_batch =
+                |range: Range<usize>| MicroBatch { epoch, indices: step_indices[range].to_vec() };
+            let ranges = plan.micro_ranges(position, rank).into_iter();
+            let work: Vec<MicroBatch> = ranges.map(micro_batch).collect();
             current = Some((epoch, order));
             work
         })
@@ -250,13 +241,11 @@ impl fmt::Display for RunPlan {
                 stage.partition, stage.steps_per_epoch, self.total_steps, stage.schedule.peak
             ),
             stages => {
-                let words: Vec<String> = stages
-                    .iter()
-                    .map(|stage| {
-                        let name = stage.name.as_deref().unwrap_or_default();
-                        format!("{} of {name:?}", stage.steps.end - stage.steps.start)
-                    })
-                    .collect();
+                let of = |stage: &StagePlan| {
+                    let name = stage.name.as_deref().unwrap_or_default();
+                    format!("{} of {name:?}", stage.steps.end - stage.steps.start)
+                };
+                let words: Vec<String> = stages.iter().map(of).collect();
                 write!(f, "{} steps in all: {}", self.total_steps, words.join(", "))
             }
         }

@@ -133,15 +133,9 @@ impl Buffers {
     }
 
     pub(crate) fn start(&self, ranks: &Ranks) -> Result<Box<dyn Work>> {
-        let all: Vec<_> = self
-            .flats
-            .iter()
-            .map(|flat| match flat.base {
-                Some(_) => Collective::AllReduce(&flat.next, ReduceOp::Sum),
-                None => Collective::AllReduce(&flat.next, ReduceOp::Max),
-            })
-            .collect();
-        Ok(ranks.start_all(&all)?)
+        let op = |flat: &Flat| if flat.base.is_some() { ReduceOp::Sum } else { ReduceOp::Max };
+        let all = self.flats.iter().map(|flat| Collective::AllReduce(&flat.next, op(flat)));
+        Ok(ranks.start_all(&all.collect::<Vec<_>>())?)
     }
 
     /// The step is to be taken again: the layers see what they saw when it began.

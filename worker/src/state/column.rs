@@ -42,11 +42,6 @@ impl Role {
         self == Self::Average || group.is_trained()
     }
 
-    /// Whether each rank holds a part.
-    pub(super) fn is_sharded(self) -> bool {
-        self == Self::Moment
-    }
-
     /// Whether it is state, which checkpoints have.
     pub(super) fn lasts(self) -> bool {
         !matches!(self, Self::Shadow(_))

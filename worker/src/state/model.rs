@@ -87,16 +87,9 @@ impl Model {
         self.table.shadow(kind, places)
     }
 
-    /// Moves the average towards the parameters, after an update.
-    pub(crate) fn update_average(&mut self) -> Result<(), TchError> {
-        let average = self.average.as_mut();
-        average.map_or(Ok(()), |average| average.update(&self.table))
-    }
-
     /// Exchanges the parameters with their average, where there is one: before an evaluation, and again after it.
     pub(crate) fn swap_average(&self) -> Result<(), TchError> {
-        let average = self.average.as_ref();
-        average.map_or(Ok(()), |average| average.swap(&self.table))
+        self.average.as_ref().map_or(Ok(()), |average| average.swap(&self.table))
     }
 
     /// What the model takes whether or not a step is under way.
@@ -104,10 +97,9 @@ impl Model {
         let parameters = self.registry.parameters().map(|entry| bytes(entry.tensor()));
         let column = |role| self.table.column_bytes(|of| of == role);
         let shadow = self.table.column_bytes(|role| matches!(role, Role::Shadow(_)));
+        let gaps = self.table.gaps(|group| group != Group::Statistics);
         Owners {
-            parameters: parameters.sum::<u64>()
-                + self.table.gaps(|group| group != Group::Statistics)
-                + shadow,
+            parameters: parameters.sum::<u64>() + gaps + shadow,
             gradients: self.table.bytes(Group::is_trained),
             optimizer: column(Role::Moment),
             ema: column(Role::Average),

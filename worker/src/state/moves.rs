@@ -117,9 +117,9 @@ impl Table {
         (0..self.layout.blocks.len()).try_for_each(|block| self.point(block))?;
         for number in 0..self.columns.len() {
             let column = &self.columns[number];
-            let whole = match column.spec.role.is_sharded() {
-                true => old.whole(&column.held, ranks)?,
-                false => column.held.iter().map(Tensor::shallow_clone).collect(),
+            let whole = match column.spec.role {
+                Role::Moment => old.whole(&column.held, ranks)?,
+                _ => column.held.iter().map(Tensor::shallow_clone).collect(),
             };
             let held = patiently(device, || self.new_column(column.spec.role, &whole, &old))?;
             self.columns[number].held = held;

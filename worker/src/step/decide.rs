@@ -103,7 +103,7 @@ pub(super) fn decide_and_update(
         // Every rank has all parameters, and statistics and averages move.
         model.table.gather_data(exchange.ranks())?;
         model.buffers.commit()?;
-        model.update_average()?;
+        model.average.as_mut().map_or(Ok(()), |average| average.update(&model.table))?;
     }
     precision.update(judged.finite)?;
     Ok(judged)

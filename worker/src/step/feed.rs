@@ -63,11 +63,10 @@ pub(crate) struct Loading {
 enum Ahead {
     /// The loader has it.
     Nothing,
-    /// There was no memory for it on the device then.
-    Decoded(data::Batch),
+    /// There was no memory for it on the device then, or it could not be loaded.
+    Decoded(Result<data::Batch, data::DataError>),
     /// All of it, or it will be when the event is reached.
     There(Fed, Option<Event>),
-    Failed(data::DataError),
 }
 
 impl Loading {
@@ -91,7 +90,7 @@ impl Loading {
         }
         self.ahead = match self.loader.next_if_loaded() {
             None => return,
-            Some(Err(error)) => Ahead::Failed(error),
+            Some(Err(error)) => Ahead::Decoded(Err(error)),
             Some(Ok(decoded)) => match self.copy(&decoded) {
                 Ok((batch, copied)) => {
                     name_bad(&decoded, &self.loader);
@@ -100,7 +99,7 @@ impl Loading {
                     Ahead::There(Fed { batch, bad, waited }, copied)
                 }
                 // There may be memory when its turn comes; if not, its own step is told.
-                Err(_) => Ahead::Decoded(decoded),
+                Err(_) => Ahead::Decoded(Ok(decoded)),
             },
         };
     }
@@ -134,8 +133,7 @@ impl Feed for Loading {
                 }
                 return Ok(fed);
             }
-            Ahead::Failed(error) => return Err(error.into()),
-            Ahead::Decoded(decoded) => decoded,
+            Ahead::Decoded(decoded) => decoded?,
             Ahead::Nothing => self.loader.next().ok_or(TrainError::LoaderEnded)??,
         };
         let waited = asked.elapsed();
@@ -290,7 +288,7 @@ mod tests {
         let mut feed = feed(&[&[1], &[9]]);
         feed.next().unwrap();
         fetch(&mut feed);
-        assert!(matches!(feed.ahead, Ahead::Failed(_)));
+        assert!(matches!(feed.ahead, Ahead::Decoded(Err(_))));
         assert!(matches!(feed.next(), Err(TrainError::Data(_))));
         assert!(feed.next().is_err());
     }

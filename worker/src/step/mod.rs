@@ -257,7 +257,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         tch::manual_seed(seeds.next_u64() as i64);
         for (index, range) in cut.micro_batches.iter().enumerate() {
             exchange.begin_micro_step();
-            self.phases.next_micro_step()?;
+            self.phases.enter(Phase::Forward)?;
             let Fed { batch, bad, waited } = self.feed.next()?;
             pass.waited_for_data += waited;
             pass.bad_samples += bad as f64;

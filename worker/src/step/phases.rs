@@ -28,14 +28,10 @@ impl<'b> Phases<'b> {
         self.account.begin(state, ahead)
     }
 
-    pub(crate) fn next_micro_step(&mut self) -> Result<(), ShimError> {
-        self.micro_step += 1;
-        self.enter(Phase::Forward)
-    }
-
-    /// A phase begins, and the one before has ended.
+    /// A phase begins, and the one before has ended; with forward a micro-step.
     pub(crate) fn enter(&mut self, phase: Phase) -> Result<(), ShimError> {
         self.fault.end();
+        self.micro_step += usize::from(phase == Phase::Forward);
         self.account.enter(phase)?;
         self.now = phase;
         let micro_step = match phase {
@@ -89,11 +85,8 @@ struct Refusal {
 
 impl Fault {
     pub(crate) fn from_env(rank: usize) -> Result<Self, EnvError> {
-        match std::env::var(DTRAIN_FAULT) {
-            Ok(value) if value.starts_with(WRITE_FAULT) => Ok(Self::default()),
-            Ok(value) => Self::parse(&value, rank),
-            Err(_) => Ok(Self::default()),
-        }
+        let value = std::env::var(DTRAIN_FAULT).ok().filter(|value| !value.starts_with(WRITE_FAULT));
+        value.map_or(Ok(Self::default()), |value| Self::parse(&value, rank))
     }
 
     fn parse(value: &str, rank: usize) -> Result<Self, EnvError> {

@@ -108,21 +108,11 @@ impl Tally {
     }
 
     pub(crate) fn add(&mut self, loss: &Loss) -> Result<(), TchError> {
-        let scalar = |tensor: &Tensor| tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([1]);
-        let figures = Tensor::f_cat(
-            &[
-                scalar(&loss.sum)?,
-                scalar(&loss.weight)?,
-                loss.sums.f_detach()?.f_to_kind(Kind::Double)?.f_view([-1])?,
-            ],
-            0,
-        )?;
+        let flat = |tensor: &Tensor| tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([-1]);
+        let figures = Tensor::f_cat(&[flat(&loss.sum)?, flat(&loss.weight)?, flat(&loss.sums)?], 0)?;
         if figures.size() != self.nothing.size() {
-            return Err(TchError::Convert(format!(
-                "a task counted {} figures where it said {}",
-                figures.numel().saturating_sub(2),
-                self.nothing.numel().saturating_sub(2)
-            )));
+            let [counted, said] = [&figures, &self.nothing].map(|figures| figures.numel().saturating_sub(2));
+            return Err(TchError::Convert(format!("a task counted {counted} figures where it said {said}")));
         }
         match &mut self.figures {
             Some(sum) => sum.f_add_(&figures).map(drop),

@@ -78,14 +78,11 @@ pub(super) fn checked(
         (console.warn)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
     }
     if !report.bad.is_empty() {
-        let named = match report.bad.len() > MOST_NAMED {
-            true => format!("; the first {MOST_NAMED} are named above"),
-            false => String::new(),
-        };
+        let (bad, count) = (report.bad.len(), list.count());
+        let first = format!("; the first {MOST_NAMED} are named above");
+        let named = if bad > MOST_NAMED { &first } else { "" };
         (console.warn)(format!(
-            "{} of {} images in {split} are left out because they cannot be read{named}",
-            report.bad.len(),
-            list.count()
+            "{bad} of {count} images in {split} are left out because they cannot be read{named}"
         ));
     }
     Ok(report)
@@ -127,41 +124,30 @@ pub(super) fn options(
 
 pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> ImageSets {
     let data = &recipe.data;
-    match survey {
-        Some((train, test)) => {
-            let class_names = train.classes.clone();
-            let size = train.size.filter(|_| data.resize == Resize::None);
-            let (train_options, test_options) = options(recipe, size, local_ranks);
-            ImageSets {
-                train: Arc::new(ImageFolder::new(train, train_options)),
-                test: Arc::new(ImageFolder::new(test, test_options)),
-                classes: class_names.len(),
-                class_names,
-            }
-        }
-        None => {
-            let generated = |samples, split| {
-                Generated::new(data.classes, samples, data.image_size, recipe.train.seed, split)
-                    .with_normalize(Normalize::new(&data.mean, &data.std))
-                    .with_augment(data.augment)
-            };
-            ImageSets {
-                train: Arc::new(generated(data.train_samples, Split::Train)),
-                test: Arc::new(generated(data.test_samples, Split::Test)),
-                classes: data.classes,
-                class_names: Vec::new(),
-            }
-        }
-    }
+    let Some((train, test)) = survey else {
+        let generated = |samples, split| {
+            Generated::new(data.classes, samples, data.image_size, recipe.train.seed, split)
+                .with_normalize(Normalize::new(&data.mean, &data.std))
+                .with_augment(data.augment)
+        };
+        return ImageSets {
+            train: Arc::new(generated(data.train_samples, Split::Train)),
+            test: Arc::new(generated(data.test_samples, Split::Test)),
+            classes: data.classes,
+            class_names: Vec::new(),
+        };
+    };
+    let (classes, class_names) = (train.classes.len(), train.classes.clone());
+    let size = train.size.filter(|_| data.resize == Resize::None);
+    let (train_options, test_options) = options(recipe, size, local_ranks);
+    let train = Arc::new(ImageFolder::new(train, train_options));
+    ImageSets { train, test: Arc::new(ImageFolder::new(test, test_options)), classes, class_names }
 }
 
 /// The loss of images from that of each, N, and from whether each was classified rightly, N, where that is known; both weigh as their images.
 pub(super) fn loss_of(losses: &Tensor, right: Option<Tensor>, weights: &Tensor) -> Result<Loss, TaskError> {
     let sums = match right {
-        Some(right) => {
-            let right = right.f_to_kind(Kind::Double)?.f_mul(weights)?;
-            right.f_sum(Kind::Double)?.f_view([1])?
-        }
+        Some(right) => right.f_to_kind(Kind::Double)?.f_mul(weights)?.f_sum(Kind::Double)?.f_view([1])?,
         None => Tensor::f_zeros([0], (Kind::Double, losses.device()))?,
     };
     Ok(Loss { sum: losses.f_mul(weights)?.f_sum(Kind::Float)?, weight: weights.f_sum(Kind::Double)?, sums })

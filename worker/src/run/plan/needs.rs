@@ -4,10 +4,9 @@ use dtrain_common::batch::{BatchError, Partition};
 use thiserror::Error;
 
 /// Over which samples a model's batch normalisations take their statistics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchNorms {
     /// The model has none.
-    #[default]
     None,
     Local,
     /// Over the micro-batches of all ranks, whose forward passes meet: every rank takes as many micro-steps.
@@ -26,27 +25,17 @@ pub(crate) struct Needs {
     pub(crate) depends: Option<String>,
 }
 
-impl Default for Needs {
-    fn default() -> Self {
-        Self { min_micro_batch: 1, batch_norms: BatchNorms::None, depends: None }
-    }
-}
-
 impl Needs {
     /// Whether a step that is cut up like this can be trained; `remedy` goes behind what helps with any step.
     pub(super) fn check(&self, partition: &Partition, remedy: &'static str) -> Result<(), PlanError> {
         let smallest = partition.smallest_micro_batch();
-        if smallest < self.min_micro_batch {
-            return Err(PlanError::MicroBatch {
-                smallest,
-                least: self.min_micro_batch,
-                partition: *partition,
-                remedy,
-            });
+        let (least, partition) = (self.min_micro_batch, *partition);
+        if smallest < least {
+            return Err(PlanError::MicroBatch { smallest, least, partition, remedy });
         }
         let meets = self.batch_norms == BatchNorms::Synced || partition.is_spread();
         if meets && !partition.is_even() {
-            return Err(PlanError::Uneven { partition: *partition, remedy });
+            return Err(PlanError::Uneven { partition, remedy });
         }
         Ok(())
     }
@@ -85,11 +74,8 @@ impl Needs {
             "model.batchnorm = \"group:{micro_batch}\" keeps groups of that size, however a step is cut up"
         );
         let normalised = normalised.map(|words| format!("{words}; {groups}"));
-        let other = self.depends.as_ref().map(|words| {
-            format!(
-                "{words}; the same effective batch gives another result where it is cut up in another way"
-            )
-        });
+        let same = "the same effective batch gives another result where it is cut up in another way";
+        let other = self.depends.as_ref().map(|words| format!("{words}; {same}"));
         let sentence = |words| format!("the result depends on the micro-batch: {words}");
         normalised.into_iter().chain(other).map(sentence).collect()
     }

@@ -53,10 +53,8 @@ impl Length {
     pub(super) fn of(alone: &Recipe, train_samples: u64) -> Result<Self, PlanError> {
         let steps_per_epoch = alone.train.steps_per_epoch(train_samples);
         if steps_per_epoch == 0 {
-            return Err(PlanError::NoSteps {
-                samples: train_samples,
-                effective_batch: alone.train.effective_batch,
-            });
+            let effective_batch = alone.train.effective_batch;
+            return Err(PlanError::NoSteps { samples: train_samples, effective_batch });
         }
         let steps = alone.train.total_steps(steps_per_epoch);
         Ok(Self { steps_per_epoch, steps })
@@ -68,8 +66,7 @@ impl Length {
 }
 
 pub(super) fn total(lengths: &[Length]) -> u64 {
-    let add = |sum: u64, length: &Length| sum.saturating_add(length.steps);
-    lengths.iter().fold(0, add)
+    lengths.iter().fold(0, |sum: u64, length| sum.saturating_add(length.steps))
 }
 
 impl StagePlan {

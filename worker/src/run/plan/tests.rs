@@ -5,6 +5,12 @@ mod stages;
 use super::*;
 use proptest::prelude::*;
 
+impl Default for Needs {
+    fn default() -> Self {
+        Self { min_micro_batch: 1, batch_norms: BatchNorms::None, depends: None }
+    }
+}
+
 fn recipe(batch: usize, more: &str) -> Recipe {
     let text = format!(
         "task = \"classify\"\n[data]\nkind = \"generated\"\n[train]\neffective_batch = {batch}\nepochs = 3\n{more}"

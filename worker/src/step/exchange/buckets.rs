@@ -106,12 +106,6 @@ impl State {
             self.failed.get_or_insert(error);
         }
     }
-
-    /// Lands all that is under way, which frees the memory it travels in. The other ranks start the same operations without
-    /// waiting for this rank's next ones.
-    pub(super) fn land_all(&mut self) -> Result<()> {
-        self.in_flight.drain(..).try_for_each(Flight::land)
-    }
 }
 
 impl Shared {

@@ -222,7 +222,8 @@ impl Exchange {
                 return Err(error);
             }
             state.ran_out = true;
-            state.land_all()?;
+            // The memory that all else travels in is free then: the other ranks wait for none of this rank's next ones.
+            state.in_flight.drain(..).try_for_each(Flight::land)?;
             let (device, next) = (state.buckets[state.next].grad.device(), state.next + 1);
             patiently(device, || self.shared.start_until(&mut state, next))?;
         }
