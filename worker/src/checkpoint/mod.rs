@@ -4,8 +4,8 @@
 //! (the state of every trained parameter as `<state>.<parameter>`, whole, whatever the table's layout and also where ranks
 //! hold parts of it), with a moving average `ema.safetensors`, and `manifest.json` with sizes and checksums.
 //!
-//! A checkpoint goes through four hands: `copying` copies what is this rank's to write (`items`, `columns`, `layout`), a thread of
-//! each rank writes it into a folder beside the checkpoint's place (`writer`, `disk`), the ranks tell each other with the status of a
+//! A checkpoint goes through four hands: `copying` copies what is this rank's to write (`items`, `layout`), a thread of
+//! each rank writes it into a folder beside the checkpoint's place (`disk`), the ranks tell each other with the status of a
 //! step that all have (`pending`), and rank 0 writes the manifest, renames the folder and switches the links (`commit`, `remove`).
 
 mod background;
