@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use dtrain_common::run_dir::RunDir;
 use xtask::process::Signals;
 use xtask::setup::{self, Problem, SetArgs};
 use xtask::workspace::Workspace;
@@ -38,4 +39,22 @@ pub(crate) fn empty(folder: &Path) -> Result<()> {
         fs::remove_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
     }
     Ok(fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?)
+}
+
+pub(crate) fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The files of a run directory that are read, as text.
+#[derive(Debug)]
+pub(crate) struct RunFiles {
+    pub(crate) metrics: String,
+    pub(crate) result: String,
+    pub(crate) plan: String,
+}
+
+impl RunFiles {
+    pub(crate) fn read(run: &RunDir) -> Result<Self> {
+        Ok(Self { metrics: read(&run.metrics())?, result: read(&run.result())?, plan: read(&run.plan())? })
+    }
 }

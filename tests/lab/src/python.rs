@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::place::read;
 use xtask::process::Signals;
 use xtask::python::install;
 use xtask::setup::{Problem, find_python};
@@ -24,7 +25,7 @@ pub(crate) fn environment(
     let folder = workspace.target().join(name);
     let python = folder.join("bin/python");
     let pinned = workspace.root().join(pins);
-    let pins = fs::read_to_string(&pinned).with_context(|| format!("cannot read {}", pinned.display()))?;
+    let pins = read(&pinned)?;
     // A copy of the pins, written last, says that the environment is whole.
     let stamp = folder.join("dtrain-requirements.txt");
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == pins) {

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::case::{Network, Steps};
+use crate::place::RunFiles;
 use crate::stats::median;
 use xtask::metrics;
 
@@ -114,14 +115,6 @@ pub(super) fn of_dtrain(files: &RunFiles, network: Network, ranks: u64, steps: S
     figures.insert(Metric::OwnPeakBytes, number(last, &["memory", "peak"])?);
     figures.insert(Metric::Parameters, number(&plan, &["parameters"])?);
     Ok(figures)
-}
-
-/// The files of a run directory that are read, as text.
-#[derive(Debug)]
-pub(super) struct RunFiles {
-    pub(super) metrics: String,
-    pub(super) result: String,
-    pub(super) plan: String,
 }
 
 /// Of two runs of dtrain that were alone, each of its own figures.

@@ -31,13 +31,17 @@ pub(super) fn text(folder: &Path) -> Result<PathBuf> {
 /// So many characters in an order without meaning, the same each time.
 fn characters(length: usize) -> String {
     let all: Vec<char> = CHARACTERS.chars().collect();
-    // Knuth's MMIX generator; the upper bits are the good ones.
+    let mut next = numbers();
+    (0..length).map(|_| all[next() as usize % all.len()]).collect()
+}
+
+/// Knuth's MMIX generator; the upper bits are the good ones.
+pub(crate) fn numbers() -> impl FnMut() -> u32 {
     let mut state = 1u64;
-    let mut next = || {
+    move || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize
-    };
-    (0..length).map(|_| all[next() % all.len()]).collect()
+        (state >> 33) as u32
+    }
 }
 
 /// The user's folder of images, or one that is made by `make_images.py`, where it is not there.

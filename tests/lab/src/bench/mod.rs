@@ -33,6 +33,7 @@ use case::Case;
 pub(crate) use case::Steps;
 use figures::Figures;
 pub(crate) use figures::number;
+pub(crate) use inputs::numbers;
 use question::Benchmark;
 use runner::Runner;
 

@@ -7,9 +7,11 @@ use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
+use dtrain_common::run_dir::RunDir;
 
 use super::case::{Case, Network, Transport, Way};
-use super::figures::{self, Figures, RunFiles};
+use super::figures::{self, Figures};
+use crate::place::{RunFiles, read};
 use crate::started::{last_words, quiet};
 use xtask::process::Signals;
 
@@ -206,17 +208,9 @@ impl Runner<'_> {
 }
 
 fn of_run(run_dir: &Path, network: Network, ranks: u64) -> Result<Figures> {
-    let files = RunFiles {
-        metrics: read(&run_dir.join("metrics.jsonl"))?,
-        result: read(&run_dir.join("result.json"))?,
-        plan: read(&run_dir.join("plan.json"))?,
-    };
+    let files = RunFiles::read(&RunDir::new(run_dir))?;
     figures::of_dtrain(&files, network, ranks, network.steps())
         .with_context(|| format!("the run in {}", run_dir.display()))
-}
-
-pub(super) fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Whether the sides did the same: the networks of one part have as many parameters, the loaders' images the same mean.

@@ -18,9 +18,10 @@ use dtrain_common::env::WorkerEnv;
 use super::finding::Finding;
 use super::site::{Site, Training};
 use crate::bench::Steps;
+use crate::place::{self, RunFiles};
 use crate::started::last_words;
 use network::{Network, Way};
-use read::{Measured, RunFiles};
+use read::Measured;
 
 /// What gpu.py ends with where it cannot be run; its last words say why.
 const NOT_HERE: u8 = 3;
@@ -131,8 +132,7 @@ impl Case {
 
     fn dtrain(&self, site: &Site<'_>, input: &Path, way: Way, round: usize) -> Result<Run> {
         let recipe = site.bench.join(format!("gpu-{}.toml", self.network.recipe()));
-        let recipe =
-            fs::read_to_string(&recipe).with_context(|| format!("cannot read {}", recipe.display()))?;
+        let recipe = place::read(&recipe)?;
         let mut sets = vec![
             format!("data.root={}", input.display()),
             format!("train.effective_batch={}", self.batch),
@@ -147,12 +147,7 @@ impl Case {
         let run = site.run_dir(&name);
         let measured = ended.and_then(|ended| {
             ended.expect(0)?;
-            let files = RunFiles {
-                metrics: text(&run.metrics())?,
-                plan: text(&run.plan())?,
-                result: text(&run.result())?,
-            };
-            read::of_dtrain(&files, self)
+            read::of_dtrain(&RunFiles::read(&run)?, self)
         });
         // Its checkpoint is of a gigabyte and more.
         let checkpoints = run.checkpoints();
@@ -189,7 +184,7 @@ impl Case {
             return Ok(Run::NotHere(last_line(&ended.stderr)));
         }
         ended.expect(0)?;
-        read::of_pytorch(&text(&out)?, self).map(Run::Measured)
+        read::of_pytorch(&place::read(&out)?, self).map(Run::Measured)
     }
 
     /// The name of a run's files, once in the suite.
@@ -197,10 +192,6 @@ impl Case {
         let (network, batch) = (self.network.recipe(), self.batch);
         format!("bench-{network}-{batch}-{}-{round}", way.key())
     }
-}
-
-fn text(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn last_line(stderr: &str) -> String {

@@ -14,6 +14,7 @@ use dtrain_common::env::{DTRAIN_WORKER, WorkerEnv};
 use dtrain_common::run_dir::RunDir;
 use serde_json::Value;
 
+use crate::place::read;
 use crate::started::{Ended, LIMIT, LOOK, Started};
 use xtask::metrics;
 use xtask::process::Signals;
@@ -78,8 +79,6 @@ impl Trained {
 
     /// From what it wrote.
     pub(super) fn read(run: &RunDir, stderr: String) -> Result<Self> {
-        let read =
-            |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
         Ok(Self {
             stderr,
             steps: metrics::steps(&read(&run.metrics())?).context("metrics.jsonl")?,

@@ -4,7 +4,6 @@ mod compare;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,7 +16,7 @@ use xtask::setup::SetArgs;
 use xtask::workspace::Workspace;
 
 use crate::machine::Machine;
-use crate::place::{empty, programs};
+use crate::place::{empty, programs, read};
 use crate::report::{Group, Report, Row, Verdict};
 use crate::started::to_end;
 use compare::{answers, difference, losses};
@@ -124,9 +123,7 @@ impl Launches<'_> {
         self.launch("torchrun dtrain-worker recipe", theirs)?;
         let [ours, theirs] = run_dirs.map(|run| -> Result<Vec<Value>> {
             let path = run.join("metrics.jsonl");
-            let metrics =
-                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            losses(&metrics, RECIPE_STEPS).with_context(|| path.display().to_string())
+            losses(&read(&path)?, RECIPE_STEPS).with_context(|| path.display().to_string())
         });
         let (ours, theirs) = (ours?, theirs?);
         if let Some(last) = theirs.last() {

@@ -11,10 +11,11 @@ use dtrain_common::run_dir::RunDir;
 use serde_json::Value;
 
 use super::super::figures::{Figures, Metric};
-use super::super::runner::{Runner, read};
+use super::super::runner::Runner;
 use super::{By, CONTEXT, EVERY, STEPS, Saving, disk};
 use crate::attempts::{attempts, has_step, stderr};
 use crate::marked::{Mark, Process};
+use crate::place::read;
 use crate::stats::median;
 
 /// Bytes of model and moments.

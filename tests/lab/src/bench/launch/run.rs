@@ -9,10 +9,11 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::super::figures::{Figures, Metric};
-use super::super::runner::{Runner, read};
+use super::super::runner::Runner;
 use super::command::Launch;
 use super::lines::Seen;
 use super::{By, Job, LINES, WORKERS, notes};
+use crate::place::read;
 use crate::started::quiet;
 use crate::stats::median;
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
+use crate::bench::numbers;
 use xtask::setup::Problem;
 
 /// A power of two, so that every batch divides it.
@@ -97,13 +98,4 @@ fn bitmap(side: usize, next: &mut impl FnMut() -> u32) -> Vec<u8> {
     }
     file.extend((0..pixels).map(|_| next() as u8));
     file
-}
-
-/// Knuth's MMIX generator; the upper bits are the good ones.
-fn numbers() -> impl FnMut() -> u32 {
-    let mut state = 1u64;
-    move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u32
-    }
 }

@@ -5,15 +5,8 @@ use serde_json::Value;
 
 use super::Case;
 use crate::bench::number;
+use crate::place::RunFiles;
 use xtask::metrics::steps;
-
-/// The files of a run of dtrain that are read, as text.
-#[derive(Debug)]
-pub(super) struct RunFiles {
-    pub(super) metrics: String,
-    pub(super) plan: String,
-    pub(super) result: String,
-}
 
 /// One run.
 #[derive(Debug, Clone, PartialEq)]
