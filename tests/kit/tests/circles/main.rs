@@ -112,6 +112,8 @@ impl Crate {
                     module.items.extend(tokens.get(at + 1 + skipped).cloned());
                     at += 1;
                 }
+                // What an opaque type captures.
+                "use" if tokens.get(at + 1).is_some_and(|next| next == "<") => {}
                 "use" => {
                     let end = at + tokens[at..].iter().position(|token| token == ";").unwrap();
                     let mut imports = Vec::new();
