@@ -91,7 +91,7 @@ impl Table {
         Ok(table)
     }
 
-    /// As [`Table::new`], of trained parameters in one group that is not sharded.
+    /// As `Table::new`, of trained parameters in one group that is not sharded.
     pub fn of<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Self> {
         let group = Group::Trained(0);
         let parameter = |(name, tensor)| Parameter { name, tensor, group };
@@ -172,7 +172,7 @@ impl Table {
         &self.grad[block].flat
     }
 
-    /// What this rank holds of a column, one tensor for each of [`Table::parts`]; they may be copied from and into. None where there is
+    /// What this rank holds of a column, one tensor for each of `Table::parts`; they may be copied from and into. None where there is
     /// no such column.
     pub fn column(&self, name: &str) -> Option<&[Tensor]> {
         let column = self.columns.iter().find(|column| column.spec.name == name);
