@@ -158,7 +158,8 @@ fn real(path: &Path) -> Result<PathBuf, RunDirError> {
 
 fn exists(path: &Path) -> Result<bool, RunDirError> {
     // A link that points nowhere is there too: writing would go through it.
-    Ok(if_there(path.symlink_metadata()).map_err(failed("look at", path))?.is_some())
+    let found = if_there(path.symlink_metadata()).map_err(failed("look at", path))?;
+    Ok(found.is_some())
 }
 
 #[cfg(test)]
