@@ -113,7 +113,10 @@ impl WorkerEnv {
 
     /// [`WorkerEnv::from_lookup`] on the environment of this process.
     pub fn from_process() -> Result<Self> {
-        Self::from_lookup(of_process)
+        let env = Self::from_lookup(of_process)?;
+        // A path need not be UTF-8.
+        let file = std::env::var_os(TORCHELASTIC_ERROR_FILE).map(PathBuf::from);
+        Ok(Self { error_file: env.error_file.and(file), ..env })
     }
 
     /// Every variable of the contract with its value, for the launcher to set.
@@ -178,7 +181,8 @@ impl Reader<'_> {
 }
 
 fn host(value: &str) -> Option<String> {
-    (!value.is_empty() && !value.contains(char::is_whitespace)).then(|| value.to_owned())
+    let is_bad = |letter: char| letter.is_whitespace() || letter == char::REPLACEMENT_CHARACTER;
+    (!value.is_empty() && !value.contains(is_bad)).then(|| value.to_owned())
 }
 
 fn flag(value: &str) -> Option<bool> {

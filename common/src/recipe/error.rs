@@ -26,6 +26,16 @@ impl From<Details> for RecipeError {
 }
 
 impl RecipeError {
+    /// The dotted key that is wrong or missing; none for an error of syntax or of the file itself.
+    pub fn key(&self) -> Option<&str> {
+        self.0.key.as_deref()
+    }
+
+    /// What is wrong and what to do, without the place.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
     pub(super) fn whole(source_name: &str, message: impl Into<String>) -> Self {
         Self::from(Details {
             source_name: Some(source_name.into()),

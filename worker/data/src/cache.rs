@@ -31,12 +31,29 @@ pub struct CacheBudget(Arc<Counts>);
 struct Counts {
     bound: u64,
     used: AtomicU64,
+    /// Samples that were found, and those that had to be decoded.
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// Says at the end whether the cache was of any use.
+impl Drop for Counts {
+    fn drop(&mut self) {
+        let (bound, hits, misses) = (self.bound, *self.hits.get_mut(), *self.misses.get_mut());
+        if hits + misses > 0 {
+            tracing::debug!(
+                "image cache of at most {bound} bytes: {hits} samples were found in it, {misses} were decoded"
+            );
+        }
+    }
 }
 
 impl CacheBudget {
     /// A budget of so many bytes; of 0 bytes, nothing is kept.
     pub fn new(bytes: u64) -> Self {
-        Self(Arc::new(Counts { bound: bytes, used: AtomicU64::new(0) }))
+        let mut counts = Counts::default();
+        counts.bound = bytes;
+        Self(Arc::new(counts))
     }
 
     #[cfg(test)]
@@ -79,7 +96,10 @@ impl<T> Cache<T> {
     }
 
     pub(super) fn get(&self, index: usize) -> Option<&T> {
-        self.slots.get(index)?.get().map(|entry| &**entry)
+        let found = self.slots.get(index)?.get().map(|entry| &**entry);
+        let count = if found.is_some() { &self.budget.0.hits } else { &self.budget.0.misses };
+        count.fetch_add(1, Ordering::Relaxed);
+        found
     }
 
     /// Keeps a sample whose values take so many bytes, if there is room; only then it is made.

@@ -215,7 +215,8 @@ pub struct Looker {
 impl Looker {
     /// About what it keeps of the last sample, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
-        self.file.capacity() + self.raw.capacity() + self.image.held_bytes()
+        let files = self.file.capacity() + self.raw.capacity();
+        files + self.image.values.held_bytes() + 2 * self.labels.values.capacity()
     }
 
     pub(super) fn image(&mut self, path: &Path, channels: usize, depth: Depth) -> Result<(u32, u32)> {

@@ -82,7 +82,13 @@ impl Column {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// True if there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
             Self::I64(values) => values.len(),

@@ -87,6 +87,11 @@ impl Fitter {
         }
         Ok(View::whole(&self.values, width, height, image.channels))
     }
+
+    /// Memory held, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.values.held_bytes() + self.resizer.size_of_internal_buffers()
+    }
 }
 
 /// Only what the frame shows is computed.

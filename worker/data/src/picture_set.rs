@@ -179,7 +179,7 @@ impl<L: Listed> Dataset for PictureSet<L> {
         };
         let mut scratch = self.idle().pop().unwrap_or_default();
         let loaded = self.load_in(&mut scratch, index, random, image.pixels(), learnt.i64());
-        if scratch.decoded.held_bytes() <= KEPT_BYTES {
+        if scratch.decoded.held_bytes() + scratch.fitter.held_bytes() <= KEPT_BYTES {
             self.idle().push(scratch);
         }
         loaded

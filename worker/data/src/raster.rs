@@ -46,6 +46,14 @@ impl Values {
             Self::F32(values) => values.len(),
         }
     }
+
+    /// Memory held, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        match self {
+            Self::U8(values) => values.capacity(),
+            Self::F32(values) => 4 * values.capacity(),
+        }
+    }
 }
 
 /// A decoded image.
@@ -73,14 +81,6 @@ impl Raster {
     /// The whole image.
     pub fn view(&self) -> View<'_> {
         View::whole(&self.values, self.width as usize, self.height as usize, self.channels)
-    }
-
-    /// Memory held by the values, in bytes.
-    pub fn held_bytes(&self) -> usize {
-        match &self.values {
-            Values::U8(values) => values.capacity(),
-            Values::F32(values) => 4 * values.capacity(),
-        }
     }
 }
 

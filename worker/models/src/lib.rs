@@ -12,6 +12,7 @@
 
 use tch::Tensor;
 
+mod dtype;
 mod error;
 mod gpt;
 mod layers;
@@ -26,6 +27,7 @@ mod unet;
 mod vit;
 mod weights;
 
+pub use dtype::dtype_of;
 pub use error::{ModelError, WeightsError, WeightsProblem};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
@@ -36,7 +38,7 @@ pub use layers::{
 pub use mismatch::{Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};
 pub use registry::{Entry, Registry, Role, Scope};
-pub use tensor_file::{TensorFile, dtype_of, header, widest_first};
+pub use tensor_file::{TensorFile, header, widest_first};
 pub use unet::UnetConfig;
 pub use vit::VitConfig;
 pub use weights::{LoadReport, Renames, WeightsMode, load_renamed, load_state};

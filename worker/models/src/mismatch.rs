@@ -7,8 +7,8 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use tch::Kind;
 
+use super::dtype::kind_of;
 use super::recognise::looks_like;
-use super::tensor_file::kind_of;
 
 /// A tensor of the model, as far as comparing needs it.
 #[derive(Clone, Debug)]

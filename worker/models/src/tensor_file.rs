@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use dtrain_torch_shim::copy::fill;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
+use super::dtype::kind_of;
 use super::error::{ModelError, WeightsError, WeightsProblem};
 
 #[cfg(target_endian = "big")]
@@ -155,29 +156,6 @@ impl TensorFile {
     }
 }
 
-const TYPES: [(Kind, Dtype); 10] = [
-    (Kind::Bool, Dtype::BOOL),
-    (Kind::Uint8, Dtype::U8),
-    (Kind::Int8, Dtype::I8),
-    (Kind::Int16, Dtype::I16),
-    (Kind::Int, Dtype::I32),
-    (Kind::Int64, Dtype::I64),
-    (Kind::Half, Dtype::F16),
-    (Kind::BFloat16, Dtype::BF16),
-    (Kind::Float, Dtype::F32),
-    (Kind::Double, Dtype::F64),
-];
-
-/// The format's counterpart of one of libtorch's types.
-pub fn dtype_of(kind: Kind) -> Option<Dtype> {
-    TYPES.iter().find(|(own, _)| *own == kind).map(|(_, dtype)| *dtype)
-}
-
-/// libtorch's counterpart of a type of the format.
-pub(super) fn kind_of(dtype: Dtype) -> Option<Kind> {
-    TYPES.iter().find(|(_, own)| *own == dtype).map(|(kind, _)| *kind)
-}
-
 /// Wide types first, as the format's own writer does: then every tensor is aligned to its type.
 pub fn widest_first(dtype: Dtype) -> impl Ord {
     std::cmp::Reverse(dtype.bitsize())
@@ -212,6 +190,9 @@ pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs;
 
+    use tch::Kind;
+
+    use super::super::dtype::dtype_of;
     use super::*;
 
     /// Named tensors, each in its own type, as a file.

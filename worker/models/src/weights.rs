@@ -9,10 +9,11 @@ use regex_lite::Regex;
 use safetensors::tensor::TensorInfo;
 use tch::TchError;
 
+use super::dtype::kind_of;
 use super::error::{ModelError, WeightsError, WeightsProblem};
 use super::mismatch::{Mismatch, ShapeDifference, Wanted, compare, few, is_batch_counter, is_head};
 use super::registry::{Entry, Registry};
-use super::tensor_file::{TensorFile, kind_of};
+use super::tensor_file::TensorFile;
 
 /// Regular expressions with what takes the place of their matches, one after the other: `^module\\.` and nothing takes away what
 /// DistributedDataParallel puts before every name.

@@ -208,7 +208,26 @@ fn with_more(step: &StepMemory, ahead: u64, always: u64) -> (u64, Owners) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::tasks::Segment;
+
+    #[test]
+    fn a_model_with_batch_norm_depends_on_the_micro_batch_unless_its_groups_are_fixed() {
+        let depends = |batchnorm: &str| {
+            let data =
+                "kind = \"generated\"\nclasses = 2\nimage_size = 16\ntrain_samples = 8\ntest_samples = 2";
+            let recipe = format!(
+                "task = \"segment\"\n[data]\n{data}\n[model]\nwidth = 2\ndepth = 2\nbatchnorm = \"{batchnorm}\"\n\
+                 [train]\nsteps = 1\neffective_batch = 4\n"
+            );
+            let recipe = Recipe::parse("test", &recipe, &[]).unwrap();
+            let rehearsal = Rehearsal::build::<Segment>(&recipe, Value::Null, 0, 1, DEVICE).unwrap();
+            rehearsal.subject().depends
+        };
+        assert_eq!(depends("local"), ["BatchNorm normalises over each micro-batch"]);
+        assert!(depends("group:2").is_empty());
+    }
 
     #[test]
     fn libraries_take_their_share_on_a_gpu_where_there_are_products() {

@@ -143,12 +143,11 @@ fn nearest<N: AsRef<str>>(pattern: &str, names: &[N]) -> Vec<String> {
         let ends = name.match_indices('.').map(|(end, _)| end);
         candidates.extend(ends.map(|end| format!("{}.*", &name[..end])));
     }
-    let likeness = |name: &str| strsim::normalized_damerau_levenshtein(pattern, name);
-    let mut ranked = Vec::from_iter(candidates);
+    let likeness = |name: String| (strsim::normalized_damerau_levenshtein(pattern, &name), name);
+    let mut ranked: Vec<_> = candidates.into_iter().map(likeness).collect();
     // Stable: names that are equally near stay in the order of the alphabet.
-    ranked.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)));
-    ranked.truncate(SUGGESTIONS);
-    ranked
+    ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    ranked.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
 fn suggestion(nearest: &[String]) -> String {

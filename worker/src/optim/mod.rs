@@ -116,7 +116,7 @@ impl Optimizer {
         for (index, part) in table.parts(Role::Moment).iter().enumerate() {
             let block = &table.blocks()[part.block];
             let Group::Trained(group) = block.group else { continue };
-            let GroupOptions { lr_factor, weight_decay } = self.groups[group];
+            let Some(&GroupOptions { lr_factor, weight_decay }) = self.groups.get(group) else { continue };
             for run in runs(part, &block.slots, table.updates(), used) {
                 let data = table.data().nth(part.block).map(|flat| narrow(flat, &run.range));
                 let Some(data) = data.transpose()? else { continue };

@@ -108,8 +108,9 @@ impl Tally {
     }
 
     pub(crate) fn add(&mut self, loss: &Loss) -> Result<(), TchError> {
-        let flat = |tensor: &Tensor| tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([-1]);
-        let figures = Tensor::f_cat(&[flat(&loss.sum)?, flat(&loss.weight)?, flat(&loss.sums)?], 0)?;
+        let flat = |tensor: &Tensor, length| tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([length]);
+        let parts = [flat(&loss.sum, 1)?, flat(&loss.weight, 1)?, flat(&loss.sums, -1)?];
+        let figures = Tensor::f_cat(&parts, 0)?;
         if figures.size() != self.nothing.size() {
             let [counted, said] = [&figures, &self.nothing].map(|figures| figures.numel().saturating_sub(2));
             return Err(TchError::Convert(format!("a task counted {counted} figures where it said {said}")));

@@ -8,6 +8,11 @@
 
 namespace {
 
+// A length for each dimension of an image, of a list that may name one for all.
+std::vector<int64_t> each(at::IntArrayRef list, const Tensor& x) {
+  return list.size() == 1 ? std::vector<int64_t>(x.dim() - 2, list[0]) : list.vec();
+}
+
 // The values that an output is made of.
 int64_t patch_of(const Tensor& weight) { return product(weight.sizes()) / weight.size(0); }
 
@@ -68,7 +73,8 @@ Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef 
 // mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[] dilation, SymInt groups)
 Results mkldnn_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), call.sizes(3), call.sizes(4), call.sizes(5));
+  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), each(call.sizes(3), x), each(call.sizes(4), x),
+                                                  each(call.sizes(5), x));
   flops += convolution_work(sizes, weight);
   if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
@@ -92,8 +98,8 @@ Results mkldnn_convolution(const Call& call) {
 // SymInt[] dilation, SymInt groups)
 Results mkldnn_transposed(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  const auto sizes = at::native::conv_input_size(x.sizes(), weight.sizes(), call.sizes(3), call.sizes(4), call.sizes(5), call.sizes(6),
-                                                 call[7].toInt());
+  const auto sizes = at::native::conv_input_size(x.sizes(), weight.sizes(), each(call.sizes(3), x), each(call.sizes(4), x),
+                                                 each(call.sizes(5), x), each(call.sizes(6), x), call[7].toInt());
   flops += convolution_work(x.sizes(), weight);
   if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);
@@ -111,7 +117,7 @@ Results mkldnn_transposed(const Call& call) {
 // _slow_conv2d_forward(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride, SymInt[2] padding)
 Results slow_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), call.sizes(5), call.sizes(4));
+  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), each(call.sizes(5), x), each(call.sizes(4), x));
   flops += convolution_work(sizes, weight);
   if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);

@@ -2,37 +2,8 @@
 
 use thiserror::Error;
 
+pub use crate::ffi::ErrorKind;
 use crate::ffi::{DtError, NewTensor};
-
-/// What kind of failure libtorch reported. The numbers are those of `DtErrorKind` in csrc/boundary.h.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(i32)]
-pub enum ErrorKind {
-    /// An allocation was refused, on the device or on the host.
-    OutOfMemory = 1,
-    /// An operation or a connection waited past its time-out.
-    Timeout = 2,
-    /// A connection could not be made or was closed by the peer.
-    Network = 3,
-    /// The key-value store failed.
-    Store = 4,
-    /// A shape, dtype, index or value that the operation does not take.
-    InvalidArgument = 5,
-    /// libtorch has no implementation for this operation on this device or dtype.
-    NotImplemented = 6,
-    /// A shared library, such as libtorch's CUDA set, is not on this machine.
-    LibraryMissing = 7,
-    /// Anything else; the message is all there is.
-    #[default]
-    Other = 8,
-    /// A GPU, or one of CUDA's libraries on it, failed. What the process computed there is lost, and after most such failures nothing
-    /// on this GPU succeeds any more before the process ends.
-    Device = 9,
-    /// There is no NVIDIA driver on this machine.
-    DriverMissing = 10,
-    /// The NVIDIA driver is older than the CUDA that libtorch was built with.
-    DriverTooOld = 11,
-}
 
 /// Where the type of an exception tells no more than that it is one of c10d's or libtorch's, its words do;
 /// the first that fit. What a GPU says of itself comes before time-outs: a kernel that ran too long "timed

@@ -10,6 +10,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 pub use self::figures::{Adam, Head, Operations, Sgd, Usage, WeightDecay};
+pub use self::types::ErrorKind;
 pub(crate) use self::types::{Bytes, DtError, Lent, LentList, NewTensor, Object, Owned, Text};
 
 macro_rules! objects {

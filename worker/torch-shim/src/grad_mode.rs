@@ -1,16 +1,17 @@
 //! Whether the operations of a thread are recorded for backward.
 
 use crate::ffi;
+use std::marker::PhantomData;
 
 /// Puts the mode of the calling thread back to what it was here when it is dropped. `tch::no_grad` does that too, but not on the
-/// way out of a panic.
+/// way out of a panic. It stays on its thread.
 #[derive(Debug)]
-pub struct GradMode(bool);
+pub struct GradMode(bool, PhantomData<*const ()>);
 
 impl GradMode {
     /// Keeps the mode as it is now.
     pub fn keep() -> Self {
-        Self(ffi::dt_grad_mode())
+        Self(ffi::dt_grad_mode(), PhantomData)
     }
 }
 

@@ -69,6 +69,10 @@ pub(super) fn to_planes(color: ColorType, raw: &[u8], channels: usize, out: &mut
 pub(super) fn separate<T: Copy, U>(pixels: &[T], channels: usize, out: &mut Vec<U>, value: impl Fn(T) -> U) {
     out.clear();
     out.reserve(pixels.len());
+    if channels == 1 {
+        // Without a stride, which would cost time.
+        return out.extend(pixels.iter().map(|&it| value(it)));
+    }
     for channel in 0..channels {
         out.extend(pixels[channel.min(pixels.len())..].iter().step_by(channels).map(|&it| value(it)));
     }

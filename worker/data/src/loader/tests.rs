@@ -24,7 +24,7 @@ fn batches_come_in_order_with_their_content() {
     );
     assert_eq!((images(&batches[0])[0], images(&batches[0])[3], images(&batches[0]).len()), (5.0, 8.0, 6));
     assert!(
-        batches[1].columns.iter().all(|column| column.len() == 0) && batches[1].weights.is_empty(),
+        batches[1].columns.iter().all(|column| column.is_empty()) && batches[1].weights.is_empty(),
         "an empty micro-batch is an empty batch"
     );
     assert_eq!(images(&batches[2])[0], 999.0);

@@ -1,14 +1,13 @@
 //! Batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167), of a micro-batch alone or of several together.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use tch::{Device, Kind, Tensor};
 
 use super::super::error::ModelError;
 use super::super::recompute::is_recomputing;
 use super::super::registry::Scope;
+use super::batch_sync::{BatchGroups, BatchSync};
 use super::init::CPU_FLOAT;
 
 /// Batch normalisation of N x C x H x W by channel, with PyTorch's defaults (momentum 0.1, eps 1e-5).
@@ -181,38 +180,6 @@ fn duplicate(statistic: &Tensor) -> Result<Tensor, ModelError> {
 fn values_per_channel(x: &Tensor) -> i64 {
     let sizes = x.size().into_iter().enumerate();
     sizes.filter(|(dim, _)| *dim != 1).map(|(_, size)| size).product()
-}
-
-/// The participants whose micro-batches are normalised together.
-///
-/// Every participant builds the same model and calls `forward` equally often, in training also with an empty micro-batch
-/// (N = 0) where it has no samples left, and runs the backward pass of each: the calls of [`BatchSync::all_reduce`], and
-/// the sums of gradients in the backward pass, meet in this order.
-pub trait BatchSync: fmt::Debug + Send + Sync {
-    /// The sum of `x` (any shape, float) over all participants, in the same bits on each of them. Differentiable: the
-    /// gradient of `x` is the sum of the participants' gradients of the result, as each participant's loss is a part of
-    /// one sum.
-    fn all_reduce(&self, x: &Tensor) -> Result<Tensor, ModelError>;
-
-    /// How many participants there are, this one included.
-    fn participants(&self) -> usize;
-}
-
-/// The groups of samples that a model's batch normalisations normalise apart in training. A clone of it speaks of the same model.
-#[derive(Debug, Clone, Default)]
-pub struct BatchGroups(Arc<AtomicI64>);
-
-impl BatchGroups {
-    /// The next micro-batches consist of groups of so many samples, the last of which may be smaller; None: each is one group, or with a
-    /// [`BatchSync`] a part of one.
-    pub fn set(&self, samples: Option<usize>) {
-        let samples = samples.and_then(|samples| i64::try_from(samples).ok());
-        self.0.store(samples.unwrap_or(0), Ordering::Relaxed);
-    }
-
-    fn samples(&self) -> Option<i64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|samples| *samples > 0)
-    }
 }
 
 /// A part of a joint batch, with the statistics per channel of the whole.

@@ -5,7 +5,7 @@ use tch::Tensor;
 use super::super::error::ModelError;
 use super::super::registry::Scope;
 use super::init::Init;
-use super::linear::Weight;
+use super::weight::Weight;
 
 /// The settings of a convolution with a square kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,52 +1,12 @@
-//! Fully connected layers, tables of vectors, and the parameters that products are computed with.
+//! Fully connected layers and tables of vectors.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use dtrain_torch_shim::autocast::shadowed;
 use dtrain_torch_shim::head::Head;
 use tch::Tensor;
 
 use super::super::error::ModelError;
 use super::super::registry::Scope;
 use super::init::Init;
-
-/// Where a trainer puts the values of a parameter in autocast's dtype, so that they need not be cast in every forward pass. It keeps
-/// them up to date, or takes them away.
-#[derive(Debug, Clone, Default)]
-pub struct Shadow(Arc<Mutex<Option<Tensor>>>);
-
-impl Shadow {
-    /// Puts these values in place, of the parameter's shape.
-    pub fn set(&self, values: Option<Tensor>) {
-        *self.lock() = values;
-    }
-
-    /// Whether values are in place.
-    pub fn is_set(&self) -> bool {
-        self.lock().is_some()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A parameter that products are computed with.
-#[derive(Debug)]
-pub struct Weight {
-    pub(crate) leaf: Tensor,
-    pub(crate) shadow: Shadow,
-}
-
-impl Weight {
-    /// What a product takes: the parameter, or its shadow in autocast, whose gradient is the parameter's.
-    pub fn get(&self) -> Result<Tensor, ModelError> {
-        match &*self.shadow.lock() {
-            Some(shadow) => Ok(shadowed(&self.leaf, shadow)?),
-            None => Ok(self.leaf.shallow_clone()),
-        }
-    }
-}
+use super::weight::{Shadow, Weight};
 
 /// A fully connected layer with bias.
 #[derive(Debug)]

@@ -5,19 +5,23 @@
 //! micro-batch would make the result depend on how the batch is cut.
 
 mod batch_norm;
+mod batch_sync;
 mod conv;
 mod init;
 mod layout;
 mod linear;
 mod transformer;
+mod weight;
 
-pub use batch_norm::{BatchGroups, BatchNorm2d, BatchSync};
+pub use batch_norm::BatchNorm2d;
+pub use batch_sync::{BatchGroups, BatchSync};
 pub use conv::{Conv2d, ConvOptions, ConvTranspose2d};
 pub use init::{Init, without_drawing};
 pub use layout::{channels_last, is_channels_last};
 pub(super) use layout::{input_layout, input_size};
-pub use linear::{Embedding, Linear, Shadow, Weight};
+pub use linear::{Embedding, Linear};
 pub use transformer::{Block, BlockNames, BlockOptions, LayerNorm};
+pub use weight::{Shadow, Weight};
 
 #[cfg(test)]
 mod tests;

@@ -98,9 +98,12 @@ fn sizes_that_cannot_be_are_errors() {
 fn a_ticket_survives_its_journey() {
     let ticket = Ticket { pid: 4_194_304, fd: 7, nonce: [-1, 1 << 62], regions: 3, region_bytes: 1 << 40 };
     assert_eq!(Ticket::from_words(ticket.to_words()), ticket);
+    let (_kept, ticket) = Segment::create(2, 4096).unwrap();
+    let good = ticket.to_words();
+    assert!(Segment::open(&Ticket::from_words(good)).is_ok());
     // Words that no segment has made open nothing.
     for (place, bad) in [(0, 0), (0, -1), (1, -1), (4, 0), (5, -5), (5, 0)] {
-        let mut words = [1, 3, 0, 0, 2, 4096];
+        let mut words = good;
         words[place] = bad;
         assert!(Segment::open(&Ticket::from_words(words)).is_err(), "{words:?}");
     }

@@ -82,7 +82,8 @@ impl RankSync {
 
     pub(super) fn end(&self) -> Result<()> {
         let taken = std::mem::take(&mut lock(&self.sums).taken);
-        if self.known().is_some() { Ok(()) } else { self.learn(taken) }
+        let is_known = lock(&self.sums).known.is_some();
+        if is_known { Ok(()) } else { self.learn(taken) }
     }
 
     /// Takes part, with zeros, in the sums that the others still wait for in `micro_steps`, of which the first may be one that

@@ -1,0 +1,27 @@
+//! The types of tensors in safetensors files, and libtorch's.
+
+use safetensors::Dtype;
+use tch::Kind;
+
+const TYPES: [(Kind, Dtype); 10] = [
+    (Kind::Bool, Dtype::BOOL),
+    (Kind::Uint8, Dtype::U8),
+    (Kind::Int8, Dtype::I8),
+    (Kind::Int16, Dtype::I16),
+    (Kind::Int, Dtype::I32),
+    (Kind::Int64, Dtype::I64),
+    (Kind::Half, Dtype::F16),
+    (Kind::BFloat16, Dtype::BF16),
+    (Kind::Float, Dtype::F32),
+    (Kind::Double, Dtype::F64),
+];
+
+/// The format's counterpart of one of libtorch's types.
+pub fn dtype_of(kind: Kind) -> Option<Dtype> {
+    TYPES.iter().find(|(own, _)| *own == kind).map(|(_, dtype)| *dtype)
+}
+
+/// libtorch's counterpart of a type of the format.
+pub(super) fn kind_of(dtype: Dtype) -> Option<Kind> {
+    TYPES.iter().find(|(_, own)| *own == dtype).map(|(kind, _)| *kind)
+}
