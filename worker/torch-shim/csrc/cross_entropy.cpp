@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 extern "C" {
@@ -46,20 +47,21 @@ struct HeadProduct {
     weight.narrow(0, vocabulary, filled - vocabulary).zero_();
   }
 
-  // The logarithms of the probabilities, in float32 as autocast has them.
+  int64_t padding() const { return weight.size(0) - vocabulary; }
+
+  // The logarithms of the probabilities, in float32 as autocast has them. Padding has a probability of zero.
   Tensor log_probabilities(const Tensor& x) const {
-    const auto logits = at::mm(x, weight.t()).narrow(1, 0, vocabulary);
+    auto logits = at::mm(x, weight.t());
+    if (padding() > 0) logits.narrow(1, vocabulary, padding()).fill_(-std::numeric_limits<double>::infinity());
     const bool is_half = logits.scalar_type() == at::kHalf || logits.scalar_type() == at::kBFloat16;
     return at::log_softmax(is_half ? logits.to(at::kFloat) : logits, 1);
   }
 
-  // The gradient of a chunk's logits in the type of the products, with zeros where the vocabulary is filled up.
-  Tensor filled(const Tensor& gradient) const {
-    if (weight.size(0) == vocabulary) return gradient.to(weight.scalar_type());
-    auto wide = at::empty({gradient.size(0), weight.size(0)}, weight.options());
-    wide.narrow(1, 0, vocabulary).copy_(gradient);
-    wide.narrow(1, vocabulary, weight.size(0) - vocabulary).zero_();
-    return wide;
+  // On the CPU a target in the padding is an error, as one behind it is.
+  void check(const Tensor& targets) const {
+    if (padding() == 0 || targets.is_cuda() || targets.numel() == 0) return;
+    const auto largest = targets.max().item<int64_t>();
+    TORCH_CHECK_INDEX(largest < vocabulary, "Target ", largest, " is out of bounds.");
   }
 };
 
@@ -69,6 +71,7 @@ HeadLoss by_chunks(const Tensor& hidden, const Tensor& table, const Tensor& shad
   const at::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard as_it_is(c10::autocast_dispatch_keyset);
   const HeadProduct product(table, shadow, kind, head.multiple);
+  product.check(targets);
   HeadLoss out;
   if (for_hidden) out.hidden = at::empty_like(hidden);
   for (int64_t begin = 0; begin < hidden.size(0); begin += head.rows) {
@@ -79,9 +82,10 @@ HeadLoss by_chunks(const Tensor& hidden, const Tensor& table, const Tensor& shad
     out.sum = out.sum.defined() ? out.sum.add_(sum) : sum;
     if (!for_hidden && !for_table) continue;
     auto gradient = at::nll_loss_backward(seed.defined() ? seed : at::ones_like(sum), log_p, target, {}, kSum, head.ignored, count);
-    gradient = at::_log_softmax_backward_data(gradient, log_p, 1, log_p.scalar_type());
+    // In place: every kernel reads an element before it writes it.
+    at::_log_softmax_backward_data_out(gradient, gradient, log_p, 1, log_p.scalar_type());
     log_p = Tensor();
-    gradient = product.filled(gradient);
+    gradient = gradient.to(kind);
     if (for_hidden) out.hidden.narrow(0, begin, length).copy_(at::mm(gradient, product.weight));
     if (!for_table) continue;
     // Over the chunks in the type of the parameter: sums of sums in half precision would lose digits.
