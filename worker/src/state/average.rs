@@ -1,5 +1,5 @@
-//! The moving average of all rows: an exponential moving average of the weights (Polyak and Juditsky 1992; Tarvainen and Valpola
-//! 2017, arXiv 1703.01780) and of the running statistics, moved after every committed step.
+//! Exponential moving average of the weights (Polyak and Juditsky 1992; Tarvainen and Valpola 2017, arXiv
+//! 1703.01780) and of the running statistics, updated after every committed step.
 
 use tch::{Kind, TchError, Tensor};
 
@@ -7,10 +7,10 @@ use super::column::AVERAGE;
 use super::table::Table;
 use crate::out_of_memory::patiently;
 
-/// Elements that are exchanged at a time: the scratch space of [`Average::swap`], 4 MiB of float32.
+/// Elements that [`Average::swap`] exchanges at a time; its scratch space is 4 MiB of float32.
 const CHUNK: i64 = 1 << 20;
 
-/// How the average moves; its values are a column of the table.
+/// Settings and counter of the moving average; its values are a column of the table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Average {
     decay: f64,
@@ -19,15 +19,16 @@ pub struct Average {
 }
 
 impl Average {
-    /// An average that begins now. Rows of a floating dtype are averaged; of the others (counters) the last value counts.
+    /// Creates an average. It averages rows of a floating dtype and copies other rows (counters).
     ///
-    /// With `warmup` the decay of update t, counted from 0, is min(decay, (1 + t) / (10 + t)), as
-    /// tf.train.ExponentialMovingAverage with `num_updates`: the random first weights do not linger.
+    /// With `warmup` the decay of update t, counted from 0, is min(decay, (1 + t) / (10 + t)), as in
+    /// tf.train.ExponentialMovingAverage with `num_updates`: the average forgets the random first weights
+    /// fast.
     pub fn new(decay: f64, warmup: bool) -> Self {
         Self { decay, warmup, updates: 0 }
     }
 
-    /// The decay of the next update: average <- decay x average + (1 - decay) x data.
+    /// Returns the decay of the next update: average <- decay x average + (1 - decay) x data.
     pub fn next_decay(&self) -> f64 {
         if !self.warmup {
             return self.decay;
@@ -53,26 +54,26 @@ impl Average {
         Ok(())
     }
 
-    /// Exchanges the average with the data, bit by bit, so that the model is evaluated with the average; a second call puts everything
-    /// back. Goes chunk by chunk, without a third copy.
+    /// Exchanges the average with the data, bit by bit, to evaluate the model with the average. A second call
+    /// restores both. Works in chunks, without a third copy.
     pub fn swap(&self, table: &Table) -> Result<(), TchError> {
         let held = table.column(AVERAGE.name).unwrap_or_default();
         let mut pairs = held.iter().zip(table.data());
         tch::no_grad(|| pairs.try_for_each(|(average, data)| exchange(average, data)))
     }
 
-    /// How many there were.
+    /// Returns the number of updates.
     pub fn updates(&self) -> u64 {
         self.updates
     }
 
-    /// Continues after `updates` updates, whose values have been copied into the column.
+    /// Continues after `updates` updates. The caller has copied their values into the column.
     pub fn restore(&mut self, updates: u64) {
         self.updates = updates;
     }
 }
 
-/// Whether values of this dtype can be averaged; of others, counters, the last or greatest counts.
+/// Returns whether values of this dtype are averaged; other values are counters.
 pub(crate) fn is_floating(kind: Kind) -> bool {
     matches!(kind, Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16)
 }
@@ -102,7 +103,7 @@ mod tests {
 
     const DECAYS: [f64; 3] = [0.0, 0.5, 0.9999];
 
-    /// A value that depends on the element and the step, with no pattern for an average to cancel.
+    /// Returns a value by step and element, without a pattern that an average would cancel.
     fn value(step: u64, index: usize) -> f64 {
         ((step * 37 + index as u64 * 11 + 3) % 101) as f64 / 7.0 - 5.0
     }
@@ -111,7 +112,7 @@ mod tests {
         Tensor::from_slice(&(0..13).map(|index| value(step, index)).collect::<Vec<_>>())
     }
 
-    /// A table of these tensors with an average, which is returned row by row.
+    /// Returns a table of these tensors with an average, and the average row by row.
     fn table(tensors: &[&Tensor]) -> (Table, Vec<Tensor>) {
         let names = ["a", "b", "c"];
         let group = Group::Statistics;
@@ -167,14 +168,14 @@ mod tests {
         assert_eq!(average.next_decay(), 0.9999);
     }
 
-    /// Bits, since a NaN differs from itself.
+    /// Returns bits, because a NaN differs from itself.
     fn bits(tensor: &Tensor) -> Vec<i32> {
         Vec::try_from(tensor.view_dtype(Kind::Int)).unwrap()
     }
 
     #[test]
     fn two_swaps_are_the_identity_bit_by_bit() {
-        // More than one chunk, and a rest; NaN and infinity are values like others.
+        // More than two chunks; NaN and infinity are exchanged like other values.
         let large = Tensor::randn([CHUNK * 2 + 17], (Kind::Float, Device::Cpu));
         let odd = Tensor::from_slice(&[f32::NAN, -0.0, f32::NEG_INFINITY, 1e-42]);
         let none = Tensor::zeros([0], (Kind::Float, Device::Cpu));

@@ -1,13 +1,12 @@
-//! The model's buffers (BatchNorm's running statistics and counters) in flat tensors, one per dtype, moved once per
-//! optimizer step, whatever its partition.
+//! The model's buffers (BatchNorm's running statistics and counters) in flat tensors, one per dtype. They
+//! change once per optimizer step, with the same result for every partition of the step.
 //!
-//! Every micro-step finds the buffers as the step began and leaves its own change of them; the step's change is the mean of
-//! these over all micro-batches of all ranks, weighted by their samples. For running averages that is one move towards the
-//! mean statistics of the step's micro-batches, so two ranks, or one rank with two micro-steps, end with the same buffers;
-//! and since every rank holds the same state between two steps, a checkpoint of rank 0 is one of all.
+//! Every micro-step starts from the buffers as they were before the step. The step's change is the mean of
+//! the changes of all micro-batches of all ranks, weighted by samples: running averages move once towards the
+//! mean statistics. All ranks hold the same buffers between steps, and rank 0 writes them.
 //!
-//! Changes are added up in float64. A buffer that no micro-step changes keeps its bits, whatever the shares: its change is -0,
-//! which added to any number is that number.
+//! Changes are summed in float64. A buffer that no micro-step changes keeps its bits: its change is -0, and x
+//! + -0 is x.
 
 use tch::{Kind, TchError, Tensor};
 
@@ -18,14 +17,14 @@ use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp, Work};
 use crate::out_of_memory::patiently;
 use crate::train_error::Result;
 
-/// From here on values of 32 and 16 bits are counted from 0: a change that is counted from them would swallow a small new value, and
-/// without one float64 gives a constant back to the bit.
+/// Values of 32 and 16 bits from this magnitude on are summed as they are, not as changes: a change would
+/// round a small new value away. A constant still keeps its bits, as float64 is exact enough for that.
 const FAR: f64 = (1u64 << 40) as f64;
 
-/// Elements whose change is computed at a time, as float64 takes 8 bytes for each: 8 MiB.
+/// Elements whose change is computed at a time: 8 MiB of float64.
 const CHUNK: i64 = 1 << 20;
 
-/// What a step needs of the blocks of statistics beside their data.
+/// The data of all blocks of statistics, and the copies that a step needs.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     flats: Vec<Flat>,
@@ -33,14 +32,15 @@ pub(crate) struct Buffers {
 
 #[derive(Debug)]
 struct Flat {
-    /// What the layers see: the block's data in the table.
+    /// The block's data in the table, which the layers use.
     data: Tensor,
-    /// The values as the step under way began.
+    /// The values before the current step.
     before: Tensor,
-    /// What changes are counted from, where the buffers are averaged: `before`, with 0 where that is [`FAR`] or, in float64, not finite, as
-    /// a constant mask of infinities would otherwise change by their difference, which is no number. Of counters the greatest counts.
+    /// For averaged buffers, the value from which changes are counted: `before`, or 0 where `before` reaches
+    /// [`FAR`] or, in float64, is not finite (the difference of two infinities is NaN). None for counters.
     base: Option<Tensor>,
-    /// What the buffers will be when the step commits. On the way there, where they are averaged, the sum over the ranks is.
+    /// The values after a commit. For averaged buffers, first this rank's part of the sum over ranks, in
+    /// float64.
     next: Tensor,
 }
 
@@ -65,7 +65,7 @@ impl Flat {
 }
 
 impl Buffers {
-    /// For the statistics in `table`, whose blocks stay where they are in every order and phase.
+    /// Creates the buffers for the statistics in `table`, whose blocks never move.
     pub(crate) fn new(table: &Table) -> Result<Self, TchError> {
         let blocks = table.blocks().iter().zip(table.data());
         let statistics = blocks.filter(|(block, _)| block.group == Group::Statistics);
@@ -74,12 +74,12 @@ impl Buffers {
         Ok(Self { flats })
     }
 
-    /// All bytes, with those of the copies that belong to the step under way.
+    /// Returns all bytes, including the copies for the current step.
     pub(crate) fn bytes(&self) -> u64 {
         self.flats.iter().flat_map(Flat::tensors).map(bytes).sum()
     }
 
-    /// Moves the updates into memory that `allocate` (elements, dtype) gives, as [`Table::share`] does.
+    /// Moves `next` into the memory that `allocate` (elements, dtype) returns, as [`Table::share`] does.
     pub(crate) fn share(
         &mut self,
         mut allocate: impl FnMut(usize, Kind) -> Result<Option<Tensor>, CollectiveError>,
@@ -92,13 +92,13 @@ impl Buffers {
         Ok(())
     }
 
-    /// A step begins on this rank. The sum over the ranks counts from what rank 0 has, which is what all have.
+    /// Starts a step. The sum over ranks includes the base once, from rank 0; all ranks have the same base.
     pub(crate) fn begin(&mut self, rank: usize) -> Result<(), TchError> {
         self.each(|flat| {
             flat.before.f_copy_(&flat.data)?;
             let Some(base) = &mut flat.base else { return flat.next.f_copy_(&flat.data) };
             base.f_copy_(&flat.data)?;
-            // Nobody can be told of a lack of memory yet.
+            // Retries: at this point a rank cannot report an allocation failure to the others.
             let far = patiently(base.device(), || match base.kind() {
                 Kind::Double => base.f_isfinite()?.f_logical_not_(),
                 _ => base.f_abs()?.f_lt(FAR)?.f_logical_not_(),
@@ -111,12 +111,12 @@ impl Buffers {
         })
     }
 
-    /// A micro-step with this share of the step's samples has moved the buffers: its change is taken, and the next
-    /// micro-step finds them as the step began.
+    /// Records the change that a micro-step with this share of the step's samples made, and sets the buffers
+    /// back to their values before the step.
     pub(crate) fn take(&mut self, share: f64) -> Result<(), TchError> {
         self.each(|flat| {
             match &flat.base {
-                // Backwards, so that no change is -0.
+                // In this order an unchanged value gives -0, which changes no sum.
                 Some(base) => {
                     for begin in (0..base.size1()?).step_by(CHUNK as usize) {
                         let length = CHUNK.min(base.size1()? - begin);
@@ -138,13 +138,12 @@ impl Buffers {
         Ok(ranks.start_all(&all.collect::<Vec<_>>())?)
     }
 
-    /// The step is to be taken again: the layers see what they saw when it began.
+    /// Sets the buffers back to their values before the step, for a retry.
     pub(crate) fn rewind(&mut self) -> Result<(), TchError> {
         self.each(|flat| flat.data.f_copy_(&flat.before))
     }
 
-    /// The step commits: the reduced update becomes what the layers see. A step that is dropped does not call it and leaves
-    /// no trace.
+    /// Makes the reduced values the layers' buffers. A dropped step does not call it and changes nothing.
     pub(crate) fn commit(&mut self) -> Result<(), TchError> {
         self.each(|flat| flat.data.f_copy_(&flat.next))
     }
@@ -161,7 +160,7 @@ mod tests {
     use super::super::table::Parameter;
     use super::*;
 
-    /// Statistics of these names.
+    /// Returns buffers for statistics with these names.
     fn of(statistics: &[(&'static str, &Tensor)]) -> Buffers {
         let group = Group::Statistics;
         let parameter = |&(name, tensor): &(&'static str, _)| Parameter { name, tensor, group };
@@ -176,7 +175,7 @@ mod tests {
         (mean, count, buffers)
     }
 
-    /// What a BatchNorm does in a micro-step.
+    /// Updates the buffers as a BatchNorm does in a micro-step.
     fn micro_step(mean: &Tensor, count: &Tensor, statistic: f64) {
         let _ = mean.shallow_clone().g_mul_scalar_(0.9).g_add_scalar_(0.1 * statistic);
         let _ = count.shallow_clone().g_add_scalar_(1);
@@ -228,7 +227,7 @@ mod tests {
         assert_eq!((mean.double_value(&[1]), count.int64_value(&[])), (2.0, 5));
     }
 
-    /// Values that rounding, infinities and the sign of zero would show in, the same at every call.
+    /// Returns values that reveal rounding and the loss of an infinity or a sign of zero; always the same.
     fn constants() -> Vec<f32> {
         let mut values = vec![0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE / 4.0, f32::MAX];
         values.extend(
@@ -237,7 +236,7 @@ mod tests {
         values
     }
 
-    /// Shares that add up to 1 but for rounding.
+    /// Returns shares that add up to 1, except for rounding.
     fn splits() -> Vec<Vec<f64>> {
         (1..=24usize)
             .flat_map(|count| {

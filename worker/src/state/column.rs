@@ -1,53 +1,53 @@
-//! The columns of the table beside data and gradients. Whatever tells one kind of them from another is here.
+//! Columns of the table besides data and gradients, and all differences between their kinds.
 
 use tch::{Kind, TchError, Tensor};
 
 use super::layout::Group;
 
-/// A column beside data and gradients.
+/// A column besides data and gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ColumnSpec {
-    /// Its name, such as `exp_avg`.
+    /// The name, such as `exp_avg`.
     pub name: &'static str,
-    /// What it is for.
+    /// The kind of the column.
     pub role: Role,
 }
 
-/// What a column is for, from which its rows, dtype, placement and first values follow.
+/// The kind of a column; determines its rows, dtype, placement and first values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// State of the optimizer: of trained rows, zero at first, each rank holds what it updates.
+    /// State of the optimizer: for trained rows, zero at first; each rank holds the part that it updates.
     Moment,
-    /// The moving average: of all rows, their data at first, every rank holds all of it.
+    /// The moving average: for all rows, a copy of the data at first; every rank holds all of it.
     Average,
-    /// The data of trained rows in this dtype, for products in autocast. Made of the data: in no checkpoint.
+    /// The data of trained rows in this dtype, for products in autocast. Checkpoints omit it.
     Shadow(Kind),
 }
 
-/// The moving average.
+/// The column of the moving average.
 pub const AVERAGE: ColumnSpec = ColumnSpec { name: "average", role: Role::Average };
 
-/// What goes on from one phase to the next, beside the data.
+/// Columns that the next phase keeps, besides the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Keep {
-    /// The optimizer's state of what stays trained.
+    /// The optimizer's state of parameters that stay trained.
     pub(crate) moments: bool,
     /// The moving average.
     pub(crate) average: bool,
 }
 
 impl Role {
-    /// Whether the column has rows of this group.
+    /// Returns whether the column has rows of this group.
     pub(super) fn has(self, group: Group) -> bool {
         self == Self::Average || group.is_trained()
     }
 
-    /// Whether it is state, which checkpoints have.
+    /// Returns whether checkpoints contain the column.
     pub(super) fn lasts(self) -> bool {
         !matches!(self, Self::Shadow(_))
     }
 
-    /// Whether it goes on into the next phase.
+    /// Returns whether the next phase keeps the column.
     pub(super) fn stays(self, keep: Keep) -> bool {
         match self {
             Self::Moment => keep.moments,
@@ -56,7 +56,7 @@ impl Role {
         }
     }
 
-    /// The first values for rows with this data.
+    /// Returns the first values for rows with this data.
     pub(super) fn first(self, data: &Tensor) -> Result<Tensor, TchError> {
         match self {
             Self::Moment => data.f_zeros_like(),

@@ -1,25 +1,26 @@
-//! Where every row lies in the flat tensors of a column, and which ranges are reduced together. Pure arithmetic.
+//! The position of every row in the flat tensors of a column, and the ranges to reduce together. Only
+//! arithmetic.
 
 use std::ops::Range;
 
 use tch::{Kind, TchError, Tensor};
 
-/// Parameters start on cache lines, as libtorch's own allocations do.
+/// Parameters start on cache lines, as allocations of libtorch do.
 const ALIGNMENT_BYTES: usize = 64;
 
-/// What happens to a row in a step.
+/// The treatment of a row in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// The optimizer updates it, with the options of the group of this number.
+    /// A parameter that the optimizer updates, with the options of the group of this number.
     Trained(usize),
-    /// A parameter that is frozen now and was trained earlier: the moving average still moves towards it.
+    /// A parameter that was trained earlier and is frozen now: the moving average still moves towards it.
     Resting,
     /// A buffer of the model: running statistics and counters.
     Statistics,
 }
 
 impl Group {
-    /// Blocks of trained rows come first, then those of resting rows, then those of statistics.
+    /// Returns the position among the blocks: trained rows, then resting rows, then statistics.
     fn class(self) -> usize {
         match self {
             Self::Trained(_) => 0,
@@ -33,43 +34,43 @@ impl Group {
     }
 }
 
-/// What the layout needs to know of a row.
+/// A tensor of the model, as the layout sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
     pub name: String,
     pub shape: Vec<i64>,
-    /// The elements lie densely: contiguous or channels-last, say.
+    /// Strides of a dense tensor, such as contiguous or channels-last.
     pub strides: Vec<i64>,
     pub kind: Kind,
     pub group: Group,
 }
 
-/// How the blocks are cut into buckets and shards.
+/// How blocks are divided into buckets and shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LayoutOptions {
-    /// The first bucket of a block is small so that the first bytes travel early.
+    /// Limit for the first bucket of a block: small, to begin communication early.
     pub first_bucket_bytes: usize,
-    /// The others are large enough to keep the cost per message low.
+    /// Limit for the other buckets: large, to keep the cost per message low.
     pub bucket_bytes: usize,
-    /// Into how many equal parts every bucket can be cut, each on cache lines: the number of ranks that share the
-    /// optimizer's state, or 1.
+    /// Equal parts of every bucket, each on cache lines: the number of ranks that share the optimizer's
+    /// state, or 1.
     pub shards: usize,
 }
 
 impl Default for LayoutOptions {
-    /// The sizes of PyTorch's reducer (Li et al. 2020, arXiv 2006.15704).
+    /// Returns the sizes of PyTorch's reducer (Li et al. 2020, arXiv 2006.15704).
     fn default() -> Self {
         Self { first_bucket_bytes: 1 << 20, bucket_bytes: 25 << 20, shards: 1 }
     }
 }
 
-/// Where one row lies in its block.
+/// The position of one row in its block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// The row's number: trained rows are numbered first, each kind of row in the order of construction.
+    /// The row's number: trained rows come first; each kind of row is in the order of construction.
     pub row: usize,
     pub name: String,
-    /// Its first element in the block.
+    /// The first element in the block.
     pub offset: i64,
     pub shape: Vec<i64>,
     pub strides: Vec<i64>,
@@ -80,22 +81,22 @@ impl Slot {
         self.shape.iter().product()
     }
 
-    /// Its elements in the block.
+    /// Returns the row's elements in the block.
     pub(crate) fn range(&self) -> Range<i64> {
         self.offset..self.offset + self.len()
     }
 
-    /// The row's elements of a flat tensor of the block, in the row's shape and strides.
+    /// Returns the row's elements of a flat tensor of the block, in the row's shape and strides.
     pub(crate) fn view(&self, flat: &Tensor) -> Result<Tensor, TchError> {
         self.shaped(&narrow(flat, &self.range())?)
     }
 
-    /// Elements in the order of memory as a tensor of the row's shape.
+    /// Views elements in memory order as a tensor of the row's shape.
     pub(crate) fn shaped(&self, elements: &Tensor) -> Result<Tensor, TchError> {
         elements.f_as_strided(self.shape.as_slice(), self.strides.as_slice(), None)
     }
 
-    /// The elements of a tensor of the row's shape in the order in which the block holds them.
+    /// Copies a tensor of the row's shape into the block's order of elements.
     pub(crate) fn flat(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
         let flat = Tensor::f_empty([self.len()], (tensor.kind(), tensor.device()))?;
         let mut view = self.shaped(&flat)?;
@@ -103,7 +104,7 @@ impl Slot {
         Ok(flat)
     }
 
-    /// Whether the row's elements lie in memory in the order of a file.
+    /// Returns whether the row's elements have the same order in memory as in a file.
     pub(crate) fn is_contiguous(&self) -> bool {
         let mut expected = 1;
         let in_order = |(&size, &stride): (&i64, &i64)| {
@@ -115,7 +116,7 @@ impl Slot {
     }
 }
 
-/// A range of a block that a rank holds of a column.
+/// A range of a block, held by one rank for a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
     pub block: usize,
@@ -123,14 +124,14 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// What the part has of a row of its block; None where it has nothing.
+    /// Returns the elements of a row of this block that the part contains; None if it contains none.
     pub(crate) fn of(&self, slot: &Slot) -> Option<Range<i64>> {
         let row = slot.range();
         let (start, end) = (row.start.max(self.range.start), row.end.min(self.range.end));
         (start < end).then_some(start..end)
     }
 
-    /// A range of the block within `held`, the memory of this part.
+    /// Returns a range of the block as a view of `held`, the memory of this part.
     pub(crate) fn within(&self, held: &Tensor, range: &Range<i64>) -> Result<Tensor, TchError> {
         let start = range.start - self.range.start;
         held.f_narrow(0, start, range.end - range.start)
@@ -146,14 +147,14 @@ pub(crate) fn narrow(flat: &Tensor, range: &Range<i64>) -> Result<Tensor, TchErr
 pub(crate) struct Block {
     pub kind: Kind,
     pub group: Group,
-    /// The rows in the order of their offsets.
+    /// Rows in the order of their offsets.
     pub slots: Vec<Slot>,
-    /// Elements, with the gaps of alignment, which stay zero.
+    /// Elements, including the gaps for alignment, which stay zero.
     pub len: i64,
 }
 
 impl Block {
-    /// Whether the same rows lie at the same places in both.
+    /// Returns whether both blocks have the same rows at the same offsets.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let same = |(a, b): (&Slot, &Slot)| {
             (&a.name, a.offset, &a.shape, &a.strides) == (&b.name, b.offset, &b.shape, &b.strides)
@@ -164,17 +165,17 @@ impl Block {
     }
 }
 
-/// A range of one block that is reduced in one operation.
+/// A range of one block, reduced in one operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub block: usize,
-    /// Its elements, gaps included; the length divides by the number of shards.
+    /// Elements, gaps included; the number of shards divides the length.
     pub range: Range<i64>,
     pub rows: Vec<usize>,
 }
 
 impl Bucket {
-    /// The part of shard `shard` of `shards`.
+    /// Returns the part of shard `shard` of `shards`.
     pub(crate) fn part(&self, shard: usize, shards: usize) -> Range<i64> {
         let len = (self.range.end - self.range.start) / shards as i64;
         let start = self.range.start + shard as i64 * len;
@@ -184,15 +185,15 @@ impl Bucket {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// The blocks: of trained rows, of resting rows, of statistics.
+    /// Blocks of trained rows, then of resting rows, then of statistics.
     pub blocks: Vec<Block>,
-    /// The buckets of the trained rows, in the order in which they become complete.
+    /// Buckets of the trained rows, in the order in which they become complete.
     pub buckets: Vec<Bucket>,
     pub options: LayoutOptions,
 }
 
 impl Layout {
-    /// Lays out `rows` in `order`, which names each of them once: trained rows in the order in which their gradients become ready.
+    /// Lays out `rows` in `order`, which has each row once; trained rows in the order of their gradients.
     pub(super) fn new(rows: &[Row], order: &[usize], options: LayoutOptions) -> Self {
         let mut layout = Self { blocks: Vec::new(), buckets: Vec::new(), options };
         let key = |row: &usize| (rows[*row].kind, rows[*row].group);
@@ -207,7 +208,7 @@ impl Layout {
             let members = order.iter().copied().filter(|row| key(row) == of);
             layout.add_block(rows, members, of);
         }
-        // A bucket is complete when its last row is.
+        // A bucket is complete when its last row is complete.
         let mut ready = vec![0; rows.len()];
         for (position, &row) in order.iter().enumerate() {
             ready[row] = position;
@@ -233,7 +234,7 @@ impl Layout {
         let mut slots = Vec::new();
         let (mut range, mut bucket) = (0..0, Vec::new());
         let mut limit = self.options.first_bucket_bytes;
-        // A bucket ends on a multiple of `unit` elements, and the next begins there.
+        // A bucket ends at a multiple of `unit` elements; the next bucket begins there.
         let mut close = |range: &mut Range<i64>, rows: &mut Vec<usize>| {
             let end = range.start + up(range.end - range.start, unit);
             let full = Bucket { block: number, range: range.start..end, rows: std::mem::take(rows) };
@@ -243,7 +244,7 @@ impl Layout {
         for row in members {
             let of = &rows[row];
             let len: i64 = of.shape.iter().product();
-            // Whole rows only: a bucket is full when the next one would take it over its limit.
+            // A bucket has whole rows only. It is full if the next row would exceed its limit.
             let bytes = (up(range.end + len, align) - range.start) as usize * element_bytes;
             if bytes > limit && !bucket.is_empty() {
                 limit = self.options.bucket_bytes;
@@ -263,7 +264,8 @@ impl Layout {
         self.blocks.push(Block { kind, group, slots, len: range.end });
     }
 
-    /// The most elements that a block of the same rows can have in any order: what memory that outlives a new order must hold.
+    /// Returns the most elements that a block of these rows can have in any order: the size for shared
+    /// memory.
     pub(super) fn capacity(&self, block: usize) -> i64 {
         let block = &self.blocks[block];
         let align = (ALIGNMENT_BYTES / block.kind.elt_size_in_bytes()).max(1) as i64;
@@ -272,7 +274,7 @@ impl Layout {
         aligned + padding * block.slots.len() as i64
     }
 
-    /// What one of the shards updates of the trained blocks: all of them, or its part of every bucket.
+    /// Returns the parts of trained blocks that a shard updates: whole blocks, or its part of every bucket.
     pub(super) fn shard(&self, shard: usize) -> Vec<Part> {
         match self.options.shards {
             0 | 1 => self.whole(Group::is_trained).collect(),
@@ -283,7 +285,7 @@ impl Layout {
         }
     }
 
-    /// All of the blocks for which `of` holds.
+    /// Returns all blocks for which `of` is true, as whole parts.
     pub(super) fn whole(&self, of: impl Fn(Group) -> bool) -> impl Iterator<Item = Part> {
         let blocks = self.blocks.iter().enumerate();
         let whole = |block, len| Part { block, range: 0..len };
@@ -291,7 +293,7 @@ impl Layout {
     }
 }
 
-/// The least multiple of `unit` that is not below `elements`.
+/// Rounds `elements` up to a multiple of `unit`.
 fn up(elements: i64, unit: i64) -> i64 {
     (elements as u64).next_multiple_of(unit as u64) as i64
 }

@@ -1,4 +1,4 @@
-//! The state of a training: a table of rows and columns, and what moves it.
+//! The state of a training: a table of rows and columns, and the code that changes it.
 
 mod average;
 mod buffers;

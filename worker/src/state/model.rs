@@ -1,4 +1,4 @@
-//! What is trained, with everything that lies beside its parameters.
+//! The model of a rank with its parameters, buffers, optimizer and moving average.
 
 use crate::memory_report::Owners;
 use tch::{Device, Kind, TchError};
@@ -19,19 +19,19 @@ use crate::train_error::Result;
 pub(crate) struct Model {
     pub(crate) task: Box<dyn Task>,
     pub(crate) registry: Registry,
-    /// Which of the model's segments are computed again in backward.
+    /// Segments of the model that backward recomputes.
     pub(crate) recompute: Recompute,
     /// Parameters, gradients, the optimizer's state and the moving average.
     pub(crate) table: Table,
-    /// How running statistics move in a step.
+    /// Updates of the running statistics in a step.
     pub(crate) buffers: Buffers,
     pub(crate) optimizer: Optimizer,
-    /// The moving average, where the recipe asks for one.
+    /// The moving average, if the recipe has `[ema]`.
     pub(crate) average: Option<Average>,
 }
 
 impl Model {
-    /// A model laid out for a phase: what is trained in it, and nothing else, asks for gradients from now on.
+    /// Lays out a model for a phase. From now on only parameters trained in this phase require gradients.
     pub(crate) fn new(
         task: Box<dyn Task>,
         registry: Registry,
@@ -47,8 +47,8 @@ impl Model {
         Ok(model)
     }
 
-    /// Moves what the ranks exchange into memory where they do so fastest: on a CPU. Every rank calls it once, before the exchange is
-    /// made; [`Model::enter`] does it for what comes.
+    /// On a CPU, moves the tensors that ranks exchange into memory where the exchange is fastest. Every rank
+    /// calls it once, before it creates the exchange; [`Model::enter`] does it for later phases.
     pub(crate) fn share(&mut self, ranks: &Ranks) -> Result<()> {
         self.share_table(ranks)?;
         if self.table.device() == Device::Cpu {
@@ -64,7 +64,7 @@ impl Model {
         }
     }
 
-    /// Begins the phase `place` with what [`Table::leave`] has kept of the one before.
+    /// Enters the phase `place` with the columns that [`Table::leave`] has kept.
     pub(crate) fn enter(&mut self, stages: &Stages, place: Place, ranks: &Ranks) -> Result<()> {
         self.table.enter(&stages.parameters(place, &self.registry)?, ranks)?;
         self.optimizer = optimizer(stages, place, &mut self.table)?;
@@ -80,19 +80,21 @@ impl Model {
         Ok(())
     }
 
-    /// Products in autocast take their weights from a copy of them in this dtype from now on, or cast them by themselves.
+    /// Makes products in autocast use a copy of their weights in this dtype; with None they cast their
+    /// weights.
     pub(crate) fn shadow(&mut self, kind: Option<Kind>) -> Result<(), TchError> {
         let parameters = self.registry.parameters();
         let places = parameters.filter_map(|entry| Some((entry.name(), entry.shadow()?)));
         self.table.shadow(kind, places)
     }
 
-    /// Exchanges the parameters with their average, where there is one: before an evaluation, and again after it.
+    /// Exchanges the parameters with their average, if the run has an average. Call it before and after an
+    /// evaluation.
     pub(crate) fn swap_average(&self) -> Result<(), TchError> {
         self.average.as_ref().map_or(Ok(()), |average| average.swap(&self.table))
     }
 
-    /// What the model takes whether or not a step is under way.
+    /// Returns the memory that the model takes between steps and in steps.
     pub(crate) fn owners(&self) -> Owners {
         let parameters = self.registry.parameters().map(|entry| bytes(entry.tensor()));
         let column = |role| self.table.column_bytes(|of| of == role);

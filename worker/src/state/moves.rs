@@ -1,5 +1,5 @@
-//! Whatever moves the values of a table, written once for every column: a new order of the rows, other rows in another phase, whole
-//! rows from the ranks that hold parts of them.
+//! All moves of a table's values, written once for every column: a new order of the rows, other rows in
+//! another phase, and gathering whole rows from the ranks that hold parts of them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::collectives::{Collective, Ranks};
 use crate::out_of_memory::patiently;
 use crate::train_error::{Result, TrainError};
 
-/// A layout that is left: where its rows were, and which of its blocks a new one has too.
+/// The previous layout, with the positions of its rows.
 struct Old {
     layout: Layout,
     shard: usize,
@@ -39,7 +39,7 @@ impl Old {
         self.layout.blocks.iter().position(is)
     }
 
-    /// Where elements of a row were: block and range.
+    /// Returns the earlier block and range of these elements of a row.
     fn place(&self, slot: &Slot, range: &Range<i64>) -> Option<(usize, Range<i64>)> {
         let (block, old) = self.slots.get(&slot.name)?;
         let start = old.offset + range.start - slot.offset;
@@ -48,8 +48,8 @@ impl Old {
 }
 
 impl Table {
-    /// Frees what the next phase does not need: gradients, and the columns that are not kept. Until [`Table::enter`] the table can
-    /// only be asked for its data and these columns.
+    /// Frees gradients and the columns that the next phase does not keep. Until [`Table::enter`] only the
+    /// data and the kept columns may be used.
     pub(crate) fn leave(&mut self, keep: Keep) -> Result<()> {
         self.unshadow();
         for (leaf, name) in self.leaves().iter().zip(self.names()) {
@@ -63,9 +63,9 @@ impl Table {
         Ok(())
     }
 
-    /// The table is of these parameters now: trained ones first, each kind in the order of construction. A row that stays keeps its
-    /// values in every column; one that comes has the column's first values. What leaves the table gets storage of its own. Every
-    /// rank calls it, behind [`Table::leave`], and [`Table::share`] afterwards.
+    /// Makes these parameters the rows, trained ones first, each kind in the order of construction. Rows that
+    /// stay keep their values; new rows start with the column's first values. Tensors that leave the table
+    /// get separate storage. Every rank calls it after [`Table::leave`] and before [`Table::share`].
     pub(crate) fn enter(&mut self, parameters: &[Parameter<'_>], ranks: &Ranks) -> Result<()> {
         let rows = parameters.iter().map(row).collect();
         let old_rows = std::mem::replace(&mut self.rows, rows);
@@ -88,8 +88,8 @@ impl Table {
         self.lay_out(self.layout_of(&order), false, ranks)
     }
 
-    /// Lays the trained rows out in `order`, in which their gradients became ready: their numbers in the order of
-    /// construction, the same on every rank. Gradients are zero afterwards. False where nothing moves.
+    /// Lays the trained rows out in `order`, in which their gradients became ready: row numbers, the same on
+    /// every rank. Gradients are zero afterwards. Returns false if nothing changes.
     pub(crate) fn rearrange(&mut self, order: &[usize], ranks: &Ranks) -> Result<bool> {
         let layout = self.layout_of(order);
         if layout == self.layout {
@@ -104,8 +104,9 @@ impl Table {
         Layout::new(&self.rows, &order, self.layout.options)
     }
 
-    /// `same_rows` says that only their order is new: then memory of the group is used again. What takes memory is tried again where
-    /// it is refused, as the other ranks wait for this one in what follows. A shadow is gone afterwards: [`Table::shadow`] makes one.
+    /// Moves all values into `layout`. `same_rows` means a new order of the same rows, which reuses shared
+    /// memory. Retries failed allocations, because the other ranks wait. Drops the shadow; [`Table::shadow`]
+    /// makes another.
     fn lay_out(&mut self, layout: Layout, same_rows: bool, ranks: &Ranks) -> Result<()> {
         self.unshadow();
         let device = self.device();
@@ -127,7 +128,7 @@ impl Table {
         Ok(())
     }
 
-    /// The data of every block of a new layout; None where a block stays as it is.
+    /// Returns the data of every block of a new layout; None for a block that does not change.
     fn new_data(&self, layout: &Layout) -> Result<Vec<Option<Tensor>>, TchError> {
         let data = |block: &Block| {
             if self.layout.blocks.iter().any(|old| old.is_like(block)) {
@@ -159,7 +160,7 @@ impl Table {
         Ok(())
     }
 
-    /// In the same phase the gradients' memory is used again.
+    /// Reuses the memory of the gradients within a phase.
     fn place_grad(&mut self, old: &Old) -> Result<()> {
         let mut before: Vec<Option<Flat>> = self.grad.drain(..).map(Some).collect();
         for (block, data) in self.layout.blocks.iter().zip(&self.data) {
@@ -179,7 +180,7 @@ impl Table {
         Ok(())
     }
 
-    /// What this rank holds of a column, from the whole of what it was.
+    /// Returns this rank's parts of a column, with values from `whole`, the complete old column.
     fn new_column(&self, role: Role, whole: &[Tensor], old: &Old) -> Result<Vec<Tensor>, TchError> {
         let part = |part: &Part| {
             let held = self.first(role, part)?;
@@ -197,14 +198,14 @@ impl Table {
         self.parts(role).iter().map(part).collect()
     }
 
-    /// The rows that have a value in columns of this role, as [`Table::slots`].
+    /// Returns the rows that columns of this role contain, as [`Table::slots`] does.
     pub(crate) fn slots_of(&self, role: Role) -> Vec<(usize, &Slot)> {
         let mut slots = self.slots();
         slots.retain(|(block, _)| role.has(self.layout.blocks[*block].group));
         slots
     }
 
-    /// All rows with the numbers of their blocks, in the order of their own numbers, which does not depend on the layout.
+    /// Returns all rows with their block numbers, ordered by row number, independent of the layout.
     pub(crate) fn slots(&self) -> Vec<(usize, &Slot)> {
         let mut slots: Vec<(usize, &Slot)> = Vec::with_capacity(self.rows.len());
         for (number, block) in self.layout.blocks.iter().enumerate() {
@@ -214,7 +215,7 @@ impl Table {
         slots
     }
 
-    /// Collects the data that the ranks have updated from those that did; does nothing where updates are not sharded.
+    /// Gathers the data that the ranks have updated. Does nothing if updates are not sharded.
     pub(crate) fn gather_data(&self, ranks: &Ranks) -> Result<()> {
         let flats: Vec<&Tensor> = self.data().collect();
         gather(&self.layout, self.shard, &flats, ranks)
@@ -222,7 +223,7 @@ impl Table {
 }
 
 impl Old {
-    /// What all ranks together hold of a column of the optimizer's, one tensor for each trained block.
+    /// Gathers a column of the optimizer from all ranks, one tensor for each trained block.
     fn whole(&self, held: &[Tensor], ranks: &Ranks) -> Result<Vec<Tensor>> {
         if self.layout.options.shards <= 1 {
             return Ok(held.iter().map(Tensor::shallow_clone).collect());
@@ -239,7 +240,8 @@ impl Old {
     }
 }
 
-/// What `parts` of a column, in the memory `held`, have of a row of `block`: elements in the order of memory, counted from the row's first.
+/// Returns the pieces of a row of `block` in `parts`, with memory `held`. Ranges count from the row's first
+/// element, in memory order.
 pub(crate) fn pieces(
     parts: &[Part],
     held: &[Tensor],
@@ -255,7 +257,7 @@ pub(crate) fn pieces(
     of_block.filter_map(piece).collect()
 }
 
-/// Every rank has filled its parts of flat tensors, one for each block, and gets those of the others.
+/// Gathers flat tensors, one for each block: every rank has filled its parts and receives the others.
 fn gather(layout: &Layout, shard: usize, flats: &[&Tensor], ranks: &Ranks) -> Result<()> {
     let shards = layout.options.shards;
     if shards <= 1 {

@@ -1,5 +1,5 @@
-//! A copy of trained rows in autocast's dtype, for products: cast once in a step in place of once in every micro-step, and always at
-//! the same place, as graphs need it. docs/decisions/0082-shadow-column.md
+//! A copy of trained rows in autocast's dtype, for products. A step casts it once, not once per micro-step,
+//! at a fixed address, as graphs need. docs/decisions/0082-shadow-column.md
 
 use std::collections::HashMap;
 
@@ -12,7 +12,8 @@ use crate::models::Shadow;
 use crate::out_of_memory::patiently;
 
 impl Table {
-    /// Has a shadow of this dtype, or none, of the trained rows whose layers have a place for it: `(name, place)`.
+    /// Creates a shadow of this dtype for the trained rows in `places`, `(name, place)`; with None removes
+    /// it.
     pub(crate) fn shadow<'a>(
         &mut self,
         kind: Option<Kind>,
@@ -24,7 +25,7 @@ impl Table {
         let place = |(name, place): (&str, &Shadow)| Some((*numbers.get(name)?, place.clone()));
         self.shadows = places.filter_map(place).collect();
         let role = Role::Shadow(kind);
-        // The other ranks wait for this one: a refusal that passes is no reason to fail.
+        // Retries a failed allocation, because the other ranks wait for this one.
         let device = self.device();
         patiently(device, || self.add(ColumnSpec { name: "shadow", role }))?;
         let places: HashMap<usize, &Shadow> = self.shadows.iter().map(|(row, place)| (*row, place)).collect();
@@ -38,7 +39,7 @@ impl Table {
         Ok(())
     }
 
-    /// The layers take the rows themselves, and the shadow's memory is free.
+    /// Makes the layers use the rows themselves, and frees the shadow's memory.
     pub(super) fn unshadow(&mut self) {
         self.shadows.drain(..).for_each(|(_, place)| place.set(None));
         self.columns.retain(|column| column.spec.role.lasts());
@@ -55,7 +56,7 @@ impl Table {
         })
     }
 
-    /// The rows that have a shadow; those that follow each other are one part.
+    /// Returns the rows that have a shadow; neighbouring rows are one part.
     pub(super) fn shadowed(&self) -> Vec<Part> {
         let mut is_shadowed = vec![false; self.rows.len()];
         for (row, _) in &self.shadows {
@@ -71,7 +72,7 @@ impl Table {
         parts
     }
 
-    /// By part.
+    /// Returns the shadow's tensors, one for each part of [`Table::shadowed`].
     fn shadow_held(&self) -> &[Tensor] {
         let shadow = self.columns.iter().find(|column| !column.spec.role.lasts());
         shadow.map_or(&[], |column| &column.held)
@@ -89,7 +90,7 @@ mod tests {
     use crate::models::{Conv2d, ConvOptions, Gpt, GptConfig, Registry, Role as RegistryRole};
     use crate::state::{Keep, bytes};
 
-    /// Numbers between -1 and 1.
+    /// Returns numbers between -1 and 1.
     fn wave(shape: &[i64], number: usize) -> Tensor {
         let at = Tensor::arange(shape.iter().product::<i64>(), (Kind::Float, Device::Cpu));
         (at * 0.7 + number as f64).sin().view(shape)
@@ -100,14 +101,14 @@ mod tests {
         parameters.filter_map(|entry| Some((entry.name(), entry.shadow()?)))
     }
 
-    /// Losses of three steps of two micro-batches, and the parameters after them.
+    /// Returns the losses of three steps of two micro-batches, and the parameters after them.
     fn train(kind: Option<Kind>) -> (Vec<f64>, Vec<f64>) {
         let mut registry = Registry::new(Device::Cpu);
         registry.channels_last = true;
         let options = ConvOptions { bias: true, ..ConvOptions::kernel(3) };
         let conv = Conv2d::new(&mut registry.root().sub("conv"), (2, 4), options).unwrap();
         let model = Gpt::new(config(), &mut registry).unwrap();
-        // Other tests draw from the same generator.
+        // Sets the weights by formula, because other tests draw from the same generator.
         for (number, entry) in registry.parameters().enumerate() {
             let values = wave(&entry.tensor().size(), number) * 0.2;
             tch::no_grad(|| entry.tensor().shallow_clone().copy_(&values));
@@ -124,7 +125,8 @@ mod tests {
                 let image = wave(&[1, 2, 5, 5], 2 * step + micro_step);
                 let region = Autocast::enter(Device::Cpu, Kind::BFloat16).unwrap();
                 let sum = |x: Tensor| x.to_kind(Kind::Float).square().sum(Kind::Float);
-                // A weight that is taken twice in a region would have its gradients added up in the shorter dtype where it is cast.
+                // One use of each weight per region: with casts, two uses would add their gradients in
+                // bfloat16.
                 let loss = match micro_step {
                     0 => model.loss(&tokens, &tokens).unwrap(),
                     _ => sum(model.forward(&tokens).unwrap()),
@@ -168,7 +170,7 @@ mod tests {
         assert!(place.is_set());
         let keep = Keep { moments: true, average: true };
         table.leave(keep).unwrap();
-        // Nobody holds the memory any more when the next phase takes its own.
+        // The memory is free before the next phase allocates.
         assert!(table.shadow_held().is_empty() && !place.is_set());
     }
 
@@ -180,7 +182,7 @@ mod tests {
     fn only_what_products_take_has_a_shadow() {
         let mut registry = Registry::new(Device::Cpu);
         let _model = Gpt::new(config(), &mut registry).unwrap();
-        // As the parameters of a TorchScript module.
+        // Like the parameters of a TorchScript module.
         let adopted = Tensor::ones([64], (Kind::Float, Device::Cpu));
         let mut root = registry.root();
         root.adopt("adopted", &adopted, RegistryRole::Parameter).unwrap();

@@ -1,9 +1,9 @@
-//! Stages and their phases: what is trained in each, and what is made anew where another begins.
+//! Stages and their phases: the parameters that each trains, and the state that each creates anew.
 //!
-//! Nothing is handed on that could be forgotten: learning rates are a function of the step's number, and the rest of a phase (the
-//! table, the hooks, the optimizer) is built from the recipe and the registry in the same way at the start of a run, at a boundary
-//! within it, and when it is resumed. What goes on over a boundary is named: the rows' values, the moving average, and, where something
-//! is only unfrozen, the optimizer's state of what was trained before.
+//! Learning rates are a function of the step's number. The rest of a phase (table, hooks, optimizer) is built
+//! from the recipe and the registry, in the same way at the start of a run, at a boundary and on resume.
+//! Across a boundary only three things continue: the rows' values, the moving average, and, if the boundary
+//! only unfreezes parameters, the optimizer's state of the parameters trained before.
 
 use dtrain_common::recipe::{Ema as EmaSettings, Passage, Recipe};
 use tch::TchError;
@@ -14,10 +14,10 @@ use crate::models::{Entry, Registry};
 use crate::optim::GroupOptions;
 use crate::run::plan::Place;
 
-/// What is trained in a phase, and with which settings.
+/// The parameters that a phase trains, with their settings.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Trained {
-    /// For every parameter of the model, in the order of construction: the number of its group, or None where it is frozen.
+    /// For every parameter of the model, in the order of construction: its group's number; None if frozen.
     pub(crate) group_of: Vec<Option<usize>>,
     pub(crate) groups: Vec<GroupOptions>,
 }
@@ -25,23 +25,23 @@ pub(crate) struct Trained {
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     pub(crate) recipe: Recipe,
-    /// Whether the moving average goes on from the stage before.
+    /// Whether the moving average continues from the previous stage.
     pub(crate) ema: Passage,
-    /// Whether checkpoints are compared with those of the stage before.
+    /// Whether checkpoints are compared with those of the previous stage.
     pub(crate) best: Passage,
-    /// Its phases, as the plan has them; at least one.
+    /// Phases of the stage, as in the plan; at least one.
     pub(crate) phases: Vec<Trained>,
 }
 
-/// All stages of a run, and what is the same in all of them.
+/// All stages of a run, and their common settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Stages {
-    /// In their order, as the plan has them; at least one.
+    /// Stages in order, as in the plan; at least one.
     pub(crate) stages: Vec<Stage>,
     pub(crate) layout: LayoutOptions,
-    /// Which part of it is updated here.
+    /// The shard that this rank updates.
     pub(crate) shard: usize,
-    /// The moving average, where the recipe asks for one.
+    /// The moving average, if the recipe has `[ema]`.
     pub(crate) ema: Option<EmaSettings>,
 }
 
@@ -63,8 +63,8 @@ impl Stages {
         &self.stage(place).phases[place.phase]
     }
 
-    /// The rows of a phase: what is trained in it, what rests, and the model's buffers. What is trained, and nothing else, asks for
-    /// gradients from now on.
+    /// Returns the rows of a phase: trained parameters, resting parameters, buffers. From now on only trained
+    /// parameters require gradients.
     pub(crate) fn parameters<'a>(
         &self,
         place: Place,
@@ -87,8 +87,8 @@ impl Stages {
         Ok(trained.chain(resting).chain(statistics).map(parameter).collect())
     }
 
-    /// For every parameter whether it rests in a phase: it was trained since the moving average began, and is frozen. None does without
-    /// an average.
+    /// Returns for every parameter whether it rests in a phase: it was trained since the moving average
+    /// began, and is frozen now. All are false without an average.
     fn resting(&self, place: Place) -> Vec<bool> {
         let now = &self.trained(place).group_of;
         if self.ema.is_none() {

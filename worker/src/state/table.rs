@@ -1,9 +1,10 @@
-//! The state of a training as one table. Rows are the model's tensors that a training changes; columns are what is kept of each:
-//! its data, its gradient, the optimizer's moments, its moving average.
+//! The state of a training as one table. Rows are the tensors of the model that training changes. Columns are
+//! their data, gradients, optimizer moments and moving average.
 //!
-//! All rows of one dtype and optimizer group lie in one block, and a column holds one flat tensor for each block. The reduction,
-//! clipping, the optimizer, averages and checkpoints work on ranges of these: one kernel instead of hundreds, no copies, and memory
-//! that can be counted exactly. Trained rows lie in the order in which backward reaches them, so that a bucket is a range.
+//! A block has all rows of one dtype and optimizer group; a column has one flat tensor per block. Reduction,
+//! clipping, optimizer, averages and checkpoints work on ranges of these tensors: one kernel instead of
+//! hundreds, no copies, exact memory counts. Trained rows are in the order of backward, so a bucket is a
+//! range.
 
 use dtrain_torch_shim::tensor;
 use tch::{Device, Kind, TchError, Tensor};
@@ -15,11 +16,11 @@ use crate::models::Shadow;
 use crate::out_of_memory::patiently;
 use crate::train_error::{Result, TrainError};
 
-/// A tensor of the model on its way into a table.
+/// A tensor of the model, as input for a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parameter<'a> {
     pub name: &'a str,
-    /// The leaf that the layers hold.
+    /// The leaf that the layers use.
     pub tensor: &'a Tensor,
     pub group: Group,
 }
@@ -35,12 +36,12 @@ pub(super) struct Column {
 #[derive(Debug)]
 pub(super) struct Flat {
     pub(super) flat: Tensor,
-    /// What `flat` is the beginning of: memory of the group, with room for the same rows in any order.
+    /// Memory of the process group that begins with `flat`, large enough for the same rows in any order.
     pub(super) memory: Option<Tensor>,
 }
 
 impl Flat {
-    /// The same values in the memory that there is, if there is any.
+    /// Copies the values into `memory`, if given.
     pub(super) fn moved(self, memory: Option<Tensor>) -> Result<Self, TchError> {
         let Some(memory) = memory else { return Ok(self) };
         let mut flat = memory.f_narrow(0, 0, self.flat.size1()?)?;
@@ -55,9 +56,9 @@ impl Flat {
 pub struct Table {
     pub(super) rows: Vec<Row>,
     pub(super) leaves: Vec<Tensor>,
-    /// The first rows are trained.
+    /// The number of trained rows, which come first.
     pub(super) trained: usize,
-    /// By trained row: how many updates it has had.
+    /// By trained row: the number of its updates.
     pub(crate) updates: Vec<u64>,
     pub(super) layout: Layout,
     pub(super) shard: usize,
@@ -66,14 +67,15 @@ pub struct Table {
     /// By trained block.
     pub(super) grad: Vec<Flat>,
     pub(super) columns: Vec<Column>,
-    /// Trained rows that have a shadow, and where their layers find it.
+    /// Trained rows that have a shadow, with the slot where their layers find it.
     pub(super) shadows: Vec<(usize, Shadow)>,
 }
 
 impl Table {
-    /// Moves `parameters`, trained ones first and each kind in the order of construction, into blocks: a layer that holds one of the
-    /// tensors sees the new storage. Trained rows are expected to become ready in the reverse order; [`Table::rearrange`] follows what
-    /// is seen. `shard` is the part of `options.shards` that is updated here.
+    /// Moves `parameters` (trained ones first, each kind in the order of construction) into blocks; layers
+    /// that hold one of the tensors see the new storage. Expects gradients in reverse order;
+    /// [`Table::rearrange`] sets the observed order. `shard` is the part of `options.shards` that this rank
+    /// updates.
     pub(crate) fn new(parameters: &[Parameter<'_>], options: LayoutOptions, shard: usize) -> Result<Self> {
         let mut table = Self {
             rows: Vec::new(),
@@ -91,7 +93,7 @@ impl Table {
         Ok(table)
     }
 
-    /// As `Table::new`, of trained parameters in one group that is not sharded.
+    /// Creates a table as `Table::new` does, from trained parameters in one group, without shards.
     pub fn of<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Self> {
         let group = Group::Trained(0);
         let parameter = |(name, tensor)| Parameter { name, tensor, group };
@@ -111,7 +113,7 @@ impl Table {
         role.first(&narrow(&self.data[part.block].flat, &part.range)?)
     }
 
-    /// What this rank holds of columns of this role.
+    /// Returns the parts of columns of this role that this rank holds.
     pub(crate) fn parts(&self, role: Role) -> Vec<Part> {
         match role {
             Role::Moment => self.layout.shard(self.shard),
@@ -120,12 +122,12 @@ impl Table {
         }
     }
 
-    /// What another rank holds of the optimizer's state, and updates.
+    /// Returns the parts of the optimizer's state that another rank holds and updates.
     pub(crate) fn parts_of(&self, shard: usize) -> Vec<Part> {
         self.layout.shard(shard)
     }
 
-    /// Makes the places in a block the data, and of trained rows the gradients, of its rows.
+    /// Points the rows' tensors, and the gradients of trained rows, to their views of a block.
     pub(super) fn point(&self, block: usize) -> Result<()> {
         for slot in &self.layout.blocks[block].slots {
             let leaf = &self.leaves[slot.row];
@@ -138,8 +140,9 @@ impl Table {
         Ok(())
     }
 
-    /// Moves into memory that `allocate` (elements, dtype) gives, zeroed, what the ranks exchange: the gradients, and with shards the
-    /// parameters. What it gives no memory for, or has given it for, stays. Every rank asks for the same in the same order.
+    /// Moves the gradients, and with shards the parameters, into zeroed memory that `allocate` (elements,
+    /// dtype) returns. Tensors that are there already, or for which it returns None, stay. Every rank makes
+    /// the same calls in order.
     pub(crate) fn share(
         &mut self,
         mut allocate: impl FnMut(usize, Kind) -> Result<Option<Tensor>, CollectiveError>,
@@ -163,7 +166,7 @@ impl Table {
         &self.layout.blocks
     }
 
-    /// The data of every block: what training moves. The ranks begin with the same of it, and the moving average is of it.
+    /// Returns the data of every block; the moving average follows it, and the ranks start with equal values.
     pub fn data(&self) -> impl ExactSizeIterator<Item = &Tensor> {
         self.data.iter().map(|flat| &flat.flat)
     }
@@ -172,26 +175,26 @@ impl Table {
         &self.grad[block].flat
     }
 
-    /// What this rank holds of a column, one tensor for each of `Table::parts`; they may be copied from and into. None where there is
-    /// no such column.
+    /// Returns this rank's tensors of a column, one for each of `Table::parts`, for copies in both
+    /// directions. None if the column does not exist.
     pub fn column(&self, name: &str) -> Option<&[Tensor]> {
         let column = self.columns.iter().find(|column| column.spec.name == name);
         column.map(|column| column.held.as_slice())
     }
 
-    /// The columns that last, in the order in which they were added.
+    /// Returns the columns that checkpoints contain, in the order in which they were added.
     pub(crate) fn columns(&self) -> impl Iterator<Item = (ColumnSpec, &[Tensor])> {
         let lasting = self.columns.iter().filter(|column| column.spec.role.lasts());
         lasting.map(|column| (column.spec, column.held.as_slice()))
     }
 
-    /// The bytes that this rank holds of the columns for whose role `of` holds.
+    /// Returns this rank's bytes of the columns for whose role `of` is true.
     pub(crate) fn column_bytes(&self, of: impl Fn(Role) -> bool) -> u64 {
         let columns = self.columns.iter().filter(|column| of(column.spec.role));
         columns.flat_map(|column| column.held.iter().map(bytes)).sum()
     }
 
-    /// The optimizer's state, column by column: one tensor for every part that is updated here.
+    /// Returns the optimizer's state by column: one tensor for every part that this rank updates.
     pub(crate) fn moments(&self) -> impl Iterator<Item = (&'static str, &[Tensor])> {
         let moments = self.columns().filter(|(spec, _)| spec.role == Role::Moment);
         moments.map(|(spec, held)| (spec.name, held))
@@ -201,8 +204,8 @@ impl Table {
         self.leaves.first().map_or(Device::Cpu, Tensor::device)
     }
 
-    /// What collecting updated parameters from the ranks takes for a moment, in bytes, where they do not lie in memory that the
-    /// ranks share: whoever exchanges them by messages works on two buckets at a time, and takes each of them twice.
+    /// Returns the scratch bytes for gathering updated parameters: 4 times the largest bucket outside shared
+    /// memory, because an exchange by messages holds two copies of two buckets at a time.
     pub(crate) fn gathering_bytes(&self) -> u64 {
         if self.shards() == 1 {
             return 0;
@@ -219,38 +222,38 @@ impl Table {
         &self.layout.buckets
     }
 
-    /// Into how many parts the update is cut; 1 where every rank updates everything.
+    /// Returns the number of shards of an update; 1 if every rank updates everything.
     pub(crate) fn shards(&self) -> usize {
         self.layout.options.shards
     }
 
-    /// Which of them is updated here.
+    /// Returns the shard that this rank updates.
     pub(crate) fn shard(&self) -> usize {
         self.shard
     }
 
-    /// The trained leaves that the layers hold, in the order of construction.
+    /// Returns the trained leaves that the layers hold, in the order of construction.
     pub fn leaves(&self) -> &[Tensor] {
         &self.leaves[..self.trained]
     }
 
-    /// The names of the trained rows, in the order of construction.
+    /// Returns the names of the trained rows, in the order of construction.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.rows[..self.trained].iter().map(|row| row.name.as_str())
     }
 
-    /// How many updates each trained row has had, in the order of construction.
+    /// Returns how many updates each trained row has had, in the order of construction.
     pub fn updates(&self) -> &[u64] {
         &self.updates
     }
 
-    /// Counts an update of the rows that `used` marks, or by -1 takes back the last one.
+    /// Adds `by` to the update counts of the rows that `used` marks: 1, or -1 to undo.
     pub(crate) fn count(&mut self, used: &[bool], by: i64) {
         let used = self.updates.iter_mut().zip(used).filter(|(_, used)| **used);
         used.for_each(|(updates, _)| *updates = updates.saturating_add_signed(by));
     }
 
-    /// The places of the gradients, in the rows' shapes and the order of construction.
+    /// Returns views of the gradients in the rows' shapes, in the order of construction.
     pub(crate) fn grads(&self) -> Result<Vec<Tensor>, TchError> {
         let mut grads: Vec<Tensor> = self.leaves().iter().map(|_| Tensor::new()).collect();
         for (block, grad) in self.layout.blocks.iter().zip(&self.grad) {
@@ -261,17 +264,17 @@ impl Table {
         Ok(grads)
     }
 
-    /// Without alignment.
+    /// Returns the number of trained elements, without gaps for alignment.
     pub(crate) fn trained_elements(&self) -> u64 {
         self.leaves().iter().map(|leaf| leaf.numel() as u64).sum()
     }
 
-    /// The bytes of the data of the blocks for which `of` holds, with the gaps between rows.
+    /// Returns the bytes of the data of the blocks for which `of` is true, including gaps between rows.
     pub(crate) fn bytes(&self, of: impl Fn(Group) -> bool) -> u64 {
         self.bytes_of(of, |block| block.len)
     }
 
-    /// The bytes of the gaps between the rows of these blocks.
+    /// Returns the bytes of the gaps between the rows of these blocks.
     pub(crate) fn gaps(&self, of: impl Fn(Group) -> bool) -> u64 {
         self.bytes_of(of, |block| block.len - block.slots.iter().map(Slot::len).sum::<i64>())
     }
@@ -287,7 +290,7 @@ impl Table {
         tch::no_grad(|| self.grad.iter().try_for_each(zero))
     }
 
-    /// The gradients of the parts that this rank updates.
+    /// Returns the gradients of the parts that this rank updates.
     pub(crate) fn own_grads(&self) -> Result<Vec<Tensor>, TchError> {
         let parts = self.parts(Role::Moment);
         let grad = |part: &Part| narrow(&self.grad[part.block].flat, &part.range);
@@ -300,8 +303,8 @@ impl Table {
         tch::no_grad(|| self.own_grads()?.iter_mut().try_for_each(scale))
     }
 
-    /// The norms of the gradients that this rank updates, one for each part: scalars where the gradients are, for which no host has
-    /// waited; not finite where an element is not.
+    /// Returns the norms of the gradients that this rank updates, one per part: scalars on the gradients'
+    /// device, without a synchronization. A norm is not finite if an element is not.
     pub(crate) fn own_norms(&self) -> Result<Vec<Tensor>, TchError> {
         self.own_grads()?.iter().map(Tensor::f_norm).collect()
     }

@@ -1,4 +1,4 @@
-//! Layouts of any rows in any order.
+//! Layouts of random rows in random orders.
 #![allow(clippy::unwrap_used)]
 use super::*;
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ proptest! {
                 prop_assert!(len > 0);
                 let align = 64 / block.kind.elt_size_in_bytes() as i64;
                 prop_assert_eq!(len % (align * shards as i64), 0);
-                // Parts are in order, equal, and cover the bucket.
+                // Parts are in order, have equal sizes, and cover the bucket.
                 let parts: Vec<_> = (0..shards).map(|shard| bucket.part(shard, shards)).collect();
                 prop_assert_eq!(parts[0].start, bucket.range.start);
                 prop_assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
@@ -57,7 +57,7 @@ proptest! {
         let mut all: Vec<usize> = layout.buckets.iter().flat_map(|b| b.rows.clone()).collect();
         all.sort_unstable();
         prop_assert_eq!(all, (0..specs.len()).collect::<Vec<_>>());
-        // Launched in the order in which they are complete.
+        // Buckets are in the order in which they become complete.
         let ready = |bucket: &Bucket| bucket.rows.iter().map(|p| order.iter().position(|o| o == p)).max();
         prop_assert!(layout.buckets.windows(2).all(|pair| ready(&pair[0]) < ready(&pair[1])));
     }

@@ -1,4 +1,4 @@
-//! Rows, blocks and gradients; and that no order, phase or cut into shards loses a value.
+//! Rows, blocks and gradients. No order, phase or shard loses a value.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ fn table(tensors: &[(&'static str, Tensor)]) -> Table {
     Table::of(tensors.iter().map(|(name, tensor)| (*name, tensor))).unwrap()
 }
 
-/// The sum of the squares of the gradients.
+/// Returns the sum of the squares of the gradients.
 fn squares(table: &Table) -> f64 {
     let norms = table.own_norms().unwrap();
     norms.iter().map(|norm| norm.double_value(&[]).powi(2)).sum()
@@ -86,7 +86,7 @@ fn channels_last_weights_keep_their_strides() {
     assert_eq!(table.grads().unwrap()[0], before);
 }
 
-/// What every row holds in every column, by column and row: of the ranks together where each holds a part.
+/// The values by column and row, gathered over ranks that hold parts.
 type Values = BTreeMap<(String, String), Vec<f64>>;
 
 fn values(tables: &[Table]) -> Values {
@@ -133,7 +133,7 @@ impl Scene {
             table.add(AVERAGE).unwrap();
             for (number, column) in table.columns.iter().enumerate() {
                 for held in &column.held {
-                    // What other rows or ranks have would show.
+                    // Makes the values of all columns different.
                     held.shallow_clone().copy_(&(held + 0.25 * (number + 1) as f64));
                 }
             }
@@ -148,7 +148,7 @@ impl Scene {
         scene
     }
 
-    /// Trained rows first.
+    /// Returns the parameters with trained rows first.
     fn parameters(&self, shard: usize, groups: &[Group]) -> Vec<Parameter<'_>> {
         let mut all: Vec<Parameter<'_>> = std::iter::zip(&self.names, &self.tensors[shard])
             .zip(groups)
@@ -182,7 +182,7 @@ proptest! {
         order.sort_by_key(|&row| (row as u64 + 1).wrapping_mul(seed | 1));
         table.rearrange(&order, &Ranks::single()).unwrap();
         prop_assert!(!table.rearrange(&order, &Ranks::single()).unwrap());
-        // Gradients still arrive in the memory that was given.
+        // Gradients still use the allocated memory.
         for (block, grad) in table.grad.iter().enumerate() {
             prop_assert_eq!(grad.flat.data_ptr(), grad.memory.as_ref().unwrap().data_ptr());
             prop_assert_eq!(grad.flat.size1().unwrap(), table.blocks()[block].len);
