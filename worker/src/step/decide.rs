@@ -1,8 +1,8 @@
-//! What becomes of a step: its gradient's norm, how far it is clipped, whether the step is skipped, and its update.
+//! The decision about a step: gradient norm, clipping, skipping, and the update.
 //!
-//! On a CPU the host decides, and then updates. On a GPU the device decides: the host gives it the update behind the arithmetic of
-//! the decision, which the update's kernels read from the device's memory, and only then waits, once, for the figures. The GPU so has
-//! work while the host learns what has become of the step. docs/decisions/0062-one-wait-a-step.md
+//! On a CPU the host decides and then updates. On a GPU the device decides: the host queues the decision's
+//! arithmetic and the update, whose kernels read the decision from device memory, and then waits once for the
+//! figures. So the GPU has work while the host waits. docs/decisions/0062-one-wait-a-step.md
 
 use dtrain_torch_shim::fused;
 use tch::{Device, Kind, TchError, Tensor};
@@ -17,11 +17,11 @@ use crate::state::Table;
 use crate::tasks::Totals;
 use crate::train_error::{Result, TrainError};
 
-/// torch's clip_grad_norm_ divides by the norm and this.
+/// torch's clip_grad_norm_ divides by the norm plus this.
 const CLIP_EPS: f64 = 1e-6;
 
-/// Whether a device decides about steps that are computed there, on which the totals of all ranks are; else the host does, which has
-/// them from the statuses.
+/// Returns whether a device decides about its steps: it has the totals of all ranks. Otherwise the host
+/// decides and has them from the statuses.
 pub(super) fn is_device_s(device: Device) -> bool {
     #[cfg(test)]
     if tests::AS_ON_A_GPU.get() {
@@ -30,36 +30,37 @@ pub(super) fn is_device_s(device: Device) -> bool {
     device.is_cuda()
 }
 
-/// A step of which all is known, the same on all ranks.
+/// The decision about a step, the same on all ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Judged {
     pub(super) totals: Totals,
-    /// The norm of the mean gradient over the weight that counted.
+    /// The norm of the mean gradient, over the weight of the samples that counted.
     pub(super) norm: f64,
-    /// Whether no gradient was found that is not finite, where there is a loss scale.
+    /// False if a gradient was not finite. True without a loss scale.
     pub(super) finite: bool,
     pub(super) is_skipped: bool,
 }
 
 impl Judged {
-    /// Why the step is skipped, where it is.
+    /// Returns why the step is skipped; None if it is not skipped.
     pub(super) fn cause(&self) -> Option<SkipCause> {
         self.is_skipped.then(|| SkipCause::of(self.totals.loss(), self.totals.weight))
     }
 }
 
-/// What the device will have found when it comes to the update.
+/// Values on the device, which computes them before the update.
 struct Coming {
     scale: Tensor,
     skip: Tensor,
     figures: Reading,
 }
 
-/// Decides, once the gradients of all ranks are added up, or the device was given that, and updates the rows that were used, after
-/// `before_update`. The totals of all ranks are in the status where the host has them, else they are `figures` on the device.
+/// Decides about a step and updates the used rows, after `before_update`. Call it when the reduction is
+/// complete, or queued on the device. If the host decides, the status has the totals of all ranks, otherwise
+/// `figures`.
 ///
-/// What takes memory is tried again where it is refused, as the other ranks cannot be told any more. Nothing but the optimizer's kernels
-/// on a device, which decide for themselves, is done before the groups of the ranks are known to be well.
+/// Retries failed allocations, because this rank can no longer report them. Before the check of the process
+/// groups it changes nothing, except by the optimizer's kernels on a device.
 pub(super) fn decide_and_update(
     replica: &mut Replica,
     exchange: &Exchange,
@@ -91,7 +92,7 @@ pub(super) fn decide_and_update(
             let found = fused::Found { scale: &scale, skip: &skip };
             model.optimizer.step(&mut model.table, cut.lr, used, Some(found))?;
             let judged = read(&figures.wait()?)?;
-            // The device was waited for: what a broken group would have left in the gradients shows here.
+            // The host has waited for the device, so this detects a group that broke during the step.
             exchange.health()?;
             if judged.is_skipped {
                 model.table.count(used, -1);
@@ -100,7 +101,6 @@ pub(super) fn decide_and_update(
         }
     };
     if !judged.is_skipped || cut.is_rehearsed {
-        // Every rank has all parameters, and statistics and averages move.
         model.table.gather_data(exchange.ranks())?;
         model.buffers.commit()?;
         model.average.as_mut().map_or(Ok(()), |average| average.update(&model.table))?;
@@ -109,10 +109,10 @@ pub(super) fn decide_and_update(
     Ok(judged)
 }
 
-/// The norm of the mean gradient, and whether all of it is finite, for the host to decide by: it waits for the
-/// device once, here. `found` is a scalar there, not 0 where an element that this rank updates was not finite.
+/// Returns the norm of the mean gradient and whether it is finite, for the host's decision. Waits for the
+/// device once. `found` is a scalar on the device, not 0 if an element that this rank updates is not finite.
 pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>) -> Result<(f64, bool)> {
-    // What takes memory is apart from what the ranks do together: it can be tried again.
+    // Allocations are separate from collectives, so that they can be retried.
     let figures = patiently(table.device(), || {
         let norms = table.own_norms()?;
         let scalars = norms.iter().chain(found).map(|scalar| scalar.f_to_kind(Kind::Double)?.f_view([1]));
@@ -124,7 +124,7 @@ pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>
     let norms = figures.len() - usize::from(found.is_some());
     let squares: f64 = figures[..norms].iter().map(|norm| norm * norm).sum();
     let mut agreed = [squares, figures[norms..].iter().sum()];
-    // Where all ranks update everything, they agree already.
+    // Without shards all ranks have the same values.
     if table.shards() > 1 {
         let own = patiently(Device::Cpu, || Tensor::f_from_slice(&agreed))?;
         exchange.sum(&own)?;
@@ -133,11 +133,11 @@ pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>
     Ok((agreed[0].sqrt(), agreed[1] == 0.0))
 }
 
-/// By which the gradient is multiplied for the update; None where the step is skipped. `norm` is that of the mean gradient over the
-/// weight that counted; `missing` is the expected weight over that one.
+/// Returns the factor of the gradient for the update; None to skip the step. `norm` is the norm of the mean
+/// gradient over the weight that counted; `missing` is the expected weight divided by that weight.
 fn decide(totals: &Totals, missing: f64, norm: f64, finite: bool, cut: &Cut) -> Option<f64> {
     if cut.is_rehearsed {
-        // A factor that is multiplied by, as most take nothing else for it.
+        // A factor other than 1, so that the rehearsal multiplies.
         return Some(0.5);
     }
     if !finite || totals.weight == 0.0 || !totals.loss_sum.is_finite() || !norm.is_finite() {
@@ -147,7 +147,7 @@ fn decide(totals: &Totals, missing: f64, norm: f64, finite: bool, cut: &Cut) -> 
     Some(missing * clipped)
 }
 
-/// As [`examine`] and [`decide`], by the device.
+/// Queues the work of [`examine`] and [`decide`] on the device.
 fn ask_device(
     exchange: &Exchange,
     table: &Table,
@@ -156,7 +156,7 @@ fn ask_device(
     cut: &Cut,
 ) -> Result<Coming> {
     let device = table.device();
-    // What takes memory is apart from what the ranks do together: it can be tried again.
+    // Allocations are separate from collectives, so that they can be retried.
     let own = patiently(device, || own_figures(table, found))?;
     if table.shards() > 1 {
         exchange.sum(&own)?;
@@ -166,7 +166,7 @@ fn ask_device(
     Ok(Coming { scale, skip, figures })
 }
 
-/// The sum of squares of the gradients that this rank updates, and not 0 where one of them is not finite.
+/// Returns the gradients' sum of squares on this rank, and a number that is not 0 if one is not finite.
 fn own_figures(table: &Table, found: Option<&Tensor>) -> Result<Tensor, TchError> {
     let options = (Kind::Double, table.device());
     let norms = table.own_norms()?;
@@ -185,14 +185,14 @@ fn own_figures(table: &Table, found: Option<&Tensor>) -> Result<Tensor, TchError
     Tensor::f_cat(&[squares, found], 0)
 }
 
-/// What the update divides the gradients by, whether it is to change nothing (1, else 0), and the figures for the host: totals, norm,
-/// what was found, and the decision.
+/// Returns the divisor of the gradients, whether to skip the update (1, else 0), and the figures for the
+/// host: totals, norm, `found` and the decision.
 fn decide_there(own: &Tensor, totals: &Tensor, cut: &Cut) -> Result<[Tensor; 3], TchError> {
     let at = |tensor: &Tensor, index| tensor.f_narrow(0, index, 1);
     let (loss, weight) = (at(totals, 0)?, at(totals, 1)?);
     let missing = weight.f_reciprocal()?.f_mul_scalar_(cut.expected)?;
     let norm = at(own, 0)?.f_sqrt()?.f_mul_(&missing)?;
-    // 0 where both are finite, else no number; without a weight the norm is infinite, or no number.
+    // 0 if both are finite, otherwise NaN. Without a weight the norm is infinite or NaN.
     let mut doubt = norm.f_sub(&norm)?.f_add_(&loss.f_sub(&loss)?)?;
     let found = at(own, 1)?;
     let skip = doubt.f_add_(&found)?.f_ne(0.0)?.f_to_kind(Kind::Float)?;
@@ -206,7 +206,7 @@ fn decide_there(own: &Tensor, totals: &Tensor, cut: &Cut) -> Result<[Tensor; 3],
     Ok([scale.f_to_kind(Kind::Float)?, skip, figures])
 }
 
-/// What [`decide_there`] has left for the host.
+/// Reads the figures of [`decide_there`].
 fn read(figures: &[f64]) -> Result<Judged> {
     match figures {
         [loss_sum, weight, sums @ .., norm, found, skip] => Ok(Judged {

@@ -15,26 +15,26 @@ use crate::train_error::{Result, TrainError};
 /// A micro-batch on its device.
 pub(crate) struct Fed {
     pub(crate) batch: Batch,
-    /// Samples of it that could not be read.
+    /// Samples that could not be read.
     pub(crate) bad: usize,
-    /// How long it was waited for until it was decoded.
+    /// The wait for the decoded micro-batch.
     pub(crate) waited: Duration,
 }
 
-/// Where a step has its micro-batches from.
+/// The source of a step's micro-batches.
 pub(crate) trait Feed {
     fn next(&mut self) -> Result<Fed>;
 
-    /// Fetches the one behind it where that costs nothing. Called when the last micro-batch is no longer in memory.
+    /// Fetches the next micro-batch if that is free. Call it when the last micro-batch is freed.
     fn fetch_ahead(&mut self) {}
 
-    /// The bytes that the next micro-batch takes on the device by now.
+    /// Returns the bytes of the next micro-batch that are already on the device.
     fn bytes_ahead(&self) -> u64 {
         0
     }
 }
 
-/// Micro-batches of these sizes without values on the CPU, for steps that are rehearsed.
+/// Micro-batches of these sizes without values on the CPU, for rehearsals.
 pub(crate) struct Blank {
     pub(crate) fields: Vec<Field>,
     pub(crate) sizes: std::vec::IntoIter<usize>,
@@ -47,25 +47,26 @@ impl Feed for Blank {
     }
 }
 
-/// The micro-batches of a plan, one after the other, from its loader.
+/// The micro-batches of a plan, in order, from its loader.
 ///
-/// On a GPU the next micro-batch is copied, from pinned memory and on a stream of its own, while the device still
-/// computes: when the one before is free, so that forward and backward find one in memory and no more.
+/// On a GPU, the next micro-batch is copied while the device computes, from pinned memory and on a separate
+/// stream. The copy begins when the previous micro-batch is freed, so forward and backward have one in
+/// memory.
 pub(crate) struct Loading {
     loader: Loader,
     device: Device,
-    /// The stream of the copies; made with the first of them.
+    /// The stream of the copies; created for the first copy.
     copies: Option<Stream>,
     ahead: Ahead,
 }
 
-/// What there is of the next micro-batch.
+/// The state of the next micro-batch.
 enum Ahead {
-    /// The loader has it.
+    /// Not yet taken from the loader.
     Nothing,
-    /// There was no memory for it on the device then, or it could not be loaded.
+    /// Decoded but not copied, because an allocation failed; or an error of the loader.
     Decoded(Result<data::Batch, data::DataError>),
-    /// All of it, or it will be when the event is reached.
+    /// On the device, once the event is reached.
     There(Fed, Option<Event>),
 }
 
@@ -98,13 +99,13 @@ impl Loading {
                     self.loader.recycle(decoded);
                     Ahead::There(Fed { batch, bad, waited }, copied)
                 }
-                // There may be memory when its turn comes; if not, its own step is told.
+                // Its step tries again, and reports a failure.
                 Err(_) => Ahead::Decoded(Ok(decoded)),
             },
         };
     }
 
-    /// Copies a micro-batch beside the computing stream of a GPU, and marks the end of the copy.
+    /// Copies a micro-batch on a separate stream of a GPU, and records the end of the copy.
     fn copy(&mut self, decoded: &data::Batch) -> Result<(Batch, Option<Event>), ShimError> {
         let Device::Cuda(gpu) = self.device else { return Ok((Batch::new(decoded, self.device)?, None)) };
         let copies = match self.copies {
@@ -117,7 +118,7 @@ impl Loading {
         Ok((batch, Some(copied)))
     }
 
-    /// Frees what was fetched ahead, when the plan is to be loaded from another place: this feed is of no use any more.
+    /// Frees the micro-batch that was fetched ahead. Call it before the feed is replaced.
     pub(crate) fn forget(&mut self) {
         self.ahead = Ahead::Nothing;
     }
@@ -142,7 +143,7 @@ impl Feed for Loading {
         Ok(Fed { batch, bad, waited })
     }
 
-    /// What goes wrong is told by [`Feed::next`], in the step that it is of.
+    /// Keeps an error for [`Feed::next`], which returns it in the step of the micro-batch.
     fn fetch_ahead(&mut self) {
         if self.device.is_cuda() {
             self.fetch();
@@ -157,8 +158,8 @@ impl Feed for Loading {
     }
 }
 
-/// The computing stream goes on when the copy is done, and the batch's memory, which is of the other stream, is given to nobody
-/// before that has computed what it is given from now until the batch is dropped.
+/// Makes the computing stream wait for the copy. The batch's memory belongs to the other stream; it is not
+/// reused before the computing stream has finished the work queued until the batch is dropped.
 fn receive(batch: &Batch, copied: &Event, device: Device) -> Result<(), ShimError> {
     if let Device::Cuda(gpu) = device {
         let computing = Stream::current(gpu)?;
@@ -170,7 +171,7 @@ fn receive(batch: &Batch, copied: &Event, device: Device) -> Result<(), ShimErro
     Ok(())
 }
 
-/// A decoded batch on the device; what could not be read is named, and the memory goes back to its loader.
+/// Copies a decoded batch to the device, reports unreadable samples, and recycles the memory.
 pub(crate) fn place_batch(decoded: data::Batch, loader: &Loader, device: Device) -> Result<Batch> {
     name_bad(&decoded, loader);
     let batch = Batch::new(&decoded, device)?;
@@ -178,7 +179,7 @@ pub(crate) fn place_batch(decoded: data::Batch, loader: &Loader, device: Device)
     Ok(batch)
 }
 
-/// Names the samples that could not be read, the first few of a loader: the others are counted as `skipped_images`.
+/// Warns of the first unreadable samples of a loader; all are counted as `skipped_images`.
 fn name_bad(decoded: &data::Batch, loader: &Loader) {
     let before = loader.count_bad(decoded.bad.len());
     let left = MOST_NAMED.saturating_sub(before);
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
     use crate::data::{Column, SampleError, SampleRng};
 
-    /// A sample is its own number; 7 cannot be read and 9 is a mistake of the data set's.
+    /// A sample is its own number; 7 is unreadable and 9 is an error of the data set.
     struct Numbers([Field; 1]);
 
     impl Dataset for Numbers {
@@ -236,7 +237,7 @@ mod tests {
         Vec::try_from(fed.batch.field("x").unwrap()).unwrap()
     }
 
-    /// Fetches what a GPU would, when it has been decoded.
+    /// Fetches ahead as on a GPU, once a micro-batch is decoded.
     fn fetch(feed: &mut Loading) {
         while matches!(feed.ahead, Ahead::Nothing) {
             feed.fetch();
@@ -252,7 +253,7 @@ mod tests {
             for (indices, fetched) in plan.iter().zip(fetched) {
                 if fetched {
                     fetch(&mut feed);
-                    // n numbers of 8 bytes and n weights of 4; no second one is taken.
+                    // n numbers of 8 bytes and n weights of 4; a second fetch takes no other.
                     let bytes = 12 * indices.len() as u64;
                     assert_eq!(feed.bytes_ahead(), bytes);
                     assert_eq!(Batch::bytes_of(&[Field::i64("x", [])], indices.len()), bytes);

@@ -1,9 +1,9 @@
-//! Micro-steps as graphs of a GPU: forward and backward are captured once for each size of a micro-batch and then replayed, which
-//! takes the host one call in place of one for every kernel. The buckets are reduced behind the last replay.
+//! Micro-steps as CUDA graphs: forward and backward are captured once for each size of a micro-batch and then
+//! replayed with one call, in place of one call per kernel. Buckets are reduced after the last replay.
 //!
-//! A graph is of addresses, so its batch and its factor are copied to where they were at its capture, and it goes when anything that
-//! it touches moves: see [`Graphs::forget`]. Where a capture fails, or cannot be right, the training goes on without graphs and
-//! says why.
+//! A graph has fixed addresses. So a batch and its factor are copied to their captured addresses, and graphs
+//! are dropped when a tensor that they use moves: see [`Graphs::forget`]. If a capture fails or is not
+//! allowed, training continues without graphs and reports the reason.
 
 use dtrain_common::recipe::Compile;
 use dtrain_torch_shim::ShimError;
@@ -20,66 +20,67 @@ use crate::state::Model;
 use crate::tasks::{Batch, Loss};
 use crate::train_error::Result;
 
-/// Micro-steps of a kind that come before its capture: libraries choose their algorithms and take their workspace in them.
+/// Micro-steps of a kind before its capture, in which libraries choose algorithms and allocate workspace.
 const WARM_UP: usize = 3;
 
-/// What a run that asks for graphs does with them.
+/// The graphs of a run.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
-    /// The GPU, where the run is on one.
+    /// The GPU; None on a CPU.
     gpu: Option<usize>,
     is_on: bool,
-    /// Why they are not; told once.
+    /// The reason against graphs, until it is reported.
     why_not: Option<String>,
-    /// Whether a capture has failed: there will be none any more.
+    /// Whether a capture has failed; then no other capture is tried.
     failed: bool,
-    /// Whether everything lies where it will stay.
+    /// Whether all addresses are final.
     settled: bool,
-    /// Memory of all graphs: they are replayed one after the other, and what one leaves is read before the next.
+    /// Memory that all graphs share: they run in turn, and results are read before the next replay.
     pool: Option<Pool>,
-    /// Kinds of micro-steps that were met, and how often.
+    /// Kinds of micro-steps, and their counts.
     met: Vec<(Sort, usize)>,
     captured: Vec<(Sort, Captured)>,
     replays: u64,
 }
 
-/// Micro-steps that one graph does for.
+/// A kind of micro-steps, which share one graph.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sort {
     samples: usize,
-    /// Unreadable samples, which the host may have counted.
+    /// The sum of the sample weights: 0 for unreadable samples. The host may use it.
     weight: f64,
-    /// Whether it is the first of its step: its gradients are moved into their places, those of others are added.
+    /// Whether it is the first of its step: its gradients are copied into the table, later ones added.
     first: bool,
 }
 
-/// A graph, and where what it reads and writes lies.
+/// A graph with its inputs and results.
 #[derive(Debug)]
 struct Captured {
     graph: Graph,
     batch: Batch,
-    /// What the loss is multiplied by before backward: float32, a scalar.
+    /// The factor of the loss before backward: a float32 scalar.
     factor: Tensor,
-    /// What it leaves of the loss, detached.
+    /// The loss after a replay, detached.
     loss: Loss,
     memory: MicroStepMemory,
-    /// By parameter: whether it leaves a gradient.
+    /// By parameter: whether a replay leaves a gradient.
     used: Vec<bool>,
 }
 
-/// What a captured micro-step leaves: of the loss, of memory, and by parameter whether of a gradient.
+/// Results of a capture: loss, memory, and by parameter whether it has a gradient.
 type Captive = (Loss, MicroStepMemory, Vec<bool>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Eager,
-    /// It is captured, and then replayed.
+    /// Captures the micro-step and then replays it.
     Capture,
     Replay,
 }
 
-/// Gives the calling thread a stream of its own where graphs are asked for: the default one cannot be captured, and what was made on
-/// it would be waited for within a capture. Called on the main thread, after [`crate::device::choose`] and before the first tensor.
+/// If graphs are enabled, gives the calling thread a new stream: the default stream cannot be captured, and a
+/// capture would wait for its tensors. Call it on the main thread, after [`crate::device::choose`] and before
+/// the first tensor.
 pub(crate) fn prepare(compile: Compile, device: Device) -> Result<(), ShimError> {
     match (compile, device) {
         (Compile::Graph, Device::Cuda(gpu)) => Stream::from_pool(gpu, false)?.make_current(),
@@ -118,8 +119,8 @@ impl Graphs {
         Way::Eager
     }
 
-    /// Captures a micro-step on a copy of `batch`: `work` is given that and the factor. Nothing is computed yet.
-    /// False where that fails: there will be no graphs any more, and what the hooks have noted is to be undone.
+    /// Captures a micro-step without computing: `work` gets a copy of `batch` and the factor. Returns false
+    /// on failure: then graphs are disabled, and the caller must undo the records of the hooks.
     fn capture(
         &mut self,
         sort: Sort,
@@ -142,7 +143,7 @@ impl Graphs {
         work: impl FnOnce(&Batch, &Tensor) -> Result<Captive>,
     ) -> Result<Captured> {
         let gpu = self.gpu.unwrap_or_default();
-        // Memory of the graphs' own is not given to others, nor theirs to it.
+        // Graphs and other tensors cannot use each other's cached memory.
         memory::empty_cache(Device::Cuda(gpu))?;
         let batch = batch.duplicate()?;
         let factor = Tensor::f_zeros([], (Kind::Float, batch.weights.device()))?;
@@ -154,7 +155,7 @@ impl Graphs {
         Ok(Captured { graph, batch, factor, loss, memory, used })
     }
 
-    /// Gives the device the graph of this sort, for `batch` and a loss multiplied by `factor`.
+    /// Replays the graph of this kind on `batch`, with the loss multiplied by `factor`; None without a graph.
     fn replay(&mut self, sort: Sort, batch: &Batch, factor: f64) -> Result<Option<&Captured>> {
         let Some((_, captured)) = self.captured.iter_mut().find(|(of, _)| *of == sort) else {
             return Ok(None);
@@ -166,7 +167,7 @@ impl Graphs {
         Ok(Some(captured))
     }
 
-    /// There are none before the next [`Executor::restart`], for this reason.
+    /// Disables graphs until the next [`Executor::restart`], for this reason.
     fn refuse(&mut self, reason: impl Into<String>) {
         self.forget();
         self.is_on = false;
@@ -182,7 +183,7 @@ impl Graphs {
             None => self.capture(sort, batch, |batch, factor| shielded(|| capture(passes, batch, factor))?),
         };
         if !captured {
-            // What the hooks believe of gradients that were never computed.
+            // Undoes the hooks' records of gradients that were not computed.
             passes.exchange.forget_capture(sort.first)?;
         }
         Ok(captured)
@@ -190,7 +191,7 @@ impl Graphs {
 }
 
 impl Executor for Graphs {
-    /// By its graph, where there is one or it is time for one; else kernel by kernel.
+    /// Replays the micro-step's graph, captures one first if it is time, or runs kernel by kernel.
     fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()> {
         let sort = Sort { samples: micro.batch.samples(), weight: micro.batch.weight, first: micro.is_first };
         let is_there = match self.way(sort) {
@@ -210,16 +211,16 @@ impl Executor for Graphs {
         self.settled = true;
     }
 
-    /// The graphs are captured anew when it is their turn.
+    /// Drops all graphs; they are captured again when needed.
     fn forget(&mut self) {
         self.captured.clear();
         if let (Some(_), Some(gpu)) = (self.pool.take(), self.gpu) {
-            // Only speed is lost where it is not given back.
+            // A failure here costs only speed.
             let _ = memory::empty_cache(Device::Cuda(gpu));
         }
     }
 
-    /// What spoke against graphs may be gone.
+    /// Enables graphs again, since the reason against them may no longer apply.
     fn restart(&mut self) {
         self.forget();
         self.met.clear();
@@ -236,7 +237,7 @@ impl Executor for Graphs {
     }
 }
 
-/// The passes of a micro-step while they are captured.
+/// Captures the passes of a micro-step.
 fn capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Result<Captive> {
     let mut phases = passes.phases.capture()?;
     let mut nothing = Tally::new(0, Device::Cpu)?;
@@ -246,14 +247,14 @@ fn capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Result<Ca
         phases: &mut phases,
         tally: &mut nothing,
     };
-    // The buckets are reduced behind the last replay.
+    // Buckets are reduced after the last replay.
     let loss = captured.forward_backward(batch, |sum| sum.f_mul(factor), false)?;
     let detached =
         Loss { sum: loss.sum.f_detach()?, weight: loss.weight.f_detach()?, sums: loss.sums.f_detach()? };
     Ok((detached, phases.account.micro_step()?, passes.exchange.captured()?))
 }
 
-/// What of a model cannot be captured; `joint_sums` says that its normalisations exchange sums within a micro-step.
+/// Returns why a model cannot be captured. `joint_sums`: its normalisations sum over ranks.
 fn obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
     if !model.task.repeats() {
         return Some(
@@ -277,7 +278,7 @@ mod tests {
         Sort { samples, weight: samples as f64, first }
     }
 
-    /// As on a GPU, on a machine that need not have one.
+    /// Returns graphs as on a GPU, on any machine.
     fn on() -> Graphs {
         Graphs { settled: true, ..Graphs::new(Device::Cuda(0)) }
     }
@@ -316,12 +317,12 @@ mod tests {
         assert_eq!(graphs.way(sort(4, true)), Way::Eager, "its places will move");
         graphs.settle();
         assert_eq!(graphs.way(sort(4, true)), Way::Capture);
-        // Others have their own graph.
+        // Other kinds have separate graphs.
         assert_eq!(graphs.way(sort(4, false)), Way::Eager);
         assert_eq!(graphs.way(sort(3, true)), Way::Eager);
         let fewer = Sort { weight: 3.0, ..sort(4, true) };
         assert_eq!(graphs.way(fewer), Way::Eager);
-        // What was met is still met when the graphs go; in another stage it is not.
+        // Dropping graphs keeps the counts; another stage resets them.
         graphs.forget();
         assert_eq!(graphs.way(sort(4, true)), Way::Capture);
         graphs.restart();
@@ -332,7 +333,7 @@ mod tests {
     fn a_capture_that_fails_is_told_once_and_the_last() {
         let mut graphs = on();
         let batch = Batch::blank(&[], 2, Device::Cpu).unwrap();
-        // There is no GPU, or the work fails: either way there is a reason.
+        // The capture fails without a GPU, or in the work.
         let captured = graphs.capture(sort(2, true), &batch, |_, _| Err(TrainError::LoaderEnded));
         assert!(!captured);
         let reason = graphs.take_reason().unwrap();
@@ -344,7 +345,7 @@ mod tests {
         let replayed: Result<_, TrainError> = graphs.replay(sort(2, true), &batch, 1.0);
         assert!(replayed.unwrap().is_none());
         assert_eq!(graphs.replays(), Some(0));
-        // It would fail in the next stage too.
+        // The next stage would fail too.
         graphs.restart();
         assert_eq!(graphs.way(sort(2, true)), Way::Eager);
     }

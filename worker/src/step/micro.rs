@@ -1,4 +1,4 @@
-//! Forward and backward, and who executes them.
+//! Forward and backward, and their executors.
 
 use tch::{TchError, Tensor};
 
@@ -13,34 +13,34 @@ use crate::train_error::Result;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MicroStep<'a> {
     pub(crate) batch: &'a Batch,
-    /// What the loss is multiplied by before backward.
+    /// The factor of the loss before backward.
     pub(crate) factor: f64,
-    /// Whether it is the first of its step: its gradients are moved into their places, those of others are added.
+    /// Whether it is the first of its step: its gradients are copied into the table, later ones added.
     pub(crate) is_first: bool,
-    /// Whether it is the last of its step: buckets leave as they become complete.
+    /// Whether it is the last of its step: buckets start as they become complete.
     pub(crate) is_last: bool,
 }
 
-/// Takes the passes of a micro-step. On symbolic tensors it is [`Eager`] too: a rehearsal is the same work on tensors without values.
+/// Executes the passes of a micro-step. Rehearsals on symbolic tensors use [`Eager`] too.
 pub(crate) trait Executor {
-    /// Adds a micro-step's gradients to those in the table, and its figures to the tally.
+    /// Adds a micro-step's gradients to the table, and its figures to the tally.
     fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()>;
 
-    /// Everything lies where it will stay for a while.
+    /// Declares all addresses final for the rest of a phase.
     fn settle(&mut self) {}
 
-    /// Something that the passes touch moves, or memory is wanted.
+    /// Drops graphs, because a tensor of the passes moves, or memory is needed.
     fn forget(&mut self) {}
 
-    /// Another phase of the run begins: other kernels come, and everything lies elsewhere.
+    /// Starts another phase of the run, with other kernels and other addresses.
     fn restart(&mut self) {}
 
-    /// Why micro-steps are not executed as they were asked to be; once.
+    /// Returns once why micro-steps are not executed as configured.
     fn take_reason(&mut self) -> Option<String> {
         None
     }
 
-    /// How many micro-steps were replayed, where that was asked for.
+    /// Returns the number of replayed micro-steps; None if graphs are off in the recipe.
     fn replays(&self) -> Option<u64> {
         None
     }
@@ -57,7 +57,7 @@ impl Executor for Eager {
     }
 }
 
-/// What forward and backward work with.
+/// Inputs of forward and backward.
 pub(crate) struct Passes<'a, 'b> {
     pub(crate) replica: &'a Replica,
     pub(crate) exchange: &'a Exchange,
@@ -66,7 +66,7 @@ pub(crate) struct Passes<'a, 'b> {
 }
 
 impl Passes<'_, '_> {
-    /// The loss of a micro-batch, and backward from what `scaled` makes of it. With `arm` the backward pass is the step's last.
+    /// Computes the loss of a micro-batch, and backward from `scaled` of it; the step's last if `arm`.
     pub(crate) fn forward_backward(
         &mut self,
         batch: &Batch,

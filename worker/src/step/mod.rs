@@ -1,8 +1,8 @@
-//! One optimizer step, from top to bottom: load, forward, backward, reduce, prepare, agree, update. Where a rank runs out of memory
-//! before the ranks have agreed, all of them drop the step, and nothing that lasts has changed.
+//! One optimizer step: load, forward, backward, reduce, prepare, agree, update. If a rank runs out of memory
+//! before the ranks agree, all ranks drop the step, and no lasting state has changed.
 //!
-//! A training takes it, and so does a rehearsal, of which only the memory matters: on symbolic tensors, or on real ones in a process
-//! that does nothing else.
+//! Used by training, and by rehearsals, which only measure memory: on symbolic tensors, or on real tensors in
+//! a separate process.
 
 mod decide;
 pub(crate) mod exchange;
@@ -57,45 +57,45 @@ impl Replica {
         Ok(replica)
     }
 
-    /// After every change of the precision or the layout: the layers get the shadow of their weights that autocast asks for; none where
-    /// the task may change the weights within a step.
+    /// Gives the layers a shadow of their weights for autocast; none if the task may change weights within a
+    /// step. Call it after every change of the precision or the layout.
     pub(crate) fn shadow(&mut self) -> Result<(), TchError> {
         let kept = self.model.task.keeps_parameters();
         self.model.shadow(self.precision.autocast.filter(|_| kept))
     }
 }
 
-/// What is settled about a step before it begins.
+/// Values of a step that are fixed before it begins.
 pub(crate) struct Cut {
     /// The number of the step, counted from 1.
     pub(crate) step: u64,
     pub(crate) samples: usize,
-    /// Those of this rank, as positions within the step.
+    /// The samples of this rank, as positions within the step.
     pub(crate) micro_batches: Vec<Range<usize>>,
     pub(crate) lr: f64,
     pub(crate) seed: u64,
-    /// The weight of the step if nothing is left out of it; what is left out is made up for after the reduction.
+    /// The weight of the step if all samples count. The decision corrects for those that do not.
     pub(crate) expected: f64,
-    /// The highest norm of the mean gradient.
+    /// The largest norm of the mean gradient.
     pub(crate) clip: Option<f64>,
-    /// Samples of the groups that batch normalisations normalise apart, of which the micro-batches consist; None where each is one group,
-    /// or a part of one.
+    /// The number of samples per group of batch normalisation. Micro-batches consist of whole groups; None if
+    /// each micro-batch is one group or a part of one.
     pub(crate) group: Option<usize>,
-    /// Whether an evaluation follows, which has the memory for itself: nothing is fetched ahead.
+    /// Whether an evaluation follows: then no micro-batch is fetched ahead, to leave it the memory.
     pub(crate) is_evaluated: bool,
-    /// Whether all that an update does is done whatever the figures are: tensors may have no values. The model's parameters and state
-    /// are of no further use where they have.
+    /// Whether the update runs for any figures, since tensors may have no values. It leaves parameters and
+    /// state with wrong values.
     pub(crate) is_rehearsed: bool,
 }
 
-/// Who watches a step, and has a say in it.
+/// An observer of a step, which can add to its status.
 pub(crate) trait Witness {
-    /// Adds to what this rank tells the others.
+    /// Adds to the status of this rank.
     fn say(&mut self, _status: &mut Status, _rank: usize) -> Result<()> {
         Ok(())
     }
 
-    /// Parameters, moments and averages are about to change: returns when nobody reads them any more.
+    /// Returns when no reader needs parameters, moments and averages, which change next.
     fn before_update(&mut self) -> Result<()> {
         Ok(())
     }
@@ -103,10 +103,10 @@ pub(crate) trait Witness {
 
 impl Witness for () {}
 
-/// How a try to take a step has ended, the same on every rank.
+/// The result of trying a step, the same on every rank.
 pub(crate) enum Attempt {
     Taken(Box<Taken>),
-    /// Memory ran out on the ranks that have a shortage here, and no rank has changed anything that lasts.
+    /// Memory ran out on the ranks with a shortage here. No rank has changed lasting state.
     Dropped(Vec<Option<Shortage>>),
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Taken {
     pub(crate) loss_scale: f64,
     pub(crate) took: Duration,
     pub(crate) waited_for_data: Duration,
-    /// How long the device, or the host where it computes, waited for other ranks.
+    /// Time that the device, or the host without a device, waited for other ranks.
     pub(crate) comm_ms: f64,
     pub(crate) memory: StepMemory,
 }
@@ -137,7 +137,7 @@ pub(crate) fn executor(compile: Compile, device: Device) -> Box<dyn Executor> {
     }
 }
 
-/// What a rank takes its steps with, beside its replica and its exchange.
+/// The state of a rank for its steps, besides its replica and its exchange.
 pub(crate) struct Stepper<'b, F> {
     pub(crate) feed: F,
     pub(crate) executor: Box<dyn Executor>,
@@ -146,7 +146,7 @@ pub(crate) struct Stepper<'b, F> {
     tally: Tally,
 }
 
-/// Memory for what the update takes beside its gathering: scalars, and the scratch of a norm.
+/// Memory of an update besides gathering: scalars, and scratch space of a norm.
 const UPDATE_BYTES: u64 = 64 << 10;
 
 impl<'b, F: Feed> Stepper<'b, F> {
@@ -161,7 +161,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         Ok(Self { feed, executor, phases, limits, tally })
     }
 
-    /// The task of the next steps counts so many figures.
+    /// Sets how many figures the task counts in the next steps.
     pub(crate) fn expect(&mut self, sums: usize) -> Result<()> {
         self.tally = Tally::new(sums, self.limits.device)?;
         Ok(())
@@ -183,19 +183,19 @@ impl<'b, F: Feed> Stepper<'b, F> {
         exchange.begin()?;
         self.tally.begin();
 
-        // Load, forward, backward: the gradient of the summed loss, over the expected weight, adds up in the table.
+        // Load, forward, backward: the table sums the gradient of the loss divided by the expected weight.
         let (pass, mut short) = self.compute(replica, exchange, cut)?;
 
-        // Reduce: every bucket leaves, also where memory for it was refused at first, before the host waits for anything.
+        // Reduce: all buckets start, even after a failed allocation, before the host waits.
         let mut reducing = Stopwatch::start(self.limits.device)?;
         if self.phases.during(Phase::Reduce, || exchange.start_rest())?? && short.is_none() {
             short = Some(self.limits.shortage(Phase::Reduce, None));
         }
 
-        // Prepare: after the decision nobody can go back, so room for the update is taken before it.
+        // Prepare: reserves memory for the update, since after the decision no rank can go back.
         let room = self.prepare(replica, &mut short)?;
 
-        // Agree: afterwards every rank holds the same gradient and the same status.
+        // Agree: afterwards every rank has the same gradient and the same status.
         let mut status = exchange.blank(replica.model.task.sums());
         status.bad_samples = pass.bad_samples;
         let figures = self.count(&mut status, &mut short)?;
@@ -225,7 +225,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         })))
     }
 
-    /// The micro-steps of this rank; where memory runs out, it takes no part in what is left of the step but in what the others wait for.
+    /// Runs this rank's micro-steps. If memory runs out, skips the others, but joins in their operations.
     fn compute(
         &mut self,
         replica: &mut Replica,
@@ -244,7 +244,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         Ok((pass, short))
     }
 
-    /// Nothing of them is left in memory when it returns but gradients in the table.
+    /// Runs the micro-steps. Afterwards only gradients in the table remain in memory.
     fn micro_steps(
         &mut self,
         replica: &mut Replica,
@@ -252,7 +252,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         cut: &Cut,
         pass: &mut Pass,
     ) -> Result<()> {
-        // What a step draws depends on its number and the rank, so that a step taken again, or after a resume, draws the same.
+        // Random numbers depend on step and rank, so a retry or a resumed run draws the same.
         let mut seeds = keyed(Domain::Torch, cut.seed, cut.step, exchange.rank() as u64);
         tch::manual_seed(seeds.next_u64() as i64);
         for (index, range) in cut.micro_batches.iter().enumerate() {
@@ -283,7 +283,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         Ok(())
     }
 
-    /// Memory that is held until the update begins, as much as it may need for a moment; where none is short.
+    /// Reserves the update's scratch memory until it begins; nothing if memory is already short.
     fn prepare(&mut self, replica: &mut Replica, short: &mut Option<Shortage>) -> Result<Option<Tensor>> {
         if short.is_some() {
             return Ok(None);
@@ -298,7 +298,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         Ok(room.map_err(|shortage| *short = Some(shortage)).ok())
     }
 
-    /// The totals of this rank: in the status where the host decides; those of a GPU stay there, and travel behind its gradients.
+    /// Counts the totals of this rank: in the status, or on a GPU in the returned tensor, without a wait.
     fn count(&mut self, status: &mut Status, short: &mut Option<Shortage>) -> Result<Option<Tensor>> {
         if is_device_s(self.limits.device) {
             return Ok(Some(self.tally.figures()?));

@@ -1,4 +1,4 @@
-//! The phases of a step, as each begins: its memory is counted, and where a test asks for it refused.
+//! The phases of a step: counts their memory, and makes allocations fail for tests.
 
 use dtrain_common::env::{DTRAIN_FAULT, EnvError};
 use dtrain_torch_shim::{ShimError, memory};
@@ -6,13 +6,13 @@ use dtrain_torch_shim::{ShimError, memory};
 use crate::memory::{Account, Books, Phase};
 use crate::memory_report::Owners;
 
-/// Follows a step through its phases: [`Phases::begin`], and for each [`Phases::enter`] or [`Phases::during`].
+/// Follows a step: call [`Phases::begin`], then [`Phases::enter`] or [`Phases::during`] for each phase.
 #[derive(Debug)]
 pub(crate) struct Phases<'b> {
     pub(crate) account: Account<'b>,
     pub(crate) fault: Fault,
     pub(super) now: Phase,
-    /// Counted from 1, as is the micro-step.
+    /// Counted from 1, like the micro-step.
     step: u64,
     micro_step: usize,
 }
@@ -22,13 +22,13 @@ impl<'b> Phases<'b> {
         Self { account: Account::new(books), fault, now: Phase::Forward, step: 0, micro_step: 0 }
     }
 
-    /// A step begins: `state` is what lasts of its memory, and `ahead` bytes of what is allocated are its own.
+    /// Begins a step. `state` is memory that outlives it; `ahead` bytes are already allocated for it.
     pub(crate) fn begin(&mut self, step: u64, state: Owners, ahead: u64) -> Result<(), ShimError> {
         (self.now, self.step, self.micro_step) = (Phase::Forward, step, 0);
         self.account.begin(state, ahead)
     }
 
-    /// A phase begins, and the one before has ended; with forward a micro-step.
+    /// Begins a phase and ends the previous one; forward also begins a micro-step.
     pub(crate) fn enter(&mut self, phase: Phase) -> Result<(), ShimError> {
         self.fault.end();
         self.micro_step += usize::from(phase == Phase::Forward);
@@ -49,7 +49,7 @@ impl<'b> Phases<'b> {
         Ok(outcome)
     }
 
-    /// Others, for passes that are captured and compute nothing yet.
+    /// Returns separate phases for a capture, which computes nothing.
     pub(crate) fn capture(&self) -> Result<Self, ShimError> {
         let mut captured = Self { account: self.account, fault: Fault::default(), ..*self };
         captured.account.begin(Owners::default(), 0)?;
@@ -58,11 +58,11 @@ impl<'b> Phases<'b> {
     }
 }
 
-/// What DTRAIN_FAULT begins with where a write is to fail.
+/// Prefix of DTRAIN_FAULT for a write that fails.
 pub(crate) const WRITE_FAULT: &str = "write:";
 
-/// What DTRAIN_FAULT asks for on this rank: that an allocation in one phase of one step is refused, by libtorch's allocator
-/// itself and with its error. It holds for tensors on the host alone.
+/// The fault of this rank by DTRAIN_FAULT: an allocation in one phase of one step fails in libtorch's
+/// allocator, with its error. Affects only tensors on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Fault {
     refusal: Option<Refusal>,
@@ -77,9 +77,9 @@ struct Refusal {
     step: u64,
     /// Counted from 1, within the step.
     micro_step: usize,
-    /// Allocations of the phase that are granted before the one that is not.
+    /// Allocations of the phase that succeed before the failing one.
     after: u64,
-    /// How many times the phase is met so.
+    /// How often the phase fails.
     times: u32,
 }
 
@@ -108,7 +108,7 @@ impl Fault {
         }
     }
 
-    /// The phase has ended, well or not: what was not refused in it is granted after it.
+    /// Ends the phase, successful or not: later allocations succeed.
     pub(crate) fn end(&mut self) {
         if !std::mem::take(&mut self.armed) {
             return;

@@ -16,16 +16,16 @@ use crate::train_error::{Result, TrainError};
 #[derive(Debug)]
 pub(crate) struct Precision {
     device: Device,
-    /// The dtype of autocast regions, where there are any.
+    /// The dtype of autocast regions, if there are any.
     pub(super) autocast: Option<Kind>,
-    /// Whether float32 matrix products and convolutions compute in TF32.
+    /// Whether float32 matrix products and convolutions use TF32.
     tf32: bool,
     scaler: Option<GradScaler>,
-    /// What the kernel that takes the loss scale out finds, and the reciprocal that it is given.
+    /// Result and input of the unscaling kernel: not 0 if a gradient is not finite; the scale's reciprocal.
     figures: Option<(Tensor, Tensor)>,
 }
 
-/// A precision that cannot be had.
+/// A precision that is not available.
 #[derive(Debug, Error)]
 pub enum PrecisionError {
     #[error(
@@ -50,8 +50,8 @@ pub enum PrecisionError {
 }
 
 impl Precision {
-    /// What the recipe asks for on `device`. `auto` is full precision on a CPU; on GPUs bfloat16 where all of them compute in
-    /// it, which needs no loss scale, else float16.
+    /// Returns the recipe's precision on `device`. `auto` is full precision on a CPU. On GPUs it is bfloat16,
+    /// which needs no loss scale, if all of them support it, otherwise float16.
     pub(crate) fn new(settings: &recipe::Precision, device: Device) -> Result<Self, PrecisionError> {
         let amp = match settings.amp {
             Amp::Fp16 if device == Device::Cpu => return Err(PrecisionError::HalfOnCpu),
@@ -68,7 +68,7 @@ impl Precision {
         Ok(precision)
     }
 
-    /// What a device would compute in, to be rehearsed on another: `amp` is not `auto`.
+    /// Returns the precision of another device for a rehearsal; `amp` is not `auto`.
     pub(crate) fn rehearsed(amp: Amp, device: Device) -> Result<Self, PrecisionError> {
         let autocast = match amp {
             Amp::Off | Amp::Auto => None,
@@ -79,7 +79,7 @@ impl Precision {
         Ok(Self { device, autocast, tf32: false, scaler: scaler.transpose()?, figures: None })
     }
 
-    /// Goes on with the loss scale of a checkpoint, where it has one and this run needs one.
+    /// Continues with the loss scale of a checkpoint, if both it and this run have one.
     pub(crate) fn resume(&mut self, state: Option<LossScale>) -> Result<(), ScalerError> {
         match (&mut self.scaler, state) {
             (Some(scaler), Some(state)) => scaler.restore(state),
@@ -91,7 +91,7 @@ impl Precision {
         self.scaler.as_ref().map(GradScaler::state)
     }
 
-    /// The precision as a recipe spells it; never `auto`.
+    /// Returns the precision as a recipe spells it; never `auto`.
     pub(crate) fn amp(&self) -> Amp {
         match self.autocast {
             Some(Kind::Half) => Amp::Fp16,
@@ -109,7 +109,7 @@ impl Precision {
         }
     }
 
-    /// Runs a forward pass. Backward runs outside: it takes the dtypes of the recorded graph.
+    /// Runs a forward pass. Backward runs outside, with the dtypes of the recorded graph.
     pub(crate) fn run<T>(&self, forward: impl FnOnce() -> T) -> Result<T, ShimError> {
         let _region = self.autocast.map(|kind| Autocast::enter(self.device, kind)).transpose()?;
         Ok(forward())
@@ -119,7 +119,7 @@ impl Precision {
         self.scaler.as_ref().map_or(1.0, GradScaler::scale)
     }
 
-    /// Takes the memory that [`Precision::unscale`] needs, the first time: before the ranks decide about a step.
+    /// Allocates memory for [`Precision::unscale`] once. Call it before the ranks decide about a step.
     pub(crate) fn prepare(&mut self) -> Result<(), TchError> {
         if self.scaler.is_some() && self.figures.is_none() {
             let one = || Tensor::f_zeros([1], (Kind::Float, self.device));
@@ -128,8 +128,9 @@ impl Precision {
         Ok(())
     }
 
-    /// Takes the factor out of the reduced gradients. Once per step, before clipping. A device then finds, without being waited for,
-    /// whether they are finite: a scalar that is not 0 where one that this rank updates is not; None where there is no factor.
+    /// Divides the reduced gradients by the loss scale. Call it once per step, before clipping. Returns,
+    /// without a wait, a scalar that is not 0 if a gradient of this rank is not finite; None without a loss
+    /// scale.
     pub(crate) fn unscale(&mut self, table: &Table) -> Result<Option<&Tensor>> {
         self.prepare()?;
         let (Some(scaler), Some((found, inverse))) = (&self.scaler, &mut self.figures) else {
@@ -142,7 +143,7 @@ impl Precision {
         Ok(Some(found))
     }
 
-    /// A step has ended. An exhausted scale, with which no gradient can be had, is an error.
+    /// Updates the loss scale after a step. An exhausted scale is an error.
     pub(crate) fn update(&mut self, finite: bool) -> Result<()> {
         if let Some(scaler) = &mut self.scaler {
             scaler.update(!finite);
@@ -154,7 +155,7 @@ impl Precision {
     }
 }
 
-/// Whether float32 matrix products and convolutions on `device` compute in TF32: where it is not stated, on GPUs that have it.
+/// Returns whether float32 products and convolutions use TF32; `auto` is true on GPUs that support it.
 pub(super) fn tf32(asked: Switch, device: Device) -> Result<bool, PrecisionError> {
     if !device.is_cuda() {
         return match asked {
@@ -164,7 +165,7 @@ pub(super) fn tf32(asked: Switch, device: Device) -> Result<bool, PrecisionError
     }
     match asked {
         Switch::Is(false) => Ok(false),
-        // TF32 came with bfloat16, in compute capability 8.0. All GPUs of the machine are asked, so that all ranks decide alike.
+        // TF32 came with bfloat16, in compute capability 8.0. Asks all GPUs, so that all ranks agree.
         Switch::Is(true) if !all_compute_in_bf16() => Err(PrecisionError::NoTf32),
         Switch::Is(true) => Ok(true),
         Switch::Auto => Ok(all_compute_in_bf16()),
@@ -174,14 +175,14 @@ pub(super) fn tf32(asked: Switch, device: Device) -> Result<bool, PrecisionError
 /// Settings of the process for kernels on its GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kernels {
-    /// float32 matrix products and convolutions compute in TF32.
+    /// Whether float32 matrix products and convolutions use TF32.
     tf32: bool,
-    /// cuDNN tries which algorithm is the fastest.
+    /// Whether cuDNN measures algorithms and uses the fastest.
     cudnn_benchmark: bool,
 }
 
 impl Kernels {
-    /// What the recipe asks for on `device`; none on a CPU, which has no such choice.
+    /// Returns the recipe's settings for `device`; None on a CPU.
     pub(crate) fn new(recipe: &Recipe, device: Device) -> Result<Option<Self>, PrecisionError> {
         let tf32 = tf32(recipe.precision.tf32, device)?;
         let cudnn_benchmark = recipe.model.cudnn_benchmark;
@@ -193,7 +194,7 @@ impl Kernels {
         }
         Ok(Some(Self {
             tf32,
-            // A data set's samples have one shape, so that few shapes of batches are met, and tried once each.
+            // Samples have one shape, so few shapes of batches occur, and cuDNN measures each once.
             cudnn_benchmark: cudnn_benchmark.stated().unwrap_or(true),
         }))
     }
@@ -264,7 +265,7 @@ mod tests {
         let mut other = scaled();
         other.resume(state).unwrap();
         assert_eq!(other.loss_scale(), 32768.0);
-        // A scale that has fallen to nothing ends the run.
+        // A scale that is too small ends the run.
         let ended = (0..100).find_map(|_| precision.update(false).err()).unwrap();
         assert!(matches!(ended, TrainError::LossScale { .. }), "{ended}");
     }

@@ -1,4 +1,4 @@
-//! Figures of a device that the host needs: the one thing for which the host waits within a step.
+//! Figures of a device for the host. A step waits for nothing else.
 
 use std::time::Instant;
 
@@ -8,16 +8,16 @@ use tch::{Device, Kind, Tensor};
 
 use crate::train_error::Result;
 
-/// Figures on their way to the host. The device goes on with what it is given behind them.
+/// Figures on their way to the host. The device continues with later work.
 #[derive(Debug)]
 pub(super) struct Reading {
     values: Tensor,
-    /// When they are there, where a device copies them.
+    /// The end of the copy from a device.
     copied: Option<Event>,
 }
 
 impl Reading {
-    /// Has the device copy `figures`, float64 and flat, to pinned memory, behind what it was given so far.
+    /// Starts a copy of `figures`, float64 and flat, to pinned memory, after the work queued so far.
     pub(super) fn begin(figures: &Tensor) -> Result<Self> {
         let Device::Cuda(gpu) = figures.device() else {
             let values = figures.shallow_clone();
@@ -37,8 +37,8 @@ impl Reading {
     }
 }
 
-/// Measures from [`Stopwatch::start`] to [`Stopwatch::stop`]. On a GPU both are places in the stream that computes, and what lies
-/// between them is what it waits for; the host waits for neither.
+/// Measures from [`Stopwatch::start`] to [`Stopwatch::stop`]. On a GPU these are events in the computing
+/// stream; the time includes its waits. The host does not wait.
 #[derive(Debug)]
 pub(super) enum Stopwatch {
     Host(Instant, f64),
@@ -61,7 +61,7 @@ impl Stopwatch {
         Ok(())
     }
 
-    /// The milliseconds in between, when the host has waited for something that the device did later.
+    /// Returns the milliseconds between. On a GPU, first wait for work that was queued later.
     pub(super) fn ms(&self) -> Result<f64, ShimError> {
         match self {
             Self::Host(_, ms) => Ok(*ms),
@@ -79,7 +79,7 @@ pub(super) mod tests {
     use super::*;
 
     thread_local! {
-        /// How often this thread has waited: on a GPU, so often would the host have waited for it.
+        /// How often this thread has waited; on a GPU, the host would wait as often.
         pub(in crate::step) static WAITS: Cell<u64> = const { Cell::new(0) };
     }
 

@@ -1,7 +1,6 @@
-//! What a rank does where memory is refused: it tells the others, who drop the step with it, or it tries again.
+//! The reaction of a rank to a failed allocation: it reports it, and all ranks drop the step; or it retries.
 //!
-//! Which rank it was, and where, travels in the status vector; what follows from it is the same on every rank, so nothing
-//! more is said between them.
+//! The status vector has rank and phase. All ranks react to it alike, without further messages.
 
 mod exhausted;
 
@@ -19,11 +18,11 @@ use crate::out_of_memory::bytes_refused;
 pub(crate) use crate::out_of_memory::{patiently, shielded};
 use crate::{OutOfMemory, TrainError};
 
-/// What a rank knows of the memory that it is refused.
+/// The memory limits of a rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) device: Device,
-    /// Bytes that tensors may take, where that is known.
+    /// Bytes that tensors may take, if known.
     limit: Option<u64>,
 }
 
@@ -37,7 +36,7 @@ impl Limits {
         Self { device, limit }
     }
 
-    /// What this rank says of a refusal that it has just met, of so many bytes where that is known.
+    /// Returns the report of an allocation that has just failed, of `refused` bytes if known.
     pub(crate) fn shortage(&self, phase: Phase, refused: Option<u64>) -> Shortage {
         Shortage {
             phase,
@@ -48,7 +47,7 @@ impl Limits {
         }
     }
 
-    /// A refusal of memory in `phase` is a shortage, which the ranks deal with together; another error ends this rank.
+    /// Turns a failed allocation in `phase` into a shortage, for all ranks to handle. Other errors remain.
     pub(crate) fn survive<T, E: OutOfMemory>(
         &self,
         outcome: Result<T, E>,
@@ -63,14 +62,14 @@ impl Limits {
         })
     }
 
-    /// What no tensor uses goes back, and the peak is that of the next try.
+    /// Frees cached memory, and resets the peak for the retry.
     pub(crate) fn free(&self) {
-        // Neither failure would change what follows.
+        // Failures here have no effect on the retry.
         let _ = memory::empty_cache(self.device);
         let _ = memory::reset_peak(self.device);
     }
 
-    /// What ends a run, on all ranks, whose model takes no smaller batch than `batch`. `owners` says where this rank's bytes are.
+    /// Returns the error that ends a run on all ranks, when the model takes no batch smaller than `batch`.
     pub(crate) fn exhausted(
         &self,
         shortages: &[Option<Shortage>],
@@ -95,7 +94,7 @@ impl Limits {
 }
 
 impl Phase {
-    /// Its number in the status vector, where 0 stands for none.
+    /// Returns the number in the status vector, where 0 means no shortage.
     fn code(self) -> f64 {
         f64::from(self as u8) + 1.0
     }
@@ -105,25 +104,25 @@ impl Phase {
     }
 }
 
-/// A refusal of memory on one rank.
+/// A failed allocation on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shortage {
     pub(crate) phase: Phase,
-    /// When, in microseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch.
     pub(crate) at_us: u64,
-    /// The highest bytes of tensors that were allocated on the rank's device.
+    /// Peak bytes of tensors on the rank's device.
     pub(crate) allocated: u64,
-    /// The bytes that it may use, where that is known.
+    /// Bytes that the rank may use, if known.
     pub(crate) limit: Option<u64>,
-    /// The bytes that were refused, as the allocator tells them, where it does.
+    /// Bytes of the failed allocation, if the allocator reports them.
     pub(crate) refused: Option<u64>,
 }
 
 impl Shortage {
-    /// How many figures of the status vector stand for it. Whole numbers up to 2^53 are exact in float64.
+    /// Figures in the status vector. Whole numbers up to 2^53 are exact in float64.
     pub(crate) const FIGURES: usize = 5;
 
-    /// The figures of a rank's own; zeros where it has run out of nothing, so that a sum over ranks changes no other's.
+    /// Returns this rank's figures; zeros without a shortage, so that a sum keeps those of other ranks.
     pub(crate) fn figures(own: Option<Self>) -> [f64; Self::FIGURES] {
         own.map_or([0.0; Self::FIGURES], |own| {
             [
@@ -147,7 +146,7 @@ impl Shortage {
         })
     }
 
-    /// The bytes in words: `4.20 GiB of 5.00 GiB allocated, 1.20 GiB more refused`.
+    /// Formats the bytes: `4.20 GiB of 5.00 GiB allocated, 1.20 GiB more refused`.
     pub(crate) fn bytes(&self) -> String {
         let mut words = ByteSize(self.allocated).to_string();
         if let Some(limit) = self.limit {
@@ -171,7 +170,7 @@ fn now_us() -> u64 {
         .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// The ranks that ran out of memory, and the first of them: `on rank 1 in backward`, `on ranks 0 and 2 in forward`.
+/// Returns the ranks that ran out of memory, in words and as a list, and the first shortage.
 pub(crate) fn place(shortages: &[Option<Shortage>]) -> Option<(String, Vec<usize>, Shortage)> {
     let first = shortages.iter().flatten().next().copied()?;
     let ranks: Vec<usize> = (0..shortages.len()).filter(|&rank| shortages[rank].is_some()).collect();

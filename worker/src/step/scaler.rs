@@ -1,5 +1,5 @@
-//! The loss scaler of fp16 training: keeps small gradients above fp16's smallest numbers (Micikevicius et al. 2018, arXiv 1710.03740),
-//! with the rules of torch/amp/grad_scaler.py and its kernel. Pure arithmetic, the same on every rank that is told the same.
+//! The loss scaler of fp16 training (Micikevicius et al. 2018, arXiv 1710.03740), with the rules of
+//! torch/amp/grad_scaler.py and its kernel. Only arithmetic, the same on every rank.
 
 use dtrain_common::manifest::LossScale;
 use thiserror::Error;
@@ -7,7 +7,7 @@ use thiserror::Error;
 /// fp16's smallest normal number, 2^-14: see [`GradScaler::is_exhausted`].
 const SMALLEST_USEFUL: f32 = 6.103_515_6e-5;
 
-/// How a scale moves. The defaults are torch's; a recipe states the first scale alone.
+/// Changes of the scale. The defaults are torch's; a recipe sets only the first scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScalerOptions {
     /// The first scale, above 0.
@@ -26,7 +26,7 @@ impl Default for ScalerOptions {
     }
 }
 
-/// A scaler that cannot be made or restored.
+/// Settings or a state that a scaler cannot have.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum ScalerError {
     #[error("the loss scaler's first scale is {0}; it must be above 0 and within float32")]
@@ -38,17 +38,17 @@ pub enum ScalerError {
     State { scale: f64, clean_steps: u32, growth_interval: u32 },
 }
 
-/// The scale of an fp16 run, and how many clean steps it has seen.
+/// The scale of an fp16 run, and its number of clean steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GradScaler {
     options: ScalerOptions,
-    /// A float32, as torch's tensor: a product is rounded to it at every move.
+    /// float32, as in torch: every change rounds to it.
     scale: f32,
     clean_steps: u32,
 }
 
 impl GradScaler {
-    /// A scaler at its first scale.
+    /// Creates a scaler with its first scale.
     pub fn new(options: ScalerOptions) -> Result<Self, ScalerError> {
         let scale = options.init as f32;
         match scale > 0.0 && scale.is_finite() {
@@ -57,18 +57,18 @@ impl GradScaler {
         }
     }
 
-    /// What the losses of the step are multiplied by.
+    /// Returns the factor of the step's losses.
     pub fn scale(&self) -> f64 {
         self.scale.into()
     }
 
-    /// What the gradients of the step are multiplied by: the reciprocal, taken in float64 and rounded to float32. Infinite
-    /// from a scale of 2^-128 down, as torch's.
+    /// Returns the factor of the step's gradients: the reciprocal, computed in float64 and rounded to
+    /// float32. Infinite for a scale of 2^-128 or less, as in torch.
     pub fn inverse(&self) -> f32 {
         f64::from(self.scale).recip() as f32
     }
 
-    /// Moves the scale at the end of an optimizer step, skipped or not. `found_inf`: a gradient of any rank was not finite.
+    /// Updates the scale after an optimizer step, skipped or not. `found_inf`: a gradient was not finite.
     pub fn update(&mut self, found_inf: bool) {
         if found_inf {
             self.scale = (f64::from(self.scale) * self.options.backoff) as f32;
@@ -85,22 +85,23 @@ impl GradScaler {
         }
     }
 
-    /// Whether the scale is below fp16's smallest normal number: a gradient that overflows 65504 under a smaller one is above 10^9, so
-    /// the run has diverged. torch goes on halving, and from 2^-128 down takes steps that ruin the parameters.
+    /// Returns whether the scale is below fp16's smallest normal number. A gradient that then overflows 65504
+    /// is above 10^9: the run has diverged. torch keeps halving; from 2^-128 on its steps ruin the
+    /// parameters.
     pub fn is_exhausted(&self) -> bool {
         self.scale < SMALLEST_USEFUL
     }
 
-    /// What a checkpoint keeps; torch's state_dict has the same two under `scale` and `_growth_tracker`.
+    /// Returns the state for a checkpoint: torch's `scale` and `_growth_tracker`.
     pub fn state(&self) -> LossScale {
         LossScale { scale: self.scale.into(), clean_steps: self.clean_steps }
     }
 
-    /// Goes on from a state that a scaler with these settings can have; else it is unchanged.
+    /// Continues from a state. A state that these settings cannot have is an error and changes nothing.
     pub fn restore(&mut self, state: LossScale) -> Result<(), ScalerError> {
         let LossScale { scale, clean_steps } = state;
         let growth_interval = self.options.growth_interval;
-        // NaN is not in the range. A scale may have fallen to 0.
+        // The range excludes NaN. A scale may have fallen to 0.
         if !(0.0..=f64::from(f32::MAX)).contains(&scale) || clean_steps >= growth_interval {
             return Err(ScalerError::State { scale, clean_steps, growth_interval });
         }

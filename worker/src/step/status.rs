@@ -1,5 +1,5 @@
-//! The status vector: what the ranks must agree on about a step travels in one small all-reduce behind the gradients, so
-//! that a step commits on all ranks or on none, and no rank waits for one that failed.
+//! The status vector: all facts on which ranks must agree in a step, in one small all-reduce after the
+//! gradients. So a step commits on all ranks or on none, and no rank waits for a failed one.
 
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -8,25 +8,26 @@ use super::recover::Shortage;
 use crate::tasks::{Loss, Totals};
 use crate::train_error::Result;
 
-/// What one rank, and after [`Status::merge`] all ranks together, have to say about a step.
+/// The report of one rank about a step; after [`Status::merge`], of all ranks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Status {
-    /// Losses, weights and what the task counts.
+    /// Losses, weights and the task's figures.
     pub(crate) totals: Totals,
     pub(crate) stop: f64,
     pub(crate) bad_samples: f64,
-    /// By parameter: ranks that had a gradient for it.
+    /// By parameter: the number of ranks with a gradient.
     pub(crate) uses: Vec<f64>,
-    /// Whether rank 0 finds that it is time for a checkpoint.
+    /// Whether rank 0 finds a checkpoint due by time.
     pub(crate) due: f64,
-    /// By rank: whether and where memory ran out. A rank fills in its own.
+    /// By rank: whether and where memory ran out. A rank sets only its element.
     pub(crate) shortages: Vec<Option<Shortage>>,
-    /// By rank: how the writing of a checkpoint stands, see [`crate::checkpoint::Checkpoints::progress`]. A rank fills in its own.
+    /// By rank: the progress of a checkpoint, see [`crate::checkpoint::Checkpoints::progress`]. A rank sets
+    /// only its element.
     pub(crate) writing: Vec<f64>,
 }
 
 impl Status {
-    /// What a rank says that has nothing to say: for a task that counts so many figures, and so many ranks.
+    /// Returns an empty status for a task that counts `sums` figures, and for `ranks` ranks.
     pub(crate) fn blank(sums: usize, ranks: usize) -> Self {
         Self {
             totals: Totals { sums: vec![0.0; sums], ..Totals::default() },
@@ -46,7 +47,7 @@ impl Status {
         values
     }
 
-    /// What the reduced vector of statuses like this one says.
+    /// Reads the sum over ranks of statuses with the same lengths as this one.
     pub(crate) fn merge(&self, reduced: &Tensor) -> Result<Self, TchError> {
         let values = Vec::<f64>::try_from(reduced.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?)?;
         let mut rest = values.as_slice();
@@ -76,28 +77,28 @@ impl Status {
         if rest.is_empty() { Ok(merged) } else { Err(wrong()) }
     }
 
-    /// Whether memory ran out on some rank: the step is dropped on all of them.
+    /// Returns whether memory ran out on a rank: then all ranks drop the step.
     pub(crate) fn ran_out(&self) -> bool {
         self.shortages.iter().any(Option::is_some)
     }
 
-    /// Which parameters some rank had a gradient for; in a rehearsal all.
+    /// Returns which parameters had a gradient on a rank; all in a rehearsal.
     pub(crate) fn used(&self, is_rehearsed: bool) -> Vec<bool> {
         let is_used = |&uses: &f64| is_rehearsed || uses > 0.0;
         self.uses.iter().map(is_used).collect()
     }
 }
 
-/// The figures of a step's micro-batches, added up where they are: a GPU is not waited for until [`Tally::totals`].
+/// Sums of figures over a step's micro-batches, on their device. Only [`Tally::totals`] waits for a GPU.
 #[derive(Debug)]
 pub(crate) struct Tally {
     figures: Option<Tensor>,
-    /// For a step without a micro-batch: a rank that has no memory left takes part in the sums all the same.
+    /// Zeros for a step without a micro-batch: a rank without memory still joins the reduction.
     nothing: Tensor,
 }
 
 impl Tally {
-    /// For a task that counts `sums` figures of its own, on `device`.
+    /// Creates a tally for a task that counts `sums` figures.
     pub(crate) fn new(sums: usize, device: Device) -> Result<Self, TchError> {
         let nothing = Tensor::f_zeros([sums as i64 + 2], (Kind::Double, device))?;
         Ok(Self { figures: None, nothing })
@@ -124,16 +125,16 @@ impl Tally {
         }
     }
 
-    /// Loss, weight and the task's own sums in float64 on the device; zero where there was no micro-batch. Takes no memory.
+    /// Returns loss, weight and the task's figures: float64, on the device, zero without a micro-batch.
     pub(crate) fn figures(&mut self) -> Result<Tensor, TchError> {
         match &self.figures {
             Some(figures) => Ok(figures.shallow_clone()),
-            // What the other ranks have added to it in a step before.
+            // A reduction may have left other values.
             None => self.nothing.f_zero_(),
         }
     }
 
-    /// As [`Tally::figures`], for which the host waits.
+    /// Returns [`Tally::figures`] on the host, and waits for them.
     pub(crate) fn totals(&mut self) -> Result<Totals> {
         let figures = Reading::begin(&self.figures()?)?.wait()?;
         Ok(Totals { loss_sum: figures[0], weight: figures[1], sums: figures[2..].to_vec() })
@@ -216,7 +217,7 @@ mod tests {
             let mut figures = tally.figures().unwrap();
             assert_eq!(figures.data_ptr(), tally.nothing.data_ptr());
             assert_eq!(Vec::<f64>::try_from(&figures).unwrap(), [0.0; 4]);
-            // As the sum over the ranks does.
+            // A reduction leaves values too.
             let _ = figures.fill_(7.0);
         }
     }

@@ -1,5 +1,4 @@
-//! How often the host waits in a step, and how much it has to start and to allocate, counted on a CPU: the operations are those of a
-//! GPU's step.
+//! Waits, kernels and allocations of a step, counted on a CPU with the operations of a GPU's step.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -21,7 +20,7 @@ use crate::memory::{Books, rehearsal};
 use crate::setup::{Opening, Setup};
 use crate::tasks::{BuildTask, Classify, Console};
 
-/// An operation that counts how often one is waited for.
+/// An operation that counts waits for it.
 struct Waited(Arc<AtomicU64>);
 
 impl Work for Waited {
@@ -31,7 +30,7 @@ impl Work for Waited {
     }
 }
 
-/// One of two ranks, the other of which has zeros. It notes how often the host had waited when an operation was started.
+/// One of two ranks; the other has zeros. Records the host's waits before each operation.
 struct Watching(Arc<Mutex<Vec<u64>>>, Arc<AtomicU64>);
 
 impl ProcessGroup for Watching {
@@ -56,19 +55,19 @@ impl ProcessGroup for Watching {
     }
 }
 
-/// Allocations of tensors in a step of a ResNet-18, at most.
+/// Limit for tensor allocations in a step of a ResNet-18.
 const MOST_ALLOCATIONS: u64 = 800;
 
 struct Counted {
     operations: Operations,
     waits: u64,
-    /// How often operations between the ranks were waited for.
+    /// The number of waits for operations between ranks.
     works: u64,
-    /// For every reduction: how often the host had waited in the step.
+    /// By reduction: the host's waits in the step before it.
     reductions: Vec<u64>,
 }
 
-/// A ResNet-18 with AdamW, clipping and a batch of 8, on generated images.
+/// Returns a ResNet-18 with AdamW, clipping and a batch of 8, on generated images.
 fn resnet(others: &[&str]) -> Setup {
     let sets = ["model.name=resnet18", "data.image_size=32", "train.effective_batch=8", "optim.clip=1.0"];
     let sets = sets.iter().chain(others);
@@ -79,7 +78,7 @@ fn resnet(others: &[&str]) -> Setup {
     Setup::build::<Classify>(&recipe, &opening, &WorkerEnv::single(), Device::Cpu, None).unwrap()
 }
 
-/// A rank that takes the same step again and again on a batch of 8 without values.
+/// A rank that repeats one step on a batch of 8 without values.
 struct Bench {
     setup: Setup,
     exchange: Exchange,
@@ -95,7 +94,7 @@ impl Bench {
             true => Ranks::new(Box::new(Watching(Arc::clone(&seen), Arc::clone(&works)))),
             false => Ranks::single(),
         };
-        // As with graphs, behind which all buckets leave at once.
+        // As with graphs, after which all buckets start at once.
         let options = Reduce { overlap: false, ..Reduce::default() };
         let model = &setup.replica.model;
         let mut exchange = Exchange::new(ranks, None, &model.table, options).unwrap();
@@ -123,7 +122,7 @@ impl Bench {
         }
     }
 
-    /// A step, and how many tensors the whole process has allocated meanwhile.
+    /// Takes a step, and counts the tensors that the whole process allocates meanwhile.
     fn allocating_step(&mut self) -> (Counted, u64) {
         const MANY: u64 = 1 << 40;
         memory::refuse_next(MANY);
@@ -134,7 +133,7 @@ impl Bench {
     }
 }
 
-/// A third step.
+/// Returns the counts of a third step.
 fn third(as_on_a_gpu: bool) -> Counted {
     AS_ON_A_GPU.set(as_on_a_gpu);
     let mut bench = Bench::new(resnet(&[]), true);
@@ -156,7 +155,7 @@ fn the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts() {
     assert!(decision <= 40, "{decision} kernels to decide");
 }
 
-/// In a process of its own, as it counts what the whole process allocates.
+/// Runs in a separate process, because it counts allocations of the whole process.
 #[test]
 fn a_step_waits_and_allocates_as_much_as_the_one_before() {
     const ALONE: &str = "DTRAIN_TEST_ALONE";
@@ -176,7 +175,7 @@ fn a_step_waits_and_allocates_as_much_as_the_one_before() {
     let (first, _) = &steady[0];
     for (step, allocations) in steady {
         assert_eq!((step.waits, step.works, step.operations), (first.waits, first.works, first.operations));
-        // Every reduction is waited for, once.
+        // The host waits once for every reduction.
         assert_eq!(step.works, step.reductions.len() as u64);
         assert!(*allocations <= MOST_ALLOCATIONS, "{allocations}");
     }

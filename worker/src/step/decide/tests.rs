@@ -7,7 +7,7 @@ use crate::memory::rehearsal;
 use crate::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
 
 thread_local! {
-    /// Whether steps of this thread are decided as they are on a GPU, wherever they are computed.
+    /// Whether steps of this thread are decided as on a GPU, on any device.
     pub(in crate::step) static AS_ON_A_GPU: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -49,7 +49,7 @@ fn what_is_not_finite_is_dropped() {
     assert_eq!(decide(&totals(0.0, 0.0), f64::INFINITY, f64::NAN, true, &asked(None)), skip);
 }
 
-/// Parameters with these gradients, and their optimizer.
+/// Returns parameters with these gradients, and their optimizer.
 fn trained(gradient: &[f32]) -> (Table, Optimizer) {
     let leaf = Tensor::ones([gradient.len() as i64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let mut table = Table::of([("w", &leaf)]).unwrap();
@@ -59,7 +59,7 @@ fn trained(gradient: &[f32]) -> (Table, Optimizer) {
     (table, optimizer)
 }
 
-/// Each with a loss and a weight of the step.
+/// Gradients, loss and weight of each step.
 const STEPS: [(&[f32], f64, f64); 8] = [
     (&[3.0, -4.0], 1.5, 8.0),
     (&[3.0, -4.0], 1.5, 6.0),
@@ -77,7 +77,7 @@ fn the_device_decides_as_the_host_does() {
         for clip in [None, Some(1.0), Some(100.0)] {
             let question = asked(clip);
             let case = format!("{gradient:?}, loss {loss}, weight {weight}, {clip:?}");
-            // The host, which has the totals.
+            // On the host.
             let (mut table, mut optimizer) = trained(gradient);
             let norm = table.own_norms().unwrap()[0].double_value(&[]);
             let missing = question.expected / weight;
@@ -86,7 +86,7 @@ fn the_device_decides_as_the_host_does() {
                 table.scale_grad(factor).unwrap();
                 optimizer.step(&mut table, 0.01, &[true], None).unwrap();
             }
-            // The device, which has them too, and of which the host waits for nothing before the update.
+            // On the device; the host does not wait before the update.
             let (mut there, mut others) = trained(gradient);
             let counted = Tensor::from_slice(&[loss, weight, 5.0]);
             let coming = ask_device(&single(&there), &there, None, &counted, &question).unwrap();

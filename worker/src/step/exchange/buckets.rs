@@ -1,4 +1,4 @@
-//! The hooks' side of the exchange: which buckets are complete, and the reductions that are under way.
+//! The hooks of the exchange: they find complete buckets and start their reductions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,24 +27,24 @@ pub(super) struct State {
     pub(super) gradients: Vec<Gradient>,
     pub(super) buckets: Vec<Bucket>,
     pub(super) armed: bool,
-    /// Every bucket of the step has left, or none that has not can leave any more.
+    /// Whether [`super::Exchange::start_rest`] has run in this step.
     pub(super) ended: bool,
-    /// Memory for a reduction was refused on this rank in this step.
+    /// Whether an allocation for a reduction failed on this rank in this step.
     pub(super) ran_out: bool,
-    /// Whether a parameter's gradient was added to in this step, and since the exchange was armed.
+    /// By parameter: whether its gradient changed in this step (`used`), and since arming (`fired`).
     pub(super) used: Vec<bool>,
     pub(super) fired: Vec<bool>,
-    /// Parameters in the order in which they fired last.
+    /// Parameters in the order in which they fired.
     pub(super) order: Vec<usize>,
     pub(super) next: usize,
     pub(super) in_flight: Vec<Flight>,
     pub(super) failed: Option<TrainError>,
 }
 
-/// A parameter and the place of its gradient in the table.
+/// A parameter and the view of its gradient in the table.
 ///
-/// A step begins without gradients, so that backward hands over the tensor it has computed instead of adding it to zeros;
-/// that one is copied into the table, and what follows in the same step is added to it there.
+/// A step begins without gradients, so that backward hands over its tensor and adds to no zeros. That tensor
+/// is copied into the table; later gradients of the step are added there.
 pub(super) struct Gradient {
     pub(super) leaf: Tensor,
     pub(super) place: Tensor,
@@ -55,14 +55,14 @@ impl Gradient {
         Ok(clear_grad(&self.leaf)?)
     }
 
-    /// Moves the step's first gradient into its place.
+    /// Copies the step's first gradient into the table.
     fn settle(&mut self) -> Result<()> {
         let first = self.leaf.f_grad()?;
         tch::no_grad(|| self.place.f_copy_(&first))?;
         self.settled()
     }
 
-    /// The step's first gradient is in its place: what follows is added to it.
+    /// Makes the table's view the parameter's gradient, so that later gradients are added to it.
     pub(super) fn settled(&self) -> Result<()> {
         Ok(set_grad(&self.leaf, &self.place)?)
     }
@@ -74,7 +74,7 @@ impl Gradient {
 
 pub(super) struct Bucket {
     pub(super) grad: Tensor,
-    /// The part that is updated here, where updates are sharded.
+    /// The part that this rank updates, if updates are sharded.
     pub(super) own: Option<Tensor>,
     pub(super) members: usize,
     pub(super) pending: usize,
@@ -82,12 +82,12 @@ pub(super) struct Bucket {
 
 pub(super) struct Flight {
     work: Box<dyn Work>,
-    /// Where a result that travelled in a shorter dtype goes: (from, to).
+    /// The copy after a reduction in a shorter dtype: (from, to).
     expand: Option<(Tensor, Tensor)>,
 }
 
 impl Flight {
-    /// Waits until the result is in its place, and frees what it travelled in.
+    /// Waits until the result is in the table, and frees its shorter copy.
     pub(super) fn land(self) -> Result<()> {
         self.work.wait()?;
         if let Some((from, mut to)) = self.expand {
@@ -98,7 +98,7 @@ impl Flight {
 }
 
 impl State {
-    /// Keeps what went wrong in a hook, which can tell nobody. A want of memory ends the step, not the run.
+    /// Stores an error of a hook, which cannot return it. A failed allocation ends the step, not the run.
     fn note(&mut self, error: TrainError) {
         if error.is_out_of_memory() {
             self.ran_out = true;
@@ -146,7 +146,7 @@ impl Shared {
         })
     }
 
-    /// A hook on every parameter, which lasts as long as its handle.
+    /// Sets a hook on every parameter, until its handle is dropped.
     pub(super) fn hooks(shared: &Arc<Self>, table: &Table) -> Result<Vec<GradientHook>> {
         let hook = |(parameter, leaf): (usize, &Tensor)| {
             let shared = Arc::clone(shared);
@@ -156,11 +156,11 @@ impl Shared {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing below leaves the state half changed; a panic is reported by whoever panicked.
+        // Ignores poisoning: no change is left half done, and the thread that panicked reports it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The hook: backward has added to the gradient of `parameter`.
+    /// Runs as the hook, after backward has added to the gradient of `parameter`.
     pub(super) fn ready(&self, parameter: usize) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.used[parameter], true)
@@ -172,7 +172,7 @@ impl Shared {
             return;
         }
         if state.fired[parameter] {
-            // Backward ran twice. That is fine as long as the bucket waits for it.
+            // Backward ran twice. That is an error only if the bucket has already started.
             if self.options.overlap && self.bucket_of[parameter] < state.next {
                 let name = self.names[parameter].clone();
                 state.failed.get_or_insert(TrainError::Late { name });
@@ -182,7 +182,7 @@ impl Shared {
         state.fired[parameter] = true;
         state.order.push(parameter);
         state.buckets[self.bucket_of[parameter]].pending -= 1;
-        // Where memory lacks, the other buckets leave when backward has freed its own.
+        // After a failed allocation the other buckets start when backward has freed its memory.
         if !self.options.overlap || state.failed.is_some() || state.ran_out {
             return;
         }
@@ -193,8 +193,9 @@ impl Shared {
         }
     }
 
-    /// Starts the buckets from the next one to before `end`. Where that fails, the next one is the first not sent.
-    /// Each is an operation of its own: NCCL plans a group of them as a whole, which all ranks would have to form.
+    /// Starts the buckets from the next one to before `end`. On an error, `next` is the first bucket not
+    /// started. Each bucket is a separate operation: NCCL plans a group as a whole, so all ranks would need
+    /// equal groups.
     pub(super) fn start_until(&self, state: &mut State, end: usize) -> Result<()> {
         while state.next < end {
             let flight = self.start(&state.buckets[state.next])?;
@@ -209,7 +210,7 @@ impl Shared {
         let scatter = |output: &Tensor, input: &Tensor| {
             self.ranks.start(Collective::ReduceScatter { output, input, op })
         };
-        // The dtype in which gradients travel and are added.
+        // The dtype in which gradients are sent and added.
         let kind = match self.options.compress {
             Compress::None => bucket.grad.kind(),
             Compress::Bf16 => Kind::BFloat16,

@@ -1,4 +1,4 @@
-//! Batch normalisation over all ranks: sums of statistics within the graph.
+//! Batch normalisation over all ranks: sums of statistics inside the autograd graph.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -10,12 +10,12 @@ use crate::collectives::{CollectiveError, Ranks, ReduceOp};
 use crate::models::{BatchSync, ModelError};
 use crate::train_error::{Result, TrainError};
 
-/// Sums over the ranks of a run, for the layers of a model that is built before the ranks have found each other, in
-/// a group of its own: they must not be taken for the reduction of gradients, which goes on at the same time.
+/// Sums over ranks for the layers of a model, which is built before the ranks connect. They use a separate
+/// process group, because the reduction of gradients runs at the same time.
 ///
-/// A rank that runs out of memory in the middle of a micro-step must not leave the others waiting in these sums. Every
-/// micro-step takes the same ones, in forward and then in backward, so they are noted in the first: the trainer calls
-/// `RankSync::begin` before a micro-step and `RankSync::end` after it, and after a failure `RankSync::take_part`.
+/// A rank that runs out of memory within a micro-step must not leave the others waiting in these sums. Every
+/// micro-step has the same sums, so the first one records them. The trainer calls `RankSync::begin` before a
+/// micro-step, `RankSync::end` after it, and `RankSync::take_part` after a failure.
 #[derive(Debug)]
 pub(crate) struct RankSync {
     size: usize,
@@ -23,7 +23,7 @@ pub(crate) struct RankSync {
     sums: Arc<Mutex<Sums>>,
 }
 
-/// One of the sums of a micro-step.
+/// A sum in a micro-step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JointSum {
     pub(crate) elements: usize,
@@ -33,11 +33,11 @@ pub(crate) struct JointSum {
 
 #[derive(Debug, Default)]
 struct Sums {
-    /// Those of every micro-step, in order, once they are known.
+    /// The sums of every micro-step, in order, once known.
     known: Option<Vec<JointSum>>,
-    /// Those of the micro-step under way, so far.
+    /// The sums of the current micro-step so far.
     taken: Vec<JointSum>,
-    /// Memory to take part with, one tensor for each dtype: taken when all is well.
+    /// Memory for `take_part`, one tensor per dtype and device, allocated in advance.
     spare: Vec<Tensor>,
 }
 
@@ -46,14 +46,14 @@ impl RankSync {
         Self { size, ranks: Arc::default(), sums: Arc::default() }
     }
 
-    /// The ranks have found each other. Called once, before the first forward pass.
+    /// Connects the ranks. Call it once, before the first forward pass.
     pub(crate) fn connect(&self, ranks: Ranks) {
-        // A second call would change nothing.
+        // A second call has no effect.
         let _ = self.ranks.set(Mutex::new(ranks));
     }
 
-    /// Tells the sums of a micro-step, in order, before the first one is taken: who knows them from elsewhere spares the run
-    /// the one case in which a failure cannot be met.
+    /// Sets the sums of a micro-step, in order, before the first one. Without it, a failure in the first
+    /// micro-step ends the run.
     pub(crate) fn learn(&self, sums: Vec<JointSum>) -> Result<()> {
         let mut state = lock(&self.sums);
         state.spare = spare(&sums)?;
@@ -61,17 +61,17 @@ impl RankSync {
         Ok(())
     }
 
-    /// Whether the ranks of its group are well, once they have found each other.
+    /// Checks the health of the group, once the ranks are connected.
     pub(super) fn health(&self) -> Result<(), CollectiveError> {
         self.ranks.get().map(lock).map_or(Ok(()), |ranks| ranks.health())
     }
 
-    /// The sums of a micro-step, in order, once one has been taken.
+    /// Returns the sums of a micro-step, in order, once a micro-step has run.
     pub(crate) fn known(&self) -> Option<Vec<JointSum>> {
         lock(&self.sums).known.clone()
     }
 
-    /// The micro-steps to come may take other sums than those before: the model computes in another way.
+    /// Forgets the sums. Call it when the model changes its computation.
     pub(super) fn forget(&self) {
         *lock(&self.sums) = Sums::default();
     }
@@ -86,8 +86,8 @@ impl RankSync {
         if is_known { Ok(()) } else { self.learn(taken) }
     }
 
-    /// Takes part, with zeros, in the sums that the others still wait for in `micro_steps`, of which the first may be one that
-    /// failed in the middle.
+    /// Takes part, with zeros, in the sums that the other ranks still wait for in `micro_steps`; the first of
+    /// these may have failed midway.
     pub(super) fn take_part(&self, micro_steps: usize) -> Result<()> {
         let mut state = lock(&self.sums);
         let done = std::mem::take(&mut state.taken).len();
@@ -128,7 +128,7 @@ impl BatchSync for RankSync {
     }
 }
 
-/// One tensor for every dtype and device of `sums`, as long as the longest of them.
+/// Allocates one tensor for every dtype and device of `sums`, as long as the longest sum.
 fn spare(sums: &[JointSum]) -> Result<Vec<Tensor>> {
     let mut longest_first = sums.to_vec();
     longest_first.sort_by_key(|sum| std::cmp::Reverse(sum.elements));
@@ -146,7 +146,7 @@ fn serves(spare: &Tensor, sum: &JointSum) -> bool {
     spare.kind() == sum.kind && spare.device() == sum.device && spare.numel() >= sum.elements
 }
 
-/// A lock whose holder panicked is taken over: the panic is reported on its own way.
+/// Locks and ignores poisoning: the thread that panicked reports it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -165,7 +165,7 @@ mod tests {
         JointSum { elements, kind: Kind::Float, device: Device::Cpu }
     }
 
-    /// One of two ranks, whose sums are counted and go nowhere; whether it is broken.
+    /// One of two ranks, which records its sums and sends nothing; the flag makes `health` fail.
     struct Counting(Arc<Mutex<Vec<usize>>>, bool);
 
     impl ProcessGroup for Counting {
@@ -216,7 +216,7 @@ mod tests {
         let sync = Arc::new(RankSync::new(2));
         assert!(health(group(false), None).is_ok());
         assert!(health(group(true), None).is_err());
-        // Not before the ranks have found each other.
+        // Before the ranks connect, the check passes.
         assert!(health(group(false), Some(&sync)).is_ok());
         sync.connect(group(true));
         let error = health(group(false), Some(&sync)).unwrap_err();
@@ -242,7 +242,7 @@ mod tests {
         call(3).unwrap();
         sync.take_part(3).unwrap();
         assert_eq!(*seen.lock().unwrap(), [3, 5, 5, 3, 3, 5, 5, 3, 3, 5, 5, 3]);
-        // A failure between the micro-steps, and one after the last.
+        // A failure between micro-steps, and a failure after the last one.
         seen.lock().unwrap().clear();
         sync.take_part(1).unwrap();
         sync.take_part(0).unwrap();

@@ -1,10 +1,10 @@
-//! All that the ranks of a run say to each other: gradients, summed bucket by bucket while backward goes on, then the updates of the
-//! model's buffers, the figures of the step and the status vector; between steps what they have to agree on.
+//! All communication between ranks. In a step: gradients, summed bucket by bucket during backward, then
+//! changes of the model's buffers, the figures and the status vector. Between steps: common decisions.
 //!
-//! A hook on every parameter counts its bucket down. Buckets start in one fixed order, so that all ranks start the same
-//! operations in the same order whatever each of them computes; what has not started when backward ends (parameters that had
-//! no gradient here) starts then. This is the scheme of PyTorch's reducer (Li et al. 2020, arXiv 2006.15704) on ranges of a
-//! table: nothing is copied into buckets or out of them.
+//! A hook on every parameter counts its bucket down. Buckets start in one fixed order, so that all ranks
+//! start the same operations in the same order. The other buckets, with parameters that had no gradient here,
+//! start after backward. PyTorch's reducer works in this way (Li et al. 2020, arXiv 2006.15704); here buckets
+//! are ranges of a table, without copies.
 
 mod buckets;
 mod joint_sums;
@@ -27,22 +27,22 @@ use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp};
 use crate::state::{Buffers, Table};
 use crate::train_error::Result;
 
-/// The hooks of a table's parameters and the reductions they start, and everything else between the ranks.
+/// The hooks of a table's parameters, the reductions that they start, and all other communication.
 ///
-/// Every rank, in every step: [`Exchange::begin`], the micro-steps, [`Exchange::arm`] before the last of them,
-/// [`Exchange::start_rest`], [`Exchange::agree`]. A rank that has no memory for its micro-steps calls
-/// [`Exchange::abandon`] and [`Exchange::take_part`] in place of what is left of them.
+/// Every rank calls in every step: [`Exchange::begin`], the micro-steps, [`Exchange::arm`] before the last of
+/// them, [`Exchange::start_rest`], [`Exchange::agree`]. If a rank has no memory for its micro-steps, it calls
+/// [`Exchange::abandon`] and [`Exchange::take_part`] instead of the remaining ones.
 pub(crate) struct Exchange {
     shared: Arc<Shared>,
     hooks: Vec<GradientHook>,
-    /// In which the status vector of every step travels: taken once, so that a rank that has run out of memory can still say so.
+    /// Memory of the status vector, allocated once, so that a rank without memory can still report.
     wire: Option<Tensor>,
-    /// What the model's normalisations sum over the ranks by, where they do.
+    /// The sums of the model's normalisations over ranks, if it has any.
     sync: Option<Arc<RankSync>>,
 }
 
 impl Exchange {
-    /// Sets a hook on every parameter of `table`, which has one exchange at a time.
+    /// Sets a hook on every parameter of `table`. A table has one exchange at a time.
     pub(crate) fn new(
         ranks: Ranks,
         sync: Option<Arc<RankSync>>,
@@ -53,9 +53,9 @@ impl Exchange {
         Ok(Self { hooks: Shared::hooks(&shared, table)?, shared, wire: None, sync })
     }
 
-    /// Follows a table that was laid out anew. Called between two steps.
+    /// Adapts to a new layout of the table. Call it between two steps.
     pub(crate) fn follow(&mut self, table: &Table) -> Result<()> {
-        // A parameter has one hook: the old ones must go before the new ones come.
+        // A parameter has one hook, so the old hooks are removed first.
         self.hooks.clear();
         let (ranks, options) = (self.shared.ranks.clone(), self.shared.options.clone());
         self.shared = Arc::new(Shared::new(ranks, table, options)?);
@@ -63,27 +63,27 @@ impl Exchange {
         Ok(())
     }
 
-    /// Lets go of the table, so that its gradients can be freed. Nothing is reduced until [`Exchange::follow`].
+    /// Releases the table, so that its gradients can be freed. Then call [`Exchange::follow`].
     pub(crate) fn release(&mut self) {
         self.hooks.clear();
-        // A status has an element for every parameter: the next one has another length.
+        // A status has an element for every parameter, so its length changes.
         self.wire = None;
         let mut state = self.shared.state();
         state.gradients.clear();
         state.buckets.clear();
         drop(state);
-        // What is trained decides which sums backward takes.
+        // The trained parameters determine the sums in backward.
         self.forget_sums();
     }
 
-    /// The model computes in another way from now on: its micro-steps may take other sums over the ranks.
+    /// Forgets the sums within micro-steps. Call it when the model changes its computation.
     pub(crate) fn forget_sums(&self) {
         if let Some(sync) = &self.sync {
             sync.forget();
         }
     }
 
-    /// The ranks, for what they do between two steps: an evaluation adds up its figures, and a table that is laid out anew its parts.
+    /// Returns the ranks, for operations between steps.
     pub(crate) fn ranks(&self) -> &Ranks {
         &self.shared.ranks
     }
@@ -92,26 +92,26 @@ impl Exchange {
         self.ranks().rank()
     }
 
-    /// Whether the model's normalisations exchange sums within a micro-step, or may: none has been taken yet.
+    /// Returns whether normalisations sum over ranks in a micro-step; also true before the first micro-step.
     pub(crate) fn sums_jointly(&self) -> bool {
         self.sync.as_ref().is_some_and(|sync| sync.known().is_none_or(|sums| !sums.is_empty()))
     }
 
-    /// A status of a task that counts `sums` figures, in which a rank has nothing to say.
+    /// Returns an empty status for a task that counts `sums` figures.
     pub(crate) fn blank(&self, sums: usize) -> Status {
         Status::blank(sums, self.ranks().size())
     }
 
-    /// Takes the memory in which the statuses of a task that counts `sums` figures travel, so that none is taken for them in a step.
-    /// Every rank calls it once, before its first step.
+    /// Allocates the memory of statuses for a task that counts `sums` figures, so that steps do not. Every
+    /// rank calls it before the first step of a phase.
     pub(crate) fn expect(&mut self, sums: usize) -> Result<()> {
         let mut status = self.blank(sums);
         status.uses = vec![0.0; self.shared.names.len()];
         self.load(&status.values()).map(drop)
     }
 
-    /// A status in float64 on the CPU, in memory of the group's where it has such memory. All statuses of a phase are of one
-    /// length; only the first one takes memory.
+    /// Writes a status into a float64 tensor on the CPU, in memory of the process group if it has any. All
+    /// statuses of a phase have one length, so only the first one allocates.
     fn load(&mut self, status: &[f64]) -> Result<Tensor> {
         let wire = match self.wire.take().filter(|wire| wire.numel() == status.len()) {
             Some(wire) => wire,
@@ -124,7 +124,7 @@ impl Exchange {
         Ok(self.wire.insert(wire).shallow_clone())
     }
 
-    /// A step begins: there are no gradients yet.
+    /// Begins a step: clears all gradients.
     pub(crate) fn begin(&self) -> Result<()> {
         let mut state = self.shared.state();
         state.used.fill(false);
@@ -144,7 +144,7 @@ impl Exchange {
         }
     }
 
-    /// The next backward pass is the step's last: buckets start as they become complete.
+    /// Announces the step's last backward pass, in which buckets start as they become complete.
     pub(crate) fn arm(&self) {
         self.shared.state().armed = true;
     }
@@ -153,7 +153,7 @@ impl Exchange {
         self.sync.as_ref().map_or(Ok(()), |sync| sync.end())
     }
 
-    /// A backward pass was captured and has computed nothing yet: which parameters will have a gradient, in this step so far.
+    /// Ends the capture of a backward pass. Returns which parameters have a gradient in this step so far.
     pub(crate) fn captured(&self) -> Result<Vec<bool>> {
         let mut state = self.shared.state();
         if let Some(error) = state.failed.take() {
@@ -166,7 +166,7 @@ impl Exchange {
         Ok(state.used.clone())
     }
 
-    /// As if a backward pass whose capture has failed had never begun; `first` says that it would have been the step's first.
+    /// Undoes a failed capture of a backward pass; `first` means the first pass of the step.
     pub(crate) fn forget_capture(&self, first: bool) -> Result<()> {
         let mut state = self.shared.state();
         (state.failed, state.ran_out) = (None, false);
@@ -174,8 +174,8 @@ impl Exchange {
         if first { self.begin() } else { Ok(()) }
     }
 
-    /// A backward pass was replayed that leaves gradients of these parameters in their places; no hook has heard of it. Its buckets
-    /// start with those of [`Exchange::start_rest`].
+    /// Records a replayed backward pass, which left gradients of these parameters in the table without hooks.
+    /// Its buckets start in [`Exchange::start_rest`].
     pub(crate) fn replayed(&self, used: &[bool]) -> Result<()> {
         let mut state = self.shared.state();
         let State { gradients, used: known, .. } = &mut *state;
@@ -187,21 +187,21 @@ impl Exchange {
         Ok(())
     }
 
-    /// This rank takes no further micro-step: the memory of gradients that are not in the table yet is freed. Its buckets leave
-    /// all the same, with whatever is in them, as the other ranks wait for them; the step is one to be dropped.
+    /// Ends the micro-steps of this rank and frees gradients outside the table. The step must be dropped; its
+    /// buckets still start, with any values, because the other ranks wait for them.
     pub(crate) fn abandon(&self) -> Result<()> {
         let mut state = self.shared.state();
         state.armed = false;
         state.gradients.iter().try_for_each(Gradient::begin)
     }
 
-    /// Takes part in the sums that the others still wait for in `micro_steps`, of which the first may be one that failed in the middle.
+    /// Takes part in the sums that other ranks wait for in `micro_steps`; the first may have failed midway.
     pub(crate) fn take_part(&self, micro_steps: usize) -> Result<()> {
         self.sync.as_ref().map_or(Ok(()), |sync| sync.take_part(micro_steps))
     }
 
-    /// Starts what has not started when backward has ended, and says whether memory for a reduction was refused on
-    /// this rank: the step is to be dropped then, but every bucket has left, and the other ranks wait for none.
+    /// Starts the remaining buckets after backward. Returns whether an allocation for a reduction failed.
+    /// Then the step must be dropped, but all buckets have started, and no rank waits.
     pub(crate) fn start_rest(&self) -> Result<bool> {
         let mut state = self.shared.state();
         if state.ended {
@@ -222,7 +222,7 @@ impl Exchange {
                 return Err(error);
             }
             state.ran_out = true;
-            // The memory that all else travels in is free then: the other ranks wait for none of this rank's next ones.
+            // Frees the memory of started reductions, which complete on all ranks without later ones.
             state.in_flight.drain(..).try_for_each(Flight::land)?;
             let (device, next) = (state.buckets[state.next].grad.device(), state.next + 1);
             patiently(device, || self.shared.start_until(&mut state, next))?;
@@ -230,8 +230,8 @@ impl Exchange {
         Ok(state.ran_out)
     }
 
-    /// Ends the step's reduction: gradients (of the own parts, where updates are sharded), the buffers' updates and behind them
-    /// `figures` on the device are summed over all ranks, in place, and the statuses merged.
+    /// Ends the step's reduction: sums over all ranks, in place, the gradients (own parts, if sharded), the
+    /// changes of buffers and `figures` on the device, and merges the statuses.
     pub(crate) fn agree(
         &mut self,
         buffers: &Buffers,
@@ -262,22 +262,22 @@ impl Exchange {
         self.ranks().all_reduce(figures, ReduceOp::Sum)?.wait()
     }
 
-    /// Whether it is so on any rank. Returns when every rank has come here: on a GPU only the stream would wait, so the hosts meet.
+    /// Returns whether `here` is true on any rank. Hosts wait for each other, as the tensor is on the CPU.
     pub(crate) fn any(&self, here: bool) -> Result<bool> {
         let any = patiently(Device::Cpu, || Tensor::f_from_slice(&[i64::from(here)]))?;
         self.ranks().all_reduce(&any, ReduceOp::Sum)?.wait()?;
         Ok(any.f_int64_value(&[0])? > 0)
     }
 
-    /// Whether what came of the ranks' operations in a step can be believed: asked before a step commits, when the host has waited for
-    /// the device. The sums of normalisations have a group of their own, which breaks on its own.
+    /// Checks the process groups before a step commits, after the host has waited for the device. The sums of
+    /// normalisations use a separate group, which can break alone.
     pub(crate) fn health(&self) -> Result<(), CollectiveError> {
         self.ranks().health()?;
         self.sync.as_ref().map_or(Ok(()), |sync| sync.health())
     }
 
-    /// The order in which gradients became ready in the last backward pass on rank 0, the same on every rank; parameters that
-    /// had none come last. Every rank calls it between two steps.
+    /// Returns the order in which gradients became ready in the last backward pass on rank 0, then parameters
+    /// without a gradient. All ranks get the same order. Every rank calls it between two steps.
     pub(crate) fn ready_order(&self) -> Result<Vec<usize>> {
         let (mut order, fired) = {
             let state = self.shared.state();

@@ -1,4 +1,4 @@
-//! The exchange on one rank: what hooks see. Several ranks are in the tests of whole runs.
+//! The exchange on one rank. Tests of whole runs cover several ranks.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use crate::TrainError;
 use crate::collectives::{Collective, LoneGroup, ProcessGroup, Work};
 use crate::state::{Group, LayoutOptions, Parameter};
 
-/// Three layers of 40 parameters, each a bucket of its own.
+/// Returns three layers of 40 parameters, one bucket each.
 fn table() -> (Vec<Tensor>, Table) {
     let leaves: Vec<Tensor> =
         (0..3).map(|_| Tensor::ones([40], (Kind::Float, Device::Cpu)).set_requires_grad(true)).collect();
@@ -39,7 +39,7 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
     let (leaves, table) = table();
     let mut exchange = exchange(&table, true);
     exchange.begin().unwrap();
-    // An unarmed micro-step with a and c, then the last one with c only.
+    // A micro-step with a and c that is not armed, then the last micro-step with c only.
     (&leaves[0] * &leaves[2]).sum(Kind::Float).backward();
     exchange.arm();
     (&leaves[2] * 2.0).sum(Kind::Float).backward();
@@ -60,7 +60,7 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
     assert_eq!(first(&table), [0.0; 3], "nothing is left of the step before");
 }
 
-/// A backend that notes of how many operations each of its launches is.
+/// A backend that records the number of operations in each launch.
 struct Together(Arc<Mutex<Vec<usize>>>);
 
 impl ProcessGroup for Together {
@@ -102,12 +102,12 @@ fn buckets_leave_one_by_one_whatever_a_rank_does() {
     let ranks = Ranks::new(Box::new(Together(Arc::clone(&launches))));
     let exchange = Exchange::new(ranks, None, &table, Reduce::default()).unwrap();
     let since = || std::mem::take(&mut *launches.lock().unwrap());
-    // After a replay, without samples, or after a lack of memory: all at the end.
+    // After a replay, without samples, or after a failed allocation: all buckets start at the end.
     exchange.begin().unwrap();
     exchange.replayed(&[true; 3]).unwrap();
     assert!(!exchange.start_rest().unwrap());
     assert_eq!(since(), [1; 3]);
-    // By hooks. The first bucket, which is the last parameter's, comes last: the others have waited for it.
+    // By hooks. The first bucket has the last parameter and completes last; the others wait for it.
     exchange.begin().unwrap();
     exchange.arm();
     for leaf in [&leaves[0], &leaves[1]] {
@@ -124,18 +124,18 @@ fn what_a_replay_left_in_its_places_is_a_gradient_like_others() {
     let (leaves, table) = table();
     let mut exchange = exchange(&table, true);
     let places = table.grads().unwrap();
-    // Of the step before.
+    // Gradients of the previous step.
     for place in &places {
         let _ = place.shallow_clone().fill_(9.0);
     }
     exchange.begin().unwrap();
-    // The first micro-step is replayed: a and c have gradients where the graph puts them, and no hook has heard of it.
+    // The first micro-step is replayed: the graph leaves gradients of a and c, without hooks.
     let _ = places[0].shallow_clone().fill_(1.0);
     let _ = places[2].shallow_clone().fill_(2.0);
     exchange.replayed(&[true, false, true]).unwrap();
     exchange.replayed(&[true, false, true]).unwrap();
     assert_eq!(exchange.captured().unwrap(), [true, false, true]);
-    // The second one is not.
+    // The second micro-step runs with hooks.
     exchange.arm();
     (&leaves[2] * 3.0).sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
@@ -154,7 +154,7 @@ fn a_capture_that_failed_leaves_nothing_behind() {
         state.ran_out = true;
     };
     exchange.begin().unwrap();
-    // The hooks have seen gradients that were never computed, and failed.
+    // The hooks ran in a capture that failed.
     leaves[0].sum(Kind::Float).backward();
     fail();
     let error = exchange.captured().unwrap_err();
@@ -163,7 +163,7 @@ fn a_capture_that_failed_leaves_nothing_behind() {
     fail();
     exchange.forget_capture(true).unwrap();
     assert_eq!(exchange.captured().unwrap(), [false; 3]);
-    // The same kernel by kernel, and a capture of a later micro-step that fails.
+    // A micro-step without a graph, then a failed capture of a later micro-step.
     leaves[0].sum(Kind::Float).backward();
     fail();
     exchange.forget_capture(false).unwrap();
@@ -203,7 +203,7 @@ fn a_table_in_a_new_order_keeps_its_exchange() {
     leaves[1].sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [false, true, false]);
-    // Removed with the exchange: nothing is counted any more.
+    // Dropping the exchange removes its hooks.
     drop(exchange);
     leaves[1].sum(Kind::Float).backward();
 }

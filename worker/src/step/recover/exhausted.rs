@@ -1,4 +1,4 @@
-//! What is said when memory allows no step at all.
+//! The error of a run that has no memory for a step.
 
 use std::error::Error;
 use std::fmt;
@@ -8,20 +8,20 @@ use dtrain_common::units::ByteSize;
 use crate::memory::Elsewhere;
 use crate::memory_report::Owners;
 
-/// Memory ran out with the smallest micro-batch that the model takes, and nothing is left that would save any.
+/// Out of memory with the model's smallest micro-batch, and no way left to save memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exhausted {
-    /// The rank, the phase, the step, and how much was in use.
+    /// Rank, phase, step and bytes in use.
     pub place: String,
     /// The smallest micro-batch, which was too large.
     pub batch: usize,
-    /// The bytes that were asked for when memory ran out, where that is known.
+    /// Bytes of the failed allocation, if known.
     pub refused: Option<u64>,
-    /// Where the bytes of this rank are.
+    /// Bytes of this rank by owner.
     pub owners: Owners,
-    /// Whether that was predicted; otherwise it was measured.
+    /// Whether the failure was predicted; otherwise measured.
     pub predicted: bool,
-    /// On a GPU: what of it others have.
+    /// On a GPU: the memory that others use.
     pub elsewhere: Option<Elsewhere>,
 }
 
