@@ -1,4 +1,4 @@
-//! metrics.jsonl: one JSON object per line, appended as the run goes on.
+//! metrics.jsonl: one JSON object per line, appended during the run.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,8 +15,8 @@ pub(crate) struct MetricsLog {
 }
 
 impl MetricsLog {
-    /// Opens the file for a run that goes on after `done` steps: lines of later steps, which a resumed run makes again,
-    /// are dropped, as is a last line that was cut off.
+    /// Opens the file for a run that continues after `done` steps. Drops lines of later steps, which a
+    /// resumed run writes again, and an incomplete last line.
     pub(crate) fn open(path: &Path, done: u64) -> io::Result<Self> {
         match std::fs::read(path) {
             Ok(text) => write_atomic(path, &split(&text, done).0)?,
@@ -26,7 +26,7 @@ impl MetricsLog {
         Ok(Self { file: OpenOptions::new().create(true).append(true).open(path)? })
     }
 
-    /// Appends a line ([`super::Line`]) in one write, so that a reader never sees half of one.
+    /// Appends a line ([`super::Line`]) in one write, so that a reader never sees a part of it.
     pub(crate) fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');

@@ -1,10 +1,10 @@
-//! What a run says while it goes on: metrics.jsonl for programs, a progress bar or plain lines for people.
+//! Output during a run: metrics.jsonl for programs, a progress bar or plain lines for people.
 
 mod log;
 mod progress;
 mod record;
 
-/// A figure for people: shares in percent.
+/// Formats a figure for people; shares are in percent.
 pub(crate) fn figure(name: &str, value: f64) -> String {
     match name {
         "accuracy" | "pixel_accuracy" | "mean_iou" => format!("{:.2}%", value * 100.0),

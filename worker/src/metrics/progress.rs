@@ -1,4 +1,4 @@
-//! What people see: a bar that moves on a terminal, plain lines in a log. Standard error only, rank 0 only.
+//! Progress for people: a bar on a terminal, plain lines in a log. Only on stderr, only on rank 0.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -11,13 +11,13 @@ use super::StepRecord;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Surface {
-    /// A terminal of our own: frames overwrite each other in place.
+    /// The process's terminal: frames overwrite each other in place.
     Terminal,
-    /// The launcher shows our frames on its terminal: a frame is text ended by a carriage return.
+    /// The launcher's terminal: a frame is text that ends with a carriage return.
     Launcher,
-    /// A file or a pipe: lines, every so many steps.
+    /// A file or a pipe: one line every `every_steps` steps.
     Lines,
-    /// Another rank speaks.
+    /// No output, on other ranks.
     Silent,
 }
 
@@ -32,7 +32,7 @@ impl Surface {
     }
 }
 
-/// Frames follow each other at most this fast.
+/// The shortest time between frames.
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
 const BAR_WIDTH: usize = 16;
 
@@ -41,16 +41,16 @@ pub(crate) struct Progress {
     surface: Surface,
     total_steps: u64,
     total_epochs: u64,
-    /// A line goes out every so many steps.
+    /// Steps between lines.
     every_steps: u64,
-    /// When this process began to train, and after which step.
+    /// The start of training in this process; `first_step` is the last step before it.
     begun: Instant,
     first_step: u64,
     last_frame: Option<Instant>,
 }
 
 impl Progress {
-    /// A run of `total_steps` in `total_epochs` that goes on after `done` steps.
+    /// Creates the progress of a run of `total_steps` in `total_epochs` that continues after `done` steps.
     pub(crate) fn new(
         surface: Surface,
         total_steps: u64,
@@ -77,7 +77,7 @@ impl Progress {
         }
     }
 
-    /// The run ends: what follows is not written over a bar.
+    /// Ends the output, and clears the bar for later lines.
     pub(crate) fn finish(&self) {
         if self.surface == Surface::Terminal {
             say("\x1b[2K");
@@ -128,11 +128,11 @@ impl Progress {
         let share = record.step as f64 / self.total_steps.max(1) as f64;
         let filled = ((share * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
         let bar = "#".repeat(filled) + &"-".repeat(BAR_WIDTH - filled);
-        // What matters most stands first: a narrow terminal cuts the end off.
+        // The most important part comes first, because a narrow terminal cuts the end off.
         format!("[{bar}] {:3.0}%  ETA {}  {}", share * 100.0, self.eta(record.step, now), self.line(record))
     }
 
-    /// From the mean duration of the steps of this process.
+    /// Estimates the remaining time from the mean duration of the steps of this process.
     fn eta(&self, step: u64, now: Instant) -> String {
         let made = step.saturating_sub(self.first_step).max(1);
         let left = self.total_steps.saturating_sub(step);
@@ -150,13 +150,13 @@ fn columns() -> usize {
     size.map_or(0, |size| usize::from(size.ws_col))
 }
 
-/// A frame that is wider than the terminal would wrap, and leave its first row behind. 0 columns are an unknown width.
+/// Cuts a frame to the width of the terminal, to avoid wrapping. 0 columns mean an unknown width.
 fn cut(frame: &str, columns: usize) -> String {
     let width = if columns == 0 { 80 } else { columns };
     frame.chars().take(width.saturating_sub(1)).collect()
 }
 
-/// A reader that has gone away must not end a training.
+/// Writes to stderr and ignores errors: a closed reader must not end a training.
 fn say(text: &str) {
     let mut out = io::stderr().lock();
     let _ = out.write_all(text.as_bytes());

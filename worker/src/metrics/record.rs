@@ -5,14 +5,14 @@ use serde::{Serialize, Serializer};
 use crate::memory::StepMemory;
 use crate::memory_report::MemoryReport;
 
-/// A line of metrics.jsonl: a step as it is, anything else under the name of what it tells. docs/run-directory.md describes the fields.
+/// A line of metrics.jsonl; docs/run-directory.md describes the fields. Only steps have no name.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Line<'a> {
     Eval(&'a EvalRecord),
     Test(&'a TestRecord),
     Stage(&'a StageRecord),
-    /// A step or an evaluation that is taken again.
+    /// A retry of a step or an evaluation.
     Oom(&'a OomRecord),
     Checkpoint(&'a CheckpointRecord),
     #[serde(untagged)]
@@ -34,28 +34,28 @@ pub(crate) struct StepRecord {
     pub loss_scale: f64,
     pub samples_per_s: f64,
     pub step_ms: f64,
-    /// Since this process began to train, evaluations and all else included.
+    /// Seconds since training began in this process, including evaluations.
     pub elapsed_s: f64,
     pub wait_ms: WaitMs,
-    /// Memory of rank 0, in bytes: at the step's end and the most in it, by owner and by phase.
+    /// Memory of rank 0 in bytes: at the end of the step and its peak, by owner and by phase.
     pub memory: StepMemory,
-    /// Present and true where the update was left out.
+    /// Present and true if the update was skipped.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_true")]
     pub skipped: Option<SkipCause>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SkipCause {
-    /// Its loss was not finite.
+    /// The loss was not finite.
     Loss,
-    /// Its loss was finite, and the gradient was not.
+    /// The loss was finite, but the gradient was not.
     Gradient,
-    /// No sample or pixel in it counted.
+    /// No sample or pixel counted.
     Nothing,
 }
 
 impl SkipCause {
-    /// That of a skipped step of this loss and weight.
+    /// Returns the cause for a skipped step with this loss and weight.
     pub(crate) fn of(loss: f64, weight: f64) -> Self {
         match (weight == 0.0, loss.is_finite()) {
             (true, _) => Self::Nothing,
@@ -87,14 +87,14 @@ pub(crate) struct WaitMs {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct EvalRecord {
     pub step: u64,
-    /// The epoch that the step ended or belongs to, counted from 1.
+    /// The epoch of the step, counted from 1.
     pub epoch: u64,
     pub loss: f64,
     #[serde(flatten)]
     pub metrics: Figures,
     pub samples: u64,
     pub eval_ms: f64,
-    /// Whether it is the best so far, where the recipe asks for the best checkpoint.
+    /// Whether it is the best so far, if the recipe has `checkpoint.best`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<bool>,
 }
@@ -105,20 +105,20 @@ pub(crate) struct TestRecord {
     pub checkpoint: String,
     /// `average` or `raw`.
     pub weights: &'static str,
-    /// Samples of a batch on each rank.
+    /// Samples per batch on each rank.
     pub batch: usize,
-    /// What was found; the step and the epoch are the checkpoint's.
+    /// The figures, with step and epoch of the checkpoint.
     #[serde(flatten)]
     pub eval: EvalRecord,
 }
 
-/// A stage that begins, or a part of it at which something is unfrozen.
+/// The start of a stage, or of a phase within it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct StageRecord {
     pub step: u64,
     pub number: usize,
     pub name: String,
-    /// The part of it that begins, counted from 1: another after every unfreezing.
+    /// The phase that begins, counted from 1; each unfreezing begins another.
     pub phase: usize,
     pub parameters: u64,
     pub trained: u64,
@@ -131,19 +131,19 @@ pub(crate) struct StageRecord {
     pub memory: MemoryReport,
 }
 
-/// A step that ran out of memory and is taken again.
+/// A step or an evaluation that ran out of memory and is retried.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct OomRecord {
-    /// The step; for an evaluation the one after which it is made.
+    /// The step; for an evaluation, the step before it.
     pub step: u64,
     pub ranks: Vec<usize>,
     pub phase: &'static str,
-    /// The largest micro-batch before and from now on.
+    /// The largest micro-batch before and after.
     pub micro_batch: MicroBatches,
     pub grad_accum_steps: usize,
-    /// Whether more of the model is computed again in backward since.
+    /// Whether backward recomputes more of the model from now on.
     pub recompute: bool,
-    /// From the refusal on that rank to the beginning of the next try on rank 0, in milliseconds; over several machines it is as
+    /// Milliseconds from the failed allocation on that rank to the next try on rank 0; across machines as
     /// exact as their clocks.
     pub agree_ms: f64,
 }
@@ -151,13 +151,13 @@ pub(crate) struct OomRecord {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct CheckpointRecord {
     pub(crate) step: u64,
-    /// Of its files but the manifest.
+    /// Bytes of its files, without the manifest.
     pub(crate) bytes: u64,
-    /// How long the training stood still for it on this rank.
+    /// Milliseconds for which training waited on this rank.
     pub(crate) blocked_ms: f64,
-    /// How long this rank wrote, beside the training.
+    /// Milliseconds for which this rank wrote, during training.
     pub(crate) write_ms: f64,
-    /// From its beginning until it was there.
+    /// Milliseconds from the start of the checkpoint to its completion.
     pub(crate) total_ms: f64,
 }
 
@@ -168,7 +168,7 @@ pub(crate) struct MicroBatches {
     pub to: usize,
 }
 
-/// Named figures in an order that means something.
+/// Named figures in a meaningful order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Figures(pub Vec<(&'static str, f64)>);
 

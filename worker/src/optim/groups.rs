@@ -1,7 +1,7 @@
-//! Which parameters belong to which optimizer group, by globs on their names.
+//! The assignment of parameters to optimizer groups, by globs on their names.
 //!
-//! A glob is matched against a parameter's whole dotted name. `*` matches any text, dots included (`backbone.*` matches
-//! `backbone.layer1.0.conv1.weight`), `?` one character, `[ab]` one of several and `{x,y}` either of two.
+//! A glob matches a parameter's whole dotted name. `*` matches any text, dots included (`backbone.*` matches
+//! `backbone.layer1.0.conv1.weight`), `?` one character, `[ab]` one of several, `{x,y}` one of two.
 
 use std::collections::BTreeSet;
 
@@ -16,14 +16,14 @@ mod tests;
 
 const SUGGESTIONS: usize = 3;
 
-/// What must be known of a parameter to assign it to a group.
+/// The properties of a parameter that determine its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ParameterInfo<'a> {
     pub(crate) name: &'a str,
     pub(crate) dims: usize,
 }
 
-/// Globs or rules that are certainly a mistake. None of them names the recipe's key: the caller knows it.
+/// Mistakes in globs or rules. The caller adds the recipe's key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GroupError {
     #[error("{glob:?} is not a pattern for parameter names: {reason}")]
@@ -40,10 +40,11 @@ pub enum GroupError {
     Shadowed { rule: usize, globs: Vec<String>, earlier: usize, example: String },
 }
 
-/// The number of the group of every parameter that is not `frozen`, by its rule of [`owners`], and what the groups have of their own.
-/// What has no rule has the factor 1 and the decay `weight_decay`, which with [`Decay::Weights`] is for at least 2 dimensions: matrices
-/// and convolutions, but no norm and no bias (Goyal et al. 2017, arXiv 1706.02677, section 5.1). A decay that a rule states is for all
-/// that it matches. Rules of equal settings share a group.
+/// Returns the group's number of every parameter that is not `frozen`, and the options of all groups.
+/// `rule_of` is the rule of each parameter by [`owners`]. Without a rule, the factor is 1 and the decay is
+/// `weight_decay`; with [`Decay::Weights`], only for 2 or more dimensions: no norm and no bias (Goyal et al.
+/// 2017, arXiv 1706.02677, section 5.1). A decay of a rule applies to all its parameters. Rules with equal
+/// settings share a group.
 pub(crate) fn group(
     parameters: &[ParameterInfo<'_>],
     rule_of: &[Option<&OptimGroup>],
@@ -74,7 +75,7 @@ pub(crate) fn group(
     (group_of, groups)
 }
 
-/// For each of `names`, whether any of `patterns` matches it: what a list of globs freezes or unfreezes.
+/// Returns for each of `names` whether any of `patterns` matches it, to freeze or unfreeze it.
 pub(crate) fn matching<N: AsRef<str>, P: AsRef<str>>(
     names: &[N],
     patterns: &[P],
@@ -100,7 +101,7 @@ pub(crate) fn matching<N: AsRef<str>, P: AsRef<str>>(
     Ok(matched)
 }
 
-/// For each parameter the first rule that matches it.
+/// Returns for each parameter the first rule that matches it.
 pub(crate) fn owners(
     parameters: &[ParameterInfo<'_>],
     rules: &[OptimGroup],
@@ -135,7 +136,7 @@ pub(crate) fn owners(
     Ok(owners)
 }
 
-/// The names, and prefixes of names as globs (`layer1.*`), that look most like `pattern`.
+/// Returns the names, and prefixes as globs (`layer1.*`), that are most similar to `pattern`.
 fn nearest<N: AsRef<str>>(pattern: &str, names: &[N]) -> Vec<String> {
     let mut candidates = BTreeSet::new();
     for name in names.iter().map(AsRef::as_ref) {
@@ -145,7 +146,7 @@ fn nearest<N: AsRef<str>>(pattern: &str, names: &[N]) -> Vec<String> {
     }
     let likeness = |name: String| (strsim::normalized_damerau_levenshtein(pattern, &name), name);
     let mut ranked: Vec<_> = candidates.into_iter().map(likeness).collect();
-    // Stable: names that are equally near stay in the order of the alphabet.
+    // The sort is stable, so names of equal similarity stay in alphabetical order.
     ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     ranked.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }

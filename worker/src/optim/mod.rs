@@ -1,4 +1,4 @@
-//! The optimizers: one fused update for each range of the table.
+//! The optimizers: one fused update per range of the table.
 
 use std::ops::Range;
 
@@ -14,45 +14,45 @@ use crate::train_error::Result;
 
 mod groups;
 
-/// What the parameters of one optimizer group have of their own.
+/// Options of one optimizer group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupOptions {
-    /// Multiplies the learning rate.
+    /// The factor of the learning rate.
     pub lr_factor: f64,
     /// Weight decay.
     pub weight_decay: f64,
 }
 
 impl GroupOptions {
-    /// The recipe's learning rate as it is, and this weight decay.
+    /// Returns options with the recipe's learning rate and this weight decay.
     pub fn plain(weight_decay: f64) -> Self {
         Self { lr_factor: 1.0, weight_decay }
     }
 }
 
-/// How a parameter follows from its gradient and its state. What stays the same over a run.
+/// The update rule: computes a parameter from its gradient and its state. Constant during a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rule {
-    /// As torch.optim.Adam and AdamW.
+    /// torch.optim.Adam and AdamW.
     Adam {
         /// Decay of the mean and of the mean square of the gradient.
         betas: (f64, f64),
         /// Added to the root of the mean square.
         eps: f64,
-        /// How weight decay enters: [`WeightDecay::Decoupled`] makes this AdamW, [`WeightDecay::L2`] Adam.
+        /// The kind of weight decay: [`WeightDecay::Decoupled`] means AdamW, [`WeightDecay::L2`] Adam.
         decay: WeightDecay,
     },
-    /// As torch.optim.SGD; weight decay is added to the gradient.
+    /// torch.optim.SGD; weight decay is added to the gradient.
     Sgd {
         /// Momentum; with 0 there is no state.
         momentum: f64,
-        /// Nesterov's look-ahead; needs a momentum.
+        /// Nesterov momentum; needs a momentum.
         nesterov: bool,
     },
 }
 
 impl Rule {
-    /// The names of the columns that it keeps, as in checkpoints.
+    /// Returns the names of its columns, as in checkpoints.
     fn moments(self) -> &'static [&'static str] {
         match self {
             Self::Adam { .. } => &["exp_avg", "exp_avg_sq"],
@@ -62,7 +62,7 @@ impl Rule {
     }
 }
 
-/// The rule of a recipe. A loaded recipe has its defaults filled in; the values here are those of torch.
+/// Returns the rule of a recipe. A loaded recipe has its defaults; the values here are torch's.
 pub(crate) fn of_recipe(recipe: &Recipe) -> Rule {
     let optim = &recipe.optim;
     let adam = |decay| {
@@ -78,18 +78,18 @@ pub(crate) fn of_recipe(recipe: &Recipe) -> Rule {
     }
 }
 
-/// An optimizer over the rows of a table that this rank updates. Its state is columns of the table.
+/// An optimizer for the rows of a table that this rank updates. Columns of the table hold its state.
 #[derive(Debug)]
 pub struct Optimizer {
     rule: Rule,
     /// By optimizer group.
     groups: Vec<GroupOptions>,
-    /// The number of the update as the kernel takes it: on the device, and there before any update, which takes no memory so.
+    /// The number of the update on the device, for the kernel; allocated in advance.
     number: Tensor,
 }
 
 impl Optimizer {
-    /// Takes up the state that `table` has for it, or adds it, zero.
+    /// Creates an optimizer with the state in `table`; adds missing state as zeros.
     pub fn new(rule: Rule, groups: Vec<GroupOptions>, table: &mut Table) -> Result<Self, TchError> {
         for name in rule.moments() {
             if table.column(name).is_none() {
@@ -100,11 +100,11 @@ impl Optimizer {
         Ok(Self { rule, groups, number })
     }
 
-    /// Updates the rows that `used` marks (by their number) from their gradients with this step's learning rate. The others, which no
-    /// rank had a gradient for, stay as they are, as does their state: torch passes over a parameter without a gradient too.
+    /// Updates the rows that `used` marks (by row number) with this step's learning rate. Rows without a
+    /// gradient on any rank keep their values and state; torch skips them too.
     ///
-    /// With `found` the gradients are divided by what the device has found, and nothing is changed where it says so: the host does not
-    /// know of it, counts the update, and takes it back when it learns that there was none.
+    /// With `found`, the device divides the gradients, and skips the update if `found` says so. The host
+    /// counts the update without knowing; the caller takes the count back when it learns of the skip.
     pub fn step(
         &mut self,
         table: &mut Table,
@@ -155,15 +155,16 @@ impl Optimizer {
     }
 }
 
-/// Elements of a block, one behind the other, whose rows have all had the same number of updates.
+/// A range of a block, over neighbouring rows with the same number of updates.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) range: Range<i64>,
     pub(super) updates: u64,
 }
 
-/// The runs of `part`, a range of the block with these `slots`, over the rows that `used` marks. In most models every row is used in
-/// every step, and the part is one run. A gap of alignment goes with the row before it.
+/// Returns the runs of `part`, a range of the block with these `slots`, over the rows that `used` marks. In
+/// most models each step uses every row, and the part is one run. An alignment gap belongs to the row before
+/// it.
 pub(super) fn runs(part: &Part, slots: &[Slot], updates: &[u64], used: &[bool]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let first = slots.partition_point(|slot| slot.range().end <= part.range.start);
@@ -212,7 +213,7 @@ mod tests {
     fn a_part_whose_parameters_are_alike_is_one_run() {
         let all = runs(&part(0..80), &slots(), &[3; 4], &[true; 4]);
         assert_eq!(all, [Run { range: 0..80, updates: 3 }]);
-        // A part that begins and ends within parameters, one that lies in a gap, and one behind everything.
+        // A part that begins and ends within parameters, a part within a gap, and a part after the last row.
         let some = runs(&part(20..50), &slots(), &[3; 4], &[true; 4]);
         assert_eq!(some, [Run { range: 20..50, updates: 3 }]);
         assert!(runs(&part(12..16), &slots(), &[3; 4], &[true; 4]).is_empty());

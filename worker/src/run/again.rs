@@ -1,4 +1,4 @@
-//! A step that ran out of memory on some rank is dropped by all of them and taken again in smaller micro-batches.
+//! Retries of steps: if a rank runs out of memory, all ranks drop the step and use smaller micro-batches.
 
 use dtrain_common::batch::Partition;
 use dtrain_common::recipe::Recompute;
@@ -12,12 +12,12 @@ use crate::run::plan::RunPlan;
 use crate::step::recover::{Shortage, place};
 use crate::train_error::Result;
 
-/// What a training needs to take a step again.
+/// The state for retries of steps.
 pub(crate) struct Again {
     pub(crate) loader: LoaderOptions,
-    /// The largest micro-batch of every stage, with which the run began.
+    /// The largest micro-batch of every stage at the start of the run.
     first: Vec<usize>,
-    /// The largest batch of an evaluation that has not run out of memory, where one has.
+    /// The largest batch of an evaluation that did not run out of memory, if another did.
     pub(crate) evaluation: Option<usize>,
     saves_more: bool,
     pub(crate) count: u64,
@@ -30,14 +30,15 @@ impl Again {
     }
 }
 
-/// Leaves nothing of the step that the ranks have just dropped, and makes ready to take it again in smaller micro-batches,
-/// or with more computed twice where the model takes no smaller ones. `OutOfMemory`, on all ranks, where nothing is left to save.
+/// Cleans up after a dropped step and prepares its retry with smaller micro-batches, or with more
+/// recomputation if the model takes no smaller ones. If nothing can save memory, returns `OutOfMemory` on all
+/// ranks.
 pub(super) fn start_again(
     training: &mut Training<'_>,
     followers: &mut Followers<'_>,
     shortages: &[Option<Shortage>],
 ) -> Result<()> {
-    // The next micro-batch is another one now.
+    // The next micro-batch changes.
     training.stepper.feed.forget();
     training.stepper.executor.forget();
     training.replica.model.buffers.rewind()?;
@@ -71,7 +72,7 @@ pub(super) fn start_again(
     tell(followers, shortages, ("at", step), &consequence, sizes, cut)
 }
 
-/// When memory is short at the smallest micro-batch: computes all segments again in backward, unless the recipe forbids it or they are.
+/// Recomputes all segments in backward. Returns false if the recipe forbids it or they all are.
 fn save_more(training: &Training<'_>) -> bool {
     let recompute = &training.replica.model.recompute;
     let more = training.recipe.memory.recompute != Recompute::Off && recompute.count() < recompute.segments();
@@ -81,7 +82,7 @@ fn save_more(training: &Training<'_>) -> bool {
     more
 }
 
-/// "from 8 to 4 (accumulation 1 to 2)".
+/// Formats "from 8 to 4 (accumulation 1 to 2)".
 fn change(from: &Partition, to: &Partition) -> String {
     format!(
         "from {} to {} (accumulation {} to {})",
@@ -92,7 +93,7 @@ fn change(from: &Partition, to: &Partition) -> String {
     )
 }
 
-/// Tells that memory ran out "at" or "after" a step, what follows from it, and what is smaller since.
+/// Reports that memory ran out "at" or "after" a step, the consequence, and the new sizes.
 pub(super) fn tell(
     followers: &mut Followers<'_>,
     shortages: &[Option<Shortage>],
@@ -115,14 +116,13 @@ pub(super) fn tell(
     }))
 }
 
-/// Where the bytes of this rank were when the step that failed took the most.
+/// Returns this rank's bytes by owner at the peak of the failed step.
 pub(super) fn owners(training: &mut Training<'_>) -> Owners {
     let memory = training.stepper.phases.account.finish();
     memory.map_or_else(|_| training.replica.model.owners(), |memory| memory.owners)
 }
 
-/// At the beginning of an epoch, where the recipe asks for it: a micro-batch that memory has made smaller is doubled, up to
-/// what the run began with.
+/// With `memory.grow`, doubles a reduced micro-batch at the start of an epoch, up to its first size.
 pub(super) fn grow(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<()> {
     let course = &mut training.course;
     let stage = course.plan.stage_number(course.done);

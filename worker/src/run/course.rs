@@ -1,4 +1,4 @@
-//! Where a run stands, and what comes next.
+//! The progress of a run, and its next step.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use crate::run::plan::{Place, RunPlan, StagePlan};
 use crate::state::Stages;
 use crate::step::{Cut, Replica, Taken};
 
-/// A run's plan, and how far it has come.
+/// A run's plan and progress.
 pub(crate) struct Course {
     pub(crate) plan: RunPlan,
-    /// What is trained in each of its stages.
+    /// The parameters that each of its stages trains.
     pub(crate) stages: Stages,
     /// Steps taken since the beginning of the run.
     pub(crate) done: u64,
     pub(crate) under: Under,
-    /// What is trained on, for the checkpoints' manifests.
+    /// A fingerprint of the training data, for the manifests of checkpoints.
     pub(crate) data: DataMark,
     pub(crate) best: BestKeeper,
 }
 
-/// The phase that the model is laid out for: that of the last step before, or the first one.
+/// The phase that the model is laid out for: the phase of the last step, or the first phase.
 pub(crate) struct Under {
     pub(crate) place: Place,
     pub(crate) is_announced: bool,
-    /// Whether the parameters lie in the order in which backward reaches them.
+    /// Whether the parameters are in the order of backward.
     pub(crate) is_laid_out: bool,
 }
 
@@ -61,7 +61,7 @@ impl Course {
         }
     }
 
-    /// The step that was just taken, as it is written down. `elapsed` is the time since the training began in this process.
+    /// Returns the record of the last step. `elapsed` is the time since training began in this process.
     pub(crate) fn record(&self, cut: &Cut, taken: &Taken, elapsed: Duration) -> StepRecord {
         let position = self.plan.position(cut.step - 1);
         let step_s = taken.took.as_secs_f64();

@@ -1,4 +1,4 @@
-//! Distributed evaluation: every sample of the test set is counted once, whatever the number of ranks.
+//! Distributed evaluation: counts every sample of the test set once, for any number of ranks.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::step::{Fault, Precision, Status, Tally, place_batch};
 use crate::tasks::{Mode, Task, Totals};
 use crate::train_error::{Result, TrainError};
 
-/// What an evaluation needs: a model without its training.
+/// The inputs of an evaluation: a model without its training.
 pub(crate) struct Evaluator<'a> {
     pub(crate) task: &'a dyn Task,
     pub(crate) ranks: &'a Ranks,
@@ -27,18 +27,19 @@ pub(crate) struct Evaluator<'a> {
     pub(crate) stop: &'a StopFlag,
 }
 
-/// How an evaluation has ended, the same on every rank.
+/// The result of an evaluation, the same on every rank.
 pub(crate) enum Evaluated {
-    /// What was found, in batches of so many samples.
+    /// The figures, and the batch size with which they were computed.
     Whole(Box<EvalRecord>, usize),
     Stopped,
-    /// Some ranks had no memory for a batch of one sample.
+    /// The ranks that had no memory for a batch of one sample.
     Exhausted(Vec<Option<Shortage>>),
 }
 
 impl Evaluator<'_> {
-    /// Evaluates the whole test set in batches of at most so many samples: each rank its share, then one reduction of the sums. Where
-    /// memory runs out on a rank, all ranks say so and begin again with half the batch. Every rank calls it.
+    /// Evaluates the whole test set in batches of at most `batch` samples: each rank evaluates its share,
+    /// then the sums are reduced. If a rank runs out of memory, all ranks restart with half the batch. Every
+    /// rank calls it.
     pub(crate) fn run(
         &self,
         mut batch: usize,
@@ -71,7 +72,7 @@ impl Evaluator<'_> {
         }
     }
 
-    /// The sums over the test set in batches of so many samples, and on which ranks memory ran out.
+    /// Returns the sums over the test set in batches of `batch` samples, and the ranks without memory.
     fn attempt(
         &self,
         batch: usize,
@@ -96,7 +97,7 @@ impl Evaluator<'_> {
         Ok(status.merge(&merged)?)
     }
 
-    /// This rank's share of the test set; none where a request to stop comes before its end.
+    /// Returns the sums over this rank's share of the test set; None if a stop is requested before its end.
     fn sum_up(&self, batch: usize, followers: &mut Followers<'_>) -> Result<Option<Totals>> {
         let test_set = self.task.test_set();
         let own = share(test_set.len(), self.ranks.size(), self.ranks.rank());
@@ -133,14 +134,14 @@ impl Evaluator<'_> {
     }
 }
 
-/// Evaluates the whole test set, with the moving average of the parameters where there is one. None where some rank was asked to
-/// stop meanwhile.
+/// Evaluates the whole test set, with the moving average if the run has one. Returns None if a rank was asked
+/// to stop.
 pub(super) fn evaluate(
     training: &mut Training<'_>,
     stop: &StopFlag,
     followers: &mut Followers<'_>,
 ) -> Result<Option<EvalRecord>> {
-    // An evaluation has the memory for itself; and a task that asks for gradients in it would find what the last step began with.
+    // The evaluation needs the memory. Without the shadow, gradients in a task use current weights.
     training.stepper.executor.forget();
     training.replica.model.shadow(None)?;
     training.replica.model.swap_average()?;

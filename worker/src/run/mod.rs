@@ -1,4 +1,4 @@
-//! A run: steps, one after the other, and whoever follows them.
+//! A run: its steps, and its followers.
 
 mod again;
 mod course;
@@ -36,8 +36,9 @@ pub(crate) struct Training<'a> {
     pub(crate) began: Instant,
 }
 
-/// Trains to the end of the run or to the first request to stop. `launched` is when the launch command was given, if that is known.
-/// Returns whether nothing is left to do, and what result.json is to have; of memory it has what this rank's tensors took at most.
+/// Trains to the end of the run or to the first request to stop. `launched` is the time of the launch
+/// command, if known. Returns whether the run is complete, and the values for result.json; its memory is this
+/// rank's peak.
 pub(crate) fn run(
     mut training: Training<'_>,
     followers: &mut Followers<'_>,
@@ -79,7 +80,7 @@ pub(crate) fn run(
 }
 
 impl Training<'_> {
-    /// The task takes up the stage that the run begins in.
+    /// Starts the stage in which the run begins.
     fn begin(&mut self, followers: &mut Followers<'_>) -> Result<()> {
         self.replica.model.recompute.set(self.course.stage().recompute);
         phases::begin_stage(self, self.course.under.place)?;
@@ -90,7 +91,7 @@ impl Training<'_> {
         Ok(())
     }
 
-    /// Takes the next step, and says how it went. Where memory runs out on a rank, all ranks take it again in smaller micro-batches.
+    /// Takes the next step, if memory runs out again in smaller micro-batches, and returns its record.
     fn step(&mut self, followers: &mut Followers<'_>) -> Result<(StepRecord, Box<Taken>)> {
         loop {
             let cut = self.course.cut(self.recipe, &self.replica, self.exchange.rank());
@@ -110,8 +111,8 @@ impl Training<'_> {
         }
     }
 
-    /// After the first step of a phase the parameters are laid out in the order in which rank 0 saw their gradients become ready, so
-    /// that every bucket is complete as early as possible.
+    /// After the first step of a phase, lays the parameters out in the order in which rank 0's gradients
+    /// became ready, so that buckets complete as early as possible.
     fn follow_backward(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.course.under.is_laid_out, true) {
             return Ok(());
@@ -129,8 +130,8 @@ impl Training<'_> {
         Ok(())
     }
 
-    /// Whether every rank has memory for what a new order takes for a moment: the parameters or one column once more, and where that is
-    /// sharded the whole of it beside the new part. One that has not is no reason to end a run: the old order is only slower.
+    /// Returns whether every rank has scratch memory for a new order: a copy of the parameters or one column
+    /// and, if sharded, the whole column. Otherwise the run keeps the old order, which is only slower.
     fn has_room_to_rearrange(&self) -> Result<bool> {
         let table = &self.replica.model.table;
         let times = if table.shards() > 1 { 2 } else { 1 };
@@ -155,7 +156,7 @@ impl Training<'_> {
     }
 }
 
-/// The greatest memory of every rank in bytes, by rank.
+/// Returns the peak memory in bytes by rank.
 pub(crate) fn peak_memory(ranks: &Ranks, own: u64) -> Result<Vec<u64>> {
     let own = own as i64;
     let all = Tensor::f_zeros([ranks.size() as i64], (Kind::Int64, Device::Cpu))?;

@@ -1,4 +1,4 @@
-//! The boundaries within a training: one phase ends, another begins, and what begins is said.
+//! The boundaries within a training: ends a phase, begins the next and reports it.
 
 use dtrain_common::recipe::Passage;
 use dtrain_torch_shim::memory;
@@ -15,8 +15,8 @@ use crate::step::Witness;
 use crate::tasks::StageView;
 use crate::train_error::Result;
 
-/// Before every step: the phase of the next one begins, where it is not under way. Every rank comes to it after the same
-/// number of steps. Does nothing in a run without stages.
+/// Begins the phase of the next step, if it is another one. Every rank calls it before every step. Without
+/// stages only the first phase exists.
 pub(super) fn enter(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<()> {
     let place = training.course.plan.place(training.course.done);
     if place != training.course.under.place {
@@ -28,7 +28,7 @@ pub(super) fn enter(training: &mut Training<'_>, followers: &mut Followers<'_>) 
     }
 }
 
-/// From one phase to the next, in an order that needs little memory: what goes is freed before what comes is made.
+/// Moves to another phase. Frees old memory before it allocates, to need little memory.
 fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place) -> Result<()> {
     followers.before_update()?;
     training.stepper.executor.restart();
@@ -39,11 +39,11 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place
         training.replica.model.recompute.set(segments);
         begin_stage(training, place)?;
         if !continues(training.course.stages.stage(place).best) {
-            // The next one is the best.
+            // The next checkpoint is the best.
             training.course.best.so_far = None;
         }
     }
-    // A boundary of stages is one of optimizers; within a stage the optimizer goes on.
+    // A new stage has a new optimizer; within a stage the optimizer continues.
     let keep = Keep {
         moments: !is_new_stage,
         average: !is_new_stage || continues(training.course.stages.stage(place).ema),
@@ -60,11 +60,11 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place
     training.exchange.follow(&model.table)?;
     training.replica.shadow()?;
     let model = &training.replica.model;
-    // A status has an element for every parameter, and one for each figure that the stage's task counts.
+    // The length of a status depends on the parameters and on the figures of the stage's task.
     let sums = model.task.sums();
     training.exchange.expect(sums)?;
     training.stepper.expect(sums)?;
-    // The new layout is a guess until a backward pass has been seen.
+    // The new layout is a guess until the first backward pass.
     training.course.under = Under::new(place);
     if !is_new_stage {
         note_memory(followers, device)?;
@@ -128,7 +128,7 @@ fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Resul
     followers.hear(&Line::Stage(&record))
 }
 
-/// A number of parameters for people: `18.5 M`.
+/// Formats a number of parameters: `18.5 M`.
 fn count(parameters: u64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     let number = parameters as f64;

@@ -1,5 +1,5 @@
-//! The plan of a run: its stages, how many steps each has, which samples in each step, and how they are cut up over the ranks.
-//! Pure arithmetic.
+//! The plan of a run: its stages, the number of their steps, the samples of each step, and their partition
+//! over the ranks. Only arithmetic.
 
 mod needs;
 mod stage;
@@ -20,7 +20,7 @@ use crate::data::{MicroBatch, epoch_order};
 pub(crate) struct RunPlan {
     pub(crate) train_samples: u64,
     pub(crate) total_steps: u64,
-    /// What makes the result depend on the partition, a sentence each: to be said before the run, and kept with it.
+    /// Why the result depends on the partition, a sentence each: for the log and the run directory.
     pub(crate) warnings: Vec<String>,
     pub(crate) stages: Vec<StagePlan>,
     seed: u64,
@@ -28,10 +28,10 @@ pub(crate) struct RunPlan {
     needs: Needs,
 }
 
-/// Where a run stands: between two steps.
+/// The progress of a run, between two steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// The stage of the next step, counted from 0; at the run's end the last one.
+    /// The stage of the next step, counted from 0; after the last step, the last stage.
     pub(crate) stage: usize,
     /// The epoch of the next step, counted from 0 over the whole run.
     pub(crate) epoch: u64,
@@ -43,12 +43,12 @@ pub(crate) struct Position {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) stage: usize,
-    /// The phase within it, counted from 0.
+    /// The phase within the stage, counted from 0.
     pub(crate) phase: usize,
 }
 
 impl RunPlan {
-    /// The plan of `recipe` for `ranks` processes and a training set of `train_samples`, on a model that needs this.
+    /// Plans `recipe` for `ranks` processes and `train_samples` samples, for a model with these needs.
     pub(crate) fn new(
         recipe: &Recipe,
         ranks: usize,
@@ -86,18 +86,18 @@ impl RunPlan {
         })
     }
 
-    /// The stage in which a step lies, steps counted from 0; beyond the run's end the last one.
+    /// Returns the stage of a step, counted from 0; after the run's end the last stage.
     pub(crate) fn stage(&self, step: u64) -> &StagePlan {
         &self.stages[self.stage_number(step)]
     }
 
-    /// The number of the stage in which a step lies, steps counted from 0; beyond the run's end the last one.
+    /// Returns the number of a step's stage, both counted from 0; after the run's end the last stage.
     pub(crate) fn stage_number(&self, step: u64) -> usize {
         let number = self.stages.iter().position(|stage| step < stage.steps.end);
         number.unwrap_or(self.stages.len() - 1)
     }
 
-    /// The phase in which a step lies, steps counted from 0; beyond the run's end the last one.
+    /// Returns the phase of a step, counted from 0; after the run's end the last phase.
     pub(crate) fn place(&self, step: u64) -> Place {
         let stage = self.stage_number(step);
         let phase = self.stages[stage].phase(step);
@@ -108,21 +108,21 @@ impl RunPlan {
         &self.stages[place.stage].phases[place.phase]
     }
 
-    /// A phase that there is: `place`, or where it is beyond its stage the stage's last.
+    /// Returns `place` if it exists, otherwise the last phase of its stage.
     pub(crate) fn nearest(&self, place: Place) -> Place {
         let last = self.stages[place.stage].phases.len() - 1;
         let phase = place.phase.min(last);
         Place { phase, ..place }
     }
 
-    /// The same steps of the same samples, those of one stage in the largest micro-batches of at most `most` samples that the
-    /// model takes; None where it takes none so small.
+    /// Returns a plan with the same samples, but with the largest possible micro-batches of at most `most`
+    /// samples in one stage. None if the model takes no such micro-batch.
     pub(crate) fn in_micro_batches(&self, stage: usize, most: usize) -> Option<Self> {
         (1..=most).rev().find_map(|limit| self.cut_at(stage, limit))
     }
 
-    /// The same steps of the same samples, those of one stage in micro-batches of half the size, or of the next below that; where the
-    /// model takes none so small, in the smallest that it takes. None where they are the smallest.
+    /// Returns a plan with the same samples, but with micro-batches of at most half the size in one stage; if
+    /// the model takes none, with its smallest. None if they are already the smallest.
     pub(crate) fn in_smaller_micro_batches(&self, stage: usize) -> Option<Self> {
         let now = self.stages[stage].partition.micro_batch();
         let half = now / 2;
@@ -138,7 +138,7 @@ impl RunPlan {
         takes.is_ok().then_some(plan)
     }
 
-    /// Where a run stands after `done` steps.
+    /// Returns the position after `done` steps.
     pub(crate) fn position(&self, done: u64) -> Position {
         let number = self.stage_number(done);
         let stage = &self.stages[number];
@@ -155,7 +155,7 @@ impl RunPlan {
         stage.schedule.lr(done - stage.schedule_begins)
     }
 
-    /// Whether a checkpoint is written, after an evaluation, when `done` steps have been taken.
+    /// Returns whether an evaluation and a checkpoint follow the step number `done`.
     pub(crate) fn is_checkpoint(&self, done: u64) -> bool {
         let Some(last) = done.checked_sub(1) else { return false };
         let stage = self.stage(last);
@@ -168,7 +168,7 @@ impl RunPlan {
         self.stages[position.stage].step_samples(position.step_in_epoch, self.train_samples)
     }
 
-    /// The micro-batches of `rank` in the step at `position`, as positions within the step.
+    /// Returns the micro-batches of `rank` in the step at `position`, as positions within the step.
     pub(crate) fn micro_ranges(&self, position: Position, rank: usize) -> Vec<Range<usize>> {
         let partition = &self.stages[position.stage].partition;
         let step = partition.for_samples(self.step_samples(position));
@@ -181,13 +181,13 @@ impl RunPlan {
         self.begun(done).map(samples).sum()
     }
 
-    /// Passes over the training set after `done` steps.
+    /// Returns the passes over the training set after `done` steps.
     pub(crate) fn epochs_after(&self, done: u64) -> f64 {
         let epochs = |(stage, steps): (&StagePlan, u64)| steps as f64 / stage.steps_per_epoch as f64;
         self.begun(done).map(epochs).sum()
     }
 
-    /// The stages that have begun when `done` steps have been taken, with the steps taken of each.
+    /// Returns the stages that have begun after `done` steps, each with its steps taken so far.
     fn begun(&self, done: u64) -> impl Iterator<Item = (&StagePlan, u64)> {
         let last = self.stage_number(done);
         self.stages[..=last].iter().enumerate().map(move |(number, stage)| {
@@ -196,7 +196,7 @@ impl RunPlan {
         })
     }
 
-    /// Epochs of the run, that at the end of a stage possibly cut short.
+    /// Returns the number of epochs, including an incomplete last one of each stage.
     pub(crate) fn epochs(&self) -> u64 {
         self.stages.last().map_or(0, |stage| {
             let steps = stage.steps.end - stage.steps.start;
@@ -204,8 +204,8 @@ impl RunPlan {
         })
     }
 
-    /// The micro-batches of `rank`, from the step after `done` to the end of the run. They depend on the seed alone: the
-    /// samples of a step are the same whatever the number of ranks and the micro-batch.
+    /// Returns the micro-batches of `rank` after step `done`. The samples of a step depend only on the seed,
+    /// not on the number of ranks or the micro-batch.
     pub(crate) fn micro_batches(
         &self,
         rank: usize,

@@ -1,4 +1,4 @@
-//! Requests to stop: TERM, INT and USR1 set a flag; the step loop reads it between steps, and the ranks agree on it.
+//! Requests to stop: TERM, INT and USR1 set a flag, which the ranks exchange in every step.
 
 use std::io;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-/// Two TERM or INT closer together than this are one request: a batch system signals every process of a job, and the launcher
-/// passes on what it received itself.
+/// TERM or INT within this time are one request: a batch system signals every process of a job, and the
+/// launcher forwards its signal too.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
-/// Whether somebody asked this process to stop.
+/// Whether this process was asked to stop.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StopFlag {
     asked: Arc<AtomicBool>,
 }
 
 impl StopFlag {
-    /// Listens for USR1 from now on. Call it first of all: to others the signal means death.
+    /// Starts listening for USR1. Call it first: without it the signal kills the process.
     pub(crate) fn listen() -> io::Result<Self> {
         let flag = Self::default();
         signal_hook::flag::register(SIGUSR1, Arc::clone(&flag.asked))?;
         Ok(flag)
     }
 
-    /// From now on TERM and INT ask to stop after the step under way as well, and a second one of them ends the process at once, as
-    /// if nobody listened. Call it when there is something to lose.
+    /// Makes TERM and INT request a stop after the current step. A second signal then ends the process
+    /// immediately, as by default. Call it when there is state to lose.
     pub(crate) fn be_patient(&self) -> io::Result<()> {
         let mut signals = Signals::new([SIGTERM, SIGINT])?;
         let flag = self.clone();
@@ -36,7 +36,7 @@ impl StopFlag {
             let mut first = None;
             for signal in signals.forever() {
                 if is_second(&mut first, Instant::now()) {
-                    // It ends the process; where it cannot, the launcher kills it in time.
+                    // Ends the process; if that fails, the launcher kills it later.
                     let _ = emulate_default_handler(signal);
                 }
                 flag.asked.store(true, Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl StopFlag {
     }
 }
 
-/// Whether a signal at `now` is a second request, `first` being the time of the first.
+/// Returns whether a signal at `now` is a second request; `first` is the time of the first.
 fn is_second(first: &mut Option<Instant>, now: Instant) -> bool {
     let earlier = *first.get_or_insert(now);
     now.saturating_duration_since(earlier) >= SAME_REQUEST

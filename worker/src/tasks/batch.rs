@@ -1,4 +1,4 @@
-//! What a task is given of its data: a micro-batch on its device.
+//! A task's input: a micro-batch on its device.
 
 use dtrain_torch_shim::{ShimError, cuda};
 use tch::kind::Element;
@@ -11,7 +11,7 @@ use crate::data::{self, Column, Field, FieldKind, Normalize, Pixels};
 /// A micro-batch of N samples on its device.
 #[derive(Debug)]
 pub struct Batch {
-    /// Names and values, N x the field's shape: float32 or int64.
+    /// Names and values: N x the field's shape, float32 or int64.
     pub(super) fields: Vec<(&'static str, Tensor)>,
     /// N weights, float32: 1, or 0 for a sample that could not be read.
     pub weights: Tensor,
@@ -21,8 +21,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Copies a decoded batch to `device`. A copy to a GPU goes by pinned memory and is not waited for: what is computed
-    /// from it is queued behind it.
+    /// Copies a decoded batch to `device`. A copy to a GPU uses pinned memory and is asynchronous: later work
+    /// on the stream runs after it.
     pub fn new(decoded: &data::Batch, device: Device) -> Result<Self, ShimError> {
         let samples = decoded.weights.len();
         let mut fields = Vec::with_capacity(decoded.fields.len());
@@ -42,7 +42,7 @@ impl Batch {
         })
     }
 
-    /// A batch of so many samples without values.
+    /// Creates a batch of this many samples without values.
     pub(crate) fn blank(fields: &[Field], samples: usize, device: Device) -> Result<Self, TchError> {
         let zeros = |field: &Field| {
             let kind = match field.kind {
@@ -60,7 +60,7 @@ impl Batch {
         })
     }
 
-    /// What a batch of so many samples takes, in bytes.
+    /// Returns the bytes of a batch of this many samples.
     pub(crate) fn bytes_of(fields: &[Field], samples: usize) -> u64 {
         let of_sample = fields.iter().map(|field| {
             let each = match field.kind {
@@ -72,7 +72,7 @@ impl Batch {
         (of_sample.sum::<u64>() + 4) * samples as u64
     }
 
-    /// N.
+    /// Returns N, the number of samples.
     pub fn samples(&self) -> usize {
         self.weights.size().first().map_or(0, |&samples| samples as usize)
     }
@@ -88,7 +88,7 @@ impl Batch {
         Ok(copy)
     }
 
-    /// Takes the values of another batch with the same fields and as many samples, where its own are.
+    /// Copies the values of another batch, with the same fields and number of samples, into this one.
     pub(crate) fn fill(&mut self, other: &Self) -> Result<(), TchError> {
         for ((_, own), (_, values)) in self.fields.iter_mut().zip(&other.fields) {
             own.f_copy_(values)?;
@@ -107,13 +107,13 @@ impl Batch {
         self.tensors().map(crate::state::bytes).sum()
     }
 
-    /// Whether the batch has no values: before a run a step is rehearsed, to know what it takes. What a task writes down of its
-    /// batches should not have those.
+    /// Returns whether the batch has no values: such batches are used to rehearse a step before a run, to
+    /// measure its memory. Tasks should not record figures of such a batch.
     pub fn is_blank(&self) -> bool {
         self.blank
     }
 
-    /// The values of a field: N x the field's shape.
+    /// Returns the values of a field: N x the field's shape.
     pub fn field(&self, name: &'static str) -> Result<&Tensor, TaskError> {
         let found = self.fields.iter().find(|(known, _)| *known == name);
         found.map(|(_, values)| values).ok_or_else(|| TaskError::NoField {
@@ -123,14 +123,14 @@ impl Batch {
     }
 }
 
-/// N x the field's shape.
+/// Returns N x the field's shape.
 fn shape(field: &Field, samples: usize) -> Vec<i64> {
     let lengths = std::iter::once(&samples).chain(&field.shape);
     lengths.map(|&length| length as i64).collect()
 }
 
-/// A flat tensor of normalised images on `device`, with zeros where the weight is 0. To a GPU 8-bit images go as they are, and what they
-/// become is looked up there: the same values, for a quarter of the way.
+/// Returns a flat tensor of normalised images on `device`, with zeros where the weight is 0. 8-bit images go
+/// to a GPU as they are, a quarter of the bytes, and a table on the GPU gives the same values.
 fn images(pixels: &Pixels, weights: &[f32], device: Device) -> Result<Tensor, ShimError> {
     let mut values = match pixels.values() {
         Values::U8(bytes) if device.is_cuda() => looked_up(bytes, pixels.normalize(), weights.len(), device)?,
@@ -145,7 +145,7 @@ fn images(pixels: &Pixels, weights: &[f32], device: Device) -> Result<Tensor, Sh
     Ok(values)
 }
 
-/// A flat tensor of what the 8-bit values of so many images become.
+/// Looks up the normalised values of 8-bit images on the device, as a flat tensor.
 fn looked_up(
     bytes: &[u8],
     normalize: &Normalize,

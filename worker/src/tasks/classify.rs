@@ -1,4 +1,4 @@
-//! Image classification: cross-entropy on the logits, and how many samples were classified rightly.
+//! Image classification: cross-entropy on the logits, and accuracy.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl BuildTask for Classify {
     }
 }
 
-/// A loaded recipe has a name and sizes that go with its task.
+/// Returns the model of a loaded recipe, which has a name and sizes that fit its task.
 fn architecture(recipe: &Recipe) -> Architecture {
     let model = &recipe.model;
     match model.name {

@@ -1,4 +1,4 @@
-//! Why a task cannot give a loss.
+//! Errors of tasks.
 
 use std::error::Error;
 
@@ -11,23 +11,23 @@ use crate::data::DataError;
 use crate::models::ModelError;
 use crate::out_of_memory::{anywhere, causes};
 
-/// Why a task cannot give a loss.
+/// An error of a task.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum TaskError {
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Out of memory arrives here too.
+    /// Includes failed allocations.
     #[error(transparent)]
     Torch(#[from] TchError),
     #[error(transparent)]
     Data(#[from] DataError),
-    /// In the recipe, where it meets the file system.
+    /// An error of the recipe that depends on files.
     #[error(transparent)]
     Recipe(#[from] RecipeError),
     #[error(transparent)]
     Script(#[from] ScriptError),
-    /// In a task of a user's own.
+    /// An error of a user's task.
     #[error(transparent)]
     Own(Box<dyn Error + Send + Sync>),
     #[error("the data has no field `{name}`, only `{}`; set task and data.kind to ones that go together", fields.join("`, `"))]

@@ -1,4 +1,4 @@
-//! Classes of images, from folders or generated: the data of several tasks.
+//! Classes of images, from folders or generated: data for several tasks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,19 +14,20 @@ use crate::data::{
     ImageOptions, Listed, Needs, Normalize, Split, cache_bytes,
 };
 
-/// The image folders as rank 0 found them, without unreadable images: (training, test); None for generated images.
+/// Image folders as found by rank 0, without unreadable images: (training, test); None if generated.
 pub(super) type Survey = Option<(ImageIndex, ImageIndex)>;
 
-/// The sets of a run and the number of their classes.
+/// The data sets of a run, and the number of classes.
 pub(super) struct ImageSets {
     pub(super) train: Arc<dyn Dataset>,
     pub(super) test: Arc<dyn Dataset>,
     pub(super) classes: usize,
-    /// Their names in the order of their numbers; generated ones have none.
+    /// Names of the classes in the order of their numbers; empty for generated images.
     pub(super) class_names: Vec<String>,
 }
 
-/// Scans and checks the recipe's image folders; a generated set needs neither. Where the task `classifies`, one class is refused.
+/// Scans and checks the recipe's image folders; returns None for generated images. If the task `classifies`,
+/// a single class is an error.
 pub(super) fn survey(
     recipe: &Recipe,
     classifies: bool,
@@ -56,8 +57,7 @@ pub(super) fn needs(recipe: &Recipe) -> Needs {
     Needs { channels: recipe.data.channels, resize: recipe.data.resize }
 }
 
-/// Looks at every file of a list and says what is left out: files that are `ignored` by their names, and those that cannot be
-/// read.
+/// Checks every file of a list. Warns of files that are `ignored` by name and of unreadable files.
 pub(super) fn checked(
     list: &impl Listed,
     needs: Needs,
@@ -88,9 +88,9 @@ pub(super) fn checked(
     Ok(report)
 }
 
-/// Tells of a look at many files while it goes on.
+/// Returns a callback that reports progress through many files.
 pub(super) fn telling<'a>(say: &'a mut dyn FnMut(String), folder: &'a str) -> impl FnMut(usize, usize) {
-    /// So many are worth a word.
+    /// Files between two reports.
     const TELL_EVERY: usize = 50_000;
     let mut told = 0;
     move |done, total| {
@@ -101,8 +101,8 @@ pub(super) fn telling<'a>(say: &'a mut dyn FnMut(String), folder: &'a str) -> im
     }
 }
 
-/// How the images of the training set (with the recipe's random changes) and of the test set (without) are prepared. Both
-/// share the memory for decoded images. `size` is that of images which are not resized.
+/// Returns the preparation of training images (with the recipe's augmentation) and of test images (without).
+/// They share the cache for decoded images. `size` is the size of images that are not resized.
 pub(super) fn options(
     recipe: &Recipe,
     size: Option<(u32, u32)>,
@@ -144,7 +144,7 @@ pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> Image
     ImageSets { train, test: Arc::new(ImageFolder::new(test, test_options)), classes, class_names }
 }
 
-/// The loss of images from that of each, N, and from whether each was classified rightly, N, where that is known; both weigh as their images.
+/// Computes the weighted loss from the loss of each image, N, and, if known, whether each was right, N.
 pub(super) fn loss_of(losses: &Tensor, right: Option<Tensor>, weights: &Tensor) -> Result<Loss, TaskError> {
     let sums = match right {
         Some(right) => right.f_to_kind(Kind::Double)?.f_mul(weights)?.f_sum(Kind::Double)?.f_view([1])?,

@@ -1,4 +1,4 @@
-//! Semantic segmentation: cross-entropy on the logits of every pixel, and how well the classes' areas are met.
+//! Semantic segmentation: cross-entropy on the logits of every pixel, and mean IoU.
 
 mod survey;
 
@@ -12,13 +12,14 @@ use super::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals
 use crate::data::{Dataset, GeneratedMasks, ImageMasks, Normalize, Split};
 use crate::models::{self, Classifier, ModelError, UnetConfig};
 
-/// The task `segment`. The loss is a sum over pixels: those of `data.ignore`, and those of unreadable samples, weigh nothing.
+/// The task `segment`. The loss is a sum over pixels; pixels with value `data.ignore` and pixels of
+/// unreadable samples have weight 0.
 pub struct Segment {
     model: Box<dyn Classifier>,
     train: Arc<dyn Dataset>,
     test: Arc<dyn Dataset>,
     classes: usize,
-    /// The value of mask pixels that are not learnt from.
+    /// The value of mask pixels to ignore.
     ignore: i64,
     /// Width and height of the images.
     size: (usize, usize),
@@ -34,7 +35,7 @@ impl BuildTask for Segment {
     fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {
         let (data, model) = (&recipe.data, &recipe.model);
         let (train, test, size) = sets(recipe, survey, site.local_ranks);
-        // A loaded recipe has the sizes of its network.
+        // A loaded recipe has all sizes of its network.
         let config = UnetConfig {
             channels: data.channels,
             classes: data.classes,
@@ -62,7 +63,7 @@ impl BuildTask for Segment {
     }
 }
 
-/// The training set, the test set, and width and height of their images.
+/// Returns the training set, the test set, and width and height of their images.
 fn sets(
     recipe: &Recipe,
     survey: survey::Survey,
@@ -87,13 +88,13 @@ fn sets(
     (train, Arc::new(ImageMasks::new(test, test_options)), size)
 }
 
-/// The loss of `logits`, N x classes x H x W, against the classes `mask`, N x H x W int64, whose pixels of value `ignore`
-/// weigh nothing, as do all pixels of samples whose weight, N, is 0.
+/// Computes the loss of `logits`, N x classes x H x W, for the classes `mask`, N x H x W int64. Pixels of
+/// value `ignore`, and all pixels of samples with weight 0 in `weights`, N, do not count.
 fn pixel_loss(logits: &Tensor, mask: &Tensor, weights: &Tensor, ignore: i64) -> Result<Loss, TaskError> {
     let unreadable = weights.f_eq(0.0)?.f_view([-1, 1, 1])?;
     let target = mask.f_masked_fill(&unreadable, ignore)?;
     let counted = target.f_ne(ignore)?;
-    // A mean would need the number of counted pixels of the whole step, which is not known here.
+    // A mean would need the number of counted pixels in the whole step.
     let sum = logits.f_cross_entropy_loss(&target, None::<Tensor>, Reduction::Sum, ignore, 0.0)?;
     let classes = logits.size()[1];
     let predicted = logits.f_detach()?.f_argmax(1, false)?;
@@ -104,13 +105,14 @@ fn pixel_loss(logits: &Tensor, mask: &Tensor, weights: &Tensor, ignore: i64) -> 
     })
 }
 
-/// Pixels of every class in mask and prediction both, and in either of them: [intersections, unions], 2 x classes in float64.
-/// `predicted` and `target` hold classes; only pixels where `counted` is true count.
+/// Counts the pixels of every class in both mask and prediction, and in at least one: [intersections,
+/// unions], 2 x classes, float64. `predicted` and `target` are classes; only pixels with `counted` true
+/// count.
 fn areas(predicted: &Tensor, target: &Tensor, counted: &Tensor, classes: i64) -> Result<Tensor, TchError> {
     let one = Tensor::f_ones([1], (Kind::Double, target.device()))?;
     let each = one.f_expand([target.numel() as i64], false)?;
     let count = |values: &Tensor, among: &Tensor| {
-        // What does not count goes into a bin of its own: to leave it out would mean to wait for a GPU.
+        // Ignored pixels have a separate bin, because selecting pixels would wait for the GPU.
         let bins = values.f_where_scalarother(among, classes)?.f_reshape([-1])?;
         Tensor::f_zeros([classes + 1], (Kind::Double, target.device()))?
             .f_scatter_add_(0, &bins, &each)?
@@ -148,8 +150,7 @@ impl Task for Segment {
         2 * self.classes
     }
 
-    /// The mean, over the classes that occur in mask or prediction, of intersection over union; and the share of pixels whose
-    /// class is right.
+    /// Returns the mean intersection over union of the classes in mask or prediction, and the pixel accuracy.
     fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
         let (intersections, unions) = totals.sums.split_at(self.classes);
         let both = intersections.iter().zip(unions);

@@ -1,18 +1,18 @@
-//! Any module that `torch.jit.script` made: a model from PyTorch, trained without Python. One of `torch.jit.trace` is taken where it
-//! has nothing that differs between training and evaluation.
+//! Modules of `torch.jit.script`: models from PyTorch, trained without Python. Modules of `torch.jit.trace`
+//! work if nothing in them differs between training and evaluation.
 //!
-//! The module is given images, N x C x H x W float32. What is made of its output is `model.loss`:
+//! The module's input are images, N x C x H x W float32. `model.loss` determines the loss from its output:
 //!
 //! | `model.loss` | The module returns | Loss of a sample |
 //! |---|---|---|
-//! | `cross-entropy` | logits, N x K with K at least the number of classes | cross-entropy against the class |
-//! | `mse` | N or N x 1 | squared difference to the number of the class |
+//! | `cross-entropy` | logits, N x K with K at least the number of classes | cross-entropy of the class |
+//! | `mse` | N or N x 1 | squared difference to the class number |
 //! | `mse` | N x classes | mean squared difference to the one-hot class |
-//! | `mse` | the images' own shape | mean squared difference to the image: an autoencoder |
-//! | `module` | of (image, label), N | what it returned |
+//! | `mse` | the shape of the images | mean squared difference to the image: an autoencoder |
+//! | `module` | for (image, label): N | its output |
 //!
-//! Its operations run one by one as they are written, without TorchScript's own optimisation, which would change the arithmetic
-//! after the first steps of every process.
+//! TorchScript's optimiser is off, because it would change the arithmetic after the first steps of every
+//! process.
 
 pub(super) mod error;
 
@@ -35,7 +35,7 @@ use crate::state::is_floating;
 
 /// The task `torchscript`.
 pub struct TorchScript {
-    /// Its mode is set before each call.
+    /// Each call sets its mode first.
     module: RefCell<Module>,
     path: PathBuf,
     loss: recipe::Loss,
@@ -73,7 +73,7 @@ impl BuildTask for TorchScript {
         register(&module, &path, site.registry)?;
         let draws = module.draws_random_numbers().map_err(torch(&path))?;
         let mut task = Self { module: RefCell::new(module), path, loss: recipe.model.loss, sets, draws };
-        // The first stage's last: it is what the run begins with.
+        // Ends with the first stage, with which the run begins.
         for number in (0..recipe.stages()).rev() {
             task.loss = recipe.of_stage(number).model.loss;
             task.try_out(device)?;
@@ -87,8 +87,8 @@ fn torch(path: &Path) -> impl Fn(ShimError) -> ScriptError {
     move |source| ScriptError::Torch { path: path.clone(), source }
 }
 
-/// Lists the module's own tensors in the registry. Buffers of other types than floating-point numbers and 64-bit integers, which
-/// are what counters and running statistics are made of, stay as the file has them.
+/// Lists the module's tensors in the registry. Only buffers of floating-point numbers and 64-bit integers are
+/// listed, the types of running statistics and counters; others keep the file's values.
 fn register(module: &Module, path: &Path, registry: &mut Registry) -> Result<(), TaskError> {
     let mut root = registry.root();
     let parameters = module.named_parameters().map_err(torch(path))?;
@@ -111,7 +111,7 @@ fn register(module: &Module, path: &Path, registry: &mut Registry) -> Result<(),
 }
 
 impl TorchScript {
-    /// Runs the module on one image, so that one which does not go with the data is refused before the run begins.
+    /// Runs the module on one image, so that a module that does not fit the data fails before the run.
     fn try_out(&self, device: Device) -> Result<(), TaskError> {
         let fields = self.sets.test.fields();
         let image = fields.iter().filter(|field| field.name == "image");
@@ -123,7 +123,7 @@ impl TorchScript {
         Ok(())
     }
 
-    /// The loss of every sample, N float32, and for cross-entropy whether each was classified rightly, N.
+    /// Returns the loss of each sample, N float32, and for cross-entropy whether each was right, N.
     fn losses(
         &self,
         images: &Tensor,
@@ -179,7 +179,7 @@ impl TorchScript {
     }
 }
 
-/// Of each sample, over all that follows the first dimension.
+/// Returns the mean of each sample over all dimensions after the first.
 fn mean_square(output: &Tensor, target: &Tensor) -> Result<Tensor, TchError> {
     let squares = output.f_sub(target)?.f_square()?.f_flatten(1, -1)?;
     squares.f_mean_dim([1i64].as_slice(), false, Kind::Float)
@@ -196,7 +196,7 @@ impl Task for TorchScript {
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let (losses, right) = self.losses(batch.field("image")?, batch.field("label")?, mode)?;
-        // A loss that is not finite of an image that could not be read must not reach the sum.
+        // The loss of an unreadable image may not be finite and must not reach the sum.
         let losses = losses.f_masked_fill(&batch.weights.f_eq(0.0)?, 0.0)?;
         images::loss_of(&losses, right, &batch.weights)
     }

@@ -1,4 +1,4 @@
-//! The rules, their errors, and the property that makes groups safe: every parameter is in exactly one.
+//! The rules, their errors, and that every parameter is in exactly one group.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ fn rule(patterns: &[&str], lr_factor: f64, weight_decay: Option<f64>) -> OptimGr
     }
 }
 
-/// The groups as (factor, decay, members).
+/// Returns the groups as (factor, decay, members).
 fn groups(rules: &[OptimGroup], decay_on: Decay) -> Vec<(f64, f64, Vec<usize>)> {
     assign(&PARAMETERS, rules, 0.05, decay_on)
         .unwrap()
@@ -36,7 +36,7 @@ fn groups(rules: &[OptimGroup], decay_on: Decay) -> Vec<(f64, f64, Vec<usize>)> 
         .collect()
 }
 
-/// (options, members) of every group.
+/// Returns (options, members) of every group.
 fn assign(
     parameters: &[ParameterInfo<'_>],
     rules: &[OptimGroup],
@@ -86,7 +86,7 @@ fn equal_settings_share_a_group_and_empty_ones_vanish() {
     let rules =
         [rule(&["head.bias"], 2.0, None), rule(&["*.bn1.bias"], 2.0, Some(0.05)), rule(&["*"], 1.0, None)];
     assert_eq!(groups(&rules, Decay::All), [(1.0, 0.05, vec![0, 1, 3, 4, 5]), (2.0, 0.05, vec![2, 6])]);
-    // Nothing is left for the default group.
+    // No parameter remains for the default group.
     assert_eq!(groups(&rules[2..], Decay::All).len(), 1);
 }
 
@@ -117,7 +117,7 @@ fn a_glob_that_matches_nothing_names_what_is_near() {
     assert!(text.contains("matches no parameter") && text.contains("\"backbone.layer1.*\""), "{text}");
     let text = error(&[rule(&["haed.weight"], 0.1, None)]).to_string();
     assert!(text.contains("\"head.weight\""), "{text}");
-    // A name's beginning alone is no match: globs are for whole names.
+    // A prefix of a name does not match: globs are for whole names.
     let text = error(&[rule(&["backbone"], 0.1, None)]).to_string();
     assert!(text.contains("\"backbone.*\""), "{text}");
     let none = matching::<&str, _>(&[], &["*"]).unwrap_err();
@@ -174,7 +174,7 @@ proptest! {
             })
             .collect();
         let decay_on = if weights { Decay::Weights } else { Decay::All };
-        // Rules that are refused leave fewer to test; those without the rule that is refused remain.
+        // Drops invalid rules; the others remain.
         let mut kept: Vec<OptimGroup> = Vec::new();
         for rule in rules {
             kept.push(rule);

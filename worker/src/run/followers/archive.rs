@@ -1,4 +1,4 @@
-//! What is kept of a training: its evaluations, and checkpoints with the best of them.
+//! Evaluations and checkpoints of a run, and the best of them.
 
 use std::time::{Duration, Instant};
 
@@ -20,28 +20,28 @@ pub(crate) struct Archive<'a> {
     pub(super) checkpoints: Checkpoints,
     pub(super) heartbeat: Heartbeat,
     pub(super) done: u64,
-    /// When the last checkpoint was begun, or the training.
+    /// The start of the last checkpoint, or of the training.
     pub(super) saved_at: Instant,
     is_prepared: bool,
-    /// Whether it was said that the training waits for checkpoints.
+    /// Whether the user was told that training waits for checkpoints.
     pub(super) told_of_waiting: bool,
     stop: StopFlag,
-    /// A length of time after which a checkpoint is written.
+    /// The time between checkpoints.
     every: Option<Duration>,
     origin: Origin<'a>,
-    /// Whether the last evaluation was broken off, by this run or by the one before.
+    /// Whether the last evaluation was interrupted, in this run or in the previous one.
     pub(super) owes_evaluation: bool,
     best: Option<BestSoFar>,
 }
 
-/// The checkpoint that a run goes on from.
+/// The checkpoint from which a run continues.
 pub(crate) struct Origin<'a> {
     pub(crate) run_dir: &'a RunDir,
     /// Whether it is a copy in memory.
     pub(crate) from_memory: bool,
-    /// Whether it is another run's, which stays as it is.
+    /// Whether it belongs to another run and must not change.
     pub(crate) is_anothers: bool,
-    /// Whether its evaluation was broken off.
+    /// Whether its evaluation was interrupted.
     pub(crate) owes_evaluation: bool,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Archive<'a> {
         }
     }
 
-    /// Evaluates the test set when nobody copies anything of the model any more.
+    /// Evaluates the test set, after all copies of the model's state are complete.
     fn evaluate(
         &mut self,
         training: &mut Training<'_>,
@@ -82,11 +82,11 @@ impl<'a> Archive<'a> {
         Ok(evaluation)
     }
 
-    /// Evaluates, tells of it, and writes a checkpoint. Where a request to stop came before the end of the evaluation, the run that
-    /// goes on makes it up.
+    /// Evaluates, reports the result and writes a checkpoint. If a stop request interrupts the evaluation,
+    /// the resumed run repeats it.
     fn evaluate_and_save(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
         let evaluation = self.evaluate(training, others)?;
-        // Whether the one before is there counts for which is the best.
+        // The best checkpoint depends on the success of the previous one.
         self.make_way(training, others)?;
         let judged = evaluation.map(|evaluation| judge(training, evaluation, others));
         let evaluation = judged.transpose()?;
@@ -96,13 +96,13 @@ impl<'a> Archive<'a> {
 }
 
 impl Follower for Archive<'_> {
-    /// Makes the evaluation that the checkpoint owes which the run goes on from, and completes the checkpoint by it.
+    /// Completes the checkpoint from which the run continues, if its evaluation is missing.
     fn begin(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
         if !self.owes_evaluation {
             return Ok(Flow::On);
         }
         let Some(evaluation) = self.evaluate(training, others)? else { return Ok(Flow::BrokenOff) };
-        // Another run's checkpoint stays as it is, and is never this run's best; this run's next one has the figures.
+        // Another run's checkpoint must not change, and is never this run's best.
         if self.origin.is_anothers {
             report(&evaluation, others)?;
             return Ok(Flow::On);
@@ -119,7 +119,7 @@ impl Follower for Archive<'_> {
     }
 
     fn say(&mut self, status: &mut Status, rank: usize) -> Result<()> {
-        // The time is for rank 0 to tell.
+        // Only rank 0 decides by time.
         let is_due = rank == 0 && self.every.is_some_and(|every| self.saved_at.elapsed() >= every);
         status.due = f64::from(u8::from(is_due));
         status.writing[rank] = self.checkpoints.progress();
@@ -139,7 +139,7 @@ impl Follower for Archive<'_> {
         let status = &taken.status;
         self.done = training.course.done;
         if !std::mem::replace(&mut self.is_prepared, true) {
-            // Memory for the first checkpoint is made ready while the training goes on.
+            // Allocates memory for the first checkpoint during training.
             let prepared = self.checkpoints.prepare(&training.replica.model);
             prepared.map_err(TrainError::unwritten(self.done))?;
         }
@@ -168,7 +168,7 @@ impl Follower for Archive<'_> {
     }
 }
 
-/// Compares an evaluation with those before, and tells of it.
+/// Compares an evaluation with earlier ones and reports it.
 fn judge(
     training: &mut Training<'_>,
     mut evaluation: EvalRecord,

@@ -1,4 +1,4 @@
-//! Which checkpoint of a run is the best.
+//! The best checkpoint of a run.
 
 use std::collections::BTreeMap;
 
@@ -7,30 +7,30 @@ use dtrain_common::recipe::Best;
 
 use crate::metrics::{EvalRecord, figure};
 
-/// The best checkpoint of a run, by the figure that `checkpoint.best` names; nothing without that setting.
+/// The best checkpoint of a run by the figure of `checkpoint.best`; none without that setting.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BestKeeper {
     by: Option<Best>,
     pub(crate) so_far: Option<BestSoFar>,
-    /// The one before, as long as the checkpoint of the best one may fail.
+    /// The previous best, in case writing the best checkpoint fails.
     before: Option<BestSoFar>,
 }
 
 impl BestKeeper {
-    /// Goes on from `earlier`, the best of the run that is resumed, where it was compared by the same figure.
+    /// Continues from `earlier`, the best of the resumed run, if it was compared by the same figure.
     pub(crate) fn new(by: Option<Best>, earlier: Option<BestSoFar>) -> Self {
         let so_far = earlier.filter(|earlier| Some(&earlier.by) == by.as_ref());
         Self { by, so_far, before: None }
     }
 
-    /// The checkpoint after `step` could not be written: if it was to be the best, the one before is that again.
+    /// Restores the previous best, if the checkpoint after `step` was the best and could not be written.
     pub(super) fn forget(&mut self, step: u64) {
         if self.so_far.as_ref().is_some_and(|best| best.step == step) {
             self.so_far = self.before.take();
         }
     }
 
-    /// An evaluation after `step`: whether it is the best; None where none is sought.
+    /// Compares an evaluation after `step`. Returns whether it is the best; None without `checkpoint.best`.
     pub(super) fn see(&mut self, figures: &BTreeMap<String, f64>, step: u64) -> Option<bool> {
         let by = self.by.as_ref()?;
         let value = figures.get(&by.figure).copied().unwrap_or(f64::NAN);
@@ -47,7 +47,7 @@ pub(super) fn named(name: &str, value: f64) -> String {
     format!("{} {}", name.replace('_', " "), figure(name, value))
 }
 
-/// The figures of an evaluation by name, the loss among them.
+/// Returns the figures of an evaluation by name, including the loss.
 pub(crate) fn figures_of(record: &EvalRecord) -> BTreeMap<String, f64> {
     let figures = record.metrics.0.iter().copied().chain([("loss", record.loss)]);
     figures.map(|(name, value)| (name.to_owned(), value)).collect()
@@ -65,7 +65,7 @@ mod tests {
         let step = |best: &BestKeeper| best.so_far.as_ref().map(|best| best.step);
         assert_eq!(see(&mut best, 2.0, 16), Some(true));
         assert_eq!(see(&mut best, 1.0, 32), Some(true));
-        // A later one that is not the best changes nothing.
+        // A later checkpoint that is not the best changes nothing.
         best.forget(48);
         assert_eq!(step(&best), Some(32));
         best.forget(32);

@@ -8,7 +8,7 @@ use crate::run::Training;
 use crate::step::{Status, Taken};
 use crate::train_error::{Result, TrainError};
 
-/// Keeps a copy of the last step's state where it outlives the workers.
+/// Keeps a copy of the last step's state in memory that outlives the workers.
 pub(crate) struct Copies {
     copies: MemoryCopies,
     heartbeat: Heartbeat,
@@ -22,7 +22,7 @@ impl Copies {
 }
 
 impl Follower for Copies {
-    /// The copy of the step before is whole when the ranks agree on the next one.
+    /// Completes the copy of the previous step before the ranks agree on the next step.
     fn say(&mut self, _: &mut Status, _: usize) -> Result<()> {
         self.before_update()
     }
@@ -34,7 +34,7 @@ impl Follower for Copies {
 
     fn after_step(&mut self, training: &mut Training<'_>, _: &Taken, _: &mut Followers<'_>) -> Result<Flow> {
         self.done = training.course.done;
-        // What comes behind the step was not done yet when this copy was made.
+        // The copy is made before the evaluation after this step.
         let owes = training.course.plan.is_checkpoint(self.done);
         let manifest = manifest(training, None, owes);
         let _writing = self.heartbeat.writing();

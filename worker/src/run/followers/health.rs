@@ -1,4 +1,4 @@
-//! Whether a run can still come to something.
+//! Ends runs that cannot succeed.
 
 use dtrain_common::result::RunResult;
 
@@ -9,8 +9,9 @@ use crate::run::Training;
 use crate::step::Taken;
 use crate::train_error::{Result, TrainError};
 
-/// Ends a run that will not recover; all ranks see the same figures and end together. The first of the followers: no checkpoint of
-/// such a last step is written, since a run that goes on from it would have nothing left to do.
+/// Ends a run that will not recover. All ranks have the same figures and end together. It is the first
+/// follower, so that no checkpoint of such a last step is written: a run resumed from it would have no steps
+/// left.
 pub(crate) struct Health {
     total_steps: u64,
     skipped: Skipped,
@@ -24,7 +25,7 @@ impl Health {
 }
 
 impl Follower for Health {
-    /// An evaluation at the end that is of no use any more.
+    /// Fails on a last evaluation without a finite loss.
     fn hear(&mut self, line: &Line<'_>) -> Result<()> {
         match line {
             Line::Eval(record) if !record.loss.is_finite() && record.step == self.total_steps => {
@@ -58,22 +59,22 @@ impl Follower for Health {
     }
 }
 
-/// A run that skips this many steps in a row will not recover.
+/// Skipped steps in a row that end a run.
 const MOST_IN_A_ROW: u64 = 20;
 
-/// A run that ends with this many skipped steps has not ended well. Fewer can be those of a loss scale that falls, or of one batch.
+/// Skipped steps at the end that make a run fail. Fewer may result from a falling loss scale or one batch.
 const MOST_AT_THE_END: u64 = 3;
 
-/// The steps that were skipped since the last one that was taken.
+/// The steps skipped since the last update.
 #[derive(Debug, Default)]
 struct Skipped {
     steps: u64,
-    /// The first of them and its cause.
+    /// The first of them, with its cause.
     first: Option<(u64, SkipCause)>,
 }
 
 impl Skipped {
-    /// After every step, counted from 1.
+    /// Records a step, counted from 1.
     fn see(&mut self, step: u64, skipped: Option<SkipCause>) {
         match skipped {
             Some(cause) => {
@@ -84,7 +85,7 @@ impl Skipped {
         }
     }
 
-    /// Why the run is a failure after these steps: there are too many, or it `is_over` and they are its last, or all that it had.
+    /// Returns the failure after too many skipped steps; if the run `is_over`, at its end or in all steps.
     fn failure(&self, is_over: bool) -> Option<TrainError> {
         let too_many = match is_over {
             true => self.steps >= MOST_AT_THE_END || self.first.is_some_and(|(first, _)| first == 1),
@@ -93,7 +94,7 @@ impl Skipped {
         self.error().filter(|_| too_many)
     }
 
-    /// The failure that these steps are, however many.
+    /// Returns the failure for these steps, for any number of them.
     fn error(&self) -> Option<TrainError> {
         let (first, cause) = self.first?;
         let last = first + self.steps - 1;
@@ -109,7 +110,7 @@ impl Skipped {
 mod tests {
     use super::*;
 
-    /// What a run of such steps ends with: `x` is a skipped one.
+    /// Returns the failure of a run with these steps; `x` is a skipped one.
     fn failure(steps: &str, is_over: bool) -> Option<String> {
         let mut skipped = Skipped::default();
         for (step, kind) in (1..).zip(steps.chars()) {

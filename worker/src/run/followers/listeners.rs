@@ -1,4 +1,4 @@
-//! Followers that only listen, and the request to stop.
+//! Followers that only observe, and the request to stop.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -64,18 +64,18 @@ impl Follower for StopFlag {
     }
 }
 
-/// Of what is reserved, so much as one part in this many may be in pieces before it is worth a word.
+/// The inverse of the share of reserved memory from which fragmentation is reported.
 const FRAGMENTED: u64 = 5;
 
-/// The figures for result.json: the last ones, and the most memory.
+/// Figures for result.json: the last ones, and the peak memory.
 pub(crate) struct Figures {
     last: BTreeMap<String, f64>,
-    /// The most that this rank's tensors took in a step, in bytes.
+    /// Peak bytes of this rank's tensors in a step.
     peak: u64,
 }
 
 impl Figures {
-    /// Of a run that goes on from a checkpoint whose evaluation had these.
+    /// Starts with the figures of the checkpoint from which the run continues.
     pub(crate) fn new(earlier: BTreeMap<String, f64>) -> Self {
         Self { last: earlier, peak: 0 }
     }
@@ -96,7 +96,7 @@ impl Follower for Figures {
         Ok(())
     }
 
-    /// Tells what the device holds beyond what tensors took at most, where that is worth a word. The host's allocator keeps no blocks.
+    /// Reports a large share of reserved device memory that tensors never used. On a CPU there is no cache.
     fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
         let device = training.device();
         let Ok(usage) = memory::report(device) else { return Ok(()) };

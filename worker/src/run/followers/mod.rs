@@ -1,6 +1,6 @@
-//! Who follows a run: everything that is neither a step nor a phase. The loop knows none of them by name.
+//! The followers of a run: all parts other than steps and phases. The loop does not know their types.
 //!
-//! One more is a value in the list that [`crate::worker`] makes, with the methods of [`Follower`] that it needs.
+//! To add a follower, implement [`Follower`] and add a value to the list in [`crate::worker`].
 
 mod archive;
 mod best;
@@ -24,33 +24,33 @@ use crate::metrics::Line;
 use crate::step::{Status, Taken, Witness};
 use crate::train_error::Result;
 
-/// Whether a run goes on.
+/// Whether a run continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Flow {
     On,
     Stopped,
-    /// It was, and what was to be done now is left to the run that goes on from its checkpoint.
+    /// Stopped, and the work that is due now is left to the resumed run.
     BrokenOff,
 }
 
-/// Follows a run. Every rank has the same followers in the same order, and calls them at the same moments: what they do together is
-/// in step. What ends the run is an error.
+/// Follows a run. Every rank has the same followers in the same order and calls them at the same points, so
+/// that they may use collectives. A follower ends the run by an error.
 pub(crate) trait Follower {
     fn begin(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<Flow> {
         Ok(Flow::On)
     }
 
-    /// The ranks are about to agree on a step: adds to what this one tells the others.
+    /// Adds to this rank's status, before the ranks agree on a step.
     fn say(&mut self, _: &mut Status, _rank: usize) -> Result<()> {
         Ok(())
     }
 
-    /// Parameters, moments and averages are about to change: returns when it reads them no more.
+    /// Returns when it no longer reads parameters, moments and averages, which change next.
     fn before_update(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// A step was taken, and everybody has heard of it.
+    /// Runs after a step, when all followers have its record.
     fn after_step(&mut self, _: &mut Training<'_>, _: &Taken, _others: &mut Followers<'_>) -> Result<Flow> {
         Ok(Flow::On)
     }
@@ -59,7 +59,7 @@ pub(crate) trait Follower {
         Ok(())
     }
 
-    /// Adds what it knows to result.json.
+    /// Adds its results to result.json.
     fn conclude(&self, _: &mut RunResult) {}
 
     fn hear(&mut self, _: &Line<'_>) -> Result<()> {
@@ -68,7 +68,7 @@ pub(crate) trait Follower {
 
     fn note(&mut self, _: &dyn Display) {}
 
-    /// A part of something long has been done.
+    /// Reports progress within a long operation.
     fn advance(&mut self) {}
 }
 
@@ -84,7 +84,7 @@ impl<'a> Followers<'a> {
         self.0.iter_mut().flatten()
     }
 
-    /// Calls them in turn; each can tell the others, and does not hear itself.
+    /// Calls the followers in turn; each can reach the others, but not itself.
     fn each(&mut self, mut call: impl FnMut(&mut dyn Follower, &mut Self) -> Result<Flow>) -> Result<Flow> {
         let mut flow = Flow::On;
         for at in 0..self.0.len() {
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use crate::TrainError;
 
-    /// Writes down what it hears, and says it again once.
+    /// Records what it hears, and repeats it once.
     struct Echo<'a>(&'static str, &'a RefCell<Vec<String>>);
 
     impl Follower for Echo<'_> {
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(flow.unwrap(), Flow::Stopped);
         followers.note("all");
         assert_eq!(*heard.borrow(), ["b hears 1", "a hears 2", "a hears all", "b hears all"]);
-        // One that fails is still there, and those behind it are not called.
+        // A follower that fails stays in the list, and later ones are not called.
         let failed = followers.each(|_, _| Err(TrainError::LoaderEnded));
         assert!(failed.is_err());
         assert_eq!(followers.all().count(), 2);

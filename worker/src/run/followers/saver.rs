@@ -1,4 +1,4 @@
-//! Checkpoints on disk, one at a time, written beside the training.
+//! Checkpoints on disk, one at a time, written during training.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::step::Status;
 use crate::train_error::{Result, TrainError};
 
 impl Archive<'_> {
-    /// Begins a checkpoint; the training goes on while it is copied, up to [`Archive::settle`].
+    /// Begins a checkpoint. Training continues during the copy, until [`Archive::settle`].
     pub(super) fn save(
         &mut self,
         training: &mut Training<'_>,
@@ -38,7 +38,7 @@ impl Archive<'_> {
         begun.map_err(TrainError::unwritten(self.done))
     }
 
-    /// Waits for the checkpoint under way, if there is one, since another is to begin.
+    /// Waits for the current checkpoint, if any, before another begins.
     pub(super) fn make_way(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
         if self.checkpoints.step().is_some() {
             let begun = Instant::now();
@@ -48,14 +48,14 @@ impl Archive<'_> {
         Ok(())
     }
 
-    /// Before parameters, moments or the average change: what a checkpoint has of them is copied.
+    /// Completes the checkpoint's copies. Call it before parameters, moments or the average change.
     pub(super) fn settle(&mut self) -> Result<()> {
         let _writing = self.checkpoints.step().map(|_| self.heartbeat.writing());
         let settled = self.checkpoints.settle();
         settled.map_err(TrainError::unwritten(self.done))
     }
 
-    /// After a step: goes on with the checkpoint under way, when no rank writes any more.
+    /// Advances the current checkpoint after a step, when no rank writes any more.
     pub(super) fn follow_checkpoint(
         &mut self,
         training: &mut Training<'_>,
@@ -67,7 +67,7 @@ impl Archive<'_> {
         self.conclude_checkpoint(training, step, followed, true, others)
     }
 
-    /// Waits for the checkpoint under way, if there is one. The last one of a run, which no other follows, has to be there.
+    /// Waits for the current checkpoint, if any. The last checkpoint of a run must succeed.
     pub(super) fn finish_checkpoint(
         &mut self,
         training: &mut Training<'_>,
@@ -77,7 +77,7 @@ impl Archive<'_> {
         let Some(step) = self.checkpoints.step() else { return Ok(()) };
         let _writing = self.heartbeat.writing();
         let mut finished = self.checkpoints.finish();
-        // Rank 0 may still give it its name; in an operation of the training nobody would give signs of life for it.
+        // Rank 0 may still commit it; a collective of the training would wait without heartbeats.
         if !matches!(finished, Err(CheckpointError::Collective(_)))
             && training.exchange.any(finished.is_err())?
             && finished.is_ok()
@@ -87,8 +87,9 @@ impl Archive<'_> {
         self.conclude_checkpoint(training, Some(step), finished, another_follows, others)
     }
 
-    /// Tells of a checkpoint that is there, or of one that could not be written: it ends the run, unless the recipe says otherwise
-    /// and another will follow. Nothing that only this rank knows may count here: the ranks end or go on together.
+    /// Reports a finished checkpoint, or one that could not be written: this ends the run, unless the recipe
+    /// allows it and another follows. Decides only by facts that all ranks know, so that all ranks end or
+    /// continue.
     fn conclude_checkpoint(
         &mut self,
         training: &mut Training<'_>,
@@ -116,7 +117,7 @@ impl Archive<'_> {
         }
     }
 
-    /// Says once that checkpoints are asked for more often than they can be written.
+    /// Reports once that checkpoints are due more often than they can be written.
     fn note_wait(&mut self, waited: Duration, others: &mut Followers<'_>) {
         const WORTH_A_WORD: Duration = Duration::from_millis(200);
         if waited >= WORTH_A_WORD && !std::mem::replace(&mut self.told_of_waiting, true) {
@@ -129,7 +130,7 @@ impl Archive<'_> {
     }
 }
 
-/// What a checkpoint after the last step is, but for its files.
+/// Returns the manifest of a checkpoint after the last step, without its files.
 pub(super) fn manifest(
     training: &Training<'_>,
     evaluation: Option<&EvalRecord>,

@@ -1,32 +1,32 @@
-//! What a model asks of the plan, and what becomes of a result where a step is cut up.
+//! The requirements of a model on the plan, and the effects of a partition on the result.
 
 use dtrain_common::batch::{BatchError, Partition};
 use thiserror::Error;
 
-/// Over which samples a model's batch normalisations take their statistics.
+/// The samples over which batch normalisation computes its statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchNorms {
-    /// The model has none.
+    /// The model has no batch normalisation.
     None,
     Local,
-    /// Over the micro-batches of all ranks, whose forward passes meet: every rank takes as many micro-steps.
+    /// The micro-batches of all ranks together: every rank takes the same number of micro-steps.
     Synced,
-    /// Over groups of a fixed size, which no cut divides but among all ranks at once.
+    /// Groups of a fixed size. Only the split over all ranks may divide a group.
     Grouped,
 }
 
-/// What the plan must know of a model.
+/// The requirements of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Needs {
-    /// The fewest samples of a training micro-batch.
+    /// The smallest size of a training micro-batch.
     pub(crate) min_micro_batch: usize,
     pub(crate) batch_norms: BatchNorms,
-    /// What else depends on the micro-batch, in the task's words.
+    /// Another dependence on the micro-batch, as a text of the task.
     pub(crate) depends: Option<String>,
 }
 
 impl Needs {
-    /// Whether a step that is cut up like this can be trained; `remedy` goes behind what helps with any step.
+    /// Checks whether a step with this partition can be trained. Errors end with `remedy`.
     pub(super) fn check(&self, partition: &Partition, remedy: &'static str) -> Result<(), PlanError> {
         let smallest = partition.smallest_micro_batch();
         let (least, partition) = (self.min_micro_batch, *partition);
@@ -40,7 +40,7 @@ impl Needs {
         Ok(())
     }
 
-    /// A sentence for everything that makes the result of a step depend on how it is cut up; none where nothing does.
+    /// Returns a sentence for each dependence of a step's result on its partition.
     pub(super) fn warnings(&self, step: &Partition) -> Vec<String> {
         let (samples, micro_batch) = (step.effective_batch(), step.micro_batch());
         if micro_batch >= samples {
@@ -69,7 +69,7 @@ impl Needs {
                 joint(step)
             )),
         };
-        // Groups of that size go on with what the recipe has meant so far.
+        // Such groups match the previous results of the recipe.
         let groups = format!(
             "model.batchnorm = \"group:{micro_batch}\" keeps groups of that size, however a step is cut up"
         );
@@ -81,13 +81,13 @@ impl Needs {
     }
 }
 
-/// The samples of the first micro-step of all ranks, which is their largest.
+/// Returns the samples of the first micro-step of all ranks, which is the largest.
 fn joint(step: &Partition) -> usize {
     let first = |rank| step.micro_ranges(rank).first().map_or(0, |range| range.len());
     (0..step.ranks()).map(first).sum()
 }
 
-/// A plan that cannot be made.
+/// A recipe for which no plan exists.
 #[derive(Debug, Error)]
 pub enum PlanError {
     #[error("train.effective_batch: {0}")]

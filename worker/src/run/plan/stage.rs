@@ -1,4 +1,4 @@
-//! A stage of the run: its steps, how they are cut up, its learning rates, and the phases between which something is unfrozen.
+//! A stage of a run: its steps, their partition, the learning rates, and the phases between unfreezings.
 
 use std::ops::Range;
 
@@ -8,48 +8,48 @@ use dtrain_common::schedule::Schedule;
 
 use super::{Needs, PlanError};
 
-/// A stage of a run. A recipe without stages has one, without a name, over the whole run.
+/// A stage of a run. Without stages in the recipe, one stage without a name is the whole run.
 #[derive(Debug, Clone)]
 pub(crate) struct StagePlan {
     pub(crate) name: Option<String>,
-    /// Its steps, counted from 0 over the whole run; at least one.
+    /// Steps, counted from 0 over the whole run; at least one.
     pub(crate) steps: Range<u64>,
-    /// Its first epoch, counted from 0 over the whole run: an epoch begins with every stage.
+    /// First epoch, counted from 0 over the whole run. Every stage begins a new epoch.
     pub(crate) first_epoch: u64,
     pub(crate) steps_per_epoch: u64,
-    /// Its length as the recipe states it.
+    /// Length as in the recipe.
     pub(crate) length: Span,
-    /// How a full step is cut up.
+    /// The partition of a full step.
     pub(crate) partition: Partition,
-    /// Segments of the model, counted from its beginning, that are computed again in backward; of more than there are, all.
+    /// Number of segments, from the first, that backward recomputes; larger numbers mean all.
     pub(crate) recompute: usize,
-    /// Its phases, one after another; at least one.
+    /// Phases in order; at least one.
     pub(crate) phases: Vec<PhasePlan>,
-    /// A checkpoint is written, after an evaluation, every so many steps of the stage, if it is a matter of steps, and at its end.
+    /// Steps between checkpoints with an evaluation; None: only at the stage's end, or also by time.
     pub(crate) checkpoint_every: Option<u64>,
-    /// The learning rates: of the stage's steps alone, or of the whole run's.
+    /// The learning rates, over the steps of the stage or of the whole run.
     pub(crate) schedule: Schedule,
-    /// The step of the run with which the schedule begins.
+    /// The step of the run at which the schedule begins.
     pub(crate) schedule_begins: u64,
 }
 
-/// A part of a stage in which the same parameters are trained.
+/// A part of a stage that trains the same parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PhasePlan {
-    /// Its steps, counted from 0 over the whole run; at least one.
+    /// Steps, counted from 0 over the whole run; at least one.
     pub(crate) steps: Range<u64>,
-    /// How many of the stage's entries of `unfreeze` apply, counted from the first.
+    /// How many of the stage's `unfreeze` entries apply, from the first.
     pub(crate) unfrozen: usize,
 }
 
-/// What is known of a stage before the length of the run is.
+/// The length of a stage, before the length of the run is known.
 pub(super) struct Length {
     pub(super) steps_per_epoch: u64,
     pub(super) steps: u64,
 }
 
 impl Length {
-    /// Of the stage that is the run `alone`.
+    /// Returns the length of a stage, whose recipe is `alone`.
     pub(super) fn of(alone: &Recipe, train_samples: u64) -> Result<Self, PlanError> {
         let steps_per_epoch = alone.train.steps_per_epoch(train_samples);
         if steps_per_epoch == 0 {
@@ -105,7 +105,7 @@ impl StagePlan {
         })
     }
 
-    /// What the model needs of every step, and what makes the result depend on the partition.
+    /// Checks the model's requirements for every step. Returns warnings.
     pub(super) fn check(&self, needs: &Needs, train_samples: u64) -> Result<Vec<String>, PlanError> {
         let step = |number| self.partition.for_samples(self.step_samples(number, train_samples));
         let first = step(0);
@@ -124,7 +124,7 @@ impl StagePlan {
         Ok(warnings)
     }
 
-    /// The number of samples of the step with this number within its epoch.
+    /// Returns the number of samples of a step, numbered within its epoch.
     pub(super) fn step_samples(&self, step_in_epoch: u64, train_samples: u64) -> usize {
         let batch = self.partition.effective_batch() as u64;
         let left = train_samples.saturating_sub(step_in_epoch * batch);
@@ -147,7 +147,7 @@ impl StagePlan {
     }
 }
 
-/// Entries of `unfreeze` that fall on the same step apply together.
+/// Returns the phases of a stage. Entries of `unfreeze` for the same step apply together.
 fn phases(recipe: &Recipe, number: usize, steps: &Range<u64>) -> Vec<PhasePlan> {
     let mut phases = vec![PhasePlan { steps: steps.clone(), unfrozen: 0 }];
     let entries = recipe.stage.get(number).map_or(&[][..], |stage| &stage.unfreeze);
@@ -163,7 +163,7 @@ fn phases(recipe: &Recipe, number: usize, steps: &Range<u64>) -> Vec<PhasePlan> 
     phases
 }
 
-/// The schedule of `alone` over the stages in `over`, of which `own` is one.
+/// Returns the schedule of `alone` over the stages in `over`, which include `own`.
 fn schedule(alone: &Recipe, own: &Length, over: &[Length]) -> Result<Schedule, PlanError> {
     let stated = &alone.optim.schedule;
     let differs = |other: &&Length| other.steps_per_epoch != own.steps_per_epoch;
@@ -183,7 +183,7 @@ fn schedule(alone: &Recipe, own: &Length, over: &[Length]) -> Result<Schedule, P
     Ok(Schedule::of(alone, warmup, own.steps_per_epoch, total))
 }
 
-/// The steps of a span that begins with the first of these stages. What goes beyond them has the epochs of the last.
+/// Returns the steps of a span from the first of these stages; beyond them, epochs are the last stage's.
 fn steps_of(span: Span, over: &[Length]) -> u64 {
     let Span::Epochs(mut epochs) = span else { return span.steps(1) };
     let Some((last, earlier)) = over.split_last() else { return 0 };

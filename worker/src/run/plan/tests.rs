@@ -18,7 +18,7 @@ fn recipe(batch: usize, more: &str) -> Recipe {
     Recipe::parse("test", &text, &[]).unwrap()
 }
 
-/// The samples of every step, as all ranks together load them.
+/// Returns the samples of every step, loaded by all ranks together.
 fn steps(plan: &RunPlan, ranks: usize, done: u64) -> Vec<Vec<u32>> {
     let mut work: Vec<_> = (0..ranks).map(|rank| plan.micro_batches(rank, done)).collect();
     (done..plan.total_steps)
@@ -50,7 +50,7 @@ proptest! {
         let seen: usize = whole.iter().map(Vec::len).sum();
         prop_assert_eq!(seen as u64, many.samples_after(many.total_steps));
 
-        // A resumed run goes on with the sample that was next, on any number of ranks.
+        // A resumed run continues with the next sample, on any number of ranks.
         let done = one.total_steps / 2;
         prop_assert_eq!(&whole[done as usize..], &steps(&many, ranks, done)[..]);
         let before: usize = whole[..done as usize].iter().map(Vec::len).sum();
@@ -71,7 +71,7 @@ fn figures_that_do_not_go_together_are_named() {
     let warmup = "[optim]\nschedule = { name = \"cosine\", warmup = \"50 steps\" }";
     let error = plan(&recipe(8, warmup), 1, 16, 1).unwrap_err();
     assert!(matches!(error, PlanError::Warmup { warmup: 50, total: 6 }), "{error}");
-    // 17 samples leave a last step of one.
+    // 17 samples leave one sample for the last step.
     let error = plan(&recipe(8, ""), 1, 17, 2).unwrap_err();
     assert!(matches!(error, PlanError::MicroBatch { smallest: 1, .. }), "{error}");
     assert!(error.to_string().contains("last_batch"), "{error}");
@@ -92,7 +92,7 @@ fn smaller_micro_batches_are_found_where_there_are_any() {
         sizes
     };
     assert_eq!(sizes(8), [8, 4, 2]);
-    // Half of them is too small for the model, and less than all is not.
+    // Half is too small for the model, but a larger part is possible.
     assert_eq!(sizes(6), [6, 3, 2]);
     assert_eq!(sizes(5), [5, 3], "3 + 2");
     assert_eq!(sizes(3), [3], "2 + 1");

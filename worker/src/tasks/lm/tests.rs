@@ -60,7 +60,7 @@ fn generated_text_has_the_samples_asked_for() {
         };
         assert!((perplexity - 8.0).abs() < 1e-9 && (bits - 3.0).abs() < 1e-12);
         assert_eq!(name == "bits_per_char", tokenizer == "chars");
-        // A saved model can be used without the text it was trained on.
+        // A saved model can be used without its training text.
         let kept: Vocabulary = serde_json::from_value(task.extra()["vocabulary"].clone()).unwrap();
         assert_eq!(&kept, task.vocabulary());
         assert_eq!(kept.size(), task.classes());

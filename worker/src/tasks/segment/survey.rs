@@ -1,4 +1,4 @@
-//! What rank 0 finds out about images and masks before a run, and what it refuses.
+//! The survey of images and masks by rank 0 before a run, and its errors.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use super::super::images::{checked, needs, telling};
 use super::super::{Console, TaskError};
 use crate::data::{Census, DataError, Listed, MaskIndex, MaskKind, MaskRule};
 
-/// Classes that a sentence lists before it only counts.
+/// Classes listed in a sentence; others are only counted.
 const LISTED: usize = 12;
 
-/// Fewer teach nothing.
+/// The fewest classes to train on.
 const CLASSES_TO_LEARN: usize = 2;
 
-/// The image and mask folders, without unreadable pairs: (training, test); None for generated images.
+/// Image and mask folders, without unreadable pairs: (training, test); None if generated.
 pub(super) type Survey = Option<(MaskIndex, MaskIndex)>;
 
 pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Survey, TaskError> {
@@ -49,8 +49,8 @@ pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Surve
     Ok(Some((train, test)))
 }
 
-/// The pairs that can be used, and what their masks hold, which is told: of all masks where those read at first hold fewer than `wanted`
-/// classes.
+/// Returns the usable pairs, and reports the classes in their masks: in all masks if the first ones have
+/// fewer than `wanted` classes.
 fn looked_at(
     list: &MaskIndex,
     wanted: usize,
@@ -68,7 +68,7 @@ fn looked_at(
     Ok((good, census))
 }
 
-/// How many masks were read: "12 masks", or "2000 of 30000 masks".
+/// Formats the number of masks that were read: "12 masks", or "2000 of 30000 masks".
 fn read(census: &Census, list: &MaskIndex) -> String {
     match census.masks < list.count() {
         true => format!("{} of {} masks", census.masks, list.count()),

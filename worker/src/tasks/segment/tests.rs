@@ -5,7 +5,7 @@ use super::*;
 
 const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-/// Logits, N x 3 x 2 x 2, and a mask with ignored pixels (9).
+/// Returns logits, N x 3 x 2 x 2, and a mask with ignored pixels (9).
 fn pixels() -> (Tensor, Tensor) {
     tch::manual_seed(5);
     let logits = Tensor::f_randn([3, 3, 2, 2], CPU).unwrap().set_requires_grad(true);
@@ -16,7 +16,7 @@ fn pixels() -> (Tensor, Tensor) {
 #[test]
 fn only_counted_pixels_weigh() {
     let (logits, mask) = pixels();
-    // The second sample could not be read: 4 pixels fewer, and of the 8 others one is ignored.
+    // The second sample is unreadable: 4 pixels fewer. One of the other 8 is ignored.
     let weights = Tensor::from_slice(&[1f32, 0.0, 1.0]);
     let loss = pixel_loss(&logits, &mask, &weights, 9).unwrap();
     assert_eq!(loss.weight.double_value(&[]), 7.0);
@@ -38,7 +38,7 @@ fn only_counted_pixels_weigh() {
     assert!(at(0, 0, 0) > 0.0 && at(2, 1, 1) > 0.0);
     assert_eq!((at(0, 1, 1), at(1, 0, 0)), (0.0, 0.0));
 
-    // Nothing that counts is no loss, and not NaN.
+    // Without counted pixels the loss is 0, not NaN.
     let loss = pixel_loss(&logits, &mask.full_like(9), &weights, 9).unwrap();
     assert_eq!((loss.sum.double_value(&[]), loss.weight.double_value(&[])), (0.0, 0.0));
 }

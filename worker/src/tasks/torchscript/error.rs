@@ -1,4 +1,4 @@
-//! Modules that cannot be trained.
+//! Errors for modules that cannot be trained.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub enum ScriptError {
 }
 
 impl ScriptError {
-    /// Whether memory ran out.
+    /// Returns whether memory ran out.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Call { source, .. }
@@ -35,7 +35,7 @@ impl ScriptError {
     }
 }
 
-/// "batch_norm is fixed in evaluation mode, dropout is fixed in training mode".
+/// Formats "batch_norm is fixed in evaluation mode, dropout is fixed in training mode".
 pub(super) fn modes(fixed: &BTreeSet<Fixed>) -> String {
     let words = |it: &Fixed| {
         let mode = if it.training { "training" } else { "evaluation" };
@@ -44,7 +44,7 @@ pub(super) fn modes(fixed: &BTreeSet<Fixed>) -> String {
     fixed.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
-/// The interpreter's message is a traceback, whose last line is the reason. Mismatched arguments are explained in the first line.
+/// Returns the reason in the message: the last line of the interpreter's traceback, otherwise the first line.
 fn reason(error: &ShimError) -> &str {
     let lines = error.message.lines().map(str::trim);
     let mut lines = lines.filter(|line| !line.is_empty());

@@ -18,7 +18,7 @@ fn build(recipe: &Recipe) -> Result<(Registry, TorchScript), TaskError> {
     Ok((registry, task))
 }
 
-/// Images and classes, the second of which could not be read.
+/// Returns images and classes; the second image is unreadable.
 fn batch() -> Batch {
     tch::manual_seed(3);
     let images = Tensor::f_randn([4, 3, 16, 16], (Kind::Float, Device::Cpu)).unwrap();

@@ -12,7 +12,7 @@ fn plan_of(recipe: &Recipe, ranks: usize, samples: u64) -> Result<RunPlan, PlanE
     RunPlan::new(recipe, ranks, samples, &Needs::default())
 }
 
-/// 20 samples: two epochs of 3 steps of 8, then 7 steps of 4 (5 an epoch), then an epoch of 3 steps.
+/// 20 samples: two epochs of 3 steps of 8, then 7 steps of 4 (5 per epoch), then an epoch of 3 steps.
 const THREE: &str = r#"
 [train]
 effective_batch = 8
@@ -44,7 +44,7 @@ fn stages_and_phases_follow_each_other() {
         (5, at(0, 1, 2)),
         (6, at(1, 2, 0)),
         (12, at(1, 3, 1)),
-        // The epoch that the end of a stage cuts short is not taken up again.
+        // The end of a stage cuts an epoch short; the next stage begins a new epoch.
         (13, at(2, 4, 0)),
         (16, at(2, 5, 0)),
     ] {
@@ -57,7 +57,7 @@ fn stages_and_phases_follow_each_other() {
     assert_eq!(plan.phase(place(1, 2)).steps, 10..13);
     assert_eq!((plan.samples_after(6), plan.samples_after(13)), (40, 40 + 20 + 8));
     assert!((plan.epochs_after(13) - (2.0 + 7.0 / 5.0)).abs() < 1e-12);
-    // At the end of every epoch, counted from each stage's beginning, and of every stage.
+    // At the end of every epoch, counted from the start of its stage, and of every stage.
     let checkpoints: Vec<u64> = (0..=16).filter(|&done| plan.is_checkpoint(done)).collect();
     assert_eq!(checkpoints, [3, 6, 11, 13, 16]);
     assert_eq!(plan.stages[1].partition.to_string(), "4 = 2 ranks x 1 x 2 accumulation");
@@ -94,7 +94,7 @@ const LINE: &str = "name = \"linear\"";
 fn a_schedule_begins_again_with_every_stage() {
     let stages = "[[stage]]\nname = \"a\"\nsteps = 2\n[[stage]]\nname = \"b\"\nsteps = 4\nlr_factor = 0.1\n";
     close(&rates(stages, LINE), &[1.0, 0.5, 0.1, 0.075, 0.05, 0.025]);
-    // So does its warm-up.
+    // The warm-up restarts too.
     let warm = "name = \"constant\", warmup = \"2 steps\"";
     close(&rates(stages, warm), &[0.5, 1.0, 0.05, 0.1, 0.1, 0.1]);
 }
@@ -112,7 +112,7 @@ fn a_schedule_goes_on_through_the_stages() {
     // A one-cycle over 4 steps that rises over half of them: torch's turn is at 0.5 x 4 - 1 = step 1.
     let cycle = "name = \"onecycle\", rise = 0.5, start_factor = 10, final_factor = 10";
     close(&rates(&stages(""), cycle), &[0.1, 1.0, 0.505, 0.01]);
-    // Another batch in the second stage: 2 steps an epoch, then 4; the warm-up is the first epoch and half of the second.
+    // 2 steps per epoch, then 4 by a smaller batch; the warm-up is the first epoch and half the second.
     let halved = "[[stage]]\nname = \"a\"\nepochs = 1\nschedule = \"continue\"\n[[stage]]\nname = \"b\"\nepochs = 1\n\
                   effective_batch = 5\nschedule = \"continue\"\n";
     let warm = "name = \"constant\", warmup = \"1.5 epochs\"";
@@ -157,7 +157,7 @@ fn what_does_not_go_together_names_its_stage() {
     );
 }
 
-/// A stage: epochs or steps, samples per step, the largest micro-batch, and parts at which something is unfrozen.
+/// A stage: epochs or steps, length, samples per step, largest micro-batch, and percentages for unfreezing.
 type Draw = (bool, u64, usize, usize, Vec<u8>);
 
 fn text_of(draws: &[Draw], drop: bool) -> String {
@@ -182,7 +182,7 @@ fn text_of(draws: &[Draw], drop: bool) -> String {
 }
 
 proptest! {
-    /// Every sample of every epoch once, whatever the stages, the ranks and the cuts; phases cover stages, and stages the run.
+    /// Every epoch has every sample once, for any stages, ranks and partitions; phases cover stages.
     #[test]
     fn every_epoch_of_every_stage_holds_every_sample_once(
         samples in 12u64..60, ranks in 1usize..4, drop: bool,
@@ -227,7 +227,7 @@ proptest! {
                 }
             }
         }
-        // A run that is resumed anywhere goes on with the sample that was next.
+        // A run resumed anywhere continues with the next sample.
         let done = plan.total_steps * 2 / 3;
         prop_assert_eq!(&all[done as usize..], &steps(&plan, ranks, done)[..]);
         let before: usize = all[..done as usize].iter().map(Vec::len).sum();
