@@ -143,8 +143,7 @@ pub(crate) struct OomRecord {
     pub grad_accum_steps: usize,
     /// Whether backward recomputes more of the model from now on.
     pub recompute: bool,
-    /// Milliseconds from the failed allocation on that rank to the next try on rank 0; across machines as
-    /// exact as their clocks.
+    /// Milliseconds from that failure to the next try on rank 0; across machines as exact as clocks.
     pub agree_ms: f64,
 }
 

@@ -41,9 +41,9 @@ pub enum GroupError {
 }
 
 /// Returns the group's number of every parameter that is not `frozen`, and the options of all groups.
-/// `rule_of` is the rule of each parameter by [`owners`]. Without a rule, the factor is 1 and the decay is
-/// `weight_decay`; with [`Decay::Weights`], only for 2 or more dimensions: no norm and no bias (Goyal et al.
-/// 2017, arXiv 1706.02677, section 5.1). A decay of a rule applies to all its parameters. Rules with equal
+/// `rule_of` is the rule of each parameter by [`owners`]. Without a rule, the factor is 1 and the decay
+/// `weight_decay`; [`Decay::Weights`] spares parameters of fewer than 2 dimensions, norms and biases (Goyal
+/// et al. 2017, arXiv 1706.02677, section 5.1). A rule's decay applies to all its parameters. Rules with equal
 /// settings share a group.
 pub(crate) fn group(
     parameters: &[ParameterInfo<'_>],

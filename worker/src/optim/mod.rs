@@ -162,9 +162,8 @@ pub(super) struct Run {
     pub(super) updates: u64,
 }
 
-/// Returns the runs of `part`, a range of the block with these `slots`, over the rows that `used` marks. In
-/// most models each step uses every row, and the part is one run. An alignment gap belongs to the row before
-/// it.
+/// Returns the runs of `part`, a range of the block with these `slots`, over the rows that `used` marks: one
+/// run if a step uses every row, as in most models. A gap for alignment belongs to the row before it.
 pub(super) fn runs(part: &Part, slots: &[Slot], updates: &[u64], used: &[bool]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let first = slots.partition_point(|slot| slot.range().end <= part.range.start);

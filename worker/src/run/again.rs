@@ -30,9 +30,8 @@ impl Again {
     }
 }
 
-/// Cleans up after a dropped step and prepares its retry with smaller micro-batches, or with more
-/// recomputation if the model takes no smaller ones. If nothing can save memory, returns `OutOfMemory` on all
-/// ranks.
+/// Cleans up after a dropped step and prepares its retry with smaller micro-batches or, without smaller ones,
+/// more recomputation. If nothing can save memory, returns `OutOfMemory` on all ranks.
 pub(super) fn start_again(
     training: &mut Training<'_>,
     followers: &mut Followers<'_>,

@@ -37,9 +37,8 @@ pub(crate) enum Evaluated {
 }
 
 impl Evaluator<'_> {
-    /// Evaluates the whole test set in batches of at most `batch` samples: each rank evaluates its share,
-    /// then the sums are reduced. If a rank runs out of memory, all ranks restart with half the batch. Every
-    /// rank calls it.
+    /// Evaluates the test set in batches of at most `batch` samples: each rank its share, then it sums over
+    /// ranks. If a rank runs out of memory, all ranks restart with half the batch. Every rank calls it.
     pub(crate) fn run(
         &self,
         mut batch: usize,
@@ -134,8 +133,7 @@ impl Evaluator<'_> {
     }
 }
 
-/// Evaluates the whole test set, with the moving average if the run has one. Returns None if a rank was asked
-/// to stop.
+/// Evaluates the test set, with the moving average if any. Returns None if a rank was asked to stop.
 pub(super) fn evaluate(
     training: &mut Training<'_>,
     stop: &StopFlag,

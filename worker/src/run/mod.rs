@@ -36,9 +36,8 @@ pub(crate) struct Training<'a> {
     pub(crate) began: Instant,
 }
 
-/// Trains to the end of the run or to the first request to stop. `launched` is the time of the launch
-/// command, if known. Returns whether the run is complete, and the values for result.json; its memory is this
-/// rank's peak.
+/// Trains to the end of the run or the first request to stop. `launched` is the time of the launch command,
+/// if known. Returns whether the run is complete, and its result with the peak memory of this rank.
 pub(crate) fn run(
     mut training: Training<'_>,
     followers: &mut Followers<'_>,

@@ -22,8 +22,7 @@ impl Average {
     /// Creates an average. It averages rows of a floating dtype and copies other rows (counters).
     ///
     /// With `warmup` the decay of update t, counted from 0, is min(decay, (1 + t) / (10 + t)), as in
-    /// tf.train.ExponentialMovingAverage with `num_updates`: the average forgets the random first weights
-    /// fast.
+    /// tf.train.ExponentialMovingAverage with `num_updates`: random first weights fade fast.
     pub fn new(decay: f64, warmup: bool) -> Self {
         Self { decay, warmup, updates: 0 }
     }

@@ -5,8 +5,7 @@
 //! the changes of all micro-batches of all ranks, weighted by samples: running averages move once towards the
 //! mean statistics. All ranks hold the same buffers between steps, and rank 0 writes them.
 //!
-//! Changes are summed in float64. A buffer that no micro-step changes keeps its bits: its change is -0, and x
-//! + -0 is x.
+//! Changes are summed in float64. A buffer without a change keeps its bits: its change is -0, and x + -0 = x.
 
 use tch::{Kind, TchError, Tensor};
 
@@ -39,8 +38,7 @@ struct Flat {
     /// For averaged buffers, the value from which changes are counted: `before`, or 0 where `before` reaches
     /// [`FAR`] or, in float64, is not finite (the difference of two infinities is NaN). None for counters.
     base: Option<Tensor>,
-    /// The values after a commit. For averaged buffers, first this rank's part of the sum over ranks, in
-    /// float64.
+    /// The values after a commit. For averaged buffers, first this rank's part of the sum, in float64.
     next: Tensor,
 }
 

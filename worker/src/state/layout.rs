@@ -1,5 +1,4 @@
-//! The position of every row in the flat tensors of a column, and the ranges to reduce together. Only
-//! arithmetic.
+//! Positions of rows in the flat tensors of a column, and ranges to reduce together. Only arithmetic.
 
 use std::ops::Range;
 
@@ -52,8 +51,7 @@ pub(crate) struct LayoutOptions {
     pub first_bucket_bytes: usize,
     /// Limit for the other buckets: large, to keep the cost per message low.
     pub bucket_bytes: usize,
-    /// Equal parts of every bucket, each on cache lines: the number of ranks that share the optimizer's
-    /// state, or 1.
+    /// Equal parts of each bucket, on cache lines: the ranks that share the optimizer's state, or 1.
     pub shards: usize,
 }
 
@@ -264,8 +262,7 @@ impl Layout {
         self.blocks.push(Block { kind, group, slots, len: range.end });
     }
 
-    /// Returns the most elements that a block of these rows can have in any order: the size for shared
-    /// memory.
+    /// Returns the most elements of a block of these rows in any order: the size for shared memory.
     pub(super) fn capacity(&self, block: usize) -> i64 {
         let block = &self.blocks[block];
         let align = (ALIGNMENT_BYTES / block.kind.elt_size_in_bytes()).max(1) as i64;

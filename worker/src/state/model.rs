@@ -80,16 +80,14 @@ impl Model {
         Ok(())
     }
 
-    /// Makes products in autocast use a copy of their weights in this dtype; with None they cast their
-    /// weights.
+    /// Makes products in autocast use a copy of the weights in this dtype; with None, cast the weights.
     pub(crate) fn shadow(&mut self, kind: Option<Kind>) -> Result<(), TchError> {
         let parameters = self.registry.parameters();
         let places = parameters.filter_map(|entry| Some((entry.name(), entry.shadow()?)));
         self.table.shadow(kind, places)
     }
 
-    /// Exchanges the parameters with their average, if the run has an average. Call it before and after an
-    /// evaluation.
+    /// Exchanges the parameters with their average, if any. Call it before and after an evaluation.
     pub(crate) fn swap_average(&self) -> Result<(), TchError> {
         self.average.as_ref().map_or(Ok(()), |average| average.swap(&self.table))
     }

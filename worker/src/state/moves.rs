@@ -105,8 +105,8 @@ impl Table {
     }
 
     /// Moves all values into `layout`. `same_rows` means a new order of the same rows, which reuses shared
-    /// memory. Retries failed allocations, because the other ranks wait. Drops the shadow; [`Table::shadow`]
-    /// makes another.
+    /// memory. Retries failed allocations, because the other ranks wait. Drops the shadow;
+    /// [`Table::shadow`] creates it again.
     fn lay_out(&mut self, layout: Layout, same_rows: bool, ranks: &Ranks) -> Result<()> {
         self.unshadow();
         let device = self.device();

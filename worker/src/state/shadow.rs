@@ -12,8 +12,7 @@ use crate::models::Shadow;
 use crate::out_of_memory::patiently;
 
 impl Table {
-    /// Creates a shadow of this dtype for the trained rows in `places`, `(name, place)`; with None removes
-    /// it.
+    /// Creates a shadow of this dtype for the trained rows in `places`, `(name, place)`; None removes it.
     pub(crate) fn shadow<'a>(
         &mut self,
         kind: Option<Kind>,
@@ -125,8 +124,7 @@ mod tests {
                 let image = wave(&[1, 2, 5, 5], 2 * step + micro_step);
                 let region = Autocast::enter(Device::Cpu, Kind::BFloat16).unwrap();
                 let sum = |x: Tensor| x.to_kind(Kind::Float).square().sum(Kind::Float);
-                // One use of each weight per region: with casts, two uses would add their gradients in
-                // bfloat16.
+                // One use per weight and region: with casts, two uses would add gradients in bfloat16.
                 let loss = match micro_step {
                     0 => model.loss(&tokens, &tokens).unwrap(),
                     _ => sum(model.forward(&tokens).unwrap()),

@@ -2,9 +2,8 @@
 //! their data, gradients, optimizer moments and moving average.
 //!
 //! A block has all rows of one dtype and optimizer group; a column has one flat tensor per block. Reduction,
-//! clipping, optimizer, averages and checkpoints work on ranges of these tensors: one kernel instead of
-//! hundreds, no copies, exact memory counts. Trained rows are in the order of backward, so a bucket is a
-//! range.
+//! clipping, optimizer, averages and checkpoints use ranges of these: one kernel instead of hundreds, no
+//! copies, exact memory counts. Trained rows are in the order of backward, so a bucket is a range.
 
 use dtrain_torch_shim::tensor;
 use tch::{Device, Kind, TchError, Tensor};
@@ -73,9 +72,8 @@ pub struct Table {
 
 impl Table {
     /// Moves `parameters` (trained ones first, each kind in the order of construction) into blocks; layers
-    /// that hold one of the tensors see the new storage. Expects gradients in reverse order;
-    /// [`Table::rearrange`] sets the observed order. `shard` is the part of `options.shards` that this rank
-    /// updates.
+    /// that hold a tensor see its new storage. Expects gradients in reverse order; [`Table::rearrange`] sets
+    /// the observed order. `shard` is the part of `options.shards` that this rank updates.
     pub(crate) fn new(parameters: &[Parameter<'_>], options: LayoutOptions, shard: usize) -> Result<Self> {
         let mut table = Self {
             rows: Vec::new(),
@@ -141,8 +139,8 @@ impl Table {
     }
 
     /// Moves the gradients, and with shards the parameters, into zeroed memory that `allocate` (elements,
-    /// dtype) returns. Tensors that are there already, or for which it returns None, stay. Every rank makes
-    /// the same calls in order.
+    /// dtype) returns; those already moved stay, as do those for which it returns None. Every rank makes the
+    /// same calls in the same order.
     pub(crate) fn share(
         &mut self,
         mut allocate: impl FnMut(usize, Kind) -> Result<Option<Tensor>, CollectiveError>,

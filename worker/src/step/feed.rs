@@ -49,9 +49,8 @@ impl Feed for Blank {
 
 /// The micro-batches of a plan, in order, from its loader.
 ///
-/// On a GPU, the next micro-batch is copied while the device computes, from pinned memory and on a separate
-/// stream. The copy begins when the previous micro-batch is freed, so forward and backward have one in
-/// memory.
+/// On a GPU, the next micro-batch is copied from pinned memory on a separate stream, while the device
+/// computes. The copy begins when the previous one is freed, so memory holds one at a time.
 pub(crate) struct Loading {
     loader: Loader,
     device: Device,

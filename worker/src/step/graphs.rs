@@ -78,9 +78,9 @@ enum Way {
     Replay,
 }
 
-/// If graphs are enabled, gives the calling thread a new stream: the default stream cannot be captured, and a
-/// capture would wait for its tensors. Call it on the main thread, after [`crate::device::choose`] and before
-/// the first tensor.
+/// If graphs are enabled, gives the calling thread a new stream: the default stream cannot be captured. Call
+/// it on the main thread, after [`crate::device::choose`] and before the first tensor, as a capture would
+/// wait for earlier tensors.
 pub(crate) fn prepare(compile: Compile, device: Device) -> Result<(), ShimError> {
     match (compile, device) {
         (Compile::Graph, Device::Cuda(gpu)) => Stream::from_pool(gpu, false)?.make_current(),

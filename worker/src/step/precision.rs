@@ -1,5 +1,5 @@
-//! Automatic mixed precision (Micikevicius et al. 2018, arXiv 1710.03740): matrix products and convolutions in a shorter
-//! dtype, parameters and their updates in float32.
+//! Automatic mixed precision (Micikevicius et al. 2018, arXiv 1710.03740): matrix products and convolutions
+//! in a shorter dtype, parameters and their updates in float32.
 
 use dtrain_common::gpu::all_compute_in_bf16;
 use dtrain_common::manifest::LossScale;
@@ -129,8 +129,7 @@ impl Precision {
     }
 
     /// Divides the reduced gradients by the loss scale. Call it once per step, before clipping. Returns,
-    /// without a wait, a scalar that is not 0 if a gradient of this rank is not finite; None without a loss
-    /// scale.
+    /// without a wait, a scalar: not 0 if a gradient of this rank is not finite. None without a loss scale.
     pub(crate) fn unscale(&mut self, table: &Table) -> Result<Option<&Tensor>> {
         self.prepare()?;
         let (Some(scaler), Some((found, inverse))) = (&self.scaler, &mut self.figures) else {

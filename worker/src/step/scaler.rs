@@ -86,8 +86,7 @@ impl GradScaler {
     }
 
     /// Returns whether the scale is below fp16's smallest normal number. A gradient that then overflows 65504
-    /// is above 10^9: the run has diverged. torch keeps halving; from 2^-128 on its steps ruin the
-    /// parameters.
+    /// is above 10^9: the run has diverged. torch keeps halving; from 2^-128 on it ruins parameters.
     pub fn is_exhausted(&self) -> bool {
         self.scale < SMALLEST_USEFUL
     }

@@ -26,8 +26,7 @@ pub(super) struct ImageSets {
     pub(super) class_names: Vec<String>,
 }
 
-/// Scans and checks the recipe's image folders; returns None for generated images. If the task `classifies`,
-/// a single class is an error.
+/// Scans and checks the image folders; None for generated images. One class is an error if `classifies`.
 pub(super) fn survey(
     recipe: &Recipe,
     classifies: bool,

@@ -101,10 +101,10 @@ pub trait Task {
         false
     }
 
-    /// Returns whether [`Task::loss`] does the same work on every batch of one size and weight. Its
-    /// operations, their order and the task's tensors in them must not depend on values in the batch or on
-    /// numbers that the host draws or counts, and must not read values of tensors. `model.compile = "graph"`
-    /// requires this to capture the work.
+    /// Returns whether [`Task::loss`] does the same work on every batch of one size and weight, as the
+    /// captures of `model.compile = "graph"` require. Its operations, their order and their tensors must not
+    /// depend on values in the batch or on numbers that the host draws or counts. It must not read values of
+    /// tensors.
     fn repeats(&self) -> bool {
         false
     }
@@ -155,8 +155,7 @@ pub trait Task {
     /// stay the same; the loss may change.
     ///
     /// # Errors
-    /// Settings that the task does not support. Better check them in [`BuildTask::build`], which has all
-    /// stages.
+    /// Settings that the task does not support. Better check them in [`BuildTask::build`], for all stages.
     fn begin_stage(&mut self, _stage: &StageView<'_>) -> Result<(), TaskError> {
         Ok(())
     }

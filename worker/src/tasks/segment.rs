@@ -12,8 +12,7 @@ use super::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals
 use crate::data::{Dataset, GeneratedMasks, ImageMasks, Normalize, Split};
 use crate::models::{self, Classifier, ModelError, UnetConfig};
 
-/// The task `segment`. The loss is a sum over pixels; pixels with value `data.ignore` and pixels of
-/// unreadable samples have weight 0.
+/// The task `segment`. The loss is a sum over pixels, except `data.ignore` and unreadable samples.
 pub struct Segment {
     model: Box<dyn Classifier>,
     train: Arc<dyn Dataset>,
@@ -105,9 +104,8 @@ fn pixel_loss(logits: &Tensor, mask: &Tensor, weights: &Tensor, ignore: i64) -> 
     })
 }
 
-/// Counts the pixels of every class in both mask and prediction, and in at least one: [intersections,
-/// unions], 2 x classes, float64. `predicted` and `target` are classes; only pixels with `counted` true
-/// count.
+/// Counts the pixels of each class: [intersections, unions] of mask and prediction, 2 x classes, float64.
+/// `predicted` and `target` are classes; only pixels with `counted` true count.
 fn areas(predicted: &Tensor, target: &Tensor, counted: &Tensor, classes: i64) -> Result<Tensor, TchError> {
     let one = Tensor::f_ones([1], (Kind::Double, target.device()))?;
     let each = one.f_expand([target.numel() as i64], false)?;

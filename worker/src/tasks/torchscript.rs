@@ -11,8 +11,7 @@
 //! | `mse` | the shape of the images | mean squared difference to the image: an autoencoder |
 //! | `module` | for (image, label): N | its output |
 //!
-//! TorchScript's optimiser is off, because it would change the arithmetic after the first steps of every
-//! process.
+//! TorchScript's optimiser is off: it would change the arithmetic after each process's first steps.
 
 pub(super) mod error;
 

@@ -9,9 +9,8 @@ use crate::run::Training;
 use crate::step::Taken;
 use crate::train_error::{Result, TrainError};
 
-/// Ends a run that will not recover. All ranks have the same figures and end together. It is the first
-/// follower, so that no checkpoint of such a last step is written: a run resumed from it would have no steps
-/// left.
+/// Ends a run that will not recover. All ranks have the same figures and end together. As the first follower
+/// it prevents a checkpoint of the last step: a run resumed from it would have no steps left.
 pub(crate) struct Health {
     total_steps: u64,
     skipped: Skipped,

@@ -87,9 +87,8 @@ impl Archive<'_> {
         self.conclude_checkpoint(training, Some(step), finished, another_follows, others)
     }
 
-    /// Reports a finished checkpoint, or one that could not be written: this ends the run, unless the recipe
-    /// allows it and another follows. Decides only by facts that all ranks know, so that all ranks end or
-    /// continue.
+    /// Reports a finished checkpoint, or a failed one: this ends the run, unless the recipe allows it and
+    /// another follows. Decides by facts that all ranks know, so that all ranks end or continue.
     fn conclude_checkpoint(
         &mut self,
         training: &mut Training<'_>,

@@ -193,9 +193,9 @@ impl Shared {
         }
     }
 
-    /// Starts the buckets from the next one to before `end`. On an error, `next` is the first bucket not
-    /// started. Each bucket is a separate operation: NCCL plans a group as a whole, so all ranks would need
-    /// equal groups.
+    /// Starts the buckets from the next one to before `end`. On an error, `next` is the first one not
+    /// started. Each is a separate operation: NCCL plans a group as a whole, so all ranks would need equal
+    /// groups.
     pub(super) fn start_until(&self, state: &mut State, end: usize) -> Result<()> {
         while state.next < end {
             let flight = self.start(&state.buckets[state.next])?;
