@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use crate::memory::StepMemory;
 use crate::memory_report::MemoryReport;
 
-/// A line of metrics.jsonl; docs/run-directory.md describes the fields. Only steps have no name.
+/// A line of metrics.jsonl, see docs/run-directory.md: a step as it is, other records under a name.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Line<'a> {
@@ -143,7 +143,7 @@ pub(crate) struct OomRecord {
     pub grad_accum_steps: usize,
     /// Whether backward recomputes more of the model from now on.
     pub recompute: bool,
-    /// Milliseconds from that failure to the next try on rank 0; across machines as exact as clocks.
+    /// From the failed allocation to the next try on rank 0; across machines, as exact as their clocks.
     pub agree_ms: f64,
 }
 

@@ -103,8 +103,8 @@ impl Optimizer {
     /// Updates the rows that `used` marks (by row number) with this step's learning rate. Rows without a
     /// gradient on any rank keep their values and state; torch skips them too.
     ///
-    /// With `found`, the device divides the gradients, and skips the update if `found` says so. The host
-    /// counts the update without knowing; the caller takes the count back when it learns of the skip.
+    /// With `found`, the device divides the gradients, and may skip the update. The host always counts it;
+    /// after a skip the caller undoes the count.
     pub fn step(
         &mut self,
         table: &mut Table,

@@ -71,7 +71,7 @@ pub(super) fn start_again(
     tell(followers, shortages, ("at", step), &consequence, sizes, cut)
 }
 
-/// Recomputes all segments in backward. Returns false if the recipe forbids it or they all are.
+/// Recomputes all segments in backward. Returns false if the recipe forbids it, or it is already so.
 fn save_more(training: &Training<'_>) -> bool {
     let recompute = &training.replica.model.recompute;
     let more = training.recipe.memory.recompute != Recompute::Off && recompute.count() < recompute.segments();

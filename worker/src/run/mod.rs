@@ -90,7 +90,7 @@ impl Training<'_> {
         Ok(())
     }
 
-    /// Takes the next step, if memory runs out again in smaller micro-batches, and returns its record.
+    /// Takes the next step, with retries in smaller micro-batches if memory runs out; returns its record.
     fn step(&mut self, followers: &mut Followers<'_>) -> Result<(StepRecord, Box<Taken>)> {
         loop {
             let cut = self.course.cut(self.recipe, &self.replica, self.exchange.rank());

@@ -1,9 +1,10 @@
 //! The model's buffers (BatchNorm's running statistics and counters) in flat tensors, one per dtype. They
-//! change once per optimizer step, with the same result for every partition of the step.
+//! change once per optimizer step, however the step is divided.
 //!
 //! Every micro-step starts from the buffers as they were before the step. The step's change is the mean of
-//! the changes of all micro-batches of all ranks, weighted by samples: running averages move once towards the
-//! mean statistics. All ranks hold the same buffers between steps, and rank 0 writes them.
+//! the changes of all micro-batches of all ranks, weighted by samples. So running averages move once towards
+//! the mean statistics, the same for two ranks as for one rank with two micro-steps. Rank 0 writes them for
+//! all ranks.
 //!
 //! Changes are summed in float64. A buffer without a change keeps its bits: its change is -0, and x + -0 = x.
 

@@ -51,7 +51,7 @@ pub(crate) struct LayoutOptions {
     pub first_bucket_bytes: usize,
     /// Limit for the other buckets: large, to keep the cost per message low.
     pub bucket_bytes: usize,
-    /// Equal parts of each bucket, on cache lines: the ranks that share the optimizer's state, or 1.
+    /// The number of equal parts of each bucket: the ranks that share the optimizer's state, or 1.
     pub shards: usize,
 }
 

@@ -80,7 +80,7 @@ impl Model {
         Ok(())
     }
 
-    /// Makes products in autocast use a copy of the weights in this dtype; with None, cast the weights.
+    /// Makes products in autocast use copies of their weights in this dtype; with None they cast them.
     pub(crate) fn shadow(&mut self, kind: Option<Kind>) -> Result<(), TchError> {
         let parameters = self.registry.parameters();
         let places = parameters.filter_map(|entry| Some((entry.name(), entry.shadow()?)));

@@ -60,7 +60,7 @@ struct Coming {
 /// `figures`.
 ///
 /// Retries failed allocations, because this rank can no longer report them. Before the check of the process
-/// groups it changes nothing, except by the optimizer's kernels on a device.
+/// groups it changes no state, except by the optimizer's kernels on a device.
 pub(super) fn decide_and_update(
     replica: &mut Replica,
     exchange: &Exchange,

@@ -47,7 +47,7 @@ pub(super) struct Graphs {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sort {
     samples: usize,
-    /// The sum of the sample weights: 0 for unreadable samples. The host may use it.
+    /// The sum of the sample weights, 0 for unreadable samples; the host may use it.
     weight: f64,
     /// Whether it is the first of its step: its gradients are copied into the table, later ones added.
     first: bool,

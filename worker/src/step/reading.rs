@@ -1,4 +1,4 @@
-//! Figures of a device for the host. A step waits for nothing else.
+//! Figures of a device for the host. Within a step, the host waits for the device only here.
 
 use std::time::Instant;
 

@@ -78,8 +78,8 @@ pub enum Mode {
     Evaluate,
 }
 
-/// The object of a run: data, model, loss and evaluation. It does not know ranks, micro-batches or precision;
-/// the engine sums its sums over all micro-batches.
+/// A task of training: data, model, loss and evaluation. It does not know ranks, micro-batches or precision;
+/// the engine adds up its sums over all micro-batches.
 pub trait Task {
     /// Returns the training samples.
     fn train_set(&self) -> Arc<dyn Dataset>;

@@ -12,7 +12,7 @@ use super::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals
 use crate::data::{Dataset, GeneratedMasks, ImageMasks, Normalize, Split};
 use crate::models::{self, Classifier, ModelError, UnetConfig};
 
-/// The task `segment`. The loss is a sum over pixels, except `data.ignore` and unreadable samples.
+/// The task `segment`. Its loss is a sum over pixels, without `data.ignore` and unreadable samples.
 pub struct Segment {
     model: Box<dyn Classifier>,
     train: Arc<dyn Dataset>,

@@ -23,7 +23,7 @@ pub(crate) struct Archive<'a> {
     /// The start of the last checkpoint, or of the training.
     pub(super) saved_at: Instant,
     is_prepared: bool,
-    /// Whether the user was told that training waits for checkpoints.
+    /// Whether a note has reported that training waits for checkpoints.
     pub(super) told_of_waiting: bool,
     stop: StopFlag,
     /// The time between checkpoints.

@@ -84,7 +84,7 @@ impl Skipped {
         }
     }
 
-    /// Returns the failure after too many skipped steps; if the run `is_over`, at its end or in all steps.
+    /// Returns the failure after too many skipped steps in a row; if the run `is_over`, fewer are enough.
     fn failure(&self, is_over: bool) -> Option<TrainError> {
         let too_many = match is_over {
             true => self.steps >= MOST_AT_THE_END || self.first.is_some_and(|(first, _)| first == 1),

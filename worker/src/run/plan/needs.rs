@@ -69,7 +69,7 @@ impl Needs {
                 joint(step)
             )),
         };
-        // Such groups match the previous results of the recipe.
+        // With groups of this size, the results of the recipe stay as they were.
         let groups = format!(
             "model.batchnorm = \"group:{micro_batch}\" keeps groups of that size, however a step is cut up"
         );

@@ -63,7 +63,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Releases the table, so that its gradients can be freed. Then call [`Exchange::follow`].
+    /// Releases the table, so that its gradients can be freed. Call [`Exchange::follow`] next.
     pub(crate) fn release(&mut self) {
         self.hooks.clear();
         // A status has an element for every parameter, so its length changes.
