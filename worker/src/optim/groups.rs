@@ -43,8 +43,8 @@ pub enum GroupError {
 /// Returns the group's number of every parameter that is not `frozen`, and the options of all groups.
 /// `rule_of` is the rule of each parameter by [`owners`]. Without a rule, the factor is 1 and the decay
 /// `weight_decay`; [`Decay::Weights`] spares parameters of fewer than 2 dimensions, norms and biases (Goyal
-/// et al. 2017, arXiv 1706.02677, section 5.1). A rule's decay applies to all its parameters. Rules with equal
-/// settings share a group.
+/// et al. 2017, arXiv 1706.02677, section 5.1). A rule's decay applies to all its parameters. Equal settings
+/// share a group.
 pub(crate) fn group(
     parameters: &[ParameterInfo<'_>],
     rule_of: &[Option<&OptimGroup>],
