@@ -1,4 +1,4 @@
-//! The worker's control socket: answers `dtrain gpu clear` while the training goes on.
+//! The worker's control socket: answers `dtrain gpu clear` during the training.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use tch::Device;
 
 use crate::device;
 
-/// Between two tries where no question can be taken.
+/// Pause after a failed request.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket that a thread answers as long as the process lives. When this is dropped nobody finds it any more.
+/// The control socket. A thread answers it until the process ends; dropping this value removes the socket's
+/// path.
 pub(crate) struct Control {
     path: PathBuf,
 }
 
 impl Control {
-    /// Begins to listen for the rank on `device`. Where that is not possible the training goes on without: it is told to those
-    /// who look for it.
+    /// Listens for `rank` on `device`. If that fails, the training runs without a control socket.
     pub(crate) fn listen(rank: usize, device: Device) -> Option<Self> {
         let listening = Self::try_listen(rank, device);
         let words = "no control socket, so `dtrain gpu clear` will not find this worker";
@@ -32,7 +32,7 @@ impl Control {
         let listener = Listener::open(&folders())?;
         let path = listener.path().to_owned();
         let serve = move || {
-            // Freed blocks go back to CUDA from this thread, which else would begin with a context on GPU 0.
+            // `empty_cache` runs on this thread, which would otherwise create a context on GPU 0.
             if let Err(error) = device::enter(device) {
                 return tracing::debug!("no control socket: {error}");
             }
@@ -41,7 +41,7 @@ impl Control {
                     listener.serve(|ask| answer(ask, rank, device).map_err(|error| error.to_string()))
                 {
                     tracing::debug!("the control socket: {error}");
-                    // Out of file descriptors, say: it must not take a core.
+                    // A repeated error, such as no free file descriptors, must not keep a core busy.
                     thread::sleep(PAUSE);
                 }
             }
@@ -72,8 +72,8 @@ fn answer(question: Ask, rank: usize, device: Device) -> Result<Answer, ShimErro
     })
 }
 
-/// What tensors use, and what the process holds for them: on a CPU its resident memory. Where tensors are not accounted for, they are
-/// taken to use all of it.
+/// Returns the bytes of tensors, and the bytes that the process holds. On a CPU, the process holds its
+/// resident memory; if tensors are not counted, this is returned for both.
 fn held(device: Device) -> Result<(u64, u64), ShimError> {
     let usage = memory::usage(device)?;
     if device != Device::Cpu {

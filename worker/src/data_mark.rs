@@ -1,4 +1,4 @@
-//! How a run that goes on from a checkpoint knows its data again.
+//! Checks that a resumed run has the data of its checkpoint.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,19 +10,20 @@ use sha2::{Digest, Sha256};
 use crate::error::WorkerError;
 use crate::tasks::Task;
 
-/// Keys whose values say where the data lies, which may change.
+/// Keys of locations, which may change.
 const PLACES: [&str; 1] = ["root"];
-/// Keys of lists of paths, of which the last part counts.
+/// Keys of lists of paths; only the last part of a path counts.
 const PATHS: [&str; 1] = ["files"];
 
-/// The SHA-256 of a survey in hexadecimal digits, whatever the folder in which the data was found.
+/// Returns the SHA-256 of a survey in hexadecimal digits, independent of the data's folder.
 pub(crate) fn digest(survey: &Value) -> String {
     let mut hasher = Sha256::new();
     take(survey, false, &mut hasher);
     hex(&hasher.finalize())
 }
 
-/// Every value with a letter before it and its length where it has one, so that no two surveys look alike.
+/// Hashes a letter for the type, the length if there is one, and the value: no two surveys hash the same
+/// bytes.
 fn take(value: &Value, is_path: bool, hasher: &mut Sha256) {
     match value {
         Value::Null => hasher.update(b"n"),
@@ -55,7 +56,7 @@ fn text(kind: u8, text: &str, hasher: &mut Sha256) {
     hasher.update(text.as_bytes());
 }
 
-/// What is to be said of a run that goes on with other data than before; none where it is the same, or it is not known.
+/// Returns a warning if the data differs from the checkpoint's; None if it is the same, or unknown.
 pub(crate) fn changed(then: Option<&DataMark>, now: &DataMark) -> Option<String> {
     let then = then.filter(|then| *then != now)?;
     let samples =
@@ -71,8 +72,8 @@ pub(crate) fn changed(then: Option<&DataMark>, now: &DataMark) -> Option<String>
     ))
 }
 
-/// Refuses a checkpoint that keeps something else with its weights than the task does now, or whose classes have other names: its
-/// outputs would mean something else.
+/// Returns an error if the task now stores other `extra` values than the checkpoint, or if classes have other
+/// names: the model's outputs would have another meaning.
 pub(crate) fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Result<(), WorkerError> {
     let folder = folder.to_owned();
     if let Some(differing) = other_classes(&manifest.class_names, task.class_names()) {
@@ -82,7 +83,7 @@ pub(crate) fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> 
     if differing.is_empty() { Ok(()) } else { Err(WorkerError::OtherData { folder, differing }) }
 }
 
-/// What is said of a checkpoint without names of classes where the data has them; nothing otherwise.
+/// Returns a warning if the data has class names and the checkpoint does not.
 pub(crate) fn unnamed_classes(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Option<String> {
     let unnamed = manifest.class_names.is_empty() && !task.class_names().is_empty();
     unnamed.then(|| {
@@ -94,7 +95,7 @@ pub(crate) fn unnamed_classes(folder: &Path, manifest: &Manifest, task: &dyn Tas
     })
 }
 
-/// The keys under which a checkpoint and a run that resumes from it keep different things.
+/// Returns the keys with different values in checkpoint and run.
 fn differing(then: &Value, now: &Value) -> Vec<String> {
     match (then, now) {
         (Value::Object(then), Value::Object(now)) => {
@@ -107,9 +108,9 @@ fn differing(then: &Value, now: &Value) -> Vec<String> {
     }
 }
 
-/// The first classes that have other names than then, in words; none where they are the same, or some have no names.
+/// Describes the first classes with different names. Returns None if all agree, or if one side has no names.
 fn other_classes(then: &[String], now: &[String]) -> Option<String> {
-    /// More would not be read.
+    /// Longer lists are not read.
     const TOLD: usize = 3;
     if then == now || then.is_empty() || now.is_empty() {
         return None;

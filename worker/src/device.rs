@@ -1,4 +1,4 @@
-//! Which device a rank trains on, and why not on the one that it was given.
+//! Chooses the device of a rank, or explains why its GPU cannot be used.
 
 use dtrain_common::env::{CUDA_VISIBLE_DEVICES, WorkerEnv};
 use dtrain_common::gpu::Visible;
@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::OutOfMemory;
 use crate::memory::budget;
 
-/// A rank that was to train on a GPU and cannot.
+/// An error that keeps a rank from using its GPU.
 #[derive(Debug, Error)]
 pub enum DeviceError {
     #[error("CUDA_VISIBLE_DEVICES={list} asks for a GPU, and {why}, or train on the CPU with --gpu-ids none")]
@@ -37,9 +37,9 @@ impl OutOfMemory for DeviceError {
     }
 }
 
-/// The GPU with the rank's local number among those visible, which becomes the current one of the calling thread; or the CPU
-/// where GPUs are hidden, or where none was asked for and none can be used. Its tensors are entered into the books from here on, and a
-/// GPU gives them no more than `limit` bytes, where there is one. Called once, on the main thread, before anything else uses libtorch.
+/// Returns the GPU of the local rank, made current for the calling thread; the CPU if GPUs are hidden, or if
+/// none is requested and none works. From then on tensors are counted, and a GPU's tensors may take at most
+/// `limit` bytes. Called once, on the main thread, before any other use of libtorch.
 pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, DeviceError> {
     memory::account().map_err(|source| failed(env, source))?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
@@ -56,8 +56,8 @@ pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, Devi
     Ok(device)
 }
 
-/// Makes the device the current one of the calling thread: nothing that this thread does may touch another GPU. Every thread that
-/// uses tensors on the device begins with it.
+/// Makes `device` current for the calling thread, which must not touch another GPU. Every thread that uses
+/// tensors on the device calls this first.
 pub(crate) fn enter(device: Device) -> Result<(), ShimError> {
     match device {
         Device::Cuda(index) => cuda::set_device(index),
@@ -65,8 +65,8 @@ pub(crate) fn enter(device: Device) -> Result<(), ShimError> {
     }
 }
 
-/// The device, and why it is the CPU where it is that for want of something. `list` asks for GPUs; without one any that there are
-/// will do. `found` is how many CUDA shows.
+/// Returns the device, and the error that prevented the use of a GPU. `list` is CUDA_VISIBLE_DEVICES; without
+/// a list, any GPU may be used. `found` is the number of GPUs that CUDA reports.
 fn decide(
     env: &WorkerEnv,
     list: Option<String>,
@@ -106,7 +106,7 @@ fn failed(env: &WorkerEnv, source: ShimError) -> DeviceError {
     DeviceError::Failed { rank: env.rank, source }
 }
 
-/// A machine without a driver is an ordinary one; a driver that cannot be used is worth a sentence.
+/// Logs why no GPU is used. A missing driver is usual, and no warning.
 fn explain(env: &WorkerEnv, error: &ShimError) {
     let remedy = match error.kind {
         ErrorKind::DriverMissing => return tracing::debug!("training on the CPU: {error}"),
@@ -179,7 +179,7 @@ mod tests {
         }
         let few = asked(Ok(2)).to_string();
         assert!(few.contains("rank 6 is worker 2") && few.contains("at most 2"), "{few}");
-        // The same without a list: the machine has GPUs, and not enough.
+        // The same error without a list: the machine has too few GPUs.
         assert!(matches!(decide(&worker(2), None, Ok(2)), Err(DeviceError::TooFew { visible: 2, .. })));
     }
 

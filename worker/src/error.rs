@@ -1,4 +1,4 @@
-//! How a worker fails, and with which exit code.
+//! The errors of a worker, and their exit codes.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ use crate::run::plan::PlanError;
 use crate::step::PrecisionError;
 use crate::tasks::TaskError;
 
-/// What most of a worker returns.
+/// The result of most worker functions.
 pub(crate) type Result<T, E = WorkerError> = std::result::Result<T, E>;
 
-/// A worker that cannot begin or go on. The messages say what each is.
+/// An error that prevents a worker from starting or continuing.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum WorkerError {
@@ -129,7 +129,7 @@ fn stage_names(names: &[String]) -> String {
 of_variants!(WorkerError: Train, Torch, Model, Task, Device, Resume, Evaluate, Checkpoints, Rendezvous);
 
 impl WorkerError {
-    /// The exit code's meaning.
+    /// Returns the exit status for this error.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             _ if self.is_out_of_memory() => ExitStatus::OutOfMemory,
@@ -153,12 +153,12 @@ impl WorkerError {
             | Self::Write { .. }
             | Self::Signals(_)
             | Self::Torch(_) => ExitStatus::Program(1),
-            // What is left is wrong in the recipe, the data, the environment or a checkpoint.
+            // The other errors are in the recipe, the data, the environment or a checkpoint.
             _ => ExitStatus::Usage,
         }
     }
 
-    /// Whether rank 0 says it too, so that the others may end in silence.
+    /// Returns whether rank 0 prints the same error, so that the other ranks can end silently.
     pub fn is_said_by_rank_0(&self) -> bool {
         matches!(
             self,

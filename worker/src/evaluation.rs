@@ -1,4 +1,4 @@
-//! A checkpoint's model without its training: `dtrain eval`, and the test at the end of a run.
+//! Evaluates a checkpoint's model: for `dtrain eval`, and for the test at the end of a run.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -35,21 +35,21 @@ use crate::step::recover::Limits;
 use crate::step::{Fault, Kernels, Precision};
 use crate::tasks::{BuildTask, Site, build_to_fill};
 
-/// What rank 0 tells the others.
+/// The message of rank 0 to the other ranks.
 #[derive(Debug, Serialize, Deserialize)]
 struct Opening {
     checkpoint: PathBuf,
     survey: Value,
 }
 
-/// Which model is evaluated, and where.
+/// The model to evaluate, and its environment.
 pub(crate) struct Evaluation<'a> {
     pub(crate) recipe: &'a Recipe,
     pub(crate) survey: &'a Value,
     /// The checkpoint, which rank 0 has verified or written.
     pub(crate) folder: PathBuf,
     pub(crate) weights: EvalWeights,
-    /// Samples of a batch; without it what the recipe's training takes.
+    /// Samples of a batch; by default, the micro-batch of the recipe's training.
     pub(crate) batch: Option<usize>,
     pub(crate) env: &'a WorkerEnv,
     pub(crate) ranks: &'a Ranks,
@@ -57,12 +57,12 @@ pub(crate) struct Evaluation<'a> {
     pub(crate) stop: &'a StopFlag,
 }
 
-/// Who hears of it.
+/// Returns the followers of an evaluation.
 fn audience(surface: Surface) -> Followers<'static> {
     Followers::new(vec![Box::new(Heartbeat::from_env()), Box::new(Progress::new(surface, 0, 0, 1, 0))])
 }
 
-/// Does the job of `dtrain eval`; the answer goes to standard output. Every rank calls it.
+/// Runs the job of `dtrain eval`. Every rank calls this; rank 0 prints the result to standard output.
 pub(crate) fn run<T: BuildTask + 'static>(
     recipe: &Recipe,
     env: &WorkerEnv,
@@ -87,7 +87,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
         env,
         ranks: &ranks,
         device,
-        // Nothing is lost with an evaluation: signals end it at once.
+        // An evaluation has nothing to save, so signals end it at once.
         stop: &StopFlag::default(),
     };
     let record = evaluate::<T>(&evaluation, &mut audience(Surface::detect(env.rank)))?;
@@ -103,7 +103,7 @@ fn lead<T: BuildTask>(recipe: &Recipe, job: &EvalJob) -> Result<Opening> {
     Ok(Opening { checkpoint: choose(&job.checkpoint)?, survey: surveyed::<T>(recipe)? })
 }
 
-/// The checkpoint itself, or the newest whole one of a run.
+/// Returns the newest intact checkpoint if `named` is a run directory, otherwise the checkpoint `named`.
 fn choose(named: &Path) -> Result<PathBuf> {
     let run_dir = RunDir::new(named);
     if run_dir.checkpoints().is_dir()
@@ -115,8 +115,8 @@ fn choose(named: &Path) -> Result<PathBuf> {
     Ok(named.to_owned())
 }
 
-/// Builds the model, fills it from the checkpoint, and evaluates the whole test set. None where some rank was asked to stop. Every rank
-/// calls it.
+/// Builds the model, fills it from the checkpoint, and evaluates the whole test set. Returns None if a rank
+/// was asked to stop. Every rank calls this.
 fn evaluate<T: BuildTask + 'static>(
     of: &Evaluation<'_>,
     followers: &mut Followers<'_>,
@@ -137,11 +137,11 @@ fn evaluate<T: BuildTask + 'static>(
         limits,
         stop: of.stop,
     };
-    // Groups of batch normalisations are the training's.
+    // BatchNorm groups apply to training only.
     let limit = recipe.memory.micro_batch.stated();
     let cut = Partition::new(recipe.train.effective_batch, of.ranks.size(), limit);
     let batch = of.batch.unwrap_or_else(|| cut.map_or(1, |cut| cut.micro_batch()));
-    // Steps of an epoch that were taken belong to it.
+    // An epoch that has begun counts.
     let epoch = manifest.epoch + u64::from(manifest.step_in_epoch > 0);
     let (step, mut fault) = (manifest.step, Fault::from_env(of.env.rank)?);
     let (mut eval, batch) = match evaluator.run(batch, (step, epoch), &mut fault, followers)? {
@@ -151,7 +151,7 @@ fn evaluate<T: BuildTask + 'static>(
             return Err(limits.exhausted(&shortages, 1, step, Owners::default()).into());
         }
     };
-    // With the time that the model took to be built.
+    // Includes the time to build the model.
     eval.eval_ms = begun.elapsed().as_secs_f64() * 1e3;
     Ok(Some(TestRecord {
         checkpoint: of.folder.display().to_string(),
@@ -161,7 +161,7 @@ fn evaluate<T: BuildTask + 'static>(
     }))
 }
 
-/// The task with its model, filled from the checkpoint, whose manifest goes with it; and whether its weights are the moving average.
+/// Builds the task and fills its model. Also returns the manifest, and whether the moving average was used.
 fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<(T, Manifest, bool)> {
     let Evaluation { recipe, ref folder, weights, .. } = *of;
     let mut registry = registry(recipe, of.device);
@@ -180,8 +180,8 @@ fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<(T, Manifest, boo
     Ok((task, manifest, average))
 }
 
-/// The test at the end of a run, with the memory of the training free; rank 0 writes the result down. Its figures
-/// by name; None where some rank was asked to stop. Every rank calls it.
+/// Tests the model at the end of a run, after the training's memory was freed. Rank 0 appends the result to
+/// the metrics. Returns the figures by name; None if a rank was asked to stop. Every rank calls this.
 pub(crate) fn test<T: BuildTask + 'static>(
     of: &Evaluation<'_>,
     run_dir: &RunDir,
@@ -214,7 +214,7 @@ fn answer(record: &TestRecord, peaks: &[u64], json: bool) -> Result<()> {
         value["peak_memory_bytes"] = serde_json::json!(peaks);
         text = value.to_string();
     }
-    // A reader that has gone away is none to tell.
+    // A closed pipe is not an error.
     let _ = writeln!(std::io::stdout().lock(), "{text}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Signs of life for the launcher, which finds by their absence that a training hangs.
+//! Heartbeats for the launcher, which detects a hang if they stop.
 
 use std::fs::File;
 use std::io;
@@ -10,23 +10,23 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dtrain_common::env::{DTRAIN_HEARTBEAT_FILE, HEARTBEAT_WRITING};
 
-/// The time between two signs of life while a checkpoint is written: less than the launcher's shortest patience, a second.
+/// Interval of heartbeats while a checkpoint is written; less than the smallest `--hang-timeout`, 1 s.
 const EVERY: Duration = Duration::from_millis(500);
-/// A longer write hangs: the signs stop, and `--hang-timeout` begins to count.
+/// After this time of writing, heartbeats stop and `--hang-timeout` begins to count.
 const LONGEST_WRITE: Duration = Duration::from_secs(30 * 60);
 
-/// A file whose time of modification says when there was progress last, and whose content says whether a checkpoint is being
-/// written.
+/// A file whose modification time is that of the latest progress. Its content marks the writing of a
+/// checkpoint.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Heartbeat(Option<Arc<File>>);
 
 impl Heartbeat {
-    /// The file that the launcher named, if it named one.
+    /// Opens the file that the launcher has named, if any.
     pub(crate) fn from_env() -> Self {
         std::env::var_os(DTRAIN_HEARTBEAT_FILE).map_or_else(Self::default, |path| Self::at(path.as_ref()))
     }
 
-    /// A file that is made if it is not there. One that cannot be made is told and done without: it is no reason not to train.
+    /// Opens or creates the file. If that fails, the training runs without heartbeats.
     fn at(path: &Path) -> Self {
         let mut options = File::options();
         let opened = options.create(true).truncate(false).write(true).open(path);
@@ -41,11 +41,12 @@ impl Heartbeat {
         self.0.as_deref().map(beat);
     }
 
-    /// A checkpoint is written, or waited for, until the answer is dropped; one at a time. A thread then gives the
-    /// signs, for at most 30 minutes, so that a write longer than `--hang-timeout` is no hang; the file says so, and
-    /// the launcher waits for it instead of killing the worker after `--shutdown-timeout`.
+    /// Sends heartbeats from a thread until the returned value is dropped, for at most 30 minutes, so that a
+    /// write longer than `--hang-timeout` is no hang. The file's content makes the launcher wait for the
+    /// write, instead of killing the worker after `--shutdown-timeout`.
     ///
-    /// Called where the training waits: while a thread writes beside the steps, these give the signs.
+    /// Called where the training waits for a write, one at a time; steps beside a write send heartbeats
+    /// themselves.
     #[must_use = "the write is over when this is dropped"]
     pub(crate) fn writing(&self) -> Option<Writing> {
         let file = self.0.as_ref()?;
@@ -59,7 +60,7 @@ fn beat(file: &File) {
 
 fn tell_failure(written: io::Result<()>) {
     if let Err(error) = written {
-        // Silence would be taken for a hang only after many beats, and the file is on a local disk.
+        // The file is on a local disk, and only many missing heartbeats are a hang.
         tracing::debug!("cannot give a sign of life: {error}");
     }
 }
@@ -67,7 +68,7 @@ fn tell_failure(written: io::Result<()>) {
 /// A checkpoint that is being written; see [`Heartbeat::writing`].
 pub(crate) struct Writing {
     file: Arc<File>,
-    /// Nothing is sent: the thread ends when this is dropped.
+    /// Sends no messages: dropping it ends the thread.
     _alive: Sender<()>,
 }
 
@@ -106,7 +107,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    /// Sets the file's last sign of life back by an hour, and answers when that is.
+    /// Sets the file's last heartbeat back by an hour, and returns the new time.
     fn set_back(path: &Path) -> SystemTime {
         let long_ago = SystemTime::now() - Duration::from_secs(3600);
         let file = File::options().write(true).open(path).unwrap();

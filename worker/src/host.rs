@@ -1,4 +1,4 @@
-//! What a worker has of its machine: signals, a device and memory.
+//! The resources of a worker on its machine: signals, device and memory.
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::Recipe;
@@ -16,16 +16,16 @@ use crate::step::prepare_graphs;
 
 pub(crate) struct Host {
     pub(crate) device: Device,
-    /// What tensors may take there, in bytes.
+    /// Bytes that tensors may take on the device.
     pub(crate) allowed: u64,
     pub(crate) surface: Surface,
     pub(crate) stop: StopFlag,
-    /// Answers questions as long as it lives.
+    /// Removes its socket when dropped.
     _control: Option<Control>,
 }
 
 impl Host {
-    /// Called first of all, on the main thread.
+    /// Called first, on the main thread.
     pub(crate) fn enter(recipe: &Recipe, env: &WorkerEnv) -> Result<Self, WorkerError> {
         let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
         let surface = Surface::detect(env.rank);
@@ -39,7 +39,8 @@ impl Host {
     }
 }
 
-/// The device of this rank, and the bytes its tensors may take. `prepare` comes before the first of them.
+/// Returns this rank's device and the bytes that its tensors may take. `prepare` runs before the first
+/// tensor.
 pub(crate) fn enter_device(
     recipe: &Recipe,
     env: &WorkerEnv,

@@ -1,4 +1,4 @@
-//! What a run says of itself before its first step: plan.json, and sentences for people.
+//! Describes a run before its first step: plan.json, and messages for people.
 
 use std::iter::zip;
 
@@ -38,7 +38,7 @@ pub(crate) fn introduce(
     let Settled { chosen, limit } = settled;
     write_plan(setup, env, run_dir, device, settled)?;
     let test_samples = model.task.test_set().len();
-    // Of stages each says what it trains.
+    // With stages, the total is shown: trained parameters differ by stage.
     let told = match recipe.stage.is_empty() {
         true => model.table.trained_elements(),
         false => model.registry.parameter_count() as u64,
@@ -123,7 +123,7 @@ fn write_plan(
         .map_err(|source| WorkerError::Write { path, source })
 }
 
-/// How a stage is cut up, as plan.json has it of the run and of every stage.
+/// Adds the cut to `file`: plan.json has the same keys for the run and for every stage.
 fn cut_up(of: &StagePlan, file: &mut Value) {
     file["effective_batch"] = of.partition.effective_batch().into();
     file["micro_batch"] = of.partition.micro_batch().into();
@@ -133,7 +133,7 @@ fn cut_up(of: &StagePlan, file: &mut Value) {
     file["steps_per_epoch"] = of.steps_per_epoch.into();
 }
 
-/// A stage in plan.json; None of a run without stages.
+/// Returns a stage for plan.json; None for a run without stages.
 fn stage_in_plan(of: &StagePlan, phases: &[Trained], registry: &Registry) -> Option<Value> {
     let phases = zip(&of.phases, phases).map(
         |(of, trained)| json!({ "first_step": of.steps.start + 1, "parameters": trained.count(registry) }),
@@ -147,7 +147,7 @@ fn stage_in_plan(of: &StagePlan, phases: &[Trained], registry: &Registry) -> Opt
     Some(stage)
 }
 
-/// What a stage is predicted to take, for people.
+/// Describes the predicted memory of a stage, for people.
 fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) -> String {
     let Prediction { cut, peak, owners, .. } = chosen.prediction;
     let of = stage.map(|name| format!(" of stage {name:?}")).unwrap_or_default();

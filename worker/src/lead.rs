@@ -1,4 +1,4 @@
-//! What rank 0 does before the others: it looks at the data, claims the run directory, and decides where the run begins.
+//! Rank 0's work before the other ranks start: it surveys the data and chooses where the run begins.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -19,10 +19,10 @@ use crate::run::followers::BestKeeper;
 use crate::setup::{Opening, Setup, surveyed};
 use crate::tasks::BuildTask;
 
-/// A rank 0 whose launcher was killed has so long to end.
+/// Time to wait for the end of a rank 0 whose launcher was killed.
 const TAKE_OVER: Duration = Duration::from_secs(60);
 
-/// Rank 0 before the others: the run directory, the data, and everything built once.
+/// Prepares the run on rank 0: claims the run directory, surveys the data, and builds everything once.
 pub(crate) fn lead<T: BuildTask + 'static>(
     request: &Request,
     recipe: &Recipe,
@@ -35,7 +35,7 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     let (mut asked, mut claims) = claim(request, recipe, &run_dir)?;
     claims.push(run_dir.claim_training(TAKE_OVER)?);
     let completed = run_dir.recover()?;
-    // What was accepted before may have been moved by that.
+    // Completing a rollback may have moved the named checkpoint.
     if let (Resume::From(named), Some(completed)) = (&asked, &completed)
         && let Some(moved) = completed.moved(named)
     {
@@ -65,14 +65,14 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     let mut setup = Setup::build::<T>(recipe, &opening, env, host.device, None)
         .map_err(|error| start::explained::<T>(error, &room, recipe))?;
     if let (Some(checkpoint), Some(resumed)) = (opening.resume.take(), &mut setup.resumed) {
-        // Choosing it is checking it.
+        // Choosing a checkpoint includes its verification.
         resumed.took += chosen_in;
         go_on(recipe, &run_dir, &checkpoint, completed, &mut opening, &mut setup)?;
     }
     Ok((opening, setup, claims))
 }
 
-/// Nothing stands in the way of the run any more: what the run directory holds of later steps is set aside.
+/// Sets later steps in the run directory aside, when nothing can refuse the run any more.
 fn go_on(
     recipe: &Recipe,
     run_dir: &RunDir,
@@ -89,8 +89,8 @@ fn go_on(
         run_dir.begin_after(checkpoint, done, best.as_ref().map(|best| best.step))?;
     setup.notes.extend(completed.iter().chain(&set_aside).filter_map(went_back));
     opening.is_anothers = !opening.from_memory && !run_dir.checkpoint(done).is_dir();
-    // What another folder holds, or nobody any more, is not kept by this run. The best of a copy in memory may not have been written
-    // when all died: then the one before is the best again.
+    // Only a best checkpoint in this run's folder counts. If the best one of a copy in memory was never
+    // written, the previous one is best again.
     opening.best = best.and_then(|best| match run_dir.checkpoint(best.step).is_dir() {
         true => Some(best),
         false => run_dir.linked_best(done).filter(is_sought),
@@ -100,7 +100,7 @@ fn go_on(
     Ok(())
 }
 
-/// Claims the run directory, where no launcher has, and says where the run is to begin.
+/// Claims the run directory unless a launcher has done so, and returns where the run begins.
 fn claim(
     request: &Request,
     recipe: &Recipe,
@@ -111,7 +111,7 @@ fn claim(
         return Ok((asked, Vec::new()));
     }
     let (start, claim) = run_dir.begin(recipe, &asked)?;
-    // A launcher says it itself.
+    // The launcher prints the note itself.
     if let Some(note) = claim.note() {
         tracing::warn!("{note}");
     }
@@ -125,7 +125,7 @@ fn claim(
     Ok((asked, vec![claim]))
 }
 
-/// What is said of checkpoints that were set aside; nothing where there were none.
+/// Describes the checkpoints that were set aside; None if there were no such checkpoints.
 fn went_back(set_aside: &SetAside) -> Option<String> {
     let (first, last) = (set_aside.steps.first()?, set_aside.steps.last()?);
     let count = counted(set_aside.steps.len(), "later checkpoint");
@@ -135,18 +135,18 @@ fn went_back(set_aside: &SetAside) -> Option<String> {
     ))
 }
 
-/// The checkpoint to go on from, and whether it is a copy in memory: the one that has lost least.
+/// Returns the checkpoint with the latest step, and whether it is a copy in memory.
 fn where_to_begin(
     recipe: &Recipe,
     asked: &Resume,
     env: &WorkerEnv,
     run_dir: &RunDir,
 ) -> Result<(Option<PathBuf>, bool), WorkerError> {
-    // Before a restart there is none of this run.
+    // Copies of this run exist only after a restart.
     let copies = memory_copies(recipe, env).filter(|_| env.restart_count > 0);
     let copy = copies.and_then(|place| checkpoint::newest_in_memory(&place, env.world_size));
     let chosen = match checkpoint::choose(run_dir, asked) {
-        // The copy is whole, whatever has become of the disk.
+        // The copy is intact, whatever the state of the disk.
         Err(_) if copy.is_some() => None,
         chosen => chosen?,
     };
@@ -159,7 +159,8 @@ fn where_to_begin(
     })
 }
 
-/// Where copies in memory are kept: on one machine, by a launcher, for a recipe that asks for it.
+/// Returns the folder for copies in memory, if launcher and recipe provide them and all ranks share a
+/// machine.
 pub(crate) fn memory_copies(recipe: &Recipe, env: &WorkerEnv) -> Option<PathBuf> {
     let place = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
     let local = env.local_world_size == env.world_size;

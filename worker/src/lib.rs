@@ -1,8 +1,8 @@
 //! The dtrain trainer: data-parallel training on libtorch.
 //!
-//! [`run`] is a worker's whole life: it finds its peers, builds what the recipe asks for, trains, and says how it ended.
-//! [`program`] makes it a program; with a task of one's own ([`tasks::Task`]), docs/own-trainer.md tells how.
-//! The parts stand on their own: [`collectives`] knows no models, [`models`] no ranks, [`data`] no tensors.
+//! [`run`] is a whole worker: it connects to its peers, builds the recipe's model, trains, and returns an
+//! exit status. [`program`] makes it a program; docs/own-trainer.md explains custom tasks ([`tasks::Task`]).
+//! The parts are independent: [`collectives`] uses no models, [`models`] no ranks, [`data`] no tensors.
 
 pub mod checkpoint;
 mod control;

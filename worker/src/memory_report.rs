@@ -1,4 +1,4 @@
-//! Memory figures: what was measured, and where the bytes are.
+//! Memory figures, measured and by owner.
 
 use dtrain_common::units::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -7,16 +7,16 @@ use tch::Device;
 /// Memory in use on one device, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct MemoryReport {
-    /// In use by tensors.
+    /// Bytes that tensors use.
     pub(crate) allocated: u64,
-    /// Held by the allocator, in use or not.
+    /// Bytes that the allocator holds, in use or not.
     pub(crate) reserved: u64,
     /// Highest `allocated` so far.
     pub(crate) peak: u64,
 }
 
 impl MemoryReport {
-    /// `GPU memory: 12.34 GiB allocated | 13.21 GiB reserved`.
+    /// Returns a line such as `GPU memory: 12.34 GiB allocated | 13.21 GiB reserved`.
     pub(crate) fn line(&self, device: Device) -> String {
         let kind = if device.is_cuda() { "GPU" } else { "CPU" };
         let (allocated, reserved) = (ByteSize(self.allocated), ByteSize(self.reserved));
@@ -24,7 +24,7 @@ impl MemoryReport {
     }
 }
 
-/// Bytes by owner: where the memory of a rank was when it was highest, or is predicted to be.
+/// Bytes by owner at the peak of a rank's memory, measured or predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Owners {
     /// Weights, trainable and frozen.
@@ -33,16 +33,16 @@ pub struct Owners {
     pub gradients: u64,
     pub optimizer: u64,
     pub ema: u64,
-    /// Running statistics, and what is kept to put them back.
+    /// Running statistics, and their copy for a dropped step.
     pub buffers: u64,
-    /// The micro-batch, and what the forward pass keeps for backward.
+    /// The micro-batch, and the tensors that forward keeps for backward.
     pub activations: u64,
-    /// What operations take for a moment: the rest.
+    /// The rest: temporary memory of operations.
     pub workspace: u64,
 }
 
 impl Owners {
-    /// Names and bytes in the order in which they are shown.
+    /// Returns names and bytes in display order.
     pub fn rows(&self) -> [(&'static str, u64); 7] {
         [
             ("parameters", self.parameters),
@@ -55,7 +55,7 @@ impl Owners {
         ]
     }
 
-    /// What is there whether or not a step is under way.
+    /// Returns the bytes that also exist between steps.
     pub fn state(&self) -> u64 {
         self.rows()[..5].iter().map(|(_, bytes)| bytes).sum()
     }
@@ -65,11 +65,11 @@ impl Owners {
     }
 }
 
-/// The highest memory of each phase of a step, in bytes.
+/// The peak of each phase of a step, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct PhasePeaks {
     pub(crate) forward: u64,
-    /// With the reductions that start in it.
+    /// Includes the reductions that start in backward.
     pub(crate) backward: u64,
     /// The rest of the reduction.
     pub(crate) reduce: u64,

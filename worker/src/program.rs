@@ -1,5 +1,5 @@
-//! A trainer as a program: the command line, the log, the exit code and the error file. dtrain's own and a user's are the same
-//! but for the task.
+//! A trainer as a program: command line, log, exit code and error file. dtrain's trainer and a user's differ
+//! only in the task.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::request::Request;
 use super::tasks::BuildTask;
 use super::worker::{run, run_task};
 
-/// One rank of a training of the task `T`. With it the `main` of a trainer of one's own is
+/// Runs one rank of a training of the task `T`. The `main` of a custom trainer is
 ///
 /// ```text
 /// fn main() -> std::process::ExitCode {
@@ -25,14 +25,14 @@ use super::worker::{run, run_task};
 /// }
 /// ```
 ///
-/// Its command line, its environment and its exit codes are those of `dtrain-worker`, so `dtrain launch` starts it: as
-/// `dtrain launch -- PROGRAM RECIPE`, or with DTRAIN_WORKER naming it. Call it first and once, from `main`, before other threads
-/// use libtorch.
+/// Command line, environment and exit codes are those of `dtrain-worker`. `dtrain launch` starts the program
+/// if it is called as `dtrain launch -- PROGRAM RECIPE`, or if DTRAIN_WORKER names the program. Call this
+/// function once and first, in `main`, before other threads use libtorch.
 pub fn program<T: BuildTask + 'static>() -> ExitCode {
     start(run_task::<T>)
 }
 
-/// As [`program`], for the task that the recipe names: dtrain's own trainer.
+/// Works like [`program`] for the task that the recipe names: dtrain's own trainer.
 pub fn program_by_recipe() -> ExitCode {
     start(run)
 }
@@ -43,7 +43,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // Colours are for people: neither for pipes nor for logs.
+        // Colours only for terminals, not for pipes or logs.
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .with_target(false)
@@ -61,7 +61,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
         Err(error) => error,
     };
     let reported = error_file.is_some_and(|path| write_error_file(&path, &error));
-    // The launcher's report has it, once and for all ranks.
+    // The launcher's report shows the error once for all ranks.
     let said_by_launcher = reported && request.prepared;
     let said_by_another = !is_first && error.is_said_by_rank_0();
     if !said_by_launcher && !said_by_another {
@@ -70,14 +70,14 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     error.exit_status().into()
 }
 
-/// The error without the C++ stack that libtorch appends.
+/// Returns the message without the C++ stack that libtorch appends.
 fn plainly(error: &WorkerError) -> String {
     let text = error.to_string();
     let said = text.split("\nException raised from").next().unwrap_or(&text);
     said.trim_end().to_owned()
 }
 
-/// torchrun's error file, which a launcher reads back into its report. Whether it is written.
+/// Writes torchrun's error file, which the launcher reads for its report. Returns whether it was written.
 fn write_error_file(path: &Path, error: &WorkerError) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_secs());

@@ -1,5 +1,5 @@
-//! From a recipe to what a trainer is made of. Rank 0 goes first: it looks at the data and the checkpoint, builds
-//! everything, and only then lets the others begin, so that a run that cannot begin fails once, with one message.
+//! Builds a trainer from a recipe. Rank 0 first reads the data and the checkpoint and builds everything; the
+//! other ranks start afterwards. A run that cannot start therefore fails once, with one message.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,51 +27,51 @@ use crate::step::exchange::RankSync;
 use crate::step::{Kernels, Precision, Replica};
 use crate::tasks::{BuildTask, Console, Site, Task, Totals, build_to_fill, cores};
 
-/// What rank 0 tells the others before the run begins.
+/// The message of rank 0 to the other ranks before the run begins.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Opening {
     pub(crate) run_dir: PathBuf,
     pub(crate) resume: Option<PathBuf>,
-    /// Whether it is a copy in memory.
+    /// Whether `resume` is a copy in memory.
     pub(crate) from_memory: bool,
-    /// Whether it lies in another run's folder, and stays there.
+    /// Whether `resume` belongs to another run, and stays there.
     pub(crate) is_anothers: bool,
-    /// The best checkpoint by then, which this run has.
+    /// The best checkpoint so far, if this run has its folder.
     pub(crate) best: Option<BestSoFar>,
     pub(crate) survey: Value,
     pub(crate) data: String,
 }
 
 impl Opening {
-    /// That of a run that only sees what it takes: it writes nothing and begins with nothing.
+    /// Returns the opening of a rehearsal, which writes nothing and resumes from nothing.
     pub(crate) fn rehearsed(survey: Value) -> Self {
         Self { survey, ..Self::default() }
     }
 }
 
-/// Everything of a run that does not need the other ranks.
+/// The parts of a run that do not need the other ranks.
 pub(crate) struct Setup {
     pub(crate) replica: Replica,
-    /// What the model's normalisations sum over the ranks by, where they do.
+    /// Sums BatchNorm statistics over the ranks, if the model needs that.
     pub(crate) batch_sync: Option<Arc<RankSync>>,
     pub(crate) course: Course,
-    /// The checkpoint that the run goes on from.
+    /// The checkpoint that the run resumes from.
     pub(crate) resumed: Option<Resumed>,
-    /// Sentences for people: what was loaded besides the recipe's plain meaning.
+    /// Messages for people, such as a report on loaded weights.
     pub(crate) notes: Vec<String>,
 }
 
 /// A checkpoint that was read.
 pub(crate) struct Resumed {
-    /// Whether the run has the best checkpoint that it names is for rank 0 to see.
+    /// Names a best checkpoint, which may be missing: rank 0 checks that.
     pub(crate) manifest: Manifest,
     pub(crate) took: Duration,
 }
 
 impl Setup {
-    /// Builds the phase that the run begins with, or that its checkpoint ends in: the training then goes into the next by itself,
-    /// as it does in a run that was not interrupted. With `only` it is this phase, with new weights and new state whatever there
-    /// is to resume from: to see what the phase takes.
+    /// Builds the first phase of the run, or the phase in which its checkpoint was written; the training then
+    /// enters later phases itself. With `only`, builds that phase with new weights and state, even if there
+    /// is a checkpoint.
     pub(crate) fn build<T: BuildTask + 'static>(
         recipe: &Recipe,
         opening: &Opening,
@@ -80,7 +80,7 @@ impl Setup {
         only: Option<Place>,
     ) -> Result<Self> {
         let mut notes = Vec::new();
-        // Every rank draws the same weights; rank 0's are sent to the others all the same.
+        // All ranks draw the same weights; rank 0's are broadcast nevertheless.
         tch::manual_seed(recipe.train.seed as i64);
         let (mut registry, batch_sync) = registry_of_rank(recipe, env, device);
         let folder = opening.resume.as_deref().filter(|_| only.is_none());
@@ -103,7 +103,7 @@ impl Setup {
         let stages = stages(recipe, &registry, &plan, env)?;
         let check = |folder| check_resume(folder, task.as_ref(), &data, &mut notes);
         let step = folder.map(check).transpose()?.unwrap_or(0);
-        // At a boundary the state is still that of the step before.
+        // At a boundary of phases, the state is still that of the phase before.
         let place = plan.nearest(only.unwrap_or_else(|| plan.place(step.saturating_sub(1))));
         let model = Model::new(task, registry, recompute, &stages, place)?;
         let mut replica = Replica::new(model, Precision::new(&recipe.precision, device)?)?;
@@ -133,7 +133,7 @@ impl Setup {
     }
 }
 
-/// All segments of the model are computed again in backward, of which there must be one.
+/// Sets all segments of the model to be recomputed in backward. A model without segments is an error.
 fn all_again(recompute: &models::Recompute) -> Result<String> {
     if recompute.segments() == 0 {
         return Err(WorkerError::NoSegments);
@@ -142,7 +142,7 @@ fn all_again(recompute: &models::Recompute) -> Result<String> {
     Ok(format!("recompute: all {} segments of the model are computed again in backward", recompute.count()))
 }
 
-/// What rank 0 finds out about the data, as it is told to the others.
+/// Returns rank 0's survey of the data, for the other ranks.
 pub(crate) fn surveyed<T: BuildTask>(recipe: &Recipe) -> Result<Value> {
     Ok(serde_json::to_value(Console::with_log(|console| T::survey(recipe, console))?)?)
 }
@@ -153,9 +153,9 @@ pub(crate) fn registry(recipe: &Recipe, device: Device) -> Registry {
     registry
 }
 
-/// As [`registry`], for one of the ranks that train together.
+/// Works like [`registry`] for a rank of a training.
 fn registry_of_rank(recipe: &Recipe, env: &WorkerEnv, device: Device) -> (Registry, Option<Arc<RankSync>>) {
-    // Groups may have to be spread over the ranks, at the latest when memory runs out.
+    // Groups may span ranks, at the latest after running out of memory.
     let sums = recipe.model.batchnorm != BatchNorm::Local && env.world_size > 1;
     let batch_sync = sums.then(|| Arc::new(RankSync::new(env.world_size)));
     let mut registry = registry(recipe, device);
@@ -166,7 +166,7 @@ fn registry_of_rank(recipe: &Recipe, env: &WorkerEnv, device: Device) -> (Regist
     (registry, batch_sync)
 }
 
-/// The task with its model; with `is_filled` a checkpoint's weights will take the place of those that would be drawn.
+/// Builds the task with its model. If `is_filled`, initial weights are not drawn: a checkpoint replaces them.
 fn build_task<T: BuildTask + 'static>(
     recipe: &Recipe,
     survey: &Value,
@@ -186,7 +186,7 @@ fn build_task<T: BuildTask + 'static>(
     Ok(Box::new(task))
 }
 
-/// The step of the checkpoint in `folder`, which goes with the task and its data.
+/// Checks that the checkpoint in `folder` matches the task and its data. Returns its step.
 fn check_resume(folder: &Path, task: &dyn Task, data: &DataMark, notes: &mut Vec<String>) -> Result<u64> {
     let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
     same_data(folder, &manifest, task)?;
@@ -202,7 +202,7 @@ fn resume(folder: &Path, replica: &mut Replica) -> Result<Resumed> {
     Ok(Resumed { manifest, took: begun.elapsed() })
 }
 
-/// Fills the model from the file that the recipe names, and says what was found there.
+/// Loads the weights file of the recipe into the model, and returns a report.
 fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String> {
     let renames = Renames::new(&recipe.model.weights_rename)
         .map_err(|error| WorkerError::Rename { reason: error.to_string() })?;
@@ -210,7 +210,7 @@ fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String
     Ok(format!("weights from {}: {report}", weights.display()))
 }
 
-/// What is trained in every phase, and what is the same in all of them.
+/// Returns the trained parameters of every phase, and the settings that all phases share.
 fn stages(recipe: &Recipe, registry: &Registry, plan: &RunPlan, env: &WorkerEnv) -> Result<Stages> {
     let layout = LayoutOptions {
         first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
@@ -235,7 +235,7 @@ fn stages(recipe: &Recipe, registry: &Registry, plan: &RunPlan, env: &WorkerEnv)
     })
 }
 
-/// Refuses to seek the best by a figure that no evaluation of the task will have.
+/// Returns an error if no evaluation of the task has the figure `wanted`.
 fn has_figure(task: &dyn Task, wanted: &str) -> Result<()> {
     let nothing = Totals { loss_sum: 0.0, weight: 1.0, sums: vec![0.0; task.sums()] };
     let figures = task.metrics(&nothing).into_iter().map(|(name, _)| name.to_owned());
@@ -246,7 +246,7 @@ fn has_figure(task: &dyn Task, wanted: &str) -> Result<()> {
     }
 }
 
-/// Over which samples the registered model takes running statistics, if it keeps any.
+/// Returns which samples share the model's BatchNorm statistics.
 pub(crate) fn batch_norms(registry: &Registry) -> BatchNorms {
     let has_any = registry.buffers().any(|entry| entry.name().ends_with("running_mean"));
     match (registry.is_batch_grouped, registry.is_batch_synced()) {
@@ -257,12 +257,12 @@ pub(crate) fn batch_norms(registry: &Registry) -> BatchNorms {
     }
 }
 
-/// What one of so many ranks on this machine has of its cores; at least one.
+/// Returns one rank's share of this machine's cores; at least 1.
 pub(crate) fn share_of_cores(local_world_size: usize) -> usize {
     (cores() / local_world_size.max(1)).max(1)
 }
 
-/// How images are loaded: the recipe's number of threads, or the rank's share of the machine's cores.
+/// Returns the loader's options. Threads: the recipe's number, or the rank's share of the cores.
 pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> LoaderOptions {
     /// Beyond this, more threads rarely help one rank.
     const MOST_THREADS: usize = 8;
@@ -271,7 +271,7 @@ pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> Loader
         threads: recipe.data.workers.stated().unwrap_or(own_share),
         prefetch_batches: 4,
         seed: recipe.train.seed,
-        // What a data set of the user's own makes of random numbers is its own affair.
+        // A custom data set decides itself how to use random numbers.
         augment: recipe.data.augment != Augment::None || recipe.task == recipe::Task::Custom,
     }
 }

@@ -1,4 +1,4 @@
-//! What ends a training early.
+//! Errors that end a training early.
 
 use std::io;
 
@@ -15,10 +15,10 @@ use crate::step::recover::Exhausted;
 use crate::step::scaler::ScalerError;
 use crate::tasks::TaskError;
 
-/// What most of a training returns.
+/// The result of most training functions.
 pub(crate) type Result<T, E = TrainError> = std::result::Result<T, E>;
 
-/// A training that cannot go on.
+/// An error after which a training cannot continue.
 #[derive(Debug, Error)]
 pub enum TrainError {
     #[error(transparent)]
@@ -85,7 +85,7 @@ pub enum TrainError {
     Metrics(#[source] io::Error),
 }
 
-/// "at step 4" or "from step 4 to step 9".
+/// Returns "at step 4" or "from step 4 to step 9".
 fn steps(first: u64, last: u64) -> String {
     if first == last { format!("at step {first}") } else { format!("from step {first} to step {last}") }
 }
@@ -95,12 +95,12 @@ impl TrainError {
         move |source| Self::Checkpoint { step, source }
     }
 
-    /// A parameter could not be moved into its block, or out of it.
+    /// Returns the error of a parameter that could not be moved into or out of its block.
     pub(crate) fn moved(name: &str) -> impl Fn(ShimError) -> Self + Copy {
         move |source| Self::Moved { name: name.to_owned(), source }
     }
 
-    /// Whether it is a checkpoint that a disk did not take, on this rank or another.
+    /// Returns whether a checkpoint could not be written to disk, on this rank or another.
     pub(crate) fn is_of_disk(&self) -> bool {
         let Self::Checkpoint { source, .. } = self else { return false };
         matches!(source, CheckpointError::Io { .. } | CheckpointError::Manifest(_) | CheckpointError::Peer(_))

@@ -1,5 +1,5 @@
-//! Which of a model's parameters are trained, in every phase of the run, and in which optimizer group each of them is. All of it
-//! is found before the first step, so that what a recipe has wrong of a late stage ends the run before it begins.
+//! Determines the trained parameters and their optimizer groups for every phase of a run. All phases are
+//! checked before the first step, so that a mistake in a late stage ends the run before it begins.
 
 use std::iter::zip;
 
@@ -11,7 +11,7 @@ use crate::optim::{GroupError, ParameterInfo, group, matching, owners};
 use crate::run::plan::RunPlan;
 use crate::state::Trained;
 
-/// What is trained in every phase of every stage of `plan`, as the recipe's globs say.
+/// Returns the trained parameters of every phase of every stage of `plan`, from the recipe's globs.
 pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Vec<Trained>>> {
     let globs = Globs::new(recipe, registry);
     let common = owners(&globs.infos, globs.rules).map_err(at("optim.group"))?;
@@ -31,7 +31,7 @@ pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Re
             own.map(|own| &rules[own]).or(common.map(|common| &globs.rules[common]))
         };
         let rule_of: Vec<Option<&OptimGroup>> = zip(&own, &common).map(rule).collect();
-        // Only unfrozen on the way, so that most is trained at the end.
+        // Phases of a stage only unfreeze, so the last phase trains most.
         end = frozen.last().cloned().unwrap_or_default();
         for (ever, frozen) in ever.iter_mut().zip(&end) {
             *ever |= !frozen;
@@ -59,7 +59,7 @@ fn at(key: impl Into<String>) -> impl FnOnce(GroupError) -> WorkerError {
     move |source| WorkerError::Globs { key, source }
 }
 
-/// The model's parameters, and what the recipe's globs make of them.
+/// The model's parameters, and the recipe's rules for them.
 struct Globs<'a> {
     names: Vec<&'a str>,
     infos: Vec<ParameterInfo<'a>>,
@@ -85,8 +85,8 @@ impl<'a> Globs<'a> {
         matching(&self.names, patterns).map_err(at(key))
     }
 
-    /// What is frozen in stage `number`, by how many of its entries of `unfreeze` apply: from none to all. `base` is what
-    /// `model.freeze` freezes, and `before` what was frozen at the end of the stage before.
+    /// Returns the frozen parameters of stage `number`, indexed by the number of its `unfreeze` entries that
+    /// apply. `base` is frozen by `model.freeze`; `before` was frozen at the end of the previous stage.
     fn frozen(
         &self,
         number: usize,

@@ -1,4 +1,4 @@
-//! A worker's life: find the peers, set up, train, say how it ended.
+//! Runs a worker: connects to its peers, builds the model, trains, and writes the result.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -31,8 +31,8 @@ use crate::step::recover::{Limits, shielded};
 use crate::step::{Fault, Loading, Phases, Stepper, executor};
 use crate::tasks::{BuildTask, Classify, Lm, Segment, TorchScript};
 
-/// Trains as `request` and the environment contract say, and returns the exit status of a run that ended in good order.
-/// Every rank of the run calls it once, on its main thread, before other threads use libtorch.
+/// Trains as `request` and the environment contract define. Returns the exit status of a run that ended in
+/// order. Every rank calls this once, on its main thread, before other threads use libtorch.
 pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
     match recipe.task {
@@ -44,13 +44,13 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     }
 }
 
-/// As [`run`], for the task `T` whatever the recipe's task is called: the way of a user's own trainer.
+/// Works like [`run`] for the task `T`, whatever task the recipe names: the entry point of custom trainers.
 pub fn run_task<T: BuildTask + 'static>(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
     begin::<T>(&recipe, request, env)
 }
 
-/// A worker that runs out of memory where nothing can be taken again ends with an error that says so, in whatever way it is told.
+/// Turns a panic caused by out of memory into an error, where no step can be retried.
 fn begin<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     shielded(|| match &request.job {
         Some(job) => job::run::<T>(recipe, request, env, job),
@@ -62,7 +62,7 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     let began = Instant::now();
     let host = Host::enter(recipe, env)?;
     let fault = Fault::from_env(env.rank)?;
-    // Rank 0 holds its claims as long as the run lasts.
+    // Rank 0 holds its claims until the run ends.
     let (opening, mut setup, _claims, ranks) = meet::<T>(request, recipe, env, &host)?;
     host.stop.be_patient().map_err(WorkerError::Signals)?;
     begin_alike(&ranks, &mut setup)?;
@@ -75,7 +75,7 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     }
     let resumed_in = setup.resumed.as_ref().map(|resumed| resumed.took);
     let training = training(recipe, setup, ranks.clone(), env, host.device, fault)?;
-    // What the training took is free when it returns, and then what followed it.
+    // The training's memory is freed on return, and the followers' by the next line.
     let (is_finished, mut result) = run_training(training, &mut followers, launched())?;
     drop(followers);
     let mut status = if is_finished { ExitStatus::Success } else { ExitStatus::Requeue };
@@ -108,7 +108,7 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     Ok(status)
 }
 
-/// Rank 0 decides how the run begins, or refuses it; the others follow.
+/// Rank 0 decides how the run begins, or refuses it; the other ranks follow.
 fn meet<T: BuildTask + 'static>(
     request: &Request,
     recipe: &Recipe,
@@ -133,7 +133,7 @@ fn meet<T: BuildTask + 'static>(
     Ok((opening, setup, claims, ranks))
 }
 
-/// Sends rank 0's parameters and buffers to all: whatever the ranks read or drew, they begin alike.
+/// Broadcasts rank 0's parameters and buffers, so that all ranks begin with the same state.
 fn begin_alike(ranks: &Ranks, setup: &mut Setup) -> Result<(), TrainError> {
     let model = &mut setup.replica.model;
     model.share(ranks)?;
@@ -143,7 +143,7 @@ fn begin_alike(ranks: &Ranks, setup: &mut Setup) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Who follows the run, in the order in which they are called: one that is added here is called by nothing else.
+/// Returns the followers of a run in the order of their calls.
 fn followers<'a>(
     recipe: &Recipe,
     opening: &Opening,
@@ -216,13 +216,13 @@ fn training<'a>(
     })
 }
 
-/// When the launch command was given, where the launcher says so.
+/// Returns the time of the launch command, if the launcher provides it.
 fn launched() -> Option<SystemTime> {
     let nanos = std::env::var(DTRAIN_START_UNIX_NS).ok()?.parse().ok()?;
     UNIX_EPOCH.checked_add(Duration::from_nanos(nanos))
 }
 
-/// Writes result.json; a launcher adds its own view of the outcome to it.
+/// Writes result.json, to which a launcher adds its fields.
 fn conclude(
     result: RunResult,
     status: ExitStatus,
@@ -244,7 +244,7 @@ fn conclude(
     };
     let path = run_dir.result();
     result.write(&path).map_err(|source| WorkerError::Write { path, source })?;
-    // A launcher waits for the ends of all workers first.
+    // A launcher first waits for the exit of all workers.
     if status == ExitStatus::Success && !request.prepared {
         run_dir.note_ended()?;
     }

@@ -1,4 +1,4 @@
-//! A cut tried in a process of its own: it may run out of memory, or be killed for it, and nothing else is lost.
+//! Tries a cut in a separate process, which may run out of memory or be killed.
 
 use std::process::{Command, Stdio};
 
@@ -13,10 +13,10 @@ use crate::memory::rehearsal::measure;
 use crate::request::Request;
 use crate::tasks::BuildTask;
 
-/// A limit of memory that is none.
+/// Stands for no memory limit.
 pub(super) const LIMITLESS: u64 = u64::MAX >> 1;
 
-/// The job of the process.
+/// The job of the separate process.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Attempt {
@@ -34,7 +34,7 @@ pub(crate) enum Came {
     Died(String),
 }
 
-/// In the process: runs the steps and answers with what was measured, as one line of JSON.
+/// Runs the steps in the separate process, and prints the measurement as one line of JSON.
 pub(super) fn run<T: BuildTask + 'static>(
     subject: Subject<'_>,
     Attempt { cut, stage, steps, limit }: Attempt,
@@ -45,7 +45,7 @@ pub(super) fn run<T: BuildTask + 'static>(
     Ok(ExitStatus::Success)
 }
 
-/// Starts the process for the same recipe with `overrides` on top, and waits for it.
+/// Starts the process for the same recipe with `overrides` on top, and waits for its end.
 pub(super) fn start(request: &Request, overrides: &[String], attempt: &Attempt) -> Result<Came> {
     let failed = |error: &std::io::Error| WorkerError::Attempt(error.to_string());
     let program = std::env::current_exe().map_err(|error| failed(&error))?;
@@ -64,7 +64,7 @@ pub(super) fn start(request: &Request, overrides: &[String], attempt: &Attempt) 
             let said = said.trim().trim_start_matches("error: ");
             Err(WorkerError::Attempt(said.to_owned()))
         }
-        // The kernel takes a process that has taken too much.
+        // The kernel kills a process that takes too much memory.
         None => Ok(Came::Died(output.status.to_string())),
     }
 }

@@ -1,4 +1,4 @@
-//! What a worker is asked for besides training: a plan, a profile, or a try of a cut in a process that may die.
+//! Jobs of a worker besides training: plan, profile, evaluation, or a try of a cut in a separate process.
 
 mod attempt;
 mod plan;
@@ -25,7 +25,7 @@ struct Subject<'a> {
     survey: Value,
 }
 
-/// Does the job `text` for the task `T`: its answer goes to standard output.
+/// Runs the job `text` for the task `T`, and prints the answer to standard output.
 pub(crate) fn run<T: BuildTask + 'static>(
     recipe: &Recipe,
     request: &Request,
@@ -48,7 +48,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
     }
 }
 
-/// The numbers of the stages that a job is about, counted from 0: the one of this name, all, or the first where none is named.
+/// Returns the stages of a job, counted from 0: the named stage, all stages, or the first by default.
 fn stages(recipe: &Recipe, asked: Option<&str>) -> Result<Vec<usize>> {
     let named = |name: &str| recipe.stage.iter().position(|stage| stage.name == name);
     match asked {
@@ -61,7 +61,7 @@ fn stages(recipe: &Recipe, asked: Option<&str>) -> Result<Vec<usize>> {
     }
 }
 
-/// Writes an answer; a reader that has gone away is none to tell.
+/// Prints an answer; a closed pipe is not an error.
 fn answer(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());

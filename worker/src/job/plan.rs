@@ -40,20 +40,20 @@ fn one<T: BuildTask + 'static>(subject: &Subject<'_>, job: &PlanJob, stage: usiz
     }
 }
 
-/// Two micro-batches, and what they took.
+/// Two micro-batches, and their measurements.
 type Line = [(usize, Measured); 2];
 
-/// Predicts by two measured micro-batches: memory is a straight line over them.
+/// Predicts from two measured micro-batches: memory is linear in the micro-batch.
 struct Measuring<'a, T> {
     request: &'a Request,
     stage: usize,
-    /// Knows what does not need to be measured.
+    /// Supplies what needs no measurement: batch sizes and operations.
     symbolic: SymbolicPredictor<'a, T>,
-    /// By what else tells cuts apart.
+    /// By overrides, and the cut without its micro-batch.
     lines: HashMap<(Vec<String>, Cut), Line>,
 }
 
-/// Steps of a measurement: memory is what it is from the second on.
+/// Steps of a measurement: memory no longer changes after the second.
 const STEPS: usize = 2;
 
 impl<T: BuildTask + 'static> Measuring<'_, T> {
@@ -83,7 +83,7 @@ impl<T: BuildTask + 'static> Predictor for Measuring<'_, T> {
         let line = match self.lines.get(&key) {
             Some(line) => *line,
             None => {
-                // A single sample takes other kernels; two and four lie on the line.
+                // One sample uses other kernels; two and four are on the line.
                 let most = share.effective_batch.div_ceil(cut.ranks);
                 let first = share.min_micro_batch.max(2).min(most);
                 let second = (2 * first).min(most);

@@ -1,4 +1,4 @@
-//! `dtrain profile`: real steps beside their prediction, and the largest micro-batch that fits.
+//! `dtrain profile`: compares real steps with their prediction, and finds the largest micro-batch that fits.
 
 use crate::plan::{
     Asked, Choice, Cut, MeasuredStage, Optimal, Profile, ProfileJob, ProfiledStage, Solver,
@@ -17,7 +17,7 @@ use crate::memory::{SymbolicPredictor, Target, budget};
 use crate::step::Precision;
 use crate::tasks::BuildTask;
 
-/// Steps that are measured; the first is not timed.
+/// Steps of a measurement; the first is not timed.
 const STEPS: usize = 4;
 /// Steps of a try.
 const TRY_STEPS: usize = 2;
@@ -41,7 +41,7 @@ pub(super) fn run<T: BuildTask + 'static>(
     Ok(if fits { ExitStatus::Success } else { ExitStatus::OutOfMemory })
 }
 
-/// One stage, and whether anything of it fits.
+/// Profiles one stage, and returns whether any cut of it fits.
 fn one<T: BuildTask + 'static>(
     subject: &Subject<'_>,
     job: &ProfileJob,
@@ -78,7 +78,7 @@ fn one<T: BuildTask + 'static>(
     Ok((profiled, fits))
 }
 
-/// Tries micro-batches, each in a process of its own.
+/// Tries micro-batches, each in a separate process.
 fn search(
     planned_for: &Planned,
     cut: Cut,
@@ -86,7 +86,7 @@ fn search(
     mut run: impl FnMut(Cut) -> Result<Came>,
 ) -> Result<Optimal> {
     let whole = planned_for.partition(cut.ranks, None)?;
-    // Those that occur: a limit of 15 of 16 samples makes micro-batches of 8.
+    // Sizes that occur: a limit of 15 of 16 samples results in micro-batches of 8.
     let occurs = |limit: &usize| {
         let partition = planned_for.partition(cut.ranks, Some(*limit));
         partition.is_ok_and(|partition| partition.micro_batch() == *limit)

@@ -1,5 +1,4 @@
-//! Which errors mean that memory ran out: those that carry a refusal of libtorch's allocator, however deep. And what can be done about
-//! it on one rank alone.
+//! Recognises errors caused by a failed allocation, at any depth, and retries on one rank alone.
 
 mod panics;
 mod patience;
@@ -15,13 +14,13 @@ pub(crate) use self::patience::patiently;
 use crate::collectives::{CollectiveError, RendezvousError};
 use crate::models::ModelError;
 
-/// An error that may have been for want of memory. Its words are, or end with, those of the allocator that refused it.
+/// An error that a failed allocation may have caused. Its message then ends with the allocator's message.
 pub trait OutOfMemory: Display {
-    /// Whether memory ran out, on the device or on the host.
+    /// Returns whether memory ran out, on the device or on the host.
     fn is_out_of_memory(&self) -> bool;
 }
 
-/// An error is one of memory where the error in one of these variants is.
+/// Implements [`OutOfMemory`] by asking the error in one of these variants.
 macro_rules! of_variants {
     ($error:ty: $($variant:ident),+) => {
         impl $crate::OutOfMemory for $error {
@@ -71,8 +70,8 @@ impl OutOfMemory for ModelError {
     }
 }
 
-/// The bytes that an allocator has refused, from its words, `Tried to allocate 1.50 GiB.`: those of libtorch's for GPUs, and of the
-/// shim's for the CPU. They have two decimals.
+/// Returns the bytes in an allocator's message, `Tried to allocate 1.50 GiB.`, with two decimals: libtorch's
+/// for GPUs, and the shim's for the CPU.
 pub(crate) fn bytes_refused(words: &str) -> Option<u64> {
     let (_, after) = words.split_once("Tried to allocate ")?;
     let mut parts = after.split_whitespace();
@@ -88,11 +87,11 @@ pub(crate) fn bytes_refused(words: &str) -> Option<u64> {
     Some((number * f64::from(1u32 << factor)).round() as u64)
 }
 
-/// Looks through an error of an unknown type and its causes.
+/// Searches an error of unknown type and its causes.
 pub(crate) fn anywhere(error: &(dyn Error + 'static)) -> bool {
     causes(error).any(|error| {
         error.downcast_ref::<TchError>().is_some_and(OutOfMemory::is_out_of_memory)
-            // What a call out of the graph reports arrives as text alone.
+            // Errors from inside the autograd graph arrive as text.
             || error
                 .downcast_ref::<ShimError>()
                 .is_some_and(|e| e.is_out_of_memory() || e.message.contains("out of memory"))
@@ -101,7 +100,7 @@ pub(crate) fn anywhere(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// The error itself, and what has caused it.
+/// Returns the error itself, then its causes.
 pub(crate) fn causes<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {

@@ -1,7 +1,8 @@
-//! Panics that say that memory ran out.
+//! Panics caused by out of memory.
 //!
-//! tch panics where an operation that takes a number fails: its `Scalar` is dropped before the error is read, and finds it
-//! (tch 0.24, `wrappers/scalar.rs`). Its plain methods and operators, which a task of a user's own may call, panic by design.
+//! If an operation that takes a number fails, tch panics: dropping its `Scalar` finds the error before tch
+//! reads it (tch 0.24, `wrappers/scalar.rs`). Plain methods and operators, which a custom task may call,
+//! panic by design.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -14,12 +15,12 @@ use tch::TchError;
 use crate::OutOfMemory;
 
 thread_local! {
-    /// How many calls of [`shielded`] this thread is in.
+    /// Number of nested calls of [`shielded`] on this thread.
     static SHIELDS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs `body`; a panic in it for want of memory becomes an error, and is not printed. Others go on. What `body` has changed when it
-/// panics is the caller's affair; whether operations are recorded is as before.
+/// Runs `body`. An out-of-memory panic becomes an unprinted error; other panics continue. The grad mode is
+/// restored; other changes that `body` has made are the caller's responsibility.
 pub(crate) fn shielded<T>(body: impl FnOnce() -> T) -> Result<T, TchError> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -40,13 +41,13 @@ pub(crate) fn shielded<T>(body: impl FnOnce() -> T) -> Result<T, TchError> {
     })
 }
 
-/// The error that a panic's words are of, where memory ran out.
+/// Returns the error in a panic's message if memory ran out.
 fn refusal(payload: &(dyn Any + Send)) -> Option<TchError> {
     let words = payload
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| payload.downcast_ref::<&str>().copied())?;
-    // libtorch's sentence, without what unwrap() puts before it and the C++ stack behind it.
+    // Keeps libtorch's sentence, without the text of unwrap() and the C++ stack.
     let sentence = words.split("Torch(\"").last().unwrap_or(words);
     let sentence = ["\\nException raised", "\\nframe #"]
         .iter()
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_panic_for_want_of_memory_is_an_error() {
-        // An operation with a number, and one of the methods that panic.
+        // An operation with a number, and a method that panics.
         for body in [
             || drop(Tensor::f_full([1 << 50], 1.0, (Kind::Float, Device::Cpu))),
             || drop(Tensor::zeros([1 << 50], (Kind::Float, Device::Cpu))),

@@ -1,4 +1,4 @@
-//! Trying again where memory was refused.
+//! Retries after a failed allocation.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use tch::{Device, TchError};
 use super::panics::shielded;
 use crate::OutOfMemory;
 
-/// Pauses between the tries. What another thread or process holds may be free after one of them.
+/// Pauses between tries, in which other threads or processes may free memory.
 const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(10), Duration::from_millis(40)];
 
-/// Runs `operation`, and where memory is refused empties the cache of `device` and runs it again, up to four times in all. For
-/// operations that either happen or change nothing, of this rank alone: after the ranks have decided to commit a step, there
-/// is no way back. Other errors are returned at once.
+/// Runs `operation`. If memory runs out, empties the cache of `device` and retries, with at most four tries.
+/// Other errors are returned at once. `operation` must involve this rank only, and succeed or change nothing:
+/// a step that the ranks have decided to commit cannot be dropped.
 pub(crate) fn patiently<T, E: OutOfMemory + From<TchError>>(
     device: Device,
     mut operation: impl FnMut() -> Result<T, E>,
@@ -22,7 +22,7 @@ pub(crate) fn patiently<T, E: OutOfMemory + From<TchError>>(
     for pause in PAUSES {
         match attempt() {
             Err(error) if error.is_out_of_memory() => {
-                // A cache that cannot be emptied leaves the next try as it was.
+                // If the cache cannot be emptied, the next try is the same.
                 let _ = empty_cache(device);
                 std::thread::sleep(pause);
             }
@@ -42,7 +42,7 @@ mod tests {
         Tensor::f_zeros([1 << 50], (Kind::Float, Device::Cpu)).unwrap_err()
     }
 
-    /// Fails so often, and returns how often it was tried.
+    /// Fails `times` times, and returns the number of tries.
     fn fails(times: usize, error: fn() -> TchError) -> Result<usize, usize> {
         let mut tries = 0;
         let outcome = patiently(Device::Cpu, || {

@@ -1,4 +1,4 @@
-//! What globs make of phases.
+//! Tests of globs and phases.
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::models::Role;
@@ -27,7 +27,7 @@ fn stage(name: &str, lines: &str) -> String {
     format!("[[stage]]\nname = {name:?}\nepochs = 12\n{lines}\n")
 }
 
-/// The names that are trained, by stage and phase, as the digits and first letters of the names.
+/// Returns the trained parameters by stage and phase, as the digits and first letters of their names.
 fn trained(text: &str) -> Vec<Vec<String>> {
     let letter = |name: &str| name.split('.').rev().nth(1).unwrap()[..1].to_owned();
     let words = |phase: &Trained| -> String {
@@ -45,10 +45,10 @@ fn a_stage_that_unfreezes_begins_as_the_one_before_ended() {
                     \"*\" }]";
     let text = stage("decoder", backbone) + &stage("full", unfreeze);
     assert_eq!(trained(&text), [vec!["h"], vec!["3h", "23h", "s123h"]]);
-    // One that neither freezes nor unfreezes trains everything.
+    // A stage that neither freezes nor unfreezes trains everything.
     let text = stage("decoder", backbone) + &stage("full", "");
     assert_eq!(trained(&text), [vec!["h"], vec!["s123h"]]);
-    // One that says what it freezes begins with that.
+    // A stage with `freeze` begins with these parameters frozen.
     let own = "freeze = [\"stem.*\"]\nunfreeze = [{ at = 0.5, match = \"stem.*\" }]";
     let text = stage("decoder", backbone) + &stage("full", own);
     assert_eq!(trained(&text), [vec!["h"], vec!["123h", "s123h"]]);
@@ -80,7 +80,7 @@ fn groups_of_a_stage_come_before_the_recipe_s() {
         [None, Some((0.1, 0.5)), Some((0.1, 0.5)), Some((1.0, 0.0)), Some((1.0, 0.5))]
     );
     assert_eq!(of(&phases[1][0], 3), Some((0.1, 0.5)), "the group was the first stage's");
-    // All of the recipe's group may be the stage's.
+    // A stage's group may cover the recipe's group completely.
     let all = "group = [{ match = \"block.*\", lr_factor = 0.5 }]";
     assert!(phases_of(&format!("{common}{}", stage("a", all))).is_ok());
 }
@@ -149,7 +149,7 @@ fn what_is_a_mistake_names_key_and_remedy() {
         assert!(said.starts_with(key) && said.contains(part), "{said}");
         assert_eq!(error.exit_status().code(), 2, "{said}");
     }
-    // Everything frozen at first is fine where something is unfrozen at once.
+    // All parameters may be frozen if some are unfrozen at once.
     let text = stage(
         "a",
         "freeze = [\"*\"]\nunfreeze = [{ at = 0, match = \"head.*\" }, { at = 0.5, match = \"*\" }]",

@@ -1,4 +1,4 @@
-//! Fits z = sin(3x) cos(2y) to points of which some were measured precisely and others were not: a trainer of one's own.
+//! A custom trainer: fits z = sin(3x) cos(2y) to points, some measured precisely and others not.
 
 mod points;
 
@@ -28,7 +28,7 @@ impl Default for Settings {
     }
 }
 
-/// A network of three layers and its data. What the middle one computes need not be kept for backward.
+/// A network of three layers and its data. The middle layer may be recomputed in backward.
 struct Surface {
     first: Linear,
     second: Segment<Linear>,
@@ -38,7 +38,7 @@ struct Surface {
 }
 
 impl BuildTask for Surface {
-    /// Rank 0 finds out nothing about the data that the others do not know.
+    /// No survey: every rank knows the data.
     type Survey = ();
 
     fn survey(_: &Recipe, _: &mut Console<'_>) -> Result<(), TaskError> {
@@ -72,8 +72,8 @@ impl Task for Surface {
         let x = self.second.run(&x, |layer, x| Ok(layer.forward(x)?.f_tanh()?))?;
         let error = self.last.forward(&x)?.f_squeeze_dim(1)?.f_sub(batch.field("height")?)?;
         let squares = error.f_square()?;
-        // A point counts as much as its precision. The sum and the weight go to the engine, which divides the one by the other
-        // over all micro-batches of all ranks.
+        // Points count by their precision. The engine divides the sum by the weight, over all micro-batches
+        // of all ranks.
         let weights = batch.field("precision")?.f_mul(&batch.weights)?;
         let near = error.f_abs()?.f_le(0.1)?.f_to_kind(Kind::Double)?.f_mul(&batch.weights)?;
         Ok(Loss {
@@ -87,12 +87,12 @@ impl Task for Surface {
         2
     }
 
-    /// The share of points that are met within 0.1.
+    /// Returns the share of points with an error of at most 0.1.
     fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
         vec![("met", totals.sums[0] / totals.sums[1])]
     }
 
-    /// What a point weighs on average, which keeps gradients at their usual size.
+    /// Returns the average weight of a point; dividing by it keeps gradients at their usual size.
     fn weight_per_sample(&self) -> f64 {
         self.train.mean_precision()
     }

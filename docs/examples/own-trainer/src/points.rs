@@ -1,10 +1,10 @@
-//! The data: points of a surface, measured.
+//! The data: measured points of a surface.
 
 use std::ops::Range;
 
 use dtrain_worker::data::{Column, Dataset, Field, SampleError, SampleRng, rng};
 
-/// Points that cover the unit square evenly. Every third was measured with three times the noise of the others.
+/// Points that cover the unit square evenly. Every third has three times the noise of the others.
 pub(crate) struct Points {
     range: Range<usize>,
     noise: f32,
@@ -12,13 +12,13 @@ pub(crate) struct Points {
 }
 
 impl Points {
-    /// The points with these numbers, measured with this noise.
+    /// Returns the points with these numbers and this noise.
     pub(crate) fn new(range: Range<usize>, noise: f32) -> Self {
         let fields = [Field::f32("place", [2]), Field::f32("height", []), Field::f32("precision", [])];
         Self { range, noise, fields }
     }
 
-    /// The mean of the field `precision`: 1 of two points in three, 1/9 of the third.
+    /// Returns the mean of the field `precision`: 1 for two points in three, 1/9 for the third.
     pub(crate) fn mean_precision(&self) -> f64 {
         (2.0 + 1.0 / 9.0) / 3.0
     }
@@ -33,7 +33,7 @@ impl Dataset for Points {
         &self.fields
     }
 
-    /// In training each epoch measures anew: `random` depends on seed, epoch and point alone.
+    /// In training, noise is drawn anew in each epoch: `random` depends only on seed, epoch and point.
     fn load(
         &self,
         index: usize,

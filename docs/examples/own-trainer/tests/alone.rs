@@ -1,4 +1,4 @@
-//! The program by itself, as rank 0 of 1. The existence of this file also makes `cargo test` build the program.
+//! Runs the program alone, as rank 0 of 1. This file also makes `cargo test` build the program.
 
 use std::process::Command;
 
