@@ -22,8 +22,7 @@ pub(crate) fn digest(survey: &Value) -> String {
     hex(&hasher.finalize())
 }
 
-/// Hashes a letter for the type, the length if there is one, and the value: no two surveys hash the same
-/// bytes.
+/// Hashes type, length if any, and value, so that no two surveys hash the same bytes.
 fn take(value: &Value, is_path: bool, hasher: &mut Sha256) {
     match value {
         Value::Null => hasher.update(b"n"),

@@ -39,8 +39,7 @@ impl Host {
     }
 }
 
-/// Returns this rank's device and the bytes that its tensors may take. `prepare` runs before the first
-/// tensor.
+/// Returns the device of this rank and its limit in bytes. `prepare` runs before the first tensor.
 pub(crate) fn enter_device(
     recipe: &Recipe,
     env: &WorkerEnv,

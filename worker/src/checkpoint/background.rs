@@ -1,10 +1,10 @@
-//! Work on a thread of its own, beside the training.
+//! Work on a separate thread, beside the training.
 
 use std::thread::{Builder, JoinHandle};
 
 use super::error::CheckpointError;
 
-/// How far work has come; as a number it travels in the status of a step.
+/// The progress of work; its number is part of the status of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     Done,
@@ -12,14 +12,14 @@ pub(super) enum Progress {
     Failed,
 }
 
-/// Work that was begun. Who drops it waits for its end: a checkpoint that is nearly there is worth the wait.
+/// Work that has begun. Dropping it waits for its end: a checkpoint that is almost written is worth the wait.
 pub(super) struct Work<T> {
     thread: Option<JoinHandle<Result<T, CheckpointError>>>,
     outcome: Option<Result<T, CheckpointError>>,
 }
 
 impl<T: Send + 'static> Work<T> {
-    /// Where the system refuses a thread, the work has failed.
+    /// Starts `work` on a thread. If the system refuses a thread, the work has failed.
     pub(super) fn begin(work: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static) -> Self {
         let refused = CheckpointError::io("start a thread for", "checkpoints");
         match Builder::new().name("checkpoint".to_owned()).spawn(work) {
@@ -59,7 +59,7 @@ impl<T> Drop for Work<T> {
     }
 }
 
-/// The calling thread gives way to the training where there are fewer cores than threads.
+/// Lowers the priority of the calling thread, in favour of the training if cores are few.
 pub(super) fn stand_back() {
     const NICE: i32 = 10;
     let thread = rustix::thread::gettid();

@@ -1,6 +1,6 @@
-//! What rank 0 does when all parts of a checkpoint are written: the manifest, the folder's name, the links, and what is removed.
+//! Commits a checkpoint on rank 0 after all parts are written: manifest, folder name, links, removals.
 //!
-//! Invariant: at any moment a crash leaves the new checkpoint or the one before it, under a name by which the next start finds it.
+//! Invariant: after a crash at any moment, the next start finds the new checkpoint or the one before it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,15 +15,15 @@ use rustix::io::Errno;
 use super::error::CheckpointError;
 use super::remove::{prune, remove};
 
-/// Makes the partial folder the checkpoint of its step, switches the links, and removes what is not kept. Rank 0
-/// calls it when every rank has written. Where the disk fails, earlier checkpoints and `latest` are as they were.
+/// Gives the partial folder its name, switches the links, and removes old checkpoints. Rank 0 calls this
+/// after every rank has written. If the disk fails, earlier checkpoints and `latest` are unchanged.
 pub(super) fn commit(run_dir: &RunDir, manifest: &Manifest, keep: Keep) -> Result<(), CheckpointError> {
     let partial = partial(run_dir, manifest.step);
     let folder = run_dir.checkpoint(manifest.step);
     manifest.check_sizes(&partial)?;
     manifest.write(&partial)?;
     sync(&partial)?;
-    // The link is there before the checkpoint: a crash between the two leaves no doubt that the run has come so far.
+    // The link comes first: after a crash in between, it proves that the run has come this far.
     let (next, latest) = (run_dir.next(), run_dir.latest());
     point(&next, &folder)?;
     let replaced = run_dir.replaced_by(manifest.step);
@@ -36,8 +36,8 @@ pub(super) fn commit(run_dir: &RunDir, manifest: &Manifest, keep: Keep) -> Resul
     Ok(())
 }
 
-/// Completes the checkpoint of `step` by what an evaluation after it has found, and points `best` at the best one. Rank 0 calls it,
-/// while no checkpoint is pending. Where the disk fails, the checkpoint is as it was.
+/// Adds the results of a later evaluation to the checkpoint of `step`, and updates `best`. Rank 0 calls this
+/// while no checkpoint is pending. If the disk fails, the checkpoint is unchanged.
 pub(crate) fn amend(
     run_dir: &RunDir,
     step: u64,
@@ -51,13 +51,13 @@ pub(crate) fn amend(
     point_to_best(run_dir, manifest.best.as_ref())
 }
 
-/// Where a checkpoint is written before it is one.
+/// Returns the folder in which a checkpoint is written before it gets its name.
 pub(super) fn partial(run_dir: &RunDir, step: u64) -> PathBuf {
     run_dir.checkpoints().join(format!("{PARTIAL}{step:08}"))
 }
 
-/// A checkpoint of the same step gives way. There is one under its name at any moment, or the old one under that of `replaced`,
-/// which [`RunDir::recover`] brings back.
+/// Replaces a checkpoint of the same step. At any moment a checkpoint has this name, or the old checkpoint is
+/// at `replaced`, from which [`RunDir::recover`] restores it.
 fn put_in_place(
     partial: &Path,
     folder: &Path,
@@ -69,7 +69,7 @@ fn put_in_place(
     }
     match exchange(partial, folder) {
         Ok(()) => remove(partial),
-        // Not every file system can.
+        // Not every file system supports the exchange.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             remove(replaced);
             fs::rename(folder, replaced).map_err(CheckpointError::io("move", folder))?;
@@ -81,12 +81,12 @@ fn put_in_place(
     Ok(())
 }
 
-/// Gives two folders each other's name at once.
+/// Exchanges the names of two folders atomically.
 fn exchange(one: &Path, other: &Path) -> Result<(), Errno> {
     renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)
 }
 
-/// Points a link beside the checkpoints at one of them, where it does not already.
+/// Points `link` at a checkpoint, unless it already does.
 fn point(link: &Path, folder: &Path) -> Result<(), CheckpointError> {
     let name = folder.file_name().map(PathBuf::from).unwrap_or_default();
     if fs::read_link(link).is_ok_and(|target| target == name) {
@@ -96,7 +96,7 @@ fn point(link: &Path, folder: &Path) -> Result<(), CheckpointError> {
 }
 
 fn point_to_best(run_dir: &RunDir, best: Option<&BestSoFar>) -> Result<(), CheckpointError> {
-    // Whoever removed it by hand has no best one until the next.
+    // If the best checkpoint was removed by hand, there is no link until the next one.
     let folder = best.map(|best| run_dir.checkpoint(best.step));
     match folder.filter(|folder| folder.is_dir()) {
         Some(folder) => point(&run_dir.best(), &folder),
@@ -138,7 +138,7 @@ mod tests {
         for can_exchange in [true, false] {
             let (_folder, run) = place();
             let (own, replaced) = (run.checkpoint(16), run.replaced_by(16));
-            // One that gave way before and cannot be removed: a file where a folder has to be.
+            // Remains of an earlier replacement that cannot be removed: a file in place of a folder.
             fs::write(&replaced, "").unwrap();
             match can_exchange {
                 true => put_in_place(&partial(&run, 16), &own, &replaced, exchange),
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// What fails behind the first of two renames is where a crash would be.
+    /// Simulates a crash by a failure after the first of two renames.
     #[test]
     fn a_crash_while_a_checkpoint_gives_way_loses_neither() {
         let (_folder, run) = place();
@@ -166,7 +166,7 @@ mod tests {
         super::super::clear(&run);
         assert_eq!(content(&own), "old");
 
-        // Where names are exchanged there is one at any moment; the old one is left under the other name, and cleared away.
+        // After an exchange the new checkpoint has the name; `clear` removes the old one.
         let (_folder, run) = place();
         let own = run.checkpoint(16);
         exchange(&partial(&run, 16), &own).unwrap();

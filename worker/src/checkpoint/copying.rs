@@ -1,7 +1,7 @@
-//! Copies of what this rank writes of a checkpoint, in the memory of the host.
+//! Copies this rank's part of a checkpoint into host memory.
 //!
-//! What may change in the next step is copied at once, and what lasts until the next update beside that step: on a GPU by a stream of
-//! its own, and otherwise by the thread that writes.
+//! Tensors that the next step may change are copied at once; others until the next update during that step,
+//! by a separate stream of a GPU or by the thread that writes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,21 +20,21 @@ use crate::collectives::Ranks;
 use crate::out_of_memory::patiently;
 use crate::state::Model;
 
-/// A part of a file that this rank writes, and where the copy of it lies.
+/// A part of a file that this rank writes, and the range of its copy in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StagedPart {
     file: usize,
-    /// Where the part begins in it.
+    /// Offset of the part in the file.
     pub(super) offset: u64,
     place: Range<usize>,
 }
 
-/// Where the copies of ranges lie, which come in the order of the files: each as far behind the beginning of a page as in its file, and
-/// those that follow each other there follow each other in memory.
+/// Assigns memory to ranges, which come in the order of the files. Each copy has the page offset that it has
+/// in its file, and ranges that are adjacent in a file are adjacent in memory.
 #[derive(Default)]
 struct Places {
     end: usize,
-    /// File and offset behind the last range.
+    /// File and offset after the last range.
     behind: (usize, u64),
 }
 
@@ -50,7 +50,7 @@ impl Places {
     }
 }
 
-/// What `rank` has to write of the files, and how much memory the copy of that takes.
+/// Returns the parts of the files that `rank` writes, and the bytes of memory for their copy.
 fn parts(files: &[FileLayout], rank: usize) -> (Vec<StagedPart>, usize) {
     let mut places = Places::default();
     let mut parts = Vec::new();
@@ -69,9 +69,9 @@ pub(super) struct Copier {
     device: Device,
     threads: usize,
     beside: Option<Beside>,
-    /// For the first copy, while it is made ready.
+    /// Prepares memory for the first copy.
     preparing: Option<Work<Memory>>,
-    /// Nobody waits for it any more.
+    /// Stops the preparation.
     is_over: Arc<AtomicBool>,
     memory: Option<Memory>,
 }
@@ -89,7 +89,7 @@ impl Copier {
         })
     }
 
-    /// Has memory for the first copy made ready beside the training. Every rank calls it, between two steps.
+    /// Prepares memory for the first copy beside the training. Every rank calls this between two steps.
     pub(super) fn prepare(&mut self, model: &Model) -> Result<(), CheckpointError> {
         let sources = items::files(model, &self.ranks, self.device)?;
         let (_, bytes) = parts(&layout(&sources, self.ranks.size())?, self.ranks.rank());
@@ -105,11 +105,11 @@ impl Copier {
         self.memory = Some(memory);
     }
 
-    /// Begins a copy. Every rank calls it, between the same two steps. Until the copy is whole nothing may change that only an update
-    /// changes.
+    /// Begins a copy. Every rank calls this between the same steps. No update may begin until the copy is
+    /// complete.
     pub(super) fn begin(&mut self, model: &Model) -> Result<Copying, CheckpointError> {
         let kept = match self.preparing.take() {
-            // What is nearly ready is ready sooner than new memory. Where it failed, the copy takes new memory, as the other ranks go on.
+            // Memory in preparation is ready sooner than new memory, which is taken if it failed.
             Some(preparing) => preparing.end().ok(),
             None => self.memory.take(),
         };
@@ -125,7 +125,7 @@ impl Copier {
         let files: Arc<[FileLayout]> = layout(&sources, self.ranks.size())?.into();
         let rank = self.ranks.rank();
         let (parts, bytes) = parts(&files, rank);
-        // What is too small is not held while there is to be more.
+        // Drops memory that is too small before larger memory is allocated.
         let kept = kept.filter(|kept| kept.len() >= bytes);
         let mut memory = kept.map_or_else(|| Memory::of(bytes), Ok)?;
         let rest = if let Some(beside) = &mut self.beside {
@@ -153,11 +153,11 @@ impl Drop for Copier {
     }
 }
 
-/// Memory of so many bytes that the system has given; less of it where it `is_over` before.
+/// Allocates `bytes` and touches every page; stops early if `is_over`.
 fn ready(bytes: usize, device: Device, is_over: &AtomicBool) -> Result<Memory, CheckpointError> {
     let mut memory = Memory::of(bytes)?;
     let mut pages = memory.iter_mut().step_by(PAGE);
-    // Touching new memory takes longer than a copy.
+    // The first access to new memory takes longer than a copy.
     while let (false, Some(page)) = (is_over.load(Ordering::Relaxed), pages.next()) {
         *page = 1;
     }
@@ -167,7 +167,7 @@ fn ready(bytes: usize, device: Device, is_over: &AtomicBool) -> Result<Memory, C
     Ok(memory)
 }
 
-/// A copy that was begun. What may change in the next step is copied.
+/// A copy that has begun. Tensors that the next step may change are copied.
 pub(super) struct Copying {
     pub(super) files: Arc<[FileLayout]>,
     parts: Vec<StagedPart>,
@@ -175,22 +175,22 @@ pub(super) struct Copying {
     rest: Rest,
 }
 
-/// What lasts until the next update is copied.
+/// The copy of tensors that last until the next update.
 enum Rest {
-    /// By the thread that ends it.
+    /// The thread that calls [`Copying::end`] copies.
     Host { memory: Memory, sources: Vec<(&'static str, Vec<Source>)>, threads: usize },
-    /// By the device.
+    /// The device copies.
     Device(Landing<Memory>),
 }
 
 impl Copying {
-    /// When all is copied, where the device copies.
+    /// Returns a handle to wait for the device's copies; None if the host copies.
     pub(super) fn landed(&self) -> Option<Landed> {
         let Rest::Device(landing) = &self.rest else { return None };
         Some(landing.landed())
     }
 
-    /// Copies the rest, or waits for it.
+    /// Copies the rest, or waits for the device.
     pub(super) fn end(self) -> Result<Copied, CheckpointError> {
         let memory = match self.rest {
             Rest::Host { mut memory, sources, threads } => {
@@ -204,11 +204,11 @@ impl Copying {
     }
 }
 
-/// All that this rank writes.
+/// The complete copy of this rank's part.
 pub(super) struct Copied {
     files: Arc<[FileLayout]>,
     pub(super) parts: Vec<StagedPart>,
-    /// Where it lies; to be kept for the next copy.
+    /// The memory of the copy, reusable for the next one.
     pub(super) memory: Memory,
 }
 
@@ -217,7 +217,7 @@ impl Copied {
         &self.memory[part.place.clone()]
     }
 
-    /// The files of which this rank writes parts, with these.
+    /// Returns the files that this rank writes parts of, with these parts.
     pub(super) fn by_file(&self) -> impl Iterator<Item = (&FileLayout, &[StagedPart])> {
         let same_file = |one: &StagedPart, next: &StagedPart| one.file == next.file;
         let parts = self.parts.chunk_by(same_file);
@@ -225,7 +225,7 @@ impl Copied {
     }
 }
 
-/// Copies tensors on the CPU by at most so many threads.
+/// Copies tensors on the CPU with at most `threads` threads.
 fn copy(pairs: Pairs<'_>, threads: usize) -> Result<(), CheckpointError> {
     let threads = threads.min(pairs.len());
     let pairs = Mutex::new(pairs.into_iter());
@@ -237,7 +237,7 @@ fn copy(pairs: Pairs<'_>, threads: usize) -> Result<(), CheckpointError> {
         }
     };
     std::thread::scope(|scope| {
-        // Where the system refuses a thread, the others do its part.
+        // If the system refuses a thread, the other threads copy its share.
         let others: Vec<_> =
             (1..threads).flat_map(|_| std::thread::Builder::new().spawn_scoped(scope, some)).collect();
         let mut outcome = some();
@@ -248,11 +248,11 @@ fn copy(pairs: Pairs<'_>, threads: usize) -> Result<(), CheckpointError> {
     })
 }
 
-/// Larger ones are divided among threads.
+/// Larger tensors are divided among threads.
 const PAIR_BYTES: u64 = 16 << 20;
 
-/// The tensors that `rank` writes, and where each goes in `memory`: those that may change before the next update, and those that last
-/// until then. Headers are written at once.
+/// Returns the tensors that `rank` writes and their targets in `memory`: first those that may change before
+/// the next update, then the others. Writes headers at once.
 fn pairs<'m>(
     files: &[FileLayout],
     sources: &[(&str, Vec<Source>)],
@@ -313,14 +313,14 @@ mod tests {
 
         let mut copier = Copier::new(&Ranks::single(), Device::Cpu, 2).unwrap();
         let copying = copier.start(sources(), None).unwrap();
-        // The step that follows changes the one, and computes the other's next value from what is still there.
+        // The following step changes one tensor; the other lasts until it is copied.
         let _ = changes.fill_(-1.0);
         let _ = lasts.fill_(3.0);
         let copied = copying.end().unwrap();
         let _ = lasts.fill_(-1.0);
         all_are(&copied, 1.0, 3.0);
 
-        // Beside the step, as by a GPU, which here copies at once.
+        // As by a GPU, beside the step; a CPU device copies at once.
         copier.beside = Some(Beside::of(Device::Cpu).unwrap());
         let copying = copier.start(sources(), Some(copied.memory)).unwrap();
         let _ = changes.fill_(-2.0);

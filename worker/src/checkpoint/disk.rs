@@ -1,4 +1,4 @@
-//! Files that a checkpoint is written into, by several ranks at once; for tests they fail on request.
+//! Files of a checkpoint that several ranks write at once; tests can make writes fail.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -20,29 +20,29 @@ use crate::step::WRITE_FAULT;
 
 pub(super) struct Output {
     file: File,
-    /// The same past the system's cache, where the file system has such a way. A checkpoint is not read again as long as all goes
-    /// well: in the cache it would drive out the data set, and take a copy and as much memory again.
+    /// The same file past the page cache, if the file system supports that. A checkpoint is rarely read
+    /// again: in the cache it would displace the data set, and cost a copy and as much memory again.
     direct: Option<File>,
 }
 
-/// Bytes that are written in one go.
+/// Bytes of one write.
 const CHUNK: usize = 16 << 20;
 
-/// Less is not worth a way of its own.
+/// Smaller writes gain nothing from direct access.
 const LEAST_DIRECT: usize = 256 << 10;
 
 impl Output {
-    /// Opens a file, which is made with this size where it is not there.
+    /// Opens a file, or creates it with this size.
     pub(super) fn create(path: &Path, bytes: u64) -> io::Result<Self> {
         let mut options = File::options();
         options.create(true).truncate(false).read(true).write(true);
         let file = options.open(path)?;
-        // A disk without room says so before anything is written.
+        // If the disk is full, this fails before anything is written.
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes.max(1)) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
-        // One that an earlier write has left may be longer.
+        // A file left by an earlier write may be longer.
         if file.metadata()?.len() != bytes {
             file.set_len(bytes)?;
         }
@@ -62,7 +62,7 @@ impl Output {
         let mut offset = offset + head.len() as u64;
         for chunk in pages.chunks(CHUNK) {
             match direct.write_all_at(chunk, offset) {
-                // A disk with larger blocks, or a file system that has changed its mind.
+                // The disk has larger blocks, or the file system rejects direct access after all.
                 Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                     file.write_all_at(chunk, offset)?;
                 }
@@ -73,14 +73,14 @@ impl Output {
         file.write_all_at(tail, offset)
     }
 
-    /// Returns when what was written would survive a loss of power.
+    /// Returns when the written data would survive a power failure.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
 }
 
-/// How many of the bytes come before the first whole page of the file, and how many are whole pages; none are where the memory
-/// begins at another place of a page than they do in the file.
+/// Returns the number of bytes before the file's first whole page, and of bytes in whole pages. The latter is
+/// 0 if memory and file are aligned differently.
 fn to_whole_pages(bytes: &[u8], offset: u64) -> (usize, usize) {
     let behind = (offset % PAGE as u64) as usize;
     let head = ((PAGE - behind) % PAGE).min(bytes.len());
@@ -90,13 +90,13 @@ fn to_whole_pages(bytes: &[u8], offset: u64) -> (usize, usize) {
     (head, (bytes.len() - head) / PAGE * PAGE)
 }
 
-/// The file system, on which a rank's writing fails or stops for a while after so many bytes where a test asks for it:
+/// The file system. For tests, a rank's writes fail or pause after a number of bytes:
 /// `DTRAIN_FAULT=write:rank=1,after=4096,error=ENOSPC`, or `pause=5s` instead of an error.
 pub(super) struct Disk(Option<Fault>);
 
 struct Fault {
     left: AtomicI64,
-    /// How many times it happens; the disk is whole again then.
+    /// How many times the fault occurs; then the disk works again.
     times: AtomicI64,
     effect: Effect,
 }
@@ -107,7 +107,7 @@ enum Effect {
 }
 
 impl Disk {
-    /// With what the variable asks for on `rank`, if it asks for that.
+    /// Reads the fault for `rank` from DTRAIN_FAULT, if any.
     pub(super) fn from_env(rank: usize) -> Result<Self, EnvError> {
         let value = std::env::var(DTRAIN_FAULT).unwrap_or_default();
         let Some(words) = value.strip_prefix(WRITE_FAULT) else { return Ok(Self(None)) };
@@ -133,7 +133,7 @@ impl Disk {
                 file.write_at(bytes, offset)
             }
             Effect::Error(error) => {
-                // What was written before the failure stays, as on a disk.
+                // As on a disk, bytes before the failure stay.
                 let some = usize::try_from(left).unwrap_or(0);
                 file.write_at(&bytes[..some], offset)?;
                 Err(error.into())
@@ -163,7 +163,7 @@ impl Fault {
     }
 }
 
-/// Writes what was copied into `folder`, which is made where it is not there. Another thread computes the checksums of its parts.
+/// Writes the copy into `folder`, creating it if missing. Another thread computes the checksums of its parts.
 pub(super) fn write(copied: &Copied, folder: &Path, disk: &Disk) -> Result<Vec<Digest>, CheckpointError> {
     let hash = || -> Vec<Digest> {
         stand_back();
@@ -203,7 +203,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Two writers of one file, whose ranges meet in the middle of a page, past the cache and through it.
+        /// Two writers of one file whose ranges meet inside a page, with and without the page cache.
         #[test]
         fn what_is_written_is_what_is_read(cut in 0usize..1_200_000, shift in prop_oneof![Just(0), 1usize..64]) {
             let bytes = 1_200_000;
@@ -212,7 +212,7 @@ mod tests {
             let folder = tempfile::tempdir_in(".").unwrap();
             let path = folder.path().join("file");
             for range in [0..cut, cut..bytes] {
-                // Shifted, memory and file do not agree, and no page is written past the cache.
+                // With a shift, memory and file are aligned differently, and no page is written directly.
                 let start = range.start % PAGE + shift;
                 let place = start..start + range.len();
                 memory[place.clone()].copy_from_slice(&content[range.clone()]);

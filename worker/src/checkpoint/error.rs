@@ -1,4 +1,4 @@
-//! Checkpoints that cannot be written or read.
+//! Errors of writing and reading checkpoints.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::collectives::CollectiveError;
 use crate::models::ModelError;
 use crate::out_of_memory::of_variants;
 
-/// A checkpoint that cannot be written or read.
+/// An error of writing or reading a checkpoint.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum CheckpointError {
@@ -23,7 +23,7 @@ pub enum CheckpointError {
     Manifest(#[from] ManifestError),
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Tensors that a file cannot hold, or that are not those that the run needs.
+    /// Tensors that a file cannot hold, or that the run does not need.
     #[error("{0}")]
     Tensors(String),
     #[error(transparent)]

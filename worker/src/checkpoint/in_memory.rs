@@ -1,8 +1,8 @@
-//! The state after every step, in memory that outlives the workers: the death of one of them then costs no step.
+//! Copies of the state after every step, in memory that outlives the workers: a dead worker costs no step.
 //!
-//! Slots are used in turn. A rank copies and writes step k while step k + 1 is computed, and ends before it takes part in the agreement on that
-//! step. Whoever writes step k + 1 therefore knows that all ranks have written step k, which is in the other slot: whenever the ranks
-//! die, one slot is whole. `dtrain_common::memory_copies` describes the place.
+//! Slots are used in turn. A rank copies and writes step k during step k + 1, and ends before the agreement
+//! on step k + 1. A rank that writes step k + 1 thus knows that all ranks have written step k to the other
+//! slot: one slot is always complete. `dtrain_common::memory_copies` describes the files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -29,7 +29,7 @@ pub(crate) struct MemoryCopies {
 }
 
 impl MemoryCopies {
-    /// In the place that the launcher has made, where `cores` of the machine are this rank's share; every rank makes one.
+    /// Uses the launcher's folder. `cores`: this rank's share of the machine. Every rank calls this.
     pub(crate) fn new(
         place: &Path,
         ranks: &Ranks,
@@ -44,12 +44,12 @@ impl MemoryCopies {
         })
     }
 
-    /// Begins to copy what this rank keeps of the state after `manifest.step`. Every rank calls it, between the same two steps, and
-    /// [`MemoryCopies::settle`] before it changes parameters, moments or averages.
+    /// Begins to copy this rank's part of the state after `manifest.step`. Every rank calls this between the
+    /// same steps, and [`MemoryCopies::settle`] before parameters, moments or averages change.
     pub(crate) fn begin(&mut self, model: &Model, mut manifest: Manifest) -> Result<(), CheckpointError> {
         self.settle()?;
         let copying = self.copier.begin(model)?;
-        // Nobody checks what is in memory; a manifest has no part without a checksum all the same.
+        // Nothing verifies copies in memory, but a manifest needs a checksum for every part.
         let mut unchecked = std::iter::repeat(Digest::default());
         let entries = copying.files.iter().map(|file| file.entry(&mut unchecked));
         manifest.files = entries.collect();
@@ -62,7 +62,7 @@ impl MemoryCopies {
         Ok(())
     }
 
-    /// Waits until the copy that was begun is written, if there is one. Every rank calls it before it agrees on the next step.
+    /// Waits until a begun copy is written. Every rank calls this before it agrees on the next step.
     pub(crate) fn settle(&mut self) -> Result<(), CheckpointError> {
         if let Some(writing) = self.writing.take() {
             self.copier.keep(writing.end()?);
@@ -71,7 +71,7 @@ impl MemoryCopies {
     }
 }
 
-/// The newest slot that so many ranks have written whole, with its step.
+/// Returns the newest slot that `ranks` ranks have written completely, and its step.
 pub(crate) fn newest(place: &Path, ranks: usize) -> Option<(PathBuf, u64)> {
     let whole = |slot: &str| {
         let slot = place.join(slot);
@@ -97,7 +97,7 @@ fn write(slot: &Path, rank: usize, copied: &Copied, manifest: &Manifest) -> Resu
     mark(slot, rank, manifest.step).map_err(failed())
 }
 
-/// Makes a file that is there so long, and writes these bytes at these places.
+/// Sets an existing file's length, and writes the bytes at their offsets.
 fn fill<'a>(
     path: &Path,
     len: u64,

@@ -1,4 +1,4 @@
-//! The tensors of a checkpoint, as this rank holds them.
+//! The tensors of a checkpoint, as held by this rank.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -14,8 +14,8 @@ use crate::models::{Entry, dtype_of};
 use crate::out_of_memory::patiently;
 use crate::state::{AVERAGE, ColumnSpec, Model, Part, Role, Slot, Table, pieces};
 
-/// The files of a checkpoint with their tensors, the same ones in the same order on every rank. Every rank calls it between
-/// two steps, as the ranks exchange what none of them could write.
+/// Returns the files of a checkpoint with their tensors, in the same order on every rank. Every rank calls
+/// this between two steps: the ranks exchange tensors that none could write alone.
 pub(super) fn files(
     model: &Model,
     ranks: &Ranks,
@@ -40,15 +40,15 @@ pub(super) fn files(
     Ok(files)
 }
 
-/// `step.NAME`: how many updates each trained row has had.
+/// Returns `step.NAME`: the number of updates of each trained row.
 fn updates(table: &Table) -> Result<Vec<Source>, CheckpointError> {
     let rows = table.names().zip(&table.updates);
     rows.map(|(name, updates)| Source::whole(format!("{STEPS}.{name}"), Tensor::from(*updates as i64)))
         .collect()
 }
 
-/// Parameters as float32, or as float64 where the model computes in it, and buffers in their own type: what is loaded again is
-/// what was saved.
+/// Returns parameters as float32, or float64 if the model computes in it, and buffers in their own type:
+/// restored tensors equal the saved ones.
 fn tensors(model: &Model) -> Result<Vec<Source>, CheckpointError> {
     let (registry, keeps_parameters) = (&model.registry, model.task.keeps_parameters());
     let updated: HashSet<&str> = model.table.names().collect();
@@ -65,10 +65,10 @@ fn tensors(model: &Model) -> Result<Vec<Source>, CheckpointError> {
     registry.parameters().map(parameter).chain(registry.buffers().map(buffer)).collect()
 }
 
-/// Sources, by their place in a list, that no rank can write in ranges, with their types and the places of their elements.
+/// Sources that no rank can write in ranges: index in a list, type, and slot of each.
 type Scattered<'a> = Vec<(usize, Kind, &'a Slot)>;
 
-/// The name of a row's tensor in the file of its column.
+/// Returns the name of a row's tensor in the file of its column.
 pub(super) fn name(spec: ColumnSpec, slot: &Slot) -> String {
     match spec.role {
         Role::Moment => format!("{}.{}", spec.name, slot.name),
@@ -76,7 +76,7 @@ pub(super) fn name(spec: ColumnSpec, slot: &Slot) -> String {
     }
 }
 
-/// What this rank has of a column, row by row in an order that does not depend on the layout, and which of it cannot be written so.
+/// Returns this rank's share of a column by row, in an order that no layout changes, and what to assemble.
 pub(super) fn sources<'a>(
     table: &'a Table,
     spec: ColumnSpec,
@@ -114,7 +114,7 @@ pub(super) fn sources<'a>(
     Ok((sources, scattered))
 }
 
-/// Who holds a row's elements, in the order in which memory holds them: up to which of them, and which rank.
+/// Returns the holders of a row's elements, in the order of memory: the end of each range, and its rank.
 fn owners(holders: &[Vec<Part>], block: usize, slot: &Slot) -> Vec<(u64, usize)> {
     let mut owners = Vec::new();
     for (rank, parts) in holders.iter().enumerate() {
@@ -125,8 +125,8 @@ fn owners(holders: &[Vec<Part>], block: usize, slot: &Slot) -> Vec<(u64, usize)>
     owners
 }
 
-/// Tensors that lie otherwise in memory than in a file, and in parts at several ranks, cannot be written in ranges: every rank
-/// gets them whole. These are convolutions' weights that lie pixel by pixel, at a boundary of two ranks' parts.
+/// Gives every rank the complete tensors that cannot be written in ranges: several ranks hold parts, in
+/// another order than the file's. These are channels-last weights of convolutions at a boundary of two parts.
 pub(super) fn assemble(
     sources: &mut [Source],
     scattered: &Scattered<'_>,
@@ -137,7 +137,7 @@ pub(super) fn assemble(
     for (index, kind, slot) in scattered {
         let source = &sources[*index];
         let width = kind.elt_size_in_bytes() as i64;
-        // As bytes, each of which only one rank sets: a sum of floats would lose the sign of a zero.
+        // Each byte is set by one rank only; a sum of floats would lose the sign of a zero.
         let bytes = patiently(device, || Tensor::f_zeros([slot.len() * width], (Kind::Uint8, device)))?;
         for (range, tensor) in &source.held {
             let flat = tensor.f_contiguous()?.f_view_dtype(Kind::Uint8)?;
@@ -158,13 +158,13 @@ pub(super) fn assemble(
     Ok(())
 }
 
-/// A tensor of a file, and what this rank has of it.
+/// A tensor of a file, and this rank's share of it.
 pub(super) struct Source {
     pub(super) item: Item,
-    /// Elements in the order of the file, and a tensor of them: one that lies in this order, or all of them in any.
+    /// Ranges in the order of the file, and their tensors: in this order, or all elements in any order.
     pub(super) held: Vec<(Range<u64>, Tensor)>,
-    /// Whether nothing changes it before the next update: it can be copied while the next step is computed. True of what the
-    /// optimizer and the average keep. Buffers change in forward, and what is frozen a task may change.
+    /// Whether it stays unchanged until the next update and can be copied during a step: true for optimizer
+    /// state and average. Forward changes buffers, and a task may change frozen parameters.
     pub(super) lasts: bool,
 }
 
@@ -175,7 +175,7 @@ impl Borrow<Item> for Source {
 }
 
 impl Source {
-    /// A tensor that every rank has; it is copied at once unless the caller says that it lasts.
+    /// Returns a source that every rank holds. It is copied at once unless the caller sets `lasts`.
     pub(super) fn whole(name: String, tensor: Tensor) -> Result<Self, CheckpointError> {
         let held = Held::All { divisible: tensor.is_contiguous() };
         Ok(Self {
@@ -185,7 +185,7 @@ impl Source {
         })
     }
 
-    /// A tensor with these elements, which this rank has according to the layout.
+    /// Returns a tensor of these elements; by the layout, this rank holds them.
     pub(super) fn elements(&self, range: &Range<u64>) -> Result<Tensor, TchError> {
         let covers = |(held, _): &&(Range<u64>, Tensor)| held.start <= range.start && range.end <= held.end;
         let missing = || TchError::Convert(format!("{} is not held here", self.item.name));

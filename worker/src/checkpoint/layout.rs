@@ -1,6 +1,6 @@
-//! Which bytes of a checkpoint's files are whose to write. Pure arithmetic, in which all ranks come to the same result.
+//! Divides the bytes of a checkpoint's files among ranks. Pure arithmetic with the same result on all ranks.
 //!
-//! What every rank holds is divided equally; what only one rank holds, that one writes.
+//! Bytes that every rank holds are divided equally; bytes of a single rank are written by that rank.
 
 use std::borrow::Borrow;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use safetensors::Dtype;
 use super::error::CheckpointError;
 use crate::models::{header, widest_first};
 
-/// BLAKE3 of a part.
+/// The BLAKE3 checksum of a part.
 pub(super) type Digest = [u8; CHECKSUM_BYTES];
 
 #[derive(Debug, Clone, PartialEq)]
@@ -22,12 +22,12 @@ pub(super) struct Item {
     pub(super) held: Held,
 }
 
-/// Who has the values of a tensor.
+/// The ranks that hold the values of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Held {
-    /// Every rank; several may write parts of it where it is `divisible`: it lies in memory as in the file.
+    /// Every rank. If `divisible`, memory and file have the same order, and several ranks may write ranges.
     All { divisible: bool },
-    /// These ranks its elements up to these ends, in rising order, the last of which is their number.
+    /// The end of each range and its rank, in rising order; the last end is the number of elements.
     Parts(Vec<(u64, usize)>),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct FileLayout {
     pub(super) name: String,
     pub(super) header: Vec<u8>,
     pub(super) bytes: u64,
-    /// Who writes what, end to end.
+    /// The parts of all ranks, end to end.
     pub(super) parts: Vec<Part>,
     /// The pieces of all ranks, end to end.
     pieces: Vec<Piece>,
@@ -50,7 +50,7 @@ pub(super) struct Part {
     pub(super) rank: usize,
 }
 
-/// Bytes of a file that lie together in one rank's memory.
+/// Bytes of a file that are contiguous in one rank's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) offset: u64,
@@ -62,7 +62,7 @@ pub(super) struct Piece {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Content {
     Header,
-    /// Elements of the item with this number.
+    /// Elements of the item with this index.
     Elements(usize, Range<u64>),
 }
 
@@ -77,17 +77,17 @@ impl Item {
 }
 
 impl FileLayout {
-    /// What `rank` writes, in the order of the file.
+    /// Returns the pieces of `rank`, in the order of the file.
     pub(super) fn pieces(&self, rank: usize) -> impl Iterator<Item = &Piece> {
         self.pieces.iter().filter(move |piece| piece.rank == rank)
     }
 
-    /// The parts of `rank`, in the order of the file.
+    /// Returns the parts of `rank`, in the order of the file.
     pub(super) fn parts_of(&self, rank: usize) -> impl Iterator<Item = &Part> {
         self.parts.iter().filter(move |part| part.rank == rank)
     }
 
-    /// What a manifest says of it, with the checksums of its parts, the next of `digests`.
+    /// Returns the manifest's entry of the file. Takes the checksum of each part from `digests`.
     pub(super) fn entry(&self, digests: &mut impl Iterator<Item = Digest>) -> FileEntry {
         let part = |(part, digest): (&Part, Digest)| manifest::Part {
             bytes: part.bytes,
@@ -114,7 +114,7 @@ impl FileLayout {
     }
 }
 
-/// A file's header, and its items with their numbers in the order of the file.
+/// A file's header, and its items with their indices, in the order of the file.
 type Described<'i> = (Vec<u8>, Vec<(usize, &'i Item)>);
 
 /// Divides the files, each a name and its items, among `ranks` (at least 1).
@@ -167,11 +167,11 @@ fn divide(name: &str, header: Vec<u8>, items: &[(usize, &Item)], shares: &mut Sh
     file
 }
 
-/// What is larger is divided: each part has a checksum of its own, and several are computed at once.
+/// Larger parts are divided: each part has a checksum, and several are computed at once.
 pub(super) const PART_BYTES: u64 = 256 << 20;
 
 impl Part {
-    /// It in as few equal parts as there may be.
+    /// Divides the part into the fewest parts of equal size.
     fn divided(self) -> impl Iterator<Item = Self> {
         let Self { offset, bytes, rank } = self;
         let count = bytes.div_ceil(PART_BYTES).max(1);
@@ -184,7 +184,7 @@ impl Part {
     }
 }
 
-/// Divides what every rank holds into equal shares, in the order of the files.
+/// Divides bytes that every rank holds into equal shares, in the order of the files.
 struct Shares {
     ranks: usize,
     share: u64,
@@ -204,14 +204,14 @@ impl Shares {
         ((byte / self.share) as usize).min(self.ranks - 1)
     }
 
-    /// The rank for bytes that cannot be divided: the one whose share their middle is in.
+    /// Returns the rank for indivisible bytes: the rank whose share contains their middle.
     fn whole(&mut self, bytes: u64) -> usize {
         let rank = self.of(self.given + bytes / 2);
         self.given += bytes;
         rank
     }
 
-    /// How many of `elements` (at least 1), of `width` bytes each, are for which rank.
+    /// Returns how many of `elements` (at least 1) of `width` bytes go to the next rank, and that rank.
     fn some(&mut self, elements: u64, width: u64) -> (u64, usize) {
         let rank = self.of(self.given);
         let room = (rank as u64 + 1) * self.share - self.given;

@@ -1,4 +1,4 @@
-//! Memory of the host for a copy of what a rank writes.
+//! Host memory for a copy of a rank's part of a checkpoint.
 
 use std::ops::{Deref, DerefMut};
 
@@ -9,28 +9,28 @@ use tch::Device;
 
 use super::error::CheckpointError;
 
-/// Bytes of a page, and of what a disk writes at once: no machine has smaller pages, and hardly a disk larger blocks.
+/// Bytes of a page and of a disk's block: machines have no smaller pages, and disks rarely larger blocks.
 pub(super) const PAGE: usize = 4096;
 
-/// Memory for a copy. It begins at a page.
+/// Memory for a copy, aligned to a page.
 pub(super) struct Memory {
-    /// Before the memory: it ends first. None where no GPU copies into it.
+    /// Declared first, to be dropped before the memory. None if no GPU copies into it.
     pinned: Option<Pinned>,
     bytes: MmapMut,
 }
 
 impl Memory {
-    /// So much of it, all zero; the system gives it when it is touched.
+    /// Allocates `bytes` zeros; the system provides the pages on first access.
     pub(super) fn of(bytes: usize) -> Result<Self, CheckpointError> {
         let memory = MmapMut::map_anon(bytes.max(1))
             .map_err(CheckpointError::io("make room in memory for", "a checkpoint"))?;
-        // Large pages are copied to and written from with less work; without them it goes as well.
+        // Huge pages make copies and writes faster; without them both still work.
         let _ = memory.advise(Advice::HugePage);
         Ok(Self { pinned: None, bytes: memory })
     }
 
-    /// Pins it where a GPU copies into it, so that neither the host nor a thread of it has a part in that. Where the system has no more
-    /// to pin, the copies are slower.
+    /// Pins the memory if a GPU copies into it, so that the copy needs no thread of the host. If the system
+    /// cannot pin more memory, copies are slower.
     pub(super) fn pin(&mut self, device: Device) {
         let Device::Cuda(gpu) = device else { return };
         if self.pinned.is_some() {

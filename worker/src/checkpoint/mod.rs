@@ -1,12 +1,12 @@
-//! Checkpoints: a folder per step, there whole or not at all, and the way back into a run.
+//! Checkpoints: one folder per step, complete or absent, and their restore into a run.
 //!
-//! `step-00000120/` holds `model.safetensors` (plain names, readable without dtrain), `optimizer-00000-of-00001.safetensors`
-//! (the state of every trained parameter as `<state>.<parameter>`, whole, whatever the table's layout and also where ranks
-//! hold parts of it), with a moving average `ema.safetensors`, and `manifest.json` with sizes and checksums.
+//! `step-00000120/` has `model.safetensors` (plain names), `optimizer-00000-of-00001.safetensors` (the state
+//! of every trained parameter as `<state>.<parameter>`, complete in any layout), `ema.safetensors` if there
+//! is a moving average, and `manifest.json` with sizes and checksums.
 //!
-//! A checkpoint goes through four hands: `copying` copies what is this rank's to write (`items`, `layout`), a thread of
-//! each rank writes it into a folder beside the checkpoint's place (`disk`), the ranks tell each other with the status of a
-//! step that all have (`pending`), and rank 0 writes the manifest, renames the folder and switches the links (`commit`, `remove`).
+//! `copying` copies each rank's part (`items`, `layout`). A thread writes the part into a partial folder
+//! (`disk`). The status of a step shows that all ranks have written (`pending`). Rank 0 writes the manifest,
+//! renames the folder and switches the links (`commit`, `remove`).
 
 mod background;
 mod commit;
@@ -31,7 +31,7 @@ pub(crate) use remove::clear;
 
 const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer-00000-of-00001.safetensors";
-/// The moving average of the model's tensors, under their own names; only where the recipe asks for one.
+/// The moving average of the model's tensors, under their own names; only if the recipe has one.
 const EMA_FILE: &str = "ema.safetensors";
-/// Begins the names of the tensors of the optimizer file that hold how many updates a parameter has had (int64).
+/// Prefix of the tensors in the optimizer file that count the updates of a parameter (int64).
 const STEPS: &str = "step";

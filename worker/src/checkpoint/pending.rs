@@ -1,6 +1,6 @@
-//! The checkpoint that is being written: what the ranks do together between the copy and the name.
+//! The checkpoint that is being written: the work of the ranks between the copy and the commit.
 //!
-//! Whether a rank still writes travels in the status of every step, so all ranks come to the same next stage at the same step.
+//! The status of a step holds each rank's progress, so all ranks enter the next stage at the same step.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
@@ -40,23 +40,23 @@ struct PendingCheckpoint {
     begun: Instant,
     record: CheckpointRecord,
     copy: Option<Rest>,
-    /// The copy's memory, when it is free again: also where the write has failed.
+    /// Returns the copy's memory when it is free, even if the write failed.
     memory: Receiver<Memory>,
     stage: Stage,
 }
 
-/// What of the copy the training has not waited for.
+/// The part of the copy that the training has not waited for.
 enum Rest {
-    /// A device makes it.
+    /// The device copies.
     Device(Landed),
-    /// The thread that writes makes it first; the other end is dropped then.
+    /// The writing thread copies, and then drops the other end.
     Host(Receiver<()>),
 }
 
 enum Stage {
     /// Every rank writes its part.
     Write(Work<Wrote>),
-    /// All have, and rank 0 makes it a checkpoint; the others have nothing to do.
+    /// All ranks have written; rank 0 commits the checkpoint.
     Commit(Option<Work<()>>),
 }
 
@@ -66,8 +66,8 @@ struct Wrote {
 }
 
 impl Checkpoints {
-    /// For a run in `run_dir` of tensors on `device`, where `cores` of the machine are this rank's share; every rank makes one,
-    /// after rank 0 has called [`super::clear`].
+    /// Makes the checkpoints of a run with tensors on `device`. `cores` is this rank's share of the machine.
+    /// Every rank calls this after rank 0 has called [`super::clear`].
     pub(crate) fn new(
         run_dir: &RunDir,
         ranks: &Ranks,
@@ -83,7 +83,7 @@ impl Checkpoints {
         })
     }
 
-    /// Has memory for the first copy made ready beside the training. Every rank calls it once, between two steps.
+    /// Prepares memory for the first copy beside the training. Every rank calls this once, between two steps.
     pub(crate) fn prepare(&mut self, model: &Model) -> Result<(), CheckpointError> {
         match self.pending {
             Some(_) => Ok(()),
@@ -91,9 +91,9 @@ impl Checkpoints {
         }
     }
 
-    /// Copies what this rank writes of a checkpoint, whose manifest lacks its files, and begins to write it (the
-    /// pipelined snapshot of CheckFreq: Mohan et al., FAST 2021). Every rank calls it, between the same two steps,
-    /// and [`Checkpoints::settle`] before the next update; none may be pending.
+    /// Copies this rank's part of a checkpoint and begins to write it (the pipelined snapshot of CheckFreq:
+    /// Mohan et al., FAST 2021). `manifest` lacks its files. Every rank calls this between the same two
+    /// steps, while no checkpoint is pending, and [`Checkpoints::settle`] before the next update.
     pub(crate) fn begin(
         &mut self,
         model: &Model,
@@ -116,7 +116,7 @@ impl Checkpoints {
             let (whole, begun) = (whole?, Instant::now());
             let digests = write(&whole, &folder, &disk);
             let took = begun.elapsed();
-            // Who gives the checkpoint up needs it no more.
+            // If the checkpoint was given up, nothing receives the memory.
             let _ = free.send(whole.memory);
             Ok(Wrote { digests: digests?, took })
         });
@@ -139,16 +139,16 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Waits until the copy is whole, if one is made: called before anything changes that a checkpoint has and that only updates
-    /// change. Most of it has been copied by then, beside the step.
+    /// Waits until the copy is complete, if there is one; most was copied beside the step. Called before each
+    /// update of state that a checkpoint contains.
     pub(crate) fn settle(&mut self) -> Result<(), CheckpointError> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         match pending.copy.take() {
-            // The device waits where it has to, and the host goes on.
+            // The device waits; the host continues.
             Some(Rest::Device(landed)) => landed.hold()?,
             Some(Rest::Host(copied)) => {
                 let begun = Instant::now();
-                // Nothing is sent: the other end is dropped.
+                // No message comes: the other end is dropped.
                 let _ = copied.recv();
                 pending.record.blocked_ms += ms(begun.elapsed());
             }
@@ -161,7 +161,7 @@ impl Checkpoints {
         self.pending.as_ref().map(|pending| pending.manifest.step)
     }
 
-    /// How this rank's writing stands, for the status of a step; the figures of several ranks may not be added.
+    /// Returns this rank's progress for the status of a step; ranks' figures must not be added.
     pub(crate) fn progress(&mut self) -> f64 {
         let stage = self.pending.as_mut().map(|pending| &mut pending.stage);
         figure(match stage {
@@ -171,9 +171,9 @@ impl Checkpoints {
         })
     }
 
-    /// Goes on with the pending checkpoint, when the ranks have told each other how theirs stands: [`Checkpoints::progress`] by rank.
-    /// Every rank calls it after the same step. Returns the checkpoint when it is there.
-    /// Where a rank could not write, which all learn at the same step, it is given up.
+    /// Continues the pending checkpoint, given the [`Checkpoints::progress`] of each rank. Every rank calls
+    /// this after the same step. Returns the checkpoint when it is committed. If a rank could not write, all
+    /// ranks learn that at the same step and give the checkpoint up.
     pub(crate) fn follow(&mut self, progress: &[f64]) -> Result<Option<CheckpointRecord>, CheckpointError> {
         let first = |wanted: Progress| progress.iter().position(|&told| told == figure(wanted));
         if self.pending.is_none() || first(Progress::Working).is_some() {
@@ -185,7 +185,7 @@ impl Checkpoints {
         }
     }
 
-    /// Waits for the pending checkpoint, if there is one. Every rank calls it between the same two steps.
+    /// Waits for the pending checkpoint, if any. Every rank calls this between the same steps.
     pub(crate) fn finish(&mut self) -> Result<Option<CheckpointRecord>, CheckpointError> {
         while self.pending.is_some() {
             if let Some(written) = self.advance()? {
@@ -195,14 +195,14 @@ impl Checkpoints {
         Ok(None)
     }
 
-    /// Ends the stage that the pending checkpoint is in, and begins the next.
+    /// Ends the current stage of the pending checkpoint, and begins the next.
     fn advance(&mut self) -> Result<Option<CheckpointRecord>, CheckpointError> {
         let Some(pending) = self.pending.take() else { return Ok(None) };
         let partial = commit::partial(&self.run_dir, pending.manifest.step);
         self.next_stage(pending).inspect_err(|error| {
             let is_agreed = !matches!(error, CheckpointError::Collective(_));
             if self.ranks.rank() == 0 && is_agreed {
-                // What is half written is of no use, and the space may be what lacks. Nobody writes any more.
+                // No rank writes any more, and the disk may need the space.
                 remove(&partial);
             }
         })
@@ -220,7 +220,7 @@ impl Checkpoints {
                 }
                 let own = wrote.as_ref().ok().map(|wrote| &wrote.digests[..]);
                 let digests = match exchange(&self.ranks, &pending.files, own) {
-                    // The other ranks have not heard of this one's own error: what they wait for is over.
+                    // The collective's error goes first: other ranks have not learnt of this rank's error.
                     Err(error @ CheckpointError::Collective(_)) => return Err(error),
                     digests => digests,
                 };
@@ -241,7 +241,7 @@ impl Checkpoints {
                 self.pending = Some(pending);
                 Ok(None)
             }
-            // The other ranks come here when rank 0 has said that it is done, or without waiting for it.
+            // Other ranks come here when rank 0 has reported that it is done, or without waiting.
             Stage::Commit(work) => {
                 work.map_or(Ok(()), Work::end)?;
                 pending.record.total_ms = ms(pending.begun.elapsed());
@@ -259,14 +259,14 @@ fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Tells all ranks the checksums of all parts of all files, in their order; `own` are none where this rank could not write.
+/// Sends the checksums of all parts to all ranks, in order. `own` is None if this rank could not write.
 fn exchange(
     ranks: &Ranks,
     files: &[FileLayout],
     own: Option<&[Digest]>,
 ) -> Result<Vec<Digest>, CheckpointError> {
     let owners = || files.iter().flat_map(|file| &file.parts).map(|part| part.rank);
-    // For each rank whether it has failed, then the checksums; each byte is set by one rank, so that the sum is what they say.
+    // A failure flag per rank, then the checksums. One rank sets each byte, so the sum is its value.
     let mut bytes = vec![0u8; ranks.size() + owners().count() * CHECKSUM_BYTES];
     let (failed, digests) = bytes.split_at_mut(ranks.size());
     failed[ranks.rank()] = u8::from(own.is_none());

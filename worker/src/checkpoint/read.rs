@@ -1,4 +1,4 @@
-//! Which checkpoint a run goes on from, and reading it back into a model and its optimizer.
+//! Chooses the checkpoint that a run resumes from, and restores a model and its optimizer from it.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::models::{ModelError, Registry, TensorFile, WeightsMode, load_state};
 use crate::state::{AVERAGE, Model, Role, Slot, Table, narrow, pieces};
 
-/// The checkpoint to go on from, every byte of which is as it was written; none for a run that begins. With
-/// [`Resume::Auto`] the newest whole one of the run. Rank 0 calls it, before any rank reads one.
+/// Returns the verified checkpoint to resume from; None for a run that begins. [`Resume::Auto`] takes the
+/// newest intact checkpoint of the run. Rank 0 calls this before any rank reads a checkpoint.
 pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunDirError> {
     match resume {
         Resume::Never => return Ok(None),
         Resume::From(folder) => {
             verify(folder)?;
-            // A link such as `best` moves on during the run, perhaps before every rank has read through it.
+            // A link such as `best` may change during the run, even before every rank has read through it.
             return Ok(Some(folder.canonicalize().unwrap_or_else(|_| folder.clone())));
         }
         Resume::Auto => {}
@@ -38,13 +38,13 @@ pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunD
     run_dir.none_to_begin_with().map(|()| None)
 }
 
-/// Whether every byte of the checkpoint is as it was written.
+/// Verifies the size and checksum of every file of the checkpoint.
 pub fn verify(folder: &Path) -> Result<(), ManifestError> {
     Manifest::read(folder)?.verify(folder)
 }
 
-/// Puts the weights alone of a checkpoint with this manifest into a model, by `average` those of its moving average where it has one.
-/// Returns whether they are the average.
+/// Restores only the weights into a model: with `average`, those of the moving average if the checkpoint has
+/// one. Returns whether they are the average.
 pub(crate) fn restore_weights(
     folder: &Path,
     manifest: &Manifest,
@@ -55,14 +55,14 @@ pub(crate) fn restore_weights(
     load_state(registry, &folder.join(MODEL_FILE), WeightsMode::Strict)?;
     let average = average && manifest.ema_updates.is_some();
     if average {
-        // Of what was never trained there is none.
+        // The file lacks tensors that were never trained.
         load_state(registry, &folder.join(EMA_FILE), WeightsMode::Partial)?;
     }
     Ok(average)
 }
 
-/// Puts the checkpoint in `folder` into a model, which is laid out for the phase that the checkpoint ends in, and returns its manifest.
-/// Every rank calls it, after rank 0 has verified the checkpoint ([`choose`]); nothing is changed where it does not fit.
+/// Restores `folder` into a model laid out for the checkpoint's phase, and returns the manifest. Every rank
+/// calls this after rank 0 has called [`choose`]. If the checkpoint does not fit, nothing changes.
 pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, CheckpointError> {
     let manifest = Manifest::read(folder)?;
     manifest.check_sizes(folder)?;
@@ -75,7 +75,7 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
         _ => average.as_ref(),
     };
     let columns = || table.columns().filter_map(|(spec, held)| Some((spec, held, file(spec.role)?)));
-    // Whether it fits is seen before anything is changed.
+    // Checks everything before the first change.
     let updates = updates(table, &moments)?;
     for (spec, _, file) in columns() {
         for (_, slot) in table.slots_of(spec.role) {
@@ -98,7 +98,7 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
     Ok(manifest)
 }
 
-/// How many updates each trained row has had.
+/// Returns the number of updates of each trained row.
 fn updates(table: &Table, file: &TensorFile) -> Result<Vec<u64>, CheckpointError> {
     let of_row = |row: &str| {
         let name = format!("{STEPS}.{row}");
@@ -118,7 +118,7 @@ fn wrong(file: &TensorFile, reason: String) -> CheckpointError {
     CheckpointError::Tensors(format!("{}: {reason}", file.path().display()))
 }
 
-/// Reads elements of a row, in the order of memory, into `own`.
+/// Reads a range of a row's elements, in the order of memory, into `own`.
 fn read(
     file: &TensorFile,
     name: &str,

@@ -1,4 +1,4 @@
-//! Checkpoints that are not kept any longer. What cannot be removed takes room and nothing else: it is a warning, and tried again.
+//! Removes old checkpoints. A failure only costs space: it is a warning, and the next checkpoint tries again.
 
 use std::fs;
 use std::io;
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use dtrain_common::run_dir::{Keep, PARTIAL, REMOVED, RunDir, hide};
 
-/// Removes what an attempt that ended in the middle of writing has left. Rank 0 calls it before any rank writes, after
-/// [`RunDir::recover`].
+/// Removes the remains of an attempt that ended while writing. Rank 0 calls this before any rank writes,
+/// after [`RunDir::recover`].
 pub(crate) fn clear(run_dir: &RunDir) {
     for prefix in [PARTIAL, REMOVED] {
         for folder in left(run_dir, prefix) {
@@ -24,11 +24,11 @@ pub(crate) fn clear(run_dir: &RunDir) {
     }
 }
 
-/// Removes the checkpoints that are not kept, and tries again what could not be removed before. The checkpoint of `newest`, which has
-/// just been written, stays in any case, and what `latest` and `best` point to. Rank 0 calls it after a commit.
+/// Removes checkpoints that are not kept, and retries earlier failures. Keeps the just written `newest` and
+/// the targets of `latest` and `best`. Rank 0 calls this after a commit.
 pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
     for folder in left(run_dir, REMOVED) {
-        // Said when it could not be removed for the first time.
+        // The first failure was a warning.
         if let Err(error) = fs::remove_dir_all(&folder) {
             tracing::debug!("{} still cannot be removed: {error}", folder.display());
         }
@@ -49,7 +49,7 @@ pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
     }
 }
 
-/// Removes a checkpoint so that it is there whole or not at all, and nothing brings it back. None may be there.
+/// Removes a checkpoint so that it is always complete or absent, and cannot come back. It may be missing.
 pub(super) fn remove(folder: &Path) {
     match hide(folder) {
         Ok(hidden) => remove_or_warn(&hidden),
@@ -58,7 +58,7 @@ pub(super) fn remove(folder: &Path) {
     }
 }
 
-/// The entries among the checkpoints whose names begin so.
+/// Returns the entries of the checkpoints' folder with this prefix.
 fn left(run_dir: &RunDir, prefix: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(run_dir.checkpoints()).into_iter().flatten().flatten();
     let begins = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(prefix);
@@ -109,13 +109,13 @@ mod tests {
     #[test]
     fn what_cannot_be_removed_is_tried_again_after_the_next_checkpoint() {
         let (_folder, run) = run_of(&[32]);
-        // A file where a folder has to be is one that nobody may remove as a folder.
+        // A file in place of a folder cannot be removed as a folder.
         fs::write(run.checkpoint(16), "").unwrap();
         prune(&run, ONE, 32);
         let hidden = run.checkpoints().join(".removed-step-00000016");
         assert!(hidden.exists());
         assert_eq!(run.steps().unwrap(), [32]);
-        // Another of the same step does not stumble over it.
+        // A second checkpoint of the same step is not affected.
         fs::create_dir(run.checkpoint(16)).unwrap();
         prune(&run, ONE, 32);
         assert_eq!(run.steps().unwrap(), [32]);

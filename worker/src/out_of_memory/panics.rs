@@ -1,8 +1,7 @@
 //! Panics caused by out of memory.
 //!
-//! If an operation that takes a number fails, tch panics: dropping its `Scalar` finds the error before tch
-//! reads it (tch 0.24, `wrappers/scalar.rs`). Plain methods and operators, which a custom task may call,
-//! panic by design.
+//! tch panics if an operation with a number fails: dropping its `Scalar` finds the unread error (tch 0.24,
+//! `wrappers/scalar.rs`). Plain methods and operators, which custom tasks may call, panic by design.
 
 use std::any::Any;
 use std::cell::Cell;

@@ -35,7 +35,7 @@ fn files() -> impl Strategy<Value = (Vec<(&'static str, Vec<Item>)>, usize)> {
 }
 
 proptest! {
-    /// Every byte is written once, by the rank that the manifest's part is of, and elements by a rank that has them.
+    /// Every byte is written once, by the rank of its part, and elements by a rank that holds them.
     #[test]
     fn every_byte_has_one_writer((files, ranks) in files()) {
         for (file, (_, items)) in layout(&files, ranks).unwrap().iter().zip(&files) {
@@ -69,7 +69,7 @@ proptest! {
         }
     }
 
-    /// The files are ones that the format's own reader takes, with every tensor where the pieces say.
+    /// The safetensors reader accepts the files, and finds every tensor at its pieces.
     #[test]
     fn the_format_s_reader_finds_every_tensor((files, ranks) in files()) {
         for (file, (_, items)) in layout(&files, ranks).unwrap().iter().zip(&files) {
@@ -92,7 +92,7 @@ proptest! {
         }
     }
 
-    /// What can be divided at will is divided equally.
+    /// Divisible bytes are divided equally.
     #[test]
     fn ranks_write_equally_much(sizes in prop::collection::vec(0i64..5000, 1..20), ranks in 1usize..7) {
         let items = sizes.iter().enumerate().map(|(number, &size)| Item {
