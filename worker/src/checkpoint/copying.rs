@@ -1,7 +1,7 @@
 //! Copies this rank's part of a checkpoint into host memory.
 //!
-//! Tensors that the next step may change are copied at once; others until the next update during that step,
-//! by a separate stream of a GPU or by the thread that writes.
+//! Tensors that the next step may change are copied at once. The others are copied during that step: by a
+//! separate stream of a GPU, or by the thread that writes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The memory of a step by phase and by owner, the same on the CPU and on a GPU.
+//! Accounts for the memory of a step by phase and by owner, on a CPU as on a GPU.
 
 use crate::memory_report::{MemoryReport, Owners, PhasePeaks};
 use dtrain_torch_shim::ShimError;
@@ -7,7 +7,7 @@ use dtrain_torch_shim::symbolic::Symbolic;
 use serde::Serialize;
 use tch::Device;
 
-/// Whose memory is read.
+/// The tensors whose memory is read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Books<'a> {
     /// Tensors on this device.
@@ -32,19 +32,19 @@ impl Books<'_> {
     }
 }
 
-/// The memory of tensors on `device`, as people are told.
+/// Returns the memory of tensors on `device`, for messages.
 pub(crate) fn report(device: Device) -> Result<MemoryReport, ShimError> {
     memory::usage(device).map(of)
 }
 
-/// What of a GPU neither this process's tensors nor its allocator's cache have.
+/// GPU memory outside this process's tensors and allocator cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elsewhere {
     pub bytes: u64,
     pub total: u64,
 }
 
-/// Who else has a part of `device`; none on a CPU, and where the device does not tell.
+/// Returns the memory of `device` that others use; None on a CPU, or if the device does not report it.
 pub(crate) fn elsewhere(device: Device) -> Option<Elsewhere> {
     if !device.is_cuda() {
         return None;
@@ -61,17 +61,17 @@ fn of(usage: Usage) -> MemoryReport {
 /// The parts of a step that may run out of memory, and the evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Placing a micro-batch, and the model's forward pass.
+    /// Placement of a micro-batch, and the forward pass.
     Forward,
-    /// Backward, with the reductions that start in it and what is done for every micro-batch after it.
+    /// Backward, with the reductions that start in it and the work after each micro-batch.
     Backward,
-    /// Starting the rest of the reductions.
+    /// The start of the remaining reductions.
     Reduce,
-    /// Taking what the update will need; its memory counts as that of the reduction.
+    /// Allocations for the update; they count as memory of the reduction.
     Prepare,
     /// Norm, clipping, optimizer, running statistics and moving average.
     Update,
-    /// The test set; its memory counts in no step.
+    /// The test set; its memory counts for no step.
     Evaluate,
 }
 
@@ -79,7 +79,7 @@ impl Phase {
     pub(crate) const ALL: [Self; 6] =
         [Self::Forward, Self::Backward, Self::Reduce, Self::Prepare, Self::Update, Self::Evaluate];
 
-    /// Its name in messages, metrics and DTRAIN_FAULT.
+    /// Returns the name in messages, metrics and DTRAIN_FAULT.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
@@ -92,29 +92,29 @@ impl Phase {
     }
 }
 
-/// The memory of one step, in bytes, for a line of metrics.
+/// The memory of one step in bytes, for a line of metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct StepMemory {
-    /// At the end of the step, and the most in it.
+    /// Allocated at the end of the step, and the peak of the step.
     #[serde(flatten)]
     pub(crate) report: MemoryReport,
     pub(crate) owners: Owners,
     pub(crate) phases: PhasePeaks,
 }
 
-/// What a micro-step took, in bytes beyond what was allocated when it began.
+/// The memory of a micro-step, in bytes above the memory allocated at its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MicroStepMemory {
-    /// The most in its forward pass.
+    /// Peak of the forward pass.
     pub(crate) forward: u64,
-    /// The most in its backward pass.
+    /// Peak of the backward pass.
     pub(crate) backward: u64,
-    /// What the forward pass left for the other.
+    /// Memory that the forward pass keeps for backward.
     pub(crate) activations: u64,
 }
 
-/// Follows the memory through a step. Some owners last from step to step; what a forward pass leaves behind belongs
-/// to the activations; what there was beyond both at the highest moment is workspace.
+/// Tracks memory through a step. Some owners last from step to step; activations are what a forward pass
+/// keeps; memory beyond both at the peak is workspace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Account<'a> {
     books: Books<'a>,
@@ -122,7 +122,7 @@ pub(crate) struct Account<'a> {
     activations: u64,
     peaks: PhasePeaks,
     phase: Option<Phase>,
-    /// What was allocated when the step began.
+    /// Bytes allocated when the step began.
     base: u64,
 }
 
@@ -138,8 +138,8 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// A step begins, with these owners that last. Of what is allocated already `ahead` bytes are its own: the micro-batch that was
-    /// fetched before it began.
+    /// Begins a step with these lasting owners. `ahead` bytes of the allocated memory belong to the step: its
+    /// first micro-batch, which was fetched before.
     pub(crate) fn begin(&mut self, state: Owners, ahead: u64) -> Result<(), ShimError> {
         self.books.reset_peak()?;
         *self = Self {
@@ -150,21 +150,21 @@ impl<'a> Account<'a> {
         Ok(())
     }
 
-    /// A phase begins; the one before has ended.
+    /// Begins a phase, and ends the one before.
     pub(crate) fn enter(&mut self, phase: Phase) -> Result<(), ShimError> {
         self.close()?;
         self.phase = Some(phase);
         Ok(())
     }
 
-    /// A forward pass has ended; its graph is there.
+    /// Called after a forward pass, while its graph exists.
     pub(crate) fn forward_done(&mut self) -> Result<(), ShimError> {
         let kept = self.books.usage()?.allocated.saturating_sub(self.base);
         self.activations = self.activations.max(kept);
         Ok(())
     }
 
-    /// What a micro-step took: behind [`Account::begin`], one pass forward and one backward.
+    /// Returns the memory of a micro-step: one forward and one backward pass after [`Account::begin`].
     pub(crate) fn micro_step(mut self) -> Result<MicroStepMemory, ShimError> {
         self.close()?;
         let beyond = |peak: u64| peak.saturating_sub(self.base);
@@ -175,8 +175,8 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// A micro-step was taken in memory that the device has for it alone, outside the books: it took what it took when it was
-    /// captured.
+    /// Counts a replayed micro-step as when it was captured: its memory is a CUDA graph's, not that of
+    /// tensors.
     pub(crate) fn replayed(&mut self, taken: MicroStepMemory) -> Result<(), ShimError> {
         let now = self.books.usage()?.allocated;
         let peaks = &mut self.peaks;
@@ -187,7 +187,7 @@ impl<'a> Account<'a> {
         Ok(())
     }
 
-    /// The step has ended, or was given up.
+    /// Called when the step has ended or was given up.
     pub(crate) fn finish(&mut self) -> Result<StepMemory, ShimError> {
         self.close()?;
         let phases = self.peaks;

@@ -1,4 +1,4 @@
-//! How much a rank's tensors may take on its device.
+//! The limit on the memory of a rank's tensors on its device.
 
 use crate::plan::FRAGMENTATION_PERCENT;
 use dtrain_common::recipe;
@@ -7,19 +7,18 @@ use tch::Device;
 
 use crate::data::free_host_bytes;
 
-/// Of a GPU's free memory, what is left for the workspaces of cuBLAS, cuDNN and NCCL, which come with their first use.
+/// GPU memory left free for workspaces, which cuBLAS, cuDNN and NCCL allocate at first use.
 const LIBRARIES: u64 = 256 << 20;
 
-/// Of the host's free memory, what the tensors of all its ranks may take, in percent: the cache of decoded images has a
-/// quarter, and what the system kills for is no error that can be answered.
+/// Percentage of the host's free memory for the tensors of all its ranks. The cache of decoded images takes a
+/// quarter, and beyond the host's memory the system kills instead of returning an error.
 const HOST_PERCENT: u64 = 60;
 
-/// The settings of a GPU's allocator unless the user has made some: blocks grow in place, so that what is free is not in
-/// pieces of sizes that nobody asks for any more.
+/// Default settings of a GPU's allocator: blocks grow in place, which avoids free pieces of unused sizes.
 const ALLOCATOR: &str = "expandable_segments:True";
 
-/// Settles how the allocator of GPU number `gpu` works, unless the user has made settings of it: with a `limit`, tensors and the
-/// pieces between them get that much of its memory, beyond which it refuses. Called when CUDA is loaded and not yet in use.
+/// Configures the allocator of GPU `gpu`, unless the user has done so. With a `limit`, tensors and the gaps
+/// between them may take that many bytes of its memory. Called when CUDA is loaded and not yet in use.
 pub(crate) fn configure(limit: Option<u64>, gpu: usize) -> Result<(), ShimError> {
     let own = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
     if own.iter().any(|name| std::env::var_os(name).is_some()) {
@@ -34,18 +33,18 @@ pub(crate) fn configure(limit: Option<u64>, gpu: usize) -> Result<(), ShimError>
     memory::configure(&settings(limit))
 }
 
-/// As PYTORCH_ALLOC_CONF takes them; `limit` is of so many bytes in all.
+/// Returns settings for PYTORCH_ALLOC_CONF. `limit` is a limit and the GPU's total memory, in bytes.
 fn settings(limit: Option<(u64, u64)>) -> String {
     let Some((limit, total)) = limit.filter(|(limit, total)| limit < total) else {
         return ALLOCATOR.to_owned();
     };
-    // Not less than the limit: the allocator takes the product's whole part.
+    // Rounds up to the limit: the allocator takes the integer part of the product.
     let share = (limit as f64 + 1.0) / total as f64;
     format!("{ALLOCATOR},per_process_memory_fraction:{share:.17}")
 }
 
-/// The bytes that the tensors of one of `local_ranks` ranks on this machine may take on `device`: the recipe's budget, or what
-/// is free now less a margin; on a GPU less what is lost between its allocator's blocks.
+/// Returns the bytes that the tensors of one of `local_ranks` ranks on this machine may take on `device`: the
+/// recipe's budget, or the free memory less a margin. On a GPU, fragmentation of the allocator is subtracted.
 pub(crate) fn bytes(budget: recipe::Budget, device: Device, local_ranks: usize) -> Result<u64, ShimError> {
     let rest = match budget {
         recipe::Budget::Is(size) => size.0,
@@ -63,7 +62,7 @@ pub(crate) fn bytes(budget: recipe::Budget, device: Device, local_ranks: usize) 
     Ok(if device.is_cuda() { rest - rest / 100 * FRAGMENTATION_PERCENT } else { rest })
 }
 
-/// Holds the tensors on `device` to `bytes`: on the CPU from the next allocation on. A GPU's allocator was told before.
+/// Limits the tensors on a CPU to `bytes`, from the next allocation on; [`configure`] has limited a GPU's.
 pub(crate) fn enforce(bytes: u64, device: Device) {
     if !device.is_cuda() {
         memory::set_budget(Some(bytes));
@@ -80,7 +79,7 @@ mod tests {
     fn a_size_is_taken_as_it_is_and_auto_is_shared() {
         let size = recipe::Budget::Is(ByteSize(1 << 20));
         assert_eq!(bytes(size, Device::Cpu, 8).unwrap(), 1 << 20);
-        // Between the blocks of a GPU's allocator some is lost.
+        // A GPU's allocator loses some memory between its blocks.
         let on_gpu = bytes(size, Device::Cuda(0), 8).unwrap();
         assert_eq!(on_gpu, (1 << 20) - (1 << 20) / 100 * FRAGMENTATION_PERCENT);
         let alone = bytes(recipe::Budget::Auto, Device::Cpu, 1).unwrap();

@@ -1,4 +1,4 @@
-//! Where the memory of a rank is: measured in every step, and predicted before the first.
+//! The memory of a rank by owner and phase: measured in every step, and predicted before the first.
 
 mod accounting;
 pub(crate) mod budget;

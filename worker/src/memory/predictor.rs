@@ -1,4 +1,4 @@
-//! What cuts take, known from a step on symbolic tensors: milliseconds for any model, and no memory.
+//! Predicts the memory of cuts by a step on symbolic tensors: milliseconds for any model, and no memory.
 
 use crate::memory_report::Owners;
 use crate::plan::{Cut, Prediction, Predictor, Subject, Way};
@@ -19,34 +19,34 @@ use crate::step::Blank;
 use crate::step::exchange::JointSum;
 use crate::tasks::{Batch, BuildTask};
 
-/// Where symbolic tensors are: their operations are those of the CPU.
+/// The device of symbolic tensors: their operations are those of the CPU.
 const DEVICE: Device = Device::Cpu;
 
-/// More micro-steps than this take no more memory: the second adds to the gradients of the first.
+/// More micro-steps take no more memory: the second already adds to the gradients of the first.
 const MICRO_STEPS: usize = 2;
 
-/// What a step is predicted for.
+/// The device that a step is predicted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// The CPU's kernels.
+    /// A CPU with its kernels.
     Cpu,
-    /// A GPU's: its allocator's blocks, its libraries' workspaces, and the next micro-batch, which is there before its turn.
+    /// A GPU: its allocator's blocks, workspaces of libraries, and a micro-batch fetched ahead.
     Gpu {
-        /// What cuBLAS has to work in for each thread, in bytes.
+        /// Bytes of cuBLAS's workspace, for each thread.
         blas: u64,
-        /// Whose kernel it takes for attention.
+        /// The attention kernel.
         attention: Attention,
     },
 }
 
 impl Target {
-    /// cuBLAS's workspace in libtorch from compute capability 9.0 on; 8.1 MiB before.
+    /// cuBLAS's workspace in libtorch since compute capability 9.0; before that, 8.1 MiB.
     const MOST_BLAS: u64 = 32 << 20;
 
-    /// Any GPU: the kernels that take most.
+    /// Any GPU: assumes the kernels that take most memory.
     pub(crate) const GPU: Self = Self::Gpu { blas: Self::MOST_BLAS, attention: Attention::Flash };
 
-    /// The device of this process.
+    /// Returns the target for a device of this process.
     pub(crate) fn of(device: Device) -> Self {
         let Device::Cuda(index) = device else { return Self::Cpu };
         Self::Gpu {
@@ -65,7 +65,7 @@ impl Target {
         })
     }
 
-    /// What libraries take as soon as there are products, and keep: backward has a thread of its own.
+    /// Returns the bytes that libraries keep after the first product; backward has a second thread.
     fn libraries(self, flops: f64) -> u64 {
         match self {
             Self::Gpu { blas, .. } if flops > 0.0 => 2 * blas,
@@ -74,7 +74,7 @@ impl Target {
     }
 }
 
-/// What tells two rehearsals apart: settings over the recipe's, ranks, and whether they share the optimizer's state.
+/// The key of a rehearsal: settings that override the recipe's, ranks, and sharding of the optimizer.
 type Build = (Vec<String>, usize, bool);
 
 /// Predicts by rehearsing steps of the task `T` on symbolic tensors.
@@ -83,14 +83,14 @@ pub(crate) struct SymbolicPredictor<'a, T> {
     survey: &'a Value,
     stage: usize,
     target: Target,
-    /// The last one: two at once would be in the same books.
+    /// The latest rehearsal; memory of two at once could not be told apart.
     built: Option<(Build, Rehearsal)>,
     task: std::marker::PhantomData<T>,
 }
 
 impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
-    /// For the recipe of `request`, and what was found out about its data. It is of one stage, counted from 0, where most of it is
-    /// trained, and of steps on `target`.
+    /// Makes a predictor for one stage, counted from 0, of the recipe of `request`, in the phase that trains
+    /// most. `survey` is that of the recipe's data. Steps are predicted for `target`.
     pub(crate) fn new(request: &'a Request, survey: &'a Value, stage: usize, target: Target) -> Self {
         Self { request, survey, stage, target, built: None, task: std::marker::PhantomData }
     }
@@ -114,25 +114,25 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
         recipe.memory.micro_batch = MicroBatch::Auto;
         recipe.memory.recompute = Recompute::Auto;
         recipe.precision.amp = Amp::Off;
-        // They move no tensor, and where symbolic tensors are they could not be had.
+        // These move no tensors, and cannot be set for symbolic tensors.
         recipe.precision.tf32 = Switch::Auto;
         recipe.model.cudnn_benchmark = Switch::Auto;
-        // Their values do not matter.
+        // The values of weights do not matter.
         recipe.model.weights = None;
         let survey = self.survey.clone();
         Rehearsal::build::<T>(&recipe, survey, self.stage, *ranks, DEVICE)
     }
 
-    /// What is planned for, with `overrides` over the recipe.
+    /// Returns the subject of the plan, with `overrides` on top of the recipe.
     pub(crate) fn subject(&mut self, overrides: &[String]) -> Result<Subject, WorkerError> {
-        // Any that is there will do.
+        // Any existing rehearsal with the same overrides is suitable.
         let built = self.built.as_ref().map(|(build, _)| build);
         let build = built.filter(|(of, ..)| of == overrides).cloned();
         let built = self.built(build.unwrap_or((overrides.to_vec(), 1, false)))?;
         Ok(built.subject())
     }
 
-    /// The sums over the ranks of every micro-step of `cut`, in order; none where the model has none.
+    /// Returns the sums over ranks of each micro-step of `cut`, in order; may be empty.
     pub(crate) fn joint_sums(&mut self, cut: Cut) -> Result<Vec<JointSum>, WorkerError> {
         self.predict(&[], cut)?;
         let built = self.built.as_ref();
@@ -187,7 +187,7 @@ impl Rehearsal {
             _ => 0,
         };
         let flops = region.take_flops();
-        // A graph has a copy of its micro-batch, for good.
+        // A graph keeps a copy of its micro-batch.
         let copied = if self.recipe.model.compile == Compile::Graph { batch } else { 0 };
         let always = target.libraries(flops) + copied;
         let (peak, owners) = with_more(&memory, batch, always);
@@ -196,8 +196,8 @@ impl Rehearsal {
     }
 }
 
-/// Peak and owners of a step in whose last two phases the next micro-batch, of `ahead` bytes, is there too, and `always` bytes all the
-/// time.
+/// Returns peak and owners of a step if the next micro-batch, of `ahead` bytes, exists in its last two
+/// phases, and `always` bytes in all phases.
 fn with_more(step: &StepMemory, ahead: u64, always: u64) -> (u64, Owners) {
     let late = step.phases.reduce.max(step.phases.update) + ahead;
     let more = late.saturating_sub(step.report.peak) + always;
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_next_micro_batch_counts_where_it_is_there() {
-        // What a step of such peaks takes with so many bytes ahead and always, and how much of that is workspace.
+        // Returns peak and workspace of a step with such peaks and such bytes ahead and always.
         let takes = |backward, update, ahead, always| {
             let mut step = StepMemory::default();
             step.report.peak = u64::max(backward, update);

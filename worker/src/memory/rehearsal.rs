@@ -1,4 +1,4 @@
-//! Steps that are rehearsed: those of a training, on rank 0 of ranks that do not exist, of which only the memory matters.
+//! Rehearsals: training steps on rank 0 of ranks that do not exist, to measure memory only.
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::{MicroBatch, Recipe, Recompute};
@@ -19,10 +19,10 @@ use crate::step::recover::Limits;
 use crate::step::{Attempt, Cut, Eager, Fault, Feed, Loading, Phases, Precision, Replica, Stepper, Taken};
 use crate::tasks::BuildTask;
 
-/// A model with all that lasts of its training, for one way of cutting that up.
+/// A model with the state of its training, for one cut.
 pub(super) struct Rehearsal {
     pub(super) setup: Setup,
-    /// Of the stage alone.
+    /// The recipe of the stage alone.
     pub(super) recipe: Recipe,
     pub(super) stage: usize,
     ranks: Ranks,
@@ -35,7 +35,7 @@ pub(super) struct Stage<'a, 'b, F> {
 }
 
 impl Rehearsal {
-    /// Builds the last phase of `stage`, counted from 0, in which most is trained, for rank 0 of so many.
+    /// Builds the last phase of `stage`, counted from 0, which trains most parameters, for rank 0 of `ranks`.
     pub(super) fn build<T: BuildTask + 'static>(
         recipe: &Recipe,
         survey: Value,
@@ -55,7 +55,7 @@ impl Rehearsal {
         Ok(Self { setup, recipe: recipe.of_stage(stage), stage, ranks })
     }
 
-    /// In the precision of `cut`, and as much again in backward.
+    /// Sets the precision and the recomputed segments of `cut`.
     pub(super) fn compute_as(&mut self, cut: plan::Cut, device: Device) -> Result<(), WorkerError> {
         let replica = &mut self.setup.replica;
         replica.model.recompute.set(cut.recompute);
@@ -63,7 +63,7 @@ impl Rehearsal {
         Ok(replica.shadow()?)
     }
 
-    /// Begins to take steps on the micro-batches of `feed`.
+    /// Prepares steps on the micro-batches of `feed`.
     pub(super) fn begin<'b, F: Feed>(
         &mut self,
         books: Books<'b>,
@@ -82,7 +82,7 @@ impl Rehearsal {
 }
 
 impl<F: Feed> Stage<'_, '_, F> {
-    /// A step in these micro-batches, which consist of groups of `group` samples.
+    /// Takes a step of micro-batches of these sizes, which consist of groups of `group` samples.
     pub(super) fn step(&mut self, sizes: &[usize], group: Option<usize>) -> Result<Taken, TrainError> {
         let cut = Cut { group, ..cut(sizes) };
         let attempt = self.stepper.step(self.replica, &mut self.exchange, &cut, &mut ())?;
@@ -97,7 +97,7 @@ impl<F: Feed> Stage<'_, '_, F> {
     }
 }
 
-/// A step of rank 0 in these micro-batches, which nothing but its memory counts of.
+/// Returns a step of rank 0 with micro-batches of these sizes, for a rehearsal.
 pub(crate) fn cut(sizes: &[usize]) -> Cut {
     let mut end = 0;
     let range = |&size: &usize| {
@@ -118,8 +118,8 @@ pub(crate) fn cut(sizes: &[usize]) -> Cut {
     }
 }
 
-/// Runs `steps` steps of `stage`, counted from 0, of rank 0 of `cut.ranks` as `cut` says, on real samples, and measures them. The other
-/// ranks do not exist; their memory is as this one's.
+/// Runs `steps` steps of `stage`, counted from 0, with `cut` on real samples, and measures them: as rank 0 of
+/// `cut.ranks`. The other ranks do not exist; they would take the same memory.
 pub(crate) fn measure<T: BuildTask + 'static>(
     mut recipe: Recipe,
     survey: Value,
@@ -159,11 +159,11 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     Ok(Measured { peak: most.report.peak, owners: most.owners, phases: most.phases, step_ms })
 }
 
-/// Steps of a GPU that are not measured: cuDNN tries its algorithms in the first, with workspaces that no other step takes.
+/// Unmeasured steps of a GPU: in the first, cuDNN tries algorithms with workspaces that no later step needs.
 const WARM_UP: usize = 1;
 
-/// Takes steps that do not count, then `steps` that do. Each says its milliseconds and its memory; returns the median of the former, of
-/// the steps behind the first, and the latter where it was highest. `settle` is called between what does not count and what does.
+/// Runs `warm_up` steps, then `settle`, then `steps` measured steps. A step returns its milliseconds and
+/// memory. Returns the median time without the first measured step, and the memory at the highest peak.
 fn watch<E>(
     (warm_up, steps): (usize, usize),
     mut step: impl FnMut() -> Result<(f64, StepMemory), E>,
@@ -177,9 +177,9 @@ fn watch<E>(
     }
     let counted = (0..steps).map(|_| step()).collect::<Result<Vec<_>, E>>()?;
     let most = counted.iter().map(|(_, memory)| *memory);
-    // The first of several.
+    // The first of several equal peaks.
     let most = most.rev().max_by_key(|memory| memory.report.peak);
-    // The first step warms the kernels' caches.
+    // The first step warms caches of the kernels.
     let mut times: Vec<f64> = counted.iter().map(|(ms, _)| *ms).collect();
     let mut times = times.split_off(usize::from(times.len() > 1));
     times.sort_by(f64::total_cmp);
@@ -194,8 +194,8 @@ mod tests {
 
     use super::*;
 
-    /// What is measured where the first step takes 900 bytes and the others less, with so many of them to warm up, and how often the
-    /// cache was emptied.
+    /// Returns the measurement after `warm_up` steps, if the first step takes 900 bytes and the others 100,
+    /// and how often the cache was emptied.
     fn measured(warm_up: usize) -> ((f64, u64, u64), u64) {
         let (taken, settled) = (Cell::new(0u64), Cell::new(0));
         let step = || {

@@ -1,4 +1,4 @@
-//! The cut of every stage, chosen before the first step from what symbolic steps would take.
+//! Chooses the cut of every stage before the first step, from symbolic steps.
 
 use crate::plan::{Asked, Choice, Cut, Prediction, Predictor, Solver};
 use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
@@ -20,49 +20,49 @@ use crate::step::exchange::{JointSum, RankSync};
 use crate::step::recover::Exhausted;
 use crate::tasks::BuildTask;
 
-/// One part in so many of what tensors may take is left to what a prediction does not know of, such as a kernel's scratch.
+/// A prediction leaves one part in `SLACK` of the limit free, for unknown memory such as a kernel's scratch.
 const SLACK: u64 = 200;
 
-/// What was chosen for a stage.
+/// The choice for a stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Chosen {
-    /// The cut, and what it is predicted to take.
+    /// The cut, with its predicted memory.
     pub(crate) prediction: Prediction,
-    /// Whether that is within the budget. Where nothing that the recipe leaves free is, it is the smallest cut of those.
+    /// Whether it is within the budget. If no allowed cut is, this is the smallest allowed cut.
     pub(crate) fits: Fits,
 }
 
-/// Whether a cut was found within the budget.
+/// Whether a cut within the budget was found.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fits {
     Yes,
-    /// None that the recipe leaves free is, but this one is, which the recipe rules out by a number or a switch.
+    /// No allowed cut fits. This cut would fit, but a number or switch of the recipe rules it out.
     IfFreed(Cut),
     No,
 }
 
-/// What was chosen before the first step.
+/// The choices before the first step.
 pub(crate) struct Settled {
-    /// For every stage, on rank 0, where the recipe leaves something free.
+    /// The choice for each stage, on rank 0 only; None if the recipe leaves nothing to choose.
     pub(crate) chosen: Vec<Option<Chosen>>,
     /// The smallest budget of all ranks, in bytes.
     pub(crate) limit: u64,
 }
 
-/// What a cut is chosen for.
+/// The conditions for choosing a cut.
 #[derive(Clone, Copy)]
 pub(crate) struct Room<'a> {
     pub(crate) request: &'a Request,
     pub(crate) survey: &'a Value,
     pub(crate) ranks: usize,
-    /// What the tensors of a rank may take, in bytes.
+    /// Bytes that the tensors of a rank may take.
     pub(crate) limit: u64,
     pub(crate) device: Device,
     pub(crate) amp: Amp,
 }
 
 impl<'a> Room<'a> {
-    /// What `solve` finds for `stage`, of which this is the recipe.
+    /// Runs `solve` for `stage`, whose recipe is `alone`.
     fn solve<T: BuildTask + 'static, R>(
         &self,
         alone: &Recipe,
@@ -78,8 +78,7 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Settles how the steps of every stage are cut up, as rank 0 chooses, and tells a rank's normalisations what follows from it. Every
-/// rank calls it.
+/// Sets every stage's cut to rank 0's choice, and prepares BatchNorm sums for it. Every rank calls this.
 pub(crate) fn settle<T: BuildTask + 'static>(
     ranks: &Ranks,
     setup: &mut Setup,
@@ -121,15 +120,15 @@ pub(crate) fn settle<T: BuildTask + 'static>(
     Ok(Settled { chosen, limit })
 }
 
-/// The smallest budget of all ranks, in bytes: what fits there fits everywhere. Every rank calls it.
+/// Returns the smallest budget of all ranks in bytes: a cut that fits there fits all. Every rank calls this.
 fn agree(ranks: &Ranks, own: u64) -> Result<u64, TrainError> {
     let least = Tensor::f_from_slice(&[-(own as f64)])?;
     ranks.all_reduce(&least, ReduceOp::Max)?.wait()?;
     Ok((-f64::try_from(&least)?) as u64)
 }
 
-/// Rank 0's choice for every stage, which all ranks get: micro-batch and segments; None for a stage of which it has made none.
-/// Every rank calls it, the others with any list of as many stages.
+/// Broadcasts rank 0's choice of micro-batch and segments for every stage; None for a stage without a choice.
+/// Every rank calls this; `chosen` of the other ranks is ignored.
 fn tell(
     ranks: &Ranks,
     stages: usize,
@@ -148,8 +147,8 @@ fn tell(
     Ok(numbers.chunks_exact(2).map(pair).collect())
 }
 
-/// Chooses for every stage of the recipe that leaves something free. A model of which no symbolic step can be run is left to its first
-/// real step.
+/// Chooses a cut for every stage of the recipe that leaves something to choose. If a model cannot run a
+/// symbolic step, nothing is chosen for it.
 fn choose<T: BuildTask + 'static>(
     room: &Room<'_>,
     recipe: &Recipe,
@@ -166,7 +165,7 @@ fn choose<T: BuildTask + 'static>(
     keeping_generator(|| (0..recipe.stages()).map(stage).collect())
 }
 
-/// Building a model seeds the CPU's generator, also where nothing is drawn: it is as before when `build` has returned.
+/// Restores the CPU's random generator after `build`: building a model seeds it, even if nothing is drawn.
 fn keeping_generator<R>(build: impl FnOnce() -> R) -> Result<R, WorkerError> {
     let generator = rng::state(Device::Cpu).map_err(TrainError::from)?;
     let built = build();
@@ -174,8 +173,8 @@ fn keeping_generator<R>(build: impl FnOnce() -> R) -> Result<R, WorkerError> {
     Ok(built)
 }
 
-/// Tells a rank's normalisations which sums a micro-step takes, so that a rank which runs out of memory in the very first one can
-/// take part in the others' all the same. Every rank calls it, with the cut that was chosen.
+/// Predicts the BatchNorm sums of a micro-step, so that a rank that runs out of memory in the very first one
+/// can still take part in the others' sums. Every rank calls this, with the chosen cut.
 fn foresee<T: BuildTask + 'static>(
     sync: &RankSync,
     room: &Room<'_>,
@@ -188,7 +187,7 @@ fn foresee<T: BuildTask + 'static>(
             let there = |sum| JointSum { device: room.device, ..sum };
             Ok(sync.learn(sums.into_iter().map(there).collect())?)
         }
-        // They are learnt in the first micro-step then.
+        // The first micro-step then records them.
         Err(error) => {
             tracing::debug!("no symbolic step: {error}");
             Ok(())
@@ -196,7 +195,7 @@ fn foresee<T: BuildTask + 'static>(
     }
 }
 
-/// What to say where not even the model's state found room: what the smallest step would take. Other errors as they are.
+/// Adds the smallest step's memory to an out-of-memory error at the start; other errors stay unchanged.
 pub(crate) fn explained<T: BuildTask + 'static>(
     error: WorkerError,
     room: &Room<'_>,
@@ -206,7 +205,7 @@ pub(crate) fn explained<T: BuildTask + 'static>(
         return error;
     }
     let amp = if room.amp == Amp::Auto { Amp::Off } else { room.amp };
-    // The smallest step of all, also where the recipe states a larger one.
+    // The smallest possible step, even if the recipe states a larger one.
     let mut free = recipe.of_stage(0);
     free.memory.micro_batch = MicroBatch::Auto;
     let smallest = Room { amp, ..*room }.solve::<T, _>(&free, 0, |solver, asked| solver.smallest(asked));
@@ -229,7 +228,7 @@ pub(crate) fn explained<T: BuildTask + 'static>(
     })))
 }
 
-/// What is chosen, and whether it fits: if not, the cut that would where the recipe left micro-batch and recompute free.
+/// Chooses a cut. If no allowed cut fits, also searches with micro-batch and recompute free.
 fn fitting<P: Predictor>(solver: &mut Solver<'_, P>, asked: &Asked) -> Result<Chosen, P::Error> {
     let choice = solver.solve(asked)?;
     let free = Asked { micro_batch: MicroBatch::Auto, recompute: Recompute::Auto, ..*asked };

@@ -1,4 +1,4 @@
-//! What else saves memory: the advice of the guides, each line computed for this recipe and left out where it has no effect.
+//! Ways to save memory: the guides' advice, computed for this recipe, without what has no effect.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,29 +7,28 @@ use super::solve::Solver;
 use super::{Cut, Prediction, Predictor, Subject};
 use dtrain_common::recipe::{Amp, ModelName, Recipe, Resize, Task};
 
-/// One way to save memory, and its computed effect against a cut. Predicted.
+/// A way to save memory, with its predicted effect on a cut.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Advice {
-    /// What to do, in words.
+    /// The action, in words.
     pub(crate) what: String,
-    /// The setting that does it, as `--set` takes it; none where a section is to be removed.
+    /// The setting for `--set`; None if a section must be removed.
     pub(crate) setting: Option<String>,
-    /// The highest memory with it, in bytes.
+    /// The peak with it, in bytes.
     pub(crate) peak: u64,
     pub(crate) saves: u64,
-    /// The expected time of a step, against the cut's.
+    /// The expected time of a step, relative to the cut's.
     pub(crate) relative_time: f64,
 }
 
-/// Something to try: what it is in words, the setting that does it, and what the setting makes of the cut; none where the cut stays
-/// and the setting goes over the recipe's.
+/// A possible way: description, setting, and changed cut; without a cut, the setting overrides the recipe's.
 type Lever = (String, String, Option<Cut>);
 
-/// Images are made smaller by so many pixels where the model has no patches: the strides of the backbones.
+/// Images shrink in multiples of these pixels if the model has no patches: the total stride of the backbones.
 const STRIDE: usize = 32;
 
-/// Every way that saves memory against `base`, a cut of this recipe. What the model does not allow, such as images that its
-/// patches do not divide, is no advice.
+/// Returns all ways that save memory compared with `base`, a cut of this recipe. Settings that the model
+/// rejects, such as images that its patches do not divide, are left out.
 pub(super) fn advise<P: Predictor>(
     recipe: &Recipe,
     solver: &mut Solver<'_, P>,
@@ -60,7 +59,7 @@ pub(super) fn advise<P: Predictor>(
         }
     }
     if recipe.ema.is_some() && base.owners.ema > 0 {
-        // It is there in every moment, so that without it every moment takes so much less.
+        // The average exists at all times, so every peak shrinks by its size.
         found.push(Advice {
             what: "no moving average of the weights: remove [ema]".into(),
             setting: None,
@@ -73,7 +72,7 @@ pub(super) fn advise<P: Predictor>(
     found
 }
 
-/// What another cut saves.
+/// Returns the levers that change the cut.
 fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Lever> {
     let mut levers = Vec::new();
     let mut lever = |what: String, setting: String, cut: Cut| levers.push((what, setting, Some(cut)));
@@ -105,7 +104,7 @@ fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Lever> {
     levers
 }
 
-/// What another setting of the recipe saves.
+/// Returns the levers that change a setting of the recipe.
 fn by_setting(recipe: &Recipe) -> Vec<Lever> {
     let mut levers = Vec::new();
     let mut lever = |what: String, setting: String| levers.push((what, setting, None));
@@ -130,7 +129,7 @@ fn by_setting(recipe: &Recipe) -> Vec<Lever> {
     levers
 }
 
-/// The image size one step smaller: the next multiple of the patch, or of the strides of a backbone.
+/// Returns the next smaller image size: a multiple of the patch, or of the backbone's stride.
 fn smaller_image(recipe: &Recipe) -> Option<usize> {
     let has_images = matches!(recipe.task, Task::Classify | Task::Segment | Task::Torchscript);
     if !has_images || recipe.data.resize == Resize::None {
@@ -150,7 +149,7 @@ fn smaller_backbone(name: ModelName) -> Option<ModelName> {
     sizes.windows(2).find_map(|pair| (pair[1] == name).then_some(pair[0]))
 }
 
-/// What progressive unfreezing begins with: the last part of the model in words, and globs of all others, which are frozen.
+/// Returns the start of progressive unfreezing: the model's last part in words, and globs of the frozen rest.
 fn all_but_the_last(recipe: &Recipe) -> Option<(&'static str, Vec<String>)> {
     let owned = |globs: &[&str]| globs.iter().map(|glob| (*glob).to_owned()).collect::<Vec<_>>();
     let name = recipe.model.name?;
@@ -158,7 +157,7 @@ fn all_but_the_last(recipe: &Recipe) -> Option<(&'static str, Vec<String>)> {
         return Some(("layer4 and fc", owned(&["conv1.*", "bn1.*", "layer[1-3].*"])));
     }
     let depth = recipe.model.depth?;
-    // As the guides' backbones, whose last of four stages comes first.
+    // As in the guides, where the last of four stages of a backbone is trained first.
     let frozen = depth - depth.div_ceil(4);
     let (part, first, blocks): (_, &[&str], _) = match name {
         ModelName::Unet => return Some(("the decoder", owned(&["inc.*", "down*"]))),
@@ -175,7 +174,7 @@ fn all_but_the_last(recipe: &Recipe) -> Option<(&'static str, Vec<String>)> {
     (frozen > 0).then(|| (part, globs.collect()))
 }
 
-/// Globs for `prefix.0` to `prefix.(count - 1)` and what is in them.
+/// Returns globs for everything in `prefix.0` to `prefix.(count - 1)`.
 fn below(prefix: &str, count: usize) -> Vec<String> {
     let of_tens = |tens: usize| {
         let written = Some(tens).filter(|tens| *tens > 0).map(|tens| tens.to_string());

@@ -1,26 +1,26 @@
-//! What a cut is expected to cost in time. A prediction, and printed as one.
+//! The expected time of a cut. A prediction, and printed as such.
 //!
-//! With F the floating-point operations of a step on a rank, s the samples of its share and a its micro-steps, a step is taken
-//! to last in proportion to
+//! F is the number of floating-point operations of a step on a rank, s the samples of its share, a its
+//! micro-steps. The time of a step is assumed to be proportional to
 //!
 //! ```text
 //! F x (1 + c x a / s)        c = MICRO_STEP_SAMPLES
 //! ```
 //!
-//! Every micro-step costs as much on top as c samples: kernels are launched and filled anew, and the smaller the micro-batch
-//! the less of the GPU they fill. Operations of recomputed segments are in F. Ranks are taken to hide their reduction behind
-//! backward, however the step is cut up.
+//! Each micro-step costs c samples in addition: kernels are launched again, and small micro-batches use less
+//! of a GPU. F includes recomputed segments. Ranks are assumed to hide their reduction behind backward.
 
 use super::Prediction;
 use dtrain_common::batch::Partition;
 
-/// What a micro-step costs on top of its samples, in samples. One of the guides measured times of 1, 1.08, 1.30 and 1.44 for
-/// micro-batches of 16, 8, 4 and 2, another 1.18 for 1 against 2. Half a sample gives 1, 1.03, 1.09 and 1.21, and 1.20: the
-/// least that agrees, since large GPUs lose more and small ones less.
+/// The extra cost of a micro-step, in samples. One of the guides measured times of 1, 1.08, 1.30 and 1.44 for
+/// micro-batches of 16, 8, 4 and 2; another 1.18 for 1 against 2. Half a sample results in 1, 1.03, 1.09 and
+/// 1.21, and 1.20: the least that agrees, since large GPUs lose more and small GPUs less.
 const MICRO_STEP_SAMPLES: f64 = 0.5;
 
-/// The expected time of a step with `cut`, against that of a step with `plain`. `segments` are those of the model that can be computed
-/// again; where operations were not counted, a forward pass is taken to be a third of a step, and each segment an equal part of it.
+/// Returns the expected time of a step with `cut`, relative to `plain`. `segments` of the model can be
+/// recomputed. Without counted operations, forward is assumed to be a third of a step, divided equally among
+/// segments.
 pub(crate) fn relative_time(
     plain: (&Prediction, &Partition),
     cut: (&Prediction, &Partition),
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
     use crate::plan::tests::Machine;
 
-    /// A step of 16 samples on one rank in micro-batches of `micro_batch`, with so many of 4 segments computed again.
+    /// Returns the time of 16 samples on one rank, if `recompute` of 4 segments are recomputed.
     fn time(machine: &Machine, micro_batch: usize, recompute: usize) -> f64 {
         let predict = |micro_batch, recompute| machine.prediction(&Machine::cut(1, micro_batch, recompute));
         let partition = |micro_batch| Partition::new(16, 1, Some(micro_batch)).unwrap();

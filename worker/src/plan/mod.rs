@@ -1,7 +1,8 @@
-//! The memory plan: how a step is cut up so that it fits, chosen from predictions. Pure arithmetic: a [`Predictor`] runs the
-//! step on tensors without storage, or measures it.
+//! The memory plan: chooses a cut that fits, from predictions. Pure arithmetic; a [`Predictor`] runs the step
+//! on tensors without storage, or measures it.
 //!
-//! [`report`] is what `dtrain plan` prints; [`Solver`] chooses a cut for every GPU. `dtrain profile` prints [`Profile`].
+//! `dtrain plan` prints the [`report`], `dtrain profile` a [`Profile`]; [`Solver`] chooses a cut for every
+//! GPU.
 
 mod advice;
 mod cost;
@@ -26,7 +27,7 @@ pub(crate) use report::{FRAGMENTATION_PERCENT, Plan, report};
 pub(crate) use search::largest;
 pub(crate) use solve::{Asked, Choice, Solver};
 
-/// How a step is cut up: what the machine may choose.
+/// The division of a step: the values that the machine may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Cut {
     pub ranks: usize,
@@ -34,49 +35,49 @@ pub(crate) struct Cut {
     pub micro_batch: usize,
     /// The precision: never `Auto`.
     pub amp: Amp,
-    /// How many segments of the model are computed again in backward, counted from its beginning.
+    /// Number of the model's segments that are recomputed in backward, from the first one on.
     pub recompute: usize,
-    /// Whether every rank keeps its own part of the optimizer's state only.
+    /// Whether every rank keeps only its part of the optimizer's state.
     pub shard_optimizer: bool,
 }
 
-/// What a cut is predicted to take of a rank with the largest share.
+/// The predicted memory of a cut, on a rank with the largest share.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Prediction {
     pub cut: Cut,
     pub way: Way,
     /// The highest memory in bytes: the sum of `owners`.
     pub peak: u64,
-    /// By owner at that moment.
+    /// Bytes by owner at the peak.
     pub owners: Owners,
-    /// Floating-point operations of matrix products and convolutions of a whole step on this rank, recomputation included; 0
-    /// where they were not counted.
+    /// Floating-point operations of matrix products and convolutions in a step of this rank; 0 if not
+    /// counted. Recomputation is included.
     pub flops: f64,
 }
 
-/// What does not depend on the cut.
+/// The properties of a training that no cut changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Subject {
     pub(crate) model: String,
     pub(crate) parameters: u64,
-    /// Those that are trained, of this stage.
+    /// Trained parameters of this stage.
     pub(crate) trained: u64,
     /// Samples of a step.
     pub(crate) effective_batch: usize,
     /// After scaling.
     pub(crate) learning_rate: f64,
-    /// The fewest samples of a micro-batch.
+    /// Fewest samples of a micro-batch.
     pub(crate) min_micro_batch: usize,
-    /// Samples that are normalised together, where that is fixed.
+    /// Samples that are normalised together, if that number is fixed.
     pub(crate) group: Option<usize>,
-    /// Segments of the model that can be computed again.
+    /// Segments of the model that can be recomputed.
     pub(crate) segments: usize,
-    /// What makes the result depend on the micro-batch, in words.
+    /// Reasons in words why the result depends on the micro-batch.
     pub(crate) depends: Vec<String>,
 }
 
 impl Subject {
-    /// How a step is cut among `ranks` into micro-batches of at most `micro_batch` samples (`None`: a rank's whole share).
+    /// Divides a step into micro-batches of at most `micro_batch` samples (`None`: a rank's whole share).
     pub(crate) fn partition(
         &self,
         ranks: usize,
@@ -86,10 +87,9 @@ impl Subject {
     }
 }
 
-/// Predicts what cuts take. `overrides` are recipe settings as `key=value` that go over the recipe's own, for advice such as
-/// "without the moving average".
+/// Predicts the memory of cuts. `overrides` are settings as `key=value` on top of the recipe, for advice.
 pub(crate) trait Predictor {
-    /// Why it cannot, or the effective batch cannot be cut up among the ranks.
+    /// A prediction failed, or the effective batch cannot be divided among the ranks.
     type Error: From<BatchError>;
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, Self::Error>;

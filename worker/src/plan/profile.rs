@@ -1,4 +1,4 @@
-//! `dtrain profile`: real steps beside what was predicted of them, as JSON and as text of at most 100 columns.
+//! `dtrain profile`: real steps beside their prediction, as JSON and as text of at most 100 columns.
 
 use std::iter::zip;
 
@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 use super::{Prediction, Subject};
 use crate::memory_report::{Owners, PhasePeaks};
 
-/// The whole answer; `--json` writes it as one object on a line. Sizes are bytes.
+/// The whole answer; `--json` prints it as one object on a line. Sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Profile {
     /// The device in words, such as `GPU 0 (NVIDIA H200)` or `CPU`.
     pub(crate) device: String,
-    /// What tensors may take of it.
+    /// Bytes that tensors may take on the device.
     pub(crate) budget: u64,
-    /// One entry for each stage that was asked for.
+    /// One entry for each stage of the job.
     pub(crate) stages: Vec<ProfiledStage>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ProfiledStage {
     pub(crate) subject: Subject,
-    /// A step as the recipe has it; none where it did not fit.
+    /// A step with the recipe's settings; None if it did not fit.
     pub(crate) measured: Option<MeasuredStage>,
-    /// The largest micro-batch, where it was looked for.
+    /// The largest micro-batch, if the job searches for it.
     pub(crate) optimal: Option<Optimal>,
 }
 
-/// A step that was run.
+/// A measured step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MeasuredStage {
     pub(crate) stage: String,
@@ -36,30 +36,30 @@ pub(crate) struct MeasuredStage {
     pub(crate) micro_batch: usize,
     #[serde(flatten)]
     pub(crate) figures: Measured,
-    /// What was predicted of the same cut.
+    /// The prediction for the same cut.
     pub(crate) predicted: Prediction,
 }
 
-/// A cut that was measured.
+/// The measurement of a cut.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) peak: u64,
     pub(crate) owners: Owners,
     pub(crate) phases: PhasePeaks,
-    /// The median time of a step in milliseconds, of the steps behind the first.
+    /// The median time of a step in milliseconds, without the first step.
     pub(crate) step_ms: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Optimal {
-    /// The largest micro-batch whose peak was at most `limit`; none where not even the smallest was.
+    /// The largest micro-batch with a peak of at most `limit`; None if there is no such micro-batch.
     pub(crate) largest: Option<usize>,
-    /// What the peak may be: the device's memory less the margin, or the recipe's budget.
+    /// Limit of the peak in bytes: the device's memory less the margin, or the recipe's budget.
     pub(crate) limit: u64,
     pub(crate) tried: Vec<Tried>,
 }
 
-/// One try: a process of its own ran steps.
+/// A try: steps in a separate process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tried {
     /// Samples of a micro-batch.
@@ -70,15 +70,15 @@ pub(crate) struct Tried {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TriedOutcome {
-    /// It ran, and this was its peak in bytes, whether within the limit or not.
+    /// The process ran, and had this peak in bytes, within the limit or not.
     Ran(u64),
     OutOfMemory,
-    /// The process died, and how.
+    /// The process died; its status.
     Died(String),
 }
 
 impl Profile {
-    /// The answer as text, or as a line of JSON.
+    /// Returns the answer as text, or as a line of JSON.
     pub(crate) fn render(&self, json: bool) -> serde_json::Result<String> {
         if json {
             return serde_json::to_string(self).map(|line| line + "\n");

@@ -1,4 +1,4 @@
-//! `dtrain plan`: a cut for every GPU, and what helps.
+//! `dtrain plan`: a cut for every GPU, and advice.
 
 use dtrain_common::recipe::{Amp, Recipe};
 use serde::{Deserialize, Serialize};
@@ -7,16 +7,16 @@ use super::advice::{Advice, advise};
 use super::solve::{Asked, Choice, Solver};
 use super::{Gpu, PlanJob, Prediction, Predictor, Subject, Way};
 
-/// What a process takes of a GPU besides tensors: the CUDA context, the code of kernels, and the handles and workspaces of
-/// cuBLAS, cuDNN and NCCL. 0.6 GiB: a context with libtorch's kernels is 0.3 to 0.5 GiB from the T4 to the H100.
+/// GPU memory of a process besides tensors: CUDA context, kernels, handles and workspaces of cuBLAS, cuDNN
+/// and NCCL. 0.6 GiB: a context with libtorch's kernels takes 0.3 to 0.5 GiB from the T4 to the H100.
 const CONTEXT_BYTES: u64 = 614 << 20;
 
-/// What is left unused of the rest, in percent: blocks of the caching allocator that fit no request. The guides saw 1.45 of
-/// 14.74 GiB lost that way without expandable segments, which are on here and leave less; it also covers that drivers report
-/// the same GPU with up to 0.2 GiB more or less.
+/// Percentage of the rest that stays unused: allocator blocks that fit no request. The guides lost 1.45 of
+/// 14.74 GiB without expandable segments, which dtrain enables and which lose less. Drivers also report up to
+/// 0.2 GiB more or less for the same GPU.
 pub(crate) const FRAGMENTATION_PERCENT: u64 = 5;
 
-/// The bytes that tensors may take of a GPU with `total` bytes that nobody else uses; 0 for a GPU smaller than the margin.
+/// Returns the bytes for tensors of an otherwise unused GPU with `total` bytes; 0 if below the margin.
 fn usable(total: u64) -> u64 {
     let rest = total.saturating_sub(CONTEXT_BYTES);
     rest - rest / 100 * FRAGMENTATION_PERCENT
@@ -24,28 +24,28 @@ fn usable(total: u64) -> u64 {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// The stage that it is about, where one was named.
+    /// The stage of the plan, if one was named.
     pub(crate) stage: Option<String>,
     pub(crate) subject: Subject,
-    /// Ranks, each on a GPU of its own.
+    /// Ranks; each has its own GPU.
     pub(crate) nproc: usize,
     pub(crate) way: Way,
     pub(crate) margin: Margin,
-    /// `memory.budget`, where it is a size: no row has more.
+    /// `memory.budget`, if it is a size: the limit of every row.
     pub(crate) budget: Option<u64>,
-    /// A rank's whole share at once, and nothing computed again: what the times of rows and advice compare with.
+    /// A rank's whole share at once without recompute: the reference for times of rows and advice.
     pub(crate) plain: Prediction,
-    /// One row for each GPU, in the order asked for.
+    /// One row for each GPU, in the order of the job.
     pub(crate) rows: Vec<Row>,
-    /// What saves memory against the plain cut, each alone; most first.
+    /// Ways to save memory compared with the plain cut, each alone; largest saving first.
     pub(crate) advice: Vec<Advice>,
-    /// What saves memory against the smallest cut, where that does not fit somewhere.
+    /// Ways to save memory compared with the smallest cut, if that does not fit on some GPU.
     pub(crate) helps: Vec<Advice>,
-    /// What makes the result depend on the micro-batch.
+    /// Reasons why the result depends on the micro-batch.
     pub(crate) warnings: Vec<String>,
 }
 
-/// What is not given to tensors of every GPU.
+/// Memory of every GPU that tensors do not get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Margin {
     pub(crate) context_bytes: u64,
@@ -55,21 +55,21 @@ pub(crate) struct Margin {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) gpu: Gpu,
-    /// What tensors may take of it, in bytes.
+    /// Bytes that tensors may take on the GPU.
     pub(crate) budget: u64,
     #[serde(flatten)]
     pub(crate) choice: Choice,
 }
 
 impl Plan {
-    /// Whether something fits on one of the GPUs at least.
+    /// Returns whether a cut fits on at least one of the GPUs.
     pub(crate) fn fits(&self) -> bool {
         let fits = |row: &Row| matches!(row.choice, Choice::Fit { .. });
         self.rows.iter().any(fits)
     }
 }
 
-/// Plans `recipe` for the GPUs of `job`. `subject` is the predictor's own.
+/// Plans `recipe` for the GPUs of `job`. `subject` is that of the predictor.
 pub(crate) fn report<P: Predictor>(
     recipe: &Recipe,
     subject: &Subject,
@@ -117,7 +117,7 @@ pub(crate) fn report<P: Predictor>(
     })
 }
 
-/// The precision of a run on this GPU, as the worker would choose it there.
+/// Returns the precision that a worker would choose on this GPU.
 fn precision(asked: Amp, gpu: &Gpu) -> Amp {
     match asked {
         Amp::Auto if gpu.bf16 => Amp::Bf16,

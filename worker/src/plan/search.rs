@@ -1,10 +1,10 @@
-//! The largest size that fits, with few tries: memory is nearly a straight line over the size.
+//! Finds the largest size that fits with few tries: memory is nearly linear in the size.
 
-/// Of `sizes`, which ascend, the position of one that fits `budget` while the next larger one, if any, does not. `peak` says
-/// what a size takes, or `None` where it is known only that it is too much.
+/// Returns the position in `sizes`, which ascend, of a size that fits `budget`, while the next larger size,
+/// if any, does not. `peak` returns the bytes of a size, or `None` if they are unknown and too much.
 ///
-/// The largest is tried first, then the smallest, then what a straight line between the nearest two says. Where that leaves more
-/// than half of the sizes twice, the middle comes next, so that no shape takes more tries than three times those of a bisection.
+/// Tries the largest size, the smallest, then interpolates between the nearest two. After two tries in a row
+/// that leave more than half of the sizes, tries the middle: at most three times the tries of a bisection.
 pub(crate) fn largest<E>(
     sizes: &[usize],
     budget: u64,
@@ -23,7 +23,7 @@ pub(crate) fn largest<E>(
     if !fits(peak_below) {
         return Ok(None);
     }
-    // How often in a row a straight line did not even halve what is left.
+    // Interpolations in a row that left more than half of the sizes.
     let mut misses = 0;
     while above - below > 1 {
         let guess = match (peak_below, peak_above) {
@@ -56,7 +56,7 @@ mod tests {
     use proptest::prelude::*;
     use std::convert::Infallible;
 
-    /// The answer and the number of tries.
+    /// Returns the answer and the number of tries.
     fn search(sizes: &[usize], budget: u64, peak: impl Fn(usize) -> Option<u64>) -> (Option<usize>, usize) {
         let mut tries = 0;
         let found = largest(sizes, budget, |size| {
@@ -94,7 +94,7 @@ mod tests {
             let peaks: Vec<u64> = steps.iter().scan(0, |peak, (_, step)| { *peak += step; Some(*peak) }).collect();
             let peak = |size| {
                 let bytes = peaks[sizes.iter().position(|one| *one == size).unwrap()];
-                // What died leaves no figure.
+                // A process that died reports no peak.
                 (!dead || bytes <= budget).then_some(bytes)
             };
             let (found, tries) = search(&sizes, budget, peak);

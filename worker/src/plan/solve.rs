@@ -1,8 +1,8 @@
-//! The cut with the least expected cost that fits.
+//! Chooses the fitting cut with the least expected cost.
 //!
-//! Effective batch and learning rate are never touched. What is given up is time, in micro-steps and in segments computed
-//! again, weighed by [`relative_time`]; precision and sharding are the recipe's. Predictions may take seconds each, so they are
-//! kept, and a straight line over micro-batch and segments says which cuts are worth one.
+//! Effective batch, learning rate, precision and sharding never change. Micro-steps and recomputed segments
+//! cost time, by [`relative_time`]. A prediction may take seconds, so predictions are kept, and interpolation
+//! over micro-batch and segments selects the cuts to predict.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use super::{Cut, Prediction, Predictor, Subject};
 use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 
-/// So many cuts with recompute are looked at closely, the best by the straight line first.
+/// Number of cuts with recompute that are predicted, the best by interpolation first.
 const CANDIDATES: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) struct Asked {
     pub(crate) ranks: usize,
     /// Bytes that the tensors of a rank may take.
     pub(crate) budget: u64,
-    /// The recipe's, as are the others; a number is not made smaller.
+    /// From the recipe, as the fields below; a number is never reduced.
     pub(crate) micro_batch: MicroBatch,
     /// Never `Auto`.
     pub(crate) amp: Amp,
@@ -30,7 +30,7 @@ pub(crate) struct Asked {
     pub(crate) shard_optimizer: bool,
 }
 
-/// What was found. The effective batch is cut up as `partition` says, in words.
+/// The result. `partition` describes the division of the effective batch in words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Choice {
@@ -38,11 +38,11 @@ pub(crate) enum Choice {
         prediction: Prediction,
         partition: String,
         grad_accum_steps: usize,
-        /// The expected time of a step, against that of the plain cut. Predicted.
+        /// The expected time of a step, relative to the plain cut. Predicted.
         relative_time: f64,
     },
     NoFit {
-        /// What the smallest cut takes that the recipe leaves free.
+        /// The smallest cut that the recipe allows.
         smallest: Prediction,
         partition: String,
         grad_accum_steps: usize,
@@ -50,7 +50,7 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
-    /// The prediction of the cut that was chosen, or of the smallest one.
+    /// Returns the prediction of the chosen cut, or of the smallest.
     pub(crate) fn prediction(&self) -> &Prediction {
         match self {
             Self::Fit { prediction, .. } => prediction,
@@ -59,7 +59,7 @@ impl Choice {
     }
 }
 
-/// Chooses cuts for one subject, and keeps what was predicted between one GPU and the next.
+/// Chooses cuts for one subject. Keeps predictions from one GPU to the next.
 pub(crate) struct Solver<'a, P> {
     pub(super) subject: &'a Subject,
     predictor: &'a mut P,
@@ -67,7 +67,7 @@ pub(crate) struct Solver<'a, P> {
 }
 
 impl<'a, P: Predictor> Solver<'a, P> {
-    /// For `subject`, with predictions of the recipe as it is.
+    /// Makes a solver for `subject`, with predictions for the unchanged recipe.
     pub(crate) fn new(subject: &'a Subject, predictor: &'a mut P) -> Self {
         Self { subject, predictor, known: HashMap::new() }
     }
@@ -76,7 +76,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
         self.predict_with(&[], cut)
     }
 
-    /// What `cut` takes, with recipe settings as `key=value` that go over the recipe's own; every cut is predicted once.
+    /// Predicts `cut`, with `overrides` as `key=value` on top of the recipe; each cut is predicted once.
     pub(crate) fn predict_with(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, P::Error> {
         let key = (overrides.to_vec(), cut);
         if let Some(known) = self.known.get(&key) {
@@ -87,13 +87,13 @@ impl<'a, P: Predictor> Solver<'a, P> {
         Ok(prediction)
     }
 
-    /// The cut that a step has where memory is no matter: a rank's whole share at once, and nothing computed again.
+    /// Returns the cut of a step if memory does not matter: a rank's whole share at once, without recompute.
     pub(crate) fn plain(&mut self, asked: &Asked) -> Result<Prediction, P::Error> {
         let whole = self.subject.partition(asked.ranks, None)?;
         self.predict(asked.cut(whole.micro_batch(), 0))
     }
 
-    /// The cut with the least expected cost that fits; of several with the same cost the one with the larger micro-batch.
+    /// Returns the fitting cut with the least expected cost; of equal costs, the larger micro-batch.
     pub(crate) fn solve(&mut self, asked: &Asked) -> Result<Choice, P::Error> {
         let partitions = self.partitions(asked)?;
         let sizes: Vec<_> = partitions.iter().map(Partition::micro_batch).collect();
@@ -138,14 +138,14 @@ impl<'a, P: Predictor> Solver<'a, P> {
         })
     }
 
-    /// What the smallest cut takes that the recipe leaves free, whatever the budget.
+    /// Predicts the smallest cut that the recipe allows, whatever the budget.
     pub(crate) fn smallest(&mut self, asked: &Asked) -> Result<Prediction, P::Error> {
         let smallest = self.partitions(asked)?[0].micro_batch();
         let (_, most) = asked.segments(self.subject.segments);
         self.predict(asked.cut(smallest, most))
     }
 
-    /// The ways in which a step can be cut up, one for every micro-batch that the recipe leaves free, which ascend.
+    /// Returns the partitions of a step for all micro-batches that the recipe allows, in ascending order.
     fn partitions(&self, asked: &Asked) -> Result<Vec<Partition>, BatchError> {
         let cut = |limit| self.subject.partition(asked.ranks, limit);
         if let MicroBatch::Is(size) = asked.micro_batch {
@@ -156,13 +156,13 @@ impl<'a, P: Predictor> Solver<'a, P> {
         let mut all = vec![whole];
         let mut micro_batch = share;
         while micro_batch > 1 {
-            // The fewest micro-steps that make it smaller.
+            // The fewest micro-steps that reduce the micro-batch.
             micro_batch = share.div_ceil(share.div_ceil(micro_batch - 1));
             let Ok(partition) = cut(Some(micro_batch)) else { break };
             if partition.smallest_micro_batch() < self.subject.min_micro_batch {
                 break;
             }
-            // Groups leave fewer sizes.
+            // With groups, sizes may repeat.
             if all.last().is_some_and(|last| partition.micro_batch() < last.micro_batch()) {
                 all.push(partition);
             }
@@ -171,8 +171,9 @@ impl<'a, P: Predictor> Solver<'a, P> {
         Ok(all)
     }
 
-    /// Positions of the partitions for which recompute is worth a closer look, by what lies on straight lines between the
-    /// smallest and the largest micro-batch (there is one), with all segments and with none. None where nothing fits.
+    /// Returns positions of partitions that may be best with recompute; empty if nothing fits. Interpolates
+    /// between the smallest and the largest micro-batch (at least one exists), with all segments and with
+    /// none.
     fn promising(
         &mut self,
         asked: &Asked,
@@ -218,14 +219,14 @@ impl<'a, P: Predictor> Solver<'a, P> {
         Ok(best.map(|(_, position)| position).collect())
     }
 
-    /// What a micro-batch takes with the fewest segments, at most `most`, with which it fits; none where it does not.
+    /// Predicts a micro-batch with the fewest segments, up to `most`, that make it fit; None if it cannot.
     fn fewest_segments(
         &mut self,
         asked: &Asked,
         micro_batch: usize,
         most: usize,
     ) -> Result<Option<Prediction>, P::Error> {
-        // Segments that are kept, from none on.
+        // Kept segments: 0 to `most`.
         let kept: Vec<_> = (0..=most).collect();
         let found = largest(&kept, asked.budget, |kept| {
             let prediction = self.predict(asked.cut(micro_batch, most - kept))?;
@@ -236,8 +237,8 @@ impl<'a, P: Predictor> Solver<'a, P> {
 }
 
 impl Asked {
-    /// What `recipe` leaves free on `ranks` ranks whose tensors may take `budget` bytes each. `amp` is the precision that
-    /// `precision.amp` comes to on their device.
+    /// Returns the choices that `recipe` leaves on `ranks` ranks with `budget` bytes for the tensors of each.
+    /// `amp` is the precision that `precision.amp` results in on their device.
     pub(crate) fn new(recipe: &Recipe, ranks: usize, budget: u64, amp: Amp) -> Self {
         Self {
             ranks,
@@ -249,7 +250,7 @@ impl Asked {
         }
     }
 
-    /// The fewest and the most segments that may be computed again, of so many.
+    /// Returns the fewest and the most segments that may be recomputed, out of `all`.
     fn segments(&self, all: usize) -> (usize, usize) {
         match self.recompute {
             Recompute::Off => (0, 0),

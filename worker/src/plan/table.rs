@@ -1,4 +1,4 @@
-//! A plan as text of at most 100 columns, but for long settings.
+//! A plan as text of at most 100 columns, except long settings.
 
 use std::fmt::Write;
 
@@ -9,13 +9,13 @@ use super::{Cut, PlanJob, Prediction, Way};
 use dtrain_common::recipe::Amp;
 use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, paragraph, size};
 
-/// GPUs whose bytes stand side by side.
+/// GPUs side by side in a table of bytes.
 const COLUMNS: usize = 5;
-/// Letters of a GPU's name that are shown.
+/// Characters of a GPU's name that are shown.
 const NAME: usize = 16;
 
 impl Plan {
-    /// The answer as text, in one sentence for each GPU where it is to be brief, or as a line of JSON.
+    /// Returns the answer as text, as one sentence for each GPU if brief, or as a line of JSON.
     pub(crate) fn render(&self, job: &PlanJob) -> serde_json::Result<String> {
         if job.json {
             return serde_json::to_string(self).map(|line| line + "\n");
@@ -97,7 +97,7 @@ fn rows(plan: &Plan, out: &mut String) {
             Choice::NoFit { grad_accum_steps, .. } => ("-".into(), "no", grad_accum_steps),
         };
         let (micro_batch, ranks, total) = (cut.micro_batch, plan.nproc, plan.subject.effective_batch);
-        // The pieces may differ.
+        // Micro-batches may differ in size.
         let at_most = if micro_batch * steps * ranks == total { "" } else { "<=" };
         table.push(vec![
             shown(&row.gpu.name),
@@ -131,7 +131,7 @@ fn bytes(plan: &Plan, out: &mut String) {
     let mut cuts: Vec<(String, &Prediction)> = vec![("plain".into(), &plan.plain)];
     for row in &plan.rows {
         let prediction = row.choice.prediction();
-        // bf16 and fp16 take the same.
+        // bf16 and fp16 take the same memory.
         let told = |it: &Prediction| (it.cut.micro_batch, it.cut.recompute, it.owners);
         if !cuts.iter().any(|(_, known)| told(known) == told(prediction)) {
             cuts.push((shown(&row.gpu.name), prediction));
@@ -177,7 +177,7 @@ fn advice(out: &mut String, title: &str, advice: &[Advice]) {
     columns(out, 2, &[Right, Right, Right, Left], &table);
 }
 
-/// For a shell.
+/// Quotes a setting for a shell.
 fn quoted(setting: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "._=-".contains(letter);
     if setting.chars().all(plain) { setting.to_owned() } else { format!("'{setting}'") }
@@ -194,7 +194,7 @@ fn precision(amp: Amp) -> &'static str {
     }
 }
 
-/// A GPU's name without its maker, and at most so long.
+/// Returns a GPU's name without its maker, and shortened to [`NAME`] characters.
 fn shown(name: &str) -> String {
     let short = ["NVIDIA ", "Tesla ", "GeForce "]
         .iter()

@@ -1,4 +1,4 @@
-//! A made-up model for the tests.
+//! A model for the tests.
 
 use super::{Cut, Prediction, Predictor, Subject, Way};
 use crate::memory_report::Owners;
@@ -8,24 +8,24 @@ use dtrain_common::recipe::Amp;
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;
 
-/// A model whose memory is a straight line over the micro-batch, and over the segments computed again.
+/// A model with memory linear in the micro-batch and in the recomputed segments.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) effective_batch: usize,
     pub(super) min_micro_batch: usize,
     pub(super) segments: usize,
-    /// Bytes of weights; gradients are as many, the optimizer's moments twice as many, the moving average as many.
+    /// Bytes of weights, of gradients and of the moving average; moments take twice that.
     pub(super) weights: u64,
     /// Bytes of activations for each sample in float32.
     pub(super) per_sample: u64,
     /// Whether operations are counted.
     pub(super) counts: bool,
     pub(super) ema: bool,
-    /// How often a prediction was asked for.
+    /// Number of requested predictions.
     pub(super) asked: usize,
-    /// Bytes that are added to the activations of a cut, to make them not quite a straight line.
+    /// Bytes added to the activations of a cut, so that they are not quite linear.
     pub(super) wobble: fn(&Cut) -> u64,
-    /// Bytes of activations are multiplied by this in percent for settings that have the text.
+    /// Percentages of activations for settings with these texts.
     pub(super) overridden: Vec<(&'static str, u64)>,
 }
 
@@ -65,7 +65,7 @@ impl Machine {
         }
     }
 
-    /// Without overrides: computing all segments again leaves a quarter of the activations, half a precision half.
+    /// Predicts without overrides: full recompute leaves a quarter of the activations, half precision half.
     pub(super) fn prediction(&self, cut: &Cut) -> Prediction {
         let full = self.per_sample * cut.micro_batch as u64 / if cut.amp == Amp::Off { 1 } else { 2 };
         let saved = full * 3 / 4 * cut.recompute as u64 / self.segments.max(1) as u64;

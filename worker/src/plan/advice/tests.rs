@@ -42,7 +42,7 @@ fn every_line_has_its_effect() {
     for one in &advice {
         assert_eq!(one.peak + one.saves, base.peak);
     }
-    // Each setting is one of a recipe.
+    // A recipe accepts each setting.
     for setting in advice.iter().filter_map(|one| one.setting.clone()) {
         Recipe::parse("test", RESNET, std::slice::from_ref(&setting))
             .unwrap_or_else(|error| panic!("{setting}: {error}"));
@@ -55,7 +55,7 @@ fn what_has_no_effect_is_left_out() {
     let smallest = Cut { amp: Amp::Bf16, ..Machine::cut(1, 1, 0) };
     let base = machine.prediction(&smallest);
     let subject = machine.about();
-    // Overrides change nothing of this machine.
+    // Overrides have no effect on this machine.
     let advice = advise(&recipe(RESNET), &mut Solver::new(&subject, &mut machine), &base, Amp::Bf16);
     assert_eq!(what(&advice), []);
 }

@@ -7,7 +7,7 @@ use crate::plan::tests::{GIB, MIB, Machine};
 const RECIPE: &str = "task = \"classify\"\n[data]\nkind = \"generated\"\nimage_size = 224\n[model]\nname = \"resnet50\"\n\
                       [train]\neffective_batch = 16\nepochs = 1\n[ema]\ndecay = 0.99\n";
 
-/// GPUs of so many hundredths of a GiB, by the names of the launcher's table.
+/// Returns a job for GPUs by their names in the launcher's table, with sizes in hundredths of a GiB.
 fn job(list: &str) -> PlanJob {
     let gpu = |name: &str| {
         let (hundredths, bf16) = match name {
@@ -32,7 +32,7 @@ fn machine() -> Machine {
     Machine { overridden: vec![("image_size=192", 75), ("model.freeze", 40)], ..Machine::default() }
 }
 
-/// The answer, and whether anything fits.
+/// Returns the answer, and whether a cut fits.
 fn said(sets: &[&str], job: &PlanJob) -> (String, bool) {
     let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
     let recipe = Recipe::parse("test", RECIPE, &sets).unwrap();

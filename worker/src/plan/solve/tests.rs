@@ -20,7 +20,7 @@ fn solve(machine: &mut Machine, asked: &Asked) -> Choice {
     Solver::new(&subject, machine).solve(asked).unwrap()
 }
 
-/// Micro-batch, micro-steps and segments of the choice; none where nothing fits.
+/// Returns micro-batch, micro-steps and segments of the choice; None if nothing fits.
 fn chosen(machine: &Machine, asked: &Asked) -> Option<(usize, usize, usize)> {
     match solve(&mut machine.clone(), asked) {
         Choice::Fit { prediction, grad_accum_steps, .. } => {
@@ -49,14 +49,14 @@ fn ample_memory_takes_the_share_at_once() {
 #[test]
 fn a_smaller_micro_batch_comes_before_recompute_until_that_costs_less() {
     let machine = Machine::default();
-    // Weights, gradients, moments and average are 500 MiB, a sample is 1 GiB.
+    // Weights, gradients, moments and average take 500 MiB, a sample 1 GiB.
     assert_eq!(chosen(&machine, &asked(9 * GIB)), Some((8, 2, 0)));
     assert_eq!(chosen(&machine, &asked(5 * GIB)), Some((4, 4, 0)));
     assert_eq!(chosen(&machine, &asked(3 * GIB)), Some((2, 8, 0)));
-    // In 2 GiB one sample would do without recompute, at 1.45 times the time. 2 with 2 of 4 segments and 6 with all of them cost
-    // 1.41, and the larger micro-batch is taken.
+    // In 2 GiB, 1 sample without recompute fits, at 1.45 times the time. 2 samples with 2 of 4 segments and 6
+    // with all of them cost 1.41; the larger micro-batch is chosen.
     assert_eq!(chosen(&machine, &asked(2 * GIB)), Some((6, 3, 4)));
-    // Not even one sample fits as it is.
+    // Not even one sample fits without recompute.
     assert_eq!(chosen(&machine, &asked(GIB)), Some((2, 8, 4)));
     assert_eq!(chosen(&machine, &asked(1000 * MIB)), Some((1, 16, 3)));
     assert_eq!(chosen(&machine, &asked(700 * MIB)), None);
@@ -92,7 +92,7 @@ fn the_least_micro_batch_is_kept() {
     let machine = Machine { min_micro_batch: 2, segments: 0, ..Machine::default() };
     assert_eq!(chosen(&machine, &asked(3 * GIB)), Some((2, 8, 0)));
     assert_eq!(chosen(&machine, &asked(2 * GIB)), None);
-    // 5 samples in pieces of at least 2 are 5 or 3 and 2.
+    // 5 samples in micro-batches of at least 2 are 5, or 3 and 2.
     let machine = Machine { effective_batch: 5, ..machine };
     let smallest = solve(&mut machine.clone(), &asked(1));
     assert_eq!(smallest.prediction().cut.micro_batch, 3);
@@ -110,7 +110,7 @@ fn more_ranks_than_samples_is_an_error() {
     );
 }
 
-/// Every cut that the recipe leaves free, by brute force: the least time of those that fit.
+/// Returns the least time of all fitting cuts that the recipe allows, by brute force.
 fn least_time(machine: &Machine, asked: &Asked) -> Option<f64> {
     let samples = machine.effective_batch.div_ceil(asked.ranks);
     let plain = machine.prediction(&asked.cut(samples, 0));
