@@ -14,8 +14,7 @@ use crate::device;
 /// Pause after a failed request.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The control socket. A thread answers it until the process ends; dropping this value removes the socket's
-/// path.
+/// The control socket. A thread answers it until the process ends; dropping this removes the socket's path.
 pub(crate) struct Control {
     path: PathBuf,
 }

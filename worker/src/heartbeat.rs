@@ -45,7 +45,8 @@ impl Heartbeat {
     /// write longer than `--hang-timeout` is no hang. The file's content makes the launcher wait for the
     /// write, instead of killing the worker after `--shutdown-timeout`.
     ///
-    /// Called where the training waits for a write, one at a time: steps send heartbeats themselves.
+    /// Called only where the training waits for a write; steps send heartbeats themselves. One write at a
+    /// time.
     #[must_use = "the write is over when this is dropped"]
     pub(crate) fn writing(&self) -> Option<Writing> {
         let file = self.0.as_ref()?;

@@ -159,7 +159,7 @@ fn where_to_begin(
     })
 }
 
-/// Returns the folder of copies in memory if launcher and recipe enable it and all ranks share a machine.
+/// Returns the folder of copies in memory if launcher and recipe enable them and all ranks share a machine.
 pub(crate) fn memory_copies(recipe: &Recipe, env: &WorkerEnv) -> Option<PathBuf> {
     let place = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
     let local = env.local_world_size == env.world_size;

@@ -33,7 +33,7 @@ pub struct Owners {
     pub gradients: u64,
     pub optimizer: u64,
     pub ema: u64,
-    /// Running statistics, and their copy for a dropped step.
+    /// Running statistics, and the copy that restores them.
     pub buffers: u64,
     /// The micro-batch, and the tensors that forward keeps for backward.
     pub activations: u64,

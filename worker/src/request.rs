@@ -1,4 +1,4 @@
-//! What a worker is asked to do: its command line.
+//! The command line of a worker.
 
 use std::path::PathBuf;
 

@@ -52,7 +52,7 @@ impl Opening {
 /// The parts of a run that do not need the other ranks.
 pub(crate) struct Setup {
     pub(crate) replica: Replica,
-    /// Sums BatchNorm statistics over the ranks, if the model needs that.
+    /// Sums BatchNorm statistics over the ranks, unless they are local.
     pub(crate) batch_sync: Option<Arc<RankSync>>,
     pub(crate) course: Course,
     /// The checkpoint that the run resumes from.
@@ -63,7 +63,7 @@ pub(crate) struct Setup {
 
 /// A checkpoint that was read.
 pub(crate) struct Resumed {
-    /// Names a best checkpoint, which may be missing: rank 0 checks that.
+    /// The named best checkpoint may be missing; rank 0 checks that.
     pub(crate) manifest: Manifest,
     pub(crate) took: Duration,
 }

@@ -244,7 +244,7 @@ fn conclude(
     };
     let path = run_dir.result();
     result.write(&path).map_err(|source| WorkerError::Write { path, source })?;
-    // A launcher first waits for the exit of all workers.
+    // A launcher does this itself, after all workers have exited.
     if status == ExitStatus::Success && !request.prepared {
         run_dir.note_ended()?;
     }

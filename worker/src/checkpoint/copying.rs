@@ -109,7 +109,7 @@ impl Copier {
     /// complete.
     pub(super) fn begin(&mut self, model: &Model) -> Result<Copying, CheckpointError> {
         let kept = match self.preparing.take() {
-            // Memory in preparation is ready sooner than new memory, which is taken if it failed.
+            // Memory in preparation is ready sooner than new memory. After a failure, new memory is taken.
             Some(preparing) => preparing.end().ok(),
             None => self.memory.take(),
         };
@@ -153,7 +153,7 @@ impl Drop for Copier {
     }
 }
 
-/// Allocates `bytes` and touches every page; stops early if `is_over`.
+/// Allocates `bytes`, touches every page and pins them for a GPU; stops early if `is_over`.
 fn ready(bytes: usize, device: Device, is_over: &AtomicBool) -> Result<Memory, CheckpointError> {
     let mut memory = Memory::of(bytes)?;
     let mut pages = memory.iter_mut().step_by(PAGE);

@@ -15,7 +15,7 @@ use crate::out_of_memory::patiently;
 use crate::state::{AVERAGE, ColumnSpec, Model, Part, Role, Slot, Table, pieces};
 
 /// Returns the files of a checkpoint with their tensors, in the same order on every rank. Every rank calls
-/// this between two steps: the ranks exchange tensors that none could write alone.
+/// this between two steps: the ranks exchange tensors that no rank could write alone.
 pub(super) fn files(
     model: &Model,
     ranks: &Ranks,
@@ -76,7 +76,7 @@ pub(super) fn name(spec: ColumnSpec, slot: &Slot) -> String {
     }
 }
 
-/// Returns this rank's share of a column by row, in an order that no layout changes, and what to assemble.
+/// Returns this rank's sources of a column, in the same order for any layout, and the sources to assemble.
 pub(super) fn sources<'a>(
     table: &'a Table,
     spec: ColumnSpec,
@@ -185,7 +185,7 @@ impl Source {
         })
     }
 
-    /// Returns a tensor of these elements; by the layout, this rank holds them.
+    /// Returns a tensor of the elements `range`, which this rank must hold.
     pub(super) fn elements(&self, range: &Range<u64>) -> Result<Tensor, TchError> {
         let covers = |(held, _): &&(Range<u64>, Tensor)| held.start <= range.start && range.end <= held.end;
         let missing = || TchError::Convert(format!("{} is not held here", self.item.name));

@@ -44,7 +44,7 @@ pub fn verify(folder: &Path) -> Result<(), ManifestError> {
 }
 
 /// Restores only the weights into a model: with `average`, those of the moving average if the checkpoint has
-/// one. Returns whether they are the average.
+/// one. Returns whether the average was used.
 pub(crate) fn restore_weights(
     folder: &Path,
     manifest: &Manifest,

@@ -49,7 +49,8 @@ pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
     }
 }
 
-/// Removes a checkpoint so that it is always complete or absent, and cannot come back. It may be missing.
+/// Removes a checkpoint so that it is always complete or absent, and cannot come back. The folder may be
+/// missing.
 pub(super) fn remove(folder: &Path) {
     match hide(folder) {
         Ok(hidden) => remove_or_warn(&hidden),

@@ -47,9 +47,9 @@ type Line = [(usize, Measured); 2];
 struct Measuring<'a, T> {
     request: &'a Request,
     stage: usize,
-    /// Supplies what needs no measurement: batch sizes and operations.
+    /// Supplies batch sizes and operations, which need no measurement.
     symbolic: SymbolicPredictor<'a, T>,
-    /// By overrides, and the cut without its micro-batch.
+    /// Keys: overrides, and the cut without its micro-batch.
     lines: HashMap<(Vec<String>, Cut), Line>,
 }
 
@@ -83,7 +83,7 @@ impl<T: BuildTask + 'static> Predictor for Measuring<'_, T> {
         let line = match self.lines.get(&key) {
             Some(line) => *line,
             None => {
-                // One sample uses other kernels; two and four are on the line.
+                // One sample uses other kernels; two and four samples are on the line.
                 let most = share.effective_batch.div_ceil(cut.ranks);
                 let first = share.min_micro_batch.max(2).min(most);
                 let second = (2 * first).min(most);

@@ -113,8 +113,8 @@ pub(crate) struct MicroStepMemory {
     pub(crate) activations: u64,
 }
 
-/// Tracks memory through a step. Some owners last from step to step; activations are what a forward pass
-/// keeps; memory beyond both at the peak is workspace.
+/// Tracks memory through a step. Some owners last from step to step. Activations: memory that a forward pass
+/// keeps. Workspace: memory beyond both at the peak.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Account<'a> {
     books: Books<'a>,
@@ -175,8 +175,7 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// Counts a replayed micro-step as when it was captured: its memory is a CUDA graph's, not that of
-    /// tensors.
+    /// Counts a replayed micro-step as when it was captured: its memory belongs to a graph, not to tensors.
     pub(crate) fn replayed(&mut self, taken: MicroStepMemory) -> Result<(), ShimError> {
         let now = self.books.usage()?.allocated;
         let peaks = &mut self.peaks;

@@ -83,7 +83,7 @@ pub(crate) struct SymbolicPredictor<'a, T> {
     survey: &'a Value,
     stage: usize,
     target: Target,
-    /// The latest rehearsal; memory of two at once could not be told apart.
+    /// The latest rehearsal; two at once would be counted together.
     built: Option<(Build, Rehearsal)>,
     task: std::marker::PhantomData<T>,
 }

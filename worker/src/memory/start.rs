@@ -20,7 +20,7 @@ use crate::step::exchange::{JointSum, RankSync};
 use crate::step::recover::Exhausted;
 use crate::tasks::BuildTask;
 
-/// A prediction leaves one part in `SLACK` of the limit free, for unknown memory such as a kernel's scratch.
+/// 1/`SLACK` of the limit stays free, for memory that no prediction knows, such as a kernel's scratch.
 const SLACK: u64 = 200;
 
 /// The choice for a stage.

@@ -70,8 +70,8 @@ impl OutOfMemory for ModelError {
     }
 }
 
-/// Returns the bytes in an allocator's message, `Tried to allocate 1.50 GiB.`, with two decimals: libtorch's
-/// for GPUs, and the shim's for the CPU.
+/// Returns the bytes of a failed allocation, from libtorch's message for GPUs or the shim's for the CPU:
+/// `Tried to allocate 1.50 GiB.`, with two decimals.
 pub(crate) fn bytes_refused(words: &str) -> Option<u64> {
     let (_, after) = words.split_once("Tried to allocate ")?;
     let mut parts = after.split_whitespace();

@@ -1,4 +1,4 @@
-//! Ways to save memory: the guides' advice, computed for this recipe, without what has no effect.
+//! Ways to save memory: the guides' advice, computed for this recipe. Ineffective advice is left out.
 
 use serde::{Deserialize, Serialize};
 

@@ -19,8 +19,7 @@ use dtrain_common::batch::Partition;
 const MICRO_STEP_SAMPLES: f64 = 0.5;
 
 /// Returns the expected time of a step with `cut`, relative to `plain`. `segments` of the model can be
-/// recomputed. Without counted operations, forward is assumed to be a third of a step, divided equally among
-/// segments.
+/// recomputed. Without counted operations, forward is assumed to be a third of a step, in equal segments.
 pub(crate) fn relative_time(
     plain: (&Prediction, &Partition),
     cut: (&Prediction, &Partition),

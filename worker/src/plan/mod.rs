@@ -1,8 +1,7 @@
 //! The memory plan: chooses a cut that fits, from predictions. Pure arithmetic; a [`Predictor`] runs the step
 //! on tensors without storage, or measures it.
 //!
-//! `dtrain plan` prints the [`report`], `dtrain profile` a [`Profile`]; [`Solver`] chooses a cut for every
-//! GPU.
+//! `dtrain plan` prints the [`report`], `dtrain profile` a [`Profile`]. [`Solver`] chooses a GPU's cut.
 
 mod advice;
 mod cost;
@@ -50,8 +49,8 @@ pub(crate) struct Prediction {
     pub peak: u64,
     /// Bytes by owner at the peak.
     pub owners: Owners,
-    /// Floating-point operations of matrix products and convolutions in a step of this rank; 0 if not
-    /// counted. Recomputation is included.
+    /// Floating-point operations of matrix products and convolutions in a step of this rank, also recomputed
+    /// ones; 0 if not counted.
     pub flops: f64,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Plan {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Memory of every GPU that tensors do not get.
+/// The memory of each GPU that tensors may not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Margin {
     pub(crate) context_bytes: u64,

@@ -172,8 +172,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
     }
 
     /// Returns positions of partitions that may be best with recompute; empty if nothing fits. Interpolates
-    /// between the smallest and the largest micro-batch (at least one exists), with all segments and with
-    /// none.
+    /// between the smallest and the largest of `partitions` (at least one), with all segments and with none.
     fn promising(
         &mut self,
         asked: &Asked,
