@@ -1,13 +1,13 @@
-//! Exact batch arithmetic: how the samples of one optimizer step are cut into ranks and micro-batches.
+//! Exact batch arithmetic: divides the samples of one optimizer step into ranks and micro-batches.
 //!
-//! Invariant: over all ranks and micro-steps the pieces cover the step's samples exactly once, in order, also
-//! where nothing divides. No micro-batch is larger than the limit, and every rank takes as many micro-steps as the busiest
-//! one, as far as it has samples for them: operations in the forward pass that all ranks take part in then meet.
+//! Invariant: over all ranks and micro-steps the pieces cover the step's samples exactly once, in order, for
+//! any batch size. No micro-batch is larger than the limit. Every rank takes as many micro-steps as the
+//! busiest rank if it has enough samples: collectives in the forward pass then match.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Part `index` of `0..total` cut into `parts` contiguous parts that differ by at most one, larger first.
+/// Returns part `index` of `0..total`, in `parts` contiguous parts of sizes that differ by at most 1.
 pub fn share(total: usize, parts: usize, index: usize) -> Range<usize> {
     assert!(index < parts, "share {index} of {parts} parts");
     let (base, larger) = (total / parts, total % parts);
@@ -15,7 +15,7 @@ pub fn share(total: usize, parts: usize, index: usize) -> Range<usize> {
     start..start + base + usize::from(index < larger)
 }
 
-/// Why a batch cannot be cut up.
+/// Error for a batch that cannot be divided.
 #[derive(Debug, thiserror::Error, Clone, Copy, PartialEq, Eq)]
 pub enum BatchError {
     #[error("the {0} is 0; it must be at least 1")]
@@ -32,25 +32,25 @@ pub enum BatchError {
     LargeGroup { group: usize, ranks: usize, micro_batch: usize, least: usize, most: usize },
 }
 
-/// How one optimizer step's samples are cut up among ranks and micro-steps.
+/// Division of one optimizer step's samples into ranks and micro-batches.
 ///
-/// Samples may be cut in groups of a fixed size, of which the last of a step may be smaller: those at the positions from g x size on. A
-/// micro-batch then consists of whole groups, or, where a rank takes no whole group at once, all ranks take a part of each group in the
-/// same micro-step.
+/// Samples may be divided in groups of a fixed size; the last group of a step may be smaller. A micro-batch
+/// then consists of whole groups. If a rank cannot take a whole group at once, the group is spread: all ranks
+/// take a part of each group in the same micro-step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
     samples: usize,
     ranks: usize,
-    /// Units of a micro-batch at most; at least 1.
+    /// Most units of a micro-batch; at least 1.
     limit: usize,
-    /// Samples of a unit, which is never cut by a micro-batch: 1, or a group.
+    /// Samples of a unit, which is never divided between micro-batches: 1, or the size of a group.
     unit: usize,
     /// Whether every rank takes its part of each unit.
     is_spread: bool,
 }
 
 impl Partition {
-    /// Cuts a step among `ranks` into micro-batches of at most `micro_batch` samples (`None`: a whole share).
+    /// Divides a step among `ranks` into micro-batches of at most `micro_batch` samples (`None`: no limit).
     pub fn new(effective_batch: usize, ranks: usize, micro_batch: Option<usize>) -> Result<Self, BatchError> {
         let counts = [
             ("effective batch", effective_batch),
@@ -67,9 +67,8 @@ impl Partition {
         Ok(Self { samples: effective_batch, ranks, limit, unit: 1, is_spread: false })
     }
 
-    /// As [`Partition::new`], in groups of `group` samples. Ranks take whole groups where there are enough
-    /// and a micro-batch has room for one; otherwise each group is spread over all ranks, as far as its parts
-    /// fit.
+    /// As [`Partition::new`], in groups of `group` samples. Ranks take whole groups if there are enough and
+    /// one fits into a micro-batch; otherwise each group is spread over all ranks, if its parts fit.
     pub fn in_groups(
         effective_batch: usize,
         ranks: usize,
@@ -99,58 +98,57 @@ impl Partition {
         Ok(Self { limit: 1, is_spread: true, ..cut })
     }
 
-    /// The same cutting for a step of `samples`, such as the short last step of an epoch. Ranks may get none.
+    /// Returns the same division for `samples`, such as the last step of an epoch. Ranks may get none.
     pub fn for_samples(&self, samples: usize) -> Self {
         Self { samples, ..*self }
     }
 
-    /// The same step in micro-batches of at most `micro_batch` samples.
+    /// Returns the same step in micro-batches of at most `micro_batch` samples.
     pub fn limited(&self, micro_batch: usize) -> Result<Self, BatchError> {
         Self::in_groups(self.samples, self.ranks, Some(micro_batch), Some(self.unit))
     }
 
-    /// Samples of the groups of which a micro-batch consists; None where it consists of single samples, or is a part of one group.
+    /// Returns the samples of a group if a micro-batch consists of whole groups.
     pub fn group(&self) -> Option<usize> {
         (self.unit > 1 && !self.is_spread).then_some(self.unit)
     }
 
-    /// Samples of the step.
+    /// Returns the samples of the step.
     pub fn effective_batch(&self) -> usize {
         self.samples
     }
 
-    /// Ranks that share the step.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// Whether all ranks take a part of each group in the same micro-step.
+    /// Returns whether all ranks take a part of each group in the same micro-step.
     pub fn is_spread(&self) -> bool {
         self.is_spread
     }
 
-    /// The largest micro-batch in use; 0 for a step without samples.
+    /// Returns the largest micro-batch in use; 0 for a step without samples.
     pub fn micro_batch(&self) -> usize {
         if self.is_spread {
             return self.samples.min(self.unit).div_ceil(self.ranks);
         }
-        // Rank 0 has the largest share, and all ranks cut theirs into as many pieces.
+        // Rank 0 has the largest share, and all ranks divide their shares into as many pieces.
         let largest = self.units_of(0).len();
         let units = largest.div_ceil(self.pieces(largest).max(1));
         (units * self.unit).min(self.samples)
     }
 
-    /// Micro-steps of the busiest rank, and of every rank that has so many samples; 0 for a step without samples.
+    /// Returns the micro-steps of the busiest rank; 0 for a step without samples.
     pub fn grad_accum_steps(&self) -> usize {
         if self.is_spread { self.units() } else { self.units_of(0).len().div_ceil(self.limit) }
     }
 
-    /// Whether all ranks take as many micro-steps: none has fewer samples, or groups, than the busiest steps.
+    /// Returns whether all ranks take equally many micro-steps.
     pub fn is_even(&self) -> bool {
         self.micro_ranges(self.ranks - 1).len() == self.grad_accum_steps()
     }
 
-    /// The number of samples of `rank`. Panics if `rank` is not below [`Partition::ranks`].
+    /// Returns the number of samples of `rank`. Panics if `rank` is not below [`Partition::ranks`].
     pub fn samples_of(&self, rank: usize) -> usize {
         match self.is_spread {
             true => self.micro_ranges(rank).iter().map(Range::len).sum(),
@@ -158,8 +156,9 @@ impl Partition {
         }
     }
 
-    /// The micro-batches of `rank` in order, as positions within the step: [`Partition::grad_accum_steps`]
-    /// pieces of its share, or one for each unit where there are fewer. Empty when the rank has no samples.
+    /// Returns the micro-batches of `rank` in order, as positions within the step:
+    /// [`Partition::grad_accum_steps`] pieces, or fewer if the rank has fewer units. Empty for a rank without
+    /// samples.
     pub fn micro_ranges(&self, rank: usize) -> Vec<Range<usize>> {
         if self.is_spread {
             let part = |unit: usize| {
@@ -179,9 +178,9 @@ impl Partition {
             .collect()
     }
 
-    /// The smallest micro-batch of any rank that has samples; 0 for a step without samples.
+    /// Returns the smallest micro-batch of any rank that has samples; 0 for a step without samples.
     pub fn smallest_micro_batch(&self) -> usize {
-        // The last rank that has any has the smallest share, and the step's last unit.
+        // The last rank with samples has the smallest share, and the step's last unit.
         let smallest = |rank| self.micro_ranges(rank).iter().map(Range::len).min();
         [0, self.units().clamp(1, self.ranks) - 1, self.ranks - 1]
             .into_iter()
@@ -198,22 +197,22 @@ impl Partition {
         share(self.units(), self.ranks, rank)
     }
 
-    /// The samples of units, as positions within the step.
+    /// Returns the samples of units, as positions within the step.
     fn positions(&self, units: Range<usize>) -> Range<usize> {
         let at = |unit: usize| (unit * self.unit).min(self.samples);
         at(units.start)..at(units.end)
     }
 
-    /// Into how many pieces a rank cuts its share of so many units.
+    /// Returns the number of pieces into which a rank divides its share of `units`.
     fn pieces(&self, units: usize) -> usize {
         units.min(self.grad_accum_steps())
     }
 }
 
-/// At most this many per-rank sizes are written one by one.
+/// Most ranks whose sizes are written one by one.
 const LISTED: usize = 8;
 
-/// `128 = 2 ranks x 64 x 1 accumulation` where all pieces are equal, and otherwise what the pieces are.
+/// Writes `128 = 2 ranks x 64 x 1 accumulation` for equal pieces, else the sizes of the pieces.
 impl fmt::Display for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranks = if self.ranks == 1 { "rank" } else { "ranks" };

@@ -1,4 +1,4 @@
-//! Types that are written as words: one of a few, or a text of their own.
+//! Types that are written as text: one of a few words, or a form of their type.
 
 /// Makes an enum of each table of words: reads and writes a value as its word, and lists the words.
 macro_rules! choices {
@@ -10,10 +10,10 @@ macro_rules! choices {
         }
 
         impl $name {
-            /// Every value as a recipe spells it.
+            /// All values as a recipe writes them.
             pub const NAMES: &'static [&'static str] = &[$($word),+];
 
-            /// The value as a recipe spells it.
+            /// Returns the value as a recipe writes it.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)+
@@ -29,7 +29,7 @@ macro_rules! choices {
     )+};
 }
 
-/// Serialises types as the text that they show, which they read.
+/// Serialises types as the text of their `Display` and reads them with `FromStr`.
 macro_rules! as_text {
     ($($name:ident),+) => {$(
         impl serde::Serialize for $name {

@@ -1,13 +1,13 @@
-//! The control socket of a running worker: by it `dtrain gpu clear` asks workers to give memory back.
+//! The control socket of a running worker: `dtrain gpu clear` uses it to ask workers to free memory.
 //!
-//! Every worker listens on `PID.sock` in a folder that only its user can enter. One line of JSON asks, one answers:
+//! Every worker has a socket `PID.sock` in a private folder. Request and answer are a line of JSON each:
 //!
 //! ```text
 //! {"ask":"clear"}
 //! {"freed":1288490188,"allocated":3650722201,"reserved":3865470566,"device":"GPU 0","rank":0}
 //! ```
 //!
-//! A worker that was killed leaves its socket behind; whoever meets it removes it.
+//! A killed worker leaves its socket behind; the next process that finds it removes it.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -21,28 +21,27 @@ use serde::{Deserialize, Serialize};
 use crate::files::if_there;
 
 const MAX_LINE: u64 = 64 << 10;
-/// The time in which the other side has to send its line.
+/// Time limit for the line of the other side.
 const LINE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a worker can be asked.
+/// A request to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase")]
 pub enum Ask {
-    /// To give memory that no tensor uses back to the device, or on a CPU to the system.
+    /// Give memory that no tensor uses back to the device, or on a CPU to the system.
     Clear,
     Memory,
 }
 
-/// A worker's answer. Sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// What it gave back; 0 where it was asked for its memory only.
+    /// Bytes given back; 0 for [`Ask::Memory`].
     pub freed: u64,
-    /// What tensors use.
+    /// Bytes that tensors use.
     pub allocated: u64,
-    /// What it holds of the device, in use or not; on a CPU its resident memory.
+    /// Bytes that the worker holds of the device, in use or not; on a CPU its resident memory.
     pub reserved: u64,
-    /// `CPU`, `GPU 0`.
+    /// `CPU` or `GPU 0`.
     pub device: String,
     pub rank: usize,
 }
@@ -54,7 +53,7 @@ enum Reply {
     Error { error: String },
 }
 
-/// Why a worker did not answer.
+/// Reason why a worker did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     #[error("it has ended")]
@@ -69,14 +68,14 @@ pub enum AskError {
     Json(#[from] serde_json::Error),
 }
 
-/// A socket that is listened on; removed when this is dropped.
+/// An open socket; dropping it removes the socket's file.
 #[derive(Debug)]
 pub struct Listener {
     listener: UnixListener,
     path: PathBuf,
 }
 
-/// Where sockets may lie, the first preferred. A container may set XDG_RUNTIME_DIR for some processes only.
+/// Returns the folders for sockets, preferred first. In a container, some processes may lack XDG_RUNTIME_DIR.
 pub fn folders() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("dtrain"));
     let own = format!("/tmp/dtrain-{}", rustix::process::geteuid().as_raw());
@@ -84,7 +83,7 @@ pub fn folders() -> Vec<PathBuf> {
 }
 
 impl Listener {
-    /// Listens on this process's socket in the first of `folders` that can be used.
+    /// Opens this process's socket in the first of `folders` that can be used.
     pub fn open(folders: &[PathBuf]) -> io::Result<Self> {
         let none = Err(ErrorKind::NotFound.into());
         folders.iter().fold(none, |opened, folder| opened.or_else(|_| Self::open_in(folder)))
@@ -97,7 +96,7 @@ impl Listener {
         }
         remove_stale(folder);
         let path = folder.join(format!("{}.sock", std::process::id()));
-        // One of this name is of a process that has ended: this one has its number now.
+        // A socket of this name belongs to an ended process, whose pid this process now has.
         if_there(fs::remove_file(&path))?;
         let listener = UnixListener::bind(&path)?;
         Ok(Self { listener, path })
@@ -107,7 +106,7 @@ impl Listener {
         &self.path
     }
 
-    /// Waits for a question and answers it; an `Err` is told to whoever asked. After an error call it again.
+    /// Waits for a request and answers it; the client gets an `Err` of `answer` too. Callable after an error.
     pub fn serve(&self, answer: impl FnOnce(Ask) -> Result<Answer, String>) -> io::Result<()> {
         let (mut stream, _) = self.listener.accept()?;
         stream.set_read_timeout(Some(LINE_TIMEOUT))?;
@@ -123,7 +122,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Whoever meets what is left removes it.
+        // If this fails, the next process that finds the file removes it.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -140,7 +139,7 @@ fn own(folder: &Path) -> io::Result<()> {
     ))
 }
 
-/// The pids and sockets of this user's running workers, by pid. Those of workers that ended are removed.
+/// Returns the pids and sockets of this user's running workers, by pid. Removes sockets of ended workers.
 pub fn workers(folders: &[PathBuf]) -> Vec<(u32, PathBuf)> {
     let mut found = Vec::new();
     for folder in folders.iter().filter(|folder| own(folder).is_ok()) {
@@ -168,12 +167,12 @@ fn remove_stale(folder: &Path) {
     }
 }
 
-/// Whether nobody listens. A process in another container may, though its pid means nothing here.
+/// Returns whether no process listens. A process of another container may: its pid is unknown here.
 fn refuses(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Asks the worker at `path` and waits so long for its answer. Connecting may take longer where many ask.
+/// Asks the worker at `path` and waits up to `timeout`. If many clients ask, connecting takes longer.
 pub fn ask(path: &Path, ask: Ask, timeout: Duration) -> Result<Answer, AskError> {
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::NotFound

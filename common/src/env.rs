@@ -1,7 +1,7 @@
-//! The environment that a launched worker sees: torchrun's contract, so that any program written for torchrun
-//! runs under `dtrain launch` and dtrain's worker runs under torchrun.
+//! The environment of a launched worker: torchrun's contract. Any program written for torchrun runs under
+//! `dtrain launch`, and dtrain's worker runs under torchrun.
 //!
-//! Every variable is one documented constant; no other module spells a name.
+//! Every variable is one documented constant; no other module writes a name.
 
 mod worker;
 
@@ -13,9 +13,9 @@ pub use worker::{EnvError, WorkerEnv};
 pub const RANK: &str = "RANK";
 /// Rank of this worker among those of its node, from 0; selects the GPU.
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
-/// Rank of this node's launcher among the launchers.
+/// Rank of this node's launcher among all launchers.
 pub const GROUP_RANK: &str = "GROUP_RANK";
-/// Rank of this worker among those of its role.
+/// Rank of this worker among the workers of its role.
 pub const ROLE_RANK: &str = "ROLE_RANK";
 /// Name of this worker's role.
 pub const ROLE_NAME: &str = "ROLE_NAME";
@@ -27,80 +27,81 @@ pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 pub const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
 /// Number of workers with this worker's role.
 pub const ROLE_WORLD_SIZE: &str = "ROLE_WORLD_SIZE";
-/// Host of the store where the workers meet.
+/// Host of the store through which the workers connect.
 pub const MASTER_ADDR: &str = "MASTER_ADDR";
-/// Port of the store where the workers meet.
+/// Port of the store through which the workers connect.
 pub const MASTER_PORT: &str = "MASTER_PORT";
-/// How often the worker group has been restarted.
+/// Restarts of the worker group so far.
 pub const TORCHELASTIC_RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
-/// How often the worker group may be restarted.
+/// Largest number of restarts of the worker group.
 pub const TORCHELASTIC_MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
 /// Name of the run, the same on all nodes.
 pub const TORCHELASTIC_RUN_ID: &str = "TORCHELASTIC_RUN_ID";
-/// `True` when the launcher itself serves the store at MASTER_ADDR:MASTER_PORT, so that rank 0 must not.
+/// `True` if the launcher serves the store at MASTER_ADDR:MASTER_PORT; rank 0 must not serve it then.
 pub const TORCHELASTIC_USE_AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
-/// Names of the signals that the launcher handles and passes on, with commas between them.
+/// Names of the signals that the launcher handles and forwards, separated by commas.
 pub const TORCHELASTIC_SIGNALS_TO_HANDLE: &str = "TORCHELASTIC_SIGNALS_TO_HANDLE";
 /// File into which a failing worker writes its error as JSON.
 pub const TORCHELASTIC_ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
-/// `1`: a failed NCCL operation takes its process down instead of hanging it.
+/// `1`: a failed NCCL operation ends its process instead of hanging it.
 pub const TORCH_NCCL_ASYNC_ERROR_HANDLING: &str = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
-/// Threads that one worker's CPU kernels use; see [`omp_threads`].
+/// Threads of one worker's CPU kernels; see [`omp_threads`].
 pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
-/// When the launch command started, in nanoseconds since the Unix epoch; for start-up measurements.
+/// Start of the launch command in nanoseconds since the Unix epoch; for start-up measurements.
 pub const DTRAIN_START_UNIX_NS: &str = "DTRAIN_START_UNIX_NS";
-/// `terminal`: carriage-return progress frames are shown on a terminal. Unset or `lines`: plain lines.
+/// `terminal`: progress is redrawn in place with carriage returns. Unset or `lines`: plain lines.
 pub const DTRAIN_PROGRESS: &str = "DTRAIN_PROGRESS";
-/// Path of the worker binary, for the launcher; without it the launcher looks beside itself.
+/// Path of the worker binary, for the launcher; the default is the launcher's own folder.
 pub const DTRAIN_WORKER: &str = "DTRAIN_WORKER";
-/// A file that a worker touches at every step, as a sign of life. A worker that has done so a few times and
-/// stops is taken for hanging; one that never does is not judged. The launcher names the file.
+/// Path of a heartbeat file that a worker touches at every step; the launcher sets it. If a worker has
+/// touched it a few times and then stops, the launcher assumes a hang. A worker that never touches it is not
+/// checked.
 pub const DTRAIN_HEARTBEAT_FILE: &str = "DTRAIN_HEARTBEAT_FILE";
-/// Begins that file's content while the worker writes a checkpoint or waits for one: the launcher then waits
-/// before it kills the worker after a request to stop.
+/// Prefix of the heartbeat file's content while the worker writes a checkpoint or waits for one: after a stop
+/// request, the launcher then waits before it kills the worker.
 pub const HEARTBEAT_WRITING: &str = "writing";
-/// Seconds that an operation between the ranks waits for a rank that does not come, such as `600` or `1.5`; unset: ten minutes.
+/// Timeout of a collective in seconds, such as `600` or `1.5`; the default is ten minutes.
 pub const DTRAIN_COLLECTIVE_TIMEOUT: &str = "DTRAIN_COLLECTIVE_TIMEOUT";
-/// The folder that the launcher makes for `checkpoint.in_memory`; see [`crate::memory_copies`].
+/// Folder that the launcher makes for `checkpoint.in_memory`; see [`crate::memory_copies`].
 pub const DTRAIN_MEMORY_COPIES: &str = "DTRAIN_MEMORY_COPIES";
-/// Slurm's: the number of the job that a process belongs to.
+/// Set by Slurm: number of the job.
 pub const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
-/// Slurm's: when the job ends, in seconds since the Unix epoch. Versions before 23 do not set it.
+/// Set by Slurm from version 23 on: end of the job in seconds since the Unix epoch.
 pub const SLURM_JOB_END_TIME: &str = "SLURM_JOB_END_TIME";
-/// Process id of the process that stands behind a launcher, for the launcher alone; see the launcher's `guardian` module.
+/// Process id of the guardian, for the launcher; see the launcher's `guardian` module.
 pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";
-/// Process id of the process that the shell has started, for the guardian and the launcher alone, where that is not the guardian.
+/// Process id of the front, the process that the shell started, if it is not the guardian.
 pub const DTRAIN_FRONT: &str = "DTRAIN_FRONT";
-/// The folder that the guardian has made for what is only needed during the run, for the launcher alone.
+/// Folder that the guardian makes for temporary files of the run, for the launcher.
 pub const DTRAIN_TEMPORARY: &str = "DTRAIN_TEMPORARY";
-/// By which way the ranks of one machine exchange data: `shared` (memory), `gloo` (TCP), or unset or `auto`.
+/// Transport between the ranks of one machine: `shared` (memory), `gloo` (TCP), or unset or `auto`.
 pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
-/// For tests: a refusal of memory in a worker, such as `oom:rank=1,step=3,phase=backward`. `rank` and `step` (counted from 1) say
-/// where; `phase` is `forward`, `backward`, `reduce`, `prepare`, `update` or `evaluate` (there `step` is the one before it);
-/// `micro_step=2` is the second one of a rank, `after=5` grants five allocations of the phase first, `times=2` refuses in the first
-/// try of the step and in the second. Unset in a run that is meant.
+/// For tests: makes allocations fail in a worker, such as `oom:rank=1,step=3,phase=backward`. `step` counts
+/// from 1. `phase` is `forward`, `backward`, `reduce`, `prepare`, `update` or `evaluate` (after `step`).
+/// `micro_step=2` selects a rank's second micro-step, `after=5` lets five allocations of the phase succeed
+/// first, `times=2` also fails the first retry of the step.
 pub const DTRAIN_FAULT: &str = "DTRAIN_FAULT";
-/// Which GPUs a CUDA program sees, and in which order; [`crate::gpu::Visible`] reads it.
+/// GPUs that a CUDA program sees, and their order; [`crate::gpu::Visible`] reads it.
 pub const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
-/// How CUDA counts GPUs: `PCI_BUS_ID` as NVML does, `FASTEST_FIRST` or unset the fastest first.
+/// Order of GPUs in CUDA: `PCI_BUS_ID` as in NVML; `FASTEST_FIRST` or unset: the fastest first.
 pub const CUDA_DEVICE_ORDER: &str = "CUDA_DEVICE_ORDER";
-/// The version of CUDA of a libtorch of the user's own, such as `12.6`, for the check of the driver.
+/// CUDA version of the user's libtorch, such as `12.6`, for the check of the driver.
 pub const DTRAIN_CUDA: &str = "DTRAIN_CUDA";
-/// The Python that runs scripts and modules, before all others; torchrun's variable.
+/// Python for scripts and modules, preferred to all others; torchrun's variable.
 pub const PYTHON_EXEC: &str = "PYTHON_EXEC";
 /// Folder of the Python environment in use.
 pub const VIRTUAL_ENV: &str = "VIRTUAL_ENV";
 /// Folder of the conda environment in use.
 pub const CONDA_PREFIX: &str = "CONDA_PREFIX";
-/// Begins the names of the variables that stand for flags of the launcher, as PET_NPROC_PER_NODE does.
+/// Prefix of variables that stand for flags of the launcher, such as PET_NPROC_PER_NODE.
 pub const TWIN_PREFIX: &str = "PET_";
 
-/// A variable of this process. What is not UTF-8 in it is replaced, and so refused where the value has a form.
+/// Returns a variable of this process. Bytes that are not UTF-8 are replaced; checks of the value then fail.
 pub fn of_process(name: &str) -> Option<String> {
     Some(std::env::var_os(name)?.to_string_lossy().into_owned())
 }
 
-/// How long operations between the ranks wait, by [`DTRAIN_COLLECTIVE_TIMEOUT`] looked up through `get`; none where it is not set.
+/// Returns the timeout from [`DTRAIN_COLLECTIVE_TIMEOUT`], read through `get`; `None` if it is not set.
 pub fn collective_timeout(get: impl Fn(&str) -> Option<String>) -> Result<Option<Duration>, EnvError> {
     let Some(value) = get(DTRAIN_COLLECTIVE_TIMEOUT) else { return Ok(None) };
     let seconds = value.trim().parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
@@ -114,7 +115,7 @@ pub fn collective_timeout(get: impl Fn(&str) -> Option<String>) -> Result<Option
     }
 }
 
-/// Threads for each worker's CPU kernels: the cores shared evenly, at least one each.
+/// Returns the threads for each worker's CPU kernels: an even share of the cores, at least one.
 pub fn omp_threads(cores: usize, local_world_size: usize) -> usize {
     (cores / local_world_size.max(1)).max(1)
 }

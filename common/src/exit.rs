@@ -1,25 +1,25 @@
-//! The one table of exit codes, on which scripts and batch systems rely.
+//! The only table of exit codes; scripts and batch systems rely on it.
 
-/// How a command ended, as its exit code tells it.
+/// The end of a command, as its exit code reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExitStatus {
     Success,
     /// The command line, the recipe or the data are wrong (2); nothing was started or overwritten.
     Usage,
     OutOfMemory,
-    /// A worker failed (4); its own code stands in `result.json` and in the launcher's banner.
+    /// A worker failed (4); `result.json` and the launcher's banner have its own exit code.
     WorkerFailed,
-    /// The workers could not find each other (5).
+    /// The workers could not connect to each other (5).
     Rendezvous,
-    /// Stopped on request with a checkpoint written; start it again to go on (75, as in `EX_TEMPFAIL`).
+    /// Stopped on request after a checkpoint; the same command resumes (75, as in `EX_TEMPFAIL`).
     Requeue,
     Signal(i32),
-    /// The code of a launched program that is not dtrain's own trainer, passed through.
+    /// The exit code of a launched program other than dtrain's trainer.
     Program(i32),
 }
 
 impl ExitStatus {
-    /// The exit code. A code or signal that does not fit into a byte becomes 255, never 0.
+    /// Returns the exit code. A code or signal that does not fit into a byte becomes 255, never 0.
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
@@ -35,14 +35,14 @@ impl ExitStatus {
         }
     }
 
-    /// What the launcher returns when a worker of dtrain's own trainer exits with `code`.
+    /// Returns the launcher's status if a worker of dtrain's own trainer exits with `code`.
     pub fn from_worker_code(code: i32) -> Self {
         let known = [Self::Success, Self::Usage, Self::OutOfMemory, Self::Rendezvous, Self::Requeue];
         let told = known.into_iter().find(|status| i32::from(status.code()) == code);
         told.unwrap_or(Self::WorkerFailed)
     }
 
-    /// One clause that says what the code means, for banners and `result.json`.
+    /// Returns a short description of the code, for banners and `result.json`.
     pub fn describe(self) -> String {
         match self {
             Self::Success => "success".into(),

@@ -1,16 +1,16 @@
-//! Files that are there whole or not at all.
+//! Atomic writes: a file exists whole or not at all.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Temporary files and links have names that begin and end so.
+/// Prefix of the names of temporary files and links.
 const PREFIX: &str = ".dtrain-";
 const SUFFIX: &str = ".tmp";
 
-/// Removes what a killed process has left of [`write_atomic`] and [`symlink_atomic`] in a folder of one's
-/// own.
+/// Removes temporary files of [`write_atomic`] and [`symlink_atomic`] that a killed process left. No other
+/// process may write to `folder`.
 pub fn remove_temporary(folder: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -23,7 +23,7 @@ pub fn remove_temporary(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What was found at a path, or none where there is nothing. Other failures are errors.
+/// Turns `NotFound` into `None`. Other failures stay errors.
 pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -31,14 +31,14 @@ pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Writes `bytes` to `path` whole or not at all, also after a crash: a temporary file beside it, flushed to
-/// disk, renamed over it, and the folder flushed. On an error `path` is as it was.
+/// Writes `bytes` to `path` whole or not at all, also after a crash: writes a temporary file beside it,
+/// flushes it, renames it to `path` and flushes the folder. After an error `path` is unchanged.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_atomic_with(path, true, |file| file.write_all(bytes))
 }
 
-/// As [`write_atomic`], written by `write`. Unless `replace` is set, a file that is there by the end is an
-/// error of the kind [`io::ErrorKind::AlreadyExists`].
+/// As [`write_atomic`], but `write` writes the content. Without `replace`, an existing file is an error of
+/// the kind [`io::ErrorKind::AlreadyExists`].
 pub fn write_atomic_with<E: From<io::Error>>(
     path: &Path,
     replace: bool,
@@ -48,7 +48,7 @@ pub fn write_atomic_with<E: From<io::Error>>(
     let mut temporary = tempfile::Builder::new()
         .prefix(PREFIX)
         .suffix(SUFFIX)
-        // The usual mode of a new file, not the private one of temporary files: run directories are shared.
+        // The usual mode of a new file, not the private mode of temporary files: run directories are shared.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)?;
     write(temporary.as_file_mut())?;
@@ -61,8 +61,8 @@ pub fn write_atomic_with<E: From<io::Error>>(
     Ok(sync_folder(folder)?)
 }
 
-/// Makes `link` a symbolic link to `target`, stored as given, replacing an earlier link in one step. On an
-/// error, as where `link` is a folder, it is as it was.
+/// Makes `link` a symbolic link to `target`, stored as given, and replaces an earlier link in one step. After
+/// an error, such as for a `link` that is a folder, `link` is unchanged.
 pub fn symlink_atomic(target: &Path, link: &Path) -> io::Result<()> {
     let folder = folder_of(link)?;
     tempfile::Builder::new()
@@ -75,7 +75,7 @@ pub fn symlink_atomic(target: &Path, link: &Path) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// The folder that holds `path`; `.` for a bare name.
+/// Returns the folder of `path`; `.` for a bare name.
 fn folder_of(path: &Path) -> io::Result<&Path> {
     match path.parent() {
         None => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} names no file", path.display()))),
@@ -84,7 +84,7 @@ fn folder_of(path: &Path) -> io::Result<&Path> {
     }
 }
 
-/// Makes a rename within `folder` last through a power cut.
+/// Makes a rename within `folder` survive a power failure.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

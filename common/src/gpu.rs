@@ -1,7 +1,7 @@
-//! The GPUs of this machine, which of them a program sees, and which of them a user has chosen.
+//! The GPUs of this machine, the GPUs that a program sees, and the GPUs that a user selects.
 //!
-//! `driver` asks NVIDIA's management library (NVML); everything else is arithmetic on its answer, the [`Inventory`].
-//! GPUs are counted in NVML's order, that of the PCI bus, which is also the order of `nvidia-smi`.
+//! `driver` asks NVIDIA's management library (NVML); everything else is arithmetic on its answer, the
+//! [`Inventory`]. GPUs are counted in NVML's order: by PCI bus, as `nvidia-smi` does.
 
 mod choice;
 mod driver;
@@ -17,35 +17,35 @@ pub use visible::Visible;
 
 pub use nvml_wrapper::error::NvmlError;
 
-/// One GPU, or one MIG instance: a part of a GPU that programs use as if it were one.
+/// One GPU, or one MIG instance: a part of a GPU that programs use like a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// NVML's index, which orders GPUs by PCI bus; of an instance that among the instances of its GPU.
+    /// NVML's index, in the order of the PCI bus; of an instance: its index within its GPU.
     pub index: u32,
     /// Product name; of an instance with its profile, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
     pub name: String,
-    /// `GPU-...` or `MIG-...`, the same across restarts; none where the driver gives none.
+    /// `GPU-...` or `MIG-...`, the same across restarts; `None` if the driver reports none.
     pub uuid: Option<String>,
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// The instances of a GPU in MIG mode, possibly none. CUDA cannot use such a GPU as a whole.
+    /// The instances of a GPU in MIG mode, possibly empty. CUDA cannot use such a GPU as a whole.
     pub mig: Option<Vec<GpuInfo>>,
 }
 
-/// Every GPU of the machine in NVML's order, whatever CUDA_VISIBLE_DEVICES says.
+/// Every GPU of the machine in NVML's order, independent of CUDA_VISIBLE_DEVICES.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     pub gpus: Vec<GpuInfo>,
 }
 
-/// A GPU or a MIG instance of the inventory that it was found in.
+/// Index of a GPU or MIG instance within one inventory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
     gpu: usize,
     instance: Option<usize>,
 }
 
-/// Why the GPUs could not be listed.
+/// Error of listing the GPUs.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
     #[error("no NVIDIA driver is loaded on this machine, so no GPU can be used")]
@@ -63,14 +63,14 @@ impl Place {
         self.instance.is_some()
     }
 
-    /// The machine's number of the GPU that it is, or is a part of.
+    /// Returns the machine's number of the GPU, or of the GPU that holds the instance.
     pub fn gpu(self) -> usize {
         self.gpu
     }
 }
 
 impl Inventory {
-    /// Whether CUDA, which puts the fastest GPU first, and NVML may count the GPUs differently.
+    /// Returns whether CUDA, which puts the fastest GPU first, and NVML may order the GPUs differently.
     pub fn is_mixed(&self) -> bool {
         self.gpus.windows(2).any(|pair| pair[0].name != pair[1].name)
     }
@@ -80,12 +80,12 @@ impl Inventory {
         place.instance.and_then(|instance| gpu.mig.as_deref()?.get(instance)).unwrap_or(gpu)
     }
 
-    /// What CUDA_VISIBLE_DEVICES calls it; none where the driver gives no UUID.
+    /// Returns the name for CUDA_VISIBLE_DEVICES; `None` if the driver reports no UUID.
     pub fn uuid(&self, place: Place) -> Option<&str> {
         self.device(place).uuid.as_deref()
     }
 
-    /// What it is on this machine: `GPU 6`, `MIG instance 1 of GPU 0`.
+    /// Returns the name on this machine: `GPU 6`, `MIG instance 1 of GPU 0`.
     pub fn title(&self, place: Place) -> String {
         let gpu = self.gpus[place.gpu].index;
         match place.is_instance() {
@@ -109,7 +109,7 @@ impl Inventory {
         (0..count).map(move |instance| Place { gpu, instance: Some(instance) })
     }
 
-    /// Everything whose UUID is `beginning`, or else begins with it.
+    /// Returns the device with the UUID `beginning`, else all devices whose UUID begins with it.
     fn named(&self, beginning: &str) -> Vec<Place> {
         let everything =
             self.wholes().flat_map(|whole| std::iter::once(whole).chain(self.instances(whole.gpu)));
@@ -117,7 +117,7 @@ impl Inventory {
             .filter_map(|place| Some((place, self.uuid(place)?)))
             .filter(|(_, uuid)| uuid.starts_with(beginning))
             .collect();
-        // Older drivers name instances by numbers at the end, so that one name can be the beginning of another.
+        // Older drivers number instances at the end of the name, so one name can be a prefix of another.
         let exact = fitting.iter().find(|(_, uuid)| *uuid == beginning);
         match exact {
             Some((place, _)) => vec![*place],

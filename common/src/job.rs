@@ -1,4 +1,4 @@
-//! What the launcher asks of the worker program, as one argument: `dtrain-worker RECIPE --set ... --job JSON`.
+//! Requests of the launcher to the worker program, as an argument: `dtrain-worker RECIPE ... --job JSON`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::ByteSize;
 
-/// A job besides training: answers on standard output, ends with 0, 2 (recipe), 3 (memory) or 1.
+/// A job besides training. The worker prints the result and exits with 0, 2 (recipe), 3 (memory) or 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "job", rename_all = "lowercase")]
 pub enum Job {
@@ -20,16 +20,16 @@ pub enum Job {
 #[serde(deny_unknown_fields)]
 pub struct PlanJob {
     pub gpus: Vec<Gpu>,
-    /// Ranks, at least 1, each on a GPU of its own.
+    /// Number of ranks, at least 1; each has one GPU.
     pub nproc: usize,
     pub way: Way,
-    /// The stage, or `all`; without it the first.
+    /// The stage, or `all`; the default is the first.
     #[serde(default)]
     pub stage: Option<String>,
-    /// Only the micro-batch of each GPU, in one sentence each.
+    /// Print only the micro-batch of each GPU, in one sentence each.
     #[serde(default)]
     pub brief: bool,
-    /// JSON instead of a table: one object, a line, for each stage.
+    /// Print JSON instead of a table: one object on one line for each stage.
     #[serde(default)]
     pub json: bool,
 }
@@ -37,32 +37,32 @@ pub struct PlanJob {
 /// A GPU to plan for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// A name of the launcher's table, a size, or what the driver calls it.
+    /// A name of the launcher's table, a size, or the driver's name.
     pub name: String,
     pub bytes: u64,
-    /// Whether it computes in bfloat16 itself; what `precision.amp = "auto"` is depends on it.
+    /// Whether it supports bfloat16; `precision.amp = "auto"` depends on it.
     pub bf16: bool,
 }
 
 impl Gpu {
-    /// A GPU of which only the memory is known: a recent one.
+    /// Returns a recent GPU of which only the memory is known.
     pub fn of_size(bytes: u64) -> Self {
         Self { name: ByteSize(bytes).exact(), bytes, bf16: true }
     }
 }
 
-/// How a prediction came about.
+/// Method of a prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// The step was run on tensors without storage.
+    /// The step ran on tensors without storage.
     Symbolic,
-    /// Steps were run at two micro-batches, and the rest follows by a straight line.
+    /// Steps ran at two micro-batches; the rest is a linear fit.
     Measured,
 }
 
 impl Way {
-    /// `predicted (symbolic)`, as every figure of it is labelled.
+    /// Returns the label of predicted figures, such as `predicted (symbolic)`.
     pub fn label(self) -> &'static str {
         match self {
             Self::Symbolic => "predicted (symbolic)",
@@ -77,10 +77,10 @@ impl Way {
 pub struct ProfileJob {
     /// The stage, or `all`.
     pub stage: String,
-    /// Whether the largest micro-batch that fits is looked for.
+    /// Whether to search for the largest micro-batch that fits.
     #[serde(default)]
     pub find_optimal: bool,
-    /// Ranks of the run for which it is measured.
+    /// Number of ranks of the measured run.
     pub nproc: usize,
     #[serde(default)]
     pub json: bool,
@@ -90,22 +90,21 @@ pub struct ProfileJob {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvalJob {
-    /// The folder of a checkpoint, or that of a run, whose newest whole one is meant.
+    /// The folder of a checkpoint, or of a run: then its newest whole checkpoint is used.
     pub checkpoint: PathBuf,
     #[serde(default)]
     pub weights: EvalWeights,
-    /// Samples of a batch on each rank; without it what the recipe's training takes.
+    /// Batch of each rank in samples; the default is the recipe's micro-batch in training.
     #[serde(default)]
     pub batch: Option<usize>,
     #[serde(default)]
     pub json: bool,
 }
 
-/// Which weights of a checkpoint are evaluated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EvalWeights {
-    /// The moving average where there is one, as in training.
+    /// The moving average if the checkpoint has one, as in training.
     #[default]
     Auto,
     Raw,

@@ -1,8 +1,8 @@
-//! What every part of dtrain agrees on: the recipe, the environment contract, the arithmetic of batches, units, the GPU
-//! inventory, the run directory and the checkpoint manifest.
+//! The common base of all parts of dtrain: the recipe, the environment contract, batch arithmetic, units, the
+//! GPU inventory, the run directory and the checkpoint manifest.
 //!
-//! This crate holds no tensors, links no libtorch and contains no `unsafe`: the launcher and the worker both
-//! stand on it, and the launcher must start in milliseconds.
+//! This crate holds no tensors, links no libtorch and contains no `unsafe`: the launcher uses it and must
+//! start in milliseconds.
 #![forbid(unsafe_code)]
 #![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
 

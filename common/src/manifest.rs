@@ -1,7 +1,7 @@
-//! `manifest.json` of a checkpoint: what the checkpoint is and which files belong to it.
+//! `manifest.json` of a checkpoint: its description and the list of its files.
 //!
-//! The manifest is written last, into a folder that is renamed into place afterwards, so a folder whose manifest
-//! reads and whose files have their sizes is a whole checkpoint. [`Manifest::verify`] checks the content too.
+//! The manifest is written last, and its folder is renamed into place afterwards. So a checkpoint is whole if
+//! its manifest reads and its files have their sizes. [`Manifest::verify`] checks the content too.
 
 mod checksum;
 mod entry;
@@ -24,61 +24,58 @@ use crate::files::write_atomic;
 use crate::numbers;
 use crate::recipe::{Best, Recipe};
 
-/// The newest format this version reads, and the one it writes.
+/// The newest format; this version writes it.
 pub const FORMAT: u32 = 4;
-/// The first format whose manifests have a checksum of their own.
+/// The first format whose manifests have their own checksum.
 const SEALED: u32 = 3;
 const OLDEST: u32 = 1;
 /// Name of the manifest within a checkpoint's folder.
 pub const FILE_NAME: &str = "manifest.json";
-/// No manifest is larger; a file that is was not written by dtrain.
+/// Upper limit for a manifest; a larger file was not written by dtrain.
 const MAX_BYTES: u64 = 16 << 20;
 
 const STEP_PREFIX: &str = "step-";
 
-/// Around the checksum of a manifest over itself, its last field: of all bytes before the comma in front of it, so that it can be
-/// checked without knowing how JSON was written.
+/// Text around the last field: the checksum of all bytes before the comma in `BEFORE`. It can be checked
+/// without parsing JSON.
 const BEFORE: &str = ",\n  \"checksum\": \"";
 const BEHIND: &str = "\"\n}\n";
 
-/// The name of the folder of the checkpoint after `step` optimizer steps, such as `step-00000120`.
+/// Returns the folder name of the checkpoint after `step` optimizer steps, such as `step-00000120`.
 pub fn folder_name(step: u64) -> String {
     format!("{STEP_PREFIX}{step:08}")
 }
 
-/// The step of a checkpoint folder's name, when it is spelt as [`folder_name`] spells it.
+/// Returns the step of a checkpoint folder's name, if it has the form of [`folder_name`].
 pub fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix(STEP_PREFIX)?.parse().ok()?;
     (name == folder_name(step)).then_some(step)
 }
 
-/// The state of a loss scaler.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
     pub scale: f64,
-    /// Steps without an overflow since it last moved.
+    /// Steps without an overflow since the last change of the scale.
     pub clean_steps: u32,
 }
 
-/// The best checkpoint of a run so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BestSoFar {
     pub by: Best,
-    /// That figure of its evaluation; finite.
+    /// The value of that figure in its evaluation; finite.
     pub value: f64,
     pub step: u64,
 }
 
-/// What was trained on, to tell whether it is the same when a run goes on.
+/// A fingerprint of the training data; a resume compares it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataMark {
     pub train_samples: u64,
     pub test_samples: u64,
-    /// SHA-256 of what the survey of the data found, in hexadecimal digits, wherever the data lies.
+    /// SHA-256 of the survey of the data, in hexadecimal digits; independent of the folder.
     pub sha256: String,
 }
 
-/// The content of `manifest.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of this layout; [`FORMAT`].
@@ -91,48 +88,48 @@ pub struct Manifest {
     pub model: String,
     /// Outputs of the classifier.
     pub classes: usize,
-    /// The names of the classes in the order of their numbers, where they have names; empty in checkpoints of earlier versions.
+    /// Names of the classes by number, if they have names; empty in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub class_names: Vec<String>,
-    /// Number of parameters, buffers not counted.
+    /// Number of parameters, without buffers.
     pub parameters: u64,
     pub step: u64,
-    /// Epoch of the sample that is next, from 0.
+    /// Epoch of the next sample, from 0.
     pub epoch: u64,
-    /// Steps of that epoch already committed.
+    /// Committed steps of that epoch.
     pub step_in_epoch: u64,
-    /// The name of the stage of the last of these steps, in a run of stages. The optimizer's state is that stage's.
+    /// Name of the last step's stage, in a run with stages. The optimizer's state belongs to that stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
     pub samples: u64,
-    /// Ranks at the time; a checkpoint resumes on any number.
+    /// Number of ranks that wrote it; a checkpoint resumes on any number.
     pub world_size: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
     /// Updates of the moving average, in a run that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema_updates: Option<u64>,
-    /// What the task keeps because a model is of no use without it, such as `{"vocabulary": ...}`, or null.
+    /// Data of the task that the model needs, such as `{"vocabulary": ...}`, or null.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub extra: Value,
-    /// What was trained on; none in checkpoints of earlier versions.
+    /// Fingerprint of the training data; none in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataMark>,
     pub recipe: Recipe,
     /// The last figures, by name; NaN is written as `null`.
     #[serde(with = "numbers", default)]
     pub metrics: BTreeMap<String, f64>,
-    /// The best checkpoint so far, this one included, in a run that keeps one.
+    /// The best checkpoint so far, including this one, in a run that keeps one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestSoFar>,
-    /// The evaluation that belongs to this step is still to be made: a request to stop came before its end.
+    /// Whether the evaluation of this step is still to be done: a stop request interrupted it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evaluation_owed: bool,
     pub files: Vec<FileEntry>,
 }
 
 impl Manifest {
-    /// Reads the manifest of the checkpoint in `dir`. The files it lists are not looked at.
+    /// Reads the manifest of the checkpoint in `dir`. Does not check the listed files.
     pub fn read(dir: &Path) -> Result<Self, ManifestError> {
         let path = dir.join(FILE_NAME);
         let file = File::open(&path).map_err(|source| match source.kind() {
@@ -153,7 +150,7 @@ impl Manifest {
     }
 
     fn parse(bytes: &[u8], path: &Path) -> Result<Self, ManifestError> {
-        // The format first: the rest of a newer one may look different.
+        // Read the format first: the rest of a newer manifest may look different.
         #[derive(Deserialize)]
         struct Format {
             format: u32,
@@ -175,7 +172,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The content of the file that is written, with its checksum.
+    /// Returns the content of the file, with its checksum.
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>, ManifestError> {
         self.check_entries(path)?;
         let json = serde_json::to_vec_pretty(self);
@@ -189,20 +186,20 @@ impl Manifest {
         write_atomic(&path, &bytes).map_err(failed("write", &path))
     }
 
-    /// Checks that every file is there with its size, which takes no time.
+    /// Checks that every file exists with its size. Fast: it reads no content.
     pub fn check_sizes(&self, dir: &Path) -> Result<(), ManifestError> {
         self.check_entries(&dir.join(FILE_NAME))?;
         self.files.iter().try_for_each(|entry| entry.check_size(dir))
     }
 
-    /// Checks every file's size and checksum, up to the first that is damaged.
+    /// Checks the size and checksum of every file, up to the first error.
     pub fn verify(&self, dir: &Path) -> Result<(), ManifestError> {
         self.check_sizes(dir)?;
         entry::damage(&self.files, dir, true, |_| ()).into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// All that is wrong with the files that `wanted` names: those missing, unreadable or of another size,
-    /// and parts of other checksums. `read` is told of the bytes read, from several threads.
+    /// Returns all errors of the files that `wanted` selects: missing, unreadable, wrong size, and parts with
+    /// a wrong checksum. Calls `read` with the bytes of each read, from several threads.
     pub fn damage(
         &self,
         dir: &Path,
@@ -239,7 +236,7 @@ impl Manifest {
     }
 }
 
-/// A JSON object as `serde_json` writes it prettily, with the checksum as its last field.
+/// Adds the checksum as the last field to a JSON object that `serde_json` wrote prettily.
 fn seal(mut object: Vec<u8>) -> Vec<u8> {
     let end = object.strip_suffix(b"\n}").map_or(object.len(), <[u8]>::len);
     object.truncate(end);
@@ -247,9 +244,9 @@ fn seal(mut object: Vec<u8>) -> Vec<u8> {
     object
 }
 
-/// Whether a manifest is as it was written, by its checksum; none where it has none.
+/// Returns whether a manifest has its checksum; `None` if it lists no checksum.
 fn is_whole(bytes: &[u8]) -> Option<bool> {
-    // From the end: the recipe in it may hold any text, though none with a line break in quotes.
+    // Search from the end: the recipe may hold any text, but no quoted text with a line break.
     let mut windows = bytes.windows(BEFORE.len());
     let at = windows.rposition(|window| window == BEFORE.as_bytes())?;
     let (object, rest) = bytes.split_at(at);

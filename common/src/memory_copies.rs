@@ -1,8 +1,8 @@
-//! Copies of a training's state in memory, which outlive its workers: where the launcher has made room for them, and in which form.
+//! Copies of a training's state in memory that outlive the workers: their folder and their form.
 //!
-//! The launcher holds memory without a name, and a folder of links to it. There are two slots, each of them a folder with the
-//! files of a checkpoint and one of marks; the workers write the state after every step into the slot that does not hold that of the
-//! step before.
+//! The launcher holds memory without a name, and a folder of links to it. There are two slots. Each is a
+//! folder with the files of a checkpoint and a file of marks. After every step the workers write the state
+//! into the slot that does not hold the state of the step before.
 
 use std::fs::File;
 use std::io;
@@ -27,13 +27,13 @@ pub const FILES: [&str; 5] = [
 /// Bytes of a mark: a step, little-endian.
 const MARK: usize = 8;
 
-/// Says that this rank's part of a slot is that of `step`; 0: that it is being written.
+/// Marks this rank's part of a slot with `step`; 0 means that it is being written.
 pub fn mark(slot: &Path, rank: usize, step: u64) -> io::Result<()> {
     let file = File::options().write(true).open(slot.join(MARKS))?;
     file.write_all_at(&step.to_le_bytes(), (rank * MARK) as u64)
 }
 
-/// The step that a slot holds whole: the one that all of so many ranks have marked; none where they have not.
+/// Returns the step of a whole slot: all of `ranks` ranks have marked the same step. Else `None`.
 pub fn step_of(slot: &Path, ranks: usize) -> Option<u64> {
     let bytes = std::fs::read(slot.join(MARKS)).ok()?;
     let (marks, rest) = bytes.as_chunks::<MARK>();
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(step_of(slot.path(), 2), None);
         mark(slot.path(), 1, 7).unwrap();
         assert_eq!(step_of(slot.path(), 2), Some(7));
-        // Those of a run of another number of ranks.
+        // The marks of a run with another number of ranks.
         assert_eq!(step_of(slot.path(), 1), None);
         assert_eq!(step_of(slot.path(), 3), None);
         mark(slot.path(), 0, 0).unwrap();

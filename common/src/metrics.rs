@@ -2,19 +2,19 @@
 
 use serde_json::Value;
 
-/// Keys under which a line that is not a step's has the step that it belongs to; a rollback's is the one that it went back to.
+/// Keys of lines other than a step's, and the field of their step; for a rollback the step it returned to.
 const INNER: [(&str, &str); 5] =
     [("eval", "step"), ("stage", "step"), ("oom", "step"), ("checkpoint", "step"), ("rollback", "to")];
 
-/// The step that a line belongs to; none of a line that was cut off, nor of a test, which every run that ends makes again.
+/// Returns the step of a line; `None` for a cut-off line, and for a test, which every finished run repeats.
 pub fn step_of(line: &[u8]) -> Option<u64> {
     let value: Value = serde_json::from_slice(line).ok()?;
-    // A step's own line has its stage's name under that key, and its number at the top.
+    // A step's own line has its stage's name under the key `stage`, and its step at the top level.
     let inner = INNER.into_iter().find_map(|(key, step)| value.get(key)?.get(step));
     inner.or_else(|| value.get("step"))?.as_u64()
 }
 
-/// The lines of steps up to `last`, and those behind them with all that cannot be told; each with its line break.
+/// Splits the lines into those of steps up to `last`, and all others; each keeps its line break.
 pub fn split(text: &[u8], last: u64) -> (Vec<u8>, Vec<u8>) {
     let (mut kept, mut others) = (Vec::new(), Vec::new());
     for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {

@@ -1,4 +1,4 @@
-//! `result.json`: how the run ended and what it reached: figures by the worker, the outcome by the launcher.
+//! `result.json`: outcome and figures of the run. The worker writes the figures, the launcher the outcome.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,12 +21,12 @@ pub struct Failure {
     /// The name of the signal that killed it, such as `SIGSEGV`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
-    /// What it reported itself.
+    /// The worker's own error message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// When it was seen, in milliseconds since the Unix epoch.
+    /// When the launcher saw it, in milliseconds since the Unix epoch.
     pub at_ms: u64,
 }
 
@@ -34,13 +34,13 @@ pub struct Failure {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cause {
-    /// A stable word such as `cuda-out-of-memory`. A reader has to expect words that it does not know.
+    /// A stable word such as `cuda-out-of-memory`. A reader must expect unknown words.
     pub kind: String,
-    /// What it means and what to do, in a sentence.
+    /// Its meaning and a remedy, in one sentence.
     pub text: String,
 }
 
-/// The content of `result.json`. What is not known is left out.
+/// The content of `result.json`. Unknown values are left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunResult {
@@ -56,7 +56,7 @@ pub struct RunResult {
     /// Workers on this node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nproc: Option<usize>,
-    /// Optimizer steps committed, over all attempts.
+    /// Committed optimizer steps, over all attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ pub struct RunResult {
     /// The last evaluation and the last training loss, by name; NaN is written as `null`.
     #[serde(with = "numbers", skip_serializing_if = "BTreeMap::is_empty")]
     pub final_metrics: BTreeMap<String, f64>,
-    /// The test at the end, where the recipe asks for one: its figures by name; NaN is written as `null`.
+    /// The final test, if the recipe has one: its figures by name; NaN is written as `null`.
     #[serde(with = "numbers", skip_serializing_if = "BTreeMap::is_empty")]
     pub test: BTreeMap<String, f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,22 +77,22 @@ pub struct RunResult {
     /// From the launch command to the start of the first step, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub startup_ms: Option<f64>,
-    /// How much of that rank 0 took to check the checkpoint that the run went on from and to read it; none in a run that began.
+    /// Milliseconds of `startup_ms` in which rank 0 checked and read the checkpoint; none without a resume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_ms: Option<f64>,
-    /// The checkpoint that `--resume` named, as it was given; none where the flag named none.
+    /// The checkpoint that `--resume` named, as given; none if it named none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<PathBuf>,
     /// Highest memory use in bytes, by rank.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peak_memory_bytes: Vec<u64>,
-    /// Images that could not be read in training and were left out; the check at the start counts its own.
+    /// Unreadable images that training left out; the check at the start has its own count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_images: Option<u64>,
-    /// Steps that ran out of memory on some rank and were taken again.
+    /// Steps that ran out of memory on some rank and were retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_replays: Option<u64>,
-    /// Micro-steps of rank 0 that were replayed as graphs of the GPU, where the recipe asks for graphs.
+    /// Micro-steps of rank 0 that were replayed as CUDA graphs, if the recipe uses graphs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graph_replays: Option<u64>,
     /// The largest micro-batch at the end of the run.
@@ -101,7 +101,7 @@ pub struct RunResult {
 }
 
 impl RunResult {
-    /// Reads `path`; `None` without such a file. A file that holds no result is `InvalidData`, with its path.
+    /// Reads `path`; `None` without such a file. A file that is not a result is `InvalidData`, with its path.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
         let Some(bytes) = if_there(std::fs::read(path))? else { return Ok(None) };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {

@@ -1,7 +1,7 @@
 //! Learning-rate schedules: the rate of every optimizer step, a pure function of its number.
 //!
-//! There is no state. A run that was resumed, changed its optimizer or entered another stage has the rates of one that did
-//! not, since a rate depends on the step's number within the run alone.
+//! There is no state. A rate depends only on the step's number within the run, so a resume, another optimizer
+//! or another stage does not change it.
 
 use std::f64::consts::PI;
 
@@ -13,37 +13,37 @@ mod tests;
 
 /// A learning rate over the steps of a run.
 ///
-/// After the warm-up the rate follows `decay`, counted in units of `per`: unit 0 is the first step after the warm-up or,
-/// per epoch, the epoch in which the warm-up ends. What torch runs as a `SequentialLR` of a `LinearLR` and the scheduler
-/// that each [`Decay`] names, with the milestone `warmup_steps`.
+/// After the warm-up the rate follows `decay`, counted in units of `per`. Unit 0 is the first step after the
+/// warm-up or, per epoch, the epoch in which the warm-up ends. In torch: a `SequentialLR` of a `LinearLR` and
+/// the scheduler that each [`Decay`] names, with the milestone `warmup_steps`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
-    /// The rate after warm-up; the highest of a one-cycle.
+    /// The rate after warm-up; for one-cycle the highest rate.
     pub peak: f64,
-    /// Steps of linear warm-up; the rate of step t is `peak (t + 1) / warmup`, so the first step already moves and the
-    /// last of them runs at the peak. The warm-up moves with every step, whatever `per` says (Goyal et al. 2017, arXiv
-    /// 1706.02677). [`Decay::OneCycle`] brings its own rise; whoever builds a schedule refuses to give it a second one.
+    /// Steps of linear warm-up. The rate of step t is `peak (t + 1) / warmup`: the first step already trains,
+    /// and the last one runs at the peak. The warm-up counts steps for any `per` (Goyal et al. 2017, arXiv
+    /// 1706.02677). It must be 0 for [`Decay::OneCycle`], which has its own rise; callers check that.
     pub warmup_steps: u64,
-    /// Steps of the whole run. Beyond them the rate stays where it is at that number.
+    /// Steps of the whole run. After them the rate stays at its last value.
     pub total_steps: u64,
-    /// Steps of one epoch; only `Per::Epoch` looks at it.
+    /// Steps of one epoch; only `Per::Epoch` uses it.
     pub steps_per_epoch: u64,
-    /// When the rate moves after the warm-up.
+    /// How often the rate changes after the warm-up.
     pub per: Per,
     pub decay: Decay,
 }
 
-/// The course of the rate after warm-up; u counts units from the warm-up's end and n is their number up to the run's end.
+/// The rate after warm-up. u counts units from the warm-up's end, and n is their number until the run's end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decay {
     Constant,
-    /// A line from the peak to `min_lr`, which it would reach at u = n: torch's `LinearLR(start_factor=1,
+    /// A line from the peak to `min_lr`, which it reaches at u = n: torch's `LinearLR(start_factor=1,
     /// end_factor=min_lr/peak, total_iters=n)`; used by Devlin et al. 2019, arXiv 1810.04805.
     Linear {
         min_lr: f64,
     },
-    /// Half a cosine down to `min_lr` (Loshchilov and Hutter 2017, arXiv 1608.03983, without restarts); unit u of n runs
-    /// at the cosine's point u / n, as torch's `CosineAnnealingLR(T_max=n, eta_min=min_lr)`.
+    /// Half a cosine down to `min_lr` (Loshchilov and Hutter 2017, arXiv 1608.03983, without restarts). Unit
+    /// u runs at the cosine's point u / n, as in torch's `CosineAnnealingLR(T_max=n, eta_min=min_lr)`.
     Cosine {
         min_lr: f64,
     },
@@ -53,10 +53,10 @@ pub enum Decay {
         every: u64,
         gamma: f64,
     },
-    /// Times `gamma` at each of `milestones`: torch's `MultiStepLR`. These are places in the run, counted from its
-    /// beginning and not from the warm-up's end, as papers state them; one within the warm-up takes effect at its end.
+    /// Times `gamma` at each of `milestones`: torch's `MultiStepLR`. Milestones count from the run's start,
+    /// as papers state them, not from the warm-up's end. One within the warm-up takes effect at its end.
     MultiStep {
-        /// The first unit of each lower rate, in any order; one named twice counts twice.
+        /// The first unit of each lower rate, in any order; a repeated one counts twice.
         milestones: Vec<u64>,
         gamma: f64,
     },
@@ -64,28 +64,28 @@ pub enum Decay {
     Exponential {
         gamma: f64,
     },
-    /// Up to the peak and down again along half cosines (Smith and Topin 2018, arXiv 1708.07120): torch's `OneCycleLR(
-    /// max_lr=peak, anneal_strategy="cos", three_phase=False, cycle_momentum=False)`. Only the rate moves; momentum and
-    /// betas stay, where torch by default would cycle them too. Unlike torch's, it may be counted in epochs.
+    /// Up to the peak and down again along half cosines (Smith and Topin 2018, arXiv 1708.07120): torch's
+    /// `OneCycleLR(max_lr=peak, anneal_strategy="cos", three_phase=False, cycle_momentum=False)`. Only the
+    /// rate changes; torch by default also cycles momentum or betas. Unlike torch's, it may count epochs.
     OneCycle {
         /// The share of the units that rise, from 0 to 1; torch's default is 0.3.
         pct_start: f64,
-        /// It begins at `peak / div_factor`; torch's default is 25.
+        /// The first rate is `peak / div_factor`; torch's default is 25.
         div_factor: f64,
-        /// It ends at the beginning divided by this; torch's default is 1e4.
+        /// The last rate is the first rate divided by this; torch's default is 1e4.
         final_div_factor: f64,
     },
 }
 
 impl Schedule {
-    /// The recipe's schedule for a run of so many steps. A loaded recipe has the defaults of its schedule filled in; those
-    /// here are torch's.
+    /// Makes the recipe's schedule for a run of `total_steps`. A loaded recipe has its defaults filled in;
+    /// the defaults here are torch's.
     pub fn of(recipe: &Recipe, warmup_steps: u64, steps_per_epoch: u64, total_steps: u64) -> Self {
         let stated = &recipe.optim.schedule;
         let per = stated.per;
         let units = |span: Span| match per {
             Per::Step => span.steps(steps_per_epoch),
-            // Whole epochs, or the recipe would have been refused.
+            // Whole epochs; the recipe's checks guarantee it.
             Per::Epoch => span.steps(steps_per_epoch) / steps_per_epoch.max(1),
         };
         let min_lr = stated.min_lr.unwrap_or(0.0);
@@ -108,7 +108,7 @@ impl Schedule {
         Self { peak: recipe.learning_rate(), warmup_steps, total_steps, steps_per_epoch, per, decay }
     }
 
-    /// The learning rate of optimizer step `step`, counted from 0 over the whole run. Past the end the last value stays.
+    /// Returns the learning rate of optimizer step `step`, counted from 0 over the whole run.
     pub fn lr(&self, step: u64) -> f64 {
         if step < self.warmup_steps {
             return self.peak * (step + 1) as f64 / self.warmup_steps as f64;
@@ -142,7 +142,7 @@ impl Schedule {
         }
     }
 
-    /// The unit in which a step lies.
+    /// Returns the unit of a step.
     fn unit(&self, step: u64) -> u64 {
         match self.per {
             Per::Step => step,
@@ -150,7 +150,7 @@ impl Schedule {
         }
     }
 
-    /// Units of the whole run; a last epoch that is cut short is one.
+    /// Returns the units of the whole run; a short last epoch counts as one.
     fn units(&self) -> u64 {
         match self.per {
             Per::Step => self.total_steps,
@@ -159,17 +159,16 @@ impl Schedule {
     }
 }
 
-/// Half a cosine from `from` at `part` = 0 to `to` at 1.
+/// Returns half a cosine from `from` at `part` = 0 to `to` at 1.
 fn cosine(from: f64, to: f64, part: f64) -> f64 {
     to + (from - to) * (1.0 + (PI * part).cos()) / 2.0
 }
 
-/// `part / whole`; a phase of no length is over (where torch would divide by zero).
+/// Returns `part / whole`; a phase of length 0 is over (torch would divide by zero).
 fn share(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 1.0 }
 }
 
-/// `gamma` to a whole power.
 fn power(gamma: f64, exponent: u64) -> f64 {
     gamma.powf(exponent as f64)
 }

@@ -1,17 +1,17 @@
-//! Plain text for people: aligned columns, and numbers as they are read. For the tables of the command line.
+//! Plain text for the tables of the command line: aligned columns and readable numbers.
 
 use std::fmt::Write;
 
 use crate::units::ByteSize;
 
-/// Where a column's text stands.
+/// Alignment of a column's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     Left,
     Right,
 }
 
-/// Appends rows with two blanks between columns, and before the first column as many as `indent`. No line ends in blanks.
+/// Appends rows, indented by `indent` spaces, with two spaces between columns. No line ends in spaces.
 pub fn columns(out: &mut String, indent: usize, align: &[Align], rows: &[Vec<String>]) {
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -34,7 +34,7 @@ pub fn columns(out: &mut String, indent: usize, align: &[Align], rows: &[Vec<Str
     }
 }
 
-/// `26,214,400`
+/// Writes a number as `26,214,400`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -47,17 +47,17 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// `1 rank`, `2 ranks`
+/// Writes a count as `1 rank` or `2 ranks`.
 pub fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Two decimals of the largest binary unit.
+/// Writes a size with two decimals in the largest binary unit.
 pub fn size(bytes: u64) -> String {
     ByteSize(bytes).to_string()
 }
 
-/// Appends a paragraph that is broken at 100 columns, its lines after the first one indented by `indent`.
+/// Appends a paragraph, broken at 100 columns; lines after the first are indented by `indent`.
 pub fn paragraph(out: &mut String, indent: usize, text: &str) {
     const WIDTH: usize = 100;
     let mut column = 0;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// A century, beyond which nobody waits.
+/// A century, as an upper limit.
 const LONGEST_S: f64 = 100.0 * 365.25 * 86400.0;
 
-/// The units with the words for them, longest first.
+/// The units with their names, longest first.
 pub(crate) const UNITS: [(u64, &[&str]); 4] = [
     (86400, &["d", "day", "days"]),
     (3600, &["h", "hour", "hours"]),
@@ -22,7 +22,7 @@ pub fn parse_time(text: &str) -> Option<Duration> {
     if !(seconds > 0.0 && seconds <= LONGEST_S) {
         return None;
     }
-    // What is shorter than a clock's tick is no time at all.
+    // A positive time shorter than 1 ms becomes 1 ms.
     Some(Duration::from_millis((seconds * 1e3).round().max(1.0) as u64))
 }
 
@@ -36,7 +36,7 @@ fn by_units(text: &str) -> Option<f64> {
         let (unit, after) = behind.split_at(end);
         let (size, _) = UNITS.iter().find(|(_, words)| words.contains(&unit))?;
         let number = number.trim();
-        // Neither a sign nor an exponent nor a name of infinity.
+        // Refuses signs, exponents and names such as `inf`.
         if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
             return None;
         }
@@ -46,7 +46,7 @@ fn by_units(text: &str) -> Option<f64> {
     Some(seconds)
 }
 
-/// Reads `[days-][[hours:]minutes:]seconds`, as batch systems print times; none for anything else.
+/// Reads `[days-][[hours:]minutes:]seconds`, as batch systems print times; `None` for any other text.
 pub fn parse_clock(text: &str) -> Option<Duration> {
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
     let whole = |field: &str| field.parse::<u32>().ok().map(u64::from);
@@ -56,7 +56,7 @@ pub fn parse_clock(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(days * 86400 + seconds))
 }
 
-/// The time in its largest whole unit, as text that [`parse_time`] reads: `90 min`, `2 h`, `0.25 s`.
+/// Writes the time in its largest whole unit, as [`parse_time`] reads it: `90 min`, `2 h`, `0.25 s`.
 pub fn show_time(time: Duration) -> String {
     let millis = time.as_millis() as u64;
     let whole = |(seconds, words): &(u64, &[&'static str])| {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Why a text is no size or span.
+/// Error for a text that is not a size or span.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum UnitError {
     #[error(
@@ -20,7 +20,7 @@ pub enum UnitError {
     Span { text: String },
 }
 
-/// A number of bytes. Reads `14 GiB`, `512MiB`, `1 GB` and `123`; shows two decimals of the largest binary unit.
+/// A number of bytes. Reads `14 GiB`, `512MiB`, `1 GB` and `123`; shows two decimals of a binary unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ByteSize(pub u64);
 
@@ -36,7 +36,7 @@ const DECIMAL: [(&str, u64); 6] = [
 ];
 
 impl ByteSize {
-    /// The size as text that reads back as the same: in the largest binary unit that divides it, else in bytes.
+    /// Writes the exact size, which reads back as equal: in the largest binary unit that divides it.
     pub fn exact(self) -> String {
         match BINARY.iter().find(|(_, size)| self.0 > 0 && self.0.is_multiple_of(*size)) {
             Some((unit, size)) => format!("{} {unit}", self.0 / size),
@@ -77,12 +77,12 @@ impl FromStr for ByteSize {
             return Err(wrong());
         }
         let bytes = (number.parse::<f64>().map_err(|_| wrong())? * size as f64).round();
-        // 2^64 as f64; anything below converts exactly or rounds down into range.
+        // 2^64 as f64; a smaller value converts exactly or rounds down into range.
         if bytes >= 18_446_744_073_709_551_616.0 { Err(too_large()) } else { Ok(Self(bytes as u64)) }
     }
 }
 
-/// As text that says it exactly, as a person would: `25 MiB`.
+/// Writes the exact size, such as `25 MiB`.
 impl Serialize for ByteSize {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.exact())
@@ -108,12 +108,12 @@ impl<'de> Deserialize<'de> for ByteSize {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Span {
     Steps(u64),
-    /// Passes over the training set; finite and not negative when it was read from text.
+    /// Passes over the training set; finite and not negative if it was read from text.
     Epochs(f64),
 }
 
 impl Span {
-    /// The span in optimizer steps, rounded to the nearest; at least 1 unless the span is zero.
+    /// Returns the span in optimizer steps, rounded to the nearest; at least 1 unless the span is zero.
     pub fn steps(&self, steps_per_epoch: u64) -> u64 {
         match *self {
             Self::Steps(steps) => steps,
@@ -122,7 +122,6 @@ impl Span {
         }
     }
 
-    /// Whether the span is empty.
     pub fn is_zero(&self) -> bool {
         match *self {
             Self::Steps(steps) => steps == 0,

@@ -52,7 +52,7 @@ fn groups_that_do_not_fit_name_what_would() {
         "24 = 2 ranks x (16, 8) in up to 2 micro-batches of 8"
     );
     assert_eq!(cut(3, Some(15), 8).unwrap().to_string(), "24 = 3 ranks x 8 x 1 accumulation");
-    // Two groups for three ranks, and micro-batches smaller than a group.
+    // Two groups for three ranks; the micro-batches are smaller than a group.
     assert_eq!(cut(3, None, 12).unwrap().to_string(), "24 = 3 ranks x 4 x 2 accumulation");
     assert_eq!(cut(2, Some(4), 8).unwrap().to_string(), "24 = 2 ranks x 4 x 3 accumulation");
     let error = cut(2, Some(3), 8).unwrap_err().to_string();
@@ -67,10 +67,10 @@ fn ranks_take_the_same_number_of_micro_steps_where_they_can() {
         let of = |rank| partition.micro_ranges(rank).iter().map(Range::len).collect::<Vec<_>>();
         (partition.is_even(), (0..ranks).map(of).collect::<Vec<_>>())
     };
-    // Rank 1 could take its 4 samples at once; it goes along with rank 0, which cannot.
+    // Rank 1 could take its 4 samples at once, but follows rank 0, which cannot.
     assert_eq!(sizes(9, 2, 4), (true, vec![vec![3, 2], vec![2, 2]]));
     assert_eq!(sizes(13, 3, 2), (true, vec![vec![2, 2, 1], vec![2, 1, 1], vec![2, 1, 1]]));
-    // Four samples make no five micro-batches.
+    // Four samples cannot make five micro-batches.
     assert_eq!(sizes(9, 2, 1), (false, vec![vec![1; 5], vec![1; 4]]));
     let last = Partition::new(9, 4, Some(4)).unwrap().for_samples(2);
     assert!(!last.is_even());
@@ -87,19 +87,19 @@ fn a_short_step_keeps_the_limit() {
     assert_eq!((short.micro_batch(), short.smallest_micro_batch(), short.grad_accum_steps()), (1, 1, 1));
     let none = partition.for_samples(0);
     assert_eq!((none.micro_batch(), none.smallest_micro_batch(), none.grad_accum_steps()), (0, 0, 0));
-    // A longer step takes more pieces rather than larger ones.
+    // A longer step takes more pieces, not larger ones.
     let long = partition.for_samples(128);
     assert_eq!((long.micro_batch(), long.grad_accum_steps()), (16, 2));
 }
 
-/// Any effective batch, ranks up to it, and any micro-batch limit.
+/// Returns any effective batch, number of ranks up to it, and micro-batch limit.
 fn partitions() -> impl Strategy<Value = Partition> {
     (1usize..2000, prop::option::of(1usize..200))
         .prop_flat_map(|(batch, micro)| (Just(batch), 1..=batch.min(70), Just(micro)))
         .prop_map(|(batch, ranks, micro)| Partition::new(batch, ranks, micro).unwrap())
 }
 
-/// Any of these in groups, of which some are spread over the ranks.
+/// Returns any partition in groups; some groups are spread over the ranks.
 fn grouped() -> impl Strategy<Value = (Partition, usize)> {
     let sizes = (1usize..600, prop::option::of(1usize..100), 1usize..40);
     sizes
@@ -140,7 +140,7 @@ fn check(partition: &Partition) -> Result<(), TestCaseError> {
     prop_assert_eq!(partition.smallest_micro_batch(), smallest);
     prop_assert_eq!(partition.grad_accum_steps(), busiest);
     prop_assert_eq!(partition.is_even(), even);
-    // Only these kinds of steps cannot be even.
+    // Only these kinds of steps can be uneven.
     let spare =
         partition.effective_batch() >= partition.ranks() && partition.limit > 1 && partition.unit == 1;
     prop_assert!(even || !spare, "{}", partition);

@@ -30,7 +30,7 @@ fn a_question_is_answered_and_the_socket_goes_with_the_listener() {
         assert_eq!(ask(&path, Ask::Clear, SOON).unwrap(), answer());
         let refused = ask(&path, Ask::Memory, SOON).unwrap_err();
         assert_eq!(refused.to_string(), "the cache is stuck");
-        // A question of another version.
+        // A request of another version.
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"{\"ask\":\"dance\"}\n").unwrap();
         let told = line(&stream).unwrap();
@@ -70,9 +70,9 @@ fn sockets_of_the_dead_are_removed_and_those_of_the_living_stay() {
     child.wait().unwrap();
     let listener = Listener::open(&folders).unwrap();
     let left = folders[0].join(format!("{dead}.sock"));
-    // Dropping std's listener closes it and leaves the file.
+    // Dropping std's listener closes it but does not remove the file.
     drop(UnixListener::bind(&left).unwrap());
-    // pid 1 lives, whoever it is.
+    // Process 1 always exists.
     let living = folders[0].join("1.sock");
     drop(UnixListener::bind(&living).unwrap());
     fs::write(folders[0].join("notes.txt"), "").unwrap();
@@ -95,7 +95,7 @@ fn a_folder_that_others_can_enter_is_not_used() {
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path(), &link).unwrap();
     assert!(Listener::open(&[link]).is_err());
-    // The next folder is taken.
+    // The next folder is used.
     let other = folder.path().join("other");
     let listener = Listener::open(&[open, other.clone()]).unwrap();
     assert!(listener.path().starts_with(other));

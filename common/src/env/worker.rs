@@ -1,4 +1,4 @@
-//! The place of one worker among the others.
+//! The environment of one worker: its rank and its launch.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ const ESSENTIAL: [&str; 4] = [RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT];
 
 type Result<T, E = EnvError> = std::result::Result<T, E>;
 
-/// What is wrong with the environment of a worker.
+/// An error in the environment of a worker.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EnvError {
     #[error(
@@ -27,14 +27,14 @@ pub enum EnvError {
     RankOutOfRange(&'static str, usize, &'static str, usize),
 }
 
-/// The place of one worker among the others, as its environment tells it.
+/// The rank and the launch of one worker, from its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerEnv {
     pub rank: usize,
     pub local_rank: usize,
-    /// This node's rank among the nodes.
+    /// Rank of this worker's node among the nodes.
     pub group_rank: usize,
-    /// Name of the role, which all workers have.
+    /// Name of the role, the same for all workers.
     pub role_name: String,
     pub world_size: usize,
     pub local_world_size: usize,
@@ -45,13 +45,13 @@ pub struct WorkerEnv {
     pub restart_count: u32,
     pub max_restarts: u32,
     pub run_id: String,
-    /// The launcher serves the store; rank 0 connects to it like every other rank.
+    /// Whether the launcher serves the store; rank 0 then connects to it like every other rank.
     pub use_agent_store: bool,
     pub error_file: Option<PathBuf>,
 }
 
 impl WorkerEnv {
-    /// Rank 0 of 1 on this machine: what a worker is that nobody launched.
+    /// Returns rank 0 of 1 on this machine, for a worker that was started without a launcher.
     pub fn single() -> Self {
         Self {
             rank: 0,
@@ -71,10 +71,10 @@ impl WorkerEnv {
         }
     }
 
-    /// Reads the contract through `get`. With neither RANK nor WORLD_SIZE the worker is [`WorkerEnv::single`].
+    /// Returns [`WorkerEnv::single`] without RANK and WORLD_SIZE, else reads the contract through `get`.
     ///
-    /// Otherwise RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must all be there. What is missing of the rest
-    /// follows from them: the workers lie on GROUP_WORLD_SIZE nodes (1 if unset) in order of rank.
+    /// RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are then required. The other variables have defaults:
+    /// the workers are divided among GROUP_WORLD_SIZE nodes (1 if unset) in the order of their ranks.
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
         if get(RANK).is_none() && get(WORLD_SIZE).is_none() {
             return Ok(Self::single());
@@ -111,7 +111,7 @@ impl WorkerEnv {
         })
     }
 
-    /// [`WorkerEnv::from_lookup`] on the environment of this process.
+    /// Calls [`WorkerEnv::from_lookup`] on the environment of this process.
     pub fn from_process() -> Result<Self> {
         let env = Self::from_lookup(of_process)?;
         // A path need not be UTF-8.
@@ -119,7 +119,7 @@ impl WorkerEnv {
         Ok(Self { error_file: env.error_file.and(file), ..env })
     }
 
-    /// Every variable of the contract with its value, for the launcher to set.
+    /// Returns every variable of the contract with its value. The launcher sets them.
     pub fn vars(&self) -> Vec<(&'static str, String)> {
         // Python's spelling: PyTorch compares with str(True).
         let agent_store = if self.use_agent_store { "True" } else { "False" };
@@ -152,7 +152,7 @@ const WHOLE: &str = "a whole number of at least 0";
 struct Reader<'a>(&'a dyn Fn(&str) -> Option<String>);
 
 impl Reader<'_> {
-    /// What `read` makes of the variable, and `default` where it is not set.
+    /// Returns the variable as `read` reads it, or `default` if it is not set.
     fn value<T>(
         &self,
         name: &'static str,

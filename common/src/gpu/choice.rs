@@ -1,4 +1,4 @@
-//! The GPUs that a user names, found among those that are visible.
+//! Selection of GPUs by the names that a user gives.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,26 +6,26 @@ use std::str::FromStr;
 use super::{Inventory, Place, Visible};
 use crate::env::CUDA_VISIBLE_DEVICES;
 
-/// The order of CUDA that is also NVML's.
+/// The value of CUDA_DEVICE_ORDER with NVML's order.
 const PCI_BUS_ID: &str = "PCI_BUS_ID";
 
 /// One GPU or MIG instance as a user names it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum GpuId {
-    /// Its number among the visible ones, from 0.
+    /// Its number among the visible devices, from 0.
     Index(u32),
-    /// `GPU-...` or `MIG-...`: a UUID, or as much of its beginning as no other has.
+    /// `GPU-...` or `MIG-...`: a UUID or any unique prefix.
     Uuid(String),
 }
 
-/// A text that names no GPU.
+/// Error for a text that names no GPU.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is neither the number of a GPU, such as 0, nor a UUID that begins with GPU- or MIG-; separate several by commas"
 )]
 pub struct GpuIdError(pub String);
 
-/// Why the devices that a user named cannot be used, with a list of what there is.
+/// Reason why the named devices cannot be used, with a list of the visible ones.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ChoiceError(String);
@@ -35,7 +35,7 @@ impl FromStr for GpuId {
 
     fn from_str(text: &str) -> Result<Self, GpuIdError> {
         let text = text.trim();
-        // Instances of older drivers are named `MIG-GPU-.../1/0`.
+        // Older drivers name instances `MIG-GPU-.../1/0`.
         let is_named = |rest: &str| {
             !rest.is_empty() && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '/')
         };
@@ -58,7 +58,7 @@ impl fmt::Display for GpuId {
 }
 
 impl Visible {
-    /// The devices that `ids` name, in their order. An index counts the visible devices.
+    /// Returns the devices that `ids` name, in their order. An index counts the visible devices.
     pub fn choose(
         &self,
         inventory: &Inventory,
@@ -79,8 +79,8 @@ impl Visible {
         Ok(chosen)
     }
 
-    /// The devices of workers that are told no list and take each the one of its local rank, below `count`;
-    /// none where CUDA may count otherwise than NVML, or chooses one of several MIG instances itself.
+    /// Returns the devices of `count` workers that each take the device of their local rank. `None` if CUDA
+    /// may order the devices differently from NVML, or chooses one of several MIG instances itself.
     pub fn of_the_first(
         &self,
         inventory: &Inventory,
@@ -103,7 +103,7 @@ impl Visible {
         Some(usable)
     }
 
-    /// Whether it is known which devices an inherited list of numbers means.
+    /// Checks that the devices of an inherited list of numbers are known.
     fn is_clear(&self, inventory: &Inventory, order: Option<&str>) -> Result<(), ChoiceError> {
         let (true, Some(list)) = (self.by_index, self.list()) else { return Ok(()) };
         let (why, remedy) = if inventory.gpus.iter().any(|gpu| gpu.mig.is_some()) {
@@ -175,11 +175,11 @@ impl Visible {
         ChoiceError(format!("{what}\n{}", self.choices(inventory)))
     }
 
-    /// The visible devices, a line each: number, name, memory, UUID.
+    /// Lists the visible devices, one a line: number, name, memory, UUID.
     fn choices(&self, inventory: &Inventory) -> String {
         let mut lines = Vec::new();
         for (number, place) in self.places().iter().enumerate() {
-            // Where the variable counts anew, the machine's own number is worth knowing.
+            // The list counts the visible devices only, so add the machine's own number.
             let title = self.list().map(|_| format!("{}, ", inventory.title(*place)));
             let title = title.unwrap_or_default();
             let whole = !place.is_instance();
@@ -194,7 +194,7 @@ impl Visible {
     }
 }
 
-/// Whether this value of CUDA_DEVICE_ORDER has CUDA count as NVML does, also among GPUs of several kinds.
+/// Returns whether this value of CUDA_DEVICE_ORDER gives NVML's order, also for GPUs of several kinds.
 fn is_order_of_the_bus(order: Option<&str>) -> bool {
     order.map(str::trim) == Some(PCI_BUS_ID)
 }

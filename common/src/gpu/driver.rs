@@ -1,4 +1,4 @@
-//! NVIDIA's management library (NVML), loaded at run time: without a driver it is [`GpuError::NoDriver`].
+//! NVIDIA's management library (NVML), loaded at run time; without a driver: [`GpuError::NoDriver`].
 
 use std::ffi::OsStr;
 
@@ -10,12 +10,12 @@ use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_
 
 use super::{Driver, GpuError, GpuInfo, GpuProcess, GpuStatus, Inventory, Status, Versions};
 
-/// The driver of this machine, kept open between questions.
+/// The driver of this machine, kept open between calls.
 #[derive(Debug)]
 pub struct Nvidia(Nvml);
 
 impl Nvidia {
-    /// Loads the library by the name that every driver installs; the bare `.so` comes with development packages only.
+    /// Loads the library by the name that every driver has; only development packages have the bare `.so`.
     pub fn open() -> Result<Self, GpuError> {
         let named = Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init();
         named.or_else(|_| Nvml::init()).map(Self).map_err(|source| match source {
@@ -26,14 +26,14 @@ impl Nvidia {
         })
     }
 
-    /// Every GPU of the machine.
+    /// Returns every GPU of the machine.
     pub fn inventory(&self) -> Result<Inventory, GpuError> {
         Ok(Inventory {
             gpus: (0..count(&self.0)?).map(|index| gpu(&self.0, index)).collect::<Result<_, _>>()?,
         })
     }
 
-    /// The versions of the driver and of its CUDA.
+    /// Returns the versions of the driver and of its CUDA.
     pub fn versions(&self) -> Result<Versions, GpuError> {
         let driver = self.0.sys_driver_version().map_err(failed("tell its version"))?;
         let cuda = self.0.sys_cuda_driver_version().ok().map(|version| {
@@ -52,7 +52,7 @@ impl Driver for Nvidia {
     }
 }
 
-/// What a GPU does not tell, such as the temperature of one in a virtual machine, is left out.
+/// Reads the status of a GPU. Unreported values, such as a virtual machine's temperature, are `None`.
 fn status(nvml: &Nvml, index: u32) -> Result<GpuStatus, GpuError> {
     let info = gpu(nvml, index)?;
     let device = nvml.device_by_index(index).map_err(failed(format!("open GPU {index}")))?;
@@ -82,7 +82,7 @@ fn status(nvml: &Nvml, index: u32) -> Result<GpuStatus, GpuError> {
     })
 }
 
-/// Whether every GPU computes in bfloat16 itself (compute capability 8.0, Ampere), as far as is known.
+/// Returns whether every GPU is known to support bfloat16 (compute capability 8.0, Ampere).
 pub fn all_compute_in_bf16() -> bool {
     let capable = |nvml: &Nvml| -> Result<bool, NvmlError> {
         let mut devices = (0..nvml.device_count()?).map(|index| nvml.device_by_index(index));
@@ -91,7 +91,7 @@ pub fn all_compute_in_bf16() -> bool {
     Nvidia::open().is_ok_and(|driver| capable(&driver.0).unwrap_or(false))
 }
 
-/// Asks the driver for every GPU of the machine. Without a driver it is [`GpuError::NoDriver`].
+/// Asks the driver for every GPU of the machine. Without a driver the error is [`GpuError::NoDriver`].
 pub fn inventory() -> Result<Inventory, GpuError> {
     Nvidia::open()?.inventory()
 }
@@ -119,7 +119,7 @@ fn info(
         other => Some(other.map_err(of("identify"))?),
     };
     let (total_bytes, free_bytes) = match (device.memory_info(), &mig) {
-        // Whoever may use an instance alone is not told about the rest of its GPU.
+        // A process with access to one instance only cannot read the memory of the whole GPU.
         (Err(NvmlError::NoPermission), Some(instances)) => (
             instances.iter().map(|instance| instance.total_bytes).sum(),
             instances.iter().map(|instance| instance.free_bytes).sum(),
@@ -129,13 +129,13 @@ fn info(
     Ok(GpuInfo { index, name: device.name().map_err(of("name"))?, uuid, total_bytes, free_bytes, mig })
 }
 
-/// The MIG instances of a GPU; none where it is not in MIG mode, or where GPU or driver know nothing of it.
+/// Returns the MIG instances of a GPU; `None` if it is not in MIG mode or does not support MIG.
 fn instances(device: &Device<'_>, gpu: &str) -> Result<Option<Vec<GpuInfo>>, GpuError> {
     if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
         return Ok(None);
     }
     let most = device.mig_device_count().map_err(failed(format!("count the MIG instances of {gpu}")))?;
-    // Not every number is taken; one that may not be used, as in a container that was given others, counts as not there.
+    // Some numbers are unused. An instance without access, as in a container, counts as unused.
     let taken = (0..most).filter_map(|index| Some((index, device.mig_device_by_index(index).ok()?)));
     let read = taken.map(|(index, instance)| {
         let title = format!("MIG instance {index} of {gpu}");
@@ -144,7 +144,7 @@ fn instances(device: &Device<'_>, gpu: &str) -> Result<Option<Vec<GpuInfo>>, Gpu
     read.collect::<Result<_, _>>().map(Some)
 }
 
-/// For `map_err`: the driver failed to do this.
+/// For `map_err`: reports that the driver failed to do `what`.
 fn failed(what: impl Into<String>) -> impl FnOnce(NvmlError) -> GpuError {
     let what = what.into();
     |source| GpuError::Driver { what, source }

@@ -1,10 +1,10 @@
-//! What the driver tells of itself, and of what the GPUs are doing at the moment.
+//! The state of the driver and of the GPUs at this moment.
 
 use serde::{Deserialize, Serialize};
 
 use super::GpuError;
 
-/// What tells of the GPUs of a machine: the driver, or for tests one that is made up.
+/// A source of the status of a machine's GPUs: the driver, or a mock in tests.
 pub trait Driver {
     fn status(&mut self) -> Result<Status, GpuError>;
 }
@@ -13,7 +13,7 @@ pub trait Driver {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Status {
     pub driver: String,
-    /// The newest CUDA that it supports.
+    /// The newest CUDA that the driver supports.
     pub cuda: Option<String>,
     pub gpus: Vec<GpuStatus>,
 }
@@ -25,7 +25,7 @@ pub struct GpuStatus {
     pub uuid: Option<String>,
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// The part of the last second in which something was computed; none where the driver does not tell.
+    /// Percent of the driver's last sample period in which a kernel ran; `None` if not reported.
     pub busy_percent: Option<u32>,
     pub temperature_c: Option<u32>,
     pub power_mw: Option<u32>,
@@ -35,14 +35,14 @@ pub struct GpuStatus {
 /// A process that uses a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcess {
-    /// As the driver counts: in a container, that of the host.
+    /// In a container: the pid of the host, as the driver counts.
     pub pid: u32,
-    /// Its memory on this GPU in bytes; none where the driver does not tell.
+    /// Its memory on this GPU in bytes; `None` if not reported.
     pub used_bytes: Option<u64>,
 }
 
 impl GpuStatus {
-    /// Memory in use, by anybody, in bytes.
+    /// Returns the memory in use by all processes, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.total_bytes.saturating_sub(self.free_bytes)
     }
@@ -51,17 +51,17 @@ impl GpuStatus {
 /// The oldest driver for a major version of CUDA (CUDA Toolkit Release Notes, minor version compatibility).
 const OLDEST_DRIVERS: [(u32, u32); 2] = [(13, 580), (12, 525)];
 
-/// The driver and the CUDA that it brings.
+/// Versions of the driver and of its CUDA.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versions {
     /// The driver's version, such as `580.65.06`.
     pub driver: String,
-    /// The newest CUDA that it supports, such as `13.0`, or that of a package for forward compatibility.
+    /// The newest CUDA that it supports, such as `13.0`, or the CUDA of a forward-compatibility package.
     pub cuda: Option<String>,
 }
 
 impl Versions {
-    /// Whether libraries of this major version of CUDA run on it; true where that cannot be told.
+    /// Returns whether libraries of this major version of CUDA run on the driver; true if unknown.
     pub fn serves(&self, cuda: u32) -> bool {
         match self.cuda.as_deref().and_then(major) {
             Some(newest) => newest >= cuda,
@@ -73,7 +73,7 @@ impl Versions {
     }
 }
 
-/// The first branch of the driver for this major version of CUDA, such as 580; none where that is not known.
+/// Returns the first driver branch for this major version of CUDA, such as 580; `None` if unknown.
 pub fn oldest_driver(cuda: u32) -> Option<u32> {
     OLDEST_DRIVERS.iter().find(|(major, _)| *major == cuda).map(|(_, oldest)| *oldest)
 }
@@ -98,7 +98,7 @@ mod tests {
             ("575.57.08", "12.9", true, false),
             ("525.60", "12.0", true, false),
             ("470.256", "11.4", false, false),
-            // With a package for forward compatibility.
+            // With a forward-compatibility package.
             ("535.183", "13.0", true, true),
         ] {
             let versions = versions(driver, Some(cuda));

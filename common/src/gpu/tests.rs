@@ -2,12 +2,12 @@
 
 use super::{GpuInfo, Inventory};
 
-/// A machine with so many GPUs of one kind, `GPU-00aa-0001`, `GPU-11aa-0001` and so on.
+/// Returns a machine with `count` GPUs of one kind: `GPU-00aa-0001`, `GPU-11aa-0001` and so on.
 pub(super) fn gpus(count: u32) -> Inventory {
     Inventory { gpus: (0..count).map(|index| gpu(index, "NVIDIA T4", None)).collect() }
 }
 
-/// GPU 0 whole, GPU 1 in two instances, GPU 2 in MIG mode without one.
+/// Returns GPU 0 whole, GPU 1 in two instances, and GPU 2 in MIG mode without an instance.
 pub(super) fn divided() -> Inventory {
     let instance = |index: u32| GpuInfo {
         index,

@@ -1,23 +1,23 @@
-//! What a CUDA program sees under a value of CUDA_VISIBLE_DEVICES.
+//! The devices that a CUDA program sees for a value of CUDA_VISIBLE_DEVICES.
 
 use super::{Inventory, Place};
 
-/// The devices that CUDA_VISIBLE_DEVICES leaves to a program, in the order in which it counts them.
+/// The devices that CUDA_VISIBLE_DEVICES shows to a program, in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Visible {
     places: Vec<Place>,
     list: Option<String>,
-    /// Whether the list names devices by numbers, which CUDA may count otherwise than NVML.
+    /// Whether the list has numbers; CUDA may count them differently from NVML.
     pub(super) by_index: bool,
 }
 
 impl Visible {
-    /// Reads the variable as CUDA does, and as PyTorch does in its own count.
+    /// Reads the variable as CUDA does, and as PyTorch does to count devices.
     ///
-    /// Unset: all. Otherwise a list of indexes, or of (beginnings of) UUIDs of GPUs, or of those of MIG instances; its
-    /// first entry says which, and it ends before the first entry of another kind, such as `-1`, and before the first
-    /// that names nothing here. A list that names something twice shows nothing at all. What follows the digits of an
-    /// index is ignored.
+    /// Unset: all devices. Otherwise a list of indexes, of UUIDs (or prefixes) of GPUs, or of UUIDs of MIG
+    /// instances. The first entry decides the kind. The list ends before the first entry of another kind,
+    /// such as `-1`, or that names no device. A list that names a device twice shows no device. Text after
+    /// the digits of an index is ignored.
     pub fn new(inventory: &Inventory, cuda_visible_devices: Option<&str>) -> Self {
         let (places, by_index) = match cuda_visible_devices {
             None => (inventory.wholes().collect(), false),
@@ -37,23 +37,22 @@ impl Visible {
         Self { places, list: cuda_visible_devices.map(str::to_owned), by_index }
     }
 
-    /// Whether a value of CUDA_VISIBLE_DEVICES asks for a device, on whatever machine: its first entry is an index or a UUID.
+    /// Returns whether a value of CUDA_VISIBLE_DEVICES begins with an index or a UUID, known here or not.
     pub fn asks_for_one(list: &str) -> bool {
         let first = list.split(',').next().unwrap_or_default().trim();
         leading_number(first).is_some() || first.starts_with("GPU-") || first.starts_with("MIG-")
     }
 
-    /// The devices, a GPU in MIG mode as a whole.
+    /// Returns the devices; a GPU in MIG mode is one device.
     pub fn places(&self) -> &[Place] {
         &self.places
     }
 
-    /// The value of CUDA_VISIBLE_DEVICES.
     pub fn list(&self) -> Option<&str> {
         self.list.as_deref()
     }
 
-    /// How many devices one process can use: one MIG instance alone, or the GPUs that are not in MIG mode.
+    /// Returns the number of devices that one process can use: one MIG instance, or all GPUs without MIG.
     pub fn count(&self, inventory: &Inventory) -> usize {
         if self.instances(inventory).next().is_some() {
             return 1;
@@ -61,7 +60,7 @@ impl Visible {
         self.places.iter().filter(|place| inventory.gpus[place.gpu].mig.is_none()).count()
     }
 
-    /// The MIG instances among the devices, those of whole GPUs included.
+    /// Returns the MIG instances among the devices, including the instances of whole GPUs.
     pub fn instances(&self, inventory: &Inventory) -> impl Iterator<Item = Place> {
         self.places.iter().flat_map(|place| {
             let of_whole = (!place.is_instance()).then(|| inventory.instances(place.gpu));
@@ -70,13 +69,13 @@ impl Visible {
         })
     }
 
-    /// Whether a program may use this device.
+    /// Returns whether a program may use this device.
     pub fn shows(&self, place: Place) -> bool {
         self.places.contains(&place) || self.places.contains(&Place::whole(place.gpu))
     }
 }
 
-/// The devices of the entries that `entry` understands, up to the first that `find` does not know.
+/// Returns the devices of the entries that `entry` reads, up to the first that `find` does not find.
 fn read<T: PartialEq>(
     list: &str,
     entry: impl Fn(&str) -> Option<T>,
@@ -84,7 +83,7 @@ fn read<T: PartialEq>(
 ) -> Vec<Place> {
     let entries: Vec<T> = list.split(',').map_while(|text| entry(text.trim())).collect();
     let places: Vec<Place> = entries.iter().map_while(find).collect();
-    // Also one that does not exist must not be there twice, nor one under two names.
+    // Neither an unknown entry nor one device under two names may appear twice.
     if has_twice(&entries) || has_twice(&places) {
         return Vec::new();
     }
@@ -150,7 +149,7 @@ mod tests {
         }
         assert_eq!(numbers(&four, None), [0, 1, 2, 3]);
         assert!(numbers(&gpus(0), None).is_empty() && numbers(&gpus(0), Some("0")).is_empty());
-        // The only one there is fits every beginning.
+        // A single GPU matches every prefix.
         assert_eq!(numbers(&gpus(1), Some("GPU-")), [0]);
     }
 

@@ -7,21 +7,21 @@ use sha2::{Digest, Sha256};
 
 pub const CHECKSUM_BYTES: usize = 32;
 
-/// What is read at once: enough for all lanes of a processor, and little enough to stay in its cache.
+/// Bytes of one read: enough for all SIMD lanes of a processor, and small enough for its cache.
 const READ_BYTES: usize = 1 << 18;
 
-/// The checksum of so many bytes, in 64 lower-case hexadecimal digits; in JSON a field with the name of its kind.
+/// A checksum in 64 lower-case hexadecimal digits; in JSON a field with the name of its kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Checksum {
-    /// BLAKE3 with 256 bits, which one core computes as fast as a disk writes.
+    /// BLAKE3 with 256 bits; one core computes it as fast as a disk writes.
     Blake3(String),
     /// SHA-256, in checkpoints up to format 3.
     Sha256(String),
 }
 
 impl Checksum {
-    /// That of BLAKE3.
+    /// Makes a checksum of the bytes of a BLAKE3 hash.
     pub fn of_bytes(bytes: &[u8; CHECKSUM_BYTES]) -> Self {
         Self::Blake3(hex(bytes))
     }
@@ -37,7 +37,8 @@ impl Checksum {
         self.digits().len() == 2 * CHECKSUM_BYTES && self.digits().bytes().all(digit)
     }
 
-    /// The checksum of the same kind of what `source` has left, and how many bytes that is. `read` is told of the bytes read.
+    /// Computes the same kind of checksum of the rest of `source`, and its length. Calls `read` with bytes
+    /// read.
     pub(super) fn again(&self, mut source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, Self)> {
         let (mut blake3, mut sha256) = (blake3::Hasher::new(), Sha256::new());
         let (mut buffer, mut bytes) = (vec![0; READ_BYTES], 0);
@@ -62,7 +63,7 @@ impl Checksum {
     }
 }
 
-/// Bytes in lower-case hexadecimal, as manifests have them.
+/// Writes bytes in lower-case hexadecimal, as in manifests.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -73,13 +74,13 @@ mod tests {
 
     use super::*;
 
-    /// The test vectors of FIPS 180 and of the BLAKE3 team (an input of 102400 bytes 0, 1, ... 250, 0, ...).
+    /// Test vectors of FIPS 180 and of the BLAKE3 team (an input of 102400 bytes 0, 1, ... 250, 0, ...).
     #[test]
     fn both_kinds_are_the_standard_ones() {
         let sha256 = |bytes: &[u8]| Checksum::Sha256(String::new()).again(bytes, |_| ()).unwrap();
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(sha256(b"abc"), (3, Checksum::Sha256(abc.to_owned())));
-        // Longer than what is read at once: a million times "a".
+        // Longer than one read: a million times "a".
         let million = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
         assert_eq!(sha256(&vec![b'a'; 1_000_000]), (1_000_000, Checksum::Sha256(million.to_owned())));
         let blake3 = |bytes: &[u8]| Checksum::Blake3(String::new()).again(bytes, |_| ()).unwrap();

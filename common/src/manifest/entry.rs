@@ -1,4 +1,4 @@
-//! The files of a checkpoint, and whether they are as they were written.
+//! The files of a checkpoint, and the check of their content.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,18 +9,18 @@ use super::checksum::Checksum;
 use super::error::{ManifestError, failed};
 use serde::{Deserialize, Serialize};
 
-/// One file of a checkpoint. In JSON it has a checksum, where one rank has written all of it, or `parts`.
+/// One file of a checkpoint. In JSON it has a checksum if one rank wrote all of it, else `parts`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub struct FileEntry {
     /// Plain file name within the checkpoint's folder.
     pub name: String,
     pub bytes: u64,
-    /// What each rank wrote of it, end to end; at least one, and together as long as the file.
+    /// The parts that the ranks wrote, end to end; at least one, and together as long as the file.
     pub parts: Vec<Part>,
 }
 
-/// So many bytes of a file and their checksum.
+/// A part of a file and its checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     pub bytes: u64,
@@ -40,7 +40,7 @@ struct Written {
 
 impl From<Written> for FileEntry {
     fn from(Written { name, bytes, checksum, mut parts }: Written) -> Self {
-        // Both together do not add up to the file, which is refused.
+        // A file with a checksum and parts fails the check: its parts are longer than the file.
         parts.extend(checksum.map(|checksum| Part { bytes, checksum }));
         Self { name, bytes, parts }
     }
@@ -55,7 +55,7 @@ impl From<FileEntry> for Written {
 }
 
 impl FileEntry {
-    /// The entry of a file that one process has written.
+    /// Computes the entry of a file that one process has written.
     pub fn of(path: &Path, name: &str) -> io::Result<Self> {
         let (bytes, checksum) = Checksum::Blake3(String::new()).again(File::open(path)?, |_| ())?;
         Ok(Self { name: name.into(), bytes, parts: vec![Part { bytes, checksum }] })
@@ -90,8 +90,8 @@ impl FileEntry {
     }
 }
 
-/// What is wrong with the content of these files, in their order. With `first_only` no more is begun once
-/// something was found. `read` is told of the bytes read.
+/// Returns the errors in the content of these files, in their order. With `first_only`, checking stops after
+/// the first error. Calls `read` with the bytes of each read.
 pub(super) fn damage(
     files: &[FileEntry],
     dir: &Path,

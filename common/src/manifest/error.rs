@@ -1,4 +1,4 @@
-//! Why a checkpoint cannot be used.
+//! Errors of reading a checkpoint.
 
 use std::io;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{FILE_NAME, FORMAT, MAX_BYTES};
 
-/// Why a checkpoint cannot be used. The path of each is the manifest's where nothing else is stated.
+/// Reason why a checkpoint cannot be used. Paths are the manifest's unless stated otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     #[error("{} holds no {FILE_NAME}, so it is not a whole checkpoint; name a folder such as RUN/checkpoints/step-00000120", .0.display())]
@@ -55,9 +55,9 @@ pub enum ManifestError {
     )]
     Checksum {
         path: PathBuf,
-        /// The bytes that the checksum is of.
+        /// The bytes that the checksum covers.
         range: Range<u64>,
-        /// Whether these are all of the file.
+        /// Whether `range` is the whole file.
         whole: bool,
         expected: String,
         got: String,
@@ -68,7 +68,7 @@ fn place(range: &Range<u64>, whole: bool) -> String {
     if whole { String::new() } else { format!(" in bytes {} to {}", range.start, range.end) }
 }
 
-/// For `map_err`: the error of an attempt to read or write a file.
+/// For `map_err`: reports a failed attempt to read or write a file.
 pub(super) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> ManifestError + use<> {
     let path = path.to_owned();
     move |source| ManifestError::Io { action, path: path.clone(), source }

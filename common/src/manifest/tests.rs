@@ -38,7 +38,7 @@ fn sample() -> Manifest {
     }
 }
 
-/// A folder with one file and its manifest.
+/// Makes a folder with one file and its manifest.
 fn checkpoint() -> (tempfile::TempDir, Manifest) {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("model.safetensors"), b"abc").unwrap();
@@ -49,7 +49,7 @@ fn checkpoint() -> (tempfile::TempDir, Manifest) {
     (dir, manifest)
 }
 
-/// What `FileEntry::of` says of these bytes.
+/// Computes the part for these bytes with `FileEntry::of`.
 fn part(dir: &Path, bytes: &[u8]) -> Part {
     let path = dir.join("part");
     fs::write(&path, bytes).unwrap();
@@ -127,7 +127,7 @@ fn names_that_lead_elsewhere_are_refused() {
         manifest.files[0].name = name.into();
         assert!(matches!(manifest.write(dir.path()), Err(ManifestError::FileName { .. })), "{name:?}");
         assert!(matches!(manifest.verify(dir.path()), Err(ManifestError::FileName { .. })), "{name:?}");
-        // Also one whose checksum somebody took the trouble to make anew.
+        // Also a manifest whose checksum was computed again.
         let text = seal(serde_json::to_vec_pretty(&manifest).unwrap());
         let text = String::from_utf8(text).unwrap();
         assert!(matches!(parse(&text), Err(ManifestError::FileName { .. })), "{name:?}");
@@ -143,7 +143,7 @@ fn names_that_lead_elsewhere_are_refused() {
     assert_eq!(Manifest::read(dir.path()).unwrap(), manifest, "a refused write changes nothing");
 }
 
-/// A file that several ranks have written is as whole as its parts, wherever one of them is damaged.
+/// A file that several ranks wrote is whole only if all of its parts are.
 #[test]
 fn parts_are_checked_one_by_one() {
     let (dir, mut manifest) = checkpoint();
@@ -176,7 +176,7 @@ fn parts_are_checked_one_by_one() {
     assert!(matches!(none.write(dir.path()), Err(ManifestError::Parts { .. })));
 }
 
-/// All of it is told, file by file and part by part, and how far the reading is.
+/// All damage is reported, file by file and part by part, with the progress of reading.
 #[test]
 fn all_damage_is_listed() {
     let (dir, mut manifest) = checkpoint();
@@ -204,7 +204,7 @@ fn all_damage_is_listed() {
     assert_eq!(damage(&|name| name == "two").len(), 2);
 }
 
-/// Nobody who resumes asks what the rest of a damaged checkpoint is like.
+/// A resume needs only the first error of a damaged checkpoint.
 #[test]
 fn reading_ends_with_the_first_damage() {
     let (dir, mut manifest) = checkpoint();
@@ -217,7 +217,7 @@ fn reading_ends_with_the_first_damage() {
     assert!((1..=threads).contains(&damage(true)));
 }
 
-/// What was written when one rank wrote all, and up to format 3 when several did.
+/// Manifests with one checksum for a file, and files of several ranks up to format 3.
 #[test]
 fn earlier_formats_are_read() {
     let (dir, mut manifest) = checkpoint();
@@ -256,7 +256,7 @@ fn a_checksum_that_is_none_is_refused() {
     assert!(matches!(parse(&with("\"other\"")), Err(ManifestError::Parts { .. })));
 }
 
-/// What says where a run stood is worth as much as its tensors: not a bit of it may change unseen.
+/// The manifest matters as much as the tensors: no changed bit may go unnoticed.
 #[test]
 fn every_bit_of_a_manifest_counts() {
     let dir = tempfile::tempdir().unwrap();
@@ -279,7 +279,7 @@ fn every_bit_of_a_manifest_counts() {
         assert!(read(&without).is_err(), "without byte {place}");
     }
     assert!(read(&[&bytes[..], b" "].concat()).is_err());
-    // The checkpoint of another step in its place.
+    // The checkpoint of another step under this name.
     let other = dir.path().join("step-00000121");
     fs::rename(&folder, &other).unwrap();
     let error = Manifest::read(&other).unwrap_err();

@@ -1,10 +1,10 @@
-//! The settings of a recipe that are "auto" or a value of their own.
+//! Recipe settings that are "auto" or a value.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::ByteSize;
 
-/// Modules by which a variant without a value is written as a word.
+/// Makes a module for each word, with which serde writes a unit variant as that word.
 macro_rules! words {
     ($($name:ident)+) => {$(
         mod $name {
@@ -26,23 +26,23 @@ macro_rules! words {
 
 words! { auto off }
 
-/// What dtrain chooses, unless the user has decided.
+/// A setting that dtrain chooses unless the user states a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(
     untagged,
     expecting = "expected \"auto\" or a value of the setting: a whole number, true or false, or a size such as \"14 GiB\""
 )]
 pub enum Auto<T> {
-    /// `"auto"`: chosen by dtrain.
+    /// `"auto"`: dtrain chooses.
     #[default]
     #[serde(with = "auto")]
     Auto,
-    /// What the user says.
+    /// The value that the user states.
     Is(T),
 }
 
 impl<T> Auto<T> {
-    /// What the user has decided, unless it is left to dtrain.
+    /// Returns the value that the user states, if any.
     pub fn stated(self) -> Option<T> {
         match self {
             Self::Auto => None,
@@ -57,20 +57,20 @@ pub type Workers = Auto<usize>;
 pub type MicroBatch = Auto<usize>;
 /// A setting that is on or off.
 pub type Switch = Auto<bool>;
-/// The most memory that a rank's tensors may take on its device; the device's less a margin.
+/// The most memory of a rank's tensors on its device; the default is the device's memory minus a margin.
 pub type Budget = Auto<ByteSize>;
 
 /// Memory for decoded images, for each rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected \"auto\", \"off\" or a size such as \"4 GiB\"")]
 pub enum Cache {
-    /// `"auto"`: what dtrain thinks the machine can spare.
+    /// `"auto"`: a share of the machine's free memory.
     #[default]
     #[serde(with = "auto")]
     Auto,
     /// `"off"`: every image is decoded again in every epoch.
     #[serde(with = "off")]
     Off,
-    /// At most so many bytes.
+    /// At most this many bytes.
     Size(ByteSize),
 }

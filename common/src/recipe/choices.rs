@@ -1,4 +1,4 @@
-//! The settings of a recipe that are one of a few words, for reading, writing and error messages.
+//! The settings of a recipe that are one of a few words.
 
 use crate::choice::choices;
 

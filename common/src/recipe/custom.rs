@@ -1,4 +1,4 @@
-//! `[custom]`: the settings of a user's own trainer, in types of the user's own.
+//! `[custom]`: the settings of a user's trainer, as a type of the user.
 
 use serde::de::DeserializeOwned;
 use toml::Value;
@@ -7,12 +7,12 @@ use super::Recipe;
 use super::error::RecipeError;
 
 impl Recipe {
-    /// The section `[custom]` as a `T`; an absent section is an empty one. With
-    /// `#[serde(deny_unknown_fields)]` a mistyped key is an error, which names the key.
+    /// Reads the section `[custom]` as a `T`; a missing section is an empty one. With
+    /// `#[serde(deny_unknown_fields)]` an unknown key is an error that names the key.
     pub fn custom_as<T: DeserializeOwned>(&self) -> Result<T, RecipeError> {
         serde_path_to_error::deserialize(Value::Table(self.custom.clone())).map_err(|error| {
             let path = error.path().to_string();
-            // The path of an error about the section itself is a dot.
+            // serde writes "." as the path of the section itself.
             let key = match path.as_str() {
                 "." => "custom".to_owned(),
                 path => format!("custom.{path}"),

@@ -1,17 +1,17 @@
-//! Defaults that depend on other settings, written down so that a saved recipe says it all.
+//! Defaults that depend on other settings. They are filled in, so that a saved recipe is complete.
 
 use super::{
     Amp, Augment, Data, DataKind, IMAGENET_MEAN, IMAGENET_STD, Masks, Model, ModelName, Optim, OptimName,
     Recipe, ScheduleName, Task,
 };
 
-/// Fills in what the task, the model, the optimizer and the schedule use; `given` tells what the recipe states.
+/// Fills in settings of task, model, optimizer and schedule; `given`: whether the recipe states a key.
 pub(super) fn fill(recipe: &mut Recipe, given: &dyn Fn(&str) -> bool) {
     data(recipe.task, &mut recipe.data, given);
     model(recipe.task, &mut recipe.model);
     optim(&mut recipe.optim);
     if matches!(recipe.precision.amp, Amp::Auto | Amp::Fp16) {
-        // GradScaler's of PyTorch.
+        // The default of PyTorch's GradScaler.
         recipe.precision.loss_scale.get_or_insert(65536.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Which settings make an experiment, and how two recipes differ in them; the rest may change on the way.
+//! The settings of an experiment, and comparison of recipes in them. A resume may change other settings.
 
 use toml::{Table, Value};
 
@@ -6,7 +6,7 @@ use super::keys::{Section, Settings};
 use super::{Recipe, Stage};
 
 impl Recipe {
-    /// The settings of the experiment in which this recipe and `other` differ, as (key, value here, value there).
+    /// Returns the experiment settings that differ, as (key, value here, value there).
     pub fn differences(&self, other: &Self) -> Vec<(String, String, String)> {
         std::iter::zip(self.experiment(), other.experiment())
             .filter(|((_, mine), (_, theirs))| mine != theirs)
@@ -14,7 +14,7 @@ impl Recipe {
             .collect()
     }
 
-    /// Every setting of the experiment with its value in words, always the same keys in the same order.
+    /// Returns every setting of the experiment as text, always the same keys in the same order.
     pub(super) fn experiment(&self) -> Vec<(&'static str, String)> {
         let mut found = Settings::default();
         found.experiment("task", &self.task);
@@ -32,7 +32,7 @@ impl Recipe {
     }
 }
 
-/// The stages' part of the experiment. The last stage may be made longer where nothing is unfrozen in it.
+/// Returns the stages' part of the experiment. The last stage may grow if it unfreezes nothing later.
 fn stages(stages: &[Stage]) -> Vec<Table> {
     let of = |(number, stage): (usize, &Stage)| {
         let ends = number + 1 == stages.len() && stage.unfreeze.iter().all(|entry| entry.at == 0.0);
@@ -46,7 +46,7 @@ fn stages(stages: &[Stage]) -> Vec<Table> {
     stages.iter().enumerate().map(of).collect()
 }
 
-/// A value in words, a table's keys in the order of the alphabet: their order in the file means nothing.
+/// Writes a value as text, with a table's keys sorted: their order in the file has no meaning.
 fn words(value: &Value) -> String {
     match value {
         Value::Table(table) => {

@@ -1,14 +1,14 @@
-//! Settings without effect, and why. They are refused when stated, and not written when a recipe is saved.
+//! Settings without effect, and why. A recipe that states one is refused; a saved recipe leaves them out.
 
 use super::hints::quoted;
 use super::{Amp, DataKind, ModelName, OptimName, Recipe, Resize, ScheduleName, Task};
 
-/// The dotted keys without effect, each once, with the reason in words.
+/// The dotted keys without effect, each once, with the reason.
 #[derive(Default)]
 struct Idle(Vec<(&'static str, String)>);
 
 impl Idle {
-    /// Adds keys, with blanks between them, where they are idle. Of several reasons for a key the first stays.
+    /// Adds keys, separated by spaces, if `idle`. A key keeps its first reason.
     fn add(&mut self, idle: bool, keys: &'static str, reason: impl Into<String>) {
         let reason = reason.into();
         for key in keys.split(' ').filter(|_| idle) {
@@ -27,7 +27,7 @@ impl Recipe {
     pub(super) fn idle(&self) -> Vec<(&'static str, String)> {
         let mut idle = Idle::default();
         let task = self.task.as_str();
-        // What data and model mean is for the user's own trainer to say.
+        // The user's trainer decides the meaning of `[data]` and `[model]`.
         if self.task != Task::Custom {
             self.idle_images(&mut idle);
             self.idle_samples(&mut idle);
@@ -41,7 +41,7 @@ impl Recipe {
             "precision.loss_scale",
             format!("only float16 needs a scaled loss and precision.amp is {:?}", amp.as_str()),
         );
-        // A module or a trainer of the user's own may leave autocast for a part of what it computes.
+        // A user's module or trainer may turn autocast off for a part of its computation.
         let own = matches!(self.task, Task::Custom | Task::Torchscript);
         idle.add(
             matches!(amp, Amp::Bf16 | Amp::Fp16) && !own,
@@ -86,7 +86,7 @@ impl Recipe {
         let counted = "the test set of generated data has data.test_samples (data.kind is \"generated\")";
         idle.add(generated, "data.test_fraction", counted);
         idle.add(lm, "data.classes", "a language model's classes are the tokens of its text");
-        // Masks do not say how many classes there could be.
+        // The masks alone do not state the number of classes.
         let folders = "a folder's class folders are counted (data.kind is \"folder\")";
         idle.add(!generated && self.task != Task::Segment, "data.classes", folders);
         let all = format!("all samples are used (data.kind is {kind:?})");

@@ -1,9 +1,9 @@
-//! The recipes that come with dtrain, and what follows from the settings of any.
+//! The recipes that come with dtrain, and values derived from any recipe.
 
 use super::{ModelName, Recipe, Scaling};
 
 impl Recipe {
-    /// Name and text of every embedded recipe, which [`Recipe::load`] finds by name.
+    /// Returns name and text of every embedded recipe; [`Recipe::load`] finds them by name.
     pub fn embedded() -> &'static [(&'static str, &'static str)] {
         &[
             ("demo", include_str!("../../recipes/demo.toml")),
@@ -13,12 +13,12 @@ impl Recipe {
         ]
     }
 
-    /// The network in file names, manifests and messages: the model's name, or else the task's.
+    /// Returns the name of the network for files, manifests and messages: the model's name, else the task's.
     pub fn model_name(&self) -> &'static str {
         self.model.name.map_or(self.task.as_str(), ModelName::as_str)
     }
 
-    /// The learning rate to train with: the stated one, scaled to the effective batch by the recipe's rule.
+    /// Returns the learning rate to train with: the stated rate, scaled to the effective batch.
     pub fn learning_rate(&self) -> f64 {
         let (optim, batch) = (&self.optim, self.train.effective_batch);
         let scaled = |reference| scaled_lr(optim.lr, reference, batch, optim.scaling);
@@ -26,7 +26,7 @@ impl Recipe {
     }
 }
 
-/// The learning rate at `effective_batch` when `lr` was stated for `reference_batch` (at least 1).
+/// Scales `lr`, stated for `reference_batch` (at least 1), to `effective_batch`.
 fn scaled_lr(lr: f64, reference_batch: usize, effective_batch: usize, rule: Scaling) -> f64 {
     // Exact up to 2^53 samples.
     let k = effective_batch as f64 / reference_batch as f64;

@@ -1,20 +1,20 @@
-//! The one error of a recipe: where, which key, what is wrong and what to do.
+//! The error of a recipe: place, key, problem and remedy.
 
 use std::fmt;
 
-/// What is wrong with a recipe: `a.toml:12: train.epocs: unknown key; ...`, or `--set key=value: ...`.
+/// An error in a recipe: `a.toml:12: train.epocs: unknown key; ...`, or `--set key=value: ...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipeError(pub(super) Box<Details>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Details {
-    /// The recipe's file or name; none once the recipe has been resolved.
+    /// The recipe's file or name; `None` after the recipe was resolved.
     pub(super) source_name: Option<String>,
-    /// The line, from 1, of the key or of its section; none for an override or a file that cannot be read.
+    /// The line, from 1, of the key or of its section; `None` for an override or an unreadable file.
     pub(super) line: Option<usize>,
-    /// The dotted key that is wrong or missing; none for an error of syntax or of the file itself.
+    /// The dotted key that is wrong or missing; `None` for an error of syntax or of the file itself.
     pub(super) key: Option<String>,
-    /// The override, `key=value`, that brought the wrong value in.
+    /// The override, `key=value`, that set the wrong value.
     pub(super) set: Option<String>,
     pub(super) message: String,
 }
@@ -26,12 +26,12 @@ impl From<Details> for RecipeError {
 }
 
 impl RecipeError {
-    /// The dotted key that is wrong or missing; none for an error of syntax or of the file itself.
+    /// Returns the dotted key that is wrong or missing; `None` for an error of syntax or of the file.
     pub fn key(&self) -> Option<&str> {
         self.0.key.as_deref()
     }
 
-    /// What is wrong and what to do, without the place.
+    /// Returns the problem and the remedy, without the place.
     pub fn message(&self) -> &str {
         &self.0.message
     }
@@ -44,7 +44,7 @@ impl RecipeError {
         })
     }
 
-    /// An error about a key of a recipe that is already resolved.
+    /// Makes an error about a key of a recipe that is already resolved.
     pub(super) fn key_only(key: &str, message: impl Into<String>) -> Self {
         Self::from(Details { key: Some(key.into()), message: message.into(), ..Details::default() })
     }

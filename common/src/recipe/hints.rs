@@ -1,4 +1,4 @@
-//! The words of error messages: values, lists and the names that were probably meant.
+//! Words for error messages: values, lists and suggestions of names.
 
 use toml::Value;
 
@@ -30,7 +30,7 @@ pub(super) fn describe(value: &Value) -> String {
     }
 }
 
-/// The known name nearest to `name`, if any is near: at most one slip in every three letters, or its beginning.
+/// Returns the closest known name: at most one typing error for every three letters, or a prefix.
 pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = name.to_lowercase().replace('-', "_");
     let near = |candidate: &&'a str| {

@@ -1,4 +1,4 @@
-//! [`section!`], by which one table is a section's type, defaults, keys and part of the experiment.
+//! [`section!`] makes a section's type, defaults, keys and part of the experiment from one table.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::kinds::Key;
 
-/// What the table of a section says of its keys.
+/// The keys and the experiment's settings of a section.
 pub(super) trait Section {
     /// In the order in which messages list them.
     const KEYS: &'static [Key];
@@ -16,24 +16,24 @@ pub(super) trait Section {
     fn settings(&self, _found: &mut Settings) {}
 }
 
-/// The settings of an experiment as (key, value in words).
+/// The settings of an experiment as (key, value as text).
 #[derive(Default)]
 pub(super) struct Settings(pub(super) Vec<(&'static str, String)>);
 
 impl Settings {
-    /// Adds a setting. What is not set, and `None` of TOML, is said so.
+    /// Adds a setting. `None`, which TOML does not have, becomes "not set".
     pub(super) fn experiment(&mut self, key: &'static str, value: &(impl Serialize + Debug)) {
         let words = match Table::try_from(BTreeMap::from([(key, value)])) {
             Ok(table) => table.get(key).map_or_else(|| "not set".into(), Value::to_string),
-            // TOML has no number beyond 2^63.
+            // TOML has no integer of 2^63 or more.
             Err(_) => format!("{value:?}"),
         };
         self.0.push((key, words));
     }
 }
 
-/// Makes a section of lines `field: type = default, kind;`, with `experiment` at the end where another value
-/// is another experiment.
+/// Makes a section from lines `field: type = default, kind;`. A line ends with `experiment` if another value
+/// makes another experiment.
 macro_rules! section {
     ($(#[$meta:meta])* $name:ident $path:literal {
         $($(#[$about:meta])* $field:ident: $type:ty = $default:expr, $kind:expr $(, $experiment:ident)?;)+
@@ -63,7 +63,7 @@ macro_rules! section {
     };
 }
 
-/// As [`section!`], of a section that has settings without a default: a line `field as "key": type, kind;` for each.
+/// As [`section!`], for settings without a default: a line is `field as "key": type, kind;`.
 macro_rules! entry {
     (@key $field:ident) => { stringify!($field) };
     (@key $field:ident $key:literal) => { $key };

@@ -1,4 +1,4 @@
-//! The values that keys take: what one must be, in words, and whether it is. What depends on several keys is in `validate`.
+//! The kinds of values that keys take, and their checks. `validate` checks conditions on several keys.
 
 use std::path::{Component, Path};
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use super::hints::{describe, nearest, one_of, quoted};
 use super::{BatchNorm, Best, Every};
 use crate::units::{ByteSize, Span};
 
-/// Whether a key takes a value; an error says more than that it does not.
+/// Check of a value: `Ok(false)` if the key does not take it, or an error with a specific message.
 type Fits = fn(&Value) -> Result<bool, String>;
 
 pub(super) struct Key {
@@ -18,29 +18,26 @@ pub(super) struct Key {
 }
 
 pub(super) enum Kind {
-    /// A section with keys of its own.
+    /// A section with these keys.
     Section(&'static [Key]),
-    /// A list of sections with these keys, of which the first so many are required.
+    /// A list of sections with these keys; the first n keys are required.
     Sections(&'static [Key], usize),
     /// A section with any keys.
     Free,
-    /// One of these words; the second list holds those that a later version will take.
+    /// One of these words; the second list has words of a later version.
     Choice(&'static [&'static str], &'static [&'static str]),
-    /// A whole number in this range.
     Whole(i64, i64),
-    /// "auto" or a whole number in this range.
     AutoOrWhole(i64, i64),
-    /// A number of this range.
     Number(Range),
-    /// So many numbers of this range, from the first count to the second.
+    /// A list of numbers in this range; its length is between the two counts.
     Numbers(usize, usize, Range),
-    /// A number of bytes, of at least so many.
+    /// A number of bytes, of at least this many.
     Size(u64),
-    /// Anything else, in words.
+    /// Any other kind, with its description.
     Other(&'static str, Fits),
 }
 
-/// Larger batches and data sets than any; keeps products of them far from overflow.
+/// Larger than any real batch or data set; keeps products of counts far from overflow.
 const MAX_COUNT: i64 = 1 << 40;
 /// A number of samples, steps or epochs.
 pub(super) const COUNT: Kind = Kind::Whole(1, MAX_COUNT);
@@ -86,7 +83,7 @@ pub(super) const GLOBS: Kind =
     Kind::Other("a list of globs on the names of parameters, such as [\"backbone.*\"]", |value| {
         Ok(value.as_array().is_some_and(|list| list.iter().all(is_glob)))
     });
-/// One glob or at least one in a list.
+/// One glob, or a list of at least one.
 pub(super) const GLOB_OR_GLOBS: Kind =
     Kind::Other("a glob on the names of parameters, such as \"backbone.*\", or a list of them", |value| {
         let all = |list: &Vec<Value>| !list.is_empty() && list.iter().all(is_glob);
@@ -109,7 +106,7 @@ pub(super) const fn choice(words: &'static [&'static str]) -> Kind {
     Kind::Choice(words, &[])
 }
 
-/// Which finite numbers a key takes, in words and as a test.
+/// A range of finite numbers: its description and its test.
 #[derive(Clone, Copy)]
 pub(super) struct Range(&'static str, fn(f64) -> bool);
 
@@ -139,7 +136,7 @@ fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
     let is_whole =
         |min: i64, max: i64| value.as_integer().is_some_and(|number| (min..=max).contains(&number));
     Ok(match *kind {
-        // Their keys are looked at one by one.
+        // The keys of a section are checked one by one.
         Kind::Section(_) | Kind::Sections(..) => true,
         Kind::Free => {
             let table = value.as_table();
@@ -175,7 +172,7 @@ fn expected(kind: &Kind) -> String {
     }
 }
 
-/// Whether this is one of the words that are built.
+/// Returns whether this is one of the words that are built.
 fn chosen(built: &[&str], planned: &[&str], value: &Value) -> Result<bool, String> {
     match value.as_str() {
         Some(word) if built.contains(&word) => Ok(true),
@@ -193,12 +190,12 @@ fn chosen(built: &[&str], planned: &[&str], value: &Value) -> Result<bool, Strin
     }
 }
 
-/// Whether the value is a text that reads as a `T`.
+/// Returns whether the value is a text that reads as a `T`.
 fn parsed<T: FromStr<Err = String>>(value: &Value) -> Result<bool, String> {
     Ok(value.as_str().map(str::parse::<T>).transpose()?.is_some())
 }
 
-/// Whether the value is a list that is not empty, whose members are looked at.
+/// Returns whether the value is a list that is not empty, and checks its members.
 fn each(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, String> {
     match value.as_array() {
         Some(list) if !list.is_empty() => list.iter().try_for_each(check).map(|()| true),
@@ -210,7 +207,7 @@ fn size(value: &Value) -> Option<Result<u64, String>> {
     match value {
         Value::Integer(bytes) => u64::try_from(*bytes).ok().map(Ok),
         Value::String(text) => Some(match text.parse::<ByteSize>() {
-            // A saved recipe holds no larger whole number.
+            // TOML holds no larger integer.
             Ok(ByteSize(bytes)) if i64::try_from(bytes).is_ok() => Ok(bytes),
             Ok(_) => Err(format!("{text:?} is more memory than there is")),
             Err(error) => Err(error.to_string()),
@@ -232,13 +229,13 @@ fn rename(pair: &Value) -> Result<(), String> {
     }
 }
 
-/// Text that can be a glob, or a path. Whether a glob matches anything is told when there are parameters.
+/// Returns whether a text can be a glob or a path. Globs are matched later, against the parameters.
 fn is_glob(value: &Value) -> bool {
     let text = value.as_str().unwrap_or_default();
     !text.trim().is_empty() && !text.contains('\0')
 }
 
-/// Numbers that are not finite have no form in the manifest of a checkpoint.
+/// Refuses numbers that are not finite: the manifest of a checkpoint cannot hold them.
 fn finite(value: &Value) -> Result<(), String> {
     match value {
         Value::Float(number) if !number.is_finite() => {
@@ -267,7 +264,7 @@ fn span(value: &Value, zero: bool) -> Result<bool, String> {
     }
 }
 
-/// Whether a path stays below the folder that it is joined to.
+/// Returns whether a path stays below the folder that it is joined to.
 fn is_folder_name(text: &str) -> bool {
     let mut parts = Path::new(text).components().peekable();
     !text.contains('\0') && parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))

@@ -10,15 +10,14 @@ use super::hints::{describe, nearest};
 use super::origin::{Origin, Override, Problem, dotted, given};
 use super::{Recipe, defaults, paths, validate, values};
 
-/// No recipe is larger; a file that is was named by mistake.
+/// Upper limit for a recipe; a larger file was named by mistake.
 const MAX_BYTES: u64 = 1 << 20;
-/// Deeper overrides are refused before they are built: tables are taken apart recursively.
+/// Most parts of an override's key: tables are processed recursively, so their depth is limited.
 const MAX_DEPTH: usize = 16;
 
 impl Recipe {
-    /// Loads the recipe of a file, else the embedded one of that name. `overrides` are `a.b=value` with a
-    /// TOML value or bare text; they apply in order, before anything is checked. Errors name file, line and
-    /// key.
+    /// Loads the recipe of a file, else the embedded recipe of that name. `overrides` are `a.b=value` with a
+    /// TOML value or bare text; they apply in order, before any check. Errors name file, line and key.
     pub fn load(name_or_path: &str, overrides: &[String]) -> Result<Self, RecipeError> {
         let path = Path::new(name_or_path);
         // A folder of the same name must not hide an embedded recipe.
@@ -42,7 +41,7 @@ impl Recipe {
         Err(RecipeError::whole(name_or_path, message))
     }
 
-    /// Reads a recipe from `text`; `source_name` is what errors call it. See [`Recipe::load`].
+    /// Reads a recipe from `text`; errors name it `source_name`. See [`Recipe::load`].
     pub fn parse(source_name: &str, text: &str, overrides: &[String]) -> Result<Self, RecipeError> {
         // Some editors begin a file with a byte order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -81,7 +80,7 @@ fn read(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "is not text in UTF-8".into())
 }
 
-/// Puts one `a.b=value` into the recipe. The members of a list are called by their number from 0.
+/// Applies one `a.b=value` to the recipe. Members of a list are named by their number from 0.
 fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
     let example = "write key=value, for example train.epochs=3";
     let Some((key, value)) = set.split_once('=') else {

@@ -1,8 +1,8 @@
-//! The recipe: what a run is, in TOML. Data, model, effective batch, learning rate and length are the user's and
-//! never changed; how the machine cuts a step up is only bounded here.
+//! The recipe: the description of a run, in TOML. dtrain never changes data, model, effective batch, learning
+//! rate and length. The recipe only limits how the machine divides a step.
 //!
-//! [`Recipe::load`] reads, overrides, checks and resolves in one go, so a `Recipe` that came from it is valid,
-//! holds absolute paths and has every default of its task, model, optimizer and schedule filled in.
+//! [`Recipe::load`] reads, overrides, checks and resolves. So a loaded `Recipe` is valid, holds absolute
+//! paths and has every default of its task, model, optimizer and schedule filled in.
 
 mod auto;
 mod choices;
@@ -47,7 +47,7 @@ pub use texts::{BatchNorm, Best, Every};
 
 pub use crate::units::{ByteSize, Span};
 
-/// A whole recipe. Settings without effect are at their defaults and are not written.
+/// A whole recipe. Settings without effect have their defaults and are not written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct Recipe {
@@ -71,15 +71,15 @@ pub struct Recipe {
     pub ema: Option<Ema>,
     #[serde(default)]
     pub checkpoint: Checkpoint,
-    /// The test of the whole test set at the end; none without its section.
+    /// The final test on the whole test set; none without its section.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<Test>,
     #[serde(default)]
     pub log: Log,
-    /// Parts of the run with settings of their own; without any the run is one.
+    /// Parts of the run with their own settings; empty for a run of one part.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stage: Vec<Stage>,
-    /// Settings of a user's own trainer, as they are written; empty for every other task.
+    /// Settings of a user's trainer, as written; empty for every other task.
     #[serde(default, skip_serializing_if = "Table::is_empty")]
     pub custom: Table,
 }

@@ -6,7 +6,7 @@ use super::keys::section;
 use super::kinds::{AUTO_OR_FLAG, BATCH_NORM, GLOBS, Kind, PATH, RENAMES, choice};
 use super::{BatchNorm, Compile, Loss, MemoryFormat, ModelName, Switch, WeightsMode};
 
-/// Wider networks than any; keeps the arithmetic of their sizes far from overflow.
+/// Larger than any real network; keeps the arithmetic of sizes far from overflow.
 const MAX_SIZE: i64 = 1 << 16;
 
 section! {
@@ -49,7 +49,6 @@ section! {
 }
 
 impl ModelName {
-    /// Whether it is one of the ResNets.
     pub fn is_resnet(self) -> bool {
         self.as_str().starts_with("resnet")
     }

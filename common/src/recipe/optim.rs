@@ -1,4 +1,4 @@
-//! `[optim]`: the optimizer, its groups and the course of the learning rate.
+//! `[optim]`: the optimizer, its groups and the learning-rate schedule.
 
 use serde::{Deserialize, Deserializer};
 

@@ -1,4 +1,4 @@
-//! Where each value of a recipe came from, and the problems that are reported there.
+//! The source of each value of a recipe, and the report of problems at that place.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// A problem with the key at a dotted path of plain names, such as `a.b` or `a.list[0].b`.
+    /// Makes a problem with the key at a dotted path of plain names, such as `a.b` or `a.list[0].b`.
     pub(super) fn at(dotted: &str, message: impl Into<String>) -> Self {
         let names = dotted.split('.').flat_map(|name| {
             let (key, index) = name.split_at(name.find('[').unwrap_or(name.len()));
@@ -38,10 +38,10 @@ pub(super) struct Origin<'a> {
 }
 
 impl Origin<'_> {
-    /// The first problem in the order of the file; then those of what is missing and those of overrides.
+    /// Returns the first problem in the order of the file; then missing keys, then overrides.
     pub(super) fn first(&self, problems: Vec<Problem>) -> Result<(), RecipeError> {
         let errors = problems.iter().map(|problem| self.error(problem));
-        // What has no line is something missing, often because its name is misspelt at a line.
+        // A problem without a line is a missing key, often because its name is misspelt in some line.
         errors
             .min_by_key(|error| (error.0.set.is_some(), error.0.line.is_none(), error.0.line))
             .map_or(Ok(()), Err)
@@ -49,13 +49,13 @@ impl Origin<'_> {
 
     pub(super) fn error(&self, problem: &Problem) -> RecipeError {
         let path = &problem.path;
-        // The longest beginning of the path that the file holds.
+        // The longest prefix of the path that the file holds.
         let places = places(self.text);
         let held = places.iter().filter(|place| path.starts_with(&place.path));
         let held = held.max_by_key(|place| place.path.len());
         let is_whole = held.is_some_and(|place| place.path.len() == path.len());
         let newest = |test: &dyn Fn(&Override) -> bool| self.overrides.iter().rev().find(|set| test(set));
-        // An override decides a value when it sets the value or a table around it, or makes a table that the file lacks.
+        // An override decides a value if it sets it or a table around it, or makes a table the file lacks.
         let set = newest(&|set| path.starts_with(&set.path) || !is_whole && set.path.starts_with(path));
         Details {
             source_name: Some(self.source_name.into()),
@@ -67,10 +67,10 @@ impl Origin<'_> {
         .into()
     }
 
-    /// The error of a text that is no TOML, or of a number in it that no integer holds.
+    /// Makes the error of a text that is not TOML, or that has too large an integer.
     pub(super) fn not_toml(&self, error: &toml::de::Error) -> RecipeError {
         let offset = error.span().map(|span| span.start);
-        // The grammar allows whole numbers of any length; only then does the text have places here.
+        // TOML's grammar allows integers of any length. For other errors there are no places.
         let places = places(self.text);
         let around = |offset: usize| places.iter().rfind(|place| place.value.contains(&offset));
         let key = offset.and_then(around).map(|place| dotted(&place.path));
@@ -91,12 +91,12 @@ impl Origin<'_> {
 
 struct Place {
     path: Vec<String>,
-    /// Where the key begins, or the table.
+    /// Offset of the key, or of the table.
     key: usize,
     value: Range<usize>,
 }
 
-/// Every key of a text, each before those within it; none of a text that is no TOML.
+/// Returns every key of a text, each table before its keys; nothing if the text is not TOML.
 fn places(text: &str) -> Vec<Place> {
     fn visit(table: &DeTable<'_>, path: &[String], found: &mut Vec<Place>) {
         for (key, value) in table {

@@ -1,4 +1,4 @@
-//! The paths of a recipe: made absolute when it is loaded, and looked at before a run.
+//! The paths of a recipe: made absolute by loading, and checked before a run.
 
 use std::io;
 use std::path::Path;
@@ -25,8 +25,8 @@ pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
 }
 
 impl Recipe {
-    /// The checks that need the file system: folders can be listed, files can be read. What a user's own
-    /// trainer reads is its own affair. Call it once before anything is started or written.
+    /// Checks paths in the file system: folders can be listed, files can be read. Does not check a user's own
+    /// trainer. Call it once before anything is started or written.
     pub fn check_paths(&self) -> Result<(), RecipeError> {
         if self.task == Task::Custom {
             return Ok(());
@@ -81,7 +81,7 @@ fn list(folder: &Path) -> Result<(), String> {
 
 fn readable_file(path: &Path) -> Result<(), String> {
     let name = path.display();
-    // To open a named pipe is to wait for its writer.
+    // Opening a named pipe would wait for its writer.
     let opened = std::fs::metadata(path).and_then(|meta| match meta.is_file() {
         true => std::fs::File::open(path).map(Some),
         false => Ok(None),
@@ -103,7 +103,7 @@ fn home_hint(path: &Path) -> &'static str {
     }
 }
 
-/// What sub-folders there are, for a user who has the wrong name.
+/// Lists the sub-folders, for a user who gave a wrong name.
 fn folders_of(root: &Path) -> String {
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.path().is_dir());

@@ -1,4 +1,4 @@
-//! The sections of a recipe that need few words.
+//! The small sections of a recipe.
 
 use super::keys::{entry, section};
 use super::kinds::{
@@ -26,7 +26,7 @@ section! {
 }
 
 impl Train {
-    /// Optimizer steps of one epoch over `samples` training samples; 0 when `drop` leaves none.
+    /// Returns the steps of one epoch over `samples` training samples; 0 if `drop` leaves none.
     pub fn steps_per_epoch(&self, samples: u64) -> u64 {
         let batch = (self.effective_batch as u64).max(1);
         match self.last_batch {
@@ -35,7 +35,7 @@ impl Train {
         }
     }
 
-    /// Optimizer steps of the run: the shorter of `epochs` and `steps`.
+    /// Returns the steps of the run: the shorter of `epochs` and `steps`.
     pub fn total_steps(&self, steps_per_epoch: u64) -> u64 {
         let by_epochs = self.epochs.map(|epochs| epochs.saturating_mul(steps_per_epoch));
         by_epochs.into_iter().chain(self.steps).min().unwrap_or(0)

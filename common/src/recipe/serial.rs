@@ -1,4 +1,4 @@
-//! Writing and reading a resolved recipe, without the settings that mean nothing in it.
+//! Writing and reading a resolved recipe, without settings that have no effect.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use toml::{Table, Value};
@@ -39,10 +39,10 @@ impl<'de> Deserialize<'de> for Recipe {
 }
 
 impl Recipe {
-    /// The recipe as TOML, which reads back as an equal one; an error for a path that is not UTF-8.
+    /// Returns the recipe as TOML, which reads back as an equal one; an error if a path is not UTF-8.
     pub fn to_toml(&self) -> Result<String, RecipeError> {
         let body = toml::to_string(self).map_err(|error| unwritable(&error))?;
-        // The writer puts down integers that no reader takes.
+        // The writer also writes integers that the reader refuses.
         body.parse::<Table>().map_err(|error| unwritable(&error))?;
         Ok(format!("# The recipe of this run as dtrain {} resolved it.\n{body}", env!("CARGO_PKG_VERSION")))
     }

@@ -1,4 +1,4 @@
-//! `[[stage]]`: parts of a run with settings of their own, and the recipe of one of them.
+//! `[[stage]]`: parts of a run with their own settings, and the recipe of one stage.
 
 use super::keys::entry;
 use super::kinds::{AUTO_OR_COUNT, COUNT, GLOB_OR_GLOBS, GLOBS, Kind, NAME, RATE, Range, choice};
@@ -68,20 +68,20 @@ fn goes_on() -> Passage {
 }
 
 impl Unfreeze {
-    /// The steps of a stage of `steps` (at least 1) before this one applies: the nearest to `at`, and never all of them.
+    /// Returns the steps of a stage of `steps` (at least 1) before this entry applies; rounded, never all.
     pub fn after(&self, steps: u64) -> u64 {
         ((self.at * steps as f64).round() as u64).min(steps.saturating_sub(1))
     }
 }
 
 impl Recipe {
-    /// How many stages the run has: at least one.
+    /// Returns the number of stages of the run, at least one.
     pub fn stages(&self) -> usize {
         self.stage.len().max(1)
     }
 
-    /// The recipe of one stage, counted from 0, as if it were a run of its own; beyond the stages the recipe
-    /// itself. What is frozen depends on the stages before it and is not in it.
+    /// Returns the recipe of one stage, counted from 0, as a separate run; beyond the last stage a copy of
+    /// this recipe. Frozen parameters are not included: they depend on the stages before.
     pub fn of_stage(&self, number: usize) -> Self {
         let mut recipe = self.clone();
         let Some(stage) = self.stage.get(number) else { return recipe };

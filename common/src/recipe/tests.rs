@@ -20,7 +20,7 @@ use super::*;
 use reading::FULL;
 use samples::samples;
 
-/// The smallest recipe that is valid.
+/// The smallest valid recipe.
 const SMALL: &str = "task = \"classify\"\n[data]\nkind = \"generated\"\n[train]\nepochs = 1\n";
 
 fn parse(text: &str, overrides: &[&str]) -> Result<Recipe, RecipeError> {
@@ -32,7 +32,7 @@ fn small(overrides: &[&str]) -> Recipe {
     parse(SMALL, overrides).unwrap()
 }
 
-/// A recipe that is refused for this key, with these words in the message.
+/// Checks that a recipe is refused for this key, with these words in the message.
 fn refuses(text: &str, overrides: &[&str], key: &str, part: &str) {
     let error = match parse(text, overrides) {
         Ok(_) => panic!("{overrides:?} is taken"),
@@ -162,7 +162,7 @@ fn camvid_is_a_folder_of_scenes_and_masks() {
     let recipe = Recipe::load("camvid", &[]).unwrap();
     assert_eq!((recipe.task, recipe.data.kind), (Task::Segment, DataKind::Folder));
     assert_eq!(recipe.model.name, Some(ModelName::Unet));
-    // Class 11 is no class: masks hold 0 to 11.
+    // Masks hold 0 to 11; class 11 means no class.
     assert_eq!((recipe.data.classes, recipe.data.ignore), (11, 11));
     assert_eq!((recipe.data.image_size, recipe.train.effective_batch), (160, 8));
     assert_eq!([&recipe.data.train_masks, &recipe.data.test_masks], ["trainannot", "valannot"]);

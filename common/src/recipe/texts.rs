@@ -1,4 +1,4 @@
-//! Settings that are texts of their own: `checkpoint.best`, `checkpoint.every` and `model.batchnorm`.
+//! Settings with their own text form: `checkpoint.best`, `checkpoint.every` and `model.batchnorm`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,17 +10,16 @@ use crate::time::{parse_time, show_time};
 
 crate::choice::as_text!(BatchNorm, Best, Every);
 
-/// By which figure of an evaluation checkpoints are compared, as in `"max accuracy"` or `"min loss"`.
+/// The figure of an evaluation by which checkpoints are compared, as in `"max accuracy"` or `"min loss"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Best {
-    /// Which of two values is the better one.
     pub goal: Goal,
-    /// The figure's name as in metrics.jsonl; that the task has it is told when there is a task.
+    /// The figure's name as in metrics.jsonl. The task checks that it has this figure.
     pub figure: String,
 }
 
 impl Best {
-    /// Whether `value` is better than the best before it. One that is not finite, or only as good, never is.
+    /// Returns whether `value` is better than the best before it. An equal or not finite value is not better.
     pub fn is_better(&self, value: f64, before: Option<f64>) -> bool {
         value.is_finite()
             && before.is_none_or(|before| match self.goal {
@@ -54,17 +53,17 @@ impl fmt::Display for Best {
     }
 }
 
-/// How often something is done; never zero when it was read from text.
+/// How often something is done; never zero if it was read from text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Every {
-    /// After so much training.
+    /// After this much training.
     Span(Span),
-    /// After so much time.
+    /// After this much time.
     Time(Duration),
 }
 
 impl Every {
-    /// The length of training, unless it is one of time.
+    /// Returns the length of training, if it is one.
     pub fn span(self) -> Option<Span> {
         match self {
             Self::Span(span) => Some(span),
@@ -72,7 +71,7 @@ impl Every {
         }
     }
 
-    /// The length of time, unless it is one of training.
+    /// Returns the length of time, if it is one.
     pub fn time(self) -> Option<Duration> {
         match self {
             Self::Span(_) => None,
@@ -113,7 +112,7 @@ pub enum BatchNorm {
     Local,
     /// The micro-batches of all ranks together.
     Synced,
-    /// Groups of so many samples of the step, at least 2, whatever the cut; the last group of a step may be smaller.
+    /// Groups of this many samples of the step, at least 2, for any partition; the last group may be smaller.
     Group(usize),
 }
 
@@ -121,7 +120,7 @@ impl BatchNorm {
     /// The values that are one word.
     pub const NAMES: &'static [&'static str] = &["local", "synced"];
 
-    /// Samples of a group, where there are groups.
+    /// Returns the samples of a group, if there are groups.
     pub fn group(self) -> Option<usize> {
         match self {
             Self::Group(samples) => Some(samples),
@@ -162,7 +161,7 @@ impl fmt::Display for BatchNorm {
 }
 
 impl Recipe {
-    /// How a step is cut among `ranks` into micro-batches, in the groups that BatchNorm normalises.
+    /// Divides a step among `ranks` into micro-batches, in the groups that BatchNorm normalises.
     pub fn partition(&self, ranks: usize, micro_batch: Option<usize>) -> Result<Partition, BatchError> {
         Partition::in_groups(self.train.effective_batch, ranks, micro_batch, self.model.batchnorm.group())
     }

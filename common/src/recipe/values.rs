@@ -1,4 +1,4 @@
-//! A recipe held against its keys: unknown ones, missing ones and values of the wrong type or range.
+//! Comparison of a recipe with its keys: unknown, missing, and values of a wrong type or range.
 
 use toml::Value;
 
@@ -12,7 +12,7 @@ const fn key<T: Section>(name: &'static str) -> Key {
     Key { name, kind: Kind::Section(T::KEYS) }
 }
 
-/// Tasks that a later version will have.
+/// Tasks of a later version.
 const PLANNED: &[&str] = &["cod", "fgvc", "elevation", "few-shot", "reasoning-seg"];
 
 /// Every key of a recipe.
@@ -33,11 +33,11 @@ pub(super) const RECIPE: &[Key] = &[
     Key { name: "stage", kind: Kind::Sections(Stage::KEYS, 1) },
 ];
 
-/// Everything in a recipe that is no key or no value of its key.
+/// Returns all unknown or missing keys and all wrong values.
 pub(super) fn check(recipe: &Value) -> Vec<Problem> {
     let mut problems = Vec::new();
     section(RECIPE, &[], recipe, &mut problems);
-    // A user's own trainer may make its samples without a setting.
+    // A user's trainer may make its samples without a setting.
     let custom = recipe.get("task").and_then(Value::as_str) == Some(Task::Custom.as_str());
     for (key, needed, remedy) in [
         ("task", true, "write task = \"classify\" above the first section"),
@@ -83,7 +83,7 @@ fn section(keys: &'static [Key], path: &[String], value: &Value, problems: &mut 
     }
 }
 
-/// The sections of a list, of whose keys the first are required.
+/// Checks the sections of a list; the first `required` keys are required.
 fn members(keys: &'static [Key], required: usize, path: &[String], list: &[Value], found: &mut Vec<Problem>) {
     for (index, value) in list.iter().enumerate() {
         let path = [path, &[format!("[{index}]")]].concat();
@@ -102,7 +102,7 @@ fn members(keys: &'static [Key], required: usize, path: &[String], list: &[Value
     }
 }
 
-/// The message for a key that does not exist: what was meant, or where it belongs, and what there is.
+/// Returns the message for an unknown key: a suggestion or its section, and the known keys.
 fn unknown(keys: &[Key], path: &[String]) -> String {
     let names: Vec<_> = keys.iter().map(|key| key.name).collect();
     let name = path.last().map_or("", String::as_str);
@@ -143,7 +143,7 @@ const ALIASES: &[(&str, &[&str])] = &[
     ("bucket", &["bucket_cap_mb"]),
 ];
 
-/// The sections that have a key of this name, as they stand in a recipe.
+/// Returns the sections that have a key of this name, as a recipe writes them.
 fn homes(name: &str) -> Vec<String> {
     fn visit(keys: &[Key], path: &str, name: &str, found: &mut Vec<String>) {
         for key in keys {
@@ -161,7 +161,7 @@ fn homes(name: &str) -> Vec<String> {
     }
     let mut found = Vec::new();
     visit(RECIPE, "", name, &mut found);
-    // What a stage may state in place of another section's has its home there.
+    // A key that a stage overrides belongs to the section that it overrides.
     let of_stages = |home: &String| home.starts_with("[[stage");
     if !found.iter().all(of_stages) {
         found.retain(|home| !of_stages(home));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{REMOVED, step_of};
 use crate::files::if_there;
 
-/// Gives a checkpoint's folder the name of one that is being removed, and returns it: nothing brings it back.
+/// Renames a checkpoint's folder for its removal and returns the new path. This cannot be undone.
 pub fn hide(folder: &Path) -> io::Result<PathBuf> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let mut hidden = folder.with_file_name(format!("{REMOVED}{name}"));
@@ -20,14 +20,14 @@ pub fn hide(folder: &Path) -> io::Result<PathBuf> {
     Ok(hidden)
 }
 
-/// The steps of the checkpoints in a folder, in rising order; none without the folder.
+/// Returns the steps of the checkpoints in a folder, in rising order; none without the folder.
 pub(super) fn steps_in(folder: &Path) -> io::Result<Vec<u64>> {
     let mut steps: Vec<u64> = names(folder)?.iter().filter_map(|name| step_of(name)).collect();
     steps.sort_unstable();
     Ok(steps)
 }
 
-/// The entries of a folder whose names are `prefix` and a number, in no order; none without the folder.
+/// Returns the entries of a folder named `prefix` and a number, unsorted; none without the folder.
 pub(super) fn numbered(folder: &Path, prefix: &str) -> io::Result<Vec<(u64, PathBuf)>> {
     let number = |name: String| Some((name.strip_prefix(prefix)?.parse().ok()?, folder.join(&name)));
     Ok(names(folder)?.into_iter().filter_map(number).collect())

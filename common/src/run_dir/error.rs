@@ -1,4 +1,4 @@
-//! Why a run may not use a folder.
+//! Reasons why a run may not use a folder.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::recipe::RecipeError;
 /// Settings that differ: key, value asked for, value found.
 pub type Differences = Vec<(String, String, String)>;
 
-/// Why a run may not use a folder. Nothing has been written. The first path of each is the folder, or the file, that it is about.
+/// Reason why a run may not use a folder. Nothing was written. The first path is the one at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
     #[error("{} is not a folder; choose another --run-dir", .0.display())]
@@ -84,7 +84,7 @@ pub enum RunDirError {
     Io(&'static str, PathBuf, #[source] io::Error),
 }
 
-/// For `map_err`: the error of an attempt to do something with a path.
+/// For `map_err`: reports a failed action on a path.
 pub(super) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> RunDirError + use<> {
     let path = path.to_owned();
     move |source| RunDirError::Io(action, path.clone(), source)

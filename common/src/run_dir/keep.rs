@@ -1,16 +1,16 @@
-//! Which checkpoints of a run stay.
+//! The rule for removing checkpoints of a run.
 
-/// Which checkpoints stay when another is there.
+/// The checkpoints that stay when a new one is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// The newest of this number; at least 1.
+    /// Number of newest checkpoints that stay; at least 1.
     pub newest: usize,
-    /// The last one of every so many steps, where that is asked for; at least 1.
+    /// If set, the last checkpoint of every span of this many steps stays too; at least 1.
     pub every: Option<u64>,
 }
 
 impl Keep {
-    /// Which of these steps, in rising order, are removed.
+    /// Returns which of these steps, in rising order, are removed.
     pub fn excess(self, steps: &[u64]) -> impl Iterator<Item = u64> {
         let older = steps.len().saturating_sub(self.newest.max(1));
         let window = move |step: u64| self.every.map(|every| step.saturating_sub(1) / every.max(1));
@@ -36,7 +36,7 @@ mod tests {
         assert_eq!(removed(0, None, &steps), [10, 20, 30, 40, 50]);
         assert_eq!(removed(9, None, &steps), [0; 0]);
         assert_eq!(removed(1, Some(30), &steps), [10, 20, 40, 50]);
-        // Between two of them by time: the last one before the end of every 25 steps.
+        // Checkpoints by time: the last one before the end of every 25 steps stays.
         assert_eq!(removed(1, Some(25), &[7, 24, 25, 31, 49, 52]), [7, 24, 31]);
         assert_eq!(removed(1, Some(1), &steps), [0; 0]);
     }

@@ -1,8 +1,8 @@
-//! A claim to a folder that machines heed which share no locks: a file that its holder renews, and that others may take when it
-//! is not renewed any more.
+//! A lease on a folder, for machines that do not share locks: a file that its holder renews. Others may take
+//! it when it is no longer renewed.
 //!
-//! Whether it is renewed the others see by the beats that it counts, on their own clock: the clocks of two machines, and of a
-//! file server, differ. It is weaker than a lock: a holder that was stopped for long loses it, and hears of it when it goes on.
+//! Every renewal counts a beat up. Others time the beats on their own clock, because clocks of machines and
+//! file servers differ. A lease is weaker than a lock: a holder that is suspended for long loses it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -25,14 +25,14 @@ pub(super) const SUFFIX: &str = ".lease";
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
     pub(super) renewal: Duration,
-    /// Without a renewal for so long it is nobody's.
+    /// Time without a renewal after which others may take it.
     pub(super) stale: Duration,
-    /// Of several that take a stale one the last has it: they look again after this time.
+    /// Wait after taking a stale lease: of several takers the last writer has it, and each looks again.
     pub(super) settle: Duration,
 }
 
 impl Pace {
-    /// A file server may answer late: three renewals may be missed, and a fourth be on its way.
+    /// A file server may answer late: three renewals may be missed while a fourth is under way.
     pub(super) const USUAL: Self = Self {
         renewal: Duration::from_secs(5),
         stale: Duration::from_secs(20),
@@ -40,7 +40,7 @@ impl Pace {
     };
 }
 
-/// Held by this process until it is dropped.
+/// A lease that this process holds until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Lease {
     path: PathBuf,
@@ -57,7 +57,7 @@ struct State {
 
 impl State {
     fn failed(&self) -> MutexGuard<'_, Option<io::Error>> {
-        // It is whole also after a panic.
+        // The value is whole also after a panic.
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -71,8 +71,8 @@ pub(super) enum LeaseError {
 }
 
 impl Lease {
-    /// Takes the lease at `path`, unless another process renews it. One that is held is waited for during
-    /// `patience`, and until it is clear whether it is renewed.
+    /// Takes the lease at `path`, unless another process renews it. If it is held, waits at least `patience`,
+    /// and until it is clear whether it is renewed.
     pub(super) fn take(path: PathBuf, patience: Duration, pace: Pace) -> Result<Self, LeaseError> {
         let own = Holder::this();
         let begun = Instant::now();
@@ -89,7 +89,7 @@ impl Lease {
             let silent = watch.silent(&text, now - asked, now, pace.settle);
             let holder = Holder::parse(&text);
             let life = holder.as_ref().and_then(|holder| holder.is_alive(&own));
-            // One that lives on this machine is suspended at most.
+            // A holder that lives on this machine is at most suspended.
             let is_nobodys = life == Some(false) || life.is_none() && silent >= pace.stale;
             if is_nobodys {
                 if overwrite(&path, &text, &own, pace.settle)? {
@@ -116,12 +116,12 @@ impl Lease {
                     }
                     match renew(&path, &own, beat) {
                         Ok(Found::Own) => {}
-                        // Somebody has removed it. After so long that can be another run that had taken it and has ended.
+                        // The file was removed; after `stale`, another run may have taken it and ended.
                         Ok(Found::Nothing) if latest.elapsed() < pace.stale => {}
                         Ok(Found::Nothing | Found::Anothers) => {
                             return state.lost.store(true, Ordering::Relaxed);
                         }
-                        // It is tried again.
+                        // The next renewal tries again.
                         Err(error) => {
                             if !std::mem::replace(&mut has_failed, true) {
                                 *state.failed() = Some(error);
@@ -137,12 +137,12 @@ impl Lease {
         Ok(Self { path, own, state, renewing: Some((stop, thread)) })
     }
 
-    /// Whether another process has taken it, as seen at the latest renewal.
+    /// Returns whether another process had taken the lease at the latest renewal.
     pub(super) fn is_lost(&self) -> bool {
         self.state.lost.load(Ordering::Relaxed)
     }
 
-    /// Why a renewal failed for the first time, if one did; once.
+    /// Returns the first failure of a renewal, once.
     pub(super) fn failure(&self) -> Option<io::Error> {
         self.state.failed().take()
     }
@@ -155,23 +155,23 @@ impl Drop for Lease {
             let _ = thread.join();
         }
         if content(&self.path).is_ok_and(|text| text.is_some_and(|text| !is_anothers(&text, &self.own))) {
-            // One that stays goes stale.
+            // If this fails, the file goes stale.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// What is seen of a lease that somebody may renew.
+/// Observations of a lease that another process may renew.
 #[derive(Default)]
 struct Watch {
-    /// The latest content, and since when it is the same.
+    /// The latest content and the time of its first sight.
     seen: Option<(String, Instant)>,
     renewed: bool,
 }
 
 impl Watch {
-    /// For how long the lease has had this content, counted anew after a look longer than `settle`: no
-    /// server.
+    /// Returns how long the content has been the same. Starts again after a read longer than `settle`: the
+    /// server was away.
     fn silent(&mut self, text: &str, looking: Duration, now: Instant, settle: Duration) -> Duration {
         let is_same = self.seen.as_ref().is_some_and(|(earlier, _)| earlier == text);
         self.renewed |= self.seen.is_some() && !is_same;
@@ -186,15 +186,15 @@ impl Watch {
 }
 
 enum Found {
-    /// Our own lease, or one of which nobody can say whose it is. It is renewed.
+    /// Our own lease, or a file without a readable holder: renewed.
     Own,
-    /// No lease. It is made again.
+    /// No lease: made again.
     Nothing,
-    /// The lease of another process, which stays as it is.
+    /// The lease of another process: left unchanged.
     Anothers,
 }
 
-/// Renews our own lease. An open file may have become invalid (ESTALE), so that it is opened anew.
+/// Renews our own lease. Opens the file each time: an open file may become invalid (ESTALE).
 fn renew(path: &Path, own: &Holder, beat: u64) -> io::Result<Found> {
     let mut file = match OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -212,7 +212,7 @@ fn renew(path: &Path, own: &Holder, beat: u64) -> io::Result<Found> {
     Ok(Found::Own)
 }
 
-/// Whether this is the content of somebody else's lease. Of a file that was cut off nobody can say whose it is.
+/// Returns whether the content names another holder. A file that was cut off has no readable holder.
 fn is_anothers(text: &str, own: &Holder) -> bool {
     Holder::parse(text).is_some_and(|holder| holder != *own)
 }
@@ -220,7 +220,7 @@ fn is_anothers(text: &str, own: &Holder) -> bool {
 fn create(path: &Path, own: &Holder) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).open(path)?;
     write(&file, own, 0).inspect_err(|_| {
-        // Nobody would renew it.
+        // No process would renew it.
         let _ = fs::remove_file(path);
     })
 }
@@ -230,7 +230,7 @@ fn write(file: &File, own: &Holder, beat: u64) -> io::Result<()> {
     file.sync_data()
 }
 
-/// What the file holds; none where there is no such file any more.
+/// Reads the file; `None` if it no longer exists.
 fn content(path: &Path) -> io::Result<Option<String>> {
     match fs::read(path) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::StaleNetworkFileHandle) => {
@@ -240,14 +240,14 @@ fn content(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Puts our own file in the place of a stale one, unless somebody was faster or comes within `settle`.
+/// Replaces a stale file by our own; false if another process was faster or follows within `settle`.
 fn overwrite(path: &Path, stale: &str, own: &Holder, settle: Duration) -> io::Result<bool> {
     if content(path)?.as_deref() != Some(stale) {
         return Ok(false);
     }
     let begun = Instant::now();
     write_atomic(path, own.text(0).as_bytes())?;
-    // Others may be as slow, and have looked at the same moment.
+    // Other processes may be as slow and have looked at the same moment.
     std::thread::sleep(settle.max(begun.elapsed() * 2));
     Ok(content(path)?.as_deref() == Some(&*own.text(0)))
 }

@@ -1,7 +1,7 @@
-//! The checkpoints of a run in the order of their steps, and which of them it goes on from.
+//! The checkpoints of a run in the order of their steps, and the choice of the one to resume.
 //!
-//! Invariant: those in `checkpoints/` up to the one that `latest` names are of one line of steps, each of which a later one follows
-//! from. Nothing behind it is ever gone on from unless somebody names it.
+//! Invariant: the checkpoints in `checkpoints/` up to the target of `latest` are one line: each follows from
+//! the one before. A run resumes from a later checkpoint only if the user names it.
 
 use std::fs;
 use std::io;
@@ -12,9 +12,8 @@ use super::{REPLACED, RunDir, RunDirError, step_of};
 use crate::manifest::{BestSoFar, Manifest, ManifestError};
 
 impl RunDir {
-    /// The folders of the run's checkpoints, in the order in which a run tries to go on: the one that
-    /// `latest` names and those before it, or all, or during a rollback the one that it goes back to and
-    /// those before it.
+    /// Returns the folders of the run's checkpoints in the order in which a resume tries them: the target of
+    /// `latest` and earlier ones (all without `latest`). During a rollback: its target and earlier ones.
     pub fn candidates(&self) -> Result<Vec<PathBuf>, RunDirError> {
         let listed = self.unlisted();
         let mut steps = self.steps().map_err(&listed)?;
@@ -33,12 +32,12 @@ impl RunDir {
         Ok(set_aside.into_iter().chain(line.map(folder)).collect())
     }
 
-    /// The first candidate whose manifest reads and whose files have their sizes; a newer format is an error.
+    /// Returns the first whole candidate by manifest and file sizes; a newer format is an error.
     pub fn newest_checkpoint(&self) -> Result<Option<(PathBuf, Manifest)>, RunDirError> {
         for folder in self.candidates()? {
             match Manifest::read(&folder) {
                 Ok(manifest) if manifest.check_sizes(&folder).is_ok() => return Ok(Some((folder, manifest))),
-                // It may well be whole: only this dtrain cannot tell.
+                // It may be whole, but this dtrain cannot check it.
                 Err(error @ ManifestError::NewerFormat { .. }) => return Err(error.into()),
                 _ => {}
             }
@@ -46,7 +45,7 @@ impl RunDir {
         Ok(None)
     }
 
-    /// Whether a run without a whole checkpoint may begin anew: where there is none at all. Never a silent fresh start.
+    /// Checks that a run without a whole checkpoint may start fresh: only if it has no checkpoint at all.
     pub fn none_to_begin_with(&self) -> Result<(), RunDirError> {
         let path = self.checkpoints();
         if !self.candidates()?.is_empty() {
@@ -63,26 +62,26 @@ impl RunDir {
         }
     }
 
-    /// The steps that there are folders of checkpoints for, whole or not, in rising order; none without a folder.
+    /// Returns the steps of all checkpoint folders, whole or not, in rising order; none without the folder.
     pub fn steps(&self) -> io::Result<Vec<u64>> {
         steps_in(&self.checkpoints())
     }
 
-    /// The step of this run's checkpoint to which `link`, [`RunDir::latest`] or [`RunDir::best`], points.
+    /// Returns the step of this run's checkpoint to which [`RunDir::latest`] or [`RunDir::best`] points.
     pub fn linked(&self, link: &Path) -> Option<u64> {
         let step = self.named(link)?;
         let same = fs::canonicalize(link).ok()? == fs::canonicalize(self.checkpoint(step)).ok()?;
         same.then_some(step)
     }
 
-    /// What [`RunDir::best`] points to, by that checkpoint's own manifest, where it is not behind `step`.
+    /// Returns the manifest's entry for the target of [`RunDir::best`], if it is not after `step`.
     pub fn linked_best(&self, step: u64) -> Option<BestSoFar> {
         let linked = self.linked(&self.best()).filter(|linked| *linked <= step)?;
         let best = Manifest::read(&self.checkpoint(linked)).ok()?.best;
         best.filter(|best| best.step == linked)
     }
 
-    /// The step that `link` names, whether its checkpoint is there or not.
+    /// Returns the step that `link` names, even if the checkpoint is missing.
     pub(super) fn named(&self, link: &Path) -> Option<u64> {
         let target = fs::read_link(link).ok()?;
         let parent = target.parent()?;
@@ -90,17 +89,17 @@ impl RunDir {
         step_of(target.file_name()?.to_str()?).filter(|_| beside)
     }
 
-    /// The newest step of the run's line: behind it lies nothing that the run goes on from.
+    /// Returns the newest step of the run's line: the run never resumes from a later one.
     pub(super) fn head(&self) -> u64 {
         self.linked(&self.next()).or_else(|| self.named(&self.latest())).unwrap_or(u64::MAX)
     }
 
-    /// Where a checkpoint of this step is while another takes its place.
+    /// Returns the path of this step's checkpoint while another replaces it.
     pub fn replaced_by(&self, step: u64) -> PathBuf {
         self.checkpoints().join(format!("{REPLACED}{step:08}"))
     }
 
-    /// The checkpoints that have given way to another of their step, with their steps.
+    /// Returns the checkpoints that are being replaced, with their steps.
     pub fn replaced(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         Ok(numbered(&self.checkpoints(), REPLACED)?.into_iter().filter(|(_, path)| path.is_dir()).collect())
     }

@@ -1,4 +1,4 @@
-//! Locks that keep two runs out of one folder, each with a lease beside it for machines that share no locks.
+//! Locks that keep two runs out of one folder. Each has a lease, for machines that share no locks.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -11,26 +11,26 @@ use super::error::failed;
 use super::lease::{Lease, LeaseError, Pace, SUFFIX};
 use super::{RunDir, RunDirError};
 
-/// Held by whoever has begun the run: a launcher, or rank 0 of workers that nobody launched.
+/// Lock of the process that began the run: a launcher, or rank 0 without a launcher.
 const RUN: &str = ".lock";
-/// Held by rank 0 itself: it may outlive a launcher that was killed by a moment.
+/// Lock of rank 0, which may outlive a killed launcher for a moment.
 const TRAINER: &str = ".trainer.lock";
-/// A launcher that was killed a moment ago is still ending.
+/// Time for which a claim waits for a launcher that was just killed.
 const ENDING: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Keeps others out of a run directory until it is dropped, or its process ends in whatever way.
+/// A claim to a run directory, until the value is dropped or the process ends in any way.
 #[derive(Debug)]
 pub struct RunLock {
     root: PathBuf,
-    /// For machines that know nothing of the lock. None where it could not be written beside a lock. It goes before the lock does.
+    /// For machines that do not see the lock. `None` if a locked run could not write it. Dropped first.
     lease: Option<Lease>,
-    /// None where there are no locks, which has this reason.
+    /// `Err` if the file system has no locks, with the reason.
     file: Result<File, io::Error>,
 }
 
 impl RunLock {
-    /// What the user is to be told: that the file system knows no locks, and what keeps the folder instead.
+    /// Returns a message for the user if the file system has no locks: a lease protects the folder instead.
     pub fn note(&self) -> Option<String> {
         let why = self.file.as_ref().err()?;
         Some(format!(
@@ -42,12 +42,12 @@ impl RunLock {
         ))
     }
 
-    /// Whether another run has taken the folder, because the lease was not renewed for long.
+    /// Returns whether another run has taken the folder because the lease was not renewed in time.
     pub fn is_lost(&self) -> bool {
         self.lease.as_ref().is_some_and(Lease::is_lost)
     }
 
-    /// What the user is to be told, once: that other machines may not see any more that the folder is in use, and why.
+    /// Returns a message for the user, once, if the lease cannot be renewed and may be taken.
     pub fn trouble(&self) -> Option<String> {
         let why = self.lease.as_ref()?.failure()?;
         Some(format!(
@@ -63,12 +63,12 @@ impl RunLock {
 type TryLock = fn(&File) -> Result<(), TryLockError>;
 
 impl RunDir {
-    /// Claims the folder for a run; waits a moment for one that is ending. Without locks it is a lease.
+    /// Claims the folder for a run, and waits a moment for an ending run. Without locks it takes a lease.
     pub fn claim(&self) -> Result<RunLock, RunDirError> {
         self.lock(RUN, ENDING, File::try_lock)
     }
 
-    /// Claims the folder for rank 0 of a training, and waits so long for the end of one whose launcher is gone.
+    /// Claims the folder for rank 0; waits up to `patience` for a rank 0 whose launcher is gone.
     pub fn claim_training(&self, patience: Duration) -> Result<RunLock, RunDirError> {
         self.lock(TRAINER, patience, File::try_lock)
     }
@@ -83,7 +83,7 @@ impl RunDir {
             match Lease::take(path.clone(), patience, Pace::USUAL) {
                 Ok(lease) => Ok(Some(lease)),
                 Err(LeaseError::Held(holder)) => Err(in_use(&holder)),
-                // A lock does without.
+                // A lock does not need a lease.
                 Err(LeaseError::Io(_)) if is_locked => Ok(None),
                 Err(LeaseError::Io(source)) => Err(failed("write", &path)(source)),
             }
@@ -109,19 +109,19 @@ impl RunDir {
             }
         }
         let lease = lease(true)?;
-        // Only for the message of whoever comes next.
+        // Only for the error message of the next claim.
         let _ = introduce(&mut file);
         Ok(RunLock { root, lease, file: Ok(file) })
     }
 }
 
-/// Whether an error of locking says that there are no locks here.
+/// Returns whether an error of locking means that the file system has no locks.
 fn knows_no_locks(error: &io::Error) -> bool {
     let known = [Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTSUP, Errno::NOLCK];
     known.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Whether an entry of a folder is one of the locks or leases, which alone are no run.
+/// Returns whether a file is a lock or lease; a folder with these alone holds no run.
 pub(super) fn is_lock(name: &Path) -> bool {
     let name = name.to_string_lossy();
     let name = name.strip_suffix(SUFFIX).unwrap_or(&name);
@@ -146,7 +146,7 @@ mod tests {
         let first = run_dir.claim().unwrap();
         let refused = run_dir.claim().unwrap_err().to_string();
         assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
-        // The trainer's is another.
+        // The trainer has a separate lock.
         let trainer = run_dir.claim_training(Duration::ZERO).unwrap();
         drop(first);
         run_dir.claim().unwrap();
@@ -202,7 +202,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
         let path = folder.path().join(format!("{RUN}{SUFFIX}"));
-        // A healthy run of another machine, which had its lock there and has marked its lease, as earlier versions did.
+        // A healthy run of another machine, with its lock there and a lease marked as in earlier versions.
         let beat = |count: u32| {
             let text =
                 format!("process 7 on far\nbegan 1 in other/pid:[1]\nbeat {count:020} beside a lock\n");

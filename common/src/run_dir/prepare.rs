@@ -1,4 +1,4 @@
-//! The rules by which a run may begin or go on in a folder.
+//! The rules for a run to begin or resume in a folder.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use crate::manifest::Manifest;
 use crate::recipe::Recipe;
 use crate::result::RunResult;
 
-/// How a prepared run begins.
+/// The start of a prepared run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
     Fresh,
@@ -21,20 +21,20 @@ pub enum Start {
 }
 
 impl RunDir {
-    /// [`RunDir::prepare`] with a claim to the folder for as long as the run lasts. Call it once, first of
-    /// all.
+    /// Claims the folder for the duration of the run and calls [`RunDir::prepare`]. Call it once, before
+    /// anything else.
     pub fn begin(&self, recipe: &Recipe, resume: &Resume) -> Result<(Start, RunLock), RunDirError> {
         self.decide(recipe, resume)?;
         fs::create_dir_all(&self.root).map_err(failed("create the folder", &self.root))?;
         let lock = self.claim()?;
-        // Somebody else may have been here just before.
+        // Another process may have written here just before.
         let start = self.prepare(recipe, resume)?;
         self.note_named(resume)?;
         Ok((start, lock))
     }
 
-    /// Makes the folder for a run, or opens that of an earlier run of the same experiment, and writes
-    /// recipe.toml. Whoever calls it has claimed the folder. Where it may not be used, nothing is written.
+    /// Makes the folder for a run, or opens the folder of a run of the same experiment, and writes
+    /// recipe.toml. The caller has claimed the folder. If the folder may not be used, nothing is written.
     pub fn prepare(&self, recipe: &Recipe, resume: &Resume) -> Result<Start, RunDirError> {
         let start = self.decide(recipe, resume)?;
         let toml = recipe.to_toml()?;
@@ -50,7 +50,7 @@ impl RunDir {
             Some(_) if exists(&self.recipe())? || exists(&self.checkpoints())? => !self.was_refused()?,
             Some(entry) => return Err(RunDirError::NotARun(self.root.clone(), entry)),
         };
-        // A run goes on by the same command: what that says was done the first time.
+        // The same command continues a run: its checkpoint was used the first time.
         let resume = match resume {
             Resume::From(checkpoint) if holds_run && self.goes_on_after(checkpoint)? => &Resume::Auto,
             other => other,
@@ -67,7 +67,7 @@ impl RunDir {
                     }
                     self.compare_saved(recipe)?;
                 }
-                // A link such as `latest` moves on during the run, perhaps before every rank has read through it.
+                // A link such as `latest` moves during the run, perhaps before every rank has read it.
                 Ok(Start::Resume(match checkpoint.is_symlink() {
                     true => real(checkpoint)?,
                     false => checkpoint.clone(),
@@ -83,14 +83,14 @@ impl RunDir {
                         Ok(Start::Resume(checkpoint))
                     }
                     None if !saved => Err(RunDirError::UnknownRun(self.root.clone())),
-                    // Never a silent fresh start.
+                    // Never start fresh silently.
                     None => self.none_to_begin_with().map(|()| Start::Fresh),
                 }
             }
         }
     }
 
-    /// Whether the folder's run ended before it began, as by a recipe that does not go with the data.
+    /// Returns whether the folder's run was refused before it began, as for an unsuitable recipe.
     fn was_refused(&self) -> Result<bool, RunDirError> {
         if self.has_begun()? {
             return Ok(false);
@@ -100,19 +100,19 @@ impl RunDir {
         Ok(result.and_then(|result| result.exit_code) == Some(ExitStatus::Usage.code()))
     }
 
-    /// Whether the folder's run has come so far that it has something to lose.
+    /// Returns whether the folder's run has files that must not be lost.
     pub(super) fn has_begun(&self) -> Result<bool, RunDirError> {
         Ok(exists(&self.plan())? || exists(&self.metrics())? || exists(&self.checkpoints())?)
     }
 
-    /// A checkpoint that is named; where that is this run's `latest`, the one that it will be when what a crash broke off is completed.
+    /// Resolves a named checkpoint. For this run's `latest`, returns its target after recovery from a crash.
     fn newest_if_latest(&self, checkpoint: &Path) -> Result<PathBuf, RunDirError> {
         let is_latest = checkpoint.exists() && self.latest().ends_with(self.below(checkpoint));
         let newest = if is_latest { self.candidates()?.into_iter().next() } else { None };
         Ok(newest.unwrap_or_else(|| checkpoint.to_owned()))
     }
 
-    /// An entry of the folder but locks; none when the folder is empty or absent.
+    /// Returns an entry of the folder other than locks; `None` if the folder is empty or absent.
     pub(super) fn first_entry(&self) -> Result<Option<String>, RunDirError> {
         let root = &self.root;
         let entries = match fs::read_dir(root) {
@@ -132,7 +132,7 @@ impl RunDir {
         Ok(None)
     }
 
-    /// Compares with the recipe that the folder's run was started with; false when there is none.
+    /// Compares with the saved recipe of the folder's run; false if there is no saved recipe.
     fn compare_saved(&self, recipe: &Recipe) -> Result<bool, RunDirError> {
         let path = self.recipe();
         let read = if_there(fs::read_to_string(&path)).map_err(failed("read", &path))?;
@@ -145,7 +145,7 @@ impl RunDir {
         }
     }
 
-    /// Refuses a checkpoint that is not among this run's, those that a rollback has set aside included.
+    /// Refuses a checkpoint of another run. This run's checkpoints include those that rollbacks set aside.
     fn owns(&self, checkpoint: &Path) -> Result<(), RunDirError> {
         let folder = self.checkpoints();
         if exists(&folder)? {

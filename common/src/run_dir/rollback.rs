@@ -1,8 +1,8 @@
-//! Going back: a run that goes on from an earlier checkpoint leaves those behind it, which are set aside, neither removed nor counted.
+//! Rollback: a run that resumes from an earlier checkpoint sets later ones aside; they do not count.
 //!
-//! They lie in `checkpoints/rollback-N`, with the lines of metrics.jsonl that belong to them. What is to be done is written down in
-//! `checkpoints/.rollback-N` before anything moves, and that folder gets its final name when all is done: the next start completes one that a
-//! crash has broken off, as it was written down, before it does anything else.
+//! They are in `checkpoints/rollback-N`, with their lines of metrics.jsonl. Before anything moves, the plan
+//! is written to `checkpoints/.rollback-N`; that folder gets its final name at the end. After a crash, the
+//! next start first completes the rollback as planned.
 
 use std::fs;
 use std::io;
@@ -18,11 +18,11 @@ use crate::metrics;
 const METRICS: &str = "metrics.jsonl";
 
 impl RunDir {
-    /// Makes `checkpoint`, of `step`, the newest one of the run's line: those behind it are set aside, and if it was set aside itself
-    /// it comes back. Returns where the checkpoint is now, and what was set aside, if anything was. `best` is the best step by its
-    /// manifest, and the link follows where that is there. Rank 0 calls it after [`RunDir::recover`], when nothing stands in the way of the
-    /// run any more. A checkpoint of another run, or a copy in memory, stays where it is.
-    /// Where the disk fails, the next start completes it.
+    /// Makes `checkpoint`, of `step`, the newest of the run's line: sets later ones aside, and brings
+    /// `checkpoint` back if it was set aside. Returns its path now and what was set aside, if anything.
+    /// `best` is the best step by its manifest; the link follows if that checkpoint exists. Rank 0 calls it
+    /// after [`RunDir::recover`], when all other checks have passed. A checkpoint of another run, or a copy
+    /// in memory, does not move. If the disk fails, the next start completes it.
     pub fn begin_after(
         &self,
         checkpoint: &Path,
@@ -56,9 +56,9 @@ impl RunDir {
         Ok((own, Some(set_aside)))
     }
 
-    /// Completes a rollback that a crash has broken off, and a commit: a checkpoint that has its name becomes
-    /// the latest, and one that gave way to another that did not come returns. Rank 0 calls it with the claim
-    /// of the training.
+    /// Completes an interrupted rollback and an interrupted commit: a checkpoint with its final name becomes
+    /// the latest, and a replaced checkpoint returns if its replacement is missing. Rank 0 calls it with the
+    /// claim of the training.
     pub fn recover(&self) -> Result<Option<SetAside>, RunDirError> {
         let folder = self.checkpoints();
         for (step, path) in &self.replaced().map_err(failed("list the folder", &folder))? {
@@ -80,13 +80,13 @@ impl RunDir {
         self.complete_rollback()
     }
 
-    /// Completes the rollback that a crash has broken off, if there is one, as it was written down.
+    /// Completes an interrupted rollback, if any, as it was written down.
     pub(super) fn complete_rollback(&self) -> Result<Option<SetAside>, RunDirError> {
         let Some((_, folder)) = self.under_way_in()? else { return Ok(None) };
         if let Some(rollback) = read(&folder) {
             return self.carry_out(rollback, &folder).map(Some);
         }
-        // Nothing has moved before it was written down.
+        // Without a plan, nothing has moved.
         let steps = steps_in(&folder).map_err(failed("list the folder", &folder))?;
         let (tidied, doing) = match steps.is_empty() {
             true => (fs::remove_dir_all(&folder), "remove"),
@@ -96,7 +96,7 @@ impl RunDir {
         Ok(None)
     }
 
-    /// The rollback that set this checkpoint aside and those since, with their folders.
+    /// Returns the rollback that set this checkpoint aside and all later ones, with their folders.
     fn since(&self, restores: &Path) -> Result<Vec<(PathBuf, Rollback)>, RunDirError> {
         let own = restores.parent();
         let all = self.set_aside().map_err(self.unlisted())?;
@@ -108,12 +108,12 @@ impl RunDir {
             .collect())
     }
 
-    /// The name of a rollback's folder when all is done.
+    /// Returns the final name of a rollback's folder.
     fn done(&self, folder: &Path) -> PathBuf {
         self.checkpoints().join(name_of(folder).trim_start_matches('.'))
     }
 
-    /// Makes the folder of a rollback and writes down what is to be done.
+    /// Makes the folder of a rollback and writes its plan.
     fn write_down(&self, rollback: &Rollback) -> Result<PathBuf, RunDirError> {
         let all = numbered(&self.checkpoints(), PREFIX).map_err(self.unlisted())?;
         let next = all.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
@@ -128,7 +128,7 @@ impl RunDir {
         Ok(folder)
     }
 
-    /// Does what is written down, from the beginning or from wherever a crash has broken it off.
+    /// Carries out the plan, from the beginning or from the point of a crash.
     fn carry_out(&self, rollback: Rollback, folder: &Path) -> Result<SetAside, RunDirError> {
         let (parent, done) = (self.checkpoints(), self.done(folder));
         remove_temporary(folder).map_err(failed("tidy up", folder))?;
@@ -141,7 +141,7 @@ impl RunDir {
             return Err(RunDirError::RestoredIsGone(folder.to_owned(), parent.join(restores), name));
         }
         if rollback.restores.is_none() || restored.is_some() {
-            // The links first: they never point to what is not there.
+            // Switch the links first: they must never point to a missing checkpoint.
             self.point_latest(head)?;
             self.point_best(None, head)?;
             for step in self.steps().map_err(self.unlisted())?.into_iter().filter(|step| *step > head) {
@@ -163,7 +163,8 @@ impl RunDir {
         Ok(SetAside { folder: done, rollback: Some(rollback), steps })
     }
 
-    /// Points `latest` to the newest checkpoint up to `step`; without one there is no link.
+    /// Points `latest` to the newest checkpoint up to `step`, or removes the link if no such checkpoint
+    /// exists.
     fn point_latest(&self, step: u64) -> Result<(), RunDirError> {
         let newest = self.steps().map_err(self.unlisted())?.into_iter().rev().find(|own| *own <= step);
         let link = self.latest();
@@ -173,7 +174,7 @@ impl RunDir {
         Ok(())
     }
 
-    /// Points `best` to the best step, if it is there; a link to one behind `head` goes.
+    /// Points `best` to the best step, if it exists; removes a link to a step after `head`.
     fn point_best(&self, best: Option<u64>, head: u64) -> Result<(), RunDirError> {
         let link = self.best();
         match best.filter(|best| self.checkpoint(*best).is_dir()) {
@@ -193,7 +194,7 @@ impl RunDir {
         switched.map_err(failed("switch the link", link))
     }
 
-    /// Moves the lines of the steps that are left into the folder, brings those of a checkpoint that comes back, and says so in a line.
+    /// Sets the lines of later steps aside, brings back those of a restored checkpoint, adds a rollback line.
     fn divide_metrics(&self, rollback: &Rollback, folder: &Path, done: &Path) -> Result<(), RunDirError> {
         let path = self.metrics();
         let Some(text) = if_there(fs::read(&path)).map_err(failed("read", &path))? else { return Ok(()) };
@@ -215,11 +216,11 @@ impl RunDir {
         write_atomic(&path, &kept).map_err(failed("write", &path))
     }
 
-    /// The lines of metrics.jsonl up to a checkpoint that comes back, but for those that the present line of steps has in common with its own.
+    /// Returns the metrics up to a restored checkpoint, without the steps shared with the present line.
     fn lines_of(&self, restores: &Path) -> Result<Vec<u8>, RunDirError> {
         let (mut lines, mut up_to) = (Vec::new(), step_named(restores).unwrap_or_default());
         for (folder, rollback) in self.since(restores)? {
-            // What a later rollback has left of this line before the steps that are there already.
+            // The lines that a later rollback took from this line, before the steps already collected.
             if rollback.to < up_to {
                 let aside = fs::read(folder.join(METRICS)).unwrap_or_default();
                 lines.splice(0..0, metrics::split(&aside, up_to).0);

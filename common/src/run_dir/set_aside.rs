@@ -1,4 +1,4 @@
-//! What rollbacks have set aside, and what a rollback that is under way does.
+//! Checkpoints that rollbacks have set aside, and the plan of a rollback under way.
 
 use std::fs;
 use std::io;
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 use super::entries::{numbered, steps_in};
 use super::{RunDir, RunDirError, real, step_of};
 
-/// Begins the name of a folder of checkpoints that a rollback has set aside.
+/// Prefix of folders of checkpoints that a rollback has set aside.
 pub(super) const PREFIX: &str = "rollback-";
-/// That of one which is under way.
+/// Prefix of the folder of a rollback under way.
 pub(super) const UNDER_WAY: &str = ".rollback-";
-/// What the rollback is, in its folder.
+/// The file in the folder with the rollback's plan.
 pub(super) const FILE: &str = "rollback.json";
 
-/// What a rollback does.
+/// The plan of a rollback.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rollback {
-    /// The newest step of the run before.
+    /// The newest step of the run before the rollback.
     pub from: u64,
     /// The last step that stays.
     pub to: u64,
@@ -32,19 +32,19 @@ pub struct Rollback {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetAside {
     pub folder: PathBuf,
-    /// Why; none where its file does not read.
+    /// The plan; `None` if its file cannot be read.
     pub rollback: Option<Rollback>,
-    /// Their steps, in rising order; none where all have been brought back.
+    /// The steps in rising order; empty if all have been brought back.
     pub steps: Vec<u64>,
 }
 
 impl SetAside {
-    /// Whether a crash has broken it off: the next start completes it.
+    /// Returns whether a crash interrupted it; the next start completes it.
     pub fn is_under_way(&self) -> bool {
         name_of(&self.folder).starts_with(UNDER_WAY)
     }
 
-    /// Where a checkpoint is that this rollback has moved, by its path before.
+    /// Returns the new path of a checkpoint that this rollback has moved.
     pub fn moved(&self, checkpoint: &Path) -> Option<PathBuf> {
         let parents =
             [checkpoint.parent()?, self.folder.parent()?].map(|parent| fs::canonicalize(parent).ok());
@@ -54,7 +54,7 @@ impl SetAside {
 }
 
 impl Rollback {
-    /// The checkpoint set aside from which the run goes on, if any, and the newest step of its line.
+    /// Returns the checkpoint to restore and resume from, if any, and the newest step of its line.
     pub(super) fn begins_at(&self, run_dir: &RunDir) -> (Option<PathBuf>, u64) {
         let Some(restores) = &self.restores else { return (None, self.to) };
         let set_aside = run_dir.checkpoints().join(restores);
@@ -66,7 +66,7 @@ impl Rollback {
 }
 
 impl RunDir {
-    /// What rollbacks have set aside, in their order; the one that a crash has broken off is the last.
+    /// Returns all rollbacks in their order; an interrupted one is the last.
     pub fn set_aside(&self) -> io::Result<Vec<SetAside>> {
         let mut folders = numbered(&self.checkpoints(), PREFIX)?;
         folders.sort_unstable();
@@ -77,18 +77,18 @@ impl RunDir {
         folders.into_iter().map(of).collect()
     }
 
-    /// Whether a rollback that is under way brings this checkpoint back. It may have moved.
+    /// Returns whether a rollback under way brings this checkpoint back. It may have moved.
     pub(super) fn is_coming_back(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
         let restores = self.under_way()?.and_then(|rollback| rollback.restores);
         Ok(restores.is_some_and(|restores| restores == self.below(checkpoint)))
     }
 
-    /// Where a crash has broken a rollback off, the last step that stays: what lies behind it, or is set aside, may be needed to complete it.
+    /// Returns the last step that stays in an interrupted rollback, which may need the later checkpoints.
     pub fn broken_off_at(&self) -> Result<Option<u64>, RunDirError> {
         Ok(self.under_way()?.map(|rollback| rollback.to))
     }
 
-    /// The rollback that a crash has broken off.
+    /// Returns the interrupted rollback.
     pub(super) fn under_way(&self) -> Result<Option<Rollback>, RunDirError> {
         Ok(self.under_way_in()?.and_then(|(_, folder)| read(&folder)))
     }
@@ -97,7 +97,7 @@ impl RunDir {
         Ok(numbered(&self.checkpoints(), UNDER_WAY).map_err(self.unlisted())?.into_iter().max())
     }
 
-    /// The path below `checkpoints/` of a checkpoint that a rollback of this run has set aside.
+    /// Returns the path below `checkpoints/` of a checkpoint that a rollback of this run has set aside.
     pub(super) fn set_aside_in(&self, checkpoint: &Path) -> Option<PathBuf> {
         let folder = checkpoint.parent()?;
         name_of(folder).strip_prefix(PREFIX)?.parse::<u64>().ok()?;

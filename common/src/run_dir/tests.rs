@@ -61,7 +61,7 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
     manifest.write(dir).unwrap();
 }
 
-/// Every path below `root` with its content or link target.
+/// Returns every path below `root` with its content or link target.
 fn snapshot(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     let Ok(entries) = fs::read_dir(root) else {
@@ -82,7 +82,7 @@ fn snapshot(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// Expects a refusal that leaves everything below the run directory's parent as it was.
+/// Checks that a refusal leaves everything below the run directory's parent unchanged.
 fn refused(run: &RunDir, recipe: &Recipe, resume: &Resume) -> RunDirError {
     let parent = run.root().parent().unwrap();
     let before = snapshot(parent);
@@ -170,13 +170,13 @@ fn a_run_that_was_refused_gives_way_to_the_mended_recipe() {
     let mended = recipe(&["train.effective_batch=8"]);
     for resume in [Resume::Auto, Resume::Never] {
         place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-        // Ended, but not as a refusal: it stays what it was.
+        // It ended, but was not refused: it stays a run.
         fs::write(place.run.result(), r#"{"exit_code": 4}"#).unwrap();
         refused(&place.run, &mended, &resume);
         fs::write(place.run.result(), r#"{"exit_code": 2}"#).unwrap();
         assert_eq!(place.run.prepare(&mended, &resume).unwrap(), Start::Fresh);
         assert_eq!(saved(&place.run), mended);
-        // It begins: now it is a run.
+        // It begins and is now a run.
         fs::write(place.run.plan(), "{}").unwrap();
         let error = refused(&place.run, &recipe(&[]), &Resume::Auto);
         assert!(matches!(error, RunDirError::Differs { .. }), "{error}");
@@ -245,18 +245,18 @@ fn auto_takes_latest_else_the_highest_whole_step() {
 
     symlink_atomic(Path::new("step-00000010"), &run.latest()).unwrap();
     assert_eq!(auto(), Start::Resume(run.checkpoint(10)));
-    // A link out of the run says nothing of it.
+    // A link out of the run is ignored.
     let elsewhere = run.root().parent().unwrap().join("step-00000010");
     write_checkpoint(&elsewhere, 10, &recipe);
     symlink_atomic(&elsewhere, &run.latest()).unwrap();
     assert_eq!(auto(), Start::Resume(run.checkpoint(200)));
-    // One that points nowhere, or to a part of a checkpoint, still says how far the run has come: what lies behind is not its own.
+    // A link to a missing or partial checkpoint still marks the run's progress: later ones do not count.
     symlink_atomic(Path::new("step-00000011"), &run.latest()).unwrap();
     assert_eq!(auto(), Start::Resume(run.checkpoint(10)));
     fs::create_dir(run.checkpoint(11)).unwrap();
     assert_eq!(auto(), Start::Resume(run.checkpoint(10)));
 
-    // Damaged checkpoints are passed over: a manifest that does not read, a file cut short.
+    // Damaged checkpoints are skipped: an unreadable manifest, a file cut short.
     fs::write(run.checkpoint(10).join("model.safetensors"), "").unwrap();
     assert_eq!(auto(), Start::Resume(run.checkpoint(9)));
     fs::write(run.checkpoint(9).join("manifest.json"), "{").unwrap();
@@ -270,7 +270,7 @@ fn auto_takes_latest_else_the_highest_whole_step() {
     fs::remove_dir_all(run.checkpoint(200)).unwrap();
     fs::remove_file(run.latest()).unwrap();
     assert_eq!(auto(), Start::Fresh);
-    // One that this version cannot read is not passed over, however whole an older one is.
+    // A checkpoint of a newer format is not skipped, even if an older one is whole.
     write_checkpoint(&run.checkpoint(3), 3, &recipe);
     write_checkpoint(&run.checkpoint(4), 4, &recipe);
     fs::write(run.checkpoint(4).join("manifest.json"), "{\"format\": 99}").unwrap();

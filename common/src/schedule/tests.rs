@@ -1,4 +1,4 @@
-//! What every schedule promises; that the numbers are torch's is tested against its own in tests/tests/schedules.rs.
+//! Properties of every schedule. tests/tests/schedules.rs compares the numbers with torch's.
 
 #![allow(clippy::unwrap_used)]
 
@@ -102,7 +102,7 @@ fn runs_without_room_for_a_curve_are_defined() {
 }
 
 fn every_decay() -> Vec<Decay> {
-    // A pct_start of 0.1 of 10 units leaves the rise no length, where torch divides by zero.
+    // With a pct_start of 0.1 and 10 units the rise has no length; torch divides by zero there.
     let one_cycle = |pct_start| Decay::OneCycle { pct_start, div_factor: 25.0, final_div_factor: 1e4 };
     vec![
         Decay::Constant,
@@ -169,7 +169,7 @@ proptest! {
         schedule in schedules(), cuts in prop::collection::vec(0u64..240, 0..6)
     ) {
         let whole: Vec<u64> = (0..240).map(|step| schedule.lr(step).to_bits()).collect();
-        // Every part has a schedule of its own, as made by a process that begins there, and some steps are taken twice.
+        // Every part has a new schedule, as in a process that starts there, and some steps are repeated.
         let mut cuts = cuts;
         cuts.sort_unstable();
         cuts.push(240);

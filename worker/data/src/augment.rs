@@ -1,7 +1,7 @@
-//! Random changes to training images that leave their meaning: what is drawn, and in which order.
+//! Random changes to training images that keep their meaning, and the order of the draws.
 //!
-//! All choices come from the sample's own generator, a function of (seed, epoch, sample), and are whole numbers of pixels,
-//! so that an image and its mask are changed alike.
+//! All choices come from the sample's own generator, a function of (seed, epoch, sample). They are whole
+//! pixels, so that an image and its mask change alike.
 
 use dtrain_common::recipe::Augment;
 
@@ -11,20 +11,20 @@ use super::rng::{SampleRng, below, between, coin};
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Choice {
-    /// The rectangle of the decoded image that is shown instead of what [`Frame::new`] says.
+    /// The rectangle of the decoded image to use instead of [`Frame::new`]'s.
     pub(super) frame: Option<Frame>,
     pub(super) placement: Placement,
 }
 
-/// Whether choices are about the decoded image and not only about the resized one.
+/// Returns whether choices apply to the decoded image, not only to the resized one.
 pub(super) fn needs_decoded(augment: Augment) -> bool {
     augment == Augment::ResizedCropFlip
 }
 
-/// Draws for an image of the size `source` (width, height) that becomes one of the size `target`. As in torchvision,
+/// Draws for an image of the size `source` (width, height) that becomes `target`. As in torchvision,
 /// `crop-flip` is `RandomCrop(size, padding)` with an eighth of the side (4 pixels of 32) of zeros, and
-/// `resized-crop-flip` is `RandomResizedCrop(size)`: 8% to 100% of the area, a ratio of sides from 3/4 to 4/3. Both
-/// then mirror half of the images.
+/// `resized-crop-flip` is `RandomResizedCrop(size)`: 8% to 100% of the area, a ratio of sides from 3/4 to
+/// 4/3. Both then mirror half of the images.
 pub(super) fn draw(augment: Augment, rng: &mut SampleRng, source: (u32, u32), target: (u32, u32)) -> Choice {
     let mut choice = Choice::default();
     match augment {
@@ -65,7 +65,7 @@ fn random_rectangle(rng: &mut SampleRng, (width, height): (u32, u32), target: (u
             return Frame::rectangle((left, top), size, target);
         }
     }
-    // The largest rectangle in the middle with a ratio that is allowed.
+    // The largest central rectangle with an allowed ratio.
     let ratio = f64::from(width) / f64::from(height);
     let size = if ratio < RATIO.0 {
         (width, (f64::from(width) / RATIO.0).round_ties_even() as u32)

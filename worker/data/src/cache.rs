@@ -1,8 +1,8 @@
 //! Decoded images kept in memory, so that later epochs need not decode them again.
 //!
-//! What is kept are first come, first kept: nothing is thrown out for something else. In training every sample is used once
-//! an epoch in a new order, so exchanging one for another would only cost time. When the bound is reached, loading goes on as
-//! without a cache.
+//! The first samples are kept and never evicted. Training uses every sample once an epoch in a new order, so
+//! replacing one by another would only cost time. When the limit is reached, loading continues without the
+//! cache.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,8 +13,8 @@ mod available;
 
 pub use available::free_host_bytes;
 
-/// The bound of the cache, in bytes, for one of `local_ranks` processes on this machine. `"auto"` is an even
-/// share of a quarter of the memory that is free now.
+/// Returns the limit of the cache, in bytes, for one of `local_ranks` processes on this machine. `"auto"` is
+/// an even share of a quarter of the free memory.
 pub fn cache_bytes(cache: recipe::Cache, local_ranks: usize) -> u64 {
     match cache {
         recipe::Cache::Auto => free_host_bytes() / 4 / local_ranks.max(1) as u64,
@@ -31,12 +31,12 @@ pub struct CacheBudget(Arc<Counts>);
 struct Counts {
     bound: u64,
     used: AtomicU64,
-    /// Samples that were found, and those that had to be decoded.
+    /// Samples found in the cache, and samples that were decoded.
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
-/// Says at the end whether the cache was of any use.
+/// Logs the use of the cache at the end.
 impl Drop for Counts {
     fn drop(&mut self) {
         let (bound, hits, misses) = (self.bound, *self.hits.get_mut(), *self.misses.get_mut());
@@ -49,7 +49,7 @@ impl Drop for Counts {
 }
 
 impl CacheBudget {
-    /// A budget of so many bytes; of 0 bytes, nothing is kept.
+    /// Makes a budget in bytes; with 0 bytes nothing is kept.
     pub fn new(bytes: u64) -> Self {
         let mut counts = Counts::default();
         counts.bound = bytes;
@@ -71,17 +71,17 @@ impl CacheBudget {
     }
 }
 
-/// One place for each sample of a data set.
+/// One slot for each sample of a data set.
 #[derive(Debug)]
 pub(super) struct Cache<T> {
-    /// Empty where there is no memory even for the places.
+    /// Empty if the budget does not even hold the slots.
     slots: Box<[OnceLock<Box<T>>]>,
     budget: CacheBudget,
-    /// What this data set has of the budget, in bytes.
+    /// Bytes of the budget that this data set uses.
     taken: AtomicU64,
 }
 
-/// What the allocator needs besides, at most, for an entry and its values.
+/// Upper limit of the allocator's overhead for an entry and its values.
 const OVERHEAD_BYTES: usize = 64;
 
 impl<T> Cache<T> {
@@ -102,7 +102,7 @@ impl<T> Cache<T> {
         found
     }
 
-    /// Keeps a sample whose values take so many bytes, if there is room; only then it is made.
+    /// Keeps a sample whose values take `value_bytes`, if there is room; calls `make` only then.
     pub(super) fn offer(&self, index: usize, value_bytes: usize, make: impl FnOnce() -> T) {
         let Some(slot) = self.slots.get(index) else { return };
         let bytes = (value_bytes + size_of::<T>() + OVERHEAD_BYTES) as u64;
@@ -120,7 +120,7 @@ impl<T> Cache<T> {
 }
 
 impl<T> Drop for Cache<T> {
-    /// What goes with its data set is free for the others that share the budget.
+    /// Returns the memory to the other data sets that share the budget.
     fn drop(&mut self) {
         self.budget.give_back(*self.taken.get_mut());
     }

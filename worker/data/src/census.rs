@@ -1,18 +1,18 @@
-//! What masks hold: how many pixels there are of each class, and how many are left out.
+//! Statistics of masks: the pixels of each class, and the ignored pixels.
 
-/// Pixels by class, of the masks that were decoded.
+/// Pixels by class, of the decoded masks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Census {
-    /// By class, as far as the highest that occurs.
+    /// By class, up to the highest class that occurs.
     counts: Vec<u64>,
     /// Pixels of no class.
     pub ignored: u64,
-    /// How many masks were decoded.
+    /// Number of decoded masks.
     pub masks: usize,
 }
 
 impl Census {
-    /// Counts the classes of one mask. `ignore` is the value that means none, whatever else it could mean.
+    /// Counts the classes of one mask. Pixels of the value `ignore` belong to no class.
     pub(super) fn count(&mut self, values: &[u16], ignore: i64) {
         self.masks += 1;
         for run in values.chunk_by(|a, b| a == b) {
@@ -40,23 +40,23 @@ impl Census {
         self.masks += other.masks;
     }
 
-    /// How many classes occur.
+    /// Returns the number of classes that occur.
     pub fn classes(&self) -> usize {
         self.occurring().count()
     }
 
-    /// The classes that occur and their pixels, by number.
+    /// Returns the classes that occur and their pixels, by number.
     pub fn occurring(&self) -> impl Iterator<Item = (usize, u64)> {
         self.counts.iter().copied().enumerate().filter(|(_, pixels)| *pixels > 0)
     }
 
-    /// Those of so many classes that do not occur.
+    /// Returns those of the `classes` classes that do not occur.
     pub fn missing(&self, classes: usize) -> Vec<usize> {
         let pixels = |class| self.counts.get(class).copied().unwrap_or(0);
         (0..classes).filter(|&class| pixels(class) == 0).collect()
     }
 
-    /// The share of some pixels in all of them; 0 where there are none.
+    /// Returns the share of `pixels` in all pixels; 0 if there are no pixels.
     pub fn share(&self, pixels: u64) -> f64 {
         let all = self.ignored + self.counts.iter().sum::<u64>();
         pixels as f64 / (all.max(1)) as f64

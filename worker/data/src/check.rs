@@ -1,4 +1,4 @@
-//! A look at every image before training starts, so that bad files are named at once instead of hours later.
+//! A check of every image before training starts, so that bad files are reported at once, not hours later.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -18,83 +18,83 @@ use super::mask_rule::MaskRule;
 use super::raster::{Labels, Raster};
 use super::regular;
 
-/// How closely images are looked at.
+/// Depth of the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// The header: a known format and a size within the limit. Damage further on is found when loading.
+    /// The header: a known format and a size within the limit. Other damage is found when loading.
     Header,
     /// The whole image is decoded.
     Full,
 }
 
-/// Up to this many images are decoded in full, which takes seconds; beyond it would take minutes.
+/// Up to this many images are decoded in full, which takes seconds; more would take minutes.
 const FULL_UP_TO: usize = 10_000;
 
 impl Depth {
-    /// The depth for a split of `images`.
+    /// Returns the depth for a split of `images`.
     pub fn for_len(images: usize) -> Self {
         if images <= FULL_UP_TO { Depth::Full } else { Depth::Header }
     }
 }
 
-/// What the images of a data set must be.
+/// Requirements for the images of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
     /// Channels of every image; 3 for RGB pictures.
     pub channels: usize,
-    /// With [`Resize::None`], all must be of one size.
+    /// With [`Resize::None`], all images must have the same size.
     pub resize: Resize,
 }
 
-/// What is to be learnt of one image.
+/// The learning target of one image.
 pub enum Target {
     Label(u32),
-    /// The file with a class for each of its pixels, and how to read it.
+    /// The file with a class for each pixel, and the rule to read it.
     Mask(PathBuf, MaskRule),
 }
 
-/// A list of image files of which something is to be learnt.
+/// A list of image files with targets.
 pub trait Listed: Send + Sync {
-    /// How many samples there are.
+    /// Returns the number of samples.
     fn count(&self) -> usize;
 
-    /// The path of one sample's image.
+    /// Returns the path of one sample's image.
     fn image_path(&self, sample: usize) -> PathBuf;
 
-    /// Looks at one sample and gives the size of its image, (width, height).
+    /// Checks one sample and returns the size of its image, (width, height).
     fn look(&self, sample: usize, needs: Needs, depth: Depth, looker: &mut Looker) -> Result<(u32, u32)>;
 
-    /// What there is to learn of a sample.
+    /// Returns the target of a sample.
     fn target(&self, sample: usize) -> Target;
 
-    /// The field of that, for images of so many rows and columns.
+    /// Returns the field of the target for images of this size in pixels.
     fn target_field(height: usize, width: usize) -> Field;
 }
 
-/// What [`check`] found.
+/// Result of [`check`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckReport {
     pub bad: Vec<BadSample>,
     pub checked: usize,
-    /// What the masks that were decoded hold; nothing where there are no masks.
+    /// Statistics of the decoded masks; empty without masks.
     pub census: Census,
-    /// The good samples and the sizes of their images, by number; only where images are not resized.
+    /// The good samples and the sizes of their images, by number; only if images are not resized.
     sizes: Vec<(usize, (u32, u32))>,
 }
 
-/// Whether so many bad images, more than 1%, are taken for damage to the data set; also while training.
+/// Returns whether more than 1% are bad: the data set is then taken for damaged. Also used in training.
 pub fn too_many_bad(bad: usize, total: usize) -> bool {
     bad.saturating_mul(100) > total
 }
 
-/// The header is nearly always in the first part of a file, so a large set need not be read whole for it.
+/// Most headers are in the first part of a file, so a large set need not be read whole.
 const HEADER_BYTES: u64 = 64 << 10;
 
 /// The longest time between two calls of `progress`.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// Looks at all samples in `threads` threads (at least one) and calls `progress(done, total)` on this thread
-/// now and then, and once at the end.
+/// Checks all samples in `threads` threads (at least one). Calls `progress(done, total)` on this thread
+/// regularly and once at the end.
 pub fn check<L: Listed>(
     index: &L,
     needs: Needs,
@@ -113,7 +113,7 @@ pub fn check<L: Listed>(
     report
 }
 
-/// As [`check`] with `look`, which gives the size of an image where it is to be kept. Paths are left out.
+/// As [`check`] with `look`, which returns the size of an image if it is to be kept. Leaves paths empty.
 pub(super) fn look_at_all(
     total: usize,
     look: impl Fn(usize, &mut Looker) -> Result<Option<(u32, u32)>> + Sync,
@@ -130,7 +130,7 @@ pub(super) fn look_at_all(
                 break;
             }
             if let Some(one) = look(sample, &mut looker).transpose() {
-                // The receiver lives as long as any sender does.
+                // The receiver lives as long as any sender.
                 let _ = found.send((sample, one));
             }
             done.fetch_add(1, Ordering::Relaxed);
@@ -171,7 +171,7 @@ pub(super) fn look_at_all(
 }
 
 impl CheckReport {
-    /// Those of all `samples` that are good, if few enough are bad. Panics if the report is of another list.
+    /// Returns the good samples, unless too many are bad. Panics if the report is of another list.
     pub(super) fn good<T: Clone>(&self, samples: &[T]) -> Result<Vec<T>, DataError> {
         let total = samples.len();
         assert_eq!(self.checked, total, "the report belongs to another index");
@@ -182,7 +182,7 @@ impl CheckReport {
         Ok((0..total).filter(is_good).map(|at| samples[at].clone()).collect())
     }
 
-    /// The one size that the good images of a list have, where they must: that which is expected, else that of the first.
+    /// Returns the common size of the good images: `expected`, else the first's. Others are an error.
     pub(super) fn common_size(
         &self,
         list: &impl Listed,
@@ -202,7 +202,7 @@ impl CheckReport {
     }
 }
 
-/// The working memory of one thread that decodes.
+/// The working memory of one decoding thread.
 #[derive(Debug, Default)]
 pub struct Looker {
     file: Vec<u8>,
@@ -213,7 +213,7 @@ pub struct Looker {
 }
 
 impl Looker {
-    /// About what it keeps of the last sample, in bytes.
+    /// Returns the approximate memory held after the last sample, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         let files = self.file.capacity() + self.raw.capacity();
         files + self.image.values.held_bytes() + 2 * self.labels.values.capacity()
@@ -228,7 +228,7 @@ impl Looker {
         Ok((self.image.width, self.image.height))
     }
 
-    /// Looks at a mask and gives its size; with [`Depth::Full`] its classes are in `labels`.
+    /// Checks a mask and returns its size; with [`Depth::Full`] its classes are in `labels`.
     pub(super) fn mask(&mut self, path: &Path, rule: MaskRule, depth: Depth) -> Result<(u32, u32)> {
         let looked = match depth {
             Depth::Header => self.beginning(path, decode::mask_header),
@@ -241,7 +241,7 @@ impl Looker {
         looked.map_err(|source| SampleError::Mask(path.display().to_string(), Box::new(source)))
     }
 
-    /// Reads no more of the file than is needed for its header.
+    /// Reads the beginning of the file, and the rest only if the header needs it.
     fn beginning(&mut self, path: &Path, header: impl Fn(&[u8]) -> Result<(u32, u32)>) -> Result<(u32, u32)> {
         let mut file = regular::open(path)?;
         self.file.clear();

@@ -1,4 +1,4 @@
-//! What the loader needs to know of a data set: which fields a sample has, and how to load one.
+//! The loader's view of a data set: the fields of a sample, and loading one.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -21,38 +21,39 @@ pub enum FieldKind {
 /// One part of a sample, such as its image or its class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Field {
-    /// What tasks ask for it by: `image` (`[C, H, W]`), `label` (`[]`), `mask` (`[H, W]`), `tokens` and `targets` (`[T]`).
+    /// The name for tasks: `image` (`[C, H, W]`), `label` (`[]`), `mask` (`[H, W]`), `tokens`, `targets`
+    /// (`[T]`).
     pub name: &'static str,
     pub kind: FieldKind,
     /// The shape in one sample; empty for a single number.
     pub shape: Vec<usize>,
-    /// For images of files: how the device that computes with them normalises what has 8 bits.
+    /// For images of files: how the device normalises 8-bit values.
     pub normalize: Option<Arc<Normalize>>,
 }
 
 impl Field {
-    /// A field of floating-point values.
+    /// Makes a field of floating-point values.
     pub fn f32(name: &'static str, shape: impl Into<Vec<usize>>) -> Self {
         Self { name, kind: FieldKind::F32, shape: shape.into(), normalize: None }
     }
 
-    /// A field of integers.
+    /// Makes a field of integers.
     pub fn i64(name: &'static str, shape: impl Into<Vec<usize>>) -> Self {
         Self { kind: FieldKind::I64, ..Self::f32(name, shape) }
     }
 
-    /// A field of images, `[C, H, W]`, that are normalised on the way to the model.
+    /// Makes a field of images, `[C, H, W]`, that are normalised on the way to the model.
     pub fn image(name: &'static str, shape: [usize; 3], normalize: Normalize) -> Self {
         Self { normalize: Some(Arc::new(normalize)), ..Self::f32(name, shape) }
     }
 
-    /// How many values a sample has of it.
+    /// Returns the number of values in one sample.
     pub fn values(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// One field of all samples of a batch, one sample after the other; also the room for that of one sample.
+/// One field of all samples of a batch, one sample after the other; also the buffer for one sample.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Column {
     F32(Vec<f32>),
@@ -61,7 +62,7 @@ pub enum Column {
 }
 
 impl Column {
-    /// The field of so many samples; zeros, where it has no images.
+    /// Makes the field for `samples` samples, filled with zeros.
     pub fn of(field: &Field, samples: usize) -> Self {
         let len = samples * field.values();
         match (&field.normalize, field.kind) {
@@ -82,12 +83,11 @@ impl Column {
         }
     }
 
-    /// True if there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
@@ -96,7 +96,7 @@ impl Column {
         }
     }
 
-    /// The values as a model takes them, if they are floating-point.
+    /// Returns floating-point values as a model takes them.
     pub fn as_f32(&self) -> Option<Cow<'_, [f32]>> {
         match self {
             Self::F32(values) => Some(Cow::Borrowed(values)),
@@ -105,7 +105,7 @@ impl Column {
         }
     }
 
-    /// The values, if they are integers.
+    /// Returns the values, if they are integers.
     pub fn as_i64(&self) -> Option<&[i64]> {
         match self {
             Self::I64(values) => Some(values),
@@ -113,7 +113,7 @@ impl Column {
         }
     }
 
-    /// The room for floating-point values. Panics if the field has others.
+    /// Returns the buffer for floating-point values. Panics for other fields.
     pub fn f32(&mut self) -> &mut [f32] {
         match self {
             Self::F32(values) => values,
@@ -121,7 +121,7 @@ impl Column {
         }
     }
 
-    /// The room for integers. Panics if the field has others.
+    /// Returns the buffer for integers. Panics for other fields.
     pub fn i64(&mut self) -> &mut [i64] {
         match self {
             Self::I64(values) => values,
@@ -129,7 +129,7 @@ impl Column {
         }
     }
 
-    /// The room for an image. Panics if the field has others.
+    /// Returns the buffer for an image. Panics for other fields.
     pub(super) fn pixels(&mut self) -> &mut Pixels {
         match self {
             Self::Pixels(pixels) => pixels,
@@ -145,7 +145,7 @@ impl Column {
         }
     }
 
-    /// Makes it `len` long; what it held before stays in part, so that all of it must be written.
+    /// Changes the length to `len`. Old values may stay, so all values must be written.
     pub(super) fn resize(&mut self, len: usize) {
         match self {
             Self::F32(values) => values.resize(len, 0.0),
@@ -173,37 +173,36 @@ impl Column {
     }
 }
 
-/// A set of samples that all have the same fields. Called from several threads at once.
+/// A set of samples with the same fields. Several threads call it at once.
 pub trait Dataset: Send + Sync {
-    /// How many samples there are.
+    /// Returns the number of samples.
     fn len(&self) -> usize;
 
-    /// True if there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The fields of every sample, in the order of columns; it never changes.
+    /// Returns the fields of every sample, in the order of columns; they never change.
     fn fields(&self) -> &[Field];
 
-    /// Writes one sample: every value of every column. With `random`, which is given in training, all random choices
-    /// (augmentation) are drawn from that generator and from nothing else; in evaluation it is `None`.
-    /// The columns keep their lengths. On an error `out` holds nothing of use.
-    /// Panics if `index` is not below [`Dataset::len`], or `out` are not the columns of the fields.
+    /// Writes one sample: every value of every column. In training, `random` is the only source of random
+    /// choices (augmentation); in evaluation it is `None`. The columns keep their lengths. After an error the
+    /// content of `out` is undefined. Panics if `index` is not below [`Dataset::len`], or `out` are not the
+    /// columns of the fields.
     fn load(&self, index: usize, random: Option<&mut SampleRng>, out: &mut [Column]) -> Result<()>;
 
-    /// Which sample this is, for messages: its path, say.
+    /// Describes the sample for messages, for example by its path.
     fn describe(&self, index: usize) -> String;
 }
 
-/// Loads one sample into columns of its own, in the order of the fields: for tests and a look at the data.
+/// Loads one sample into new columns, in the order of the fields; for tests and inspection.
 pub fn load_one(dataset: &dyn Dataset, index: usize, random: Option<&mut SampleRng>) -> Result<Vec<Column>> {
     let mut columns = columns_for(dataset.fields(), 1);
     dataset.load(index, random, &mut columns)?;
     Ok(columns)
 }
 
-/// A column for each field, long enough for so many samples.
+/// Makes a column for each field, for `samples` samples.
 pub(super) fn columns_for(fields: &[Field], samples: usize) -> Vec<Column> {
     fields.iter().map(|field| Column::of(field, samples)).collect()
 }

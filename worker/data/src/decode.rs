@@ -1,16 +1,16 @@
 //! From the bytes of an image file to its pixels.
 //!
-//! The format is taken from the content, not from the file's name. JPEG files give the pixels of libjpeg-turbo. A stored rotation (EXIF) is not applied, as torchvision
-//! does not either.
+//! The content decides the format, not the file's name. JPEG files give the pixels of libjpeg-turbo. A stored
+//! rotation (EXIF) is not applied, as in torchvision.
 //!
-//! Three channels mean a picture: everything becomes 8-bit RGB ([`rgb8`]). Grey is copied to the three channels, palettes
-//! are looked up, 16 bits are scaled over their full range with rounding, and transparent pixels are laid over white. TIFF
-//! files with floating-point samples, or with bands that are not RGB and alpha, are refused: made into RGB they would
-//! mean nothing.
+//! Three channels mean a picture: everything becomes 8-bit RGB ([`rgb8`]). Grey is copied to the three
+//! channels, palettes are converted to colours, 16 bits are scaled to 8 with rounding, and transparent pixels
+//! are laid over white. TIFF files with floating-point samples, or with bands other than RGB and alpha, are
+//! refused: as RGB they would mean nothing.
 //!
-//! Any other number of channels means data ([`pixels`]): the file must have just as many, and they stay what they are, 8-bit
-//! values from 0 to 255, 16-bit values divided by 65535, floating-point values unchanged. Only for one channel, the
-//! brightness of a picture will do.
+//! Any other number of channels means data ([`pixels`]): the file must have exactly that many. 8-bit values
+//! from 0 to 255 and floating-point values stay unchanged; 16-bit values are divided by 65535. One channel
+//! also accepts a picture, as its brightness.
 
 use image::{ColorType, ExtendedColorType, ImageDecoder, ImageFormat};
 
@@ -29,8 +29,8 @@ mod refuse;
 
 pub use mask::{mask, mask_header};
 
-/// The size that the header states, (width, height), after the checks that need no pixels. `bytes` may be
-/// only the beginning of a file if the header lies in it.
+/// Returns the size that the header states, (width, height), after the checks that need no pixels. `bytes`
+/// may end after the header.
 pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32)> {
     guarded(|| {
         if channels == 3 {
@@ -46,7 +46,7 @@ pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32)> {
     })
 }
 
-/// Decodes an image of `channels` channels into `out`, whose memory is used again, as `raw` is.
+/// Decodes an image of `channels` channels into `out`. Reuses the memory of `out` and `raw`.
 pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster) -> Result<()> {
     if channels == 3 {
         (out.width, out.height) = rgb8(bytes, raw, out.values.u8())?;
@@ -96,14 +96,14 @@ enum Source<'a> {
 fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>> {
     if format_of(bytes)? == ImageFormat::Tiff {
         let bands = Bands::open(bytes)?;
-        // A picture's brightness is left to the decoder of pictures.
+        // The decoder of pictures computes the brightness of a picture.
         if channels != 1 || bands.count == 1 {
             bands.check(channels)?;
             return Ok(Source::Bands(Box::new(bands)));
         }
         return match open_picture(bytes) {
             Ok(picture) => Ok(Source::Picture(picture)),
-            // Bands that make no picture have no brightness.
+            // Bands that are not a picture have no brightness.
             Err(SampleError::NotRgb(found)) => Err(SampleError::Channels { found, expected: channels }),
             Err(other) => Err(other),
         };
@@ -111,7 +111,7 @@ fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>> {
     open(bytes).map(Source::Picture)
 }
 
-/// Opens an image that is to become RGB, and refuses what would mean nothing as such.
+/// Opens an image for conversion to RGB, and refuses data that is not a picture.
 fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
     let opened = open(bytes);
     let is_tiff = || format_of(bytes).is_ok_and(|format| format == ImageFormat::Tiff);
@@ -132,7 +132,7 @@ fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
     Ok(decoder)
 }
 
-/// The JPEG decoder fills what is missing with grey.
+/// Refuses a JPEG that is cut short: its decoder would fill the rest with grey.
 fn whole(bytes: &[u8]) -> Result<()> {
     if bytes.starts_with(&[0xff, jpeg::SOI]) && !jpeg::is_whole(bytes) {
         return Err(cut_short());
@@ -140,7 +140,7 @@ fn whole(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// One value that is no number would spread over the whole model.
+/// Refuses values that are not finite: one would spread over the whole model.
 fn finite(image: &Raster) -> Result<()> {
     let Values::F32(values) = &image.values else { return Ok(()) };
     match values.iter().position(|value| !value.is_finite()) {

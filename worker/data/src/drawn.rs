@@ -1,4 +1,4 @@
-//! Sets of images made by formula: what they have in common.
+//! The common part of generated sets of images.
 
 use dtrain_common::recipe::Augment;
 use rand_chacha::rand_core::Rng;
@@ -11,7 +11,7 @@ use super::normalize::Normalize;
 use super::raster::{Labels, Raster, Values};
 use super::rng::{Domain, SampleRng, keyed};
 
-/// Which part of the generated set: the same classes, other images.
+/// Part of a generated set. Both have the same classes, but different images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
     Train,
@@ -34,18 +34,18 @@ impl Split {
     }
 }
 
-/// Draws the images of a set, each by a generator of its own.
+/// A source of generated images; each image has its own generator.
 pub trait Painter: Send + Sync {
-    /// What the generators of its images are for.
+    /// Domain of the images' generators.
     const DOMAIN: Domain;
 
-    /// The field of what is learnt, for images of that size.
+    /// Returns the field of the target, for images of this size.
     fn field(size: usize) -> Field;
 
-    /// Image number `index`, of `size` x `size` pixels.
+    /// Draws image number `index`, of `size` x `size` pixels.
     fn draw(&self, index: usize, size: usize, rng: &mut SampleRng) -> Drawing;
 
-    /// That image in messages, behind the word for its split.
+    /// Describes the image for messages, after the word for its split.
     fn describe(&self, index: usize) -> String;
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Target {
     Mask(Labels),
 }
 
-/// A set of images made by formula.
+/// A generated set of images.
 #[derive(Debug, Clone)]
 pub struct Drawn<P> {
     pub(super) painter: P,
@@ -90,17 +90,17 @@ impl<P: Painter> Drawn<P> {
         }
     }
 
-    /// The same set, normalised otherwise.
+    /// Sets the normalisation.
     pub fn with_normalize(self, normalize: Normalize) -> Self {
         Self { normalize, ..self }
     }
 
-    /// The same set, changed at random in training.
+    /// Sets the random changes in training.
     pub fn with_augment(self, augment: Augment) -> Self {
         Self { augment, ..self }
     }
 
-    /// The same set, whose masks are `ignore` at pixels from outside of the image.
+    /// Sets the mask value of pixels outside of the image.
     pub fn with_ignore(self, ignore: i64) -> Self {
         Self { ignore, ..self }
     }
@@ -151,8 +151,8 @@ impl<P: Painter> Dataset for Drawn<P> {
     }
 }
 
-/// The three planes of an image. `color` gives a pixel's colour by its number and its place, from 0 to 1, and
-/// `noise` is the strength of what is added to it.
+/// Draws the three planes of an image. `color` returns a pixel's colour by its number and its position, from
+/// 0 to 1, and `noise` is the strength of the added noise.
 pub(super) fn planes(
     size: usize,
     noise: f32,
@@ -167,7 +167,7 @@ pub(super) fn planes(
             let color = color(at, place(x), place(y));
             let bytes = rng.next_u32().to_le_bytes();
             for c in 0..3 {
-                // The sum of two bytes: a triangle from -1 to 1, the same for neighbouring channels in part.
+                // The sum of two bytes: triangular from -1 to 1; neighbouring channels share a byte.
                 let grain = (f32::from(bytes[c]) + f32::from(bytes[c + 1])) / 255.0 - 1.0;
                 planes[c * size * size + at] = (color[c] + noise * grain).clamp(0.0, 1.0);
             }

@@ -1,4 +1,4 @@
-//! What can go wrong with data: [`DataError`] ends a run, [`SampleError`] costs one sample.
+//! Errors of data: [`DataError`] ends a run, [`SampleError`] costs one sample.
 
 use std::fmt;
 use std::io;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use super::ignored::EXTENSIONS;
 
-/// How many names or files a message lists before it only counts.
+/// Most names or files that a message lists; further ones are only counted.
 const LISTED: usize = 5;
 
-/// Files that cannot be read and are named one by one before they are only counted.
+/// Most unreadable files that are named; further ones are only counted.
 pub const MOST_NAMED: usize = 20;
 
-/// An error that ends the run. Each message says where it is and what to do; the first path is that place.
+/// An error that ends the run. Each message has a place and a remedy; the first path is the place.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     #[error("there is no folder {}; {}", .0.display(), .1)]
@@ -117,10 +117,10 @@ pub enum DataError {
     Panicked(String, String),
 }
 
-/// What was made of a sample, or why it cannot be used.
+/// Result for a sample, or the reason why it cannot be used.
 pub type Result<T, E = SampleError> = std::result::Result<T, E>;
 
-/// Why one sample cannot be used. It names no path: [`BadSample`] does.
+/// Reason why one sample cannot be used. It has no path: [`BadSample`] does.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     #[error("the file cannot be read: {0}")]
@@ -181,7 +181,7 @@ pub enum SampleError {
     TooLarge((u32, u32), u64),
 }
 
-/// One sample that was left out, and why.
+/// A sample that was left out, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadSample {
     pub index: usize,
@@ -196,7 +196,7 @@ impl fmt::Display for BadSample {
     }
 }
 
-/// "`a`, `b`, `c`" or, of many, "`a`, `b`, `c`, `d`, `e` and 7 more".
+/// Writes "`a`, `b`, `c`" or, for many names, "`a`, `b`, `c`, `d`, `e` and 7 more".
 pub(super) fn listed<S: AsRef<str>>(names: &[S]) -> String {
     let shown: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).take(LISTED).collect();
     match names.len() - shown.len() {
@@ -205,7 +205,7 @@ pub(super) fn listed<S: AsRef<str>>(names: &[S]) -> String {
     }
 }
 
-/// ": `a`, `b`", or nothing for no names.
+/// Writes ": `a`, `b`", or nothing without names.
 fn names(all: &[String]) -> String {
     match all {
         [] => String::new(),

@@ -9,10 +9,10 @@ use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer
 use super::error::{Result, SampleError};
 use super::raster::{Labels, Raster, Values, View};
 
-/// The part of an image that is shown, and in how many pixels.
+/// The visible part of an image, and its size in the result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Frame {
-    /// The part's left edge in the image, in pixels, as the others.
+    /// The part's left edge in the image, in pixels, like the others.
     left: f64,
     top: f64,
     width: f64,
@@ -22,8 +22,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// What of an image of the size `source` (width, height) is shown in `target` pixels. For squares, `crop`
-    /// is `Resize(size)` and `CenterCrop(size)` of torchvision.
+    /// Selects the part of an image of the size `source` (width, height) for `target` pixels. For squares,
+    /// `crop` is `Resize(size)` and `CenterCrop(size)` of torchvision.
     pub fn new(resize: Resize, source: (u32, u32), target: (u32, u32)) -> Result<Self> {
         let all = Self::rectangle((0, 0), source, target);
         match resize {
@@ -34,7 +34,7 @@ impl Frame {
         }
     }
 
-    /// A rectangle of whole pixels: its corner (left, top), its size, and the size that it gets.
+    /// Selects a rectangle of whole pixels: its corner (left, top), its size, and its size in the result.
     pub fn rectangle(corner: (u32, u32), size: (u32, u32), target: (u32, u32)) -> Self {
         Self {
             left: f64::from(corner.0),
@@ -52,7 +52,7 @@ impl Frame {
     }
 }
 
-/// Resizes images: bilinear with antialiasing, as torchvision does. Holds working memory, one for a thread.
+/// Resizes images: bilinear with antialiasing, as torchvision does. Holds the working memory of one thread.
 #[derive(Debug, Default)]
 pub struct Fitter {
     resizer: Resizer,
@@ -60,7 +60,7 @@ pub struct Fitter {
 }
 
 impl Fitter {
-    /// The part of the image that the frame, which is of this image's size, shows.
+    /// Returns the part of the image in the frame, which must be made for this image's size.
     pub fn fit<'a>(&'a mut self, image: &'a Raster, frame: Frame) -> Result<View<'a>> {
         let (width, height) = (frame.target.0 as usize, frame.target.1 as usize);
         let view = image.view();
@@ -88,13 +88,13 @@ impl Fitter {
         Ok(View::whole(&self.values, width, height, image.channels))
     }
 
-    /// Memory held, in bytes.
+    /// Returns the memory held, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         self.values.held_bytes() + self.resizer.size_of_internal_buffers()
     }
 }
 
-/// Only what the frame shows is computed.
+/// Computes only the pixels in the frame.
 fn resize(
     resizer: &mut Resizer,
     from: &[u8],
@@ -116,7 +116,7 @@ fn resize(
     resizer.resize(&source, &mut target, &options).map_err(|error| refused(&error))
 }
 
-/// The part of a mask that the frame shows: each pixel is the one that its middle falls on.
+/// Returns the part of a mask in the frame: each pixel is the one under its centre.
 pub fn fit_labels(mask: &Labels, frame: Frame) -> Labels {
     let (width, height) = frame.target;
     let place = |start: f64, length: f64, pixels: u32, side: u32| -> Vec<usize> {
@@ -134,7 +134,7 @@ pub fn fit_labels(mask: &Labels, frame: Frame) -> Labels {
     Labels { width, height, values }
 }
 
-/// The size after scaling, and where the target lies in it, in pixels.
+/// The size after scaling, and the position of the target in it, in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Crop {
     target: (u32, u32),
@@ -169,12 +169,12 @@ impl Crop {
         }
     }
 
-    /// The box that the cut takes, in the original's coordinates.
+    /// Returns the box of the crop, in the original's coordinates.
     fn frame(&self, source: (u32, u32)) -> Frame {
         let span = |side: u32, scaled: u32, offset: u32, length: u32| {
             let factor = f64::from(side) / f64::from(scaled);
             let start = f64::from(offset) * factor;
-            // Rounding must not reach over the edge.
+            // Rounding must not exceed the edge.
             (start, (f64::from(length) * factor).min(f64::from(side) - start))
         };
         let (left, width) = span(source.0, self.scaled.0, self.left, self.target.0);
@@ -183,7 +183,7 @@ impl Crop {
     }
 }
 
-/// Half of `n`, a half rounded to the even neighbour as Python's `round` does, so that cuts agree with torchvision's.
+/// Halves `n` and rounds to even as Python's `round`, so that crops agree with torchvision's.
 fn half_to_even(n: u32) -> u32 {
     if n % 4 == 3 { n / 2 + 1 } else { n / 2 }
 }

@@ -1,14 +1,14 @@
-//! A set of images made by formula: something to train on where there is no data.
+//! A generated set of images, for training without data.
 //!
-//! A class is a kind of pattern (stripes, checks, rings, spots) with a direction, a coarseness and two colours. The
-//! classes' parameters follow a low-discrepancy sequence, so that a few classes lie far apart and a thousand are
-//! still distinct. An image of the class has its own phase, place, contrast, brightness, small deviations of all
-//! parameters, a faint second pattern and noise: enough that the first steps of a network are near chance, and that
-//! it learns within a few epochs.
+//! A class is a kind of pattern (stripes, checks, rings, spots) with a direction, a coarseness and two
+//! colours. The classes' parameters follow a low-discrepancy sequence: a few classes are far apart and a
+//! thousand are still distinct. Each image has its own phase, position, contrast, brightness, small
+//! deviations of all parameters, a faint second pattern and noise. So a network starts near chance and learns
+//! within a few epochs.
 //!
-//! An image depends on (seed, split, sample) alone, and on the class, which is the sample's number modulo the number
-//! of classes; at another size it is the same picture, with its own noise. Trigonometric functions come from the
-//! platform's mathematical library, so two kinds of machine may differ in the last bit.
+//! An image depends only on (seed, split, sample) and its class, which is the sample's number modulo the
+//! number of classes. At another size it is the same picture with different noise. Trigonometric functions
+//! come from the platform's math library, so two kinds of machine may differ in the last bit.
 
 use std::f32::consts::{PI, TAU};
 
@@ -19,14 +19,14 @@ use super::rng::{Domain, SampleRng, between, keyed, unit};
 /// The generated set: the fields `image`, `[3, size, size]`, and `label`, a single number.
 pub type Generated = Drawn<Patterns>;
 
-/// What the classes look like.
+/// Painter of patterns, with the appearance of each class.
 #[derive(Debug, Clone)]
 pub struct Patterns {
     classes: Vec<Class>,
 }
 
 impl Generated {
-    /// `samples` images of `classes` classes, with [`super::Normalize::default`] and without random changes.
+    /// Makes `samples` images of `classes` classes, with [`super::Normalize::default`] and no random changes.
     pub fn new(classes: usize, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
         assert!(classes > 0, "a generated set has classes");
         let mut rng = keyed(Domain::GeneratedClasses, seed, 0, 0);
@@ -35,7 +35,7 @@ impl Generated {
         Self::by(Patterns { classes }, samples, image_size, seed, split)
     }
 
-    /// The class of a sample. Panics if there is no such sample.
+    /// Returns the class of a sample. Panics if there is no such sample.
     pub fn label(&self, index: usize) -> u32 {
         self.check(index);
         self.painter.label(index)
@@ -83,7 +83,7 @@ struct Class {
     angle: f32,
     /// Waves, rings or spots across the image.
     waves: f32,
-    /// Hues of the pattern and of the ground, from 0 to 1 round the circle.
+    /// Hues of the pattern and of the ground, from 0 to 1 on the colour circle.
     hue: f32,
     ground_hue: f32,
 }
@@ -93,7 +93,7 @@ impl Class {
     const WAVES: (f32, f32) = (1.5, 5.5);
 
     fn new(number: usize, shifts: &[f32; 4]) -> Self {
-        // Multiples of the inverse powers of the root of x^5 = x + 1: the best spread known in four dimensions.
+        // Inverse powers of the root of x^5 = x + 1: the most even known spread in four dimensions.
         const STEPS: [f64; 4] =
             [0.856_674_883_854_503, 0.733_891_856_627_126, 0.628_706_721_069_447, 0.538_597_254_859_107];
         let [angle, waves, hue, ground] = std::array::from_fn(|axis| {
@@ -123,7 +123,7 @@ struct Picture {
     contrast: f32,
     pattern: [f32; 3],
     ground: [f32; 3],
-    /// A faint wave across everything that tells nothing: its wave vector, phase and strength.
+    /// A faint wave without information about the class: its wave vector, phase and strength.
     veil: (f32, f32, f32, f32),
     noise: f32,
 }
@@ -158,7 +158,7 @@ impl Picture {
         }
     }
 
-    /// The colour at a place, before noise; coordinates run from 0 to 1.
+    /// Returns the colour at a position, before noise; coordinates are from 0 to 1.
     fn color(&self, x: f32, y: f32) -> [f32; 3] {
         let (dx, dy) = (x - self.center.0, y - self.center.1);
         let along = TAU * self.waves * (dx * self.cos + dy * self.sin);
@@ -167,7 +167,7 @@ impl Picture {
         let strength = match self.kind {
             Kind::Stripes => (along + self.phase.0).sin(),
             Kind::Checks => (along + self.phase.0).sin() * (across + self.phase.1).sin(),
-            // Ellipses, so that they too have a direction.
+            // Ellipses, so that rings have a direction too.
             Kind::Rings => (along.hypot(0.6 * across) + self.phase.0).sin(),
             Kind::Spots => {
                 let (u, v) = ((0.5 * along + self.phase.0).sin(), (0.9 * across + self.phase.1).sin());
@@ -180,10 +180,10 @@ impl Picture {
     }
 }
 
-/// A colour from hue (of which the fraction counts), saturation and value, each from 0 to 1.
+/// Converts hue (only its fraction counts), saturation and value, each from 0 to 1, to RGB.
 pub(super) fn rgb(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
     std::array::from_fn(|c| {
-        // Each channel is full within a sixth of the circle of its own hue and fades over the next sixth.
+        // Each channel is full within a sixth of the circle around its hue and fades over the next sixth.
         let distance = (hue - c as f32 / 3.0 + 0.5).rem_euclid(1.0) - 0.5;
         let amount = (2.0 - 6.0 * distance.abs()).clamp(0.0, 1.0);
         value * (1.0 - saturation * (1.0 - amount))

@@ -1,7 +1,7 @@
-//! Images made by formula with a class for each pixel: blobs of class 1 and above on a ground of class 0.
+//! Generated images with a class for each pixel: blobs of class 1 and above on a ground of class 0.
 //!
-//! A class has a hue and a coarseness of texture, spread as evenly as those of [`super::Generated`]; a blob has its own
-//! place, size, shape and brightness, and later blobs lie over earlier ones. An image depends on (seed, split, sample) alone.
+//! A class has a hue and a texture, spread as evenly as in [`super::Generated`]. A blob has its own position,
+//! size, shape and brightness; later ones cover earlier ones. An image depends only on (seed, split, sample).
 
 use std::f32::consts::{PI, TAU};
 
@@ -14,15 +14,15 @@ use super::rng::{Domain, SampleRng, below, between};
 /// The generated set: the fields `image`, `[3, size, size]`, and `mask`, `[size, size]`.
 pub type GeneratedMasks = Drawn<Blobs>;
 
-/// How many classes there are, the ground included.
+/// Painter of blobs on a ground; `classes` includes the ground.
 #[derive(Debug, Clone)]
 pub struct Blobs {
     classes: usize,
 }
 
 impl GeneratedMasks {
-    /// `samples` images of 2 to 65,536 classes, the ground included, with [`super::Normalize::default`] and
-    /// without random changes; pixels of no class are 255.
+    /// Makes `samples` images of 2 to 65,536 classes, including the ground, with
+    /// [`super::Normalize::default`] and no random changes; pixels of no class are 255.
     pub fn new(classes: usize, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
         assert!((2..=1 << 16).contains(&classes), "a generated set of masks has a ground and blobs");
         Self::by(Blobs { classes }, samples, image_size, seed, split)
@@ -56,7 +56,7 @@ impl Painter for Blobs {
     }
 }
 
-/// What is not covered by blobs: a soft slope of a dull colour.
+/// The area without blobs: a smooth slope of a dull colour.
 struct Ground {
     color: [f32; 3],
     slope: (f32, f32),
@@ -81,10 +81,10 @@ struct Blob {
     class: u16,
     center: (f32, f32),
     radius: f32,
-    /// How much longer than wide, and in which direction.
+    /// Ratio of length to width, and direction.
     stretch: f32,
     angle: f32,
-    /// Waves round the edge: how many, how high, where they begin.
+    /// Waves around the edge: number, height, phase.
     edge: (f32, f32, f32),
     color: [f32; 3],
     /// Waves of brightness across the image.
@@ -94,7 +94,7 @@ struct Blob {
 impl Blob {
     fn new(classes: usize, rng: &mut SampleRng) -> Self {
         let class = 1 + below(rng, classes as u32 - 1);
-        // Multiples of the golden ratio's inverse are spread evenly round the circle.
+        // Multiples of the golden ratio's inverse are spread evenly on the circle.
         let hue = (f64::from(class) * 0.618_033_988_749_895).fract() as f32;
         Self {
             class: class as u16,
@@ -108,7 +108,7 @@ impl Blob {
         }
     }
 
-    /// The place in the blob's own directions.
+    /// Returns the position in the blob's own directions.
     fn turned(&self, x: f32, y: f32) -> (f32, f32) {
         let (dx, dy) = (x - self.center.0, y - self.center.1);
         let (sin, cos) = self.angle.sin_cos();

@@ -1,16 +1,16 @@
-//! Files among the images that are not used: others by their names, and images in no class.
+//! Unused files among the images: by their names, or in no class.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// File name endings that are taken for images, in any case. What a file holds is decided by its content.
+/// File name endings of images, in any case. The content decides the format.
 pub const EXTENSIONS: [&str; 7] = ["png", "jpg", "jpeg", "bmp", "tif", "tiff", "webp"];
 
-/// Endings that a message lists before it only counts.
+/// Most endings that a message lists; further ones are only counted.
 const LISTED: usize = 5;
 
-/// How many files are not used, by the endings of their names.
+/// Number of unused files, by the endings of their names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ignored(BTreeMap<String, usize>);
 
@@ -21,13 +21,13 @@ impl Ignored {
         *self.0.entry(ending).or_default() += 1;
     }
 
-    /// How many there are.
+    /// Returns the number of files.
     pub fn files(&self) -> usize {
         self.0.values().sum()
     }
 }
 
-/// "9 .gif, 2 .heic, 1 without ending", the most frequent first.
+/// Writes "9 .gif, 2 .heic, 1 without ending", the most frequent first.
 impl fmt::Display for Ignored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut endings: Vec<(&String, &usize)> = self.0.iter().collect();

@@ -27,14 +27,14 @@ pub struct ImageIndex {
     pub root: PathBuf,
     /// The split's folder below the root, such as `train`.
     pub split: String,
-    /// Class names; a class's number is its place here.
+    /// Class names; a class's number is its index here.
     pub classes: Vec<String>,
     /// The images, sorted by class and then by path.
     pub samples: Vec<Sample>,
-    /// Width and height of all images where they are not resized: what they must have, or was found.
+    /// Width and height of all images if they are not resized: the required size, or the size found.
     #[serde(default)]
     pub size: Option<(u32, u32)>,
-    /// Files below the split's folder that are not used; known where it was scanned.
+    /// Unused files below the split's folder; known only after a scan.
     #[serde(skip)]
     pub ignored: Ignored,
 }
@@ -42,14 +42,14 @@ pub struct ImageIndex {
 impl ImageIndex {
     /// Lists `root/split/<class>/**/*.png` and the like.
     ///
-    /// Classes are the folders of the split, sorted by name; images are sorted by path, also those nested deeper below
-    /// a class. Hidden names (with a leading dot) are ignored; files of other kinds, and those beside the class
-    /// folders, are counted. Links are followed,
-    /// except to the split's folder and those above it, in which the images of other classes lie; a folder that is
-    /// reached twice within a class is listed once.
+    /// Classes are the folders of the split, sorted by name; images are sorted by path, also those nested
+    /// deeper below a class. Hidden names (with a leading dot) are ignored. Files of other kinds, and files
+    /// beside the class folders, are counted. Links are followed, except to the split's folder and to those
+    /// above it: they hold the images of other classes. A folder that is reached twice within a class is
+    /// listed once.
     ///
-    /// `classes` are the classes of the training split when another split is listed: they give the numbers, and the
-    /// other split may lack some but must not have more.
+    /// For other splits, `classes` are the classes of the training split: they give the numbers. The other
+    /// split may lack some classes but must not have more.
     pub fn scan(root: &Path, split: &str, classes: Option<&[String]>) -> Result<Self, DataError> {
         let folder = root.join(split);
         let entries = list(&folder).map_err(|error| folder_error(error, root, &folder, SPLITS))?;
@@ -87,8 +87,8 @@ impl ImageIndex {
         Ok(Self { root: root.to_path_buf(), split: split.to_owned(), classes, samples, size: None, ignored })
     }
 
-    /// The index without the samples that `report` found bad. More than 1% of them, a class that loses all,
-    /// and differing sizes of images that are not resized are errors.
+    /// Returns the index without the samples that `report` found bad. Errors: more than 1% bad samples, a
+    /// class without good samples, and different sizes of images that are not resized.
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
         let samples = report.good(&self.samples)?;
         let kept: HashSet<u32> = samples.iter().map(|sample| sample.0).collect();
@@ -138,7 +138,7 @@ impl Entry {
     }
 }
 
-/// The visible entries of a folder by name. A link that leads nowhere counts as a file, which is then bad.
+/// Lists the visible entries of a folder by name. A broken link counts as a file, which is then bad.
 pub(super) fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
     let unreadable = |source| DataError::UnreadableFolder(folder.to_path_buf(), source);
     let mut entries = Vec::new();
@@ -153,7 +153,7 @@ pub(super) fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
             name: name.to_string_lossy().into_owned(),
             is_folder: kind.is_dir() || kind.is_symlink() && entry.path().is_dir(),
         };
-        // Other files are ignored whatever their names; only what would be used must be nameable.
+        // Other files are ignored whatever their names; only used files need UTF-8 names.
         match name.to_str() {
             Some(_) => entries.push(found),
             None if found.is_folder || found.is_image() => return Err(DataError::NotUnicode(entry.path())),
@@ -169,7 +169,7 @@ fn canonical(folder: &Path) -> Result<PathBuf, DataError> {
     folder.canonicalize().map_err(unreadable)
 }
 
-/// Adds the images below `folder` to `paths`, each as `prefix/...`, or as it is without a prefix, and counts the other files.
+/// Adds the images below `folder` to `paths`, as `prefix/...` (or without a prefix), and counts other files.
 pub(super) fn list_images(
     folder: &Path,
     prefix: &str,
@@ -193,7 +193,7 @@ pub(super) fn list_images(
     Ok(())
 }
 
-/// Turns a failure to list the split's folder itself into one that says what is there instead.
+/// Turns an error of listing the split's folder into one that lists the existing folders.
 pub(super) fn folder_error(error: DataError, root: &Path, folder: &Path, settings: &str) -> DataError {
     let DataError::UnreadableFolder(path, source) = error else { return error };
     match source.kind() {

@@ -1,5 +1,5 @@
-//! Where training data comes from: image folders with classes or masks, texts, generated sets, and the threads that feed the
-//! step loop.
+//! Sources of training data: image folders with classes or masks, texts, generated sets. Threads load the
+//! data for the step loop.
 //!
 //! Data flows one way:
 //!
@@ -11,9 +11,9 @@
 //! epoch_order -> MicroBatch ────────────────────────────┴─ Loader -> Batch
 //! ```
 //!
-//! A sample is whatever its set's [`Field`]s say: an image and its class, an image and its mask, a piece of a text.
-//! Nothing here knows of tensors or ranks: a [`Batch`] holds plain vectors, of which the engine makes tensors, and
-//! the engine decides which samples its rank loads. Everything random is a function of the seed, the epoch and the
+//! The [`Field`]s of a set define its samples: an image and its class, an image and its mask, a piece of a
+//! text. This crate has no tensors and no ranks: the engine makes tensors of a [`Batch`]'s plain vectors and
+//! decides which samples its rank loads. All random choices are a function of the seed, the epoch and the
 //! sample (see [`rng`]), never of threads, ranks or micro-batches.
 
 #![expect(missing_docs, reason = "the names of most fields and variants say what they are")]

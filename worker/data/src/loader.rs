@@ -1,11 +1,11 @@
-//! Threads that load the coming batches beside the training.
+//! Threads that load the next batches during training.
 //!
-//! All threads work on the oldest unfinished batch, sample by sample, so that a large batch is ready as soon as
-//! possible, and go on with the next one when its last samples are taken. A batch's content depends on the plan alone
-//! and batches come in the plan's order, so nothing depends on the number of threads.
+//! All threads work on the oldest unfinished batch, sample by sample, so that a large batch is ready as soon
+//! as possible. When its last samples are taken, they start the next batch. Content and order of the batches
+//! depend on the plan alone, never on the number of threads.
 //!
-//! Each thread loads into a buffer of its own and copies the sample to its place in the batch under the batch's lock:
-//! the copy costs about one hundredth of the decoding, and needs no shared mutable slices.
+//! Each thread loads into its own buffer and copies the sample into the batch under the batch's lock. The
+//! copy costs about one hundredth of the decoding and needs no shared mutable slices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,16 +21,16 @@ mod threads;
 
 pub use batch::{Batch, LoaderOptions, MicroBatch};
 
-/// The loading threads. Iterate to get the batches; dropping it stops the threads after their present sample.
+/// The loading threads. Iterate to get the batches. Dropping it stops the threads after their current sample.
 pub struct Loader {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Samples that could not be loaded, as far as they were counted.
+    /// Samples that could not be loaded, as counted so far.
     bad: AtomicUsize,
 }
 
 impl Loader {
-    /// Starts loading `work`, which may be endless, is asked on one thread at a time, and should not block.
+    /// Starts loading `work`. It may be endless, only one thread at a time calls it, and it should not block.
     pub fn start(
         dataset: Arc<dyn Dataset>,
         options: LoaderOptions,
@@ -50,21 +50,21 @@ impl Loader {
         Ok(loader)
     }
 
-    /// Adds so many bad samples to those counted before, and gives the number of these.
+    /// Adds to the number of bad samples, and returns the number before.
     pub fn count_bad(&self, samples: usize) -> usize {
         self.bad.fetch_add(samples, Ordering::Relaxed)
     }
 
-    /// Gives a used batch's memory back for the next one.
+    /// Returns a used batch's memory for the next one.
     pub fn recycle(&self, batch: Batch) {
         let mut state = self.shared.lock();
-        // As many as can be in use at once; with fewer batches on the way than that, more would never be used.
+        // The most that can be in use at once; more would never be used.
         if state.spare.len() <= self.shared.options.prefetch_batches {
             state.spare.push(batch.columns);
         }
     }
 
-    /// As [`Iterator::next`], but without waiting: `None` also where the next batch is still loading.
+    /// As [`Iterator::next`], but without waiting: also `None` while the next batch is still loading.
     pub fn next_if_loaded(&mut self) -> Option<Result<Batch, DataError>> {
         match self.look(&mut self.shared.lock()) {
             Poll::Ready(batch) => batch,
@@ -73,7 +73,7 @@ impl Loader {
     }
 
     fn look(&self, state: &mut State) -> Poll<Option<Result<Batch, DataError>>> {
-        // Of several threads that fail the first is told of, and it is the end.
+        // If several threads fail, only the first error is reported, and iteration ends.
         if state.stop {
             return Poll::Ready(None);
         }
@@ -101,7 +101,7 @@ impl Loader {
 impl Iterator for Loader {
     type Item = Result<Batch, DataError>;
 
-    /// The next batch of the plan, waiting until it is loaded; `None` after the last one or after an error.
+    /// Waits for the next batch of the plan; `None` after the last one or after an error.
     fn next(&mut self) -> Option<Self::Item> {
         let mut state = self.shared.lock();
         loop {
@@ -118,7 +118,7 @@ impl Drop for Loader {
         self.shared.lock().stop = true;
         self.shared.work_changed.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread's panics are caught inside it; there is nothing to learn from the result.
+            // Panics are caught inside the thread, so the result has no information.
             let _ = thread.join();
         }
     }

@@ -14,7 +14,7 @@ use super::ignored::Ignored;
 use super::image_folder::{SPLITS, folder_error, list, list_images};
 use super::mask_rule::{MaskRule, same_size};
 
-/// Of more masks than are decoded in any case, so many are, to know what they hold. It takes seconds.
+/// Masks that a header check decodes of a larger set, to know their classes. It takes seconds.
 const COUNTED: usize = 2_000;
 
 /// An image and its mask: their paths below the two folders, with `/` between names.
@@ -36,17 +36,17 @@ pub struct MaskIndex {
     pub masks: String,
     pub rule: MaskRule,
     pub samples: Vec<Pair>,
-    /// Width and height of all images where they are not resized: what they must have, or was found.
+    /// Width and height of all images if they are not resized: the required size, or the size found.
     #[serde(default)]
     pub size: Option<(u32, u32)>,
-    /// Files below both folders that are not used; known where they were scanned.
+    /// Unused files below both folders; known only after a scan.
     #[serde(skip)]
     pub ignored: Ignored,
 }
 
 impl MaskIndex {
-    /// Lists the images below both folders and pairs those whose paths are the same but for the ending.
-    /// Hidden names are ignored and files of other kinds counted.
+    /// Lists the images below both folders and pairs those with the same path except for the ending. Ignores
+    /// hidden names and counts files of other kinds.
     pub fn scan(root: &Path, images: &str, masks: &str, rule: MaskRule) -> Result<Self, DataError> {
         let (image_folder, mask_folder) = (root.join(images), root.join(masks));
         let mut ignored = Ignored::default();
@@ -81,18 +81,18 @@ impl MaskIndex {
         })
     }
 
-    /// The path of one mask.
+    /// Returns the path of one mask.
     pub fn mask_path(&self, index: usize) -> PathBuf {
         self.root.join(&self.masks).join(&self.samples[index].1)
     }
 
-    /// Whether the values of a mask are counted, whatever else is looked at: up to [`COUNTED`] masks, evenly spread.
+    /// Returns whether any check decodes this mask: up to [`COUNTED`] masks, evenly spread.
     fn is_counted(&self, sample: usize) -> bool {
         sample.is_multiple_of(self.count().div_ceil(COUNTED).max(1))
     }
 
-    /// The index without the samples that `report` found bad. More than 1% of them, and differing sizes of
-    /// images that are not resized, are errors.
+    /// Returns the index without the samples that `report` found bad. More than 1% of them, and different
+    /// sizes of images that are not resized, are errors.
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
         Ok(Self {
             samples: report.good(&self.samples)?,
@@ -101,8 +101,8 @@ impl MaskIndex {
         })
     }
 
-    /// What the masks hold, by the report of a check. Where that decoded only some and found fewer than
-    /// `wanted` classes, the others are decoded too until there are so many: a class may be rare.
+    /// Returns the classes in the masks. If the check decoded only some masks and found fewer than `wanted`
+    /// classes, decodes the others until it has found that many: a class may be rare.
     pub fn census(
         &self,
         report: &CheckReport,
@@ -115,7 +115,7 @@ impl MaskIndex {
             return census;
         }
         let is_enough = AtomicBool::new(false);
-        // A mask that cannot be used is named when it is loaded, as in any set of which headers are checked.
+        // A bad mask is reported when it is loaded, as in every set with a header check.
         let look = |sample, looker: &mut Looker| {
             if !self.is_counted(sample) && !is_enough.load(Ordering::Relaxed) {
                 looker.mask(&self.mask_path(sample), self.rule, Depth::Full)?;
@@ -158,7 +158,7 @@ impl Listed for MaskIndex {
     }
 }
 
-/// The images below a folder by their paths without endings: (path without ending, path), sorted.
+/// Lists the images below a folder as (path without ending, path), sorted.
 fn named(
     root: &Path,
     folder: &Path,

@@ -1,4 +1,4 @@
-//! What the values of a mask mean, and that it belongs to its image.
+//! The meaning of a mask's values, and the check of its size.
 
 use std::path::{Path, PathBuf};
 
@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 use super::error::{DataError, Result, SampleError};
 use super::raster::Labels;
 
-/// How the values of a mask file become classes.
+/// Conversion of a mask file's values to classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum MaskKind {
-    /// The value is the class; of a palette image, the place in the palette.
+    /// The value is the class; for a palette image, the palette's index.
     #[default]
     Index,
     /// Every value but 0 is class 1.
     Binary,
 }
 
-/// How masks are read.
+/// The rule to read masks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaskRule {
     pub kind: MaskKind,
-    /// Classes go from 0 to one less than this.
+    /// Classes are 0 to one less than this.
     pub classes: usize,
-    /// The value that means no class, in files of [`MaskKind::Index`] and of pixels from outside of an image.
+    /// The value that means no class: in files of [`MaskKind::Index`], and for pixels outside of an image.
     pub ignore: i64,
 }
 
@@ -48,7 +48,7 @@ impl MaskRule {
         }
     }
 
-    /// The error of masks in `folder` that hold one class alone, or none, and leave a share of the pixels out.
+    /// Makes the error of masks in `folder` with at most one class; `ignored` is the share of ignored pixels.
     pub fn one_class(self, folder: PathBuf, only: Option<usize>, ignored: f64) -> DataError {
         let left_out = format!(
             "{:.1}% of the pixels have the value {}, which data.ignore leaves out",
@@ -79,7 +79,7 @@ impl MaskRule {
     }
 }
 
-/// A mask must have a class for each pixel of its image.
+/// Checks that a mask has the size of its image.
 pub(super) fn same_size(path: &Path, mask: (u32, u32), image: (u32, u32)) -> Result<()> {
     if mask == image { Ok(()) } else { Err(SampleError::MaskSize(path.display().to_string(), mask, image)) }
 }

@@ -1,4 +1,4 @@
-//! From pixel values to what a model takes: `(x - mean) / std` for each channel; 8-bit values by a table.
+//! Normalisation of pixels for a model: `(x - mean) / std` for each channel; 8-bit values by a table.
 
 use dtrain_common::recipe::{IMAGENET_MEAN, IMAGENET_STD};
 
@@ -14,8 +14,8 @@ pub struct Normalize {
 }
 
 impl Normalize {
-    /// Mean and standard deviation, not 0, of each channel, for 8- and 16-bit images on the scale from 0 to
-    /// 1, for floating-point images on that of their values.
+    /// Takes mean and standard deviation (not 0) of each channel: for 8- and 16-bit images on the scale from
+    /// 0 to 1, for floating-point images on the scale of their values.
     pub fn new(mean: &[f64], std: &[f64]) -> Self {
         assert_eq!(mean.len(), std.len(), "a mean and a standard deviation for each channel");
         let table =
@@ -23,17 +23,17 @@ impl Normalize {
         Self { tables: mean.iter().zip(std).map(table).collect(), mean: mean.to_vec(), std: std.to_vec() }
     }
 
-    /// How many channels it is for.
+    /// Returns the number of channels.
     pub fn channels(&self) -> usize {
         self.mean.len()
     }
 
-    /// For each channel what 8-bit values become.
+    /// Returns the table of 8-bit values for each channel.
     pub fn tables(&self) -> &[[f32; 256]] {
         &self.tables
     }
 
-    /// A floating-point value of channel `c` as it is written.
+    /// Normalises a floating-point value of channel `c`.
     pub fn value(&self, c: usize, x: f32) -> f32 {
         ((f64::from(x) - self.mean[c]) / self.std[c]) as f32
     }
@@ -49,7 +49,7 @@ impl Normalize {
         }
     }
 
-    /// Adds 8-bit images that lie in planes of `plane` values to `out`, normalised.
+    /// Normalises 8-bit images in planes of `plane` values and appends them to `out`.
     pub fn look_up(&self, values: &[u8], plane: usize, out: &mut Vec<f32>) {
         out.reserve(values.len());
         for (values, table) in values.chunks_exact(plane.max(1)).zip(self.tables.iter().cycle()) {
@@ -59,7 +59,7 @@ impl Normalize {
 }
 
 impl Default for Normalize {
-    /// Torchvision's weights expect it.
+    /// Returns ImageNet's values, which torchvision's weights expect.
     fn default() -> Self {
         Self::new(&IMAGENET_MEAN, &IMAGENET_STD)
     }

@@ -1,14 +1,14 @@
-//! In which order an epoch uses its samples: a function of (seed, epoch) and of nothing else.
+//! The order of the samples in an epoch: a function of (seed, epoch) only.
 
 use super::rng::{Domain, below, keyed};
 
-/// The samples 0 to `len` - 1 in the order in which one epoch of training uses them. Takes about 10 ns a sample.
+/// Returns the samples 0 to `len` - 1 in the order of one epoch of training. Takes about 10 ns a sample.
 ///
-/// It is a Fisher-Yates shuffle written out here, so that it stays the same in every version: start from 0, 1, ..., len-1;
-/// for i from len-1 down to 1 draw j in 0..=i (see [`below`]) from the generator keyed by ([`Domain::Order`], seed, epoch, 0)
-/// and exchange i and j. Panics if `len` is above 2^32 - 1.
+/// A Fisher-Yates shuffle, written out here so that it stays the same in every version: start from 0, 1, ...,
+/// len-1; for i from len-1 down to 1 draw j in 0..=i (see [`below`]) from the generator keyed by
+/// ([`Domain::Order`], seed, epoch, 0) and exchange i and j. Panics if `len` is above 2^32 - 1.
 pub fn epoch_order(len: usize, seed: u64, epoch: u64) -> Vec<u32> {
-    // One less than the type holds, because the bounded draw needs len itself as a u32.
+    // `len` must fit into u32: the draws use it as their bound.
     let len = u32::try_from(len).unwrap_or_else(|_| panic!("{len} samples are more than an order can hold"));
     let mut samples: Vec<u32> = (0..len).collect();
     let mut rng = keyed(Domain::Order, seed, epoch, 0);
@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn the_order_never_changes() {
-        // Golden values, found with a second implementation: a change here changes every user's run and every resumed checkpoint.
+        // Golden values of a second implementation: a change here changes every user's run and every resume.
         assert_eq!(epoch_order(10, 1, 0), [9, 4, 7, 5, 8, 0, 2, 1, 3, 6]);
         assert_eq!(epoch_order(10, 1, 1), [9, 2, 1, 0, 7, 4, 3, 6, 5, 8]);
         assert_eq!(epoch_order(10, 2, 0), [9, 4, 8, 7, 2, 0, 1, 3, 6, 5]);

@@ -1,4 +1,4 @@
-//! Images of files as a data set, with a class for each image or for each pixel.
+//! Image files as a data set, with a class for each image or for each pixel.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -23,11 +23,11 @@ pub type ImageFolder = PictureSet<ImageIndex>;
 
 /// Images and masks from two folders: the fields `image`, `[C, H, W]`, and `mask`, `[H, W]`.
 ///
-/// A mask gets what its image gets: the same resizing, by the nearest pixel, and the same random choices. Pixels that a
-/// random shift brings in from outside of the image have the value [`super::MaskRule::ignore`].
+/// A mask changes like its image: the same resizing, by the nearest pixel, and the same random choices.
+/// Pixels that a random shift brings in from outside of the image are [`super::MaskRule::ignore`].
 pub type ImageMasks = PictureSet<MaskIndex>;
 
-/// How the images of a set are prepared.
+/// Preparation of the images of a set.
 #[derive(Debug, Clone)]
 pub struct ImageOptions {
     /// Channels; 3 for RGB pictures, else the number that every file has.
@@ -35,15 +35,15 @@ pub struct ImageOptions {
     /// Width and height of every image after resizing, in pixels; at least 1.
     pub size: (u32, u32),
     pub resize: Resize,
-    /// What is done last; for as many channels.
+    /// The last step; it must have as many channels.
     pub normalize: Normalize,
-    /// Random changes, made where a sample is loaded with a generator.
+    /// Random changes, applied if a sample is loaded with a generator.
     pub augment: Augment,
     pub cache: CacheBudget,
 }
 
 impl ImageOptions {
-    /// RGB pictures as squares of `side` pixels, as torchvision's weights expect, neither changed nor cached.
+    /// Returns RGB squares of `side` pixels, as torchvision's weights expect, without changes and cache.
     pub fn square(side: u32) -> Self {
         Self {
             channels: 3,
@@ -56,7 +56,7 @@ impl ImageOptions {
     }
 }
 
-/// Working memory kept for the next image up to this size; one huge image must not hold on to its memory.
+/// Largest working memory that is kept for the next image, so that one huge image does not keep its memory.
 const KEPT_BYTES: usize = 64 << 20;
 
 /// The images of a list, prepared alike.
@@ -65,9 +65,9 @@ pub struct PictureSet<L> {
     list: L,
     options: ImageOptions,
     fields: [Field; 2],
-    /// Decoded images as they are before anything random: resized, or as in the file where that comes after a random cut.
+    /// Decoded images before random changes: resized, or original if a random crop comes before resizing.
     cache: Cache<Kept>,
-    /// Working memory of the threads that are not loading at the moment; as many as ever loaded at once.
+    /// Working memory of idle threads; as many as the most threads that loaded at once.
     idle: Mutex<Vec<Scratch>>,
 }
 
@@ -84,7 +84,7 @@ struct Scratch {
 }
 
 impl<L: Listed> PictureSet<L> {
-    /// The images of `list`, prepared as the options say. Panics if the normalisation is for another number of channels.
+    /// Makes the set of `list`. Panics if the normalisation has another number of channels.
     pub fn new(list: L, options: ImageOptions) -> Self {
         let (channels, width, height) = (options.channels, options.size.0 as usize, options.size.1 as usize);
         assert_eq!(
@@ -136,7 +136,7 @@ impl<L: Listed> PictureSet<L> {
         };
         let (target, augment) = (self.options.size, self.options.augment);
         let source = (image.width, image.height);
-        // Also where a random cut takes its place: an image of a wrong size is an error.
+        // Also with a random crop instead: an image of a wrong size is an error.
         let plain = Frame::new(self.options.resize, source, target)?;
         let whole = needs_decoded(augment);
         let choice = random
@@ -145,7 +145,7 @@ impl<L: Listed> PictureSet<L> {
         let view = scratch.fitter.fit(image, frame)?;
         let fitted = mask.map(|_| fit_labels(labels, frame));
         if kept.is_none() {
-            // With a random cut what is shown is not the same twice, so that the whole image is kept.
+            // A random crop shows another part each time, so the whole image is kept.
             let (view, labels) = match whole {
                 true => (image.view(), mask.map(|_| labels)),
                 false => (view, fitted.as_ref()),

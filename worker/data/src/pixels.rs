@@ -1,4 +1,4 @@
-//! The images of a batch as they travel to the device.
+//! The images of a batch on the way to the device.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -8,33 +8,32 @@ use super::normalize::Normalize;
 use super::plane::Placement;
 use super::raster::{Values, View};
 
-/// Images of one shape, in planes. 8-bit images are normalised by the device, which saves three quarters of
-/// the way there. Where an image is not of 8 bits, all are normalised here.
+/// Images of one shape, in planes. The device normalises 8-bit images, which makes the transfer four times
+/// smaller. If an image has another depth, all are normalised here.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pixels {
     normalize: Arc<Normalize>,
     plane: usize,
-    /// What is [`Values::F32`] is normalised.
+    /// Values of [`Values::F32`] are normalised already.
     values: Values,
 }
 
 impl Pixels {
-    /// Room for `len` values of 8 bits, in planes of `plane`.
+    /// Allocates `len` values of 8 bits, in planes of `plane`.
     pub(super) fn new(normalize: Arc<Normalize>, plane: usize, len: usize) -> Self {
         Self { normalize, plane, values: Values::U8(vec![0; len]) }
     }
 
-    /// The values: 8-bit ones are still to be normalised.
+    /// Returns the values; 8-bit values are not normalised yet.
     pub fn values(&self) -> &Values {
         &self.values
     }
 
-    /// How.
     pub fn normalize(&self) -> &Normalize {
         &self.normalize
     }
 
-    /// All values, normalised.
+    /// Returns all values, normalised.
     pub fn to_f32(&self) -> Cow<'_, [f32]> {
         match &self.values {
             Values::F32(values) => Cow::Borrowed(values),
@@ -46,7 +45,7 @@ impl Pixels {
         }
     }
 
-    /// Writes an image of the view's size, for which alone there is room; what a placement brings in from outside is black.
+    /// Writes an image into a buffer for one image of the view's size; pixels from outside are black.
     pub(super) fn write(&mut self, view: View<'_>, placement: Placement) {
         let (plane, len) = (view.width * view.height, self.values.len());
         assert_eq!(view.channels, self.normalize.channels(), "channels of the image");
@@ -67,12 +66,12 @@ impl Pixels {
         }
     }
 
-    /// Makes it `len` values of 8 bits long, which must all be written.
+    /// Changes the length to `len` values of 8 bits, which must all be written.
     pub(super) fn resize(&mut self, len: usize) {
         self.values.u8().resize(len, 0);
     }
 
-    /// Sets a range to what stands for no value.
+    /// Fills a range with 0, for missing values.
     pub(super) fn clear(&mut self, range: Range<usize>) {
         match &mut self.values {
             Values::U8(values) => values[range].fill(0),
@@ -80,7 +79,7 @@ impl Pixels {
         }
     }
 
-    /// Takes all of `from` into a range of the same length.
+    /// Copies all of `from` into a range of the same length.
     pub(super) fn copy(&mut self, range: Range<usize>, from: &Pixels) {
         match (&mut self.values, &from.values) {
             (Values::U8(to), Values::U8(from)) => return to[range].copy_from_slice(from),

@@ -1,11 +1,11 @@
-//! A plane of values, and where they go when an image is shifted or mirrored.
+//! A plane of values, and shifting or mirroring it.
 
 use std::ops::Range;
 
-/// Where the pixels of the image that is written are taken from.
+/// The source position of a written image's pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Placement {
-    /// Column of the source that becomes the first; what lies outside of the source is 0 before normalisation.
+    /// Source column that becomes the first; pixels outside of the source are 0 before normalisation.
     pub(super) left: i32,
     pub(super) top: i32,
     pub(super) flip: bool,
@@ -22,7 +22,7 @@ pub(super) struct Plane<'a, T> {
 }
 
 impl<T: Copy> Plane<'_, T> {
-    /// Writes it row by row into `out`; what lies outside of it becomes `outside`.
+    /// Writes the plane row by row into `out`; pixels outside of the source become `outside`.
     pub(super) fn write<U: Copy>(&self, at: Placement, outside: U, out: &mut [U], value: impl Fn(T) -> U) {
         let (width, height) = (self.width, self.height);
         assert_eq!(out.len(), width * height, "room for one image of {width}x{height}");
@@ -34,7 +34,7 @@ impl<T: Copy> Plane<'_, T> {
         if columns.is_empty() {
             return;
         }
-        // Mirrored, the range of columns lies on the other side.
+        // A mirrored image has the range of columns on the other side.
         let columns = if at.flip { width - columns.end..width - columns.start } else { columns };
         for (y, source) in rows.zip(top..) {
             let target = &mut out[y * width + columns.start..y * width + columns.end];
@@ -48,7 +48,7 @@ impl<T: Copy> Plane<'_, T> {
     }
 }
 
-/// For a side of `length` pixels: the range of the result that the shifted source covers, and its start.
+/// Returns, for a side of `length` pixels, the range of the result that the source covers, and its start.
 fn covered(shift: i32, length: usize) -> (Range<usize>, usize) {
     let away = shift.unsigned_abs() as usize;
     let kept = length.saturating_sub(away);

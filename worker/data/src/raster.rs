@@ -7,7 +7,7 @@ use super::plane::{Placement, Plane};
 pub enum Values {
     /// From 0 to 255, of 8-bit images.
     U8(Vec<u8>),
-    /// From 0 to 1 of 16-bit images; as in the file of floating-point images.
+    /// From 0 to 1 for 16-bit images; as in the file for floating-point images.
     F32(Vec<f32>),
 }
 
@@ -18,7 +18,7 @@ impl Default for Values {
 }
 
 impl Values {
-    /// The memory for 8-bit values, with what it held before.
+    /// Returns the memory for 8-bit values, with old content.
     pub(super) fn u8(&mut self) -> &mut Vec<u8> {
         if let Self::F32(_) = self {
             *self = Self::U8(Vec::new());
@@ -29,7 +29,7 @@ impl Values {
         }
     }
 
-    /// The memory for floating-point values, with what it held before.
+    /// Returns the memory for floating-point values, with old content.
     pub(super) fn f32(&mut self) -> &mut Vec<f32> {
         if let Self::U8(_) = self {
             *self = Self::F32(Vec::new());
@@ -47,7 +47,7 @@ impl Values {
         }
     }
 
-    /// Memory held, in bytes.
+    /// Returns the memory held, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         match self {
             Self::U8(values) => values.capacity(),
@@ -58,11 +58,11 @@ impl Values {
 
 /// A decoded image.
 ///
-/// 8-bit images of three channels are RGB pictures and lie row by row with three values a pixel, as decoders give them
-/// and the resampler is fastest with. All others lie as planes, one for each channel, each row by row.
+/// 8-bit images of three channels are RGB pictures, row by row with three values a pixel: decoders give this
+/// layout and the resampler is fastest with it. All others are planes, one for each channel, row by row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Raster {
-    /// In pixels, as the height.
+    /// In pixels, like the height.
     pub width: u32,
     pub height: u32,
     /// Values of a pixel.
@@ -78,45 +78,45 @@ impl Default for Raster {
 }
 
 impl Raster {
-    /// The whole image.
+    /// Returns the whole image.
     pub fn view(&self) -> View<'_> {
         View::whole(&self.values, self.width as usize, self.height as usize, self.channels)
     }
 }
 
-/// A rectangle of an image: channel c at (x, y) is `values[first + c * plane + y * row + x]`, or `values[first + c + y *
-/// row + 3 * x]` in an RGB picture.
+/// A rectangle of an image: channel c at (x, y) is `values[first + c * plane + y * row + x]`, or
+/// `values[first + c + y * row + 3 * x]` in an RGB picture.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// Those of the whole image.
+    /// Values of the whole image.
     pub values: &'a Values,
-    /// The value of the rectangle's upper left corner.
+    /// Index of the rectangle's upper left value.
     pub first: usize,
-    /// In pixels, as the height.
+    /// In pixels, like the height.
     pub width: usize,
     pub height: usize,
     /// Values of a pixel.
     pub channels: usize,
     /// Values from one row to the next.
     pub row: usize,
-    /// Values from one channel to the next; of no meaning in an RGB picture.
+    /// Values from one channel to the next; unused for an RGB picture.
     pub plane: usize,
 }
 
 impl<'a> View<'a> {
-    /// All of an image whose values lie without gaps.
+    /// Returns a view of a whole image without gaps between its values.
     pub(super) fn whole(values: &'a Values, width: usize, height: usize, channels: usize) -> Self {
         let mut all = Self { values, first: 0, width, height, channels, row: width, plane: width * height };
         all.row *= if all.is_rgb() { 3 } else { 1 };
         all
     }
 
-    /// Whether the three values of a pixel lie side by side.
+    /// Returns whether the three values of a pixel are side by side.
     pub fn is_rgb(&self) -> bool {
         matches!(self.values, Values::U8(_)) && self.channels == 3
     }
 
-    /// One channel of it, of which `values` are the whole image's.
+    /// Returns one channel of the view; `values` are the whole image's.
     pub(super) fn channel<T>(&self, values: &'a [T], c: usize) -> Plane<'a, T> {
         let (start, step) = if self.is_rgb() { (c, 3) } else { (c * self.plane, 1) };
         Plane {
@@ -128,7 +128,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The rectangle of that size whose upper left corner is at (left, top).
+    /// Returns the rectangle of this size with its upper left corner at (left, top).
     pub(super) fn part(self, left: usize, top: usize, width: usize, height: usize) -> Self {
         assert!(
             left + width <= self.width && top + height <= self.height,
@@ -140,7 +140,7 @@ impl<'a> View<'a> {
         Self { first, width, height, ..self }
     }
 
-    /// Memory that [`View::to_raster`] takes for the values, in bytes.
+    /// Returns the memory that [`View::to_raster`] takes for the values, in bytes.
     pub(super) fn value_bytes(&self) -> usize {
         let each = match self.values {
             Values::U8(_) => 1,
@@ -172,7 +172,7 @@ impl<'a> View<'a> {
 /// A decoded mask: a class for every pixel, row by row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Labels {
-    /// In pixels, as the height.
+    /// In pixels, like the height.
     pub width: u32,
     pub height: u32,
     /// `width * height` values.
@@ -180,7 +180,7 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// Writes it as an image is written with the same placement; what lies outside of it becomes `outside`.
+    /// Writes the mask with the placement of its image; pixels outside of the mask become `outside`.
     pub(super) fn write(&self, placement: Placement, outside: i64, out: &mut [i64]) {
         let (width, height) = (self.width as usize, self.height as usize);
         let (values, row, step) = (&self.values[..], width, 1);

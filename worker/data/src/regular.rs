@@ -1,4 +1,4 @@
-//! Opening what should be files: a named pipe among the images must not hang a run.
+//! Opening of regular files only: a named pipe among the images must not hang a run.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
@@ -7,16 +7,16 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Opens a regular file, or a link to one. Nothing else is opened, since that may wait for a writer or act on a device.
+/// Opens a regular file, or a link to one. Others may wait for a writer or act on a device.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     only_file(fs::metadata(path)?.file_type())?;
-    // It may have been replaced since; an open that does not wait can be looked at.
+    // The file may have been replaced since; open without blocking and check again.
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     only_file(file.metadata()?.file_type())?;
     Ok(file)
 }
 
-/// Reads a regular file as a whole into `bytes`, whose content is replaced.
+/// Replaces `bytes` by the content of a regular file.
 pub(super) fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.clear();
     open(path)?.read_to_end(bytes)?;

@@ -1,17 +1,17 @@
-//! Random numbers that depend on what they are for and on nothing else.
+//! Random numbers that depend only on their purpose.
 //!
-//! Every use takes its own generator, keyed by a domain and up to three numbers (seed, epoch, sample). A key is used
-//! as the ChaCha key itself, so two keys give unrelated streams, and no stream depends on how many numbers another
-//! thread, rank or earlier sample has drawn. The draws are spelled out here rather than taken from `rand`, whose
-//! algorithms may change between versions: the order of training must not.
+//! Every use has its own generator, keyed by a domain and up to three numbers (seed, epoch, sample). The key
+//! is the ChaCha key itself, so different keys give unrelated streams. No stream depends on draws of another
+//! thread, rank or earlier sample. The draws are written out here and not taken from `rand`, whose algorithms
+//! may change between versions: the order of training must not.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// The generator of one sample's random choices. Eight rounds pass every statistical test and cost the least.
+/// The generator of one sample's random choices. Eight rounds pass all statistical tests and are the fastest.
 pub type SampleRng = ChaCha8Rng;
 
-/// What a stream is used for. The tag is part of the key; changing one changes every run.
+/// The purpose of a stream. The tag is part of the key; changing one changes every run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Domain {
     /// The permutation of an epoch: (seed, epoch, 0).
@@ -26,7 +26,7 @@ pub enum Domain {
     GeneratedMask,
     /// A generated text: (seed, 0, 0).
     GeneratedText,
-    /// What a data set of a user's own makes: any numbers.
+    /// A user's data set: any numbers.
     Own,
     /// The seed of torch's generators for a step: (seed, step, rank).
     Torch,
@@ -47,7 +47,7 @@ impl Domain {
     }
 }
 
-/// The generator for `domain` and three numbers: key = tag, a, b, c, each 8 bytes, numbers little-endian.
+/// Makes a generator with key = tag, a, b, c: 8 bytes each, numbers little-endian.
 pub fn keyed(domain: Domain, a: u64, b: u64, c: u64) -> SampleRng {
     let mut key = [0u8; 32];
     key[..8].copy_from_slice(domain.tag());
@@ -57,7 +57,7 @@ pub fn keyed(domain: Domain, a: u64, b: u64, c: u64) -> SampleRng {
     ChaCha8Rng::from_seed(key)
 }
 
-/// A number in `0..bound`, each equally likely.
+/// Draws a number in `0..bound`, each equally likely.
 ///
 /// The high half of `x * bound` for a 32-bit draw x, drawn again while the low half is below `2^32 mod bound`
 /// (Lemire's method without bias). Panics if `bound` is 0.
@@ -72,17 +72,17 @@ pub fn below(rng: &mut SampleRng, bound: u32) -> u32 {
     }
 }
 
-/// A number in `[0, 1)` with 24 random bits.
+/// Draws a number in `[0, 1)` with 24 random bits.
 pub fn unit(rng: &mut SampleRng) -> f32 {
     (rng.next_u32() >> 8) as f32 / (1 << 24) as f32
 }
 
-/// A number in `[low, high)`.
+/// Draws a number in `[low, high)`.
 pub fn between(rng: &mut SampleRng, low: f32, high: f32) -> f32 {
     low + (high - low) * unit(rng)
 }
 
-/// True half of the time.
+/// Returns true half of the time.
 pub fn coin(rng: &mut SampleRng) -> bool {
     rng.next_u32() >> 31 == 1
 }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_key_gives_the_same_stream_for_ever() {
-        // Found with a second implementation of ChaCha with 8 rounds.
+        // Computed with a second implementation of ChaCha with 8 rounds.
         let mut rng = keyed(Domain::Order, 1, 2, 3);
         let drawn: Vec<u32> = (0..4).map(|_| rng.next_u32()).collect();
         assert_eq!(drawn, [1_651_654_700, 1_472_232_845, 3_092_221_050, 3_431_881_136]);

@@ -1,3 +1,3 @@
-//! What the tests of several modules need.
+//! Helpers for the tests of several modules.
 
 pub(crate) mod images;

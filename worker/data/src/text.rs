@@ -1,4 +1,4 @@
-//! Texts to train language models on: one file or a folder of files, as one long row of tokens.
+//! Texts to train language models on: one file or a folder of files, as one sequence of tokens.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,45 +21,45 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// A text with a vocabulary of its own.
+    /// Reads a text and makes its vocabulary.
     pub fn new(tokenizer: Tokenizer, text: &str) -> Result<Self, DataError> {
         Self::with_vocabulary(Vocabulary::of(tokenizer, text), text)
     }
 
-    /// A text with a vocabulary that must have its characters.
+    /// Reads a text with a vocabulary that must have its characters.
     fn with_vocabulary(vocabulary: Vocabulary, text: &str) -> Result<Self, DataError> {
         Ok(Self { tokens: Arc::new(vocabulary.encode(text)?), vocabulary })
     }
 
-    /// A text of so many characters made by a small grammar, from the seed alone. One of more characters
-    /// begins with one of fewer.
+    /// Generates a text of `characters` characters with a small grammar, from the seed alone. A shorter text
+    /// is a prefix of a longer one.
     pub fn generated(tokenizer: Tokenizer, characters: usize, seed: u64) -> Result<Self, DataError> {
         let mut rng = keyed(Domain::GeneratedText, seed, 0, 0);
         let mut text = String::new();
         while text.len() < characters {
             sentence(&mut rng, &mut text);
         }
-        // All of it is ASCII: a byte is a character.
+        // The text is ASCII: a byte is a character.
         text.truncate(characters);
         // The vocabulary must not depend on the length.
         Self::with_vocabulary(Vocabulary::of(tokenizer, "\n .abcdefghijklmnopqrstuvwxyz"), &text)
     }
 }
 
-/// Which text a run trains on, as rank 0 found it.
+/// The text of a run, as rank 0 found it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TextIndex {
     pub files: Vec<PathBuf>,
     pub vocabulary: Vocabulary,
     /// Tokens of all files together.
     pub tokens: u64,
-    /// The FNV-1a hash of the text, by which the other ranks know that they read the same.
+    /// The FNV-1a hash of the text; the other ranks compare it.
     digest: u64,
 }
 
 impl TextIndex {
-    /// Reads the text at `root`: a file, or all `*.txt` files of a folder by name, hidden ones left out. A
-    /// file that does not end with a line break gets one before the next file.
+    /// Reads the text at `root`: a file, or all `*.txt` files of a folder by name, except hidden ones. Adds a
+    /// missing line break between two files.
     pub fn scan(root: &Path, tokenizer: Tokenizer) -> Result<(Self, Corpus), DataError> {
         let files = if root.is_dir() { texts(root)? } else { vec![root.to_path_buf()] };
         let text = read_all(&files)?;
@@ -112,7 +112,7 @@ fn read_all(files: &[PathBuf]) -> Result<String, DataError> {
         let text = String::from_utf8(bytes)
             .map_err(|error| DataError::NotUtf8(path.clone(), error.utf8_error().valid_up_to()))?;
         match all.is_empty() {
-            // The usual single file is not copied.
+            // A single file is the usual case and is not copied.
             true => all = text,
             false => {
                 if !all.ends_with('\n') {
@@ -125,14 +125,14 @@ fn read_all(files: &[PathBuf]) -> Result<String, DataError> {
     Ok(all)
 }
 
-/// FNV-1a of 64 bits: against mistakes, not against malice.
+/// Computes FNV-1a of 64 bits: against mistakes, not against attacks.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// Adds a sentence, or now and then a line break. There is something to learn at every distance within it.
+/// Adds a sentence, and sometimes a line break. There is something to learn at every distance within it.
 fn sentence(rng: &mut SampleRng, text: &mut String) {
     const NOUNS: [&str; 8] = ["cat", "dog", "bird", "king", "river", "child", "tree", "ship"];
     const ADJECTIVES: [&str; 6] = ["small", "red", "old", "quiet", "bright", "wild"];
@@ -144,7 +144,7 @@ fn sentence(rng: &mut SampleRng, text: &mut String) {
         ("hears", "hear"),
         ("leaves", "leave"),
     ];
-    // Where each noun is found: always at the same kind of place.
+    // The place of each noun, always the same.
     const PLACES: [&str; 8] = [
         "in the house",
         "in the yard",

@@ -6,11 +6,11 @@ use super::error::{DataError, Result};
 use super::rng::{SampleRng, below};
 use super::text::Corpus;
 
-/// Windows of T tokens: the fields `tokens` and `targets`, each `[T]`, which are the tokens one place further on.
+/// Windows of T tokens: the fields `tokens` and `targets`, each `[T]`; targets are the tokens shifted by one.
 ///
-/// The windows follow each other without overlap, so that an evaluation predicts every token of its part once, but for the first
-/// and the rest that fills no window. With a generator, as in training, a window begins up to T - 1 tokens later, so that its
-/// borders are elsewhere in every epoch.
+/// The windows do not overlap. So an evaluation predicts every token of its part once, except the first token
+/// and a rest shorter than a window. With a generator, as in training, a window begins up to T - 1 tokens
+/// later: its borders differ in every epoch.
 #[derive(Debug, Clone)]
 pub struct TextWindows {
     corpus: Corpus,
@@ -23,7 +23,7 @@ pub struct TextWindows {
 }
 
 impl TextWindows {
-    /// Windows of `context` tokens. The last `test_fraction` of the tokens is the test part.
+    /// Makes windows of `context` tokens. The last `test_fraction` of the tokens is the test part.
     pub fn new(corpus: Corpus, split: Split, test_fraction: f64, context: usize) -> Result<Self, DataError> {
         assert!(
             context > 0 && (0.0..=1.0).contains(&test_fraction),
@@ -48,17 +48,17 @@ impl TextWindows {
         })
     }
 
-    /// The text and what its tokens mean.
+    /// Returns the text and its vocabulary.
     pub fn corpus(&self) -> &Corpus {
         &self.corpus
     }
 
-    /// Tokens of a window.
+    /// Returns the tokens of a window.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Where a window begins without a shift, as a token of the text.
+    /// Returns the first token of a window without a shift, as its number in the text.
     fn first(&self, index: usize) -> usize {
         let windows = self.len();
         assert!(index < windows, "sample {index} of {windows}");
@@ -81,7 +81,7 @@ impl Dataset for TextWindows {
         };
         let first = self.first(index);
         let shift = random.map_or(0, |rng| below(rng, self.context as u32) as usize);
-        // The last windows have less room behind them.
+        // The last windows have fewer tokens after them.
         let first = (first + shift).min(self.end - self.context - 1);
         self.corpus.tokens.copy_to(first, tokens.i64());
         self.corpus.tokens.copy_to(first + 1, targets.i64());

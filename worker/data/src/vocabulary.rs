@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::error::DataError;
 
-/// What the numbers mean. Rank 0 makes it and tells the others, and a checkpoint keeps it: a model is of no use without it.
+/// The meaning of the numbers. Rank 0 makes it and sends it to the others; checkpoints keep it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Vocabulary {
-    /// The characters in the order of their code points; a character's number is its place.
+    /// The characters in the order of their code points; a character's number is its index.
     Chars(String),
     Bytes,
 }
 
 impl Vocabulary {
-    /// The vocabulary of a text.
+    /// Returns the vocabulary of a text.
     pub fn of(tokenizer: Tokenizer, text: &str) -> Self {
         match tokenizer {
             Tokenizer::Chars => Self::Chars(text.chars().collect::<BTreeSet<char>>().into_iter().collect()),
@@ -25,7 +25,7 @@ impl Vocabulary {
         }
     }
 
-    /// How many tokens there are.
+    /// Returns the number of different tokens.
     pub fn size(&self) -> usize {
         match self {
             Self::Chars(characters) => characters.chars().count(),
@@ -33,13 +33,13 @@ impl Vocabulary {
         }
     }
 
-    /// The numbers of a text.
+    /// Returns the numbers of a text.
     pub fn encode(&self, text: &str) -> Result<Tokens, DataError> {
         let Self::Chars(characters) = self else {
             return Ok(Tokens::U16(text.bytes().map(u16::from).collect()));
         };
         let characters: Vec<char> = characters.chars().collect();
-        // Most texts are mostly ASCII, which is looked up; the rest is searched for.
+        // Most texts are mostly ASCII, which has a table; other characters use a binary search.
         const ABSENT: u32 = u32::MAX;
         let mut ascii = [ABSENT; 128];
         for (number, &character) in (0..).zip(&characters) {
@@ -61,7 +61,7 @@ impl Vocabulary {
         numbers.map(|number| number.map(|it| it as u16)).collect::<Result<_, _>>().map(Tokens::U16)
     }
 
-    /// The text of some numbers. Numbers that are none of the vocabulary's, and broken bytes, become U+FFFD.
+    /// Returns the text of some numbers. Unknown numbers and broken bytes become U+FFFD.
     pub fn decode(&self, numbers: impl IntoIterator<Item = u32>) -> String {
         match self {
             Self::Chars(characters) => {
@@ -85,14 +85,14 @@ impl Vocabulary {
 /// The numbers of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tokens {
-    /// Of a vocabulary of at most 65,536.
+    /// For a vocabulary of at most 65,536.
     U16(Vec<u16>),
-    /// Of a larger one.
+    /// For a larger vocabulary.
     U32(Vec<u32>),
 }
 
 impl Tokens {
-    /// How many there are.
+    /// Returns the number of tokens.
     pub fn count(&self) -> usize {
         match self {
             Self::U16(tokens) => tokens.len(),

@@ -121,7 +121,7 @@ fn vars_round_trip() {
 
 #[test]
 fn from_process_reads_this_process() {
-    // The tests run without a launcher, or under one that sets the whole contract.
+    // The tests run without a launcher, or with one that sets the whole contract.
     let env = WorkerEnv::from_process().unwrap();
     assert!(env.rank < env.world_size);
 }

@@ -172,7 +172,7 @@ proptest! {
         prop_assert_eq!(chosen.unwrap()[0].gpu(), list[pick as usize] as usize);
     }
 
-    /// A worker of an inner launch finds by the UUIDs what the outer one has chosen, in the same order.
+    /// A worker of an inner launch finds the devices of the outer launch by UUID, in the same order.
     #[test]
     fn what_is_chosen_is_what_is_seen(
         ids in Just((0..6u32).collect::<Vec<_>>()).prop_shuffle(),
@@ -199,14 +199,14 @@ fn what_the_first_workers_compute_on_is_only_told_where_it_is_certain() {
         (gpus(4), None, 2, None, Some("GPU 0, GPU 1")),
         (gpus(4), Some("3,1,0"), 2, None, Some("GPU 3, GPU 1")),
         (gpus(2), None, 3, None, None),
-        // All of them are used, whatever their order.
+        // All GPUs are used, so their order does not matter.
         (mixed(), None, 2, None, Some("GPU 0, GPU 1")),
         (mixed(), None, 1, None, None),
         (mixed(), None, 1, bus, Some("GPU 0")),
         (mixed(), Some("1"), 1, None, None),
         (mixed(), Some("1"), 1, bus, Some("GPU 1")),
         (mixed(), Some("GPU-11aa-0001"), 1, None, Some("GPU 1")),
-        // CUDA chooses one of the two.
+        // CUDA chooses one of the two instances.
         (divided(), None, 1, None, None),
         (divided(), Some("MIG-1c-77"), 1, None, Some("MIG instance 1 of GPU 1")),
         (divided(), Some("0"), 1, None, None),

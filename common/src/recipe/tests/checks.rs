@@ -1,4 +1,4 @@
-//! Settings that do not fit together, and paths that are not there.
+//! Settings that do not fit together, and missing paths.
 
 use super::errors::{LINES, by_set};
 use super::*;
@@ -22,7 +22,7 @@ fn settings_without_effect_are_refused() {
     }
     let error = parse(SMALL, &["data.train=x"]).unwrap_err();
     assert!(error.to_string().starts_with("--set data.train=x: this setting has no effect"), "{error}");
-    // The value that spoils it came from an override; the setting that loses its effect stands in the file.
+    // An override sets the bad value; the file has the line of the setting that loses its effect.
     assert_eq!(by_set(&["data.kind=generated"]).0.line, Some(3));
 }
 
@@ -60,7 +60,7 @@ fn settings_must_fit_together() {
         generated("optim.schedule.warmup=17 steps").unwrap_err().0.key.as_deref(),
         Some("optim.schedule.warmup")
     );
-    // The warm-up of a stage that restarts the schedule, and of a run whose stages share it.
+    // The warm-up of a stage that restarts the schedule, and of a run whose stages share one.
     let stages = |warmup: &str, schedule: &str| {
         let text = format!(
             "{LINES}\n[[stage]]\nname = \"a\"\nsteps = 10\n[[stage]]\nname = \"b\"\nsteps = 30\nschedule = \"{schedule}\"\n"
@@ -146,7 +146,7 @@ fn paths_of_other_tasks_are_checked() {
     std::fs::write(&text, "abc").unwrap();
     check(samples::LM, &[&format!("data.root={}", text.display())]).unwrap();
 
-    // Masks lie beside the images.
+    // Masks are beside the images.
     for name in ["train", "test", "train_masks"] {
         std::fs::create_dir(root.join(name)).unwrap();
     }

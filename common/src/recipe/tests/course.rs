@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A small recipe with the schedule in these braces.
+/// Reads a small recipe with this schedule.
 fn schedule(settings: &str) -> Result<Recipe, RecipeError> {
     parse(SMALL, &[&format!("optim.schedule={{ {settings} }}")])
 }

@@ -45,7 +45,7 @@ fn where_the_data_lies_is_no_difference() {
     assert_eq!(at("/a").differences(&parse(FULL, &["data.train=other"]).unwrap()).len(), 1);
 }
 
-/// Each of the engine's settings that changes what is learnt, alone.
+/// Each of the engine's settings that changes the result, one at a time.
 #[test]
 fn the_engines_settings_are_differences() {
     for (text, sets, key, values) in [
@@ -107,7 +107,7 @@ fn custom_settings_are_one_difference() {
     );
 }
 
-/// A checkpoint of version 0.1 holds the recipe as that version wrote it, and goes on with this one.
+/// A checkpoint of version 0.1 holds that version's recipe, and resumes with this version.
 #[test]
 fn recipes_of_the_first_version_still_mean_the_same() {
     let json = r#"{"task":"classify","data":{"kind":"generated","image_size":32,"workers":"auto","classes":10,

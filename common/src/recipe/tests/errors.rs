@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The text with line numbers that the tests below count on.
+/// A recipe; the tests below rely on its line numbers.
 pub(super) const LINES: &str = "\
 task = \"classify\"
 [data]
@@ -193,7 +193,7 @@ fn a_number_beyond_64_bits_has_its_key() {
     assert!(error.to_string().contains("too large"), "{error}");
     let error = at_line(9, "  min_lr = 9999999999999999999999 }");
     assert_eq!((error.0.line, error.0.key.as_deref()), (Some(9), Some("optim.schedule.min_lr")), "{error}");
-    // In an override it is no TOML value and so a text.
+    // In an override it is not a TOML value and therefore a text.
     let error = by_set(&["train.steps=9999999999999999999999"]);
     assert!(error.0.message.ends_with("got the text \"9999999999999999999999\""), "{error}");
 }

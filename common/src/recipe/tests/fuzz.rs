@@ -1,4 +1,4 @@
-//! Whatever is in a recipe, it is read or refused; and what is read comes back from a file.
+//! Any recipe is read or refused, and a recipe that was read survives a file.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::errors::LINES;
 use super::samples::TEXTS;
 use super::*;
 
-/// Values of every type, and every word of every choice.
+/// Returns values of every type, and every word of every choice.
 fn values() -> Vec<String> {
     let mut values: Vec<String> = [
         "0",
@@ -74,7 +74,7 @@ proptest! {
         let _ = parse(SMALL, &[&set]);
     }
 
-    /// Any value at any key: a valid recipe or an error that names the key or one that hangs on it.
+    /// Any value at any key: a valid recipe, or an error that names the key or a dependent one.
     #[test]
     fn any_value_at_any_key(set in any_set()) {
         for text in TEXTS.iter().chain([&LINES]) {
@@ -85,7 +85,7 @@ proptest! {
         }
     }
 
-    /// Several at once reach what hangs on several keys.
+    /// Several overrides together also reach conditions on several keys.
     #[test]
     fn any_values_at_any_keys(
         text in prop::sample::select(TEXTS.to_vec()),

@@ -69,7 +69,7 @@ fn sizes_must_divide() {
         "a width of 50 does not divide by 4 heads; set model.width = 52, or model.heads to a divisor of 50",
     );
     refuses(LM, &["model.heads=5"], "model.width", "a width of 64 does not divide by 5 heads");
-    // The key that the recipe states is the one to look at.
+    // The error names the key that the recipe states.
     refuses(SMALL, &["model.name=vit", "model.heads=5"], "model.heads", "a width of 192");
     refuses(
         VIT,

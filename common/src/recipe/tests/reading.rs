@@ -1,4 +1,4 @@
-//! What a recipe reads as: its defaults and every setting that a classification takes.
+//! Reading of recipes: defaults, and every setting of a classification.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn sgd_has_its_own_defaults() {
     assert_eq!((recipe.optim.nesterov, recipe.optim.betas, recipe.optim.eps), (Some(false), None, None));
 }
 
-/// Every setting that a folder recipe takes, none at its default.
+/// Every setting of a folder recipe, none at its default.
 pub(super) const FULL: &str = r#"
 task = "classify"
 

@@ -1,8 +1,8 @@
-//! The schema, the types and the list of the experiment's settings know the same keys.
+//! The schema, the types and the list of the experiment's settings have the same keys.
 
 use super::*;
 
-/// No key can be added without deciding whether it makes the experiment.
+/// Every new key must be listed as part of the experiment or as free.
 #[test]
 fn every_key_is_of_the_experiment_or_free() {
     let free = [
@@ -62,7 +62,7 @@ pub(super) fn schema_keys() -> Vec<String> {
     found
 }
 
-/// The schema and the types know the same keys: what the types write is what the schema lists.
+/// The schema and the types have the same keys: the types write exactly the keys of the schema.
 #[test]
 fn schema_and_types_agree() {
     fn leaves(value: &serde_json::Value, path: &str, found: &mut Vec<String>) {
@@ -82,7 +82,7 @@ fn schema_and_types_agree() {
     assert_eq!(found, schema_keys());
 }
 
-/// The keys of this name's section, or of each member of its list.
+/// Returns the keys of the section `name`, or of each member of the list `name`.
 fn inner_keys(keys: &'static [kinds::Key], name: &str) -> &'static [kinds::Key] {
     match keys.iter().find(|key| key.name == name).unwrap().kind {
         kinds::Kind::Section(inner) | kinds::Kind::Sections(inner, _) => inner,
@@ -90,7 +90,7 @@ fn inner_keys(keys: &'static [kinds::Key], name: &str) -> &'static [kinds::Key] 
     }
 }
 
-/// What these write is what the schema lists for them.
+/// Checks that the written keys are the keys of the schema.
 fn agree(written: &[serde_json::Value], listed: &[kinds::Key]) {
     let mut keys: Vec<&str> =
         written.iter().flat_map(|value| value.as_object().unwrap().keys().map(String::as_str)).collect();
@@ -147,7 +147,7 @@ fn every_word_of_the_schema_reads() {
     ] {
         for word in words {
             let set = format!("{key}={word}");
-            // Some words need settings beside them.
+            // Some words need other settings.
             let beside = ["optim.lr=1", "optim.schedule.every=1 epoch", "optim.schedule.gamma=0.5"];
             let beside = beside.map(|more| vec![more, &set]);
             let mut choices = vec![vec![set.as_str()], vec!["optim.reference_batch=128", &set]];
@@ -161,7 +161,7 @@ fn every_word_of_the_schema_reads() {
 
 const DOCS: &str = include_str!("../../../../docs/recipe.md");
 
-/// The part of the reference below a heading.
+/// Returns the part of the reference below a heading.
 fn docs_of(heading: &str) -> &'static str {
     let start =
         DOCS.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading} in docs/recipe.md"));
@@ -171,14 +171,14 @@ fn docs_of(heading: &str) -> &'static str {
     &body[..end]
 }
 
-/// Every key has its row in the reference, below the heading of its section, with every word that it takes.
+/// Every key has a row with all its words in the reference, below the heading of its section.
 #[test]
 fn the_reference_lists_every_key_and_word() {
     fn visit(keys: &[kinds::Key], part: &str) {
         for key in keys {
             let row = format!("| `{}` |", key.name);
             match &key.kind {
-                // A sub-section or a list of them has a heading of its own.
+                // A sub-section or a list of sections has its own heading.
                 kinds::Kind::Section(inner) | kinds::Kind::Sections(inner, _) => {
                     assert!(part.contains(&row), "no row for {}", key.name);
                     visit(inner, docs_of(&format!("### `{}`", key.name)));
@@ -206,7 +206,7 @@ fn the_reference_lists_every_key_and_word() {
     }
 }
 
-/// The recipes in the reference are recipes.
+/// The recipes in the reference are valid.
 #[test]
 fn the_examples_of_the_reference_read() {
     let blocks = DOCS.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());

@@ -34,7 +34,7 @@ fn tf32_is_for_what_is_left_in_float32() {
             "precision.tf32",
             &format!("precision.amp is {amp:?}"),
         );
-        // A module may leave autocast by itself.
+        // A module may turn autocast off.
         assert!(parse(TORCHSCRIPT, &[&set, "precision.tf32=true"]).is_ok());
     }
     for wrong in ["precision.tf32=on", "precision.tf32=1", "precision.tf32=[]"] {

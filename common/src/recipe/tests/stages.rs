@@ -3,7 +3,7 @@
 use super::samples::{STAGES, TORCHSCRIPT};
 use super::*;
 
-/// A small recipe with these sections behind it.
+/// Returns a small recipe followed by these sections.
 fn staged(sections: &str) -> String {
     format!("{}{sections}", SMALL.replace("epochs = 1\n", "effective_batch = 16\n"))
 }
@@ -35,7 +35,7 @@ fn a_stage_s_settings_go_over_the_recipe_s() {
     assert_eq!(second.learning_rate(), 2.5e-4);
     let patterns: Vec<_> = second.optim.group.iter().map(|group| &group.patterns[0]).collect();
     assert_eq!(patterns, ["backbone.*", "*.bias"], "the first match wins");
-    // The rate follows the stage's own batch.
+    // The rate is scaled to the stage's own batch.
     let scaled = ["optim.reference_batch=16", "optim.scaling=linear"];
     assert_eq!(parse(STAGES, &scaled).unwrap().of_stage(1).learning_rate(), 1.25e-4);
 }
@@ -165,7 +165,7 @@ fn freezing_first_and_unfreezing_later_is_no_contradiction() {
     round_trip(&parse(&text, &[]).unwrap());
 }
 
-/// What changes the experiment, and what is free.
+/// Some settings of a stage are part of the experiment, others are free.
 #[test]
 fn stages_are_of_the_experiment_but_for_their_names_and_cuts() {
     let recipe = parse(STAGES, &["stage.1.unfreeze=[]"]).unwrap();
@@ -186,7 +186,7 @@ fn stages_are_of_the_experiment_but_for_their_names_and_cuts() {
         assert_eq!(found.len(), 1, "{set}: {found:?}");
         assert!(found[0].0 == "stage" && found[0].2.contains(word), "{found:?}");
     }
-    // Where something is unfrozen at a part of the last stage, its length decides when.
+    // With `unfreeze` at a part of the last stage, its length decides when that happens.
     let unfreezing = parse(STAGES, &[]).unwrap();
     let longer = parse(STAGES, &["stage.1.steps=900"]).unwrap();
     assert_eq!(unfreezing.differences(&longer).len(), 1);

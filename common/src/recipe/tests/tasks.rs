@@ -1,4 +1,4 @@
-//! What the tasks take: their defaults, their kinds of data and the settings of `[data]`.
+//! The tasks: their defaults, their kinds of data and the settings of `[data]`.
 
 use super::samples::{BINARY, CUSTOM, LM, LM_GENERATED, SEGMENT, TORCHSCRIPT};
 use super::*;
@@ -53,13 +53,13 @@ fn a_users_own_task_takes_what_is_typed() {
     assert_eq!((recipe.model.heads, recipe.model.patch), (Some(7), Some(5)));
     assert_eq!(recipe.custom["noise"].as_float(), Some(0.5));
     assert_eq!(recipe.custom["inner"]["list"][1]["b"].as_float(), Some(2.0));
-    // JSON has no dates, so they are texts from the beginning.
+    // JSON has no dates, so dates are read as texts.
     assert_eq!(recipe.custom["seen"].as_str(), Some("2024-02-29"));
     recipe.check_paths().unwrap();
 
     let alone = read("task = \"custom\"\n[train]\nsteps = 2\n[custom]\n");
     assert_eq!((alone.data, alone.model, alone.custom.len()), (Data::default(), Model::default(), 0));
-    // The engine's settings are checked as ever.
+    // The engine's settings are checked for every task.
     refuses(CUSTOM, &["data.image_size=0"], "data.image_size", "a whole number");
     refuses(CUSTOM, &["model.wdth=3"], "model.wdth", "did you mean `width`?");
     refuses(CUSTOM, &["optim.momentum=0.9"], "optim.momentum", "has no effect");
@@ -85,7 +85,7 @@ fn a_task_takes_its_kinds_of_data() {
         "data.kind",
         "takes the kinds \"text\", \"generated\", not \"folder\"",
     );
-    // The pairing is told before what it takes the effect from.
+    // A wrong pairing is reported before the settings that it makes useless.
     let text =
         "task = \"classify\"\n[data]\nimage_size = 32\nkind = \"text\"\nroot = \"/x\"\n[train]\nepochs = 1\n";
     refuses(text, &[], "data.kind", "takes the kinds");

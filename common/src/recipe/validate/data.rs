@@ -1,11 +1,11 @@
-//! What must hold between the settings of `[data]`.
+//! Conditions between the settings of `[data]`.
 
 use super::super::hints::quoted;
 use super::{Checks, DataKind, Recipe, Task};
 use crate::recipe::{Augment, Masks, Resize};
 
 impl Checks<'_> {
-    /// Whether the task takes this kind of data and this augmentation.
+    /// Checks that the task takes this kind of data and this augmentation.
     pub(super) fn data_pairing(&mut self) {
         let (name, data, lm) = (self.recipe.task.as_str(), &self.recipe.data, self.recipe.task == Task::Lm);
         let kinds = [if lm { DataKind::Text } else { DataKind::Folder }, DataKind::Generated];
@@ -89,7 +89,7 @@ impl Checks<'_> {
     }
 }
 
-/// The size of the network's input where the recipe says it.
+/// Returns the size of the network's input, if the recipe states it.
 pub(super) fn image_size(recipe: &Recipe) -> Option<usize> {
     let data = &recipe.data;
     let own = data.kind == DataKind::Folder && data.resize == Resize::None;

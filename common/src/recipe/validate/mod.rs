@@ -1,4 +1,4 @@
-//! What must hold between the settings of a recipe.
+//! Conditions between the settings of a recipe.
 
 mod data;
 mod model;
@@ -10,17 +10,17 @@ use toml::Value;
 use super::origin::{Problem, given};
 use super::{DataKind, LastBatch, Recipe, Task, TestWeights};
 
-/// Everything that does not fit together. `stated` is the recipe as given, to tell what was stated from what is a default.
+/// Returns all conflicts between settings. `stated` is the recipe as given, without defaults.
 pub(super) fn check(recipe: &Recipe, stated: &Value) -> Vec<Problem> {
     let mut checks = Checks { recipe, stated, problems: Vec::new() };
-    // What data and model mean is for the user's own trainer to say.
+    // The user's trainer decides the meaning of `[data]` and `[model]`.
     let own = recipe.task == Task::Custom;
     if !own {
         checks.data_pairing();
         checks.model_pairing();
     }
     if !checks.problems.is_empty() {
-        // Which settings mean something follows from a pairing that makes sense.
+        // After a wrong pairing, the effect of other settings is undefined.
         return checks.problems;
     }
     for (key, reason) in recipe.idle() {
@@ -82,7 +82,7 @@ impl Checks<'_> {
     }
 }
 
-/// The number of training samples where the recipe alone says it.
+/// Returns the number of training samples, if the recipe alone determines it.
 fn generated_samples(recipe: &Recipe) -> Option<usize> {
     (recipe.data.kind == DataKind::Generated && recipe.task != Task::Custom)
         .then_some(recipe.data.train_samples)

@@ -1,4 +1,4 @@
-//! What must hold between the settings of `[model]`, and between them and the data.
+//! Conditions between the settings of `[model]`, and between `[model]` and `[data]`.
 
 use super::super::hints::quoted;
 use super::data::image_size;
@@ -48,7 +48,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Of two keys that do not fit the first that the recipe states: the one to look at.
+    /// Returns which of two conflicting keys to report: the first that the recipe states.
     fn first_given(&self, [first, second]: [&'static str; 2]) -> &'static str {
         if self.given(first) || !self.given(second) { first } else { second }
     }
@@ -71,9 +71,9 @@ impl Checks<'_> {
         }
     }
 
-    /// The U-Net's width doubles and the image's size halves with every level.
+    /// Checks the depth: with every level the U-Net's width doubles and the image's size halves.
     fn levels(&mut self, depth: usize) {
-        /// Beyond it a single convolution is larger than any machine's memory or the image smaller than a pixel.
+        /// Beyond it, a single convolution exceeds any memory or the image is smaller than a pixel.
         const DEEPEST: usize = 8;
         if depth > DEEPEST {
             let message = format!(

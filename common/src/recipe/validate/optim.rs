@@ -1,4 +1,4 @@
-//! What must hold between the settings of `[optim]`, and between them and the run's length.
+//! Conditions between the settings of `[optim]`, and between `[optim]` and the run's length.
 
 use toml::Value;
 
@@ -25,7 +25,7 @@ impl Checks<'_> {
         } else if !self.recipe.learning_rate().is_finite() {
             self.add("optim.lr", "the learning rate becomes infinite when it is scaled to the batch");
         }
-        // A decay of 0 that is stated is one of several that are tried; one that was never thought of is not.
+        // A stated decay of 0 may be one value of a search; only a default of 0 is an error.
         let no_decay = optim.weight_decay == Some(0.0) && !self.given("optim.weight_decay");
         if optim.decay == Decay::Weights && no_decay {
             let message = format!(
@@ -39,10 +39,10 @@ impl Checks<'_> {
         self.schedule();
     }
 
-    /// Whether each of the groups that are `stated` under `key` sets something.
+    /// Checks that each group that is `stated` under `key` sets something.
     pub(super) fn groups(&mut self, stated: Option<&Value>, key: &str) {
         for (index, group) in stated.and_then(Value::as_array).into_iter().flatten().enumerate() {
-            // A factor of 1 that is stated keeps the group's parameters from a later group.
+            // A stated factor of 1 has an effect: it keeps the group's parameters from a later group.
             if group.get("lr_factor").is_none() && group.get("weight_decay").is_none() {
                 let message = "this group has no effect: it sets neither lr_factor nor weight_decay; add one, or remove the group";
                 self.add(&format!("{key}[{index}]"), message);
@@ -113,7 +113,7 @@ impl Checks<'_> {
         let falls = times.windows(2).find(|pair| match pair {
             [Span::Steps(a), Span::Steps(b)] => a >= b,
             [Span::Epochs(a), Span::Epochs(b)] => a >= b,
-            // How many steps an epoch has is not known yet.
+            // The steps of an epoch are not known yet.
             _ => false,
         });
         if let Some([a, b]) = falls {
@@ -124,7 +124,7 @@ impl Checks<'_> {
     }
 }
 
-/// The length, in words, of what the schedule covers, if `warmup` is longer as far as the recipe tells.
+/// Returns the length, as text, that the schedule covers, if the recipe shows that `warmup` is longer.
 fn shorter_run(recipe: &Recipe, warmup: Span) -> Option<String> {
     let all: Vec<_> = (0..recipe.stages()).map(|number| recipe.of_stage(number)).collect();
     let shorter = |over: &[Recipe], what: &str| {
@@ -140,7 +140,7 @@ fn shorter_run(recipe: &Recipe, warmup: Span) -> Option<String> {
     })
 }
 
-/// The length of these stages together, if `warmup` is longer as far as the recipe tells and there is a step.
+/// Returns the length of these stages, if the recipe shows that `warmup` is longer and there is a step.
 fn shorter_than(stages: &[Recipe], samples: Option<usize>, warmup: Span) -> Option<Span> {
     let rate = |stage: &Recipe| Some(stage.train.steps_per_epoch(samples? as u64));
     let steps = |stage: &Recipe| match rate(stage) {
@@ -150,7 +150,7 @@ fn shorter_than(stages: &[Recipe], samples: Option<usize>, warmup: Span) -> Opti
     let sum = |lengths: Option<Vec<u64>>| lengths.map(|all| all.into_iter().fold(0, u64::saturating_add));
     let run_steps = sum(stages.iter().map(steps).collect());
     let run_epochs = sum(stages.iter().map(|stage| stage.train.epochs).collect());
-    // Steps of an epoch, where all stages have as many.
+    // Steps of an epoch, if all stages have equally many.
     let first = stages.first().and_then(rate);
     let per_epoch = first.filter(|_| stages.iter().all(|stage| rate(stage) == first));
     let warmup_steps = match warmup {

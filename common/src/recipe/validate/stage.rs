@@ -1,4 +1,4 @@
-//! What must hold within and between stages. What their globs match is told when there is a model.
+//! Conditions within and between stages. Globs are matched later, against the model.
 
 use toml::Value;
 
@@ -83,7 +83,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Contradictions that can be seen without the model.
+    /// Finds contradictions that do not depend on the model.
     fn freezing(&mut self, number: usize) {
         let stage = &self.recipe.stage[number];
         for (index, entry) in stage.unfreeze.iter().enumerate() {

@@ -1,18 +1,18 @@
-//! Who holds a lease, and whether that process lives.
+//! The holder of a lease, and the check whether its process lives.
 
 use std::fs;
 
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// Who holds a lease, as the file tells.
+/// The holder of a lease, as its file names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) pid: u32,
-    /// When the process began, in the kernel's ticks: another one may get its number.
+    /// Start of the process in the kernel's ticks: another process may get its pid later.
     pub(super) began: u64,
     pub(super) host: String,
-    /// The kernel and the namespace in which `pid` is a number. Where they are not known it is like no other.
+    /// The kernel and namespace of `pid`. If they are unknown, a random text that equals no other.
     pub(super) place: String,
 }
 
@@ -26,7 +26,7 @@ impl Holder {
         Self { pid, began, host: rustix::system::uname().nodename().to_string_lossy().into_owned(), place }
     }
 
-    /// The file's content at the renewal of this number. It has the same length at each, so that it is written in place.
+    /// Returns the file's content at renewal `beat`. Its length is constant, to overwrite in place.
     pub(super) fn text(&self, beat: u64) -> String {
         let Self { pid, began, host, place } = self;
         format!("process {pid} on {host}\nbegan {began} in {place}\nbeat {beat:020}\n")
@@ -45,14 +45,14 @@ impl Holder {
         })
     }
 
-    /// Whether the process lives, where `here` can tell.
+    /// Returns whether the process lives; `None` if `here` cannot see it.
     pub(super) fn is_alive(&self, here: &Self) -> Option<bool> {
         if self.place != here.place || self.host != here.host {
             return None;
         }
         match began(self.pid) {
             Some(began) => Some(began == Some(self.began)),
-            // The process may have ended, or /proc may show it to its user only (hidepid).
+            // The process may have ended, or /proc may hide it from other users (hidepid).
             None => {
                 let pid = Pid::from_raw(self.pid.cast_signed())?;
                 (rustix::process::test_kill_process(pid) == Err(Errno::SRCH)).then_some(false)
@@ -65,7 +65,7 @@ impl Holder {
     }
 }
 
-/// The kernel and the namespace in which process ids are counted here; none where /proc is absent, or that of another namespace.
+/// Returns the kernel and the namespace of process ids; `None` if /proc is absent or of another namespace.
 fn place(pid: u32) -> Option<String> {
     let counted = fs::read_link("/proc/self").ok()?;
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -74,20 +74,20 @@ fn place(pid: u32) -> Option<String> {
     is_known.then(|| format!("{}/{}", boot.trim(), namespace.display()))
 }
 
-/// When a process of this machine began, in ticks, or that it has ended and is not reaped; none where its state cannot be read.
+/// Returns a process's start in ticks, `Some(None)` if it has ended or is a zombie, `None` if unknown.
 fn began(pid: u32) -> Option<Option<u64>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in brackets may hold anything; the start time is the 20th field behind it, the state the first.
+    // The name in brackets may hold anything; behind it, the state is field 1 and the start time field 20.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let has_ended = matches!(fields.next()?, "Z" | "X");
     let began = fields.nth(18)?.parse().ok()?;
     Some((!has_ended).then_some(began))
 }
 
-/// A number that no other process has.
+/// Returns a number that differs between processes.
 fn random() -> u64 {
     let mut bytes = [0; 8];
-    // It fails on kernels before 3.17 only.
+    // It fails only on kernels before 3.17.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u64::from_ne_bytes(bytes)
 }

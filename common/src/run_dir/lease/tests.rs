@@ -8,7 +8,7 @@ const QUICK: Pace = Pace {
 };
 const NONE: Duration = Duration::ZERO;
 
-/// What the lease of a process elsewhere says.
+/// Returns the lease of a process on another machine.
 fn elsewhere(beat: u64) -> String {
     let holder = Holder { host: "far".to_owned(), place: "other/pid:[1]".to_owned(), ..Holder::this() };
     holder.text(beat)
@@ -162,7 +162,7 @@ fn a_lease_that_somebody_has_removed_or_cut_off_is_written_again() {
 fn a_lease_that_is_gone_after_a_long_time_without_renewals_was_another_runs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
-    // As if the process had been suspended: the next look comes when others might have taken it.
+    // As if the process had been suspended: at its next look, others could have taken the lease.
     let pace = Pace { stale: Duration::ZERO, ..QUICK };
     let lease = Lease::take(path.clone(), NONE, pace).unwrap();
     fs::remove_file(&path).unwrap();
@@ -174,7 +174,7 @@ fn a_renewal_that_fails_is_told_and_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
     let lease = Lease::take(path.clone(), NONE, QUICK).unwrap();
-    // Nobody can write to a folder.
+    // A folder cannot be written like a file.
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     let begun = Instant::now();

@@ -78,7 +78,7 @@ fn a_launch_that_was_killed_behind_its_recipe_begins_elsewhere_by_the_same_comma
     let foreign = run.root().parent().unwrap().join("foreign");
     write_checkpoint(&foreign, 3, &recipe(&[]));
     let from = Resume::From(foreign.clone());
-    // recipe.toml is there, and resume.json is not.
+    // recipe.toml exists, but resume.json does not.
     run.prepare(&recipe(&[]), &from).unwrap();
     assert_eq!(run.begin(&recipe(&[]), &from).unwrap().0, Start::Resume(foreign));
 }
@@ -88,7 +88,7 @@ fn latest_is_what_it_will_be_when_what_a_crash_broke_off_is_completed() {
     let place = run_of(&[16, 32, 48]);
     let run = &place.run;
     let latest = || run.prepare(&recipe(&[]), &Resume::From(run.latest())).unwrap();
-    // A commit: the checkpoint has its name, and the link does not name it yet.
+    // A commit: the checkpoint has its final name, but `latest` does not point to it yet.
     point(&run.next(), 48);
     point(&run.latest(), 32);
     assert_eq!(latest(), Start::Resume(run.checkpoint(48)));

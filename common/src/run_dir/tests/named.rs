@@ -1,23 +1,23 @@
-//! The same command with a named checkpoint goes back once, and then goes on.
+//! The same command with a named checkpoint goes back once and then resumes.
 
 use super::rollback::{broken_off, point, run_of};
 use super::*;
 
-/// Brings step 48 back to a run that has gone back to step 16.
+/// A rollback that brings step 48 back to a run that went back to step 16.
 const RESTORES_48: &str = r#"{"from": 24, "to": 16, "restores": "rollback-1/step-00000048"}"#;
 
 fn launch(run: &RunDir, resume: &Resume) -> Start {
     run.begin(&recipe(&[]), resume).unwrap().0
 }
 
-/// A run that has gone back to step 16 by a command that names it, and has come to step 24.
+/// Makes a run that went back to step 16, which the command names, and has reached step 24.
 fn gone_back() -> (Place, Resume) {
     let place = run_of(&[16, 32, 48]);
     let run = &place.run;
     let from = Resume::From(run.checkpoint(16));
     assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(16)));
     assert!(!run.has_begun_with(&run.checkpoint(16)).unwrap());
-    // Before it has begun with it, the same command begins with it.
+    // Until the run has begun with it, the same command begins with it.
     assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(16)));
     run.begin_after(&run.checkpoint(16), 16, None).unwrap();
     assert!(run.has_begun_with(&run.checkpoint(16)).unwrap());
@@ -85,7 +85,7 @@ fn a_run_that_died_before_its_first_checkpoint_begins_elsewhere_again() {
         assert_eq!(launch(run, &from), Start::Resume(foreign.clone()));
         run.begin_after(&foreign, 3, None).unwrap();
     }
-    // It does not go on from the newest one: there is none.
+    // It cannot resume from the newest one: it has written none.
     assert!(!run.goes_on_after(&foreign).unwrap());
     // Never a silent fresh start.
     let error = refused(run, &recipe(&[]), &Resume::Auto);
@@ -105,7 +105,7 @@ fn the_same_command_goes_on_where_the_run_directory_has_been_moved() {
     let from = Resume::From(moved.checkpoint(16));
     assert_eq!(launch(&moved, &from), Start::Resume(moved.checkpoint(24)));
 
-    // By another path to it too.
+    // Also by another path to it.
     let link = RunDir::new(moved.root().with_file_name("link"));
     std::os::unix::fs::symlink("moved", link.root()).unwrap();
     let from = Resume::From(link.checkpoint(16));
@@ -139,7 +139,7 @@ fn a_checkpoint_that_came_back_is_gone_on_from_after_one_more_early_end() {
     run.recover().unwrap();
     assert!(!aside.exists());
     assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(48)));
-    // Also when nothing of that rollback is left.
+    // Also if the rollback's folder is gone.
     fs::remove_dir_all(aside.parent().unwrap()).unwrap();
     assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(48)));
 }

@@ -1,4 +1,4 @@
-//! Going back to an earlier checkpoint of the same run, and a crash at any moment of it.
+//! Rollback to an earlier checkpoint of the same run, and a crash at any moment of it.
 
 use super::*;
 use crate::manifest::BestSoFar;
@@ -6,7 +6,7 @@ use crate::manifest::BestSoFar;
 const METRICS: &str =
     "{\"step\": 16}\n{\"eval\": {\"step\": 32}}\n{\"step\": 48}\n{\"checkpoint\": {\"step\": 64}}\n";
 
-/// A run with checkpoints after these steps, the last of which is the latest.
+/// Makes a run with checkpoints after these steps; the last is the latest.
 pub(super) fn run_of(steps: &[u64]) -> Place {
     let place = place();
     let run = &place.run;
@@ -27,7 +27,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap().to_str().unwrap().to_owned()
 }
 
-/// A crash right after what is to be done has been written down and this much of it been done.
+/// Makes the state after a crash: the plan is written and the checkpoints `moved` have moved.
 pub(super) fn broken_off(run: &RunDir, number: u64, rollback: &str, moved: &[u64]) -> PathBuf {
     let folder = run.checkpoints().join(format!(".rollback-{number}"));
     fs::create_dir(&folder).unwrap();
@@ -39,7 +39,7 @@ pub(super) fn broken_off(run: &RunDir, number: u64, rollback: &str, moved: &[u64
     folder
 }
 
-/// The steps of the lines of metrics.jsonl in a folder.
+/// Returns the steps of the lines of metrics.jsonl in a folder.
 fn lines(folder: &Path) -> Vec<u64> {
     let text = fs::read(folder.join("metrics.jsonl")).unwrap();
     text.split(|byte| *byte == b'\n').filter_map(crate::metrics::step_of).collect()
@@ -75,7 +75,7 @@ fn what_lies_behind_the_checkpoint_that_a_run_goes_back_to_is_set_aside() {
     let left = fs::read_to_string(run.checkpoints().join("rollback-1/metrics.jsonl")).unwrap();
     assert_eq!(left, "{\"step\": 48}\n{\"checkpoint\": {\"step\": 64}}\n");
 
-    // Nothing lies behind the newest one: nothing is done.
+    // No checkpoint is later than the newest one, so nothing is done.
     let before = snapshot(run.root());
     let (_, told) = run.begin_after(&run.checkpoint(32), 32, None).unwrap();
     assert!(told.is_none());
@@ -100,11 +100,11 @@ fn a_checkpoint_that_was_set_aside_comes_back() {
     assert_eq!(run.linked(&run.latest()), Some(48));
     let expected = [("rollback-1".to_owned(), vec![32, 64]), ("rollback-2".to_owned(), vec![24, 40])];
     assert_eq!(set_aside(run), expected);
-    // The lines of the line of steps that it belongs to are back, and the last one tells of it.
+    // The lines of the restored line are back, and the last line reports the rollback.
     assert_eq!(lines(run.root()), [16, 16, 32, 48, 16]);
 }
 
-/// Stops everywhere by taking away the next thing that has to be moved, and begins again.
+/// Interrupts at every point by removing the next thing to move, then begins again.
 #[test]
 fn a_crash_in_the_middle_of_a_rollback_is_completed_by_the_next_start() {
     for moved in 0..=2 {
@@ -112,13 +112,13 @@ fn a_crash_in_the_middle_of_a_rollback_is_completed_by_the_next_start() {
         let run = &place.run;
         let folder = run.checkpoints().join(".rollback-1");
         fs::create_dir(&folder).unwrap();
-        // Before what is to be done is written down, nothing is to be done.
+        // Before the plan is written, nothing is to be done.
         assert_eq!(newest(run), Some(run.checkpoint(64)));
         fs::write(folder.join(".dtrain-abc.tmp"), "{").unwrap();
         run.recover().unwrap();
         assert!(!folder.exists());
         broken_off(run, 1, r#"{"from": 64, "to": 32}"#, &[48, 64][..moved]);
-        // Whoever looks without completing it sees where the run goes on, also where `latest` has not been switched yet.
+        // The resume point is visible without completing the rollback, even before `latest` is switched.
         assert_eq!(newest(run), Some(run.checkpoint(32)));
         assert_eq!(run.recover().unwrap().unwrap().steps, [48, 64]);
         let (_, told) = run.begin_after(&run.checkpoint(32), 32, None).unwrap();
@@ -142,7 +142,7 @@ fn a_crash_in_the_middle_of_bringing_one_back_is_completed_too() {
     let written = r#"{"from": 24, "to": 16, "restores": "rollback-1/step-00000048"}"#;
     broken_off(run, 2, written, &[24]);
     assert_eq!(newest(run), Some(aside.clone()));
-    // It has come back, and the rest has not been done.
+    // The checkpoint has come back; the rest has not been done.
     fs::rename(&aside, run.checkpoint(48)).unwrap();
     assert_eq!(newest(run), Some(run.checkpoint(48)));
     run.recover().unwrap();
@@ -151,7 +151,7 @@ fn a_crash_in_the_middle_of_bringing_one_back_is_completed_too() {
     assert_eq!(run.linked(&run.latest()), Some(48));
     let expected = [("rollback-1".to_owned(), vec![32]), ("rollback-2".to_owned(), vec![24])];
     assert_eq!(set_aside(run), expected);
-    // What was written down stays: the line that was left parts from the present one at step 16.
+    // The plan stays: the line set aside branches from the present one at step 16.
     let rollback = run.set_aside().unwrap().remove(1).rollback.unwrap();
     assert_eq!((rollback.from, rollback.to), (24, 16));
     let aside = run.checkpoints().join("rollback-2/step-00000024");
@@ -166,7 +166,7 @@ fn a_checkpoint_comes_back_to_what_all_rollbacks_since_have_left() {
     fs::write(run.metrics(), "{\"step\": 8}\n{\"step\": 16}\n{\"step\": 48}\n").unwrap();
     run.begin_after(&run.checkpoint(16), 16, None).unwrap();
     run.begin_after(&run.checkpoint(8), 8, None).unwrap();
-    // Behind the step at which the present line parts from that of step 48, and before the one at which the earlier rollback left it.
+    // After the branch from the line of step 48, and before the step at which the earlier rollback left it.
     write_checkpoint(&run.checkpoint(12), 12, &recipe(&[]));
     point(&run.latest(), 12);
     let aside = run.checkpoints().join("rollback-1/step-00000048");
@@ -174,7 +174,7 @@ fn a_checkpoint_comes_back_to_what_all_rollbacks_since_have_left() {
     assert_eq!(run.steps().unwrap(), [8, 48]);
     let told: Vec<_> = run.set_aside().unwrap().into_iter().map(|one| one.steps).collect();
     assert_eq!(told, [vec![32], vec![16], vec![12]]);
-    // Of the rollbacks there is a line each in metrics.jsonl: the second one's comes back too.
+    // metrics.jsonl has a line for each rollback; the second one's comes back too.
     assert_eq!(lines(run.root()), [8, 8, 16, 16, 48, 8]);
 }
 
@@ -201,7 +201,7 @@ fn best_is_decided_when_what_was_set_aside_is_back() {
     point(&run.best(), 48);
     run.begin_after(&run.checkpoint(16), 16, None).unwrap();
     assert_eq!(run.linked(&run.best()), None);
-    // The best of the line that is given up has the step of the best of the one that comes back.
+    // The best step of the given-up line equals the best step of the restored one.
     write_checkpoint(&run.checkpoint(24), 24, &recipe(&[]));
     point(&run.latest(), 24);
     point(&run.best(), 24);
@@ -214,24 +214,24 @@ fn best_is_decided_when_what_was_set_aside_is_back() {
 fn a_commit_that_a_crash_broke_off_is_completed() {
     let place = run_of(&[16, 32]);
     let run = &place.run;
-    // The link was announced and the checkpoint did not come.
+    // The link was announced, but the checkpoint was not written.
     point(&run.next(), 48);
     assert_eq!(newest(run), Some(run.checkpoint(32)));
     run.recover().unwrap();
     assert!(!run.next().is_symlink());
-    // It did come, and `latest` was not switched.
+    // The checkpoint was written, but `latest` was not switched.
     point(&run.next(), 48);
     write_checkpoint(&run.checkpoint(48), 48, &recipe(&[]));
     assert_eq!(newest(run), Some(run.checkpoint(48)));
     run.recover().unwrap();
     assert_eq!(run.linked(&run.latest()), Some(48));
     assert!(!run.next().is_symlink());
-    // The old one of this step had to give way to a new one, which did not come.
+    // The old checkpoint of this step was moved for a new one, which was not written.
     fs::rename(run.checkpoint(48), run.replaced_by(48)).unwrap();
     assert_eq!(newest(run), Some(run.replaced_by(48)));
     run.recover().unwrap();
     assert_eq!(newest(run), Some(run.checkpoint(48)));
-    // It came: the old one is not taken back, nor when that has been removed in its turn.
+    // The new one was written: the old one does not return, even if the new one is removed later.
     write_checkpoint(&run.replaced_by(48), 48, &recipe(&["train.epochs=50"]));
     run.recover().unwrap();
     let manifest = Manifest::read(&run.checkpoint(48)).unwrap();
@@ -255,7 +255,7 @@ fn a_checkpoint_that_was_to_come_back_and_is_gone_is_an_error() {
     assert!(matches!(error, RunDirError::RestoredIsGone { .. }), "{error}");
     assert!(error.to_string().contains("rename the folder to rollback-2"), "{error}");
     assert_eq!(snapshot(&run.checkpoints()), before);
-    // What it says helps.
+    // The remedy of the message works.
     let folder = run.checkpoints();
     fs::rename(folder.join(".rollback-2"), folder.join("rollback-2")).unwrap();
     run.recover().unwrap();
@@ -284,7 +284,7 @@ fn an_accepted_checkpoint_that_a_broken_off_rollback_moves_is_found() {
     let completed = run.recover().unwrap().unwrap();
     let moved = completed.moved(&named).unwrap();
     assert_eq!(moved, completed.folder.join("step-00000064"));
-    // What is there, and what lies elsewhere, has not been moved by it.
+    // Existing checkpoints, and those in other folders, have not been moved by it.
     assert_eq!(completed.moved(&run.checkpoint(32)), None);
     let elsewhere = run.root().join("step-00000064");
     assert_eq!(completed.moved(&elsewhere), None);

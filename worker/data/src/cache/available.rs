@@ -1,29 +1,29 @@
-//! How much memory is free for this process.
+//! The memory that is free for this process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The host's free memory in bytes, by the system, or by a control group's limit where that is less; 0 if unknown.
+/// Returns the free memory of the host in bytes, or of a control group if that is less; 0 if unknown.
 pub fn free_host_bytes() -> u64 {
     at(Path::new("/"))
 }
 
-/// The same for a machine whose files lie below `root`.
+/// Returns the same for a machine whose files are below `root`.
 fn at(root: &Path) -> u64 {
     let system = fs::read_to_string(root.join("proc/meminfo")).ok();
     let system = system.as_deref().and_then(meminfo);
     system.into_iter().chain(groups(root).into_iter().filter_map(|folder| left(&folder))).min().unwrap_or(0)
 }
 
-/// MemAvailable of /proc/meminfo, in bytes.
+/// Reads MemAvailable of /proc/meminfo, in bytes.
 fn meminfo(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 
-/// The folders of this process's control groups, of version 2 and of version 1's controller of memory,
-/// innermost first. Inside a container only the root of the tree may be visible.
+/// Returns the folders of this process's control groups, innermost first: version 2, and version 1's memory
+/// controller. Inside a container only the root of the tree may be visible.
 fn groups(root: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mut folders = Vec::new();
@@ -43,7 +43,7 @@ fn groups(root: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// What is left of a group's limit, if it has one. Files that are only cached count as free.
+/// Returns the rest of a group's limit in bytes, if it has one. The inactive file cache counts as free.
 fn left(folder: &Path) -> Option<u64> {
     let number =
         |name: &str| -> Option<u64> { fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok() };

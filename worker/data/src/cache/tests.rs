@@ -18,7 +18,7 @@ fn first_come_first_kept_within_the_bound() {
     assert_eq!(found[..3], [Some(&0), Some(&1), Some(&2)]);
     assert!(found[3..].iter().all(Option::is_none));
     assert_eq!(budget.used(), places + 3 * each);
-    // What is there stays.
+    // A kept entry is not replaced.
     cache.offer(0, 1000, || 99);
     assert_eq!(cache.get(0), Some(&0));
     drop(cache);

@@ -17,7 +17,7 @@ fn quiet(index: &ImageIndex, depth: Depth, threads: usize) -> CheckReport {
     check(index, PICTURES, depth, threads, &mut |_, _| ())
 }
 
-/// A set of 202 images in two classes of which two are bad: one cut short, one a text.
+/// A set of 202 images in two classes, two of them bad: one cut short, one a text.
 fn spoilt() -> (tempfile::TempDir, ImageIndex) {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 101), ("b", 101)]);
@@ -43,7 +43,7 @@ fn bad_images_are_named_and_left_out() {
     assert_eq!(class_counts(&kept), [100, 100]);
     assert!(kept.samples.iter().all(|sample| sample.1 != "a/050.png" && sample.1 != "b/007.png"));
     assert_eq!(kept.classes, index.classes);
-    // The header of the one that is cut short is whole.
+    // The file that is cut short still has its header.
     let quick = quiet(&index, Depth::Header, 2);
     assert_eq!(quick.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [108]);
     for threads in [0, 1, 3, 500] {
@@ -87,7 +87,7 @@ fn a_class_without_images_left_is_an_error() {
     let text = index.without_bad(&quiet(&index, Depth::Full, 2)).unwrap_err().to_string();
     assert!(text.starts_with("no image of class `rare` can be used"), "{text}");
     assert!(text.contains("rare/1.png: the file is empty"), "{text}");
-    // A class that had none before, as in a test split, is not lost.
+    // A class without samples before the check, as in a test split, is not lost.
     let mut index = ImageIndex::scan(root.path(), "train", None).unwrap();
     index.samples.pop();
     assert_eq!(index.without_bad(&quiet(&index, Depth::Full, 2)).unwrap(), index);

@@ -1,4 +1,4 @@
-//! TIFF files of any number of bands, read as numbers: satellite tiles, elevation, depth.
+//! TIFF files with any number of bands, read as numbers: satellite tiles, elevation, depth.
 
 use std::borrow::Cow;
 use std::io::Cursor;
@@ -16,7 +16,7 @@ pub(super) struct Bands<'a> {
     decoder: Decoder<Cursor<Cow<'a, [u8]>>>,
     pub(super) size: (u32, u32),
     pub(super) count: usize,
-    /// The type of the values, and whether it fills the bits of one: 12-bit values do not.
+    /// The type of the values. 12-bit values do not fill theirs: `bits` has the true width.
     kind: Option<DecodingSampleType>,
     bits: u8,
     planar: bool,
@@ -31,7 +31,7 @@ impl<'a> Bands<'a> {
         }
     }
 
-    /// The file, and how many values it says a pixel has: the decoder leaves out those beyond the colours.
+    /// Opens the file and returns the values of a pixel that it states: the decoder ignores extra bands.
     fn read(bytes: Cow<'a, [u8]>) -> Result<(Self, usize)> {
         let mut limits = Limits::default();
         limits.decoding_buffer_size = LIMIT_BYTES as usize;
@@ -54,7 +54,7 @@ impl<'a> Bands<'a> {
         Ok((bands, stated))
     }
 
-    /// Checks that there are `channels` bands of a type that is read, within the limit on memory.
+    /// Checks that the file has `channels` bands of a supported type, within the memory limit.
     pub(super) fn check(&self, channels: usize) -> Result<()> {
         if self.count != channels {
             return Err(SampleError::Channels { found: self.count, expected: channels });
@@ -73,18 +73,18 @@ impl<'a> Bands<'a> {
         check_size(width, height, u64::from(width) * u64::from(height) * each)
     }
 
-    /// All values as they lie in the file, which was found good by [`Bands::check`].
+    /// Returns all values in the order of the file. Call [`Bands::check`] before.
     pub(super) fn values(mut self) -> Result<DecodingResult> {
         let mut found = DecodingResult::U8(Vec::new());
         self.decoder.read_image_to_buffer(&mut found).map_err(damage)?;
         Ok(found)
     }
 
-    /// Decodes the bands, which were found good by [`Bands::check`], as planes.
+    /// Decodes the bands as planes. Call [`Bands::check`] before.
     pub(super) fn decode(self, out: &mut Raster) -> Result<()> {
         let pixels = self.size.0 as usize * self.size.1 as usize;
         let count = self.count;
-        // What lies in planes already is one band.
+        // Values that are already in planes count as one band.
         let each = if self.planar { 1 } else { count };
         (out.width, out.height, out.channels) = (self.size.0, self.size.1, count);
         match &self.values()? {
@@ -99,7 +99,7 @@ impl<'a> Bands<'a> {
     }
 }
 
-/// The same file with its bands called shades of grey: of an RGB file the decoder gives only three bands.
+/// Returns the file with its bands marked as grey: of an RGB file the decoder returns only three bands.
 fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
     let little = match bytes.get(..2)? {
         b"II" => true,
@@ -111,7 +111,8 @@ fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
         let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
         Some(if little { field.iter().rev().fold(0, add) } else { field.iter().fold(0, add) })
     };
-    // (where the first directory's offset lies, its length, the length of a count, of an entry, of an entry before its value)
+    // (place and length of the first directory's offset; lengths of a count, an entry, an entry before its
+    // value)
     let (offset, word, count, entry, value) = match number(2, 2)? {
         42 => (4, 4, 2, 12, 8),
         43 => (8, 8, 8, 20, 12),

@@ -1,4 +1,4 @@
-//! From what a decoder gives to the channels that are asked for.
+//! From a decoder's channels to the requested channels.
 
 use image::ColorType;
 
@@ -25,7 +25,7 @@ fn each(raw: &[u8], size: usize, rgb: &mut Vec<u8>, pixel: impl Fn(&[u8]) -> [u8
     rgb.extend(raw.chunks_exact(size).flat_map(pixel));
 }
 
-/// Whether an image of that kind can be given with so many channels.
+/// Checks that an image of this kind can be converted to `channels` channels.
 pub(super) fn fits(color: ColorType, channels: usize) -> Result<()> {
     let found = usize::from(color.channel_count());
     if found == channels || channels == 1 {
@@ -35,7 +35,7 @@ pub(super) fn fits(color: ColorType, channels: usize) -> Result<()> {
     }
 }
 
-/// An image that [`fits`], as planes: 8-bit values stay, 16-bit ones become floating-point. One
+/// Converts an image that [`fits`] to planes: 8-bit values stay, 16-bit values become floating-point. One
 /// channel is the brightness, with transparent pixels over white.
 pub(super) fn to_planes(color: ColorType, raw: &[u8], channels: usize, out: &mut Raster) -> Result<()> {
     out.channels = channels;
@@ -65,7 +65,7 @@ pub(super) fn to_planes(color: ColorType, raw: &[u8], channels: usize, out: &mut
     Ok(())
 }
 
-/// Writes values, of which those of `channels` bands alternate, as planes.
+/// Writes interleaved values of `channels` bands as planes.
 pub(super) fn separate<T: Copy, U>(pixels: &[T], channels: usize, out: &mut Vec<U>, value: impl Fn(T) -> U) {
     out.clear();
     out.reserve(pixels.len());
@@ -82,7 +82,7 @@ pub(super) fn unit16(value: u16) -> f32 {
     f32::from(value) / 65535.0
 }
 
-/// The brightness of a pixel of 2 (grey and opacity), 3 or 4 values, with the weights of ITU-R BT.601 that Pillow uses too.
+/// Returns the brightness of a pixel of 2 (grey, opacity), 3 or 4 values, with Pillow's BT.601 weights.
 fn grey8(pixel: &[u8]) -> u8 {
     let luma = |p: &[u8]| {
         let [r, g, b] = [u32::from(p[0]), u32::from(p[1]), u32::from(p[2])];
@@ -105,13 +105,13 @@ fn grey16(pixel: &[u16]) -> f32 {
     }
 }
 
-/// The 16-bit channel `channel` of a pixel (in the machine's byte order), scaled to 8 bits: 65535 becomes 255.
+/// Scales the 16-bit channel `channel` of a pixel (in native byte order) to 8 bits: 65535 becomes 255.
 fn high(pixel: &[u8], channel: usize) -> u8 {
     let value = u16::from_ne_bytes([pixel[2 * channel], pixel[2 * channel + 1]]);
     ((u32::from(value) + 128) / 257) as u8
 }
 
-/// A channel of a pixel with some opacity, on a white ground.
+/// Blends a channel of a transparent pixel with white.
 fn over_white(channel: u8, alpha: u8) -> u8 {
     let (channel, alpha) = (u32::from(channel), u32::from(alpha));
     ((channel * alpha + 255 * (255 - alpha) + 127) / 255) as u8

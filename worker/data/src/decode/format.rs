@@ -1,4 +1,4 @@
-//! Who decodes a file, by its content.
+//! Choice of the decoder of a file, by its content.
 
 use std::io::Cursor;
 
@@ -31,13 +31,13 @@ pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
         }
     };
     let (width, height) = decoder.dimensions();
-    // Three bytes a pixel are needed in any case, for the RGB copy.
+    // The RGB copy needs three bytes a pixel in any case.
     let rgb_bytes = u64::from(width) * u64::from(height) * 3;
     check_size(width, height, decoder.total_bytes().max(rgb_bytes))?;
     Ok(decoder)
 }
 
-/// The first bytes of a file for a message: text as text, else in hexadecimal.
+/// Writes the first bytes of a file for a message: as text if possible, else in hexadecimal.
 fn readable_start(bytes: &[u8]) -> String {
     let start = &bytes[..bytes.len().min(12)];
     match std::str::from_utf8(start) {

@@ -1,10 +1,10 @@
-//! JPEG files, whose pixels are those of libjpeg-turbo at its defaults, bit by bit, and so those of Pillow and torchvision: the
-//! integer transform, chroma filtered as it is enlarged, and the same arithmetic from there to RGB.
+//! JPEG files. Their pixels equal those of libjpeg-turbo at its defaults, bit by bit, and so those of Pillow
+//! and torchvision: the integer transform, filtered upsampling of chroma, and the same conversion to RGB.
 //!
-//! A file whose codes are damaged is decoded by the decoder of `image`, which goes on behind the damage as libjpeg-turbo does: Pillow
-//! takes such files. From the damage on its pixels are its own.
+//! If the codes of a file are damaged, the decoder of `image` reads it. Like libjpeg-turbo it continues after
+//! the damage (Pillow accepts such files); from there on its pixels differ.
 //!
-//! Nothing is decoded at a smaller scale: that gives other pixels than decoding and resizing, see docs/decisions/0060.
+//! Nothing is decoded at a smaller scale: the pixels would differ from resizing, see docs/decisions/0060.
 
 use std::io::Cursor;
 
@@ -20,7 +20,7 @@ pub(super) const SOI: u8 = 0xd8;
 const EOI: u8 = 0xd9;
 const SOS: u8 = 0xda;
 
-/// A JPEG file of grey values or of colours, of which the header was read.
+/// A JPEG file of grey or RGB values, after reading its header.
 pub(super) struct Jpeg<'a> {
     bytes: &'a [u8],
     frame: Frame,
@@ -34,12 +34,12 @@ struct Frame {
     components: u8,
 }
 
-/// Opens a file; `bytes` may be its beginning only, as far as the frame header.
+/// Opens a file; `bytes` may end after the frame header.
 pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
     let frame = frame(bytes)?;
     match (frame.bits, frame.components) {
         (8, 1 | 3) => Ok(Box::new(Jpeg { bytes, frame })),
-        // Inks are rare, and the decoder of the others does not read all of them.
+        // CMYK is rare, and libjpeg-turbo's decoder does not read all of it.
         (8, 4) => Ok(Box::new(JpegDecoder::new(Cursor::new(bytes)).map_err(damage)?)),
         (8, components) => Err(SampleError::Unsupported(format!("a JPEG of {components} components"))),
         (bits, _) => Err(SampleError::Unsupported(format!("a JPEG of {bits} bits"))),
@@ -60,7 +60,7 @@ impl ImageDecoder for Jpeg<'_> {
 
     fn read_image(self, out: &mut [u8]) -> ImageResult<()> {
         let Err(error) = self.read_whole(out) else { return Ok(()) };
-        // Of a file that neither takes, the first reason is the better one.
+        // If both decoders fail, the first reason is the better one.
         self.read_damaged(out).map_err(|_| {
             let format = ImageFormatHint::Exact(ImageFormat::Jpeg);
             ImageError::Decoding(DecodingError::new(format, error))
@@ -95,7 +95,7 @@ impl Jpeg<'_> {
     }
 }
 
-/// The frame header, which stands before any pixels.
+/// Reads the frame header, which comes before all pixels.
 fn frame(bytes: &[u8]) -> Result<Frame> {
     for segment in segments(bytes) {
         match segment.marker {
@@ -111,7 +111,7 @@ fn frame(bytes: &[u8]) -> Result<Frame> {
                 }
                 _ => break,
             },
-            // Tables and extensions are between them.
+            // 0xc4, 0xc8 and 0xcc, which are not frame headers, are between these.
             0xc3 | 0xc5..=0xc7 | 0xcb | 0xcd..=0xcf => {
                 let what = format!("a JPEG of the coding process {:#04x}", segment.marker);
                 return Err(SampleError::Unsupported(what));
@@ -123,7 +123,7 @@ fn frame(bytes: &[u8]) -> Result<Frame> {
     Err(cut_short())
 }
 
-/// Whether a JPEG file reaches its end-of-image marker. An embedded preview has one of its own.
+/// Returns whether a JPEG file reaches its end-of-image marker. An embedded preview has another one.
 pub(super) fn is_whole(bytes: &[u8]) -> bool {
     segments(bytes).any(|segment| segment.marker == EOI)
 }
@@ -133,12 +133,12 @@ struct Segment<'a> {
     content: &'a [u8],
 }
 
-/// The segments behind the file's first marker, as far as they are whole.
+/// Returns the segments after the file's first marker, up to the first that is cut off.
 fn segments(bytes: &[u8]) -> impl Iterator<Item = Segment<'_>> {
     let mut at = 2;
     std::iter::from_fn(move || {
         loop {
-            // Compressed data, in which 0xff is followed by 0x00 or a restart marker, or padding between segments.
+            // Skip compressed data, where 0x00 or a restart marker follows 0xff, and padding.
             at += memchr::memchr(0xff, bytes.get(at..)?)? + 1;
             match *bytes.get(at)? {
                 0xff => {}

@@ -1,4 +1,4 @@
-//! Masks: images whose values are class numbers. Nothing may be scaled, mixed or looked up on the way.
+//! Masks: images whose values are class numbers. They must never be scaled, mixed or converted to colours.
 
 use std::io::Cursor;
 
@@ -12,7 +12,7 @@ use super::bands::Bands;
 use super::format::{format_of, open};
 use super::refuse::{self, LIMIT_BYTES, check_size, cut_short, guarded};
 
-/// The size that a mask's header states, (width, height).
+/// Returns the size that a mask's header states, (width, height).
 pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32)> {
     guarded(|| match format_of(bytes)? {
         ImageFormat::Jpeg => Err(SampleError::JpegMask),
@@ -25,8 +25,8 @@ pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32)> {
     })
 }
 
-/// The numbers that a mask holds: places in a palette, or grey values as they are stored. RGB is read where
-/// the three values agree, transparency is ignored, JPEG files are refused.
+/// Reads the numbers of a mask: palette indexes, or grey values as stored. RGB is read if the three values
+/// agree, transparency is ignored, JPEG files are refused.
 pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
     out.values.clear();
     guarded(|| match format_of(bytes)? {
@@ -81,7 +81,7 @@ fn png_mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
             collect(pixels.map(value), channels, out)
         }
         BitDepth::One | BitDepth::Two | BitDepth::Four => {
-            // Only grey and palette images have so few bits; the leftmost pixel is in the highest ones.
+            // Only grey and palette images have so few bits; the leftmost pixel is in the highest bits.
             let bits = depth as usize;
             let per_byte = 8 / bits;
             let mask = (1u16 << bits) - 1;
@@ -97,7 +97,7 @@ fn tiff_mask(bytes: &[u8], out: &mut Labels) -> Result<()> {
     let bands = Bands::open(bytes)?;
     bands.check(1)?;
     (out.width, out.height) = bands.size;
-    // Classes may have been written as floating-point numbers; what is no whole number is no class.
+    // Classes may be stored as floating-point numbers; only whole numbers are classes.
     let whole = |value: f64| {
         let number = value as u16;
         (f64::from(number) == value).then_some(number)
@@ -111,7 +111,7 @@ fn tiff_mask(bytes: &[u8], out: &mut Labels) -> Result<()> {
     }
 }
 
-/// The value of a pixel of 1 (class), 2 (class, opacity), 3 or 4 values, if it is one number.
+/// Returns the value of a pixel of 1 (class), 2 (class, opacity), 3 or 4 values, if it is one number.
 fn grey<T: Copy + PartialEq>(pixel: &[T]) -> Option<T> {
     match pixel {
         [value] | [value, _] => Some(*value),

@@ -1,4 +1,4 @@
-//! What every decoder refuses, and in which words.
+//! Limits and errors that all decoders share.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,15 +6,15 @@ use image::ImageError;
 
 use super::super::error::{Result, SampleError};
 
-/// The most memory that one decoded image may take: a header can state any size, a few bytes long.
+/// Memory limit of one decoded image: a header of a few bytes can state any size.
 pub(super) const LIMIT_BYTES: u64 = 512 << 20;
 
-/// Why a file is damaged, most often.
+/// Makes the most frequent error of a damaged file.
 pub(super) fn cut_short() -> SampleError {
     SampleError::Damaged("the file is cut short".to_owned())
 }
 
-/// Decoders are fed with whatever lies in a folder; should one panic on it, that is one bad image, not the end.
+/// Turns a panic of a decoder into the error of one bad image: files may hold anything.
 pub(super) fn guarded<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(decode))
         .unwrap_or_else(|_| Err(SampleError::Damaged("the decoder failed on it".to_owned())))

@@ -38,7 +38,7 @@ fn jpeg_gives_nearly_the_pixels() {
     assert!(error < 4 * rgb.len() as u32, "mean error {}", error as f32 / rgb.len() as f32);
 }
 
-/// How the files are made is described in `tests/parity/README.md`.
+/// `tests/parity/README.md` describes how the files are made.
 #[test]
 fn jpeg_gives_the_very_pixels_that_pillow_reads() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/jpeg");
@@ -56,7 +56,7 @@ fn jpeg_gives_the_very_pixels_that_pillow_reads() {
         assert_eq!(header(&bytes, 3).unwrap(), size, "{name}");
         let off = std::iter::zip(&rgb, expected.as_raw()).map(|(a, b)| a.abs_diff(*b));
         let most = off.max().unwrap();
-        // Inks are decoded by another decoder, which differs.
+        // Another decoder reads CMYK, and it differs.
         assert!(most <= if name == "cmyk" { 2 } else { 0 }, "{name}: off by {most}");
         cases += 1;
     }
@@ -76,13 +76,13 @@ fn a_jpeg_with_damaged_codes_is_read_and_right_above_the_damage() {
         for at in (first..whole.len() - 2).step_by(3) {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x10;
-            // Markers and what escapes them are no codes.
+            // Markers and escapes are not codes.
             if [whole[at - 1], whole[at], bytes[at]].contains(&0xff) {
                 continue;
             }
             let (rgb, size) = decode(&bytes).unwrap_or_else(|error| panic!("{name}, byte {at}: {error}"));
             assert_eq!(size, (width, height));
-            // Codes have no places: in the second half of them the upper quarter of the pixels is surely right.
+            // Codes have no fixed places: damage in the second half cannot reach the upper quarter.
             if at - first > (whole.len() - first) / 2 {
                 let rows = row * (height as usize / 4);
                 let off = std::iter::zip(&rgb[..rows], &good[..rows]).map(|(a, b)| a.abs_diff(*b));
@@ -199,7 +199,7 @@ fn a_jpeg_with_something_after_its_end_or_a_preview_before_is_whole() {
     let mut trailing = whole.clone();
     trailing.extend([0; 100]);
     assert_eq!(decode(&trailing).unwrap().1, (32, 32));
-    // An embedded preview has its own end marker, which must not pass for the file's.
+    // The end marker of an embedded preview must not count as the file's.
     let preview = encoded(gradient(8, 8), ImageFormat::Jpeg);
     let mut with_preview = vec![0xff, jpeg::SOI, 0xff, 0xe5];
     with_preview.extend((preview.len() as u16 + 2).to_be_bytes());
@@ -216,7 +216,7 @@ fn a_huge_size_in_the_header_costs_no_memory() {
     let error = decode(&bomb).unwrap_err();
     assert!(matches!(error, SampleError::TooLarge((60_000, 60_000), _)), "{error}");
     assert!(matches!(header(&bomb, 3), Err(SampleError::TooLarge(..))));
-    // Grey takes a third of the room, but its RGB copy does not.
+    // Grey needs a third of the memory, but its RGB copy does not.
     assert!(matches!(header(&raw_png(20_000, 20_000, 8, 0, &[], &[0]), 3), Err(SampleError::TooLarge(..))));
     assert!(header(&raw_png(u32::MAX, u32::MAX, 8, 2, &[], &[0]), 3).is_err());
     assert!(header(&raw_png(0, 4, 8, 2, &[], &[0]), 3).is_err());

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::tests::images::gradient;
 
-/// The square's pixels, gathered from the view.
+/// Returns the square's pixels, gathered from the view.
 fn square(fitter: &mut Fitter, rgb: &[u8], size: (u32, u32), side: u32) -> Vec<u8> {
     let image = picture(rgb, size);
     let frame = Frame::new(Resize::Crop, size, (side, side)).unwrap();
@@ -51,7 +51,7 @@ fn cuts_agree_with_torchvision() {
 
 #[test]
 fn a_resized_cut_is_the_cut_of_the_resized() {
-    // The box in the original must give what resizing everything and cutting then would.
+    // The box in the original must give the same as resizing everything and then cropping.
     let image = gradient(97, 40);
     let plan = Crop::new((97, 40), (16, 16));
     let source = ImageRef::new(97, 40, &image, PixelType::U8x3).unwrap();
@@ -115,7 +115,7 @@ fn stretching_shows_all_and_none_demands_the_size() {
 
 #[test]
 fn a_cut_may_be_of_any_shape() {
-    // 100x50 covers 20x30 when scaled by 0.6: 60x30, of which the middle third is shown.
+    // 100x50 covers 20x30 when scaled by 0.6: 60x30; the frame shows the middle third.
     let crop = Crop::new((100, 50), (20, 30));
     assert_eq!((crop.scaled, crop.left, crop.top), ((60, 30), 20, 0));
     let frame = crop.frame((100, 50));
@@ -125,7 +125,7 @@ fn a_cut_may_be_of_any_shape() {
 
 #[test]
 fn planes_are_resized_as_pictures_are() {
-    // The three planes of a picture as data must become what the picture becomes, up to rounding.
+    // The three planes of a picture as data must become the same as the picture, up to rounding.
     let image = gradient(50, 41);
     let frame = Frame::new(Resize::Crop, (50, 41), (16, 16)).unwrap();
     let expected = bytes(Fitter::default().fit(&picture(&image, (50, 41)), frame).unwrap());

@@ -77,7 +77,7 @@ fn colours_are_what_they_are_called() {
     assert!(near(rgb(5.0 / 3.0, 1.0, 0.8), [0.0, 0.0, 0.8]));
 }
 
-/// Nearest class mean in some space of features, trained on one split and tested on the other.
+/// Classifies by the nearest class mean of some features, trained on one split and tested on the other.
 fn accuracy(features: impl Fn(&[f32]) -> Vec<f32>) -> f32 {
     let (train, test) = (set(10, 600, 32, 1, Split::Train), set(10, 300, 32, 1, Split::Test));
     let mut means: Vec<Vec<f32>> = vec![Vec::new(); 10];
@@ -99,7 +99,7 @@ fn accuracy(features: impl Fn(&[f32]) -> Vec<f32>) -> f32 {
 #[test]
 fn classes_can_be_told_apart_but_not_by_pixels() {
     let pixels = accuracy(<[f32]>::to_vec);
-    // How often the brightness goes up or down by the direction of its slope: a crude first layer of a network.
+    // Histogram of the directions of slopes in brightness: like a simple first layer of a network.
     let slopes = accuracy(|image| {
         let grey: Vec<f32> = (0..1024).map(|at| image[at] + image[1024 + at] + image[2048 + at]).collect();
         let mut bins = [0.0; 8];

@@ -41,8 +41,8 @@ fn ground_and_blobs_share_the_pixels() {
 
 #[test]
 fn colours_tell_much_of_the_classes() {
-    // The nearest mean colour of a class, from one split to the other: far above chance, or there would be nothing to learn, and
-    // not all, or there would be nothing left to learn.
+    // The nearest mean colour of a class, across splits: far above chance, so that there is something to
+    // learn, but not perfect.
     let plain =
         |split| GeneratedMasks::new(4, 60, 24, 1, split).with_normalize(Normalize::new(&[0.0; 3], &[1.0; 3]));
     let pixel = |image: &[f32], at: usize| [image[at], image[576 + at], image[1152 + at]];

@@ -145,7 +145,7 @@ fn links_are_followed_and_loops_end() {
     symlink(&train, train.join("a/up")).unwrap();
     symlink(train.join("a"), train.join("a/self")).unwrap();
     symlink("loop", train.join("a/loop")).unwrap();
-    // A lost image is kept, so that it is named when it is read.
+    // A broken link is listed, so that it is reported when it is read.
     symlink("nowhere", train.join("b-lost.png")).unwrap();
     symlink("nowhere", train.join("a/lost.png")).unwrap();
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
@@ -204,7 +204,7 @@ proptest! {
         prop_assert_eq!(serde_json::from_slice::<ImageIndex>(&told).unwrap(), index);
     }
 
-    /// Whatever the order in which files are made, the index is the same.
+    /// The order in which files are made does not change the index.
     #[test]
     fn the_index_depends_on_names_alone(names in prop::collection::btree_set("[a-c]/[a-zA-Z0-9 ]{1,4}\\.png", 1..12), seed: u64) {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

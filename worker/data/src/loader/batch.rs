@@ -1,16 +1,16 @@
-//! What to load, and what was loaded.
+//! Requests to the loader, and loaded batches.
 
 use std::sync::Arc;
 
 use super::super::dataset::{Column, Field};
 use super::super::error::BadSample;
 
-/// What to load next: samples of one epoch, in this order.
+/// A request: samples of one epoch, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MicroBatch {
     /// The epoch, which decides the samples' augmentation.
     pub epoch: u64,
-    /// Numbers of samples in the data set; may be none.
+    /// Numbers of samples in the data set; may be empty.
     pub indices: Vec<u32>,
 }
 
@@ -18,29 +18,29 @@ pub struct MicroBatch {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
     pub fields: Arc<[Field]>,
-    /// The values of the n samples by field; what stands for a sample that could not be loaded means nothing.
+    /// The values of the n samples by field; undefined for a sample that could not be loaded.
     pub columns: Vec<Column>,
     /// n weights: 1, or 0 for a sample that could not be loaded.
     pub weights: Vec<f32>,
-    /// n numbers of samples, as asked for.
+    /// n numbers of samples, as requested.
     pub indices: Vec<u32>,
     /// The samples that could not be loaded, in the batch's order.
     pub bad: Vec<BadSample>,
 }
 
 impl Batch {
-    /// The values of the field of that name.
+    /// Returns the values of the field `name`.
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.get(self.fields.iter().position(|field| field.name == name)?)
     }
 }
 
-/// How to load.
+/// Options of a loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoaderOptions {
     /// Threads; at least one is started.
     pub threads: usize,
-    /// How many batches may be loaded or be loading while none is asked for; at least one. This bounds the memory.
+    /// Most batches loaded or loading ahead of the consumer; at least one. This bounds the memory.
     pub prefetch_batches: usize,
     /// Seed of the augmentation.
     pub seed: u64,

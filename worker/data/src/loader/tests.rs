@@ -104,7 +104,7 @@ fn memory_is_used_again_and_nothing_of_it_shows() {
         let batch = loader.next().unwrap().unwrap();
         assert_eq!(batch, expected);
         addresses.push(images(&batch).as_ptr());
-        // Before the next batch is opened there is nothing to take; so this one may or may not be used at once.
+        // Before the next batch opens there is no memory to take, so this memory may or may not be used.
         loader.recycle(batch);
     }
     for _ in 0..10 {
@@ -131,7 +131,7 @@ fn memory_of_another_data_set_is_not_used() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Order and content are those of one thread with one batch at a time, whatever the threads do.
+    /// Order and content equal those of one thread with one batch at a time.
     #[test]
     fn content_is_independent_of_threads(
         batches in prop::collection::vec(prop::collection::vec(0u32..1000, 0..20), 0..12),
@@ -147,7 +147,7 @@ proptest! {
         prop_assert_eq!(alone, shared);
     }
 
-    /// The same samples cut otherwise are the same images.
+    /// The same samples in other micro-batches are the same images.
     #[test]
     fn content_is_independent_of_the_cut(cut in 1usize..20, threads in 1usize..5) {
         let set: Arc<dyn Dataset> = Arc::new(Generated::new(5, 100, 6, 1, Split::Train).with_augment(Augment::ResizedCropFlip));

@@ -1,4 +1,4 @@
-//! What the loader's threads share, and what they do.
+//! The shared state of the loader's threads, and their work.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -14,26 +14,26 @@ pub(super) type Work = Box<dyn Iterator<Item = MicroBatch> + Send>;
 
 pub(super) struct Shared {
     dataset: Arc<dyn Dataset>,
-    /// Those of the data set; asked for by the first thread, so that a data set that panics there is caught.
+    /// Fields of the data set. The first thread asks for them, so that a panic there is caught.
     fields: OnceLock<Arc<[Field]>>,
     pub(super) options: LoaderOptions,
     state: Mutex<State>,
-    /// There may be something to do for the threads.
+    /// Signals the threads that there may be work.
     pub(super) work_changed: Condvar,
-    /// There may be something for the consumer.
+    /// Signals the consumer that a batch may be ready.
     pub(super) batch_changed: Condvar,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The plan; away while a thread asks it for the next micro-batch.
+    /// The plan; `None` while a thread asks it for the next micro-batch.
     work: Option<Work>,
-    /// The plan has ended, or asking it or loading failed: no more jobs will be opened.
+    /// The plan has ended, or the plan or a load failed: no more jobs are opened.
     pub(super) exhausted: bool,
     /// Batches that are loading or loaded, oldest first.
     pub(super) jobs: VecDeque<Job>,
     pub(super) spare: Vec<Vec<Column>>,
-    /// An error to be reported by the next call, before anything else.
+    /// An error that the next call reports, before anything else.
     pub(super) broken: Option<DataError>,
     pub(super) stop: bool,
 }
@@ -41,16 +41,16 @@ pub(super) struct State {
 pub(super) struct Job {
     epoch: u64,
     pub(super) samples: usize,
-    /// Samples that a thread has taken, and those that are in the batch.
+    /// Samples that threads have taken, and samples that are in the batch.
     claimed: usize,
     pub(super) done: usize,
     pub(super) batch: Arc<Mutex<Batch>>,
-    /// Set when a sample's code panicked; reported when this batch's turn comes.
+    /// Set if a sample's code panicked; reported when it is this batch's turn.
     pub(super) failed: Option<DataError>,
 }
 
 enum Task {
-    /// Loads the sample at this position of a batch of an epoch.
+    /// Loads the sample at a position of a batch of an epoch.
     Load(Arc<Mutex<Batch>>, u64, usize),
     /// Asks the plan for the next micro-batch, which gets this memory.
     Open(Work, Vec<Column>),
@@ -68,7 +68,7 @@ impl Shared {
         }
     }
 
-    /// A thread's life. Whatever goes wrong in it reaches the consumer.
+    /// Runs a thread. Every failure in it reaches the consumer.
     pub(super) fn run(&self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut sample = columns_for(self.fields(), 1);
@@ -87,7 +87,7 @@ impl Shared {
         }
     }
 
-    /// Waits for something to do; none when it is time to stop.
+    /// Waits for work; `None` when it is time to stop.
     fn next_task(&self) -> Option<Task> {
         let mut state = self.lock();
         while !state.stop {
@@ -105,7 +105,7 @@ impl Shared {
         None
     }
 
-    /// Asks the plan for the next micro-batch and makes room for it, without the lock: both may take a while.
+    /// Asks the plan for the next micro-batch and allocates it, without the lock: both may take a while.
     fn open(&self, mut work: Work, memory: Vec<Column>) {
         let planned = catch_unwind(AssertUnwindSafe(|| {
             let micro_batch = work.next()?;
@@ -136,7 +136,7 @@ impl Shared {
             failed,
         });
         self.work_changed.notify_all();
-        // It may be ready as it is: empty, or failed.
+        // The batch may be ready already: empty, or failed.
         self.batch_changed.notify_all();
     }
 
@@ -160,7 +160,7 @@ impl Shared {
         }
     }
 
-    /// Loads one sample into its place. `own` is the thread's room for one sample.
+    /// Loads one sample into its slot in the batch. `own` is the thread's buffer for one sample.
     fn load(
         &self,
         batch: &Mutex<Batch>,
@@ -196,11 +196,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Records that a sample of a batch has been dealt with.
+    /// Records that a sample of a batch is done.
     fn loaded(&self, batch: &Arc<Mutex<Batch>>, failed: Option<DataError>) {
         let mut state = self.lock();
         let state = &mut *state;
-        // The consumer takes a job away only when all its samples are done, or to report that it failed.
+        // The consumer removes a job only when all its samples are done, or to report that it failed.
         let Some(job) = state.jobs.iter_mut().find(|job| Arc::ptr_eq(&job.batch, batch)) else { return };
         job.done += 1;
         if let Some(error) = failed {
@@ -210,7 +210,7 @@ impl Shared {
         if job.failed.is_some() {
             self.batch_changed.notify_all();
         } else if job.done == job.samples {
-            // Threads finish in any order; the batch's order is the one reported.
+            // Threads finish in any order; errors are reported in the batch's order.
             let Batch { bad, indices, .. } = &mut *lock(batch);
             bad.sort_by_cached_key(|bad| indices.iter().position(|&index| index as usize == bad.index));
             self.batch_changed.notify_all();
@@ -226,7 +226,7 @@ impl Shared {
     }
 }
 
-/// A lock whose holder panicked is taken over: such a panic is reported on its own way.
+/// Locks also after a panic of the holder: that panic is reported separately.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,7 +11,7 @@ use crate::tests::images::{gray, png, put, real};
 
 const RULE: MaskRule = MaskRule { kind: MaskKind::Index, classes: 3, ignore: 255 };
 
-/// Folders `train` and `train_masks` of so many pairs of 8x8 pixels, all of class 1.
+/// Makes folders `train` and `train_masks` of `count` pairs of 8x8 pixels, all of class 1.
 fn pairs(count: usize) -> (tempfile::TempDir, MaskIndex) {
     let root = tempfile::tempdir().unwrap();
     for number in 0..count {
@@ -50,7 +50,7 @@ fn pairs_are_found_by_name_whatever_the_ending() {
     assert_eq!(index.mask_path(3), root.path().join("train_masks/deep/er/c.png"));
     assert_eq!(index.count(), 4);
     assert_eq!(index.ignored.to_string(), "1 .txt");
-    // Those who did not scan need not know.
+    // The index for other ranks leaves the ignored files out.
     let told = MaskIndex { ignored: Ignored::default(), ..index };
     let bytes = serde_json::to_vec(&told).unwrap();
     assert_eq!(serde_json::from_slice::<MaskIndex>(&bytes).unwrap(), told);
@@ -114,7 +114,7 @@ fn bad_masks_are_bad_samples() {
     assert!(report.bad[1].reason.contains("is 4x8 pixels and the image 8x8"), "{}", report.bad[1].reason);
     assert!(report.bad[2].reason.contains("not an image"), "{}", report.bad[2].reason);
     assert_eq!(index.without_bad(&report).unwrap().count(), 297);
-    // Of so few masks the values are looked at in any case.
+    // Masks of a small set are always decoded.
     let quick = checked(&index, Resize::Crop, Depth::Header);
     assert_eq!(quick.bad, report.bad);
     assert_eq!(report.census.masks, 297);
@@ -126,15 +126,15 @@ fn of_many_masks_some_are_counted_and_the_others_where_those_hold_one_class() {
     let quick = checked(&index, Resize::Crop, Depth::Header);
     assert_eq!((quick.census.masks, quick.census.classes()), (COUNTED / 2 + 50, 1));
     let census = |report: &CheckReport| index.census(report, 2, 2, &mut |_, _| ());
-    // Of a test set one class is enough.
+    // For a test set one class is enough.
     assert_eq!(index.census(&quick, 1, 2, &mut |_, _| ()), quick.census);
     assert_eq!(census(&quick).masks, COUNTED + 100);
     assert_eq!(census(&quick).classes(), 1);
-    // One that was not counted at first.
+    // A mask that the check did not decode.
     put(index.mask_path(1), &gray(8, 8, |x, _| x as u8 % 3));
     let rare = census(&quick);
     assert_eq!(rare.occurring().map(|(class, _)| class).collect::<Vec<_>>(), [0, 1, 2]);
-    // One that was, so that nothing else is read.
+    // A mask that the check decodes, so that no other is read.
     put(index.mask_path(0), &gray(8, 8, |x, _| x as u8 % 3));
     let quick = checked(&index, Resize::Crop, Depth::Header);
     assert_eq!(census(&quick), quick.census);
@@ -167,7 +167,7 @@ fn the_common_size_is_that_of_the_first_good_image() {
         "{text}"
     );
     assert!(text.contains("set data.resize = \"crop\" or \"stretch\""), "{text}");
-    // Of a test split, the training images' size is demanded.
+    // A test split must have the training images' size.
     index.size = Some((16, 16));
     let text = index.without_bad(&checked(&index, Resize::None, Depth::Header)).unwrap_err().to_string();
     assert!(text.contains("is 8x8 pixels where every training image is 16x16"), "{text}");
@@ -201,13 +201,13 @@ fn real_sets_pair_up() {
 }
 
 proptest! {
-    /// Whatever names there are, the partners found are those of the same name.
+    /// Images and masks of the same name are paired, whatever the names.
     #[test]
     fn pairing_is_by_name(
         images in prop::collection::btree_set("[ab]{1,2}(/[ab]{1,2})?", 1..8),
         masks in prop::collection::btree_set("[ab]{1,2}(/[ab]{1,2})?", 1..8),
     ) {
-        // A name must not be a folder and a file's stem at once in ways that cannot be written; endings keep them apart.
+        // A name may be both a folder and a file's stem; endings keep them apart.
         let root = tempfile::tempdir().unwrap();
         for name in &images {
             put(root.path().join("train").join(format!("{name}.png")), b"");

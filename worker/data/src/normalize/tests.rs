@@ -10,7 +10,7 @@ use super::*;
 
 const FLIP: Placement = Placement { left: 0, top: 0, flip: true };
 
-/// An image as a model takes it.
+/// Returns an image as a model takes it.
 fn written(normalize: &Normalize, image: &Raster, placement: Placement) -> Vec<f32> {
     let plane = (image.width * image.height) as usize;
     let mut pixels = Pixels::new(Arc::new(normalize.clone()), plane, plane * image.channels);
@@ -63,7 +63,7 @@ fn a_shift_brings_in_black() {
 }
 
 proptest! {
-    /// Every value of the result is the one that the definition names, in all three layouts, and the mask goes along.
+    /// Every value of the result is as defined, in all three layouts, and the mask moves along.
     #[test]
     fn a_placement_is_what_it_says(width in 1u32..9, height in 1u32..9, left in -10i32..11, top in -10i32..11, flip: bool, rgb: bool) {
         let placement = Placement { left, top, flip };

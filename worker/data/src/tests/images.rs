@@ -1,4 +1,4 @@
-//! Images for the tests of this module: made on the spot, or real ones from the folder of test data.
+//! Images for the tests of this crate: generated, or real ones from the folder of test data.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,25 +9,25 @@ use std::path::{Path, PathBuf};
 use dtrain_test_kit::need::{self, Need};
 use image::{DynamicImage, GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 
-/// An RGB image in which every pixel tells its place: red grows with x, green with y.
+/// Makes an RGB image whose pixels show their position: red grows with x, green with y.
 pub(crate) fn gradient(width: u32, height: u32) -> RgbImage {
     RgbImage::from_fn(width, height, |x, y| Rgb([(x * 255 / width) as u8, (y * 255 / height) as u8, 128]))
 }
 
-/// The image as a file of some format.
+/// Encodes an image as a file of some format.
 pub(crate) fn encoded(image: impl Into<DynamicImage>, format: ImageFormat) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());
     image.into().write_to(&mut bytes, format).unwrap();
     bytes.into_inner()
 }
 
-/// A small PNG file.
+/// Makes a small PNG file.
 pub(crate) fn png(width: u32, height: u32) -> Vec<u8> {
     encoded(gradient(width, height), ImageFormat::Png)
 }
 
-/// A PNG file with chosen header fields and raw (uncompressed) scan lines, made by hand because the encoder writes
-/// neither 1-bit nor palette images.
+/// Makes a PNG file with chosen header fields and raw (uncompressed) scan lines: the encoder writes neither
+/// 1-bit nor palette images.
 pub(crate) fn raw_png(
     width: u32,
     height: u32,
@@ -74,7 +74,7 @@ pub(crate) fn raw_png(
     out
 }
 
-/// A grey PNG file with chosen values.
+/// Makes a grey PNG file with chosen values.
 pub(crate) fn gray(width: u32, height: u32, value: impl Fn(u32, u32) -> u8) -> Vec<u8> {
     encoded(GrayImage::from_fn(width, height, |x, y| Luma([value(x, y)])), ImageFormat::Png)
 }
@@ -85,7 +85,7 @@ pub(crate) fn put(path: impl AsRef<Path>, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
 }
 
-/// `root/split/class/*.png` with so many good images of 8x8 pixels for each class.
+/// Makes `root/split/class/*.png` with good images of 8x8 pixels, as many as given for each class.
 pub(crate) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
     for (class, images) in classes {
         for number in 0..*images {
@@ -94,8 +94,8 @@ pub(crate) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
     }
 }
 
-/// A folder of the real test data, or `None` (the test is skipped) where it is absent. It is looked for in the
-/// folder that the variable `DTRAIN_TEST_DATA` names, else in `shared/data` beside the workspace.
+/// Returns a folder of the real test data in `DTRAIN_TEST_DATA`, else in `shared/data` beside the workspace.
+/// `None` (the test is skipped) if it is absent.
 pub(crate) fn real(name: &str) -> Option<PathBuf> {
     let data = match std::env::var_os("DTRAIN_TEST_DATA") {
         Some(folder) => PathBuf::from(folder),
@@ -109,7 +109,7 @@ pub(crate) fn real(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// How many images each class has.
+/// Returns the number of images of each class.
 pub(crate) fn class_counts(index: &crate::ImageIndex) -> Vec<usize> {
     let of = |class| index.samples.iter().filter(|sample| sample.0 as usize == class).count();
     (0..index.classes.len()).map(of).collect()

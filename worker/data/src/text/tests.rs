@@ -79,7 +79,7 @@ fn the_generated_text_is_the_same_for_ever_and_grows_at_its_end() {
 
 #[test]
 fn the_generated_text_is_easier_than_its_letters() {
-    // The entropy of a letter given the three before it must be well below that of a letter alone: there is something to learn.
+    // The entropy of a letter given the three before it must be well below that of a letter alone.
     let text = text(&Corpus::generated(Tokenizer::Chars, 40_000, 1).unwrap()).into_bytes();
     let entropy = |order: usize| {
         let mut counts = std::collections::HashMap::<&[u8], f64>::new();

@@ -9,7 +9,7 @@ use super::super::rng::{Domain, keyed};
 use super::super::vocabulary::{Tokens, Vocabulary};
 use super::*;
 
-/// The tokens 0, 1, 2 ... as a text.
+/// Makes the tokens 0, 1, 2 ... as a text.
 fn counting(tokens: usize) -> Corpus {
     Corpus {
         tokens: std::sync::Arc::new(Tokens::U16((0..tokens as u16).collect())),
@@ -70,7 +70,7 @@ fn short_texts_name_the_settings() {
 }
 
 proptest! {
-    /// Whatever the sizes, windows lie within their part, so that no test token is trained on.
+    /// For all sizes, windows stay within their part, so that no test token is trained on.
     #[test]
     fn the_parts_do_not_touch(tokens in 30usize..400, context in 1usize..12, fraction in 0.3f64..0.7, epoch: u64) {
         let part = |split| TextWindows::new(counting(tokens), split, fraction, context);

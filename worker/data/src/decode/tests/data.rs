@@ -15,7 +15,7 @@ use super::raw_tiff::{Tiff, le, tiff};
 use crate::tests::images::{encoded, gradient, gray, png, raw_png, real};
 
 fn data(bytes: &[u8], channels: usize) -> Result<Raster, SampleError> {
-    // What lies in the memory from before must not show.
+    // Old content of the memory must not show.
     let mut out = Raster { values: Values::F32(vec![7.0; 9]), ..Raster::default() };
     pixels(bytes, channels, &mut vec![7; 5], &mut out)?;
     assert_eq!(header(bytes, channels)?, (out.width, out.height));
@@ -90,7 +90,7 @@ fn channels_of_pictures_can_be_data() {
     );
     assert!(text(&gray(4, 4, |_, _| 0), 4).starts_with("it has 1 channels where 4 are expected"));
     assert!(header(&gray(4, 4, |_, _| 0), 4).is_err());
-    // Three channels are a picture, whatever they were.
+    // Three channels are always a picture.
     assert_eq!(bytes_of(data(&gray(1, 1, |_, _| 9), 3).unwrap()), [9, 9, 9]);
 }
 
@@ -99,7 +99,7 @@ fn tiff_bands_of_any_number_are_read_as_they_are() {
     let few = [1u8, 2, 3, 4, 5, 6, 7, 8, 9, 10];
     for (planar, expected) in [(false, [1u8, 6, 2, 7, 3, 8, 4, 9, 5, 10]), (true, few)] {
         for photometric in [1, 2] {
-            // Called RGB, bands beyond the third would be left out by the decoder.
+            // If marked RGB, the decoder would ignore bands beyond the third.
             let file = Tiff { planar, ..tiff(5, 8, 1, photometric, &few) };
             assert_eq!(bytes_of(data(&file.bytes(), 5).unwrap()), expected, "{planar} {photometric}");
             if photometric == 1 {
@@ -211,14 +211,14 @@ fn real_tiles_and_heights_are_read() {
         let tile = data(&bytes, 4).unwrap();
         assert_eq!((tile.width, tile.height), (400, 400));
         let counts: Vec<f32> = floats_of(tile).iter().map(|value| value * 65535.0).collect();
-        // 16-bit numbers over their full range, and not all alike.
+        // 16-bit numbers over their full range, and not all equal.
         let highest = counts.iter().copied().fold(0.0, f32::max);
         let whole = |value: &f32| (value - value.round()).abs() < 1e-2;
         assert!(counts.iter().all(whole) && (1.0..=65535.0).contains(&highest), "{highest}");
     }
     let label = std::fs::read(root.join("lab/lab_bj0216.tif")).unwrap();
     let heights = floats_of(data(&label, 1).unwrap());
-    // What Pillow reads.
+    // The value that Pillow reads.
     assert_eq!(heights.iter().copied().fold(0.0, f32::max), 21.0);
 }
 

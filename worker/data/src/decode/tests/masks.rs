@@ -19,12 +19,12 @@ fn labels(bytes: &[u8]) -> Result<(Vec<u16>, (u32, u32)), SampleError> {
 #[test]
 fn masks_hold_the_very_numbers() {
     assert_eq!(labels(&gray(3, 1, |x, _| 100 * x as u8)).unwrap(), (vec![0, 100, 200], (3, 1)));
-    // Not scaled to 255, which is what a picture would get.
+    // Not scaled to 255, unlike a picture.
     let bits = raw_png(3, 2, 1, 0, &[], &[0, 0b1010_0000, 0, 0b0100_0000]);
     assert_eq!(labels(&bits).unwrap(), (vec![1, 0, 1, 0, 1, 0], (3, 2)));
     assert_eq!(labels(&raw_png(5, 1, 2, 0, &[], &[0, 0b0001_1011, 0b1000_0000])).unwrap().0, [0, 1, 2, 3, 2]);
     assert_eq!(labels(&raw_png(3, 1, 4, 0, &[], &[0, 0x3f, 0xa0])).unwrap().0, [3, 15, 10]);
-    // The place in the palette, not the colour.
+    // The index in the palette, not the colour.
     let colors = [9; 48];
     let palette = |bits, line: &[u8]| raw_png(3, 1, bits, 3, &[(b"PLTE", &colors[..3 << bits.min(4)])], line);
     assert_eq!(labels(&palette(8, &[0, 4, 0, 7])).unwrap().0, [4, 0, 7]);

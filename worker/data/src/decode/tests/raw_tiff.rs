@@ -1,6 +1,6 @@
 //! TIFF files for tests.
 
-/// A TIFF file of one strip for each plane, made by hand because the encoder writes neither planes nor any number of bands.
+/// A TIFF file of one strip for each plane, made by hand: the encoder writes neither planes nor many bands.
 pub(super) struct Tiff<'a> {
     pub(super) width: u16,
     pub(super) height: u16,
@@ -12,7 +12,7 @@ pub(super) struct Tiff<'a> {
     pub(super) photometric: u16,
     pub(super) planar: bool,
     pub(super) big_endian: bool,
-    /// The samples as they lie in the file.
+    /// The samples in the order of the file.
     pub(super) samples: &'a [u8],
 }
 
@@ -26,7 +26,7 @@ impl Tiff<'_> {
         };
         let strips = if self.planar { u32::from(self.bands) } else { 1 };
         let strip_bytes = self.samples.len() as u32 / strips;
-        // Lists of more than one value lie behind the pixels.
+        // Lists of more than one value are behind the pixels.
         let first = 8;
         let lists = first + self.samples.len() as u32;
         let mut tail = Vec::new();
@@ -83,7 +83,7 @@ impl Tiff<'_> {
     }
 }
 
-/// A little-endian file of 2x1 pixels.
+/// Makes a little-endian file of 2x1 pixels.
 pub(super) fn tiff<'a>(bands: u16, bits: u16, format: u16, photometric: u16, samples: &'a [u8]) -> Tiff<'a> {
     Tiff { width: 2, height: 1, bands, bits, format, photometric, planar: false, big_endian: false, samples }
 }

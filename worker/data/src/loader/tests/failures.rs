@@ -87,7 +87,7 @@ fn a_panic_in_the_plan_becomes_an_error_at_its_place() {
     assert!(loader.next().is_none());
 }
 
-/// A data set whose fields cannot even be asked for: the threads end before they do anything.
+/// A data set whose `fields` panics: the threads end before they load anything.
 struct Hopeless;
 
 impl Dataset for Hopeless {

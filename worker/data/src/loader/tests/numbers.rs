@@ -89,7 +89,6 @@ pub(super) fn all(dataset: Arc<dyn Dataset>, options: LoaderOptions, work: Vec<M
     Loader::start(dataset, options, work.into_iter()).unwrap().map(Result::unwrap).collect()
 }
 
-/// The images of a batch.
 pub(super) fn images(batch: &Batch) -> &[f32] {
     match batch.column("image") {
         Some(Column::F32(values)) => values,
@@ -97,7 +96,6 @@ pub(super) fn images(batch: &Batch) -> &[f32] {
     }
 }
 
-/// The classes of a batch.
 pub(super) fn labels(batch: &Batch) -> &[i64] {
     batch.column("label").unwrap().as_i64().unwrap()
 }

@@ -10,7 +10,7 @@ use super::super::*;
 use crate::SampleError;
 use crate::tests::images::{encoded, folder, gradient, put, real};
 
-/// Squares whose values stay as they are, from 0 to 1.
+/// Options for squares whose values stay unchanged, from 0 to 1.
 fn plain(side: u32) -> ImageOptions {
     ImageOptions {
         normalize: Normalize::new(&[0.0; 3], &[1.0; 3]),
@@ -19,7 +19,7 @@ fn plain(side: u32) -> ImageOptions {
     }
 }
 
-/// The values of one image.
+/// Returns the values of one image.
 fn image(set: &ImageFolder, index: usize, random: Option<&mut SampleRng>) -> Result<Vec<f32>, SampleError> {
     let columns = load_one(set, index, random)?;
     Ok(columns[0].as_f32().unwrap().into_owned())
@@ -104,7 +104,7 @@ fn the_cache_changes_nothing_but_the_work() {
                 cache: CacheBudget::new(bytes),
                 ..ImageOptions::square(24)
             };
-            // Room for nothing, for some, for all.
+            // Room for no image, for some, for all.
             let sets = [0, 7_000, 1 << 20].map(|bytes| ImageFolder::new(index.clone(), with(bytes)));
             for epoch in 0..3 {
                 for sample in [0, 1, 2, 1] {
@@ -173,7 +173,7 @@ fn satellite_tiles_keep_their_bands() {
     let tiles = ImageFolder::new(index, options(4, 1.0 / 65535.0));
     let values = image(&tiles, 0, None).unwrap();
     assert_eq!(values.len(), 4 * 100 * 100);
-    // The means of the file's 16-bit numbers by band (computed with numpy from its PackBits strips), kept by resizing.
+    // Means of the 16-bit numbers by band (by numpy, from the PackBits strips); resizing keeps them.
     let mean = |band: usize| values[band * 10_000..][..10_000].iter().sum::<f32>() / 10_000.0;
     for (band, of_file) in [893.06, 847.79, 1012.60, 2807.70].into_iter().enumerate() {
         let found = mean(band);

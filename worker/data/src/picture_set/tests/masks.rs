@@ -28,7 +28,7 @@ fn load(set: &ImageMasks, random: Option<u64>) -> (Vec<f32>, Vec<i64>) {
     (columns[0].as_f32().unwrap().to_vec(), columns[1].as_i64().unwrap().to_vec())
 }
 
-/// One image in blocks of 8 pixels whose red is 20 times the mask's class.
+/// Makes one image in blocks of 8 pixels; its red is 20 times the mask's class plus 20.
 fn blocks() -> (tempfile::TempDir, MaskIndex) {
     let class = |x: u32, y: u32| (x / 8 + 3 * (y / 8)) as u8 % 11;
     let root = tempfile::tempdir().unwrap();
@@ -56,11 +56,11 @@ fn a_mask_goes_where_its_image_goes() {
                 let mut right = 0;
                 for (at, &class) in mask.iter().enumerate() {
                     let (red, green) = (image[at] * 255.0, image[pixels + at]);
-                    // Green is full wherever there is an image, and what comes from outside is black and of no class.
+                    // Green is full inside the image; pixels from outside are black and of no class.
                     assert_eq!(class == 255, green == 0.0, "{augment:?} {resize:?}");
                     right += usize::from(class == 255 || (red - 20.0 - 20.0 * class as f32).abs() < 1.0);
                 }
-                // At the borders of blocks a resized image is a mixture, and its mask is not.
+                // At the borders of blocks a resized image has mixed colours, but its mask has not.
                 assert!(right * 10 > pixels * 4, "{augment:?} {resize:?}: {right} of {pixels}");
             }
             assert_eq!(changed, augment != Augment::None);
