@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ops::Range;
 
-/// Returns part `index` of `0..total`, in `parts` contiguous parts of sizes that differ by at most 1.
+/// Returns part `index` of `0..total` in `parts` parts, whose sizes differ by at most 1, larger first.
 pub fn share(total: usize, parts: usize, index: usize) -> Range<usize> {
     assert!(index < parts, "share {index} of {parts} parts");
     let (base, larger) = (total / parts, total % parts);

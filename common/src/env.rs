@@ -51,7 +51,7 @@ pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 pub const DTRAIN_START_UNIX_NS: &str = "DTRAIN_START_UNIX_NS";
 /// `terminal`: progress is redrawn in place with carriage returns. Unset or `lines`: plain lines.
 pub const DTRAIN_PROGRESS: &str = "DTRAIN_PROGRESS";
-/// Path of the worker binary, for the launcher; the default is the launcher's own folder.
+/// Path of the worker binary, for the launcher; by default the one in the launcher's folder.
 pub const DTRAIN_WORKER: &str = "DTRAIN_WORKER";
 /// Path of a heartbeat file that a worker touches at every step; the launcher sets it. If a worker has
 /// touched it a few times and then stops, the launcher assumes a hang. A worker that never touches it is not

@@ -37,7 +37,7 @@ pub struct Schedule {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decay {
     Constant,
-    /// A line from the peak to `min_lr`, which it reaches at u = n: torch's `LinearLR(start_factor=1,
+    /// A line from the peak to `min_lr`, which it would reach at u = n: torch's `LinearLR(start_factor=1,
     /// end_factor=min_lr/peak, total_iters=n)`; used by Devlin et al. 2019, arXiv 1810.04805.
     Linear {
         min_lr: f64,

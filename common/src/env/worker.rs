@@ -73,8 +73,9 @@ impl WorkerEnv {
 
     /// Returns [`WorkerEnv::single`] without RANK and WORLD_SIZE, else reads the contract through `get`.
     ///
-    /// RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are then required. The other variables have defaults:
-    /// the workers are divided among GROUP_WORLD_SIZE nodes (1 if unset) in the order of their ranks.
+    /// With either of them set, RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are required. The other
+    /// variables have defaults: the workers are divided among GROUP_WORLD_SIZE nodes (1 if unset) in rank
+    /// order.
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
         if get(RANK).is_none() && get(WORLD_SIZE).is_none() {
             return Ok(Self::single());

@@ -14,7 +14,7 @@ crate::choice::as_text!(BatchNorm, Best, Every);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Best {
     pub goal: Goal,
-    /// The figure's name as in metrics.jsonl. The task checks that it has this figure.
+    /// The figure's name as in metrics.jsonl; checked when the task is known.
     pub figure: String,
 }
 

@@ -20,7 +20,7 @@ pub(super) fn check(recipe: &Recipe, stated: &Value) -> Vec<Problem> {
         checks.model_pairing();
     }
     if !checks.problems.is_empty() {
-        // After a wrong pairing, the effect of other settings is undefined.
+        // With a wrong pairing, checks of other settings make no sense.
         return checks.problems;
     }
     for (key, reason) in recipe.idle() {

@@ -31,7 +31,7 @@ impl<'a> Bands<'a> {
         }
     }
 
-    /// Opens the file and returns the values of a pixel that it states: the decoder ignores extra bands.
+    /// Opens the file; also returns the stated values of a pixel: the decoder ignores extra bands.
     fn read(bytes: Cow<'a, [u8]>) -> Result<(Self, usize)> {
         let mut limits = Limits::default();
         limits.decoding_buffer_size = LIMIT_BYTES as usize;
