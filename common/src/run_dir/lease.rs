@@ -240,7 +240,7 @@ fn content(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Replaces a stale file by our own; false if another process was faster or follows within `settle`.
+/// Replaces a stale file with our own; false if another process was faster or follows within `settle`.
 fn overwrite(path: &Path, stale: &str, own: &Holder, settle: Duration) -> io::Result<bool> {
     if content(path)?.as_deref() != Some(stale) {
         return Ok(false);

@@ -82,7 +82,7 @@ pub struct CheckReport {
     sizes: Vec<(usize, (u32, u32))>,
 }
 
-/// Returns whether more than 1% are bad: the data set is then taken for damaged. Also used in training.
+/// Returns whether more than 1% are bad: the data set then counts as damaged. Also used in training.
 pub fn too_many_bad(bad: usize, total: usize) -> bool {
     bad.saturating_mul(100) > total
 }

@@ -16,7 +16,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Replaces `bytes` by the content of a regular file.
+/// Replaces `bytes` with the content of a regular file.
 pub(super) fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.clear();
     open(path)?.read_to_end(bytes)?;

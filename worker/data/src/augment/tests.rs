@@ -43,7 +43,7 @@ fn shifts_are_up_to_an_eighth_and_evenly_drawn() {
 
 #[test]
 fn rectangles_follow_torchvision_s_distribution() {
-    // Torchvision's rectangles in this square: mean area 0.477 (of 20,000), half wider than high.
+    // 20,000 of torchvision's rectangles in this square have a mean area of 0.477; half are wider than high.
     let whole = 400.0 * 400.0;
     let (mut area, mut wide) = (0.0, 0);
     for choice in draws(Augment::ResizedCropFlip, (400, 400), (32, 32), 4000) {
@@ -64,7 +64,7 @@ fn rectangles_follow_torchvision_s_distribution() {
 
 #[test]
 fn very_long_images_are_cut_in_the_middle() {
-    // No rectangle of 8% of the area fits into a strip: 10 tries fail, and the largest central one is used.
+    // No allowed rectangle fits into such a strip: 10 tries fail, and the largest central one is used.
     let expected = Frame::rectangle((498, 0), (4, 3), (8, 8));
     let strips = draws(Augment::ResizedCropFlip, (1000, 3), (8, 8), 20);
     assert!(strips.iter().all(|choice| choice.frame == Some(expected)));

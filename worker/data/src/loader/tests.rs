@@ -104,7 +104,7 @@ fn memory_is_used_again_and_nothing_of_it_shows() {
         let batch = loader.next().unwrap().unwrap();
         assert_eq!(batch, expected);
         addresses.push(images(&batch).as_ptr());
-        // Before the next batch opens there is no memory to take, so this memory may or may not be used.
+        // A thread may open the next batch before this memory is recycled, or after it.
         loader.recycle(batch);
     }
     for _ in 0..10 {
