@@ -1,4 +1,4 @@
-//! What needs the model and therefore the worker program: plans and profiles. The launcher becomes the worker.
+//! Commands that need the model: for a plan or a profile, the launcher becomes the worker.
 
 use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 use crate::gpus::names::{of_machine, usual};
@@ -15,7 +15,7 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// `dtrain plan`. On success it does not return, as those below.
+/// Runs `dtrain plan`. On success, this and the next two functions do not return.
 pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let recipe = load(&args.recipe)?;
     let (gpus, visible) = match &args.gpu {
@@ -35,7 +35,7 @@ pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
-/// `dtrain gpu suggest-batch-size`
+/// Runs `dtrain gpu suggest-batch-size`.
 pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
     let recipe = load(&args.recipe)?;
     let named = args.gpu.as_ref().map(|list| Ok((list.0.clone(), Some(1))));
@@ -51,7 +51,7 @@ pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
-/// `dtrain profile`
+/// Runs `dtrain profile`.
 pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     let recipe = load(&args.recipe)?;
     recipe.check_paths()?;
@@ -64,7 +64,7 @@ fn load(args: &RecipeArgs) -> anyhow::Result<Recipe> {
     Ok(Recipe::load(&args.recipe, &args.set)?)
 }
 
-/// `dtrain eval`: the launch of the worker that evaluates.
+/// Returns the launch of the worker for `dtrain eval`.
 pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
     load(&args.recipe)?.check_paths()?;
     if !args.checkpoint.is_dir() {
@@ -76,7 +76,7 @@ pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
     args.launch(&find_worker()?)
 }
 
-/// The GPUs that this process sees, each kind once, and their number; the usual sizes and none where it sees none.
+/// Returns the kinds of visible GPUs and the number of GPUs; usual sizes and `None` without a GPU.
 fn here() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
     let inventory = gpu::inventory()?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
@@ -98,7 +98,7 @@ fn become_worker(args: &RecipeArgs, recipe: &Recipe, nproc: usize, job: &Job) ->
         command.args(["--set", set]);
     }
     command.arg("--job").arg(serde_json::to_string(job)?);
-    // It is alone, whoever has started this command.
+    // The worker runs alone, even if the launcher is itself a worker.
     for variable in [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT] {
         command.env_remove(variable);
     }

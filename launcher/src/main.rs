@@ -1,9 +1,9 @@
 //! The `dtrain` command: starts data-parallel training, or any program, as one process per GPU.
 //!
-//! `cli` reads the command line, `launch` checks a launch and runs it by the rules of `dtrain_agent`, `ask` has the worker program plan
-//! and profile, `gpus` is the commands about GPUs, `ckpt` those about checkpoints.
-//! Architecture invariant: the launcher links no libtorch and knows of what it launches only the environment
-//! contract of `dtrain_common::env` and the protocol of PyTorch's store.
+//! `cli` reads the command line, `launch` checks a launch and runs it by the rules of `dtrain_agent`. `ask`
+//! lets the worker program plan and profile. `gpus` and `ckpt` are the commands about GPUs and checkpoints.
+//! Architecture invariant: the launcher does not link libtorch. Of its workers it knows only the variables of
+//! `dtrain_common::env` and the protocol of PyTorch's store.
 #![deny(unsafe_code)]
 
 mod ask;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let command = match cli::read_command(std::env::args_os().collect()) {
         Ok(command) => command,
         Err(error) => {
-            // Also --help and --version. If the stream is closed there is nobody left to tell.
+            // Also --help and --version. If the stream is closed, no message is possible.
             let _ = error.print();
             return if error.use_stderr() { ExitStatus::Usage.into() } else { ExitCode::SUCCESS };
         }
@@ -62,13 +62,13 @@ fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<E
     launch::run(args, behind, begun).map(ExitCode::from)
 }
 
-/// Says what is wrong. `from_environment` are the variables that stand for flags.
+/// Prints the error. `from_environment` are the variables that set flags.
 fn refuse(error: &anyhow::Error, from_environment: &[String]) -> ExitCode {
     let mut said = stdout::in_one_line(error);
     if !from_environment.is_empty() {
         said = format!("{said} (set in the environment: {})", from_environment.join(", "));
     }
-    // If standard error is closed there is nobody left to tell, and the exit code still says it.
+    // If standard error is closed, the exit code still reports the error.
     let _ = writeln!(std::io::stderr(), "dtrain: error: {said}");
     ExitStatus::Usage.into()
 }

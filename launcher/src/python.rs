@@ -1,4 +1,4 @@
-//! The Python that runs scripts and modules, and what can be checked of these before it is started.
+//! The Python that runs scripts and modules, and the checks of these before the start.
 
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::program;
@@ -10,16 +10,16 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The names of the interpreter, the better first.
+/// The names of the interpreter, best first.
 const NAMES: [&str; 2] = ["python3", "python"];
 
-/// What Python runs of a folder.
+/// The file that Python runs in a folder.
 const MAIN: &str = "__main__.py";
-/// No first line that names an interpreter is longer.
+/// The longest first line that can name an interpreter.
 const LONGEST_SHEBANG: u64 = 256;
 
-/// The interpreter: what PYTHON_EXEC names, else that of the environment in use, else the first in PATH. `get` looks up the launcher's
-/// environment. Where a variable is set wrongly, the next one is not tried, since another Python has other packages.
+/// Finds the interpreter: by PYTHON_EXEC, else in the active environment, else in PATH. `get` reads the
+/// launcher's environment. If a variable is wrong, the search ends: another Python has other packages.
 pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<PathBuf> {
     let set = |variable| get(variable).filter(|value| !value.is_empty());
     let path = get("PATH");
@@ -46,13 +46,13 @@ pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<Pat
     })
 }
 
-/// Whether the program is an interpreter of Python, by its name, or a script that names one.
+/// Returns whether the program is Python, by its name, or a script that names Python.
 pub(crate) fn is_python(program: &Path) -> bool {
     let name = program.file_name().unwrap_or_default().as_encoded_bytes();
     name.starts_with(b"python") || names_python(program).unwrap_or(false)
 }
 
-/// Whether Python is to run it: a script by its name or its first line, a folder with a `__main__.py`, or a zip file.
+/// Returns whether Python runs it: a script by name or first line, a folder with `__main__.py`, a zip.
 pub(crate) fn runs(path: &Path) -> bool {
     let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
     if extension == "py" {
@@ -69,13 +69,13 @@ pub(crate) fn runs(path: &Path) -> bool {
     meta.is_file() && (["pyz", "zip"].contains(&extension) || names_python(path).unwrap_or(false))
 }
 
-/// Whether the file's first line has Python interpret it.
+/// Returns whether the file's first line names Python as its interpreter.
 fn names_python(path: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
     File::open(path)?.take(LONGEST_SHEBANG).read_to_end(&mut head)?;
     let first = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let interpreter = first.strip_prefix(b"#!").map(String::from_utf8_lossy).unwrap_or_default();
-    // `/usr/bin/env -S python3 -u` as well as `/opt/bin/python3.12`.
+    // Accepts `/usr/bin/env -S python3 -u` and `/opt/bin/python3.12`.
     let mut words = interpreter.split_whitespace();
     Ok(words.any(|word| word.rsplit('/').next().is_some_and(|name| name.starts_with("python"))))
 }
@@ -97,7 +97,7 @@ pub(crate) fn check_script(name: &OsStr) -> anyhow::Result<()> {
     rustix::fs::access(path, Access::READ_OK).with_context(unreadable)
 }
 
-/// Checks that this can be a module's name. Whether there is such a module only Python can say.
+/// Checks that this can be a module's name. Only Python can tell whether the module exists.
 pub(crate) fn check_module(name: &OsStr) -> anyhow::Result<()> {
     let path = Path::new(name);
     let script = path.extension().is_some_and(|extension| extension == "py") && path.is_file();

@@ -1,8 +1,8 @@
-//! What commands print, and how errors are said.
+//! Output of commands, and the form of errors.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Writes to standard output. Whether somebody is still there to read it.
+/// Writes to standard output. Returns whether the reader still exists.
 pub(crate) fn say(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -11,7 +11,7 @@ pub(crate) fn say(text: &str) -> io::Result<bool> {
     }
 }
 
-/// The error and its causes, each said once: the errors of `dtrain_common` name their cause themselves.
+/// Joins the error and its causes, without repeats: errors of `dtrain_common` name their cause themselves.
 pub(crate) fn in_one_line(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |mut said, cause| {
         let cause = cause.to_string();

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// When the command began, on both clocks.
+/// The start of the command, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     /// Origin of the agent's times.
     pub at: Instant,
-    /// The same moment by the calendar, for files and for the workers.
+    /// The same moment as calendar time, for files and for the workers.
     pub wall: SystemTime,
 }
 
@@ -20,7 +20,7 @@ impl Begun {
         self.at.elapsed()
     }
 
-    /// A time on the agent's clock by the calendar, in milliseconds since 1970.
+    /// Converts a time of the agent's clock to milliseconds since 1970.
     pub fn unix_ms(&self, at: Duration) -> u64 {
         let since_epoch = self.wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since_epoch.saturating_add(at).as_millis()).unwrap_or(u64::MAX)

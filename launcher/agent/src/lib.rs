@@ -1,7 +1,7 @@
-//! What is done about the workers of a run. `local` decides over one node's attempt and whether there is another, `cause` says
-//! which worker failed first and why: both are pure functions of a state, an event and a time. `io` carries out.
+//! Supervision of a run's workers. `local` decides for one node's attempt and about restarts; `cause` finds
+//! the worker that failed first, and why. Both are pure. `io` acts on the system.
 //!
-//! Architecture invariant: nothing here knows the command line, libtorch or NVML.
+//! Architecture invariant: no code here uses the command line, libtorch or NVML.
 #![deny(unsafe_code)]
 #![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
 

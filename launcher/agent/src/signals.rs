@@ -1,4 +1,4 @@
-//! Signals by number: those that the launcher acts on, and the names of all.
+//! Signals by number: those that the launcher handles, and the names of all.
 
 use rustix::process::Signal;
 
@@ -22,7 +22,7 @@ pub const CONT: i32 = Signal::CONT.as_raw();
 /// Signals by which a shell controls its jobs.
 pub const JOB: [i32; 4] = [SUSPEND[0], SUSPEND[1], SUSPEND[2], CONT];
 
-/// The signal's name, such as `SIGKILL`, or `signal 37` for one that has none.
+/// Returns the signal's name, such as `SIGKILL`, or `signal 37` for a signal without a name.
 pub fn name(signal: i32) -> String {
     let known = nix::sys::signal::Signal::try_from(signal);
     known.map_or_else(|_| format!("signal {signal}"), |known| known.as_str().to_owned())

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The key of the file's metadata that has the names of the classes, as a JSON list in the order of their numbers.
+/// The metadata key for the class names, a JSON list in the order of the class numbers.
 const CLASS_NAMES: &str = "class_names";
 
 pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
@@ -55,7 +55,7 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitStatus::Success.into())
 }
 
-/// Refuses a place that cannot be meant, before anything is read.
+/// Rejects a wrong output path before reading any file.
 fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
     if out.is_dir() {
         bail!("{} is a folder; name the file to write", out.display());
@@ -83,7 +83,7 @@ fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
 fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicI32::new(0));
     let signal = Arc::clone(&stop);
-    // From here on the file that is not finished has to be removed.
+    // From here on, a stop must remove the unfinished file.
     handlers::listen(&signals::STOP, move |number| {
         let _ = signal.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
     })
@@ -137,7 +137,7 @@ fn unwritten(error: Unwritten, out: &Path) -> anyhow::Error {
     }
 }
 
-/// The message about finite numbers that the type cannot hold; none where there are none.
+/// Returns the message about finite numbers that the type cannot hold; `None` without such numbers.
 fn too_large(overflows: &[(&Output, u64)]) -> Option<String> {
     let (first, _) = overflows.first()?;
     let number = overflows.iter().map(|(_, number)| number).sum::<u64>();

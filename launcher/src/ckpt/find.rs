@@ -1,4 +1,4 @@
-//! What a user means by the name of a run or of a checkpoint.
+//! Finds runs and checkpoints by the user's paths.
 
 use anyhow::{Context, bail};
 use dtrain_common::manifest::FILE_NAME;
@@ -8,7 +8,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What a path names.
+/// The meaning of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// A run directory that has a folder of checkpoints.
@@ -17,7 +17,7 @@ pub(super) enum Found {
     Checkpoint(PathBuf),
 }
 
-/// What `path` names: a run directory, the folder of its checkpoints, a checkpoint, a link to one, or `RUN_DIR@STEP`.
+/// Finds a run directory, its folder of checkpoints, a checkpoint, a link to one, or `RUN_DIR@STEP`.
 pub(super) fn find(path: &Path) -> anyhow::Result<Found> {
     let shown = path.display();
     let about = match fs::metadata(path) {
@@ -62,7 +62,7 @@ pub(super) fn find(path: &Path) -> anyhow::Result<Found> {
     );
 }
 
-/// A run directory; `path` must name one.
+/// Returns the run directory that `path` must name.
 pub(super) fn run_dir(path: &Path) -> anyhow::Result<RunDir> {
     match find(path)? {
         Found::Run(run_dir) => Ok(run_dir),
@@ -73,7 +73,7 @@ pub(super) fn run_dir(path: &Path) -> anyhow::Result<RunDir> {
     }
 }
 
-/// The folder of a checkpoint, of a run directory the latest one.
+/// Returns a checkpoint's folder, or the latest checkpoint of a run directory.
 pub(super) fn checkpoint(path: &Path) -> anyhow::Result<PathBuf> {
     match find(path)? {
         Found::Checkpoint(folder) => Ok(folder),
@@ -87,7 +87,7 @@ pub(super) fn checkpoint(path: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// `RUN_DIR@120`, `RUN_DIR@latest` and `RUN_DIR@best`; none where the name has no such end.
+/// Parses `RUN_DIR@120`, `RUN_DIR@latest` and `RUN_DIR@best`; `None` if the name has no such end.
 fn at(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     let Some((run, which)) = path.to_str().and_then(|text| text.rsplit_once('@')) else {
         return Ok(None);

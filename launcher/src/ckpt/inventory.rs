@@ -1,4 +1,4 @@
-//! What lies in the folder of a run's checkpoints, told without reading any file but the manifests.
+//! Lists the folder of a run's checkpoints. Reads only the manifests.
 
 use anyhow::Context;
 use dtrain_common::manifest::{FILE_NAME, Manifest, ManifestError};
@@ -8,30 +8,30 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// A folder of a checkpoint.
+/// A checkpoint's folder.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) step: u64,
     pub(super) folder: PathBuf,
-    /// Of all its files.
+    /// Of all files of the folder.
     pub(super) bytes: u64,
-    /// When its manifest was written; none where that cannot be told.
+    /// When the manifest was written; `None` if unknown.
     pub(super) written: Option<SystemTime>,
-    /// None where it cannot be read.
+    /// `None` if it cannot be read.
     pub(super) manifest: Option<Manifest>,
-    /// Why it is not whole.
+    /// The reason if the checkpoint is not whole.
     pub(super) problem: Option<ManifestError>,
     pub(super) latest: bool,
     pub(super) best: bool,
 }
 
 impl Entry {
-    /// Whether its manifest reads and all files have their sizes.
+    /// Returns whether the manifest can be read and all files have their sizes.
     pub(super) fn is_whole(&self) -> bool {
         self.problem.is_none()
     }
 
-    /// Whether a newer dtrain wrote it, so that this one cannot tell.
+    /// Returns whether a newer dtrain wrote the checkpoint, so that this version cannot check it.
     pub(super) fn is_newer(&self) -> bool {
         matches!(self.problem, Some(ManifestError::NewerFormat { .. }))
     }
@@ -45,17 +45,17 @@ impl Entry {
 pub(super) struct Leftover {
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
-    /// Since something in it last changed.
+    /// The time since the last change in it.
     pub(super) age: Duration,
 }
 
 impl Leftover {
-    /// Whether it is a checkpoint that was not finished, and not one that was being removed.
+    /// Returns whether it is an unfinished checkpoint, and not one that was being removed.
     pub(super) fn is_partial(&self) -> bool {
         self.name().starts_with(PARTIAL)
     }
 
-    /// Whether it is the only checkpoint of its step, whose successor did not come: the next start of the run gives it its name.
+    /// Returns whether its step has no other checkpoint: the next start of the run renames it back.
     pub(super) fn comes_back(&self, run_dir: &RunDir) -> bool {
         let name = self.name();
         let step = name.strip_prefix(REPLACED).and_then(|step| step.parse().ok());
@@ -67,13 +67,13 @@ impl Leftover {
     }
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 pub(super) fn name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
 }
 
-/// The checkpoints of a run in the order of their steps.
+/// Returns a run's checkpoints in the order of their steps.
 pub(super) fn entries(run_dir: &RunDir) -> anyhow::Result<Vec<Entry>> {
     let steps =
         run_dir.steps().with_context(|| format!("cannot list {}", run_dir.checkpoints().display()))?;
@@ -102,13 +102,13 @@ pub(super) fn entries(run_dir: &RunDir) -> anyhow::Result<Vec<Entry>> {
     Ok(steps.into_iter().map(entry).collect())
 }
 
-/// What rollbacks have set aside.
+/// Returns the checkpoints set aside by rollbacks.
 pub(super) fn set_aside(run_dir: &RunDir) -> anyhow::Result<Vec<SetAside>> {
     let found = run_dir.set_aside();
     found.with_context(|| format!("cannot list {}", run_dir.checkpoints().display()))
 }
 
-/// What is left over of checkpoints beside them, by name.
+/// Returns the leftovers of unfinished writes and removals, by name.
 pub(super) fn leftovers(run_dir: &RunDir, now: SystemTime) -> anyhow::Result<Vec<Leftover>> {
     let folder = run_dir.checkpoints();
     let list = || format!("cannot list {}", folder.display());
@@ -121,7 +121,7 @@ pub(super) fn leftovers(run_dir: &RunDir, now: SystemTime) -> anyhow::Result<Vec
             let changed = newest(&path).unwrap_or(now);
             found.push(Leftover {
                 bytes: size(&path),
-                // A clock that was set back makes it new, which is the careful answer.
+                // If the clock was set back, the age is 0, which is the careful answer.
                 age: now.duration_since(changed).unwrap_or_default(),
                 path,
             });
@@ -131,14 +131,14 @@ pub(super) fn leftovers(run_dir: &RunDir, now: SystemTime) -> anyhow::Result<Vec
     Ok(found)
 }
 
-/// The bytes of all files below; what cannot be seen counts nothing.
+/// Returns the bytes of all files below; unreadable files count 0.
 pub(super) fn size(path: &Path) -> u64 {
     let mut bytes = 0;
     let _ = walk(path, &mut |about| bytes += if about.is_file() { about.len() } else { 0 });
     bytes
 }
 
-/// When something below last changed.
+/// Returns the time of the last change below.
 fn newest(path: &Path) -> io::Result<SystemTime> {
     let mut newest = SystemTime::UNIX_EPOCH;
     walk(path, &mut |about| {
@@ -147,7 +147,7 @@ fn newest(path: &Path) -> io::Result<SystemTime> {
     Ok(newest)
 }
 
-/// Looks at a folder and everything in it. Links are not followed.
+/// Visits a folder and all its contents. Links are not followed.
 fn walk(path: &Path, see: &mut impl FnMut(&fs::Metadata)) -> io::Result<()> {
     let about = path.symlink_metadata()?;
     see(&about);

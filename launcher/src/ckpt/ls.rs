@@ -62,7 +62,7 @@ fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: 
     out
 }
 
-/// What a rollback has set aside, and how it comes back.
+/// Describes a rollback's folder, and how to restore its checkpoints.
 fn aside(set_aside: &SetAside) -> String {
     let SetAside { folder, rollback, steps } = set_aside;
     let when = match rollback {
@@ -116,7 +116,7 @@ fn table(out: &mut String, entries: &[Entry]) {
     columns(out, 2, &align, &rows);
 }
 
-/// Whole epochs, and the steps of the one that is under way.
+/// Returns whole epochs, and the steps of the current epoch.
 pub(super) fn epochs(manifest: &Manifest) -> String {
     match manifest.step_in_epoch {
         0 => manifest.epoch.to_string(),
@@ -135,13 +135,13 @@ fn marks(entry: &Entry) -> Vec<&'static str> {
     marks.into_iter().filter_map(|(is_so, mark)| is_so.then_some(mark)).collect()
 }
 
-/// `2026-11-22 03:10:12`
+/// Formats a time like `2026-11-22 03:10:12`.
 pub(super) fn local_time(time: SystemTime) -> String {
     let time = Timestamp::try_from(time).map(|time| Zoned::new(time, TimeZone::system()));
     time.map_or("-".into(), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
-/// RFC 3339; null outside the years that a calendar has.
+/// Formats a time by RFC 3339; null for years that it does not allow.
 pub(super) fn time_value(time: Option<SystemTime>) -> Value {
     let time = time.and_then(|time| Timestamp::try_from(time).ok());
     time.map_or(Value::Null, |time| Value::String(time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()))

@@ -1,4 +1,4 @@
-//! `dtrain ckpt`: the checkpoints of a run, known by their manifests and the headers of their files. Nothing here holds a tensor.
+//! `dtrain ckpt`: the checkpoints of a run, from manifests and headers. No tensor is kept in memory.
 
 mod export;
 mod find;
@@ -31,7 +31,7 @@ pub(crate) fn run(command: &CkptCommand) -> anyhow::Result<ExitCode> {
         let Some(Failed { status, .. }) = error.downcast_ref() else {
             return Err(error);
         };
-        // If standard error is closed there is nobody left to tell, and the exit code still says it.
+        // If standard error is closed, the exit code still reports the failure.
         let _ = writeln!(io::stderr(), "dtrain: error: {error}");
         Ok((*status).into())
     })

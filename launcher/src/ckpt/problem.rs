@@ -1,4 +1,4 @@
-//! What is wrong with a checkpoint, or with what was to be done about it.
+//! Problems of a checkpoint, and failures of a command.
 
 use super::inventory::name;
 use crate::stdout::in_one_line;
@@ -6,7 +6,7 @@ use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::{FILE_NAME, ManifestError};
 use std::io;
 
-/// Not a matter of usage: the command was right and could not be carried out.
+/// A failure of a correct command, not of its usage.
 #[derive(Debug, thiserror::Error)]
 #[error("{said}")]
 pub(super) struct Failed {
@@ -14,12 +14,12 @@ pub(super) struct Failed {
     pub(super) status: ExitStatus,
 }
 
-/// Exit code 1.
+/// Returns a failure with exit code 1.
 pub(super) fn failed(error: impl Into<anyhow::Error>) -> anyhow::Error {
     Failed { said: in_one_line(&error.into()), status: ExitStatus::Program(1) }.into()
 }
 
-/// What is wrong with a checkpoint, in a word for scripts.
+/// Returns the kind of a checkpoint's problem, for scripts.
 pub(super) fn kind(error: &ManifestError) -> &'static str {
     let is_missing = |source: &io::Error| source.kind() == io::ErrorKind::NotFound;
     match error {
@@ -36,7 +36,7 @@ pub(super) fn kind(error: &ManifestError) -> &'static str {
     }
 }
 
-/// What is wrong in a sentence, without the folder, which is named already.
+/// Describes the problem in a sentence, without the folder, which the caller names.
 pub(super) fn sentence(error: &ManifestError) -> String {
     match error {
         ManifestError::Missing { .. } => "manifest.json is missing".into(),

@@ -1,4 +1,4 @@
-//! How far reading or writing many bytes has come, on a terminal.
+//! The progress of reading or writing many bytes, on a terminal.
 
 use dtrain_agent::io::output::{Stream, draws_frames};
 use dtrain_common::text::size;
@@ -7,23 +7,23 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Less than this is done before anybody would read a line about it.
+/// Below this the work ends before a user could read the progress.
 const LARGE: u64 = 256 << 20;
-/// Time between two lines.
+/// Time between two updates of the line.
 const PACE: Duration = Duration::from_millis(100);
 
-/// A line of standard error that is painted over, and wiped out in the end. Several threads may count at a time.
+/// A line of standard error that is redrawn, and erased at the end. Several threads may call it.
 #[derive(Debug)]
 pub(super) struct Progress {
     label: String,
     total: u64,
     done: AtomicU64,
-    /// When it was painted last; none where it is never to be.
+    /// When the line was drawn last; `None` if it is never shown.
     painted: Option<Mutex<Instant>>,
 }
 
 impl Progress {
-    /// Of `total` bytes; shown for many of them and on a terminal only.
+    /// Starts the progress of `total` bytes; shown only for many bytes and on a terminal.
     pub(super) fn new(label: impl Into<String>, total: u64) -> Self {
         Self {
             label: label.into(),
@@ -33,10 +33,10 @@ impl Progress {
         }
     }
 
-    /// So many more are done.
+    /// Adds finished bytes.
     pub(super) fn add(&self, bytes: u64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        // Who finds it taken leaves the painting to the other.
+        // If another thread holds the lock, that thread draws.
         let Some(Ok(mut painted)) = self.painted.as_ref().map(Mutex::try_lock) else {
             return;
         };

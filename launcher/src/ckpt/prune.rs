@@ -1,4 +1,4 @@
-//! `dtrain ckpt prune`: removes older checkpoints by the rule by which a training does, and what a crash has left.
+//! `dtrain ckpt prune`: removes older checkpoints by the training's rule, and leftovers of a crash.
 
 use super::find::run_dir;
 use super::inventory::{Entry, entries, leftovers, name, set_aside, size as size_of};
@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-/// A partial checkpoint that changed since may be one that a run is writing.
+/// A partial checkpoint that changed within this time may still be in use by a run.
 const YOUNG: Duration = Duration::from_secs(600);
 
 pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     let run_dir = run_dir(&args.run_dir)?;
     let _claim = (!args.dry_run).then(|| run_dir.claim()).transpose()?;
     let mut entries = entries(&run_dir)?;
-    // Behind this step a rollback that was broken off may need everything.
+    // An interrupted rollback may need every checkpoint after this step.
     let broken_off_at = run_dir.broken_off_at()?;
     entries.retain(|entry| broken_off_at.is_none_or(|step| entry.step <= step));
     let (keep, why) = keep(args, &run_dir)?;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitStatus::Success.into())
 }
 
-/// What rollbacks have set aside: removed where that is asked for and no start of the run needs it.
+/// Removes folders of rollbacks if `wanted`, unless the next start of the run needs them.
 fn rollbacks(
     wanted: bool,
     run_dir: &RunDir,
@@ -104,8 +104,8 @@ fn rollbacks(
     Ok(())
 }
 
-/// The checkpoints that go: of the whole ones what the rule leaves out, and the damaged ones where that is asked for; nothing that
-/// `latest` and `best` point to, nor what a newer dtrain wrote.
+/// Returns the checkpoints to remove: whole ones by the rule, and damaged ones if `damaged`. Keeps the
+/// targets of `latest` and `best`, and checkpoints of a newer dtrain.
 fn chosen<'a>(entries: &'a [Entry], keep: Keep, damaged: bool, notes: &mut Vec<String>) -> Vec<&'a Entry> {
     let whole: Vec<_> = entries.iter().filter(|entry| entry.is_whole()).map(|entry| entry.step).collect();
     let excess: Vec<_> = keep.excess(&whole).collect();
@@ -137,10 +137,10 @@ fn chosen<'a>(entries: &'a [Entry], keep: Keep, damaged: bool, notes: &mut Vec<S
     chosen
 }
 
-/// What stays, and why in words.
+/// Returns the rule, and its explanation for the user.
 fn keep(args: &PruneArgs, run_dir: &RunDir) -> anyhow::Result<(Keep, String)> {
     let path = run_dir.recipe();
-    // Not needed where both are given.
+    // Not needed if the command line has both settings.
     let settings = match (args.keep, args.keep_every) {
         (Some(_), Some(_)) => None,
         _ if !path.exists() => bail!(
@@ -176,7 +176,7 @@ fn keep(args: &PruneArgs, run_dir: &RunDir) -> anyhow::Result<(Keep, String)> {
     Ok((Keep { newest, every }, why))
 }
 
-/// From plan.json. A span of steps needs none.
+/// Reads the steps of an epoch from plan.json. A span of steps does not need it.
 fn steps_per_epoch(run_dir: &RunDir, span: Span) -> anyhow::Result<u64> {
     #[derive(Deserialize)]
     struct Plan {
@@ -197,12 +197,12 @@ fn steps_per_epoch(run_dir: &RunDir, span: Span) -> anyhow::Result<u64> {
         fs::read_to_string(&path).with_context(|| format!("cannot read {}, {way_out}", path.display()))?;
     let plan: Plan = serde_json::from_str(&text)
         .with_context(|| format!("{} is no plan of a run, {way_out}", path.display()))?;
-    // Stages of shorter epochs keep more; of several lengths the shortest removes least.
+    // The shortest stage removes the fewest checkpoints.
     let shortest = plan.stages.iter().map(|stage| stage.steps_per_epoch).min();
     Ok(shortest.unwrap_or(plan.steps_per_epoch).max(1))
 }
 
-/// Removes a folder so that a checkpoint is there whole or not at all.
+/// Removes a folder. A checkpoint stays whole or disappears.
 fn remove(path: &Path) -> anyhow::Result<()> {
     let hidden = if name(path).starts_with(REMOVED) { Ok(path.to_owned()) } else { hide(path) };
     match hidden.and_then(fs::remove_dir_all) {

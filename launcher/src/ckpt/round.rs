@@ -1,13 +1,13 @@
-//! From one type of floating-point numbers to another, rounded to the nearest and halves to even, as PyTorch does.
+//! Converts floating-point types; rounds to nearest, ties to even, as PyTorch does.
 
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-/// Appends the numbers of `bytes`, which are little-endian and of the type `from`, in the type `to`, which is F32, BF16 or F16.
-/// Returns how many finite ones are infinite in it, or none where `from` is no type of floating-point numbers.
+/// Converts `bytes`, little-endian numbers of type `from`, to `to` (F32, BF16 or F16) and appends them.
+/// Returns the number of finite values that became infinite; `None` if `from` is no floating-point type.
 pub(super) fn convert(from: Dtype, to: Dtype, bytes: &[u8], out: &mut Vec<u8>) -> Option<u64> {
     let mut overflows = 0;
-    // As PyTorch's own, a float64 becomes a float32 first.
+    // Like PyTorch, converts float64 to float32 first.
     let mut push = |value: f32, was_finite: bool| {
         let infinite = match to {
             Dtype::BF16 => {

@@ -1,4 +1,4 @@
-//! `dtrain ckpt show`: what a checkpoint holds.
+//! `dtrain ckpt show`: the contents of a checkpoint.
 
 mod sizes;
 
@@ -24,11 +24,11 @@ use std::process::ExitCode;
 /// Another recipe, and the settings of the experiment that differ from it: key, here, there.
 type Comparison = (PathBuf, Differences);
 
-/// All that is shown.
+/// The data to show.
 struct Shown {
     folder: PathBuf,
     manifest: Manifest,
-    /// None of a checkpoint that is damaged.
+    /// `None` if the checkpoint is damaged.
     sizes: Option<Sizes>,
     comparison: Option<Comparison>,
     problem: Option<String>,
@@ -48,12 +48,12 @@ pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitStatus::Success.into())
 }
 
-/// The recipe beside the run's checkpoints, or the one asked for; none where there is none beside it.
+/// Compares with the given recipe, or with the recipe beside the checkpoints; `None` without a recipe.
 fn compare(manifest: &Manifest, folder: &Path, against: Option<&Path>) -> anyhow::Result<Option<Comparison>> {
     let (with, recipe) = match against {
         Some(path) if path.extension() == Some(OsStr::new("toml")) => (path.to_owned(), load(path)?),
         Some(path) => {
-            // An error names both meanings.
+            // The error names both meanings.
             find(path).context("--against names no checkpoint, and no recipe, which ends in .toml")?;
             let other = checkpoint(path)?;
             let recipe = Manifest::read(&other).map_err(failed)?.recipe;
@@ -62,7 +62,7 @@ fn compare(manifest: &Manifest, folder: &Path, against: Option<&Path>) -> anyhow
         None => {
             let real =
                 fs::canonicalize(folder).with_context(|| format!("cannot find {}", folder.display()))?;
-            // As the user writes it, where that tells.
+            // Use the path as the user wrote it, if that works.
             let Some(path) = [folder, &real].into_iter().find_map(recipe_beside) else {
                 return Ok(None);
             };
@@ -74,7 +74,7 @@ fn compare(manifest: &Manifest, folder: &Path, against: Option<&Path>) -> anyhow
     Ok(Some((with, differences)))
 }
 
-/// The recipe of the run in whose folder of checkpoints this one lies, also where a rollback has set it aside there.
+/// Returns the recipe of the run that has this checkpoint, also if a rollback has set it aside.
 fn recipe_beside(checkpoint: &Path) -> Option<PathBuf> {
     let mut checkpoints = checkpoint.parent()?;
     if inventory::name(checkpoints).starts_with("rollback-") {
@@ -138,7 +138,7 @@ impl Shown {
         }))
     }
 }
-/// What the manifest says, by name.
+/// Returns facts from the manifest, by name.
 fn facts(folder: &Path, manifest: &Manifest) -> Vec<Vec<String>> {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut fact = |name: &str, value: String| rows.push(vec![name.to_owned(), value]);
@@ -173,9 +173,9 @@ fn facts(folder: &Path, manifest: &Manifest) -> Vec<Vec<String>> {
     rows
 }
 
-/// How many classes there are, and the first of their names.
+/// Returns the number of classes, and the first names.
 fn classes(manifest: &Manifest) -> String {
-    /// More do not fit a line; `--json` has all.
+    /// More names do not fit a line; `--json` has all.
     const NAMED: usize = 8;
     let mut text = grouped(manifest.classes as u64);
     let names = &manifest.class_names;

@@ -1,4 +1,4 @@
-//! Files of tensors: the header of a safetensors file, read strictly and written. No tensor is ever held here.
+//! Safetensors files: reads headers strictly and writes them. No tensor is kept in memory.
 
 use anyhow::{Context, bail, ensure};
 use safetensors::Dtype;
@@ -9,17 +9,17 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The length field at the start of a file.
+/// Bytes of the length field at the start of a file.
 const PREFIX: u64 = 8;
-/// The longest header that the format allows.
+/// The longest header that the format allows, in bytes.
 const LONGEST: u64 = 100_000_000;
 
-/// Why a file of tensors cannot be used.
+/// Why a tensor file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TensorFileError {
     #[error("cannot read {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// The file is none of this format, or it is damaged.
+    /// The file has another format or is damaged.
     #[error("{} is not a sound safetensors file: {source:#}", path.display())]
     Header { path: PathBuf, source: anyhow::Error },
 }
@@ -29,22 +29,22 @@ pub(super) enum TensorFileError {
 pub(super) struct Tensor {
     pub(super) name: String,
     pub(super) dtype: Dtype,
-    /// Its sizes, outermost first; empty for a single number.
+    /// Sizes of the dimensions, outermost first; empty for a single number.
     pub(super) shape: Vec<u64>,
-    /// Where its values begin, counted from the end of the header.
+    /// Offset in bytes from the end of the header.
     begin: u64,
     pub(super) bytes: u64,
 }
 
 impl Tensor {
-    /// A tensor to be written, of no place yet; none where it is larger than can be counted, or its elements are no whole bytes.
+    /// Creates a tensor without offset; `None` if its bytes overflow or its elements are less than a byte.
     pub(super) fn new(name: impl Into<String>, dtype: Dtype, shape: Vec<u64>) -> Option<Self> {
         let mut sizes = shape.iter();
         let elements = sizes.try_fold(1_u64, |product, size| product.checked_mul(*size))?;
         let bits = elements.checked_mul(dtype.bitsize() as u64)?;
         (dtype.bitsize() >= 8).then_some(Self { name: name.into(), dtype, bytes: bits / 8, shape, begin: 0 })
     }
-    /// The size of an element in bytes.
+    /// Returns the size of an element in bytes.
     pub(super) fn width(&self) -> u64 {
         self.dtype.bitsize() as u64 / 8
     }
@@ -53,13 +53,13 @@ impl Tensor {
         self.shape.iter().product()
     }
 
-    /// Whether its elements are floating-point numbers that PyTorch computes with.
+    /// Returns whether the elements are floating-point numbers that PyTorch computes with.
     pub(super) fn is_float(&self) -> bool {
         matches!(self.dtype, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64)
     }
 }
 
-/// As PyTorch names the type: `float32`.
+/// Returns PyTorch's name of the type, such as `float32`.
 pub(super) fn torch_name(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::BOOL => "bool",
@@ -79,18 +79,18 @@ pub(super) fn torch_name(dtype: Dtype) -> &'static str {
     }
 }
 
-/// An open safetensors file whose header has been read and checked against its length.
+/// An open safetensors file with a checked header.
 #[derive(Debug)]
 pub(super) struct TensorFile {
     pub(super) path: PathBuf,
     file: File,
     data_start: u64,
-    /// In the order of their values in the file.
+    /// In the order of their offsets.
     pub(super) tensors: Vec<Tensor>,
 }
 
 impl TensorFile {
-    /// Opens a file and checks all of its header. No value is read.
+    /// Opens a file and checks its whole header. Does not read values.
     pub(super) fn open(path: &Path) -> Result<Self, TensorFileError> {
         let read = |source| TensorFileError::Io { path: path.into(), source };
         let wrong = |source| TensorFileError::Header { path: path.into(), source };
@@ -118,7 +118,7 @@ impl TensorFile {
         })
     }
 
-    /// Fills `buffer` with the values of one of the file's tensors, from its byte `offset` on, as they lie in the file.
+    /// Fills `buffer` with stored values of one of the file's tensors, from its byte `offset` on.
     pub(super) fn read(
         &self,
         tensor: &Tensor,
@@ -136,12 +136,12 @@ impl TensorFile {
     }
 }
 
-/// The header's length by the first bytes of a file of `length` bytes, checked against that.
+/// Returns the header's length from the first bytes, checked against the file's `length`.
 fn announced(prefix: [u8; PREFIX as usize], length: u64) -> anyhow::Result<u64> {
     let (announced, left) = (u64::from_le_bytes(prefix), length.saturating_sub(PREFIX));
     match announced {
         _ if announced <= left && announced <= LONGEST => Ok(announced),
-        // The start of a zip, which PyTorch's own files are.
+        // The start of a zip file, which PyTorch's files are.
         _ if prefix.starts_with(b"PK\x03\x04") => {
             bail!("it is a zip, as torch.save writes; convert it with safetensors.torch.save_file")
         }
@@ -154,7 +154,7 @@ fn announced(prefix: [u8; PREFIX as usize], length: u64) -> anyhow::Result<u64> 
     }
 }
 
-/// The tensors of a header, in the order of their places, which are end to end in `data_bytes`.
+/// Returns the tensors of a header in the order of their offsets; together they must fill `data_bytes`.
 fn parse(text: &[u8], data_bytes: u64) -> anyhow::Result<Vec<Tensor>> {
     let header: Metadata = serde_json::from_slice(text).context("its header cannot be read")?;
     let expected = header.data_len() as u64;
@@ -176,8 +176,8 @@ fn parse(text: &[u8], data_bytes: u64) -> anyhow::Result<Vec<Tensor>> {
     Ok(tensors.collect())
 }
 
-/// The beginning of a file in which the values of these tensors follow each other, padded so that they begin at a multiple of 8.
-/// `metadata` are a key and a text beside those of PyTorch's own writer.
+/// Returns the header of a file with these tensors, padded so that the values begin at a multiple of 8.
+/// `metadata`: a key and a text in addition to those of PyTorch's own writer.
 pub(super) fn header<'a>(
     tensors: impl IntoIterator<Item = &'a Tensor>,
     metadata: Option<(&str, String)>,

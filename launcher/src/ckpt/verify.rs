@@ -1,4 +1,4 @@
-//! `dtrain ckpt verify`: whether every byte of a checkpoint is as it was written.
+//! `dtrain ckpt verify`: checks every byte of checkpoints.
 
 use super::find::{Found, find};
 use super::problem::{kind, sentence};
@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// One thing that is wrong.
+/// A problem of a checkpoint.
 #[derive(Debug, Serialize)]
 struct Problem {
     kind: &'static str,
@@ -33,7 +33,7 @@ struct Report {
     problems: Vec<Problem>,
 }
 
-/// Checks all of them, and says of each what it is like as soon as that is known. Damage is no error, but exit code 1.
+/// Checks all checkpoints, and prints each result at once. Damage is not an error, but gives exit code 1.
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let folders = folders(&args.paths)?;
     let mut reports = Vec::new();
@@ -56,7 +56,7 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     Ok(status.into())
 }
 
-/// The folders of the checkpoints that are meant, each once.
+/// Returns the folders of the checkpoints, each once.
 fn folders(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for path in paths {
@@ -94,7 +94,7 @@ fn check(folder: PathBuf) -> Report {
     drop(progress);
     report.problems.extend(damage.iter().map(problem));
     if report.problems.is_empty() {
-        // A file whose bytes are damaged has been named; what its header says is no news then.
+        // If its bytes are damaged, a file is already listed: its header adds no information.
         report.problems = headers(folder, &manifest);
     }
     report
@@ -104,7 +104,7 @@ fn problem(error: &ManifestError) -> Problem {
     Problem { kind: kind(error), message: sentence(error) }
 }
 
-/// What is wrong with the headers of the tensor files.
+/// Returns the problems in the headers of the tensor files.
 fn headers(folder: &Path, manifest: &Manifest) -> Vec<Problem> {
     let names = manifest.files.iter().map(|entry| &entry.name);
     let tensors = names.filter(|name| name.ends_with(".safetensors"));

@@ -1,4 +1,4 @@
-//! torchrun's flags, with torchrun's meaning on one node. What has a meaning only between nodes is refused by name.
+//! torchrun's flags with their meaning on one node. Flags for several nodes are errors.
 
 use anyhow::bail;
 use clap::builder::NonEmptyStringValueParser;
@@ -7,7 +7,7 @@ use dtrain_agent::signals;
 use std::collections::HashSet;
 use std::str::FromStr;
 
-/// What a request for several nodes is told.
+/// The error for a request of several nodes.
 const ONE_NODE: &str = "several nodes are not built in this version";
 
 /// torchrun's flags other than the number of workers, output and restarts.
@@ -111,14 +111,14 @@ pub(crate) enum Binding {
 }
 
 impl Binding {
-    /// Its word on the command line.
+    /// Returns the value's name on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |word| word.get_name().to_owned())
     }
 }
 
 impl ContractArgs {
-    /// Checks the flags against each other and for what one node cannot have, and answers the messages for the user.
+    /// Checks the flags against each other and against a single node; returns warnings for the user.
     pub(crate) fn check(&self) -> anyhow::Result<Vec<String>> {
         if self.module && self.no_python {
             bail!("-m and --no-python contradict each other; give one of them");
@@ -170,7 +170,7 @@ impl ContractArgs {
         Ok(notes)
     }
 
-    /// Flags that say where the workers meet and yield to another one, as with torchrun.
+    /// Returns warnings for flags of the meeting point that another flag overrides, as with torchrun.
     fn outranked(&self) -> Vec<String> {
         let (endpoint, given) = (self.endpoint().is_some(), self.rdzv_endpoint.is_some());
         let (addr, local) = (self.master_addr.is_some(), self.local_addr.is_some());
@@ -189,12 +189,12 @@ impl ContractArgs {
             .collect()
     }
 
-    /// The endpoint that counts: --standalone chooses one of its own.
+    /// Returns the endpoint in effect: with --standalone, the launcher chooses it.
     fn endpoint(&self) -> Option<&(String, u16)> {
         self.rdzv_endpoint.as_ref().filter(|_| !self.standalone)
     }
 
-    /// Where rank 0 is to listen, as asked for, with the flag that asked.
+    /// Returns the flag and the host on which rank 0 must listen.
     pub(crate) fn host(&self) -> Option<(&'static str, &str)> {
         let endpoint = self.endpoint().map(|(host, _)| host);
         [
@@ -206,7 +206,7 @@ impl ContractArgs {
         .find_map(|(flag, host)| Some((flag, host?.as_str())))
     }
 
-    /// The port on which rank 0 is to listen, as asked for, with the flag that asked; none for any free one.
+    /// Returns the flag and the port on which rank 0 must listen; `None` for any free port.
     pub(crate) fn port(&self) -> Option<(&'static str, u16)> {
         let (flag, port) = match self.endpoint() {
             Some((_, port)) => ("--rdzv-endpoint", *port),
@@ -215,7 +215,6 @@ impl ContractArgs {
         (port != 0).then_some((flag, port))
     }
 
-    /// The signals that the launcher handles.
     pub(crate) fn signals(&self) -> Vec<i32> {
         let all = || signals::STOP.into_iter().chain(signals::FORWARD).collect();
         let mut handled = self.signals_to_handle.clone().unwrap_or_else(all);
@@ -224,20 +223,20 @@ impl ContractArgs {
         handled
     }
 
-    /// Their names, as torchrun tells its workers.
+    /// Returns the signals' names in the form that torchrun passes to workers.
     pub(crate) fn signal_names(&self) -> String {
         let names: Vec<_> = self.signals().into_iter().map(signals::name).collect();
         names.join(",")
     }
 }
 
-/// A number in digits alone; the standard's own reading takes a plus sign too.
+/// Parses digits only; the standard library also accepts a plus sign.
 pub(super) fn whole<T: FromStr>(text: &str) -> Option<T> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
 }
 
-/// A number of nodes, or a range of it.
+/// Checks a number of nodes, or a range.
 fn nodes(text: &str) -> Result<String, &'static str> {
     let (least, most) = text.split_once(':').unwrap_or((text, text));
     match (whole::<u32>(least), whole::<u32>(most)) {
@@ -246,7 +245,7 @@ fn nodes(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A host name or an address, the brackets of an IPv6 address taken off.
+/// Checks a host name or an address, and removes the brackets of an IPv6 address.
 fn host(text: &str) -> Result<String, &'static str> {
     let host = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if host.is_empty() || host.contains(|c: char| c.is_whitespace() || "[]/=,".contains(c)) {
@@ -258,9 +257,9 @@ fn host(text: &str) -> Result<String, &'static str> {
     Ok(host.to_owned())
 }
 
-/// A host with a port, or with any free one (0).
+/// Parses a host with a port; without a port, 0 for any free one.
 fn endpoint(text: &str) -> Result<(String, u16), &'static str> {
-    // The last colon parts host and port, unless it belongs to an IPv6 address.
+    // The last colon separates host and port, unless it belongs to an IPv6 address.
     let parts = text
         .rsplit_once(':')
         .filter(|(host, _)| (host.starts_with('[') && host.ends_with(']')) || !host.contains(':'));
@@ -310,12 +309,12 @@ fn rdzv_conf(text: &str) -> Result<RdzvConf, String> {
     Ok(RdzvConf(settings))
 }
 
-/// The settings that have no use on one node, as the user wrote them.
+/// Returns the settings that have no effect on one node, as the user wrote them.
 fn without_use(RdzvConf(settings): &RdzvConf) -> anyhow::Result<Vec<String>> {
     let mut without_use = Vec::new();
     for (key, value) in settings {
         let sound = match key.as_str() {
-            // True of the only node, and of the store on it.
+            // Both settings are true for a single node.
             "is_host" if ["1", "true", "t", "yes", "y"].contains(&value.to_lowercase().as_str()) => continue,
             "store_type" if value == "tcp" => continue,
             "keep_alive_max_attempt" => whole::<u32>(value).is_some(),

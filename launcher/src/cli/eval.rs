@@ -1,4 +1,4 @@
-//! `dtrain eval`: its flags, and the launch that they stand for.
+//! `dtrain eval`: its flags, and the launch that it starts.
 
 use super::{GpuArgs, RecipeArgs};
 use clap::Args;

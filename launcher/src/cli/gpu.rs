@@ -59,7 +59,7 @@ pub(crate) struct KillArgs {
     pub(crate) grace: f64,
 }
 
-/// At most a day, and no busier than ten times a second.
+/// Parses seconds: at most a day, at least a tenth.
 fn seconds(text: &str) -> Result<f64, String> {
     within(text, 0.1..=86_400.0)
 }

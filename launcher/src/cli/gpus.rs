@@ -1,4 +1,4 @@
-//! The flag that says on which GPUs.
+//! The flag that selects GPUs.
 
 use clap::Args;
 use dtrain_common::gpu::{GpuId, GpuIdError};
@@ -19,7 +19,7 @@ pub(crate) struct GpuArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GpuIds {
     text: String,
-    /// In the order in which the workers get them; none for the CPU.
+    /// In the order of the workers; empty for the CPU.
     pub(crate) ids: Vec<GpuId>,
 }
 

@@ -1,4 +1,4 @@
-//! The flags of `dtrain launch`, and what its words name.
+//! The flags of `dtrain launch`, and the meaning of its words.
 
 use super::gpus::GpuArgs;
 use super::{ContractArgs, LimitArgs, OutputArgs};
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// More workers than this on one machine are a slip of the finger.
+/// More workers on one machine are probably a typing error.
 pub(super) const MOST_WORKERS: usize = 1024;
-/// Silence of fewer usual steps is no hang, however long they are.
+/// Silence shorter than this number of usual steps is never a hang.
 const USUAL_STEPS: u32 = 20;
-/// More restarts than this are a slip of the finger.
+/// More restarts are probably a typing error.
 const MOST_RESTARTS: i64 = 1_000_000;
 /// The longest shutdown timeout: a week.
 const LONGEST_TIMEOUT_S: u64 = 7 * 24 * 3600;
@@ -101,7 +101,7 @@ pub(crate) struct LaunchArgs {
     #[arg(value_name = "RECIPE|SCRIPT.py|PROGRAM", trailing_var_arg = true)]
     pub(super) words: Vec<OsString>,
 
-    // After all other flags: its heading holds for whatever follows.
+    // Must follow all other flags: its heading applies to later ones.
     #[command(flatten)]
     pub(crate) contract: ContractArgs,
 
@@ -119,18 +119,18 @@ pub(crate) struct LaunchArgs {
 }
 
 impl LaunchArgs {
-    /// The time between asking workers to stop and killing them.
+    /// Returns the time between asking workers to stop and killing them.
     pub(crate) fn shutdown_timeout(&self) -> Duration {
         Duration::from_secs(self.shutdown_timeout)
     }
 
-    /// When workers count as hanging; none where they never do.
+    /// Returns when workers count as hung; `None` for never.
     pub(crate) fn hang_policy(&self) -> Option<HangPolicy> {
         let least = Duration::from_secs(self.hang_timeout);
         (!least.is_zero()).then_some(HangPolicy { factor: USUAL_STEPS, least })
     }
 
-    /// The meaning of a first word of this name.
+    /// Returns the meaning of a first word of this name.
     pub(super) fn form(&self, name: &OsStr) -> Form {
         match python::runs(Path::new(name)) {
             _ if self.contract.module => Form::Module,
@@ -148,9 +148,9 @@ impl LaunchArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target<'a> {
     pub(crate) form: Form,
-    /// Of the recipe, the script, the module or the program.
+    /// The recipe, script, module or program.
     pub(crate) name: &'a OsStr,
-    /// None for a recipe.
+    /// Empty for a recipe.
     pub(crate) args: &'a [OsString],
 }
 
@@ -162,7 +162,7 @@ pub(crate) enum Form {
     Script,
     /// A module for `python -m`.
     Module,
-    /// Executed as it is.
+    /// Executed directly.
     Program,
 }
 
@@ -174,7 +174,7 @@ pub(crate) enum Nproc {
     Gpu,
     /// One per core.
     Cpu,
-    /// So many.
+    /// This number of workers.
     Count(usize),
 }
 

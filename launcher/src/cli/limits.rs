@@ -1,4 +1,4 @@
-//! How long a run may take, and how long its workers wait for each other.
+//! Limits of a run's time and of its workers' waiting time.
 
 use clap::Args;
 use dtrain_common::time::parse_time;
@@ -30,12 +30,11 @@ pub(crate) struct LimitArgs {
     pub(crate) collective_timeout: Option<Duration>,
 }
 
-/// A time limit as asked for.
+/// The value of `--time-limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// None, whatever the batch system says.
+    /// No limit, also not the batch system's.
     None,
-    /// So long.
     Time(Duration),
 }
 
@@ -50,7 +49,7 @@ impl FromStr for Limit {
     }
 }
 
-/// A number without a unit is one of seconds, as in the launcher's other flags.
+/// Parses a time. A number without a unit is in seconds, as in the launcher's other flags.
 fn time(text: &str) -> Result<Duration, &'static str> {
     let found = parse_time(text).or_else(|| parse_time(&format!("{text} s")));
     found.ok_or("write a time such as `90 min`, `2h30min` or `1-12:00:00`, or a number of seconds")

@@ -1,6 +1,6 @@
 //! The command line.
 
-/// A text behind the flags in a command's help, at most 90 columns wide, since a wrapped line loses its indentation.
+/// Joins texts after the flags in a command's help: at most 90 columns, since wrapping loses indentation.
 macro_rules! help {
     ($($file:literal),+) => { concat!($(include_str!(concat!("help/", $file, ".txt"))),+) };
 }

@@ -1,5 +1,4 @@
-//! The flags that say where the workers' output goes, with torchrun's names and meaning. What they come to together is decided in
-//! `plan::routing`.
+//! The flags for the workers' output, with torchrun's names and meaning. `plan::routing` combines them.
 
 use super::contract::whole;
 use clap::{ArgAction, Args};
@@ -8,7 +7,7 @@ use dtrain_common::units::ByteSize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Smaller logs than this would hold no more than a few lines.
+/// Smaller logs would hold only a few lines.
 const SMALLEST_LOG: u64 = 4096;
 
 /// What is to become of the workers' output.
@@ -63,17 +62,17 @@ pub(crate) struct OutputArgs {
     pub(crate) log_max_size: Option<u64>,
 }
 
-/// Which streams of which workers, in torchrun's numbers: the sum of 1 for standard output and 2 for standard error.
+/// Streams by worker, in torchrun's numbers: the sum of 1 for standard output and 2 for standard error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// The same of all.
+    /// The same for all workers.
     All(u8),
-    /// By local rank; nothing of those that are not named.
+    /// By local rank; no stream of ranks not named.
     Ranks(BTreeMap<usize, u8>),
 }
 
 impl Choice {
-    /// Whether this stream is chosen.
+    /// Returns whether this stream is chosen.
     pub(crate) fn takes(&self, local_rank: usize, stream: Stream) -> bool {
         let pick = match self {
             Self::All(pick) => *pick,
@@ -93,11 +92,11 @@ impl Choice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FilterList(pub(crate) Vec<String>);
 
-/// What stands before a line, with names to be filled in: `${rank}` or `$rank`; `$$` is a dollar sign.
+/// A prefix of shown lines, with names to replace: `${rank}` or `$rank`; `$$` is a dollar sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PrefixTemplate(String);
 
-/// Where a worker is: what the names stand for.
+/// The values of the names for one worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place<'a> {
     pub(crate) role_name: &'a str,
@@ -107,7 +106,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl PrefixTemplate {
-    /// An error: a name is not known, or the text contains the end of a line.
+    /// Checks the text. Errors: an unknown name, or a line break.
     pub(crate) fn new(text: &str) -> Result<Self, String> {
         if text.contains(['\n', '\r']) {
             return Err("the prefix stands before a line and cannot contain the end of one".into());
@@ -115,7 +114,7 @@ impl PrefixTemplate {
         expand(text, &Place::default()).map(|_| Self(text.to_owned()))
     }
 
-    /// The prefix of the worker at `place`.
+    /// Returns the prefix of the worker at `place`.
     pub(crate) fn fill(&self, place: &Place<'_>) -> String {
         expand(&self.0, place).unwrap_or_default()
     }
@@ -178,7 +177,7 @@ fn choice(text: &str) -> Result<Choice, String> {
     Ok(Choice::Ranks(picks))
 }
 
-/// `apple,orange`, with `,,` for a comma within a text.
+/// Parses `apple,orange`, with `,,` for a comma within a text.
 fn filters(text: &str) -> Result<FilterList, &'static str> {
     let mut filters = vec![String::new()];
     let mut characters = text.chars().peekable();

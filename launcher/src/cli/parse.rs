@@ -1,4 +1,4 @@
-//! From the words of the command line to its meaning: which belong to the launcher, and which flags the environment gives.
+//! Parses the command line: splits launcher's and program's words, and reads flags from the environment.
 
 use super::command::{Cli, Command};
 use super::eval::EvalArgs;
@@ -14,7 +14,7 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Reads the command line, and for a launch the variables that stand for flags. A request for help is an error too.
+/// Reads the command line, and a launch's environment variables. A request for help is an error too.
 pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> {
     if argv.get(1).is_some_and(|word| word == "launch") {
         return launch(argv, true).map(|args| Command::Launch(Box::new(args)));
@@ -22,7 +22,7 @@ pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> 
     Cli::try_parse_from(argv).map(|cli| cli.command)
 }
 
-/// Reads a launch's command line. To the parser all from the first word on is the program's; but flags may follow a recipe.
+/// Reads a launch's command line. Flags may follow a recipe; after another word they are the program's.
 pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<LaunchArgs, clap::Error> {
     let mut args = read(&argv, environment)?;
     let count = args.words.len();
@@ -40,13 +40,13 @@ pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<Launc
 
 fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error> {
     let (mut command, twins) = command(environment)?;
-    // A flag that may be repeated is given by both; after the name of the subcommand, so that what the user typed comes later.
+    // A repeatable flag gets both values; inserted after the subcommand, so that the user's value is last.
     let repeated = twins.iter().filter(|twin| twin.repeats).map(Twin::word);
     let mut words = argv.to_vec();
     let second = argv.len().min(2);
     words.splice(second..second, repeated);
     let matches = match command.try_get_matches_from_mut(words) {
-        // A mistake of the command line alone is told as such.
+        // If the command line alone is wrong, its own error is returned.
         Err(error) if !twins.is_empty() && error.use_stderr() => {
             read(argv, false)?;
             return Err(blame(&mut command, &error, &twins));
@@ -66,11 +66,11 @@ fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error>
     Ok(*args)
 }
 
-/// A variable that stands for a flag: PET_NPROC_PER_NODE for `--nproc-per-node`, and so for every flag, as torchrun has them.
+/// An environment variable for a flag, as torchrun has: PET_NPROC_PER_NODE for `--nproc-per-node`.
 struct Twin {
     variable: String,
     value: OsString,
-    /// `--nproc`
+    /// Such as `--nproc`.
     flag: String,
     id: clap::Id,
     /// Whether the flag may be given several times.
@@ -78,14 +78,14 @@ struct Twin {
 }
 
 impl Twin {
-    /// Whether the environment gives the flag, and switches it on where it is a switch.
+    /// Returns whether the variable sets the flag; for a switch, whether it switches it on.
     fn counts(&self, given: &ArgMatches) -> bool {
         let id = self.id.as_str();
         let is_off = matches!(given.try_get_one::<bool>(id), Ok(Some(false)));
         self.repeats || given.value_source(id) == Some(ValueSource::EnvVariable) && !is_off
     }
 
-    /// As it would stand on the command line.
+    /// Returns the word for the command line.
     fn word(&self) -> OsString {
         let mut word = OsString::from(format!("{}=", self.flag));
         word.push(&self.value);
@@ -93,8 +93,8 @@ impl Twin {
     }
 }
 
-/// The command, and the variables that are set. Its flags may also be spelt with underscores. A variable that is empty counts as not
-/// set; two variables of one flag that differ are an error.
+/// Returns the command and the variables that are set. Flags may have underscores too. Empty variables count
+/// as unset; two different variables of one flag are an error.
 fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error> {
     let (mut twins, mut differ) = (Vec::<Twin>::new(), None);
     let mut prepare = |arg: Arg| {
@@ -143,7 +143,7 @@ fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error>
     }
 }
 
-/// The error of a command line that is sound without the environment's flags, with their variables.
+/// Returns the error of a command line that is only wrong because of these variables.
 fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -158,7 +158,7 @@ fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> cl
             head.join(" ").trim_start_matches("error: ").to_owned()
         }
     };
-    // `--nproc <N|auto|gpu|cpu>`
+    // Such as `--nproc <N|auto|gpu|cpu>`.
     let named = text(ContextKind::InvalidArg).and_then(|arg| arg.split(' ').next());
     let wrong = twins.iter().find(|twin| named == Some(&twin.flag));
     let message = match wrong {
@@ -174,7 +174,7 @@ fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> cl
 }
 
 impl LaunchArgs {
-    /// The target; none where nothing is named. Two names are an error.
+    /// Returns the target; `None` if the line names none. Two names are an error.
     pub(crate) fn target(&self) -> anyhow::Result<Option<Target<'_>>> {
         let words = self.words.split_first();
         let Some(recipe) = &self.recipe else {
@@ -199,7 +199,7 @@ impl LaunchArgs {
 }
 
 impl EvalArgs {
-    /// The launch of `worker` that evaluates: rank 0 answers, and the others are heard only where they fail.
+    /// Returns the launch of `worker` for the evaluation: rank 0 answers, the others report only failures.
     pub(crate) fn launch(&self, worker: &Path) -> anyhow::Result<LaunchArgs> {
         let nproc = self.nproc.parse::<Nproc>().map_err(anyhow::Error::msg);
         nproc.with_context(|| format!("--nproc {}", self.nproc))?;

@@ -1,4 +1,4 @@
-//! `dtrain gpu clear`: asks the workers of this user to give back memory that they do not use.
+//! `dtrain gpu clear`: asks this user's workers to free memory that they do not use.
 
 use crate::stdout::say;
 use anyhow::bail;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Time for a busy worker to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks all workers at the same time, and says what each gave back.
+/// Asks all workers at the same time, and prints their answers.
 pub(super) fn run() -> anyhow::Result<ExitCode> {
     let workers = control::workers(&control::folders());
     if workers.is_empty() {
@@ -29,13 +29,13 @@ pub(super) fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitStatus::Success.into())
 }
 
-/// Asks every worker on a thread of its own: one that is stuck must not keep the others' answers. In their order.
+/// Asks every worker on its own thread, so that a stuck worker delays no answer. Keeps their order.
 fn ask_all(workers: Vec<(u32, PathBuf)>, patience: Duration) -> Vec<(u32, Result<Answer, AskError>)> {
     let (sender, answers) = mpsc::channel();
     let pids: Vec<_> = workers.iter().map(|(pid, _)| *pid).collect();
     for (position, (_, path)) in workers.into_iter().enumerate() {
         let sender = sender.clone();
-        // A thread that cannot be started leaves its worker unanswered, as one that is busy.
+        // If its thread cannot be started, the worker counts as busy.
         let _ = thread::Builder::new().spawn(move || {
             let _ = sender.send((position, control::ask(&path, Ask::Clear, patience)));
         });
@@ -85,7 +85,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
 
-    /// A socket at which somebody answers with this line; without one, nobody does.
+    /// Makes a worker's socket that answers with this line; without a line, it never answers.
     fn worker(folder: &std::path::Path, pid: u32, line: Option<&'static str>) -> (u32, PathBuf) {
         let path = folder.join(format!("{pid}.sock"));
         let listener = UnixListener::bind(&path).unwrap();

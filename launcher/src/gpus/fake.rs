@@ -3,7 +3,7 @@
 use dtrain_common::gpu::{Driver, GpuError, GpuProcess, GpuStatus, Status};
 use std::collections::VecDeque;
 
-/// A driver that says what it was given; the last again and again.
+/// A driver that returns the given states in order, and repeats the last.
 pub(super) struct MadeUp(pub(super) VecDeque<Status>);
 
 impl MadeUp {
@@ -22,12 +22,12 @@ impl Driver for MadeUp {
     }
 }
 
-/// A process with 1 GiB.
+/// Returns a process with 1 GiB.
 pub(super) fn process(pid: u32) -> GpuProcess {
     GpuProcess { pid, used_bytes: Some(1 << 30) }
 }
 
-/// Two GPUs: one used by these processes, and one of which little is known.
+/// Returns two GPUs: one with these processes, and one with few known values.
 pub(super) fn machine(processes: Vec<GpuProcess>) -> Status {
     let gpu = |index: u32, name: &str| GpuStatus {
         index,

@@ -1,4 +1,4 @@
-//! `dtrain gpu info`, and the tables that `monitor` shows too.
+//! `dtrain gpu info`, and the tables that `monitor` also shows.
 
 use super::owner::{Owner, owner};
 use crate::cli::InfoArgs;
@@ -16,7 +16,7 @@ pub(super) fn run(driver: &mut impl Driver, args: &InfoArgs) -> anyhow::Result<E
     Ok(ExitStatus::Success.into())
 }
 
-/// Driver, GPUs and processes. `owner` describes a process.
+/// Returns the tables of driver, GPUs and processes. `owner` describes a process.
 pub(super) fn text(status: &Status, owner: impl Fn(u32) -> Option<Owner>) -> String {
     let mut out = format!("NVIDIA driver {}", status.driver);
     if let Some(cuda) = &status.cuda {
@@ -65,7 +65,7 @@ fn row(gpu: &GpuStatus) -> Vec<String> {
     ]
 }
 
-/// What the driver does not tell is a dash.
+/// Returns the value, or a dash if the driver does not report it.
 pub(super) fn known(figure: Option<String>) -> String {
     figure.unwrap_or_else(|| "-".into())
 }

@@ -1,4 +1,4 @@
-//! `dtrain gpu kill`: ends processes of this user that use GPUs, first by asking (SIGTERM), then by force (SIGKILL).
+//! `dtrain gpu kill`: ends this user's processes on GPUs, first by SIGTERM, then by SIGKILL.
 
 use super::info::known;
 use super::owner::owner;
@@ -15,10 +15,10 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// A process that the kernel has been told to end takes at most so long, unless it hangs in a driver.
+/// The longest time that a killed process takes to end, unless it hangs in a driver.
 const AFTER_KILL: Duration = Duration::from_secs(5);
 
-/// Names the processes, asks, and ends them.
+/// Lists the processes, asks, and ends them.
 pub(super) fn run(driver: &mut impl Driver, args: &KillArgs) -> anyhow::Result<ExitCode> {
     let status = driver.status()?;
     let found = find(&status, args)?;
@@ -36,17 +36,17 @@ pub(super) fn run(driver: &mut impl Driver, args: &KillArgs) -> anyhow::Result<E
     Ok(status.into())
 }
 
-/// What is to be ended.
+/// The processes to end.
 struct Found {
     /// Each process once.
     own: Vec<Victim>,
-    /// A table of them, and of those of others.
+    /// A table of these processes, and the number of others.
     text: String,
-    /// Where they were looked for, in words.
+    /// The searched GPUs, for messages.
     place: String,
 }
 
-/// A process that is held fast: its number cannot become another's.
+/// A process with an open handle: its pid cannot be reused.
 struct Victim {
     pid: u32,
     handle: OwnedFd,
@@ -61,7 +61,7 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
     let mut table = vec![["pid", "GPU", "user", "memory", "command"].map(str::to_owned).to_vec()];
     for gpu in gpus {
         for process in &gpu.processes {
-            // Held before it is described: what is described is then what is signalled.
+            // Opened before the description, so that the described process gets the signal.
             let (pid, handle) = (process.pid, handle(process.pid));
             match (owner(pid), handle) {
                 (Some(owner), Some(handle)) if owner.uid == me && pid != std::process::id() => {
@@ -92,7 +92,7 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
     Ok(Found { own, text, place })
 }
 
-/// The GPUs that are meant.
+/// Returns the chosen GPUs.
 fn chosen<'a>(status: &'a Status, args: &KillArgs) -> anyhow::Result<Vec<&'a GpuStatus>> {
     let Some(ids) = &args.gpu_ids else {
         return Ok(status.gpus.iter().collect());
@@ -119,7 +119,7 @@ fn handle(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()
 }
 
-/// Asks on the terminal.
+/// Asks the user on the terminal.
 fn agreed(count: usize, on_a_terminal: bool) -> anyhow::Result<bool> {
     let processes = match count {
         1 => "this process".to_owned(),
@@ -134,7 +134,7 @@ fn agreed(count: usize, on_a_terminal: bool) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Asks all of them to end, and kills them after the grace. Whether all have ended.
+/// Sends SIGTERM, and SIGKILL after the grace. Returns whether all have ended.
 fn end(mut victims: Vec<Victim>, grace: Duration) -> anyhow::Result<bool> {
     for victim in &victims {
         victim.signal(Signal::TERM);
@@ -156,12 +156,12 @@ fn end(mut victims: Vec<Victim>, grace: Duration) -> anyhow::Result<bool> {
 
 impl Victim {
     fn signal(&self, signal: Signal) {
-        // It fails only when the process has ended, which is what is wanted.
+        // Fails only if the process has already ended.
         let _ = pidfd_send_signal(&self.handle, signal);
     }
 }
 
-/// Takes out those that end before the patience is over, and answers their pids.
+/// Removes the processes that end within `patience`, and returns their pids.
 fn wait(victims: &mut Vec<Victim>, patience: Duration) -> Vec<u32> {
     let deadline = Instant::now() + patience;
     let ended = victims.extract_if(.., |victim| has_ended(&victim.handle, deadline));

@@ -1,4 +1,4 @@
-//! `dtrain gpu`: what the GPUs of this machine do, and ending what holds them.
+//! `dtrain gpu`: shows the GPUs of this machine, and ends processes that use them.
 
 mod clear;
 mod info;
@@ -12,7 +12,7 @@ use crate::cli::GpuCommand;
 use dtrain_common::gpu::Nvidia;
 use std::process::ExitCode;
 
-/// Runs the command. Wrong usage, and a missing driver where one is needed, are exit code 2.
+/// Runs the command. Wrong usage and a missing driver give exit code 2.
 pub(crate) fn run(command: &GpuCommand) -> anyhow::Result<ExitCode> {
     match command {
         GpuCommand::Info(args) => info::run(&mut Nvidia::open()?, args),

@@ -1,4 +1,4 @@
-//! `dtrain gpu monitor`: the tables of `info` painted over on a terminal, and lines elsewhere.
+//! `dtrain gpu monitor`: tables that are redrawn on a terminal, lines for other outputs.
 
 use super::info::{Tick, known, text};
 use super::owner::owner;
@@ -16,11 +16,11 @@ use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Looks again and again until Ctrl-C, which is the usual end, or as often as was asked.
+/// Repeats until Ctrl-C, the usual end, or for the given number of times.
 pub(super) fn run(driver: &mut impl Driver, args: &MonitorArgs) -> anyhow::Result<ExitCode> {
     let (sender, stopped) = bounded(1);
     handlers::listen(&signals::STOP, move |signal| {
-        // One is enough.
+        // The first signal is enough.
         let _ = sender.try_send(signal);
     })
     .context("cannot receive signals")?;
@@ -36,7 +36,7 @@ pub(super) fn run(driver: &mut impl Driver, args: &MonitorArgs) -> anyhow::Resul
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// Tables, each over the one before.
+    /// Tables, each drawn over the previous.
     Screen,
     /// A line for each GPU.
     Lines,
@@ -50,7 +50,7 @@ struct Pace {
     count: Option<u64>,
 }
 
-/// Columns and rows of the terminal; as many as there may be where it does not tell.
+/// Returns columns and rows of the terminal; without a limit if unknown.
 fn size_of_terminal() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
@@ -58,7 +58,7 @@ fn size_of_terminal() -> (usize, usize) {
     }
 }
 
-/// `show` writes, and says whether somebody reads. `size` is that of the terminal at a moment.
+/// Shows the state repeatedly. `show` returns whether a reader exists; `size` is the terminal's at that time.
 fn watch(
     driver: &mut impl Driver,
     form: Form,
@@ -77,7 +77,7 @@ fn watch(
             Form::Screen => {
                 let frame = cut(&text(&status, owner), size());
                 let lines = std::mem::replace(&mut painted, frame.lines().count());
-                // Up so many lines, and what is below is erased: the new one may be shorter.
+                // Moves up by that number of lines and erases below: the new frame may be shorter.
                 let over = if lines == 0 { String::new() } else { format!("\x1b[{lines}A\r\x1b[J") };
                 show(&(over + &frame))?
             }
@@ -98,7 +98,7 @@ fn watch(
     }
 }
 
-/// What of a frame the terminal holds, since what wraps or scrolls away cannot be painted over. The last row is the cursor's.
+/// Cuts a frame to the terminal: wrapped or scrolled lines cannot be redrawn. The cursor takes the last row.
 fn cut(frame: &str, (columns, rows): (usize, usize)) -> String {
     let lines = frame.lines().take(rows.saturating_sub(1));
     lines.map(|line| line.chars().take(columns).chain(['\n']).collect::<String>()).collect()
@@ -161,7 +161,7 @@ mod tests {
         let all = shown(Form::Screen, 2);
         let height = all[0].lines().count();
         assert!(all[0].starts_with("NVIDIA driver"));
-        // Of a terminal of 60 columns and 6 rows, without a line that wraps.
+        // On a terminal of 60 columns and 6 rows, no line wraps.
         assert_eq!(height, 5);
         assert!(all[0].lines().all(|line| line.chars().count() <= 60), "{all:?}");
         assert!(all[1].starts_with(&format!("\x1b[{height}A\r\x1b[JNVIDIA driver")), "{all:?}");

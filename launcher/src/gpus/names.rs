@@ -6,9 +6,9 @@ use dtrain_common::units::ByteSize;
 
 /// Name, memory in hundredths of a GiB, and whether it computes in bfloat16 (compute capability 8.0 on).
 ///
-/// The memory is the "total capacity" of PyTorch's out-of-memory messages: those of the guides (T4, RTX 2080 Ti, P100) and of published
-/// messages where one was found (RTX 5090, A100-80GB, L40); the others are from memory and not checked on a device. It is less than
-/// the name says, since ECC and the driver take a part; the margin covers some hundredths.
+/// The memory is the "total capacity" in PyTorch's out-of-memory messages, from the guides (T4, RTX 2080 Ti,
+/// P100) and published messages (RTX 5090, A100-80GB, L40). The others are not checked on a device. ECC and
+/// the driver take a part of the nominal memory; the margin covers some hundredths.
 const GPUS: &[(&str, u32, bool)] = &[
     ("a10", 2198, true),
     ("a10g", 2198, true),
@@ -49,13 +49,13 @@ const GPUS: &[(&str, u32, bool)] = &[
     ("v100-32gb", 3174, false),
 ];
 
-/// Sizes for which a plan is made where no GPU is named and none is there.
+/// Sizes to plan for if no GPU is named or found.
 const USUAL_GIB: [u64; 7] = [8, 12, 16, 24, 40, 48, 80];
 const LEAST_BYTES: u64 = 256 << 20;
 const MOST_BYTES: u64 = 16 << 40;
 const GIB: u64 = 1 << 30;
 
-/// Reads a list such as `16GiB,24GiB,a100-40gb`. Capitals, makers, spaces, dashes and underscores do not matter in names.
+/// Parses a list such as `16GiB,24GiB,a100-40gb`. Names ignore case, makers, spaces and dashes.
 pub(crate) fn parse_list(list: &str) -> Result<Vec<Gpu>, String> {
     let mut gpus: Vec<Gpu> = Vec::new();
     for entry in list.split(',') {
@@ -87,7 +87,7 @@ fn parse(entry: &str) -> Result<Gpu, String> {
     let key = key(entry);
     let is_begun = |name: &str| name.strip_prefix(&*key).is_some_and(|rest| rest.starts_with('-'));
     let begun: Vec<_> = GPUS.iter().filter(|(name, ..)| is_begun(name)).collect();
-    // One that exists with several memories and is known with one, such as "h100-80gb".
+    // A name with a memory size, of a GPU listed with only one size, such as "h100-80gb".
     let is_sized = |name: &str, hundredths: u32| {
         key.strip_prefix(&*self::key(name))
             .and_then(|rest| rest.strip_suffix("gb")?.parse::<u32>().ok())
@@ -127,7 +127,7 @@ fn key(name: &str) -> String {
     key
 }
 
-/// `; did you mean ...?` with at most three names that differ in few letters.
+/// Returns `; did you mean ...?` with at most three similar names.
 fn nearest(key: &str) -> String {
     let mut near: Vec<_> = GPUS
         .iter()
@@ -146,7 +146,7 @@ pub(crate) fn usual() -> Vec<Gpu> {
     USUAL_GIB.map(|gib| Gpu::of_size(gib * GIB)).to_vec()
 }
 
-/// The visible GPUs of a machine, or their MIG instances, each kind once. `bf16`: see [`Gpu::bf16`].
+/// Returns the visible GPUs or MIG instances, each kind once. `bf16`: see [`Gpu::bf16`].
 pub(crate) fn of_machine(inventory: &Inventory, visible: &Visible, bf16: bool) -> Vec<Gpu> {
     let mut gpus: Vec<Gpu> = Vec::new();
     let mut places: Vec<_> = visible.instances(inventory).collect();

@@ -1,23 +1,23 @@
-//! Whose a process is and what it runs, from `/proc`.
+//! The user and the command of a process, from `/proc`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Letters of a command that are shown.
+/// The most characters of a command to show.
 const COMMAND: usize = 60;
 
-/// A process that is there and can be seen.
+/// A visible process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) uid: u32,
-    /// The name, or the number where there is none.
+    /// The user name, or the uid if it has no name.
     pub(crate) user: String,
-    /// The command line, in short.
+    /// The shortened command line.
     pub(crate) command: String,
 }
 
-/// What is known of a process; none where it has ended, or belongs to another container.
+/// Describes a process; `None` if it has ended or belongs to another container.
 pub(crate) fn owner(pid: u32) -> Option<Owner> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
     let uid = fs::metadata(&folder).ok()?.uid();
@@ -25,14 +25,14 @@ pub(crate) fn owner(pid: u32) -> Option<Owner> {
     Some(Owner { uid, user: user(&passwd, uid), command: command(&folder)? })
 }
 
-/// The words that it was started with, or where the kernel keeps none its name.
+/// Returns the command line, or if the kernel has none, the name.
 fn command(folder: &Path) -> Option<String> {
     let words = String::from_utf8_lossy(&fs::read(folder.join("cmdline")).ok()?).replace('\0', " ");
     let command = match words.trim() {
         "" => fs::read_to_string(folder.join("comm")).ok()?.trim().to_owned(),
         words => words.to_owned(),
     };
-    // Whatever a program calls itself, it must not move the cursor.
+    // Control characters in a command must not move the cursor.
     let shown: String =
         command.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
     let is_long = shown.chars().count() > COMMAND;
@@ -68,7 +68,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").args(["600", &"0".repeat(90)]).spawn().unwrap();
         let own = owner(std::process::id()).unwrap();
         assert_eq!(own.uid, rustix::process::geteuid().as_raw());
-        // Between fork and exec it is called as this test is, and then for a moment it has no words.
+        // Between fork and exec it has the test's name, and then for a moment no command line.
         let described = std::iter::repeat_with(|| owner(child.id()).unwrap().command)
             .find(|command| command.starts_with("sleep 6"))
             .unwrap();

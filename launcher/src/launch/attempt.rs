@@ -1,4 +1,4 @@
-//! A launch, and what one start of its whole group needs.
+//! A launch, and the resources of one start of its whole group.
 
 use super::environment::Shared;
 use super::files::Files;
@@ -24,7 +24,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A launch whose checks are done.
+/// A launch that has passed its checks.
 pub(super) struct Launch<'a> {
     pub(super) args: &'a LaunchArgs,
     pub(super) plan: Plan,
@@ -37,11 +37,11 @@ pub(super) struct Launch<'a> {
 /// One start of the whole group.
 pub(super) struct Attempt {
     pub(super) port: MasterPort,
-    /// Where the store is served, until it is taken.
+    /// The port of the store, until the server takes it.
     pub(super) store: Option<Place>,
     pub(super) files: Files,
     pub(super) heartbeats: Heartbeats,
-    /// The kernel's kills for memory before this attempt.
+    /// The kernel's count of memory kills before this attempt.
     pub(super) memory_kills: MemoryKills,
     /// Counts from 0.
     restart: u32,
@@ -50,14 +50,14 @@ pub(super) struct Attempt {
 /// An attempt that is over; some of its output may still wait for the screen.
 pub(super) struct Run {
     pub(super) verdict: Verdict,
-    /// By rank; none for a worker that was never started.
+    /// By rank; `None` for a worker that was never started.
     pub(super) pids: Vec<Option<u32>>,
     /// The last lines of standard error by rank.
     pub(super) tails: Vec<Tail>,
     pub(super) not_started: Option<(usize, io::Error)>,
-    /// Logs that are not whole, in words.
+    /// The message about incomplete logs.
     pub(super) unkept: Option<String>,
-    /// Who came to the store, where one was served.
+    /// The kinds of clients of the store, if the launcher served it.
     pub(super) met: Option<Met>,
     /// Whether any worker has beaten.
     pub(super) beaten: bool,
@@ -79,10 +79,10 @@ impl Attempt {
         })
     }
 
-    /// The processes to be started, by rank.
+    /// Returns the processes to start, by rank.
     pub(super) fn specs(&self, launch: &Launch<'_>) -> Vec<WorkerSpec> {
         let Launch { args, plan, meeting, inbox, copies, .. } = launch;
-        // No other launch on this machine has it at the same time.
+        // Unique among the launches of this machine at one time.
         let run_id = || format!("{:x}-{}", inbox.begun.unix_ms(Duration::ZERO), std::process::id());
         let shared = Shared {
             worker: WorkerEnv {
@@ -99,14 +99,14 @@ impl Attempt {
                 max_restarts: args.max_restarts,
                 run_id: args.contract.rdzv_id.clone().unwrap_or_else(run_id),
                 use_agent_store: plan.serves_store(),
-                // Added apart, where a path that is not UTF-8 survives.
+                // Set separately, which also works for a path that is not UTF-8.
                 error_file: None,
             },
             own_devices: plan.own_devices.clone(),
             omp_threads: plan.bound.at_most(omp_threads(cores(), plan.nproc)),
             start: inbox.begun.wall,
             devices: plan.devices.clone(),
-            // A bar that nobody sees is drawn as lines, which the log keeps.
+            // If standard error is not shown, the worker prints progress as lines, which the log keeps.
             frames: draws_frames(Stream::Stderr) && plan.routing.route(0, Stream::Stderr).shown,
             signals: args.contract.signal_names(),
             memory_copies: copies.as_ref().map(|copies| copies.path().to_owned()),
@@ -119,7 +119,7 @@ impl Attempt {
         (0..plan.nproc).map(spec).collect()
     }
 
-    /// Whether a worker could not listen at its port, where that has a remedy. Another rank may have failed first.
+    /// Returns whether a worker could not listen at its port and a retry helps. Another rank may fail first.
     pub(super) fn port_was_taken(&self, run: &Run) -> bool {
         let Cause::Failed { rank } = run.verdict.cause else {
             return false;
@@ -136,11 +136,11 @@ impl Attempt {
     }
 }
 
-/// The result of an earlier start in the same run directory, or of an attempt, and its path.
+/// The result file of an earlier start or attempt in this run directory: path and content.
 pub(super) struct EarlierResult(PathBuf, Vec<u8>);
 
 impl EarlierResult {
-    /// Removes it, if it is there, since it is not the result of the attempt which begins.
+    /// Reads and removes the file: it is not the result of the new attempt.
     pub(super) fn set_aside(run_dir: Option<&RunDir>) -> anyhow::Result<Option<Self>> {
         let Some(path) = run_dir.map(RunDir::result) else { return Ok(None) };
         let content = if_there(fs::read(&path));
@@ -150,7 +150,7 @@ impl EarlierResult {
         Ok(Some(Self(path, content)))
     }
 
-    /// For an attempt that has not begun; answers an error message.
+    /// Restores the file after an attempt that did not begin; returns an error message.
     pub(super) fn put_back(&self) -> Option<String> {
         let Self(path, content) = self;
         let error = write_atomic(path, content).err()?;

@@ -10,13 +10,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Python's own.
+/// Variables of Python.
 const PYTHONFAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
-    /// Of all ranks but their own.
+    /// The variables of all ranks; rank and local rank are replaced.
     pub(super) worker: WorkerEnv,
     pub(super) own_devices: Option<Vec<String>>,
     pub(super) omp_threads: usize,
@@ -24,13 +24,13 @@ pub(super) struct Shared {
     pub(super) devices: Devices,
     pub(super) frames: bool,
     pub(super) signals: String,
-    /// Room for copies of the state, where a training wants it.
+    /// The folder for copies of the state, if the recipe asks for them.
     pub(super) memory_copies: Option<PathBuf>,
     pub(super) collective_timeout: Option<Duration>,
 }
 
 impl Shared {
-    /// Every variable for the worker of `rank`. `inherited` looks up the launcher's own environment.
+    /// Returns all variables of the worker of `rank`. `inherited` reads the launcher's environment.
     pub(super) fn vars(
         &self,
         rank: usize,
@@ -41,7 +41,7 @@ impl Shared {
         let vars = WorkerEnv { rank, local_rank, ..self.worker.clone() }.vars().into_iter();
         let mut vars: Vec<(&'static str, OsString)> =
             vars.map(|(name, value)| (name, value.into())).collect();
-        // Always set: under a launcher within a launcher the outer one's value would be wrong.
+        // Always set: in a launcher started by a launcher, the inherited value would be wrong.
         let wants_lines = inherited(DTRAIN_PROGRESS).is_some_and(|value| value == "lines");
         let progress = if self.frames && !wants_lines { "terminal" } else { "lines" };
         let since_epoch = self.start.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -59,9 +59,9 @@ impl Shared {
         let defaults = [
             (OMP_NUM_THREADS, self.omp_threads.to_string()),
             (TORCH_NCCL_ASYNC_ERROR_HANDLING, "1".into()),
-            // Python prints every thread's stack when it is ended by SIGABRT or a crash.
+            // Python prints every thread's stack when SIGABRT or a crash ends it.
             (PYTHONFAULTHANDLER, "1".into()),
-            // A Python at whatever depth prints in time; its output is a pipe.
+            // Python's output is a pipe, which it would buffer; child processes inherit the setting.
             (PYTHONUNBUFFERED, "1".into()),
         ];
         let unset = defaults.into_iter().filter(|(name, _)| inherited(name).is_none());

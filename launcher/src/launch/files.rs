@@ -1,4 +1,4 @@
-//! The files that a launch makes for its workers: logs and error files, before any worker starts.
+//! The files that a launch creates before its workers start: logs and error files.
 
 use crate::plan::Routing;
 use anyhow::Context;
@@ -11,20 +11,20 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// An error file is read up to this size.
+/// The most bytes read of an error file.
 const LONGEST_ERROR_BYTES: u64 = 1 << 20;
 
-/// Where the workers of one attempt leave their output and their errors.
+/// The output and error files of one attempt's workers.
 #[derive(Debug)]
 pub(super) struct Files {
     /// One folder per rank, absolute.
     folders: Vec<PathBuf>,
     routing: Routing,
-    /// The folder of this attempt, as the user knows it.
+    /// The folder of this attempt, as the user wrote it.
     attempt: PathBuf,
-    /// The folders above that were made, the innermost first.
+    /// New folders above it, the innermost first.
     made: Vec<PathBuf>,
-    /// Holds the error files where nothing is kept; removed when dropped.
+    /// Has the error files if no logs are kept; removed when dropped.
     temporary: Option<TempDir>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Files {
 pub(super) type ByStream<T> = [Option<T>; 2];
 
 impl Files {
-    /// Makes the folders of an attempt in the run directory, or the log directory of `routing`, or else a temporary place.
+    /// Creates an attempt's folders in the run directory, `routing`'s log directory, or a temporary one.
     pub(super) fn create(
         run_dir: Option<&RunDir>,
         routing: &Routing,
@@ -60,12 +60,12 @@ impl Files {
         Ok(Self { folders, routing: routing.clone(), attempt, made, temporary: unkept })
     }
 
-    /// Where the worker of `rank` writes its error; absolute, as the worker may change its folder.
+    /// Returns the error file of `rank`; absolute, because the worker may change its folder.
     pub(super) fn error_file(&self, rank: usize) -> PathBuf {
         self.folders[rank].join("error.json")
     }
 
-    /// The message that the worker of `rank` left in its error file.
+    /// Returns the message in the error file of `rank`.
     pub(super) fn reported_error(&self, rank: usize) -> Option<String> {
         error_message(&self.error_text(rank)?)
     }
@@ -74,7 +74,7 @@ impl Files {
         read_error(&self.error_file(rank))
     }
 
-    /// Where the log of this stream lies, as the user knows its folder; none when it is not kept.
+    /// Returns the log file of this stream, as the user names it; `None` if it is not kept.
     pub(super) fn log_path(&self, rank: usize, stream: Stream) -> Option<PathBuf> {
         let is_kept = self.routing.route(rank, stream).kept;
         let folder = self.rank_folder(rank).filter(|_| is_kept)?;
@@ -85,24 +85,24 @@ impl Files {
         self.temporary.is_none().then(|| rank_folder(&self.attempt, rank))
     }
 
-    /// The file for the stacks of a worker that hangs, beside its logs; none when no logs are kept.
+    /// Returns the file for the stacks of a hung worker; `None` if no logs are kept.
     pub(super) fn stacks_path(&self, rank: usize) -> Option<PathBuf> {
         Some(self.rank_folder(rank)?.join("stacks.txt"))
     }
 
-    /// Where the logs lie that no run directory holds.
+    /// Returns a message with the folder of the logs, if it is not in a run directory.
     pub(super) fn note(&self) -> Option<String> {
         self.routing.log_dir.as_ref().map(|_| format!("logs in {}", self.attempt.display()))
     }
 
-    /// Makes the log files of `rank`, those that are kept.
+    /// Creates the log files of `rank`.
     pub(super) fn open_logs(&self, rank: usize) -> anyhow::Result<ByStream<RotatingLog>> {
         let log = |stream| self.log_path(rank, stream).map(|path| self.open(path));
         let [stdout, stderr] = Stream::BOTH.map(log);
         Ok([stdout.transpose()?, stderr.transpose()?])
     }
 
-    /// Makes the files for the lines that are copied, where there are texts to look for.
+    /// Creates the files for filtered lines, if filters are set.
     pub(super) fn open_sieves(&self) -> anyhow::Result<ByStream<Sieve>> {
         let sieve = |stream: Stream| {
             let texts = &self.routing.filters[stream.index()];
@@ -119,17 +119,17 @@ impl Files {
         RotatingLog::create(path, self.routing.log_size).context(context)
     }
 
-    /// Removes what [`Files::create`] made, for a launch whose program could not be started.
+    /// Removes the files of [`Files::create`] after a failed start.
     pub(super) fn remove(&self) {
         let _ = fs::remove_dir_all(&self.attempt);
         for folder in &self.made {
-            // Only goes if it is empty.
+            // Fails if the folder is not empty.
             let _ = fs::remove_dir(folder);
         }
     }
 }
 
-/// The content of an error file, if it is there.
+/// Returns the content of an error file, if it exists.
 pub(super) fn read_error(file: &Path) -> Option<String> {
     let mut text = String::new();
     let file = File::open(file).ok()?;
@@ -137,14 +137,14 @@ pub(super) fn read_error(file: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Makes a folder and those above it; returns its absolute path.
+/// Creates a folder and its parents; returns its absolute path.
 fn make(folder: &Path) -> anyhow::Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     std::path::absolute(folder)
         .with_context(|| format!("cannot find the absolute path of {}", folder.display()))
 }
 
-/// Makes the folder of the first attempt that `root` does not hold yet, so that earlier starts keep their logs and errors.
+/// Creates the folder of the first unused attempt, so that earlier starts keep their logs and errors.
 fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
     let mut attempt = 0;
     loop {
@@ -159,7 +159,7 @@ fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The folder of one rank in that of an attempt; the layout of [`RunDir::rank_logs`].
+/// Returns a rank's folder in an attempt's folder; the layout of [`RunDir::rank_logs`].
 fn rank_folder(attempt: &Path, rank: usize) -> PathBuf {
     attempt.join(format!("rank_{rank}"))
 }

@@ -1,4 +1,4 @@
-//! The workers of one attempt: how they are started, signalled and read.
+//! The workers of one attempt: starts, signals and reads them.
 
 use super::files::{ByStream, Files, read_error};
 use super::inbox::Inbox;
@@ -21,7 +21,7 @@ pub(super) struct Group<'a> {
     files: &'a Files,
     logs: Vec<ByStream<RotatingLog>>,
     workers: Vec<Option<Worker>>,
-    /// Signals that workers get as soon as they have a handler for them.
+    /// Signals that workers get when they have a handler.
     pub(super) owed: Vec<(usize, i32)>,
     pub(super) tails: Vec<Tail>,
     pub(super) not_started: Option<(usize, io::Error)>,
@@ -50,7 +50,7 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Starts the worker of this rank and answers whether it runs.
+    /// Starts the worker of this rank and returns the event of its start.
     pub(super) fn start(&mut self, rank: usize) -> Event {
         match self.try_start(rank) {
             Ok(worker) => {
@@ -78,13 +78,13 @@ impl<'a> Group<'a> {
                 let _ = events.send(Event::Interrupted);
             }
             let lost_peer = says_that_it_lost_a_peer(outcome, &tail, &error_file);
-            // Fails only when the run is over.
+            // Fails only if the run is over.
             let _ = events.send(Event::Ended { rank, outcome, at, lost_peer });
         };
         let attached = self
             .capture
             .attach(rank, streams, logs, &self.tails[rank])
-            // The worker may have been stopped for its first read already, which is not forgotten.
+            // If the worker is already stopped for its first read, the lending still sees that.
             .and_then(|()| match terminal {
                 Some(terminal) => terminal.lend(&worker, self.inbox.family.clone()),
                 None => Ok(()),
@@ -114,23 +114,23 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Kills and reaps what is left of the workers, which have all ended.
+    /// Kills and reaps the rest of the workers, which have all ended.
     pub(super) fn sweep(&mut self) {
         for worker in self.workers.iter_mut().flatten() {
             self.inbox.family.sweep(worker);
         }
-        // All workers are reaped: what is left below the launcher was started by them.
+        // All workers are reaped: the remaining descendants were started by them.
         self.inbox.family.end_orphans();
     }
 
-    /// Process ids; none for a worker that was not started.
+    /// Returns the process ids; `None` for a worker that was not started.
     pub(super) fn pids(&self) -> Vec<Option<u32>> {
         let workers = self.workers.iter();
         workers.map(|worker| worker.as_ref().map(Worker::pid)).collect()
     }
 
-    /// Collects the stacks of these workers in a file beside their logs, or shows them where no logs are kept. A debugger takes
-    /// its time, so threads do it; the agent gets this number afterwards.
+    /// Collects the stacks of these workers in files beside their logs, or shows them if no logs are kept.
+    /// Debuggers are slow, so threads do it; the agent gets `number` afterwards.
     pub(super) fn inspect(&self, ranks: &[usize], number: u32, notices: &Sender<String>) {
         let pids = self.pids();
         let of = |&rank: &usize| Some((rank, pids[rank]?, self.files.stacks_path(rank)));
@@ -139,7 +139,7 @@ impl<'a> Group<'a> {
         let look = move || {
             std::thread::scope(|scope| {
                 for (rank, pid, path) in &hanging {
-                    // Fails only when the run is over.
+                    // Fails only if the run is over.
                     scope.spawn(|| drop(notices.send(where_it_is(*rank, *pid, path.as_deref()))));
                 }
             });
@@ -161,14 +161,14 @@ fn where_it_is(rank: usize, pid: u32, path: Option<&Path>) -> String {
     }
 }
 
-/// Whether the system refused only for now.
+/// Returns whether the error is temporary.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     let passing = [Errno::AGAIN, Errno::NOMEM, Errno::NFILE, Errno::MFILE];
     passing.map(Some).contains(&errno)
 }
 
-/// Whether the last words of a worker that failed are that another one is gone.
+/// Returns whether a failed worker's last messages report another worker as gone.
 fn says_that_it_lost_a_peer(outcome: Outcome, tail: &Tail, error_file: &Path) -> bool {
     if !matches!(outcome, Outcome::Exited(1..)) {
         return false;
@@ -184,7 +184,7 @@ fn says_that_it_lost_a_peer(outcome: Outcome, tail: &Tail, error_file: &Path) ->
     cause::cause(&evidence).is_some_and(|cause| cause.peer_lost)
 }
 
-/// What the readers of all workers share.
+/// Resources shared by the readers of all workers.
 pub(super) struct Capture<'a> {
     pub(super) routing: &'a Routing,
     pub(super) sieves: ByStream<Sieve>,

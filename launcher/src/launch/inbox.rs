@@ -1,4 +1,4 @@
-//! What happens to the launcher itself, over all attempts of a run.
+//! Events of the launcher, over all attempts of a run.
 
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -9,7 +9,7 @@ use dtrain_agent::local::{Event, Restarts, SAME_REQUEST};
 use dtrain_agent::signals;
 use std::time::{Duration, Instant};
 
-/// Where all events come in.
+/// The receiver of all events.
 pub(super) struct Inbox {
     pub(super) begun: Begun,
     pub(super) sender: Sender<Event>,
@@ -18,24 +18,24 @@ pub(super) struct Inbox {
     pub(super) job: Option<ShellJob>,
 }
 
-/// The result of work before anything was started, or the signal that asked to stop before the work ended.
+/// The result of work before the start, or the signal that stopped the launcher before.
 pub(super) type Early<T> = Result<T, i32>;
-/// How a wait for output ended.
+/// The end of a wait for output.
 #[derive(Default)]
 pub(super) struct Waited {
     /// INT or TERM came first: the user does not want to wait.
     pub(super) given_up: bool,
-    /// This stop signal came meanwhile.
+    /// A stop signal during the wait.
     pub(super) stopped: Option<i32>,
     /// Signals for the workers, of which none runs.
     pub(super) notices: Vec<i32>,
 }
 
-/// Work that was begun before a request to stop is waited for so long: it may find a checkpoint.
+/// The longest wait for running checks after a request to stop: they may find a checkpoint.
 const LAST_CHECKS: Duration = Duration::from_secs(2);
 
 impl Inbox {
-    /// Begins to receive the signals that are `handled` and those of job control, and to watch the guardian.
+    /// Starts to receive the `handled` signals and those of job control, and to watch the guardian.
     pub(super) fn open(begun: Begun, behind: &Behind, handled: &[i32]) -> anyhow::Result<Self> {
         descendants::adopt().context("cannot become the parent of processes that workers leave behind")?;
         let (sender, events) = crossbeam_channel::unbounded();
@@ -52,7 +52,7 @@ impl Inbox {
                 signal if signals::STOP.contains(&signal) => Event::Stop { signal },
                 signal => Event::Forward { signal },
             };
-            // Fails only when the run is over, and then the signal is for nobody.
+            // Fails only if the run is over: no receiver is left for the signal.
             let _ = signals_out.send(event);
         })
         .context("cannot receive signals")?;
@@ -62,8 +62,8 @@ impl Inbox {
         Ok(Self { begun, sender, events, family, job: behind.job })
     }
 
-    /// Does `work` on a thread of its own, and leaves it alone if it does not end soon after a request to stop, or if the
-    /// guardian dies. What comes meanwhile is kept for [`Inbox::pause`].
+    /// Does `work` on a new thread, and abandons it if it does not end soon after a request to stop, or if
+    /// the guardian dies. Keeps other events for [`Inbox::pause`].
     pub(super) fn while_nothing_runs<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -92,16 +92,16 @@ impl Inbox {
                 recv(give_up) -> _ => return Ok(Err(stopped.map_or(signals::TERM, |(signal, _)| signal))),
             }
         };
-        // It cannot fail: this holds the receiver.
+        // Cannot fail: this object has the receiver.
         kept.into_iter().for_each(|event| drop(self.sender.send(event)));
         Ok(Ok(result))
     }
 
-    /// Waits for `pause` between two attempts, unless something comes that ends it.
+    /// Waits for `pause` between two attempts, unless an event ends the pause.
     pub(super) fn pause(&self, pause: Duration, restarts: &mut Restarts) {
         let deadline = Instant::now() + pause;
         let mut is_over = restarts.is_asked();
-        // What has come already is heard even where there is no pause.
+        // Also without a pause, waiting events are handled.
         while let Ok(event) = match is_over {
             true => self.events.try_recv().map_err(|_| RecvTimeoutError::Timeout),
             false => self.events.recv_deadline(deadline),
@@ -110,9 +110,9 @@ impl Inbox {
         }
     }
 
-    /// The next event, or the timer at `deadline`.
+    /// Returns the next event, or the timer at `deadline`.
     pub(super) fn next(&self, deadline: Instant) -> Event {
-        // This holds a sender, so that the channel cannot close.
+        // This object has a sender, so the channel cannot close.
         self.events.recv_deadline(deadline).unwrap_or(Event::Timer)
     }
 

@@ -1,4 +1,4 @@
-//! Where the workers meet: the address and the port at which rank 0 is going to listen.
+//! The meeting point of the workers: the address and port at which rank 0 listens.
 
 use super::port::MasterPort;
 use crate::cli::ContractArgs;
@@ -8,19 +8,19 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
 
-/// Where the workers meet unless the user says where.
+/// The default address.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// How often a chosen port may be lost before it is taken.
+/// The number of tries if other programs take the chosen port first.
 const TRIES: u32 = 10;
 
-/// Where the workers meet, checked.
+/// The checked meeting point.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    /// As the workers are told it.
+    /// The host in the form for the workers.
     pub(super) host: String,
     pub(super) addresses: Vec<IpAddr>,
-    /// The port that the user wants.
+    /// The user's port.
     pub(super) port: Option<u16>,
 }
 
@@ -41,7 +41,7 @@ impl Meeting {
         Ok(Self { host: host.to_owned(), addresses, port: port.map(|(_, port)| port) })
     }
 
-    /// The workers' port, and the place of the store where one is served.
+    /// Returns the workers' port, and the bound store if the launcher serves it.
     pub(super) fn place(&self, is_served: bool) -> anyhow::Result<(MasterPort, Option<Place>)> {
         let choose = || match self.port {
             Some(number) => Ok(MasterPort::fixed(number)),
@@ -53,7 +53,7 @@ impl Meeting {
         for _ in 0..TRIES {
             let port = choose()?;
             match Place::take(&self.addresses, port.number) {
-                // Another program was faster.
+                // Another program took the port first.
                 Err(error) if self.port.is_none() && error.kind() == ErrorKind::AddrInUse => {}
                 taken => {
                     let number = port.number;
@@ -68,7 +68,7 @@ impl Meeting {
     }
 }
 
-/// Those addresses of this name that are of this machine.
+/// Returns the addresses of this name that belong to this machine.
 fn own_addresses(flag: &str, host: &str) -> anyhow::Result<Vec<IpAddr>> {
     let known: BTreeSet<IpAddr> = match (host, 0).to_socket_addrs() {
         Ok(found) => found.map(|address| address.ip()).collect(),
@@ -87,7 +87,7 @@ fn own_addresses(flag: &str, host: &str) -> anyhow::Result<Vec<IpAddr>> {
     Ok(own)
 }
 
-/// Tries the port at the addresses, and at all addresses of the machine, which is what PyTorch's own store binds to.
+/// Tries the port at the addresses, and at all addresses, where PyTorch's own store listens.
 fn expect_free(flag: &str, addresses: &[IpAddr], port: u16) -> anyhow::Result<()> {
     let everywhere = [IpAddr::from(Ipv6Addr::UNSPECIFIED), Ipv4Addr::UNSPECIFIED.into()];
     for tried in addresses.iter().copied().chain(everywhere) {
@@ -101,7 +101,7 @@ fn expect_free(flag: &str, addresses: &[IpAddr], port: u16) -> anyhow::Result<()
                 "{flag}: port {port} may not be used without special rights; choose one from 1024 on, or leave it out \
                  for a free one"
             ),
-            // A machine without IPv6 has no such address to try.
+            // A machine without IPv6 does not have this address.
             Err(_) if !addresses.contains(&tried) => {}
             Err(error) => bail!("{flag}: port {port} cannot be used on {tried}: {error}"),
         }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn an_address_of_another_machine_is_refused() {
-        // From the block that is reserved for documentation.
+        // From the block reserved for documentation.
         let error = Meeting::at(Some(("--master-addr", "192.0.2.1")), None).unwrap_err().to_string();
         assert!(error.contains("192.0.2.1 is not an address of this machine"), "{error}");
     }

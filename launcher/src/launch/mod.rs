@@ -29,8 +29,8 @@ use meeting::Meeting;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs the command to its end. Call it from the main thread: the workers die with the thread that starts them. An error is
-/// whatever is wrong before all workers run; none is left running then, and nothing of an earlier run is overwritten.
+/// Runs the command to its end. Call it from the main thread: the workers die with the thread that starts
+/// them. On an error before all workers run, no worker is left and no earlier file is overwritten.
 pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<ExitStatus> {
     let temporary = Temporary::of_guardian(behind.temporary.clone());
     let inbox = Inbox::open(begun, &behind, &args.contract.signals())?;
@@ -51,14 +51,14 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
         limit: plan.limit,
         training: plan.training().is_some(),
     });
-    // What has come already counts as between two attempts.
+    // Events so far are handled as between two attempts.
     inbox.pause(Duration::ZERO, &mut restarts);
     let not_begun = |cause| Ok(report::not_begun(Some(&plan), cause));
     let notices = match restarts.resume(begun.elapsed(), plan.has_checkpoint()) {
         Resumption::Start { notices } => notices,
         Resumption::Stopped { signal } => return not_begun(Cause::Stopped { signal }),
         Resumption::Requeue => return not_begun(Cause::Requeue),
-        // The attempt says so.
+        // The attempt handles a time limit that is too near.
         Resumption::TooLate { .. } => Vec::new(),
     };
     if plan.is_evicted() {
@@ -72,23 +72,23 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
     Course { launch, restarts, screen, before: None }.run(first, notices)
 }
 
-/// A launch under way.
+/// A launch in progress.
 struct Course<'a> {
     launch: Launch<'a>,
     restarts: Restarts,
     screen: Screen,
-    /// The latest attempt in which workers ran, or the first: what the run comes to if no other can be started.
+    /// The latest attempt with running workers, or the first: the run's result if no other attempt can start.
     before: Option<Box<Over>>,
 }
 
 struct Over {
     run: Run,
     attempt: Attempt,
-    /// Why another that the user had allowed is not made.
+    /// Why an allowed restart is not made.
     reason: Option<&'static str>,
 }
 
-/// What an attempt leads to: another one after a pause, unless the launcher is asked to stop, or the end.
+/// The step after an attempt: another one after a pause, or the end.
 type Then = (Box<Over>, Option<Duration>);
 
 impl Course<'_> {
@@ -117,11 +117,11 @@ impl Course<'_> {
     }
 
     fn say(&self, text: String) {
-        // The screen's thread ends only after the last sender is gone, so this cannot fail while the launcher runs.
+        // Cannot fail while the launcher runs: the screen's thread ends only after its last sender.
         drop(self.screen.notices.send(text));
     }
 
-    /// Makes an attempt, and decides what comes after it.
+    /// Makes an attempt, and decides about the next.
     fn attempt(&mut self, mut attempt: Attempt, notices: Vec<i32>) -> anyhow::Result<Then> {
         let started = self.launch.inbox.begun.elapsed();
         let set_aside = match self.launch.plan.is_evicted() {
@@ -165,14 +165,14 @@ impl Course<'_> {
             self.say(format!("dtrain: {text}"));
         }
         let is_early = run.verdict.cause == (Cause::Stopped { signal: signals::TERM }) && !run.beaten;
-        // The workers were stopped by SIGTERM, as batch systems do, before anything could be lost.
+        // SIGTERM, as of batch systems, stopped the workers before any step could be lost.
         if self.launch.plan.training().is_some() && is_early && self.launch.plan.has_checkpoint() {
             run.verdict.cause = Cause::Requeue;
         }
         Ok(self.after(run, attempt, started))
     }
 
-    /// Decides about an attempt that is over and had begun at `started`, and tells the user.
+    /// Decides about an attempt that began at `started` and is over, and reports it to the user.
     fn after(&mut self, run: Run, attempt: Attempt, started: Duration) -> Then {
         let now = self.launch.inbox.begun.elapsed();
         let (taken, is_served) = (attempt.port_was_taken(&run), run.met.is_some());
@@ -221,7 +221,7 @@ impl Course<'_> {
         (over, Some(pause))
     }
 
-    /// Lets the pause pass and prepares the next attempt, unless something came that ends the run.
+    /// Waits for the pause and prepares the next attempt, unless an event ends the run.
     fn next(&mut self, mut over: Box<Over>, pause: Duration) -> Result<(Attempt, Vec<i32>), Box<Over>> {
         self.launch.inbox.pause(pause, &mut self.restarts);
         let now = self.launch.inbox.begun.elapsed();
@@ -245,7 +245,7 @@ impl Course<'_> {
         Err(over)
     }
 
-    /// Reports how the run ended.
+    /// Reports the end of the run.
     fn finish(self, over: Over) -> ExitStatus {
         let (mut run, attempt) = (over.run, over.attempt);
         let plan = &self.launch.plan;
@@ -273,7 +273,7 @@ impl Course<'_> {
     }
 }
 
-/// Waits until the screen has taken everything, unless the user asks a second time to stop.
+/// Waits until the screen has written everything, unless the user asks again to stop.
 fn close(screen: Screen, inbox: &Inbox) {
     drop((screen.chunks, screen.notices));
     inbox.wait(&screen.done);

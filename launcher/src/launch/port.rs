@@ -1,9 +1,9 @@
 //! The TCP port where the workers meet.
 //!
-//! Where the launcher serves the store it takes the port at once. Else rank 0 does, some time after the launcher has chosen it, so
-//! somebody else can be faster. Three things make that unlikely: the port lies outside the range from which the system serves
-//! programs that ask for any port; it is free on all addresses at the moment of the choice; and no other dtrain on this machine
-//! chooses it while this one runs. If it is lost all the same, the group is started again at another port.
+//! If the launcher serves the store, it takes the port at once. Else rank 0 takes it later, so another
+//! program can be first. Three things make that unlikely: the port is outside of the system's range for
+//! automatic ports; it is free on all addresses when chosen; and no other dtrain on this machine chooses it
+//! while this launcher runs. If it is lost anyway, the group restarts at another port.
 
 use anyhow::Context;
 use std::collections::hash_map::RandomState;
@@ -15,16 +15,16 @@ use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixDatagram;
 
-/// Where ports for everybody begin; below are those of well-known services.
+/// The lowest candidate port; well-known services use lower ports.
 const LOWEST: u16 = 20_000;
-/// Ports that are looked at before any port will do.
+/// Candidates to try before the system chooses a port.
 const TRIES: u64 = 200;
 
-/// A port that other launches leave alone as long as this lives.
+/// A port that other launches do not choose while this value exists.
 #[derive(Debug)]
 pub(super) struct MasterPort {
     pub(super) number: u16,
-    /// Whether the launcher chose it, and can choose another.
+    /// Whether the launcher chose the port, and can choose another.
     pub(super) chosen: bool,
     _claim: Option<UnixDatagram>,
 }
@@ -47,12 +47,12 @@ impl MasterPort {
         Ok(Self { number: any.port(), chosen: true, _claim: None })
     }
 
-    /// The port that the user wants.
+    /// Returns the user's port.
     pub(super) fn fixed(number: u16) -> Self {
         Self { number, chosen: false, _claim: None }
     }
 
-    /// Whether these lines of a failed worker say that it could not listen at this port.
+    /// Returns whether these lines of a failed worker report this port as taken.
     pub(super) fn was_taken<'a>(&self, mut lines: impl Iterator<Item = &'a str>) -> bool {
         let number = self.number.to_string();
         lines.any(|line| {
@@ -64,16 +64,16 @@ impl MasterPort {
     }
 }
 
-/// The ports below those that the system gives out by itself (`ip_local_port_range`: lowest and highest).
+/// Returns the ports below the system's automatic ports (`ip_local_port_range`: lowest and highest).
 fn candidates(local_range: &str) -> Range<u16> {
     const USUAL: u16 = 32_768;
     let lowest = local_range.split_whitespace().next();
     let given_out = lowest.and_then(|lowest| lowest.parse().ok()).unwrap_or(USUAL);
-    // A machine that gives out almost all ports leaves no room below; then any port is as good as another.
+    // If the automatic ports begin too low, any port is equally good.
     if given_out >= LOWEST + 1000 { LOWEST..given_out } else { LOWEST..USUAL }
 }
 
-/// Takes a name that one process at a time can have, and that is gone with it.
+/// Binds a name that only one process can have, and that is free again after its end.
 fn claim(number: u16) -> io::Result<UnixDatagram> {
     let name = std::os::unix::net::SocketAddr::from_abstract_name(format!("dtrain-master-port-{number}"))?;
     UnixDatagram::bind_addr(&name)
@@ -82,7 +82,7 @@ fn claim(number: u16) -> io::Result<UnixDatagram> {
 fn is_free(number: u16) -> bool {
     let free = |address: SocketAddr| match TcpListener::bind(address) {
         Ok(_) => true,
-        // A machine without IPv6.
+        // The machine has no IPv6.
         Err(error) => !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied),
     };
     free((Ipv4Addr::UNSPECIFIED, number).into()) && free((Ipv6Addr::UNSPECIFIED, number).into())

@@ -1,9 +1,9 @@
-//! One attempt: what happens goes to the agent as one kind of event, and what it decides is carried out in one place.
+//! One attempt: passes all events to the agent, and carries out its actions.
 //!
-//! Some threads wait for the workers' ends, read their output, receive signals and watch the guardian; all of them feed one
-//! channel. This, the main thread, blocks on that channel and never on the screen, so that a reader of the output who has stopped
-//! reading delays no decision. It wakes at least twice a second, to look at the workers' heartbeats and so that the agent notices
-//! when the launcher itself did not run.
+//! Threads wait for the workers' ends, read their output, receive signals and watch the guardian; all send to
+//! one channel. This main thread blocks on that channel and never on the screen, so a slow reader of the
+//! output delays no decision. It wakes at least twice a second to look at heartbeats, and so that the agent
+//! notices a freeze of the launcher.
 
 use super::attempt::{Attempt, Launch, Run};
 use super::group::{Capture, Group};
@@ -18,8 +18,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Starts the workers and returns when the last has ended, what they left behind too, and their output has been read.
-/// `notices` are signals for them that came before. On an error nothing has been started.
+/// Starts the workers. Returns when all workers and their descendants have ended and their output has been
+/// read. `notices` are earlier signals for the workers. On an error no worker has been started.
 pub(super) fn attempt(
     launch: &Launch<'_>,
     attempt: &mut Attempt,
@@ -64,7 +64,7 @@ pub(super) fn attempt(
     };
     let (mut verdict, group) = reactor.run();
     let met = store.map(Serving::end);
-    // What a daemon that left its process group may still write is not waited for.
+    // Output of a daemon that left its process group is not awaited.
     drop(stop_out);
     let pids = group.pids();
     let Group { tails, not_started, capture, .. } = group;
@@ -78,7 +78,7 @@ pub(super) fn attempt(
 
 struct Reactor<'a> {
     agent: Agent,
-    /// Not carried out yet.
+    /// Actions not carried out yet.
     actions: VecDeque<Action>,
     group: Group<'a>,
     heartbeats: &'a mut Heartbeats,
@@ -110,11 +110,11 @@ impl<'a> Reactor<'a> {
     }
 
     fn say(&self, text: String) {
-        // Fails only when the screen has been given up.
+        // Fails only if the screen was given up.
         let _ = self.screen.notices.send(text);
     }
 
-    /// Only here decisions have effects.
+    /// Carries out a decision; only this function has effects.
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::Start { rank } => {
@@ -133,7 +133,7 @@ impl<'a> Reactor<'a> {
         }
     }
 
-    /// Waits for what happens next.
+    /// Waits for the next event.
     fn wait(&mut self) {
         let (plan, inbox) = (&self.launch.plan, &self.launch.inbox);
         let look = Instant::now() + self.look_every;
@@ -148,7 +148,7 @@ impl<'a> Reactor<'a> {
             self.say(format!("dtrain: {trouble}"));
         }
         self.group.pay();
-        // Nobody is taken for hanging, or killed, who has beaten before this event.
+        // Beats before this event count first, so no live worker is suspected or killed.
         for beat in self.heartbeats.look(inbox.begun) {
             self.hear(&beat);
         }

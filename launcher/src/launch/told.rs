@@ -1,4 +1,4 @@
-//! What the user is told while a run goes on.
+//! Messages for the user during a run.
 
 use crate::launch::group::is_passing;
 use crate::plan::Plan;
@@ -21,7 +21,7 @@ pub(super) fn restarting(restart: u32, allowed: u32, workers: usize, pause: Dura
     format!("dtrain: restarting {all}{when} (restart {restart} of {allowed})")
 }
 
-/// The message for a notice; none where the banner follows at once.
+/// Returns the message for a notice; `None` if the banner follows at once.
 pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<String> {
     let workers = plan.nproc;
     let refusal = Outcome::Exited(ExitStatus::Usage.code().into());
@@ -81,7 +81,7 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
     }
 }
 
-/// The workers are killed because the run directory is another run's.
+/// Returns the message for an eviction: another run has the run directory, so the workers are killed.
 pub(super) fn evicted(plan: &Plan) -> String {
     let folder = plan.run_dir.as_ref().map(|run_dir| run_dir.root().display().to_string());
     format!(
@@ -99,7 +99,7 @@ pub(super) fn cannot_start(plan: &Plan, rank: usize, error: &io::Error) -> Strin
     format!("cannot start `{program}`{of}: {why}")
 }
 
-/// Why the system refused to execute a program that is there and executable.
+/// Explains why the system did not execute an existing, executable program.
 fn why_not_started(error: &io::Error) -> String {
     match error.kind() {
         _ if is_passing(error) => format!(
@@ -115,7 +115,7 @@ fn why_not_started(error: &io::Error) -> String {
     }
 }
 
-/// How a process ended, in words.
+/// Describes the end of a process.
 pub(super) fn ended(outcome: Outcome) -> String {
     match outcome {
         Outcome::Exited(code) => format!("exit code {code}"),

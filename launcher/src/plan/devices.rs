@@ -1,4 +1,4 @@
-//! Which devices there are for the workers, and how they are told.
+//! Selects the workers' devices, and sets their variables.
 
 use crate::cli::GpuIds;
 use anyhow::Context;
@@ -9,20 +9,20 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-/// The machine's GPUs, and what the launcher's environment says of them.
+/// The machine's GPUs, and the launcher's environment variables for them.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) inventory: Result<Inventory, GpuError>,
-    /// The driver's; none where it does not tell.
+    /// The driver's versions; `None` if unknown.
     pub(super) versions: Option<Versions>,
     pub(super) list: Option<String>,
     pub(super) order: Option<String>,
 }
 
-/// What the workers' environment says of GPUs.
+/// The workers' environment variables for GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Devices {
-    /// What the launcher's own says.
+    /// The launcher's own variables.
     Inherited,
     /// No GPU.
     Cpu,
@@ -33,7 +33,7 @@ pub(crate) enum Devices {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InUse {
     pub(super) inventory: Inventory,
-    /// In the order of the workers; empty where it is not certain which of the visible ones they are.
+    /// In the order of the workers; empty if the order of the visible GPUs is not known.
     pub(super) places: Vec<Place>,
     /// The driver's.
     pub(super) versions: Option<Versions>,
@@ -43,18 +43,18 @@ pub(super) struct InUse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
     places: Vec<Place>,
-    /// As CUDA_VISIBLE_DEVICES names them.
+    /// The entries of CUDA_VISIBLE_DEVICES.
     entries: Vec<String>,
-    /// They are named by their numbers in the order of the PCI bus.
+    /// Whether the entries are numbers in the order of the PCI bus.
     by_index: bool,
-    /// A worker sees its own alone, as the first one: CUDA shows a process no more than one MIG instance.
+    /// A worker sees only its own GPU, as the first: CUDA shows a process at most one MIG instance.
     alone: bool,
-    /// `GPUs 4 and 6 (NVIDIA H200)`, with the machine's numbers.
+    /// Such as `GPUs 4 and 6 (NVIDIA H200)`, with the machine's numbers.
     pub(super) described: String,
 }
 
 impl Machine {
-    /// Asks the driver and the environment.
+    /// Reads the driver and the environment.
     pub(super) fn look() -> Self {
         let var = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let driver = Nvidia::open();
@@ -67,7 +67,7 @@ impl Machine {
         }
     }
 
-    /// How many devices a worker sees under the launcher's environment.
+    /// Returns the number of devices that a worker sees under the launcher's environment.
     pub(super) fn count(&self) -> usize {
         match &self.inventory {
             Ok(inventory) => self.visible(inventory).count(inventory),
@@ -75,13 +75,13 @@ impl Machine {
         }
     }
 
-    /// Whether what a worker sees is one MIG instance, however many there are.
+    /// Returns whether a worker sees a MIG instance; CUDA shows it only one.
     pub(super) fn shows_an_instance(&self) -> bool {
         let shows = |inventory| self.visible(inventory).instances(inventory).next().is_some();
         self.inventory.as_ref().is_ok_and(shows)
     }
 
-    /// What a worker sees in words (`1 GPU (NVIDIA H200)`), or why it sees nothing.
+    /// Describes the devices that a worker sees (`1 GPU (NVIDIA H200)`), or why it sees none.
     pub(super) fn described(&self) -> String {
         let inventory = match &self.inventory {
             Ok(inventory) => inventory,
@@ -112,13 +112,13 @@ impl Machine {
         format!("{} ({names})", counted(count, "GPU"))
     }
 
-    /// Why a driver that is there does not answer.
+    /// Returns the error of a driver that exists and does not answer.
     pub(super) fn failure(&self) -> Option<String> {
         let error = self.inventory.as_ref().err();
         error.filter(|error| matches!(error, GpuError::Driver { .. })).map(ToString::to_string)
     }
 
-    /// The GPUs of so many workers under the launcher's environment, where there are any.
+    /// Returns the GPUs of this number of workers under the launcher's environment; `None` without GPUs.
     pub(super) fn in_use(self, workers: usize) -> Option<InUse> {
         let (list, order) = (self.list, self.order);
         let (inventory, versions) = (self.inventory.ok()?, self.versions);
@@ -130,13 +130,13 @@ impl Machine {
         Some(InUse { places: places.unwrap_or_default(), inventory, versions })
     }
 
-    /// The GPUs of workers that get these.
+    /// Returns the GPUs of workers that get `chosen`.
     pub(super) fn in_use_as(self, chosen: &Chosen) -> Option<InUse> {
         let (places, versions) = (chosen.places.clone(), self.versions);
         Some(InUse { places, inventory: self.inventory.ok()?, versions })
     }
 
-    /// The GPUs that the user has named; the error lists those that are visible.
+    /// Returns the GPUs that the user has named; an error lists the visible ones.
     pub(super) fn choose(&self, wanted: &GpuIds) -> anyhow::Result<Chosen> {
         let flag = || format!("--gpu-ids {wanted}");
         let remedy = match &self.inventory {
@@ -163,7 +163,7 @@ impl Machine {
 impl Chosen {
     fn new(inventory: &Inventory, places: &[Place]) -> Self {
         let uuids = places.iter().map(|place| inventory.uuid(*place).map(str::to_owned));
-        // A list is of one kind. A driver that gives a GPU no UUID knows nothing of MIG.
+        // All entries are of one kind. A driver that reports no UUID does not support MIG.
         let (entries, by_index) = match uuids.collect::<Option<Vec<_>>>() {
             Some(uuids) => (uuids, false),
             None => (places.iter().map(|place| place.gpu().to_string()).collect(), true),
@@ -180,7 +180,7 @@ impl Chosen {
 }
 
 impl Devices {
-    /// CUDA_VISIBLE_DEVICES as the workers have it; none where it is not set.
+    /// Returns the workers' CUDA_VISIBLE_DEVICES; `None` if it is not set.
     pub(super) fn list(&self) -> Option<String> {
         match self {
             Self::Inherited => {
@@ -191,7 +191,7 @@ impl Devices {
         }
     }
 
-    /// How many devices that is.
+    /// Returns the number of devices.
     pub(super) fn count(&self) -> usize {
         match self {
             Self::Inherited => Machine::look().count(),
@@ -200,7 +200,7 @@ impl Devices {
         }
     }
 
-    /// Adds the variables of the worker of `local_rank`. `inherited` looks up the launcher's own environment.
+    /// Adds the variables of the worker of `local_rank`. `inherited` reads the launcher's environment.
     pub(crate) fn tell(
         &self,
         local_rank: usize,
@@ -216,7 +216,8 @@ impl Devices {
                     _ => chosen.entries.join(","),
                 };
                 vars.push((CUDA_VISIBLE_DEVICES, list.into()));
-                // UUIDs mean the same in every order; the program's own calls should count as nvidia-smi all the same.
+                // UUIDs are valid in every order; the variable makes the program's own calls match
+                // nvidia-smi.
                 if chosen.by_index || inherited(CUDA_DEVICE_ORDER).is_none() {
                     vars.push((CUDA_DEVICE_ORDER, "PCI_BUS_ID".into()));
                 }
@@ -229,7 +230,7 @@ impl Devices {
     }
 }
 
-/// How many GPUs the kernel's module knows, without asking the driver's library; none where CUDA_VISIBLE_DEVICES is set.
+/// Returns the number of GPUs by the kernel module alone; `None` if CUDA_VISIBLE_DEVICES is set.
 pub(super) fn listed_by_the_kernel() -> Option<usize> {
     if std::env::var_os(CUDA_VISIBLE_DEVICES).is_some() {
         return None;
@@ -238,7 +239,7 @@ pub(super) fn listed_by_the_kernel() -> Option<usize> {
     Some(folders.filter_map(Result::ok).count())
 }
 
-/// Titles and names: `GPUs 4 and 6 (NVIDIA H200)`, `MIG instance 1 of GPU 0 (NVIDIA A100 MIG 1g.5gb)`.
+/// Returns titles and names: `GPUs 4 and 6 (NVIDIA H200)`, `MIG instance 1 of GPU 0 (NVIDIA A100 ...)`.
 fn described(inventory: &Inventory, places: &[Place]) -> String {
     let names = names(inventory, places.iter().copied());
     let titles: Vec<_> = if places.len() > 1 && !places.iter().any(|place| place.is_instance()) {
@@ -254,7 +255,7 @@ fn described(inventory: &Inventory, places: &[Place]) -> String {
     format!("{}{titles} ({names})", if several { "GPUs " } else { "" })
 }
 
-/// The product names of these devices, each once.
+/// Returns the product names of these devices, each once.
 fn names(inventory: &Inventory, places: impl Iterator<Item = Place>) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in places.map(|place| inventory.device(place).name.as_str()) {

@@ -1,4 +1,4 @@
-//! What the driver tells of a recipe's GPUs before its workers start: its age, full memory, GPUs of several kinds.
+//! Checks a recipe's GPUs before its workers start: age of the driver, free memory, different kinds.
 
 use super::devices::InUse;
 use crate::gpus::owner::{Owner, owner};
@@ -8,16 +8,16 @@ use dtrain_common::env::DTRAIN_CUDA;
 use dtrain_common::gpu::{Driver, GpuProcess, Nvidia, Versions, oldest_driver};
 use dtrain_common::units::ByteSize;
 
-/// The CUDA for which libtorch's CUDA set is built, by its major version.
+/// The major version of CUDA that libtorch's CUDA build needs.
 const LIBTORCH_CUDA: u32 = 13;
-/// With less than this free on a GPU a training cannot begin: a CUDA context with libtorch's kernels alone takes as much.
+/// With less free memory, training cannot begin: a CUDA context with libtorch's kernels needs as much.
 const LEAST_FREE: u64 = 512 << 20;
-/// A GPU of which less than this percentage is free is used by somebody else than the driver and a desktop.
+/// If a smaller percentage is free, other processes than the driver and a desktop use the GPU.
 const MOSTLY_FREE: u64 = 75;
-/// So many processes of a GPU are named.
+/// The most processes of a GPU to name.
 const NAMED: usize = 4;
 
-/// Checks the GPUs that the workers of a recipe compute on; answers what the user should know, one sentence each.
+/// Checks the GPUs of a recipe's workers; returns messages for the user, one sentence each.
 pub(super) fn check(gpus: &InUse) -> anyhow::Result<Vec<String>> {
     let own = std::env::var(DTRAIN_CUDA).ok();
     if let Some(versions) = &gpus.versions {
@@ -28,7 +28,7 @@ pub(super) fn check(gpus: &InUse) -> anyhow::Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Whether libtorch's CUDA runs on the driver. `own` is the value of DTRAIN_CUDA.
+/// Checks that libtorch's CUDA runs on the driver. `own` is the value of DTRAIN_CUDA.
 fn check_driver(versions: &Versions, own: Option<&str>) -> anyhow::Result<()> {
     let needed = match own.map(str::trim).filter(|text| !text.is_empty()) {
         None => LIBTORCH_CUDA,
@@ -59,20 +59,20 @@ fn check_driver(versions: &Versions, own: Option<&str>) -> anyhow::Result<()> {
     )
 }
 
-/// A process on a GPU, and whose it is where that can be known.
+/// A process on a GPU, and its owner if known.
 type User = (GpuProcess, Option<Owner>);
 
-/// Who uses the GPU of this number.
+/// Returns the processes on the GPU of this index.
 fn processes(gpu: usize) -> Vec<User> {
     let status = Nvidia::open().and_then(|mut driver| driver.status());
     let gpus = status.map(|status| status.gpus).unwrap_or_default();
-    // In a container the driver's numbers mean other processes.
+    // In a container, the driver's pids are of another namespace.
     let known = sees_the_kernels_pids();
     let of_gpu = gpus.into_iter().nth(gpu).into_iter().flat_map(|gpu| gpu.processes);
     of_gpu.map(|process| (process, known.then(|| owner(process.pid)).flatten())).collect()
 }
 
-/// A sentence for each GPU of whose memory `users` have taken much; an error where next to nothing is free.
+/// Returns a message for each GPU whose memory `users` have largely taken; an error if almost none is free.
 fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Result<Vec<String>> {
     let inventory = &gpus.inventory;
     let mut notes = Vec::new();
@@ -85,7 +85,7 @@ fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Res
         }
         let (title, name) = (inventory.title(*place), &device.name);
         let begin = format!("{title} ({name}) has {} of {} free", ByteSize(free), ByteSize(total));
-        // The driver does not tell which processes use an instance.
+        // The driver does not report which processes use an instance.
         let who = match place.is_instance() {
             true => "the processes on that GPU are in `dtrain gpu info`".to_owned(),
             false => in_words(users(place.gpu())),
@@ -108,7 +108,7 @@ fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Res
 const REMEDY: &str = "`dtrain gpu monitor` shows when memory becomes free, `dtrain gpu kill` ends processes of your own, and \
                       --gpu-ids names other GPUs";
 
-/// `pid 4711 of ann (python train.py) holds 12.00 GiB, pid 99 ...`
+/// Formats `pid 4711 of ann (python train.py) holds 12.00 GiB, pid 99 ...`.
 fn in_words(mut users: Vec<User>) -> String {
     if users.is_empty() {
         return "the driver names no process that holds the rest, as in a container or after one that has just ended".to_owned();
@@ -131,12 +131,12 @@ fn user((process, owner): &User) -> String {
     format!("pid {}{who} holds {memory}", process.pid)
 }
 
-/// What follows where the workers' GPUs are not alike.
+/// Returns the message for GPUs of different kinds.
 fn several_kinds(gpus: &InUse) -> Option<String> {
     let inventory = &gpus.inventory;
     let mut kinds: Vec<(&str, u64)> = Vec::new();
     for place in &gpus.places {
-        // GPUs of one kind may differ by what the driver keeps of each.
+        // GPUs of one kind may differ in the memory that the driver keeps.
         let name = inventory.device(*place).name.as_str();
         if !kinds.iter().any(|(known, _)| *known == name) {
             kinds.push((name, inventory.device(*place).total_bytes));

@@ -1,4 +1,4 @@
-//! What a checked launch is: what all have in common, and what only a training or only a program has.
+//! A checked launch: the common part, and the parts of a training or a program.
 
 use super::devices::Devices;
 use super::limit::Limited;
@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Plan {
     pub(crate) nproc: usize,
     pub(crate) devices: Devices,
-    /// For each worker the only GPU that it sees, where each has one of its own and is local rank 0. Empty without GPUs.
+    /// The one GPU that each worker sees as local rank 0, if each has its own. Empty without GPUs.
     pub(crate) own_devices: Option<Vec<String>>,
     /// The CPU cores of each worker.
     pub(crate) bound: Bound,
     pub(crate) command: Command,
-    /// Where to write; always there for a recipe.
+    /// The directory to write; always set for a recipe.
     pub(crate) run_dir: Option<RunDir>,
     pub(crate) limit: Option<TimeLimit>,
     pub(crate) routing: Routing,
@@ -43,7 +43,7 @@ pub(super) fn headline(
     lines.chain(bound.note()).chain(limit).collect()
 }
 
-/// What is executed.
+/// The program to execute.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) program: PathBuf,
@@ -51,7 +51,7 @@ pub(crate) struct Command {
     pub(crate) args: Vec<OsString>,
 }
 
-/// What the workers are.
+/// The kind of workers.
 #[derive(Debug)]
 pub(crate) enum Of {
     Training(Box<Training>),
@@ -70,12 +70,12 @@ impl Plan {
         self.training().map(|training| &training.lock)
     }
 
-    /// Before a restart: a training resumes from its newest checkpoint, a program begins anew.
+    /// Prepares a restart: a training resumes from its newest checkpoint, a program starts again.
     pub(crate) fn go_on(&mut self) -> anyhow::Result<()> {
         let (Of::Training(training), Some(run_dir)) = (&self.of, &self.run_dir) else {
             return Ok(());
         };
-        // Before its first checkpoint a run begins where it began, which may be another run's.
+        // Before its first checkpoint, a run starts as at first, perhaps from another run's checkpoint.
         if let Some(asked) = &training.asked
             && !run_dir.goes_on_after(asked)?
         {
@@ -88,50 +88,50 @@ impl Plan {
         Ok(())
     }
 
-    /// The checkpoint that `--resume` named, as it was given, once the run has begun with it.
+    /// Returns the checkpoint given with `--resume`, if the run has begun with it.
     pub(crate) fn resumed_from(&self) -> Option<&Path> {
         let asked = self.training()?.asked.as_deref()?;
         let has_begun = self.run_dir.as_ref()?.has_begun_with(asked);
         has_begun.unwrap_or(false).then_some(asked)
     }
 
-    /// Whether another launch would resume from a checkpoint of this run.
+    /// Returns whether another launch would resume from a checkpoint of this run.
     pub(crate) fn has_checkpoint(&self) -> bool {
         let run_dir = self.training().and(self.run_dir.as_ref());
         matches!(run_dir.map(RunDir::newest_checkpoint), Some(Ok(Some(_))))
     }
 
-    /// Whether another run has taken over the run directory: nothing more may be written there.
+    /// Returns whether another run has taken the run directory: writing there is forbidden then.
     pub(crate) fn is_evicted(&self) -> bool {
         self.claim().is_some_and(RunLock::is_lost)
     }
 
-    /// A message about the claim to the run directory, once.
+    /// Returns a message about the claim to the run directory, once.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.claim().and_then(RunLock::trouble)
     }
 
-    /// Whether copies of the state are kept in memory, for restarts.
+    /// Returns whether copies of the state are kept in memory, for restarts.
     pub(crate) fn keeps_copies(&self) -> bool {
         self.training().is_some_and(|training| training.recipe.checkpoint.in_memory)
     }
 
-    /// Exit codes for which a restart is no remedy: of a wrong recipe, and of a model that does not fit.
+    /// Returns the exit codes that make a restart useless: a wrong recipe, a model that does not fit.
     pub(crate) fn permanent_failures(&self) -> &'static [i32] {
         self.training().map_or(&[], |_| &[2, 3])
     }
 
-    /// The exit code of workers that stopped on request.
+    /// Returns the exit code of workers that stopped on request.
     pub(crate) fn requeue_code(&self) -> Option<i32> {
         self.training().map(|_| i32::from(ExitStatus::Requeue.code()))
     }
 
-    /// Whether the launcher serves the store where the workers meet.
+    /// Returns whether the launcher serves the store where the workers meet.
     pub(crate) fn serves_store(&self) -> bool {
         matches!(&self.of, Of::Program(program) if program.serves_store)
     }
 
-    /// The program wants the port for itself.
+    /// Leaves the port to the program.
     pub(crate) fn serve_no_store(&mut self) {
         if let Of::Program(program) = &mut self.of {
             program.serves_store = false;
@@ -143,7 +143,7 @@ impl Plan {
         lines.join("\n")
     }
 
-    /// The process of the worker of `rank`.
+    /// Returns the process to start for `rank`.
     pub(crate) fn worker(&self, rank: usize, env: Vec<(&'static str, OsString)>) -> WorkerSpec {
         let (reads, is_named) = match &self.of {
             Of::Program(Program { stdin: StandardInput::All, .. }) => (true, false),
@@ -181,7 +181,7 @@ pub(crate) struct Program {
     pub(super) serves_store: bool,
 }
 
-/// Which workers read the launcher's standard input; the others read from an empty one.
+/// The workers that read the launcher's standard input; the others read an empty input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StandardInput {
     All,
@@ -189,7 +189,7 @@ pub(super) enum StandardInput {
     None,
 }
 
-/// The trainer's command line. The trainer itself finds the newest checkpoint that is whole to the last byte.
+/// Returns the trainer's arguments. The trainer itself finds the newest complete checkpoint.
 pub(super) fn trainer_args(run_dir: &RunDir, start: Start, resume: &Resume) -> Vec<OsString> {
     let resume = match start {
         Start::Fresh => "never".into(),

@@ -1,4 +1,4 @@
-//! The time limit of a run: the user's, or that of the batch system's job.
+//! The time limit of a run: the user's, or the batch system's.
 
 use crate::cli::{Limit, LimitArgs};
 use anyhow::bail;
@@ -11,7 +11,7 @@ use dtrain_common::time::{parse_clock, show_time};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// The longest default of --time-margin, and the part of the limit that it is otherwise.
+/// The longest default of --time-margin, and otherwise its fraction of the limit.
 const LONGEST_MARGIN: Duration = Duration::from_secs(120);
 const MARGIN_PART: u32 = 10;
 
@@ -22,7 +22,7 @@ pub(super) struct Limited {
     pub(super) note: String,
 }
 
-/// When workers are to be asked to stop, and must have ended. Of a training, the limit of a Slurm job counts too.
+/// Returns when to ask workers to stop, and when to kill them. A Slurm job limits a training too.
 pub(super) fn limit(
     args: &LimitArgs,
     training: bool,
@@ -66,7 +66,7 @@ pub(super) fn limit(
     }))
 }
 
-/// Parts of seconds count only in very short times.
+/// Drops fractions of seconds, except from very short times.
 fn whole_seconds(time: Duration) -> Duration {
     match time.as_secs() {
         0..10 => Duration::from_millis(time.as_millis() as u64),
@@ -77,12 +77,12 @@ fn whole_seconds(time: Duration) -> Duration {
 /// For squeue, whose controller may not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is left of the job; none outside of one, and in one without an end.
+/// Returns the rest of the job's time; `None` without a job or an end.
 fn left(begun: Begun, inherited: impl Fn(&str) -> Option<String>) -> Option<Duration> {
     let job = inherited(SLURM_JOB_ID)?;
     match inherited(SLURM_JOB_END_TIME) {
         Some(end) => until(&end, begun),
-        // Older versions do not say it in the environment.
+        // Older versions do not set the variable.
         None => {
             let mut squeue = Command::new("squeue");
             squeue.args(["--noheader", "--jobs", &job, "--format=%L"]);
@@ -91,13 +91,13 @@ fn left(begun: Begun, inherited: impl Fn(&str) -> Option<String>) -> Option<Dura
     }
 }
 
-/// The time until a moment in seconds since 1970.
+/// Returns the time until a moment given in seconds since 1970.
 fn until(end: &str, begun: Begun) -> Option<Duration> {
     let end = UNIX_EPOCH.checked_add(Duration::from_secs(end.trim().parse().ok()?))?;
     end.duration_since(begun.wall).ok().filter(|left| !left.is_zero())
 }
 
-/// Slurm's words such as UNLIMITED, and nothing, are no time.
+/// Parses squeue's time; words such as UNLIMITED and empty text give `None`.
 fn time_left(text: &str) -> Option<Duration> {
     parse_clock(text.trim()).filter(|left| !left.is_zero())
 }
@@ -145,11 +145,11 @@ mod tests {
         assert_eq!(found(&none, true, Some("1000300")), Some((270, 300, usr1)));
         assert_eq!(found(&hour, true, Some("1000300")), Some((270, 300, usr1)));
         assert_eq!(found(&hour, true, Some("1009999")), Some((3480, 3600, usr1)));
-        // A job that was over before is none, and neither is what is no time.
+        // An end in the past does not count, and neither does invalid text.
         assert_eq!(found(&none, true, Some("1000000")), None);
         assert_eq!(found(&none, true, Some("soon")), None);
         assert_eq!(found(&args(Some("none"), None), true, Some("1000300")), None);
-        // Of a program nothing is known.
+        // A program does not get the Slurm job's limit.
         assert_eq!(found(&none, false, Some("1000300")), None);
         assert_eq!(found(&hour, false, None), Some((3480, 3600, term)));
     }

@@ -1,4 +1,4 @@
-//! What is to be started: every check that can be made before anything runs.
+//! Plans a launch: every check that is possible before the start.
 
 mod devices;
 mod gpu_check;
@@ -27,7 +27,7 @@ const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`)
                        SCRIPT.py ARGS`) or a program after two dashes (`dtrain launch -- PROGRAM ARGS`); `dtrain \
                        launch --help` has examples";
 
-/// Checks the command, and last prepares the run directory of a recipe. On an error nothing has been written.
+/// Checks the command, and last prepares a recipe's run directory. On an error no file was written.
 pub(crate) fn check(args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
     let target = args.target()?.context(NEITHER)?;
     match target.form {

@@ -1,4 +1,4 @@
-//! Which CPU cores each worker may use: those near its GPU, by the machine's topology.
+//! Selects the CPU cores of each worker near its GPU, by the machine's topology.
 
 mod topology;
 
@@ -9,7 +9,7 @@ use rustix::thread::CpuSet;
 use std::collections::BTreeMap;
 use topology::{Cores, Topology};
 
-/// The cores of each worker, or none when they are not bound.
+/// The cores of each worker; empty without binding.
 #[derive(Debug, Default)]
 pub(crate) struct Bound {
     mode: Option<Binding>,
@@ -17,7 +17,7 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// The cores of the worker of `rank`.
+    /// Returns the cores of the worker of `rank`.
     pub(super) fn of(&self, rank: usize) -> Option<CpuSet> {
         let mut set = CpuSet::new();
         for core in self.cores.get(rank)? {
@@ -26,13 +26,13 @@ impl Bound {
         Some(set)
     }
 
-    /// No more threads than the smallest share has cores.
+    /// Limits threads to the cores of the smallest share.
     pub(crate) fn at_most(&self, threads: usize) -> usize {
         let smallest = self.cores.iter().map(Cores::len).min();
         smallest.map_or(threads, |cores| threads.min(cores))
     }
 
-    /// The binding in words.
+    /// Describes the binding.
     pub(super) fn note(&self) -> Option<String> {
         let mode = self.mode?.name();
         let shares = self.cores.iter().enumerate();
@@ -42,7 +42,7 @@ impl Bound {
     }
 }
 
-/// Binds the workers as `mode` says; without one nothing is bound. `visible` is CUDA_VISIBLE_DEVICES.
+/// Binds the workers by `mode`; without it, no worker is bound. `visible` is CUDA_VISIBLE_DEVICES.
 pub(super) fn bind(mode: Option<Binding>, workers: usize, visible: Option<&str>) -> anyhow::Result<Bound> {
     let Some(mode) = mode else {
         return Ok(Bound::default());
@@ -54,7 +54,7 @@ pub(super) fn bind(mode: Option<Binding>, workers: usize, visible: Option<&str>)
     Ok(Bound { mode: Some(mode), cores })
 }
 
-/// The cores of each worker.
+/// Returns the cores of each worker.
 fn share_out(topology: &Topology, mode: Binding, workers: usize) -> anyhow::Result<Vec<Cores>> {
     let nodes: Vec<usize> = (0..workers).map(|rank| node_of(topology, rank, workers)).collect();
     let share = |rank: usize| {
@@ -66,7 +66,7 @@ fn share_out(topology: &Topology, mode: Binding, workers: usize) -> anyhow::Resu
                  allow them in the batch system's or the container's settings"
             )
         })?;
-        // This worker is the `place`th of `neighbours` on its node.
+        // The worker's index among the workers of its node, and their number.
         let place = nodes[..rank].iter().filter(|other| **other == node).count();
         let neighbours = nodes.iter().filter(|other| **other == node).count();
         match mode {
@@ -79,7 +79,7 @@ fn share_out(topology: &Topology, mode: Binding, workers: usize) -> anyhow::Resu
     (0..workers).map(share).collect()
 }
 
-/// The node of the worker's GPU, which is shared in turn; without GPUs, the nodes are for blocks of neighbouring ranks.
+/// Returns the NUMA node of the worker's GPU. Without GPUs, blocks of neighbouring ranks share a node.
 fn node_of(topology: &Topology, rank: usize, workers: usize) -> usize {
     if !topology.gpus.is_empty() {
         return topology.gpus[rank % topology.gpus.len()];
@@ -89,7 +89,7 @@ fn node_of(topology: &Topology, rank: usize, workers: usize) -> usize {
     usable.get(rank * usable.len() / workers).copied().unwrap_or_default()
 }
 
-/// All cores of the sockets on which `cores` lie.
+/// Returns all cores of the sockets of `cores`.
 fn socket(topology: &Topology, cores: &Cores) -> anyhow::Result<Cores> {
     let sockets = grouped(cores, &topology.sockets, "the socket")?;
     let is_on_them = |core: &usize| topology.sockets.get(core).is_some_and(|own| sockets.contains_key(own));
@@ -97,7 +97,7 @@ fn socket(topology: &Topology, cores: &Cores) -> anyhow::Result<Cores> {
     Ok(all.filter(is_on_them).collect())
 }
 
-/// A share of whole physical cores that no neighbour has. The first ones get one more where it does not divide.
+/// Returns an exclusive share of whole physical cores. The first shares get the remainder.
 fn exclusive(
     topology: &Topology,
     node: usize,
@@ -115,16 +115,16 @@ fn exclusive(
     Ok(physical.into_values().skip(own.start).take(own.len()).flatten().collect())
 }
 
-/// The cores that share one last-level cache; the larger groups first, and in turn where workers are more.
+/// Returns cores that share a last-level cache; larger groups first, in turn if there are more workers.
 fn complex(topology: &Topology, cores: &Cores, place: usize) -> anyhow::Result<Cores> {
     let mut complexes: Vec<Cores> = grouped(cores, &topology.caches, "the caches")?.into_values().collect();
-    // Stable, so that equal ones stay in the order of their lowest core.
+    // A stable sort keeps equal groups in the order of their lowest core.
     complexes.sort_by_key(|complex| std::cmp::Reverse(complex.len()));
     let chosen = place % complexes.len();
     Ok(complexes.swap_remove(chosen))
 }
 
-/// The cores by the group to which each belongs.
+/// Groups the cores.
 fn grouped(
     cores: &Cores,
     group_of: &BTreeMap<usize, usize>,

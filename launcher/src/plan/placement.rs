@@ -1,4 +1,4 @@
-//! How many workers, and where each computes.
+//! The number of workers, and the devices and cores of each.
 
 use super::devices::{self, Machine};
 use super::numa::{self, Bound};
@@ -7,14 +7,14 @@ use crate::cli::LaunchArgs;
 use anyhow::bail;
 use dtrain_common::text::counted;
 
-/// How many workers, and on which devices.
+/// Returns the number of workers, and their devices.
 pub(super) fn measure(args: &LaunchArgs, is_training: bool) -> anyhow::Result<Size> {
     let asked = size::Asked { is_training, nproc: args.nproc, gpu_ids: args.gpus.gpu_ids.as_ref() };
     let host = size::Host { cores: cores(), listed_gpus: devices::listed_by_the_kernel() };
     size::size(asked, host, Machine::look)
 }
 
-/// The GPU, if any, and the CPU cores of each worker, where the user asks for more than the default.
+/// Returns each worker's GPU and CPU cores, if flags ask for them.
 pub(super) fn placement(args: &LaunchArgs, size: &Size) -> anyhow::Result<(Option<Vec<String>>, Bound)> {
     let visible = size.devices.list();
     let share = || share_out(visible.as_deref(), size.devices.count(), size.nproc);
@@ -23,7 +23,7 @@ pub(super) fn placement(args: &LaunchArgs, size: &Size) -> anyhow::Result<(Optio
     Ok((own, bound))
 }
 
-/// The first `gpus` entries of the list of visible devices, which numbers all of them when it is not set.
+/// Returns the first `gpus` entries of the visible devices; without a list, their numbers.
 fn share_out(visible: Option<&str>, gpus: usize, workers: usize) -> anyhow::Result<Vec<String>> {
     if gpus > 0 && workers > gpus {
         bail!(
@@ -50,7 +50,7 @@ mod tests {
     fn inherited_devices_are_shared_out_in_their_order() {
         assert_eq!(share_out(None, 3, 2).unwrap(), ["0", "1", "2"]);
         assert_eq!(share_out(Some("6, 4"), 2, 2).unwrap(), ["6", "4"]);
-        // CUDA stops at the first entry that is none.
+        // CUDA stops at the first invalid entry.
         assert_eq!(share_out(Some("1,-1,0"), 1, 1).unwrap(), ["1"]);
         assert!(share_out(Some(""), 0, 3).unwrap().is_empty());
         assert!(share_out(None, 0, 3).unwrap().is_empty());

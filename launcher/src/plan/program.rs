@@ -1,4 +1,4 @@
-//! The plan of a program: a script, a module, or anything that can be executed.
+//! The plan of a program: a script, a module, or any executable.
 
 use super::kinds::{Command, Of, Plan, Program, StandardInput, headline};
 use super::limit;
@@ -60,7 +60,7 @@ pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, begun: Begun) -> anyh
     })
 }
 
-/// Several readers would share the lines that are typed, so a terminal is for a single worker only.
+/// Several workers would compete for typed lines, so a terminal is only for a single worker.
 fn stdin(asked: Option<usize>, nproc: usize, is_terminal: bool) -> StandardInput {
     match asked {
         Some(rank) => StandardInput::Rank(rank),
@@ -69,7 +69,7 @@ fn stdin(asked: Option<usize>, nproc: usize, is_terminal: bool) -> StandardInput
     }
 }
 
-/// What is executed, and whether that is Python.
+/// Returns the command to execute, and whether it is Python.
 fn command(target: &Target<'_>) -> anyhow::Result<(Command, bool)> {
     let Target { form, name, args } = *target;
     if form == Form::Program {
@@ -87,18 +87,18 @@ fn command(target: &Target<'_>) -> anyhow::Result<(Command, bool)> {
     }
     line.push(name.to_owned());
     line.extend_from_slice(args);
-    // Python finds its environment by the path under which it was called.
+    // Python finds its environment by its own path (argv[0]).
     Ok((Command { arg0: program.clone().into(), program, args: line }, true))
 }
 
-/// Whether Python programs of so many workers have the launcher's store. A worker alone serves itself.
+/// Returns whether the launcher serves a store for Python programs. A single worker serves its own.
 fn is_for_python(workers: usize, get: impl Fn(&str) -> Option<OsString>) -> bool {
     let is_refused =
         |value: OsString| !value.is_empty() && !value.eq_ignore_ascii_case("true") && value != "1";
     workers > 1 && !get(TORCHELASTIC_USE_AGENT_STORE).is_some_and(is_refused)
 }
 
-/// The run directory, which must not hold anything yet.
+/// Returns the run directory, which must be new or empty.
 fn new_or_empty(path: &Path) -> anyhow::Result<RunDir> {
     let shown = path.display();
     match fs::read_dir(path) {

@@ -1,4 +1,4 @@
-//! What becomes of the workers' output: which of it is shown, which is kept, and what stands before its lines.
+//! The routing of the workers' output: shown streams, kept streams, and the prefixes of lines.
 
 #[cfg(test)]
 mod tests;
@@ -13,19 +13,19 @@ use std::time::Duration;
 /// torchrun's variable for the prefix.
 const TEMPLATE_VARIABLE: &str = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
 
-/// The rest of a line that has begun is waited for so long where somebody sits before it.
+/// The wait for the rest of an unfinished line on a terminal.
 const AT_A_TERMINAL: Duration = Duration::from_millis(200);
-/// The same in a file or pipe, where a line in two parts costs more.
+/// The wait for a file or pipe, where a line in two parts costs more.
 const ELSEWHERE: Duration = Duration::from_secs(1);
 
-/// The size at which a log is begun anew, unless the user says another.
+/// The default size of a log at its rotation.
 const USUAL_LOG: u64 = 1 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// To the screen.
+    /// On the screen.
     pub(crate) shown: bool,
-    /// To its log file.
+    /// In its log file.
     pub(crate) kept: bool,
 }
 
@@ -36,24 +36,24 @@ pub(crate) struct Routing {
     routes: Vec<[Route; 2]>,
     /// By local rank.
     pub(crate) prefixes: Vec<String>,
-    /// Texts of which a shown line must have one to be copied, in the order of [`Stream::BOTH`].
+    /// Texts to search in shown lines, in the order of [`Stream::BOTH`]; lines with one are copied.
     pub(crate) filters: [Vec<String>; 2],
     /// The folder for logs of a launch without a run directory.
     pub(crate) log_dir: Option<PathBuf>,
-    /// The folder for logs is still to be made, in a temporary place.
+    /// Whether the folder for logs must still be created as a temporary folder.
     temporary: bool,
     pub(crate) log_size: u64,
     pub(crate) note: Option<&'static str>,
 }
 
-/// Whether the run has a directory of its own.
+/// The run directory of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
-    /// A recipe's: always there.
+    /// A recipe's: it always exists.
     Recipe,
     /// A program's, by --run-dir.
     RunDir,
-    /// None: a program without --run-dir.
+    /// No directory: a program without --run-dir.
     Nowhere,
 }
 
@@ -63,12 +63,12 @@ struct Setting<'a> {
     home: Home,
     role: &'a str,
     hostname: &'a str,
-    /// The prefix that the environment asks for.
+    /// The prefix from the environment.
     template: Option<&'a PrefixTemplate>,
 }
 
 impl Routing {
-    /// Checks the flags for so many workers on this machine. Nothing is written.
+    /// Checks the flags for this number of workers on this machine. Writes nothing.
     pub(crate) fn plan(args: &OutputArgs, workers: usize, role: &str, home: Home) -> anyhow::Result<Self> {
         if let Some(folder) = &args.log_dir
             && (folder.exists() || folder.is_symlink())
@@ -76,7 +76,7 @@ impl Routing {
             let shown = folder.display();
             ensure!(folder.is_dir(), "{shown} is not a folder; choose another --log-dir");
         }
-        // torchrun takes an empty one for none.
+        // Like torchrun, ignore an empty text.
         let inherited = std::env::var_os(TEMPLATE_VARIABLE).filter(|text| !text.is_empty());
         let template = inherited.map(|text| PrefixTemplate::new(&text.to_string_lossy())).transpose();
         let template = template.map_err(anyhow::Error::msg);
@@ -133,7 +133,7 @@ impl Routing {
         })
     }
 
-    /// Makes the temporary folder for logs where no other is named; it stays, like any log. Call it once nothing else can be wrong.
+    /// Creates the temporary folder for logs, which stays, if needed. Call it after all other checks.
     pub(crate) fn make_folder(&mut self) -> anyhow::Result<()> {
         if std::mem::take(&mut self.temporary) {
             let folder = temporary::make_lasting("dtrain-logs-");
@@ -151,7 +151,7 @@ impl Routing {
         self.routes[local_rank][stream.index()]
     }
 
-    /// How this stream of this worker is shown on the launcher's own.
+    /// Returns how this stream of this worker is shown on the launcher's stream.
     pub(crate) fn style(&self, local_rank: usize, stream: Stream) -> Style {
         if !self.route(local_rank, stream).shown {
             return Style::Hidden;
@@ -170,8 +170,8 @@ impl Routing {
         }
     }
 
-    /// Whether this worker may have the launcher's own stream, which then goes nowhere else: the only worker, if it is shown as
-    /// it is, or the one that `--stdin-rank` names.
+    /// Returns whether this worker gets the launcher's stream directly, without a copy: the only worker, if
+    /// it has no prefix, or the worker that `--stdin-rank` names.
     pub(crate) fn passes(&self, local_rank: usize, stream: Stream, is_named: bool) -> bool {
         let Route { shown, kept } = self.route(local_rank, stream);
         let is_alone = match self.workers() {
@@ -182,7 +182,7 @@ impl Routing {
     }
 }
 
-/// Where --redirects and --tee send a stream.
+/// Returns the targets of a stream by --redirects and --tee.
 fn route(args: &OutputArgs, local_rank: usize, stream: Stream) -> Route {
     let takes =
         |choice: &Option<Choice>| choice.as_ref().is_some_and(|choice| choice.takes(local_rank, stream));
@@ -195,7 +195,7 @@ fn is_shown(routes: &[[Route; 2]], stream: Stream) -> bool {
     routes.iter().any(|routes| routes[stream.index()].shown)
 }
 
-/// A filter needs a file, and lines that are shown.
+/// Checks that a filter has a file, and lines that are shown.
 fn check_filters(args: &OutputArgs, routes: &[[Route; 2]], has_folder: bool) -> anyhow::Result<()> {
     let filters = [&args.duplicate_stdout_filters, &args.duplicate_stderr_filters];
     for (stream, filter) in Stream::BOTH.into_iter().zip(filters) {
@@ -232,7 +232,7 @@ fn check_folders(args: &OutputArgs, home: Home) -> anyhow::Result<()> {
     }
 }
 
-/// Every local rank that a flag names must be there.
+/// Checks that every local rank that a flag names exists.
 fn check_ranks(args: &OutputArgs, workers: usize) -> anyhow::Result<()> {
     let named = |choice: &Option<Choice>| -> Vec<usize> { choice.iter().flat_map(Choice::named).collect() };
     let filter = args.local_ranks_filter.iter().flatten().copied();
@@ -252,7 +252,7 @@ fn check_ranks(args: &OutputArgs, workers: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One machine has all workers, so a local rank is the rank.
+/// Returns a line prefix. One machine has all workers, so the local rank is the rank.
 fn prefix(template: Option<&PrefixTemplate>, rank: usize, setting: &Setting<'_>) -> String {
     match template {
         Some(template) => template.fill(&Place {

@@ -1,4 +1,4 @@
-//! How many workers, and on which devices: what was asked for against what the machine has.
+//! The number of workers and their devices: the user's choice against the machine.
 
 use super::devices::{Devices, InUse, Machine};
 use crate::cli::GpuIds;
@@ -13,11 +13,11 @@ pub(super) struct Asked<'a> {
     pub(super) gpu_ids: Option<&'a GpuIds>,
 }
 
-/// What is known of the machine without asking the driver.
+/// Facts about the machine that need no driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Host {
     pub(super) cores: usize,
-    /// GPUs of which the kernel knows, where it is known that all of them are visible.
+    /// GPUs listed by the kernel, if all of them are certainly visible.
     pub(super) listed_gpus: Option<usize>,
 }
 
@@ -26,15 +26,15 @@ pub(super) struct Host {
 pub(super) struct Size {
     pub(super) nproc: usize,
     pub(super) devices: Devices,
-    /// The headline after the number of workers: ` on the CPU`; empty where the place is theirs to choose.
+    /// The headline after the number of workers: ` on the CPU`; empty if the program chooses the device.
     pub(super) place: String,
-    /// A sentence where something is not what one might expect.
+    /// A message if the result may surprise the user.
     pub(super) note: Option<String>,
-    /// The GPUs that they compute on, where the driver was asked and there are any.
+    /// The GPUs of the workers, if the driver was asked and reports any.
     pub(super) gpus: Option<InUse>,
 }
 
-/// The number and place of workers. `look` asks the driver, where that is needed.
+/// Returns number and devices of the workers. `look` asks the driver; it is called only if needed.
 pub(super) fn size(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
     match asked.gpu_ids {
         None => on_the_visible(asked, host, look),
@@ -43,9 +43,9 @@ pub(super) fn size(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine)
     }
 }
 
-/// The environment decides.
+/// Uses the devices of the environment.
 fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
-    // What a program does on the CPU, alone, or with a GPU for each worker needs no message, and no time for the driver.
+    // These programs need no message: on the CPU, alone, or with a GPU for each. So skip the slow driver.
     let own_affair = match asked.nproc {
         _ if asked.is_training => None,
         Nproc::Cpu => Some(host.cores),
@@ -76,7 +76,7 @@ fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) 
             count - 1
         )),
     };
-    // A program may know of devices that are not NVIDIA's.
+    // A program may use devices of other makers than NVIDIA.
     let place = match gpus {
         0 if asked.is_training || asked.nproc == Nproc::Auto => " on the CPU".to_owned(),
         0 => String::new(),
@@ -86,8 +86,8 @@ fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) 
     Ok(Size { gpus: machine.in_use(nproc), ..Size::inherited(nproc, place, note) })
 }
 
-/// The note for a recipe with more workers than visible GPUs: one on each GPU instead, since the number of workers is none of the recipe's
-/// settings. Whoever asks for all cores of the CPU does not want the GPUs.
+/// Returns the note for a recipe with more workers than visible GPUs: one on each GPU instead, because a
+/// recipe does not set the number of workers. With `cpu` it is an error: the user wants CPU cores, not GPUs.
 fn fewer(nproc: Nproc, asked: usize, machine: &Machine) -> anyhow::Result<String> {
     let (gpus, described) = (machine.count(), machine.described());
     let instances = machine.shows_an_instance();
@@ -119,7 +119,7 @@ impl Size {
     }
 }
 
-/// `--gpu-ids none`.
+/// Handles `--gpu-ids none`.
 fn on_the_cpu(nproc: Nproc, host: Host) -> anyhow::Result<Size> {
     let nproc = match nproc {
         Nproc::Auto => 1,
@@ -133,7 +133,7 @@ fn on_the_cpu(nproc: Nproc, host: Host) -> anyhow::Result<Size> {
     Ok(Size { devices: Devices::Cpu, ..Size::inherited(nproc, place, None) })
 }
 
-/// One worker on each of the GPUs that are named.
+/// Starts one worker on each named GPU.
 fn on_the_chosen(
     nproc: Nproc,
     ids: &GpuIds,
@@ -173,7 +173,7 @@ fn word(nproc: Nproc) -> String {
     }
 }
 
-/// Cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

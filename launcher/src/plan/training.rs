@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// The trainer's file name.
 const WORKER: &str = "dtrain-worker";
 
-/// On an error nothing has been written.
+/// Plans a training. On an error no file was written.
 pub(super) fn plan(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
     let recipe = Recipe::load(name, &args.set).map_err(|error| no_recipe(name, error))?;
     recipe.check_paths()?;
@@ -32,7 +32,7 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Resul
     }
     let size = measure(args, true)?;
     let nproc = size.nproc;
-    // A flag may name a worker that is not started: the note says why.
+    // If a flag names a worker that is not started, the note explains it.
     let with_note = |error: anyhow::Error| match &size.note {
         Some(note) => error.context(note.clone()),
         None => error,
@@ -74,7 +74,7 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Resul
     })
 }
 
-/// The run in a sentence, and what the trainer resumes from.
+/// Returns a sentence about the run, and the checkpoint from which the trainer resumes.
 fn summary<'a>(
     size: &Size,
     partition: &str,
@@ -101,7 +101,7 @@ fn summary<'a>(
     Ok((since, &Resume::Auto))
 }
 
-/// A name that is no recipe's may be a program's.
+/// Explains an unknown recipe: the name may be a program's.
 fn no_recipe(name: &str, error: RecipeError) -> anyhow::Error {
     let path = Path::new(name);
     if path.extension().is_some_and(|extension| extension == "toml") {
@@ -117,7 +117,7 @@ fn no_recipe(name: &str, error: RecipeError) -> anyhow::Error {
     }
 }
 
-/// The cut of a run's steps, or of its stages one after another, in words.
+/// Describes the partition of a run's steps, or of its stages one after another.
 fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
     let of_stage = |number| {
         let alone = recipe.of_stage(number);
@@ -133,7 +133,7 @@ fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
     Ok(words.join(", then "))
 }
 
-/// Prepares the run directory that was named, or a new one.
+/// Prepares the named run directory, or a new one.
 fn prepare(
     name: &str,
     recipe: &Recipe,
@@ -153,7 +153,7 @@ fn prepare(
     let root = claim(&root)?;
     let run_dir = RunDir::new(&root);
     let begun = run_dir.begin(recipe, resume).inspect_err(|_| {
-        // Both only go if they are empty.
+        // Both calls fail if the folder is not empty.
         let _ = fs::remove_dir(&root);
         if !parent_was_there {
             let _ = fs::remove_dir(parent);
@@ -163,7 +163,7 @@ fn prepare(
     Ok((run_dir, start, lock))
 }
 
-/// Makes a new folder of this name, or with a number after it when another launch of the same second has it.
+/// Creates a new folder, with a number in its name if another launch of the same second has the name.
 fn claim(root: &Path) -> anyhow::Result<PathBuf> {
     let mut candidate = root.to_owned();
     let mut number = 1;
@@ -177,7 +177,7 @@ fn claim(root: &Path) -> anyhow::Result<PathBuf> {
     Ok(candidate)
 }
 
-/// The trainer: where DTRAIN_WORKER says, else beside this executable, else in PATH.
+/// Finds the trainer: by DTRAIN_WORKER, else beside this executable, else in PATH.
 pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH");
     if let Some(named) = std::env::var_os(DTRAIN_WORKER).filter(|named| !named.is_empty()) {

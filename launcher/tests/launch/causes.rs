@@ -1,4 +1,4 @@
-//! The cause that the failure report names: real processes that die of real signals and say real last words.
+//! The cause in the failure report: real processes with real signals and real messages.
 
 use crate::harness::{Done, Scene};
 use dtrain_test_kit::need::{self, Need};
@@ -12,7 +12,7 @@ fn failure(scene: &Scene) -> Value {
     result["failure"].clone()
 }
 
-/// Runs one worker, which is to fail, and answers the kind of its cause.
+/// Runs one worker that must fail, and returns the kind of its cause.
 #[track_caller]
 fn kind_of(script: &str, code: i32, says: &str) -> String {
     let scene = Scene::new();
@@ -48,7 +48,7 @@ import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 open("big", "wb").write(bytes(1 << 20))'"#;
     assert_eq!(kind_of(script, 128 + 25, "ulimit -f"), "file-size");
-    // At the hard limit it would be SIGKILL.
+    // The hard limit would send SIGKILL.
     let script = r#"ulimit -S -t 1; while :; do :; done"#;
     assert_eq!(kind_of(script, 128 + 24, "ulimit -t"), "killed-by-cpu-time");
 }
@@ -128,8 +128,8 @@ fn the_error_files_call_stack_names_the_place() {
 
 #[test]
 fn a_rank_that_only_lost_its_peer_yields_to_the_one_with_the_cause() {
-    // Rank 1 says why it fails, but goes on for a moment, as a Python program does that winds up; rank 0 has lost its
-    // connection by then and is seen first.
+    // Rank 1 reports its failure but ends a moment later, like a Python program at its exit. Rank 0 has lost
+    // its connection by then and is seen first.
     let script = |winds_up: &str| {
         format!(
             r#"
@@ -164,7 +164,7 @@ fn a_rank_that_only_lost_its_peer_yields_to_the_one_with_the_cause() {
 #[test]
 fn a_rank_that_leaves_the_group_and_then_fails_by_itself_is_the_cause() {
     let scene = Scene::new();
-    // Rank 1's words are no known error, but they are its own, and so is its exit code.
+    // Rank 1's message is no known error, but it and the exit code are rank 1's own.
     let script = r#"
         if [ $RANK = 1 ]; then
             echo 'the data of shard 3 is broken' >&2
@@ -201,11 +201,11 @@ fn a_rank_that_lost_its_peer_is_named_where_no_other_has_a_cause() {
     assert_eq!(failure(&scene)["rank"], 0);
 }
 
-/// A control group below this process's own in which memory is limited, removed when dropped.
+/// A control group with a memory limit below this process's group, removed when dropped.
 struct SmallGroup(PathBuf);
 
 impl SmallGroup {
-    /// Makes one, if this machine lets us.
+    /// Creates a group, if this machine allows it.
     fn make(name: &str, bytes: usize) -> Result<Self, String> {
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let path_of =
@@ -218,10 +218,10 @@ impl SmallGroup {
         let folder = PathBuf::from(parent).join(format!("dtrain-test-{}-{name}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let group = Self(folder);
-        // Without the memory controller there is no such file, and none can be made.
+        // Without the memory controller this file does not exist and cannot be created.
         let file = group.0.join(limit);
         fs::write(&file, bytes.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
-        // Where there is swap it would have to be limited as well for a kill to come.
+        // With swap, a kill would need a limit of swap too.
         let swap = fs::read_to_string("/proc/swaps").unwrap_or_default();
         if swap.lines().count() > 1 {
             return Err("this machine swaps".to_owned());
@@ -242,8 +242,8 @@ impl Drop for SmallGroup {
     }
 }
 
-/// Runs the launcher with these arguments, in a group of its own with 100 MB; none where this cannot be tried. The
-/// arguments are to make workers that do `$FILL`, which needs more in rank 1.
+/// Runs the launcher in a new group with 100 MB; `None` if this machine cannot. The workers of `arguments`
+/// must run `$FILL`, which needs more memory in rank 1.
 fn out_of_memory(scene: &Scene, name: &str, arguments: &[&str]) -> Option<Done> {
     let group = match SmallGroup::make(name, 100_000_000) {
         Ok(group) => group,
@@ -279,7 +279,7 @@ fn a_worker_that_the_kernel_killed_for_memory_is_told_as_such() {
 #[test]
 fn a_process_of_a_worker_that_the_kernel_killed_is_counted_in_the_group() {
     let scene = Scene::new();
-    // The shell stays and passes the code on; the kernel's log names a process that the launcher does not know.
+    // The shell passes the code on; the kernel's log names a process unknown to the launcher.
     let script = r#"sh -c "$FILL"; exit $?"#;
     let program = ["--nproc", "2", "--run-dir", "run", "--", "sh", "-c", script];
     let Some(done) = out_of_memory(&scene, "child", &program) else {

@@ -1,4 +1,4 @@
-//! `dtrain ckpt` over a run directory that the test itself has written.
+//! `dtrain ckpt` on a run directory that the test has written.
 
 use crate::harness::{Done, Scene, wait_until};
 use dtrain_common::manifest::{FORMAT, FileEntry, Manifest};
@@ -26,7 +26,7 @@ fn json(scene: &Scene, args: &[&str]) -> Value {
     serde_json::from_slice(&ckpt(scene, args).stdout).unwrap()
 }
 
-/// Tensors with their values as float32.
+/// Names, shapes and values of float32 tensors; counts are int64.
 type Tensors<'a> = &'a [(&'a str, &'a [u64], f32)];
 
 fn write_tensors(path: &Path, tensors: Tensors<'_>) {
@@ -56,7 +56,7 @@ const MODEL: Tensors<'static> = &[
     ("fc.weight", &[2, 4], -2.0),
 ];
 
-/// A checkpoint of a small "resnet18" after so many steps.
+/// Writes a checkpoint of a small "resnet18" at this step.
 pub(crate) fn checkpoint(run: &Path, step: u64, change: impl FnOnce(&Path, &mut Manifest)) -> PathBuf {
     let folder = run.join(format!("checkpoints/step-{step:08}"));
     fs::create_dir_all(&folder).unwrap();
@@ -110,7 +110,7 @@ fn link(run: &Path, name: &str, step: u64) {
     symlink(format!("step-{step:08}"), link).unwrap();
 }
 
-/// A run `a` with checkpoints after these steps: `latest` is the last one, `best` the first.
+/// Writes a run `a` with checkpoints at these steps: `latest` is the last, `best` the first.
 fn run(scene: &Scene, steps: &[u64]) -> PathBuf {
     let run = scene.path("a");
     for step in steps {
@@ -123,7 +123,7 @@ fn run(scene: &Scene, steps: &[u64]) -> PathBuf {
     run
 }
 
-/// What lies in the folder of the checkpoints.
+/// Returns the names in the folder of checkpoints.
 fn names(run: &Path) -> Vec<String> {
     let list = fs::read_dir(run.join("checkpoints")).unwrap();
     let mut names: Vec<_> = list.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -230,7 +230,7 @@ fn verify_names_all_that_is_wrong() {
     )
     .unwrap();
     fs::write(folder(30).join("manifest.json"), "{").unwrap();
-    // Its checksum is right and its content is not.
+    // The checksum is right, but the content is not.
     fs::write(folder(40).join("model.safetensors"), "12345678{").unwrap();
     let mut manifest = Manifest::read(&folder(40)).unwrap();
     for entry in &mut manifest.files {
@@ -285,7 +285,7 @@ fn prune_keeps_what_the_recipe_keeps() {
     assert_eq!(names(&run).len(), 4);
 }
 
-/// The newest whole one stays, whatever is damaged after it.
+/// The newest whole checkpoint stays, even if later ones are damaged.
 #[test]
 fn prune_leaves_damaged_and_young_ones_alone() {
     let scene = Scene::new();
@@ -348,7 +348,7 @@ fn what_a_crash_or_a_rollback_left_is_listed_and_what_a_run_needs_stays() {
         "{left:?}"
     );
     assert!(!left.contains(&".replaced-00000010".to_owned()), "{left:?}");
-    // As the next start of the run does.
+    // The next start of the run does the same.
     fs::rename(folder.join(".rollback-2"), folder.join("rollback-2")).unwrap();
     ckpt(&scene, &args).expect_code(0);
     let left = names(&run);
@@ -493,7 +493,7 @@ fn what_cannot_be_exported_leaves_no_file() {
     assert_eq!(left, [""; 0]);
 }
 
-/// Ctrl-C while it writes: no file, no half of one.
+/// Ctrl-C during the write leaves no file, not even a part.
 #[test]
 fn an_export_that_is_stopped_leaves_no_file() {
     let scene = Scene::new();

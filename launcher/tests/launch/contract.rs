@@ -1,11 +1,11 @@
-//! The environment of the workers, by torchrun's list.
+//! The workers' environment, compared with torchrun's list.
 
 use crate::harness::Scene;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Writes the worker's variables, and whether the folder of its error file is there.
+/// Writes the worker's variables, and checks that the folder of its error file exists.
 const WRITE_ENV: &str = r#"env -0 > "$TEST_DIR/env.$RANK"; test -d "${TORCHELASTIC_ERROR_FILE%/*}""#;
 
 fn variables(scene: &Scene, rank: usize) -> BTreeMap<String, String> {
@@ -14,7 +14,7 @@ fn variables(scene: &Scene, rank: usize) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Whether torchrun's list has, or could have, a variable of this name.
+/// Returns whether the name belongs to torchrun's variables.
 fn of_the_contract(name: &str) -> bool {
     ["RANK", "LOCAL_", "GROUP_", "ROLE_", "WORLD_", "MASTER_", "TORCH"]
         .iter()

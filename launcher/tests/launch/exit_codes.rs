@@ -1,4 +1,4 @@
-//! Exit codes of programs, and what is said about failures.
+//! Exit codes of programs, and messages about failures.
 
 use crate::harness::Scene;
 use std::fs;
@@ -82,7 +82,7 @@ fn a_failure_without_a_word_is_said_to_be_one() {
 
 #[test]
 fn others_that_fail_by_themselves_are_listed_not_blamed() {
-    // All wait for the same file; rank 2 makes it after the others have begun to wait, and fails much later.
+    // All wait for the same files; rank 2 fails after the others have begun to wait.
     let script = r#"
         trap 'exit 9' TERM
         : > "$TEST_DIR/up.$RANK"

@@ -1,4 +1,4 @@
-//! What no other file is about: workers that treat their streams badly, and recipes that are none.
+//! Workers that misuse their streams, and invalid recipes.
 
 use crate::harness::Scene;
 use std::fs;
@@ -37,7 +37,7 @@ fn recipes_that_cannot_be_read_are_refused_before_anything_is_written() {
 
 #[test]
 fn what_a_worker_prints_need_not_be_text() {
-    // Without carriage returns, before which a line is a progress frame.
+    // Without carriage returns, which end a progress frame.
     let script = r"head -c 300000 /dev/urandom | tr -d '\r'; printf '\n'; head -c 5000 /dev/zero >&2";
     let done = Scene::new().sh(2, &["--run-dir", "out"], script);
     done.expect_code(0);

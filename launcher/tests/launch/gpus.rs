@@ -1,12 +1,12 @@
-//! `--gpu-ids` as a user sees it. What needs GPUs to be seen is tested on inventories, without processes.
+//! `--gpu-ids` as a user sees it. Cases that need GPUs are tested on inventories, without processes.
 
 use crate::harness::{Done, Scene};
 use dtrain_common::gpu::{GpuError, inventory};
 
-/// Says what the worker is told of GPUs.
+/// Prints the worker's GPU variables.
 const SAY: &str = r#"echo "$LOCAL_RANK ${CUDA_VISIBLE_DEVICES-unset} ${CUDA_DEVICE_ORDER-unset}""#;
 
-/// Runs the flags before a shell that says what it is told, with this value of CUDA_VISIBLE_DEVICES.
+/// Launches a shell that prints its GPU variables, with these flags and this CUDA_VISIBLE_DEVICES.
 #[track_caller]
 fn told(flags: &[&str], visible: Option<&str>) -> Done {
     let scene = Scene::new();
@@ -19,7 +19,7 @@ fn told(flags: &[&str], visible: Option<&str>) -> Done {
     scene.start(command).wait()
 }
 
-/// Runs the flags before a program and before a recipe, and expects refusals that say all this.
+/// Runs the flags with a program and with a recipe, and expects errors with all these texts.
 #[track_caller]
 fn refused(flags: &[&str], says: &[&str]) {
     for what in [&["--", "true"][..], &["demo"]] {
@@ -96,7 +96,7 @@ fn another_number_of_workers_than_of_gpus() {
     );
 }
 
-/// The harness hides all GPUs, so that this is the same on every machine but for the reason.
+/// The harness hides all GPUs, so that only the reason differs between machines.
 #[test]
 fn gpus_that_are_not_there() {
     let reason = match inventory() {
@@ -111,7 +111,7 @@ fn gpus_that_are_not_there() {
     }
 }
 
-/// Where the machine has GPUs, workers get them by UUID; where it has none, the first is refused.
+/// On a machine with GPUs, workers get them by UUID; without GPUs, the flag is an error.
 #[test]
 fn the_first_gpu() {
     let first = inventory().ok().and_then(|machine| machine.gpus.into_iter().next());

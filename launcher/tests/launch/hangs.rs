@@ -1,4 +1,4 @@
-//! Workers that go on running and do nothing.
+//! Workers that run without progress.
 
 use crate::harness::{Scene, kill, repeat, wait_until};
 use dtrain_test_kit::need::{self, Need};
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// Beats for a while, and then only rank 1 stops; rank 0 waits for it as ranks do.
+/// Beats for a while. Then rank 1 stops first, and rank 0 waits for it, as ranks do.
 const STUCK: &str = r#"
     for n in 1 2 3 4 5 6; do : > "$DTRAIN_HEARTBEAT_FILE"; touch "$DTRAIN_HEARTBEAT_FILE"; sleep 0.6; done
     if [ $RANK = 0 ]; then for n in 1 2 3; do touch "$DTRAIN_HEARTBEAT_FILE"; sleep 0.6; done; fi
@@ -30,7 +30,7 @@ fn workers_that_stop_beating_are_found_and_where_they_are_is_kept() {
     assert!(result["reason"].as_str().unwrap().starts_with("no progress, rank 1"), "{result}");
 }
 
-/// A debugger that takes long, and would take even longer with the first process.
+/// A debugger that never ends by itself.
 fn with_slow_debugger(scene: &Scene, mut command: Command) -> Command {
     let tools = scene.path(".tools");
     std::fs::create_dir(&tools).unwrap();
@@ -46,7 +46,7 @@ fn with_slow_debugger(scene: &Scene, mut command: Command) -> Command {
 fn workers_that_go_on_while_they_are_inspected_are_not_stopped() {
     repeat(1, |_| {
         let scene = Scene::new();
-        // Whether it beats once more before it ends must not matter.
+        // The last beat before the end must not matter.
         let script = r#"
             n=0
             while [ $n -lt 25 ]; do : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.1; n=$((n + 1)); done
@@ -91,7 +91,7 @@ fn the_time_between_two_looks_is_not_taken_for_that_of_a_step() {
         exec sleep 600"#;
     let done = Scene::new().sh(1, &["--hang-timeout", "3", "--shutdown-timeout", "1"], script);
     done.expect_code(4);
-    // It was 20 times the half second between two looks.
+    // The limit is 20 times the half second between two looks.
     let soon = (3..8).any(|seconds| {
         let text = format!("nothing was heard of rank 0 for {seconds} s;");
         done.stderr.contains(&text)
@@ -99,9 +99,9 @@ fn the_time_between_two_looks_is_not_taken_for_that_of_a_step() {
     assert!(soon, "{}", done.stderr);
 }
 
-/// Stops every process of the scene, one that is started meanwhile too.
+/// Stops every process of the scene, also those started meanwhile.
 fn freeze(scene: &Scene) {
-    // A shell that waits for a child to become another program cannot be stopped before this child has: it is in state D.
+    // A shell cannot be stopped before its child has executed a program: it is in state D.
     let is_stopped = |pid: &u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
@@ -116,7 +116,7 @@ fn freeze(scene: &Scene) {
 
 #[test]
 fn a_job_that_is_frozen_as_a_whole_goes_on_when_it_thaws() {
-    // Each step is a sleep, which the kernel lets run on while its process is stopped.
+    // Each step is a sleep, whose time also passes while its process is stopped.
     let script = r#"
         n=0
         : > "$TEST_DIR/ready.$RANK"
@@ -125,7 +125,7 @@ fn a_job_that_is_frozen_as_a_whole_goes_on_when_it_thaws() {
     repeat(1, |n| {
         let scene = Scene::new();
         let launch = scene.start_sh(2, &["--hang-timeout", "2"], script);
-        // By then it is known what is usual.
+        // By then the usual time between beats is known.
         std::thread::sleep(Duration::from_millis(2500 + n as u64 * 61 % 2000));
         freeze(&scene);
         std::thread::sleep(Duration::from_secs(4));

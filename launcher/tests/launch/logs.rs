@@ -1,4 +1,4 @@
-//! Logs that are bounded and logs that cannot be written.
+//! Logs of bounded size, and logs that cannot be written.
 
 use crate::harness::Scene;
 use dtrain_test_kit::need::{self, Need};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// The numbers of the lines `RANK:NUMBER` in a text, by rank; every line must be whole.
+/// Returns the numbers of the lines `RANK:NUMBER`, by rank; every line must be whole.
 fn numbers(text: &str, prefix: impl Fn(&str) -> &str) -> BTreeMap<String, Vec<u32>> {
     let mut numbers: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     assert!(text.ends_with('\n'));
@@ -19,14 +19,14 @@ fn numbers(text: &str, prefix: impl Fn(&str) -> &str) -> BTreeMap<String, Vec<u3
 }
 
 const LINES: u32 = 100_000;
-/// As fast as it can.
+/// Prints as fast as possible.
 const COUNT: &str =
     r#"exec awk -v r=$RANK -v n=100000 'BEGIN { for (i = 0; i < n; i++) print r ":" i " end" }'"#;
 
 #[test]
 fn no_line_is_lost_or_torn_while_logs_are_begun_anew() {
     let scene = Scene::new();
-    // About 1.2 MB for each rank: with the larger bound begun anew once, with the smaller one many times.
+    // About 1.2 MB for each rank: the larger bound rotates once, the smaller one many times.
     for (folder, size) in [("once", "1 MiB"), ("often", "64 KiB")] {
         let flags = ["--log-dir", folder, "-t", "3", "--log-max-size", size];
         let done = scene.sh(2, &flags, COUNT);
@@ -48,8 +48,8 @@ fn no_line_is_lost_or_torn_while_logs_are_begun_anew() {
     }
 }
 
-/// Runs `shell`, in which `$LAUNCH` is the launcher with these arguments, with its output through pipes, on which a
-/// limit of file sizes has no effect.
+/// Runs `shell` and then the launcher with these arguments, with output through pipes, which a limit of file
+/// sizes does not affect.
 fn through_pipes(scene: &Scene, shell: &str, args: &[&str]) -> (Option<i32>, String, String) {
     let shell = format!("{shell}; exec \"$0\" launch \"$@\"");
     let child = scene
@@ -69,7 +69,7 @@ fn through_pipes(scene: &Scene, shell: &str, args: &[&str]) -> (Option<i32>, Str
 fn a_log_that_cannot_grow_is_told_twice_and_the_run_goes_on() {
     let scene = Scene::new();
     let args = ["--log-dir", "logs", "--nproc", "2", "--", "sh", "-c", COUNT];
-    // Blocks of 512 bytes for some shells and of 1024 for others.
+    // Blocks have 512 bytes in some shells and 1024 in others.
     let (code, out, said) = through_pipes(&scene, "ulimit -f 64", &args);
     assert_eq!(code, Some(0), "{said}");
     let shown = numbers(&out, |line| line.split_once("] ").unwrap().1);
@@ -115,7 +115,7 @@ fn a_full_disk_is_told_and_the_run_goes_on() {
     fs::create_dir(scene.path("small")).unwrap();
     let mount = r#"mount -t tmpfs -o size=256k none small"#;
     let args = ["--log-dir", "small/logs", "--nproc", "2", "--", "sh", "-c", COUNT];
-    // A file system of its own needs a name space of its own, which not every machine allows.
+    // Mounting a file system needs a new namespace, which not every machine allows.
     let inside = format!(
         "{mount} && exec \"$0\" launch \"$@\" || exit 99; cat small/logs/attempt_0/rank_0/stdout.log"
     );

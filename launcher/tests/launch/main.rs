@@ -26,7 +26,7 @@ mod terminal;
 mod torchrun;
 mod usage;
 
-/// What the tests share with those of other crates.
+/// Helpers shared with tests of other crates.
 mod harness {
     pub(crate) use dtrain_test_kit::process::{LONG, kill, repeat, repeats, wait_until};
     pub(crate) use dtrain_test_kit::scene::{Done, Launch, Scene};

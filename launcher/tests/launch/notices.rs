@@ -1,4 +1,4 @@
-//! Requests that come while no worker runs, and what cannot be started again.
+//! Requests while no worker runs, and runs that cannot restart.
 
 use crate::ckpt::checkpoint;
 use crate::harness::{Done, Launch, Scene, repeat, wait_until};
@@ -8,12 +8,12 @@ use serde_json::Value;
 use std::fs;
 use std::time::Duration;
 
-/// Fails three times, after which there is a pause of 2 s.
+/// Fails three times; the pause after that is 2 s.
 const FAIL_THREE_TIMES: &str = "if [ $TORCHELASTIC_RESTART_COUNT -lt 3 ]; then exit 9; fi";
 const PAUSE: &str = "in 2 s (restart 3 of 100)";
 const RESTARTS: [&str; 2] = ["--max-restarts", "100"];
 
-/// A training whose worker does this.
+/// Starts a training with this script as its worker.
 fn train<'a>(scene: &'a Scene, worker: &str) -> Launch<'a> {
     let mut command = scene.command(&["demo", "--nproc", "1", "--run-dir", "run"]);
     command.args(RESTARTS).env("FAKE_WORKER", worker);
@@ -26,7 +26,7 @@ fn program<'a>(scene: &'a Scene, flags: &[&str], script: &str) -> Launch<'a> {
     scene.start(command)
 }
 
-/// Sends the signal so many milliseconds after the pause of 2 s has begun.
+/// Sends the signal `after` milliseconds into the pause of 2 s.
 fn signalled_in_the_pause(launch: Launch<'_>, signal: Signal, after: usize) -> Done {
     launch.wait_until_it_says(PAUSE);
     std::thread::sleep(Duration::from_millis(after as u64));
@@ -44,7 +44,8 @@ fn a_request_in_the_pause_of_a_training_that_has_a_checkpoint_ends_with_75() {
         repeat(1, |n| {
             let scene = Scene::new();
             checkpoint(&scene.path("made"), 10, |_, _| {});
-            // The restart of this recipe would refuse the checkpoint of another, so it is put there at the last moment.
+            // This recipe's restart would reject another recipe's checkpoint, so it is added at the last
+            // moment.
             let worker = format!(
                 "if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then cp -r made/checkpoints run/; fi; {FAIL_THREE_TIMES}"
             );
@@ -60,7 +61,7 @@ fn a_request_in_the_pause_of_a_training_that_has_a_checkpoint_ends_with_75() {
 fn a_notice_in_the_pause_of_a_training_without_a_checkpoint_reaches_the_next_attempt() {
     repeat(1, |n| {
         let scene = Scene::new();
-        // It would die of the signal before it has a handler, as every program does.
+        // Before it has a handler, it would die of the signal, like every program.
         let worker =
             format!("{FAIL_THREE_TIMES}; sleep 0.3; trap 'exit 75' USR1; while :; do sleep 0.05 || :; done");
         signalled_in_the_pause(train(&scene, &worker), Signal::USR1, n * 97 % 3000).expect_code(75);
@@ -127,7 +128,7 @@ fn a_request_while_a_failure_of_a_training_with_a_checkpoint_is_handled_ends_wit
     assert_eq!(result(&scene)["restarts"], 0);
 }
 
-/// A training whose launcher asks a batch system, which answers when `answer` is there. Returns when it has been asked.
+/// Starts a training and waits until it asks the batch system, which answers when `answer` exists.
 fn train_with_slow_squeue<'a>(scene: &'a Scene, worker: &str) -> Launch<'a> {
     let tools = scene.path(".tools");
     fs::create_dir(&tools).unwrap();
@@ -196,7 +197,7 @@ fn a_launcher_whose_run_directory_another_run_has_taken_kills_its_workers_and_wr
 #[test]
 fn a_launcher_that_loses_its_run_directory_between_two_attempts_writes_nothing_more() {
     let scene = Scene::new();
-    // The pause before the fourth restart is from the third to the seventh second, and the lease is looked at in the fifth.
+    // The pause before the fourth restart is from second 3 to 7; the lease is checked in second 5.
     let launch = train(&scene, r#"echo >> "$TEST_DIR/starts"; : > "$TEST_DIR/ready.0"; exit 9"#);
     scene.wait_for_ready(1);
     let other = "process 1 on elsewhere\nbegan 2 in other/pid:[3]\nbeat 00000000000000000004\n";
@@ -212,7 +213,7 @@ fn a_launcher_that_loses_its_run_directory_between_two_attempts_writes_nothing_m
 fn a_request_while_the_name_of_an_address_is_looked_up_ends_the_launch() {
     let scene = Scene::new();
     let mut command = std::process::Command::new("unshare");
-    // Whoever looks up a name opens this file first, which never ends.
+    // Name lookup first opens this file, which blocks.
     let script = r#"mkfifo hosts && mount --bind hosts /etc/hosts && : > mounted && exec "$0" "$@""#;
     command.args(["-Urm", "sh", "-c", script, env!("CARGO_BIN_EXE_dtrain")]);
     let args = ["--nproc", "1", "--master-addr", "nobody.invalid", "--", "true"];
@@ -280,7 +281,7 @@ fn a_start_that_the_system_has_no_room_for_is_a_failure_that_names_the_limits() 
     let args = ["--nproc", "40", "--max-restarts", "1", "--", "sleep", "600"];
     let command = scene.adapt(shell, &["launch"]).into_command(&args);
     let done = scene.start(command).wait();
-    // No usage error: it can go well another time.
+    // Not a usage error: a later try can succeed.
     done.expect_code(4)
         .says("restarting all 40 workers (restart 1 of 1)")
         .says("cannot start `")

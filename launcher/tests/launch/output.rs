@@ -1,4 +1,4 @@
-//! The workers' output: whole lines, every byte, logs, result.json, and readers that go away.
+//! The workers' output: whole lines, every byte, logs, result.json, and readers that exit.
 
 use crate::harness::{Scene, wait_until};
 use std::collections::BTreeMap;
@@ -146,7 +146,7 @@ fn without_a_run_directory_nothing_is_written() {
     scene.expect_nothing_written();
 }
 
-/// More than every pipe and buffer in between can hold.
+/// More bytes than every pipe and buffer between can hold.
 const FLOOD: &str =
     r#"yes 0123456789 | head -n 200000; echo "$RANK is through" >&2; : > "$TEST_DIR/through.$RANK""#;
 

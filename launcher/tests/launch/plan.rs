@@ -1,11 +1,11 @@
-//! `dtrain plan`, `dtrain profile` and `dtrain gpu`, with a script in the worker's place.
+//! `dtrain plan`, `dtrain profile` and `dtrain gpu`, with a script as the worker.
 
 use crate::harness::{Done, Scene};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Command;
 
-/// `dtrain` with these arguments, and the script in the worker's place.
+/// Builds `dtrain` with these arguments, and the script as the worker.
 fn command(scene: &Scene, args: &[&str], worker: &str) -> Command {
     let mut command = scene.adapt(Command::new(env!("CARGO_BIN_EXE_dtrain")), &[]).into_command(args);
     command.env("FAKE_WORKER", worker);
@@ -17,7 +17,7 @@ fn run(scene: &Scene, args: &[&str], worker: &str) -> Done {
     scene.start(command(scene, args, worker)).wait()
 }
 
-/// The worker's arguments.
+/// Stores the worker's arguments and environment.
 const ARGS: &str =
     r#"printf '%s\n' "$@" > "$TEST_DIR/args"; env > "$TEST_DIR/env"; echo the table; echo a note >&2"#;
 
@@ -60,7 +60,7 @@ fn a_plan_is_one_job_of_the_worker() {
         (&job["nproc"], &job["stage"], &job["json"], &job["way"]),
         (&2.into(), &"all".into(), &true.into(), &"measured".into())
     );
-    // The worker is alone, whatever this was started from.
+    // The worker runs alone, whatever the launcher inherited.
     let env = scene.read("env");
     assert!(!env.lines().any(|line| line.starts_with("RANK=") || line.starts_with("WORLD_SIZE=")));
 }
@@ -139,7 +139,7 @@ fn what_is_wrong_is_told_before_anything_starts() {
     refused(&["gpu", "kill", "--gpu-ids", "x"], "neither the number of a GPU");
 }
 
-/// These machines have no driver, or one: each command says it in one sentence, or does what it is for.
+/// With or without a driver, each command works or fails with one sentence.
 #[test]
 fn without_a_driver_each_command_says_so() {
     let scene = Scene::new();
@@ -155,7 +155,7 @@ fn without_a_driver_each_command_says_so() {
         let done = scene.start(command).wait();
         if std::path::Path::new("/proc/driver/nvidia").exists() || args[1] == "clear" && done.code == Some(0)
         {
-            // A driver, or workers of another test of this user.
+            // The machine has a driver, or other tests of this user run workers.
             continue;
         }
         done.expect_code(2).says("no NVIDIA driver is loaded on this machine");
@@ -163,8 +163,8 @@ fn without_a_driver_each_command_says_so() {
     }
 }
 
-/// The help of the commands in a terminal of 100 columns. To renew the file after a change of the command line, see what this
-/// test prints.
+/// The help of the commands in a terminal of 100 columns. To update the file after a change of the command
+/// line, use the output of this test.
 #[test]
 fn the_help_is_what_its_file_says() {
     let scene = Scene::new();

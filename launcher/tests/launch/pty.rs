@@ -1,4 +1,4 @@
-//! A (pseudo) terminal, and a shell on one.
+//! A (pseudo) terminal, and a shell on it.
 
 use crate::harness::{Scene, wait_until};
 use rustix::process::Pid;
@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-/// The side of a terminal at which a person sits.
+/// The user's side of a terminal.
 pub(crate) struct Pty {
     pub(crate) person: OwnedFd,
     name: String,
@@ -27,7 +27,7 @@ impl Pty {
         Self { person, name }
     }
 
-    /// Gives this command the terminal as all its streams.
+    /// Gives the command the terminal as all its streams.
     pub(crate) fn attach(&self, command: &mut Command) {
         let open = || {
             let file = File::options().read(true).write(true).open(&self.name);
@@ -37,17 +37,17 @@ impl Pty {
     }
 }
 
-/// A bash that controls jobs, on a terminal of its own.
+/// A bash with job control, on a new terminal.
 pub(crate) struct Shell {
     child: Child,
     person: File,
     shown: Arc<Mutex<Vec<u8>>>,
-    /// What has been looked at.
+    /// Bytes of the output that `expect` has passed.
     seen: usize,
 }
 
 impl Shell {
-    /// Starts it in the folder of the scene. `$DTRAIN` is the launcher.
+    /// Starts the shell in the scene's folder. `$DTRAIN` is the launcher.
     pub(crate) fn start(scene: &Scene) -> Self {
         let pty = Pty::new(200);
         let words = ["--ctty", "bash", "--norc", "--noprofile", "-i"];
@@ -61,7 +61,7 @@ impl Shell {
         let (mut screen, all) = (person.try_clone().unwrap(), Arc::clone(&shown));
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // When the last process has closed the terminal, reading fails instead of ending.
+            // After the last process has closed the terminal, reading fails instead of ending.
             while let Ok(count @ 1..) = screen.read(&mut bytes) {
                 all.lock().unwrap().extend_from_slice(&bytes[..count]);
             }
@@ -81,20 +81,20 @@ impl Shell {
         self.person.write_all(keys).unwrap();
     }
 
-    /// Waits until what is typed goes to a job and not to the shell.
+    /// Waits until a job, and not the shell, has the terminal.
     #[track_caller]
     pub(crate) fn wait_until_a_job_has_the_terminal(&self) {
         let shell = Pid::from_raw(self.child.id().cast_signed());
         wait_until("a job to have the terminal", || tcgetpgrp(&self.person).ok() != shell);
     }
 
-    /// The process group that has the terminal: what is typed, and Ctrl-C, are for it.
+    /// Returns the process group that gets typed keys and Ctrl-C.
     pub(crate) fn foreground(&self) -> u32 {
         let group = tcgetpgrp(&self.person).unwrap();
         group.as_raw_nonzero().get().cast_unsigned()
     }
 
-    /// Waits until the terminal shows this text after what was expected before.
+    /// Waits until the terminal shows this text after the previously expected text.
     #[track_caller]
     pub(crate) fn expect(&mut self, text: &str) {
         let mut found = None;
@@ -122,7 +122,7 @@ impl Drop for Shell {
     }
 }
 
-/// Waits until these processes are all suspended.
+/// Waits until all these processes are suspended.
 #[track_caller]
 pub(crate) fn wait_until_suspended(pids: impl Fn() -> Vec<u32>) {
     wait_until("all to be suspended", || pids().into_iter().all(is_suspended));
@@ -131,6 +131,6 @@ pub(crate) fn wait_until_suspended(pids: impl Fn() -> Vec<u32>) {
 fn is_suspended(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
-    // D: a shell waits for its child to execute a program, and the child is suspended.
+    // D: a shell waits for its suspended child to execute a program.
     state.starts_with(['T', 'D'])
 }

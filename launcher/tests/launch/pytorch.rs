@@ -1,11 +1,11 @@
-//! Scripts as they are written for torchrun, which know nothing of dtrain.
+//! Scripts written for torchrun, without knowledge of dtrain.
 
 use crate::harness::{Done, Scene};
 use dtrain_test_kit::need;
 use std::fs;
 use std::path::Path;
 
-/// Meets its peers where torch.distributed would, at MASTER_ADDR and MASTER_PORT, and adds a number up over all of them.
+/// Meets its peers at MASTER_ADDR and MASTER_PORT, like torch.distributed, and sums a number over all.
 const MEET: &str = r#"
 import argparse, json, os, socket, time
 
@@ -49,7 +49,7 @@ if os.environ["RANK"] == "1":
 signal.pause()
 "#;
 
-/// What the workers printed as JSON, in the order of their ranks.
+/// Returns the JSON objects that the workers printed, in the order of their ranks.
 fn answers(done: &Done) -> Vec<serde_json::Value> {
     let stdout = done.stdout();
     let objects = stdout.lines().filter_map(|line| line.find('{').map(|start| &line[start..]));
@@ -126,7 +126,7 @@ fn distributed_data_parallel_trains_unchanged() {
         assert_eq!(answer["steps"], 7, "{answer}");
         assert!(answer["loss"].as_f64().is_some_and(|loss| loss > 0.0), "{answer}");
     }
-    // Each rank has samples of its own, and all have one model.
+    // Each rank has other samples, but all have the same model.
     assert_ne!(one[0]["loss"], one[1]["loss"]);
     assert_eq!(one[0]["parameters"], one[1]["parameters"]);
     assert_eq!(one, other);

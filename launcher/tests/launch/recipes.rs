@@ -1,4 +1,4 @@
-//! Recipe runs, with a script in the trainer's place.
+//! Recipe runs, with a script as the trainer.
 
 use crate::ckpt::checkpoint;
 use crate::harness::{Done, Launch, Scene};
@@ -72,7 +72,7 @@ fn a_run_without_a_name_gets_a_folder_of_its_own() {
     );
 }
 
-/// Rank 0 may be done, and another one die.
+/// Rank 0 may succeed while another rank fails.
 #[test]
 fn a_run_that_went_back_has_ended_when_every_worker_has() {
     let scene = Scene::new();

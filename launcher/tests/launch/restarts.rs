@@ -1,4 +1,4 @@
-//! Starting all workers once more after a failure.
+//! Restarts of all workers after a failure.
 
 use crate::harness::{Scene, wait_until};
 use rustix::process::Signal;
@@ -20,7 +20,7 @@ fn all_workers_are_restarted_and_know_how_often() {
     for rank in 0..3 {
         let seen = scene.read(&format!("seen.{rank}"));
         let lines: Vec<&str> = seen.lines().collect();
-        // A peer can be stopped before it has written anything.
+        // A peer can be stopped before it has written a line.
         let (last, before) = lines.split_last().unwrap();
         assert!(last.starts_with("1 of 3 on "), "{seen}");
         assert!(before.iter().all(|line| line.starts_with("0 of 3 on ")), "{seen}");

@@ -1,4 +1,4 @@
-//! What a shell does around the launcher: process substitution, background jobs, job control.
+//! The launcher in a shell: process substitution, background jobs, job control.
 
 use crate::harness::{Done, Scene, wait_until};
 use crate::pty::{Shell, wait_until_suspended};
@@ -52,7 +52,7 @@ fn a_log_of_the_whole_script_has_its_tail() {
 #[test]
 fn background_jobs_and_what_they_start_outlive_the_run() {
     let scene = Scene::new();
-    // The second one leaves an orphan behind while the run lasts.
+    // The second job leaves an orphan during the run.
     let script = r#"
         sleep 600 & echo $! > job
         { until [ -e running ]; do sleep 0.01; done; (sleep 600 & echo $! > orphan); sleep 600; } &
@@ -90,7 +90,7 @@ fn workers_do_not_inherit_descriptors_except_those_named_on_the_command_line() {
     assert_eq!(done.expect_code(0).stdout(), "0\nnamed\n");
 }
 
-/// Counts in `count.RANK` as long as it is not suspended.
+/// Counts in `count.RANK` while it is not suspended.
 const COUNTS: &str = r#"sh -c 'while :; do echo >> "count.$RANK"; : > "ready.$RANK"; sleep 0.02; done'"#;
 
 #[test]
@@ -111,7 +111,7 @@ fn ctrl_z_suspends_the_whole_job_and_fg_and_bg_continue_it() {
     goes_on();
     shell.line("fg");
     shell.wait_until_a_job_has_the_terminal();
-    // As a shell does for `kill %1`: the signal, and SIGCONT.
+    // A shell's `kill %1` sends the signal, and SIGCONT.
     shell.keys(b"\x1a");
     shell.expect("Stopped");
     wait_until_suspended(job);
@@ -124,7 +124,7 @@ fn ctrl_z_suspends_the_whole_job_and_fg_and_bg_continue_it() {
 fn ctrl_z_suspends_nothing_where_no_shell_could_continue_it() {
     let scene = Scene::new();
     let mut shell = Shell::start(&scene);
-    // As with `ssh host dtrain ...`: it leads the session.
+    // As with `ssh host dtrain ...`, the launcher leads the session.
     shell.line(&format!(r#"exec "$DTRAIN" launch --nproc 2 -- {COUNTS}"#));
     scene.wait_for_ready(2);
     shell.keys(b"\x1a");
@@ -142,7 +142,7 @@ fn tostop_stops_no_launch_in_the_foreground() {
     shell.expect("code 0");
 }
 
-/// Says what it reads, rank by rank.
+/// Prints the line that each rank reads.
 const READS: &str = r#"sh -c 'read line; echo "rank $RANK got <$line>"; sleep "$0"' 0"#;
 
 #[test]
@@ -175,7 +175,7 @@ fn a_worker_that_reads_in_the_background_suspends_the_job_until_fg() {
     shell.line(&format!(r#""$DTRAIN" launch --nproc 1 -- {READS} &"#));
     wait_until("the launcher to run", || scene.launcher().len() == 1);
     wait_until_suspended(|| [scene.workers(), scene.launcher()].concat());
-    // The shell's own child is the last that stops.
+    // The shell's own child stops last.
     shell.line(r#"until [ -n "$(jobs -s)" ]; do sleep 0.1; done; fg; echo code $?"#);
     shell.wait_until_a_job_has_the_terminal();
     shell.line("typed");
@@ -222,7 +222,7 @@ fn ctrl_c_stops_the_whole_job_after_a_worker_has_read_a_line() {
 fn one_ctrl_c_leaves_the_others_their_time_when_the_worker_dies_of_it_that_has_read_a_line() {
     let scene = Scene::new();
     let mut shell = Shell::start(&scene);
-    // Rank 0 dies of the signal so late that a second Ctrl-C would not be taken for the first.
+    // Rank 0 dies of the signal so late that a second Ctrl-C would count as another request.
     let reads = r#"read line; trap "sleep 1; trap - INT; kill -INT \$\$" INT"#;
     let saves = r#"trap "sleep 2.5; echo rank 1 is whole; exit 0" INT"#;
     let waits = r#": > "ready.$RANK"; while :; do sleep 0.05; done"#;

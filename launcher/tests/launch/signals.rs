@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 const WAIT_FOR_EVER: &str = r#": > "$TEST_DIR/ready.$RANK"; exec sleep 600"#;
 const DEAF: &str = r#"trap '' TERM INT; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.1; done"#;
-/// Longer than the agent takes two signals for one.
+/// Longer than the time in which two signals count as one request.
 const A_WHILE: Duration = Duration::from_millis(400);
 
 const STOP_SIGNALS: [(Signal, &str, i32); 4] = [
@@ -56,7 +56,7 @@ fn workers_that_ignore_the_signal_are_killed_after_the_timeout() {
     launch.wait().expect_code(143).says("dtrain: killing rank 0, 1: still running after 1 s");
 }
 
-/// Writes a checkpoint for 4 s when it is asked to stop, with a sign of life twice a second.
+/// When asked to stop, writes a checkpoint for 4 s, with a heartbeat twice a second.
 const WRITES: &str = r#"
     trap 'n=0; while [ $n -lt 10 ]; do echo writing 1<> "$DTRAIN_HEARTBEAT_FILE"; sleep 0.4 || :; n=$((n + 1)); done; : > "$DTRAIN_HEARTBEAT_FILE"; echo written; exit 0' TERM
     : > "$TEST_DIR/ready.$RANK"
@@ -115,7 +115,7 @@ fn the_echo_of_a_signal_is_not_a_second_one() {
 #[test]
 fn user_signals_are_passed_on_and_stop_nothing() {
     let scene = Scene::new();
-    // The whole process group gets the signals, so the traps must not need another program.
+    // The whole process group gets the signals, so the traps must not start another program.
     let script = r#"
         trap ': > "$TEST_DIR/usr1.$RANK"' USR1
         trap ': > "$TEST_DIR/usr2.$RANK"' USR2

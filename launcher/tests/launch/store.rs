@@ -29,7 +29,7 @@ store.set("late", "words")
 print("rank 1 has", store.get("late").decode(), store.add("number", 7))
 "#;
 
-/// The first attempt meets and fails; the second meets again, in a store that is empty.
+/// The first attempt meets and fails; the second meets again, in an empty store.
 const AGAIN: &str = r#"
 import os, sys
 import torch, torch.distributed as dist
@@ -47,7 +47,7 @@ print("sum", int(one), "known", known)
 dist.destroy_process_group()
 "#;
 
-/// Everything that a client can ask, of PyTorch's own server and of the launcher's.
+/// Sends every request to PyTorch's own server and to the launcher's.
 const ASK: &str = r#"
 import os, sys, threading
 from datetime import timedelta

@@ -1,14 +1,14 @@
-//! Where the workers' output goes: torchrun's output flags and log directories.
+//! The targets of the workers' output: torchrun's output flags and log directories.
 
 use crate::harness::{Done, Scene};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Says where it is, on both streams.
+/// Prints its rank on both streams.
 const BOTH: &str = "echo out$RANK; echo err$RANK >&2";
 
-/// What was shown: the lines of both streams, without the launcher's own, in order.
+/// Returns the shown lines of both streams, without the launcher's own, sorted.
 fn shown(done: &Done) -> Vec<String> {
     let mut lines: Vec<String> = done
         .stdout()
@@ -20,7 +20,7 @@ fn shown(done: &Done) -> Vec<String> {
     lines
 }
 
-/// The files in this folder of the scene with their contents, by the path in it.
+/// Returns the files in this folder of the scene with their contents, by relative path.
 fn files(scene: &Scene, folder: &str) -> BTreeMap<String, String> {
     fn walk(folder: &Path, below: &str, files: &mut BTreeMap<String, String>) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -78,7 +78,7 @@ fn a_failure_names_its_log_in_the_log_directory() {
         .sh(1, &["--log-dir", "logs"], "echo broken >&2; exit 7")
         .expect_code(7)
         .says("its log: logs/attempt_0/rank_0/stderr.log");
-    // Where standard error is not kept there is no log to name; its last lines are known all the same.
+    // If standard error is not kept, the report names no log, but has the last lines.
     let done = scene.sh(
         1,
         &["--log-dir", "logs", "-r", "1", "--local-ranks-filter", "0"],

@@ -65,7 +65,7 @@ fn grandchildren_in_the_process_group_do_not_outlive_the_run() {
     scene.sh(2, &[], script).expect_code(0);
 }
 
-/// A daemon of rank 0, in a session of its own and deaf to all but SIGKILL; what follows runs when it is there.
+/// A daemon of rank 0, in a new session, that ignores all but SIGKILL. Later commands run when it exists.
 const DAEMON: &str = r#"
     if [ $RANK = 0 ]; then
         setsid sh -c 'trap "" TERM HUP INT; : > "$TEST_DIR/daemon"; while :; do sleep 0.1; done' &
@@ -131,7 +131,7 @@ fn workers_killed_at_any_moment_stop_the_others_and_leave_nothing() {
     }
 }
 
-/// Children of this process that have ended and are not reaped.
+/// Returns the number of ended, unreaped children of this process.
 fn zombies_of(parent: u32) -> usize {
     let stats = std::fs::read_dir("/proc").unwrap().flatten();
     let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
@@ -152,7 +152,7 @@ fn orphans_that_end_are_reaped_while_the_run_lasts_and_workers_are_not() {
     let launch = scene.start(scene.command(&["--nproc", "2", "--", "sh", "-c", script]));
     wait_until("the orphans to be made", || scene.path("ready.1").exists());
     let launcher = scene.launcher()[0];
-    // Rank 0, whose process id must stay its own until the end.
+    // Only rank 0 remains: its pid must not be reused before the end.
     wait_until("the orphans to be reaped", || zombies_of(launcher) == 1);
     std::fs::write(scene.path("go"), "").unwrap();
     launch.wait().expect_code(9).says("dtrain: rank 1 (pid ");

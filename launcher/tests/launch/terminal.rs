@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// What the launcher writes to a terminal of `columns` as both of its streams, and its exit code.
+/// Returns the launcher's output on a terminal of `columns`, for both streams, and its exit code.
 fn on_terminal(
     scene: &Scene,
     columns: u16,
@@ -17,7 +17,7 @@ fn on_terminal(
     on_terminal_with(scene, columns, &["--nproc", nproc], script, vars)
 }
 
-/// The same with these flags.
+/// Runs with these flags.
 fn on_terminal_with(
     scene: &Scene,
     columns: u16,
@@ -28,7 +28,7 @@ fn on_terminal_with(
     on_terminal_to(scene, columns, flags, script, vars, None)
 }
 
-/// The same with standard error in a file.
+/// Runs with standard error in a file.
 fn on_terminal_to(
     scene: &Scene,
     columns: u16,
@@ -47,7 +47,7 @@ fn on_terminal_to(
     let mut child = command.spawn().unwrap();
     drop(command);
     let mut shown = Vec::new();
-    // When the last process has closed the terminal, reading fails instead of ending.
+    // After the last process has closed the terminal, reading fails instead of ending.
     let _ = File::from(pty.person).read_to_end(&mut shown);
     (String::from_utf8(shown).unwrap(), child.wait().unwrap().code())
 }

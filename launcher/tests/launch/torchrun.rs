@@ -1,4 +1,4 @@
-//! torchrun's command line: its ways to name a program, its flags and their environment twins.
+//! torchrun's command line: the ways to name a program, its flags and their environment variables.
 
 use crate::harness::{Done, Scene};
 use rustix::process::Signal;
@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Stands in for Python: writes its name and its arguments, each in brackets.
+/// A script as Python: writes its name and its arguments, each in brackets.
 const INTERPRETER: &str = "#!/bin/sh\n{ printf '[%s]' \"$0\" \"$@\"; echo; } > \"$TEST_DIR/.line.$RANK\"\n";
 /// Writes the variables that the flags change.
 const WRITE: &str = r#"echo "$ROLE_NAME $LOCAL_RANK $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_RUN_ID" > "$TEST_DIR/.vars.$RANK""#;
@@ -21,14 +21,14 @@ fn executable(path: &Path, content: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A free port below those that the system gives to whoever asks for any, such as other tests.
+/// Returns a free port below the system's automatic ports, which other tests may get.
 fn free_port() -> u16 {
     let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
     let free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
     (first..).find(free).unwrap()
 }
 
-/// Runs it with these variables set.
+/// Runs the launcher with these variables set.
 #[track_caller]
 fn with<S: AsRef<OsStr>>(scene: &Scene, variables: &[(&str, &str)], args: &[S]) -> Done {
     let mut command = scene.command(args);
@@ -39,7 +39,7 @@ fn with<S: AsRef<OsStr>>(scene: &Scene, variables: &[(&str, &str)], args: &[S]) 
     scene.start(command).wait()
 }
 
-/// Runs it and expects a refusal that says `message`, with nothing started.
+/// Runs the launcher and expects an error with `message`, without a started worker.
 #[track_caller]
 fn refused(variables: &[(&str, &str)], args: &[&str], message: &str) {
     let scene = Scene::new();
@@ -215,7 +215,8 @@ fn what_torchrun_takes_is_taken_and_cut_short_as_it_cuts() {
         "--rdzv-conf=is_host=0,store_type=file,own=1",
     ];
     fs::write(scene.path("t.py"), "import os\nprint(os.environ['RANK'])\n").unwrap();
-    // --master-addr counts where --standalone takes the endpoint away, as it does for the stores of torchrun's static way.
+    // With --standalone, --master-addr has effect instead of the endpoint, as in torchrun's static
+    // rendezvous.
     let refused = scene.launch(&[&flags[..], &["t.py"]].concat());
     refused.expect_code(2).says("--master-addr 192.0.2.1 is not an address of this machine");
     let flags: Vec<_> = flags.into_iter().filter(|flag| !flag.starts_with("--master")).collect();
@@ -277,7 +278,7 @@ fn twins_in_the_environment_stand_for_flags() {
     ] {
         refused(&[(variable, value)], &["--", "true"], variable);
         refused(&[(variable, value)], &["--", "true"], why);
-        // What is wrong with the command line alone is told without it.
+        // If the command line alone is wrong, the variable is not named.
         refused(&[(variable, value)], &["--no-such", "--", "true"], "unexpected argument '--no-such'");
     }
     with(&scene, &[("PET_NPROC", "nonsense")], &["--nproc", "1", "--", "true"]).expect_code(0);
@@ -309,7 +310,7 @@ fn a_signal_that_is_not_handled_ends_the_launcher_and_its_workers() {
     refused(&[], &["--signals-to-handle", "TERM,KILL", "--", "true"], "\"KILL\" is not among TERM, INT");
 }
 
-/// The cores that the kernel lets each of two workers use.
+/// Runs two workers, and returns the cores that the kernel allows for each.
 fn bound(mode: &str) -> (Scene, Done, [String; 2]) {
     let scene = Scene::new();
     let script = r#"grep Cpus_allowed_list /proc/self/status > "$TEST_DIR/.cores.$RANK""#;

@@ -4,7 +4,7 @@ use crate::harness::Scene;
 use std::fs;
 use std::process::Command;
 
-/// Runs it and expects a refusal that says `message`.
+/// Runs the launcher and expects an error with `message`.
 #[track_caller]
 fn refused(scene: &Scene, args: &[&str], message: &str) {
     scene.launch(args).expect_code(2).says(message);
@@ -113,8 +113,9 @@ fn help_and_version_need_no_manual() {
     assert_eq!(done.expect_code(0).stdout(), format!("dtrain {}\n", env!("CARGO_PKG_VERSION")));
 }
 
-/// The whole help in a terminal of 100 columns. To renew the file after a change of the command line:
-/// `COLUMNS=100 cargo run -p dtrain -- launch --help > launcher/tests/launch/help.txt`, and read the difference.
+/// The whole help in a terminal of 100 columns. To update the file after a change of the command line:
+/// `COLUMNS=100 cargo run -p dtrain -- launch --help > launcher/tests/launch/help.txt`, and read the
+/// difference.
 #[test]
 fn the_command_line_is_what_its_file_says() {
     let scene = Scene::new();

@@ -4,7 +4,7 @@ use super::kind::{Cause, Kind};
 use crate::local::SAME_MOMENT;
 use std::time::Duration;
 
-/// A worker that fails so much later may still be the cause: it has a moment, and is stopped in another.
+/// A worker that fails up to this time after another may still be the cause.
 const TOGETHER: Duration = SAME_MOMENT.saturating_mul(2);
 
 /// A failed worker.
@@ -15,8 +15,8 @@ pub struct Suspect {
     pub cause: Option<Cause>,
 }
 
-/// The place in `suspects` of the worker to blame. The one at `first` was seen first. If it only lost a peer, it yields to a
-/// nearer cause of about the same time: that worker's end is how the others lost it.
+/// Returns the index in `suspects` of the worker to blame. `first` is the index of the worker seen first. If
+/// that worker only lost a peer, a nearer cause of about the same time is blamed instead.
 pub fn to_blame(first: usize, suspects: &[Suspect]) -> usize {
     let seen_first = suspects.get(first).and_then(|it| Some((it.at, distance(it)?)));
     let Some((at, lost)) = seen_first else {
@@ -30,7 +30,7 @@ pub fn to_blame(first: usize, suspects: &[Suspect]) -> usize {
     nearer.min().map_or(first, |(.., place)| place)
 }
 
-/// How far what a worker says is from the cause: it is its own, it waited for another one in vain, it lost another one.
+/// Returns the distance from the cause: 0 for an own error, 1 for a collective timeout, 2 for a lost peer.
 fn distance(suspect: &Suspect) -> Option<u8> {
     let cause = suspect.cause.as_ref()?;
     Some(match (cause.peer_lost, cause.kind) {
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A worker that failed at this time in ms; `peer_lost` is none where its cause is not known.
+    /// Builds a worker that failed at this time in ms; `peer_lost` is `None` if its cause is unknown.
     fn suspect(rank: usize, ms: u64, peer_lost: Option<bool>) -> Suspect {
         Suspect {
             rank,

@@ -1,30 +1,30 @@
-//! What a worker can fail of.
+//! The kinds of a worker's failure.
 
 use crate::local::Outcome;
 use serde::{Deserialize, Serialize};
 
-/// A kind of cause. Its word is part of `result.json` and does not change.
+/// A kind of cause. Its word appears in `result.json` and must not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     OutOfMemoryKilled,
     Hang,
-    /// A signal from outside, and nothing says who sent it.
+    /// A signal from outside, of an unknown sender.
     Killed,
     CudaOutOfMemory,
-    /// The driver is too old for the program's CUDA, or does not fit itself.
+    /// The driver is too old for the program's CUDA, or its parts do not match.
     CudaDriver,
-    /// A kernel failed by what the program did.
+    /// A kernel failed because of the program.
     CudaKernel,
-    /// The program holds no code for this kind of GPU.
+    /// The program contains no code for this kind of GPU.
     GpuUnsupported,
-    /// The GPU is there, or should be, and cannot be used.
+    /// The GPU exists, or should exist, and cannot be used.
     GpuUnavailable,
-    /// The driver does not reach it any more.
+    /// The driver cannot reach the GPU any more.
     GpuLost,
-    /// Its memory or a link of it is broken.
+    /// The GPU's memory or a link of the GPU is broken.
     GpuHardware,
-    /// An operation of our own trainer's ranks waited for one of them until its time was up.
+    /// A collective of dtrain's own trainer timed out.
     CollectiveTimeout,
     Nccl,
     Gloo,
@@ -61,14 +61,14 @@ pub struct Evidence<'a> {
     pub memory_kill: Option<MemoryKill>,
 }
 
-/// How it is known that memory ran out.
+/// How the launcher knows that memory ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKill {
     /// The kernel's log names the process.
     Logged,
     /// The kernel killed a process of the launcher's control group.
     Group,
-    /// The kernel killed a process of this machine, and nothing nearer can be read.
+    /// The kernel killed a process of this machine, and no nearer counter can be read.
     Machine,
 }
 
@@ -76,9 +76,9 @@ pub enum MemoryKill {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     pub kind: Kind,
-    /// What it means and what to do: one line.
+    /// The meaning and the remedy: one line.
     pub text: String,
-    /// Whether it says that another worker is gone, so that the failure is probably a consequence.
+    /// Whether the message reports another worker as gone, so that this failure is probably a consequence.
     pub peer_lost: bool,
 }
 

@@ -1,7 +1,7 @@
-//! Why a worker failed, as far as the way it ended, its last words and the system tell.
+//! The cause of a worker's failure, from its exit, its last messages and the system.
 //!
-//! [`cause`] is a pure function of [`Evidence`]; [`to_blame`] picks the worker that is the cause and not a consequence.
-//! What is only likely is worded as likely, and what is not known is not guessed.
+//! [`cause`] is a pure function of [`Evidence`]; [`to_blame`] picks the worker that failed first and not as a
+//! consequence. A likely cause is worded as likely; an unknown cause is not guessed.
 
 mod blame;
 mod kind;
@@ -21,12 +21,12 @@ use crate::signals;
 use python::Exception;
 use rustix::process::Signal;
 
-/// Lines of standard error, counted from the last, that are searched where there is no traceback.
+/// Lines of standard error, counted from the last, that are searched if there is no traceback.
 const SEARCHED: usize = 40;
 /// Characters of a program's own message that are quoted.
 const QUOTED: usize = 300;
 
-/// Why the worker failed, where that can be known.
+/// Returns the cause of the worker's failure, if it can be known.
 pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
     let stderr: Vec<_> = evidence.stderr.iter().map(|line| said::plain(line)).collect();
     let reported = evidence.error_file.map(said::reported).unwrap_or_default();
@@ -48,7 +48,7 @@ pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
         .or_else(|| by_exception(&reported, evidence.sent))
         .or_else(|| wording::find(&reported))
         .or_else(|| by_exception(&stderr, evidence.sent))
-        // A worker that was told to stop may have said all kinds of things about that.
+        // After a signal from the launcher, a worker's messages may only be about that signal.
         .or_else(|| match evidence.sent {
             [] => wording::find(&stderr[stderr.len().saturating_sub(SEARCHED)..]),
             _ => None,
@@ -59,7 +59,7 @@ pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
 /// The signal that a worker died of, if the launcher had not sent it.
 struct Death {
     signal: Option<i32>,
-    /// The worker is a shell, or acts like one: its exit code says that its child died of the signal.
+    /// The worker is or acts like a shell: its exit code means that its child died of the signal.
     in_shell: bool,
 }
 
@@ -77,7 +77,7 @@ impl Death {
         self.signal == Some(signal.as_raw())
     }
 
-    /// The start of a text about the signal.
+    /// Returns the start of a text about the signal.
     fn name(&self) -> String {
         let signal = self.signal.unwrap_or_default();
         let name = signals::name(signal);
@@ -107,16 +107,16 @@ fn killed_for_memory(how: MemoryKill, death: &Death) -> Cause {
     Cause::new(Kind::OutOfMemoryKilled, format!("{text}; {remedy}"))
 }
 
-/// The cause that the last traceback names, if there is one.
+/// Returns the cause that the last traceback names.
 fn by_exception(lines: &[String], sent: &[i32]) -> Option<Cause> {
     let chain = python::exceptions(lines);
     let last = chain.first()?;
     if !sent.is_empty() && says_that_it_was_stopped(last) {
         return None;
     }
-    // A cause further down the chain may have a better wording than the last exception.
+    // An earlier exception of the chain may have a better wording than the last.
     let worded = chain.iter().find_map(|exception| {
-        // What follows the first line may be the message's, or come from elsewhere: it only adds to what that says.
+        // Lines after the first may come from elsewhere: they only refine the meaning of the first line.
         let near = exception.lines.chunks(python::SEARCHED_LINES).next()?;
         wording::find(&near[..1])?;
         Some((wording::find(near)?, exception))
@@ -129,7 +129,7 @@ fn by_exception(lines: &[String], sent: &[i32]) -> Option<Cause> {
     Some(cause)
 }
 
-/// Whether the exception is only how the program took the launcher's signal.
+/// Returns whether the exception is only the program's reaction to the launcher's signal.
 fn says_that_it_was_stopped(exception: &Exception) -> bool {
     let names = ["KeyboardInterrupt", "SystemExit", "SignalException"];
     let words = ["signal: Terminated", "SIGTERM", "signal 15"];
@@ -137,7 +137,7 @@ fn says_that_it_was_stopped(exception: &Exception) -> bool {
     names.contains(&exception.name.as_str()) || lines.any(|line| words.iter().any(|word| line.contains(word)))
 }
 
-/// What a C++ program said when an exception ended it: `terminate called ...`, `  what():  ...` and on.
+/// Returns a C++ program's message about its exception: `terminate called ...`, `  what():  ...`.
 fn last_words_of_cpp(lines: &[String]) -> Option<&[String]> {
     let is_first = |line: &String| line.starts_with("terminate called");
     Some(&lines[lines.iter().rposition(is_first)?..])

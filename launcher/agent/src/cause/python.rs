@@ -1,12 +1,12 @@
-//! Python's tracebacks: which exception ended the program, and where in its own code.
+//! Python's tracebacks: the exception that ended the program, and its place in the program's own code.
 
 use std::fmt;
 
-/// Lines after an exception's first that may belong to its message: numpy's without its libraries has 16.
+/// Lines after an exception's first line that may belong to its message: numpy's import error has 16.
 const MESSAGE_LINES: usize = 24;
-/// Lines of an exception that are searched for words: those after them may come from elsewhere.
+/// Lines of an exception that are searched for known wordings: later lines may come from elsewhere.
 pub(super) const SEARCHED_LINES: usize = 7;
-/// What Python writes between an exception and the one that followed from it.
+/// The lines that Python writes between an exception and the exception that it caused.
 const LINKS: [&str; 2] = [
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -23,7 +23,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)?;
         match self.function.as_deref() {
-            // A module's own code has no name that would help.
+            // `<module>` does not help the user.
             None | Some("<module>") => Ok(()),
             Some(function) => write!(f, ", in {function}"),
         }
@@ -31,7 +31,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// The place that `  File "train.py", line 3, in main` names.
+    /// Parses a line such as `  File "train.py", line 3, in main`.
     fn parse(line: &str) -> Option<Self> {
         let rest = line.strip_prefix(' ')?.trim_start().strip_prefix("File \"")?;
         let (file, rest) = rest.split_once("\", line ")?;
@@ -43,7 +43,7 @@ impl Place {
         Some(Self { file: file.to_owned(), line: line.parse().ok()?, function })
     }
 
-    /// Whether the file belongs to Python or an installed package, and not to the program.
+    /// Returns whether the file belongs to Python or an installed package, and not to the program.
     fn is_library(&self) -> bool {
         let installed = ["/site-packages/", "/dist-packages/", "/lib/python", "/lib64/python"];
         self.file.starts_with("<frozen ") || installed.iter().any(|folder| self.file.contains(folder))
@@ -52,18 +52,18 @@ impl Place {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Exception {
-    /// Its type without the module.
+    /// The type without its module.
     pub(super) name: String,
-    /// `Type: message` and the message's further lines.
+    /// `Type: message` and the further lines of the message.
     pub(super) lines: Vec<String>,
-    /// The innermost place of the program's own code, else the innermost of all.
+    /// The innermost place in the program's own code, else the innermost of all.
     pub(super) place: Place,
-    /// Whether it followed from the one before it.
+    /// Whether the previous exception caused this exception.
     linked: bool,
 }
 
 impl Exception {
-    /// Its first line, with the lines that follow where that has the type alone, and with numpy's original error.
+    /// Returns the first line, with later lines if it has only the type, or with numpy's original error.
     pub(super) fn summary(&self) -> String {
         let mut lines = self.lines.iter().map(|line| line.trim());
         let first = lines.next().unwrap_or_default();
@@ -77,7 +77,7 @@ impl Exception {
     }
 }
 
-/// If `lines` begin with a place of a traceback: how many lines belong to the places, and the place that matters.
+/// If `lines` begin with a traceback's place: returns the number of lines with places, and the place to show.
 pub(super) fn frames(lines: &[String]) -> Option<(usize, Place)> {
     let first = Place::parse(lines.first()?)?;
     let count = lines.iter().take_while(|line| line.starts_with(' ')).count();
@@ -87,7 +87,7 @@ pub(super) fn frames(lines: &[String]) -> Option<(usize, Place)> {
     Some((count, place))
 }
 
-/// The last exception in `lines` and those from which it followed, the last one first.
+/// Returns the last exception in `lines` and the exceptions that caused it, the last first.
 pub(super) fn exceptions(lines: &[String]) -> Vec<Exception> {
     let mut found: Vec<Exception> = Vec::new();
     let mut linked = false;
@@ -99,7 +99,7 @@ pub(super) fn exceptions(lines: &[String]) -> Vec<Exception> {
             continue;
         };
         at += count;
-        // Frames may also be quoted in a message or be those of a thread that is only shown.
+        // Frames may also be quoted in a message, or belong to a thread that is only shown.
         if let Some(name) = lines.get(at).and_then(|line| type_name(line)) {
             let more = lines[at + 1..].iter().take(MESSAGE_LINES).take_while(|line| belongs_to_message(line));
             found.push(Exception {
@@ -117,7 +117,7 @@ pub(super) fn exceptions(lines: &[String]) -> Vec<Exception> {
     found
 }
 
-/// The type in `package.Type: message`, without its package.
+/// Returns the type in `package.Type: message`, without its package.
 fn type_name(line: &str) -> Option<&str> {
     let path = line.split(':').next()?;
     let is_name = |part: &str| {
@@ -125,12 +125,12 @@ fn type_name(line: &str) -> Option<&str> {
         letters.next().is_some_and(|c| c.is_alphabetic() || c == '_')
             && letters.all(|c| c.is_alphanumeric() || c == '_')
     };
-    // A function's local class is shown as `f.<locals>.Name`.
+    // Python shows a function's local class as `f.<locals>.Name`.
     let good = path.split('.').all(|part| is_name(part) || part == "<locals>");
     good.then(|| path.rsplit('.').next()).flatten()
 }
 
-/// Whether a line after an exception may belong to its message: it is neither a log's nor begins a traceback.
+/// Returns whether a line after an exception may belong to its message: no log line, no traceback.
 fn belongs_to_message(line: &str) -> bool {
     !line.starts_with('[') && !line.contains("Traceback (most recent call last)") && !LINKS.contains(&line)
 }
@@ -221,7 +221,7 @@ IndexError: list index out of range
 
     #[test]
     fn a_message_that_begins_on_the_next_line_is_not_lost() {
-        // As numpy says it where a library of its own does not load.
+        // numpy's message if one of its own libraries does not load.
         let text = "  File \"a.py\", line 1, in <module>\n    import numpy\nImportError: \n\nIMPORTANT: PLEASE READ THIS\n\n\
                     Importing the numpy C-extensions failed. This error can happen for\nmany reasons, often due to issues\n\
                     with your setup or how NumPy was\ninstalled.\n\nWe have compiled some\n\n    https://numpy.org/x.html\n\n\

@@ -1,4 +1,4 @@
-//! What a worker said before it failed, made ready for reading and for showing.
+//! A worker's last messages, prepared for the search and for the user.
 
 use super::python;
 
@@ -7,13 +7,13 @@ const LONGEST_LINE: usize = 2000;
 /// Lines of a traceback, or frames of C++, that are shown as they are.
 const SHORT: usize = 4;
 
-/// The message in an error file of torchrun's form, `{"message": {"message": ...}}` or `{"message": "..."}`.
+/// Returns the message in torchrun's error file, `{"message": {"message": ...}}` or `{"message": "..."}`.
 pub fn error_message(error_file: &str) -> Option<String> {
     let message = error_parts(error_file)?.0?.trim().to_owned();
     (!message.is_empty()).then_some(message)
 }
 
-/// What an error file says: the message and the call stack.
+/// Returns the lines of an error file's message and call stack.
 pub(super) fn reported(error_file: &str) -> Vec<String> {
     let (message, stack) = error_parts(error_file).unwrap_or_default();
     let texts = [message, stack].into_iter().flatten().collect::<Vec<_>>();
@@ -28,7 +28,7 @@ fn error_parts(error_file: &str) -> Option<(Option<String>, Option<String>)> {
     Some((message, outer.pointer("/extraInfo/py_callstack").and_then(text)))
 }
 
-/// The lines as they are shown: of a long traceback only where it ended, and no long row of C++ frames.
+/// Shortens a long traceback to its last place and a long C++ stack to a note, and keeps all other lines.
 pub fn shortened(lines: &[String]) -> Vec<String> {
     let plain: Vec<_> = lines.iter().map(|line| plain(line)).collect();
     let mut short = Vec::new();
@@ -51,13 +51,13 @@ pub fn shortened(lines: &[String]) -> Vec<String> {
     short
 }
 
-/// Whether the line is a frame of torch's C++ stack.
+/// Returns whether the line is a frame of torch's C++ stack.
 fn is_native_frame(line: &str) -> bool {
     let rest = line.trim_start().strip_prefix("frame #");
     rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// The line without colours, torch's `[rank1]: ` before exceptions, and the bars of an exception group.
+/// Removes colours, torch's `[rank1]: ` before exceptions, and the bars of an exception group.
 pub(super) fn plain(line: &str) -> String {
     let mut text = without_colours(line);
     if let Some(rest) = text.strip_prefix("[rank")
@@ -76,7 +76,7 @@ pub(super) fn plain(line: &str) -> String {
     text
 }
 
-/// The text without the sequences that colour it on a terminal (`ESC [ ... m`).
+/// Removes the sequences that colour text on a terminal (`ESC [ ... m`).
 fn without_colours(line: &str) -> String {
     let mut parts = line.split("\u{1b}[");
     let mut text = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! What is taken for a cause, and what is not.
+//! Which evidence leads to which cause.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ mod last_words;
 use super::*;
 use proptest::prelude::*;
 
-/// The cause of a worker that ended so after it had written this to standard error.
+/// Returns the cause of a worker with this outcome and this standard error.
 fn found(outcome: Outcome, stderr: &str) -> Option<Cause> {
     let stderr: Vec<_> = stderr.lines().map(str::to_owned).collect();
     cause(&evidence(outcome, &stderr))
@@ -18,7 +18,7 @@ fn evidence(outcome: Outcome, stderr: &[String]) -> Evidence<'_> {
     Evidence { outcome, sent: &[], stderr, error_file: None, memory_kill: None }
 }
 
-/// A Python program that ended by this exception in its own file, behind torch's.
+/// Builds the traceback of a program that this exception ended: its own frames, then torch's.
 fn raised(exception: &str) -> String {
     format!(
         r#"Traceback (most recent call last):

@@ -1,4 +1,4 @@
-//! What a line, or a signal, means: the table in `wordings.toml`.
+//! The meaning of a line, or of a signal: the table in `wordings.toml`.
 
 use super::kind::{Cause, Kind};
 use crate::signals;
@@ -35,7 +35,7 @@ struct Death {
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("wordings.toml")).unwrap_or_default());
 
-/// The cause of the first entry that matches a line; of several lines the last.
+/// Returns the cause of the first entry that matches a line; if several lines match, of the last line.
 pub(super) fn find(lines: &[String]) -> Option<Cause> {
     let searched = |line: &String| if is_remark(line) { String::new() } else { line.to_lowercase() };
     let small: Vec<_> = lines.iter().map(searched).collect();
@@ -49,7 +49,7 @@ pub(super) fn find(lines: &[String]) -> Option<Cause> {
         Some(cause)
     })
 }
-/// What a worker's death by this signal means; the text shows the signal as `shown`.
+/// Returns the meaning of a worker's death by this signal; the text shows the signal as `shown`.
 pub(super) fn death(signal: i32, shown: &str) -> Option<Cause> {
     let name = signals::name(signal);
     let mut deaths = TABLE.death.iter();
@@ -57,7 +57,7 @@ pub(super) fn death(signal: i32, shown: &str) -> Option<Cause> {
     Some(Cause::new(death.kind, death.means.replace("{signal}", shown)))
 }
 
-/// The meaning with the line's parts in place of the names in braces; empty where the line has no such part.
+/// Replaces the names in braces by parts of the line; a name without such a part becomes empty.
 fn filled(means: &str, line: &str) -> String {
     type Part = fn(&str) -> Option<String>;
     let parts: [(&str, Part); 5] = [
@@ -87,8 +87,8 @@ fn filled(means: &str, line: &str) -> String {
         .fold(means.to_owned(), |text, (name, part)| text.replace(name, &part(line).unwrap_or_default()))
 }
 
-/// Whether the line is a log's, of a level below an error, as in runs that go well. torch writes `[W1121 05:20:00.1 x.cpp:1] ...`,
-/// perhaps behind the rank, and most programs in Rust ` WARN ...`, perhaps behind the time.
+/// Returns whether the line is a log line below error level. torch writes `[W1121 05:20:00.1 x.cpp:1] ...`,
+/// perhaps after the rank; most Rust programs write ` WARN ...`, perhaps after the time.
 fn is_remark(line: &str) -> bool {
     let behind_rank = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]:"));
     let of_torch = behind_rank.map_or(line, |(_, rest)| rest);
@@ -97,7 +97,7 @@ fn is_remark(line: &str) -> bool {
         || line.split_whitespace().take(2).any(|word| ["WARN", "INFO", "DEBUG", "TRACE"].contains(&word))
 }
 
-/// The name in `error while loading shared libraries: libx.so: cannot open ...` or `libx.so: cannot open ...`.
+/// Returns the name in `... shared libraries: libx.so: cannot open ...` or `libx.so: cannot open ...`.
 fn library(line: &str) -> Option<&str> {
     let behind = line.split_once("shared libraries: ").and_then(|(_, rest)| rest.split(':').next());
     let before = || line.split_once(": cannot open shared object file")?.0.rsplit(' ').next();

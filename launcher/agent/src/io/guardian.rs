@@ -1,13 +1,13 @@
-//! The processes that stand behind the launcher.
+//! The processes behind the launcher.
 //!
-//! A launcher that is killed by SIGKILL can clean up nothing. Its workers die with it, by PR_SET_PDEATHSIG, but not what they
-//! have started: data loaders, daemons. So `dtrain launch` is two processes. The first is this guardian: it starts the same
-//! command once more as the launcher proper, passes signals on to it and its exit code back, and in the end kills every process
-//! that is left below it. If the guardian is killed, the launcher notices and ends everything.
+//! A launcher killed by SIGKILL cannot clean up. PR_SET_PDEATHSIG ends its workers, but not their children:
+//! data loaders, daemons. So `dtrain launch` is two processes. The first is this guardian: it starts the same
+//! command again as the launcher, passes signals to it, returns its exit code, and in the end kills every
+//! remaining descendant. If the guardian dies, the launcher ends everything.
 //!
-//! A shell may have made children of the process that it then turns into `dtrain`: readers of `>(...)`, background jobs before
-//! `exec dtrain`. They are not the run's. A process with such children is only a front: it starts the guardian as a process of
-//! its own, which adopts nothing that is older than itself.
+//! Before a shell turns a process into `dtrain`, it may give it children: readers of `>(...)`, background
+//! jobs before `exec dtrain`. They are not the run's. A process with such children is only a front: it starts
+//! the guardian as a separate process, which adopts no older process.
 
 use crate::io::process::descriptors::{self, Inherited};
 use crate::io::process::handlers::{self, LatestOfJob};
@@ -29,33 +29,33 @@ use std::process::{self, Command, ExitCode};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// In this time a process that has been started handles signals, also on a busy machine.
+/// A started process handles signals within this time, also on a busy machine.
 const BEGINNING: Duration = Duration::from_secs(2);
 
-/// The next process is waited for so long when it is to stop; it may have to start a worker first.
+/// The longest wait for the next process to stop; it may have to start a worker first.
 const STOPPING: Duration = Duration::from_secs(5);
 
-/// What this process is.
+/// The roles of a process of `dtrain launch`.
 pub enum Role {
-    /// The command as the user started it, or started anew by a front.
+    /// The command as started by the user, or again by a front.
     Guardian,
-    /// The launcher proper.
+    /// The launcher itself.
     Launcher(Behind),
-    /// A process whose parent was killed before this could be found out.
+    /// A process whose parent was killed before the role could be determined.
     Abandoned,
 }
 
-/// What stands behind the launcher.
+/// The guardian and its environment, as the launcher knows them.
 #[derive(Clone, Debug)]
 pub struct Behind {
     pub guardian: Pid,
-    /// The job as the shell knows it; none where it is gone.
+    /// The job as the shell knows it; `None` if it is gone.
     pub job: Option<ShellJob>,
     /// The folder for temporary files. The guardian removes it.
     pub temporary: PathBuf,
 }
 
-/// What this process is. Workers do not inherit the variables that tell it.
+/// Returns the role of this process, from variables that workers do not inherit.
 pub fn role() -> Role {
     let named = |variable| {
         let named = std::env::var_os(variable)?;
@@ -72,7 +72,7 @@ pub fn role() -> Role {
             _ => Role::Abandoned,
         },
         (None, None) => Role::Guardian,
-        // The kernel kills the guardian with its front. The front may have died before that is arranged.
+        // The kernel kills the guardian with its front, unless the front died before this call.
         (None, front) => {
             let arranged = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             if arranged.is_ok() && follows(front) { Role::Guardian } else { Role::Abandoned }
@@ -80,7 +80,7 @@ pub fn role() -> Role {
     }
 }
 
-/// Runs this command as the launcher proper, and waits for it. Signals that are not `handled` keep their usual effect.
+/// Runs this command again as the launcher and waits. Signals not in `handled` keep their effect.
 pub fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
@@ -94,14 +94,14 @@ pub fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
     let folder = temporary.path().into();
     let variables = [(DTRAIN_GUARDIAN, own), (DTRAIN_TEMPORARY, folder)];
     let code = run_again(handled, inherited, &variables)?;
-    // Whoever reads the output shall not wait for what follows.
+    // A reader of the output must not wait for the cleanup.
     descriptors::close_output();
     descendants::end_all();
     drop(temporary);
     Ok(code)
 }
 
-/// Starts this command once more with these variables, passes signals on to it, and answers its exit code.
+/// Starts this command again with these variables, passes signals to it, and returns its exit code.
 fn run_again(
     handled: &[i32],
     inherited: Inherited,
@@ -112,7 +112,7 @@ fn run_again(
     if let Some(name) = args.next() {
         command.arg0(name);
     }
-    // Before the next process exists, so that no signal kills this one alone.
+    // Signals are handled before the next process exists, so that no signal ends this process alone.
     let next_process = Arc::new(OnceLock::new());
     let receiver = Arc::clone(&next_process);
     let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
@@ -125,11 +125,11 @@ fn run_again(
     let mut next = command
         .args(args)
         .envs(variables.iter().map(|(name, value)| (name, value)))
-        // A terminal's Ctrl-C reaches the first process alone, and through it each of the others once.
+        // Ctrl-C at a terminal reaches only the first process, which passes it to each of the others once.
         .process_group(0)
         .spawn()
         .context("cannot start the launcher's own process")?;
-    // The next process has them now. A reader at their other end shall not wait for this one.
+    // The next process has these files now. A reader at their other end must not wait for this process.
     drop(inherited);
     let Some(pid) = Pid::from_raw(next.id().cast_signed()) else {
         unreachable!("a child's pid is positive");
@@ -141,9 +141,9 @@ fn run_again(
     Ok(exit_code(next.id(), status))
 }
 
-/// Passes a signal on to the next process. One that suspends the job suspends this process too.
+/// Passes a signal to the next process. A signal that suspends the job also suspends this process.
 fn pass_on((pid, pidfd): &(Pid, OwnedFd), signal: Signal, latest: &LatestOfJob) {
-    // It fails only when the next process has ended, and then nobody is left to receive it.
+    // Fails only if the next process has ended: no receiver is left.
     let send = || {
         let _ = rustix::process::pidfd_send_signal(pidfd, signal);
     };
@@ -154,14 +154,14 @@ fn pass_on((pid, pidfd): &(Pid, OwnedFd), signal: Signal, latest: &LatestOfJob) 
         && !latest.is_continue()
     {
         send();
-        // The shell's prompt comes when this process stops, after the last line of output.
+        // The shell's prompt appears when this process stops, after the last line of output.
         if stops(*pid, STOPPING, || latest.is_continue()) {
             handlers::stop_this_process();
         }
     }
 }
 
-/// Waits a moment until the next process, which may have just begun, has a handler for the signal: it would die of it before.
+/// Waits until a new process has a handler for the signal; without a handler the signal would kill it.
 fn wait_for_handler(pid: Pid, signal: Signal) {
     let begun = Instant::now();
     let pid = pid.as_raw_nonzero().get().cast_unsigned();
@@ -170,7 +170,7 @@ fn wait_for_handler(pid: Pid, signal: Signal) {
     }
 }
 
-/// Whether the process has stopped, or still runs after `patience`; not if it ends, or `is_over`.
+/// Returns true if the process stops, or still runs after `patience`; false if it ends, or `is_over`.
 fn stops(pid: Pid, patience: Duration, is_over: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     let change =
@@ -199,7 +199,7 @@ fn exit_code(pid: u32, status: process::ExitStatus) -> ExitCode {
     ExitStatus::Signal(signal).into()
 }
 
-/// Calls `abandoned` when the guardian dies, on a thread of its own.
+/// Calls `abandoned` on a new thread when the guardian dies.
 pub fn watch(guardian: Pid, abandoned: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let pidfd = match rustix::process::pidfd_open(guardian, PidfdFlags::empty()) {
         Ok(pidfd) => Some(pidfd),
@@ -207,7 +207,7 @@ pub fn watch(guardian: Pid, abandoned: impl FnOnce() + Send + 'static) -> io::Re
         Err(error) => return Err(error.into()),
     };
     thread::start("guardian", move || {
-        // Readable means ended. Should the guardian have died before it was opened, its pid may be another's by now.
+        // A readable descriptor means ended. The pid may be another process's if the guardian died before.
         while let Some(pidfd) = &pidfd
             && rustix::process::getppid() == Some(guardian)
             && rustix::event::poll(&mut [PollFd::new(pidfd, PollFlags::IN)], None)

@@ -1,7 +1,7 @@
-//! The workers' signs of life: files that they touch, and that the launcher looks at.
+//! The workers' heartbeats: files that workers touch and the launcher checks.
 //!
-//! A file costs the worker one system call per step, any program in any language can do it, and nobody waits for anybody.
-//! The files lie in the machine's temporary folder and not in the run directory, which may be on a network.
+//! A file costs the worker one system call per step, works from any language, and makes no process wait. The
+//! files are in the machine's temporary folder, because the run directory may be on a network.
 
 use crate::clock::Begun;
 use crate::io::temporary::Temporary;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
-/// The files of one attempt, and what was seen of them; they are gone when it is dropped.
+/// The heartbeat files of one attempt and their last known times. Dropping removes the files.
 #[derive(Debug)]
 pub struct Heartbeats {
     folder: TempDir,
@@ -34,8 +34,8 @@ impl Heartbeats {
         self.touched.iter().any(Option::is_some)
     }
 
-    /// The beats since the last look, each with its own time as far as possible: the order of silence is told
-    /// by milliseconds, and the files are looked at less often.
+    /// Returns the beats since the last look, each with its own time if possible: the order of silence is
+    /// decided by milliseconds, but the looks are rarer.
     pub fn look(&mut self, begun: Begun) -> Vec<Event> {
         let (now, wall) = (begun.elapsed(), SystemTime::now());
         let mut beats = Vec::new();
@@ -46,7 +46,7 @@ impl Heartbeats {
                 continue;
             };
             self.touched[rank] = touched;
-            // It came since the last look, whatever the calendar says: somebody may set that.
+            // The beat came after the last look, even if the calendar was changed.
             let at = now.saturating_sub(wall.duration_since(time).unwrap_or_default()).max(self.looked);
             let writing =
                 fs::read(file).is_ok_and(|content| content.starts_with(HEARTBEAT_WRITING.as_bytes()));
@@ -70,7 +70,7 @@ mod tests {
         file.set_modified(time).unwrap();
     }
 
-    /// As if the launch had begun 100 s ago.
+    /// Returns a launch that began 100 s ago.
     fn begun() -> Begun {
         let ago = Duration::from_secs(100);
         Begun { at: Instant::now().checked_sub(ago).unwrap(), wall: SystemTime::now() - ago }

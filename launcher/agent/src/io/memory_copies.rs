@@ -1,7 +1,7 @@
-//! Room for copies of a training's state that outlive its workers.
+//! Memory for copies of a training's state that outlive its workers.
 //!
-//! The memory has no name: it is gone with the last process that has it open, however that ends. Workers reach it by links to
-//! this process's open files, which the system lets processes of the same user open.
+//! The memory has no name: the system frees it with the last process that has it open. Workers reach it by
+//! links to this process's open files; the system lets processes of the same user open them.
 
 use crate::io::temporary::Temporary;
 use anyhow::Context;
@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// The room of one run, over all its attempts.
+/// The memory of one run, over all its attempts.
 #[derive(Debug)]
 pub struct MemoryCopies {
     folder: TempDir,

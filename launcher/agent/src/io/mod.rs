@@ -1,4 +1,4 @@
-//! What carries out decisions: processes, their output and signs of life, the store where they meet.
+//! The parts that act on the system: processes, their output and heartbeats, the store of PyTorch.
 
 pub mod guardian;
 pub mod heartbeats;

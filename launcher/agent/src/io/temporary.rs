@@ -1,5 +1,5 @@
-//! The folder for what is only needed while a run lasts. The guardian makes it and removes it after the launcher, however that
-//! ended. The launcher empties and removes it too, should the guardian have been killed.
+//! The temporary folder of a run. The guardian creates it, and removes it after the launcher, however that
+//! ended. If the guardian was killed, the launcher empties and removes the folder.
 
 use anyhow::Context;
 use std::fs::{self, Permissions};
@@ -8,13 +8,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Nobody else may look into it, whatever the umask.
+/// Only the user may access it, whatever the umask.
 const MODE: u32 = 0o700;
 
-/// Where it is made when the folder that TMPDIR names cannot hold it.
+/// The folders to try if TMPDIR's folder cannot be used.
 const OTHERS: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
-/// The folder of one run. When it is dropped, the process that made it removes it; another one only if it is empty.
+/// The folder of one run. On drop, its creator removes it; any other process only if it is empty.
 #[derive(Debug)]
 pub struct Temporary {
     folder: PathBuf,
@@ -22,11 +22,11 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Makes it where TMPDIR says. Where that is impossible, warns on standard error and makes it elsewhere.
+    /// Creates it in TMPDIR. If that is impossible, warns on standard error and uses another folder.
     pub fn make() -> anyhow::Result<Self> {
         let (folder, warning) = make_in("dtrain-", &std::env::temp_dir(), &OTHERS.map(Path::new))?;
         if let Some(warning) = warning {
-            // If standard error is closed there is nobody left to warn.
+            // If standard error is closed, no user can be warned.
             let _ = writeln!(io::stderr(), "dtrain: warning: {warning}");
         }
         Ok(Self { folder: folder.path().to_owned(), _made: Some(folder) })
@@ -40,7 +40,7 @@ impl Temporary {
         &self.folder
     }
 
-    /// Makes a folder in it whose name begins with `prefix`. It is removed when dropped.
+    /// Creates a subfolder whose name begins with `prefix`. Dropping removes it.
     pub fn folder(&self, prefix: &str) -> anyhow::Result<TempDir> {
         private(&self.folder, prefix)
             .with_context(|| format!("cannot make a temporary folder in {}", self.folder.display()))
@@ -49,18 +49,18 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // It fails where it is not empty, and then the process that made it removes it.
+        // Fails if the folder is not empty; its creator removes it then.
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
-/// Makes a folder of this prefix that stays, where TMPDIR says or else elsewhere; the guardian has warned then.
+/// Creates a lasting folder in TMPDIR or elsewhere; the guardian has warned then.
 pub fn make_lasting(prefix: &str) -> anyhow::Result<PathBuf> {
     let (folder, _) = make_in(prefix, &std::env::temp_dir(), &OTHERS.map(Path::new))?;
     Ok(folder.keep())
 }
 
-/// Makes the folder in `wanted`, or else in the first of `others` that can hold it, with a warning.
+/// Creates the folder in `wanted`, or in the first usable folder of `others`, with a warning.
 fn make_in(prefix: &str, wanted: &Path, others: &[&Path]) -> anyhow::Result<(TempDir, Option<String>)> {
     let refused = match private(wanted, prefix) {
         Ok(folder) => return Ok((folder, None)),

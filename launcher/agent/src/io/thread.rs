@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Their stack; the default of 2 MiB times three per worker is address space for nothing.
+/// Their stack in bytes; three threads per worker with the default of 2 MiB waste address space.
 const STACK: usize = 256 * 1024;
 
 pub(super) fn start(name: impl Into<String>, work: impl FnOnce() + Send + 'static) -> io::Result<()> {

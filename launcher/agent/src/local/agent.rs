@@ -1,4 +1,4 @@
-//! The events, one by one.
+//! The agent's events.
 
 use super::event::{Action, Event, Notice};
 use super::state::{Agent, Phase, Worker, WorkerState};
@@ -8,7 +8,7 @@ use crate::signals;
 use std::time::Duration;
 
 impl Agent {
-    /// The first actions.
+    /// Returns the first actions.
     pub fn begin(&mut self, now: Duration) -> Vec<Action> {
         self.latest = now;
         self.start_next(now);
@@ -16,7 +16,7 @@ impl Agent {
         std::mem::take(&mut self.actions)
     }
 
-    /// When the driver has to send [`Event::Timer`], if nothing else happens before.
+    /// Returns the time by which the driver must send [`Event::Timer`], if no other event comes before.
     pub fn deadline(&self) -> Option<Duration> {
         match self.phase {
             Phase::Stopping(_) => self.stop_by,
@@ -31,7 +31,7 @@ impl Agent {
         }
     }
 
-    /// Takes in what happened at `now` and answers what to do; nothing for events that no longer matter.
+    /// Handles an event at `now` and returns the actions; none after the end of the attempt.
     pub fn on(&mut self, event: &Event, now: Duration) -> Vec<Action> {
         if self.phase == Phase::Finished {
             return Vec::new();
@@ -45,19 +45,19 @@ impl Agent {
             Event::Started { rank } => self.started(rank, now),
             Event::NotStarted { rank, passing } => {
                 self.workers[rank].state = WorkerState::NeverStarted;
-                // The others need no clean stop yet, and cannot work without this one.
+                // The other workers need no clean stop yet, and cannot work without this worker.
                 self.stop(Why::NotStarted { rank, passing }, None);
                 self.send_to_all(signals::KILL, now);
             }
             Event::Ended { rank, outcome, at, lost_peer } => {
-                // Only what had been sent before its end can have caused it.
+                // Only signals sent before the end can have caused it.
                 let sent = self.workers[rank].sent.iter().filter(|(_, sent)| *sent <= at);
                 let sent = sent.map(|(signal, _)| *signal).collect();
                 self.ended(End { rank, outcome, at, sent, lost_peer }, now);
             }
             Event::Stop { signal } => self.stop_requested(signal, now),
             Event::Interrupted if self.phase == Phase::Running => self.stop_requested(signals::INT, now),
-            // It died of what it was sent while the group is being stopped.
+            // During a stop, the worker died of the signal that the launcher sent.
             Event::Interrupted => {}
             Event::Abandoned => self.abandoned(now),
             Event::Evicted => {
@@ -102,7 +102,7 @@ impl Agent {
 
     fn started(&mut self, rank: usize, now: Duration) {
         self.workers[rank].state = WorkerState::Running;
-        // The stop came while it was being started: it gets the same signal as the others.
+        // The stop came while this worker was being started: it gets the same signal as the others.
         if let Phase::Stopping(why) = self.phase {
             return self.send(rank, why.signal(), now);
         }
@@ -130,7 +130,7 @@ impl Agent {
             Some(true) if running || self.phase == Phase::Stopping(Why::Requeue) => {
                 self.failed(rank, outcome, now);
             }
-            // All ranks leave together after writing their checkpoint, so the others are about to end too.
+            // All ranks exit together after writing their checkpoint, so the others are about to end too.
             Some(false) if running => self.stop(Why::Requeue, self.timeout_from(now)),
             _ => self.recover(now),
         }

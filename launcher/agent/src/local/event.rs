@@ -11,22 +11,22 @@ pub struct Policy {
     pub workers: usize,
     /// Time between asking workers to stop and killing them.
     pub shutdown_timeout: Duration,
-    /// The exit code of a worker that stopped on request with a checkpoint written, which is no failure. None for programs.
+    /// The exit code of a worker that stopped on request with a checkpoint; no failure. `None` for programs.
     pub requeue_code: Option<i32>,
     pub hang: Option<HangPolicy>,
     pub limit: Option<TimeLimit>,
-    /// Signals for the workers that came before this attempt and were not handled yet.
+    /// Signals for the workers that came before this attempt and are not handled yet.
     pub notices: Vec<i32>,
 }
 
-/// What happened.
+/// An event of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The answer to [`Action::Start`].
     Started { rank: usize },
-    /// The answer to [`Action::Start`]. `passing`: the system lacked something that it may have again.
+    /// The answer to [`Action::Start`]. `passing`: a retry may succeed, because a resource was missing.
     NotStarted { rank: usize, passing: bool },
-    /// `at` is when the end was seen. `lost_peer`: its last words are that another worker is gone.
+    /// `at` is when the end was seen. `lost_peer`: its last messages report another worker as gone.
     Ended { rank: usize, outcome: Outcome, at: Duration, lost_peer: bool },
     /// A heartbeat. `writing`: the worker writes a checkpoint.
     Beat { rank: usize, at: Duration, writing: bool },
@@ -34,11 +34,11 @@ pub enum Event {
     Inspected { number: u32 },
     /// The launcher was asked to stop by this signal (INT, TERM, HUP or QUIT).
     Stop { signal: i32 },
-    /// A worker that has had the terminal died of Ctrl-C, which may have come to it instead of the launcher.
+    /// A worker that has had the terminal died of Ctrl-C, perhaps instead of the launcher.
     Interrupted,
     /// The guardian has died.
     Abandoned,
-    /// Another run has taken over the run directory, in which these workers must write no more.
+    /// Another run has taken over the run directory: these workers must not write there any more.
     Evicted,
     /// A signal for the workers (USR1 or USR2).
     Forward { signal: i32 },
@@ -46,20 +46,20 @@ pub enum Event {
     Timer,
 }
 
-/// What to do, in the order given.
+/// An action for the driver, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start this worker and answer with [`Event::Started`] or [`Event::NotStarted`].
     Start { rank: usize },
     /// Send this signal to the worker's process group.
     Signal { rank: usize, signal: i32 },
-    /// The same as soon as the worker has a handler for it: before that it would die of it.
+    /// Send this signal when the worker has a handler for it: without one, the worker would die.
     Notify { rank: usize, signal: i32 },
-    /// Collect the stacks of these workers, which takes a while, and answer with [`Event::Inspected`] and this number.
+    /// Collect the stacks of these workers, which takes time, and answer with [`Event::Inspected`].
     Inspect { ranks: Vec<usize>, number: u32 },
-    /// Say this to the user.
+    /// Show this to the user.
     Tell(Notice),
-    /// All workers have ended: kill what is left of their process groups.
+    /// All workers have ended: kill the rest of their process groups.
     Sweep,
     /// The attempt is over.
     Finish(Verdict),
@@ -68,20 +68,20 @@ pub enum Action {
 /// Messages for the user during the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A worker failed, and this many others are being stopped.
+    /// A worker failed, and this number of others are being stopped.
     Failed { rank: usize, outcome: Outcome, stopping: usize },
-    /// The launcher was asked to stop, and this many workers were told.
+    /// The launcher was asked to stop, and asked this number of workers.
     Stopping { signal: i32, workers: usize },
-    /// The time limit is near, and this many workers were asked to stop.
+    /// The time limit is near, and this number of workers were asked to stop.
     TimeLimit { workers: usize, left: Duration },
-    /// The ranks and how long they have been silent, the longest first.
+    /// The ranks with the time since their last heartbeat, the longest first.
     Hanging { silent: Vec<(usize, Duration)> },
     /// The workers that seemed to hang make progress, or have ended well.
     Recovered,
-    /// Nothing ran for this long, the launcher neither. `taken_back`: a suspicion of a hang is dropped.
+    /// No process ran for this long, not even the launcher. `taken_back`: a suspected hang is dropped.
     Thawed { frozen: Duration, taken_back: bool },
     /// The shutdown timeout is over, but these workers write a checkpoint; `left`: until the time limit.
     Writing { ranks: Vec<usize>, left: Option<Duration> },
-    /// These workers are killed: because their time, this long, is over, or because of a second request.
+    /// These workers are killed, after this timeout or because of a second request.
     Killing { ranks: Vec<usize>, timed_out: Option<Duration> },
 }

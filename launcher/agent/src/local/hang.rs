@@ -1,12 +1,12 @@
-//! Whether the workers still make progress, judged from their heartbeats: pure.
+//! Detects hangs from the workers' heartbeats: pure.
 //!
-//! A worker beats once per step, and while it evaluates or writes. All ranks of a training wait for each other in every step, so
-//! when one hangs, all stop beating, and the one that stopped first is the likely cause.
+//! A worker beats once per step, and while it evaluates or writes. In every step, all ranks of a training
+//! wait for each other. So if a rank hangs, all stop beating, and the first silent rank is the likely cause.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Silence counts as a hang after `factor` times the median time between the last beats, and at least `least`.
+/// Silence is a hang after `factor` times the median time between beats, but at least after `least`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HangPolicy {
     pub factor: u32,
@@ -14,24 +14,24 @@ pub struct HangPolicy {
 }
 
 impl HangPolicy {
-    /// How often to look at the beats, so that the looking never makes the median larger than `least` allows:
-    /// of steps shorter than this only one in each such time is seen.
+    /// Returns the time between looks at the beats, short enough that the median stays below `least /
+    /// factor`: of shorter steps, only one per look is seen.
     pub fn look_every(&self) -> Duration {
         (self.least / (2 * self.factor.max(1))).min(super::times::TICK)
     }
 }
 
-/// Times between beats that are remembered for each rank.
+/// Times between beats that are kept for each rank.
 const REMEMBERED: usize = 64;
-/// Fewer say nothing about what is usual.
+/// With fewer times the usual time is unknown.
 const FEWEST: usize = 3;
 
-/// The heartbeats of one attempt; nobody hangs without a policy.
+/// The heartbeats of one attempt; without a policy no rank hangs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Progress {
     policy: Option<HangPolicy>,
     ranks: Vec<Rank>,
-    /// When the launcher ran again after it had been stopped, and for how long it was.
+    /// The end and the length of the last freeze of the launcher.
     thawed: Duration,
     frozen: Duration,
 }
@@ -40,9 +40,9 @@ pub(super) struct Progress {
 struct Rank {
     last: Option<Duration>,
     between: VecDeque<Duration>,
-    /// How long nothing ran since the last beat, which is no silence of this rank.
+    /// The time of freezes since the last beat; it does not count as silence.
     frozen: Duration,
-    /// The time until the next beat says nothing about what is usual.
+    /// Whether the time until the next beat must not count as usual.
     is_unusual: bool,
     ended: bool,
 }
@@ -52,10 +52,10 @@ impl Progress {
         Self { policy: policy.into(), ranks: vec![Rank::default(); workers], ..Self::default() }
     }
 
-    /// The beats of a write come from a clock and say nothing about how long a step takes.
+    /// Records a beat. During a write, beats come from a clock and do not show the length of a step.
     pub(super) fn beat(&mut self, rank: usize, at: Duration, writing: bool) {
         let rank = &mut self.ranks[rank];
-        // One from before a freeze may be seen only after it.
+        // A beat from before a freeze may be seen only after it.
         let is_old = at < self.thawed;
         rank.frozen = if is_old { self.frozen } else { Duration::ZERO };
         let was_unusual = std::mem::replace(&mut rank.is_unusual, writing || is_old);
@@ -74,7 +74,7 @@ impl Progress {
         self.ranks[rank].ended = true;
     }
 
-    /// Nothing ran for a while, this launcher neither.
+    /// Records that no process ran for the time `frozen`, not even the launcher.
     pub(super) fn thaw(&mut self, frozen: Duration, now: Duration) {
         (self.thawed, self.frozen) = (now, frozen);
         for rank in &mut self.ranks {
@@ -83,12 +83,12 @@ impl Progress {
         }
     }
 
-    /// When the first rank will have been silent for too long, if it does not beat before.
+    /// Returns when the first rank will have been silent for too long, if it does not beat before.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.ranks.iter().filter_map(|rank| self.limit(rank)).min()
     }
 
-    /// The ranks with the time since their last beat, the longest first; empty while nobody hangs.
+    /// Returns the ranks with the time since their last beat, the longest first; empty without a hang.
     pub(super) fn silent(&self, now: Duration) -> Vec<(usize, Duration)> {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return Vec::new();
@@ -109,7 +109,7 @@ impl Progress {
         between.sort_unstable();
         let patience = between[between.len() / 2].saturating_mul(policy.factor).max(policy.least);
         let last = rank.last?;
-        // Paged-out memory takes its time, so patience begins anew after a freeze, and delays a hang by no more than itself.
+        // Paged-out memory is slow, so the wait restarts after a freeze, but is at most doubled.
         let anew = last.max(self.thawed).saturating_add(patience);
         let most = (last + rank.frozen).saturating_add(patience.saturating_mul(2));
         Some(anew.min(most))
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(progress.deadline(), Some(s(1010)));
         assert_eq!(progress.silent(s(1009)), []);
         assert_eq!(progress.silent(s(1010)), [(0, s(1006)), (1, s(1005))]);
-        // It came before the freeze, and is seen after it.
+        // This beat came before the freeze, and is seen after it.
         progress.beat(0, s(9), false);
         assert_eq!(progress.deadline(), Some(s(1010)));
         progress.beat(0, s(1001), false);
@@ -201,7 +201,7 @@ mod tests {
         for second in 0..5 {
             progress.beat(0, s(second), false);
         }
-        // It runs for a second, and is frozen for three.
+        // It runs for a second, and then is frozen for three.
         let awake = (1..100).find(|time| {
             let now = s(4 + 4 * time);
             progress.thaw(s(3), now);
@@ -215,7 +215,7 @@ mod tests {
         for least in [1, 5, 300] {
             let policy = HangPolicy { factor: 20, least: s(least) };
             let mut progress = Progress::new(policy, 1);
-            // Steps of 1 ms, of which one is seen at each look.
+            // Steps of 1 ms: one beat is seen at each look.
             for look in 0..10 {
                 progress.beat(0, policy.look_every() * look, false);
             }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody who beats in time is taken for hanging, whatever came before.
+        /// Workers that beat in time are never reported, whatever came before.
         #[test]
         fn regular_beats_are_no_hang(gaps in prop::collection::vec(1_u64..100, 4..200)) {
             let mut progress = Progress::new(HangPolicy { factor: 200, least: s(100) }, 1);

@@ -1,16 +1,15 @@
-//! The agent: what to do about the workers of one node, and nothing of how it is done.
+//! The agent: decides about the workers of one node, but does not act.
 //!
-//! `Agent::on(event, now)` is a pure state machine. The driver tells it what happened and when, carries out the actions it
-//! answers with, and calls it again at [`Agent::deadline`], and at least once in a [`TICK`]. Times are durations since the launch
-//! began, on the monotonic clock.
-//!
-//! The rules: workers are started one after the other; the first failure sends SIGTERM to every other worker at once and SIGKILL
-//! after the shutdown timeout, but where a worker only lost a peer that peer has a moment to end by itself; a stop signal to the
-//! launcher is forwarded, with the same timeout, beyond which a checkpoint that is being written is waited for; a second INT or
-//! TERM kills at once; USR1 and USR2 are passed on; workers that make no progress are stopped, unless they make some while their
-//! stacks are collected; shortly before the time limit workers are asked to stop; where the launcher itself did not run for a
-//! while, all times begin anew but that limit's; when the last worker has ended, what is left of the process groups is killed and
-//! a verdict is given, once. An agent is one attempt; [`Restarts`] decides whether there is another.
+//! `Agent::on(event, now)` is a pure state machine. The driver passes events with their times, carries out
+//! the returned actions, and calls it again at [`Agent::deadline`], and at least once per [`TICK`]. Times are
+//! durations since the start of the launch, on the monotonic clock. An agent is one attempt; [`Restarts`]
+//! decides about the next.
+//! - Workers start one after the other. After all ends, process groups are killed; the verdict follows.
+//! - The first failure sends SIGTERM to the others, later SIGKILL. A lost peer may fail first.
+//! - A stop signal is forwarded, later SIGKILL; a checkpoint write may take longer. A second INT or TERM
+//!   kills.
+//! - USR1 and USR2 are passed on. Hung workers are stopped if they do not beat during the inspection.
+//! - Before the time limit, workers are asked to stop. After a freeze, all other times restart.
 
 mod agent;
 mod event;

@@ -1,4 +1,4 @@
-//! What holds for every sequence of events, over all attempts of a run.
+//! Properties of every sequence of events, over all attempts of a run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 const SHUTDOWN: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// One thing that the simulated world does, after some milliseconds.
+/// An event of the simulated world.
 #[derive(Clone, Debug)]
 enum Happening {
     Exit {
@@ -36,12 +36,12 @@ enum Happening {
         pick: usize,
         writing: bool,
     },
-    /// All beat, some times.
+    /// All workers beat, some times.
     Steps {
         count: u64,
     },
     Inspected,
-    /// Nothing runs, the launcher neither.
+    /// No process runs, not even the launcher.
     Freeze {
         ms: u64,
     },
@@ -64,16 +64,16 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// How a run is set up.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 struct Setup {
     workers: usize,
     training: bool,
     has_checkpoint: bool,
     max_restarts: u32,
-    /// When workers are asked to stop, in ms.
+    /// The time when workers are asked to stop, in ms.
     ask: Option<u64>,
-    /// By attempt: the rank that does not start, and whether the reason passes.
+    /// By attempt: the rank that does not start, and whether a retry may succeed.
     refused: Vec<Option<(usize, bool)>>,
 }
 
@@ -118,7 +118,7 @@ impl Setup {
     }
 }
 
-/// Where the run is.
+/// The stage of the run.
 #[derive(Debug)]
 enum Stage {
     Attempt(Box<Agent>),
@@ -132,7 +132,7 @@ enum Ending {
     InPause(Resumption),
 }
 
-/// Processes that obey SIGKILL only, run by the agent's orders.
+/// Processes that obey only SIGKILL, controlled by the agent's actions.
 struct World {
     setup: Setup,
     restarts: Restarts,
@@ -143,13 +143,13 @@ struct World {
     running: BTreeSet<usize>,
     killed: BTreeSet<usize>,
     started: usize,
-    /// The inspections of this attempt that are not answered yet.
+    /// Unanswered inspections of this attempt.
     inspecting: VecDeque<u32>,
-    /// When each was heard of last, later by the freezes since.
+    /// The time of each worker's last beat, moved by later freezes.
     heard: Vec<Duration>,
-    /// Notices that nobody has heeded, as the world remembers them.
+    /// Notices that no worker has handled, as the world remembers them.
     unheeded: BTreeSet<i32>,
-    /// Those that the attempt's programs were started with.
+    /// The notices that the attempt's programs started with.
     given: BTreeSet<i32>,
 }
 
@@ -295,7 +295,7 @@ impl World {
 
     fn signal(&mut self, event: &Event) {
         if let Event::Forward { signal } = *event {
-            // A program that runs has had it.
+            // A running program has received the signal.
             let is_stopping = match &self.stage {
                 Stage::Attempt(agent) => agent.phase != Phase::Running,
                 _ => true,
@@ -370,7 +370,7 @@ impl World {
         assert!(!actions.iter().any(harm), "killed on thawing: {actions:?}");
     }
 
-    /// Time passes for a launcher that is awake.
+    /// Lets time pass while the launcher is awake.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -402,7 +402,7 @@ impl World {
         }
     }
 
-    /// Whoever nobody stops finishes well, until the run is over.
+    /// Ends every worker that is not being stopped with code 0, until the run is over.
     fn settle(&mut self) -> Ending {
         for _ in 0..100 {
             match &self.stage {
@@ -420,15 +420,15 @@ impl World {
     }
 }
 
-/// A stop takes no longer than this when nobody writes: the timeout, or what a silent write is waited for.
+/// The longest stop without new reports of a write: the timeout, or the wait for a silent write.
 const LONGEST_STOP: Duration = Duration::from_secs(15);
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
 
-    /// A run ends, once and with a true verdict, whatever happens and whenever: it is a success if and only if every worker of its
-    /// last attempt exited with 0; nothing is killed on thawing, taken for hanging that was just heard of, or started after the
-    /// time limit; and no notice is lost. The last ones are asserted on the way.
+    /// A run ends, once and with a true verdict, whatever happens: it is a success if and only if every
+    /// worker of its last attempt exited with 0. Asserted on the way: no worker is killed because of a
+    /// freeze, suspected after a recent beat, or started after the time limit; no notice is lost.
     #[test]
     fn every_run_ends_in_one_true_verdict(
         setup in setup(),

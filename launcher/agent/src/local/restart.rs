@@ -1,4 +1,4 @@
-//! Whether a group that failed is started once more, and when: pure, over the verdicts of one run's attempts.
+//! Decides whether a failed group is restarted, and when: pure, from the verdicts of a run's attempts.
 
 use super::event::Event;
 use super::times::TimeLimit;
@@ -6,49 +6,49 @@ use super::verdict::{Asked, Cause, Outcome, Verdict};
 use crate::signals;
 use std::time::Duration;
 
-/// An attempt that lasted this long has done something: the pauses begin anew after it.
+/// After an attempt of at least this length, the pauses start from the first again.
 const LASTING: Duration = Duration::from_secs(60);
-/// The second restart in a row waits so long, each further one twice as long, and the first one for nothing.
+/// The pause before the second restart in a row; it doubles with each further one. The first has no pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// And no one longer than this.
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How often a master port that somebody else took is chosen anew.
+/// The number of times that a new master port is chosen if another program took it.
 const PORTS: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RestartPolicy {
-    /// Restarts of the whole group.
+    /// The most restarts of the whole group.
     pub max_restarts: u32,
-    /// Exit codes of workers that would fail in the same way again.
+    /// Exit codes of workers that would fail again in the same way.
     pub permanent: &'static [i32],
     pub limit: Option<TimeLimit>,
     /// Whether USR1 asks the workers to stop with a checkpoint.
     pub training: bool,
 }
 
-/// What comes after an attempt.
+/// The decision after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing: the attempt's verdict is the run's. The reason is for the user where restarts were asked for.
+    /// The run ends with the attempt's verdict. The reason is for users who set `max_restarts`.
     Finish { reason: Option<&'static str> },
-    /// The whole group once more, after a pause; `restart` counts from 1 and is the same number on all workers.
+    /// Restart the group after a pause; `restart` counts from 1 and is the same on all workers.
     Restart { restart: u32, pause: Duration },
-    /// The whole group once more at another port, which is not counted as a restart.
+    /// Start the group again at another port. Does not count as a restart.
     OtherPort,
-    /// Another attempt was due, but the launcher was asked to stop. [`Restarts::resume`] decides how the run ends.
+    /// The launcher was asked to stop before the next attempt. [`Restarts::resume`] decides about the end.
     Stop,
 }
 
-/// What comes after the pause between two attempts.
+/// The decision after the pause between two attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resumption {
     /// The next attempt, whose workers get these signals.
     Start { notices: Vec<i32> },
     /// The launcher was asked to stop by this signal.
     Stopped { signal: i32 },
-    /// Workers were asked to stop while none ran, and there is a checkpoint.
+    /// Workers were asked to stop while none ran, and a checkpoint exists.
     Requeue,
-    /// Workers started now would be asked to stop at once. The reason is for the user.
+    /// New workers would be asked to stop at once. The reason is for the user.
     TooLate { reason: &'static str },
 }
 
@@ -58,9 +58,9 @@ const NO_TIME: &str = "the time limit is too near";
 #[derive(Clone, Debug, Default)]
 pub struct Restarts {
     policy: RestartPolicy,
-    /// How many restarts were decided on.
+    /// Restarts decided so far.
     pub used: u32,
-    /// Restarts since the last attempt that lasted.
+    /// Restarts since the last attempt that lasted [`LASTING`].
     in_a_row: u32,
     ports: u32,
     /// Signals for the workers that no attempt has handled.
@@ -74,7 +74,7 @@ impl Restarts {
         Self { policy, ..Self::default() }
     }
 
-    /// Decides at `now` about an attempt that `lasted` so long. `port_taken`: another program took the chosen port.
+    /// Decides about an attempt of the length `lasted`. `port_taken`: another program took the chosen port.
     pub fn after(&mut self, verdict: &Verdict, lasted: Duration, port_taken: bool, now: Duration) -> Next {
         let outcome = match verdict.cause {
             Cause::Failed { rank } | Cause::Hung { rank } => verdict.end_of(rank).map(|end| end.outcome),
@@ -120,7 +120,7 @@ impl Restarts {
         Next::Restart { restart: self.used, pause }
     }
 
-    /// Takes in what happened while no worker ran, and answers whether the pause is over because of it.
+    /// Handles an event while no worker runs, and returns whether it ends the pause.
     pub fn heard(&mut self, event: &Event) -> bool {
         match *event {
             Event::Stop { signal } => self.stopped = Some(self.stopped.unwrap_or(signal)),
@@ -131,16 +131,16 @@ impl Restarts {
         self.is_asked()
     }
 
-    /// Whether something came that the pause need not be waited for.
+    /// Returns whether an event has ended the pause.
     pub fn is_asked(&self) -> bool {
         self.stopped.is_some() || !self.notices.is_empty()
     }
 
-    /// Decides at `now`, after the pause. `has_checkpoint`: a later launch would resume from one.
+    /// Decides at `now`, after the pause. `has_checkpoint`: a later launch would resume from a checkpoint.
     pub fn resume(&mut self, now: Duration, has_checkpoint: bool) -> Resumption {
         let asked = self.stopped.is_some() || self.notices.contains(&signals::USR1);
         match self.stopped {
-            // Nobody is there who would start it again.
+            // The guardian is dead, so no process would start it again.
             Some(signals::KILL) => Resumption::Stopped { signal: signals::KILL },
             _ if asked && self.policy.training && has_checkpoint => Resumption::Requeue,
             Some(signal) => Resumption::Stopped { signal },

@@ -1,4 +1,4 @@
-//! What the agent knows of one node's worker group.
+//! The agent's state of one node's worker group.
 
 use super::event::{Action, Notice, Policy};
 use super::hang::Progress;
@@ -26,54 +26,52 @@ pub(super) enum WorkerState {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Worker {
     pub(super) state: WorkerState,
-    /// Stop signals sent so far, and when.
+    /// Stop signals sent so far, with their times.
     pub(super) sent: Vec<(i32, Duration)>,
-    /// When it last reported that it writes a checkpoint, unless it has beaten since.
+    /// The time of the last report of a checkpoint write, unless it has beaten since.
     pub(super) writing: Option<Duration>,
 }
 
-/// Workers that seem to hang and are being inspected.
+/// A suspected hang during the inspection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspicion {
-    /// The one that was silent first.
+    /// The rank that was silent first.
     pub(super) rank: usize,
     pub(super) since: Duration,
     pub(super) until: Duration,
-    /// Of its inspection: the answer to an earlier one may be late.
+    /// The inspection's number: an answer to an earlier inspection may come late.
     pub(super) number: u32,
 }
 
-/// The state of one node's worker group.
 #[derive(Clone, Debug, Default)]
 pub struct Agent {
     pub(super) policy: Policy,
     pub(super) workers: Vec<Worker>,
     pub(super) phase: Phase,
-    /// While stopping: when the workers are killed; none once they were.
+    /// While stopping: when the workers are killed; `None` after that.
     pub(super) stop_by: Option<Duration>,
-    /// How much time for stopping freezes have added.
+    /// The time that freezes have added to the stop.
     pub(super) stop_put_off: Duration,
-    /// The time of the last event.
     pub(super) latest: Duration,
-    /// When the first INT or TERM came.
+    /// The time of the first INT or TERM.
     pub(super) interrupted: Option<Duration>,
     pub(super) asked: Option<Asked>,
-    /// Signals for the workers during this attempt that perhaps were not handled.
+    /// Signals for the workers during this attempt that may not be handled.
     pub(super) notices: Vec<i32>,
     pub(super) progress: Progress,
     /// Only while running.
     pub(super) suspicion: Option<Suspicion>,
     pub(super) inspections: u32,
-    /// A failure that may only follow from another, which is waited for until then. Only while running.
+    /// A failure that may follow from another, and the end of the wait for that. Only while running.
     pub(super) lost_peer: Option<(usize, Outcome, Duration)>,
-    /// Whether the user knows that a write is waited for.
+    /// Whether the user was told that a write is awaited.
     pub(super) is_write_told: bool,
-    /// Decided and not returned yet.
+    /// Actions decided but not returned yet.
     pub(super) actions: Vec<Action>,
 }
 
 impl Agent {
-    /// A group of which nothing has been started. Call [`Agent::begin`] next.
+    /// Returns a group before its start. Call [`Agent::begin`] next.
     pub fn new(policy: Policy) -> Self {
         Self {
             workers: vec![Worker::default(); policy.workers],
@@ -98,7 +96,7 @@ impl Agent {
         self.actions.push(Action::Signal { rank, signal });
     }
 
-    /// Sends a signal to all that run, and returns their ranks.
+    /// Sends a signal to all running workers, and returns their ranks.
     pub(super) fn send_to_all(&mut self, signal: i32, now: Duration) -> Vec<usize> {
         let ranks = self.running();
         for &rank in &ranks {

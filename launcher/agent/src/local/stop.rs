@@ -1,5 +1,5 @@
-//! How a group is stopped: on whose behalf, by which signal, and until when. Workers that seem to hang are
-//! inspected first, and stopped only if they do not beat meanwhile.
+//! Stops a group: the reason, the signal, and the deadline. Workers that seem to hang are inspected first,
+//! and stopped only if they do not beat meanwhile.
 
 use super::event::{Action, Notice};
 use super::state::{Agent, Phase, Suspicion};
@@ -43,7 +43,7 @@ impl Agent {
     }
 
     pub(super) fn forward(&mut self, signal: i32) {
-        // To a training it is a request to stop, which must not be forgotten when the attempt fails before handling it.
+        // A training takes USR1 as a request to stop, which the next attempt must know if this attempt fails.
         let is_training = self.is_training();
         let is_request = is_training && signal == signals::USR1;
         let is_missed = !is_training && self.phase != Phase::Running;
@@ -53,7 +53,7 @@ impl Agent {
         if !self.is_all_started() {
             self.policy.notices.push(signal);
         }
-        // A trainer has a handler soon after it has begun, and dies of the signal before.
+        // A trainer has a handler soon after its start, and before that would die of the signal.
         let running = self.running().into_iter();
         self.actions.extend(running.map(|rank| match is_training {
             true => Action::Notify { rank, signal },
@@ -61,12 +61,12 @@ impl Agent {
         }));
     }
 
-    /// The notices that another attempt has to handle because this one did not.
+    /// Returns the notices that this attempt did not handle, for the next attempt.
     pub(super) fn unheeded(&self, verdict: &Verdict) -> Vec<i32> {
         if !matches!(verdict.cause, Cause::Failed { .. } | Cause::Hung { .. } | Cause::NotStarted { .. }) {
             return Vec::new();
         }
-        // A program has had those that came before its start, unless it did not start.
+        // A program that started has received the notices from before its start.
         let were_given = !self.is_training() && verdict.ends.len() == self.workers.len();
         let earlier = self.policy.notices.iter().filter(|_| !were_given);
         let mut notices: Vec<i32> = earlier.chain(&self.notices).copied().collect();
@@ -75,7 +75,7 @@ impl Agent {
         notices
     }
 
-    /// Whether the workers know how to stop with a checkpoint.
+    /// Returns whether the workers can stop with a checkpoint.
     fn is_training(&self) -> bool {
         self.policy.requeue_code.is_some()
     }
@@ -89,12 +89,12 @@ impl Agent {
         self.say(Notice::TimeLimit { workers, left });
     }
 
-    /// The time for stopping even if the limit itself is over, because nothing ran when it came near.
+    /// Returns the time for stopping if a freeze has used up the time before the limit.
     fn time_to_stop(&self, limit: TimeLimit) -> Duration {
         (limit.end - limit.ask).min(self.policy.shutdown_timeout)
     }
 
-    /// Nothing ran for a while: times begin anew but a limit's, and all such delays together are bounded.
+    /// Restarts all times after a freeze, except a limit's. The sum of such delays is bounded.
     pub(super) fn thaw(&mut self, frozen: Duration, now: Duration) {
         self.progress.thaw(frozen, now);
         let hangs = self.hangs(now);
@@ -146,7 +146,7 @@ impl Agent {
         self.kill_all(now, Some(self.patience(why)));
     }
 
-    /// The workers that write a checkpoint, and when they said so last.
+    /// Returns the workers that write a checkpoint, with the times of their last reports.
     fn writing(&self, now: Duration) -> impl Iterator<Item = (usize, Duration)> {
         let reports = self.running().into_iter();
         reports
@@ -154,16 +154,16 @@ impl Agent {
             .filter(move |(_, at)| now.saturating_sub(*at) < STILL_WRITING)
     }
 
-    /// Until when a checkpoint write is waited for, if there is one.
+    /// Returns the end of the wait for a checkpoint write, if a worker writes.
     fn write_under_way(&self, now: Duration) -> Option<Duration> {
         let latest = self.writing(now).map(|(_, at)| at).max()?;
-        // After the write the worker has to end, too.
+        // After the write, the worker also needs time to end.
         let until = latest.saturating_add(self.policy.shutdown_timeout.max(STILL_WRITING));
         let until = self.policy.limit.map_or(until, |limit| until.min(limit.end));
         (until > now).then_some(until)
     }
 
-    /// Kills all that run; from here on only their ends are waited for.
+    /// Kills all running workers. After that, only their ends are awaited.
     fn kill_all(&mut self, now: Duration, timed_out: Option<Duration>) {
         self.stop_by = None;
         let ranks = self.send_to_all(signals::KILL, now);
@@ -176,7 +176,7 @@ impl Agent {
         LAST_WORDS.min(self.policy.shutdown_timeout)
     }
 
-    /// The time for workers to stop.
+    /// Returns the time that workers get for stopping.
     fn patience(&self, why: Why) -> Duration {
         match why {
             Why::Hang { .. } => self.last_words(),
@@ -196,7 +196,7 @@ impl Agent {
     pub(super) fn look_for_a_hang(&mut self, now: Duration) {
         if let Some(suspicion) = self.suspicion {
             if suspicion.until <= now {
-                // On SIGABRT, Python's faulthandler prints every thread's stack, our trainer that of its main thread.
+                // On SIGABRT, Python's faulthandler prints all threads' stacks, dtrain's trainer one.
                 let deadline = now.saturating_add(self.last_words());
                 self.stop(Why::Hang { rank: suspicion.rank }, Some(deadline));
                 self.send_to_all(signals::ABRT, now);
@@ -215,7 +215,7 @@ impl Agent {
         self.actions.push(Action::Inspect { ranks, number });
     }
 
-    /// A debugger stops what it looks at: the workers get as long as that took to show that they were only slow.
+    /// Gives workers as long as the inspection took to show that they are only slow: debuggers stop them.
     pub(super) fn inspected(&mut self, number: u32, now: Duration) {
         if let Some(suspicion) = &mut self.suspicion
             && suspicion.number == number
@@ -226,7 +226,7 @@ impl Agent {
         }
     }
 
-    /// Drops the suspicion if nobody is silent for too long any more.
+    /// Drops the suspicion if no rank is silent for too long any more.
     pub(super) fn recover(&mut self, now: Duration) {
         if self.suspicion.is_some() && !self.hangs(now) {
             self.suspicion = None;

@@ -1,36 +1,36 @@
-//! The times by which the agent decides.
+//! Times for the agent's decisions.
 
 use std::time::Duration;
 
-/// Two INT or TERM signals closer together than this are one request: `timeout` signals its child and then its process group,
-/// and a terminal's Ctrl-C can reach the launcher directly and through a wrapper.
+/// Two INT or TERM signals within this time are one request: `timeout` signals its child and then its process
+/// group, and a terminal's Ctrl-C can reach the launcher directly and through a wrapper.
 pub const SAME_REQUEST: Duration = Duration::from_millis(250);
 
-/// The driver sends [`Event::Timer`](super::Event::Timer) at least so often.
+/// The longest time between two [`Event::Timer`](super::Event::Timer) of the driver.
 pub const TICK: Duration = Duration::from_millis(500);
 
-/// If the launcher heard nothing for longer, not even a tick, it was stopped, and the workers most likely too.
+/// After a longer time without events, not even ticks, the launcher and probably the workers were frozen.
 pub(super) const FROZEN: Duration = Duration::from_secs(2);
 
-/// Time for workers that hang to print their stacks, after SIGABRT.
+/// Time for hung workers to print their stacks after SIGABRT.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// A worker that reported a checkpoint write so long ago may still be writing; it reports every half second.
+/// A worker whose last report of a write is younger may still write; it reports every half second.
 pub(super) const STILL_WRITING: Duration = Duration::from_secs(10);
 
-/// An inspection that takes longer is not waited for.
+/// The longest wait for an inspection.
 pub const INSPECTION: Duration = Duration::from_secs(30);
 
-/// A worker that failed this much later may still be why another one lost it: a process that dies of an exception closes its
-/// connections first, and its peers may be faster to fail.
+/// A worker that failed this much later may still be the cause: a process that ends by an exception closes
+/// its connections first, and its peers may fail faster.
 pub const SAME_MOMENT: Duration = Duration::from_secs(1);
 
 /// A time limit, on the agent's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimit {
-    /// When workers are asked to stop, by `signal`.
+    /// The time when workers are asked to stop, by `signal`.
     pub ask: Duration,
-    /// When those are killed that still run; later than `ask`.
+    /// The time when running workers are killed; later than `ask`.
     pub end: Duration,
     pub signal: i32,
 }

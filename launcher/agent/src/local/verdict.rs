@@ -1,4 +1,4 @@
-//! What an attempt came to: the cause, judged from how every worker ended.
+//! The verdict of an attempt: the cause, judged from every worker's end.
 
 use super::times::{SAME_MOMENT, TimeLimit};
 use crate::signals;
@@ -9,37 +9,37 @@ use std::time::Duration;
 pub enum Outcome {
     Exited(i32),
     Signaled(i32),
-    /// Something else took its exit status. Counts as failed.
+    /// Another process took the exit status. Counts as failed.
     Lost,
 }
 
 impl Outcome {
-    /// Whether that is no failure: code 0, or `requeue`, that of a stop on request.
+    /// Returns whether the outcome is no failure: code 0, or `requeue`, the code of a stop on request.
     pub fn is_well(self, requeue: Option<i32>) -> bool {
         matches!(self, Self::Exited(code) if code == 0 || requeue == Some(code))
     }
 }
 
-/// How one worker ended.
+/// The end of one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     pub rank: usize,
     pub outcome: Outcome,
     pub at: Duration,
-    /// The stop signals it had been sent before, oldest first.
+    /// Stop signals sent before the end, oldest first.
     pub sent: Vec<i32>,
-    /// Whether its last words are that another worker is gone.
+    /// Whether the worker's last messages report another worker as gone.
     pub lost_peer: bool,
 }
 
 impl End {
-    /// Whether the worker died of a signal that the agent had sent it.
+    /// Returns whether the worker died of a signal that the agent had sent.
     pub fn stopped_by_agent(&self) -> bool {
         matches!(self.outcome, Outcome::Signaled(signal) if self.sent.contains(&signal))
     }
 }
 
-/// Why the group is being stopped. `Requeue`: a worker stopped with a checkpoint, and nobody had asked.
+/// Why the group is being stopped. `Requeue`: a worker stopped with a checkpoint, without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     Failure,
@@ -52,7 +52,7 @@ pub(super) enum Why {
 }
 
 impl Why {
-    /// The first signal to a worker.
+    /// Returns the first signal to a worker.
     pub(super) fn signal(self) -> i32 {
         match self {
             Self::Signal { signal } => signal,
@@ -62,22 +62,22 @@ impl Why {
         }
     }
 
-    /// Whether a checkpoint write is worth waiting for: others cannot complete it where a worker has failed.
+    /// Returns whether to wait for a checkpoint write: after a failure, the others cannot complete it.
     pub(super) fn may_write(self) -> bool {
         matches!(self, Self::Signal { .. } | Self::Requeue)
     }
 }
 
-/// Why a run ended as it did.
+/// The cause of an attempt's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// All workers ended with code 0.
     Success,
     /// The workers stopped on request with a checkpoint written.
     Requeue,
-    /// The launcher was asked to stop by this signal, and the workers died of it or had to be killed.
+    /// The launcher was asked to stop by this signal, and the workers died of it or were killed.
     Stopped { signal: i32 },
-    /// The time limit was over before the workers had stopped.
+    /// The time limit passed before the workers had stopped.
     TimeIsUp,
     /// This worker failed first.
     Failed { rank: usize },
@@ -85,11 +85,11 @@ pub enum Cause {
     Hung { rank: usize },
     /// Another run has taken over the run directory.
     Evicted,
-    /// `passing`: for want of something that may be there again.
+    /// `passing`: a resource was missing, so a retry may succeed.
     NotStarted { rank: usize, passing: bool },
 }
 
-/// What asked the workers to stop.
+/// The source of a request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The last signal to the launcher.
@@ -98,20 +98,20 @@ pub enum Asked {
     TimeLimit,
 }
 
-/// The cause of an attempt's end, and every worker's own end.
+/// The cause of an attempt's end, and every worker's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub cause: Cause,
-    /// Earliest first. Workers that never ran are not in it.
+    /// Earliest first, without workers that never ran.
     pub ends: Vec<End>,
-    /// Whether the workers were to stop, even if that came after the cause.
+    /// Whether the workers were asked to stop, also after the cause.
     pub asked: Option<Asked>,
-    /// Signals that these workers did not handle, for those of another attempt.
+    /// Signals that these workers did not handle, for the next attempt.
     pub notices: Vec<i32>,
 }
 
 impl Verdict {
-    /// Judges a finished group of `workers`, which was stopped because of `why`, if it was.
+    /// Judges a finished group of `workers`; `why` is the reason of its stop.
     pub(super) fn of(mut ends: Vec<End>, workers: usize, why: Option<Why>, requeue: Option<i32>) -> Self {
         ends.sort_by_key(|end| (end.at, end.rank));
         let requeued = |end: &End| matches!(end.outcome, Outcome::Exited(code) if requeue == Some(code));
@@ -121,11 +121,11 @@ impl Verdict {
             Some(Why::TimeLimit(limit)) => (Some(limit.signal), Cause::TimeIsUp),
             _ => (None, Cause::TimeIsUp),
         };
-        // The same signal may have come from elsewhere a moment earlier: from a batch system, or from the terminal.
+        // The same signal may have come a moment earlier from a batch system or the terminal.
         let obeyed = |end: &End| {
             asked.is_some_and(|signal| end.stopped_by_agent() || end.outcome == Outcome::Signaled(signal))
         };
-        // A worker that the agent stopped is not the cause, except of the failures that follow a request to stop.
+        // A worker stopped by the agent is not the cause, except of failures after a request to stop.
         let first_bad = ends.iter().find(|end| !clean(end) && (asked.is_some() || !end.stopped_by_agent()));
         let cause = match (why, first_bad) {
             (Some(Why::NotStarted { rank, passing }), _) => Cause::NotStarted { rank, passing },
@@ -140,13 +140,13 @@ impl Verdict {
         Self { cause, ends, asked: None, notices: Vec::new() }
     }
 
-    /// How this rank ended, if it ran.
+    /// Returns the end of this rank, if it ran.
     pub fn end_of(&self, rank: usize) -> Option<&End> {
         self.ends.iter().find(|end| end.rank == rank)
     }
 }
 
-/// The rank because of which `first` failed: where that lost another, one that failed in the same moment by itself.
+/// Returns the rank to blame for `first`: if it lost a peer, a worker that failed by itself at that time.
 fn to_blame(first: &End, ends: &[End], clean: impl Fn(&End) -> bool) -> usize {
     let own = |end: &&End| {
         !clean(end) && !end.lost_peer && end.sent.is_empty() && end.at.saturating_sub(first.at) <= SAME_MOMENT

@@ -1,4 +1,4 @@
-//! What is written where, before anything is written.
+//! The plan of an exported file, made before writing.
 
 use crate::ckpt::find::checkpoint;
 use crate::ckpt::names::{Form, rename};
@@ -19,11 +19,11 @@ const EMA: &str = "ema.safetensors";
 /// One tensor of the file to be written.
 #[derive(Debug)]
 pub(super) struct Output {
-    /// Which of [`Plan::files`] the values come from.
+    /// The index in [`Plan::files`] of the values' source.
     pub(super) file: usize,
     pub(super) source: Tensor,
     pub(super) form: Form,
-    /// The type that the values get; none where they keep theirs.
+    /// The new type of floating-point values; `None` if they keep their type.
     pub(super) floats: Option<Type>,
     pub(super) target: Tensor,
 }
@@ -33,10 +33,10 @@ pub(super) struct Plan {
     pub(super) folder: PathBuf,
     pub(super) manifest: Manifest,
     pub(super) names: Names,
-    /// Whether the moving average is written where it has a tensor.
+    /// Whether tensors of the moving average replace the trained ones.
     pub(super) average: bool,
     pub(super) files: Vec<TensorFile>,
-    /// In the order in which they are written: those of wider elements first, so that each is aligned to its type.
+    /// In the order of writing: wider elements first, so that each is aligned to its type.
     pub(super) outputs: Vec<Output>,
 }
 
@@ -90,7 +90,7 @@ impl Plan {
         )))
     }
 
-    /// How many tensors of each type are written, by PyTorch's names.
+    /// Returns the number of tensors of each type, by PyTorch's names.
     pub(super) fn types(&self) -> BTreeMap<&'static str, usize> {
         let mut types = BTreeMap::new();
         for output in &self.outputs {
@@ -100,7 +100,7 @@ impl Plan {
     }
 }
 
-/// Every tensor of the model, from the last file that has it, under its new names.
+/// Returns every tensor of the model, from the last file that has it, under its new names.
 fn outputs(
     files: &[TensorFile],
     names: Names,
@@ -146,12 +146,12 @@ fn outputs(
         let (has, has_not) = (files[*file].path.display(), first.path.display());
         bail!("{has} has {name:?} and {has_not} has not; they are not of one model");
     }
-    // A stable sort: otherwise the model's order stays.
+    // A stable sort keeps the model's order otherwise.
     outputs.sort_by_key(|output| std::cmp::Reverse(output.target.width()));
     Ok(outputs)
 }
 
-/// The shape of a tensor in another form; none where it cannot have it.
+/// Returns the shape of a tensor in another form; `None` if the form does not fit.
 fn shape(form: Form, own: &[u64]) -> Option<Vec<u64>> {
     match (form, own) {
         (Form::Same, _) => Some(own.to_vec()),

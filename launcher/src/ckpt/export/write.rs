@@ -1,4 +1,4 @@
-//! The values of one tensor, a few MiB at a time.
+//! Writes the values of one tensor, a few MiB at a time.
 
 use super::plan::Output;
 use crate::ckpt::names::Form;
@@ -9,11 +9,11 @@ use std::io;
 /// Why the file was not written.
 #[derive(Debug)]
 pub(super) enum Unwritten {
-    /// The file system refused, also in making it.
+    /// An error of the file system, also at the file's creation.
     Io(io::Error),
-    /// By this signal.
+    /// A signal stopped the export.
     Stopped(i32),
-    /// Anything else, in words.
+    /// Any other error.
     Other(anyhow::Error),
 }
 
@@ -29,10 +29,10 @@ impl From<TensorFileError> for Unwritten {
     }
 }
 
-/// What is read at a time.
+/// Bytes read at a time.
 const CHUNK: usize = 4 << 20;
 
-/// Puts the values of an output's source in their new form and type. Returns how many finite numbers became infinite.
+/// Writes the values of an output's source in their new form and type. Returns the number of overflows.
 pub(super) fn tensor(
     file: &TensorFile,
     output: &Output,
@@ -45,7 +45,7 @@ pub(super) fn tensor(
             return put(bytes);
         };
         converted.clear();
-        // Only floating-point numbers get a new type.
+        // Only floating-point numbers are converted.
         overflows += convert(output.source.dtype, floats, bytes, &mut converted).unwrap_or(0);
         put(&converted)
     };
@@ -61,7 +61,7 @@ pub(super) fn tensor(
     Ok(overflows)
 }
 
-/// So many bytes from an offset on, as they are.
+/// Passes a number of bytes from an offset on to `each`, unchanged.
 fn range(
     file: &TensorFile,
     output: &Output,
@@ -80,7 +80,7 @@ fn range(
     Ok(())
 }
 
-/// A matrix by its columns. It is held as a whole, as no other tensor is.
+/// Passes a matrix to `each` by columns. Only this form holds a whole tensor in memory.
 fn transposed(
     file: &TensorFile,
     output: &Output,
@@ -112,7 +112,7 @@ mod tests {
     use safetensors::Dtype;
     use std::fs;
 
-    /// What is made of a matrix of 0, 1, 2 ... in this form.
+    /// Returns the output for a matrix of 0, 1, 2 ... in this form.
     fn made(rows: u64, columns: u64, form: Form, floats: Option<Dtype>) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.safetensors");
@@ -146,7 +146,7 @@ mod tests {
         assert!(found == expected, "{rows} x {columns}");
     }
 
-    /// Also where it is written in several pieces, and where the last is shorter.
+    /// The output is written in several pieces, the last one shorter.
     #[test]
     fn a_large_matrix_is_transposed() {
         expect_transposed((1 << 20) + 1, 9);

@@ -1,5 +1,5 @@
-//! What other programs call a model's tensors, and in what form they want them: torchvision, timm, and Hugging Face's
-//! transformers. dtrain's own names are torchvision's for a ResNet, timm's for a vision transformer and nanoGPT's for a GPT.
+//! Names and forms of a model's tensors in torchvision, timm, and Hugging Face's transformers. dtrain's own
+//! names are torchvision's for ResNet, timm's for vision transformers, nanoGPT's for GPT.
 
 mod transformers;
 
@@ -12,10 +12,10 @@ pub(super) struct Piece {
     pub(super) form: Form,
 }
 
-/// How a tensor is made of the checkpoint's.
+/// How a tensor is made from the checkpoint's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// As it is.
+    /// Unchanged.
     Same,
     /// A matrix with rows and columns exchanged.
     Transposed,
@@ -23,8 +23,8 @@ pub(super) enum Form {
     Third(u8),
 }
 
-/// What becomes of the tensor `tensor` of a checkpoint of `model` under other names: one tensor or more. An error where the other
-/// program has no such model, or the model a tensor that the other program's has not.
+/// Returns the tensors, at least one, that `tensor` of a checkpoint of `model` becomes under other names. It
+/// is an error if the other program has no such model, or its model no such tensor.
 pub(super) fn rename(names: Names, model: &str, tensor: &str) -> anyhow::Result<Vec<Piece>> {
     let same = |name: &str| vec![piece(name, Form::Same)];
     let found = match (names, model) {
@@ -58,7 +58,7 @@ fn piece(name: impl Into<String>, form: Form) -> Piece {
     Piece { name: name.into(), form }
 }
 
-/// The name in `ResNetForImageClassification` of torchvision's tensor.
+/// Returns the name in `ResNetForImageClassification` for torchvision's tensor.
 fn resnet_huggingface(name: &str) -> Option<String> {
     if let Some(kind) = name.strip_prefix("fc.") {
         return Some(format!("classifier.1.{kind}"));
@@ -81,7 +81,7 @@ fn resnet_huggingface(name: &str) -> Option<String> {
     }
 }
 
-/// `conv2.weight`: 1, `convolution`, `weight`.
+/// Splits `conv2.weight` into 1, `convolution` and `weight`.
 fn layer_of(name: &str) -> Option<(usize, &'static str, &str)> {
     let (part, rest) = match name.strip_prefix("conv") {
         Some(rest) => ("convolution", rest),
@@ -91,7 +91,7 @@ fn layer_of(name: &str) -> Option<(usize, &'static str, &str)> {
     Some((number.checked_sub(1)?, part, kind))
 }
 
-/// `blocks.3.norm1.weight` without `blocks.`: 3 and `norm1.weight`.
+/// Splits `3.norm1.weight` into 3 and `norm1.weight`.
 fn numbered(text: &str) -> Option<(usize, &str)> {
     let (number, rest) = text.split_once('.')?;
     let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());

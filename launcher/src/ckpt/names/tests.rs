@@ -7,7 +7,7 @@ use super::*;
 
 type Shapes = BTreeMap<String, Vec<u64>>;
 
-/// `tests/parity/reference/names.json`: for each model its own tensors and those of other programs' models, with shapes.
+/// Reads `tests/parity/reference/names.json`: each model's tensor names and shapes, by program.
 fn reference() -> BTreeMap<String, BTreeMap<String, Shapes>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/parity/reference/names.json");
     let text = std::fs::read_to_string(path).unwrap();
@@ -25,7 +25,7 @@ fn shape(form: Form, own: &[u64]) -> Vec<u64> {
     shape
 }
 
-/// Exactly the names and shapes of the other programs' models, none more and none less.
+/// The names and shapes are exactly those of the other programs' models.
 #[test]
 fn the_names_are_those_of_the_other_programs() {
     let mut compared = 0;

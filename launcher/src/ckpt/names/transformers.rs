@@ -1,8 +1,8 @@
-//! Vision transformers, whose names are timm's, and GPTs, whose names are nanoGPT's.
+//! Vision transformers with timm's names, and GPTs with nanoGPT's.
 
 use super::{Form, Piece, numbered, piece};
 
-/// The name in torchvision's `VisionTransformer` of timm's tensor. The rows of queries, keys and values lie alike in both.
+/// Returns the name in torchvision's `VisionTransformer`. Both order the rows of q, k and v alike.
 pub(super) fn vit_torchvision(name: &str) -> Option<String> {
     if let Some(rest) = name.strip_prefix("blocks.") {
         let (block, layer) = numbered(rest)?;
@@ -22,7 +22,7 @@ pub(super) fn vit_torchvision(name: &str) -> Option<String> {
     around(name, names)
 }
 
-/// The tensors of `ViTForImageClassification` that timm's makes.
+/// Returns the tensors of `ViTForImageClassification` that timm's tensor becomes.
 pub(super) fn vit_huggingface(name: &str) -> Option<Vec<Piece>> {
     let Some(rest) = name.strip_prefix("blocks.") else {
         let names = [
@@ -55,7 +55,7 @@ pub(super) fn vit_huggingface(name: &str) -> Option<Vec<Piece>> {
     Some(vec![piece(format!("{place}.{theirs}.{kind}"), Form::Same)])
 }
 
-/// What lies around the blocks: class token, positions, patches, the last normalisation, the head.
+/// Renames tensors outside the blocks: class token, positions, patches, last normalisation, head.
 fn around(name: &str, theirs: [&str; 5]) -> Option<String> {
     let [class, positions, patches, norm, head] = theirs;
     match name {
@@ -73,7 +73,7 @@ fn around(name: &str, theirs: [&str; 5]) -> Option<String> {
     Some(format!("{layer}.{kind}"))
 }
 
-/// The tensors of `GPT2LMHeadModel`. Its linear layers are input x output, and the table of tokens is the head too.
+/// Returns `GPT2LMHeadModel`'s tensors. Its linear layers are input x output; the head is the token table.
 pub(super) fn gpt_huggingface(name: &str) -> Option<Vec<Piece>> {
     const TOKENS: &str = "transformer.wte.weight";
     if name == TOKENS {

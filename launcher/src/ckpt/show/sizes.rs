@@ -1,4 +1,4 @@
-//! Whose the bytes of a checkpoint are, by the headers of its files.
+//! The sizes of a checkpoint's parts, from the headers of its files.
 
 use crate::ckpt::tensors::{Tensor, TensorFile, TensorFileError};
 use dtrain_common::manifest::Manifest;
@@ -22,7 +22,7 @@ impl Share {
     }
 }
 
-/// By owner, and within each by kind.
+/// By owner, and for each owner by kind.
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
     owners: Vec<(&'static str, Share, BTreeMap<String, Share>)>,
@@ -68,7 +68,7 @@ impl Sizes {
         self.owners.push((owner, all, kinds));
     }
 
-    /// Indentation, name and share of every owner and kind.
+    /// Returns indentation, name and share of every owner and kind.
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &str, &Share)> {
         self.owners.iter().flat_map(|(owner, all, kinds)| {
             let kinds = kinds.iter().map(|(kind, share)| (2, kind.as_str(), share));
@@ -87,8 +87,8 @@ impl Sizes {
     }
 }
 
-/// A parameter that is trained has a state of the optimizer. Of the others only names and types tell: running statistics and
-/// counters are buffers, what is left is taken to be a parameter that this stage does not train.
+/// Returns a tensor's kind. A trained parameter has optimizer state. Running statistics and counters, known
+/// by name or type, are buffers. Any other tensor counts as a parameter not trained in this stage.
 fn kind_in_model(tensor: &Tensor, trained: &HashSet<&str>) -> &'static str {
     let last = tensor.name.rsplit('.').next().unwrap_or_default();
     if trained.contains(tensor.name.as_str()) {

@@ -70,7 +70,7 @@ fn what_is_written_reads_back() {
     }
 }
 
-/// A case for every error.
+/// One case for every error.
 #[test]
 fn a_header_that_is_wrong_is_told_as_such() {
     let content = "its header cannot be read: ";
@@ -143,7 +143,7 @@ proptest! {
         let _ = parse(&bytes, bytes.len() as u64);
     }
 
-    /// A sound file with some bytes changed: what reads still lies within the file, so no reader takes more than it holds.
+    /// A valid file with changed bytes: if it opens, every tensor is inside the file.
     #[test]
     fn any_damage_is_read_or_refused(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),

@@ -1,4 +1,4 @@
-//! Which words are whose.
+//! The words of the launcher and of the program.
 
 #![allow(clippy::unwrap_used)]
 

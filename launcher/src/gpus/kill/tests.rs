@@ -9,7 +9,7 @@ fn args() -> KillArgs {
     KillArgs { yes: true, gpu_ids: None, grace: 10.0 }
 }
 
-/// A process that says when it is ready to be signalled.
+/// Starts a process and waits until it is ready for signals.
 fn started(script: &str) -> Child {
     let mut child = Command::new("sh")
         .args(["-c", &format!("{script}; echo ready; while :; do sleep 0.05; done")])
@@ -31,7 +31,7 @@ fn own_processes_end_by_term_or_else_by_kill() {
     let (mut soft, mut hard) = (started(":"), started("trap '' TERM"));
     let mut driver = MadeUp::new(machine(vec![process(soft.id()), process(hard.id())]));
     let quick = KillArgs { grace: 0.5, ..args() };
-    // Their parent has to reap them before they are gone from /proc, not before they have ended.
+    // `run` does not wait until the parent reaps them; their end is enough.
     let done = run(&mut driver, &quick).unwrap();
     assert_eq!(code(&done), code(&ExitCode::SUCCESS));
     assert_eq!(soft.wait().unwrap().signal(), Some(15));
@@ -62,7 +62,7 @@ fn what_is_not_ours_or_not_there_is_left_alone() {
     let mut gone = Command::new("true").spawn().unwrap();
     let pid = gone.id();
     gone.wait().unwrap();
-    // This test is no victim of itself, whatever the driver says.
+    // The command leaves its own process alone, whatever the driver reports.
     let status = machine(vec![process(pid), process(std::process::id())]);
     let found = find(&status, &args()).unwrap();
     assert_eq!(found.own.len(), 0);

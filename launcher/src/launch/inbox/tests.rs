@@ -7,7 +7,7 @@ fn inbox() -> Inbox {
     Inbox { begun: Begun::now(), sender, events, family: Family::default(), job: None }
 }
 
-/// What comes of checks that hang, as on a file system that does not answer.
+/// Returns the result of checks that hang, as on a file system that does not answer.
 fn hanging(inbox: &Inbox) -> Early<()> {
     inbox.while_nothing_runs(|| std::thread::sleep(Duration::from_secs(20))).unwrap()
 }

@@ -1,4 +1,4 @@
-//! The worker that a failure is told of: which it is, how it ended and why.
+//! The worker named by a failure's message: its rank, its end and the cause.
 
 use crate::launch::attempt::{Attempt, Run};
 use crate::launch::files::Files;
@@ -14,13 +14,13 @@ use dtrain_common::result::{self, Failure};
 /// Lines of standard error that are shown and kept in `result.json`.
 const LAST_LINES: usize = 20;
 
-/// The worker of the failure message: the first that failed, or the one because of which it did.
+/// The worker of the failure message: the first that failed, or the cause of that failure.
 pub(super) struct Culprit<'a> {
     pub(super) end: &'a End,
     seen_first: &'a End,
     cause: Option<cause::Cause>,
     host: String,
-    /// Its message in its error file.
+    /// The message in its error file.
     pub(super) reported: Option<String>,
     /// The last lines of its standard error.
     tail: Vec<String>,
@@ -38,12 +38,12 @@ impl<'a> Culprit<'a> {
         let failed: Vec<_> = run.verdict.ends.iter().filter(|end| !well(end)).collect();
         let mut suspects: Vec<_> = failed.iter().map(|end| suspect(end, run, files, &kills)).collect();
         let judged = failed.iter().position(|end| end.rank == first);
-        // How workers end that were stopped because of a hang says nothing about it.
+        // The ends of workers stopped because of a hang do not show its cause.
         let (blamed, hang) = match (hung, judged) {
             (true, _) => (judged.unwrap_or(0), Some(cause::Cause::hang())),
             (false, judged) => (cause::to_blame(judged?, &suspects), None),
         };
-        // One that only lost the other may have been faster to fail.
+        // A worker that only lost its peer may have failed before the peer.
         let seen_first = match failed.first()? {
             end if end.lost_peer && !hung => 0,
             _ => judged.unwrap_or(0),
@@ -61,7 +61,7 @@ impl<'a> Culprit<'a> {
         })
     }
 
-    /// How it ended, in words.
+    /// Describes the worker's end.
     pub(super) fn ended(&self) -> String {
         let mut how = ended(self.end.outcome);
         let is_hang = |cause: &cause::Cause| cause.kind == cause::Kind::Hang;
@@ -76,7 +76,7 @@ impl<'a> Culprit<'a> {
         format!("{how}{sender}, after rank {first} had failed because of it")
     }
 
-    /// Whether the worker that was seen first is another one.
+    /// Returns whether another worker was seen first.
     fn yielded(&self) -> bool {
         self.end.rank != self.seen_first.rank
     }
@@ -111,7 +111,7 @@ impl<'a> Culprit<'a> {
         lines
     }
 
-    /// One line for the workers that failed by themselves as well, one for those that were stopped, and their messages.
+    /// Returns a line for workers that failed too, a line for stopped workers, and their messages.
     fn peers(&self, verdict: &Verdict, files: &Files) -> Vec<String> {
         let is_other = |end: &&End| end.rank != self.end.rank && end.outcome != Outcome::Exited(0);
         let others = verdict.ends.iter().filter(is_other);

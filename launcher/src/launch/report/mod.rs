@@ -1,4 +1,4 @@
-//! What a run came to: the exit code, the words for the user and `result.json`.
+//! The result of a run: exit code, messages and `result.json`.
 
 mod culprit;
 
@@ -14,14 +14,14 @@ use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 use std::io::{self, Write};
 
-/// The outcome of a run of which every worker was started.
+/// The outcome of a run that started every worker.
 pub(super) struct Report {
     pub(super) status: ExitStatus,
-    /// A worker has refused the recipe or the data, in one sentence.
+    /// A worker has rejected the recipe or the data, in one sentence.
     pub(super) is_refusal: bool,
     /// The last message.
     pub(super) text: Option<String>,
-    /// For `result.json`, beside the training's own figures.
+    /// For `result.json`, in addition to the training's figures.
     result: RunResult,
 }
 
@@ -31,7 +31,7 @@ impl Report {
         let is_training = plan.training().is_some();
         let status = exit_status(&run.verdict, is_training);
         let meaning = meaning(status, run.verdict.cause);
-        // A worker that refuses the recipe or the data has not failed: its message is that of a wrong recipe.
+        // A worker that rejects the recipe or the data has not failed: its message is the usage error.
         let culprit = Culprit::find(plan, run, attempt);
         let refusal = culprit.as_ref().filter(|_| status == ExitStatus::Usage && is_training);
         let refusal = refusal.and_then(|culprit| culprit.reported.as_ref());
@@ -72,7 +72,7 @@ impl Report {
         }
     }
 
-    /// Completes the training figures that the worker has written with the outcome, and notes a good end for the next `--resume`.
+    /// Adds the outcome to the training figures of the worker, and records a success for the next `--resume`.
     pub(super) fn write(&self, run_dir: &RunDir) -> io::Result<()> {
         let figures = RunResult::read(&run_dir.result())?.unwrap_or_default();
         let RunResult { exit_code, reason, failure, restarts, wall_s, nproc, resumed_from, .. } =
@@ -87,7 +87,7 @@ impl Report {
     }
 }
 
-/// The status in words, for this run.
+/// Explains the status of this run.
 fn reason(plan: &Plan, run: &Run, culprit: Option<&Culprit<'_>>, meaning: String) -> String {
     match (culprit, &run.not_started, run.verdict.cause) {
         (None, Some((rank, error)), Cause::NotStarted { .. }) => cannot_start(plan, *rank, error),
@@ -100,7 +100,7 @@ fn reason(plan: &Plan, run: &Run, culprit: Option<&Culprit<'_>>, meaning: String
     }
 }
 
-/// Says why nothing was started. `plan`: as far as the command has been checked.
+/// Reports why no worker was started. `plan`: the plan, as far as it was checked.
 pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> ExitStatus {
     let (status, resume) = match cause {
         Cause::Requeue => (ExitStatus::Requeue, plan.and_then(|plan| plan.run_dir.as_ref())),
@@ -109,7 +109,7 @@ pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> ExitStatus {
     };
     let resume =
         resume.map_or(String::new(), |run_dir| format!(" with --run-dir {}", run_dir.root().display()));
-    // If standard error is closed there is nobody left to tell, and the exit code still says it.
+    // If standard error is closed, the exit code still reports the failure.
     let _ = writeln!(
         io::stderr(),
         "dtrain: exit code {}: {}{resume} (no worker was started)",
@@ -119,14 +119,14 @@ pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> ExitStatus {
     status
 }
 
-/// The banner of an attempt that failed and is followed by another.
+/// Returns the banner of a failed attempt before the next attempt.
 pub(super) fn failure(plan: &Plan, run: &Run, attempt: &Attempt) -> Vec<String> {
     Culprit::find(plan, run, attempt)
         .map(|culprit| culprit.banner(plan.nproc, run, &attempt.files))
         .unwrap_or_default()
 }
 
-/// The one mapping from a verdict to the command's exit status.
+/// Maps the verdict to the command's exit status; the only place.
 fn exit_status(verdict: &Verdict, is_training: bool) -> ExitStatus {
     match verdict.cause {
         Cause::Success => ExitStatus::Success,

@@ -3,7 +3,7 @@
 use super::Machine;
 use dtrain_common::gpu::{GpuError, GpuInfo, Inventory, Versions};
 
-/// A machine under this value of CUDA_VISIBLE_DEVICES.
+/// Returns a machine with this value of CUDA_VISIBLE_DEVICES.
 pub(in crate::plan) fn machine(inventory: Inventory, list: Option<&str>) -> Machine {
     Machine {
         inventory: Ok(inventory),
@@ -13,22 +13,22 @@ pub(in crate::plan) fn machine(inventory: Inventory, list: Option<&str>) -> Mach
     }
 }
 
-/// A driver and its CUDA.
+/// Returns the versions of a driver and its CUDA.
 pub(in crate::plan) fn versions(driver: &str, cuda: &str) -> Versions {
     Versions { driver: driver.to_owned(), cuda: Some(cuda.to_owned()) }
 }
 
-/// A machine without a driver.
+/// Returns a machine without a driver.
 pub(in crate::plan) fn no_driver() -> Machine {
     Machine { inventory: Err(GpuError::NoDriver), versions: None, list: None, order: None }
 }
 
-/// So many GPUs of one kind.
+/// Returns this number of GPUs of one kind.
 pub(in crate::plan) fn gpus(count: u32) -> Inventory {
     Inventory { gpus: (0..count).map(|index| gpu(index, None)).collect() }
 }
 
-/// GPU 0 whole, GPU 1 in two instances.
+/// Returns GPU 0, not divided, and GPU 1 with two instances.
 pub(in crate::plan) fn divided() -> Inventory {
     let instance = |index| GpuInfo {
         index,

@@ -4,7 +4,7 @@ use super::fake::{divided, gpus, machine, no_driver};
 use super::*;
 use std::collections::BTreeMap;
 
-/// What a worker is told on top of its rank.
+/// Returns a worker's variables, with `local_rank` before.
 fn told(devices: &Devices, local_rank: usize, inherited: Option<&str>) -> BTreeMap<&'static str, String> {
     let mut vars = vec![(LOCAL_RANK, local_rank.to_string().into())];
     let get = |name: &str| inherited.filter(|_| name == CUDA_DEVICE_ORDER).map(OsString::from);

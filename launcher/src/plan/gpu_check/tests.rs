@@ -1,4 +1,4 @@
-//! The checks on machines that are made up.
+//! The checks on invented machines.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ fn all(inventory: Inventory) -> InUse {
     machine(inventory, None).in_use(count).unwrap()
 }
 
-/// Two GPUs, the second with this much of its 16 GiB free.
+/// Builds two GPUs, the second with this much of its 16 GiB free.
 fn with_free(bytes: u64) -> InUse {
     let mut inventory = gpus(2);
     inventory.gpus[0].free_bytes = 15 * GIB;

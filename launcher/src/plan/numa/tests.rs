@@ -8,8 +8,8 @@ fn cores(list: &str) -> Cores {
     parse(list).unwrap()
 }
 
-/// `nodes` NUMA nodes of `each` physical cores with two threads, two nodes to a socket, `complexes` caches to a node.
-/// The second threads follow after all first ones, as Linux numbers them.
+/// Builds `nodes` NUMA nodes of `each` physical cores with two threads, two nodes per socket, `complexes`
+/// caches per node. As on Linux, second threads are numbered after all first ones.
 fn machine(nodes: usize, each: usize, complexes: usize, gpus: &[usize]) -> Topology {
     let mut topology = Topology { gpus: gpus.to_vec(), ..Topology::default() };
     let physical = nodes * each;
@@ -39,7 +39,7 @@ fn a_worker_computes_on_the_node_or_the_socket_of_its_gpu() {
     let machine = machine(4, 2, 1, &[3, 0]);
     expect(&machine, Binding::Node, &["6-7,14-15", "0-1,8-9"]);
     expect(&machine, Binding::Socket, &["4-7,12-15", "0-3,8-11"]);
-    // A third worker shares the first one's GPU.
+    // A third worker shares the first worker's GPU.
     expect(&machine, Binding::Node, &["6-7,14-15", "0-1,8-9", "6-7,14-15"]);
 }
 

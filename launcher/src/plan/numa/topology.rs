@@ -1,4 +1,4 @@
-//! The machine's topology as Linux tells it in files.
+//! The machine's topology, from files of Linux.
 
 use anyhow::{Context, bail};
 use dtrain_common::env::CUDA_VISIBLE_DEVICES;
@@ -12,29 +12,29 @@ use std::path::{Path, PathBuf};
 /// CPU cores by the system's numbers.
 pub(super) type Cores = BTreeSet<usize>;
 
-/// Where cores and GPUs lie. Groups are named by their lowest core, allowed or not.
+/// Places of cores and GPUs. Groups have the number of their lowest core, allowed or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Topology {
     pub(super) nodes: BTreeMap<usize, Cores>,
-    /// Each core's socket, where it is known.
+    /// Each core's socket, if known.
     pub(super) sockets: BTreeMap<usize, usize>,
     /// Each core's physical core.
     pub(super) siblings: BTreeMap<usize, usize>,
-    /// Each core's last-level cache, where it is known.
+    /// Each core's last-level cache, if known.
     pub(super) caches: BTreeMap<usize, usize>,
     /// The NUMA node of each visible GPU, in the order of local ranks.
     pub(super) gpus: Vec<usize>,
 }
 
 impl Topology {
-    /// What this machine has and this process may use. `visible` is CUDA_VISIBLE_DEVICES.
+    /// Reads this machine's topology for this process. `visible` is CUDA_VISIBLE_DEVICES.
     pub(super) fn of_this_machine(visible: Option<&str>) -> anyhow::Result<Self> {
         let set = sched_getaffinity(None).context("cannot read which CPU cores may be used")?;
         let allowed = (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
         Self::read(Path::new("/"), &allowed, visible)
     }
 
-    /// Reads the files below `root`, which is `/` but for tests.
+    /// Reads the files below `root`, which is `/` except in tests.
     fn read(root: &Path, allowed: &Cores, visible: Option<&str>) -> anyhow::Result<Self> {
         let mut nodes = BTreeMap::new();
         for (node, folder) in numbered(&root.join("sys/devices/system/node"), "node") {
@@ -42,7 +42,7 @@ impl Topology {
             nodes.insert(node, &cores & allowed);
         }
         if nodes.is_empty() {
-            // A kernel without NUMA.
+            // The kernel has no NUMA support.
             nodes.insert(0, allowed.clone());
         }
         let mut topology = Self { nodes, ..Self::default() };
@@ -64,7 +64,7 @@ impl Topology {
     }
 }
 
-/// The nodes of the GPUs that CUDA shows, in its order; `usual` for one that does not tell.
+/// Returns the nodes of the visible GPUs in CUDA's order; `usual` for a GPU without a node.
 fn nodes_of_gpus(root: &Path, visible: Option<&str>, usual: usize) -> anyhow::Result<Vec<usize>> {
     let folder = root.join("proc/driver/nvidia/gpus");
     let Ok(entries) = fs::read_dir(&folder) else {
@@ -88,14 +88,14 @@ fn nodes_of_gpus(root: &Path, visible: Option<&str>, usual: usize) -> anyhow::Re
         GpuInfo { index, name: String::new(), uuid, total_bytes: 0, free_bytes: 0, mig: None }
     };
     let inventory = Inventory { gpus: (0..).zip(&addresses).map(known).collect() };
-    // A machine of one node often says -1, and so may a virtual one of several.
+    // A machine with one node often reports -1, and so may a virtual machine with several.
     let node = |address| number(&root.join("sys/bus/pci/devices").join(address).join("numa_node"));
     let nodes: Vec<_> = addresses.iter().map(|address| node(address).unwrap_or(usual)).collect();
     let shown = Visible::new(&inventory, visible);
     Ok(shown.places().iter().map(|place| nodes[place.gpu()]).collect())
 }
 
-/// The lowest core that shares this core's largest cache.
+/// Returns the lowest core that shares this core's largest cache.
 fn last_level_cache(folder: &Path) -> Option<usize> {
     let is_of_data = |cache: &PathBuf| {
         let kind = fs::read_to_string(cache.join("type")).unwrap_or_default();
@@ -107,7 +107,7 @@ fn last_level_cache(folder: &Path) -> Option<usize> {
     list(&last.join("shared_cpu_list")).ok()?.first().copied()
 }
 
-/// The entries of a folder that are called `prefix` and a number; none where there is no such folder.
+/// Returns the entries named `prefix` and a number; empty without the folder.
 fn numbered(folder: &Path, prefix: &str) -> Vec<(usize, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries
@@ -120,24 +120,24 @@ fn numbered(folder: &Path, prefix: &str) -> Vec<(usize, PathBuf)> {
     found
 }
 
-/// The number in a file; none if it is negative or there is none.
+/// Returns the number in a file; `None` if it is negative or missing.
 fn number(path: &Path) -> Option<usize> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The list of cores in a file.
+/// Returns the list of cores in a file.
 fn list(path: &Path) -> anyhow::Result<Cores> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text).with_context(|| format!("{} is not a list of cores: {text:?}", path.display()))
 }
 
-/// Reads the kernel's form of a list, such as `0-2,8`.
+/// Parses the kernel's form of a list, such as `0-2,8`.
 pub(super) fn parse(text: &str) -> Option<Cores> {
     let mut cores = Cores::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        // No kernel has more, and a damaged file must not fill the memory.
+        // No kernel has more cores, and a damaged file must not fill the memory.
         if first > last || last >= 1 << 16 {
             return None;
         }
@@ -146,7 +146,7 @@ pub(super) fn parse(text: &str) -> Option<Cores> {
     Some(cores)
 }
 
-/// The same form for the user.
+/// Formats cores in the same form for the user.
 pub(super) fn in_words(cores: &Cores) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for core in cores {
@@ -179,7 +179,7 @@ mod tests {
         fs::write(path, content).unwrap();
     }
 
-    /// Two sockets of one node, two physical cores each with two threads, one cache per socket, a GPU on each.
+    /// Writes two nodes, each a socket with two physical cores of two threads, a cache and a GPU.
     fn machine(root: &Path) {
         for (node, list) in [(0, "0-1,4-5\n"), (1, "2-3,6-7\n")] {
             write(root, &format!("sys/devices/system/node/node{node}/cpulist"), list);

@@ -22,7 +22,7 @@ fn routing(line: &[&str], workers: usize, home: Home) -> anyhow::Result<Routing>
     Routing::of(&flags(line), &setting)
 }
 
-/// For each worker its standard output and standard error: `s` shown, `k` kept, `b` both, `-` neither.
+/// Formats each worker's standard output and error: `s` shown, `k` kept, `b` both, `-` neither.
 fn picture(line: &[&str], workers: usize, home: Home) -> String {
     let routing = routing(line, workers, home).unwrap();
     let workers = (0..workers).map(|rank| {
@@ -191,7 +191,7 @@ proptest! {
         prop_assert!(!kept_somewhere.contains('-'), "{kept_somewhere}");
         if let Ok(routing) = routing(&line, 2, Home::Nowhere) {
             let routes = routing.routes.iter().flatten();
-            // What is not shown gets a temporary folder.
+            // Output that is not shown gets a temporary folder.
             prop_assert!(routes.into_iter().all(|route| route.shown || (route.kept && routing.temporary)));
         }
     }

@@ -1,4 +1,4 @@
-//! How many workers, on machines that are made up.
+//! The number of workers on invented machines.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ fn never() -> Machine {
     panic!("the driver was asked")
 }
 
-/// The number, the place and the note.
+/// Returns the number, the place and the note.
 fn visible(
     is_training: bool,
     nproc: Nproc,

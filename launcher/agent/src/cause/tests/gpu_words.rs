@@ -1,8 +1,8 @@
-//! What CUDA, libtorch, the driver and NCCL say of GPUs, in their words, and what only sounds like it.
+//! Messages of CUDA, libtorch, the driver and NCCL about GPUs, and messages that only look similar.
 
 use super::*;
 
-/// What torch adds to every error of CUDA.
+/// The text that torch adds to every CUDA error.
 const ADDED: &str = "\nSearch for `cudaErrorX' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more information.\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n";
 
 #[test]
@@ -191,7 +191,7 @@ fn errors_of_nccl_have_remedies() {
         assert_eq!(cause.kind, Kind::Nccl, "{words}");
         assert!(cause.text.contains(says), "{}", cause.text);
     }
-    // What CUDA says of the GPU is more than that NCCL failed of it.
+    // CUDA's error about the GPU is nearer to the cause than NCCL's.
     let lost = format!(
         "{torch}unhandled cuda error {run_with}\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 719 'unspecified launch failure'\n"
     );

@@ -1,4 +1,4 @@
-//! Real last words and what they are taken for.
+//! Real last messages of workers, and the causes found in them.
 
 use super::*;
 
@@ -89,7 +89,7 @@ fn exceptions_that_python_programs_end_by() {
         ("KeyboardInterrupt", Kind::PythonException, "raised KeyboardInterrupt "),
     ] {
         let text = raised(exception);
-        // Once torch has process groups it puts the rank before every line.
+        // If process groups exist, torch puts the rank before every line.
         let with_rank: String = text.lines().map(|line| format!("[rank3]: {line}\n")).collect();
         for text in [text, with_rank] {
             let cause = found(EXIT_1, &text).unwrap_or_else(|| panic!("{exception}"));

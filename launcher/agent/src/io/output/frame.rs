@@ -1,10 +1,10 @@
 //! Cutting a progress frame to the width of the terminal.
 
-/// Ends whatever colours a cut frame has left switched on.
+/// Resets the colours that a cut frame leaves switched on.
 const RESET: &str = "\x1b[0m";
 
-/// The frame as far as it fits into `width` columns; none for a blank one, by which programs wipe their bar away. Escape
-/// sequences take no column. The last column stays free, since writing there makes some terminals begin a new line.
+/// Cuts the frame to `width` columns; `None` for a blank frame, which programs write to erase their bar.
+/// Escape sequences take no column. The last column stays free: writing there makes some terminals wrap.
 pub(super) fn fit(frame: &[u8], width: usize) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(frame);
     if text.trim().is_empty() {
@@ -34,7 +34,7 @@ pub(super) fn fit(frame: &[u8], width: usize) -> Option<Vec<u8>> {
     Some(fitted.into_bytes())
 }
 
-/// The parameters of a colour sequence (`ESC [ ... m`); none for any other, which could move the cursor.
+/// Returns a colour sequence's parameters (`ESC [ ... m`); `None` for sequences that may move the cursor.
 fn colour(characters: &mut std::str::Chars<'_>) -> Option<String> {
     if characters.next() != Some('[') {
         return None;

@@ -1,4 +1,4 @@
-//! The workers' output: read per stream, kept in log files, and shown by one thread, so that no line is torn.
+//! The workers' output: read per stream, kept in log files, and shown by one thread in whole lines.
 
 mod frame;
 mod present;

@@ -1,11 +1,11 @@
-//! What of one stream is shown, and when: whole lines at once, a begun line after a moment, and the frames of a progress bar
-//! in place or now and then. No thread, stream or clock in it.
+//! Which output of a stream is shown, and when: whole lines at once, unfinished lines after a moment, frames
+//! of a progress bar in place or from time to time. Without threads, streams and clocks.
 
 use super::split::{LONGEST_LINE, Piece, Splitter};
 use super::stream::{FrameChange, Output, Start};
 use std::time::{Duration, Instant};
 
-/// A frame of a progress bar is shown as a line so often where it cannot be drawn in place.
+/// The shortest time between two frames shown as lines, if frames cannot be drawn in place.
 const FRAME_PERIOD: Duration = Duration::from_secs(5);
 
 /// How a stream is shown.
@@ -13,41 +13,40 @@ const FRAME_PERIOD: Duration = Duration::from_secs(5);
 pub enum Style {
     /// Not at all.
     Hidden,
-    /// Byte by byte as it comes, as without a launcher: nobody else writes to the same place, and it is no terminal.
+    /// Byte by byte, as without a launcher: no other process writes to the same output, which is no terminal.
     Raw,
-    /// Line by line with the prefix, so that no other worker's line is torn.
+    /// Line by line with the prefix, so that the lines of all workers stay whole.
     Lines {
-        /// What becomes of the frames of progress bars.
         frames: Frames,
-        /// So long is waited for the rest of a line that has begun.
+        /// The time to wait for the rest of an unfinished line.
         patience: Duration,
     },
 }
 
-/// What becomes of the frames of progress bars.
+/// How frames of progress bars are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frames {
     /// Drawn in place on a terminal.
     Drawn,
-    /// Dropped, since another worker's are drawn.
+    /// Dropped, because another worker's frames are drawn.
     Dropped,
-    /// One at a time as a line, where nothing can be drawn in place.
+    /// One at a time as a line, if frames cannot be drawn in place.
     Lines,
 }
 
-/// Turns the bytes of one stream into what is shown of them.
+/// Converts the bytes of one stream into the output to show.
 #[derive(Debug)]
 pub(super) struct Presenter {
     splitter: Splitter,
     style: Style,
     prefix: Vec<u8>,
-    /// Bytes of the begun line that are shown already.
+    /// Bytes of the unfinished line that are already shown.
     shown: usize,
-    /// The newest frame that is to be shown as a line.
+    /// The newest frame that waits to be shown as a line.
     frame: Option<Vec<u8>>,
-    /// The last frame that was shown as a line, and when.
+    /// The last frame that was shown as a line, and its time.
     last_frame: Option<(Vec<u8>, Instant)>,
-    /// Since when something is held back.
+    /// The time since which output is held back.
     since: Option<Instant>,
 }
 
@@ -64,7 +63,7 @@ impl Presenter {
         }
     }
 
-    /// Takes in `bytes`, or without them the end of the stream. `each` gets every whole line.
+    /// Takes `bytes`, or `None` at the end of the stream. `each` gets every whole line.
     pub(super) fn push(
         &mut self,
         bytes: Option<&[u8]>,
@@ -132,7 +131,7 @@ impl Presenter {
         (!output.text.is_empty() || output.frame != FrameChange::Keep).then_some(output)
     }
 
-    /// When [`Presenter::overdue`] is to be called, unless more comes before.
+    /// Returns the time to call [`Presenter::overdue`], unless more bytes come before.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let Style::Lines { patience, .. } = self.style else {
             return None;
@@ -144,7 +143,7 @@ impl Presenter {
         }
     }
 
-    /// What has been held back until its deadline.
+    /// Returns the output that was held back until its deadline.
     pub(super) fn overdue(&mut self, now: Instant) -> Option<Output> {
         self.since = None;
         let (text, start) = match self.begun() {
@@ -156,13 +155,13 @@ impl Presenter {
         Some(Output::new(text, start))
     }
 
-    /// What of the line in the making is not shown yet.
+    /// Returns the part of the unfinished line that is not shown yet.
     fn begun(&self) -> Option<&[u8]> {
         let rest = self.splitter.line_in_the_making()?.get(self.shown..)?;
         (!rest.is_empty()).then_some(rest)
     }
 
-    /// The frame that is held back, as a line; none for a blank one, with which a program wipes its bar away.
+    /// Returns the held-back frame as a line; `None` for a blank frame, which erases a bar.
     fn frame_as_line(&mut self, now: Instant) -> Option<Vec<u8>> {
         let frame = self.frame.take()?;
         let text = frame.trim_ascii_end();

@@ -1,4 +1,4 @@
-//! Reading one stream of one worker: its bytes go to the log file, and what is shown of them to the [`Screen`](super::Screen).
+//! Reads one stream of one worker for its log file and the [`Screen`](super::Screen).
 
 use super::present::{Presenter, Style};
 use super::stream::Output;
@@ -13,30 +13,30 @@ use std::time::Instant;
 
 /// Bytes read at a time; a pipe's usual capacity.
 const READ_BYTES: usize = 64 * 1024;
-/// The most that a pipe can hold without privileges: what may still be read after the stop.
+/// The most bytes of a pipe without privileges, and so the most bytes to read after the stop.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// What to do with a stream.
+/// A stream and the uses of its bytes.
 pub struct Reader {
     pub source: Source,
-    /// The read end of its pipe.
+    /// The read end of the stream's pipe.
     pub stream: File,
     pub style: Style,
     /// Put before every line on the screen.
     pub prefix: Vec<u8>,
-    /// Gets every byte as it comes.
+    /// Gets every byte on arrival.
     pub log: Option<RotatingLog>,
     pub sieve: Option<Sieve>,
     pub tail: Option<Tail>,
     pub chunks: Sender<Chunk>,
     pub unkept: Unkept,
-    /// Dropped when the stream has been read to its end.
+    /// Dropped at the end of the stream.
     pub _alive: Sender<()>,
 }
 
 impl Reader {
-    /// Reads on a thread of its own until the stream ends; after the other end of `stop` is closed, only what is in the pipe
-    /// already: a daemon that a worker left behind may hold the stream open for ever.
+    /// Reads on a new thread until the stream ends. After the other end of `stop` is closed, reads only the
+    /// bytes already in the pipe: a daemon left by a worker may hold the stream open for ever.
     pub fn start(mut self, stop: Arc<PipeReader>) -> io::Result<()> {
         let name = format!("read-{}-{}", self.source.rank, self.source.stream.name());
         thread::start(name, move || {
@@ -67,7 +67,7 @@ impl Reader {
         })
     }
 
-    /// Passes on `bytes`, or what is left at the end of the stream.
+    /// Passes on `bytes`, or at the end of the stream the rest.
     fn pass_on(&mut self, presenter: &mut Presenter, bytes: Option<&[u8]>) {
         self.log(bytes.unwrap_or_default());
         let mut caught = Vec::new();
@@ -93,7 +93,7 @@ impl Reader {
 
     fn show(&self, output: Option<Output>) {
         if let Some(output) = output {
-            // It fails only when the screen has been given up; the log goes on.
+            // Fails only if the screen was given up; the log is still written.
             let _ = self.chunks.send(Chunk { source: self.source, output });
         }
     }
@@ -118,7 +118,7 @@ enum Ready {
     Nothing,
 }
 
-/// Blocks until there is something to read, or `until`; or the stop, if that is still to come.
+/// Blocks until the stream is readable, until `until`, or, if `stoppable`, until the stop.
 fn wait(stream: &File, stop: &PipeReader, stoppable: bool, until: Option<Instant>) -> Ready {
     let readable = |flags: PollFlags| flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR);
     let watched = if stoppable { 2 } else { 1 };
@@ -128,7 +128,7 @@ fn wait(stream: &File, stop: &PipeReader, stoppable: bool, until: Option<Instant
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match rustix::event::poll(&mut both[..watched], left.as_ref()) {
             Err(rustix::io::Errno::INTR) => {}
-            // Without memory for polling, a plain read still works.
+            // If polling fails for lack of memory, a plain read still works.
             Err(_) => return Ready::Stream,
             Ok(_) if readable(both[0].revents()) => return Ready::Stream,
             Ok(_) if stoppable && readable(both[1].revents()) => return Ready::Stop,

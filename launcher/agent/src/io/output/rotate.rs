@@ -7,30 +7,30 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A log file that is begun anew when it is full; the full one stays beside it, with `.1` after its name.
+/// A log file that rotates when it is full; the full file gets the suffix `.1`.
 ///
-/// It has every byte at once. Both files hold whole lines, or frames of a progress bar, and nothing is missing between them: a
-/// line that has only begun in the full file moves on into the new one. A line larger than the bound has a file to itself.
+/// Every byte is written at once. Both files hold whole lines or frames of a progress bar, without a gap: an
+/// unfinished line moves into the new file. A line larger than the bound has a file alone.
 #[derive(Debug)]
 pub struct RotatingLog {
     pub(super) path: PathBuf,
     file: File,
     /// Bytes in `file`.
     len: u64,
-    /// How many of them, the last, are of a line without an end.
+    /// Bytes of the unfinished line at the end of `file`.
     begun: u64,
-    /// The last byte is a carriage return: the next one decides whether it ended a frame.
+    /// The last byte is a carriage return: the next byte decides whether a frame has ended.
     returned: bool,
     most: u64,
 }
 
 impl RotatingLog {
-    /// Makes the file, of at most `most` bytes.
+    /// Creates the file with a bound of `most` bytes.
     pub fn create(path: PathBuf, most: u64) -> io::Result<Self> {
         Ok(Self { file: open(&path)?, path, len: 0, begun: 0, returned: false, most })
     }
 
-    /// Adds bytes, which need not end with a line. On an error, what was written of a line is removed.
+    /// Appends bytes, which need not end with a line. On an error, removes the unfinished line.
     pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while let Some(first) = bytes.first() {
             if self.returned && *first != b'\n' {
@@ -48,7 +48,7 @@ impl RotatingLog {
         Ok(())
     }
 
-    /// How many of `bytes` go into the file before it is full; a line that has the file to itself is not cut.
+    /// Returns how many of `bytes` fit into the file; a line that has the file alone is not cut.
     fn fitting(&self, bytes: &[u8]) -> usize {
         let room = usize::try_from(self.most.saturating_sub(self.len)).unwrap_or(usize::MAX);
         if bytes.len() <= room {
@@ -57,7 +57,7 @@ impl RotatingLog {
         match last_end(&bytes[..room]) {
             Some(end) => end,
             None if self.begun != self.len => 0,
-            // Binary data without any end of a line still has a bound.
+            // Binary data without line ends is bounded too.
             None if self.len >= self.most.max(LONGEST_LINE as u64) => 0,
             None => memchr2(b'\n', b'\r', bytes).map_or(bytes.len(), |end| end + 1),
         }
@@ -72,7 +72,7 @@ impl RotatingLog {
         let moved = if whole == 0 { 0 } else { self.begun };
         (self.len, self.begun) = (0, 0);
         let mut line = vec![0; moved as usize];
-        // Somebody else may have emptied the full file.
+        // Another process may have emptied the full file.
         if moved > 0 && full.read_exact_at(&mut line, whole).is_ok() {
             full.set_len(whole)?;
             self.append(&line)?;
@@ -103,12 +103,12 @@ impl RotatingLog {
         };
     }
 
-    /// Removes the line that is only begun after `written`, what was written before `error`.
+    /// Counts `written`, the bytes written before `error`, and removes the unfinished line.
     fn cut(&mut self, written: &[u8], error: io::Error) -> io::Result<()> {
         self.count(written);
         self.len -= self.begun;
         self.begun = 0;
-        // Only ever shortened: somebody else may have emptied it.
+        // Never longer: another process may have emptied the file.
         if self.file.metadata().is_ok_and(|meta| meta.len() > self.len) {
             let _ = self.file.set_len(self.len);
         }
@@ -116,7 +116,7 @@ impl RotatingLog {
     }
 }
 
-/// Where the last line or frame in `bytes` ends. A carriage return as the last byte ends nothing: a line feed may follow.
+/// Returns the end of the last line or frame. A final carriage return is undecided: a line feed may follow.
 fn last_end(bytes: &[u8]) -> Option<usize> {
     let line = memrchr(b'\n', bytes).map(|at| at + 1);
     let decided = &bytes[line.unwrap_or(0)..bytes.len().saturating_sub(1).max(line.unwrap_or(0))];
@@ -124,7 +124,7 @@ fn last_end(bytes: &[u8]) -> Option<usize> {
     frame.or(line)
 }
 
-/// Opens for appending, so that somebody who empties the file while it is written leaves no hole in it.
+/// Opens for appending, so that emptying the file during the run leaves no hole in it.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).read(true).open(path)
 }
@@ -140,7 +140,7 @@ mod tests {
         fs::read_to_string(path).unwrap_or_default()
     }
 
-    /// What lies in `.1` and in the log after these pieces.
+    /// Returns the contents of `.1` and of the log after these pieces.
     fn after(most: Option<u64>, pieces: &[&str]) -> (String, String) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stdout.log");
@@ -229,13 +229,13 @@ mod tests {
             chunk in 1_usize..12,
         ) {
             let all = pieces.concat();
-            // However the bytes arrive.
+            // The bytes arrive in pieces of any size.
             let pieces: Vec<&str> = (0..all.len()).step_by(chunk).map(|at| &all[at..all.len().min(at + chunk)]).collect();
             let (old, new) = after(Some(most), &pieces);
             prop_assert!(all.ends_with(&[old.as_str(), &new].concat()));
             prop_assert!(old.is_empty() || old.ends_with('\n'));
             prop_assert!(old.len() as u64 <= most && new.len() as u64 <= most);
-            // Nothing is given up before it has to be.
+            // The file rotates only when it must.
             prop_assert!(old.len() + new.len() == all.len() || old.len() as u64 > most - 6);
             let before = all.len() - old.len() - new.len();
             prop_assert!(before == 0 || all.as_bytes()[before - 1] == b'\n');

@@ -9,14 +9,14 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Chunks that may wait for the screen; then the readers wait, and with full pipes the workers.
+/// Chunks that may wait for the screen; if more come, the readers wait, and then the workers.
 const WAITING_CHUNKS: usize = 32;
-/// Columns assumed where the terminal does not tell.
+/// Columns assumed if the terminal reports no width.
 const USUAL_WIDTH: usize = 80;
 /// Moves to the first column and erases the line.
 const ERASE: &[u8] = b"\r\x1b[2K";
 
-/// The way to the screen. Its thread ends when all clones of both senders are gone and everything is written.
+/// The channels to the screen. Its thread ends after all senders are dropped and all text is written.
 #[derive(Debug)]
 pub struct Screen {
     pub chunks: Sender<Chunk>,
@@ -25,7 +25,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Starts the thread that owns both streams; nobody else may write to them from here on. `first` stands before all else.
+    /// Starts the thread that owns both streams; no other thread may write to them. `first` is written first.
     pub fn start(first: String) -> io::Result<Self> {
         let (chunks, chunks_in) = crossbeam_channel::bounded(WAITING_CHUNKS);
         let (notices, notices_in) = crossbeam_channel::unbounded();
@@ -40,7 +40,7 @@ impl Screen {
     }
 }
 
-/// Whether progress frames can be drawn there: it is a terminal that can erase a line.
+/// Returns whether progress frames can be drawn: the stream is a terminal that can erase a line.
 pub fn draws_frames(stream: Stream) -> bool {
     stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
@@ -50,9 +50,9 @@ struct Writer {
     /// Both streams are the same file.
     shared: bool,
     closed: [bool; 2],
-    /// Who left a line without an end on either stream; with a shared file the first counts.
+    /// The source of the unfinished line on either stream; if both are one file, index 0 counts.
     open: [Option<Source>; 2],
-    /// The progress frame on show, and whose it is.
+    /// The visible progress frame and its source.
     frame: Option<(Source, Vec<u8>)>,
 }
 
@@ -77,7 +77,7 @@ impl Writer {
                 },
                 recv(notices) -> notice => match notice {
                     Ok(notice) => {
-                        // A notice about what a worker did comes after what the worker wrote before.
+                        // A notice about a worker follows the worker's earlier output.
                         for _ in 0..chunks.len() {
                             if let Ok(chunk) = chunks.try_recv() {
                                 self.chunk(chunk);
@@ -101,7 +101,7 @@ impl Writer {
 
     fn chunk(&mut self, Chunk { source, output }: Chunk) {
         let Output { text, start, frame } = output;
-        // A line takes the place of the source's frame, as it would on a terminal.
+        // A line replaces the frame of its source, as it would on a terminal.
         let is_replaced = match frame {
             FrameChange::Clear => true,
             FrameChange::Show(_) => !text.is_empty(),
@@ -124,7 +124,7 @@ impl Writer {
         match start {
             Start::Raw => {}
             Start::Continued(_) if self.open[place] == Some(source) => {}
-            // Somebody else has ended the line since.
+            // Another source has ended the line since.
             Start::Continued(_) if matches!(text, b"\n" | b"\r\n") => return,
             Start::Continued(prefix) => {
                 self.close_line(stream);
@@ -136,7 +136,7 @@ impl Writer {
         self.open[place] = (!text.ends_with(b"\n")).then_some(source);
     }
 
-    /// Ends the line that somebody has left open.
+    /// Ends the unfinished line of the stream.
     fn close_line(&mut self, stream: Stream) {
         let place = self.place(stream);
         if self.open[place].take().is_some() {
@@ -144,12 +144,12 @@ impl Writer {
         }
     }
 
-    /// Where the line that is open on a stream is noted.
+    /// Returns the index in `open` for a stream.
     fn place(&self, stream: Stream) -> usize {
         if self.shared { 0 } else { stream.index() }
     }
 
-    /// Writes to a stream, and draws the frame again behind it where it is in the way.
+    /// Writes to a stream; erases a frame in the way before, and draws it again after.
     fn around_frame(&mut self, stream: Stream, write: impl FnOnce(&mut Self)) {
         let around = self.terminals[stream.index()];
         if around {
@@ -161,12 +161,12 @@ impl Writer {
         }
     }
 
-    /// Puts `frame` in the place of the one on show.
+    /// Replaces the visible frame by `frame`.
     fn show(&mut self, frame: Option<(Source, Vec<u8>)>) {
         self.erase_frame();
         if let Some((source, _)) = &frame {
             let place = self.place(source.stream);
-            // The frame takes the place of a line of its own that has only begun, and a line of its own beside others.
+            // The frame replaces its own unfinished line, but ends an unfinished line of another source.
             if self.open[place] == Some(*source) {
                 self.open[place] = None;
                 self.write(source.stream, ERASE);
@@ -202,7 +202,7 @@ impl Writer {
         }
     }
 
-    /// Writes all of `bytes`, unless the reader has closed the stream (`dtrain ... | head`): the run goes on without it.
+    /// Writes all of `bytes`, unless the reader has closed the stream (`dtrain ... | head`).
     fn write(&mut self, stream: Stream, bytes: &[u8]) {
         if self.closed[stream.index()] {
             return;
@@ -229,7 +229,7 @@ fn same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Writes past interruptions, and past a full pipe that another process has made non-blocking.
+/// Retries after interruptions, and if the pipe is full and another process has made it non-blocking.
 fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::io::write(to, bytes) {

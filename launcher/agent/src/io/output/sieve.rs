@@ -1,4 +1,4 @@
-//! The lines that contain one of some texts, of all workers, in one file.
+//! A file of the lines, of all workers, that contain one of several texts.
 
 use super::rotate::RotatingLog;
 use memchr::memmem::Finder;
@@ -6,11 +6,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Texts to look for, and the log of the lines that have one of them. Clones share the log.
+/// The texts to search for, and the log of matching lines. Clones share the log.
 #[derive(Clone, Debug)]
 pub struct Sieve {
     texts: Arc<[Finder<'static>]>,
-    /// None once it could not be written.
+    /// `None` after a failed write.
     log: Arc<Mutex<Option<RotatingLog>>>,
 }
 
@@ -26,9 +26,9 @@ impl Sieve {
         self.texts.iter().any(|text| text.find(line).is_some())
     }
 
-    /// Adds whole lines to the log. The first error names the log's path; nothing is kept from then on.
+    /// Adds whole lines to the log. The first error names the log's path; later lines are not kept.
     pub(super) fn keep(&self, lines: &[u8]) -> Result<(), (PathBuf, io::Error)> {
-        // A log is whole between any two statements, so a panic elsewhere has not broken it.
+        // The log is consistent between any two statements, so a panic elsewhere has not broken it.
         let mut held = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Err(error)) = held.as_mut().map(|log| log.write(lines)) else {
             return Ok(());

@@ -1,24 +1,24 @@
-//! Cutting a stream of bytes into lines and carriage-return frames.
+//! Splits a stream of bytes into lines and carriage-return frames.
 
 use memchr::memchr2;
 
 /// A piece of a worker's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
-    /// A line with its end (`\n` or `\r\n`); without one only at the end of the stream, or when it is too long.
+    /// A line with its end (`\n` or `\r\n`). A stream's last line and parts of a long line may have none.
     Line(&'a [u8]),
-    /// Text that was ended by `\r` and is about to be overwritten, as progress bars write it. Without the `\r`.
+    /// Text ended by `\r`, without it: the next text overwrites it, as progress bars do.
     Frame(&'a [u8]),
 }
 
-/// Longer lines are handed out in parts, so that binary data without any line end does not fill the launcher's memory.
+/// Longer lines are split, so that binary data without line ends does not fill the launcher's memory.
 pub(super) const LONGEST_LINE: usize = 16 << 20;
 
-/// Collects bytes until a line or a frame is whole.
+/// Collects bytes until a line or a frame is complete.
 #[derive(Debug)]
 pub(super) struct Splitter {
     pending: Vec<u8>,
-    /// `pending` ends in a `\r`: the next byte decides whether it was a frame or a line ended by `\r\n`.
+    /// `pending` ends in `\r`: the next byte decides whether it is a frame or a line ended by `\r\n`.
     carriage_return: bool,
     /// The text before `pending` was a frame.
     after_frame: bool,
@@ -30,7 +30,7 @@ impl Splitter {
         Self { pending: Vec::new(), carriage_return: false, after_frame: false, longest }
     }
 
-    /// Takes in `bytes` and hands out what has become whole, in order.
+    /// Takes `bytes` and passes every complete piece to `each`, in order.
     pub(super) fn push(&mut self, mut bytes: &[u8], each: &mut impl FnMut(Piece<'_>)) {
         while let Some(&first) = bytes.first() {
             if self.carriage_return {
@@ -41,7 +41,7 @@ impl Splitter {
                         bytes = &bytes[1..];
                         continue;
                     }
-                    // Nothing has been overwritten yet: a terminal's own translation makes "\r\r\n" of "\r\n".
+                    // Nothing is overwritten yet: a terminal's own translation makes "\r\r\n" of "\r\n".
                     b'\r' if self.pending.len() < self.longest => {
                         self.pending.push(first);
                         bytes = &bytes[1..];
@@ -81,7 +81,7 @@ impl Splitter {
         }
     }
 
-    /// Takes in `bytes`, or without them the end of the stream.
+    /// Takes `bytes`, or `None` at the end of the stream.
     pub(super) fn take(&mut self, bytes: Option<&[u8]>, each: &mut impl FnMut(Piece<'_>)) {
         match bytes {
             Some(bytes) => self.push(bytes, each),
@@ -89,17 +89,17 @@ impl Splitter {
         }
     }
 
-    /// The line that has begun.
+    /// Returns the unfinished line.
     pub(super) fn line_in_the_making(&self) -> Option<&[u8]> {
         (!self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])
     }
 
-    /// The text begun after a frame, for programs that write the `\r` before each frame instead of after it.
+    /// Returns the text after a frame, for programs that write the `\r` before each frame.
     pub(super) fn frame_in_the_making(&self) -> Option<&[u8]> {
         (self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])
     }
 
-    /// The stream has ended: hands out a last line that has no end.
+    /// Ends the stream: passes on a last line without an end.
     pub(super) fn finish(&mut self, each: &mut impl FnMut(Piece<'_>)) {
         if !self.carriage_return && !self.pending.is_empty() {
             self.line(each);
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What comes out of `parts`, as text: lines as they are, frames in angle brackets.
+    /// Returns the pieces of `parts` as text: lines unchanged, frames in angle brackets.
     fn split(parts: &[&[u8]], longest: usize) -> Vec<Vec<u8>> {
         let mut splitter = Splitter::new(longest);
         let mut pieces = Vec::new();

@@ -1,4 +1,4 @@
-//! The two output streams, and what is passed from the readers to the screen.
+//! The two output streams, and the data that readers send to the screen.
 
 use rustix::termios::LocalModes;
 use std::io::{self, IsTerminal};
@@ -14,12 +14,12 @@ impl Stream {
     /// Both, in the order of their file descriptors.
     pub const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
 
-    /// Its usual name, also that of its log file.
+    /// Returns the stream's usual name, which is also that of its log file.
     pub fn name(self) -> &'static str {
         ["stdout", "stderr"][self.index()]
     }
 
-    /// Its place in [`Stream::BOTH`].
+    /// Returns the index in [`Stream::BOTH`].
     pub fn index(self) -> usize {
         self as usize
     }
@@ -31,7 +31,7 @@ impl Stream {
         }
     }
 
-    /// Whether the launcher's own is a terminal that lets processes in the background write to it, as workers are.
+    /// Returns whether the launcher's stream is a terminal that lets workers in the background write to it.
     pub fn takes_background_writes(self) -> bool {
         let modes = self.with_fd(|fd| rustix::termios::tcgetattr(fd));
         modes.is_ok_and(|modes| !modes.local_modes.contains(LocalModes::TOSTOP))
@@ -42,14 +42,14 @@ impl Stream {
     }
 }
 
-/// Where output comes from.
+/// A stream of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     pub rank: usize,
     pub stream: Stream,
 }
 
-/// What one source writes to the screen.
+/// Output of one source for the screen.
 #[derive(Debug)]
 pub struct Chunk {
     pub(super) source: Source,
@@ -60,7 +60,6 @@ pub struct Chunk {
 pub(super) struct Output {
     pub(super) text: Vec<u8>,
     pub(super) start: Start,
-    /// What becomes of the source's progress frame.
     pub(super) frame: FrameChange,
 }
 
@@ -70,20 +69,20 @@ impl Output {
     }
 }
 
-/// What the first byte of an output begins.
+/// How the text of an output begins.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Start {
     Line,
-    /// Nothing: it continues the line that its source left open. The prefix is for a line that came between.
+    /// With the rest of the source's unfinished line. The prefix is used if another line came between.
     Continued(Vec<u8>),
-    /// Whatever the program made of it.
+    /// At any place in a line.
     Raw,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FrameChange {
     Keep,
-    /// It was overwritten by a line.
+    /// A line has overwritten the frame.
     Clear,
     Show(Vec<u8>),
 }

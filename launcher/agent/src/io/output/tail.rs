@@ -1,30 +1,30 @@
-//! The last lines of a worker's standard error, for the failure banner and for finding the cause.
+//! The last lines of a worker's standard error, for the failure banner and to find the cause.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Lines kept: more than are shown, since a traceback names the cause far above its end.
+/// Lines kept: more than are shown, because a traceback names the cause far above its end.
 const LINES: usize = 200;
-/// Bytes kept of each.
+/// Bytes kept of each line.
 const LINE_BYTES: usize = 500;
 
-/// The last lines of a stream. Clones share them: the reader adds, the banner reads.
+/// The last lines of a stream. Clones share them: the reader adds lines, the banner reads them.
 #[derive(Clone, Debug, Default)]
 pub struct Tail(Arc<Mutex<VecDeque<Vec<u8>>>>);
 
 impl Tail {
     fn held(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
-        // The lines are whole between any two statements, so a panic elsewhere has not broken them.
+        // The lines are consistent between any two statements, so a panic elsewhere has not broken them.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lines, oldest first, without their ends and with what is not text replaced.
+    /// Returns the lines, oldest first, without line ends; invalid UTF-8 is replaced.
     pub fn lines(&self) -> Vec<String> {
         let text = |line: &Vec<u8>| String::from_utf8_lossy(line).into_owned();
         self.held().iter().map(text).collect()
     }
 
-    /// Adds a line; blank ones are left out.
+    /// Adds a line, unless it is blank.
     pub fn add(&self, line: &[u8]) {
         let line = line.trim_ascii_end();
         if line.is_empty() {

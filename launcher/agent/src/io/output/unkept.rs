@@ -1,14 +1,14 @@
-//! Logs that could not be written: told when it happens, and again when the run is over.
+//! Reports logs that could not be written: at the failure, and again at the end of the run.
 
 use crossbeam_channel::Sender;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Logs named in the report; of more than these the number is enough.
+/// Logs named in the report; more logs are only counted.
 const NAMED: usize = 4;
 
-/// The logs that were given up during a run. Clones share them.
+/// The logs given up during a run. Clones share the list.
 #[derive(Clone, Debug)]
 pub struct Unkept {
     notices: Sender<String>,
@@ -20,16 +20,16 @@ impl Unkept {
         Self { notices, logs: Arc::default() }
     }
 
-    /// Tells that the log at `path` is given up because of `error`, and the consequence.
+    /// Reports that the log at `path` is given up because of `error`, and the consequence.
     pub(super) fn add(&self, path: &Path, error: &io::Error, consequence: &str) {
         let text = format!("dtrain: cannot write {}: {error}; {consequence}", path.display());
-        // Fails only when the screen has been given up.
+        // Fails only if the screen was given up.
         let _ = self.notices.send(text);
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         logs.push((path.to_owned(), error.to_string()));
     }
 
-    /// The message at the end of the run; none where all logs are whole.
+    /// Returns the message for the end of the run; `None` if all logs are complete.
     pub fn report(&self) -> Option<String> {
         let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let named = logs.iter().take(NAMED);

@@ -1,4 +1,4 @@
-//! What another program answers.
+//! The output of other programs.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -9,20 +9,20 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a command prints, if it can be started; of one that is killed after `patience`, what it has printed by then.
+/// Runs a command and returns its output; kills it after `patience`. `None` if it cannot be started.
 pub fn output(command: &mut Command, patience: Duration) -> Option<String> {
     let mut file = File::from(memfd_create("answer", MemfdFlags::CLOEXEC).ok()?);
     let mut child =
         command.stdin(Stdio::null()).stdout(file.try_clone().ok()?).stderr(Stdio::null()).spawn().ok()?;
     let pid = Pid::from_raw(child.id().cast_signed());
     let pidfd = pid.map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
-    // A pid that is nobody's any more has ended.
+    // If the pid is unknown, the process has ended.
     if let Some(Ok(pidfd)) = pidfd
         && !has_ended(&pidfd, Instant::now() + patience)
     {
         let _ = child.kill();
     }
-    // The launcher may have reaped it with the orphans that it adopts; how it ended does not matter.
+    // The launcher may have reaped the child with adopted orphans; its exit status is not needed.
     let _ = child.wait();
     file.rewind().ok()?;
     let mut bytes = Vec::new();
@@ -30,7 +30,7 @@ pub fn output(command: &mut Command, patience: Duration) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Whether the process ends before `deadline`: its descriptor is readable then.
+/// Returns whether the process ends before `deadline`: its descriptor becomes readable at the end.
 pub fn has_ended(pidfd: &OwnedFd, deadline: Instant) -> bool {
     loop {
         let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();

@@ -1,5 +1,5 @@
-//! What workers have started and left behind: processes that changed their process group or session outlive a signal to the
-//! group. A subreaper gets them as its own children when their parent is gone, and can find and end them.
+//! Processes that workers started and left behind. If they changed their process group or session, a signal
+//! to the group misses them. A subreaper adopts them when their parent ends, and can kill them.
 
 use super::{descriptors, proc};
 use rustix::fs::FileType;
@@ -11,17 +11,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A process in the kernel's hands takes a kill only later; it is not waited for any longer.
+/// The longest wait for a killed process: the kernel may delay the kill.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Who reads the output ends soon after it, unless somebody else holds it open too.
+/// The wait for readers of the output; they end soon after it, unless another process holds it open.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// From now on, processes below this one whose parent has gone become its children.
+/// Makes this process the new parent of descendants whose parent ends.
 pub fn adopt() -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Into::into)
 }
 
-/// Kills and reaps all children of this process, and those that become its children by that. No child may be waited for.
+/// Kills and reaps all children, and new ones adopted meanwhile. No other thread may wait for a child.
 pub fn end_all() {
     let begun = Instant::now();
     loop {
@@ -30,7 +30,7 @@ pub fn end_all() {
             return;
         }
         for &child in &children {
-            // Not reaped yet, so the pid is no stranger's.
+            // The child is not reaped yet, so its pid belongs to no other process.
             let _ = rustix::process::kill_process(child, Signal::KILL);
         }
         for child in children {
@@ -58,13 +58,13 @@ fn file(pid: Pid, name: &str) -> Option<PathBuf> {
     proc::folder(pid.as_raw_nonzero().get().cast_unsigned()).map(|folder| folder.join(name))
 }
 
-/// Whether this process has children, perhaps such as a shell made before it became this program.
+/// Returns whether this process has children, perhaps made by a shell before it became this program.
 pub fn any() -> bool {
     let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     rustix::process::waitid(WaitId::All, ended).is_ok()
 }
 
-/// Closes standard output and standard error, and waits for those children that read them, as `>(...)` does.
+/// Closes standard output and standard error, and waits for children that read them, as `>(...)` does.
 pub fn finish_readers() {
     let identity = |pipe: BorrowedFd<'_>| {
         let stat = rustix::fs::fstat(pipe).ok()?;
@@ -84,7 +84,7 @@ pub fn finish_readers() {
     }
 }
 
-/// The children as the kernel lists them, which is quick but may leave one out while others end.
+/// Returns the kernel's list of children: fast, but it may miss a child while others end.
 pub(super) fn listed_children() -> Vec<Pid> {
     let Some(threads) = fs::read_dir("/proc/self/task").ok().filter(|_| proc::is_ours()) else {
         return Vec::new();
@@ -98,7 +98,7 @@ pub(super) fn listed_children() -> Vec<Pid> {
     children
 }
 
-/// The children of this process, those that have ended and are not reaped included; none where /proc is not ours.
+/// Returns all children, also unreaped ones; no child if /proc belongs to another PID namespace.
 fn children() -> Vec<Pid> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let Some(entries) = fs::read_dir("/proc").ok().filter(|_| proc::is_ours()) else {
@@ -112,7 +112,7 @@ fn children() -> Vec<Pid> {
     entries.filter_map(child).collect()
 }
 
-/// The parent in `/proc/PID/stat`: the second field behind the name, which is in parentheses and may hold anything.
+/// Returns the parent in `/proc/PID/stat`: the second field after the name in parentheses.
 fn parent(stat: &str) -> Option<i32> {
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! The open files that this process was started with, besides the three standard ones: a shell's `>(...)`, a log.
+//! The files that this process inherited, except the three standard streams: a shell's `>(...)`, a log.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::FdFlags;
@@ -8,11 +8,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const FIRST: i32 = 3;
 
-/// What was inherited. Dropping it closes it.
+/// The inherited files. Dropping closes them.
 #[derive(Debug)]
 pub struct Inherited(Vec<OwnedFd>);
 
-/// Takes over what this process was started with. Call it before anything else is opened.
+/// Takes ownership of the inherited files. Call it before any other file is opened.
 pub fn inherited() -> Inherited {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else {
         return Inherited(Vec::new());
@@ -21,37 +21,37 @@ pub fn inherited() -> Inherited {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|number| *number >= FIRST)
         .collect();
-    // The folder that was read was open then, too.
+    // The list also has the folder's own descriptor, which is closed by now.
     numbers.retain(|number| fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok());
     #[expect(unsafe_code, reason = "descriptors from before main have no owner")]
-    // SAFETY: all are open, and nothing in this program owns them: the callers have opened nothing yet, and the standard
-    // library opens nothing by itself.
+    // SAFETY: all descriptors are open, and nothing in this program owns them: the callers have opened
+    // nothing yet, and the standard library opens nothing by itself.
     let owned = |number| unsafe { OwnedFd::from_raw_fd(number) };
     Inherited(numbers.into_iter().map(owned).collect())
 }
 
 impl Inherited {
-    /// Programs started from now on do not have them, except those that a word of `args` names, such as `/dev/fd/63`.
+    /// Hides the files from programs started later, except files named in `args`, such as `/dev/fd/63`.
     pub fn keep_to_this_process(&self, args: &[OsString]) {
         for file in &self.0 {
             if !args.iter().any(|word| names(word, file.as_raw_fd())) {
-                // It cannot fail for an open file.
+                // Cannot fail for an open file.
                 let _ = rustix::io::fcntl_setfd(file, FdFlags::CLOEXEC);
             }
         }
     }
 }
 
-/// Whether this word ends with the descriptor's name, as in `--config=/dev/fd/63`.
+/// Returns whether the word ends with the descriptor's name, as in `--config=/dev/fd/63`.
 fn names(word: &OsStr, number: i32) -> bool {
     let word = word.as_encoded_bytes();
     ["/dev/fd/", "/proc/self/fd/"].iter().any(|name| word.ends_with(format!("{name}{number}").as_bytes()))
 }
 
-/// Standard output and standard error go nowhere from now on: their readers see the end.
+/// Redirects standard output and standard error to /dev/null: their readers see the end.
 pub fn close_output() {
     if let Ok(nowhere) = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
-        // Both cannot fail for an open file.
+        // Neither call can fail for an open file.
         let _ = rustix::stdio::dup2_stdout(&nowhere);
         let _ = rustix::stdio::dup2_stderr(&nowhere);
     }

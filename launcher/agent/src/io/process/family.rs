@@ -1,4 +1,4 @@
-//! The children of the launcher: its workers, and processes that became its children because their own parent is gone.
+//! The children of the launcher: its workers, and processes adopted after their parent ended.
 
 use super::handlers::LatestOfJob;
 use super::worker::{Streams, Worker, WorkerSpec};
@@ -7,15 +7,15 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The workers that are not reaped yet, for all threads that signal or reap. While one holds the lock, no process id among
-/// the children can be given to a stranger.
+/// The unreaped workers, for all threads that signal or reap. While a thread holds the lock, no pid of a
+/// child can be reused.
 #[derive(Clone, Debug, Default)]
 pub struct Family {
     workers: Arc<Mutex<Vec<Pid>>>,
 }
 
 impl Family {
-    /// Starts a worker. The kernel kills it should the calling thread end, so call this from the main thread.
+    /// Starts a worker. Call it from the main thread: the worker is killed when its calling thread ends.
     pub fn start(&self, spec: &WorkerSpec) -> io::Result<(Worker, Streams)> {
         let mut workers = self.lock();
         let started = Worker::start(spec)?;
@@ -23,20 +23,20 @@ impl Family {
         Ok(started)
     }
 
-    /// Kills what is left of the worker's process group and reaps its process, which has ended or been sent SIGKILL.
+    /// Kills the rest of the worker's process group and reaps the worker, which has ended or got SIGKILL.
     pub fn sweep(&self, worker: &mut Worker) {
         let mut workers = self.lock();
         worker.sweep();
         workers.retain(|pid| *pid != worker.pid);
     }
 
-    /// Ends every child and what becomes a child by that. All workers must have been swept.
+    /// Kills all children, also those adopted meanwhile. All workers must have been swept.
     pub fn end_orphans(&self) {
         let _held = self.lock();
         descendants::end_all();
     }
 
-    /// Reaps the adopted children that have ended, and no worker; the next time where another thread holds the lock.
+    /// Reaps adopted children that have ended. Does nothing while another thread holds the lock.
     pub fn reap_orphans(&self) {
         let Ok(workers) = self.workers.try_lock() else {
             return;
@@ -47,14 +47,14 @@ impl Family {
         }
     }
 
-    /// Suspends the workers, and then this process, unless SIGCONT has come while a worker was being started.
+    /// Suspends the workers and then this process, unless SIGCONT came while a worker was being started.
     pub fn suspend(&self, latest: &LatestOfJob) {
         let workers = self.lock();
         if latest.is_continue() {
             return;
         }
         signal_groups(&workers, Signal::TSTP);
-        // No worker starts between the two.
+        // The lock is held, so no worker starts between the two.
         handlers::stop_this_process();
     }
 
@@ -62,7 +62,7 @@ impl Family {
         signal_groups(&self.lock(), Signal::CONT);
     }
 
-    /// Sends a signal to the process group of one worker, unless it has been reaped.
+    /// Signals the process group of one worker, unless the worker is reaped.
     pub(super) fn signal(&self, worker: Pid, signal: Signal) {
         let workers = self.lock();
         if workers.contains(&worker) {
@@ -71,14 +71,14 @@ impl Family {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Pid>> {
-        // A list of numbers is whole also after a panic.
+        // A list of numbers is consistent also after a panic.
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn signal_groups(workers: &[Pid], signal: Signal) {
     for worker in workers {
-        // It fails when nothing of the group is left, or what is left is another user's.
+        // Fails if the group is empty, or its processes belong to another user.
         let _ = rustix::process::kill_process_group(*worker, signal);
     }
 }

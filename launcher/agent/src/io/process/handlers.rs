@@ -1,4 +1,4 @@
-//! How signals reach the launcher, and what other processes do with them.
+//! Signal handling of the launcher and of other processes.
 
 use super::proc;
 use crate::signals::{CHLD, CONT, JOB};
@@ -8,14 +8,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// SIGXFSZ: a file would be larger than allowed.
+/// SIGXFSZ: a file would exceed the size limit.
 const XFSZ: i32 = Signal::XFSZ.as_raw();
 
-/// Calls `deliver` with every signal of `wanted` that the launcher receives, and SIGCHLD, on a thread of its own. From its
-/// return on, none of them kills the launcher.
+/// Calls `deliver` on a new thread for SIGCHLD and every signal of `wanted`. After the return, none of them
+/// kills the launcher.
 ///
-/// A signal that was ignored when the launcher started stays ignored: that is how `nohup` and the shell's `&` ask for a run
-/// that outlives its terminal. Only SIGCHLD must not stay ignored, or the system would throw away how the workers ended.
+/// A signal that was ignored at the launcher's start stays ignored: `nohup` and the shell's `&` use that for
+/// runs that outlive their terminal. Only SIGCHLD must not be ignored, or the workers' outcomes are lost.
 pub fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     let mut received = signal_hook::iterator::Signals::new(heeded(wanted).chain([CHLD]))?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -26,12 +26,12 @@ pub fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> io::Res
     Ok(())
 }
 
-/// The latest of the signals of [`JOB`] that this process has received. Whoever handles one of them may be late.
+/// The latest signal of [`JOB`] that this process has received. Handlers may run late.
 #[derive(Clone, Debug)]
 pub struct LatestOfJob(Arc<AtomicUsize>);
 
 impl LatestOfJob {
-    /// From now on. Call it before [`listen`].
+    /// Starts recording. Call it before [`listen`].
     pub fn watch() -> io::Result<Self> {
         let latest = Arc::<AtomicUsize>::default();
         for signal in heeded(&JOB) {
@@ -40,7 +40,7 @@ impl LatestOfJob {
         Ok(Self(latest))
     }
 
-    /// Whether it was SIGCONT: to suspend the job before it was not meant for now.
+    /// Returns whether the latest was SIGCONT: an earlier request to suspend the job is then outdated.
     pub fn is_continue(&self) -> bool {
         self.0.load(Ordering::SeqCst) == number(CONT)
     }
@@ -50,26 +50,26 @@ fn number(signal: i32) -> usize {
     signal.unsigned_abs() as usize
 }
 
-/// Those that were not ignored when this program started.
+/// Returns the signals that were not ignored when this program started.
 fn heeded(wanted: &[i32]) -> impl Iterator<Item = i32> {
     let ignored = ignored_at_start();
     let is_heeded = move |signal: &i32| ignored & (1 << (signal - 1)) == 0;
     wanted.iter().copied().filter(is_heeded)
 }
 
-/// Suspends this process, all its threads, until it gets SIGCONT.
+/// Suspends all threads of this process until SIGCONT.
 pub fn stop_this_process() {
     // A process may always signal itself.
     let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
 }
 
-/// From its return on, this thread and those that it starts may write to the terminal from the background and lend it, also
-/// after `stty tostop`. Programs that they start inherit that, see `let_the_terminal_stop_it`.
+/// Lets this thread and its later threads write to the terminal from the background and lend it, also after
+/// `stty tostop`. Programs started by them inherit that, see `let_the_terminal_stop_it`.
 pub fn write_to_any_terminal() -> io::Result<()> {
     terminal_output().thread_block().map_err(Into::into)
 }
 
-/// Undoes [`write_to_any_terminal`] for a program that is about to be executed; may be called between fork and exec.
+/// Undoes [`write_to_any_terminal`] for a new program; may be called between fork and exec.
 pub(super) fn let_the_terminal_stop_it() -> io::Result<()> {
     terminal_output().thread_unblock().map_err(Into::into)
 }
@@ -78,7 +78,7 @@ fn terminal_output() -> SigSet {
     SigSet::from(nix::sys::signal::Signal::SIGTTOU)
 }
 
-/// Whether the process has a handler for the signal, or holds it back: it does not die of it. Also where nobody knows.
+/// Returns whether the process handles or blocks the signal, and so survives it; true if unknown.
 pub fn is_handled_by(pid: u32, signal: i32) -> bool {
     let Some(status) = status(pid) else {
         return true;
@@ -87,14 +87,14 @@ pub fn is_handled_by(pid: u32, signal: i32) -> bool {
     has("SigCgt:") || has("SigBlk:")
 }
 
-/// Whether the signal stops the process: it neither ignores it, nor holds it back, nor has a handler for it.
+/// Returns whether the signal stops the process: it neither ignores, blocks nor handles the signal.
 pub(super) fn is_stopped_by(pid: Pid, signal: Signal) -> bool {
     let status = status(pid.as_raw_nonzero().get().cast_unsigned()).unwrap_or_default();
     let is_free = |set| parse_set(&status, set).is_some_and(|set| set & (1 << (signal.as_raw() - 1)) == 0);
     ["SigIgn:", "SigBlk:", "SigCgt:"].into_iter().all(is_free)
 }
 
-/// From its return on, writing beyond `ulimit -f` fails as on a full disk. Programs start with the signal as it was.
+/// Makes writes beyond `ulimit -f` fail like on a full disk. New programs get the default signal action.
 pub fn survive_file_size_limit() -> io::Result<()> {
     if ignored_at_start() & (1 << (XFSZ - 1)) == 0 {
         signal_hook::flag::register(XFSZ, Arc::default())?;
@@ -102,7 +102,7 @@ pub fn survive_file_size_limit() -> io::Result<()> {
     Ok(())
 }
 
-/// The set of ignored signals as a bit mask (bit n-1 is signal n); empty where it cannot be read.
+/// Returns the ignored signals as a bit mask (bit n-1 is signal n); 0 if they cannot be read.
 fn ignored_at_start() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     parse_set(&status, "SigIgn:").unwrap_or(0)
@@ -135,7 +135,7 @@ mod tests {
         for (signal, is_continue) in [(Signal::TSTP, false), (Signal::CONT, true), (Signal::TTIN, false)] {
             assert!(rustix::process::kill_process(rustix::process::getpid(), signal).is_ok());
             let begun = std::time::Instant::now();
-            // Another thread may be the one that is interrupted.
+            // The kernel may interrupt another thread.
             while latest.as_ref().map(LatestOfJob::is_continue) != Some(is_continue) {
                 assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{signal:?}");
                 std::thread::yield_now();
@@ -147,7 +147,7 @@ mod tests {
     fn a_process_has_a_handler_from_when_it_makes_one() {
         let own = std::process::id();
         let begun = std::time::Instant::now();
-        // While the main thread starts another one it holds all signals back.
+        // While the main thread starts another thread, it blocks all signals.
         while is_handled_by(own, USR2) {
             assert!(begun.elapsed() < std::time::Duration::from_secs(30));
             std::thread::yield_now();

@@ -1,7 +1,7 @@
-//! Whether the kernel killed a worker because memory ran out, as far as the system tells an ordinary user.
+//! Whether the kernel killed a worker because memory ran out, as far as an ordinary user can find out.
 //!
-//! Two things know. The kernel's log names the process, but is readable only with rights. The counters of control groups name
-//! nobody, but are readable by all; the nearest group that accounts for memory is asked, not one that neighbours share.
+//! There are two sources. The kernel's log names the process, but reading it needs privileges. The counters
+//! of control groups name no process, but every user can read them; the nearest group that counts is used.
 
 use crate::cause::MemoryKill;
 use rustix::fs::{Mode, OFlags, SeekFrom};
@@ -10,30 +10,30 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
-/// A record of the kernel's log is not longer than this.
+/// The most bytes of a record of the kernel's log.
 const RECORD_BYTES: usize = 8 * 1024;
 /// More records than the kernel's log can hold.
 const MOST_RECORDS: usize = 100_000;
-/// What `/proc/self/ns/pid` says where process ids are those of the kernel's log.
+/// The value of `/proc/self/ns/pid` if process ids are those of the kernel's log.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// What the system said when the run began.
+/// The state of the system at the start of the run.
 #[derive(Debug)]
 pub struct MemoryKills {
-    /// The nearest place where the kernel counts such kills, and the count.
+    /// The nearest file that counts such kills, its meaning, and the count.
     counter: Option<(PathBuf, MemoryKill, u64)>,
-    /// The kernel's log, from its end at that time on.
+    /// The kernel's log, positioned at its end at that time.
     log: Option<File>,
 }
 
 impl MemoryKills {
-    /// Call it before the first worker starts.
+    /// Reads the state. Call it before the first worker starts.
     pub fn note() -> Self {
         let read = |(path, means): (PathBuf, MemoryKill)| count(&path).map(|count| (path, means, count));
         Self { counter: counters().into_iter().find_map(read), log: log_from_now_on() }
     }
 
-    /// What speaks for a process of `pids` having been killed for memory since then, if it died of SIGKILL.
+    /// Returns the evidence that memory kills since then hit `pids`, for a process that died of SIGKILL.
     pub fn since(&self, pids: &[u32]) -> impl Fn(Option<u32>) -> Option<MemoryKill> + use<> {
         let counter = self.counter.as_ref().filter(|(path, _, before)| count(path) > Some(*before));
         let mut logged = self.log.as_ref().map(killed_pids).unwrap_or_default();
@@ -49,7 +49,7 @@ fn evidence(counted: Option<MemoryKill>, logged: Vec<u32>) -> impl Fn(Option<u32
     }
 }
 
-/// The files that may count such kills, the nearest first.
+/// Returns the files that may count such kills, the nearest first.
 fn counters() -> Vec<(PathBuf, MemoryKill)> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let groups = group_files(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
@@ -61,13 +61,13 @@ fn count(path: &Path) -> Option<u64> {
     counted(&fs::read_to_string(path).ok()?)
 }
 
-/// The number of kills in `memory.events`, `memory.oom_control` or `/proc/vmstat`: all three have a line `oom_kill N`.
+/// Returns N of the line `oom_kill N` in `memory.events`, `memory.oom_control` or `/proc/vmstat`.
 fn counted(text: &str) -> Option<u64> {
     let mut lines = text.lines();
     lines.find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
-/// The files that may count the kills of this process's control group, by `/proc/self/cgroup` and `/proc/self/mountinfo`.
+/// Returns the files that may count kills of this process's control group, the nearest first.
 fn group_files(memberships: &str, mounts: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for (version, name) in [(1, "memory.oom_control"), (2, "memory.events")] {
@@ -75,7 +75,7 @@ fn group_files(memberships: &str, mounts: &str) -> Vec<PathBuf> {
         else {
             continue;
         };
-        // A group outside of this mount cannot be seen; the mount's own is the nearest then.
+        // If the group is outside of this mount, the mount's root is the nearest visible group.
         let below = Path::new(member).strip_prefix(&root).unwrap_or(Path::new(""));
         let is_outside = below.components().any(|part| part == Component::ParentDir);
         let below = if is_outside { Path::new("") } else { below };
@@ -84,7 +84,7 @@ fn group_files(memberships: &str, mounts: &str) -> Vec<PathBuf> {
     files
 }
 
-/// This process's group in the hierarchy that accounts for memory in version 1, or in the one of version 2.
+/// Returns this process's group: in version 1 of the hierarchy for memory, in version 2 of the only one.
 fn membership(memberships: &str, version: u8) -> Option<&str> {
     memberships.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -97,7 +97,7 @@ fn membership(memberships: &str, version: u8) -> Option<&str> {
     })
 }
 
-/// The group that is mounted, and where.
+/// Returns the mounted group and its mount point.
 fn mount(mounts: &str, version: u8) -> Option<(PathBuf, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
@@ -113,12 +113,12 @@ fn mount(mounts: &str, version: u8) -> Option<(PathBuf, PathBuf)> {
     })
 }
 
-/// In `/proc/self/mountinfo` blanks stand as `\040`.
+/// Decodes the `\040` of blanks and the `\011` of tabs in `/proc/self/mountinfo`.
 fn unescaped(path: &str) -> PathBuf {
     path.replace("\\040", " ").replace("\\011", "\t").into()
 }
 
-/// The kernel's log behind its last record; none without the right to read it, or where its process ids are not ours.
+/// Opens the kernel's log at its end; `None` without the right, or if its process ids are not ours.
 fn log_from_now_on() -> Option<File> {
     if !sees_the_kernels_pids() {
         return None;
@@ -129,12 +129,12 @@ fn log_from_now_on() -> Option<File> {
     Some(log.into())
 }
 
-/// Whether a process id that the kernel or a driver tells means the same process here: not so in a container.
+/// Returns whether process ids of the kernel and drivers are valid here: not so in a container.
 pub fn sees_the_kernels_pids() -> bool {
     fs::read_link("/proc/self/ns/pid").is_ok_and(|namespace| namespace == Path::new(FIRST_PID_NAMESPACE))
 }
 
-/// The processes that the rest of the kernel's log says were killed for memory.
+/// Returns the processes that were killed for memory, by the rest of the kernel's log.
 fn killed_pids(mut log: &File) -> Vec<u32> {
     let mut record = vec![0; RECORD_BYTES];
     let mut killed = Vec::new();
@@ -142,7 +142,7 @@ fn killed_pids(mut log: &File) -> Vec<u32> {
         match log.read(&mut record) {
             Ok(0) => break,
             Ok(length) => killed.extend(killed_pid(&String::from_utf8_lossy(&record[..length]))),
-            // PIPE: records were overwritten before they were read; the next read returns the oldest that is there.
+            // PIPE: unread records were overwritten; the next read returns the oldest record left.
             Err(error) if [Errno::PIPE, Errno::INTR].map(Some).contains(&Errno::from_io_error(&error)) => {}
             Err(_) => break,
         }
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn nothing_happened_between_two_looks() {
-        // Whatever this machine lets be read, reading it works.
+        // Reading works, whatever this machine allows.
         let since = MemoryKills::note().since(&[std::process::id()]);
         assert_ne!(since(Some(std::process::id())), Some(MemoryKill::Logged));
     }

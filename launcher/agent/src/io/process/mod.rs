@@ -1,7 +1,7 @@
-//! Worker processes: how one is started, watched and signalled.
+//! Worker processes: start, watch and signal.
 //!
-//! Invariant: a worker's process is not reaped before [`Family::sweep`]. Until then its pid, which is also the id
-//! of its process group, cannot be given to another process, so a signal never reaches a stranger.
+//! Invariant: a worker's process is not reaped before [`Family::sweep`]. Until then its pid, which is also
+//! the id of its process group, cannot be given to another process, so a signal never reaches a stranger.
 
 mod answer;
 pub mod descendants;

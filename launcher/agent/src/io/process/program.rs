@@ -1,26 +1,26 @@
-//! Finding an executable the way a shell does, with a reason when there is none.
+//! Finds an executable as a shell does, or explains the failure.
 
 use rustix::fs::Access;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Why there is no such program.
+/// The reasons why a program cannot be run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ProgramError {
-    /// With what may have been meant.
+    /// The name and a hint.
     #[error("program `{0}` is in no folder of PATH{1}")]
     NotInPath(String, String),
     #[error("program `{0}` does not exist")]
     Missing(PathBuf),
     #[error("program `{0}` is not a file")]
     NotAFile(PathBuf),
-    /// With a remedy.
+    /// The path and a remedy.
     #[error("program `{0}` is not executable; {1}")]
     NotExecutable(PathBuf, String),
 }
 
-/// The file that running `name` executes: itself when it has a slash, else the first executable of that name in the folders of
-/// `path` (the PATH variable; the system's default when unset).
+/// Returns the file that running `name` executes: `name` itself if it has a slash, else the first executable
+/// of that name in the folders of `path` (the PATH variable; if unset, the system's default).
 pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
     if name.as_encoded_bytes().contains(&b'/') {
         return check(Path::new(name)).map(|()| PathBuf::from(name));
@@ -62,7 +62,7 @@ fn check(path: &Path) -> Result<(), ProgramError> {
     }
 }
 
-/// Whether the file is a Python script by its name.
+/// Returns whether the file is a Python script by its name.
 pub fn is_python(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "py")
 }

@@ -1,4 +1,4 @@
-//! The job as the shell knows it, and whether there is a shell that controls it.
+//! The job as the shell knows it, and whether a shell controls it.
 
 use nix::unistd::getpgid;
 use rustix::process::{Pid, Signal};
@@ -6,21 +6,20 @@ use rustix::process::{Pid, Signal};
 /// The process group that a shell suspends and continues.
 #[derive(Clone, Copy, Debug)]
 pub struct ShellJob {
-    /// Its id.
     pub group: Pid,
-    /// A process of it that the shell has started, or one below it.
+    /// A process of the job, started by the shell or below such a process.
     member: Pid,
 }
 
 impl ShellJob {
-    /// The job of a process; none where that is gone.
+    /// Returns the job of a process; `None` if the process is gone.
     pub fn of(member: Pid) -> Option<Self> {
         let group = group_of(member).ok()??;
         Some(Self { group, member })
     }
 
-    /// Whether there is a process that could continue the job after it was suspended: the parent of one of the group, in the
-    /// same session. Without one, as in a container or with `ssh host COMMAND`, the kernel suspends nobody either.
+    /// Returns whether a process could continue the suspended job: a parent of the group, in the same
+    /// session. Without one, as in a container or with `ssh host COMMAND`, the kernel does not suspend it.
     pub fn is_under_a_shell(self) -> bool {
         let mut above = super::descendants::parent_of(self.member);
         while let Some(pid) = above {
@@ -37,14 +36,14 @@ impl ShellJob {
         false
     }
 
-    /// Suspends it, and by that the launcher and all workers.
+    /// Suspends the job: the launcher and with it all workers.
     pub(super) fn suspend(self, signal: Signal) {
-        // It fails when the job has ended.
+        // Fails if the job has ended.
         let _ = rustix::process::kill_process_group(self.group, signal);
     }
 }
 
-/// The process group; none for one that began outside of this PID namespace, where it has no number.
+/// Returns the process group; `None` if it began outside of this PID namespace and has no number here.
 fn group_of(pid: Pid) -> nix::Result<Option<Pid>> {
     let group = getpgid(Some(nix::unistd::Pid::from_raw(pid.as_raw_nonzero().get())))?;
     Ok(Pid::from_raw(group.as_raw()))

@@ -1,4 +1,4 @@
-//! Where a process is that hangs: what the kernel knows of its threads, and the stacks where a debugger is installed.
+//! The state of a hung process: its threads in the kernel, and their stacks if a debugger is installed.
 
 use super::{output, proc, program};
 use std::ffi::OsStr;
@@ -14,9 +14,9 @@ const DEBUGGERS: [(&str, &[&str]); 3] = [
     ("eu-stack", &["-p", "{}"]),
 ];
 
-/// What can be said of the process, at the latest after `patience`.
+/// Describes the process within `patience`.
 pub fn of(pid: u32, patience: Duration) -> String {
-    // Before a debugger stops the process.
+    // Read before a debugger stops the process.
     let threads = threads(pid);
     let stacks = match debugger(pid, patience) {
         Some((name, stacks)) => format!("\nstacks, by {name}:\n{stacks}"),
@@ -25,7 +25,7 @@ pub fn of(pid: u32, patience: Duration) -> String {
     threads + &stacks
 }
 
-/// A line for each thread.
+/// Returns a line for each thread.
 fn threads(pid: u32) -> String {
     let mut text = format!("threads of process {pid} (name, state, waiting in the kernel at):\n");
     let tasks = proc::folder(pid).map(|folder| fs::read_dir(folder.join("task")));
@@ -48,7 +48,7 @@ fn threads(pid: u32) -> String {
         };
         let number = task.file_name();
         let _ = writeln!(text, "  {} {name}: {state}, {wchan}", number.display());
-        // Readable by root alone.
+        // Only root can read the stack.
         for line in stack.lines() {
             let _ = writeln!(text, "      {line}");
         }
@@ -60,7 +60,7 @@ fn debugger(pid: u32, patience: Duration) -> Option<(&'static str, String)> {
     let begun = Instant::now();
     let path = std::env::var_os("PATH");
     DEBUGGERS.iter().find_map(|(name, args)| {
-        // It may have gone on, and ended, meanwhile.
+        // The process may have continued and ended meanwhile.
         fs::metadata(proc::folder(pid)?).ok()?;
         let found = program::find(OsStr::new(name), path.as_deref()).ok()?;
         let args = args.iter().map(|arg| arg.replace("{}", &pid.to_string()));
@@ -81,7 +81,7 @@ mod tests {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let thread =
             std::thread::Builder::new().name("waits-here".to_owned()).spawn(move || stopped.recv()).unwrap();
-        // A thread names itself after it has begun.
+        // A thread sets its name after its start.
         let begun = Instant::now();
         while !threads(std::process::id()).contains("waits-here: ") {
             assert!(begun.elapsed() < Duration::from_secs(30), "{}", threads(std::process::id()));

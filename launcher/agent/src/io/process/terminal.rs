@@ -1,10 +1,10 @@
 //! The terminal, which one worker may read from.
 //!
-//! Workers are process groups of their own, and a terminal lets only one group read: the kernel stops the others with SIGTTIN.
-//! As a shell does, the launcher makes the worker's group the terminal's when the worker was stopped for reading, and lets it
-//! go on. A read that has begun needs the terminal no more, so it is the job's again a moment later. Only while the worker reads
-//! key by key, as debuggers do, Ctrl-C and Ctrl-Z are for the worker; Ctrl-Z then stops the whole job all the same, and so does
-//! Ctrl-C where the worker dies of it.
+//! Workers are separate process groups, and only one group may read from a terminal: the kernel stops the
+//! others with SIGTTIN. As a shell does, the launcher gives the terminal to a worker that was stopped for
+//! reading, and continues the worker. A read that has begun does not need the terminal, so the job gets it
+//! back a moment later. While the worker reads key by key, as debuggers do, Ctrl-C and Ctrl-Z go to the
+//! worker; Ctrl-Z still stops the whole job, and so does Ctrl-C if the worker dies of it.
 
 use super::worker::Worker;
 use super::{Family, ShellJob, handlers};
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// After this the worker has most likely begun to read. One that has not gets the terminal once more.
+/// After this time the worker has probably begun to read. If not, it gets the terminal again.
 const LOAN: Duration = Duration::from_millis(100);
-/// The exit code of programs that end by Ctrl-C and do not die of the signal.
+/// The exit code of programs that handle Ctrl-C and then end.
 const INTERRUPTED: i32 = 128 + signals::INT;
 
 /// The terminal that controls the job, at standard input.
@@ -29,12 +29,12 @@ const INTERRUPTED: i32 = 128 + signals::INT;
 pub struct Terminal {
     tty: OwnedFd,
     job: ShellJob,
-    /// Whether the worker has had it.
+    /// Whether a worker has had the terminal.
     was_lent: AtomicBool,
 }
 
 impl Terminal {
-    /// The terminal at standard input; none where it is something else, or does not control this job.
+    /// Returns the terminal at standard input; `None` if it is no terminal or does not control this job.
     pub fn at_stdin(job: ShellJob) -> Option<Arc<Self>> {
         let stdin = io::stdin();
         if !stdin.is_terminal() || tcgetpgrp(&stdin).is_err() {
@@ -44,7 +44,7 @@ impl Terminal {
         Some(Arc::new(Self { tty, job, was_lent: AtomicBool::new(false) }))
     }
 
-    /// Lends the terminal to this worker whenever it is stopped for using it, on a thread of its own, until it has ended.
+    /// Starts a thread that lends the terminal to the worker whenever the worker is stopped for using it.
     pub fn lend(self: Arc<Self>, worker: &Worker, family: Family) -> io::Result<()> {
         let worker = worker.pid;
         thread::start("terminal", move || {
@@ -59,7 +59,7 @@ impl Terminal {
         })
     }
 
-    /// Whether the worker ended by Ctrl-C at the terminal, which it may have got instead of the job.
+    /// Returns whether the worker ended by Ctrl-C, which the terminal may have sent to it instead of the job.
     pub fn ended(&self, worker: Pid, outcome: Outcome) -> bool {
         self.take_back(worker);
         let interrupted = [Outcome::Signaled(signals::INT), Outcome::Exited(INTERRUPTED)];
@@ -67,7 +67,7 @@ impl Terminal {
     }
 
     fn next(&self, worker: Pid) -> Next {
-        // Of one that is not stopped when it reads nobody would know that it needs the terminal once more.
+        // If SIGTTIN does not stop the worker, its next read shows no sign, so its loan never ends.
         let is_loan = self.group() == Some(worker) && handlers::is_stopped_by(worker, Signal::TTIN);
         if !is_loan {
             return next_stop(worker, WaitIdOptions::empty());
@@ -79,7 +79,7 @@ impl Terminal {
         }
     }
 
-    /// The worker was stopped by this signal.
+    /// Reacts to a signal that stopped the worker.
     fn stopped(&self, worker: Pid, signal: Signal, family: &Family) {
         let go_on = || family.signal(worker, Signal::CONT);
         if signal == Signal::TTIN || signal == Signal::TTOU {
@@ -87,10 +87,10 @@ impl Terminal {
                 self.was_lent.store(true, Ordering::Relaxed);
                 go_on();
             } else if self.job.is_under_a_shell() {
-                // The job is in the background, and stops as a whole until the shell brings it to the foreground.
+                // The job is in the background. It stops until the shell brings it to the foreground.
                 self.job.suspend(signal);
             } else {
-                // Nobody ever will. The kernel sends the same to processes that it leaves stopped without a shell.
+                // No shell will continue it. The kernel sends the same signals to such processes.
                 family.signal(worker, Signal::HUP);
                 go_on();
             }
@@ -104,7 +104,7 @@ impl Terminal {
         }
     }
 
-    /// Makes the terminal the worker's, if it is the job's or the worker's already.
+    /// Gives the terminal to the worker if the job or the worker has it.
     fn give(&self, worker: Pid) -> bool {
         match self.group() {
             Some(group) if group == worker => true,
@@ -113,10 +113,10 @@ impl Terminal {
         }
     }
 
-    /// Makes the terminal the job's again, if the worker has it.
+    /// Returns the terminal to the job if the worker has it.
     fn take_back(&self, worker: Pid) {
         if self.group() == Some(worker) {
-            // It fails when the terminal is gone.
+            // Fails if the terminal is gone.
             let _ = tcsetpgrp(&self.tty, self.job.group);
         }
     }
@@ -125,23 +125,23 @@ impl Terminal {
         tcgetpgrp(&self.tty).ok()
     }
 
-    /// Whether the terminal hands over whole lines, as to programs that do not edit them themselves.
+    /// Returns whether the terminal passes whole lines, as to programs that do not edit lines themselves.
     fn is_read_by_line(&self) -> bool {
         tcgetattr(&self.tty).is_ok_and(|modes| modes.local_modes.contains(LocalModes::ICANON))
     }
 }
 
-/// What a worker does that may read from the terminal.
+/// The next event of a worker that may read from the terminal.
 enum Next {
     Stopped(Signal),
-    /// It has begun to read a line, or does something else.
+    /// The worker has begun to read a line, or does something else.
     Reads,
-    /// Nothing that gives the terminal back.
+    /// No event that gives the terminal back.
     KeepsIt,
     Ended,
 }
 
-/// What the worker does next: waits for it, unless `options` say otherwise.
+/// Waits for the worker's next event, unless `options` include NOHANG.
 fn next_stop(worker: Pid, options: WaitIdOptions) -> Next {
     match rustix::process::waitid(WaitId::Pid(worker), WaitIdOptions::STOPPED | options) {
         Ok(Some(status)) => {

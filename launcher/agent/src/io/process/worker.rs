@@ -15,35 +15,35 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// What to start.
+/// The command of a worker and its surroundings.
 #[derive(Clone, Debug)]
 pub struct WorkerSpec {
     pub program: PathBuf,
-    /// What the program sees as its own name.
+    /// The name that the program sees as its own.
     pub arg0: OsString,
     pub args: Vec<OsString>,
-    /// Variables in addition to the launcher's own environment.
+    /// Variables in addition to the launcher's environment.
     pub env: Vec<(&'static str, OsString)>,
-    /// The only cores it may use, unless it may use those of the launcher.
+    /// The only cores that the worker may use; `None` for the launcher's cores.
     pub cpus: Option<CpuSet>,
-    /// Whether it reads the launcher's standard input instead of an empty one.
+    /// Whether the worker reads the launcher's standard input; else its input is empty.
     pub inherit_stdin: bool,
-    /// Whether it writes to the launcher's own standard output instead of a pipe.
+    /// Whether the worker writes to the launcher's standard output; else to a pipe.
     pub inherit_stdout: bool,
 }
 
-/// A started worker. Dropping it leaves the process alone; call [`Family::sweep`](super::Family::sweep) once it has ended.
+/// A started worker. Dropping does not end it; call [`Family::sweep`](super::Family::sweep) after its end.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
     pub(super) pid: Pid,
 }
 
-/// The read ends of a worker's standard output and standard error; none of a stream that is the launcher's own.
+/// The read ends of standard output and standard error; `None` for a stream that is the launcher's.
 pub type Streams = [Option<File>; 2];
 
 impl Worker {
-    /// Starts the program in a process group of its own.
+    /// Starts the program in a new process group.
     #[expect(unsafe_code, reason = "the one place that acts between fork and exec")]
     pub(super) fn start(spec: &WorkerSpec) -> io::Result<(Self, Streams)> {
         let launcher = Pid::from_raw(std::process::id().cast_signed());
@@ -62,7 +62,7 @@ impl Worker {
         let cpus = spec.cpus;
         let before_exec = move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The launcher may have died before the line above took effect; then nobody would ever send the signal.
+            // If the launcher died before the line above took effect, the signal would never come.
             if rustix::process::getppid() != launcher {
                 return Err(rustix::io::Errno::SRCH.into());
             }
@@ -71,9 +71,9 @@ impl Worker {
             }
             handlers::let_the_terminal_stop_it()
         };
-        // SAFETY: between fork and exec the closure only makes the system calls prctl, getppid, sched_setaffinity and
-        // sigprocmask, and compares two integers; the set of cores lies in the closure itself. It takes no lock and allocates
-        // nothing, which is all that is allowed in the child of a process with several threads.
+        // SAFETY: between fork and exec, the closure only makes the system calls prctl, getppid,
+        // sched_setaffinity and sigprocmask, and compares two integers; it holds the set of cores itself. It
+        // takes no lock and allocates nothing, as a child of a process with several threads must.
         unsafe { command.pre_exec(before_exec) };
         let mut child = command.spawn()?;
         let pid = Pid::from_raw(child.id().cast_signed());
@@ -83,34 +83,34 @@ impl Worker {
         Ok((Self { child, pid }, streams))
     }
 
-    /// The worker's process id, which is also its process group's.
+    /// Returns the worker's process id, which is also the id of its process group.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Calls `ended` with the worker's pid as soon as it has ended, on a thread of its own. The process stays unreaped.
+    /// Calls `ended` with the worker's pid on a new thread when the worker ends. Does not reap the process.
     pub fn watch(&self, ended: impl FnOnce(Pid, Outcome) + Send + 'static) -> io::Result<()> {
         let pid = self.pid;
         thread::start(format!("wait-{pid}"), move || ended(pid, wait_for_end(pid)))
     }
 
-    /// Sends `signal` to the worker's process group. One whose processes have all ended takes it silently.
+    /// Sends `signal` to the worker's process group. If all its processes have ended, nothing happens.
     pub fn signal(&self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
         };
-        // It can only fail because nothing is left, or what is left belongs to another user (a set-uid program).
+        // Fails only if no process is left, or the rest belongs to another user (a set-uid program).
         let _ = rustix::process::kill_process_group(self.pid, signal);
     }
 
     pub(super) fn sweep(&mut self) {
         self.signal(signals::KILL);
-        // The outcome is known already, and a child that cannot be waited for cannot be reaped either.
+        // The outcome is known already. A child that cannot be waited for cannot be reaped either.
         let _ = self.child.wait();
     }
 }
 
-/// Blocks until the process has ended, and leaves it unreaped.
+/// Blocks until the process has ended, and does not reap it.
 fn wait_for_end(pid: Pid) -> Outcome {
     loop {
         match rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {

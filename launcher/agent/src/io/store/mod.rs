@@ -1,6 +1,6 @@
-//! The store where PyTorch's processes meet, served by the launcher: a server of the protocol of PyTorch's TCPStore.
+//! A server of PyTorch's TCPStore protocol, run by the launcher for PyTorch's processes.
 //!
-//! It ends when the launcher says, not with a worker. It knows nothing of workers and attempts: each store begins empty.
+//! The launcher ends it, not a worker. It does not know workers or attempts: each store begins empty.
 
 mod request;
 mod server;
@@ -14,7 +14,7 @@ use std::io::{self, PipeWriter};
 use std::net::{IpAddr, TcpListener};
 use std::thread::{self, JoinHandle};
 
-/// A bound port, where clients may connect already.
+/// A bound port. Clients can already connect.
 #[derive(Debug)]
 pub struct Place {
     port: u16,
@@ -22,14 +22,14 @@ pub struct Place {
 }
 
 impl Place {
-    /// Takes the port on each of these addresses.
+    /// Binds the port at each of these addresses.
     pub fn take(addresses: &[IpAddr], port: u16) -> io::Result<Self> {
         let bind = |address: &IpAddr| TcpListener::bind((*address, port));
         let listeners = addresses.iter().map(bind).collect::<io::Result<_>>()?;
         Ok(Self { port, listeners })
     }
 
-    /// Serves an empty store in a thread of its own. `tell` hears one sentence about each kind of client that is disconnected.
+    /// Serves an empty store on a new thread. `tell` gets one sentence per kind of disconnected client.
     pub fn serve(self, tell: impl Fn(String) + Send + 'static) -> io::Result<Serving> {
         let (stop, stop_out) = io::pipe()?;
         let port = self.port;
@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-/// A store that is served until it is ended or dropped.
+/// A running store server, until it is ended or dropped.
 #[derive(Debug)]
 pub struct Serving {
     stop: PipeWriter,
@@ -55,7 +55,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Disconnects all clients, and answers who they were.
+    /// Disconnects all clients, and returns their kinds.
     pub fn end(self) -> Met {
         drop(self.stop);
         self.thread.join().unwrap_or_default()

@@ -1,27 +1,27 @@
-//! What a client of PyTorch's TCPStore asks, read from the bytes that it sent.
+//! Requests of a client of PyTorch's TCPStore, parsed from its bytes.
 //!
-//! A request is a byte that says which, and its arguments. A number has 8 bytes in the machine's order; a key, a value or a list
-//! has its length before it. No memory is taken for a length before its bytes are there.
+//! A request is a byte with its number, and its arguments. A number has 8 bytes in the machine's order; a
+//! key, a value or a list begins with its length. Memory is only allocated for bytes that have come.
 
-/// As in PyTorch's own server.
+/// The limits of PyTorch's own server.
 const LONGEST_KEY: u64 = 8 << 10;
 const LONGEST_VALUE: u64 = 8 << 20;
 const MOST_KEYS: u64 = 128 << 10;
-/// Of an answer too. No program comes near to it.
+/// Also the limit of an answer. No program comes near to it.
 pub(super) const LONGEST_REQUEST: usize = 64 << 20;
 
-/// What a client since PyTorch 2.2 sends first.
+/// The first byte that a client sends since PyTorch 2.2.
 const VALIDATE: u8 = 0;
 const MAGIC: u32 = 0x3C85_F7CE;
-/// The last request of PyTorch 2.1, as it numbered them.
+/// The last request number of PyTorch 2.1.
 const LAST_OLD: u8 = 11;
 
-/// How a client numbers its requests.
+/// The request numbers that a client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// Since PyTorch 2.2.
     Current,
-    /// Until 2.1: it has no first request for validation, so that each number is less by one.
+    /// Until PyTorch 2.1: without the first request for validation, so each number is less by one.
     Old,
 }
 
@@ -47,17 +47,17 @@ pub(super) enum Request<'a> {
     Pop(&'a [u8]),
     QueueLength(&'a [u8]),
     ListKeys,
-    /// The key, and how many clients meet.
+    /// The key, and the number of clients that meet.
     Barrier(&'a [u8], i64),
 }
 
-/// Why a client is disconnected.
+/// The reasons for disconnecting a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    /// Its first bytes are no request.
+    /// The first bytes are no request.
     #[error("it spoke another protocol")]
     Stranger,
-    /// A request of a PyTorch that is newer than this server.
+    /// A request of a newer PyTorch than this server supports.
     #[error("it sent request {0}, which this version of dtrain does not know")]
     Unknown(u8),
     #[error("it sent a key of {0} bytes, and the most are {LONGEST_KEY}")]
@@ -77,7 +77,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// What the user can do, to stand behind the sentence.
+    /// Returns the remedy to append to the error.
     pub(super) const fn remedy(&self) -> &'static str {
         match self {
             Self::Stranger | Self::Unknown(_) | Self::Request | Self::Full => {
@@ -91,7 +91,7 @@ impl Refusal {
     }
 }
 
-/// The dialect of a client, and how many of its first bytes belong to no request; none where too few have come.
+/// Returns the client's dialect and the length of its greeting; `None` if more bytes are needed.
 pub(super) fn greet(bytes: &[u8]) -> Result<Option<(Dialect, usize)>, Refusal> {
     match bytes {
         [] => Ok(None),
@@ -103,7 +103,7 @@ pub(super) fn greet(bytes: &[u8]) -> Result<Option<(Dialect, usize)>, Refusal> {
     }
 }
 
-/// The first request in `bytes`, and its length; none where it is not whole.
+/// Returns the first request in `bytes` and its length; `None` if it is incomplete.
 pub(super) fn read(bytes: &[u8], dialect: Dialect) -> Result<Option<(Request<'_>, usize)>, Refusal> {
     let mut reader = Reader { rest: bytes };
     match reader.request(dialect) {
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
             8 => Request::Delete(self.key()?),
             9 => {
                 let key = self.key()?;
-                // PyTorch 2.0 has its request to delete a key at this number. A client of 2.1 sends key and value at once.
+                // In PyTorch 2.0 this number deletes a key. A client of 2.1 sends key and value at once.
                 match dialect == Dialect::Old && self.rest.is_empty() {
                     true => Request::Delete(key),
                     false => Request::Append(key, self.value()?),

@@ -1,4 +1,4 @@
-//! One thread that serves all clients: whoever has sent something is read, answered and left.
+//! A thread that serves all clients: it reads and answers those that have sent data.
 
 use super::request::{self, Dialect, Refusal, Request};
 use super::table::{Client, Table};
@@ -14,22 +14,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-/// Bytes read at a time.
 const CHUNK: usize = 64 << 10;
-/// Bytes of a request that is not whole which a connection may keep before all are counted.
+/// Bytes of an incomplete request that a connection may keep before the bytes of all connections are counted.
 const SMALL: usize = 4 << 10;
-/// Bytes that the requests and answers under way may take together.
+/// The limit for the bytes of all requests and answers in progress.
 const UNDER_WAY: usize = 256 << 20;
 /// More clients than any launch has.
 const MOST_CLIENTS: u64 = 16 << 10;
-/// After an error that comes again at once, such as of too many open files.
+/// The pause after an error that repeats at once, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The marks of what wakes the thread: the end, the listening sockets from 1 on, and then the clients.
+/// The epoll marks: the stop is 0, listening sockets count from 1, clients from `FIRST_CLIENT`.
 const STOP: u64 = 0;
 const FIRST_CLIENT: Client = 1 << 16;
 
-/// Who has come to a store.
+/// The kinds of clients that came to a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Met {
     /// A client of PyTorch's store.
@@ -39,7 +38,7 @@ pub struct Met {
 }
 
 impl Met {
-    /// Whether the port seems to be meant for something else than a store.
+    /// Returns whether the port seems to be meant for something other than a store.
     pub fn is_in_the_way(self) -> bool {
         self.strangers && !self.clients
     }
@@ -60,16 +59,16 @@ pub(super) struct Server<T> {
 struct Connection {
     socket: TcpStream,
     dialect: Option<Dialect>,
-    /// It has sent a sound request.
+    /// The client has sent a valid request.
     is_known: bool,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
-    /// Whether the answer waits for the client to read, and requests for the answer.
+    /// Whether the answer waits until the client reads; its next requests wait for the answer.
     is_full: bool,
 }
 
 impl<T: Fn(Refusal)> Server<T> {
-    /// `stop` ends it by being closed at its other end; `tell` hears of each kind of refusal once.
+    /// Closing the other end of `stop` ends the server; `tell` gets each kind of refusal once.
     pub(super) fn new(listeners: Vec<TcpListener>, stop: &PipeReader, tell: T) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
@@ -91,7 +90,6 @@ impl<T: Fn(Refusal)> Server<T> {
         })
     }
 
-    /// Serves until it is stopped.
     pub(super) fn run(mut self) -> Met {
         let mut events: Vec<Event> = Vec::with_capacity(256);
         let mut chunk = vec![0; CHUNK];
@@ -118,7 +116,7 @@ impl<T: Fn(Refusal)> Server<T> {
         match listener.accept() {
             Ok(_) if self.connections.len() >= self.most => self.tell(Refusal::Clients),
             Ok((socket, _)) => {
-                // A client that cannot be served is closed.
+                // If it cannot be served, the socket is closed.
                 let _ = self.welcome(socket);
             }
             Err(error) => match error.kind() {
@@ -158,7 +156,7 @@ impl<T: Fn(Refusal)> Server<T> {
     fn close(&mut self, client: Client) {
         self.table.forget(client);
         if let Some(connection) = self.connections.remove(&client) {
-            // Closing does it too, unless a process that is just being started has the socket for a moment.
+            // Closing also removes it, unless a process that is being started still has the socket.
             let _ = epoll::delete(&self.epoll, &connection.socket);
         }
     }
@@ -170,15 +168,15 @@ impl<T: Fn(Refusal)> Server<T> {
         }
     }
 
-    /// Reads what has come, and answers the requests that are whole, as long as the client reads the answers.
-    /// Errors: the connection is to be closed, for a reason where the user should hear one.
+    /// Reads new bytes, and answers complete requests as long as the client reads the answers. Errors: the
+    /// connection must be closed; `Some` has the reason for the user.
     fn try_serve(
         &mut self,
         client: Client,
         flags: EventFlags,
         chunk: &mut [u8],
     ) -> Result<(), Option<Refusal>> {
-        // An earlier event may have closed it.
+        // An earlier event may have closed the connection.
         let Some(connection) = self.connections.get_mut(&client) else {
             return Ok(());
         };
@@ -206,7 +204,7 @@ impl<T: Fn(Refusal)> Server<T> {
             && let Some(dialect) = connection.dialect
         {
             let read = request::read(&inbox[done..], dialect);
-            // An old client does not say what it is: its first request tells.
+            // An old client sends no greeting: its first request identifies it.
             let read =
                 read.map_err(|refusal| if connection.is_known { refusal } else { Refusal::Stranger })?;
             let Some((request, length)) = read else {
@@ -227,10 +225,10 @@ impl<T: Fn(Refusal)> Server<T> {
         Ok(self.keep(client, inbox)?)
     }
 
-    /// Keeps what has come of a request that is not whole.
+    /// Keeps the bytes of an incomplete request.
     fn keep(&mut self, client: Client, inbox: Vec<u8>) -> Result<(), Refusal> {
         let is_large = inbox.len() > SMALL;
-        // The memory of an empty one is given back.
+        // An empty buffer is freed.
         if let Some(connection) = self.connections.get_mut(&client)
             && !inbox.is_empty()
         {
@@ -257,7 +255,7 @@ impl<T: Fn(Refusal)> Server<T> {
 }
 
 impl Connection {
-    /// Sends what the client takes of its answers. The rest waits, and so do its requests.
+    /// Sends as many answers as the client takes. The rest and the client's requests wait.
     fn send(&mut self, epoll: impl AsFd, client: Client) -> io::Result<()> {
         let mut sent = 0;
         while sent < self.outbox.len() {
@@ -282,11 +280,11 @@ impl Connection {
     }
 }
 
-/// Answers to a client that waits.
+/// Answers to a waiting client.
 const STOP_WAITING: u8 = 0;
 const WAIT_CANCELED: u8 = 1;
 
-/// The answer to a request, empty for those without one, and the clients that it wakes.
+/// Returns the answer to a request, which may be empty, and the clients that the request wakes.
 fn respond(
     table: &mut Table,
     client: Client,
@@ -349,7 +347,7 @@ fn text(bytes: &[u8]) -> Vec<u8> {
     [&number(bytes.len())[..], bytes].concat()
 }
 
-/// Several, one after the other.
+/// Encodes several texts one after the other.
 fn texts<'a>(all: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, Refusal> {
     let mut answer = Vec::new();
     for bytes in all {

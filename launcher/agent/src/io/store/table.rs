@@ -1,27 +1,27 @@
-//! The keys of a store, its queues, and the clients that wait for them: what each request does, without a socket.
+//! The keys and queues of a store and its waiting clients: the effect of each request, without sockets.
 
 use super::request::Refusal;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// A connection.
+/// The id of a connection.
 pub(super) type Client = u64;
 
 /// Bytes that keys, values and waits may take together.
 const ROOM: usize = 512 << 20;
-/// Bytes of an entry besides its key and value, about.
+/// Approximate bytes of an entry besides its key and value.
 const ENTRY: usize = 128;
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
     values: HashMap<Vec<u8>, Vec<u8>>,
     queues: HashMap<Vec<u8>, VecDeque<Vec<u8>>>,
-    /// Who waits, the longest first, and the keys that are still missing.
+    /// The waiting clients, the longest wait first, with their missing keys.
     waiting: Vec<(Client, HashSet<Vec<u8>>)>,
-    /// Bytes of values, queues and waits, about.
+    /// Approximate bytes of values, queues and waits.
     held: usize,
 }
 
-/// Whatever takes room fails with [`Refusal::Full`] where there is none.
+/// Requests that need memory fail with [`Refusal::Full`] at the limit.
 impl Table {
     /// Sets a value, and returns the clients that waited for it.
     pub(super) fn set(&mut self, key: &[u8], value: &[u8]) -> Result<Vec<Client>, Refusal> {
@@ -29,13 +29,13 @@ impl Table {
         Ok(self.wake(key))
     }
 
-    /// Empty for a key that is missing.
+    /// Returns the value, empty for a missing key.
     pub(super) fn get(&self, key: &[u8]) -> &[u8] {
         self.values.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Sets a value if the present one is `expected`; a missing key is expected as an empty value. Returns
-    /// the value that is there then, or for a missing key the expected one, as PyTorch does.
+    /// Sets a value if the present value is `expected`; a missing key has an empty value. Returns the value
+    /// after that, or for a missing key the expected value, as PyTorch does.
     pub(super) fn compare_set<'a>(
         &'a mut self,
         key: &[u8],
@@ -49,7 +49,7 @@ impl Table {
         Ok((self.get(key), woken))
     }
 
-    /// Adds to the number at a key, 0 where it is missing, and returns the sum.
+    /// Adds to the number at a key (0 if missing), and returns the sum.
     pub(super) fn add(&mut self, key: &[u8], by: i64) -> Result<(i64, Vec<Client>), Refusal> {
         let sum = self.count(key, by)?;
         Ok((sum, self.wake(key)))
@@ -74,14 +74,14 @@ impl Table {
         Ok(self.wake(key))
     }
 
-    /// Whether the key was there.
+    /// Deletes a key, and returns whether it existed.
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
         let removed = self.values.remove(key);
         self.held -= removed.as_ref().map_or(0, |value| size(key, value));
         removed.is_some()
     }
 
-    /// All keys, without those of queues.
+    /// Returns all keys, without those of queues.
     pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.values.keys().map(Vec::as_slice)
     }
@@ -90,12 +90,12 @@ impl Table {
         self.values.contains_key(key) || self.queue_length(key) > 0
     }
 
-    /// Whether all keys are there; a queue's key is while something is in it.
+    /// Returns whether all keys exist; a queue's key exists while the queue is not empty.
     pub(super) fn check(&self, keys: &[&[u8]]) -> bool {
         keys.iter().all(|key| self.has(key))
     }
 
-    /// Whether all keys are there. Otherwise the client waits for the others, and no more for earlier ones.
+    /// Returns whether all keys exist. If not, the client waits for the missing keys instead of earlier ones.
     pub(super) fn wait(&mut self, client: Client, keys: &[&[u8]]) -> Result<bool, Refusal> {
         self.forget(client);
         let missing = keys.iter().filter(|key| !self.has(key));
@@ -113,14 +113,14 @@ impl Table {
         Ok(())
     }
 
-    /// The client waits no more.
+    /// Ends the client's wait.
     pub(super) fn forget(&mut self, client: Client) {
         for (_, keys) in self.waiting.extract_if(.., |(other, _)| *other == client) {
             self.held -= waiting_size(&keys);
         }
     }
 
-    /// Adds a value to a queue, and returns the one client that is to take it.
+    /// Adds a value to a queue, and returns the client that gets it.
     pub(super) fn push(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Client>, Refusal> {
         take(&mut self.held, size(key, value))?;
         let queue = self.queues.entry(key.to_vec()).or_default();
@@ -130,7 +130,7 @@ impl Table {
         Ok(first.map(|place| self.waiting.remove(place).0))
     }
 
-    /// How long a queue was, and its first value.
+    /// Removes the first value of a queue. Returns the length before, and the value.
     pub(super) fn pop(&mut self, key: &[u8]) -> (usize, Option<Vec<u8>>) {
         let Some(queue) = self.queues.get_mut(key) else {
             return (0, None);
@@ -148,8 +148,8 @@ impl Table {
         self.queues.get(key).map_or(0, VecDeque::len)
     }
 
-    /// Counts a client at a barrier of `world`. Returns the clients that waited there if it is the last; else
-    /// it waits.
+    /// Counts a client at a barrier of `world` clients. If it is the last, returns the clients that waited;
+    /// else the client waits.
     pub(super) fn barrier(
         &mut self,
         client: Client,
@@ -172,7 +172,7 @@ impl Table {
         Ok(())
     }
 
-    /// The key is there: returns the clients that wait for no other.
+    /// Returns the clients for which this key was the last missing one.
     fn wake(&mut self, key: &[u8]) -> Vec<Client> {
         let complete = |(_, keys): &mut (Client, HashSet<Vec<u8>>)| came(&mut self.held, keys, key);
         let woken = self.waiting.extract_if(.., complete);
@@ -188,7 +188,7 @@ fn waiting_size(keys: &HashSet<Vec<u8>>) -> usize {
     keys.iter().map(|key| size(key, &[])).sum()
 }
 
-/// Whether a client that waits for `keys` waits for none any more, now that this one is there.
+/// Removes this key from `keys`, and returns whether it was the last that the client waited for.
 fn came(held: &mut usize, keys: &mut HashSet<Vec<u8>>, key: &[u8]) -> bool {
     let is_awaited = keys.remove(key);
     if is_awaited {
@@ -205,7 +205,7 @@ fn take(held: &mut usize, more: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The number at the start of a text, as C reads it.
+/// Parses the number at the start of a text, as C does.
 fn leading_number(text: &[u8]) -> Option<i64> {
     let text = text.trim_ascii_start();
     let sign = usize::from(matches!(text, [b'+' | b'-', ..]));

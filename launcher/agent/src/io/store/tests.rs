@@ -39,7 +39,7 @@ fn hear<const N: usize>(client: &mut TcpStream) -> [u8; N] {
     answer
 }
 
-/// The server has closed the connection; what it had not read makes that a reset.
+/// Expects a closed connection: a reset, if the server had not read everything.
 fn expect_end(client: &mut TcpStream) {
     match client.read(&mut [0]) {
         Ok(count) => assert_eq!(count, 0),
@@ -168,7 +168,7 @@ fn requests_that_would_take_the_memory_together_are_refused() {
     }
     assert!(store.told.try_recv().is_err());
     let mut last = store.client();
-    // It may be closed before it has sent all.
+    // The server may close the connection before all bytes are sent.
     let _ = last.write_all(&half);
     expect_end(&mut last);
     let told = store.told.recv().unwrap();

@@ -1,4 +1,4 @@
-//! Which attempts follow which.
+//! The order of attempts.
 
 use super::*;
 use crate::local::End;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 const POLICY: RestartPolicy = RestartPolicy { max_restarts: 4, permanent: &[2], limit: None, training: true };
 const NOW: Duration = Duration::from_secs(1000);
 
-/// Workers are asked to stop at this second.
+/// The policy of a run whose workers are asked to stop at this second.
 fn limited(ask: u64) -> RestartPolicy {
     let limit = TimeLimit {
         ask: Duration::from_secs(ask),
@@ -136,7 +136,7 @@ fn a_request_while_a_failure_is_handled_comes_to_the_same_as_one_in_the_pause_af
             assert_eq!(restarts.used, 0);
         }
     }
-    // Where no attempt was due the failure is what the run comes to.
+    // Without a next attempt, the run ends with the failure.
     let none = RestartPolicy { max_restarts: 0, ..POLICY };
     for (policy, code) in [(none, 1), (POLICY, 2)] {
         let next = Restarts::new(policy).after(&asked(code), Duration::ZERO, false, NOW);
@@ -176,7 +176,7 @@ fn a_lost_port_costs_no_restart_but_is_not_tried_for_ever() {
 }
 
 proptest! {
-    /// Whatever happens, a run ends: there are never more attempts than restarts, ports and one.
+    /// Every run ends: its attempts are at most restarts, ports and one.
     #[test]
     fn a_run_ends(max_restarts in 0_u32..6, attempts in prop::collection::vec((0_u64..200, any::<bool>(), 0_i32..4), 40)) {
         let mut restarts = Restarts::new(RestartPolicy { max_restarts, ..POLICY });

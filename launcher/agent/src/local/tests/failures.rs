@@ -75,7 +75,7 @@ fn code_75_of_a_program_that_does_not_know_it_is_a_failure() {
     assert_eq!(verdict(&die(&mut agent, 1, TERM, 30)).cause, Cause::Failed { rank: 0 });
 }
 
-/// An end whose last words are that another worker is gone.
+/// Ends a worker whose last messages report another worker as gone.
 fn lose_peer(agent: &mut Agent, rank: usize, at: u64) -> Vec<Action> {
     let ended = Event::Ended { rank, outcome: Outcome::Exited(1), at: ms(at), lost_peer: true };
     on(agent, &ended, at)
@@ -99,7 +99,7 @@ fn a_rank_that_lost_another_has_failed_where_no_other_does() {
     let actions = timer(&mut agent, 1100);
     assert_eq!(signals_in(&actions), to(TERM, &[1]));
     assert!(matches!(actions[1], Action::Tell(Notice::Failed { rank: 0, .. })));
-    // Too late, and it was asked to.
+    // The failure comes too late, and the worker was asked to stop.
     assert_eq!(verdict(&exit(&mut agent, 1, 7, 1150)).cause, Cause::Failed { rank: 0 });
 }
 
@@ -114,14 +114,14 @@ fn a_failure_of_its_own_stops_the_rest_that_lost_it() {
 
 #[test]
 fn a_notice_that_an_attempt_does_not_heed_is_left_for_the_next() {
-    // A training that fails although it was asked to stop.
+    // A training that fails after a request to stop.
     let mut agent = running(1, Some(75));
     assert_eq!(
         on(&mut agent, &Event::Forward { signal: USR1 }, 100),
         [Action::Notify { rank: 0, signal: USR1 }]
     );
     assert_eq!(verdict(&exit(&mut agent, 0, 1, 200)).notices, [USR1]);
-    // A program has had it, unless it was being stopped.
+    // A running program has received the notice, unless it was being stopped.
     let mut agent = running(2, None);
     on(&mut agent, &Event::Forward { signal: USR1 }, 100);
     exit(&mut agent, 0, 1, 200);

@@ -1,10 +1,10 @@
-//! Workers that make no progress, and launchers that did not run themselves.
+//! Workers that make no progress, and freezes of the launcher.
 
 use super::*;
 
 const LEAST: u64 = 5_000;
 
-/// A group of two that beat once a second until 10 s, then only wait; a hang counts from 15 s on.
+/// Builds a group of two that beat once a second until 10 s and then stop; a hang counts from 15 s on.
 fn beating(shutdown_timeout: Duration) -> Agent {
     let mut agent = Agent::new(Policy {
         workers: 2,
@@ -30,7 +30,7 @@ fn beat(agent: &mut Agent, rank: usize, at: u64, writing: bool) -> Vec<Action> {
     on(agent, &beat, at)
 }
 
-/// One that is suspected at 15 s and inspected.
+/// Returns a group that is suspected at 15 s and inspected.
 fn suspected() -> Agent {
     let mut agent = beating(TIMEOUT);
     assert_eq!(timer(&mut agent, 14_999), []);
@@ -47,7 +47,7 @@ fn suspected() -> Agent {
 #[test]
 fn workers_that_hang_are_asked_where_they_are_and_then_killed() {
     let mut agent = suspected();
-    // It took 2 s, and as long again they may still go on.
+    // The inspection took 2 s, so the workers get 2 s more.
     assert_eq!(on(&mut agent, &Event::Inspected { number: 1 }, 17_000), []);
     assert_eq!(agent.deadline(), Some(ms(19_000)));
     assert_eq!(timer(&mut agent, 19_000), to(crate::signals::ABRT, &[0, 1]));
@@ -134,7 +134,7 @@ fn a_job_that_was_frozen_while_it_was_inspected_is_judged_anew() {
 #[test]
 fn a_hang_is_found_however_often_the_job_is_frozen() {
     let mut agent = suspected();
-    // It runs for 2 s at a time.
+    // The job runs for 2 s at a time.
     let runs = (1..100).find(|n| {
         let before = ms(10_000 + n * 5_000);
         agent.latest = before;

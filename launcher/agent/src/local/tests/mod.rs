@@ -1,4 +1,4 @@
-//! The agent's rules, one by one.
+//! The agent's rules.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A group of `workers` that all run, at 0 ms.
+/// Returns a group of `workers`, all running, at 0 ms.
 fn running(workers: usize, requeue_code: Option<i32>) -> Agent {
     let mut agent = Agent::new(Policy {
         workers,
@@ -35,7 +35,7 @@ fn running(workers: usize, requeue_code: Option<i32>) -> Agent {
     agent
 }
 
-/// What happens at `at`, to a launcher that was awake until then.
+/// Returns the actions after an event at `at`, of a launcher that was awake before.
 fn on(agent: &mut Agent, event: &Event, at: u64) -> Vec<Action> {
     agent.latest = ms(at);
     agent.on(event, ms(at))
@@ -57,7 +57,7 @@ fn stop(agent: &mut Agent, signal: i32, at: u64) -> Vec<Action> {
     on(agent, &Event::Stop { signal }, at)
 }
 
-/// The verdict of the last actions, which must end the run.
+/// Returns the verdict of the last actions, which must end the run.
 fn verdict(actions: &[Action]) -> &Verdict {
     match actions {
         [.., Action::Sweep, Action::Finish(verdict)] => verdict,

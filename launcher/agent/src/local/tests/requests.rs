@@ -206,7 +206,7 @@ fn an_endless_timeout_does_not_overflow() {
     assert_eq!(agent.deadline(), Some(Duration::MAX));
 }
 
-/// A group of two whose workers are asked to stop at 100 ms, and killed at 150.
+/// Builds a group of two whose workers are asked to stop at 100 ms, and killed at 150 ms.
 fn limited(signal: i32, requeue_code: Option<i32>) -> Agent {
     let mut agent = Agent::new(Policy {
         workers: 2,
@@ -243,7 +243,7 @@ fn what_runs_on_to_the_end_of_the_time_limit_is_killed() {
     timer(&mut agent, 100);
     assert_eq!(agent.deadline(), Some(ms(150)));
     exit(&mut agent, 0, 75, 120);
-    // The batch system's own signal, on the way there, is only passed on.
+    // The batch system's signal before the limit is only passed on.
     assert_eq!(signals_in(&stop(&mut agent, TERM, 130)), to(TERM, &[1]));
     assert_eq!(signals_in(&timer(&mut agent, 150)), to(KILL, &[1]));
     assert_eq!(verdict(&die(&mut agent, 1, KILL, 151)).cause, Cause::TimeIsUp);

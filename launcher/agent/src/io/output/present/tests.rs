@@ -18,7 +18,7 @@ impl Watched {
         Self { presenter: Presenter::new(style, b"[0] ".to_vec()), now: Instant::now(), lines: Vec::new() }
     }
 
-    /// What is written at once when these bytes come.
+    /// Returns the output written at once after these bytes.
     fn comes(&mut self, bytes: &str) -> String {
         let lines = &mut self.lines;
         let each = |line: &[u8]| lines.push(String::from_utf8(line.to_vec()).unwrap());
@@ -31,7 +31,7 @@ impl Watched {
         text(self.presenter.push(None, self.now, each))
     }
 
-    /// What is written while this time passes.
+    /// Returns the output written during this time.
     fn passes(&mut self, time: Duration) -> String {
         let end = self.now + time;
         let mut written = String::new();
@@ -98,7 +98,7 @@ fn a_frame_every_few_seconds_where_nothing_can_be_drawn() {
     assert_eq!(lines[0], "[0] 0%");
     assert!((4..8).contains(&lines.len()), "{lines:?}");
     assert_eq!(lines.last(), Some(&"[0] 100%"));
-    // Bars whose carriage return comes last, and that end without a line.
+    // Bars that write the carriage return last and end without a line.
     let mut stream = Watched::new(Frames::Lines);
     stream.comes("10%\r20%\r");
     assert_eq!(stream.passes(PATIENCE), "[0] 20%\n");

@@ -4,7 +4,7 @@ use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A request of the current dialect: its number, and its arguments in their order.
+/// Encodes a request of the current dialect: its number and its arguments in order.
 pub(in crate::io::store) fn sent(number: u8, arguments: &[Argument<'_>]) -> Vec<u8> {
     let mut bytes = vec![number];
     for argument in arguments {
@@ -26,12 +26,12 @@ pub(in crate::io::store) enum Argument<'a> {
 }
 use Argument::{Bytes, Number};
 
-/// What a client since PyTorch 2.2 sends first.
+/// Returns the first bytes of a client since PyTorch 2.2.
 pub(in crate::io::store) fn greeting() -> Vec<u8> {
     [&[VALIDATE][..], &MAGIC.to_ne_bytes()].concat()
 }
 
-/// Every request with these arguments, as it is sent and as it is read.
+/// Returns every request with these arguments, as bytes and parsed.
 fn all<'a>(key: &'a [u8], value: &'a [u8], other: &'a [u8], number: i64) -> Vec<(Vec<u8>, Request<'a>)> {
     let (k, v, o, n) = (Bytes(key), Bytes(value), Bytes(other), Number(number));
     vec![
