@@ -59,7 +59,7 @@ pub(crate) struct KillArgs {
     pub(crate) grace: f64,
 }
 
-/// Parses seconds: at most a day, at least a tenth.
+/// Parses seconds from 0.1 to one day.
 fn seconds(text: &str) -> Result<f64, String> {
     within(text, 0.1..=86_400.0)
 }

@@ -73,7 +73,7 @@ pub(super) fn known(figure: Option<String>) -> String {
 /// A line of `monitor --json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Tick<'a> {
-    /// RFC 3339.
+    /// The time by RFC 3339.
     pub(super) time: &'a str,
     #[serde(flatten)]
     pub(super) gpu: &'a GpuStatus,

@@ -25,7 +25,7 @@ pub(crate) fn owner(pid: u32) -> Option<Owner> {
     Some(Owner { uid, user: user(&passwd, uid), command: command(&folder)? })
 }
 
-/// Returns the command line, or if the kernel has none, the name.
+/// Returns the command line, or the name if the kernel has no command line.
 fn command(folder: &Path) -> Option<String> {
     let words = String::from_utf8_lossy(&fs::read(folder.join("cmdline")).ok()?).replace('\0', " ");
     let command = match words.trim() {

@@ -43,7 +43,7 @@ pub(super) struct Attempt {
     pub(super) heartbeats: Heartbeats,
     /// The kernel's count of memory kills before this attempt.
     pub(super) memory_kills: MemoryKills,
-    /// Counts from 0.
+    /// The number of this start, from 0.
     restart: u32,
 }
 
@@ -59,9 +59,9 @@ pub(super) struct Run {
     pub(super) unkept: Option<String>,
     /// The kinds of clients of the store, if the launcher served it.
     pub(super) met: Option<Met>,
-    /// Whether any worker has beaten.
+    /// Whether any worker has sent a heartbeat.
     pub(super) beaten: bool,
-    /// The user does not want to wait for the screen.
+    /// Whether the user does not want to wait for the screen.
     pub(super) given_up: bool,
 }
 

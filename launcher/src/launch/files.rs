@@ -119,7 +119,7 @@ impl Files {
         RotatingLog::create(path, self.routing.log_size).context(context)
     }
 
-    /// Removes the files of [`Files::create`] after a failed start.
+    /// Removes the folders of [`Files::create`] after a failed start.
     pub(super) fn remove(&self) {
         let _ = fs::remove_dir_all(&self.attempt);
         for folder in &self.made {

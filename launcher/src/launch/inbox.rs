@@ -27,7 +27,7 @@ pub(super) struct Waited {
     pub(super) given_up: bool,
     /// A stop signal during the wait.
     pub(super) stopped: Option<i32>,
-    /// Signals for the workers, of which none runs.
+    /// Signals for the workers while no worker runs.
     pub(super) notices: Vec<i32>,
 }
 

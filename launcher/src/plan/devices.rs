@@ -47,7 +47,7 @@ pub(crate) struct Chosen {
     entries: Vec<String>,
     /// Whether the entries are numbers in the order of the PCI bus.
     by_index: bool,
-    /// A worker sees only its own GPU, as the first: CUDA shows a process at most one MIG instance.
+    /// Whether a worker sees only its own GPU, as the first: CUDA shows a process at most one MIG instance.
     alone: bool,
     /// Such as `GPUs 4 and 6 (NVIDIA H200)`, with the machine's numbers.
     pub(super) described: String,
@@ -81,7 +81,7 @@ impl Machine {
         self.inventory.as_ref().is_ok_and(shows)
     }
 
-    /// Describes the devices that a worker sees (`1 GPU (NVIDIA H200)`), or why it sees none.
+    /// Describes the devices that a worker sees (`1 GPU (NVIDIA H200)`), or the reason if it sees no device.
     pub(super) fn described(&self) -> String {
         let inventory = match &self.inventory {
             Ok(inventory) => inventory,
@@ -216,8 +216,7 @@ impl Devices {
                     _ => chosen.entries.join(","),
                 };
                 vars.push((CUDA_VISIBLE_DEVICES, list.into()));
-                // UUIDs are valid in every order; the variable makes the program's own calls match
-                // nvidia-smi.
+                // UUIDs work in every order; with this variable the program's own calls match nvidia-smi.
                 if chosen.by_index || inherited(CUDA_DEVICE_ORDER).is_none() {
                     vars.push((CUDA_DEVICE_ORDER, "PCI_BUS_ID".into()));
                 }

@@ -45,7 +45,7 @@ pub(super) fn size(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine)
 
 /// Uses the devices of the environment.
 fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
-    // These programs need no message: on the CPU, alone, or with a GPU for each. So skip the slow driver.
+    // Programs on the CPU, alone, or with a GPU for each worker need no message, so skip the slow driver.
     let own_affair = match asked.nproc {
         _ if asked.is_training => None,
         Nproc::Cpu => Some(host.cores),

@@ -82,7 +82,7 @@ fn a_failure_without_a_word_is_said_to_be_one() {
 
 #[test]
 fn others_that_fail_by_themselves_are_listed_not_blamed() {
-    // All wait for the same files; rank 2 fails after the others have begun to wait.
+    // Ranks 0 and 1 run on; rank 2 fails after both are ready.
     let script = r#"
         trap 'exit 9' TERM
         : > "$TEST_DIR/up.$RANK"

@@ -30,7 +30,7 @@ fn workers_that_stop_beating_are_found_and_where_they_are_is_kept() {
     assert!(result["reason"].as_str().unwrap().starts_with("no progress, rank 1"), "{result}");
 }
 
-/// A debugger that never ends by itself.
+/// Puts a debugger into PATH that prints nothing for 600 s.
 fn with_slow_debugger(scene: &Scene, mut command: Command) -> Command {
     let tools = scene.path(".tools");
     std::fs::create_dir(&tools).unwrap();
@@ -91,7 +91,7 @@ fn the_time_between_two_looks_is_not_taken_for_that_of_a_step() {
         exec sleep 600"#;
     let done = Scene::new().sh(1, &["--hang-timeout", "3", "--shutdown-timeout", "1"], script);
     done.expect_code(4);
-    // The limit is 20 times the half second between two looks.
+    // With looks every half second counted as steps, the limit would be 20 of these: 10 s.
     let soon = (3..8).any(|seconds| {
         let text = format!("nothing was heard of rank 0 for {seconds} s;");
         done.stderr.contains(&text)
@@ -101,7 +101,7 @@ fn the_time_between_two_looks_is_not_taken_for_that_of_a_step() {
 
 /// Stops every process of the scene, also those started meanwhile.
 fn freeze(scene: &Scene) {
-    // A shell cannot be stopped before its child has executed a program: it is in state D.
+    // A shell whose child has not yet executed its program cannot be stopped: it is in state D.
     let is_stopped = |pid: &u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

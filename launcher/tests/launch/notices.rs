@@ -44,8 +44,7 @@ fn a_request_in_the_pause_of_a_training_that_has_a_checkpoint_ends_with_75() {
         repeat(1, |n| {
             let scene = Scene::new();
             checkpoint(&scene.path("made"), 10, |_, _| {});
-            // This recipe's restart would reject another recipe's checkpoint, so it is added at the last
-            // moment.
+            // This recipe rejects another recipe's checkpoint, so it is added at the last moment.
             let worker = format!(
                 "if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then cp -r made/checkpoints run/; fi; {FAIL_THREE_TIMES}"
             );

@@ -215,8 +215,7 @@ fn what_torchrun_takes_is_taken_and_cut_short_as_it_cuts() {
         "--rdzv-conf=is_host=0,store_type=file,own=1",
     ];
     fs::write(scene.path("t.py"), "import os\nprint(os.environ['RANK'])\n").unwrap();
-    // With --standalone, --master-addr has effect instead of the endpoint, as in torchrun's static
-    // rendezvous.
+    // With --standalone, --master-addr has effect and the endpoint has not, as with torchrun's static stores.
     let refused = scene.launch(&[&flags[..], &["t.py"]].concat());
     refused.expect_code(2).says("--master-addr 192.0.2.1 is not an address of this machine");
     let flags: Vec<_> = flags.into_iter().filter(|flag| !flag.starts_with("--master")).collect();

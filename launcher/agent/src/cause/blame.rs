@@ -1,4 +1,4 @@
-//! Which of several failed workers is the cause.
+//! Chooses the worker to blame among several failed ones.
 
 use super::kind::{Cause, Kind};
 use crate::local::SAME_MOMENT;

@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// What is known about a failed worker.
+/// The facts about a failed worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
     pub outcome: Outcome,
@@ -72,7 +72,7 @@ pub enum MemoryKill {
     Machine,
 }
 
-/// Why a worker failed.
+/// The cause of a worker's failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     pub kind: Kind,

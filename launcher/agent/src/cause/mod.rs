@@ -59,7 +59,7 @@ pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
 /// The signal that a worker died of, if the launcher had not sent it.
 struct Death {
     signal: Option<i32>,
-    /// The worker is or acts like a shell: its exit code means that its child died of the signal.
+    /// Whether the worker is or acts like a shell: its exit code means that its child died of the signal.
     in_shell: bool,
 }
 

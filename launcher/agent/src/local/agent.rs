@@ -31,7 +31,7 @@ impl Agent {
         }
     }
 
-    /// Handles an event at `now` and returns the actions; none after the end of the attempt.
+    /// Handles an event at `now` and returns the actions; no actions after the end of the attempt.
     pub fn on(&mut self, event: &Event, now: Duration) -> Vec<Action> {
         if self.phase == Phase::Finished {
             return Vec::new();

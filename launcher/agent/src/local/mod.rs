@@ -4,8 +4,10 @@
 //! the returned actions, and calls it again at [`Agent::deadline`], and at least once per [`TICK`]. Times are
 //! durations since the start of the launch, on the monotonic clock. An agent is one attempt; [`Restarts`]
 //! decides about the next.
-//! - Workers start one after the other. After all ends, process groups are killed; the verdict follows.
-//! - The first failure sends SIGTERM to the others, later SIGKILL. A lost peer may fail first.
+//! - Workers start one after the other. After the last end, process groups are killed and the verdict
+//!   follows.
+//! - The first failure sends SIGTERM to the others, later SIGKILL. A peer that is reported lost may fail
+//!   first.
 //! - A stop signal is forwarded, later SIGKILL; a checkpoint write may take longer. A second INT or TERM
 //!   kills.
 //! - USR1 and USR2 are passed on. Hung workers are stopped if they do not beat during the inspection.

@@ -46,7 +46,7 @@ pub enum Resumption {
     Start { notices: Vec<i32> },
     /// The launcher was asked to stop by this signal.
     Stopped { signal: i32 },
-    /// Workers were asked to stop while none ran, and a checkpoint exists.
+    /// Workers were asked to stop between attempts, and a checkpoint exists.
     Requeue,
     /// New workers would be asked to stop at once. The reason is for the user.
     TooLate { reason: &'static str },

@@ -28,7 +28,7 @@ pub(super) struct Worker {
     pub(super) state: WorkerState,
     /// Stop signals sent so far, with their times.
     pub(super) sent: Vec<(i32, Duration)>,
-    /// The time of the last report of a checkpoint write, unless it has beaten since.
+    /// The time of the last report of a checkpoint write, unless a normal heartbeat came since.
     pub(super) writing: Option<Duration>,
 }
 
@@ -59,7 +59,7 @@ pub struct Agent {
     /// Signals for the workers during this attempt that may not be handled.
     pub(super) notices: Vec<i32>,
     pub(super) progress: Progress,
-    /// Only while running.
+    /// Set only while running.
     pub(super) suspicion: Option<Suspicion>,
     pub(super) inspections: u32,
     /// A failure that may follow from another, and the end of the wait for that. Only while running.

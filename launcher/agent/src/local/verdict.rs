@@ -4,7 +4,7 @@ use super::times::{SAME_MOMENT, TimeLimit};
 use crate::signals;
 use std::time::Duration;
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Exited(i32),

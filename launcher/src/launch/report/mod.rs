@@ -17,7 +17,7 @@ use std::io::{self, Write};
 /// The outcome of a run that started every worker.
 pub(super) struct Report {
     pub(super) status: ExitStatus,
-    /// A worker has rejected the recipe or the data, in one sentence.
+    /// Whether a worker has rejected the recipe or the data, in one sentence.
     pub(super) is_refusal: bool,
     /// The last message.
     pub(super) text: Option<String>,

@@ -1,4 +1,4 @@
-//! Cutting a progress frame to the width of the terminal.
+//! Cuts progress frames to the width of the terminal.
 
 /// Resets the colours that a cut frame leaves switched on.
 const RESET: &str = "\x1b[0m";

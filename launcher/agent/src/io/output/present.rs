@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 /// The shortest time between two frames shown as lines, if frames cannot be drawn in place.
 const FRAME_PERIOD: Duration = Duration::from_secs(5);
 
-/// How a stream is shown.
+/// The form in which a stream is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Not at all.
+    /// Not shown.
     Hidden,
     /// Byte by byte, as without a launcher: no other process writes to the same output, which is no terminal.
     Raw,

@@ -19,7 +19,7 @@ pub struct RotatingLog {
     len: u64,
     /// Bytes of the unfinished line at the end of `file`.
     begun: u64,
-    /// The last byte is a carriage return: the next byte decides whether a frame has ended.
+    /// Whether the last byte is a carriage return: the next byte decides whether a frame has ended.
     returned: bool,
     most: u64,
 }

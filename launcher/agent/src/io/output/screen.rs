@@ -47,7 +47,7 @@ pub fn draws_frames(stream: Stream) -> bool {
 
 struct Writer {
     terminals: [bool; 2],
-    /// Both streams are the same file.
+    /// Whether both streams are the same file.
     shared: bool,
     closed: [bool; 2],
     /// The source of the unfinished line on either stream; if both are one file, index 0 counts.

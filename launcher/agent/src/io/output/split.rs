@@ -5,7 +5,7 @@ use memchr::memchr2;
 /// A piece of a worker's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
-    /// A line with its end (`\n` or `\r\n`). A stream's last line and parts of a long line may have none.
+    /// A line with its end (`\n` or `\r\n`), which a stream's last line and parts of a long line may lack.
     Line(&'a [u8]),
     /// Text ended by `\r`, without it: the next text overwrites it, as progress bars do.
     Frame(&'a [u8]),
@@ -18,9 +18,9 @@ pub(super) const LONGEST_LINE: usize = 16 << 20;
 #[derive(Debug)]
 pub(super) struct Splitter {
     pending: Vec<u8>,
-    /// `pending` ends in `\r`: the next byte decides whether it is a frame or a line ended by `\r\n`.
+    /// Whether `pending` ends in `\r`: the next byte decides whether it is a frame or a line with `\r\n`.
     carriage_return: bool,
-    /// The text before `pending` was a frame.
+    /// Whether the text before `pending` was a frame.
     after_frame: bool,
     longest: usize,
 }

@@ -11,7 +11,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Both, in the order of their file descriptors.
+    /// Both streams, in the order of their file descriptors.
     pub const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
 
     /// Returns the stream's usual name, which is also that of its log file.

@@ -33,7 +33,7 @@ impl MemoryKills {
         Self { counter: counters().into_iter().find_map(read), log: log_from_now_on() }
     }
 
-    /// Returns the evidence that memory kills since then hit `pids`, for a process that died of SIGKILL.
+    /// Returns a function from the pid of a worker that died of SIGKILL to the evidence of a kill since then.
     pub fn since(&self, pids: &[u32]) -> impl Fn(Option<u32>) -> Option<MemoryKill> + use<> {
         let counter = self.counter.as_ref().filter(|(path, _, before)| count(path) > Some(*before));
         let mut logged = self.log.as_ref().map(killed_pids).unwrap_or_default();

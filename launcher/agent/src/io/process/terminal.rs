@@ -67,7 +67,7 @@ impl Terminal {
     }
 
     fn next(&self, worker: Pid) -> Next {
-        // If SIGTTIN does not stop the worker, its next read shows no sign, so its loan never ends.
+        // If SIGTTIN cannot stop the worker, its next read would not be noticed, so it keeps the terminal.
         let is_loan = self.group() == Some(worker) && handlers::is_stopped_by(worker, Signal::TTIN);
         if !is_loan {
             return next_stop(worker, WaitIdOptions::empty());

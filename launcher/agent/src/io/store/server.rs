@@ -59,7 +59,7 @@ pub(super) struct Server<T> {
 struct Connection {
     socket: TcpStream,
     dialect: Option<Dialect>,
-    /// The client has sent a valid request.
+    /// Whether the client has sent a valid request.
     is_known: bool,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
