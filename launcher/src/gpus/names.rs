@@ -7,8 +7,8 @@ use dtrain_common::units::ByteSize;
 /// Name, memory in hundredths of a GiB, and whether it computes in bfloat16 (compute capability 8.0 on).
 ///
 /// The memory is the "total capacity" in PyTorch's out-of-memory messages, from the guides (T4, RTX 2080 Ti,
-/// P100) and published messages (RTX 5090, A100-80GB, L40). The others are not checked on a device. ECC and
-/// the driver take a part of the nominal memory; the margin covers some hundredths.
+/// P100) and published messages (RTX 5090, A100-80GB, L40). The other values are from memory, not checked on
+/// a device. ECC and the driver take a part of the nominal size; the margin covers some hundredths.
 const GPUS: &[(&str, u32, bool)] = &[
     ("a10", 2198, true),
     ("a10g", 2198, true),

@@ -60,7 +60,7 @@ pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, begun: Begun) -> anyh
     })
 }
 
-/// Several workers would compete for typed lines, so a terminal is only for a single worker.
+/// Selects the readers of standard input: several would compete for lines typed at a terminal.
 fn stdin(asked: Option<usize>, nproc: usize, is_terminal: bool) -> StandardInput {
     match asked {
         Some(rank) => StandardInput::Rank(rank),

@@ -113,9 +113,8 @@ fn help_and_version_need_no_manual() {
     assert_eq!(done.expect_code(0).stdout(), format!("dtrain {}\n", env!("CARGO_PKG_VERSION")));
 }
 
-/// The whole help in a terminal of 100 columns. To update the file after a change of the command line:
-/// `COLUMNS=100 cargo run -p dtrain -- launch --help > launcher/tests/launch/help.txt`, and read the
-/// difference.
+/// The whole help in a terminal of 100 columns. To update the file, and review the difference: `COLUMNS=100
+/// cargo run -p dtrain -- launch --help > launcher/tests/launch/help.txt`.
 #[test]
 fn the_command_line_is_what_its_file_says() {
     let scene = Scene::new();

@@ -77,7 +77,7 @@ impl Exception {
     }
 }
 
-/// If `lines` begin with a traceback's place: returns the number of lines with places, and the place to show.
+/// Returns the number of lines with places at the start of `lines`, and the place to show.
 pub(super) fn frames(lines: &[String]) -> Option<(usize, Place)> {
     let first = Place::parse(lines.first()?)?;
     let count = lines.iter().take_while(|line| line.starts_with(' ')).count();

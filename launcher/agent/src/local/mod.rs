@@ -4,12 +4,11 @@
 //! the returned actions, and calls it again at [`Agent::deadline`], and at least once per [`TICK`]. Times are
 //! durations since the start of the launch, on the monotonic clock. An agent is one attempt; [`Restarts`]
 //! decides about the next.
-//! - Workers start one after the other. After the last end, process groups are killed and the verdict
-//!   follows.
-//! - The first failure sends SIGTERM to the others, later SIGKILL. A peer that is reported lost may fail
-//!   first.
-//! - A stop signal is forwarded, later SIGKILL; a checkpoint write may take longer. A second INT or TERM
-//!   kills.
+//!
+//! - Workers start in turn. After the last end, process groups are killed and the verdict follows.
+//! - The first failure sends SIGTERM to the others, later SIGKILL. A lost peer gets time to fail first.
+//! - A stop signal is forwarded, later SIGKILL; a second INT or TERM kills. A checkpoint write gets more
+//!   time.
 //! - USR1 and USR2 are passed on. Hung workers are stopped if they do not beat during the inspection.
 //! - Before the time limit, workers are asked to stop. After a freeze, all other times restart.
 

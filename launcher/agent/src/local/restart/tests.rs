@@ -7,7 +7,7 @@ use proptest::prelude::*;
 const POLICY: RestartPolicy = RestartPolicy { max_restarts: 4, permanent: &[2], limit: None, training: true };
 const NOW: Duration = Duration::from_secs(1000);
 
-/// The policy of a run whose workers are asked to stop at this second.
+/// Returns the policy of a run whose workers are asked to stop at this second.
 fn limited(ask: u64) -> RestartPolicy {
     let limit = TimeLimit {
         ask: Duration::from_secs(ask),
