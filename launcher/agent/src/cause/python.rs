@@ -6,7 +6,7 @@ use std::fmt;
 const MESSAGE_LINES: usize = 24;
 /// Lines of an exception that are searched for known wordings: later lines may come from elsewhere.
 pub(super) const SEARCHED_LINES: usize = 7;
-/// The lines that Python writes between an exception and the exception that it caused.
+/// The lines that Python writes between an exception and the exception to which it led.
 const LINKS: [&str; 2] = [
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -58,7 +58,7 @@ pub(super) struct Exception {
     pub(super) lines: Vec<String>,
     /// The innermost place in the program's own code, else the innermost of all.
     pub(super) place: Place,
-    /// Whether the previous exception caused this exception.
+    /// Whether the previous exception led to this exception.
     linked: bool,
 }
 
@@ -77,7 +77,7 @@ impl Exception {
     }
 }
 
-/// Returns the number of lines with places at the start of `lines`, and the place to show.
+/// Returns the number of lines with places at the start of `lines`, and the place to show; else `None`.
 pub(super) fn frames(lines: &[String]) -> Option<(usize, Place)> {
     let first = Place::parse(lines.first()?)?;
     let count = lines.iter().take_while(|line| line.starts_with(' ')).count();
@@ -87,7 +87,7 @@ pub(super) fn frames(lines: &[String]) -> Option<(usize, Place)> {
     Some((count, place))
 }
 
-/// Returns the last exception in `lines` and the exceptions that caused it, the last first.
+/// Returns the last exception in `lines` and the exceptions that led to it, the last first.
 pub(super) fn exceptions(lines: &[String]) -> Vec<Exception> {
     let mut found: Vec<Exception> = Vec::new();
     let mut linked = false;
