@@ -23,7 +23,7 @@ import models
 
 GPT = {"vocabulary": 65, "width": 1024, "depth": 7, "heads": 16}
 
-# Batches that are made before the training and used in turn.
+# Batches created before the training and used in turn.
 BATCHES = 4
 
 
@@ -32,14 +32,14 @@ def now_ms():
 
 
 def remove_but(folder, kept):
-    """As dtrain's checkpoint.keep = 1."""
+    """Keeps only the newest checkpoint, as dtrain does with checkpoint.keep = 1."""
     for other in folder.iterdir():
         if other != kept:
             shutil.rmtree(other)
 
 
 class KeptStager(BlockingAsyncStager):
-    """BlockingAsyncStager with cache_staged_state_dict, but for its pinned memory, which a machine without a GPU cannot have."""
+    """BlockingAsyncStager with cache_staged_state_dict, but without pinned memory, which needs a GPU."""
 
     def stage(self, state_dict):
         if self.state_dict_cache is None:
@@ -48,7 +48,7 @@ class KeptStager(BlockingAsyncStager):
 
 
 class Saver:
-    """torch.save, and the file synced, while the training waits."""
+    """Saves by torch.save and fsync while the training waits."""
 
     def __init__(self, folder, model, optimizer):
         self.folder, self.model, self.optimizer = folder, model, optimizer
@@ -70,7 +70,7 @@ class Saver:
             os.fsync(file.fileno())
         ended = now_ms()
         remove_but(self.folder, folder)
-        # Written and blocked are the same thing here.
+        # torch.save blocks: the write and the wait take the same time.
         self.done.append({"step": step, "begun": begun, "returned": ended, "ended": ended, "write_ms": ended - begun})
 
     def load(self):
@@ -81,7 +81,7 @@ class Saver:
 
 
 class AsyncSaver(Saver):
-    """async_save: a copy while the training waits, and a thread that writes it. Without `stager` it makes one for each call."""
+    """Saves by async_save: copies while the training waits, a thread writes. Without `stager`, each call makes a new one."""
 
     def __init__(self, folder, model, optimizer, stager):
         super().__init__(folder, model, optimizer)
@@ -90,7 +90,7 @@ class AsyncSaver(Saver):
     def wait(self):
         if self.future is not None:
             self.future.result()
-            # The callback, which notes the end, runs after the result is there.
+            # The result can be ready before the callback has noted the end.
             while "ended" not in self.done[-1]:
                 time.sleep(1e-4)
             self.future = None
@@ -152,7 +152,7 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         steps.append((begun, now_ms()))
         if step % args.every == 0:
-            # One at a time, as dtrain.
+            # One checkpoint at a time, as dtrain does.
             saver.wait()
             saver.save(step)
     saver.wait()

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def checksum(model):
-    """Of the parameters' bytes: equal where every bit is."""
+    """Returns a checksum of the parameters' bytes: equal if every bit is equal."""
     sum = hashlib.sha256()
     for parameter in model.parameters():
         sum.update(parameter.detach().numpy().tobytes())
@@ -50,7 +50,7 @@ def main():
         "loss": loss.item(),
         "parameters": checksum(model),
     }
-    # One write for the whole line, which neither a launcher nor the other rank can come between.
+    # Writes the line at once: neither the launcher nor the other rank can interrupt it.
     print(json.dumps(answer) + "\n", end="", flush=True)
     dist.destroy_process_group()
 

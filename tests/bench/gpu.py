@@ -12,13 +12,13 @@ import pathlib
 import sys
 import time
 
-# Ends the program where the machine or the Python is not one to measure on.
+# Exit code if this machine or this Python cannot be used for measurements.
 NOT_HERE = 3
 
-# Batches that are made before the training and used in turn.
+# Batches created before the training and used in turn.
 BATCHES = 4
 
-# Those of gpu-gpt2.toml.
+# The values of gpu-gpt2.toml.
 GPT2 = {"vocabulary": 50257, "width": 768, "depth": 12, "heads": 12}
 CONTEXT = 1024
 
@@ -41,7 +41,7 @@ except ImportError as error:
 
 
 class WithLoss(nn.Module):
-    """A network and its mean cross-entropy: what is wrapped or compiled as a whole, so that the loss is too."""
+    """A network with its mean cross-entropy, so that wrapping or compiling it includes the loss."""
 
     def __init__(self, net):
         super().__init__()
@@ -52,7 +52,7 @@ class WithLoss(nn.Module):
 
 
 def images(side, channels_last):
-    """Draws a batch of so many images with their classes."""
+    """Returns a function that draws a batch of n images with their classes."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def draw(n):
@@ -62,7 +62,7 @@ def images(side, channels_last):
 
 
 def windows(vocabulary, context):
-    """Draws a batch of so many windows with the tokens one place further on."""
+    """Returns a function that draws a batch of n windows, with the tokens shifted by one as targets."""
 
     def draw(n):
         text = torch.randint(vocabulary, (n, context + 1))
@@ -72,7 +72,7 @@ def windows(vocabulary, context):
 
 
 def build(name, tiny=False):
-    """The network, a function that draws a batch of so many samples, and the things counted in a sample."""
+    """Returns the network, a function that draws a batch of n samples, and the units (images, tokens) in a sample."""
     if name == "gpt2":
         sizes, context = (models.GPT, 64) if tiny else (GPT2, CONTEXT)
         return models.Gpt(context=context, **sizes), windows(sizes["vocabulary"], context), context
@@ -91,14 +91,14 @@ def build(name, tiny=False):
 
 
 def optimizer_of(name, parameters):
-    """As the recipes say; fused is PyTorch's fastest."""
+    """Returns the optimizer of the recipe; fused is PyTorch's fastest."""
     if name == "resnet50":
         return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=5e-5, fused=True)
     return torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01, fused=True)
 
 
 def prepare(model, way, device, meet):
-    """The model to call in a step."""
+    """Returns the model to call in a step."""
     if way == "ddp":
         meet.unlink(missing_ok=True)
         on_gpu = device.type == "cuda"
@@ -120,7 +120,7 @@ def prepare(model, way, device, meet):
 
 
 class Ahead:
-    """Batches in turn. The next one is copied to the GPU on a stream of its own while this one is computed, as dtrain does it."""
+    """Batches in turn. Copies the next one to the GPU on a separate stream during the computation, as dtrain does."""
 
     def __init__(self, batches, device):
         self.batches = batches
@@ -141,14 +141,14 @@ class Ahead:
             computing = torch.cuda.current_stream(self.device)
             computing.wait_stream(self.stream)
             for part in batch:
-                # Its memory is not given to the next copy before what is computed with it has ended.
+                # Keeps the allocator from reusing this memory for the next copy before the computation has ended.
                 part.record_stream(computing)
         self.next = self.copy()
         return batch
 
 
 def check(device):
-    """Ends the program where the figures would not be those of the version that is compared with, or of a GPU."""
+    """Ends the program if torch is not the version to compare with, or if there is no GPU."""
     if not torch.__version__.startswith("2.11."):
         not_here(f"dtrain is compared with PyTorch 2.11, and this Python has {torch.__version__}")
     if device.type == "cpu":
@@ -167,7 +167,7 @@ def main():
     parser.add_argument("--steps", type=int, required=True, help="steps that are counted")
     parser.add_argument("--skip", type=int, required=True, help="steps before them, in which kernels are chosen or compiled")
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    # To try this program where there is no GPU.
+    # For trying this program on a machine without a GPU.
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -179,7 +179,7 @@ def main():
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
-    # What autocast leaves in float32 computes in TF32; both are on in dtrain.
+    # Operations that autocast leaves in float32 use TF32; dtrain enables both too.
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
@@ -196,11 +196,11 @@ def main():
     ahead = Ahead(batches, device)
 
     def train(count):
-        """Takes so many steps; returns the last loss, which is not waited for."""
+        """Takes `count` steps; returns the last loss without waiting for it."""
         loss = None
         for _ in range(count):
             if args.way == "compile-graphs":
-                # What the step before returned may be overwritten.
+                # The results of the step before may be overwritten.
                 torch.compiler.cudagraph_mark_step_begin()
             inputs, targets = ahead.take()
             with torch.autocast(device.type, dtype=torch.bfloat16):
@@ -222,7 +222,7 @@ def main():
     loss = train(args.steps)
     synchronize()
     total_ms = 1e3 * (time.perf_counter() - begun)
-    # Read before anything else can take memory.
+    # Read now, before later code allocates memory.
     peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if on_gpu else (None, None)
     loss = loss.item()
     if not math.isfinite(loss):

@@ -15,15 +15,15 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-# Every so many rows and columns a value is looked at, to see that both loaders make the same images.
+# Checks one value per this many rows and columns, to see that both loaders make the same images.
 STRIDE = 16
 
 
 def cpu_seconds():
-    """Processor time of this process and of its worker so far."""
+    """Returns the processor time of this process and its worker so far, in seconds."""
     workers = 0
     for worker in multiprocessing.active_children():
-        # The name in parentheses may hold spaces; utime and stime are the 14th and 15th field.
+        # The name in parentheses may contain spaces; utime and stime are fields 14 and 15.
         fields = pathlib.Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
         workers += int(fields[11]) + int(fields[12])
     return time.process_time() + workers / os.sysconf("SC_CLK_TCK")
@@ -51,7 +51,7 @@ def main():
     )
 
     def one_pass():
-        """Takes all batches of a pass; returns the mean of the values that were looked at."""
+        """Takes all batches of a pass; returns the mean of the checked values."""
         total, looked_at = 0.0, 0
         for images, _ in loader:
             seen = images[:, :, ::STRIDE, ::STRIDE]

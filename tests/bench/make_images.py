@@ -13,7 +13,7 @@ from PIL import Image
 
 
 def noise(rng, height, width, fall):
-    """One plane of mean 0 and deviation 1."""
+    """Returns one plane of mean 0 and deviation 1."""
     y, x = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]
     amplitude = 1.0 / np.maximum(np.hypot(y, x), 1.0 / max(height, width)) ** fall
     amplitude[0, 0] = 0.0
@@ -23,7 +23,7 @@ def noise(rng, height, width, fall):
 
 
 def photograph(rng, height, width):
-    """Brightness with detail, colour with less."""
+    """Returns an image with detail in brightness and less detail in colour."""
     y = 128 + 48 * noise(rng, height, width, 1.1)
     cb, cr = (128 + 16 * noise(rng, height, width, 1.5) for _ in range(2))
     planes = [Image.fromarray(np.clip(plane, 0, 255).astype(np.uint8)) for plane in (y, cb, cr)]

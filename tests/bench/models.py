@@ -1,4 +1,4 @@
-"""The networks of the training benchmarks, as a PyTorch user would write them; dtrain has the same ones."""
+"""The networks of the training benchmarks, written as PyTorch users write them; dtrain has the same networks."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ GPT = {"vocabulary": 65, "width": 384, "depth": 6, "heads": 6}
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each after a normalisation and with a way around it."""
+    """Attention and a perceptron, each after a normalisation and with a residual connection."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A decoder in the style of GPT-2 without dropout; the head shares the table of tokens."""
+    """A decoder in the style of GPT-2 without dropout; the head shares the token table."""
 
     def __init__(self, vocabulary, context, width, depth, heads):
         super().__init__()
@@ -52,9 +52,9 @@ class Gpt(nn.Module):
 
 
 def build(name, context):
-    """The network, a function that draws a batch of so many samples in memory, and the things counted in a sample."""
+    """Returns the network, a function that draws a batch of n samples, and the units (images, tokens) in a sample."""
     if name == "resnet18":
-        # The GPTs do without it.
+        # The GPTs do not need it.
         import torchvision
 
         model = torchvision.models.resnet18(num_classes=10, zero_init_residual=True)

@@ -63,7 +63,7 @@ freeze = ["fc.*", "layer4.*"]
 
 
 def cases(out, data):
-    """Name and arguments of every run."""
+    """Yields name and arguments of every run."""
     stages = out / "stages.toml"
     stages.write_text(STAGES)
 
@@ -79,7 +79,7 @@ def cases(out, data):
 
 
 def steps(run):
-    """What each line of metrics.jsonl says of the training, with all digits."""
+    """Returns loss, gradient norm and rate of each step and the loss of each evaluation, with all digits."""
     found = []
     for line in (run / "metrics.jsonl").read_text().splitlines():
         line = json.loads(line)
@@ -91,7 +91,7 @@ def steps(run):
 
 
 def tensors(path):
-    """The digest of every tensor of a safetensors file."""
+    """Returns the digest of every tensor of a safetensors file."""
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     base = 8 + length
@@ -102,7 +102,7 @@ def tensors(path):
 
 
 def environment():
-    """One thread, and the worker beside the launcher that is run."""
+    """Returns an environment with one thread; without DTRAIN_WORKER, dtrain starts the worker in its own folder."""
     return {name: value for name, value in os.environ.items() if name != "DTRAIN_WORKER"} | {"OMP_NUM_THREADS": "1"}
 
 
@@ -142,14 +142,14 @@ def compare(out, other):
 
 
 def text_of(folder, alphabet, length):
-    """A folder with a text of random characters."""
+    """Writes a text of random characters into a new folder; returns the folder."""
     folder.mkdir()
     (folder / "text.txt").write_text("".join(random.Random(1).choices([chr(0x4E00 + i) for i in range(alphabet)], k=length)))
     return folder
 
 
 def timed_cases(work, data):
-    """Name and arguments of every case, `training` or not."""
+    """Yields name and arguments of every case, and whether it is a training."""
     few, many = text_of(work / "few", 65, 200_000), text_of(work / "many", 16_000, 200_000)
     bench = Path(__file__).parent
 
@@ -174,7 +174,7 @@ def timed_cases(work, data):
 
 
 def timed(folder, arguments, trains, work):
-    """Figures of one run: a step's ms and the greatest memory of a rank in MiB, or the ms of the whole."""
+    """Returns the ms of the command; of a training also its step time in ms and the peak memory of a rank in MiB."""
     run = work / "run"
     shutil.rmtree(run, ignore_errors=True)
     places = ["--run-dir", run] if trains else []
@@ -198,7 +198,7 @@ def compare_times(old, new, data, rounds):
         for name, arguments, trains in timed_cases(work, data):
             both = [], []
             for turn in range(rounds):
-                # Each build goes first as often as the other.
+                # Each build goes first equally often.
                 for which in (0, 1) if turn % 2 == 0 else (1, 0):
                     both[which].append(timed((old, new)[which], arguments, trains, work))
             for figure in both[0][0]:

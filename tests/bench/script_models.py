@@ -1,4 +1,4 @@
-"""Writes networks of torchvision as TorchScript, for `cargo xtask memory accuracy --python`: networks that dtrain does not have itself.
+"""Writes torchvision networks that dtrain lacks as TorchScript, for `cargo xtask memory accuracy --python`.
 
     python script_models.py FOLDER NAME...
 """

@@ -1,8 +1,8 @@
-"""How many operations PyTorch starts in a training step, and how often the host waits for a value, counted on a CPU.
+"""Counts on a CPU how many operations PyTorch starts in a training step and how often the host waits for a value.
 
-The peer of the test `the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts`: ResNet-18 on images of 32 pixels in a batch of
-8, fused AdamW, clipping by norm. Counted as there: an operation that computes is one, views and fresh memory are none. Prints one line
-of JSON for a step that reads its loss, and one for a step that reads it and goes through a GradScaler.
+The peer of the test `the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts`: ResNet-18 on images of
+32 pixels in a batch of 8, fused AdamW, clipping by norm. As in that test, views and new memory do not count. Prints
+a line of JSON for a step that reads its loss, and another for a step that also goes through a GradScaler.
 """
 
 import json
@@ -16,7 +16,7 @@ FREE = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_", "aten::d
 
 
 class Counting(TorchDispatchMode):
-    """Counts what reaches the kernels."""
+    """Counts the operations that reach the kernels."""
 
     def __init__(self):
         super().__init__()

@@ -19,16 +19,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 import models
 
-# Batches that are made before the training and used in turn.
+# Batches created before the training and used in turn.
 BATCHES = 4
 
-# In /proc/self/smaps: the first line of a mapping, and the libraries of GPUs.
+# In /proc/self/smaps: the first line of a mapping, and the names of GPU libraries.
 MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ ")
 GPU_LIBRARY = re.compile(r"/lib(torch_cuda|c10_cuda|cu|nv|nccl|triton)[^/]*\.so")
 
 
 def peak_bytes():
-    """The greatest resident memory of this process so far, as dtrain reads its own."""
+    """Returns the peak resident memory of this process in bytes, read as dtrain reads its own."""
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return 1024 * int(line.split()[1])
@@ -36,9 +36,9 @@ def peak_bytes():
 
 
 def gpu_library_bytes():
-    """What of this process's resident memory is the files of GPU libraries, which the usual wheel loads also where no GPU is.
+    """Returns the resident bytes of GPU library files, which the usual wheel loads also without a GPU.
 
-    PyTorch's wheel for the CPU alone has none of them, and dtrain loads them only where a GPU is used.
+    PyTorch's CPU wheel has no such files, and dtrain loads them only to use a GPU.
     """
     total, counted = 0, False
     for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
@@ -87,7 +87,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         step_ms.append(1e3 * (time.perf_counter() - begun))
-    # Read before anything else can take memory.
+    # Read now, before later code allocates memory.
     peak, gpu_libraries = peak_bytes(), gpu_library_bytes()
     loss = loss.item()
     if not loss == loss:

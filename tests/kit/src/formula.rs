@@ -1,17 +1,17 @@
-//! Numbers that Rust and Python both compute, so that weights and inputs of the parity tests need not be committed.
+//! Numbers that Rust and Python both compute: the parity tests need no committed weights and inputs.
 //!
-//! The Python twin is `tests/parity/formula.py`, and `tests/parity/README.md` states the formula. Everything up to the
-//! rounding to float32 is either integer arithmetic modulo 2^64 or one correctly rounded float64 operation after another,
-//! so both sides agree bit by bit.
+//! The Python version is `tests/parity/formula.py`; `tests/parity/README.md` states the formula. Before the
+//! rounding to float32, every operation is integer arithmetic modulo 2^64 or correctly rounded float64, so that
+//! both versions agree bit by bit.
 
-/// FNV-1a, 64 bits, of the bytes of a name.
+/// Returns the 64-bit FNV-1a hash of the bytes of a name.
 pub fn name_hash(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |state, byte| {
         (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
     })
 }
 
-/// The first `count` 64-bit words of a name's stream: splitmix64 seeded with the hash of the name.
+/// Returns the first `count` 64-bit words of a name's stream: splitmix64 seeded with the hash of the name.
 pub fn words(name: &str, count: usize) -> impl Iterator<Item = u64> {
     let seed = name_hash(name);
     (1..=count as u64).map(move |index| {
@@ -22,19 +22,19 @@ pub fn words(name: &str, count: usize) -> impl Iterator<Item = u64> {
     })
 }
 
-/// `count` values in [-1, 1), evenly spread: the upper 53 bits of each word.
+/// Returns `count` values in [-1, 1), evenly distributed: the upper 53 bits of each word.
 pub fn unit(name: &str, count: usize) -> impl Iterator<Item = f64> {
     words(name, count).map(|word| (word >> 11) as f64 * 2.0f64.powi(-52) - 1.0)
 }
 
-/// The ends of the names of tables of vectors.
+/// Name endings of tables of vectors.
 const TABLES: [&str; 4] = ["pos_embed", "cls_token", "wte.weight", "wpe.weight"];
 
-/// The value of one floating-point entry of a network's state, of the shape `shape`.
+/// Returns the values of one floating-point entry of a network's state, of the shape `shape`.
 ///
-/// Convolutions get the variance 1 / fan-in, fully connected layers a quarter of it; normalisations stay near the identity,
-/// with a positive variance; tables of vectors (tokens, positions) get values below 1/2. A batch counter
-/// (`num_batches_tracked`) is zero.
+/// Convolutions get the variance 1 / fan-in and fully connected layers a quarter of it. Normalisations stay near the
+/// identity, with a positive variance. Tables of vectors (tokens, positions) get values below 1/2, and a batch
+/// counter (`num_batches_tracked`) is zero.
 pub fn state_value(name: &str, shape: &[i64]) -> Vec<f64> {
     let count = shape.iter().product::<i64>() as usize;
     let values = unit(name, count);
@@ -55,20 +55,20 @@ pub fn state_value(name: &str, shape: &[i64]) -> Vec<f64> {
     }
 }
 
-/// Input images, `count` x 3 x size x size, values in [-1.5, 1.5).
+/// Returns input images, `count` x 3 x size x size, values in [-1.5, 1.5).
 pub fn images(size: usize, count: usize) -> Vec<f32> {
     unit(&format!("images.{size}"), count * 3 * size * size).map(|value| (1.5 * value) as f32).collect()
 }
 
-/// One class per image.
+/// Returns one class per image.
 pub fn labels(size: usize, classes: u64, count: usize) -> Vec<i64> {
     words(&format!("labels.{size}"), count).map(|word| (word % classes) as i64).collect()
 }
 
-/// The gradient fed to the optimizers at one step.
+/// Returns the gradient for the optimizers at one step.
 ///
-/// Magnitudes run over many powers of two with the index, and every eleventh element is zero, so that `eps` and the
-/// division by the second moment both matter.
+/// Magnitudes vary over many powers of two with the index, and every eleventh element is zero, so that both `eps`
+/// and the division by the second moment matter.
 pub fn gradient(name: &str, step: usize, count: usize) -> Vec<f64> {
     unit(&format!("{name}.{step}"), count)
         .enumerate()

@@ -1,7 +1,7 @@
-//! The harness of all tests that start programs, and what they compare with. It needs no libtorch, and the tests of every crate
-//! share it: [`scene::Scene`] is a folder whose processes are found and killed, [`runs::Sandbox`] one with a recipe.
+//! The harness of all tests that start programs, and their reference values. It needs no libtorch; the tests of all crates
+//! share it. [`scene::Scene`] is a folder that finds and kills its processes; [`runs::Sandbox`] is a scene with a recipe.
 //!
-//! What fails in here fails the test that called it.
+//! A failure in this crate fails the calling test.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,23 +1,23 @@
-//! What a test needs and a machine may lack: such a test is skipped, or fails where the variable [`REQUIRE`] names the need.
+//! Needs of tests that a machine may lack. Such a test is skipped, or fails if the variable [`REQUIRE`] names the need.
 
 use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The variable that names what this machine must have, with commas, or `all`. A test that lacks it fails and is not skipped.
+/// Names the needs of this machine, separated by commas, or `all`. A test that lacks one of them fails.
 pub const REQUIRE: &str = "DTRAIN_REQUIRE";
 
-/// The variable that names a Python with PyTorch.
+/// Names a Python with PyTorch.
 pub const PYTHON_WITH_PYTORCH: &str = "DTRAIN_TEST_PYTHON";
 
-/// What a machine may lack.
+/// A need that a machine may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// Control groups in which a test may limit memory.
+    /// Control groups in which a test can limit memory.
     Cgroup,
     /// Folders of real images and texts.
     Data,
-    /// File systems that a test may mount.
+    /// Permission to mount file systems.
     Mount,
     /// The absence of an NVIDIA driver.
     NoDriver,
@@ -43,17 +43,17 @@ impl Display for Need {
     }
 }
 
-/// Says on standard error that the running test is skipped, and why. Call it just before the test returns.
+/// Reports on standard error that the running test is skipped, and why. Call it just before the test returns.
 ///
 /// # Panics
-/// Where [`REQUIRE`] names the need, or something that is no need.
+/// If [`REQUIRE`] names the need or an unknown need.
 #[track_caller]
 pub fn skip(need: Need, why: impl Display) {
     let required = std::env::var(REQUIRE).unwrap_or_default();
     match is_required(need, &required) {
         Err(unknown) => panic!("{REQUIRE} names {unknown:?}: name {}, or all", names()),
         Ok(true) => panic!("{REQUIRE} names {need}, and {why}"),
-        // Not by eprintln: that of a test that passes is shown to nobody.
+        // Not by eprintln: the test harness hides its output if the test passes.
         Ok(false) => {
             let test = std::thread::current().name().unwrap_or("a test").to_owned();
             let _ = writeln!(io::stderr(), "skipped: {test} needs {need}: {why}");
@@ -61,8 +61,8 @@ pub fn skip(need: Need, why: impl Display) {
     }
 }
 
-/// The Python with PyTorch that [`PYTHON_WITH_PYTORCH`] names, else the one that `cargo xtask check` has made, else that of
-/// `cargo xtask bench`. Where there is none, the test is skipped.
+/// Returns the Python with PyTorch that [`PYTHON_WITH_PYTORCH`] names, else that of `cargo xtask check`, else that of
+/// `cargo xtask bench`. If there is no such Python, the test is skipped.
 ///
 /// # Panics
 /// As [`skip`] does.
@@ -81,7 +81,7 @@ pub fn pytorch() -> Option<PathBuf> {
     found.cloned()
 }
 
-/// Whether the list names the need. An error names an entry that is no need.
+/// Returns whether the list names the need. The error is an unknown entry.
 fn is_required(need: Need, list: &str) -> Result<bool, &str> {
     let mut entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty());
     let known = |entry: &str| entry == "all" || NEEDS.iter().any(|(_, name)| *name == entry);

@@ -2,13 +2,13 @@
 
 use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
 
-/// What lets root read and write whatever the permissions say.
+/// Capabilities by which root reads and writes files despite their permissions.
 const OVERRIDES: [CapabilitySet; 2] = [CapabilitySet::DAC_OVERRIDE, CapabilitySet::DAC_READ_SEARCH];
 
-/// Does this in a thread for which permissions hold, whoever runs it. They hold for the programs and threads that it starts, too.
+/// Runs `work` in a thread that obeys permissions, even as root. Programs and threads that it starts obey them too.
 ///
 /// # Panics
-/// Where `work` does, and where Linux does not say what this thread may do.
+/// If `work` panics, or if Linux does not report the thread's capabilities.
 pub fn with_permissions<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -23,7 +23,7 @@ pub fn with_permissions<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 fn give_up_overrides() {
-    // A program that root starts gets all that the bounding set holds. Who may not change it is not root.
+    // A program that root starts gets the whole bounding set. Only root can change this set: others need no change.
     for capability in OVERRIDES {
         let _ = remove_capability_from_bounding_set(capability);
     }

@@ -1,4 +1,4 @@
-//! Processes under test: waiting with a limit, signals, what they print, and finding those that are left.
+//! Processes under test: waits with limits, signals, output, and the search for remaining processes.
 
 use std::fs;
 use std::path::Path;
@@ -12,13 +12,13 @@ use rustix::io::retry_on_intr;
 pub use rustix::process::Signal;
 use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open};
 
-/// The time in which everything happens, on a machine that is busy with something else.
+/// The limit for every event, on a machine that is busy with other work.
 pub const LONG: Duration = Duration::from_secs(120);
 
 /// Waits until the condition holds, for at most [`LONG`].
 ///
 /// # Panics
-/// Where it does not hold then.
+/// If the condition does not hold within this time.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -28,9 +28,9 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Returns when the process has ended, whoever its parent is, or when the time is over.
+/// Returns when the process has ended, also if it is not a child, or when the time is over.
 pub(crate) fn wait_for_end(pid: u32, within: Duration) {
-    // One that is not there any more has ended.
+    // A process without a pidfd has ended.
     if let Ok(process) = pidfd_open(id(pid), PidfdFlags::empty()) {
         let timeout = Timespec::try_from(within).unwrap();
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
@@ -38,15 +38,15 @@ pub(crate) fn wait_for_end(pid: u32, within: Duration) {
     }
 }
 
-/// Sends a signal to a process that may be gone.
+/// Sends a signal to a process that may have ended.
 pub fn kill(pid: u32, signal: Signal) {
     let _ = kill_process(id(pid), signal);
 }
 
-/// Sends a signal to a process that is there.
+/// Sends a signal to a running process.
 ///
 /// # Panics
-/// Where it is not.
+/// If the process has ended.
 #[track_caller]
 pub fn signal(pid: u32, signal: Signal) {
     kill_process(id(pid), signal).unwrap_or_else(|error| panic!("{signal:?} to process {pid}: {error}"));
@@ -56,12 +56,12 @@ fn id(pid: u32) -> Pid {
     Pid::from_raw(pid.cast_signed()).unwrap()
 }
 
-/// Running processes with environment variables that begin with all of these; one that ends with a zero byte is the whole variable.
+/// Returns running processes whose environment has variables with all these prefixes. A final zero byte matches whole variables.
 pub(crate) fn with_variables(wanted: &[&str]) -> Vec<u32> {
     let pids =
         fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(|pid: &u32| {
-        // A process that has ended, also one not yet reaped, has no environment to read.
+        // An ended process has no environment, even before it is reaped.
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         wanted.iter().all(|wanted| {
             environment
@@ -72,10 +72,10 @@ pub(crate) fn with_variables(wanted: &[&str]) -> Vec<u32> {
     .collect()
 }
 
-/// The process of a rank below the guardian of a launcher, by its environment.
+/// Finds the process of a rank below the guardian of a launcher, by its environment.
 ///
 /// # Panics
-/// Where it does not run.
+/// If no such process runs.
 #[track_caller]
 pub fn rank_pid(guardian: u32, rank: usize) -> u32 {
     // The zero byte ends the variable.
@@ -92,7 +92,7 @@ fn parent(pid: u32) -> Option<u32> {
 /// Runs a command to its end and collects what it prints.
 ///
 /// # Panics
-/// Where it does not start, or has not ended within `limit` (it is asked to end then, and killed).
+/// If the command does not start or does not end within `limit` (then it gets SIGTERM, and SIGKILL later).
 #[track_caller]
 pub fn finish(command: &mut Command, limit: Duration) -> Output {
     let child = command
@@ -107,7 +107,7 @@ pub fn finish(command: &mut Command, limit: Duration) -> Output {
     match receiver.recv_timeout(limit) {
         Ok(output) => output.expect("the output can be read"),
         Err(_) => {
-            // A launcher that is asked to end takes its workers with it.
+            // On SIGTERM, a launcher ends its workers too.
             for (signal, patience) in [(Signal::TERM, 10), (Signal::KILL, 1)] {
                 kill(pid, signal);
                 if receiver.recv_timeout(Duration::from_secs(patience)).is_ok() {
@@ -119,7 +119,7 @@ pub fn finish(command: &mut Command, limit: Duration) -> Output {
     }
 }
 
-/// A program's exit and output, for assertions.
+/// Returns a program's exit status and output, for assertions.
 pub fn said(output: &Output) -> String {
     format!(
         "{}\n{}{}",
@@ -129,10 +129,10 @@ pub fn said(output: &Output) -> String {
     )
 }
 
-/// What a program said, which ends with this code.
+/// Returns the output of a program that ended with this code.
 ///
 /// # Panics
-/// Where it ends with another.
+/// If the program ended with another code.
 #[track_caller]
 pub fn ended(output: &Output, code: i32) -> String {
     let text = said(output);
@@ -140,13 +140,13 @@ pub fn ended(output: &Output, code: i32) -> String {
     text
 }
 
-/// How often a case is tried whose outcome depends on the moment: `usual` times, or as `cargo xtask soak` asks.
+/// Returns the number of tries of a timing-dependent case: `usual`, or the number that `cargo xtask soak` sets.
 pub fn repeats(usual: usize) -> usize {
     let asked = std::env::var("DTRAIN_SOAK").ok();
     asked.and_then(|number| number.parse().ok()).unwrap_or(usual)
 }
 
-/// Tries a case as often as [`repeats`] says, several at once: for cases that mostly wait. It gets the number of the try.
+/// Tries a case [`repeats`] times, several at once: for cases that mostly wait. `case` gets the number of the try.
 pub fn repeat(usual: usize, case: impl Fn(usize) + Sync) {
     const AT_ONCE: usize = 8;
     let (count, next) = (repeats(usual), AtomicUsize::new(0));
@@ -161,8 +161,8 @@ pub fn repeat(usual: usize, case: impl Fn(usize) + Sync) {
     });
 }
 
-/// A test run in a shell's background inherits INT and QUIT as ignored, and so would the program under test. A signal that has
-/// a handler here is at its default there.
+/// Installs handlers for ignored signals. A shell's background job inherits INT and QUIT as ignored, and would pass this
+/// on to the program under test; a signal with a handler here has its default action there.
 pub(crate) fn undo_ignored_signals() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

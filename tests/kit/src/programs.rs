@@ -1,14 +1,14 @@
-//! The programs under test, as cargo built them beside the running test.
+//! The programs under test, which cargo builds beside the running test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::need::{self, Need};
 
-/// `target/<profile>` of the running test.
+/// Returns `target/<profile>` of the running test.
 ///
 /// # Panics
-/// Where the running test does not lie in a cargo target folder.
+/// If the running test is not in a cargo target folder.
 pub fn build_folder() -> PathBuf {
     let exe = std::env::current_exe().expect("the running test has a path");
     let deps = exe.parent().expect("a file has a folder");
@@ -26,22 +26,22 @@ fn program(name: &str) -> PathBuf {
     path
 }
 
-/// The launcher.
+/// Returns the path of the launcher.
 pub fn dtrain() -> PathBuf {
     program("dtrain")
 }
 
-/// The trainer.
+/// Returns the path of the trainer.
 pub fn worker() -> PathBuf {
     program("dtrain-worker")
 }
 
-/// The example of docs/own-trainer.md.
+/// Returns the path of the example of docs/own-trainer.md.
 pub fn own_trainer() -> PathBuf {
     program("own-trainer")
 }
 
-/// A launcher command whose environment holds nothing of an outer run, and one thread per rank.
+/// Returns a launcher command with one thread per rank and without variables of an outer run.
 pub fn launch() -> Command {
     let mut command = Command::new(dtrain());
     command.arg("launch").env("DTRAIN_WORKER", worker()).env("OMP_NUM_THREADS", "1");
@@ -49,7 +49,7 @@ pub fn launch() -> Command {
     command
 }
 
-/// Removes the variables by which an outer launcher would speak to the program.
+/// Removes the variables with which an outer launcher would influence the program.
 pub fn without_outer_run(command: &mut Command) {
     for (name, _) in dtrain_common::env::WorkerEnv::single().vars() {
         command.env_remove(name);
@@ -57,8 +57,8 @@ pub fn without_outer_run(command: &mut Command) {
     command.env_remove("DTRAIN_PROGRESS").env_remove("DTRAIN_START_UNIX_NS").env_remove("RUST_LOG");
 }
 
-/// Real data for tests, where there is some: the folder named by DTRAIN_TEST_DATA, else `../shared/data` beside the
-/// workspace. The test is skipped where there is none.
+/// Returns a folder of real data: below DTRAIN_TEST_DATA, else below `../shared/data` beside the workspace. Without
+/// such a folder, the test is skipped.
 pub fn test_data(name: &str) -> Option<PathBuf> {
     let root = match std::env::var_os("DTRAIN_TEST_DATA") {
         Some(root) => PathBuf::from(root),

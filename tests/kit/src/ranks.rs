@@ -9,10 +9,10 @@ use dtrain_common::env::WorkerEnv;
 
 use crate::process::said;
 
-/// Runs `program ARGS` as `world_size` processes with the environment contract and collects what they print.
+/// Runs `program ARGS` as `world_size` processes with the environment contract and collects their output.
 ///
 /// # Panics
-/// Where a process cannot be started, or all have not ended within `limit` (they are killed then).
+/// If a process cannot be started, or if some have not ended within `limit` (then they are killed).
 pub fn run(program: &Path, args: &[&str], world_size: usize, limit: Duration) -> Vec<Output> {
     run_with(program, args, &[], world_size, limit)
 }
@@ -77,7 +77,7 @@ fn output(rank: Child) -> Output {
     rank.wait_with_output().expect("a rank's output can be read")
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");
     listener.local_addr().expect("a bound listener has an address").port()

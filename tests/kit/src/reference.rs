@@ -1,13 +1,13 @@
-//! Reading the JSON files under tests/parity/reference: cases by name, and series of which only the changes are written.
+//! Readers of the JSON files under tests/parity/reference: cases by name, and series that store only the changes.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// The cases of a reference file, name and content, in the order of their names.
+/// Returns the cases of a reference file, name and content, sorted by name.
 ///
 /// # Panics
-/// Where the file is missing or is none of these: run `cargo xtask parity`.
+/// If the file is missing or is not a list of cases: run `cargo xtask parity`.
 pub fn cases(path: &Path) -> Vec<(String, Value)> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut file: Value =
@@ -18,19 +18,19 @@ pub fn cases(path: &Path) -> Vec<(String, Value)> {
     }
 }
 
-/// A list of `[step, value]`.
+/// Reads a list of `[step, value]`.
 ///
 /// # Panics
-/// Where it is none.
+/// If the value is not such a list.
 pub fn pairs(list: &Value) -> Vec<(usize, f64)> {
     serde_json::from_value(list.clone())
         .unwrap_or_else(|error| panic!("not a list of steps and values: {error}"))
 }
 
-/// The value of each of `steps` steps, from a list of `[step, value]` that names the steps at which it changes.
+/// Returns the value of each of `steps` steps, from a list of `[step, value]` that names the changes.
 ///
 /// # Panics
-/// Where the list does not begin with step 0 or goes beyond the last.
+/// If the list does not begin with step 0 or goes beyond the last step.
 pub fn expand(changes: &Value, steps: usize) -> Vec<f64> {
     let changes = pairs(changes);
     assert_eq!(changes.first().map(|(step, _)| *step), Some(0), "a series begins with step 0");

@@ -1,4 +1,4 @@
-//! Tiny runs, and what they leave behind.
+//! Tiny runs and their files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::process::{finish, said};
 use crate::programs::launch;
 use crate::scene::Scene;
 
-/// The time after which a run hangs, on a machine that is busy with something else.
+/// The time after which a run counts as a hang, on a machine that is busy with other work.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// A recipe that trains in seconds: generated images of 32 pixels, ResNet-18, a constant learning rate.
@@ -41,7 +41,7 @@ momentum = 0.9
 every_steps = 1
 "#;
 
-/// The recipe of a tiny GPT, whose loss falls, with more sections: as fast as a training can be.
+/// Returns the recipe of a tiny GPT whose loss falls, followed by the sections in `more`. No training is faster.
 pub fn gpt(steps: u64, more: &str) -> String {
     format!(
         r#"
@@ -67,10 +67,10 @@ every_steps = 1
     )
 }
 
-/// Fails where two runs that cut the same steps up in different ways differ by more than `tolerance` in a figure of a step.
+/// Compares a figure of every step of two runs that divide the same steps in different ways.
 ///
 /// # Panics
-/// If they do.
+/// If a step's figures differ by more than `tolerance`.
 pub fn assert_close(one: &[f64], other: &[f64], tolerance: f64) {
     assert_eq!(one.len(), other.len());
     for (step, (a, b)) in one.iter().zip(other).enumerate() {
@@ -78,32 +78,32 @@ pub fn assert_close(one: &[f64], other: &[f64], tolerance: f64) {
     }
 }
 
-/// A scene with a recipe in it.
+/// A scene with a recipe.
 #[derive(Debug)]
 pub struct Sandbox {
     scene: Scene,
 }
 
 impl Sandbox {
-    /// A folder that holds `recipe` as recipe.toml.
+    /// Creates a folder that holds `recipe` as recipe.toml.
     ///
     /// # Panics
-    /// Where the disk is full, say.
+    /// If the file cannot be written.
     pub fn new(recipe: &str) -> Self {
         let scene = Scene::new();
         fs::write(scene.path("recipe.toml"), recipe).expect("a recipe");
         Self { scene }
     }
 
-    /// A path inside.
+    /// Returns a path in the sandbox.
     pub fn path(&self, name: &str) -> PathBuf {
         self.scene.path(name)
     }
 
-    /// `dtrain launch --nproc N --run-dir RUN recipe.toml`, with `--set` for every one of `sets`.
+    /// Runs `dtrain launch --nproc N --run-dir RUN recipe.toml`, with `--set` for each of `sets`.
     ///
     /// # Panics
-    /// Where the launcher does not start, or does not end within ten minutes.
+    /// If the launcher does not start or does not end within ten minutes.
     pub fn launch(&self, nproc: usize, run: &str, sets: &[&str]) -> Output {
         self.launch_with(nproc, run, sets, &[])
     }
@@ -111,12 +111,12 @@ impl Sandbox {
     /// As [`Sandbox::launch`], with further arguments before the recipe.
     ///
     /// # Panics
-    /// Where the launcher does not start, or does not end within ten minutes.
+    /// If the launcher does not start or does not end within ten minutes.
     pub fn launch_with(&self, nproc: usize, run: &str, sets: &[&str], more: &[&str]) -> Output {
         finish(&mut self.command(nproc, run, sets, more), LIMIT)
     }
 
-    /// The command of [`Sandbox::launch_with`].
+    /// Returns the command of [`Sandbox::launch_with`].
     pub fn command(&self, nproc: usize, run: &str, sets: &[&str], more: &[&str]) -> Command {
         let mut command = launch();
         self.scene.mark(&mut command);
@@ -128,46 +128,46 @@ impl Sandbox {
         command
     }
 
-    /// Launches and expects success.
+    /// Runs [`Sandbox::launch`] and expects success.
     ///
     /// # Panics
-    /// Where the run fails.
+    /// If the run fails.
     pub fn train(&self, nproc: usize, run: &str, sets: &[&str]) -> Run {
         let output = self.launch(nproc, run, sets);
         assert!(output.status.success(), "{}", said(&output));
         self.run(run)
     }
 
-    /// The run in a folder of the sandbox.
+    /// Returns the run in a folder of the sandbox.
     pub fn run(&self, run: &str) -> Run {
         Run(RunDir::new(self.path(run)))
     }
 }
 
-/// What a run left.
+/// The files of a run.
 #[derive(Debug)]
 pub struct Run(pub RunDir);
 
 impl Run {
-    /// All lines of metrics.jsonl.
+    /// Returns all lines of metrics.jsonl.
     ///
     /// # Panics
-    /// Where the file is absent or a line is no JSON.
+    /// If the file is absent or a line is not JSON.
     pub fn metrics(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.0.metrics()).expect("metrics.jsonl");
         text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
     }
 
-    /// A figure of every step.
+    /// Returns a figure of every step.
     ///
     /// # Panics
-    /// Where a step lacks it.
+    /// If a step lacks the figure.
     pub fn per_step(&self, key: &str) -> Vec<f64> {
         let steps = self.metrics().into_iter().filter(|line| line.get("loss").is_some());
         steps.map(|line| line[key].as_f64().unwrap_or_else(|| panic!("{key} in {line}"))).collect()
     }
 
-    /// The evaluations.
+    /// Returns the evaluations.
     ///
     /// # Panics
     /// As [`Run::metrics`].
@@ -175,7 +175,7 @@ impl Run {
         self.nested("eval")
     }
 
-    /// The steps and evaluations that ran out of memory and were taken again.
+    /// Returns the steps and evaluations that ran out of memory and were taken again.
     ///
     /// # Panics
     /// As [`Run::metrics`].
@@ -187,27 +187,27 @@ impl Run {
         self.metrics().into_iter().filter_map(|line| line.get(key).cloned()).collect()
     }
 
-    /// result.json.
+    /// Reads result.json.
     ///
     /// # Panics
-    /// Where it is absent or unreadable.
+    /// If it is absent or unreadable.
     pub fn result(&self) -> RunResult {
         RunResult::read(&self.0.result()).expect("result.json can be read").expect("result.json is there")
     }
 
-    /// The bytes of the newest checkpoint's model.
+    /// Returns the bytes of the newest checkpoint's model.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there is no checkpoint.
     pub fn weights(&self) -> Vec<u8> {
         fs::read(self.0.latest().join("model.safetensors")).expect("a checkpoint")
     }
 }
 
-/// Every file below `folder` with its bytes, to see that nothing was changed.
+/// Returns every file below `folder` with its bytes, to detect changes.
 ///
 /// # Panics
-/// Where a file cannot be read.
+/// If a file cannot be read.
 pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];

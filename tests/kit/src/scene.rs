@@ -1,4 +1,4 @@
-//! A temporary folder in which programs are started, waited for and looked for, and which kills what is left.
+//! A temporary folder in which programs run. It waits for them, finds them, and kills the remaining ones.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -15,49 +15,49 @@ use crate::programs;
 /// The variable that marks the processes of a scene.
 const MARK: &str = "DTRAIN_TEST_MARK";
 
-/// A folder in which the launcher and its workers run. Workers find it as `$TEST_DIR`. Its end kills every process of it.
+/// A folder in which the launcher and its workers run. Workers find it as `$TEST_DIR`. Dropping it kills its processes.
 #[derive(Debug)]
 pub struct Scene {
     folder: TempDir,
-    /// The value of a variable that only processes of this scene have.
+    /// The value of `DTRAIN_TEST_MARK`; only processes of this scene have it.
     mark: String,
 }
 
-/// A launcher that runs.
+/// A running launcher.
 #[derive(Debug)]
 pub struct Launch<'a> {
-    /// The process.
+    /// The launcher process.
     pub child: Child,
     scene: &'a Scene,
     out: PathBuf,
     err: PathBuf,
 }
 
-/// A launcher that has ended.
+/// An ended launcher.
 #[derive(Debug)]
 pub struct Done {
-    /// None when a signal killed the launcher itself.
+    /// None if a signal killed the launcher itself.
     pub code: Option<i32>,
-    /// Everything on standard output.
+    /// The whole standard output.
     pub stdout: Vec<u8>,
-    /// Everything on standard error.
+    /// The whole standard error.
     pub stderr: String,
 }
 
 impl Done {
-    /// Standard output as text.
+    /// Returns the standard output as text.
     pub fn stdout(&self) -> String {
         String::from_utf8(self.stdout.clone()).unwrap()
     }
 
-    /// Fails where it ended otherwise.
+    /// Fails if the launcher ended with another code.
     #[track_caller]
     pub fn expect_code(&self, code: i32) -> &Self {
         assert_eq!(self.code, Some(code), "standard error:\n{}", self.stderr);
         self
     }
 
-    /// Fails where standard error does not contain this.
+    /// Fails if standard error does not contain `text`.
     #[track_caller]
     pub fn says(&self, text: &str) -> &Self {
         assert!(self.stderr.contains(text), "expected {text:?} in:\n{}", self.stderr);
@@ -72,7 +72,7 @@ impl Default for Scene {
 }
 
 impl Scene {
-    /// An empty folder.
+    /// Creates an empty folder.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -80,23 +80,23 @@ impl Scene {
         Self { folder: tempfile::tempdir().unwrap(), mark: format!("{}-{count}.", std::process::id()) }
     }
 
-    /// A path inside.
+    /// Returns a path in the scene.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The contents of a file that a worker wrote.
+    /// Reads a file that a worker wrote.
     #[track_caller]
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// `dtrain launch` with these arguments, in the scene's folder, on a machine without a visible GPU.
+    /// Returns the command `dtrain launch ARGS` in the scene's folder, as on a machine without a visible GPU.
     pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         self.adapt(Command::new(programs::dtrain()), &["launch"]).into_command(args)
     }
 
-    /// Any command that ends up being the launcher, with the scene's environment.
+    /// Adds the scene's environment to any command that becomes the launcher.
     pub fn adapt(&self, mut command: Command, args: &[&str]) -> Adapted {
         for name in ["OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "DTRAIN_PROGRESS", "FAKE_WORKER"] {
             command.env_remove(name);
@@ -109,19 +109,19 @@ impl Scene {
         Adapted(command)
     }
 
-    /// Marks a command, so that its processes are of this scene.
+    /// Marks a command: its processes then belong to this scene.
     pub fn mark<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.current_dir(self.folder.path()).env(MARK, &self.mark).stdin(Stdio::null())
     }
 
-    /// Starts it with its output going to files.
+    /// Starts the command, with its output in files.
     pub fn start(&self, mut command: Command) -> Launch<'_> {
         let (out, err) = (self.path(".out"), self.path(".err"));
         command.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
         Launch { child: command.spawn().unwrap(), scene: self, out, err }
     }
 
-    /// Runs `dtrain launch` with these arguments to its end.
+    /// Runs `dtrain launch ARGS` to its end.
     #[track_caller]
     pub fn launch<S: AsRef<OsStr>>(&self, args: &[S]) -> Done {
         self.start(self.command(args)).wait()
@@ -133,7 +133,7 @@ impl Scene {
         self.launch(&words(nproc, flags, script))
     }
 
-    /// Starts `dtrain launch --nproc N FLAGS -- sh -c SCRIPT` and waits until every worker has made
+    /// Starts `dtrain launch --nproc N FLAGS -- sh -c SCRIPT` and waits until every worker has created
     /// `ready.RANK`.
     #[track_caller]
     pub fn start_sh(&self, nproc: usize, flags: &[&str], script: &str) -> Launch<'_> {
@@ -142,7 +142,7 @@ impl Scene {
         launch
     }
 
-    /// Waits until so many ranks have made `ready.RANK`.
+    /// Waits until ranks 0 to `nproc` - 1 have created `ready.RANK`.
     #[track_caller]
     pub fn wait_for_ready(&self, nproc: usize) {
         for rank in 0..nproc {
@@ -151,23 +151,23 @@ impl Scene {
         }
     }
 
-    /// Processes of this scene that run, the launcher and its guardian included.
+    /// Returns the running processes of this scene, including the launcher and its guardian.
     pub fn alive(&self) -> Vec<u32> {
         with_variables(&[&format!("{MARK}={}", self.mark)])
     }
 
-    /// The workers of this scene that run, and what they have started.
+    /// Returns the running workers of this scene and the processes that they started.
     pub fn workers(&self) -> Vec<u32> {
         with_variables(&[&format!("{MARK}={}", self.mark), "LOCAL_RANK="])
     }
 
-    /// The launcher proper, which has a guardian behind it.
+    /// Returns the processes whose environment names a guardian: the launcher proper.
     pub fn launcher(&self) -> Vec<u32> {
         with_variables(&[&format!("{MARK}={}", self.mark), "DTRAIN_GUARDIAN="])
     }
 
-    /// Waits until there are none of these processes. The environments of all processes are read once for each generation of them,
-    /// and not again and again while they live.
+    /// Waits until all these processes have ended. Looks for new ones only when all known ones have ended: reading the
+    /// environments of all processes is slow.
     #[track_caller]
     pub fn wait_until_gone(&self, what: &str, processes: fn(&Self) -> Vec<u32>) {
         let begun = Instant::now();
@@ -183,7 +183,7 @@ impl Scene {
         }
     }
 
-    /// The folder holds nothing but the harness's own files.
+    /// Fails if the folder holds other files than the harness's own.
     #[track_caller]
     pub fn expect_nothing_written(&self) {
         let names: Vec<_> =
@@ -195,7 +195,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // After a failed test nothing may go on running.
+        // After a failed test, no process may remain.
         for pid in self.alive() {
             kill(pid, Signal::KILL);
         }
@@ -207,7 +207,7 @@ impl Drop for Scene {
 pub struct Adapted(Command);
 
 impl Adapted {
-    /// With these arguments at its end.
+    /// Appends these arguments.
     pub fn into_command<S: AsRef<OsStr>>(mut self, args: &[S]) -> Command {
         self.0.args(args);
         self.0
@@ -215,23 +215,23 @@ impl Adapted {
 }
 
 impl Launch<'_> {
-    /// Sends it a signal.
+    /// Sends the launcher a signal.
     pub fn signal(&self, signal: Signal) {
         kill(self.child.id(), signal);
     }
 
-    /// What it has written to standard error so far.
+    /// Returns the standard error so far.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.err).unwrap()).into_owned()
     }
 
-    /// Waits for this on standard error.
+    /// Waits until standard error contains `text`.
     #[track_caller]
     pub fn wait_until_it_says(&self, text: &str) {
         wait_until(&format!("the launcher to say {text:?}"), || self.stderr().contains(text));
     }
 
-    /// Waits for this on standard output.
+    /// Waits until standard output contains `text`.
     #[track_caller]
     pub fn wait_until_it_prints(&self, text: &str) {
         wait_until(&format!("the workers to print {text:?}"), || {
@@ -239,7 +239,7 @@ impl Launch<'_> {
         });
     }
 
-    /// Waits for its end, and that it left no process.
+    /// Waits for the launcher's end, and fails if it left a process.
     #[track_caller]
     pub fn wait(self) -> Done {
         let scene = self.scene;
@@ -248,7 +248,7 @@ impl Launch<'_> {
         done
     }
 
-    /// Waits for its end alone.
+    /// Waits for the launcher's end only.
     #[track_caller]
     pub fn wait_leaving_processes(mut self) -> Done {
         let mut status = None;

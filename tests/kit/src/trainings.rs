@@ -1,4 +1,4 @@
-//! Trainings of small networks by the engine itself, many in one start of the ranks, and what they leave.
+//! Trainings of small networks by the engine itself, with one start of the ranks for many trainings, and their files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,28 +10,28 @@ use crate::process::said;
 use crate::ranks::run_with;
 use crate::runs::Sandbox;
 
-/// How long a start of the ranks may take on a busy machine.
+/// The limit for one start of the ranks on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// One of the trainings that a start of the program `training-rank` takes.
+/// A training in the list that the program `training-rank` gets.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Training {
-    /// The recipe's path.
+    /// Path of the recipe.
     pub recipe: PathBuf,
     /// Overrides, `key=value`.
     pub sets: Vec<String>,
-    /// Where it writes.
+    /// The run directory.
     pub run_dir: PathBuf,
 }
 
-/// Trainings by their name.
+/// Trainings by name, with the values that they set.
 pub type List = Vec<(String, Vec<String>)>;
 
-/// Starts `world_size` ranks of `program` once for all trainings in `list`: name, which is the run directory in `sandbox`,
-/// and the values that it sets.
+/// Starts `world_size` ranks of `program` once for all trainings in `list`. Each entry has a name, which is its run
+/// directory in `sandbox`, and the values that it sets.
 ///
 /// # Panics
-/// Where any of them fails, or all together take too long.
+/// If a training fails, or if all together exceed the limit.
 pub fn train(sandbox: &Sandbox, program: &Path, world_size: usize, vars: &[(&str, &str)], list: &List) {
     let trainings: Vec<Training> = list
         .iter()
@@ -44,7 +44,7 @@ pub fn train(sandbox: &Sandbox, program: &Path, world_size: usize, vars: &[(&str
     let path = sandbox.path(&format!("list-{world_size}.json"));
     let text = serde_json::to_string(&trainings).expect("a list is JSON");
     fs::write(&path, text).expect("the sandbox takes a file");
-    // The comparisons are of arithmetic on the CPU.
+    // The tests compare CPU arithmetic.
     let mut vars = vars.to_vec();
     vars.push(("CUDA_VISIBLE_DEVICES", ""));
     let args = [path.to_str().expect("a path in UTF-8")];
@@ -54,7 +54,7 @@ pub fn train(sandbox: &Sandbox, program: &Path, world_size: usize, vars: &[(&str
     }
 }
 
-/// `key=value` for each.
+/// Copies the `key=value` settings.
 pub fn sets(values: &[&str]) -> Vec<String> {
     values.iter().map(|&value| value.to_owned()).collect()
 }

@@ -1,11 +1,11 @@
-//! Dependencies between the workspace's packages run downwards only.
+//! Checks that dependencies between the workspace's packages only point downwards.
 
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;
 
-/// Packages from the bottom to the top, each with those of the workspace that it may depend on.
+/// Packages from bottom to top, each with the packages of the workspace that it may depend on.
 const PACKAGES: &[(&str, &[&str])] = &[
     ("common", &[]),
     ("tests/kit", &["common"]),

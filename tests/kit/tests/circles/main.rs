@@ -1,8 +1,8 @@
-//! No circles of files: within a crate, what a file uses never uses that file, neither itself nor through others.
+//! Checks that files have no circular use: within a crate, no file uses itself through other files.
 //!
-//! A file uses another where a path in it (`crate::`, `super::`, `self::`, or one that begins with a module of its own) leads to an item
-//! that the other defines. A re-export is followed to the definition and is no use by itself; a child module's declaration is none either,
-//! and neither is what a module takes from those that it lies in.
+//! A file uses another file if a path in it (`crate::`, `super::`, `self::`, or the name of a child module) leads to an
+//! item that the other file defines. A re-export counts as use of the definition only. Declaring a child module
+//! does not count, and using an item of an ancestor module does not count either.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use tokens::{is_word, tokens};
 
-/// Files that are in a circle today. The list only becomes shorter: take an entry out when its circle is gone.
+/// Files that are in a circle today. Remove an entry when its circle is gone; add no entries.
 const KNOWN: &[&str] = &[];
 
 #[test]
@@ -38,7 +38,7 @@ fn no_file_is_in_a_circle() {
     assert!(gone.is_empty(), "no longer in a circle, take them out of KNOWN: {gone:?}");
 }
 
-/// The `src` folders of the workspace's packages.
+/// Returns the `src` folders of the workspace's packages.
 fn crates(root: &Path) -> Vec<PathBuf> {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
     let members = manifest.split_once("members = [").unwrap().1.split_once(']').unwrap().0;
@@ -53,13 +53,13 @@ fn relative(root: &Path, file: &Path) -> String {
 /// A path to a module: the names below the crate's root.
 type Name = Vec<String>;
 
-/// A module with a file of its own.
+/// A module with its own file.
 #[derive(Default)]
 struct Module {
     file: PathBuf,
-    /// What it defines outside of its tests, child modules with files excepted.
+    /// Items defined outside of its tests, without child modules that have files.
     items: BTreeSet<String>,
-    /// What its `use` declarations bring: the name here, the whole path, and whether others may use it from here.
+    /// Imports by `use`: the local name, the whole path, and whether other modules may use it from here.
     imports: Vec<(String, Name, bool)>,
     /// Paths in its other code.
     paths: Vec<Name>,
@@ -86,7 +86,7 @@ impl Crate {
     fn module(&mut self, name: Name, file: &Path) {
         let tokens = tokens(&fs::read_to_string(file).unwrap());
         let mut module = Module { file: file.to_owned(), ..Module::default() };
-        // Children of `a.rs` lie in `a/`, those of `mod.rs`, `lib.rs` and `main.rs` beside it.
+        // Children of `a.rs` are in `a/`; children of `mod.rs`, `lib.rs` and `main.rs` are in the same folder.
         let is_root = ["mod.rs", "lib.rs", "main.rs"].iter().any(|root| file.ends_with(root));
         let folder = if is_root { file.parent().unwrap().to_owned() } else { file.with_extension("") };
         let mut at = 0;
@@ -112,7 +112,7 @@ impl Crate {
                     module.items.extend(tokens.get(at + 1 + skipped).cloned());
                     at += 1;
                 }
-                // What an opaque type captures.
+                // `use<...>`: the captures of an opaque type.
                 "use" if tokens.get(at + 1).is_some_and(|next| next == "<") => {}
                 "use" => {
                     let end = at + tokens[at..].iter().position(|token| token == ";").unwrap();
@@ -138,13 +138,13 @@ impl Crate {
                     at += 1;
                     public = match token {
                         "pub" => true,
-                        // As in `pub(crate)`.
+                        // For example `pub(crate)`.
                         "crate" | "super" | "in" | "self" => public,
                         _ => false,
                     };
                     continue;
                 }
-                // `macro!(...)` and `path::{...}` in code need nothing more.
+                // The parts of `macro!(...)` and `path::{...}` need no extra handling.
                 "(" | ")" => {
                     at += 1;
                     continue;
@@ -154,14 +154,14 @@ impl Crate {
             public = false;
             at += 1;
         }
-        // Of a package with a library and a program, both roots are one module.
+        // If a package has a library and a program, both roots count as one module.
         let root = self.modules.entry(name).or_default();
         if root.file.as_os_str().is_empty() {
             *root = module;
         }
     }
 
-    /// The file that defines what a path leads to from this module, if it is one of this crate.
+    /// Returns the file that defines the target of a path from this module, if the target is in this crate.
     fn definition(&self, from: &Name, path: &[String], depth: usize) -> Option<&Module> {
         let (first, rest) = path.split_first()?;
         if depth > 16 {
@@ -170,7 +170,7 @@ impl Crate {
         let mut place: Name = match first.as_str() {
             "crate" => Vec::new(),
             _ => {
-                // Relative: a child module, or something that is imported here.
+                // Relative: a child module or an import of this module.
                 let child = [from.clone(), vec![first.clone()]].concat();
                 if !self.modules.contains_key(&child) {
                     let module = self.modules.get(from)?;
@@ -205,13 +205,13 @@ impl Crate {
                     return Some(found);
                 }
             }
-            // What a macro makes, or a variant or method of what is found here.
+            // An item made by a macro, or a variant or method of an item found here.
             return Some(module);
         }
         self.modules.get(&place)
     }
 
-    /// The files that each file uses.
+    /// Returns the files that each file uses.
     fn uses(&self) -> BTreeMap<&Path, BTreeSet<&Path>> {
         let mut uses: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
         for (name, module) in &self.modules {
@@ -230,7 +230,7 @@ impl Crate {
         uses
     }
 
-    /// Groups of files of which each uses, directly or not, every other.
+    /// Returns groups of files that all use each other, directly or through others.
     fn circles(&self) -> Vec<BTreeSet<&Path>> {
         let uses = self.uses();
         let reached = |from| {
@@ -248,7 +248,7 @@ impl Crate {
     }
 }
 
-/// `use` trees as pairs of a name and its path; the name of a glob is `*`.
+/// Lists `use` trees as pairs of a name and its path; the name of a glob is `*`.
 fn tree(tokens: &[String], at: &mut usize, before: &Name, found: &mut Vec<(String, Name)>) {
     let mut path = before.clone();
     while let Some(token) = tokens.get(*at) {
@@ -285,7 +285,7 @@ fn tree(tokens: &[String], at: &mut usize, before: &Name, found: &mut Vec<(Strin
     }
 }
 
-/// A path with `self` and `super` at its beginning resolved within this module.
+/// Resolves `self` and `super` at the beginning of a path within this module.
 fn absolute(module: &Name, path: Name) -> Name {
     let supers = path.iter().take_while(|segment| *segment == "super").count();
     let is_self = path.first().is_some_and(|first| first == "self");

@@ -1,10 +1,10 @@
-//! Rust source in words and signs.
+//! Splits Rust source into words and signs.
 
 pub(crate) fn is_word(token: &str) -> bool {
     token.starts_with(|first: char| first.is_alphabetic() || first == '_')
 }
 
-/// Words, `::` and single signs, without comments, strings, characters and modules under `#[cfg(test)]`.
+/// Returns words, `::` and single signs; omits comments, strings, characters and modules under `#[cfg(test)]`.
 pub(crate) fn tokens(text: &str) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
     let bytes = text.as_bytes();
@@ -57,7 +57,7 @@ fn string(rest: &str) -> usize {
     end.map_or(rest.len(), |end| end + 2)
 }
 
-/// The length of a character; of a lifetime, that of its sign.
+/// Returns the length of a character literal; for a lifetime, that of its apostrophe.
 fn character(rest: &str) -> usize {
     let mut chars = rest.char_indices().skip(1);
     match chars.next() {
@@ -77,7 +77,7 @@ fn without_tests(tokens: Vec<String>) -> Vec<String> {
             continue;
         }
         kept.truncate(kept.len() - TESTS.len());
-        // The item that follows: to its semicolon, or to the end of its block.
+        // Skips the following item: to its semicolon, or to the end of its block.
         let mut depth = 0;
         for token in left.by_ref() {
             match token.as_str() {
