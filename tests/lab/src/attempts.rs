@@ -1,27 +1,27 @@
-//! What the logs of a run say of its attempts.
+//! Reads the attempts of a run from its logs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use dtrain_common::run_dir::RunDir;
 
-/// How often workers were started in this run so far.
+/// Returns how often workers were started in this run so far.
 pub(crate) fn attempts(run: &RunDir) -> u32 {
     (0..).find(|attempt| !run.rank_logs(*attempt, 0).exists()).unwrap_or_default()
 }
 
-/// What rank 0 of an attempt has said; its progress goes to standard error.
+/// Returns the path of rank 0's standard error in an attempt; its progress is written there.
 pub(crate) fn stderr(run: &RunDir, attempt: u32) -> PathBuf {
     run.rank_logs(attempt, 0).join("stderr.log")
 }
 
-/// Whether a step was made, by this log.
+/// Returns whether this log reports a step.
 pub(crate) fn has_step(log: &Path) -> bool {
     let text = fs::read_to_string(log).unwrap_or_default();
     text.lines().any(|line| line.starts_with("step "))
 }
 
-/// The step from which the attempt of this log went on; 0 where it began.
+/// Returns the step after which the attempt of this log resumed; 0 if it did not resume.
 pub(crate) fn resumed_after(log: &Path) -> u64 {
     let text = fs::read_to_string(log).unwrap_or_default();
     let after = |line: &str| {

@@ -1,4 +1,4 @@
-//! `fuzz`: files of checkpoints changed in all kinds of ways, for the readers. `test` tries a few of them, this many.
+//! `fuzz`: feeds randomly changed checkpoint files to the readers. `cargo test` tries a few of them.
 
 use anyhow::Result;
 
@@ -6,7 +6,7 @@ use xtask::process::Signals;
 use xtask::setup::{self, SetArgs};
 use xtask::workspace::Workspace;
 
-/// How many files the test tries; it reads it.
+/// The variable with the number of files that the test tries.
 const CASES: &str = "DTRAIN_FUZZ";
 
 /// What `fuzz` is asked for.

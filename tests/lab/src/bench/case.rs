@@ -1,4 +1,4 @@
-//! What is run: the networks, the ways in which one is trained, and what else there is.
+//! The cases of the benchmarks: networks, ways to train them, loaders, launches and checkpoints.
 
 use super::checkpoint::Saving;
 use super::launch::{By, Job};
@@ -7,15 +7,15 @@ use super::launch::{By, Job};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Network {
     Resnet18,
-    /// The fewer tokens in a step, the more the exchange weighs in it.
+    /// The fewer tokens a step has, the larger the share of the exchange.
     Gpt {
         windows: u64,
-        /// Tokens of a window.
+        /// Tokens per window.
         context: u64,
     },
 }
 
-/// The GPT in a step that is mostly arithmetic, in a short one, and in one where PyTorch waits for a third of the time.
+/// The GPT in a step of mostly arithmetic, in a short step, and in a step where PyTorch waits a third of the time.
 pub(super) const GPTS: [Network; 3] = [
     Network::Gpt { windows: 4, context: 256 },
     Network::Gpt { windows: 1, context: 256 },
@@ -23,7 +23,7 @@ pub(super) const GPTS: [Network; 3] = [
 ];
 
 impl Network {
-    /// In file names and in the JSON.
+    /// Returns the name for files and JSON.
     pub(super) fn name(self) -> String {
         match self {
             Self::Resnet18 => "resnet18".to_owned(),
@@ -31,7 +31,7 @@ impl Network {
         }
     }
 
-    /// For `train.py`, and of the recipe in tests/bench.
+    /// Returns the name for `train.py` and of the recipe in tests/bench.
     pub(super) fn model(self) -> &'static str {
         match self {
             Self::Resnet18 => "resnet18",
@@ -39,7 +39,7 @@ impl Network {
         }
     }
 
-    /// The heading of its table.
+    /// Returns the heading of its table.
     pub(super) fn title(self) -> String {
         match self {
             Self::Resnet18 => {
@@ -51,7 +51,7 @@ impl Network {
         }
     }
 
-    /// Samples of one step on one rank.
+    /// Returns the samples of one step on one rank.
     pub(super) fn batch(self) -> u64 {
         match self {
             Self::Resnet18 => 16,
@@ -59,7 +59,7 @@ impl Network {
         }
     }
 
-    /// The things that are counted in a sample.
+    /// Returns the units (images, tokens) in a sample.
     pub(super) fn per_sample(self) -> u64 {
         match self {
             Self::Resnet18 => 1,
@@ -67,7 +67,7 @@ impl Network {
         }
     }
 
-    /// What the rate counts.
+    /// Returns the unit of the rate.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Resnet18 => "images/s",
@@ -75,7 +75,7 @@ impl Network {
         }
     }
 
-    /// Steps of one run: the first are not counted, in which memory is first touched and kernels are chosen.
+    /// Returns the steps of one run. The first steps touch memory and choose kernels, and are not counted.
     pub(super) fn steps(self) -> Steps {
         let long = matches!(self, Self::Gpt { windows: 2.., .. });
         let (skipped, counted) = if long { (3, 7) } else { (5, 15) };
@@ -86,7 +86,7 @@ impl Network {
 /// The steps of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Steps {
-    /// The first, in which kernels are chosen and memory is touched.
+    /// The first steps, which choose kernels and touch memory.
     pub(crate) skipped: usize,
     pub(crate) counted: usize,
 }
@@ -97,7 +97,7 @@ impl Steps {
     }
 }
 
-/// By which way dtrain's ranks exchange data; the words of `DTRAIN_TRANSPORT`.
+/// How dtrain's ranks exchange data: the values of `DTRAIN_TRANSPORT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Transport {
     Shared,
@@ -120,33 +120,33 @@ pub(super) enum Way {
     Dtrain { transport: Transport, overlap: bool },
     /// PyTorch's DistributedDataParallel over Gloo, two ranks.
     Ddp,
-    /// dtrain, two runs of one rank that know nothing of each other: what communication could at best cost nothing of.
+    /// dtrain, two independent runs of one rank: the bound that free communication would reach.
     DtrainAlone,
-    /// PyTorch, two processes that know nothing of each other.
+    /// PyTorch, two independent processes.
     TorchAlone,
 }
 
-/// dtrain as it is without any setting.
+/// dtrain with default settings.
 pub(super) const DTRAIN: Way = Way::Dtrain { transport: Transport::Shared, overlap: true };
 
-/// One thing that is run in every round.
+/// A case that every round runs once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Case {
     Train(Network, Way),
     /// dtrain's loader, one thread.
     Loader,
-    /// The same from the second epoch on where all images fit into its cache.
+    /// The same from the second epoch on, if all images fit into its cache.
     CachedLoader,
     /// torch's DataLoader with torchvision, one worker process.
     TorchLoader,
-    /// A launch, or several of the same kind.
+    /// A launch, or several launches of the same kind.
     Launch(Job, By),
-    /// Checkpoints, or the disk that they go to.
+    /// Checkpoints, or the disk that stores them.
     Checkpoint(Saving),
 }
 
 impl Case {
-    /// In file names and in the JSON.
+    /// Returns the name for files and JSON.
     pub(super) fn name(self) -> String {
         match self {
             Self::Train(network, way) => format!("{}/{}", network.name(), way.name()),
@@ -158,7 +158,7 @@ impl Case {
         }
     }
 
-    /// For people, in a table about its network.
+    /// Returns the name for people, in a table about its network.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Train(_, way) => way.title(),
@@ -170,7 +170,7 @@ impl Case {
         }
     }
 
-    /// Cases of one part are run in turn, round after round, before those of the next.
+    /// Returns the part. All rounds of one part run before those of the next part.
     pub(super) fn part(self) -> String {
         match self {
             Self::Train(network, _) => network.name(),

@@ -1,4 +1,4 @@
-//! What one run measured, from the files that it wrote.
+//! Computes the figures of one run from its files.
 
 use std::collections::BTreeMap;
 
@@ -10,64 +10,64 @@ use crate::place::RunFiles;
 use crate::stats::median;
 use xtask::metrics;
 
-/// What is measured.
+/// A measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Metric {
     /// Images or tokens per second, of all processes together.
     Rate,
-    /// Images per second of processor time, of all threads and processes that load: what other programs take does not count.
+    /// Images per second of processor time of all threads and processes that load: other programs do not matter.
     CpuRate,
     /// Median duration of a step.
     StepMs,
-    /// Median of what rank 0 waits for the other ranks in a step.
+    /// Median time that rank 0 waits for the other ranks in a step.
     WaitMs,
-    /// Median over the steps of the share of a step that is this waiting.
+    /// Median over the steps of this wait's share of the step.
     WaitShare,
-    /// Greatest resident memory of rank 0 at the end of its last training step; of the larger process where both are alone.
+    /// Peak resident memory of rank 0 after its last training step; with independent processes, the larger one.
     TrainingPeakBytes,
-    /// Greatest resident memory of any rank in the whole run; dtrain's also evaluates and writes a checkpoint.
+    /// Peak resident memory of any rank in the whole run; dtrain also evaluates and writes a checkpoint.
     RunPeakBytes,
-    /// [`Metric::TrainingPeakBytes`] less the files of GPU libraries that PyTorch's usual wheel loads on any machine.
+    /// [`Metric::TrainingPeakBytes`] without the files of GPU libraries that PyTorch's usual wheel always loads.
     OwnPeakBytes,
-    /// Parameters of the network: both sides must have the same one.
+    /// Parameters of the network: both sides must agree.
     Parameters,
-    /// Mean of some values of the loaded images: both sides must load the same ones.
+    /// Mean of some values of the loaded images: both sides must agree.
     PixelMean,
-    /// From the start of a launcher to its end, in its middle launch.
+    /// From the start of a launcher to its end; the median of the launches.
     WallMs,
-    /// Greatest resident memory of the launcher, or of a worker if one had more.
+    /// Peak resident memory of the launcher, or of a worker if that is larger.
     LauncherPeakBytes,
-    /// From a worker's death to the SIGTERM of the last of the others, in the middle one of the deaths.
+    /// From a worker's death to the SIGTERM of the last other worker; the median of the deaths.
     DeathMs,
-    /// The same, which 99 of 100 deaths do not exceed.
+    /// The same, as 99th percentile.
     DeathP99Ms,
-    /// From a worker's death to the new start of the last of all workers, in the middle one of the deaths.
+    /// From a worker's death to the new start of the last worker; the median of the deaths.
     RestartMs,
-    /// Lines that are not on standard output, and lines that are in no log file.
+    /// Lines missing from standard output plus lines missing from all log files.
     LinesLost,
-    /// Median of what the training waits for a checkpoint, from the second on.
+    /// Median time that the training waits for a checkpoint, without the first one.
     BlockedMs,
-    /// The same of the first, which meets memory that was never touched.
+    /// The same of the first checkpoint, which touches new memory.
     FirstBlockedMs,
-    /// Bytes that are written and synced in a second, beside a training where that goes on.
+    /// Bytes written and synced per second, during a training if it continues.
     WriteRate,
-    /// The same of the last checkpoint, beside which nothing goes on.
+    /// The same of the last checkpoint, which no step follows.
     LastWriteRate,
-    /// Median from the beginning of a checkpoint until it is there.
+    /// Median time from the beginning of a checkpoint to its end.
     TotalMs,
-    /// Median of the steps beside which nothing is written.
+    /// Median duration of the steps without a write.
     AloneStepMs,
-    /// Median of those beside which a checkpoint is written.
+    /// Median duration of the steps during a write.
     BesideStepMs,
-    /// The second of these over the first.
+    /// [`Metric::BesideStepMs`] divided by [`Metric::AloneStepMs`].
     Slowdown,
-    /// What it takes to load model and optimizer; dtrain's is how much later its first step begins than without, and verifies them.
+    /// Time to load model and optimizer. dtrain's is the delay of its first step, and includes verification.
     LoadMs,
-    /// From the command to the first step of a run that begins.
+    /// From the command to the first step of a new run.
     FreshStartMs,
-    /// The same of one that resumes.
+    /// From the command to the first step of a resumed run.
     ResumedStartMs,
-    /// From the death of the worker to the beginning of the next step.
+    /// From the worker's death to the beginning of the next step.
     DeathToStepMs,
     /// The same without [`Metric::LoadMs`].
     BeyondLoadMs,
@@ -76,16 +76,16 @@ pub(super) enum Metric {
 /// The figures of one run.
 pub(super) type Figures = BTreeMap<Metric, f64>;
 
-/// One process, or two ranks that step together.
+/// One process, or two ranks that train together.
 #[derive(Debug)]
 struct Trained {
     step_ms: f64,
-    /// In a step.
+    /// Units (images, tokens) per step.
     counted: f64,
     peak_bytes: f64,
 }
 
-/// From the files of a run of dtrain with `ranks` ranks.
+/// Reads the files of a dtrain run with `ranks` ranks.
 pub(super) fn of_dtrain(files: &RunFiles, network: Network, ranks: u64, steps: Steps) -> Result<Figures> {
     let records = metrics::steps(&files.metrics).context("metrics.jsonl")?;
     let counted = counted_steps(&records, steps).context("metrics.jsonl")?;
@@ -111,13 +111,13 @@ pub(super) fn of_dtrain(files: &RunFiles, network: Network, ranks: u64, steps: S
     figures.insert(Metric::WaitMs, middle(&wait_ms)?);
     figures.insert(Metric::WaitShare, middle(&shares)?);
     figures.insert(Metric::RunPeakBytes, highest);
-    // The CUDA libraries are loaded only where a GPU is used, and here is none.
+    // dtrain loads the CUDA libraries only to use a GPU; here it uses none.
     figures.insert(Metric::OwnPeakBytes, number(last, &["memory", "peak"])?);
     figures.insert(Metric::Parameters, number(&plan, &["parameters"])?);
     Ok(figures)
 }
 
-/// Of two runs of dtrain that were alone, each of its own figures.
+/// Combines two independent runs of dtrain, each with its figures.
 pub(super) fn of_pair(each: &[Figures]) -> Result<Figures> {
     let all = |metric: Metric| -> Result<Vec<f64>> {
         let values = each.iter().map(|figures| figures.get(&metric).copied());
@@ -134,7 +134,7 @@ pub(super) fn of_pair(each: &[Figures]) -> Result<Figures> {
     .into())
 }
 
-/// From what `train.py` wrote on each rank; with `together` they step together.
+/// Reads the output of `train.py` on each rank; with `together`, they are ranks of one training.
 pub(super) fn of_torch(files: &[String], together: bool, steps: Steps) -> Result<Figures> {
     let ranks: Vec<Value> = files.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?;
     let trained: Vec<Trained> = ranks
@@ -152,7 +152,7 @@ pub(super) fn of_torch(files: &[String], together: bool, steps: Steps) -> Result
     let highest = trained.iter().map(|rank| rank.peak_bytes).fold(0.0, f64::max);
     let first = trained.first().zip(ranks.first()).context("no rank")?;
     let mut figures = if together {
-        // As dtrain's, whose rank 0 writes the metrics.
+        // Rank 0 only, as in dtrain, whose rank 0 writes the metrics.
         of(&[Trained { counted: trained.iter().map(|rank| rank.counted).sum(), ..*first.0 }])
     } else {
         of(&trained)
@@ -166,7 +166,7 @@ pub(super) fn of_torch(files: &[String], together: bool, steps: Steps) -> Result
     Ok(figures)
 }
 
-/// From what a loader wrote.
+/// Reads the output of a loader.
 pub(super) fn of_loader(text: &str) -> Result<Figures> {
     let value: Value = serde_json::from_str(text)?;
     let read = |key| number(&value, &[key]);
@@ -179,7 +179,7 @@ pub(super) fn of_loader(text: &str) -> Result<Figures> {
     Ok([(Metric::Rate, images / seconds), (Metric::CpuRate, images / cpu), (Metric::PixelMean, mean)].into())
 }
 
-/// Of processes that know nothing of each other.
+/// Combines independent processes.
 fn of(processes: &[Trained]) -> Figures {
     let rate = processes.iter().map(|process| 1e3 * process.counted / process.step_ms).sum();
     let times: Vec<f64> = processes.iter().map(|process| process.step_ms).collect();
@@ -198,7 +198,7 @@ fn counted_steps<T>(all: &[T], steps: Steps) -> Result<&[T]> {
     Ok(&all[steps.skipped..])
 }
 
-/// A number within nested objects.
+/// Returns a number within nested objects.
 pub(crate) fn number(value: &Value, path: &[&str]) -> Result<f64> {
     let found = path.iter().fold(value, |value, key| &value[*key]);
     found.as_f64().with_context(|| format!("{} is not a number", path.join(".")))

@@ -1,4 +1,4 @@
-//! What the benchmarks are fed with where the user names nothing: a text and a folder of images.
+//! Default inputs of the benchmarks, if the user names none: a text and a folder of images.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail};
 use xtask::process::Signals;
 use xtask::setup::Problem;
 
-/// Characters of the text: those of English prose in verse, as many as in the collected plays of Shakespeare.
+/// Characters of the text: those of English verse, as many as in the collected plays of Shakespeare.
 const CHARACTERS: &str = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// Enough for some hundred windows to train on and a few to test on.
+/// Enough for several hundred training windows and a few test windows.
 const LENGTH: usize = 200_000;
 
-/// Writes the text into the folder, where it is not there, and returns the folder. How fast a network learns from a text does
-/// not depend on what it says, only on how many different characters it has.
+/// Writes the text into the folder unless it exists, and returns the folder. The training speed depends only on the
+/// number of different characters, not on their order.
 pub(super) fn text(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("text/input.txt");
     let text = characters(LENGTH);
@@ -28,14 +28,14 @@ pub(super) fn text(folder: &Path) -> Result<PathBuf> {
     Ok(folder.join("text"))
 }
 
-/// So many characters in an order without meaning, the same each time.
+/// Returns `length` random characters, the same each time.
 fn characters(length: usize) -> String {
     let all: Vec<char> = CHARACTERS.chars().collect();
     let mut next = numbers();
     (0..length).map(|_| all[next() as usize % all.len()]).collect()
 }
 
-/// Knuth's MMIX generator; the upper bits are the good ones.
+/// Returns Knuth's MMIX generator; it yields the upper bits, which are the good ones.
 pub(crate) fn numbers() -> impl FnMut() -> u32 {
     let mut state = 1u64;
     move || {
@@ -44,7 +44,7 @@ pub(crate) fn numbers() -> impl FnMut() -> u32 {
     }
 }
 
-/// The user's folder of images, or one that is made by `make_images.py`, where it is not there.
+/// Returns the user's folder of images, or a folder that `make_images.py` fills unless it exists.
 pub(super) fn images(
     given: Option<&Path>,
     folder: &Path,
@@ -62,7 +62,7 @@ pub(super) fn images(
         return Ok(made);
     }
     eprintln!("making JPEG files for the loaders");
-    // Only a whole folder bears the name.
+    // The folder gets its final name only when it is complete.
     let part = folder.join("images.part");
     if part.exists() {
         fs::remove_dir_all(&part).map_err(|error| Problem::write(&part, error))?;

@@ -1,7 +1,7 @@
-//! `bench`: dtrain beside PyTorch on the same machine in the same run. No part of the tests: the figures are the machine's.
+//! `bench`: dtrain and PyTorch on the same machine in the same run. Not a test: the figures depend on the machine.
 //!
-//! In every round each case is run once, ours and PyTorch's in turn, and a ratio is taken within the round, so that what
-//! slows the machine for a while slows both. Shown is the median over the rounds, with the lowest and the highest.
+//! Every round runs each case once, with dtrain and PyTorch in turn. Ratios are computed within a round: a slow phase
+//! of the machine affects both sides. Reports show the median over the rounds, with minimum and maximum.
 
 mod case;
 mod checkpoint;
@@ -40,7 +40,7 @@ use runner::Runner;
 /// The folder with the recipes and PyTorch's programs, from the workspace's root.
 const SOURCES: &str = "tests/bench";
 
-/// What is compared with.
+/// The version of PyTorch to compare with.
 const TORCH: &str = "2.11.0";
 
 /// What `bench` is asked for.
@@ -68,14 +68,14 @@ pub(crate) struct Args {
     images: Option<PathBuf>,
 }
 
-/// Measures, prints and writes. The exit code is 1 where something could not be measured, also if others could.
+/// Measures, prints and writes. The exit code is 1 if a case could not be measured, even if others could.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let benchmarks = chosen(&args.names);
     ensure!(
         args.images.is_none() || benchmarks.contains(&Benchmark::Loader),
         "--images is for the benchmark loader, which is not asked for: leave it out, or name loader too"
     );
-    // The launcher needs no libtorch, and so neither does its benchmark.
+    // The launcher needs no libtorch, so its benchmark needs none either.
     let ready = if args.bin_dir.is_some() {
         Ready::without_libtorch()
     } else if benchmarks.iter().any(|benchmark| benchmark.needs_libtorch()) {
@@ -90,7 +90,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let folder = workspace.target().join("bench");
     let out = args.out.clone().unwrap_or_else(|| folder.join("results.json"));
     make_folder(&folder)?;
-    // Found out now and not after ten minutes.
+    // Fails now, not after ten minutes.
     make_folder(out.parent().unwrap_or(Path::new("")))?;
     let programs = match &args.bin_dir {
         Some(programs) => programs
@@ -145,13 +145,13 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     Ok(u8::from(!is_whole))
 }
 
-/// Those that are named, each once and in the order of the list; all where none is.
+/// Returns the named benchmarks, each once and in the order of the list; all if none is named.
 fn chosen(names: &[Benchmark]) -> Vec<Benchmark> {
     let wanted = |benchmark: &Benchmark| names.is_empty() || names.contains(benchmark);
     Benchmark::ALL.into_iter().filter(wanted).collect()
 }
 
-/// The cases that the benchmarks need, each once, part by part.
+/// Returns the cases that the benchmarks need, each once, part by part.
 fn parts(benchmarks: &[Benchmark]) -> Vec<Vec<Case>> {
     let mut parts: Vec<Vec<Case>> = Vec::new();
     let tables = benchmarks.iter().flat_map(|benchmark| benchmark.tables());
@@ -167,7 +167,7 @@ fn parts(benchmarks: &[Benchmark]) -> Vec<Vec<Case>> {
 
 type Measured = BTreeMap<Case, Vec<Figures>>;
 
-/// Runs every part, round after round. One that fails is left out with what it said; a signal ends all.
+/// Runs every part, round after round. Leaves a failed case out and reports its error; a signal ends everything.
 fn measure(runner: &Runner<'_>, parts: &[Vec<Case>], rounds: usize) -> Result<(Measured, Group)> {
     let (mut measured, mut failed) = (Measured::new(), Group::new("could not be measured"));
     for part in parts {
@@ -202,7 +202,7 @@ fn build(workspace: &Workspace, signals: &Signals, ready: &Ready, benchmarks: &[
     Ok(code)
 }
 
-/// What is built for these benchmarks: packages, and a program of each.
+/// Returns the packages and programs to build for these benchmarks.
 fn programs(benchmarks: &[Benchmark]) -> Vec<(&'static str, &'static str)> {
     let mut programs = vec![("dtrain", "dtrain")];
     if benchmarks.iter().any(|benchmark| benchmark.needs_libtorch()) {
@@ -214,7 +214,7 @@ fn programs(benchmarks: &[Benchmark]) -> Vec<(&'static str, &'static str)> {
     programs
 }
 
-/// The versions of torch and torchvision, which must be those that dtrain's libtorch is.
+/// Returns the versions of torch and torchvision, which must match dtrain's libtorch.
 fn versions(python: &Path) -> Result<(String, String)> {
     let output = Command::new(python)
         .args(["-c", "import torch, torchvision; print(torch.__version__, torchvision.__version__)"])
@@ -246,7 +246,7 @@ fn make_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The command, without the paths, which say nothing about the figures.
+/// Returns the command without paths, which do not affect the figures.
 fn command(args: &Args) -> String {
     let mut words = "cargo xtask bench".to_owned();
     for name in &args.names {

@@ -1,5 +1,4 @@
-//! What each benchmark asks: the cases that it needs, what its table shows of them, and the figures and ratios that it compares
-//! with a goal.
+//! The benchmarks: their cases, the columns of their tables, and the figures and ratios with goals.
 
 use super::case::{Case, DTRAIN, GPTS, Network, Transport, Way};
 use super::checkpoint;
@@ -38,7 +37,7 @@ impl Benchmark {
         Self::Checkpoint,
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Resnet18 => "resnet18",
@@ -65,7 +64,7 @@ impl Benchmark {
         }
     }
 
-    /// Whether a training is part of it, or a loader, which need libtorch.
+    /// Returns whether it contains a training or a loader, which need libtorch.
     pub(super) fn needs_libtorch(self) -> bool {
         self != Self::Launch
     }

@@ -1,4 +1,4 @@
-//! The measurements of a benchmark as rows: the figures of every case, and the ratios between cases.
+//! Turns the measurements of a benchmark into rows: the figures of every case, and the ratios between cases.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::table::Table;
 use crate::report::{Goal, Group, Row};
 use crate::stats::Spread;
 
-/// The groups of a benchmark; of cases that failed there is no figure.
+/// Returns the groups of a benchmark; failed cases have no figures.
 pub(super) fn groups(benchmark: Benchmark, measured: &BTreeMap<Case, Vec<Figures>>) -> Vec<Group> {
     let tables = benchmark.tables();
     tables.iter().map(|table| group(benchmark, table, measured)).collect()
@@ -38,7 +38,7 @@ fn group(benchmark: Benchmark, table: &Table, measured: &BTreeMap<Case, Vec<Figu
     }
     for comparison in &table.comparisons {
         let of = |case| spread(case, comparison.metric, 1.0);
-        // Within each round: what slows a whole round down falls out of it.
+        // Within each round: a slow round does not change the ratio.
         let ratio = of(comparison.over).zip(of(comparison.under));
         if let Some(ratio) = ratio.and_then(|(over, under)| Spread::ratio(&over, &under)) {
             let words = about(comparison.metric, table.unit).words;
@@ -53,7 +53,7 @@ fn group(benchmark: Benchmark, table: &Table, measured: &BTreeMap<Case, Vec<Figu
 struct About {
     words: &'static str,
     unit: &'static str,
-    /// What a value is multiplied by.
+    /// The factor from the value to the shown number.
     scale: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Runs one case and reads what it measured.
+//! Runs one case and reads its figures.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,26 +18,26 @@ use xtask::process::Signals;
 /// Ranks or processes of every training.
 const RANKS: u64 = 2;
 
-/// What the loaders are to do: images of 224 pixels in batches of 32, two passes after one that is not counted.
+/// The work of the loaders: images of 224 pixels in batches of 32, two passes after an uncounted one.
 const LOADER: [(&str, &str); 3] = [("--size", "224"), ("--batch", "32"), ("--epochs", "2")];
 
-/// Enough for some thousand resized images.
+/// Enough for several thousand resized images.
 const CACHE_MIB: &str = "1024";
 
-/// What is run, and where.
+/// Paths for running cases.
 #[derive(Debug)]
 pub(super) struct Runner<'a> {
     pub(super) signals: &'a Signals,
     /// The folder with the recipes and PyTorch's programs.
     pub(super) sources: PathBuf,
-    /// Where cargo has put the programs.
+    /// The folder of the built programs.
     pub(super) programs: PathBuf,
     pub(super) python: PathBuf,
     /// A folder with a text, for the GPT.
     pub(super) text: PathBuf,
-    /// A folder with a folder of images for each class, for the loaders; empty where these are not run.
+    /// A folder with a folder of images per class, for the loaders; empty if no loader runs.
     pub(super) images: PathBuf,
-    /// Where runs write. What is in it when a run has failed tells why.
+    /// The folder for runs' files. After a failed run, its files show the reason.
     pub(super) work: PathBuf,
 }
 
@@ -50,7 +50,7 @@ impl Runner<'_> {
         }
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let figures = self.run_in(case, &folder).with_context(|| case.name())?;
-        // Checkpoints of a hundred megabytes each.
+        // The folder holds checkpoints of a hundred megabytes each.
         fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
         Ok(figures)
     }
@@ -97,7 +97,7 @@ impl Runner<'_> {
         }
     }
 
-    /// A run of dtrain; its samples are those of so many ranks.
+    /// Returns the command of a dtrain run with samples for `ranks` ranks.
     fn launch(&self, network: Network, ranks: u64, run_dir: &Path) -> Command {
         let mut launch = self.dtrain(network.model());
         launch
@@ -114,18 +114,18 @@ impl Runner<'_> {
         launch
     }
 
-    /// `dtrain launch` of a recipe of ours; flags follow.
+    /// Returns `dtrain launch` of a recipe in tests/bench; the caller appends flags.
     pub(super) fn dtrain(&self, recipe: &str) -> Command {
         let mut launch = quiet(&self.programs.join("dtrain"));
         launch
             .arg("launch")
             .arg(self.sources.join(format!("{recipe}.toml")))
-            // The worker that was just built, whatever the user has chosen for other runs.
+            // Uses the worker just built, even if the user has set another one.
             .env_remove("DTRAIN_WORKER");
         launch
     }
 
-    /// PyTorch, each rank started as torchrun would.
+    /// Runs PyTorch, each rank started as torchrun would start it.
     fn torch(&self, network: Network, together: bool, folder: &Path) -> Result<Figures> {
         let out = |rank: u64| folder.join(format!("rank-{rank}.json"));
         let ranks = (0..RANKS).map(|rank| {
@@ -151,13 +151,13 @@ impl Runner<'_> {
     pub(super) fn python(&self, script: &str) -> Command {
         let mut python = quiet(&self.python);
         python.arg(self.sources.join(script));
-        // Both sides of the machine's own network; without it Gloo looks the host's name up.
+        // Both sides use the loopback network; without this, Gloo resolves the host's name.
         python.env("GLOO_SOCKET_IFNAME", "lo");
         python
     }
 
-    /// Runs programs at once to their ends. Standard output of the n-th goes to `n.out` in the folder and standard error to
-    /// `n.err`.
+    /// Runs programs simultaneously to their ends. Standard output of the n-th goes to `n.out` in the folder, standard
+    /// error to `n.err`.
     fn all(&self, commands: Vec<Command>, folder: &Path) -> Result<()> {
         let outcomes: Vec<Result<()>> = thread::scope(|scope| {
             let threads: Vec<_> = commands
@@ -178,7 +178,7 @@ impl Runner<'_> {
         self.ending(0, command, number, folder)
     }
 
-    /// As [`Self::all`] for one program, which must end with this exit code.
+    /// Runs one program, which must end with this exit code, as [`Self::all`] does.
     pub(super) fn ending(
         &self,
         expected: u8,
@@ -213,13 +213,13 @@ fn of_run(run_dir: &Path, network: Network, ranks: u64) -> Result<Figures> {
         .with_context(|| format!("the run in {}", run_dir.display()))
 }
 
-/// Whether the sides did the same: the networks of one part have as many parameters, the loaders' images the same mean.
+/// Checks that both sides did the same work: equal numbers of parameters, and equal means of the loaders' images.
 ///
 /// # Errors
-/// Names the two that differ.
+/// If two cases differ; names both.
 pub(super) fn agree(measured: &BTreeMap<Case, Vec<Figures>>, part: &str) -> Result<()> {
     use super::figures::Metric;
-    /// Of values with deviation 1: decoders and resamplers round differently.
+    /// For values with deviation 1: decoders and resamplers round differently.
     const PIXELS_WITHIN: f64 = 0.01;
     for (metric, within) in [(Metric::Parameters, 0.0), (Metric::PixelMean, PIXELS_WITHIN)] {
         let mut first = None;

@@ -1,10 +1,10 @@
-//! What a part of a report compares.
+//! A part of a report: its cases, ratios and goals.
 
 use super::case::Case;
 use super::figures::Metric;
 use crate::report::Goal;
 
-/// A figure of a case that has a goal of its own, whatever the other side does.
+/// A figure of a case with a goal that does not depend on the other side.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Target {
     pub(super) case: Case,
@@ -12,7 +12,7 @@ pub(super) struct Target {
     pub(super) goal: Goal,
 }
 
-/// Two cases, one over the other.
+/// A ratio of two cases.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Comparison {
     pub(super) over: Case,
@@ -21,13 +21,13 @@ pub(super) struct Comparison {
     pub(super) goal: Option<Goal>,
 }
 
-/// A part of a report: a table of cases, one of ratios and one of figures with goals.
+/// A part of a report: a table of cases, a table of ratios, and a table of figures with goals.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Table {
     pub(super) title: String,
     pub(super) cases: Vec<Case>,
     pub(super) metrics: Vec<Metric>,
-    /// What [`Metric::Rate`] counts here.
+    /// The unit of [`Metric::Rate`].
     pub(super) unit: &'static str,
     pub(super) comparisons: Vec<Comparison>,
     pub(super) targets: Vec<Target>,

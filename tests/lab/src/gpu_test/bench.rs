@@ -1,6 +1,6 @@
-//! dtrain beside PyTorch on one GPU: the same networks, batches and optimizers, trained in turn in interleaved rounds.
+//! Compares dtrain with PyTorch on one GPU: the same networks, batches and optimizers, in interleaved rounds.
 //!
-//! PyTorch's side is tests/bench/gpu.py, whose input lies ready in pinned memory; dtrain's comes from its loader.
+//! PyTorch's side is tests/bench/gpu.py, with inputs already in pinned memory; dtrain's inputs come from its loader.
 
 mod goals;
 mod inputs;
@@ -23,10 +23,10 @@ use crate::started::last_words;
 use network::{Network, Way};
 use read::Measured;
 
-/// What gpu.py ends with where it cannot be run; its last words say why.
+/// The exit code of gpu.py if it cannot run here; its last line on standard error names the reason.
 const NOT_HERE: u8 = 3;
 
-/// What is missing where nothing can be compared, behind the reason.
+/// Advice if nothing can be compared; follows the reason.
 const REMEDY: &str = "give --python a Python with `pip install -r tests/bench/requirements.txt`";
 
 /// A network with a batch.
@@ -36,27 +36,27 @@ pub(super) struct Case {
     /// Samples of a step.
     batch: u64,
     steps: Steps,
-    /// What starts the kernels takes longer than they do: a batch for which CUDA graphs matter.
+    /// Starting the kernels takes longer than running them: CUDA graphs matter for such a batch.
     is_small: bool,
 }
 
-/// How one run of a way ended.
+/// The end of one run of a way.
 enum Run {
     Measured(Measured),
-    /// This Python, or this machine, is not one to compare on.
+    /// This Python or this machine cannot be compared with.
     NotHere(String),
 }
 
-/// What the rounds of a case gave.
+/// The results of a case's rounds.
 #[derive(Debug, Default)]
 struct Rounds {
-    /// A measurement for each round, in their order.
+    /// A measurement per round, in order.
     measured: BTreeMap<Way, Vec<Measured>>,
-    /// The ways that did not run in one of them, and why.
+    /// Ways with a failed run, and the reason.
     lost: BTreeMap<Way, String>,
 }
 
-/// All of them, in the order in which they are to be run. Each takes a minute or two for a round.
+/// Returns all cases in their order. A round of each takes a minute or two.
 pub(super) fn cases() -> Vec<Case> {
     let case = |network, batch, counted, is_small| Case {
         network,
@@ -64,7 +64,7 @@ pub(super) fn cases() -> Vec<Case> {
         steps: Steps { skipped: 20, counted },
         is_small,
     };
-    // So many steps that each way is timed for some seconds on a fast GPU.
+    // Enough steps to time each way for some seconds on a fast GPU.
     vec![
         case(Network::Resnet50, 8, 200, true),
         case(Network::Resnet50, 64, 100, false),
@@ -79,13 +79,13 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// What the table calls it.
+    /// Returns its name in the table.
     pub(super) fn name(&self) -> String {
         format!("{}, batch {}", self.network.recipe(), self.batch)
     }
 
-    /// How long that may take on a fast GPU, in seconds. Guessed: a start with its libraries, compiled kernels in the first round, and
-    /// some seconds of steps.
+    /// Returns an estimate in seconds for a fast GPU: per run a start with its libraries and some seconds of steps,
+    /// plus compilation in the first round.
     pub(super) fn seconds(&self, rounds: usize) -> u32 {
         const RUN: u32 = 20;
         const COMPILED: u32 = 60;
@@ -94,10 +94,10 @@ impl Case {
         (ways * RUN).saturating_mul(rounds) + if self.is_small { 2 * COMPILED } else { COMPILED }
     }
 
-    /// Trains in all ways, as often as the site says, and compares.
+    /// Trains in all ways for the site's number of rounds, and compares.
     ///
     /// # Errors
-    /// Where the user stops it, or the input cannot be written. A way that fails is a finding.
+    /// If the user stops it, or if the input cannot be written. A failed way is a finding.
     pub(super) fn run(&self, site: &Site<'_>) -> Result<Finding> {
         let Some(python) = &site.python else {
             return Ok(Finding::skipped(format!("there is no Python to compare with; {REMEDY}")));
@@ -119,7 +119,7 @@ impl Case {
                         return Ok(Finding::skipped(format!("{reason}; {REMEDY}")));
                     }
                     Err(error) => {
-                        // Stopped by the user: no finding.
+                        // If the user stopped it, this is no finding.
                         site.signals.check()?;
                         rounds.measured.remove(&way);
                         rounds.lost.insert(way, format!("{error:#}"));
@@ -149,7 +149,7 @@ impl Case {
             ended.expect(0)?;
             read::of_dtrain(&RunFiles::read(&run)?, self)
         });
-        // Its checkpoint is of a gigabyte and more.
+        // Its checkpoint takes a gigabyte or more.
         let checkpoints = run.checkpoints();
         if checkpoints.exists() {
             fs::remove_dir_all(&checkpoints)
@@ -167,9 +167,9 @@ impl Case {
         command
             .current_dir(&site.work)
             .env_remove("RUST_LOG")
-            // Nothing is left among the sources.
+            // Keeps the source tree clean.
             .env("PYTHONDONTWRITEBYTECODE", "1")
-            // What the first round has compiled serves the others, and goes with the suite's folder.
+            // Later rounds reuse the kernels of the first; the cache is in the suite's folder, which is removed.
             .env("TORCHINDUCTOR_CACHE_DIR", site.work.join("inductor"))
             .env("TRITON_CACHE_DIR", site.work.join("triton"))
             .stdin(std::process::Stdio::null())
@@ -187,7 +187,7 @@ impl Case {
         read::of_pytorch(&place::read(&out)?, self).map(Run::Measured)
     }
 
-    /// The name of a run's files, once in the suite.
+    /// Returns the unique name of a run's files.
     fn folder(&self, way: Way, round: usize) -> String {
         let (network, batch) = (self.network.recipe(), self.batch);
         format!("bench-{network}-{batch}-{}-{round}", way.key())

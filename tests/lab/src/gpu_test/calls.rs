@@ -1,26 +1,26 @@
-//! The suite in calls: on a machine that is lent for minutes at a time, each is one command.
+//! Divides the suite into calls. On a machine that is lent for minutes at a time, each call is one command.
 
 use std::time::Duration;
 
 use super::checks::Part;
 
-/// The most that a call takes.
+/// The limit of a call.
 pub(super) const LONGEST: Duration = Duration::from_secs(8 * 60);
 
-/// What an estimate leaves free of it.
+/// Fills a call up to this estimate in seconds, below the limit.
 const FULL: u32 = 7 * 60;
 
-/// Some checks of one part, by their numbers.
+/// Checks of one part, by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) name: String,
     pub(super) part: Part,
     pub(super) checks: std::ops::Range<usize>,
-    /// How long it may take, in seconds. Guessed.
+    /// Estimated duration in seconds.
     pub(super) seconds: u32,
 }
 
-/// All of them: together they are the whole suite, in its order.
+/// Returns all calls: together they are the whole suite, in order.
 pub(super) fn calls(rounds: usize) -> Vec<Call> {
     Part::ALL
         .into_iter()
@@ -41,7 +41,7 @@ pub(super) fn calls(rounds: usize) -> Vec<Call> {
         .collect()
 }
 
-/// Cuts checks into as few pieces as their order allows; a check that takes longer than a call has one of its own.
+/// Divides checks into consecutive groups of at most `FULL` seconds; a longer check is a group alone.
 fn pieces(seconds: &[u32]) -> Vec<std::ops::Range<usize>> {
     let mut pieces: Vec<std::ops::Range<usize>> = Vec::new();
     let mut taken = 0;
@@ -60,7 +60,7 @@ fn pieces(seconds: &[u32]) -> Vec<std::ops::Range<usize>> {
     pieces
 }
 
-/// A table of them for people.
+/// Returns a table of the calls for people.
 pub(super) fn table(calls: &[Call], rounds: usize) -> String {
     let mut text = "| Call | Checks | Takes about |\n|---|---|---|\n".to_owned();
     for call in calls {

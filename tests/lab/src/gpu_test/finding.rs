@@ -1,13 +1,13 @@
-//! What a check found.
+//! The result of a check.
 
 use std::collections::BTreeMap;
 
 use crate::report::Verdict;
 
-/// What a check has measured, by name; a unit is the end of the name, as in `step_ms`.
+/// Measured values by name; the name ends with the unit, as in `step_ms`.
 pub(super) type Figures = BTreeMap<String, f64>;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Finding {
     pub(super) verdict: Verdict,
@@ -29,12 +29,12 @@ impl Finding {
         Self::new(Verdict::Skipped, note)
     }
 
-    /// Passed where `met` holds.
+    /// Creates a finding that passes if `met` is true.
     pub(super) fn judged(met: bool, note: impl Into<String>) -> Self {
         Self::new(Verdict::of(met), note)
     }
 
-    /// With one more figure.
+    /// Adds a figure.
     pub(super) fn with(mut self, name: impl Into<String>, value: f64) -> Self {
         self.figures.insert(name.into(), value);
         self

@@ -1,4 +1,4 @@
-//! `gpu-test`: dtrain on real GPUs. No part of the tests, which run without one: whoever has a GPU verifies the project with it.
+//! `gpu-test`: checks dtrain on real GPUs. The tests run without a GPU; anyone with a GPU can verify the project with this.
 
 mod bench;
 mod calls;
@@ -32,10 +32,10 @@ use place::Place;
 use scope::Scope;
 use site::Site;
 
-/// The exit code where there is nothing to check on, as for other mistakes of usage.
+/// The exit code if there is no GPU to check, the same as for other usage errors.
 const NO_GPU: u8 = 2;
 
-/// The libtorch that the programs are built with.
+/// The version of libtorch that the programs are built with.
 const TORCH: &str = "2.11.0";
 
 /// What `gpu-test` is asked for.
@@ -79,7 +79,7 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
 }
 
-/// Checks, prints and writes. The exit code is 1 where something does not hold, and 2 without a GPU.
+/// Checks, prints and writes. The exit code is 1 if a check fails, and 2 without a GPU.
 pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
     if let Some(folder) = &args.make_pack {
         return make_pack(signals, args, folder);
@@ -90,7 +90,7 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
         return Ok(0);
     }
     let scope = Scope::of(args)?;
-    // Found out before anything is built.
+    // Checked before the build, which takes long.
     let (status, devices) = match gpus() {
         Ok(found) => found,
         Err(_) if args.rehearse => (Status::default(), Vec::new()),
@@ -121,7 +121,7 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
         devices,
         rehearses: args.rehearse,
         rounds: args.rounds.into(),
-        // Building and setting up come before.
+        // The time for building and set-up does not count.
         deadline: scope.call.as_ref().map(|_| Instant::now() + calls::LONGEST),
         commands: RefCell::new(Vec::new()),
     };
@@ -132,7 +132,7 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
     report.publish(&out)?;
     let failed = report.count(Verdict::Failed);
     if failed == 0 {
-        // What a check left tells why it failed; otherwise nobody needs it.
+        // Files remain only if a check failed, to show the reason.
         fs::remove_dir_all(&work).map_err(|error| Problem::write(&work, error))?;
     } else {
         eprintln!("what the runs have left is in {}", work.display());
@@ -140,7 +140,7 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
     Ok(u8::from(failed > 0))
 }
 
-/// The names of the GPUs to be used: those that the user has made visible, or all that there are.
+/// Returns the names of the GPUs to use: those that the user made visible, or all.
 fn devices(visible: Option<String>, count: usize) -> Vec<String> {
     match visible {
         Some(list) => {
@@ -150,7 +150,7 @@ fn devices(visible: Option<String>, count: usize) -> Vec<String> {
     }
 }
 
-/// The GPUs that the driver tells of with the names of those to be used, or why there is none.
+/// Returns the driver's GPUs and the names of those to use, or the reason why there is no GPU.
 fn gpus() -> Result<(Status, Vec<String>), String> {
     let status = Nvidia::open().and_then(|mut nvidia| nvidia.status()).map_err(|error| error.to_string())?;
     if status.gpus.is_empty() {
@@ -193,7 +193,7 @@ fn make_pack(signals: &Signals, args: &Args, folder: &Path) -> Result<u8> {
     Ok(0)
 }
 
-/// Runs what is asked for, one after the other; a signal ends all.
+/// Runs the wanted checks one after another; a signal ends everything.
 fn check(site: &Site<'_>, scope: &Scope<'_>) -> Result<Vec<Group>> {
     let mut groups = Vec::new();
     for part in Part::ALL {
@@ -230,7 +230,7 @@ fn check(site: &Site<'_>, scope: &Scope<'_>) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// The command, without the paths, which say nothing about the figures.
+/// Returns the command without paths, which do not affect the figures.
 fn command(args: &Args) -> String {
     let mut words = match &args.pack {
         Some(_) => "./run".to_owned(),

@@ -1,4 +1,4 @@
-//! The suite as a folder that needs no Rust, no repository and no network.
+//! Packs the suite into a folder that needs no Rust, no repository and no network.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ pub(super) const BIN: &str = "bin";
 pub(super) const BENCH: &str = "bench";
 pub(super) const REFERENCE: &str = "reference";
 
-/// Starts the suite beside it, with the libtorch of whatever Python has one.
+/// The script that starts the pack's suite.
 const RUN: &str = r#"#!/bin/sh
 # Runs dtrain's checks on this machine's GPUs: see README.md.
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
@@ -53,7 +53,7 @@ NVIDIA driver and libtorch 2.11.0 with CUDA, and finds the one in a Python that 
 The exit code is 0 where everything holds, 1 where something does not, and 2 where there is no GPU to check.
 ";
 
-/// Builds the programs for release; their folder, or cargo's exit code where they do not build.
+/// Builds the programs for release; returns their folder, or cargo's exit code if the build fails.
 pub(super) fn build(workspace: &Workspace, signals: &Signals, set: &SetArgs) -> Result<Result<PathBuf, u8>> {
     let ready: Ready = setup::run(workspace, signals, &set.clone().into())?;
     eprintln!("building dtrain and the suite; the first time this takes some minutes");
@@ -70,14 +70,14 @@ pub(super) fn build(workspace: &Workspace, signals: &Signals, set: &SetArgs) -> 
     Ok(Ok(ready.build_folder(workspace)?.join("release")))
 }
 
-/// Puts a pack together in `folder`, from programs in `programs`.
+/// Creates a pack in `folder` from the programs in `programs`.
 pub(super) fn pack(workspace: &Workspace, programs: &Path, folder: &Path) -> Result<()> {
     let bin = folder.join(BIN);
     make(&bin)?;
     for (_, program) in PROGRAMS {
         let (from, to) = (programs.join(program), bin.join(program));
         copy(&from, &to)?;
-        // What debuggers read is ten times the program. Without binutils it goes as it is.
+        // Debug information is ten times the program's size. Without binutils, it is not stripped.
         match Command::new("strip").arg(&to).status() {
             Ok(status) if status.success() => {}
             _ => eprintln!("{} is not stripped: there is no strip", to.display()),
@@ -101,10 +101,10 @@ pub(super) fn pack(workspace: &Workspace, programs: &Path, folder: &Path) -> Res
     Ok(())
 }
 
-/// The most that an archive may take, in bytes: what people can send to a machine with a GPU.
+/// The largest archive in bytes: small enough to send to a machine with a GPU.
 pub(super) const LARGEST: u64 = 60_000_000;
 
-/// The folder as one compressed file beside it, and its bytes; none where there is no tar.
+/// Writes the folder as a compressed file beside it; returns its path and bytes, or `None` if there is no tar.
 pub(super) fn archive(folder: &Path) -> Result<Option<(PathBuf, u64)>> {
     let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
@@ -121,7 +121,7 @@ pub(super) fn archive(folder: &Path) -> Result<Option<(PathBuf, u64)>> {
     Ok(Some((archive, bytes)))
 }
 
-/// What all files of a folder take, in bytes.
+/// Returns the bytes of all files in a folder.
 pub(super) fn size(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {

@@ -1,4 +1,4 @@
-//! Where the suite finds its programs, libraries and a Python.
+//! Finds the suite's programs, libraries and Python.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,23 +12,23 @@ use crate::python::environment;
 use xtask::process::{Interrupted, Signals};
 use xtask::workspace::Workspace;
 
-/// Says where Python's torch has its libraries, and its version.
+/// Prints the library folder of Python's torch, and its version.
 const TORCH_LIBRARIES: &str =
     "import os, torch; print(os.path.join(os.path.dirname(torch.__file__), 'lib')); print(torch.__version__)";
 
-/// Where things are found: in a pack, or in the workspace.
+/// Paths in a pack or in the workspace.
 pub(super) struct Place {
     pub(super) programs: PathBuf,
     pub(super) bench: PathBuf,
     pub(super) reference: PathBuf,
     pub(super) libraries: Option<PathBuf>,
     pub(super) python: Option<PathBuf>,
-    /// Where the suite writes.
+    /// The folder for the suite's files.
     pub(super) own: PathBuf,
 }
 
 impl Place {
-    /// The exit code where the programs do not build.
+    /// Finds or builds everything. The inner error is cargo's exit code if the build fails.
     pub(super) fn find(signals: &Signals, scope: &Scope<'_>) -> Result<Result<Self, u8>> {
         let args = scope.args;
         let python = python(args)?;
@@ -72,7 +72,7 @@ impl Place {
             programs,
             bench: workspace.root().join("tests/bench"),
             reference: workspace.root().join("tests/parity/reference"),
-            // The programs find the one of set-up themselves.
+            // These programs find set-up's libtorch without help.
             libraries: named,
             python,
             own: workspace.target(),
@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-/// A Python with PyTorch, set up for the benchmarks; none where that cannot be, which is no reason to check nothing.
+/// Sets up a Python with PyTorch for the benchmarks. `None` if this fails: the other checks can still run.
 fn peer(workspace: &Workspace, signals: &Signals) -> Result<Option<PathBuf>> {
     let requirements = "tests/bench/requirements.txt";
     match environment(workspace, signals, "bench-venv", requirements) {
@@ -93,7 +93,7 @@ fn peer(workspace: &Workspace, signals: &Signals) -> Result<Option<PathBuf>> {
     }
 }
 
-/// A Python, and the libraries of its torch where that is the one that the programs need. One that is named must have it; python3 may.
+/// Returns a Python, and its torch's libraries if their version fits the programs. Only a named Python must have torch.
 fn python(args: &Args) -> Result<Option<(PathBuf, Option<PathBuf>)>> {
     let (python, named) = match &args.python {
         Some(python) => (python.clone(), true),
@@ -108,7 +108,7 @@ fn python(args: &Args) -> Result<Option<(PathBuf, Option<PathBuf>)>> {
     Ok(Some((python, libraries(&said))))
 }
 
-/// The folder in what Python says, where its torch is of the right version.
+/// Returns the folder from Python's output, if its torch has the right version.
 fn libraries(said: &str) -> Option<PathBuf> {
     let mut lines = said.lines();
     let (folder, version) = (lines.next()?, lines.next()?);

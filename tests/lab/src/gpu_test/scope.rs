@@ -1,4 +1,4 @@
-//! Which checks are run.
+//! Selects the checks to run.
 
 use anyhow::{Context, Result};
 
@@ -6,7 +6,7 @@ use super::Args;
 use super::calls::{self, Call};
 use super::checks::Part;
 
-/// What of the suite is run.
+/// The selected checks.
 pub(super) struct Scope<'a> {
     pub(super) args: &'a Args,
     pub(super) call: Option<Call>,
@@ -42,7 +42,7 @@ impl<'a> Scope<'a> {
         self.wants_part(part) && asked && called
     }
 
-    /// The name of the JSON.
+    /// Returns the name of the JSON file.
     pub(super) fn results(&self) -> String {
         match &self.call {
             Some(call) => format!("results-{}.json", call.name),

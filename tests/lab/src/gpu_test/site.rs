@@ -1,4 +1,4 @@
-//! Where the suite finds its programs and files, and how it starts them.
+//! The suite's programs and files, and how it starts programs.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -22,52 +22,52 @@ use xtask::setup::Problem;
 
 const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// What the suite works with.
+/// The environment of a suite's run.
 #[derive(Debug)]
 pub(super) struct Site<'a> {
     pub(super) signals: &'a Signals,
     /// The folder with dtrain, dtrain-worker, conformance-rank and gpu-rank.
     pub(super) programs: PathBuf,
-    /// The folder with the recipes and PyTorch's programs of the benchmarks.
+    /// The folder with the recipes and the PyTorch programs of the benchmarks.
     pub(super) bench: PathBuf,
-    /// The folder with PyTorch's results.
+    /// The folder with PyTorch's reference results.
     pub(super) reference: PathBuf,
-    /// libtorch's libraries, where the programs do not find them themselves.
+    /// libtorch's libraries, if the programs do not find them themselves.
     pub(super) libraries: Option<PathBuf>,
     /// A Python with torch, for the benchmarks.
     pub(super) python: Option<PathBuf>,
-    /// A folder of the suite's own.
+    /// The folder for the suite's files.
     pub(super) work: PathBuf,
-    /// How many GPUs there are, or are to be used.
+    /// The number of GPUs to use.
     pub(super) gpus: usize,
-    /// Their names, as CUDA_VISIBLE_DEVICES takes them.
+    /// Their names for CUDA_VISIBLE_DEVICES.
     pub(super) devices: Vec<String>,
-    /// Whether all is run on the CPU, to see that the suite itself works: what needs a GPU fails then.
+    /// Whether everything runs on the CPU, to test the suite itself: checks that need a GPU then fail.
     pub(super) rehearses: bool,
-    /// How often a benchmark is run.
+    /// Rounds of a benchmark.
     pub(super) rounds: usize,
-    /// When all must have ended, where that is bounded.
+    /// The deadline of everything, if there is a limit.
     pub(super) deadline: Option<Instant>,
-    /// What the check under way has started.
+    /// The commands that the current check has started.
     pub(super) commands: RefCell<Vec<String>>,
 }
 
-/// What a training has left.
+/// The results of a training.
 #[derive(Debug)]
 pub(super) struct Trained {
-    /// What its launcher or rank 0 wrote to standard error.
+    /// Standard error of the launcher or of rank 0.
     pub(super) stderr: String,
-    /// The lines of metrics.jsonl that are of steps.
+    /// The lines of steps in metrics.jsonl.
     pub(super) steps: Vec<Value>,
-    /// result.json.
+    /// The content of result.json.
     pub(super) result: Value,
 }
 
 impl Trained {
-    /// A figure of every step.
+    /// Returns a figure of every step.
     pub(super) fn per_step(&self, key: &str) -> Result<Vec<f64>> {
         let of = |step: &Value| {
-            // A loss that is no number is written as null.
+            // metrics.jsonl has null for a loss of NaN or infinity.
             match &step[key] {
                 Value::Null => Some(f64::NAN),
                 value => value.as_f64(),
@@ -77,7 +77,7 @@ impl Trained {
         all.with_context(|| format!("metrics.jsonl has steps without {key}"))
     }
 
-    /// From what it wrote.
+    /// Reads the files of a run.
     pub(super) fn read(run: &RunDir, stderr: String) -> Result<Self> {
         Ok(Self {
             stderr,
@@ -87,21 +87,21 @@ impl Trained {
     }
 }
 
-/// One training.
+/// A training to run.
 #[derive(Debug, Clone)]
 pub(super) struct Training<'a> {
-    /// Of its folder; once in the suite.
+    /// The name of its folder, unique in the suite.
     pub(super) name: &'a str,
     /// The recipe's text.
     pub(super) recipe: &'a str,
     pub(super) ranks: usize,
     pub(super) sets: &'a [&'a str],
-    /// Further environment variables.
+    /// Additional environment variables.
     pub(super) vars: &'a [(&'a str, &'a str)],
 }
 
 impl Site<'_> {
-    /// A command of one of the suite's programs, with nothing of an outer run in its environment.
+    /// Returns a command of one of the suite's programs, without variables of an outer run.
     pub(super) fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         for (name, _) in WorkerEnv::single().vars() {
@@ -109,7 +109,7 @@ impl Site<'_> {
         }
         command
             .env_remove("RUST_LOG")
-            // A setting of one's own would be left as it is, and no limit could be set.
+            // The programs keep a user's setting, and then cannot set a limit.
             .env_remove("PYTORCH_ALLOC_CONF")
             .env_remove("PYTORCH_CUDA_ALLOC_CONF")
             .env(DTRAIN_WORKER, self.programs.join("dtrain-worker"))
@@ -125,7 +125,7 @@ impl Site<'_> {
         command
     }
 
-    /// Writes a file of the suite's own.
+    /// Writes a file into the suite's folder.
     pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.work.join(name);
         fs::write(&path, text).map_err(|error| Problem::write(&path, error))?;
@@ -138,14 +138,14 @@ impl Site<'_> {
         ended.pop().context("one command is one end")
     }
 
-    /// Runs commands side by side to the end of the last one.
+    /// Runs commands at the same time until all have ended.
     pub(super) fn run_all(&self, commands: Vec<&mut Command>) -> Result<Vec<Ended>> {
         let begun = Instant::now();
         let started = commands.into_iter().map(|command| self.start(command)).collect::<Result<Vec<_>>>()?;
         started.into_iter().map(|started| started.end(self.signals, begun)).collect()
     }
 
-    /// Starts a command; dropped, it is killed.
+    /// Starts a command; dropping it kills the command.
     pub(super) fn start(&self, command: &mut Command) -> Result<Started> {
         self.signals.check()?;
         let shown = words(command);
@@ -158,14 +158,14 @@ impl Site<'_> {
         Ok(Started::new(child, shown, self.deadline))
     }
 
-    /// Trains, and expects success. More ranks than GPUs are started without the launcher, each as if it were alone on a machine of
-    /// its own: NCCL refuses two ranks of one host on the same GPU.
+    /// Trains, and expects success. If there are more ranks than GPUs, starts ranks without the launcher, each as if on its
+    /// machine: NCCL refuses two ranks of one host on the same GPU.
     pub(super) fn train(&self, training: &Training<'_>) -> Result<Trained> {
         let ended = self.try_training(training)?.expect(0)?;
         Trained::read(&self.run_dir(training.name), ended.stderr)
     }
 
-    /// As [`Site::train`], whatever its end: that of the launcher, or of the first rank that did not end well.
+    /// Trains; returns the end of the launcher, or of the first rank that failed.
     pub(super) fn try_training(&self, training: &Training<'_>) -> Result<Ended> {
         let recipe = self.write(&format!("{}.toml", training.name), training.recipe)?;
         if self.rehearses || training.ranks <= self.gpus {
@@ -177,7 +177,7 @@ impl Site<'_> {
         ended.into_iter().nth(worst).context("there is a rank")
     }
 
-    /// The launcher's command for a training.
+    /// Returns the launcher's command for a training.
     pub(super) fn launch(&self, training: &Training<'_>, recipe: &Path) -> Command {
         let mut command = self.program("dtrain");
         command
@@ -190,7 +190,7 @@ impl Site<'_> {
         command
     }
 
-    /// The ranks of a training as commands, that share the GPUs.
+    /// Returns the ranks of a training as commands that share the GPUs.
     pub(super) fn ranks(&self, training: &Training<'_>, recipe: &Path) -> Result<Vec<Command>> {
         let worker = |rank: usize, env: WorkerEnv| {
             let mut command = self.program("dtrain-worker");
@@ -205,7 +205,7 @@ impl Site<'_> {
         Ok(envs.into_iter().enumerate().map(|(rank, env)| worker(rank, env)).collect())
     }
 
-    /// Gives a rank a GPU that others may have too.
+    /// Assigns a GPU to a rank; other ranks may share it.
     pub(super) fn share(&self, command: &mut Command, rank: usize) {
         let Some(device) = self.devices.get(rank % self.devices.len().max(1)) else {
             return;
@@ -213,16 +213,16 @@ impl Site<'_> {
         command
             .env("CUDA_VISIBLE_DEVICES", device)
             .env("NCCL_HOSTID", format!("dtrain-gpu-test-{rank}"))
-            // The hosts' own group looks for an interface by the host's name, which a container may not resolve.
+            // Gloo finds an interface by the host's name, which a container may not resolve.
             .env("NCCL_SOCKET_IFNAME", "lo")
             .env("GLOO_SOCKET_IFNAME", "lo");
     }
 
-    /// Waits for the fifth step of a training that was started: whatever it makes on a GPU has been made then. The first start on a cold
-    /// disk reads gigabytes of libraries.
+    /// Waits for the fifth step of a started training: by then, all its GPU allocations are done. The first start with a
+    /// cold disk reads gigabytes of libraries.
     ///
     /// # Errors
-    /// Where one of its processes ends before, with its last words, and after the limit.
+    /// If one of its processes ends earlier (with its last output), or after the limit.
     pub(super) fn fifth_step(&self, name: &str, started: &mut [Started]) -> Result<()> {
         let metrics = self.run_dir(name).metrics();
         let begun = Instant::now();
@@ -237,13 +237,13 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// The run directory of a training.
+    /// Returns the run directory of a training.
     pub(super) fn run_dir(&self, name: &str) -> RunDir {
         RunDir::new(self.work.join(name))
     }
 }
 
-/// A list of folders that begins with `first`: the driver's own library may be in one of the others.
+/// Returns a list of folders that begins with `first`; another folder may contain the driver's library.
 fn before(first: &Path, others: Option<&OsStr>) -> OsString {
     let mut all = first.as_os_str().to_owned();
     if let Some(others) = others.filter(|others| !others.is_empty()) {
@@ -260,7 +260,7 @@ fn set(command: &mut Command, training: &Training<'_>) {
     command.envs(training.vars.iter().copied());
 }
 
-/// The environments of ranks that take each other for other machines'.
+/// Returns environments of ranks that each seem to run on another machine.
 pub(super) fn strangers(ranks: usize) -> Result<Vec<WorkerEnv>> {
     let port = TcpListener::bind(("127.0.0.1", 0))
         .and_then(|listener| listener.local_addr())
@@ -277,7 +277,7 @@ pub(super) fn strangers(ranks: usize) -> Result<Vec<WorkerEnv>> {
     Ok((0..ranks).map(env).collect())
 }
 
-/// The program's name and its arguments, with what it is told by the environment that tells ranks apart.
+/// Returns the program's name and arguments, with the environment variables that distinguish ranks.
 fn words(command: &Command) -> String {
     let told = ["RANK", "CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "DTRAIN_FAULT"];
     let vars = command.get_envs().filter_map(|(name, value)| {

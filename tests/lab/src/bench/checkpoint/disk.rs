@@ -1,4 +1,4 @@
-//! What the disk can do with nothing beside: a file, written from beginning to end, and synced.
+//! Measures the disk alone: writes a file from beginning to end and syncs it.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,24 +9,24 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use rustix::fs::OFlags;
 
-/// How often in a round; the middle one counts.
+/// Writes per round; the median counts.
 pub(super) const WRITES: usize = 3;
 
-/// Bytes of a write.
+/// Bytes per write.
 const BLOCK: usize = 8 << 20;
 
-/// Blocks and memory as the way past the cache needs them.
+/// The alignment that writes past the cache need, in bytes.
 const PAGE: usize = 4096;
 
-/// Writes so many bytes into a file of the folder, through the system's cache and past it, and returns bytes per second of the faster
-/// way, with the sync.
+/// Writes `bytes` bytes into a file of the folder, through the system's cache and past it. Returns bytes per second of
+/// the faster way, with the sync.
 pub(super) fn write(folder: &Path, bytes: u64) -> Result<f64> {
     let mut block = vec![0; BLOCK + PAGE];
     let begin = block.as_ptr().align_offset(PAGE);
     let block = &mut block[begin..begin + BLOCK];
     fill(block);
     let through = write_by(OFlags::empty(), folder, bytes, block)?;
-    // Not every file system has the other way.
+    // Some file systems do not support direct writes.
     let past = write_by(OFlags::DIRECT, folder, bytes, block).unwrap_or(0.0);
     Ok(through.max(past))
 }
@@ -55,7 +55,7 @@ fn write_by(flags: OFlags, folder: &Path, bytes: u64, block: &[u8]) -> Result<f6
     Ok(whole as f64 / took)
 }
 
-/// Bytes that no disk can make shorter, as weights are.
+/// Fills a block with bytes that a disk cannot compress; weights are such bytes too.
 fn fill(block: &mut [u8]) {
     let mut state = 1u64;
     for bytes in block.chunks_exact_mut(8) {

@@ -1,4 +1,4 @@
-//! A gigabyte of state written beside a training and read again: dtrain, PyTorch, and the disk alone.
+//! Writes a gigabyte of state during a training and reads it again: dtrain, PyTorch, and the disk alone.
 
 mod disk;
 mod read;
@@ -9,36 +9,36 @@ pub(super) use tables::tables;
 
 /// Optimizer steps of a training.
 const STEPS: u64 = 48;
-/// A checkpoint after every so many: the first meets memory that was never touched, the last no step that goes on beside it.
+/// Steps between checkpoints. The first checkpoint touches new memory, and no step follows the last one.
 const EVERY: u64 = 12;
-/// Tokens of the one window that is a step.
+/// Tokens of a step, which is one window.
 const CONTEXT: u64 = 32;
 
-/// One thing that is measured.
+/// A case of this benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Saving {
-    /// A training with checkpoints, on so many threads.
+    /// A training with checkpoints, on this many threads.
     Beside(By, u32),
-    /// A file as large as a checkpoint, written and synced with nothing beside; measured with those of so many threads.
+    /// A file as large as a checkpoint, written and synced alone; measured in the part with this many threads.
     Disk(u32),
-    /// A worker of dtrain that is killed, and started again by the launcher.
+    /// A dtrain worker that is killed and restarted by the launcher.
     Restart,
 }
 
-/// Who trains and saves.
+/// The program that trains and saves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum By {
     Dtrain,
-    /// `async_save` as it is without any setting.
+    /// `async_save` with default settings.
     Async,
-    /// The same with memory for the copy that is kept from one call to the next.
+    /// `async_save` that keeps the memory of its copy between calls.
     AsyncKept,
     /// `torch.save`, which blocks.
     Save,
 }
 
 impl By {
-    /// In file names, in the JSON, and for checkpoint.py.
+    /// Returns the name for files, JSON and checkpoint.py.
     fn name(self) -> &'static str {
         match self {
             Self::Dtrain => "dtrain",
@@ -50,7 +50,7 @@ impl By {
 }
 
 impl Saving {
-    /// In file names and in the JSON.
+    /// Returns the name for files and JSON.
     pub(super) fn name(self) -> String {
         match self {
             Self::Beside(by, _) => format!("{}/{}", self.part(), by.name()),
@@ -59,7 +59,7 @@ impl Saving {
         }
     }
 
-    /// For people.
+    /// Returns the name for people.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Beside(By::Dtrain, _) => "dtrain",
@@ -71,7 +71,7 @@ impl Saving {
         }
     }
 
-    /// What is run in turn.
+    /// Returns the part: its cases run in turn.
     pub(super) fn part(self) -> String {
         match self {
             Self::Beside(_, threads) | Self::Disk(threads) => format!("checkpoint-{threads}-threads"),

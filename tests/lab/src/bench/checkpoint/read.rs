@@ -1,4 +1,4 @@
-//! Figures from what the trainings wrote.
+//! Computes figures from the files of the trainings.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -6,10 +6,10 @@ use serde_json::Value;
 use super::super::figures::{Figures, Metric};
 use crate::stats::median;
 
-/// Steps at the beginning that are not counted: memory is first touched, and kernels are chosen.
+/// First steps, not counted: they touch memory and choose kernels.
 const SKIPPED: usize = 3;
 
-/// A step: how long it took, and whether a checkpoint was being written beside it.
+/// A step: its duration, and whether a checkpoint was being written meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Step {
     ms: f64,
@@ -25,8 +25,8 @@ struct Checkpoint {
     total_ms: f64,
 }
 
-/// From metrics.jsonl. Lines stand in the order in which things were there: between the step after which a checkpoint began
-/// and the line of the checkpoint are those that were made beside it.
+/// Reads metrics.jsonl. Its lines are in order of time: steps between the step of a checkpoint and the checkpoint's
+/// line ran during its write.
 pub(super) fn of_dtrain(metrics: &str) -> Result<Figures> {
     let (mut steps, mut checkpoints) = (Vec::new(), Vec::new());
     for line in metrics.lines() {
@@ -47,7 +47,7 @@ pub(super) fn of_dtrain(metrics: &str) -> Result<Figures> {
     figures(&steps, &checkpoints, true)
 }
 
-/// From what checkpoint.py wrote. With `blocks` nothing is done beside the training.
+/// Reads the output of checkpoint.py. With `blocks`, no step runs during a write.
 pub(super) fn of_torch(text: &str, blocks: bool) -> Result<Figures> {
     let value: Value = serde_json::from_str(text)?;
     let list = |key: &str| value[key].as_array().with_context(|| format!("there are no {key}"));
@@ -75,7 +75,7 @@ fn number(value: &Value, key: &str) -> Result<f64> {
     value[key].as_f64().with_context(|| format!("there is no {key}"))
 }
 
-/// The first checkpoint is told apart in what is waited for, and the last one, beside which no step is made, in all else.
+/// Computes figures. The median wait excludes the first checkpoint; the others exclude the last, which no step follows.
 fn figures(steps: &[Step], checkpoints: &[Checkpoint], beside: bool) -> Result<Figures> {
     let [first, between @ .., last] = checkpoints else {
         anyhow::bail!("there are {} checkpoints and not three or more", checkpoints.len());

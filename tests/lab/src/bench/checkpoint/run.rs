@@ -1,4 +1,4 @@
-//! Trains, saves, kills, and reads what came of it.
+//! Trains, saves, kills, and reads the results.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,13 +21,13 @@ use crate::stats::median;
 /// Bytes of model and moments.
 const STATE: u64 = 1_060_000_000;
 
-/// A run that is to be killed and has not come so far hangs.
+/// The time after which a run that has not reached its kill counts as a hang.
 const LIMIT: Duration = Duration::from_secs(300);
 
 impl Runner<'_> {
-    /// One round.
+    /// Runs one round.
     pub(in super::super) fn checkpoint(&self, saving: Saving, folder: &Path) -> Result<Figures> {
-        // What the case before has written is not to be waited for in this one.
+        // This round must not wait for the writes of the case before.
         rustix::fs::sync();
         match saving {
             Saving::Disk(_) => {
@@ -47,7 +47,7 @@ impl Runner<'_> {
                 let plan: Value = serde_json::from_str(&read(&run.plan())?).context("plan.json")?;
                 let parameters = plan["parameters"].as_f64();
                 figures.insert(Metric::Parameters, parameters.context("plan.json names no parameters")?);
-                // Resumed, it loads before its first step.
+                // The resumed run loads before its first step.
                 self.ending(0, self.training(&run, threads, STEPS + 1), 1, folder)?;
                 figures.insert(Metric::LoadMs, of_result(&run, |result| result.resume_ms)?);
                 Ok(figures)
@@ -82,11 +82,11 @@ impl Runner<'_> {
         launch
     }
 
-    /// Starts, starts again from a checkpoint, and is killed three steps after a checkpoint and started again by the launcher.
+    /// Starts, resumes, then kills the workers three steps after a checkpoint; the launcher restarts them.
     fn restart(&self, folder: &Path) -> Result<Figures> {
-        /// As a user has them: all cores for one rank.
+        /// All cores for one rank, as users run it.
         const THREADS: u32 = 2;
-        /// Ends of the first two runs, each with a checkpoint, and the step that the third is killed behind.
+        /// Last steps of the first two runs, each with a checkpoint; the third run is killed after `KILLED_AFTER`.
         const ENDS: [u64; 2] = [2, 3];
         const KILLED_AFTER: u64 = 6;
         let run = RunDir::new(folder.join("run"));
@@ -145,7 +145,7 @@ fn of_result(run: &RunDir, figure: fn(RunResult) -> Option<f64>) -> Result<f64> 
     result.and_then(figure).context("result.json lacks a figure of the start")
 }
 
-/// The duration of a step, if it has been made.
+/// Returns the duration of a step if it has ended.
 fn step_ms(run: &RunDir, step: u64) -> Option<f64> {
     let text = std::fs::read_to_string(run.metrics()).ok()?;
     let of = |line: &str| {

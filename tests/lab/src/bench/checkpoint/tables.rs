@@ -1,4 +1,4 @@
-//! What the benchmark shows and compares.
+//! The tables and goals of the checkpoint benchmark.
 
 use super::super::case::Case;
 use super::super::figures::Metric;
@@ -6,19 +6,19 @@ use super::super::table::{Comparison, Table, Target};
 use super::{By, Saving};
 use crate::report::Goal;
 
-/// Threads of a training. With two on two cores the writing has none of its own.
+/// Threads of a training. With two on two cores, the writer shares a core.
 const THREADS: [u32; 2] = [1, 2];
 
-/// How much of what PyTorch's training waits for ours may wait.
+/// The most that dtrain's training may wait, as a share of PyTorch's wait.
 const BLOCKED: Goal = Goal::AtMost(0.15);
-/// How much of the disk's own speed is to be reached.
+/// The least speed, as a share of the disk's.
 const SPEED: Goal = Goal::AtLeast(0.9);
-/// How much longer a step beside a write may take.
+/// The most that a step during a write may take, as a multiple of other steps.
 const SLOWER: Goal = Goal::AtMost(1.05);
-/// Milliseconds of a restart beyond what loading takes.
+/// The most milliseconds that a restart may take besides loading.
 const BEYOND: Goal = Goal::AtMost(1000.0);
 
-/// The tables of the benchmark.
+/// Returns the tables of the benchmark.
 pub(in super::super) fn tables() -> Vec<Table> {
     let mut tables: Vec<Table> = THREADS.map(beside).into();
     let case = Case::Checkpoint(Saving::Restart);

@@ -1,4 +1,4 @@
-//! The words of a launch: the same workers by dtrain, by torchrun and alone.
+//! Command lines of a launch: the same workers by dtrain, by torchrun, and alone.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,29 +8,29 @@ use anyhow::Result;
 use super::{By, Job, LINES, WORKERS};
 use crate::python::torchrun;
 
-/// torchrun looks at its workers so often; moments of death are spread over this time.
+/// How often torchrun checks its workers. Times of death are spread over this interval.
 const TORCHRUN_INTERVAL_MS: f64 = 100.0;
 
-/// Starts the workers with what torchrun would tell them, each writing to a file of its own, and waits for all.
+/// Starts the workers with torchrun's variables, each writing to its own file, and waits for all.
 const ALONE: &str = r#"logs=$1; workers=$2; shift 2; rank=0
 while [ $rank -lt $workers ]; do RANK=$rank "$@" > "$logs/stdout.log.$rank" & rank=$((rank + 1)); done
 wait"#;
 
-/// What one launch is made of.
+/// A launch, without the launcher.
 #[derive(Debug)]
 pub(super) struct Launch {
     workers: u32,
     flags: Vec<OsString>,
     program: Vec<OsString>,
-    /// Where workers note times.
+    /// The folder in which workers note times.
     pub(super) notes: PathBuf,
-    /// Where log files go.
+    /// The folder of log files.
     pub(super) logs: PathBuf,
 }
 
 impl Launch {
-    /// A launch in a folder of its own. `bench` is the workers' program; `share` is how much of torchrun's interval passes
-    /// before a death.
+    /// Creates a launch in a folder. `bench` is the workers' program; `share` is the part of torchrun's interval that
+    /// passes before a death.
     pub(super) fn new(job: Job, by: By, bench: &Path, folder: &Path, share: f64) -> Self {
         let (notes, logs) = (folder.join("notes"), folder.join("logs"));
         let (mut flags, mut program) = (Vec::new(), Vec::new());
@@ -59,7 +59,7 @@ impl Launch {
         Self { workers, flags, program, notes, logs }
     }
 
-    /// The whole command.
+    /// Returns the whole command line.
     pub(super) fn words(&self, by: By, dtrain: &Path, python: &Path) -> Result<Vec<OsString>> {
         let workers = self.workers.to_string();
         let mut words: Vec<OsString> = match by {

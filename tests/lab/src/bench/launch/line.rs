@@ -1,13 +1,13 @@
-//! The lines of the benchmark's workers, each of which says whose it is and which. The program that prints them and the
-//! benchmark that looks for them have this file in common.
+//! The lines of the benchmark's workers, each with its rank and number. The printing program and the benchmark
+//! share this file.
 
-/// What stands before a line's own words, and in no launcher's prefix.
+/// Begins a line; no launcher's prefix contains it.
 pub(crate) const MARK: u8 = b'@';
 
-/// The words of a training's line of progress, so that lines are as long as those are.
+/// The text of a training's progress line, for lines of realistic length.
 const WORDS: &str = "loss 2.3026 lr 1.000e-03 grad_norm 0.7071 159.1 images/s";
 
-/// The line of a rank, without its end.
+/// Returns the line of a rank, without its newline.
 pub(crate) fn line(rank: u32, index: u32) -> String {
     format!("{}{rank} {index:06} {WORDS}", char::from(MARK))
 }

@@ -1,4 +1,4 @@
-//! Whether every line of every rank has arrived.
+//! Checks whether every line of every rank has arrived.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -8,20 +8,20 @@ use anyhow::{Context, Result};
 
 use super::line;
 
-/// The lines that have been seen.
+/// The lines found so far.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// For each rank, whether its n-th line was there.
+    /// For each rank and line, whether the line was found.
     ranks: Vec<Vec<bool>>,
 }
 
 impl Seen {
-    /// None yet, of so many ranks with so many lines each.
+    /// Creates an empty record for `ranks` ranks with `lines` lines each.
     pub(super) fn none(ranks: u32, lines: u32) -> Self {
         Self { ranks: vec![vec![false; lines as usize]; ranks as usize] }
     }
 
-    /// Takes in a stream. A line counts if it is whole, the first of its kind, and behind those that its rank wrote before it.
+    /// Reads a stream. A line counts if it is complete and its number exceeds that of its rank's line before.
     pub(super) fn stream(&mut self, stream: impl io::Read) -> io::Result<()> {
         let mut reader = BufReader::with_capacity(1 << 16, stream);
         let mut last: Vec<Option<u32>> = vec![None; self.ranks.len()];
@@ -41,13 +41,13 @@ impl Seen {
         Ok(())
     }
 
-    /// Takes in a file.
+    /// Reads a file.
     pub(super) fn file(&mut self, path: &Path) -> Result<()> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         self.stream(file).with_context(|| format!("cannot read {}", path.display()))
     }
 
-    /// Takes in every log file of a standard output below the folder, however the launcher has arranged them.
+    /// Reads every standard-output log file below the folder, however the launcher names them.
     pub(super) fn logs(&mut self, folder: &Path) -> Result<()> {
         let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
         for entry in entries {
@@ -62,13 +62,13 @@ impl Seen {
         Ok(())
     }
 
-    /// How many lines were nowhere.
+    /// Returns how many lines were not found.
     pub(super) fn lost(&self) -> usize {
         self.ranks.iter().flatten().filter(|seen| !**seen).count()
     }
 }
 
-/// Whose and which line this is, if it is whole. A launcher may have put a prefix before it.
+/// Returns rank and number of a complete line. A launcher may have put a prefix before it.
 fn read(text: &[u8]) -> Option<(u32, u32)> {
     let start = text.iter().position(|byte| *byte == line::MARK)?;
     let own = std::str::from_utf8(&text[start..]).ok()?;
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(lost(whole.trim_end()), 1);
         assert_eq!(lost(&whole.replacen('\n', "", 1)), 2);
         assert_eq!(lost(&whole.replacen("loss", "lo\nss", 1)), 1);
-        // Ranks and lines that nobody wrote are none of ours.
+        // Unknown ranks and line numbers do not count.
         assert_eq!(lost(&stream("", &[(7, 0), (0, 9)])), 4);
     }
 

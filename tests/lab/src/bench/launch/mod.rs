@@ -1,4 +1,4 @@
-//! The launcher beside torchrun: what is launched, and by whom.
+//! The launcher compared with torchrun: jobs and launchers.
 
 mod command;
 mod line;
@@ -6,39 +6,39 @@ mod lines;
 mod notes;
 mod run;
 
-/// The workers of every launch that is more than a start.
+/// Workers of every launch except start-up.
 const WORKERS: u32 = 4;
 
-/// The worker that dies where one does; `launch-bench` knows it too.
+/// The worker that dies; `launch-bench` has the same constant.
 const DYING: u32 = 1;
 
-/// Lines that each of them prints.
+/// Lines per worker.
 const LINES: u32 = 200_000;
 
-/// What is launched.
+/// The job of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Job {
-    /// So many workers that end at once.
+    /// This many workers that end immediately.
     NoOp(u32),
-    /// One worker dies, and the others note when they are told to stop.
+    /// One worker dies; the others note the time of their SIGTERM.
     Death,
-    /// One worker dies, and all are started again.
+    /// One worker dies, and all are restarted.
     Restart,
-    /// All workers print as fast as they can, to the terminal and into log files.
+    /// All workers print at full speed, to the terminal and into log files.
     Lines,
 }
 
-/// Who launches it.
+/// The launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum By {
     Dtrain,
     Torchrun,
-    /// The processes alone, started by a shell, each writing to a file.
+    /// No launcher: a shell starts the processes, each writing to a file.
     Nobody,
 }
 
 impl Job {
-    /// In file names and in the JSON.
+    /// Returns the name for files and JSON.
     pub(super) fn name(self) -> String {
         match self {
             Self::NoOp(workers) => format!("no-op-{workers}"),
@@ -48,7 +48,7 @@ impl Job {
         }
     }
 
-    /// The heading of its table.
+    /// Returns the heading of its table.
     pub(super) fn title(self) -> String {
         match self {
             Self::NoOp(1) => "1 worker that ends at once".to_owned(),
@@ -63,7 +63,7 @@ impl Job {
         }
     }
 
-    /// How often it is launched in a round. torchrun takes seconds each time.
+    /// Returns the launches per round. torchrun takes seconds each time.
     fn launches(self, by: By) -> u32 {
         match (self, by) {
             (Self::Lines, _) | (Self::NoOp(_), By::Torchrun) => 1,
@@ -77,7 +77,7 @@ impl Job {
 }
 
 impl By {
-    /// In file names and in the JSON.
+    /// Returns the name for files and JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Dtrain => "dtrain",
@@ -86,7 +86,7 @@ impl By {
         }
     }
 
-    /// For people.
+    /// Returns the name for people.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Dtrain => "dtrain launch",

@@ -1,4 +1,4 @@
-//! What workers noted of a death: files that hold a time of the machine's monotonic clock, in nanoseconds.
+//! Reads the workers' notes of a death: files that hold times of the machine's monotonic clock, in nanoseconds.
 
 use std::fs;
 use std::path::Path;
@@ -9,17 +9,17 @@ use super::super::figures::{Figures, Metric};
 use super::{DYING, WORKERS};
 use crate::stats::percentile;
 
-/// Milliseconds from the death until the last of the others had its SIGTERM.
+/// Returns milliseconds from the death to the SIGTERM of the last other worker.
 pub(super) fn until_told(folder: &Path) -> Result<f64> {
     until_all(folder, "told", (0..WORKERS).filter(|rank| *rank != DYING))
 }
 
-/// Milliseconds from the death until the last of all workers ran again.
+/// Returns milliseconds from the death to the new start of the last worker.
 pub(super) fn until_again(folder: &Path) -> Result<f64> {
     until_all(folder, "again", 0..WORKERS)
 }
 
-/// Milliseconds from the death to the last note of that name, which all these ranks must have made.
+/// Returns milliseconds from the death to the last note of that name. Every listed rank must have one.
 fn until_all(folder: &Path, name: &str, ranks: impl Iterator<Item = u32>) -> Result<f64> {
     let death = time(folder, &format!("died.{DYING}"))?;
     let mut last = death;
@@ -28,7 +28,7 @@ fn until_all(folder: &Path, name: &str, ranks: impl Iterator<Item = u32>) -> Res
         ensure!(noted >= death, "rank {rank} was stopped before there was a death");
         last = last.max(noted);
     }
-    // A launch lasts seconds, so the conversion loses nothing.
+    // A launch lasts seconds: the conversion is exact enough.
     Ok((last - death) as f64 / 1e6)
 }
 
@@ -39,13 +39,13 @@ fn time(folder: &Path, name: &str) -> Result<u64> {
     text.trim().parse().with_context(|| format!("{} holds no time", path.display()))
 }
 
-/// Of the deaths of a round.
+/// Returns the figures of a round's deaths.
 pub(super) fn of_deaths(times: &[f64]) -> Result<Figures> {
     let at = |share| percentile(times, share).context("there is no death to take a time of");
     Ok([(Metric::DeathMs, at(0.5)?), (Metric::DeathP99Ms, at(0.99)?)].into())
 }
 
-/// Of the restarts of a round.
+/// Returns the figures of a round's restarts.
 pub(super) fn of_restarts(times: &[f64]) -> Result<Figures> {
     let middle = percentile(times, 0.5).context("there is no restart to take a time of")?;
     Ok([(Metric::RestartMs, middle)].into())

@@ -1,4 +1,4 @@
-//! Launches, and reads what came of it.
+//! Launches jobs and reads the results.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,11 +17,11 @@ use crate::place::read;
 use crate::started::quiet;
 use crate::stats::median;
 
-/// The exit code of a launch in which a worker has failed: torchrun's own is that of our program.
+/// The exit code of a launch in which a worker failed. torchrun always uses this code.
 const FAILED: u8 = 1;
 
 impl Runner<'_> {
-    /// One round of a job.
+    /// Runs one round of a job.
     pub(in super::super) fn launcher(&self, job: Job, by: By, folder: &Path) -> Result<Figures> {
         let launches = job.launches(by);
         let once = |number| {
@@ -81,14 +81,14 @@ impl Runner<'_> {
     }
 }
 
-/// The command of these words. What it leaves behind lies in the folder.
+/// Returns the command of these words. Its temporary files are in the folder.
 fn start(words: &[OsString], folder: &Path) -> Command {
     let mut command = quiet(Path::new(&words[0]));
     command.args(&words[1..]).env("TMPDIR", folder);
     command
 }
 
-/// From what `launch-bench measure` wrote. Without a launcher there is none whose memory would be of interest.
+/// Reads the output of `launch-bench measure`. Without a launcher, peak memory does not matter.
 fn of_measured(text: &str, by: By) -> Result<Figures> {
     let value: Value = serde_json::from_str(text)?;
     let number = |key: &str| value[key].as_f64().with_context(|| format!("it measured no {key}"));
@@ -99,8 +99,8 @@ fn of_measured(text: &str, by: By) -> Result<Figures> {
     Ok(figures)
 }
 
-/// How many lines are not on the launcher's standard output, and how many in no log file, together. Those that the workers
-/// write alone are in log files only.
+/// Counts lines missing from the launcher's standard output plus lines missing from all log files. Without a
+/// launcher, lines are in log files only.
 fn lost(by: By, folder: &Path, logs: &Path) -> Result<usize> {
     let mut kept = Seen::none(WORKERS, LINES);
     kept.logs(logs)?;

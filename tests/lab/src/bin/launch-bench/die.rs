@@ -1,4 +1,4 @@
-//! A group of workers of which one dies: each notes when the machine's clock says that something happened to it.
+//! A group of workers of which one dies. Each notes its events with times of the machine's clock.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,16 +18,16 @@ use crate::variable;
 /// The worker that dies.
 const DYING: u32 = 1;
 
-/// No worker outlives this, whatever its launcher does.
+/// Ends every worker after this time, whatever its launcher does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Nanoseconds on the clock that all processes of a machine share.
+/// Returns nanoseconds on the clock that all processes of a machine share.
 pub(crate) fn now() -> i128 {
     let time = clock_gettime(ClockId::Monotonic);
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-/// Rank 1 dies `after` all are ready; the others wait to be told. Started a second time, all only note that they run.
+/// Ends rank 1 `after` all are ready; the others wait for SIGTERM. After a restart, all note only their start.
 pub(crate) fn run(folder: &Path, after: Duration, started: i128) -> Result<ExitCode> {
     let rank = variable("RANK")?;
     if variable("TORCHELASTIC_RESTART_COUNT")? > 0 {
@@ -37,7 +37,7 @@ pub(crate) fn run(folder: &Path, after: Duration, started: i128) -> Result<ExitC
     let mut signals = Signals::new([SIGTERM]).context("cannot watch for SIGTERM")?;
     thread::spawn(|| {
         thread::sleep(PATIENCE);
-        // It can only fail where this process is gone.
+        // Fails only if this process has ended.
         let _ = kill_process(getpid(), Signal::KILL);
     });
     let mut note = create(folder, if rank == DYING { "died" } else { "told" }, rank)?;
@@ -49,7 +49,7 @@ pub(crate) fn run(folder: &Path, after: Duration, started: i128) -> Result<ExitC
             thread::sleep(Duration::from_millis(1));
         }
         thread::sleep(after);
-        // From here to the end of the process is counted as part of the reaction.
+        // The reaction time includes the rest of this process's life.
         write(&mut note, now())?;
         return Ok(ExitCode::FAILURE);
     }

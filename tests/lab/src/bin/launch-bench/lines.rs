@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::line::line;
 use crate::variable;
 
-/// Prints so many lines. Each is handed over when it is complete, as a program does whose output a person reads.
+/// Prints `count` lines, each with its own write, as a program does that shows progress to a person.
 pub(crate) fn run(count: u32) -> Result<()> {
     let rank = variable("RANK")?;
     let mut out = io::stdout().lock();

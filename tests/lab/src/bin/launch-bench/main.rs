@@ -1,13 +1,12 @@
-//! The workers of `cargo xtask bench launch`, and the clock that their launchers are started by.
+//! The workers of `cargo xtask bench launch`, and a timer that runs their launchers.
 //!
 //! ```text
 //! launch-bench measure FILE PROGRAM ARGS...   runs the program; its time and peak memory go to FILE as JSON
-//! launch-bench lines COUNT                    a worker that prints so many lines, each by a system call of its own
-//! launch-bench die FOLDER MILLISECONDS        a worker of a group of which one dies; what happens is noted in FOLDER
+//! launch-bench lines COUNT                    a worker that prints COUNT lines, each with its own system call
+//! launch-bench die FOLDER MILLISECONDS        a worker of a group of which one dies; notes its events in FOLDER
 //! ```
 //!
-//! A program apart from `xtask`, and a small one: Linux counts what a process had resident before it became the launcher as
-//! the launcher's own.
+//! A small program, separate from `xtask`: Linux counts the resident memory before exec as the launcher's.
 
 mod die;
 #[path = "../../bench/launch/line.rs"]
@@ -23,7 +22,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 fn main() -> Result<ExitCode> {
-    // The first thing that a worker does, since its start is part of what is measured.
+    // First, because a worker's start is part of the measured time.
     let started = die::now();
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let (name, args) = words.split_first().context("a command is needed: measure, lines or die")?;
@@ -42,7 +41,7 @@ fn number(word: &OsString) -> Result<u32> {
     number.with_context(|| format!("{} is not a number", word.display()))
 }
 
-/// A variable that holds a number.
+/// Reads a variable that holds a number.
 fn variable(name: &str) -> Result<u32> {
     let value =
         std::env::var_os(name).with_context(|| format!("{name} is not set: start this by a launcher"))?;

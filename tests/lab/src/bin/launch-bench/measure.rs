@@ -1,4 +1,4 @@
-//! Runs a program to its end and writes how long it took and what memory it had.
+//! Runs a program to its end and writes its duration and peak memory.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// The exit code is the program's, as a shell tells it.
+/// Runs the program; returns its exit code as a shell reports it.
 pub(crate) fn run(file: &Path, program: &OsString, args: &[OsString]) -> Result<ExitCode> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
     let shown = program.display();
@@ -22,18 +22,18 @@ pub(crate) fn run(file: &Path, program: &OsString, args: &[OsString]) -> Result<
     let mut child =
         Command::new(program).args(args).spawn().with_context(|| format!("cannot start {shown}"))?;
     let pid = Pid::from_child(&child);
-    // Whoever stops the benchmark stops the launcher with it.
+    // Stopping the benchmark stops the launcher too.
     thread::spawn(move || {
         for signal in signals.forever() {
             if let Some(signal) = Signal::from_named_raw(signal) {
-                // One that has just ended has nothing left to be told.
+                // A program that has just ended needs no signal.
                 let _ = kill_process(pid, signal);
             }
         }
     });
     let status = child.wait().with_context(|| format!("cannot wait for {shown}"))?;
     let wall = begun.elapsed();
-    // Of the largest process that was waited for: of the launcher, unless a worker was larger.
+    // The largest process that was waited for: the launcher, unless a worker was larger.
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("cannot ask for the peak memory")?;
     let measured = serde_json::json!({
         "wall_ms": 1e3 * wall.as_secs_f64(),

@@ -1,4 +1,4 @@
-//! What the rounds of a case come to, and whether the goals are met.
+//! Summarizes the rounds of a case and checks the goals.
 
 use super::super::finding::Finding;
 use super::network::{Way, peak_flops};
@@ -6,30 +6,30 @@ use super::read::Measured;
 use super::{Case, Rounds};
 use crate::stats::median;
 
-/// Of dtrain's rate to DDP's, at least.
+/// The least ratio of dtrain's rate to DDP's.
 const SPEED: f64 = 1.05;
 
-/// Of dtrain's rate to that of torch.compile with CUDA graphs, at least, for small batches.
+/// The least ratio of dtrain's rate to that of torch.compile with CUDA graphs, for small batches.
 const GRAPHS: f64 = 0.95;
 
-/// Of dtrain's peak memory to DDP's, at most.
+/// The largest ratio of dtrain's peak memory to DDP's.
 const MEMORY: f64 = 1.0;
 
-/// A step that waits for the loader for a larger part of its time is worth a word.
+/// The share of a step's time above which waiting for the loader is reported.
 const WAIT_SHARE: f64 = 0.01;
 
 /// A ratio with its goal.
 struct Goal {
     words: String,
-    /// `None` where one of the two was not measured.
+    /// `None` if one side was not measured.
     is_met: Option<bool>,
 }
 
-/// Medians, ratios within rounds, and what is to be said of them.
+/// Returns the finding: medians, ratios within rounds, and notes.
 pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
     let rates = |way: Way| rounds.values(way, |measured| measured.rate);
     let peaks = |way: Way| rounds.values(way, |measured| measured.peak_allocated);
-    // With graphs or without, whichever was faster in the round: a user chooses too.
+    // With or without graphs, whichever was faster in the round: users can choose too.
     let best = best(rates(Way::Dtrain), rates(Way::Graph));
     let speed = ratio(&rates(Way::Dtrain), &rates(Way::Ddp));
     let memory = ratio(&peaks(Way::Dtrain), &peaks(Way::Ddp));
@@ -70,7 +70,7 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
     } else if all_judged {
         Finding::passed(note)
     } else {
-        // What PyTorch could not do here says nothing of dtrain.
+        // If only PyTorch failed here, dtrain is neither passed nor failed.
         Finding::skipped(note)
     };
     let ratios = [
@@ -92,18 +92,18 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
 }
 
 impl Rounds {
-    /// A figure of each round of a way; empty where it was not measured.
+    /// Returns a figure of each round of a way; empty if the way was not measured.
     fn values(&self, way: Way, figure: impl Fn(&Measured) -> f64) -> Vec<f64> {
         self.measured.get(&way).map_or_else(Vec::new, |rounds| rounds.iter().map(figure).collect())
     }
 
-    /// The most that its GPU could compute, in operations per second.
+    /// Returns the peak operations per second of the measured GPU.
     fn peak_flops(&self) -> Option<f64> {
         let mut all = self.measured.values().flatten();
         peak_flops(all.find_map(|measured| measured.gpu.as_deref())?)
     }
 
-    /// What makes the comparison none.
+    /// Returns the reason if the comparison is invalid.
     fn wrong(&self) -> Option<String> {
         let mut all = self
             .measured
@@ -118,7 +118,7 @@ impl Rounds {
         ))
     }
 
-    /// What dtrain waits for its loader, where it is worth a word: then the loader is measured, not the step.
+    /// Returns a note if dtrain waits long for its loader: then the loader is measured, not the step.
     fn waiting(&self, case: &Case) -> Option<String> {
         let waited = median(&self.values(Way::Dtrain, |it| it.wait_data_ms.unwrap_or(0.0)))?;
         let counted = (case.batch * case.network.per_sample()) as f64;
@@ -128,7 +128,7 @@ impl Rounds {
     }
 }
 
-/// The medians, as the beginning of a sentence.
+/// Returns the medians as the beginning of a sentence.
 fn rates_in_words(case: &Case, rounds: &Rounds) -> String {
     let rate = |way: &Way| {
         let rate = median(&rounds.values(*way, |measured| measured.rate))?;
@@ -161,7 +161,7 @@ fn goal(
     }
 }
 
-/// The figures of one way.
+/// Adds the figures of one way.
 fn with_figures(finding: Finding, case: &Case, rounds: &Rounds, way: Way) -> Finding {
     let (key, unit) = (way.key(), case.network.unit());
     let middle = |figure: fn(&Measured) -> f64| median(&rounds.values(way, figure));
@@ -184,7 +184,7 @@ fn with_figures(finding: Finding, case: &Case, rounds: &Rounds, way: Way) -> Fin
     })
 }
 
-/// The larger of each round; that of one way alone where the other was not measured.
+/// Returns the larger value of each round; if one way was not measured, the other's values.
 fn best(one: Vec<f64>, other: Vec<f64>) -> Vec<f64> {
     if one.len() != other.len() {
         return if other.is_empty() { one } else { other };
@@ -192,8 +192,8 @@ fn best(one: Vec<f64>, other: Vec<f64>) -> Vec<f64> {
     one.into_iter().zip(other).map(|(one, other)| one.max(other)).collect()
 }
 
-/// The median of the ratios within rounds: what slows a whole round down falls out of it. `None` where the rounds are not the same
-/// ones.
+/// Returns the median of the ratios within rounds: a slow round does not change it. `None` if the numbers of rounds
+/// differ.
 fn ratio(over: &[f64], under: &[f64]) -> Option<f64> {
     if over.len() != under.len() {
         return None;

@@ -1,4 +1,4 @@
-//! What dtrain's trainings are fed with. How fast a step is does not depend on what the images and the text say.
+//! Inputs of dtrain's trainings. The speed of a step does not depend on the contents of images and text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use xtask::setup::Problem;
 /// A power of two, so that every batch divides it.
 const IMAGES: usize = 1024;
 
-/// ImageNet's number.
+/// As in ImageNet.
 const CLASSES: usize = 1000;
 
-/// Width and height in the files. The run keeps them in memory as they are after they were enlarged.
+/// Width and height in the files. The run caches the images in memory after enlarging them.
 const SIDE: usize = 32;
 
-/// Images to evaluate at the end of a run, all of the first class.
+/// Images of the final evaluation, all of the first class.
 const TEST_IMAGES: usize = 8;
 
-/// GPT-2's number.
+/// As in GPT-2.
 const VOCABULARY: u32 = 50_257;
 
-/// The characters of the text follow each other from here on; all of them are in the plane of two and three bytes.
+/// The first of the text's consecutive characters. All are valid and have two or three bytes in UTF-8.
 const FIRST_CHARACTER: u32 = 0x100;
 
 /// A thousand windows.
 const CHARACTERS: usize = 1 << 20;
 
-/// Writes `train/CLASS/*.bmp` and `test/CLASS/*.bmp` into a folder of this one, where it is not there, and returns it.
+/// Writes `train/CLASS/*.bmp` and `test/CLASS/*.bmp` into a folder in `work`, unless it exists, and returns it.
 pub(super) fn images(work: &Path) -> Result<PathBuf> {
     once(&work.join("bench-images"), |folder| {
         let mut next = numbers();
@@ -46,7 +46,7 @@ pub(super) fn images(work: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Writes a text of as many different characters as GPT-2 has tokens into a folder of this one, where it is not there, and
+/// Writes a text with as many different characters as GPT-2 has tokens into a folder in `work`, unless it exists, and
 /// returns the folder.
 pub(super) fn text(work: &Path) -> Result<PathBuf> {
     once(&work.join("bench-text"), |folder| {
@@ -55,7 +55,7 @@ pub(super) fn text(work: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Fills a folder that gets its name when it is whole.
+/// Fills a folder, which gets its name only when it is complete.
 fn once(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     if !folder.is_dir() {
         let part = folder.with_extension("part");
@@ -69,7 +69,7 @@ fn once(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf
     Ok(folder.to_path_buf())
 }
 
-/// First every character once, then any, in an order without meaning, the same each time.
+/// Returns every character once, then random characters, the same each time.
 fn characters(length: usize) -> String {
     let mut next = numbers();
     (0..length)
@@ -81,17 +81,17 @@ fn characters(length: usize) -> String {
         .collect()
 }
 
-/// A BMP file of 24 bits for a pixel, made of noise.
+/// Returns a BMP file of noise with 24 bits per pixel.
 fn bitmap(side: usize, next: &mut impl FnMut() -> u32) -> Vec<u8> {
-    /// Of the file and of the picture.
+    /// Bytes of the file header and the image header.
     const HEADERS: usize = 14 + 40;
-    // A row is filled up to four bytes.
+    // Rows are padded to multiples of four bytes.
     let row = (3 * side).next_multiple_of(4);
     let (side, pixels) = (side as u32, row * side);
     let mut file = Vec::with_capacity(HEADERS + pixels);
     file.extend(b"BM");
     let header = [(HEADERS + pixels) as u32, 0, HEADERS as u32];
-    // Size of this header, width, height; one plane of 24 bits; uncompressed; bytes of the pixels; no more to say.
+    // Header size, width, height; one plane of 24 bits; uncompressed; bytes of the pixels; four unused fields.
     let picture = [40, side, side, 1 | 24 << 16, 0, pixels as u32, 0, 0, 0, 0];
     for number in header.into_iter().chain(picture) {
         file.extend(number.to_le_bytes());

@@ -1,4 +1,4 @@
-//! What is trained, in which ways, and how much work it is for a GPU.
+//! The networks, the ways to train them, and their work for a GPU.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::super::site::Site;
 use super::inputs;
 
-/// Tokens of a window of GPT-2.
+/// Tokens per window of GPT-2.
 const CONTEXT: u64 = 1024;
 
 /// A network that both sides train.
@@ -19,7 +19,7 @@ pub(super) enum Network {
 }
 
 impl Network {
-    /// In the names of the recipes, and for gpu.py.
+    /// Returns the name for recipes and gpu.py.
     pub(super) fn recipe(self) -> &'static str {
         match self {
             Self::Resnet50 => "resnet50",
@@ -28,7 +28,7 @@ impl Network {
         }
     }
 
-    /// What the rate counts.
+    /// Returns the unit of the rate.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Resnet50 | Self::VitB16 => "images",
@@ -36,7 +36,7 @@ impl Network {
         }
     }
 
-    /// How many of them are in a sample.
+    /// Returns the units per sample.
     pub(super) fn per_sample(self) -> u64 {
         match self {
             Self::Resnet50 | Self::VitB16 => 1,
@@ -44,7 +44,7 @@ impl Network {
         }
     }
 
-    /// The folder of what it learns from, written where it is not there.
+    /// Returns the folder of its training data, written unless it exists.
     pub(super) fn input(self, site: &Site<'_>) -> Result<PathBuf> {
         match self {
             Self::Resnet50 | Self::VitB16 => inputs::images(&site.work),
@@ -52,20 +52,20 @@ impl Network {
         }
     }
 
-    /// Floating-point operations of forward and backward for an image or a token, as the model needs them. A multiplication and
-    /// the addition behind it are two, and backward is twice forward.
+    /// Returns the model's floating-point operations of forward and backward per image or token. A multiplication with
+    /// its addition counts as two; backward takes twice as many as forward.
     pub(super) fn flops(self) -> f64 {
-        /// Multiplications of one image in units of 1e9: "GFLOPS" of torchvision's table of weights.
+        /// Multiplications per image, in units of 1e9: "GFLOPS" of torchvision's table of weights.
         const RESNET50: f64 = 4.089;
         const VIT_B16: f64 = 17.564;
-        /// Parameters of GPT-2 without its table of positions, which multiplies nothing.
+        /// Parameters of GPT-2 without its position table, which takes part in no multiplication.
         const GPT2: f64 = 124_439_808.0 - 1024.0 * 768.0;
         const DEPTH: f64 = 12.0;
         const WIDTH: f64 = 768.0;
         match self {
             Self::Resnet50 => 3.0 * 2.0 * RESNET50 * 1e9,
             Self::VitB16 => 3.0 * 2.0 * VIT_B16 * 1e9,
-            // 6 N + 12 L d T for a token: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B; as in nanoGPT.
+            // 6 N + 12 L d T per token: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B; as in nanoGPT.
             Self::Gpt2 => 6.0 * GPT2 + 12.0 * DEPTH * WIDTH * CONTEXT as f64,
         }
     }
@@ -74,23 +74,23 @@ impl Network {
 /// How a network is trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
-    /// PyTorch's DistributedDataParallel, one rank, one operation after the other.
+    /// PyTorch's DistributedDataParallel, one rank, eager.
     Ddp,
-    /// The same without it: on one rank dtrain has no group either.
+    /// PyTorch eager without DDP: with one rank, dtrain has no group either.
     Eager,
-    /// dtrain, the same.
+    /// dtrain without graphs.
     Dtrain,
-    /// dtrain with a step recorded as a CUDA graph.
+    /// dtrain with the step recorded as a CUDA graph.
     Graph,
-    /// `torch.compile` as it is.
+    /// `torch.compile` with default settings.
     Compile,
     /// `torch.compile` with CUDA graphs.
     CompileGraphs,
 }
 
 impl Way {
-    /// The ways of a round. Each begins with another one, so that a GPU that gets warm does not harm always the same; the first
-    /// begins with PyTorch's, which tells whether there is anything to compare with.
+    /// Returns the ways of a round in their order. The first way changes each round, so that a warm GPU does not always
+    /// slow the same way. Round 0 begins with PyTorch, which shows whether a comparison is possible.
     pub(super) fn of_round(is_small: bool, round: usize) -> Vec<Self> {
         let mut ways = vec![Self::Ddp, Self::Eager, Self::Dtrain, Self::Graph, Self::Compile];
         if is_small {
@@ -101,7 +101,7 @@ impl Way {
         ways
     }
 
-    /// In names of figures and files.
+    /// Returns the name for figures and files.
     pub(super) fn key(self) -> &'static str {
         match self {
             Self::Ddp => "ddp",
@@ -113,7 +113,7 @@ impl Way {
         }
     }
 
-    /// For people.
+    /// Returns the name for people.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Ddp => "DDP",
@@ -125,7 +125,7 @@ impl Way {
         }
     }
 
-    /// The word for `gpu.py --way`; none for dtrain's own.
+    /// Returns the value of `gpu.py --way`; `None` for dtrain's ways.
     pub(super) fn pytorch(self) -> Option<&'static str> {
         match self {
             Self::Ddp => Some("ddp"),
@@ -136,7 +136,7 @@ impl Way {
         }
     }
 
-    /// What `--set` gives the recipe.
+    /// Returns the value of `--set` for the recipe.
     pub(super) fn setting(self) -> Option<&'static str> {
         match self {
             Self::Graph => Some("model.compile=\"graph\""),
@@ -145,10 +145,10 @@ impl Way {
     }
 }
 
-/// What a GPU of that name computes at most in bfloat16 without sparsity, in operations per second, by NVIDIA's data sheets.
-/// `None` for one that is not in the table, and for one that has no bfloat16.
+/// Returns a GPU's peak bfloat16 operations per second without sparsity, from NVIDIA's data sheets. `None` if its
+/// name is not in the table or it has no bfloat16.
 pub(super) fn peak_flops(gpu: &str) -> Option<f64> {
-    /// All of these words are in the name; the first entry that fits counts. TFLOPS.
+    /// Words that the name must contain, and TFLOPS; the first match counts.
     const KNOWN: [(&[&str], f64); 8] = [
         (&["H100", "PCIe"], 756.0),
         (&["H100"], 989.0),
@@ -159,9 +159,9 @@ pub(super) fn peak_flops(gpu: &str) -> Option<f64> {
         (&["A10"], 125.0),
         (&["RTX", "4090"], 165.0),
     ];
-    /// A part of a GPU, and boards and laptops of the same name with other clocks.
+    /// Parts of a GPU, and boards and laptops of the same name with other clocks.
     const OTHERS: [&str; 4] = ["MIG", "NVL", "Laptop", "D"];
-    // As in `NVIDIA A100-SXM4-80GB`.
+    // For example `NVIDIA A100-SXM4-80GB`.
     let words: Vec<&str> = gpu.split([' ', '-']).collect();
     if OTHERS.iter().any(|other| words.contains(other)) {
         return None;

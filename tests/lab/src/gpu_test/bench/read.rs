@@ -1,4 +1,4 @@
-//! What one run measured, from the files that it wrote.
+//! Reads the measurements of one run from its files.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -8,27 +8,27 @@ use crate::bench::number;
 use crate::place::RunFiles;
 use xtask::metrics::steps;
 
-/// One run.
+/// The measurements of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Measured {
     /// Images or tokens per second, of all counted steps together.
     pub(super) rate: f64,
-    /// The most that tensors took in a counted step.
+    /// Peak bytes of tensors in the counted steps.
     pub(super) peak_allocated: f64,
-    /// The most that libtorch's allocator held in one.
+    /// Peak bytes that libtorch's allocator reserved in the counted steps.
     pub(super) peak_reserved: f64,
-    /// Trained ones: both sides must have as many.
+    /// Trained parameters: both sides must agree.
     pub(super) parameters: f64,
-    /// What a counted step waited for the loader, in the mean; dtrain's alone.
+    /// Mean wait for the loader per counted step; dtrain only.
     pub(super) wait_data_ms: Option<f64>,
-    /// The GPU's name; PyTorch's alone.
+    /// The GPU's name; PyTorch only.
     pub(super) gpu: Option<String>,
 }
 
-/// From the files of a run of dtrain.
+/// Reads the files of a dtrain run.
 ///
 /// # Errors
-/// Where a step is missing, was left out, had another number of samples or was cut up, as no step of PyTorch's is.
+/// If a step is missing, was skipped, has another number of samples or was split: PyTorch's steps never are.
 pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     let records = steps(&files.metrics).context("metrics.jsonl")?;
     let all = case.steps.all();
@@ -46,8 +46,8 @@ pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     let micro_steps = number(&plan, &["grad_accum_steps"])?;
     ensure!(micro_steps == 1.0, "a step was cut up into {micro_steps}");
 
-    // A step that is taken again in smaller parts is no measurement of that batch, and
-    // a training that fell back to kernels one by one is no measurement of graphs.
+    // A step retried in smaller micro-batches does not measure that batch; a training that stopped using graphs
+    // does not measure graphs.
     let result: Value = serde_json::from_str(&files.result).context("result.json")?;
     ensure!(result["oom_replays"].as_u64().unwrap_or_default() == 0, "a step ran out of memory");
     let replays = &result["graph_replays"];
@@ -61,7 +61,7 @@ pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     let all =
         |path: &[&str]| -> Result<Vec<f64>> { counted.iter().map(|record| number(record, path)).collect() };
     let most = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
-    // From the end of the last skipped step to that of the last one, with what is between steps, as PyTorch's loop is timed.
+    // From the end of the last skipped step to the last step's end, with the time between steps, as PyTorch's loop.
     let at = |done: usize| match done {
         0 => Ok(0.0),
         done => number(&records[done - 1], &["elapsed_s"]),
@@ -78,10 +78,10 @@ pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     })
 }
 
-/// From what gpu.py wrote.
+/// Reads the output of gpu.py.
 ///
 /// # Errors
-/// Where it is of another training.
+/// If it belongs to another training.
 pub(super) fn of_pytorch(text: &str, case: &Case) -> Result<Measured> {
     let value: Value = serde_json::from_str(text).context("gpu.py wrote no JSON")?;
     let read = |key| number(&value, &[key]);
@@ -103,7 +103,7 @@ pub(super) fn of_pytorch(text: &str, case: &Case) -> Result<Measured> {
     })
 }
 
-/// Per second, where the counted steps together took so long.
+/// Returns the units per second if the counted steps took `total_ms` together.
 fn rate(case: &Case, total_ms: f64) -> Result<f64> {
     ensure!(total_ms.is_finite() && total_ms > 0.0, "the steps took {total_ms} ms");
     let counted = case.steps.counted as u64 * case.batch * case.network.per_sample();

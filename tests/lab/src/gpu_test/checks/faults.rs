@@ -1,4 +1,4 @@
-//! What goes wrong on GPUs.
+//! Checks of faults on GPUs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Stdio};
@@ -16,7 +16,7 @@ use crate::started::{Ended, Started};
 /// How long ranks wait for each other in these checks, in seconds.
 const TIMEOUT: &str = "20";
 
-/// From the fault to the end of the last rank.
+/// The limit from the fault to the end of the last rank.
 const END: Duration = Duration::from_secs(60);
 
 pub(super) fn checks() -> Vec<Check> {
@@ -30,14 +30,14 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Somebody who has a GPU's memory, until it is dropped.
+/// A process that holds a GPU's memory until it is dropped.
 struct Hog {
     started: Started,
     stdin: Option<ChildStdin>,
 }
 
 impl Hog {
-    /// Leaves so many bytes.
+    /// Takes all memory except `left` bytes.
     fn start(site: &Site<'_>, left: u64) -> Result<Self> {
         let mut command = site.program("gpu-rank");
         command.args(["hog", &left.to_string()]).stdin(Stdio::piped());
@@ -54,14 +54,14 @@ impl Hog {
 impl Drop for Hog {
     fn drop(&mut self) {
         if let Some(mut stdin) = self.stdin.take() {
-            // It ends when this is closed.
+            // The process ends when this pipe is closed.
             let _ = stdin.flush();
         }
         self.started.kill();
     }
 }
 
-/// The first line with a word.
+/// Returns the first line that contains a word.
 fn line_with<'a>(text: &'a str, word: &str) -> &'a str {
     text.lines().find(|line| line.contains(word)).unwrap_or_default()
 }
@@ -94,7 +94,7 @@ fn absent(site: &Site<'_>) -> Result<Finding> {
     Ok(Finding::passed(format!("exit code 2: {}", line_with(&ended.stderr, "CUDA_VISIBLE_DEVICES"))))
 }
 
-/// Two ranks, of which the second gets a signal: the first must end by itself, soon, with a reason.
+/// Sends a signal to the second of two ranks: the first must soon end with a reason.
 fn struck(site: &Site<'_>, name: &str, signal: Signal) -> Result<Finding> {
     let training = Training { vars: &[("DTRAIN_COLLECTIVE_TIMEOUT", TIMEOUT)], ..training(name, 2, LONG) };
     let recipe = site.write(&format!("{name}.toml"), LM)?;

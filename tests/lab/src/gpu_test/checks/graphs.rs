@@ -1,4 +1,4 @@
-//! Trainings by graphs beside trainings without.
+//! Compares trainings with and without CUDA graphs.
 
 use anyhow::{Context, Result};
 
@@ -8,7 +8,7 @@ use super::{Check, check};
 use crate::gpu_test::finding::Finding;
 use crate::gpu_test::site::{Site, Trained, Training};
 
-/// Kernels that add up by atomic operations do so in any order.
+/// Kernels with atomic additions sum in any order.
 const TOLERANCE: f64 = 1e-4;
 
 pub(super) fn checks() -> Vec<Check> {

@@ -1,4 +1,4 @@
-//! What is checked within one process: kernels against PyTorch's results, segments, streams, graphs.
+//! Checks within one process: kernels against PyTorch's results, segments, streams, graphs.
 
 use anyhow::Result;
 

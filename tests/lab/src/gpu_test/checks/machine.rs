@@ -1,4 +1,4 @@
-//! The GPUs, and what a worker takes of them.
+//! Checks the GPUs and a worker's memory on them.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::{Check, check};
 use crate::gpu_test::finding::Finding;
 use crate::gpu_test::site::{Site, Training};
 
-/// A context with libtorch's kernels, its tensors of a small training, and its libraries' workspaces.
+/// A context with libtorch's kernels, the tensors of a small training, and the workspaces of libraries.
 const MOST_OF_A_WORKER: u64 = 2 << 30;
 
 pub(super) fn checks() -> Vec<Check> {
@@ -35,7 +35,7 @@ fn driver(site: &Site<'_>) -> Result<Finding> {
     .with("gpus", names.len() as f64))
 }
 
-/// Every GPU has one process more while a training has a rank on it, and the others have none: a context on another GPU is one too.
+/// Checks that a training adds one process to each of its GPUs and none to others: each context counts as a process.
 fn one_context(site: &Site<'_>) -> Result<Finding> {
     let count =
         |status: &Status| -> Vec<usize> { status.gpus.iter().map(|gpu| gpu.processes.len()).collect() };
@@ -57,7 +57,7 @@ fn one_context(site: &Site<'_>) -> Result<Finding> {
         .collect();
     let more: Vec<i64> = has.iter().zip(&had).map(|(has, had)| *has as i64 - *had as i64).collect();
     let most = taken.iter().copied().max().unwrap_or_default();
-    // A driver that names no processes, as in some containers, still tells the memory.
+    // Some drivers name no processes, for example in containers; then only the memory is checked.
     let named = more.iter().sum::<i64>() == site.gpus as i64 && more.iter().all(|&more| more <= 1);
     let alone = named || has.iter().all(|&has| has == 0);
     Ok(Finding::judged(

@@ -1,4 +1,4 @@
-//! Predictions, and an allocator that refuses.
+//! Checks predictions, and an allocator with a limit.
 
 use anyhow::{Context, Result};
 
@@ -9,11 +9,11 @@ use crate::gpu_test::finding::Finding;
 use crate::gpu_test::site::{Site, Trained, Training};
 use crate::memory::{CASES, Case, profiled};
 
-/// The goals for predictions, in percent: those on the CPU.
+/// The goals for predictions in percent, as on the CPU.
 const MEDIAN: f64 = 1.0;
 const WORST: f64 = 3.0;
 
-/// So large that a step is not mostly the libraries' workspaces.
+/// Large enough that libraries' workspaces are a small part of a step's memory.
 const BATCH: [&str; 2] = ["train.effective_batch=32", "data.train_samples=64"];
 
 pub(super) fn checks() -> Vec<Check> {
@@ -30,7 +30,7 @@ fn predictions(site: &Site<'_>) -> Result<Finding> {
         .iter()
         .map(|case| {
             let error = predicted(site, case);
-            // Stopped by the user: no finding.
+            // If the user stopped it, this is no finding.
             site.signals.check()?;
             Ok((case.name, error))
         })
@@ -38,7 +38,7 @@ fn predictions(site: &Site<'_>) -> Result<Finding> {
     Ok(judged(&errors))
 }
 
-/// The errors of predictions, in percent, against their goals. One that cannot be had hides no other.
+/// Compares the errors of predictions, in percent, with their goals. A failed prediction does not hide the others.
 fn judged(errors: &[(&str, Result<f64>)]) -> Finding {
     let mut known: Vec<(&str, f64)> =
         errors.iter().filter_map(|(name, error)| Some((*name, *error.as_ref().ok()?))).collect();
@@ -67,7 +67,7 @@ fn judged(errors: &[(&str, Result<f64>)]) -> Finding {
     }
 }
 
-/// The error of a prediction, in percent of what was measured.
+/// Returns the error of a prediction, in percent of the measurement.
 fn predicted(site: &Site<'_>, case: &Case) -> Result<f64> {
     let recipe = site.write("profile.toml", &case.recipe(&site.work))?;
     let mut command = site.program("dtrain");
@@ -84,7 +84,7 @@ fn training<'a>(name: &'a str, sets: &'a [&'a str]) -> Training<'a> {
     Training { name, recipe: LARGE, ranks: 1, sets, vars: &[] }
 }
 
-/// What a training without a limit takes at most, in bytes.
+/// Runs a training without a limit; returns its peak in bytes.
 fn free(site: &Site<'_>, name: &str) -> Result<(Trained, u64)> {
     let free = site.train(&training(name, &[]))?;
     let peak = free.result["peak_memory_bytes"][0].as_u64().context("no peak memory")?;
@@ -96,7 +96,7 @@ fn reserved(run: &Trained) -> f64 {
     run.steps.iter().map(of).fold(0.0, f64::max)
 }
 
-/// The micro-batch is stated, so that the first step does not fit.
+/// Trains with a fixed micro-batch, so that the first step does not fit.
 fn replay(site: &Site<'_>) -> Result<Finding> {
     let (free, peak) = free(site, "limitless")?;
     let budget = format!("memory.budget={}", peak / 10 * 6);

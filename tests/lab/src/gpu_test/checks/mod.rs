@@ -1,4 +1,4 @@
-//! What is checked, in the order in which it is.
+//! The checks in their order.
 
 mod faults;
 mod graphs;
@@ -61,7 +61,7 @@ impl Part {
         }
     }
 
-    /// Its checks, those of benchmarks with so many rounds.
+    /// Returns its checks; benchmarks take `rounds` rounds.
     pub(super) fn checks(self, rounds: usize) -> Vec<Check> {
         match self {
             Self::Machine => machine::checks(),
@@ -83,18 +83,18 @@ impl Part {
     }
 }
 
-/// How a check is run. An error is a check that failed.
+/// Runs a check. An error is a failed check.
 type Run = Box<dyn Fn(&Site<'_>) -> Result<Finding>>;
 
 /// One line of the table.
 pub(super) struct Check {
     pub(super) name: String,
-    /// How long it may take on one GPU and two cores, in seconds. Guessed: it decides which checks are run in one call.
+    /// Estimated duration on one GPU and two cores, in seconds: decides which checks share a call.
     pub(super) seconds: u32,
     pub(super) run: Run,
 }
 
-/// A check that is a function.
+/// Creates a check from a function.
 fn check(name: &str, seconds: u32, run: fn(&Site<'_>) -> Result<Finding>) -> Check {
     Check { name: name.to_owned(), seconds, run: Box::new(run) }
 }

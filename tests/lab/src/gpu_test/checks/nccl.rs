@@ -18,7 +18,7 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Ranks that share a GPU have a NCCL_HOSTID of their own each, and talk by sockets.
+/// Runs the suite. Ranks that share a GPU have different NCCL_HOSTIDs and use sockets.
 fn suite(site: &Site<'_>, ranks: usize) -> Result<Finding> {
     let ended = conform(site, ranks, "suite")?;
     let kinds = ended.lines().filter(|line| line.starts_with("ok ")).count();
@@ -36,7 +36,7 @@ fn scenario(site: &Site<'_>, name: &str) -> Result<Finding> {
     Ok(Finding::passed(last.to_owned()))
 }
 
-/// What rank 0 says where all end well.
+/// Returns rank 0's output if all ranks end well.
 fn conform(site: &Site<'_>, ranks: usize, scenario: &str) -> Result<String> {
     let mut commands: Vec<_> = strangers(ranks)?
         .into_iter()
@@ -49,7 +49,7 @@ fn conform(site: &Site<'_>, ranks: usize, scenario: &str) -> Result<String> {
         .collect();
     let mut said = String::new();
     for (rank, ended) in site.run_all(commands.iter_mut().collect())?.into_iter().enumerate() {
-        // The rank that dies on purpose says so by its code.
+        // The rank that dies on purpose has an exit code other than 0.
         let dies = scenario == "peer-dies" && rank + 1 == ranks;
         let ended = if dies { ended } else { ended.expect(0)? };
         if rank == 0 {

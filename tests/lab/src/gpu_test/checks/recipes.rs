@@ -1,6 +1,6 @@
-//! The trainings of the checks: small ones, of seconds.
+//! Recipes of the checks: small trainings that take seconds.
 
-/// A GPT, in which nothing depends on the micro-batch.
+/// A GPT: its results do not depend on the micro-batch.
 pub(super) const LM: &str = r#"
 task = "lm"
 [data]
@@ -32,7 +32,7 @@ recompute = "off"
 every_steps = 1
 "#;
 
-/// A ResNet whose normalisation is over all ranks.
+/// A ResNet with normalisation over all ranks.
 pub(super) const RESNET: &str = r#"
 task = "classify"
 [data]
@@ -64,7 +64,7 @@ recompute = "off"
 every_steps = 1
 "#;
 
-/// A GPT whose activations take a gigabyte and more.
+/// A GPT with a gigabyte or more of activations.
 pub(super) const LARGE: &str = r#"
 task = "lm"
 [data]
@@ -96,5 +96,5 @@ recompute = "off"
 every_steps = 1
 "#;
 
-/// One that goes on until it is ended.
+/// Settings of a training that runs until it is stopped.
 pub(super) const LONG: &[&str] = &["train.steps=1000000"];

@@ -1,4 +1,4 @@
-//! The same training in every way.
+//! Trains the same recipe in every way and compares.
 
 use anyhow::{Context, Result, ensure};
 
@@ -7,10 +7,10 @@ use super::{Check, check};
 use crate::gpu_test::finding::Finding;
 use crate::gpu_test::site::{Site, Trained, Training};
 
-/// How far the losses of two partitions may be apart in float32, in the first steps.
+/// The largest difference between losses of two partitions in float32, in the first steps.
 const PARTITION: f64 = 1e-4;
 
-/// The same for the CPU's kernels beside the GPU's.
+/// The same between the CPU's and the GPU's kernels.
 const DEVICES: f64 = 1e-3;
 
 pub(super) fn checks() -> Vec<Check> {
@@ -31,13 +31,13 @@ fn training<'a>(name: &'a str, recipe: &'a str, ranks: usize, sets: &'a [&'a str
     Training { name, recipe, ranks, sets, vars: &[] }
 }
 
-/// The greatest difference of a figure over the steps.
+/// Returns the largest difference of a figure over the steps.
 pub(super) fn apart(one: &Trained, other: &Trained, figure: &str) -> Result<f64> {
     greatest(one, other, figure, |a, b| (a - b).abs())
 }
 
-/// How far two trainings are apart: the greatest difference of a loss, and of a gradient's norm against its size, which is what
-/// rounding goes by.
+/// Returns how far two trainings differ: the larger of the largest absolute difference of losses and the largest
+/// relative difference of gradient norms. Rounding is relative to a norm's size.
 pub(super) fn diverged(one: &Trained, other: &Trained) -> Result<f64> {
     let norms = greatest(one, other, "grad_norm", |a, b| {
         let size = f64::max(a.abs(), b.abs());
@@ -56,7 +56,7 @@ fn greatest(
     let (one, other) = (one.per_step(figure)?, other.per_step(figure)?);
     ensure!(one.len() == other.len() && !one.is_empty(), "{} steps against {}", one.len(), other.len());
     let differences = one.iter().zip(&other).map(|(a, b)| difference(*a, *b));
-    // One that is no number is as far away as can be.
+    // NaN counts as the largest difference.
     Ok(differences.fold(0.0, |most: f64, next| if most.is_nan() || next <= most { most } else { next }))
 }
 
@@ -105,14 +105,14 @@ fn overlap(site: &Site<'_>) -> Result<Finding> {
     let beside = site.train(&training("overlap", LM, 2, &sets("reduce.overlap=true")))?;
     let behind = site.train(&training("no-overlap", LM, 2, &sets("reduce.overlap=false")))?;
     let most = diverged(&beside, &behind)?;
-    // Kernels that add up by atomic operations do so in any order.
+    // Kernels with atomic additions sum in any order.
     let note = format!("losses and norms differ by at most {most:.1e}, goal 1e-5");
     Ok(Finding::judged(most <= 1e-5, note).with("most", most))
 }
 
-/// A scale that overflows at first is halved with every step that is left out, and no other time.
+/// Checks that a scale that overflows at first is halved with every skipped step, and at no other time.
 fn half(site: &Site<'_>) -> Result<Finding> {
-    // 2^40: far beyond what float16 holds.
+    // 2^40: far above the largest float16.
     let sets = ["precision.amp=fp16", "precision.loss_scale=1099511627776", "train.steps=60"];
     let recipe = LM.replace("tf32 = false\n", "");
     let run = site.train(&training("fp16", &recipe, 1, &sets))?;
@@ -174,7 +174,7 @@ fn resumed(site: &Site<'_>) -> Result<Finding> {
     Ok(Finding::judged(most <= 1e-5 && again.stderr.contains("resumed from"), note).with("most", most))
 }
 
-/// `--nproc` beyond the GPUs starts one worker for each, says so, and trains the same.
+/// Checks that a `--nproc` above the number of GPUs starts a worker per GPU, reports this, and trains the same.
 fn fallback(site: &Site<'_>) -> Result<Finding> {
     let asked = (4).max(site.gpus + 1);
     let recipe = site.write("fallback.toml", LM)?;

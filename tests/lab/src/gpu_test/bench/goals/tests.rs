@@ -9,7 +9,7 @@ fn case(is_small: bool) -> Case {
     Case { network: Network::Resnet50, batch: 10, steps: Steps { skipped: 1, counted: 2 }, is_small }
 }
 
-/// Rates and peaks of each round of a way.
+/// Builds rounds from the rates and peaks of each way.
 fn rounds(of: &[(Way, &[(f64, f64)])]) -> Rounds {
     let measured = |&(rate, peak): &(f64, f64)| Measured {
         rate,
@@ -25,7 +25,7 @@ fn rounds(of: &[(Way, &[(f64, f64)])]) -> Rounds {
     }
 }
 
-/// Three rounds; in the second everything was half as fast.
+/// Returns three rounds; the second is half as fast.
 fn all() -> Rounds {
     rounds(&[
         (Way::Ddp, &[(100.0, 8.0), (50.0, 8.0), (100.0, 8.0)]),
@@ -56,7 +56,7 @@ fn what_meets_its_goals_passes_with_all_figures() {
         ("dtrain_wait_data_ms", 0.5),
         ("compile_peak_allocated_bytes", 5.0),
         ("compile_peak_reserved_bytes", 10.0),
-        // 100 images of 24.534 GFLOP of the 989 TFLOP that it could do.
+        // 100 images of 24.534 GFLOP, as a share of the GPU's 989 TFLOP.
         ("ddp_mfu", 24.534 * 100.0 / 989_000.0),
     ] {
         assert!((figure(name) - expected).abs() < 1e-12, "{name}: {}", figure(name));
@@ -86,7 +86,7 @@ fn each_missed_goal_fails() {
     assert_eq!(outcome(true, slow), (Verdict::Failed, true));
     assert_eq!(outcome(true, large), (Verdict::Failed, true));
     assert_eq!(outcome(true, no_match), (Verdict::Failed, true));
-    // Graphs are compared for small batches only.
+    // Only small batches have a goal for graphs.
     assert_eq!(outcome(false, no_match), (Verdict::Passed, false));
 }
 
@@ -114,7 +114,7 @@ fn a_way_that_did_not_run_is_named() {
         rounds.lost.insert(way, "no compiler".to_owned());
         finding(&case(true), &rounds)
     };
-    // dtrain's own is a failure; what PyTorch cannot do here leaves a goal open.
+    // A failed way of dtrain fails the case; a failed way of PyTorch leaves the goal open.
     assert_eq!(without(Way::Graph).verdict, Verdict::Failed);
     assert_eq!(without(Way::Dtrain).verdict, Verdict::Failed);
     assert_eq!(without(Way::Compile).verdict, Verdict::Passed);
