@@ -1,7 +1,7 @@
-"""Numbers that Python and Rust both compute, so that weights and inputs need not be committed.
+"""Numbers that Python and Rust both compute: the parity tests need no committed weights and inputs.
 
-The Rust twin is tests/src/formula.rs; README.md states the formula. Everything up to the rounding to float32 is either
-integer arithmetic modulo 2**64 or one correctly rounded float64 operation after another, so both sides agree bit by bit.
+The Rust version is tests/kit/src/formula.rs; README.md states the formula. Before the rounding to float32, every
+operation is integer arithmetic modulo 2**64 or correctly rounded float64, so that both versions agree bit by bit.
 """
 
 import math
@@ -14,7 +14,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def name_hash(name):
-    """FNV-1a, 64 bits, of the UTF-8 bytes of a name."""
+    """Returns the 64-bit FNV-1a hash of the UTF-8 bytes of a name."""
     state = 0xCBF29CE484222325
     for byte in name.encode("utf-8"):
         state = ((state ^ byte) * 0x100000001B3) % 2**64
@@ -22,7 +22,7 @@ def name_hash(name):
 
 
 def words(name, count):
-    """The first `count` 64-bit words of a name's stream: splitmix64 seeded with the hash of the name."""
+    """Returns the first `count` 64-bit words of a name's stream: splitmix64 seeded with the hash of the name."""
     index = np.arange(1, count + 1, dtype=np.uint64)
     z = np.uint64(name_hash(name)) + index * _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
@@ -31,15 +31,15 @@ def words(name, count):
 
 
 def unit(name, count):
-    """`count` float64 values in [-1, 1), evenly spread: the upper 53 bits of each word."""
+    """Returns `count` float64 values in [-1, 1), evenly distributed: the upper 53 bits of each word."""
     return (words(name, count) >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
 
 
 def state_value(name, shape):
-    """The value of one entry of a network's state, float64 (int64 for a batch counter).
+    """Returns the values of one entry of a network's state, float64 (int64 for a batch counter).
 
-    Convolutions get the variance 1 / fan_in, fully connected layers a quarter of it; normalisations stay near the identity,
-    with a positive variance; tables of vectors (tokens, positions) get values below 1/2.
+    Convolutions get the variance 1 / fan_in and fully connected layers a quarter of it. Normalisations stay
+    near the identity, with a positive variance. Tables of vectors (tokens, positions) get values below 1/2.
     """
     count = math.prod(shape)
     if name.endswith("num_batches_tracked"):
@@ -60,21 +60,21 @@ def state_value(name, shape):
 
 
 def images(size, count):
-    """Input images `count` x 3 x size x size, values in [-1.5, 1.5)."""
+    """Returns input images, `count` x 3 x size x size, values in [-1.5, 1.5)."""
     name = f"images.{size}"
     return (1.5 * unit(name, count * 3 * size * size)).reshape(count, 3, size, size)
 
 
 def labels(size, classes, count):
-    """One class per image, int64."""
+    """Returns one class per image, int64."""
     return (words(f"labels.{size}", count) % np.uint64(classes)).astype(np.int64)
 
 
 def gradient(name, step, count):
-    """The gradient fed to the optimizers at one step.
+    """Returns the gradient for the optimizers at one step.
 
-    Magnitudes run over many powers of two with the index, and every eleventh element is zero, so that `eps` and the
-    division by the second moment both matter.
+    Magnitudes vary over many powers of two with the index, and every eleventh element is zero, so that both
+    `eps` and the division by the second moment matter.
     """
     scale = np.exp2(np.arange(count) % 13 - 6.0)
     values = unit(f"{name}.{step}", count) * scale

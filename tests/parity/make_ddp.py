@@ -30,7 +30,7 @@ WARMUP = 10
 
 
 class Branches(nn.Module):
-    """Linear layers, of which one is for no sample and two are for some: the twin of `Branches` in training-rank."""
+    """Linear layers: one for no sample, two for some samples. `Branches` in training-rank is the same."""
 
     def __init__(self):
         super().__init__()
@@ -48,12 +48,12 @@ class Branches(nn.Module):
 
 
 def resnet18():
-    # The last norm of every block begins at zero, as dtrain's own do.
+    # The last norm of every block begins at zero, as in dtrain's ResNets.
     return torchvision.models.resnet18(weights=None, num_classes=10, zero_init_residual=True)
 
 
-# The settings are those of the recipe in the test. AdamW makes whole steps of gradients that are rounding noise where eps is
-# 1e-8, and a ResNet has such gradients when its residual branches begin at zero; hence eps = 1e-5 there, and the warm-up.
+# The settings of the recipe in the test. With eps = 1e-8, AdamW takes full steps for gradients of rounding noise;
+# a ResNet with zero-initialised residual branches has such gradients. Hence eps = 1e-5 there, and the warm-up.
 CASES = {
     "resnet18": {"batch": 16, "steps": 30, "lr": 1e-3, "eps": 1e-5, "weight_decay": 0.05, "types": ["float32", "float64"]},
     "gpt": {"batch": 8, "steps": 30, "lr": 3e-3, "eps": 1e-8, "weight_decay": 0.1, "types": ["float32", "float64"]},
@@ -82,7 +82,7 @@ def build(case, dtype):
 
 
 def sample(case, number):
-    """Input and target of a sample."""
+    """Returns input and target of a sample."""
     content, classes = number % PERIODS[case], CLASSES[case]
     if case == "gpt":
         tokens = torch.from_numpy((formula.words(f"gpt.tokens.{content}", 17) % classes).astype("int64"))
@@ -94,7 +94,7 @@ def sample(case, number):
 
 
 def train(rank, case, dtype, folder):
-    """One process of a case; rank 0 writes the mean loss of every step, and the weights at the end where they are few."""
+    """Runs one process of a case; rank 0 writes each step's mean loss, and the final weights if they are few."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
@@ -127,7 +127,7 @@ def train(rank, case, dtype, folder):
             out["weights"] = {name: tensor.flatten().tolist() for name, tensor in ddp.module.state_dict().items()}
         Path(folder, "out.json").write_text(json.dumps(out))
     distributed.barrier()
-    # Gloo's threads and the end of Python's objects can wait for each other for ever: nothing is left to tidy up.
+    # Gloo's threads and Python's finalization can deadlock; nothing needs cleanup.
     os._exit(0)
 
 

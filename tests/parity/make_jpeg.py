@@ -15,7 +15,7 @@ from PIL import Image, features
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 from opening import begin  # noqa: E402
 
-# Name: (width, height, mode, what Pillow is told when it writes the file).
+# Name: (width, height, mode, Pillow's options for writing the file).
 CASES = {
     "444": (40, 30, "RGB", {"quality": 90, "subsampling": 0}),
     "422": (40, 30, "RGB", {"quality": 75, "subsampling": 1}),
@@ -38,7 +38,7 @@ CASES = {
 
 
 def scene(width, height):
-    """Slopes, edges and a little noise in colours, which is what the steps of a decoder differ by."""
+    """Returns a picture of slopes, edges and a little colour noise: decoders differ in these."""
     y, x = np.mgrid[0:height, 0:width]
     red = 255 * x / max(width - 1, 1)
     green = 127 + 127 * np.sin(x / 3.0) * np.cos(y / 4.0)
@@ -56,7 +56,7 @@ def main():
         image = Image.fromarray(scene(width, height)).convert(mode)
         if name == "rotated":
             exif = Image.Exif()
-            exif[0x0112] = 6  # as a camera writes that was held upright
+            exif[0x0112] = 6  # from a camera held upright
             options = {**options, "exif": exif}
         image.save(out / f"{name}.jpg", **options)
         # As torchvision reads images.

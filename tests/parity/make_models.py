@@ -152,7 +152,7 @@ class Unet(nn.Module):
 
 
 def cases():
-    """name -> (how to build it, its settings, shape of the input, number of classes or tokens, gradients kept whole)."""
+    """Returns name -> (builder, its settings, input shape, number of classes or tokens, gradients kept whole)."""
     vit = {"image_size": 24, "channels": 4, "patch": 8, "width": 48, "depth": 3, "heads": 4, "classes": 10}
     gpt = {"vocabulary": 31, "context": 20, "width": 48, "depth": 3, "heads": 4}
     unet = {"channels": 2, "classes": 3, "width": 8, "depth": 3}
@@ -172,7 +172,7 @@ def cases():
 
 
 def formula_model(build, settings, dtype):
-    """The network with the formula's weights (rounded to float32 first, as the trainer holds them)."""
+    """Returns the network with the formula's weights (rounded to float32 first, as the trainer stores them)."""
     model = build(**settings)
     state = {
         name: torch.from_numpy(formula.state_value(name, tuple(tensor.shape))).to(tensor.dtype)
@@ -183,7 +183,7 @@ def formula_model(build, settings, dtype):
 
 
 def inputs(case, shape, classes, dtype):
-    """Images or tokens, and what they should become: a class per image, per pixel or per token."""
+    """Returns images or tokens, and their targets: a class per image, per pixel or per token."""
     count = torch.Size(shape).numel()
     if case == "gpt":
         tokens = formula.words("gpt.input", count) % classes
@@ -201,7 +201,7 @@ def loss_of(case, logits, target):
 
 
 def run(case, dtype):
-    """One evaluation and one training pass (forward and backward) from the same weights."""
+    """Runs one evaluation and one training pass (forward and backward) from the same weights."""
     build, settings, shape, classes, whole = cases()[case]
     given, target = inputs(case, shape, classes, dtype)
     model = formula_model(build, settings, dtype).eval()
@@ -223,7 +223,7 @@ def run(case, dtype):
     out["grad.norms"], out["grad.probes"] = torch.stack(norms), torch.stack(probes)
     for name in whole:
         out[f"grad.{name}"] = named[name].grad
-    # Of every batch norm the means of its statistics: a wrong one shows.
+    # The means of every batch norm's statistics, which detect a wrong statistic.
     for name, buffer in model.named_buffers():
         if "running" in name:
             out[f"state.{name}"] = buffer.double().mean()
@@ -231,7 +231,7 @@ def run(case, dtype):
 
 
 def digest(model):
-    """A hash of the names, shapes and types of a model's state, in its order."""
+    """Returns a hash of the names, shapes and types of a model's state, in its order."""
     kind = {torch.int64: "int64", torch.float32: "float32"}
     rows = (f"{name} {list(t.shape)} {kind[t.dtype]}\n" for name, t in model.state_dict().items())
     return f"{formula.name_hash(''.join(rows)):016x}"
@@ -243,7 +243,7 @@ def case_reference(case, out):
     apart = (exact["grad.probes"] - single["grad.probes"]).square().mean(dim=1).mul(3).sqrt()
     gradient = float((apart / exact["grad.norms"]).max())
     print(f"{case}: float32 against float64: logits {logits:.1e}, gradients {gradient:.1e}")
-    # A deep network that is normalised over a few images magnifies rounding errors: it is compared in float64 alone.
+    # A deep network with normalisation over few images amplifies rounding errors: it is compared only in float64.
     conditioned = logits < 3e-5 and gradient < 3e-4
     if conditioned == (case == "resnet50"):
         sys.exit(f"{case} is conditioned otherwise than it was")

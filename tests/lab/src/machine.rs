@@ -1,4 +1,4 @@
-//! On what was measured.
+//! Describes the measured machine.
 
 use std::fs;
 use std::process::Command;
@@ -16,21 +16,21 @@ pub(crate) struct Machine {
     pub(crate) date: String,
     /// Cores that this process may use.
     pub(crate) cores: usize,
-    /// The processor, where the system names it.
+    /// The processor, if the system names it.
     pub(crate) processor: Option<String>,
-    /// Of the whole machine.
+    /// Memory of the whole machine.
     pub(crate) memory_bytes: Option<u64>,
-    /// Processes that ran or wanted to, over the minute before.
+    /// Average number of running or runnable processes in the minute before.
     pub(crate) load_before: Option<f64>,
     pub(crate) kernel: Option<String>,
-    /// The commit of dtrain, with a plus where files were changed since.
+    /// The commit of dtrain, with a plus if files have changed since.
     pub(crate) commit: Option<String>,
-    /// What else counts: versions, and GPUs.
+    /// Other facts: versions and GPUs.
     pub(crate) other: serde_json::Value,
 }
 
 impl Machine {
-    /// Of this machine now; without a workspace there is no commit.
+    /// Describes this machine now; without a workspace, there is no commit.
     pub(crate) fn look(workspace: Option<&Workspace>, other: serde_json::Value) -> Result<Self> {
         let file = |path: &str| fs::read_to_string(path).ok();
         Ok(Self {
@@ -49,9 +49,9 @@ impl Machine {
         })
     }
 
-    /// A sentence where others use the machine.
+    /// Returns a warning if other programs use the machine.
     pub(crate) fn warning(&self) -> Option<String> {
-        /// A desktop at rest stays below.
+        /// An idle desktop stays below.
         const QUIET: f64 = 0.25;
         let load = self.load_before?;
         (load > QUIET * self.cores as f64).then(|| {
@@ -75,7 +75,7 @@ fn said(command: &mut Command) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The first value of that name in a list of `name : value`.
+/// Returns the first value of that name in a list of `name : value`.
 fn field(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;

@@ -83,7 +83,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<u8> {
     let signals = Signals::watch()?;
-    // A pack of `gpu-test` is run where there is none.
+    // A `gpu-test` pack runs without a workspace.
     let workspace = Workspace::find;
     match command {
         Command::GpuTest(args) => gpu_test::run(&signals, &args),

@@ -1,4 +1,4 @@
-//! The processes of a run, found by a mark in their environment, which whatever a launch starts inherits.
+//! Finds the processes of a run by a mark in their environment, which child processes inherit.
 
 use std::fmt;
 use std::fs;
@@ -11,16 +11,16 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The variable that holds the mark.
 const NAME: &str = "DTRAIN_XTASK_RUN";
 
-/// What all processes of a run have in common.
+/// The mark of all processes of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Mark {
     entry: Vec<u8>,
 }
 
-/// What a process of a run is there for.
+/// The role of a process in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// What was started.
+    /// The process that was started.
     Guardian,
     /// The launcher proper.
     Launcher,
@@ -28,14 +28,14 @@ pub(crate) enum Role {
     Worker(u32),
 }
 
-/// One of a run's processes.
+/// A process of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     pid: Pid,
     pub(crate) role: Role,
 }
 
-/// Its number and what it runs.
+/// Shows its number and role.
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pid = self.pid.as_raw_nonzero();
@@ -47,25 +47,25 @@ impl fmt::Display for Process {
 
 impl Process {
     pub(crate) fn kill(self) {
-        // One that has just ended is as good as killed.
+        // It fails only if the process has ended.
         let _ = kill_process(self.pid, Signal::KILL);
     }
 }
 
 impl Mark {
-    /// For one run among all that programs of this kind have ever started.
+    /// Creates a mark; `number` distinguishes the runs of this program.
     pub(crate) fn new(number: u64) -> Self {
         let entry = format!("{NAME}={}-{number}", std::process::id());
         Self { entry: entry.into_bytes() }
     }
 
-    /// Has what the command starts bear the mark.
+    /// Adds the mark to the command's environment.
     pub(crate) fn put<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let value = String::from_utf8_lossy(&self.entry[NAME.len() + 1..]).into_owned();
         command.env(NAME, value)
     }
 
-    /// Those that live. One that is dead and not yet waited for has no environment any more, and does not count.
+    /// Returns the living processes. An ended process has no environment, even before it is reaped, and does not count.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -77,7 +77,7 @@ impl Mark {
         .collect()
     }
 
-    /// Those of them that are workers.
+    /// Returns the living workers.
     pub(crate) fn workers(&self) -> Vec<Process> {
         let mut found = self.processes();
         found.retain(|process| matches!(process.role, Role::Worker(_)));
@@ -97,7 +97,7 @@ impl Mark {
         })
     }
 
-    /// Whether all have ended, or do so within the time.
+    /// Waits until all have ended, for at most `within`; returns whether they have.
     pub(crate) fn is_gone(&self, within: Duration) -> bool {
         let begun = Instant::now();
         loop {
@@ -111,7 +111,7 @@ impl Mark {
         }
     }
 
-    /// Kills all that are left, again and again until none is.
+    /// Kills the remaining processes until none is left.
     pub(crate) fn end(&self) {
         for _ in 0..1000 {
             let left = self.processes();

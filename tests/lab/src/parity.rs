@@ -1,4 +1,4 @@
-//! `parity`: makes the reference files of the comparison with PyTorch anew.
+//! `parity`: makes new reference files for the comparison with PyTorch.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::python::environment;
 use xtask::process::Signals;
 use xtask::workspace::Workspace;
 
-/// In tests/parity: the pinned packages, the scripts and what they make.
+/// In tests/parity: the pinned packages, the scripts and their output.
 const REQUIREMENTS: &str = "tests/parity/requirements.txt";
 const SCRIPTS: [&str; 6] = [
     "tests/parity/make_reference.py",
@@ -20,7 +20,7 @@ const SCRIPTS: [&str; 6] = [
 ];
 const REFERENCE: &str = "tests/parity/reference";
 
-/// Runs the scripts with their packages until one fails, and returns its exit code.
+/// Runs the scripts until one fails, and returns its exit code.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals) -> Result<u8> {
     let python = environment(workspace, signals, "parity-venv", REQUIREMENTS)?;
     for script in SCRIPTS {

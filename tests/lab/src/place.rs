@@ -1,4 +1,4 @@
-//! Where programs come from and where a command of the lab writes.
+//! Folders of programs, and output folders of the lab's commands.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use xtask::process::Signals;
 use xtask::setup::{self, Problem, SetArgs};
 use xtask::workspace::Workspace;
 
-/// The folder of dtrain and its worker: the one that the user names, or that of a release, which is built. The inner error is
+/// Returns the folder of dtrain and its worker: the user's, or that of a new release build. The inner error is
 /// cargo's exit code.
 pub(crate) fn programs(
     workspace: &Workspace,
@@ -33,7 +33,7 @@ pub(crate) fn programs(
     }
 }
 
-/// Makes a folder, and empties one that is there.
+/// Creates a folder, or empties an existing one.
 pub(crate) fn empty(folder: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
@@ -45,7 +45,7 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The files of a run directory that are read, as text.
+/// The files of a run directory that the lab reads, as text.
 #[derive(Debug)]
 pub(crate) struct RunFiles {
     pub(crate) metrics: String,

@@ -14,8 +14,8 @@ use xtask::python::install;
 use xtask::setup::{Problem, find_python};
 use xtask::workspace::Workspace;
 
-/// The Python of the environment `target/<name>`, which holds what the file of pins names (from the workspace's root). Made,
-/// and made anew where the pins have changed, with pip.
+/// Returns the Python of the environment `target/<name>`, which has the packages of the file of pins (path from the
+/// workspace's root). Creates it with pip if it is absent or the pins have changed.
 pub(crate) fn environment(
     workspace: &Workspace,
     signals: &Signals,
@@ -26,7 +26,7 @@ pub(crate) fn environment(
     let python = folder.join("bin/python");
     let pinned = workspace.root().join(pins);
     let pins = read(&pinned)?;
-    // A copy of the pins, written last, says that the environment is whole.
+    // A copy of the pins, written last, marks the environment as complete.
     let stamp = folder.join("dtrain-requirements.txt");
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == pins) {
         eprintln!("PyTorch: in {}", workspace.show(&folder));
@@ -39,8 +39,8 @@ pub(crate) fn environment(
     Ok(python)
 }
 
-/// The words that start the torchrun of this Python with so many workers; its other flags and the program follow. It is given a
-/// free port: its own is always the same one, and may be taken.
+/// Returns the first words of a torchrun command with this Python and `workers` workers; other flags and the program
+/// follow. Sets a free port: torchrun's default is a fixed port, which may be in use.
 pub(crate) fn torchrun(python: &Path, workers: &str) -> Result<Vec<OsString>> {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| listener.local_addr())
@@ -58,7 +58,7 @@ fn make_environment(signals: &Signals, folder: &Path) -> Result<()> {
     let mut venv = Command::new(find_python()?);
     let finished = signals.run_noting_errors(venv.args(["-m", "venv", "--clear"]).arg(folder))?;
     signals.check()?;
-    // Debian's Python has venv, but not the pip to put into one.
+    // Debian's Python has venv, but lacks the pip that venv installs.
     if !finished.success() || !folder.join("bin/pip").exists() {
         return Err(Problem::NoVenv.into());
     }

@@ -1,4 +1,4 @@
-//! What a command of the lab found: tables for people, in Markdown, and the same as JSON.
+//! Results of a lab command: tables for people, in Markdown, and the same data as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use xtask::setup::Problem;
 use crate::machine::Machine;
 use crate::stats::Spread;
 
-/// What a figure should be. The bound itself meets it, and what is not a number does not.
+/// The goal of a figure. The bound itself meets the goal; NaN does not.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Goal {
@@ -38,15 +38,15 @@ impl fmt::Display for Goal {
     }
 }
 
-/// Whether a row is as it should be.
+/// The verdict on a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
-    /// It holds, or the goal is met.
+    /// The check holds, or the goal is met.
     Passed,
-    /// It does not, or the goal is missed.
+    /// The check fails, or the goal is missed.
     Failed,
-    /// It could not be looked at here.
+    /// Impossible to check here.
     Skipped,
 }
 
@@ -64,23 +64,23 @@ impl Verdict {
     }
 }
 
-/// One line: something that was measured or checked.
+/// One line: a measurement or a check.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// What the table shows, by column.
+    /// The columns of the table.
     pub(crate) figures: Vec<(String, f64)>,
-    /// Of the figures.
+    /// The unit of the figures.
     pub(crate) unit: String,
     pub(crate) goal: Option<Goal>,
     pub(crate) verdict: Option<Verdict>,
     /// A sentence.
     pub(crate) note: String,
-    /// Further figures, of the JSON alone; a unit is the end of a name, as in `step_ms`.
+    /// Additional figures, only for the JSON; the name ends with the unit, as in `step_ms`.
     pub(crate) details: BTreeMap<String, f64>,
-    /// The value of each round, in their order.
+    /// The value of each round, in order.
     pub(crate) rounds: Vec<f64>,
-    /// What was run for it, in the order of its start.
+    /// Its commands, in the order of their start.
     pub(crate) commands: Vec<String>,
 }
 
@@ -89,13 +89,13 @@ impl Row {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// With one more column.
+    /// Adds a column.
     pub(crate) fn with(mut self, column: &str, value: f64) -> Self {
         self.figures.push((column.to_owned(), value));
         self
     }
 
-    /// With the columns of a repeated measurement, in this unit; a goal is one for the median.
+    /// Adds the columns of a repeated measurement in this unit; the goal applies to the median.
     pub(crate) fn measured(mut self, spread: &Spread, unit: &str, goal: Option<Goal>) -> Self {
         self.unit = unit.to_owned();
         self.rounds.clone_from(&spread.rounds);
@@ -105,7 +105,7 @@ impl Row {
             .aimed(spread.median, goal)
     }
 
-    /// With a goal for this value.
+    /// Adds a goal for this value.
     pub(crate) fn aimed(mut self, value: f64, goal: Option<Goal>) -> Self {
         self.goal = goal;
         self.verdict = goal.map(|goal| Verdict::of(goal.is_met(value)));
@@ -124,7 +124,7 @@ impl Row {
 pub(crate) struct Group {
     pub(crate) title: String,
     pub(crate) rows: Vec<Row>,
-    /// What is said below the table.
+    /// Notes below the table.
     pub(crate) notes: Vec<String>,
 }
 
@@ -134,12 +134,12 @@ impl Group {
     }
 }
 
-/// All that a command found.
+/// All results of a command.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     /// Raised when a field changes its meaning.
     format: u32,
-    /// The command, as one would type it, without paths.
+    /// The command as a user types it, without paths.
     command: String,
     machine: Machine,
     pub(crate) groups: Vec<Group>,
@@ -155,7 +155,7 @@ impl Report {
         rows.filter(|row| row.verdict == Some(verdict)).count()
     }
 
-    /// Prints the tables, and writes them beside the JSON, which goes to `out`.
+    /// Prints the tables, and writes them beside the JSON file `out`.
     pub(crate) fn publish(&self, out: &Path) -> Result<()> {
         let text = self.to_string();
         print!("{text}");
@@ -227,7 +227,7 @@ fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
             *cell = cell.replace('|', "\\|").replace('\n', " ");
         }
     }
-    // Sentences at the end need no padding.
+    // The last column, which has sentences, needs no padding.
     let padded = lines[0].len() - usize::from(notes);
     let widths: Vec<usize> =
         (0..padded).map(|at| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0)).collect();
@@ -241,7 +241,7 @@ fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
     Ok(())
 }
 
-/// Four digits that count, and all of a whole number.
+/// Formats a value with four significant digits; whole numbers with all digits.
 pub(crate) fn shown(value: f64) -> String {
     if !value.is_finite() || value.fract() == 0.0 && value.abs() < 1e15 {
         return format!("{value}");

@@ -1,5 +1,5 @@
-//! `soak`: the tests whose outcome depends on the moment, many times over: processes are killed, jobs frozen, workers inspected
-//! by a slow debugger, and signals sent while no worker runs. No part of `test`: they take minutes.
+//! `soak`: repeats timing-dependent tests many times. They kill processes, freeze jobs, inspect workers with a slow
+//! debugger, and send signals while no worker runs. Not part of `cargo test`: they take minutes.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use anyhow::Result;
 use xtask::process::Signals;
 use xtask::workspace::Workspace;
 
-/// How often the launcher's tests repeat what they kill; they read it.
+/// The variable with the number of repetitions; the launcher's tests read it.
 const REPEATS: &str = "DTRAIN_SOAK";
 
 /// Parts of the names of these tests.

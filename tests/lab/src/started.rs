@@ -1,4 +1,4 @@
-//! Commands that run or have ended, with a limit.
+//! Running and ended commands, with a time limit.
 
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,16 +10,16 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use xtask::process::{Signals, exit_code, shown};
 
-/// A command that takes longer hangs.
+/// The time after which a command counts as a hang.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
-/// Between two looks at processes.
+/// The interval between checks of processes.
 pub(crate) const LOOK: Duration = Duration::from_millis(5);
 
-/// A command that has ended.
+/// An ended command.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Its exit code, or 128 + n where signal n ended it.
+    /// Its exit code, or 128 + n if signal n ended it.
     pub(crate) code: u8,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -27,7 +27,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// An error with its last words where it has not ended with `code`.
+    /// Fails with its last output if it did not end with `code`.
     pub(crate) fn expect(self, code: u8) -> Result<Self> {
         ensure!(
             self.code == code,
@@ -38,25 +38,25 @@ impl Ended {
         Ok(self)
     }
 
-    /// An error where its standard error does not hold `words`.
+    /// Fails if its standard error does not contain `words`.
     pub(crate) fn says(self, words: &str) -> Result<Self> {
         ensure!(self.stderr.contains(words), "it does not say `{words}`: {}", last_words(&self.stderr));
         Ok(self)
     }
 }
 
-/// A command that may still run. Dropped, it is killed.
+/// A command that may still run. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Started {
     child: Option<Child>,
-    /// Reads its standard error from the start: a training writes a line for every step there, and a full pipe would stop it.
+    /// Reads its standard error from the start: a full pipe would stop a training, which writes a line per step.
     stderr: Option<JoinHandle<String>>,
     shown: String,
-    /// When it is killed.
+    /// The time at which it is killed.
     until: Instant,
 }
 
-/// Runs a command to its end, with nothing to read: within the limit, and killed by Ctrl-C.
+/// Runs a command to its end without input; kills it after the limit, or on Ctrl-C.
 pub(crate) fn to_end(signals: &Signals, command: &mut Command) -> Result<Ended> {
     signals.check()?;
     let shown = shown(command);
@@ -71,7 +71,7 @@ pub(crate) fn to_end(signals: &Signals, command: &mut Command) -> Result<Ended> 
 }
 
 impl Started {
-    /// A command that was started just now, its words, and when it must have ended at the latest, if that is before its own limit.
+    /// Wraps a new process and its command line. `deadline` limits its time further.
     pub(crate) fn new(mut child: Child, shown: String, deadline: Option<Instant>) -> Self {
         let until = Instant::now() + LIMIT;
         Self {
@@ -82,12 +82,12 @@ impl Started {
         }
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// An error with its last words where it has ended.
+    /// Fails with its last output if it has ended.
     pub(crate) fn expect_running(&mut self) -> Result<()> {
         let Some(child) = &mut self.child else {
             return Ok(());
@@ -104,17 +104,17 @@ impl Started {
         )
     }
 
-    /// Its standard input, where that is a pipe.
+    /// Takes its standard input, if that is a pipe.
     pub(crate) fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.child.as_mut()?.stdin.take()
     }
 
-    /// Its standard output, for who reads it meanwhile.
+    /// Takes its standard output, to read it during the run.
     pub(crate) fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.as_mut()?.stdout.take()
     }
 
-    /// Asks it to stop, as a batch system does.
+    /// Sends SIGTERM, as a batch system does.
     pub(crate) fn interrupt(&self) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
@@ -123,7 +123,7 @@ impl Started {
         }
     }
 
-    /// Kills it, as nothing can refuse.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(&mut self) {
         if let Some(child) = &mut self.child {
             // It may have ended.
@@ -131,7 +131,7 @@ impl Started {
         }
     }
 
-    /// Waits for its end; an error after the limit.
+    /// Waits for its end; fails after the limit.
     pub(crate) fn end(mut self, signals: &Signals, begun: Instant) -> Result<Ended> {
         let Some(mut child) = self.child.take() else {
             bail!("{} was waited for before", self.shown);
@@ -144,7 +144,7 @@ impl Started {
                 None => {}
             }
             if let Err(interrupted) = signals.check() {
-                // It got the signal too, or gets the one that cannot be refused.
+                // It may have received the signal too; the kill ends it in any case.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(interrupted.into());
@@ -176,19 +176,19 @@ impl Drop for Started {
     }
 }
 
-/// Reads a pipe to its end beside everything else.
+/// Reads a pipe to its end in a thread.
 fn reader(pipe: impl std::io::Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || text_of(pipe))
 }
 
 fn text_of(mut pipe: impl std::io::Read) -> String {
     let mut bytes = Vec::new();
-    // What could be read is what there is.
+    // After an error, keeps the part that was read.
     let _ = pipe.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A program on the CPU alone, with one thread for a rank as torchrun sets it, and with nothing of an outer run.
+/// Returns a command that uses only the CPU, with one thread per rank as torchrun sets it, without outer variables.
 pub(crate) fn quiet(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
@@ -200,7 +200,7 @@ pub(crate) fn quiet(program: &Path) -> Command {
     command
 }
 
-/// The last lines that say anything, as one.
+/// Returns the last non-empty lines, joined.
 pub(crate) fn last_words(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(3)..].join(" | ")

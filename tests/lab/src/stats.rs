@@ -1,8 +1,8 @@
-//! The arithmetic of repeated measurements.
+//! Statistics of repeated measurements.
 
 use serde::Serialize;
 
-/// The middle value, the mean of the two middle ones for an even number. `None` where there is none, or one is not a number.
+/// Returns the median; for an even number, the mean of the two middle values. `None` without values or with a NaN.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     if values.is_empty() || values.iter().any(|value| value.is_nan()) {
         return None;
@@ -13,8 +13,8 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 })
 }
 
-/// The smallest value that so large a share of all values does not exceed: of fewer than a hundred, the greatest is also the
-/// 99th percentile. `None` where there is none, or one is not a number.
+/// Returns the smallest value that at least this share of the values does not exceed. With fewer than a hundred
+/// values, the 99th percentile is the maximum. `None` without values or with a NaN.
 pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {
     if values.iter().any(|value| value.is_nan()) {
         return None;
@@ -31,12 +31,12 @@ pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) lowest: f64,
     pub(crate) highest: f64,
-    /// The value of each round, in their order.
+    /// The value of each round, in order.
     pub(crate) rounds: Vec<f64>,
 }
 
 impl Spread {
-    /// `None` where there is no round, or one has no number.
+    /// Computes the spread. `None` without rounds or with a NaN.
     pub(crate) fn of(rounds: Vec<f64>) -> Option<Self> {
         let median = median(&rounds)?;
         Some(Self {
@@ -47,8 +47,8 @@ impl Spread {
         })
     }
 
-    /// The ratio within each round, and its spread: what slows a whole round down falls out of it. `None` where the rounds
-    /// are not the same ones, or a ratio is none.
+    /// Returns the ratio within each round, and its spread: a slow round does not change it. `None` if the numbers of
+    /// rounds differ, or if a ratio is not finite.
     pub(crate) fn ratio(over: &Self, under: &Self) -> Option<Self> {
         if over.rounds.len() != under.rounds.len() {
             return None;
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_rounds() {
-        // The machine was half as fast in the second round; the ratio does not see it.
+        // In the second round, the machine was half as fast; the ratio does not change.
         let ours = Spread::of(vec![12.0, 6.0, 12.6]).unwrap();
         let theirs = Spread::of(vec![10.0, 5.0, 10.0]).unwrap();
         let ratio = Spread::ratio(&ours, &theirs).unwrap();

@@ -1,5 +1,5 @@
-//! The programs of the lab: the one whose notes are the figures of `cargo xtask bench launch`, and the lab itself. The existence of this
-//! file also makes `cargo test` build them.
+//! Tests of the lab and of `launch-bench`, whose notes give the figures of `cargo xtask bench launch`. Because of
+//! this file, `cargo test` builds both programs.
 
 #![allow(clippy::unwrap_used)]
 

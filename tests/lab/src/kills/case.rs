@@ -1,4 +1,4 @@
-//! One case: a run that is killed, looked at, resumed, and compared with one that nobody killed.
+//! One case: a run that is killed, checked, resumed, and compared with an undisturbed run.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,60 +14,60 @@ use crate::attempts::{attempts, resumed_after, stderr};
 use crate::marked::{Mark, Process, Role};
 use xtask::process::{Interrupted, Signals};
 
-/// How far weights may be from those of the run that nobody killed, where the number of ranks has changed.
+/// The largest difference of weights to the undisturbed run, if the number of ranks has changed.
 pub(super) const NEAR: f64 = 1e-6;
 
-/// What a launch leaves behind after its end is left for good after this time.
+/// The time for a launch's processes to end; the case fails if some remain.
 const GONE: Duration = Duration::from_secs(10);
 
-/// A moment that comes after the end of the run is moved so often.
+/// Tries of a case. After a run that ended before its kill, the next try kills earlier.
 const TRIES: usize = 6;
 
-/// What cases need.
+/// The environment of all cases.
 pub(super) struct Bench<'a> {
     pub(super) signals: &'a Signals,
     /// The folder with dtrain and dtrain-worker.
     pub(super) programs: PathBuf,
     pub(super) recipe: PathBuf,
-    /// Where runs write.
+    /// The folder for runs.
     pub(super) work: PathBuf,
 }
 
-/// The run that nobody killed.
+/// An undisturbed run.
 pub(super) struct Reference {
     pub(super) run: RunDir,
     pub(super) took: Duration,
 }
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Whether a checkpoint was being written.
+    /// Whether the kill hit the write of a checkpoint.
     pub(super) inside: bool,
-    /// Steps that had been made and were made again.
+    /// Steps that were repeated.
     pub(super) lost: u64,
-    /// Checkpoints that were verified.
+    /// Number of intact checkpoints found.
     pub(super) whole: usize,
     pub(super) damaged: Vec<String>,
-    /// Whether the last checkpoint has the bytes that it should, with the same number of ranks.
+    /// Whether the last checkpoint has the expected bytes; only with the same number of ranks.
     pub(super) equal: Option<bool>,
-    /// How far the weights are from where they should be, with another number of ranks.
+    /// The largest difference of weights to the expected ones; only with another number of ranks.
     pub(super) difference: Option<f64>,
-    /// From the kill, where the launcher restarts, or else from the second command, to the first step.
+    /// Time to the first step: from the kill if the launcher restarts, else from the second command.
     pub(super) to_step: Option<Duration>,
-    /// Whether the run was killed when it had begun to go back to an earlier checkpoint, and whether in the middle of that.
+    /// Whether a kill came after the start of a rollback; `inside_back`: whether during the rollback.
     pub(super) back: bool,
     pub(super) inside_back: bool,
-    /// Everything that is not as it must be.
+    /// All failed checks.
     pub(super) missed: Vec<String>,
 }
 
-/// What was seen when processes were killed.
+/// The state when processes were killed.
 struct Killed {
     at: Duration,
     inside: bool,
     last_step: u64,
-    /// The attempt that comes next.
+    /// Number of the next attempt.
     next: u32,
 }
 
@@ -85,12 +85,12 @@ impl Bench<'_> {
         Ok(Reference { run, took })
     }
 
-    /// Where a case writes.
+    /// Returns the folder of a case.
     pub(super) fn folder(&self, plan: &Plan) -> PathBuf {
         self.work.join(format!("case-{}", plan.number))
     }
 
-    /// Runs a case. What goes wrong in it is in the outcome; an error is a signal to this program, or a machine that fails.
+    /// Runs a case. Its failures are in the outcome; an error is a signal to this program or a failure of the machine.
     pub(super) fn run(&self, plan: &Plan, reference: &Reference) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         let mut plan = *plan;
@@ -111,7 +111,7 @@ impl Bench<'_> {
         Ok(outcome)
     }
 
-    /// Returns whether something was killed before the run was over.
+    /// Returns whether the kill came before the end of the run.
     fn attempt(
         &self,
         plan: &Plan,
@@ -132,7 +132,7 @@ impl Bench<'_> {
         let (code, step) = first.wait(&log)?;
         let again = plan.resume != Resume::Restart;
         if code == 0 && (again || restarted(run)? == 0) {
-            // It ended before the signal came.
+            // The run ended before the signal came.
             return Ok(false);
         }
         leaves_nothing(&first.mark, "the kill")?;
@@ -157,7 +157,7 @@ impl Bench<'_> {
         if plan.back.is_none() {
             outcome.lost = killed.last_step.saturating_sub(resumed_after(&log));
         }
-        // The weights are of interest also where something else is wrong.
+        // Compares the weights even if another check failed.
         if let Err(error) = disk::ended(run, STEPS) {
             outcome.missed.push(format!("{error:#}"));
         }
@@ -165,8 +165,8 @@ impl Bench<'_> {
         Ok(true)
     }
 
-    /// Goes back to the earliest checkpoint that there is, and kills all workers as soon as that has begun. Without two checkpoints there
-    /// is nowhere to go back to.
+    /// Rolls back to the earliest checkpoint, and kills all workers `delay` after the rollback begins. Needs two or more
+    /// checkpoints; with fewer, does nothing.
     fn go_back(
         &self,
         plan: &Plan,
@@ -220,7 +220,7 @@ impl Bench<'_> {
     }
 }
 
-/// Kills when the moment has come; nothing where the run has ended before.
+/// Waits for the moment and kills; returns `None` if the run ended before.
 fn kill(
     launched: &mut Launched<'_>,
     plan: &Plan,
@@ -248,7 +248,7 @@ fn kill(
     let Some(found) = victims(launched, plan)? else {
         return Ok(None);
     };
-    // Now, for a launcher that restarts takes only milliseconds to it.
+    // Read before the kill: a launcher restarts within milliseconds.
     let next = attempts(run);
     found.into_iter().for_each(Process::kill);
     Ok(Some(Killed {
@@ -259,7 +259,7 @@ fn kill(
     }))
 }
 
-/// Those to be killed, as soon as there are some.
+/// Waits for processes to kill, and returns them.
 fn victims(launched: &mut Launched<'_>, plan: &Plan) -> Result<Option<Vec<Process>>> {
     let mark = Mark::clone(&launched.mark);
     launched.until(|| {
@@ -283,7 +283,7 @@ fn victims(launched: &mut Launched<'_>, plan: &Plan) -> Result<Option<Vec<Proces
     })
 }
 
-/// Verifies all checkpoints that are there now.
+/// Verifies all present checkpoints.
 fn look(run: &RunDir, outcome: &mut Outcome) -> Result<()> {
     let (whole, damaged) = disk::verify(run)?;
     outcome.whole += whole;
@@ -327,7 +327,7 @@ fn compare(plan: &Plan, run: &RunDir, reference: &Reference, outcome: &mut Outco
     Ok(())
 }
 
-/// Where a case that missed is kept.
+/// Returns the folder in which a failed case is kept.
 pub(super) fn kept(folder: &Path, plan: &Plan) -> PathBuf {
     folder.join(format!("missed-{}", plan.number))
 }

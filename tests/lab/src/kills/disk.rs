@@ -1,4 +1,4 @@
-//! What a run has on the disk: checkpoints, which must be whole at any moment, steps, and the weights at its end.
+//! Reads a run's files: checkpoints, which must always be intact, steps, and the final weights.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use dtrain_common::run_dir::RunDir;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
-/// The files of a checkpoint that hold tensors, the weights first.
+/// The tensor files of a checkpoint, the weights first.
 pub(super) const FILES: [&str; 3] =
     ["model.safetensors", "optimizer-00000-of-00001.safetensors", "ema.safetensors"];
 
-/// Verifies every byte of every checkpoint, and returns how many there are and what is wrong with those that are damaged. The
-/// run may go on meanwhile: one that is removed is not looked at.
+/// Verifies every byte of every checkpoint; returns the number of intact ones and descriptions of the damaged ones.
+/// The run may continue meanwhile: removed checkpoints do not count.
 pub(super) fn verify(run: &RunDir) -> Result<(usize, Vec<String>)> {
     let (mut whole, mut damaged) = (0, Vec::new());
     for step in run.steps().context("cannot list the checkpoints")? {
@@ -28,14 +28,14 @@ pub(super) fn verify(run: &RunDir) -> Result<(usize, Vec<String>)> {
     Ok((whole, damaged))
 }
 
-/// Whether a checkpoint is being written, put in its place, or removed; the highest step of them where it is the first.
+/// Returns the highest step of the partial checkpoints: they are being written, renamed or removed.
 pub(super) fn being_written(run: &RunDir) -> Option<u64> {
     let entries = fs::read_dir(run.checkpoints()).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     names.filter_map(|name| name.strip_prefix(".partial-")?.parse().ok()).max()
 }
 
-/// Where rollbacks set checkpoints aside, also one that is under way.
+/// Returns the folders of rollbacks, with one in progress.
 fn set_aside(run: &RunDir) -> Vec<PathBuf> {
     let entries = fs::read_dir(run.checkpoints()).into_iter().flatten().flatten();
     let is_one = |path: &PathBuf| {
@@ -45,7 +45,7 @@ fn set_aside(run: &RunDir) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_one).collect()
 }
 
-/// How many rollbacks there were, and whether one is under way.
+/// Returns the number of rollbacks, and whether one is in progress.
 pub(super) fn rollbacks(run: &RunDir) -> (usize, bool) {
     let all = set_aside(run);
     let under_way =
@@ -53,7 +53,7 @@ pub(super) fn rollbacks(run: &RunDir) -> (usize, bool) {
     (all.len(), all.iter().any(under_way))
 }
 
-/// The checkpoints of these steps must be whole, in their place or set aside.
+/// Checks that the checkpoints of these steps are intact, in their usual folders or in a rollback's.
 pub(super) fn none_is_lost(run: &RunDir, steps: &[u64]) -> Result<()> {
     let aside = set_aside(run);
     for step in steps {
@@ -67,7 +67,7 @@ pub(super) fn none_is_lost(run: &RunDir, steps: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// The last step in metrics.jsonl; none before the first.
+/// Returns the last step in metrics.jsonl; 0 before the first.
 pub(super) fn last_step(run: &RunDir) -> u64 {
     let text = fs::read_to_string(run.metrics()).unwrap_or_default();
     let step = |line: &str| {
@@ -77,7 +77,7 @@ pub(super) fn last_step(run: &RunDir) -> u64 {
     text.lines().rev().find_map(step).unwrap_or(0)
 }
 
-/// What the run ended with must be a whole checkpoint of its last step.
+/// Checks that the run ended with an intact checkpoint of its last step.
 pub(super) fn ended(run: &RunDir, step: u64) -> Result<()> {
     let latest = fs::read_link(run.latest()).context("there is no latest checkpoint")?;
     let folder = run.checkpoint(step);
@@ -99,7 +99,7 @@ pub(super) fn ended(run: &RunDir, step: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether the newest checkpoints of two runs have the same bytes; if not, the first file that differs.
+/// Compares the newest checkpoints of two runs by bytes; returns the first file that differs.
 pub(super) fn same_bytes(one: &RunDir, other: &RunDir) -> Result<Option<&'static str>> {
     for file in FILES {
         if read(&one.latest(), file)? != read(&other.latest(), file)? {
@@ -109,7 +109,7 @@ pub(super) fn same_bytes(one: &RunDir, other: &RunDir) -> Result<Option<&'static
     Ok(None)
 }
 
-/// The largest difference between any two values of this file in the newest checkpoints of two runs.
+/// Returns the largest difference of a value of this file between the newest checkpoints of two runs.
 pub(super) fn difference(one: &RunDir, other: &RunDir, file: &str) -> Result<f64> {
     largest_difference(&read(&one.latest(), file)?, &read(&other.latest(), file)?)
         .with_context(|| file.to_owned())
@@ -135,7 +135,7 @@ fn largest_difference(one: &[u8], other: &[u8]) -> Result<f64> {
                 };
                 for (a, b) in values(a.data()).into_iter().zip(values(b.data())) {
                     let apart = f64::from(a) - f64::from(b);
-                    // A value that is not a number is as far off as can be.
+                    // NaN counts as an infinite difference.
                     largest = largest.max(if apart.is_nan() { f64::INFINITY } else { apart.abs() });
                 }
             }

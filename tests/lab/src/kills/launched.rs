@@ -1,4 +1,4 @@
-//! A launch of the run, watched from outside until it ends or is killed.
+//! A launch of the run, observed from outside until it ends or is killed.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::marked::Mark;
 use crate::started::quiet;
 use xtask::process::{Signals, exit_code};
 
-/// A case that takes longer hangs.
+/// The time after which a case counts as a hang.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Between two looks.
+/// The interval between checks.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// A launch that may still run. Dropped, it is killed with all that it has started.
+/// A launch that may still run. Dropping it kills it with all its processes.
 pub(super) struct Launched<'a> {
     signals: &'a Signals,
     child: Child,
@@ -28,7 +28,7 @@ pub(super) struct Launched<'a> {
     begun: Instant,
 }
 
-/// How a launch is to be.
+/// The settings of a launch.
 pub(super) struct Launch<'a> {
     pub(super) signals: &'a Signals,
     /// The folder with dtrain and dtrain-worker.
@@ -38,9 +38,9 @@ pub(super) struct Launch<'a> {
     pub(super) ranks: usize,
     pub(super) restarts: u32,
     pub(super) sharded: bool,
-    /// The checkpoint that it is to begin with; without one it goes on by itself.
+    /// The checkpoint for `--resume`; without it, the run resumes automatically.
     pub(super) from: Option<&'a Path>,
-    /// Tells it from all others.
+    /// A unique number of this launch.
     pub(super) number: u64,
 }
 
@@ -63,12 +63,12 @@ impl<'a> Launched<'a> {
         Ok(Self { signals: launch.signals, child, mark, begun: Instant::now() })
     }
 
-    /// Since its start.
+    /// Returns the time since its start.
     pub(super) fn age(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// Looks until there is something to be seen; nothing where the launch has ended before.
+    /// Calls `look` until it returns a value; `None` if the launch ends before.
     pub(super) fn until<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<Option<T>> {
         loop {
             if let Some(seen) = look() {
@@ -81,7 +81,7 @@ impl<'a> Launched<'a> {
         }
     }
 
-    /// Waits for its end, and says its exit code and after how long the file had its first line of a step.
+    /// Waits for the end; returns the exit code and the time at which `log` had its first line of a step.
     pub(super) fn wait(&mut self, log: &Path) -> Result<(u8, Option<Duration>)> {
         let mut first = None;
         loop {
@@ -107,12 +107,12 @@ impl<'a> Launched<'a> {
 impl Drop for Launched<'_> {
     fn drop(&mut self) {
         self.mark.end();
-        // Killed or ended: it only has to be asked for its status.
+        // The launch has ended: this call only collects its status.
         let _ = self.child.wait();
     }
 }
 
-/// What all launches of a run have said.
+/// Returns the file with the output of all launches of a run.
 pub(super) fn log(run: &RunDir) -> PathBuf {
     run.root().with_extension("log")
 }

@@ -1,7 +1,7 @@
-//! `kills`: short trainings that are killed at random moments, many of them while a checkpoint is written, and resumed.
+//! `kills`: kills short trainings at random moments, often during the write of a checkpoint, and resumes them.
 //!
-//! After each kill every checkpoint must be whole; at the end the weights, the optimizer's state and the moving average must have
-//! the bytes of a run that nobody killed, and no process may be left.
+//! After each kill, every checkpoint must be intact. At the end, the weights, the optimizer's state and the moving
+//! average must have the bytes of an undisturbed run, and no process may remain.
 
 mod case;
 mod disk;
@@ -48,8 +48,8 @@ pub(crate) struct Args {
     bin_dir: Option<PathBuf>,
 }
 
-/// A small network, all of whose state counts: moments, moving average, and samples that do not divide by the ranks. `eps` keeps
-/// the update smooth where a gradient is nothing but rounding.
+/// Returns a recipe in which all state matters: moments, moving average, and a number of samples that the ranks
+/// do not divide. `eps` keeps the update smooth for gradients that are only rounding noise.
 fn recipe() -> String {
     format!(
         "\
@@ -87,7 +87,7 @@ every_steps = 1
     )
 }
 
-/// Kills, resumes, compares and prints. The exit code is 1 where something missed.
+/// Kills, resumes, compares and prints. The exit code is 1 if a case failed.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let programs = match programs(workspace, signals, &args.set, args.bin_dir.as_deref())? {
         Ok(programs) => programs,
@@ -138,7 +138,7 @@ fn cases(bench: &Bench<'_>, folder: &Path, args: &Args, seed: u64) -> Result<Tab
     Ok(table)
 }
 
-/// Removes what a case has left, or keeps it where something missed.
+/// Removes the files of a case, or keeps them if it failed.
 fn finish(bench: &Bench<'_>, folder: &Path, plan: &Plan, outcome: &Outcome) -> Result<()> {
     let own = bench.folder(plan);
     if outcome.missed.is_empty() {
@@ -155,7 +155,7 @@ fn finish(bench: &Bench<'_>, folder: &Path, plan: &Plan, outcome: &Outcome) -> R
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The folder in which runs write, removed at the end, also after a signal.
+/// The folder for runs, removed at the end, also after a signal.
 struct Work(PathBuf);
 
 impl Work {

@@ -1,25 +1,25 @@
-//! What is killed, when, and how the run goes on.
+//! The plan of a case: what to kill, when, and how to resume.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::random::Random;
 
-/// The numbers of ranks that take turns.
+/// Numbers of ranks, used in turn.
 pub(super) const RANKS: [usize; 3] = [1, 2, 3];
 
-/// A checkpoint comes after every so many steps.
+/// Steps between checkpoints.
 pub(super) const EVERY: u64 = 3;
 /// Steps of the run.
 pub(super) const STEPS: u64 = 45;
 
-/// Milliseconds between the beginning of a write and a kill that is meant for it.
+/// The longest time from the beginning of a write to a kill during it, in milliseconds.
 const INTO_WRITE_MS: f64 = 20.0;
 
-/// Milliseconds between the beginning of a rollback and a kill that is meant for it.
+/// The longest time from the beginning of a rollback to a kill during it, in milliseconds.
 const INTO_ROLLBACK_MS: f64 = 60.0;
 
-/// What is killed.
+/// The target of a kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Worker,
@@ -41,17 +41,17 @@ impl fmt::Display for Kind {
     }
 }
 
-/// When it is killed.
+/// The moment of a kill.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Moment {
-    /// So long after a checkpoint of this step or a later one began to be written.
+    /// `delay` after the write of a checkpoint began, for this step or a later one.
     Write { step: u64, delay: Duration },
-    /// After this share of the time that the whole run takes.
+    /// After this share of the whole run's duration.
     Any { share: f64 },
 }
 
 impl Moment {
-    /// For a run that ended before this moment came.
+    /// Returns an earlier moment, for a run that ended before this one.
     pub(super) fn earlier(self) -> Self {
         match self {
             Self::Write { step, delay } => Self::Write { step: (step / 2).max(EVERY), delay: delay / 2 },
@@ -60,37 +60,37 @@ impl Moment {
     }
 }
 
-/// How the run goes on.
+/// How the run resumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resume {
-    /// The launcher starts the workers again.
+    /// The launcher restarts the workers.
     Restart,
-    /// The same command once more.
+    /// The same command again.
     Again,
     /// The same command with another number of ranks.
     Ranks(usize),
 }
 
-/// One case.
+/// A case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Plan {
-    /// From 0.
+    /// Number of the case, from 0.
     pub(super) number: u64,
     pub(super) kind: Kind,
     pub(super) ranks: usize,
     pub(super) resume: Resume,
     pub(super) moment: Moment,
-    /// Whether the ranks share the optimizer's state, which must make no difference.
+    /// Whether the ranks shard the optimizer's state; this must not change the result.
     pub(super) sharded: bool,
-    /// Chooses among several victims.
+    /// Selects one of several possible victims.
     pub(super) victim: u64,
-    /// Whether the run goes back to an earlier checkpoint when it goes on, and is killed once more: so long after it has begun to.
+    /// Whether the resume rolls back to an earlier checkpoint, and how long after its beginning the run is killed again.
     pub(super) back: Option<Duration>,
 }
 
 impl Plan {
-    /// Kinds and ranks in turn, the rest by chance.
-    /// Every third case that goes on by a second command goes back first; with `rollbacks` every case does.
+    /// Draws a case: kinds and ranks in turn, the rest at random. Every third case with a second command rolls back
+    /// first; with `rollbacks`, every case does.
     pub(super) fn draw(number: u64, rollbacks: bool, random: &mut Random) -> Self {
         let kind = Kind::ALL[(number % 3) as usize];
         let ranks = RANKS[(number / 3 % 3) as usize];
@@ -100,7 +100,7 @@ impl Plan {
             _ if number % 5 == 4 => Resume::Ranks(other),
             _ if rollbacks => Resume::Again,
             Kind::Worker => Resume::Restart,
-            // In every group there are both.
+            // Alternates from group to group.
             Kind::Workers if (number / 9).is_multiple_of(2) => Resume::Restart,
             Kind::Workers | Kind::Launcher => Resume::Again,
         };
@@ -118,7 +118,7 @@ impl Plan {
         Self { number, kind, ranks, resume, moment, sharded, victim, back }
     }
 
-    /// How many ranks end the run.
+    /// Returns the number of ranks that end the run.
     pub(super) fn last_ranks(&self) -> usize {
         match self.resume {
             Resume::Ranks(ranks) => ranks,

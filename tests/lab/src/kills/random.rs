@@ -17,12 +17,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of so many, from 0; there must be one.
+    /// Returns a number from 0 to `bound` - 1; `bound` must not be 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
-    /// From 0 to below 1.
+    /// Returns a number in [0, 1).
     pub(super) fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

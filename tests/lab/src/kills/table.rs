@@ -1,4 +1,4 @@
-//! What all cases together say.
+//! Summarizes all cases.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::plan::{Kind, Plan, Resume};
 use crate::report::{Group, Row, Verdict};
 use crate::stats::Spread;
 
-/// The outcomes by what was killed and by the number of ranks.
+/// The outcomes by victim and number of ranks.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     cells: BTreeMap<(Kind, usize), Cell>,
@@ -17,7 +17,7 @@ pub(super) struct Table {
     /// Milliseconds from the second command to its first step.
     again: Vec<f64>,
     whole: usize,
-    /// Kills of runs that had begun to go back, and those in the middle of it.
+    /// Kills after the start of a rollback, and those during the rollback.
     back: usize,
     inside_back: usize,
 }
@@ -57,12 +57,12 @@ impl Table {
         times.extend(outcome.to_step.as_ref().map(milliseconds));
     }
 
-    /// Cases in which something was not as it must be.
+    /// Returns the number of failed cases.
     pub(super) fn missed(&self) -> usize {
         self.cells.values().map(|cell| cell.missed).sum()
     }
 
-    /// A line of progress.
+    /// Returns a line of progress.
     pub(super) fn progress(&self) -> String {
         let sum = |of: &dyn Fn(&Cell) -> usize| -> usize { self.cells.values().map(of).sum() };
         format!(
@@ -78,7 +78,7 @@ impl Table {
         )
     }
 
-    /// All of it.
+    /// Returns the whole table.
     pub(super) fn groups(&self) -> Vec<Group> {
         let mut group = Group::new("kills, by what was killed and by ranks");
         for ((kind, ranks), cell) in &self.cells {

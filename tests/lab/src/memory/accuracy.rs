@@ -1,4 +1,4 @@
-//! Predictions beside the accounting allocator.
+//! Compares predictions with the accounting allocator.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::stats::median;
 const MEDIAN: Goal = Goal::AtMost(1.0);
 const WORST: Goal = Goal::AtMost(3.0);
 
-/// The peak of the first stage in what `dtrain profile --json` says: measured and predicted, in bytes.
+/// Returns the first stage's peak in the output of `dtrain profile --json`: measured and predicted, in bytes.
 pub(crate) fn profiled(json: &str) -> Result<(u64, u64)> {
     let profile: Value = serde_json::from_str(json)?;
     let measured = &profile["stages"][0]["measured"];
@@ -23,7 +23,7 @@ pub(crate) fn profiled(json: &str) -> Result<(u64, u64)> {
     peak.zip(predicted).context("nothing was measured")
 }
 
-/// Profiles every case: those that rules were made for, and others where there is a Python that has them.
+/// Profiles every case: those that the rules were made for, and others if a Python has them.
 pub(super) fn run(bench: &Bench<'_>, python: Option<&Path>) -> Result<Vec<Group>> {
     let mut groups = vec![group(bench, "predictions of memory", CASES)?];
     let names: Vec<&str> = UNTUNED.iter().filter_map(Case::script).collect();
@@ -42,7 +42,7 @@ pub(super) fn run(bench: &Bench<'_>, python: Option<&Path>) -> Result<Vec<Group>
     Ok(groups)
 }
 
-/// The cases, and the errors' median and greatest. One that fails hides no other.
+/// Measures the cases, and the median and maximum of their errors. A failed case does not hide the others.
 fn group(bench: &Bench<'_>, title: &str, cases: &[Case]) -> Result<Group> {
     let mut group = Group::new(title);
     let mut errors = Vec::new();
@@ -72,7 +72,7 @@ fn group(bench: &Bench<'_>, title: &str, cases: &[Case]) -> Result<Group> {
     Ok(group)
 }
 
-/// Its peak in bytes, measured and predicted.
+/// Returns a case's peak in bytes, measured and predicted.
 fn profile(bench: &Bench<'_>, number: usize, case: &Case) -> Result<(u64, u64)> {
     let recipe = bench.recipe(&format!("case-{number}"), &case.recipe(&bench.work))?;
     let sets: Vec<String> = case.sets.iter().map(|set| (*set).to_owned()).collect();

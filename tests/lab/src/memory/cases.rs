@@ -1,8 +1,8 @@
-//! The configurations of which memory is predicted and measured.
+//! Configurations whose memory is predicted and measured.
 
 use std::path::Path;
 
-/// One of them.
+/// A configuration.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     base: Base,
@@ -14,7 +14,7 @@ pub(crate) struct Case {
 enum Base {
     /// Architecture, image side.
     Classify(&'static str, usize),
-    /// Side of the images.
+    /// Image side.
     Segment(usize),
     Text,
     /// torchvision's name, image side: a module of `tests/bench/script_models.py`.
@@ -22,7 +22,7 @@ enum Base {
 }
 
 impl Case {
-    /// torchvision's name of the network, where it is one.
+    /// Returns torchvision's name of the network, if it is a script.
     pub(crate) fn script(&self) -> Option<&'static str> {
         match self.base {
             Base::Script(name, _) => Some(name),
@@ -30,7 +30,7 @@ impl Case {
         }
     }
 
-    /// Its recipe without `sets`; modules are in `scripts`.
+    /// Returns its recipe without `sets`; modules are in `scripts`.
     pub(crate) fn recipe(&self, scripts: &Path) -> String {
         let (task, data, model) = match self.base {
             Base::Script(name, side) => (
@@ -99,7 +99,7 @@ pub(crate) const CASES: &[Case] = &[
     case("GPT, 4 ranks, sharded", Base::Text, 4, &["memory.shard_optimizer=true"]),
 ];
 
-/// Networks for which no rule was made or tried: they say what a user's own model can expect.
+/// Networks that the rules were neither made for nor tested with: they show the errors to expect for a user's model.
 pub(crate) const UNTUNED: &[Case] = &[
     case("ConvNeXt-T", Base::Script("convnext_tiny", 96), 1, &[]),
     case("ConvNeXt-T, bf16", Base::Script("convnext_tiny", 96), 1, &["precision.amp=bf16"]),

@@ -1,4 +1,4 @@
-//! `memory`: what is predicted of memory beside what is taken, and runs under budgets from hopeless to ample.
+//! `memory`: compares predicted memory with measured memory, and trains under budgets from hopeless to ample.
 
 mod accuracy;
 mod cases;
@@ -49,7 +49,7 @@ enum Part {
     Sweep,
 }
 
-/// Runs what is asked for. The exit code is 1 where a goal is missed.
+/// Runs the parts. The exit code is 1 if a goal is missed.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let dtrain = match &args.dtrain {
         Some(path) => path.clone(),
@@ -75,11 +75,11 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     Ok(u8::from(report.count(Verdict::Failed) > 0))
 }
 
-/// Where the parts find what they need.
+/// Paths for the parts.
 struct Bench<'a> {
     signals: &'a Signals,
     dtrain: PathBuf,
-    /// A folder of their own.
+    /// The folder for the parts' files.
     work: PathBuf,
     /// Writes networks as TorchScript.
     scripts: &'a Path,

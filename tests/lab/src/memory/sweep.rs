@@ -1,4 +1,4 @@
-//! One training under many budgets.
+//! Trains with many budgets.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use super::Bench;
 use super::accuracy::mib;
 use crate::report::{Group, Row, Verdict};
 
-/// How far losses may be from those without a budget.
+/// The largest difference between losses with and without a budget.
 const NEAR: f64 = 1e-4;
 
-/// No BatchNorm and no dropout: the cut changes rounding alone.
+/// No BatchNorm and no dropout: the cut changes only rounding.
 const RECIPE: &str = "\
 task = \"lm\"
 [data]
@@ -37,7 +37,7 @@ lr = 1e-3
 amp = \"off\"
 ";
 
-/// What a training under a budget has come to.
+/// The result of a training under a budget.
 struct Trained {
     code: u8,
     losses: Vec<f64>,
@@ -45,7 +45,7 @@ struct Trained {
     seconds: f64,
 }
 
-/// Trains under every budget: each training must have the losses of one without, or end with exit code 3.
+/// Trains with every budget: each training must have the losses without a budget, or end with exit code 3.
 pub(super) fn run(bench: &Bench<'_>, budgets: u32) -> Result<Group> {
     let recipe = bench.recipe("sweep", RECIPE)?;
     let ample = train(bench, &recipe, "ample", None)?;
@@ -54,7 +54,7 @@ pub(super) fn run(bench: &Bench<'_>, budgets: u32) -> Result<Group> {
     group.rows.push(Row::new("no budget").with("peak, MiB", mib(ample.peak)));
     let (mut trained, mut refused) = (0, 0);
     for number in 0..budgets {
-        // From a twentieth of what it takes to a tenth more.
+        // From 5 % to 110 % of the peak without a budget.
         let share = 0.05 + 1.05 * f64::from(number) / f64::from(budgets - 1);
         let budget = (ample.peak as f64 * share) as u64;
         let own = train(bench, &recipe, &format!("budget-{number}"), Some(budget))?;

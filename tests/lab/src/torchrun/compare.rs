@@ -1,10 +1,10 @@
-//! Whether two launchers led to the same results.
+//! Compares the results of two launchers.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// What the ranks of `ddp_script.py` printed, in their order. A launcher may have put a prefix before the lines, and words of
-/// its own between them.
+/// Returns the output of the ranks of `ddp_script.py`, sorted by rank. A launcher may add prefixes and other
+/// lines.
 pub(super) fn answers(stdout: &str, world: usize) -> Result<Vec<Value>> {
     let objects = stdout.lines().filter_map(|line| {
         let value: Value = serde_json::from_str(&line[line.find('{')?..]).ok()?;
@@ -33,7 +33,7 @@ pub(super) fn answers(stdout: &str, world: usize) -> Result<Vec<Value>> {
     Ok(answers)
 }
 
-/// The losses of the steps in a metrics.jsonl.
+/// Returns the losses of the steps in a metrics.jsonl.
 pub(super) fn losses(metrics: &str, steps: usize) -> Result<Vec<Value>> {
     let mut losses = Vec::new();
     for step in xtask::metrics::steps(metrics)? {
@@ -44,8 +44,8 @@ pub(super) fn losses(metrics: &str, steps: usize) -> Result<Vec<Value>> {
     Ok(losses)
 }
 
-/// The first of the things on which the two do not agree to the last bit. `of` says what they are, `first` how the first of them
-/// is numbered.
+/// Describes the first values that differ in any bit. `of` names the values; `first` is the number of the first
+/// value.
 pub(super) fn difference(of: &str, first: usize, ours: &[Value], theirs: &[Value]) -> Option<String> {
     if ours.len() != theirs.len() {
         return Some(format!("{of}: {} with dtrain, {} with torchrun", ours.len(), theirs.len()));

@@ -1,4 +1,4 @@
-//! `torchrun`: a script of PyTorch's under dtrain, and dtrain's worker under torchrun, with the same results.
+//! `torchrun`: runs a PyTorch script with dtrain, and dtrain's worker with torchrun; both must give the same results.
 
 mod compare;
 
@@ -42,14 +42,14 @@ pub(crate) struct Args {
     python: Option<PathBuf>,
 }
 
-/// Runs all, and says where dtrain and torchrun differ. The exit code is 1 then.
+/// Runs everything and reports differences between dtrain and torchrun. The exit code is then 1.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let programs = match programs(workspace, signals, &args.set, None)? {
         Ok(programs) => programs,
         Err(code) => return Ok(code),
     };
     let python = match &args.python {
-        // Scripts are run in their own folder.
+        // Scripts run in their own folder.
         Some(python) => std::path::absolute(python)
             .with_context(|| format!("--python names {}, which is no path", python.display()))?,
         None => environment(workspace, signals, "bench-venv", &format!("{SOURCES}/requirements.txt"))?,
@@ -68,20 +68,20 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     Ok(u8::from(report.count(Verdict::Failed) > 0))
 }
 
-/// What is launched, and where.
+/// Paths for the launches.
 struct Launches<'a> {
     signals: &'a Signals,
     /// The folder with the script.
     sources: PathBuf,
-    /// Where cargo has put the programs.
+    /// The folder of the built programs.
     programs: PathBuf,
     python: PathBuf,
-    /// What runs print and write, and what tells why one has failed.
+    /// The folder for outputs of runs; after a failure, they show the reason.
     work: PathBuf,
 }
 
 impl Launches<'_> {
-    /// The script by torchrun, and in every way in which dtrain starts one: a row for each.
+    /// Runs the script with torchrun and in every way that dtrain supports: a row for each.
     fn script(&self, rows: &mut Vec<Row>) -> Result<()> {
         let file = format!("{MODULE}.py");
         let theirs = self.by_torchrun(&[OsStr::new(&file)])?;
@@ -103,12 +103,12 @@ impl Launches<'_> {
         Ok(())
     }
 
-    /// The demo's first steps, by both. Returns what is different.
+    /// Runs the demo's first steps with both. Returns the difference.
     fn worker(&self) -> Result<Option<String>> {
         let worker = self.programs.join("dtrain-worker");
         let recipe = |run: &Path| -> Vec<OsString> {
             let steps = format!("train.steps={RECIPE_STEPS}");
-            // The demo's own warm-up is an epoch, which is longer.
+            // The demo's default warm-up of an epoch is too long.
             let warmup = "optim.schedule.warmup=2 steps";
             let words = ["demo", "--set", &steps, "--set", warmup, "--run-dir"];
             words.into_iter().map(OsString::from).chain([run.into()]).collect()
@@ -138,7 +138,7 @@ impl Launches<'_> {
         Ok(words)
     }
 
-    /// Launches the script, whose argument follows.
+    /// Launches the script; its argument follows `words`.
     fn answers(&self, name: &str, mut words: Vec<OsString>) -> Result<Vec<Value>> {
         words.extend(["--steps".into(), SCRIPT_STEPS.to_string().into()]);
         let stdout = self.launch(name, words)?;
@@ -153,7 +153,7 @@ impl Launches<'_> {
             .args(&words[1..])
             .current_dir(&self.sources)
             .env("PATH", self.path()?)
-            // As torchrun sets it; and the machine's own network, as otherwise Gloo looks the host's name up.
+            // OMP_NUM_THREADS as torchrun sets it; loopback, because Gloo otherwise resolves the host's name.
             .env("OMP_NUM_THREADS", "1")
             .env("GLOO_SOCKET_IFNAME", "lo")
             .env("CUDA_VISIBLE_DEVICES", "");
@@ -165,7 +165,7 @@ impl Launches<'_> {
         Ok(to_end(self.signals, &mut command)?.expect(0)?.stdout)
     }
 
-    /// A PATH on which this Python is the first.
+    /// Returns a PATH that begins with this Python's folder.
     fn path(&self) -> Result<OsString> {
         let folder = self.python.parent().unwrap_or(Path::new("")).to_owned();
         let inherited = env::var_os("PATH").unwrap_or_default();
@@ -174,7 +174,7 @@ impl Launches<'_> {
     }
 }
 
-/// A row of what is different. A run that has failed is one; a signal ends all.
+/// Creates the row of a comparison. A failed run is a failed row; a signal ends everything.
 fn told(name: &str, outcome: Result<Option<String>>) -> Result<Row> {
     let row = Row::new(name);
     Ok(match outcome {
@@ -185,7 +185,7 @@ fn told(name: &str, outcome: Result<Option<String>>) -> Result<Row> {
     })
 }
 
-/// One line of what all ranks have come to.
+/// Returns a line with the results of all ranks.
 fn shown(answers: &[Value]) -> String {
     let losses: Vec<String> = answers.iter().map(|answer| answer["loss"].to_string()).collect();
     let parameters = answers.first().map_or(&Value::Null, |answer| &answer["parameters"]);
