@@ -1,5 +1,5 @@
-"""Writes names.json: the names and shapes of the tensors of dtrain's models, and of the same models of torchvision, timm and
-transformers. Needs, besides requirements.txt, what requirements-names.txt names."""
+"""Writes names.json: tensor names and shapes of dtrain's models and of the same models of torchvision, timm and
+transformers. Needs the packages of requirements.txt and requirements-names.txt."""
 
 import argparse
 import json
@@ -79,7 +79,7 @@ def timm_vit():
 
 
 def models():
-    """By dtrain's name and by whose names: a model."""
+    """Returns models by dtrain's name and by library."""
     made = {}
     for name in RESNETS:
         own = torchvision.models.get_model(name, num_classes=CLASSES)
@@ -100,11 +100,11 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     out = parser.parse_args().out
     lists = {name: {whose: shapes(model) for whose, model in by.items()} for name, by in models().items()}
-    # The head's table is the tokens' once more; a checkpoint has it once.
+    # The head shares the token table; a checkpoint stores it once.
     lists["gpt"]["pytorch"].pop("lm_head.weight", None)
     versions = {module.__name__: module.__version__.split("+")[0] for module in (torchvision, timm, transformers)}
     text = json.dumps({"versions": versions, "models": lists}, separators=(",", ":"))
-    # One tensor a line would be long; one model a line can be compared.
+    # One model per line: a line per tensor would make the file long, and diffs still show the changed model.
     (out / "names.json").write_text(text.replace('},"', '},\n"') + "\n")
 
 

@@ -20,8 +20,8 @@ import formula  # noqa: E402
 from opening import begin, version  # noqa: E402
 
 CLASSES = 100
-# Image size -> images. At 32x32 the last feature maps have one pixel, so that batch norm has one value per image and
-# channel: with 4 images it would magnify rounding errors beyond what the tests allow.
+# Image size -> number of images. At 32x32, the last feature maps have one pixel: batch norm then sees one value per
+# image and channel. With 4 images, rounding errors would exceed the tests' tolerances.
 IMAGES = {64: 4, 32: 16}
 PROBES = 4
 STEPS = 20
@@ -34,12 +34,12 @@ def model_names():
 
 
 def write(path, tensors, about):
-    # One metadata key only: with several, their order in the file would change from run to run.
+    # Only one metadata key: with several, their order in the file would change between runs.
     save_file(tensors, path, metadata={"about": json.dumps(about, sort_keys=True)})
 
 
 def state_list(architecture, build):
-    """Names, shapes and dtypes of state_dict(), in its order, at torchvision's 1000 classes."""
+    """Returns names, shapes and dtypes of state_dict(), in its order, with torchvision's 1000 classes."""
     model = build(weights=None, num_classes=1000)
     rows = [[name, list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in model.state_dict().items()]
     trainable = [name for name, _ in model.named_parameters()]
@@ -54,7 +54,7 @@ def state_list(architecture, build):
 
 
 def formula_model(build, dtype):
-    """torchvision's model with the formula's weights (rounded to float32 first, as the trainer holds them)."""
+    """Returns torchvision's model with the formula's weights (rounded to float32 first, as the trainer stores them)."""
     model = build(weights=None, num_classes=CLASSES)
     state = {}
     for name, tensor in model.state_dict().items():
@@ -65,7 +65,7 @@ def formula_model(build, dtype):
 
 
 def run(build, size, dtype):
-    """One evaluation and one training pass (forward and backward) from the same weights."""
+    """Runs one evaluation and one training pass (forward and backward) from the same weights."""
     images = torch.from_numpy(formula.images(size, IMAGES[size]).astype(np.float32)).to(dtype)
     labels = torch.from_numpy(formula.labels(size, CLASSES, IMAGES[size]))
     out = {}
@@ -105,7 +105,7 @@ def run(build, size, dtype):
 
 
 def conditioning(exact, single):
-    """How far float32 arithmetic is from float64 here: the tests' tolerances must be well above it."""
+    """Returns how far float32 results differ from float64: the tests' tolerances must be well above this."""
     logits = max(float((exact[k] - single[k].double()).abs().max()) for k in ("eval.logits", "train.logits"))
     difference = (exact["grad.probes"] - single["grad.probes"]).square().mean(dim=1).mul(3).sqrt()
     return logits, float((difference / exact["grad.norms"]).max())
@@ -135,7 +135,7 @@ def model_reference(architecture, build, out):
 
 
 def optimizer_cases():
-    """name -> (optimizer, settings). Settings not named are PyTorch's defaults."""
+    """Returns name -> (optimizer, settings). Other settings have PyTorch's defaults."""
     return {
         "adamw": ("adamw", {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}),
         "adamw_fast": ("adamw", {"lr": 2e-2, "betas": (0.8, 0.95), "eps": 1e-4, "weight_decay": 0.1}),
@@ -152,7 +152,7 @@ def optimizer_cases():
 
 
 def trajectory(kind, settings, dtype):
-    """The parameter vector after each of STEPS steps, STEPS x ELEMENTS."""
+    """Returns the parameter vector after each of STEPS steps, STEPS x ELEMENTS."""
     start = torch.from_numpy(formula.unit("optimizer.parameter", ELEMENTS)).to(dtype)
     parameter = torch.nn.Parameter(start)
     build = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[kind]
@@ -166,7 +166,7 @@ def trajectory(kind, settings, dtype):
 
 
 def averages(rows, decay):
-    """What AveragedModel holds after each row of a trajectory has been a model's parameter; the first is copied."""
+    """Returns AveragedModel's values after each row of a trajectory was the parameter; it copies the first row."""
     model = torch.nn.Module()
     model.parameter = torch.nn.Parameter(rows[0].clone())
     averaged = torch.optim.swa_utils.AveragedModel(
@@ -182,7 +182,7 @@ def averages(rows, decay):
 
 
 def learning_rates(lr, min_lr, warmup, total):
-    """SequentialLR of LinearLR and CosineAnnealingLR, whose values are those of the closed form asserted below."""
+    """Returns the rates of SequentialLR of LinearLR and CosineAnnealingLR; asserts that they match the closed form."""
     parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = torch.optim.SGD([parameter], lr=lr)
     schedulers = torch.optim.lr_scheduler

@@ -33,12 +33,12 @@ def rate(optimizer):
 
 
 def rise(optimizer, warmup):
-    """The warm-up: step t of it runs at peak * (t + 1) / warmup."""
+    """Returns the warm-up: step t runs at peak * (t + 1) / warmup."""
     return lr_scheduler.LinearLR(optimizer, start_factor=1.0 / warmup, end_factor=1.0, total_iters=warmup - 1)
 
 
 def scheduler(optimizer, schedule, units, offset):
-    """PyTorch's scheduler for the decay over `units` units; `offset` units of the run have passed where it begins."""
+    """Returns PyTorch's scheduler for the decay over `units` units, which begins after `offset` units of the run."""
     settings = dict(schedule["decay"])
     kind = settings.pop("kind")
     if kind == "constant":
@@ -51,7 +51,7 @@ def scheduler(optimizer, schedule, units, offset):
     if kind == "step":
         return lr_scheduler.StepLR(optimizer, step_size=settings["every"], gamma=settings["gamma"])
     if kind == "multi_step":
-        # Milestones count from the run's beginning, PyTorch's from the scheduler's own.
+        # Milestones count from the run's beginning; PyTorch's count from the scheduler's beginning.
         milestones = [milestone - offset for milestone in settings["milestones"]]
         return lr_scheduler.MultiStepLR(optimizer, milestones=milestones, gamma=settings["gamma"])
     if kind == "exponential":
@@ -64,7 +64,7 @@ def scheduler(optimizer, schedule, units, offset):
 
 
 def rates(schedule):
-    """The learning rate of every step, as a training loop would see it."""
+    """Returns the learning rate of every step, as a training loop sees it."""
     warmup, total, epoch = schedule["warmup_steps"], schedule["total_steps"], schedule["steps_per_epoch"]
     optimizer = sgd(schedule["peak"])
     seen = []
@@ -83,7 +83,7 @@ def rates(schedule):
         else:
             take(total, scheduler(optimizer, schedule, total, 0))
         return seen
-    # Per epoch: PyTorch has no scheduler that mixes both, so the warm-up has an optimizer of its own.
+    # Per epoch: PyTorch has no scheduler that mixes steps and epochs; a second optimizer does the warm-up.
     if warmup > 0:
         take(warmup, rise(optimizer, warmup))
         optimizer = sgd(schedule["peak"])
@@ -129,7 +129,7 @@ def schedule_cases():
         "cosine_to_zero": case({"kind": "cosine", "min_lr": 0.0}, warmup=2),
         "cosine_epochs": case(cosine, per="epoch"),
         "cosine_epochs_warmup": case(cosine, per="epoch", warmup=60),
-        # The warm-up ends, and the run too, within an epoch.
+        # Warm-up and run both end in the middle of an epoch.
         "cosine_epochs_uneven": case(cosine, per="epoch", warmup=47, total=233),
         "step": case(step),
         "step_warmup": case(step, warmup=10),
@@ -147,7 +147,7 @@ def schedule_cases():
 
 
 def changes(values):
-    """[step, value] wherever the value is another than at the step before."""
+    """Returns [step, value] for each step whose value differs from the step before."""
     return [[step, value] for step, value in enumerate(values) if step == 0 or value != values[step - 1]]
 
 
@@ -161,28 +161,28 @@ def schedules_reference():
 
 
 def scaler_cases():
-    """name -> the settings of a GradScaler, the gradient before scaling, and the steps at which it is made infinite or NaN.
+    """Returns name -> GradScaler settings, the gradient before scaling, and the steps with infinite or NaN gradients.
 
-    Steps come as [first, last, stride]: every stride-th step from first to last.
+    Steps are [first, last, stride]: every stride-th step from first to last.
     """
     defaults = {"init_scale": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
     return {
-        # Clean stretches up to growth; bad gradients after growth, at the step that would have grown and at the one before;
+        # Clean steps up to growth; bad gradients after growth, at the step of the next growth and at the step before;
         # bursts.
         "defaults": {
             "settings": defaults,
             "gradient": 0.75,
             "bad": [[0, 2, 1], [2003, 2003, 1], [4003, 4003, 1], [6002, 6002, 1], [6004, 6040, 4]],
         },
-        # A short interval and factors that are no powers of two: every product is rounded to float32. Up to the largest
-        # float32, where growth is refused, down again in bursts, and up.
+        # A short interval and factors that are not powers of two: every product is rounded to float32. Grows to the largest
+        # float32, where growth stops, then falls in bursts and grows again.
         "to_infinity": {
             "settings": {"init_scale": 1e30, "growth_factor": 1.7, "backoff_factor": 0.37, "growth_interval": 13},
             "gradient": 0.5,
             "bad": [[12, 40, 14], [1000, 1003, 1], [3000, 3100, 1], [6012, 6500, 13], [8000, 8005, 1]],
         },
-        # Down without end. From 2^-128 on the reciprocal is infinite, and since PyTorch looks for infinities before it
-        # multiplies, it takes steps with infinite gradients; at 0 they are NaN.
+        # Falls endlessly. From 2^-128 on, the reciprocal is infinite. PyTorch checks for infinities before multiplying:
+        # it takes steps with infinite gradients; at 0 they are NaN.
         "to_zero": {
             "settings": {"init_scale": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 100},
             "gradient": 1.0,
@@ -192,7 +192,7 @@ def scaler_cases():
 
 
 def scaler_trace(case):
-    """Runs a scaler with a real parameter and optimizer: what it holds after each step, and which steps it skipped."""
+    """Runs a scaler with a real parameter and optimizer; returns its state after each step, and the skipped steps."""
     bad = {step for first, last, stride in case["bad"] for step in range(first, last + 1, stride)}
     scaler = torch.amp.GradScaler("cpu", **case["settings"])
     parameter = torch.nn.Parameter(torch.zeros(3))
@@ -213,11 +213,11 @@ def scaler_trace(case):
         skipped.append(0 if moved else 1)
         taken += moved
         with torch.no_grad():
-            parameter.zero_()  # else it would grow until a step no longer moves it
+            parameter.zero_()  # otherwise it grows until a step no longer changes it
         scaler.update()
         scales.append(scaler.get_scale())
         trackers.append(scaler.state_dict()["_growth_tracker"])
-    # The tracker rises by 1 at a step: only where it does not is worth a line.
+    # The tracker rises by 1 per step: only other changes are written.
     resets = [
         [step, tracker] for step, tracker in enumerate(trackers) if tracker != (trackers[step - 1] if step else 0) + 1
     ]
@@ -226,7 +226,7 @@ def scaler_trace(case):
 
 
 def write(path, about, cases):
-    """One case a line, so that a difference shows which has changed. `repr` of a float is exact."""
+    """Writes one case per line, so that a diff shows the changed case. `repr` of a float is exact."""
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(case)}" for name, case in cases.items())
     path.write_text(json.dumps(about)[:-1] + ', "cases": {\n' + lines + "\n}}\n", encoding="utf-8")
     print(f"{path.name}: {path.stat().st_size} bytes")
@@ -234,7 +234,7 @@ def write(path, about, cases):
 
 def main():
     out = begin(__doc__)
-    # SequentialLR itself steps its schedulers in a way that they warn about.
+    # SequentialLR steps its schedulers in a way that causes warnings.
     warnings.filterwarnings("ignore", module="torch.optim.lr_scheduler")
     write(out / "schedules.json", {"torch": version("torch")}, schedules_reference())
     write(out / "scaler.json", {"torch": version("torch")}, {name: scaler_trace(case) for name, case in scaler_cases().items()})

@@ -44,7 +44,7 @@ class Net(nn.Module):
 
 
 class WithLoss(nn.Module):
-    """A network that computes the loss of each sample itself."""
+    """A network that computes each sample's loss itself."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +56,7 @@ class WithLoss(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """Gives back images, with a dropout on the way, a weight under two names and a buffer of truth values."""
+    """Returns images; has a dropout, a weight with two names and a bool buffer."""
 
     def __init__(self):
         super().__init__()
@@ -75,7 +75,7 @@ class Autoencoder(nn.Module):
 
 
 class Doubled(nn.Module):
-    """Nothing to train."""
+    """A module without parameters."""
 
     def forward(self, image):
         return 2 * image
@@ -93,7 +93,7 @@ class Two(nn.Module):
 
 
 class Moody(nn.Module):
-    """What differs between training and evaluation: a batch normalisation and a dropout."""
+    """Differs between training and evaluation: a batch normalisation and a dropout."""
 
     def __init__(self):
         super().__init__()
@@ -105,7 +105,7 @@ class Moody(nn.Module):
 
 
 class Within(nn.Module):
-    """A script around a trace."""
+    """A script that contains a trace."""
 
     def __init__(self, inner):
         super().__init__()
@@ -116,7 +116,7 @@ class Within(nn.Module):
 
 
 class Plain(nn.Module):
-    """What is the same in both modes: normalisations without running statistics, a dropout of nothing."""
+    """Does not differ between modes: normalisations without running statistics, a dropout with p = 0."""
 
     def __init__(self):
         super().__init__()
@@ -132,7 +132,7 @@ class Plain(nn.Module):
 
 
 class Attention(nn.Module):
-    """What computes by other operations in evaluation: a layer of an encoder, and attention alone."""
+    """Uses other operations in evaluation: an encoder layer, and attention alone."""
 
     def __init__(self):
         super().__init__()
@@ -147,7 +147,7 @@ class Attention(nn.Module):
 
 
 class Scale(nn.Module):
-    """A parameter that nothing uses yet."""
+    """A parameter without use; `always_dropping` adds the forward."""
 
     def __init__(self):
         super().__init__()
@@ -155,17 +155,17 @@ class Scale(nn.Module):
 
 
 def always_dropping():
-    """A script whose author wants a dropout in both modes."""
+    """Returns a script with a dropout in both modes, on purpose."""
     module = torch.jit.script(Scale())
     module.define("def forward(self, image: Tensor):\n    return torch.dropout(image * self.scale, 0.5, True)\n")
     return module
 
 
 def traced(model, training):
-    """What torch.jit.trace makes of a model in one of the modes."""
+    """Returns the torch.jit.trace of a model in training or evaluation mode."""
     model.train(training)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of the very thing that these files are to show.
+        warnings.simplefilter("ignore")  # the warnings concern the behaviour that these files demonstrate
         with torch.set_grad_enabled(training):
             return torch.jit.trace(model, torch.zeros(2, 3, SIZE, SIZE), check_trace=False)
 
@@ -183,7 +183,7 @@ def with_formula(model):
 
 
 def saved(model, path, change=None, debug=False):
-    """Writes a module, scripted if it is not yet, without what is not the same everywhere: dates, and the paths of this script in what helps to debug."""
+    """Writes a module, scripted if needed, without variable parts: dates, and this script's paths in debug data."""
     buffer = io.BytesIO()
     module = model if isinstance(model, torch.jit.ScriptModule) else torch.jit.script(model)
     torch.jit.save(module, buffer)
@@ -192,14 +192,14 @@ def saved(model, path, change=None, debug=False):
             if name.endswith("serialization_id") or (name.endswith(".debug_pkl") and not debug):
                 continue
             content = whole.read(name)
-            # The first part of every name is that of the file it was saved as.
+            # The first part of every name is the name of the saved file.
             inner = name.split("/", 1)[1]
             entry = zipfile.ZipInfo(f"{path.stem}/{inner}")
             out.writestr(entry, change(inner, content) if change else content)
 
 
 def as_from_cuda(name, content):
-    """The pickle of a module whose tensors were on a GPU when it was saved."""
+    """Changes a module's pickle as if its tensors had been on a GPU when it was saved."""
     if not name.endswith("data.pkl"):
         return content
     text = {device: b"X" + len(device).to_bytes(4, "little") + device for device in (b"cpu", b"cuda:0")}
@@ -209,7 +209,7 @@ def as_from_cuda(name, content):
 
 
 def losses(model, loss):
-    """The loss of every step of SGD on one batch, and the state afterwards."""
+    """Returns the loss of every step of SGD on one batch, and the final state."""
     images = torch.from_numpy(formula.images(SIZE, SAMPLES).astype(np.float32))
     labels = torch.from_numpy(formula.labels(SIZE, CLASSES, SAMPLES))
     model.train()
@@ -225,7 +225,7 @@ def losses(model, loss):
 
 
 def main():
-    # TorchScript writes a class's constants in the order of a set of words, which Python draws anew for each process.
+    # TorchScript writes a class's constants in the order of a set of strings, which Python hashes differently per process.
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
     out = begin(__doc__)
@@ -242,7 +242,7 @@ def main():
     saved(traced(with_formula(Plain()), True), out / "traced-plain.pt")
     saved(traced(with_formula(Attention()), False), out / "traced-attention.pt")
     saved(with_formula(Attention()), out / "attention.pt")
-    # Its source is a text of this script, which has no path.
+    # Its source is a string in this script: its debug data has no path.
     saved(always_dropping(), out / "always-dropping.pt", debug=True)
 
     cases = {}
@@ -251,7 +251,7 @@ def main():
         ("net-mse", Net(), lambda model, x, y: F.mse_loss(model(x), F.one_hot(y, CLASSES).float())),
         ("with-loss", WithLoss(), lambda model, x, y: model(x, y).mean()),
     ):
-        # Eager PyTorch: what the module means, whatever TorchScript makes of it.
+        # Eager PyTorch: the intended results of the module, independent of TorchScript.
         seen, state = losses(with_formula(model), loss)
         statistics = {name: value.double().mean().item() for name, value in state.items() if "running" in name}
         cases[case] = {"losses": seen, "statistics": statistics}

@@ -1,4 +1,4 @@
-"""How every script here begins: its argument, the versions that the references are made with, and one thread."""
+"""The common beginning of the scripts: the argument, the required versions, and one thread."""
 
 import argparse
 import importlib
@@ -11,13 +11,13 @@ VERSIONS = {"torch": "2.11.0", "torchvision": "0.26.0"}
 
 
 def version(module):
-    """A package's version without the build that it is of."""
+    """Returns a package's version without its build suffix."""
     return importlib.import_module(module).__version__.split("+")[0]
 
 
 def begin(description, *modules):
-    """Reads the command line and returns the folder to write to, which is there; ends the script where torch or one of
-    `modules` is of another version."""
+    """Reads the command line, creates the output folder and returns it. Ends the script if torch or one of `modules`
+    has another version than required."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write the reference files to")
     out = parser.parse_args().out

@@ -1,4 +1,4 @@
-//! What the integration tests and the programs of the suites share beyond `dtrain_test_kit`, and libtorch is needed for.
+//! Code that the integration tests and the suites' programs share and that needs libtorch, unlike `dtrain_test_kit`.
 
 pub use dtrain_test_kit::{formula, process, programs, ranks, reference, runs};
 

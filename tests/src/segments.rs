@@ -1,13 +1,13 @@
-//! Segments with dropout, computed again in backward on any device.
+//! Segments with dropout, recomputed in backward, on any device.
 #![allow(clippy::unwrap_used)]
 
 use dtrain_worker::models::{Linear, ModelError, Registry, Scope};
 use tch::{Device, Kind, Tensor};
 
-/// However many segments are computed again, outputs, gradients and what is drawn afterwards are the same to the bit.
+/// Checks that outputs, gradients and later random numbers have the same bits for any number of recomputed segments.
 ///
 /// # Panics
-/// Where they are not.
+/// If they differ.
 pub fn dropout_draws_the_same(device: Device) {
     let mut registry = Registry::new(device);
     let mut root = registry.root();

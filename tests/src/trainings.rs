@@ -1,4 +1,4 @@
-//! What trainings of small networks leave, as tensors.
+//! Results of trainings of small networks, as tensors.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use tch::{Kind, Tensor};
 
 use crate::runs::Run;
 
-/// The tensors of a file of the newest checkpoint, in float64, by name.
+/// Returns the tensors of a file of the newest checkpoint, in float64, by name.
 ///
 /// # Panics
-/// Where there is no such file.
+/// If there is no such file.
 pub fn tensors(run: &Run, file: &str) -> BTreeMap<String, Tensor> {
     let file = TensorFile::open(&run.0.latest().join(file)).expect("a file of a checkpoint");
     let read = |name: String| {
@@ -21,10 +21,10 @@ pub fn tensors(run: &Run, file: &str) -> BTreeMap<String, Tensor> {
     file.names().into_iter().map(read).collect()
 }
 
-/// How far apart two sets of tensors of the same names are: the length of the difference over the length of the second.
+/// Returns the distance of two sets of tensors with equal names: the difference's length over the second set's length.
 ///
 /// # Panics
-/// Where the names differ, or there is none.
+/// If the names differ, or if there are no names.
 pub fn distance(one: &BTreeMap<String, Tensor>, other: &BTreeMap<String, Tensor>) -> f64 {
     assert!(!one.is_empty() && one.keys().eq(other.keys()), "{one:?} and {other:?}");
     let squares = |tensor: &Tensor| tensor.square().sum(Kind::Double).double_value(&[]);

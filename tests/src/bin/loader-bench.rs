@@ -1,8 +1,8 @@
 //! Images per second of dtrain's loader, for `cargo xtask bench loader`: `loader-bench FOLDER SIZE BATCH EPOCHS CACHE_MIB`.
 //!
-//! One thread reads, decodes, resizes and normalises the JPEG files in the class folders below FOLDER, which it keeps in
-//! CACHE_MIB of memory; this thread only takes its batches, as PyTorch's peer, tests/bench/loader.py, does. One loader goes
-//! through all epochs, as in a training. Writes one JSON object to standard output.
+//! One thread reads, decodes, resizes and normalises the JPEG files in the class folders below FOLDER, and caches them in
+//! CACHE_MIB of memory. The main thread only takes batches, as tests/bench/loader.py does for PyTorch. One loader serves
+//! all epochs, as in a training. Writes one JSON object to standard output.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use dtrain_worker::data::{
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Every so many rows and columns a value is looked at, to see that both loaders make the same images.
+/// Checks one value per this many rows and columns, to see that both loaders make the same images.
 const STRIDE: usize = 16;
 
 fn main() -> Result<(), Failure> {
@@ -29,7 +29,7 @@ fn main() -> Result<(), Failure> {
     }
     dtrain_torch_shim::keep_freed_memory()?;
 
-    // The folder plays the part of a split: its class folders lie directly in it.
+    // FOLDER acts as a split: it contains the class folders directly.
     let folder = Path::new(folder).canonicalize()?;
     let (Some(root), Some(split)) = (folder.parent(), folder.file_name().and_then(|name| name.to_str()))
     else {
@@ -42,7 +42,7 @@ fn main() -> Result<(), Failure> {
         ImageOptions { cache: CacheBudget::new(cache << 20), ..ImageOptions::square(size) },
     );
     let options = LoaderOptions { threads: 1, prefetch_batches: 4, seed: 1, augment: false };
-    // One pass before those that are counted, and one behind them: the threads load ahead at the end as at the beginning.
+    // Adds a pass before the counted ones and a pass after: the threads load ahead at both ends.
     let passes = (0..=epochs + 1).flat_map(move |epoch| {
         let all: Vec<u32> = (0..samples).collect();
         let batches = all.chunks(batch).map(|indices| MicroBatch { epoch, indices: indices.to_vec() });
@@ -67,16 +67,16 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Processor time of all threads so far.
+/// Returns the processor time of all threads so far, in seconds.
 fn cpu_seconds() -> Result<f64, Failure> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The name in parentheses may hold spaces; utime and stime are the 14th and 15th field.
+    // The name in parentheses may contain spaces; utime and stime are fields 14 and 15.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     let ticks: Vec<u64> = fields.skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
     Ok(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Takes all batches of a pass; returns the mean of the values that were looked at.
+/// Takes all batches of a pass; returns the mean of the checked values.
 fn one_pass(loader: &mut Loader, samples: u32, size: u32) -> Result<f64, Failure> {
     let (size, samples) = (size as usize, samples as usize);
     let (mut taken, mut sum, mut looked_at) = (0, 0.0, 0usize);

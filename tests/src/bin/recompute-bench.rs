@@ -1,10 +1,10 @@
-//! Time and memory of a step with more and fewer segments computed again: `recompute-bench WIDTH CONTEXT BATCH ROUNDS`.
+//! Measures time and memory of a step by recomputed segments: `recompute-bench WIDTH CONTEXT BATCH ROUNDS`.
 //!
-//! GPTs of 12 layers on random tokens of 65 kinds, one for every number of segments: forward, loss, backward, an update by
-//! AdamW. A round takes one step with each of them, one after the other, so that what else the machine does falls on all
-//! alike. Times are medians over the rounds, and ratios medians of the rounds' own ratios; on a busy machine the processor's
-//! time says more than the clock. Activations are the peak of a step over what is allocated between two steps: weights,
-//! gradients and the optimizer's state. Writes a table in Markdown to standard output.
+//! Trains GPTs of 12 layers on random tokens (65 kinds), one GPT per number of segments: forward, loss, backward, an
+//! AdamW update. A round takes one step with each GPT in turn: other load on the machine affects all of them. Times are
+//! medians over the rounds, and ratios are medians of the rounds' ratios; on a busy machine, processor time is more
+//! reliable than wall time. Activations are the peak of a step minus the memory between steps (weights, gradients,
+//! optimizer state). Prints a table in Markdown.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ type Failure = Box<dyn std::error::Error>;
 
 const DEPTH: usize = 12;
 const KINDS: usize = 65;
-/// Numbers of segments, the plain way first.
+/// Numbers of recomputed segments; 0 is first.
 const COUNTS: [usize; 4] = [0, 7, 11, 12];
 
 fn main() -> Result<(), Failure> {
@@ -39,7 +39,7 @@ fn main() -> Result<(), Failure> {
     for count in COUNTS {
         let mut bench = Bench::new(width, context, batch)?;
         bench.registry.recompute().set(count);
-        // The first step makes gradients and moments.
+        // The first step creates gradients and moments.
         bench.step()?;
         benches.push(bench);
     }
@@ -69,17 +69,17 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a step took.
+/// The costs of a step.
 struct Step {
-    /// Seconds by the clock.
+    /// Seconds of wall time.
     wall: f64,
-    /// Seconds of all threads of this process.
+    /// Processor seconds of all threads of this process.
     cpu: f64,
-    /// The peak over what was there before.
+    /// Peak bytes above the memory before the step.
     bytes: u64,
 }
 
-/// Seconds that the processor has worked for this process.
+/// Returns this process's processor time in seconds.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
@@ -91,7 +91,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     (values[lower] + values[upper]) / 2.0
 }
 
-/// What is trained.
+/// A GPT with its optimizer.
 struct Bench {
     registry: Registry,
     model: Gpt,

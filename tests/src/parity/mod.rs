@@ -1,5 +1,5 @@
-//! Comparisons with PyTorch's results, on any device: the tests make them on the CPU, the suite for GPUs on a GPU. How the results
-//! were made is described in `tests/parity/README.md`.
+//! Comparisons with PyTorch's results, on any device: tests use the CPU, the GPU suite uses a GPU.
+//! `tests/parity/README.md` describes the results.
 #![allow(clippy::unwrap_used)]
 
 pub mod models;
@@ -14,8 +14,8 @@ use tch::Device;
 
 static PLACE: OnceLock<(Device, PathBuf)> = OnceLock::new();
 
-/// Where comparisons are made, and the folder with PyTorch's results. Called once, before the first of them; without it they are made
-/// on the CPU, with the results of the repository.
+/// Sets the device of the comparisons and the folder with PyTorch's results. Call it once, before the first comparison;
+/// by default, comparisons use the CPU and the repository's results.
 pub fn compare_on(device: Device, folder: PathBuf) {
     PLACE.get_or_init(|| (device, folder));
 }
@@ -31,7 +31,7 @@ fn device() -> Device {
     place().0
 }
 
-/// The path of one of PyTorch's results.
+/// Returns the path of a PyTorch result.
 pub fn reference(name: &str) -> PathBuf {
     place().1.join(name)
 }

@@ -1,6 +1,6 @@
-//! The vision transformer, the GPT, the U-Net and the bottleneck ResNets against PyTorch: the same weights and inputs must
-//! give the same logits, losses, gradients and running statistics, in float64 to many digits and, where the network allows
-//! it, in float32. `tests/parity/make_models.py` makes the references, `tests/parity/README.md` describes them.
+//! Compares the vision transformer, the GPT, the U-Net and the bottleneck ResNets with PyTorch. The same weights and
+//! inputs must give the same logits, losses, gradients and running statistics, to many digits in float64 and, if the
+//! network allows, in float32. `tests/parity/make_models.py` makes the references; `tests/parity/README.md` describes them.
 
 use super::resnets::name;
 use super::{device, reference};
@@ -15,14 +15,14 @@ const CASES: [&str; 4] = ["vit", "gpt", "unet", "resnet50"];
 
 type Forward = Box<dyn Fn(&Tensor, bool) -> Result<Tensor, ModelError>>;
 
-/// How far a result may be from PyTorch's in float64, relative to its largest or its length.
+/// Tolerances to PyTorch's results in float64, relative to the largest value or to the length.
 #[derive(Clone, Copy)]
 struct Tolerance {
-    /// Of logits, which the references hold in float32.
+    /// For logits, which the references store in float32.
     logits: f64,
-    /// Of whole gradients, which they hold in float32 too.
+    /// For whole gradients, which the references store in float32.
     gradients: f64,
-    /// Of the gradients' norms and products and of statistics, which they hold in float64.
+    /// For the gradients' norms and products and for statistics, which the references store in float64.
     exact: f64,
 }
 
@@ -40,14 +40,14 @@ fn file(name: &str) -> std::path::PathBuf {
     reference(&format!("{name}.safetensors"))
 }
 
-/// The description that the script puts into a file's header.
+/// Returns the description in a reference file's header.
 fn about(name: &str) -> Value {
     let bytes = std::fs::read(file(name)).unwrap();
     let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
     serde_json::from_str(&metadata.metadata().as_ref().unwrap()["about"]).unwrap()
 }
 
-/// Builds the network of the reference's settings.
+/// Builds the network with the reference's settings.
 fn network(name: &str, settings: &Value, registry: &mut Registry) -> Forward {
     let get = |key: &str| settings[key].as_u64().unwrap() as usize;
     match name {
@@ -102,7 +102,7 @@ impl Case {
         for entry in registry.state() {
             let shape = entry.tensor().size();
             let value = Tensor::from_slice(&formula::state_value(entry.name(), &shape)).view(&shape[..]);
-            // The references begin from weights that were rounded to float32.
+            // The references begin with weights rounded to float32.
             let value = value.to_kind(Kind::Float);
             tch::no_grad(|| entry.tensor().shallow_clone().copy_(&value));
         }
@@ -121,7 +121,7 @@ impl Case {
         }
     }
 
-    /// Every network in every type that its reference allows, in both layouts.
+    /// Returns every network in every dtype that its reference allows, in both memory formats.
     fn all() -> impl Iterator<Item = Self> {
         CASES.into_iter().flat_map(|name| {
             let types: Vec<String> = serde_json::from_value(about(name)["types"].clone()).unwrap();
@@ -133,7 +133,7 @@ impl Case {
         })
     }
 
-    /// The input, and the class that each image, pixel or token should get.
+    /// Returns the input and the target class of each image, pixel or token.
     fn data(&self) -> (Tensor, Tensor) {
         let shape: Vec<i64> = serde_json::from_value(self.about["input"].clone()).unwrap();
         let classes = self.about["classes"].as_u64().unwrap();
@@ -178,7 +178,7 @@ fn double(tensor: &Tensor) -> Tensor {
     tensor.detach().to_device(Device::Cpu).to_kind(Kind::Double)
 }
 
-/// A hash of the names, shapes and types of a model's state in its order, as the script takes it.
+/// Returns a hash of the names, shapes and types of a model's state in its order, as the script computes it.
 fn digest(registry: &Registry) -> String {
     let rows: String = registry
         .state()
@@ -195,10 +195,10 @@ fn digest(registry: &Registry) -> String {
     format!("{:016x}", formula::name_hash(&rows))
 }
 
-/// Names shapes types and order are pytorchs.
+/// Compares names, shapes, types and order with PyTorch's.
 ///
 /// # Panics
-/// Where it is not so.
+/// If they differ.
 pub fn names_shapes_types_and_order_are_pytorchs() {
     for name in CASES {
         let about = about(name);
@@ -215,10 +215,10 @@ pub fn names_shapes_types_and_order_are_pytorchs() {
     }
 }
 
-/// Evaluation gives pytorchs logits.
+/// Compares the logits of an evaluation with PyTorch's.
 ///
 /// # Panics
-/// Where it is not so.
+/// If they differ too much.
 pub fn evaluation_gives_pytorchs_logits() {
     for case in Case::all() {
         let (input, _) = case.data();
@@ -227,10 +227,10 @@ pub fn evaluation_gives_pytorchs_logits() {
     }
 }
 
-/// A training pass gives pytorchs logits gradients and statistics.
+/// Compares logits, gradients and statistics of a training pass with PyTorch's.
 ///
 /// # Panics
-/// Where it is not so.
+/// If they differ too much.
 pub fn a_training_pass_gives_pytorchs_logits_gradients_and_statistics() {
     for case in Case::all() {
         let (input, target) = case.data();
@@ -252,13 +252,13 @@ pub fn a_training_pass_gives_pytorchs_logits_gradients_and_statistics() {
                 compared += 1;
             }
         }
-        // Of three buffers of a batch norm two are statistics.
+        // Two of a batch norm's three buffers are statistics.
         assert_eq!(3 * compared, 2 * case.registry.buffers().count(), "{}", case.name);
     }
 }
 
-/// Compares every gradient by its norm and by its products with fixed vectors, and a few whole. Returns the largest
-/// relative difference (L2).
+/// Compares every gradient by its norm and by its products with fixed vectors, and a few gradients whole. Returns the
+/// largest relative difference (L2).
 fn compare_gradients(case: &Case) -> f64 {
     let (norms, probes) = (case.read("grad.norms"), case.read("grad.probes"));
     let count = probes.size()[1];
@@ -269,8 +269,8 @@ fn compare_gradients(case: &Case) -> f64 {
         let gradient = double(&entry.tensor().grad());
         let flat = gradient.reshape([-1]);
         case.near(&flat.norm(), &norms.get(index), case.tolerance.exact, name);
-        // A vector of entries spread evenly over [-1, 1) has on average a third of the squared length of an error as
-        // the square of its product with it, so the products tell the length of the error.
+        // If a vector's entries are uniform in [-1, 1), the squared product with an error is on average a third of the
+        // error's squared length: the products measure the length of the error.
         let mut squares = 0.0;
         for probe in 0..count {
             let direction: Vec<f64> = formula::unit(&format!("probe.{probe}.{name}"), flat.numel()).collect();

@@ -1,5 +1,5 @@
-//! The optimizers, the moving average and the schedule against torch's: trajectories over 20 steps and the rates of 100
-//! steps. How the references are made is described in `tests/parity/README.md`.
+//! Compares the optimizers, the moving average and the schedule with torch's: trajectories over 20 steps, rates of 100
+//! steps. `tests/parity/README.md` describes the references.
 
 use super::device;
 use crate::formula;
@@ -45,10 +45,10 @@ fn optimizer(settings: &Value, table: &mut Table) -> Optimizer {
     Optimizer::new(rule, vec![GroupOptions::plain(number("weight_decay"))], table).unwrap()
 }
 
-/// Updates follow torch.
+/// Compares the updates with torch's.
 ///
 /// # Panics
-/// Where it is not so.
+/// If they differ too much.
 pub fn updates_follow_torch() {
     let (file, about) = reference();
     let cases = about["cases"].as_object().unwrap();
@@ -67,7 +67,7 @@ pub fn updates_follow_torch() {
                 assert!(difference <= tolerance, "{case} in {suffix}, step {step}: off by {difference:e}");
             }
             assert_eq!(table.updates(), [20]);
-            // The gap behind the 33 elements stays zero: it is part of every range that is reduced and updated.
+            // The gap after the 33 elements stays zero: every reduced and updated range includes it.
             let data = table.data().next().unwrap();
             assert!(data.size1().unwrap() > 33);
             assert_eq!(data.slice(0, 33, None, 1).abs().sum(Kind::Double).double_value(&[]), 0.0);
@@ -75,10 +75,10 @@ pub fn updates_follow_torch() {
     }
 }
 
-/// The moving average follows torch.
+/// Compares the moving average with torch's.
 ///
 /// # Panics
-/// Where it is not so.
+/// If they differ too much.
 pub fn the_moving_average_follows_torch() {
     let (file, about) = reference();
     let decay = about["ema"]["decay"].as_f64().unwrap();
@@ -86,7 +86,7 @@ pub fn the_moving_average_follows_torch() {
     for (suffix, tolerance) in [("f64", 1e-14), ("f32", 2e-7)] {
         let live = read(&file, &format!("{case}.{suffix}"));
         let wanted = read(&file, &format!("ema.{suffix}"));
-        // AveragedModel copies what it sees first.
+        // AveragedModel copies the first values.
         let parameter = live.get(0).copy().set_requires_grad(true);
         let mut table = Table::of([("parameter", &parameter)]).unwrap();
         table.add(AVERAGE).unwrap();
@@ -105,10 +105,10 @@ pub fn the_moving_average_follows_torch() {
     }
 }
 
-/// The schedule follows torch.
+/// Compares the schedule with torch's.
 ///
 /// # Panics
-/// Where it is not so.
+/// If they differ too much.
 pub fn the_schedule_follows_torch() {
     let (file, about) = reference();
     let settings = &about["warmup_cosine"];

@@ -1,5 +1,5 @@
-//! The networks against torchvision's: the same weights and inputs must give the same logits, losses, gradients and
-//! running statistics. The references and how they are made are described in `tests/parity/README.md`.
+//! Compares the ResNets with torchvision's: the same weights and inputs must give the same logits, losses, gradients
+//! and running statistics. `tests/parity/README.md` describes the references.
 
 use super::{device, reference};
 use crate::formula;
@@ -10,12 +10,12 @@ const ARCHITECTURES: [Architecture; 2] = [Architecture::ResNet18, Architecture::
 const LOGIT_TOLERANCE: f64 = 1e-4;
 const GRADIENT_TOLERANCE: f64 = 1e-3;
 
-/// As torchvision names it.
+/// Returns torchvision's name.
 pub(super) fn name(arch: Architecture) -> String {
     format!("{arch:?}").to_lowercase()
 }
 
-/// The network with the formula's weights, and the file of what torchvision computes with them.
+/// The network with the formula's weights, and the file of torchvision's results for them.
 struct Case {
     registry: Registry,
     model: Box<dyn Classifier>,
@@ -55,7 +55,7 @@ impl Case {
     }
 }
 
-/// The description that the script puts into a file's header.
+/// Returns the description in a reference file's header.
 fn about(path: &std::path::Path) -> serde_json::Value {
     let bytes = std::fs::read(path).unwrap();
     let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
@@ -80,10 +80,10 @@ fn relative_l2(got: &Tensor, expected: &Tensor) -> f64 {
     (double(got) - double(expected)).norm().double_value(&[]) / double(expected).norm().double_value(&[])
 }
 
-/// The optimizers' file holds numbers of the formula as Python computed them: the twins agree bit by bit.
+/// Compares the formula with the numbers that Python wrote into the optimizers' file, bit by bit.
 ///
 /// # Panics
-/// Where it is not so.
+/// If they differ.
 pub fn the_formula_is_the_same_in_both_languages() {
     let file = TensorFile::open(&reference("optimizers.safetensors")).unwrap();
     let (parameter, gradients) = (file.read("parameter").unwrap(), file.read("gradients").unwrap());
@@ -96,10 +96,10 @@ pub fn the_formula_is_the_same_in_both_languages() {
     }
 }
 
-/// Names shapes types and order are torchvisions.
+/// Compares names, shapes, types and order with torchvision's.
 ///
 /// # Panics
-/// Where it is not so.
+/// If they differ.
 pub fn names_shapes_types_and_order_are_torchvisions() {
     for arch in ARCHITECTURES {
         let text = std::fs::read_to_string(reference(&format!("{}.json", name(arch)))).unwrap();
@@ -122,10 +122,10 @@ pub fn names_shapes_types_and_order_are_torchvisions() {
     }
 }
 
-/// Evaluation gives torchvisions logits.
+/// Compares the logits of an evaluation with torchvision's.
 ///
 /// # Panics
-/// Where it is not so.
+/// If they differ too much.
 pub fn evaluation_gives_torchvisions_logits() {
     for arch in ARCHITECTURES {
         let case = Case::new(arch);
@@ -141,14 +141,14 @@ pub fn evaluation_gives_torchvisions_logits() {
     }
 }
 
-/// A training pass gives torchvisions logits gradients and statistics.
+/// Compares logits, gradients and statistics of a training pass with torchvision's.
 ///
 /// # Panics
-/// Where it is not so.
+/// If they differ too much.
 pub fn a_training_pass_gives_torchvisions_logits_gradients_and_statistics() {
     for arch in ARCHITECTURES {
         for (size, count) in Case::new(arch).sizes() {
-            // Fresh weights: the pass before has moved the running statistics.
+            // New weights: the pass above has changed the running statistics.
             let case = Case::new(arch);
             let (images, labels) = case.input(size, count);
             let logits = case.model.forward(&images, true).unwrap();
@@ -168,8 +168,8 @@ pub fn a_training_pass_gives_torchvisions_logits_gradients_and_statistics() {
     }
 }
 
-/// Compares every gradient by its norm and by its products with fixed vectors, and a few whole. Returns the largest
-/// relative difference (L2).
+/// Compares every gradient by its norm and by its products with fixed vectors, and a few gradients whole. Returns the
+/// largest relative difference (L2).
 fn compare_gradients(case: &Case, size: usize) -> f64 {
     let (norms, probes) = (case.read(size, "grad.norms"), case.read(size, "grad.probes"));
     let count = probes.size()[1];
@@ -181,8 +181,8 @@ fn compare_gradients(case: &Case, size: usize) -> f64 {
         let of_norm = (gradient.norm().double_value(&[]) / norm - 1.0).abs();
         assert!(of_norm < GRADIENT_TOLERANCE, "norm of the gradient of {name}: {of_norm:e}");
 
-        // A vector of entries spread evenly over [-1, 1) has on average a third of the squared length of an error as
-        // the square of its product with it, so the products tell the length of the error.
+        // If a vector's entries are uniform in [-1, 1), the squared product with an error is on average a third of the
+        // error's squared length: the products measure the length of the error.
         let mut squares = 0.0;
         for probe in 0..count {
             let direction: Vec<f64> =

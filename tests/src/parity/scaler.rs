@@ -1,5 +1,5 @@
-//! The loss scaler against torch.amp.GradScaler, through 10,000 steps with injected infinities and NaNs. How the reference
-//! is made is described in `tests/parity/README.md`.
+//! Compares the loss scaler with torch.amp.GradScaler over 10,000 steps with injected infinities and NaNs.
+//! `tests/parity/README.md` describes the reference.
 
 use super::device;
 use crate::reference::{cases, expand, pairs};
@@ -19,7 +19,7 @@ fn scaler(settings: &Value) -> GradScaler {
     .unwrap()
 }
 
-/// Which steps have a gradient that is made infinite or NaN.
+/// Returns which steps have an infinite or NaN gradient.
 fn bad_steps(case: &Value, steps: usize) -> Vec<bool> {
     let mut bad = vec![false; steps];
     for range in case["bad"].as_array().unwrap() {
@@ -29,7 +29,7 @@ fn bad_steps(case: &Value, steps: usize) -> Vec<bool> {
     bad
 }
 
-/// Whether the step is to be skipped: its scaled gradients, unscaled and looked through by the kernel.
+/// Returns whether the kernel that unscales the gradients finds infinities or NaNs: then the step is skipped.
 fn found_inf(scaler: &GradScaler, gradient: f32, injected: f32) -> bool {
     let scaled = scaler.scale() as f32 * gradient;
     let grads = Tensor::from_slice(&[scaled, scaled * injected, scaled]).to_device(device());
@@ -37,17 +37,17 @@ fn found_inf(scaler: &GradScaler, gradient: f32, injected: f32) -> bool {
     fused::unscale(&[&grads], &found, &Tensor::from(scaler.inverse()).to_device(device())).unwrap();
     let found = found.double_value(&[]) != 0.0;
     if !found {
-        // Not finite where the scale is too small to have a reciprocal: as torch, the kernel looks at what it is given.
+        // Not finite if the scale is too small to have a reciprocal: like torch, the kernel checks its inputs only.
         let (got, wanted) = (grads.double_value(&[0]) as f32, scaled * scaler.inverse());
         assert!(got == wanted || got.is_nan() && wanted.is_nan(), "{got} against {wanted}");
     }
     found
 }
 
-/// Ten thousand steps are torchs.
+/// Compares ten thousand steps with torch's.
 ///
 /// # Panics
-/// Where it is not so.
+/// If they differ.
 pub fn ten_thousand_steps_are_torchs() {
     let mut least = f64::INFINITY;
     let mut most = 0f64;
@@ -75,7 +75,7 @@ pub fn ten_thousand_steps_are_torchs() {
             // Bit by bit: both are float32 numbers.
             assert_eq!(scaler.scale(), scales[step], "{name}, step {step}: scale");
             assert_eq!(scaler.state().clean_steps, tracker, "{name}, step {step}: tracker");
-            // A resumed run goes on alike.
+            // A resumed run continues in the same way.
             if step % 1000 == 500 {
                 let state = scaler.state();
                 scaler = self::scaler(&case["settings"]);
@@ -87,6 +87,6 @@ pub fn ten_thousand_steps_are_torchs() {
         assert!(resets.peek().is_none(), "{name}: resets were left over");
         assert_eq!(scaler.is_exhausted(), name == "to_zero");
     }
-    // The reference goes to both ends.
+    // The reference reaches both ends.
     assert!(least == 0.0 && most > 1e38, "{least:e} to {most:e}");
 }

@@ -1,4 +1,4 @@
-//! What every backend must do on tensors of `allocate`, or on ordinary ones where it allocates none.
+//! Checks of every backend on tensors from `allocate`, or on ordinary tensors if the backend allocates none.
 
 use dtrain_worker::collectives::{ProcessGroup, ReduceOp, Work};
 use tch::{Device, Kind, Tensor};
@@ -29,7 +29,7 @@ pub(crate) fn all(g: &dyn ProcessGroup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A zeroed tensor in the group's memory, or in ordinary memory where the group has none of its own.
+/// Returns a zeroed tensor in the group's memory, or in ordinary memory if the group has no such memory.
 fn zeros(g: &dyn ProcessGroup, size: i64, kind: Kind) -> Result<Tensor, Failure> {
     let shares = shares();
     match g.allocate(size as usize, kind)? {
@@ -47,7 +47,7 @@ fn zeroed(g: &dyn ProcessGroup) -> Result<(), Failure> {
     same("new memory", &second, &Tensor::zeros([5000], (Kind::Float, Device::Cpu)))
 }
 
-/// A view at any offset is reduced, and its neighbours stay.
+/// Checks that reducing a view at any offset does not change its neighbours.
 fn views(g: &dyn ProcessGroup, kind: Kind, size: i64, first: i64, count: i64) -> Result<(), Failure> {
     let mut whole = zeros(g, size, kind)?;
     for op in OPS {
@@ -65,7 +65,7 @@ fn views(g: &dyn ProcessGroup, kind: Kind, size: i64, first: i64, count: i64) ->
     Ok(())
 }
 
-/// Reduce-scatter and all-gather in place, over the middle of a tensor.
+/// Checks in-place reduce-scatter and all-gather over the middle of a tensor.
 fn parts(g: &dyn ProcessGroup, kind: Kind) -> Result<(), Failure> {
     let (size, rank) = (g.size() as i64, g.rank() as i64);
     for (first, each) in [(0, 1), (3, 7), (11, 5003)] {
@@ -81,7 +81,7 @@ fn parts(g: &dyn ProcessGroup, kind: Kind) -> Result<(), Failure> {
             g.reduce_scatter(&own, &whole, op)?.wait()?;
             let wanted = before.copy();
             wanted.narrow(0, mine, each).copy_(&sum.narrow(0, mine, each));
-            // What the other parts hold is not promised by every backend for its own memory; for shared memory it is.
+            // Backends differ in the final contents of the other parts; only shared memory keeps them.
             if shares() {
                 same(&format!("reduce_scatter {op:?} {kind:?} in place"), &flat, &wanted)?;
             }
@@ -104,7 +104,7 @@ fn empty(g: &dyn ProcessGroup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shared memory sums in the order of ranks, so the bits are known, also where they are rounded.
+/// Checks the bits of rounded sums: shared memory sums in the order of ranks.
 fn order_of_ranks(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let draw = |rank: usize, size: i64, kind| {
         tch::manual_seed(90 + rank as i64);
@@ -130,7 +130,7 @@ fn order_of_ranks(g: &dyn ProcessGroup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Many small operations under way together: a thousand in shared memory, fewer by messages, which take their time.
+/// Runs many small operations together: a thousand in shared memory, fewer by messages, which are slower.
 fn many(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let count = if shares() { 1000 } else { 100 };
     let mut flat = zeros(g, count * 7, Kind::Float)?;
@@ -146,7 +146,7 @@ fn many(g: &dyn ProcessGroup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Operations on the group's own memory and on ordinary memory, in turn, waited for in another order.
+/// Runs operations on the group's memory and on ordinary memory in turn, and waits for them in another order.
 fn mixed(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let size = 3001i64;
     let sum = expected(size, Kind::Float, g.size(), ReduceOp::Sum);
@@ -163,7 +163,7 @@ fn mixed(g: &dyn ProcessGroup) -> Result<(), Failure> {
             (g.broadcast(&ordinary, root)?, values(root, size, Kind::Float))
         };
         started.push((work, ordinary, wanted));
-        // Broadcasts of the group's own memory go the ordinary way.
+        // Broadcasts do not use the group's memory directly.
         let mut sent = zeros(g, size, Kind::Float)?;
         sent.copy_(&values(g.rank(), size, Kind::Float));
         started.push((g.broadcast(&sent, root)?, sent, values(root, size, Kind::Float)));
@@ -177,7 +177,7 @@ fn mixed(g: &dyn ProcessGroup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A tensor may be dropped while it is being reduced, and its memory comes back.
+/// Checks that a tensor may be dropped during its reduction, and that its memory is then released.
 fn dropped(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let mapped = || -> Result<usize, Failure> {
         let maps = std::fs::read_to_string("/proc/self/maps")?;
@@ -194,7 +194,7 @@ fn dropped(g: &dyn ProcessGroup) -> Result<(), Failure> {
     drop(g.all_reduce(&still, ReduceOp::Sum)?);
     g.all_reduce(&still, ReduceOp::Sum)?.wait()?;
     drop(still);
-    // The thread may hold the last segment for a moment after its work has ended.
+    // The thread may keep the last segment for a moment after its work has ended.
     let begun = std::time::Instant::now();
     while mapped()? > before {
         if begun.elapsed().as_secs() > 5 {
@@ -205,7 +205,7 @@ fn dropped(g: &dyn ProcessGroup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What cannot be allocated there is not, and what does not fit is refused before anything is sent.
+/// Checks that other dtypes are not allocated, and that unsuitable tensors are rejected before any message.
 fn refused(g: &dyn ProcessGroup) -> Result<(), Failure> {
     for kind in [Kind::Int64, Kind::Int, Kind::Uint8, Kind::Bool] {
         if let Some(tensor) = g.allocate(100, kind)? {
@@ -216,7 +216,7 @@ fn refused(g: &dyn ProcessGroup) -> Result<(), Failure> {
     if g.all_reduce(&tensor.view([4, 4]).tr(), ReduceOp::Sum).is_ok() {
         return Err("a transposed view was taken".into());
     }
-    // The same memory as whole numbers goes the ordinary way.
+    // The same memory as integers is reduced like ordinary memory.
     let whole = tensor.view_dtype(Kind::Int);
     let _ = whole.shallow_clone().fill_(3);
     g.all_reduce(&whole, ReduceOp::Sum)?.wait()?;

@@ -1,5 +1,5 @@
-//! How long the reduction of a model's gradients takes: 11.25 million values, 45 MB in binary32, as buckets of 1 MiB and then
-//! 25 MiB of them, in the group's own memory, in ordinary memory, and as bfloat16 in the group's own, in turn.
+//! Measures the reduction of a model's gradients: 11.25 million values, 45 MB in binary32, in one bucket of 1 MiB and
+//! others of 25 MiB. In turn: in the group's memory, in ordinary memory, and as bfloat16 in the group's memory.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::{Failure, Group};
 const NUMEL: i64 = 45_000_000 / 4;
 const ROUNDS: usize = 31;
 
-/// One way to hold the gradients, and what it cost so far.
+/// A way to store the gradients, and its times so far.
 struct Way {
     name: &'static str,
     tensor: Tensor,
@@ -41,7 +41,7 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
             g.barrier()?.wait()?;
             let (begun, spent) = (Instant::now(), cpu_time());
             reduce(g, &way.tensor)?;
-            // The first round is for the caches.
+            // The first round fills caches and is not counted.
             if round > 0 {
                 way.wall.push(begun.elapsed());
                 way.cpu += cpu_time().saturating_sub(spent);
@@ -71,7 +71,7 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
 }
 
 impl Way {
-    /// Fills the tensor and reduces it once, and says what that takes of memory since `before`.
+    /// Fills the tensor, reduces it once, and prints the memory used since `before`.
     fn new(g: &dyn ProcessGroup, name: &'static str, tensor: Tensor, before: f64) -> Result<Self, Failure> {
         let _ = tensor.shallow_clone().fill_(1);
         let filled = resident_bytes()? - before;
@@ -111,7 +111,7 @@ fn median(times: &mut [Duration]) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Processor time of all threads of this process.
+/// Returns the processor time of all threads of this process.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

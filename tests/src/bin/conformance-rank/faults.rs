@@ -1,4 +1,4 @@
-//! What every backend must do when something goes wrong.
+//! Checks of every backend when something fails.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,13 +15,13 @@ use tch::{Device, Kind, Tensor};
 use crate::suite::{all_reduce, expected, same, values};
 use crate::{Failure, Group, device};
 
-/// What a process gets that writes beyond its limit of file sizes; the same on all Linux but MIPS.
+/// The signal for writing beyond the file-size limit; 25 on all Linux architectures except MIPS.
 const SIGXFSZ: i32 = 25;
 
-/// How long survivors may take to notice: much longer than they need on a busy machine, much shorter than the groups' time-out.
+/// The limit for survivors to notice: much longer than needed, much shorter than the groups' time-out.
 const NOTICED: Duration = Duration::from_secs(30);
 
-/// A tensor of this rank's values, in shared memory if asked for. All ranks ask together.
+/// Returns a tensor of this rank's values, optionally in shared memory. All ranks must call with the same choice.
 fn filled(g: &dyn ProcessGroup, shared: bool, size: i64) -> Result<Tensor, Failure> {
     let own = values(g.rank(), size, Kind::Float);
     if !shared {
@@ -36,7 +36,7 @@ fn is_last(g: &dyn ProcessGroup) -> bool {
     g.rank() + 1 == g.size()
 }
 
-/// The last rank dies without a word while the others wait for it.
+/// The last rank dies suddenly while the others wait for it.
 pub(crate) fn peer_dies(group: Group, shared: bool) -> Result<(), Failure> {
     let g = group.as_ref();
     all_reduce(g, Kind::Float, 1000)?;
@@ -45,12 +45,12 @@ pub(crate) fn peer_dies(group: Group, shared: bool) -> Result<(), Failure> {
         std::process::abort();
     }
     let begun = Instant::now();
-    // With three ranks the first survivor to notice leaves too, and the other may see that as its loss.
+    // With three ranks, the first survivor to notice leaves too; the other may then report that survivor as lost.
     let lost = match outcome(g, &tensor) {
         Err(CollectiveError::PeerLost(operation, _)) if operation.op == "all_reduce" => {
             operation.sequence > 0
         }
-        // Who watches a group of GPUs has no operation in mind.
+        // The watcher of a GPU group does not know the operation.
         Err(CollectiveError::PeerLost { .. }) => device() != Device::Cpu,
         other => return Err(format!("expected a lost peer, got {other:?}").into()),
     };
@@ -61,8 +61,8 @@ pub(crate) fn peer_dies(group: Group, shared: bool) -> Result<(), Failure> {
     }
 }
 
-/// How a sum ends. That of GPUs is only given to them: what becomes of it is told by the group's health, which is asked for as long as
-/// survivors may take.
+/// Returns the result of a sum. A sum on GPUs is only enqueued: checks the group's health for as long as survivors
+/// may take to notice.
 fn outcome(g: &dyn ProcessGroup, tensor: &Tensor) -> Result<(), CollectiveError> {
     g.all_reduce(tensor, ReduceOp::Sum).and_then(Work::wait)?;
     let begun = Instant::now();
@@ -73,8 +73,8 @@ fn outcome(g: &dyn ProcessGroup, tensor: &Tensor) -> Result<(), CollectiveError>
     Ok(())
 }
 
-/// The last rank dies, or leaves, with many operations under way. What has ended has ended well; the rest fails, and what is
-/// started afterwards too.
+/// The last rank dies or leaves during many operations. Ended operations have succeeded; the others fail, and later
+/// ones fail too.
 pub(crate) fn peer_dies_amid(group: Group, abort: bool) -> Result<(), Failure> {
     let g = group.as_ref();
     let tensor = filled(g, true, 4_000_000)?;
@@ -89,7 +89,7 @@ pub(crate) fn peer_dies_amid(group: Group, abort: bool) -> Result<(), Failure> {
         if abort {
             std::process::abort();
         }
-        // The group is dropped with operations under way.
+        // Drops the group during operations.
         return Ok(());
     }
     let begun = Instant::now();
@@ -129,7 +129,7 @@ pub(crate) fn time_out(mut group: Group, shared: bool) -> Result<(), Failure> {
     let begun = Instant::now();
     let outcome = outcome(group.as_ref(), &tensor);
     let waited = begun.elapsed();
-    // A survivor whose neighbour timed out first sees that neighbour leave.
+    // If a neighbour timed out first, this survivor sees the neighbour leave.
     match outcome {
         Err(CollectiveError::TimedOut(operation, late))
             if (operation.op, operation.bytes, operation.timeout) == ("all_reduce", 4000, limit)
@@ -144,10 +144,10 @@ pub(crate) fn time_out(mut group: Group, shared: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The last rank's address space has no room for a tensor: nobody gets one, and everything goes on.
+/// The last rank's address space has no room for a tensor: no rank gets one, and the group stays usable.
 pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
     let g = group.as_ref();
-    // The group's threads are there then: one that only starts takes address space too, 64 MiB of it for its heap.
+    // Starts the group's threads now: a new thread takes address space too, 64 MiB for its heap.
     g.all_reduce(&filled(g, true, 1000)?, ReduceOp::Sum)?.wait()?;
     let numel = 1 << 25;
     let before = getrlimit(Resource::As);
@@ -155,7 +155,7 @@ pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
         let status = std::fs::read_to_string("/proc/self/status")?;
         let line = status.lines().find(|line| line.starts_with("VmSize:"));
         let kib: u64 = line.and_then(|line| line.split_whitespace().nth(1)).ok_or("no VmSize")?.parse()?;
-        // A tensor takes its bytes once for every rank: half of that.
+        // A tensor takes its bytes once for every rank; the limit allows half of this.
         let limit = Some((kib << 10) + (numel * 4 * g.size() / 2) as u64);
         setrlimit(Resource::As, Rlimit { current: limit, ..before })?;
     }
@@ -174,7 +174,7 @@ pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A rank cannot open or make the memory, each in its turn: all are refused, all for the same reason.
+/// One rank after another cannot open or create the memory: every time all ranks fail with the same reason.
 pub(crate) fn refused(env: &WorkerEnv) -> Result<(), Failure> {
     let (rank, size) = (env.rank, env.world_size);
     let limit = Duration::from_secs(30);
@@ -204,13 +204,13 @@ pub(crate) fn refused(env: &WorkerEnv) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Rank 0 cannot make the memory: the ranks fall back to Gloo together, or end together where the user insists.
+/// Rank 0 cannot create the memory: all ranks fall back to Gloo, or all fail if the user requires shared memory.
 pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
     let first = env.rank == 0;
     let rendezvous = Rendezvous::open(env)?;
     let before = getrlimit(Resource::Fsize);
     if first {
-        // The signal that would end the process becomes an error.
+        // Ignores the signal: the write then returns an error instead of ending the process.
         signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         setrlimit(Resource::Fsize, Rlimit { current: Some(0), ..before })?;
     }
@@ -233,7 +233,7 @@ pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The ranks' environments want different things: all of them end, and say which.
+/// The ranks' environments request different transports: all ranks fail and name them.
 pub(crate) fn disagreement(env: WorkerEnv) -> Result<(), Failure> {
     let last = env.rank + 1 == env.world_size;
     let wish = if last { Transport::Gloo } else { Transport::Auto };
@@ -245,7 +245,7 @@ pub(crate) fn disagreement(env: WorkerEnv) -> Result<(), Failure> {
                 return Err(text.into());
             }
             println!("ok disagreement");
-            // Rank 0 serves the store: the others may still be reading from it.
+            // Rank 0 serves the store, from which other ranks may still read.
             std::thread::sleep(Duration::from_millis(300));
             Ok(())
         }

@@ -1,7 +1,7 @@
 //! One rank of the conformance suite: `conformance-rank BACKEND SCENARIO`.
 //!
-//! Backends: `single`, `gloo`, `shared`, `auto`, which leaves the choice to the environment, and `nccl`, on the GPU with the rank's
-//! local number, or on one that ranks share where there are fewer (each of them needs a NCCL_HOSTID of its own then, or NCCL refuses).
+//! Backends: `single`, `gloo`, `shared`, `auto` (chosen by the environment), and `nccl`. `nccl` uses the GPU of the
+//! rank's local number. With fewer GPUs, ranks share them; NCCL then requires different NCCL_HOSTIDs.
 //! Scenarios: see [`main`].
 
 mod allocated;
@@ -31,7 +31,7 @@ fn main() -> Result<(), Failure> {
         return Err("two arguments are needed".into());
     };
     let env = WorkerEnv::from_process()?;
-    // Those that make their group themselves.
+    // These scenarios create their group themselves.
     match scenario.as_str() {
         "refused" => return faults::refused(&env),
         "fallback" => return faults::fallback(env, wish(backend)?),
@@ -57,14 +57,14 @@ fn main() -> Result<(), Failure> {
     }
 }
 
-/// Whether the ranks have to share memory.
+/// Returns whether the ranks must use shared memory.
 fn shares() -> bool {
     std::env::args().nth(1).is_some_and(|backend| backend == "shared")
 }
 
 static DEVICE: OnceLock<Device> = OnceLock::new();
 
-/// Where the tensors of the suite are.
+/// Returns the device of the suite's tensors.
 fn device() -> Device {
     *DEVICE.get().unwrap_or(&Device::Cpu)
 }
@@ -87,8 +87,8 @@ fn wish(backend: &str) -> Result<Transport, Failure> {
     }
 }
 
-/// Where the ranks meet; kept as long as the group. A single rank, to which the rendezvous would give the group of a single
-/// process, makes the others too.
+/// How the ranks meet; lives as long as the group. For one rank, the rendezvous would always create a
+/// single-process group; this type can create other groups too.
 enum Meeting {
     None,
     One(TcpStore),
@@ -126,7 +126,7 @@ impl Meeting {
     }
 }
 
-/// NCCL's group of one rank, to which the rendezvous would give none.
+/// Creates NCCL's group of one rank, which the rendezvous does not offer.
 fn alone(gpu: usize) -> Result<Group, Failure> {
     let nccl = Nccl::load()?;
     let seat = Seat { rank: 0, size: 1, timeout: Duration::from_secs(60) };

@@ -1,4 +1,4 @@
-//! What every backend must do on every tensor.
+//! Checks of every backend on every tensor.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::{Failure, Group, allocated, device};
 const KINDS: [Kind; 8] =
     [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8];
 
-/// Empty, one, odd and even, and one that takes several segments of a ring.
+/// Empty, one, odd, even, and a size that takes several segments of a ring.
 const SIZES: [i64; 7] = [0, 1, 3, 8, 1000, 4097, 262_147];
 
 pub(crate) fn run(group: Group) -> Result<(), Failure> {
@@ -29,7 +29,7 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
     in_flight(g)?;
     barrier(g)?;
     refusals(g)?;
-    // Of the host's memory; a group of GPUs alone has none.
+    // Host memory only; a group of GPUs alone has none.
     if device() == Device::Cpu {
         allocated::all(g)?;
     }
@@ -38,7 +38,7 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Small whole numbers, so that every dtype (int8 and bfloat16 too) holds every sum exactly.
+/// Returns small integers: every dtype (also int8 and bfloat16) holds every sum exactly.
 pub(crate) fn values(rank: usize, size: i64, kind: Kind) -> Tensor {
     (Tensor::arange(size, (Kind::Int64, device())).remainder(11) + rank as i64 * 3).to_kind(kind)
 }
@@ -99,7 +99,7 @@ fn reduce_scatter(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Fai
     Ok(())
 }
 
-/// Tensors of several dimensions, and views into the middle of a buffer, as the trainer's buckets are.
+/// Checks tensors of several dimensions and views into the middle of a buffer, such as the trainer's buckets.
 fn shapes(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let flat = values(g.rank(), 120, Kind::Float);
     g.all_reduce(&flat.narrow(0, 24, 48).view([2, 4, 6]), ReduceOp::Sum)?.wait()?;
@@ -118,7 +118,7 @@ fn shapes(g: &dyn ProcessGroup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A part of a tensor may be the other end of an operation on the whole.
+/// Checks operations whose other tensor is a part of the whole.
 fn in_place(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let (size, rank) = (g.size() as i64, g.rank() as i64);
     for each in [1i64, 13, 40_001] {
@@ -133,7 +133,7 @@ fn in_place(g: &dyn ProcessGroup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// After a reduction every rank holds the same bits, also where the sum is rounded.
+/// Checks that every rank holds the same bits after a reduction, also if the sum is rounded.
 fn same_bits(g: &dyn ProcessGroup) -> Result<(), Failure> {
     tch::manual_seed(17 + g.rank() as i64);
     for size in [5i64, 99_991] {
@@ -149,7 +149,7 @@ fn same_bits(g: &dyn ProcessGroup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Many operations of different kinds under way together, waited for in the opposite order.
+/// Runs many operations of different kinds together, and waits for them in reverse order.
 fn in_flight(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let mut started: Vec<(Box<dyn Work>, Tensor, Tensor)> = Vec::new();
     for index in 0..24i64 {
@@ -172,7 +172,7 @@ fn in_flight(g: &dyn ProcessGroup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Nobody leaves a barrier before the last has come.
+/// Checks that no rank leaves a barrier before the last one has entered.
 fn barrier(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let pause = Duration::from_millis(200);
     g.barrier()?.wait()?;
@@ -181,7 +181,7 @@ fn barrier(g: &dyn ProcessGroup) -> Result<(), Failure> {
         std::thread::sleep(pause);
     }
     g.barrier()?.wait()?;
-    // The other ranks may have entered the second barrier later than this one by the time of a context switch.
+    // Scheduling may delay the other ranks' entry into the second barrier.
     if begun.elapsed() < pause / 2 {
         return Err(format!("the barrier held for {:?} only", begun.elapsed()).into());
     }
@@ -189,7 +189,7 @@ fn barrier(g: &dyn ProcessGroup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What does not fit is refused before anything is sent, and the group goes on.
+/// Checks that unsuitable tensors are rejected before any message, and that the group stays usable.
 fn refusals(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let here = |kind| (kind, device());
     let (n, size) = (g.size() as i64, g.size());

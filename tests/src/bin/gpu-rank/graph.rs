@@ -1,4 +1,4 @@
-//! Graphs: the same bits as kernel by kernel, with dropout, and nothing broken behind a capture that fails.
+//! Checks graphs: the same bits as separate kernels, also with dropout, and no damage after a failed capture.
 
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::graph::{Graph, Pool};
@@ -28,7 +28,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     for _ in 0..3 {
         let _ = step(&input);
     }
-    // The gradient has its place from here on, and backward adds to it there.
+    // The gradient has a fixed address from here on; backward adds to it.
     let other = Tensor::randn([64, 256], (Kind::Float, GPU));
     let eager = |input: &Tensor| {
         tch::manual_seed(7);
@@ -59,14 +59,14 @@ pub(crate) fn run() -> Result<(), Failure> {
     }
     println!("ok replays are to the bit what the kernels compute, dropout included");
 
-    // The host cannot read within a capture.
+    // The host cannot read during a capture.
     let failed = Graph::capture(pool, || -> Result<f64, ShimError> {
         let sum = input.f_mm(&weight)?.f_sum(Kind::Float)?;
         Ok(f64::try_from(sum)?)
     });
     let error = failed.err().ok_or("a value was read within a capture")?;
     println!("ok a capture that cannot be is an error: {}", first_line(&error.message));
-    // The generator is none that captures: random numbers are drawn as before.
+    // The generator does not stay in capture mode: it draws the same random numbers as before.
     let drawn = || {
         tch::manual_seed(3);
         let numbers = Tensor::ones([1000], (Kind::Float, GPU)).dropout(0.5, true);
@@ -74,7 +74,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     };
     let (first, second) = (drawn(), drawn());
     assert!(first.0 == second.0 && first.1.equal(&second.1));
-    // Neither is it where a capture cannot begin, here on the default stream.
+    // The same if a capture cannot begin, here on the default stream.
     let own = Stream::current(0)?;
     default.make_current()?;
     assert!(Graph::capture(pool, || Ok::<_, ShimError>(())).is_err());
@@ -86,7 +86,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     assert!(gradient.equal(&wanted[1].1));
     drop((graph, loss));
     memory::empty_cache(GPU)?;
-    // The allocator is as before: it takes, frees, and gives back.
+    // The allocator works as before: it allocates, frees, and returns memory.
     let before = memory::usage(GPU)?;
     let large = Tensor::zeros([64 << 20], (Kind::Uint8, GPU));
     assert!(large.sum(Kind::Int64).int64_value(&[]) == 0);

@@ -1,4 +1,4 @@
-//! Somebody else on the GPU, who has it to the brim.
+//! A process that fills the GPU's memory.
 
 use std::io::Read;
 
@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 
 use crate::{Failure, GPU};
 
-/// Takes all memory that is free but `left` bytes, says so, and keeps it until standard input ends.
+/// Allocates all free memory except `left` bytes, reports this, and holds it until standard input ends.
 pub(crate) fn run(left: u64) -> Result<(), Failure> {
     let (free, _) = memory::device_memory(GPU)?;
     let bytes = free.saturating_sub(left);

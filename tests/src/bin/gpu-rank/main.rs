@@ -1,8 +1,8 @@
-//! What `cargo xtask gpu-test` has checked within a process on the first visible GPU: `gpu-rank kernels FOLDER`, with PyTorch's
-//! results in the folder, `gpu-rank segments`, `gpu-rank streams`, `gpu-rank graph`, and `gpu-rank hog BYTES`, which takes all of the
-//! GPU's memory but so many bytes until its standard input ends.
+//! Checks of `cargo xtask gpu-test` within a process, on the first visible GPU: `gpu-rank kernels FOLDER` with PyTorch's
+//! results in the folder, `gpu-rank segments`, `gpu-rank streams` and `gpu-rank graph`. `gpu-rank hog BYTES` allocates
+//! the GPU's memory except BYTES bytes until its standard input ends.
 //!
-//! A line for each thing that holds goes to standard output. What does not hold ends the process with a panic that says so.
+//! Prints a line for each passed check. A failed check ends the process with a panic.
 #![allow(clippy::unwrap_used)]
 
 mod graph;
@@ -20,10 +20,10 @@ type Failure = Box<dyn std::error::Error>;
 
 const GPU: Device = Device::Cuda(0);
 
-/// A comparison by its name.
+/// A comparison with its name.
 type Check = (&'static str, fn());
 
-/// Against PyTorch's results, on the GPU.
+/// Comparisons with PyTorch's results on the GPU.
 const KERNELS: [Check; 7] = [
     ("updates of the optimizers", optimizers::updates_follow_torch),
     ("moving average", optimizers::the_moving_average_follows_torch),
@@ -48,7 +48,7 @@ fn main() -> Result<(), Failure> {
         return Err("CUDA finds no GPU here".into());
     }
     cuda::set_device(0)?;
-    // The references are of float32 as it is.
+    // The references use plain float32.
     cuda::set_tf32(false)?;
     match args.as_slice() {
         ["kernels", folder] => {

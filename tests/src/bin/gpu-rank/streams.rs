@@ -1,4 +1,4 @@
-//! Copies from pinned memory beside the computing stream.
+//! Checks copies from pinned memory during computation on another stream.
 
 use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::stream::{Event, Stream};
@@ -6,7 +6,7 @@ use tch::{Kind, Tensor};
 
 use crate::{Failure, GPU};
 
-/// As the next micro-batch: copied on one stream while another computes, waited for by an event, and freed before it was read.
+/// Copies like the next micro-batch: on one stream while another computes, awaited by an event, freed before it is read.
 pub(crate) fn run() -> Result<(), Failure> {
     const NUMBERS: usize = 1 << 20;
     let computing = Stream::current(0)?;
@@ -16,14 +16,14 @@ pub(crate) fn run() -> Result<(), Failure> {
         let first = round as f32;
         let values: Vec<f32> = (0..NUMBERS).map(|at| first + (at % 97) as f32).collect();
         let mut copied = Event::new()?;
-        // The computing stream has work for some milliseconds when the copy begins, and more when its result is read.
+        // The computing stream is busy for some milliseconds when the copy begins, and again when its result is read.
         let work = (0..20).fold(busy.shallow_clone(), |x, _| x.mm(&busy) * 1e-3);
         let batch = copies.run(|| -> Result<Tensor, Failure> {
             let pinned = cuda::pinned(&values)?;
             Ok(pinned.to_device_(GPU, Kind::Float, true, false))
         })??;
         copied.record(copies)?;
-        // What was copied is the copy's: the source may change at once.
+        // The copy no longer needs the source, which may change now.
         let expected: f64 = values.iter().map(|&value| f64::from(value)).sum();
         drop(values);
         copied.block(computing)?;
@@ -31,7 +31,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         let work = (0..20).fold(work, |x, _| x.mm(&busy) * 1e-3);
         let sum = batch.to_kind(Kind::Double).sum(Kind::Double);
         drop(batch);
-        // Whoever gets that memory next must not get it before the sum was taken.
+        // The next user of this memory must not get it before the sum is computed.
         let other = copies.run(|| Tensor::full([NUMBERS as i64], -1.0, (Kind::Float, GPU)))?;
         assert_eq!(sum.double_value(&[]), expected, "round {round}");
         drop((work, other));

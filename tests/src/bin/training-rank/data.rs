@@ -1,11 +1,11 @@
-//! Numbered samples whose values follow from their number: the formula's, which Python knows too.
+//! Numbered samples with values from the formula, which Python computes too.
 
 use dtrain_tests::formula;
 use dtrain_worker::data::{Column, Dataset, Field, SampleError, SampleRng, epoch_order};
 
 use crate::nets::Kind;
 
-/// Samples of one kind of network.
+/// Samples for one kind of network.
 pub(crate) struct Numbered {
     fields: Vec<Field>,
     kind: Kind,
@@ -14,8 +14,8 @@ pub(crate) struct Numbered {
 }
 
 impl Numbered {
-    /// `samples` of them. Those in `order` of a seed are numbered as the first epoch uses them, so that its step k has the
-    /// numbers from k times the effective batch; the others as the set has them.
+    /// Creates `samples` samples. With `in_order_of` a seed, numbers follow the first epoch's order: step k has the numbers
+    /// from k times the effective batch. Otherwise, numbers follow the data set's order.
     pub(crate) fn new(kind: Kind, samples: usize, in_order_of: Option<u64>) -> Self {
         let mut numbers: Vec<usize> = (0..samples).collect();
         if let Some(seed) = in_order_of {

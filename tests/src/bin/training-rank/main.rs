@@ -1,7 +1,7 @@
-//! One rank of several trainings, one after the other: `training-rank LIST`.
+//! Runs one rank of several trainings, one after another: `training-rank LIST`.
 //!
-//! LIST is a JSON file, an array of [`Training`]s as `dtrain_tests::trainings` writes it. All of them train the task
-//! [`task::Subject`] with the engine that trains everything else; libtorch is loaded once for all of them.
+//! LIST is a JSON file, an array of [`Training`]s written by `dtrain_tests::trainings`. All train the task
+//! [`task::Subject`] with the normal engine; one process loads libtorch once for all of them.
 
 mod data;
 mod nets;
@@ -36,7 +36,7 @@ fn train_all() -> Result<(), Box<dyn Error>> {
     let list: Vec<Training> = serde_json::from_str(&list)?;
     dtrain_torch_shim::quiet_logs();
     let env = WorkerEnv::from_process()?;
-    // One store for all of them: to find a new one takes a rank half a second where it comes before the store does.
+    // One store for all trainings: a rank that starts before its store takes half a second to find it.
     let _store = match (env.rank, env.world_size) {
         (0, 2..) => Some(TcpStore::serve(&env.master_addr, env.master_port, CONNECT_TIMEOUT)?),
         _ => None,

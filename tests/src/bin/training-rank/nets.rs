@@ -4,12 +4,12 @@ use dtrain_tests::formula;
 use dtrain_worker::models::{Architecture, Classifier, Gpt, GptConfig, ModelError, Registry, Scope, build};
 use tch::{Device, Kind as Dtype, Reduction, TchError, Tensor};
 
-/// Which network.
+/// The kind of network.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Two convolutions and a linear layer.
     Conv,
-    /// Linear layers, of which one is never used, one only for some samples, and one for a few.
+    /// Linear layers: one never used, one for some samples, one for a few.
     Branches,
     /// A ResNet-18.
     ResNet18,
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// By its name in `custom.net`.
+    /// Returns the kind named by `custom.net`.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let all = [Self::Conv, Self::Branches, Self::ResNet18, Self::Gpt];
         all.into_iter().find(|kind| kind.name() == name)
@@ -33,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// Of one sample.
+    /// Returns the shape of one sample's input.
     pub(crate) fn input_shape(self) -> Vec<usize> {
         match self {
             Self::Conv => vec![1, 6, 6],
@@ -47,7 +47,7 @@ impl Kind {
         self.input_shape().iter().product()
     }
 
-    /// Classes, or tokens.
+    /// Returns the number of classes or tokens.
     pub(crate) fn classes(self) -> u64 {
         match self {
             Self::Conv => 5,
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// After so many numbers the samples' contents come again, so that there is something to learn.
+    /// Returns the period after which samples repeat their contents, so that a network can learn.
     pub(crate) fn period(self) -> usize {
         match self {
             Self::Conv | Self::Branches => usize::MAX,
@@ -101,7 +101,7 @@ impl Layer {
 
 pub(crate) struct Branches {
     trunk: Layer,
-    /// For no sample.
+    /// Used for no sample.
     _never: Layer,
     some: Layer,
     few: Layer,
@@ -109,7 +109,7 @@ pub(crate) struct Branches {
 }
 
 impl Net {
-    /// With the formula's weights. The last norm of every residual block begins at zero, as dtrain's own do.
+    /// Builds a network with the formula's weights. The last norm of every residual block is zero, as in dtrain's models.
     pub(crate) fn new(kind: Kind, registry: &mut Registry) -> Result<Self, ModelError> {
         let mut root = registry.root();
         let mut layer = |name: &str, shape: &[i64]| Layer::new(root.sub(name), shape);
@@ -136,7 +136,7 @@ impl Net {
             let shape = entry.tensor().size();
             let mut value = Tensor::f_from_slice(&formula::state_value(entry.name(), &shape))?
                 .f_view(shape.as_slice())?
-                // PyTorch begins from weights that were rounded to float32.
+                // PyTorch's side begins with weights rounded to float32.
                 .f_to_kind(Dtype::Float)?;
             if entry.name().ends_with("bn2.weight") {
                 value = value.f_zeros_like()?;
@@ -146,7 +146,7 @@ impl Net {
         Ok(net)
     }
 
-    /// The loss of every sample, N, of the inputs `x` and what they should become; `numbers` says which samples they are.
+    /// Returns the loss of every sample, N, for the inputs `x` and the targets; `numbers` are the samples' numbers.
     pub(crate) fn losses(
         &self,
         x: &Tensor,
@@ -177,7 +177,7 @@ fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> 
 }
 
 impl Branches {
-    /// A branch that no sample of the micro-batch takes is not in the graph at all.
+    /// Computes losses. If no sample of the micro-batch uses a branch, the graph does not contain this branch.
     fn losses(&self, x: &Tensor, targets: &Tensor, numbers: &[i64]) -> Result<Tensor, ModelError> {
         let x = self.trunk.linear(x)?.f_tanh()?;
         let mut losses = Vec::new();
@@ -197,7 +197,7 @@ impl Branches {
     }
 }
 
-/// Whether the sample of this number takes the branch: about one in `one_in` does.
+/// Returns whether the sample of this number uses the branch: about one in `one_in` samples does.
 fn takes(branch: &str, number: i64, one_in: u64) -> bool {
     let word = formula::words(&format!("branches.{branch}.{number}"), 1).next();
     word.is_some_and(|word| word % one_in == 0)

@@ -1,13 +1,13 @@
-//! The task of these trainings, set up by the recipe's `[custom]`:
+//! The task of these trainings, configured by the recipe's `[custom]`:
 //!
 //! | Key | Meaning |
 //! |---|---|
-//! | `net` | which network: see [`Kind`] |
-//! | `double` | it computes in float64 |
-//! | `samples` | of the training set |
-//! | `ordered` | samples are numbered in the order of the first epoch |
-//! | `weighted` | samples have different weights, some of them none |
-//! | `scale` | every weight is multiplied by it; 1 by default |
+//! | `net` | the network: see [`Kind`] |
+//! | `double` | computes in float64 |
+//! | `samples` | samples of the training set |
+//! | `ordered` | numbers samples in the order of the first epoch |
+//! | `weighted` | gives samples different weights, some of them 0 |
+//! | `scale` | multiplies every weight; 1 by default |
 //! | `ids` | a path: every rank r writes the numbers of each training micro-batch as a line of `<ids>.<r>` |
 
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ use tch::{Device, Kind as Dtype, TchError, Tensor};
 use crate::data::Numbered;
 use crate::nets::{Kind, Net};
 
-/// See the module.
+/// The task; the module describes its settings.
 pub(crate) struct Subject {
     net: Net,
     dtype: Dtype,
@@ -35,7 +35,7 @@ pub(crate) struct Subject {
     ids: Option<RefCell<File>>,
 }
 
-/// The weights of samples by their number.
+/// Weights of samples, by number.
 const WEIGHTS: [f64; 7] = [0.0, 1.0, 2.0, 0.5, 3.0, 1.0, 0.0];
 
 fn wrong(what: impl std::fmt::Display) -> TaskError {
