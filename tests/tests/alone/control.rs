@@ -1,4 +1,4 @@
-//! The control sockets of a run under way: found and answered while it trains, and gone after it.
+//! The control sockets of a training: found and answered during the run, gone after it.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -11,7 +11,7 @@ use dtrain_tests::runs::{Sandbox, TINY};
 
 const LONG: Duration = Duration::from_secs(120);
 
-/// `dtrain gpu clear` of a user whose runtime folder is this.
+/// Runs `dtrain gpu clear` with this runtime folder.
 fn clear(runtime: &Path) -> Output {
     let mut command = Command::new(dtrain());
     without_outer_run(&mut command);
@@ -32,7 +32,7 @@ fn a_run_under_way_answers_and_goes_on() {
 
     let begun = Instant::now();
     let metrics = sandbox.run("run").0.metrics();
-    // Both listen, and steps have been taken.
+    // Waits until both listen and steps have been taken.
     while workers(&sockets).len() < 2 || !metrics.metadata().is_ok_and(|meta| meta.len() > 0) {
         assert!(begun.elapsed() < LONG, "no two workers: {:?}", workers(&sockets));
         std::thread::sleep(Duration::from_millis(20));
@@ -49,7 +49,7 @@ fn a_run_under_way_answers_and_goes_on() {
     assert!(text.contains("rank 0") && text.contains("rank 1"), "{text}");
     assert!(text.lines().last().unwrap().starts_with("2 workers freed "), "{text}");
 
-    // The run is none the worse for it.
+    // The run is not disturbed.
     let ended = run.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(0));
     assert_eq!(sandbox.run("run").per_step("loss").len(), 12 * 6);

@@ -1,4 +1,4 @@
-//! The readers of what a checkpoint is made of, given anything: no panic, and no more memory than the files are long.
+//! Gives changed files to the readers of checkpoints: no panic, and no more memory than the files' length allows.
 //!
 //! `cargo xtask fuzz` tries many more files.
 
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 
-/// How many files of each kind are tried, where the test is not to be quick.
+/// The variable with the number of files of each kind, for longer runs.
 const CASES: &str = "DTRAIN_FUZZ";
 
 const RECIPE: &str = r#"
@@ -32,12 +32,12 @@ effective_batch = 4
 steps = 1
 "#;
 
-/// What happens to a file.
+/// A change of a file.
 #[derive(Debug, Clone)]
 enum Change {
     Byte(Index, u8),
     Bit(Index, u8),
-    /// The length of a header, or a number in JSON, becomes another one.
+    /// Replaces the length of a header, or a number in JSON.
     Number(Index, u64),
     Cut(Index),
     Insert(Index, Vec<u8>),
@@ -77,7 +77,7 @@ fn apply(bytes: &mut Vec<u8>, change: &Change) {
             bytes[at] ^= 1 << bit;
         }
         Change::Number(at, number) => {
-            // Half of them hit the length of the header.
+            // Half of them change the header's length.
             let at = if number % 2 == 0 { 0 } else { at.index(bytes.len()) };
             match bytes[at].is_ascii_digit() {
                 true => {
@@ -110,7 +110,7 @@ fn apply(bytes: &mut Vec<u8>, change: &Change) {
     }
 }
 
-/// The most memory that this process has had, in bytes.
+/// Returns the peak memory of this process in bytes.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
@@ -118,7 +118,7 @@ fn peak() -> u64 {
     kib << 10
 }
 
-/// Whatever the folder holds: it is read, or refused with a message.
+/// Reads the folder: any content must be read or rejected with a message.
 fn read(folder: &Path) -> Result<(), TestCaseError> {
     match Manifest::read(folder) {
         Ok(manifest) => {
@@ -150,7 +150,7 @@ fn anything_is_read_or_refused() {
     let whole = run.0.checkpoint(1);
     let names = ["model.safetensors", "optimizer-00000-of-00001.safetensors", FILE_NAME];
     let contents = names.map(|name| fs::read(whole.join(name)).unwrap());
-    // In memory where there is such a place: the files are written very often.
+    // In memory if possible: the test writes files very often.
     let parent = Some(PathBuf::from("/dev/shm")).filter(|shm| shm.is_dir());
     let place = tempfile::tempdir_in(parent.unwrap_or_else(std::env::temp_dir)).unwrap();
     let folder = place.path().join("step-00000001");

@@ -1,5 +1,5 @@
-//! Tests that nothing may run beside: of what a process has once (torch's generators, the counters of its memory, its peak), and of
-//! what asks every worker of the machine. One at a time holds [`alone`].
+//! Tests that must run alone: they use state of the whole process (torch's generators, its memory counters and peak), or
+//! ask every worker of the machine. A test holds [`alone`] while it runs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ mod recompute;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Keeps the other tests of this binary from running, until it is dropped.
+/// Keeps the other tests of this binary waiting until the guard is dropped.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,5 +1,5 @@
-//! Segments that are computed again in backward: the same training to the last bit, in less memory, and an error where that
-//! cannot be.
+//! Recomputing segments in backward: the same training to the last bit, in less memory, and an error if a segment cannot
+//! be recomputed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -22,14 +22,14 @@ use tch::{Device, Kind, Tensor};
 const ON: &str = "memory.recompute=\"on\"";
 const OFF: &str = "memory.recompute=\"off\"";
 
-/// Nothing else allocates, and what is allocated is counted.
+/// Keeps other tests from allocating, and counts allocations.
 fn alone() -> MutexGuard<'static, ()> {
     let held = crate::alone();
     memory::account().unwrap();
     held
 }
 
-/// The same run twice: losses, norms and every byte of the weights are the same.
+/// Runs the same training twice: losses, norms and every byte of the weights must be equal.
 fn same(recipe: &str, ranks: usize, sets: &[&str], segments: usize) {
     let _alone = crate::alone();
     let sandbox = Sandbox::new(recipe);
@@ -77,7 +77,7 @@ fn a_language_model_is_trained_alike() {
 #[test]
 fn networks_with_batch_norm_are_trained_alike() {
     let steps = "train.steps=4";
-    // Sums over the ranks within segments, at the same time as those of the gradients.
+    // Joint sums over the ranks within segments, during the sums of the gradients.
     same(TINY, 2, &[steps, "model.batchnorm=\"synced\""], 9);
     same(TINY, 1, &[steps, "memory.micro_batch=5", "model.freeze=[\"conv1.*\", \"bn1.*\", \"layer1.*\"]"], 9);
     let unet = ["task=\"segment\"", "model.name=\"unet\"", "model.width=4", "model.depth=2"];
@@ -133,13 +133,13 @@ fn a_model_that_differs_from_time_to_time_ends_the_run() {
     }
 }
 
-/// Mebibytes of what forward keeps for backward, and then gradients, over what is there before.
+/// Returns the MiB that forward keeps for backward, and then gradients, above the memory before the step.
 fn activations(model: &Gpt, recompute: &Recompute, tokens: &Tensor) -> f64 {
     let step = || {
         let loss = model.forward(tokens).unwrap().logsumexp([-1], false).sum(Kind::Float);
         recompute.backward(&loss).unwrap();
     };
-    // From the first on there are gradients.
+    // The first step creates the gradients.
     step();
     let before = memory::usage(Device::Cpu).unwrap().allocated;
     memory::reset_peak(Device::Cpu).unwrap();
@@ -165,7 +165,7 @@ fn a_transformer_of_twelve_layers_needs_less_than_half() {
     }
     registry.recompute().all();
     let all = activations(&model, registry.recompute(), &tokens);
-    // The last segment is computed again at once: it saves nothing, and keeps the state of a generator.
+    // The last segment is recomputed immediately: this saves no memory, but stores a generator's state.
     assert!(all < 1.01 * last && 4.0 * all < measured[0], "{all} MiB of {measured:?}");
 }
 
@@ -177,7 +177,7 @@ fn memory_that_runs_out_the_second_time_is_known_as_that() {
     let model = Gpt::new(config, &mut registry).unwrap();
     registry.recompute().all();
     let tokens = Tensor::zeros([2, 16], (Kind::Int64, Device::Cpu));
-    // Within the closure, and in the pass through what it recorded.
+    // Fails during the recorded forward, and during the recompute in backward.
     for allocation in [1, 10, 20, 30, 60] {
         let loss = model.forward(&tokens).unwrap().sum(Kind::Float);
         memory::refuse_next(allocation);
@@ -206,7 +206,7 @@ steps = 3
 lr = 0.01
 "#;
 
-/// A task of `SEGMENTS` segments, each of which computes something else every time.
+/// A task of `SEGMENTS` segments that each compute different values every time.
 struct Moody<const SEGMENTS: usize> {
     first: Linear,
     blocks: Vec<Segment<LayerNorm>>,
@@ -267,7 +267,7 @@ impl<const SEGMENTS: usize> Task for Moody<SEGMENTS> {
     }
 }
 
-/// A training within this process.
+/// Trains within this process.
 fn train<T: BuildTask + 'static>(
     sandbox: &Sandbox,
     set: &str,

@@ -1,4 +1,4 @@
-//! Bad input: a clear error, exit code 2, nothing left running and nothing overwritten.
+//! Bad input: a clear error, exit code 2, no process left and no file overwritten.
 
 use std::fs;
 use std::process::Command;
@@ -10,14 +10,14 @@ use dtrain_test_kit::permissions::with_permissions;
 use dtrain_tests::process::{finish, said};
 use dtrain_tests::runs::{Sandbox, TINY, contents};
 
-/// A recipe on an image folder.
+/// Returns a recipe for an image folder.
 fn folder_recipe() -> String {
     let generated = "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n";
     assert!(TINY.contains(generated));
     TINY.replace(generated, "root = \"data\"\n")
 }
 
-/// `data/{train,test}` with two classes of small PNG files.
+/// Writes `data/{train,test}` with two classes of small PNG files.
 fn image_folder(sandbox: &Sandbox, train: usize, test: usize) {
     for (split, count) in [("train", train), ("test", test)] {
         for (class, shade) in [("dark", 40u8), ("light", 200)] {
@@ -33,14 +33,14 @@ fn image_folder(sandbox: &Sandbox, train: usize, test: usize) {
     }
 }
 
-/// Far longer than a refusal takes, and shorter than the ranks wait for each other.
+/// Far longer than an error takes, and shorter than the ranks wait for each other.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn refused(sandbox: &Sandbox, nproc: usize, sets: &[&str], more: &[&str], words: &[&str]) {
     refused_by(&mut sandbox.command(nproc, "run", sets, more), words);
 }
 
-/// The command ends with a usage error that has these words, said once.
+/// Checks that the command ends with a usage error that contains these words, once.
 pub(crate) fn refused_by(command: &mut Command, words: &[&str]) {
     let output = finish(command, LIMIT);
     let text = said(&output);
@@ -143,7 +143,7 @@ fn many_corrupt_images_are_an_error() {
 fn what_rank_0_refuses_is_one_sentence() {
     let sandbox = Sandbox::new(&folder_recipe());
     image_folder(&sandbox, 100, 4);
-    // How many steps an epoch has, only the data tells.
+    // The number of steps per epoch is known only from the data.
     let sets = ["train.steps=2", "optim.schedule.warmup=1 epoch"];
     let output = finish(&mut sandbox.command(2, "run", &sets, &[]), LIMIT);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -176,7 +176,7 @@ fn optimizers_schedules_and_precisions_that_there_are_not() {
     for (set, words) in cases {
         refused(&sandbox, 2, &[set], &[], words);
     }
-    // What only the trainer can know: no GPU is there to compute in float16.
+    // Errors that only the trainer can detect: there is no GPU for float16.
     let on_the_cpu: [(&str, &[&str]); 3] = [
         ("precision.amp=\"fp16\"", &["precision.amp", "fp16", "bf16"]),
         ("precision.tf32=true", &["precision.tf32", "auto"]),
@@ -228,7 +228,7 @@ fn images_of_mixed_sizes_need_a_resize() {
     };
     other("x0.png");
     refused(&sandbox, 2, &[], &[], &["x0.png", "40x24", "32x32", "data.resize = \"crop\""]);
-    // The remedy is one, in the folder of the refused run too.
+    // The remedy works, also in the folder of the failed run.
     fs::remove_file(sandbox.path("data/train/light/x0.png")).unwrap();
     sandbox.train(2, "run", &["train.steps=1"]);
 }
@@ -289,7 +289,7 @@ fn another_run_is_not_overwritten() {
     refused(&sandbox, 1, &[], &["--resume", "never"], &["--run-dir"]);
     assert!(before == contents(&sandbox.path("run")), "the first run was changed");
 
-    // Its checkpoint does not fit another model in a folder of its own either.
+    // Its checkpoint does not fit another model in another folder either.
     let checkpoint = sandbox.path("run/checkpoints/latest");
     let resume = ["--resume", checkpoint.to_str().unwrap()];
     let output = sandbox.launch_with(1, "other", &["model.name=\"resnet34\""], &resume);

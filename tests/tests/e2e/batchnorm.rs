@@ -1,5 +1,5 @@
-//! BatchNorm over all ranks gives what one rank with the whole batch gives, an uneven batch lets nobody wait, and what
-//! depends on the micro-batch is said before the run.
+//! BatchNorm over all ranks equals one rank with the whole batch, no rank hangs on an uneven batch, and a dependence
+//! on the micro-batch is reported before the run.
 
 use dtrain_tests::process::said;
 use dtrain_tests::runs::{Run, Sandbox, TINY};
@@ -14,7 +14,7 @@ fn warnings(run: &Run) -> Vec<String> {
     serde_json::from_value(plan(run)["warnings"].clone()).unwrap()
 }
 
-/// What the run printed.
+/// Returns the output of the run.
 fn log(run: &Run) -> String {
     std::fs::read_to_string(run.0.rank_logs(0, 0).join("stderr.log")).unwrap()
 }
@@ -47,7 +47,7 @@ fn over_all_ranks_it_is_that_of_the_whole_batch() {
             assert!((evaluated(&together) / evaluated(&alone) - 1.0).abs() < 1e-3, "{what}");
         }
     }
-    // It is not what each rank alone makes of it.
+    // It differs from BatchNorm within each rank.
     let local = sandbox.train(2, "local", &["train.effective_batch=24", "train.steps=1"]);
     let synced = sandbox.train(2, "synced", &["train.effective_batch=24", "train.steps=1", SYNCED]);
     let difference = local.per_step("loss")[0] / synced.per_step("loss")[0] - 1.0;
@@ -57,7 +57,7 @@ fn over_all_ranks_it_is_that_of_the_whole_batch() {
 #[test]
 fn over_groups_of_samples_no_cut_makes_a_difference() {
     let sandbox = Sandbox::new(TINY);
-    // Whole groups on one rank and on several, groups that are spread over the ranks, and steps that end with a smaller group.
+    // Groups within one rank, groups over several ranks, and steps that end with a smaller group.
     type Cuts<'a> = &'a [(usize, Option<usize>)];
     let cases: [(usize, &str, Cuts<'_>); 3] = [
         (24, "group:8", &[(1, Some(8)), (1, Some(16)), (2, None), (2, Some(4)), (3, None)]),
@@ -101,8 +101,8 @@ fn over_groups_of_samples_no_cut_makes_a_difference() {
 #[test]
 fn an_uneven_batch_in_micro_steps_lets_no_rank_wait() {
     let sandbox = Sandbox::new(TINY);
-    // Ranks of 7 and 6 samples: by 3 at a time that is 3 micro-steps each, where rank 1 alone would need 2. The last step of
-    // the epoch has 96 - 7 x 13 = 5 samples for 2 ranks.
+    // The ranks have 7 and 6 samples: with micro-batches of 3, both take 3 micro-steps, although rank 1 alone would need 2.
+    // The last step of the epoch has 96 - 7 x 13 = 5 samples for 2 ranks.
     let sets = ["train.effective_batch=13", "memory.micro_batch=3", "train.epochs=1", SYNCED];
     let two = sandbox.train(2, "two", &sets);
     assert_eq!(two.per_step("samples").last(), Some(&96.0));

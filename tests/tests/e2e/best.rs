@@ -1,4 +1,4 @@
-//! `checkpoint.best`: the best checkpoint stays, a run that goes on knows it, and a stage may seek its own.
+//! `checkpoint.best`: the best checkpoint stays, a resumed run knows it, and a stage can have its own criterion.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use dtrain_common::manifest::{BestSoFar, Manifest};
 use dtrain_tests::process::ended;
 use dtrain_tests::runs::{Run, Sandbox, gpt};
 
-/// The loss falls: the best by the largest loss is an early step, and by the smallest a late one.
+/// The loss falls: by the largest loss an early step is best, by the smallest a late one.
 const BEST: &str = "[checkpoint]\nevery = \"1 step\"\nkeep = 1\nbest = \"min loss\"\n";
 
 fn falling() -> Sandbox {
@@ -18,12 +18,12 @@ fn losses(run: &Run) -> Vec<f64> {
     evaluations.iter().map(|evaluation| evaluation["loss"].as_f64().unwrap()).collect()
 }
 
-/// The steps whose checkpoints are there.
+/// Returns the steps with checkpoints.
 fn kept(run: &Run) -> Vec<u64> {
     run.0.steps().unwrap()
 }
 
-/// The step that `best` points to, which result.json and the newest manifest agree on.
+/// Returns the step of `best`; result.json and the newest manifest must agree.
 fn best(run: &Run, value: f64) -> u64 {
     let target = fs::read_link(run.0.best()).unwrap();
     let step = Manifest::read(&run.0.best()).unwrap().step;
@@ -48,7 +48,7 @@ fn the_best_checkpoint_stays_and_is_remembered() {
     assert_eq!(best(&falling, losses_of[5]), 6);
     assert_eq!((kept(&falling), marks(&falling)), (vec![6], vec![true; 6]));
 
-    // Stopped after half of it: the best of the first half is the best of the whole, and its folder outlives the rest.
+    // Stopped halfway: the best of the first half is the best of the whole run, and its folder outlives the others.
     let most = ["checkpoint.best=max loss", "train.steps=3"];
     let first = sandbox.train(2, "most", &most);
     assert_eq!(best(&first, losses_of[0]), 1);
@@ -57,14 +57,14 @@ fn the_best_checkpoint_stays_and_is_remembered() {
     assert_eq!(best(&whole, losses_of[0]), 1);
     assert_eq!((kept(&whole), marks(&whole)[3..].to_vec()), (vec![1, 6], vec![false; 3]));
 
-    // Another figure is another search; what an earlier one found is not protected any longer than it is the best.
+    // Another criterion starts a new search: the earlier best checkpoint is no longer protected.
     let other = sandbox.train(1, "most", &["checkpoint.best=min perplexity", "train.steps=8"]);
     let found = losses(&other);
     let step = if found[7] < found[6] { 8 } else { 7 };
     assert_eq!(best(&other, found[step - 1].exp()), step as u64);
     assert!(!kept(&other).contains(&1));
 
-    // Without the setting nothing is marked, and nothing is lost of what was there.
+    // Without the setting, no checkpoint is marked, and existing ones stay.
     let plain = sandbox.path("plain.toml");
     fs::write(&plain, gpt(6, &BEST.replace("best = \"min loss\"\n", ""))).unwrap();
     fs::copy(&plain, sandbox.path("recipe.toml")).unwrap();
@@ -78,7 +78,7 @@ fn a_link_that_was_not_switched_in_time_is_mended_by_the_next_checkpoint() {
     let sandbox = falling();
     let sets = ["checkpoint.best=max loss", "train.steps=1"];
     let run = sandbox.train(1, "run", &sets);
-    // As a crash between the two renames leaves it.
+    // The state after a crash between the two renames.
     fs::remove_file(run.0.best()).unwrap();
     let run = sandbox.train(1, "run", &["checkpoint.best=max loss"]);
     assert_eq!(best(&run, losses(&run)[0]), 1);
@@ -99,7 +99,7 @@ fn a_stage_may_seek_its_own() {
     assert_eq!((best(&anew, losses(&anew)[3]), kept(&anew)), (4, vec![4, 6]));
     assert_eq!(marks(&anew), [true, false, false, true, false, false]);
 
-    // Resumed behind the boundary, and at it.
+    // Resumed after the boundary, and at it.
     for (last, then) in [("stage.1.steps=1", 4), ("stage.1.steps=2", 5)] {
         let name = format!("to-{then}");
         sandbox.train(1, &name, &[restart, last]);

@@ -1,5 +1,5 @@
-//! Checkpoints that several ranks write beside the training: what is in them, what happens when a disk fails, and from which one
-//! a run goes on.
+//! Checkpoints that several ranks write during the training: their contents, disk failures, and the choice of the
+//! checkpoint to resume from.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use dtrain_tests::runs::{Run, Sandbox, TINY, gpt};
 use dtrain_worker::models::TensorFile;
 use tch::Tensor;
 
-/// A checkpoint at every step; a micro-batch is half a step, so that one rank computes what two do, bit by bit.
+/// A checkpoint at every step. A micro-batch is half a step, so that one rank and two compute the same bits.
 const EVERY_STEP: &str = r#"
 [memory]
 micro_batch = 4
@@ -31,7 +31,7 @@ fn tensors(folder: &Path, file: &str) -> BTreeMap<String, Tensor> {
     file.names().into_iter().map(read).collect()
 }
 
-/// Bit by bit, also where the files were cut up otherwise.
+/// Compares tensors bit by bit, also if the files are divided differently.
 fn assert_same(one: &Path, other: &Path, files: &[&str]) {
     for file in files {
         let (one, other) = (tensors(one, file), tensors(other, file));
@@ -72,7 +72,7 @@ fn every_rank_writes_its_part_of_the_same_files() {
     }
 }
 
-/// Weights of convolutions that lie pixel by pixel in memory, and are cut by the boundaries of shards.
+/// Convolution weights in channels-last format, divided by the boundaries of shards.
 #[test]
 fn what_lies_otherwise_in_memory_than_in_a_file_is_whole_in_it() {
     let sandbox = Sandbox::new(TINY);
@@ -82,12 +82,12 @@ fn what_lies_otherwise_in_memory_than_in_a_file_is_whole_in_it() {
     sharded.push("memory.shard_optimizer=true");
     let sharded = sandbox.train(3, "sharded", &sharded);
     assert_same(&plain.0.latest(), &sharded.0.latest(), &FILES[..2]);
-    // Another cut, another layout in memory: the same run goes on.
+    // Another partition and memory format: the same run resumes.
     let on = sandbox.train(2, "sharded", &["train.effective_batch=12", "train.steps=3"]);
     assert_eq!(on.result().steps, Some(3));
 }
 
-/// The loss falls, so that the first would be the best for good.
+/// The loss falls: the first checkpoint would stay the best.
 #[test]
 fn the_best_checkpoint_is_one_that_is_there() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
@@ -98,14 +98,14 @@ fn the_best_checkpoint_is_one_that_is_there() {
         assert_eq!(run.0.linked(&run.0.best()), Some(best));
         best
     };
-    // One that the disk does not take.
+    // A checkpoint that the disk rejects.
     let mut command = sandbox.command(2, "fails", &sets, &[]);
     command.env("DTRAIN_FAULT", "write:rank=0,after=0,error=ENOSPC");
     let text = ended(&command.output().unwrap(), 0);
     assert!(text.contains("the training goes on"), "{text}");
     assert!(best_is_there("fails") > 1);
 
-    // One of another run that owes its evaluation.
+    // A checkpoint of another run, without its evaluation.
     let other = sandbox.train(1, "other", &["train.steps=2"]);
     let folder = other.0.checkpoint(2);
     let mut manifest = Manifest::read(&folder).unwrap();
@@ -138,7 +138,7 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
             let folder = run.0.checkpoint(*step);
             Manifest::read(&folder).unwrap().verify(&folder).unwrap();
         }
-        // The same command goes on when the disk is well again, and ends as if nothing had been.
+        // When the disk works again, the same command resumes and gives the same end result.
         let whole = sandbox.train(2, &name, &[]);
         let reference = sandbox.train(2, &format!("reference-{rank}"), &[]);
         assert_same(&reference.0.latest(), &whole.0.latest(), &FILES);
@@ -166,7 +166,7 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
 fn a_folder_that_cannot_be_written_to_is_an_error_at_once() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let run = sandbox.train(1, "run", &["train.steps=2"]);
-    // A file in the way of the folder, which even root cannot write into.
+    // A file in place of the folder: even root cannot write into it.
     let old = sandbox.path("old");
     fs::rename(run.0.checkpoints(), &old).unwrap();
     fs::create_dir(run.0.checkpoints()).unwrap();
@@ -200,13 +200,13 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
     assert!(text.contains("after step 2"), "{text}");
     assert_same(&reference.0.latest(), &run.0.latest(), &FILES);
 
-    // A link that points nowhere is no reason to begin anew.
+    // A dangling link is no reason to start from the beginning.
     symlink_atomic(Path::new("step-00000099"), &run.0.latest()).unwrap();
     let text = ended(&sandbox.launch(1, "run", &["train.steps=7"]), 0);
     assert!(text.contains("points nowhere") && text.contains("after step 6"), "{text}");
     assert_eq!(fs::read_link(run.0.latest()).unwrap(), Path::new("step-00000007"));
 
-    // One that was asked for is not passed over.
+    // A named checkpoint is not skipped.
     damage(7, FILES[2], &|bytes| bytes[9] ^= 0x20);
     let from = run.0.checkpoint(7);
     let output = sandbox.launch_with(1, "run", &["train.steps=8"], &["--resume", from.to_str().unwrap()]);
@@ -242,7 +242,7 @@ fn checkpoints_come_after_a_time_and_some_are_kept_for_ever() {
 #[test]
 fn a_checkpoint_that_takes_longer_than_the_patience_for_a_hang_is_waited_for() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
-    // The last one, which both ranks wait for: one of them writes, the other has nothing to do meanwhile.
+    // Both ranks wait for the last checkpoint: one writes, the other is idle.
     let sets = ["train.steps=2", "checkpoint.every=2 steps"];
     let mut command = sandbox.command(2, "slow", &sets, &["--hang-timeout", "2"]);
     let output = command.env("DTRAIN_FAULT", "write:rank=1,after=0,pause=7s").output().unwrap();

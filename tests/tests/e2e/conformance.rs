@@ -1,4 +1,4 @@
-//! Every backend passes the same suite at every number of ranks, as processes.
+//! Every backend passes the same suite with every number of ranks, as processes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn shared_memory_with_four_ranks() {
     suite("shared", 4);
 }
 
-/// Every rank ends well.
+/// Checks that every rank ends well.
 fn all_succeed(backend: &str, scenario: &str, ranks: usize) {
     for (rank, output) in conformance(backend, scenario, ranks).iter().enumerate() {
         assert!(output.status.success(), "{scenario}, rank {rank} of {ranks}: {}", said(output));
@@ -67,7 +67,7 @@ fn all_succeed(backend: &str, scenario: &str, ranks: usize) {
     }
 }
 
-/// The last rank dies, the others notice.
+/// Checks that the others notice the death of the last rank.
 fn last_dies(backend: &str, scenario: &str, ranks: usize) {
     let outputs = conformance(backend, scenario, ranks);
     for (rank, output) in outputs.iter().enumerate().take(ranks - 1) {
@@ -141,7 +141,7 @@ fn ranks_that_want_different_transports_are_told() {
     }
 }
 
-/// Without a word from the user, the ranks of one machine share memory.
+/// By default, the ranks of one machine share memory.
 #[test]
 fn the_benchmark_runs_and_shared_memory_is_the_default() {
     for (rank, output) in conformance("auto", "bench", 2).iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Checkpoints that are not what was written, in every way and at every place: none of them is ever loaded.
+//! Checkpoints damaged in many ways and places: dtrain never loads them.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use dtrain_tests::process::said;
 use dtrain_tests::runs::{Run, Sandbox};
 use dtrain_worker::checkpoint::{choose, verify};
 
-/// Two checkpoints of a network as small as there is.
+/// Two checkpoints of the smallest possible network.
 const SMALL: &str = r#"
 task = "lm"
 [data]
@@ -39,13 +39,13 @@ fn trained() -> (Sandbox, Run) {
     (sandbox, run)
 }
 
-/// The run would go on from the checkpoint before.
+/// Checks that the run would resume from the checkpoint before.
 fn passed_over(run: &Run, what: &str) {
     let newest = run.0.checkpoint(2);
     assert!(verify(&newest).is_err(), "{what}: it counts as whole");
     let chosen = choose(&run.0, &Resume::Auto).unwrap();
     assert_eq!(chosen, Some(run.0.checkpoint(1)), "{what}");
-    // Asked for by name it is refused.
+    // If the user names it, it is an error.
     assert!(choose(&run.0, &Resume::From(newest)).is_err(), "{what}");
 }
 
@@ -57,7 +57,7 @@ fn no_damage_is_loaded() {
     for file in FILES {
         let path = new.join(file);
         let whole = fs::read(&path).unwrap();
-        // Every byte of headers and of the manifest, and bytes all over the values.
+        // Every byte of headers and manifest, and some bytes of the values.
         let stride = (whole.len() / 400).max(1);
         let places = (0..whole.len()).filter(|at| *at < 300 || at.is_multiple_of(stride));
         for at in places.chain([whole.len() - 1]) {
@@ -81,18 +81,18 @@ fn no_damage_is_loaded() {
         fs::create_dir(&path).unwrap();
         passed_over(&run, &format!("a folder for {file}"));
         fs::remove_dir(&path).unwrap();
-        // Of the same name and size, from the checkpoint before.
+        // The file of the same name and size from the checkpoint before.
         fs::copy(old.join(file), &path).unwrap();
         passed_over(&run, &format!("{file} of another step"));
         fs::write(&path, &whole).unwrap();
     }
-    // Two files of one checkpoint in each other's place.
+    // Two files of one checkpoint, exchanged.
     let [model, optimizer] = [FILES[0], FILES[1]].map(|file| new.join(file));
     exchange(&model, &optimizer);
     passed_over(&run, "exchanged files");
     exchange(&model, &optimizer);
     assert_eq!(choose(&run.0, &Resume::Auto).unwrap(), Some(new.clone()));
-    // A whole checkpoint under the name of another.
+    // An intact checkpoint under another's name.
     exchange(&old, &new);
     assert!(choose(&run.0, &Resume::Auto).is_err(), "both have the other's name");
     exchange(&old, &new);
@@ -122,6 +122,6 @@ fn what_another_run_or_a_newer_dtrain_wrote_is_refused() {
     manifest.format += 1;
     manifest.write(&newest).unwrap();
     refused(&["train.steps=3"], "use the newer dtrain");
-    // Not even the one before: the newer one may well be whole.
+    // Not even the one before is used: the newer one may be intact.
     assert!(choose(&run.0, &Resume::Auto).is_err());
 }

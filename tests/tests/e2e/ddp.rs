@@ -1,5 +1,5 @@
-//! Whole trainings against PyTorch's DistributedDataParallel on two processes, from the same weights and batches.
-//! `tests/parity/make_ddp.py` makes the reference, `tests/parity/README.md` describes it.
+//! Compares whole trainings with PyTorch's DistributedDataParallel on two processes, from the same weights and batches.
+//! `tests/parity/make_ddp.py` makes the reference; `tests/parity/README.md` describes it.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use tch::Tensor;
 /// Relative, at every step.
 const TOLERANCE: f64 = 1e-4;
 
-/// The training of a reference, by the engine on so many ranks, in float32 or float64.
+/// Runs the training of a reference with the engine on `ranks` ranks, in float32 or float64.
 fn train(sandbox: &Sandbox, case: &str, reference: &Value, ranks: usize, double: bool) -> Run {
     let settings = &reference["settings"];
     let count = |key: &str| settings[key].as_u64().unwrap();
@@ -35,7 +35,7 @@ fn train(sandbox: &Sandbox, case: &str, reference: &Value, ranks: usize, double:
     sandbox.run(&name)
 }
 
-/// The largest relative difference of the losses.
+/// Returns the largest relative difference of the losses.
 fn apart(run: &Run, expected: &Value) -> f64 {
     let (got, expected) =
         (run.per_step("loss"), serde_json::from_value::<Vec<f64>>(expected["losses"].clone()).unwrap());
@@ -55,7 +55,7 @@ fn case(name: &str) -> Value {
     cases.find(|(found, _)| found == name).unwrap().1
 }
 
-/// Every loss of a training in float32 and, where few enough bits are lost on the way, in float64.
+/// Compares every loss of a training in float32 and, if rounding errors stay small, in float64.
 fn compare(name: &str, ranks: &[usize], exact: f64) {
     let (sandbox, reference) = (sandbox(), case(name));
     for &ranks in ranks {
@@ -75,7 +75,7 @@ fn compare(name: &str, ranks: &[usize], exact: f64) {
 
 #[test]
 fn a_resnet_18_has_the_losses_of_ddp() {
-    // Its BatchNorm is of each rank's 8 samples, on either side.
+    // BatchNorm uses each rank's 8 samples, on both sides.
     compare("resnet18", &[2], 1e-9);
 }
 

@@ -1,4 +1,4 @@
-//! `dtrain eval`, the test at the end of a run, weights to start from, and data that changes under a run.
+//! `dtrain eval`, the test at the end of a run, initial weights, and data that changes during a run.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -45,7 +45,7 @@ fn an_evaluation_finds_what_the_training_found() {
         assert_eq!((&found["weights"], &found["samples"]), (&"average".into(), &37.into()));
         assert_eq!(found["peak_memory_bytes"].as_array().unwrap().len(), 2);
     }
-    // On another number of ranks, and in other batches.
+    // With another number of ranks and other batches.
     let raw = answer(&eval(&sandbox, 3, "run", &["--json", "--weights", "raw", "--batch", "5"]));
     assert_eq!((&raw["weights"], &raw["batch"]), (&"raw".into(), &5.into()));
     assert_ne!(raw["loss"], lines.last().unwrap()["loss"]);
@@ -162,7 +162,7 @@ fn other_data_under_a_run_is_told_of() {
         image("test", class, "t.png");
     }
     sandbox.train(1, "run", &["train.steps=2"]);
-    // The same data elsewhere is the same.
+    // The same data in another folder counts as the same.
     fs::rename(sandbox.path("pictures"), sandbox.path("moved")).unwrap();
     let moved = "data.root=moved";
     let output = sandbox.launch(1, "run", &["train.steps=3", moved]);
@@ -203,7 +203,7 @@ fn classes_that_were_renamed_are_refused_by_eval_and_resume() {
     assert_eq!(manifest.class_names, ["cat", "dog", "emu"]);
     answer(&eval(&sandbox, 1, "run", &["--json"]));
 
-    // As many classes, and another order.
+    // The same number of classes in another order.
     for split in ["train", "test"] {
         let of = sandbox.path("pictures").join(split);
         fs::rename(of.join("cat"), of.join("feline")).unwrap();
@@ -218,10 +218,10 @@ fn classes_that_were_renamed_are_refused_by_eval_and_resume() {
             assert!(text.contains(words), "{words} in {text}");
         }
     }
-    // One that an earlier dtrain wrote still loads; nothing vouches for its order.
+    // A manifest of an earlier dtrain still loads, without a check of the order.
     manifest.class_names.clear();
     manifest.write(&folder).unwrap();
-    // The checkpoint that follows has names, and nothing is said any more.
+    // The next checkpoint has names, so there is no more warning.
     for (output, warnings) in [
         (eval(&sandbox, 2, "run", &[]), 1),
         (sandbox.launch(2, "run", &["train.steps=2"]), 1),

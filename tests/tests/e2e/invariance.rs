@@ -1,5 +1,5 @@
-//! Invariants 1 and 2: what a recipe states is trained whatever the number of ranks and the micro-batch. Small networks
-//! without BatchNorm, by the whole engine over real processes, against one rank that takes every step in one piece.
+//! Invariants 1 and 2: the result of a recipe does not depend on the number of ranks and the micro-batch. Small networks
+//! without BatchNorm, with the whole engine in real processes, compared with one rank that takes every step at once.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use dtrain_common::batch::Partition;
 use dtrain_tests::runs::Sandbox;
 use dtrain_tests::trainings::{self, List, distance, sets, tensors};
 
-/// The recipe of all of them; 40 samples leave a short last step, of 8 samples or of 1.
+/// The common recipe. With 40 samples, the last step is short: 8 samples or 1.
 const RECIPE: &str = r#"
 task = "custom"
 [custom]
@@ -50,7 +50,7 @@ fn cut(micro_batch: Option<usize>) -> String {
     }
 }
 
-/// Trains every partition of both batches, and looks at each with its batch and its cut; the first of a batch is whole.
+/// Trains every partition of both batches, then calls `look` with each, and with the run that takes steps at once.
 fn for_all_partitions(more: &[&str], mut look: impl FnMut(&Sandbox, &str, usize, usize, Option<usize>)) {
     let sandbox = Sandbox::new(RECIPE);
     for ranks in RANKS {
@@ -82,8 +82,8 @@ fn name(ranks: usize, batch: usize, micro_batch: Option<usize>) -> String {
     format!("{batch}-on-{ranks}-by-{limit}")
 }
 
-/// The ids of the samples of every step, as its micro-batches had them; and how many samples each micro-batch had is what
-/// the partition says.
+/// Returns the sample ids of every step, from its micro-batches. Checks that every micro-batch has the size of the
+/// partition.
 fn ids(
     sandbox: &Sandbox,
     name: &str,
@@ -122,7 +122,7 @@ fn ids(
 #[test]
 fn a_step_has_the_same_gradient_under_any_partition() {
     for weighted in ["custom.weighted=false", "custom.weighted=true"] {
-        // The first step of SGD leaves the gradient itself as the momentum.
+        // After SGD's first step, the momentum is the gradient.
         let more = [
             "train.steps=1",
             "optim.name=\"sgd\"",
@@ -151,7 +151,7 @@ fn a_step_has_the_same_gradient_under_any_partition() {
     }
 }
 
-/// A mean does not depend on the scale of its weights: nor does the gradient, so it is truly divided by them.
+/// A weighted mean does not depend on the scale of the weights. So the gradient must be divided by their sum.
 #[test]
 fn a_gradient_is_a_weighted_mean() {
     let sandbox = Sandbox::new(RECIPE);
@@ -204,7 +204,7 @@ fn fifty_steps_end_in_the_same_weights_under_any_partition() {
 const GROUPS: &str =
     r#"optim.group=[{ match = "conv*", lr_factor = 0.5 }, { match = "*.bias", weight_decay = 0.0 }]"#;
 
-/// What may be added to the recipe, by name, and how far from each other the results may be, relative to their length.
+/// Additions to the recipe, with a name and the tolerance relative to the results' length.
 struct Variant {
     name: &'static str,
     sets: &'static [&'static str],
@@ -229,7 +229,7 @@ const VARIANTS: [Variant; 13] = [
     variant("ema", &["ema.decay=0.9"]),
     variant("frozen", &["model.freeze=[\"conv1.*\"]"]),
     variant("weighted", &["custom.weighted=true"]),
-    // The last step of an epoch is one sample, in some epochs of no weight: nothing is learnt from it.
+    // The last step of an epoch is one sample. In some epochs its weight is 0, and the step changes nothing.
     variant("weighted-13", &["custom.weighted=true", "train.effective_batch=13"]),
     variant(
         "all",

@@ -1,4 +1,4 @@
-//! A few of the kills of `cargo xtask kills`: each kind at one rank and at two, and some of runs that go back.
+//! A few of the kills of `cargo xtask kills`: each kind with one rank and with two, and some with rollbacks.
 
 use std::process::Command;
 use std::time::Duration;
@@ -17,13 +17,13 @@ fn trainings_that_are_killed_while_they_go_back_lose_no_checkpoint() {
 }
 
 fn nothing_is_missed(which: &[&str]) {
-    // Both are there, or the test says what to build.
+    // If a program is missing, these calls fail and say what to build.
     let (_, _) = (dtrain(), worker());
     let lab = build_folder().join("lab");
     assert!(lab.is_file(), "{} is not built; run `cargo test --workspace`", lab.display());
     let mut kills = Command::new(lab);
     without_outer_run(&mut kills);
-    // Cargo names the package of this test, and the lab asks for its own.
+    // Cargo sets this variable to this test's package; the lab must find its own.
     kills.env_remove("CARGO_MANIFEST_DIR").arg("kills").args(which).arg("--bin-dir").arg(build_folder());
     let output = finish(&mut kills, Duration::from_secs(300));
     let text = said(&output);

@@ -1,5 +1,5 @@
-//! What the architecture promises of the programs and the source: which libraries a binary names, where it finds them, and
-//! what a folder must not know.
+//! Checks promises of the architecture: the libraries that a binary names, the folders where it finds them, and
+//! dependencies that source folders must not have.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// The libraries that a binary itself names.
+/// Returns the libraries that a binary names directly.
 fn needed(binary: &Path) -> Vec<String> {
     let output = Command::new("readelf").arg("-d").arg(binary).env("LC_ALL", "C").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -30,7 +30,7 @@ fn the_launcher_names_no_torch_library() {
     assert!(!libraries.is_empty() && !libraries.iter().any(|library| is_torch(library)), "{libraries:?}");
     let output = Command::new("ldd").arg(dtrain()).output().unwrap();
     let listed = said(&output);
-    // The addresses, in parentheses, may hold any letters.
+    // The addresses, in parentheses, may contain any letters.
     let mut names = listed.split_whitespace().filter(|word| !word.starts_with('('));
     assert!(!names.any(is_torch), "{listed}");
 }
@@ -43,8 +43,8 @@ fn the_worker_names_libtorch_cpu_and_c10_alone() {
     assert_eq!(libraries, ["libc10.so", "libtorch_cpu.so"]);
 }
 
-/// What only a machine with a GPU needs is loaded there and then. The CUDA runtime and CUPTI are no such libraries: the wheel's
-/// libtorch_cpu.so names them itself, and they come with it and need no driver.
+/// GPU libraries are loaded only to use a GPU. The CUDA runtime and CUPTI are exceptions: the wheel's
+/// libtorch_cpu.so names them, the wheel contains them, and they need no driver.
 #[test]
 fn ldd_shows_no_library_of_a_gpu() {
     const OF_GPUS: &[&str] = &[
@@ -66,7 +66,7 @@ fn ldd_shows_no_library_of_a_gpu() {
         let output = Command::new("ldd").arg(&program).output().unwrap();
         let listed = said(&output);
         assert!(listed.contains("libc.so"), "{listed}");
-        // The names: where a library lies may hold any words.
+        // Compares names only: a library's path may contain any words.
         let names = listed.lines().filter_map(|line| line.split_whitespace().next());
         let of_gpus: Vec<&str> =
             names.filter(|name| OF_GPUS.iter().any(|word| name.contains(word))).collect();
@@ -77,7 +77,7 @@ fn ldd_shows_no_library_of_a_gpu() {
 #[test]
 fn a_moved_worker_finds_its_libraries() {
     let folder = tempfile::tempdir_in(build_folder()).unwrap();
-    // A hard link costs nothing; a symbolic link would lead back to where the file was.
+    // A hard link costs no space; a symbolic link would lead back to the original folder.
     let place = |from: &Path, to: PathBuf| {
         if fs::hard_link(from, &to).is_err() {
             fs::copy(from, &to).unwrap();
@@ -104,7 +104,7 @@ fn a_moved_worker_finds_its_libraries() {
     }
 }
 
-/// Every library of the worker that comes from libtorch's set.
+/// Returns the libraries of libtorch that the worker uses.
 fn libtorch_of(binary: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd").arg(binary).output().unwrap();
     let text = said(&output);
@@ -120,7 +120,7 @@ fn libtorch_of(binary: &Path) -> Vec<PathBuf> {
     own
 }
 
-/// The Rust files below a folder of the workspace.
+/// Returns the files with these extensions below a folder of the workspace.
 fn sources(folder: &str, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![workspace().join(folder)];
@@ -151,7 +151,7 @@ fn folders_do_not_know_what_they_must_not() {
     assert_eq!(mentions("worker/models/src", "collectives"), [] as [PathBuf; 0]);
     assert_eq!(mentions("common/src", "use tch"), [] as [PathBuf; 0]);
     assert_eq!(mentions("common/src", "unsafe {"), [] as [PathBuf; 0]);
-    // NCCL is a library of C functions that is found at run time: its edge is there.
+    // NCCL is a C library that is loaded at run time: unsafe code is needed there.
     let edge = workspace().join("worker/collectives/src/nccl");
     let mut unsafe_code = Vec::new();
     for folder in ["worker/src", "worker/models", "worker/collectives"] {

@@ -58,7 +58,7 @@ fn a_run_whose_worker_dies_goes_on_with_the_next_step() {
             .unwrap();
         assert!(step >= 19, "{resumed}");
 
-        // Every step is there once, and the end is that of a run that was left alone.
+        // Every step is there once, and the end result is that of an undisturbed run.
         let run = sandbox.run("run");
         assert_eq!(run.per_step("loss").len(), 300);
         let whole = sandbox.train(ranks, "whole", &[&shard, "checkpoint.in_memory=false"]);
@@ -67,14 +67,14 @@ fn a_run_whose_worker_dies_goes_on_with_the_next_step() {
     }
 }
 
-/// A checkpoint on the disk is due when the worker dies: it is made up.
+/// When the worker dies, a checkpoint on the disk is due: the restarted run writes it.
 #[test]
 fn what_was_to_follow_the_step_is_made_up() {
     let sandbox = Sandbox::new(RECIPE);
     let sets = ["checkpoint.every=100 steps", "data.test_samples=40000", "train.steps=110"];
     let mut command = sandbox.command(2, "run", &sets, &["--max-restarts", "1"]);
     let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    // The evaluation after it takes far longer than this looks away.
+    // The evaluation after step 100 takes far longer than this sleep.
     wait_until("step 100", || steps(&sandbox) >= 100);
     std::thread::sleep(std::time::Duration::from_millis(300));
     signal(rank_pid(launcher.id(), 0), Signal::KILL);

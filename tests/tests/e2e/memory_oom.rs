@@ -1,5 +1,5 @@
-//! A rank that runs out of memory: the ranks drop the step together and take it again in smaller micro-batches, and what comes
-//! out is what a run gives that has these from that step on.
+//! A rank runs out of memory: all ranks drop the step and retry it in smaller micro-batches. The result must equal a run
+//! with these micro-batches from that step on.
 
 use std::process::Output;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use dtrain_tests::process::{finish, said};
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 
-/// A GPT on a generated text, with everything that a step moves: moments, average, clipping.
+/// A GPT on a generated text, with all state that a step changes: moments, average, clipping.
 const LM: &str = r#"
 task = "lm"
 [data]
@@ -60,10 +60,10 @@ schedule = { name = "constant" }
 every_steps = 1
 "#;
 
-/// No run here takes longer, unless a rank waits for one that will not come.
+/// No run takes longer, unless a rank waits for a failed rank.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs of one recipe by one number of ranks.
+/// Runs of one recipe with one number of ranks.
 struct Ranks<'a> {
     sandbox: &'a Sandbox,
     nproc: usize,
@@ -97,14 +97,14 @@ impl<'a> Ranks<'a> {
         self.sandbox.run(name)
     }
 
-    /// The checkpoint after `steps` steps, from which the runs to be compared begin.
+    /// Returns the run to compare from: its checkpoint is after `steps` steps.
     fn base(&self, steps: u64) -> Run {
         let name = format!("base-{}-{steps}-{}", self.nproc, self.sets.len());
         self.train(&name, &[&format!("train.steps={steps}")], None, "")
     }
 
-    /// Refuses memory on every rank, one run each, in each of these phases (with what else DTRAIN_FAULT takes) of the step after
-    /// `base`, and compares with a run that takes this step and the later ones in the micro-batches that it leads to.
+    /// Makes allocations fail on each rank in turn, in each of `phases` (plus options of DTRAIN_FAULT), in the step
+    /// after `base`. Compares with a run that uses the resulting micro-batches from this step on.
     fn assert_taken_again(&self, done: u64, phases: &[&str]) {
         let base = self.base(done);
         let (from, to) = (12 / self.nproc, 12 / self.nproc / 2);
@@ -133,7 +133,7 @@ impl<'a> Ranks<'a> {
     }
 }
 
-/// Weights, statistics, moments and average are the same, bit by bit.
+/// Checks that weights, statistics, moments and average are equal, bit by bit.
 fn assert_same_end(run: &Run, reference: &Run, what: &str) {
     let read = |run: &Run, file| std::fs::read(run.0.latest().join(file));
     for file in ["model.safetensors", "optimizer-00000-of-00001.safetensors"] {
@@ -147,7 +147,7 @@ fn assert_same_end(run: &Run, reference: &Run, what: &str) {
 
 const PHASES: [&str; 5] = ["forward", "forward,after=25", "backward", "backward,after=25", "prepare"];
 
-/// A bucket for each few parameters, which leaves in 16 bits when backward has ended.
+/// A bucket for every few parameters, sent in 16 bits after backward.
 const COMPRESSED: [&str; 4] = [
     "reduce.compress=\"bf16\"",
     "reduce.overlap=false",
@@ -190,7 +190,7 @@ fn shards_and_messages_by_tcp_are_no_different() {
 fn running_statistics_are_those_of_the_last_try() {
     let sandbox = Sandbox::new(SEGMENT);
     for nproc in [1, 2] {
-        // In the second of two micro-steps, where the first has moved them.
+        // In the second of two micro-steps: the first has already changed them.
         let ranks = Ranks::new(&sandbox, nproc, &[]);
         ranks.assert_taken_again(2, &["forward,after=30", "backward,after=20"]);
     }
@@ -213,7 +213,7 @@ fn ranks_that_normalise_together_do_not_wait_for_one_that_failed() {
         let smaller = format!("memory.micro_batch={}", 12 / nproc / 2);
         let name = |what: &str| format!("{what}-{nproc}-{rank}");
         let base = ranks.train(&name("base"), &["train.steps=3"], None, "");
-        // What a micro-step's sums are is known from the step before the one that fails.
+        // The expected joint sums of a micro-step are known from the step before the failed one.
         let early = ranks.train(&name("early"), &["train.steps=2"], None, "");
         let reference = ranks.train(&name("reference"), &[&smaller], Some(&base), "");
         for phase in ["forward,after=40", "backward,after=40"] {
@@ -224,7 +224,7 @@ fn ranks_that_normalise_together_do_not_wait_for_one_that_failed() {
             assert_eq!(losses.last(), reference.per_step("loss").last(), "{fault}");
             assert!(run.weights() == reference.weights(), "{fault}");
         }
-        // In the very first micro-step they are known from the rehearsal.
+        // For the first micro-step, they are known from the rehearsal.
         let reference = ranks.train(&name("smaller"), &[&smaller], None, "");
         let run = ranks.train(&name("first"), &[], None, "oom:rank=0,step=1,phase=forward");
         assert_eq!(run.shortages().len(), 1);
@@ -340,7 +340,7 @@ fn under_any_budget_a_run_trains_exactly_or_ends_with_code_3() {
     );
 }
 
-/// What a rank printed.
+/// Returns the output of a rank.
 fn log(run: &Run, rank: usize) -> String {
     std::fs::read_to_string(run.0.rank_logs(0, rank).join("stderr.log")).unwrap()
 }

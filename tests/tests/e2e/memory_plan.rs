@@ -1,4 +1,4 @@
-//! What is said of memory before a run: predictions beside what real steps take, plans, budgets, and the errors of both.
+//! Memory before a run: predictions compared with real steps, plans, budgets, and errors in both.
 
 use std::process::{Command, Output};
 
@@ -7,7 +7,7 @@ use dtrain_tests::programs::{dtrain, worker};
 use dtrain_tests::runs::{Sandbox, assert_close};
 use serde_json::Value;
 
-/// Large enough for activations to count beside the scratch of kernels.
+/// Large enough that activations matter beside the workspace of kernels.
 const GPT: &str = r#"
 task = "lm"
 [data]
@@ -75,7 +75,7 @@ fn predictions_are_what_real_steps_take() {
         let bytes = |value: &Value| value["peak"].as_f64().unwrap();
         let (took, said) = (bytes(&measured), bytes(&measured["predicted"]));
         assert!((said / took - 1.0).abs() < 0.03, "{more:?}: {said} predicted, {took} measured");
-        // What lasts is known to the byte.
+        // Memory that persists between steps is predicted to the byte.
         for owner in ["parameters", "gradients", "optimizer", "ema", "buffers"] {
             assert_eq!(measured["owners"][owner], measured["predicted"]["owners"][owner], "{owner}");
         }
@@ -108,7 +108,7 @@ fn a_model_larger_than_any_machine_is_planned() {
     assert_eq!(of("ranks"), 4);
     assert!(fit["peak"].as_u64().unwrap() > 100 << 30, "four values for every parameter");
     assert!(fit["peak"].as_u64() <= plan["rows"][1]["budget"].as_u64());
-    // Nothing fits at all: exit code 3.
+    // If nothing fits: exit code 3.
     let mut arguments = vec!["--gpu", "8GiB"];
     arguments.extend(large.iter().flat_map(|set| ["--set", set]));
     let output = ask(&sandbox, "plan", &arguments);
@@ -135,7 +135,7 @@ fn a_run_fits_its_budget_or_says_what_it_would_take() {
     assert!(tight.result().peak_memory_bytes[0] <= budget);
     assert_close(&free.per_step("loss"), &tight.per_step("loss"), 1e-4);
 
-    // A micro-batch that is stated and does not fit: what would is named, and the step is taken again in smaller ones.
+    // A fixed micro-batch that does not fit: the run names one that fits, and retries the step in smaller ones.
     let set = format!("memory.budget={}", state + (peak - state) / 8);
     let output = sandbox.launch(1, "stated", &[&set, "memory.micro_batch=12"]);
     let text = said(&output);

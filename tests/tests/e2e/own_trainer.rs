@@ -1,4 +1,4 @@
-//! The example of docs/own-trainer.md: a trainer of one's own is started in both ways, learns, and is exact.
+//! The example of docs/own-trainer.md: it starts in both ways, learns, and is exact.
 
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,9 @@
-//! Models, optimizers and the loss scaler against PyTorch and torchvision, on the CPU. `tests/parity/README.md` describes how the
-//! references are made.
+//! Compares models, optimizers and the loss scaler with PyTorch and torchvision, on the CPU. `tests/parity/README.md`
+//! describes the references.
 
 use dtrain_tests::parity;
 
-/// A test for each of a module's comparisons, which the suite for GPUs calls too.
+/// Makes a test of each comparison in a module; the GPU suite calls the same comparisons.
 macro_rules! compared {
     ($($module:ident: $($name:ident),+;)+) => {
         $(mod $module {

@@ -1,4 +1,4 @@
-//! Going back to an earlier checkpoint of the same run: nothing is lost, and nothing of what was given up comes back by itself.
+//! Rollback to an earlier checkpoint of the same run: dtrain loses nothing, and does not use later checkpoints by itself.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use dtrain_tests::process::{Signal, ended, said, signal};
 use dtrain_tests::programs::{dtrain, without_outer_run};
 use dtrain_tests::runs::{Run, Sandbox, gpt};
 
-/// A checkpoint at every other step.
+/// A checkpoint at every second step.
 const EVERY_OTHER: &str = "[checkpoint]\nevery = \"2 steps\"\nkeep = 2\n";
 
 fn own(run: &Run, step: u64) -> String {
@@ -38,7 +38,7 @@ fn new_checkpoints_of_a_run_that_went_back_stay() {
     let sandbox = Sandbox::new(&gpt(16, EVERY_OTHER));
     let reference = sandbox.train(1, "reference", &["checkpoint.keep=9"]);
     let run = sandbox.train(1, "run", &["checkpoint.keep=9"]);
-    // Stopped on the way: with the later checkpoints in its place each new one would be the oldest, and go.
+    // Stopped early. If the later checkpoints stayed, each new one would be the oldest and be removed.
     let sets = ["train.steps=10"];
     let output = sandbox.launch_with(1, "run", &sets, &["--resume", &own(&run, 4)]);
     let text = ended(&output, 0);
@@ -51,13 +51,13 @@ fn new_checkpoints_of_a_run_that_went_back_stay() {
     assert_eq!((&told["from"], &told["to"]), (&16.into(), &4.into()));
     assert_eq!(run.per_step("step"), (1..=10).map(f64::from).collect::<Vec<_>>());
 
-    // The same run again goes on from where it is, and not from what it gave up.
+    // The same run resumes from its newest checkpoint, not from those set aside.
     let text = ended(&sandbox.launch(1, "run", &[]), 0);
     assert!(text.contains("after step 10"), "{text}");
     is_whole(&run, &[14, 16], 16);
     assert_eq!(run.weights(), reference.weights());
 
-    // What was set aside is listed, loads, and comes back.
+    // Checkpoints that were set aside are listed, can be loaded, and can be restored.
     let text = ended(&ckpt(&sandbox, &["ls", "run"]), 0);
     assert!(text.contains("rollback-1: set aside when the run went back from step 16 to step 4"), "{text}");
     let path = aside[0].folder.join("step-00000012");
@@ -69,7 +69,7 @@ fn new_checkpoints_of_a_run_that_went_back_stay() {
     assert!(!Path::new(path).exists());
     assert_eq!(run.0.set_aside().unwrap().len(), 2);
 
-    // Nothing but the question for them removes them.
+    // Only `--rollbacks` removes them.
     ended(&ckpt(&sandbox, &["prune", "run"]), 0);
     assert_eq!(run.0.set_aside().unwrap().len(), 2);
     let text = ended(&ckpt(&sandbox, &["prune", "run", "--rollbacks"]), 0);
@@ -77,8 +77,8 @@ fn new_checkpoints_of_a_run_that_went_back_stay() {
     assert!(run.0.set_aside().unwrap().is_empty());
 }
 
-/// Goes back by a command, ends the launch by `by` behind the step that it went back to, and gives the same command again. Returns the
-/// code that the first one ended with.
+/// Rolls back by a command, ends the launch with signal `by` after some steps, and runs the same command again. Returns
+/// the exit code of the first launch.
 #[track_caller]
 fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
     let sandbox = Sandbox::new(&gpt(16, EVERY_OTHER));
@@ -89,7 +89,7 @@ fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
     let mut command = sandbox.command(2, "run", &long, &more);
     let mut child = command.spawn().unwrap();
     let latest = run.0.latest();
-    // Behind what it went back to, and before what it had come to: there its checkpoints would have been the oldest.
+    // After the rollback's step and before the old newest step: there, new checkpoints would have been the oldest.
     while fs::read_link(&latest).is_ok_and(|target| target.ends_with("step-00000016"))
         || run.0.linked(&latest).is_none_or(|step| step < 6)
     {
@@ -98,7 +98,7 @@ fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
     }
     signal(child.id(), by);
     let code = child.wait().unwrap().code();
-    // A launcher that was killed leaves a trainer that is ending.
+    // A killed launcher leaves a trainer that is still ending.
     drop(run.0.claim_training(Duration::from_secs(60)).unwrap());
     let stopped = run.0.linked(&latest).expect("latest points to a checkpoint");
     if code.is_some() {
@@ -117,7 +117,7 @@ fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
     let steps = run.0.steps().unwrap();
     assert!(steps.len() <= 3 && steps.last() == Some(&(stopped + 2)), "{steps:?}");
     assert_eq!(run.result().resumed_from.as_deref(), Some(Path::new(&from)));
-    // It has ended well: now the command goes back once more, if step 4 is still there.
+    // It has ended well: the command now rolls back again, if step 4 still exists.
     let text = said(&sandbox.launch_with(2, "run", &sets, &more));
     assert!(!text.contains("the newest since the run began with"), "{text}");
     code
@@ -177,7 +177,7 @@ fn a_run_that_fails_before_its_first_checkpoint_begins_with_the_same_one_again()
     ended(&command.output().unwrap(), 4);
     let run = sandbox.run("run");
     assert!(run.0.steps().unwrap().is_empty());
-    // Never from the beginning by itself.
+    // It never starts from the beginning by itself.
     let text = ended(&sandbox.launch(2, "run", &[]), 2);
     assert!(text.contains("has no checkpoint of its own; give --resume /"), "{text}");
     let text = ended(&sandbox.launch_with(2, "run", &[], &more), 0);

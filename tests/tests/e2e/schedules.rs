@@ -1,13 +1,13 @@
-//! Every learning-rate schedule against torch's, step by step. How the reference is made is described in
-//! `tests/parity/README.md`.
+//! Compares every learning-rate schedule with torch's, step by step. `tests/parity/README.md` describes the
+//! reference.
 
 use dtrain_common::schedule::{Decay, Per, Schedule};
 use dtrain_tests::parity::reference;
 use dtrain_tests::reference::{cases, expand};
 use serde_json::Value;
 
-/// torch's recursive forms gather rounding errors over the steps: so much relative to the rate, and so much of the peak
-/// where a rate near zero comes from differences of numbers near the peak.
+/// torch's recursive forms collect rounding errors over the steps: this share of the rate, and `PEAK` of the peak if
+/// a rate near zero is a difference of numbers near the peak.
 const RELATIVE: f64 = 1e-12;
 const OF_THE_PEAK: f64 = 1e-15;
 
@@ -68,6 +68,6 @@ fn every_step_has_torchs_rate() {
             decays.push(kind);
         }
     }
-    // Seven decays, six of which differ between steps and epochs.
+    // Seven decays; six of them differ between steps and epochs.
     assert_eq!(decays.len(), 13, "{decays:?}");
 }

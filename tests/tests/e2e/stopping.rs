@@ -1,4 +1,4 @@
-//! Requests to stop, limits in time, and what a run does that goes on after one.
+//! Stop requests, time limits, and the resume after them.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use dtrain_common::manifest::Manifest;
 use dtrain_tests::process::{Signal, rank_pid, said, signal, wait_until};
 use dtrain_tests::runs::{Run, Sandbox, TINY};
 
-/// Far more steps than a test waits for, and no checkpoint but for a reason.
+/// Far more steps than a test waits for, and no regular checkpoints.
 const LONG: [&str; 2] = ["train.epochs=2000", "checkpoint.every=1000 epochs"];
 
 fn begin(sandbox: &Sandbox, ranks: usize, sets: &[&str], more: &[&str]) -> Child {
@@ -20,7 +20,7 @@ fn begin(sandbox: &Sandbox, ranks: usize, sets: &[&str], more: &[&str]) -> Child
     child
 }
 
-/// The run has ended with a checkpoint of its last step.
+/// Checks that the run has ended with a checkpoint of its last step; returns that step.
 fn stopped_well(run: &Run) -> u64 {
     let result = run.result();
     assert_eq!(result.exit_code, Some(75), "{:?}", result.reason);
@@ -39,7 +39,7 @@ fn usr1_to_the_launcher_or_to_one_rank_stops_all_with_a_checkpoint() {
         let sandbox = Sandbox::new(TINY);
         let mut launcher = begin(&sandbox, ranks, &LONG, &[]);
         match whom {
-            // The guardian passes it on.
+            // The guardian forwards it.
             None => signal(launcher.id(), Signal::USR1),
             Some(rank) => signal(rank_pid(launcher.id(), rank), Signal::USR1),
         }
@@ -48,7 +48,7 @@ fn usr1_to_the_launcher_or_to_one_rank_stops_all_with_a_checkpoint() {
     }
 }
 
-/// A batch system signals every process of a job, and the launcher passes on what it got itself.
+/// A batch system signals every process of a job, and the launcher forwards its signal too.
 #[test]
 fn a_signal_that_comes_twice_at_once_is_one_request() {
     let sandbox = Sandbox::new(TINY);
@@ -72,7 +72,7 @@ fn a_run_stops_before_its_time_limit_and_is_not_restarted() {
     let steps = stopped_well(&sandbox.run("run"));
     assert_eq!(sandbox.run("run").result().restarts, 0);
 
-    // The same command goes on.
+    // The same command resumes.
     let total = format!("train.steps={}", steps + 1);
     let resumed = sandbox.train(1, "run", &[LONG[0], LONG[1], &total]);
     assert_eq!(resumed.per_step("loss").len() as u64, steps + 1);
@@ -90,7 +90,7 @@ fn the_end_of_a_slurm_job_is_a_time_limit() {
     stopped_well(&sandbox.run("run"));
 }
 
-/// The evaluation of a step that a request to stop broke off is made up, and nothing tells the runs apart.
+/// If a stop request interrupts an evaluation, the resume runs it, and the runs do not differ.
 #[test]
 fn an_evaluation_that_was_broken_off_is_made_up() {
     let sandbox = Sandbox::new(TINY);
@@ -138,7 +138,7 @@ fn a_rank_that_does_not_come_is_waited_for_no_longer_than_was_said() {
         assert_ne!(failure.rank, 1, "the one that waits knows");
         let message = failure.message.unwrap();
         let cause = failure.cause.map(|cause| cause.kind);
-        // Behind the first one others may have failed of its end.
+        // After the first rank, others may have failed because it ended.
         let of_time = cause.as_deref() == Some("collective-timeout");
         assert!(of_time || cause.as_deref() == Some("gloo"), "{transport}: {cause:?} {message}");
         for part in [" number ", " on rank ", "waited 3s"] {

@@ -1,5 +1,5 @@
-//! Segmentation and language models through the launcher: they learn, exactly alike under any partition, and refuse what they
-//! cannot use.
+//! Segmentation and language models with the launcher: they learn, with equal results in any partition, and reject
+//! unusable input.
 
 use std::fs;
 
@@ -66,12 +66,12 @@ fn manifest(run: &Run) -> Manifest {
 }
 
 fn refused(sandbox: &Sandbox, sets: &[&str], words: &[&str]) {
-    // What is refused by a worker leaves a run directory with its log.
+    // An error of a worker leaves a run directory with its log.
     let _ = fs::remove_dir_all(sandbox.path("refused"));
     refused_by(&mut sandbox.command(2, "refused", sets, &[]), words);
 }
 
-/// Images of two halves, their masks, and in the masks of some images a band of no class: the further on, the larger.
+/// Writes images of two halves with masks. Some masks have a band without a class, larger for higher numbers.
 fn scenes(sandbox: &Sandbox, split: &str, count: usize) {
     for folder in [split.to_owned(), format!("{split}_masks")] {
         fs::create_dir_all(sandbox.path(&format!("data/{folder}"))).unwrap();
@@ -119,17 +119,17 @@ fn ignored_pixels_weigh_nothing_however_a_step_is_cut() {
     let sandbox = Sandbox::new(&scenes_recipe());
     scenes(&sandbox, "train", 16);
     scenes(&sandbox, "test", 5);
-    // Micro-batches of 4 in both, as BatchNorm goes over them; their pixels that count differ in number.
+    // Micro-batches of 4 in both runs, because of BatchNorm; their numbers of pixels with a class differ.
     let one = sandbox.train(1, "one", &[]);
     let two = sandbox.train(2, "two", &[]);
     assert_close(&one.per_step("loss"), &two.per_step("loss"), 1e-5);
     assert_close(&one.per_step("grad_norm"), &two.per_step("grad_norm"), 1e-4);
-    // The same images without their rows of no class are others.
+    // Without the rows that have no class, the same images give other losses.
     let other = sandbox.train(1, "other", &["data.classes=10", "data.ignore=200", "train.steps=1"]);
     assert!((other.per_step("loss")[0] - one.per_step("loss")[0]).abs() > 1e-3);
 }
 
-/// Scenes whose masks have one value on the left and another on the right.
+/// Writes scenes whose masks have one value on the left and another on the right.
 fn scenes_of(sandbox: &Sandbox, split: &str, count: usize, left: u8, right: u8) {
     scenes(sandbox, split, count);
     for index in 0..count {
@@ -165,7 +165,7 @@ fn masks_whose_object_is_left_out_as_ignored_are_refused() {
         "pixels by class in 8 masks of train_masks: 0 31.2%, 1 68.8%; 0.0% are ignored (data.ignore = 255)";
     assert!(text.contains(words), "{text}");
 
-    // Test masks of one class are told of, and those of none refused.
+    // Test masks with one class give a warning, and masks without a class an error.
     scenes_of(&sandbox, "test", 4, 7, 7);
     let output = sandbox.launch(2, "one", &["data.masks=\"binary\"", "train.steps=1"]);
     let text = said(&output);
@@ -183,7 +183,7 @@ fn classes_that_never_occur_and_pixels_that_are_ignored_are_told() {
     let output = sandbox.launch(2, "run", &["data.classes=5", "train.steps=1"]);
     let text = said(&output);
     assert!(output.status.success(), "{text}");
-    // Of 8 images 0 to 7 rows of 16 are of no class.
+    // In 8 images, 0 to 7 of 16 rows have no class.
     for words in
         ["21.9% are ignored (data.ignore = 9)", "no pixel in 8 masks of train_masks is of class 2, 3, 4"]
     {
@@ -194,7 +194,7 @@ fn classes_that_never_occur_and_pixels_that_are_ignored_are_told() {
 #[test]
 fn a_step_without_a_pixel_that_counts_changes_nothing() {
     let sandbox = Sandbox::new(&scenes_recipe());
-    // In the mask of the last image all rows are of no class.
+    // In the mask of the last image, no row has a class.
     scenes(&sandbox, "train", 17);
     scenes(&sandbox, "test", 4);
     let run = sandbox.train(2, "run", &["train.effective_batch=2", "train.epochs=1"]);
@@ -206,7 +206,7 @@ fn a_step_without_a_pixel_that_counts_changes_nothing() {
     let figures = run.result().final_metrics;
     assert!(figures.values().all(|value| value.is_finite()), "{figures:?}");
 
-    // Nothing is left of any image but a corner without a class.
+    // Only one corner of each image remains, and it has no class.
     for split in ["train", "test"] {
         for index in 0..17 {
             let image = sandbox.path(&format!("data/{split}/{index:02}.png"));
@@ -238,7 +238,7 @@ fn every_pixel_that_counts_is_tested_once() {
     let sandbox = Sandbox::new(&scenes_recipe());
     scenes(&sandbox, "train", 12);
     scenes(&sandbox, "test", 5);
-    // Of 5 images 0, 1, 2, 3 and 4 rows of 16 are of no class.
+    // In 5 images, 0, 1, 2, 3 and 4 of 16 rows have no class.
     let pixels = (5 * 16 - 10) as f64 * 16.0;
     let mut seen = Vec::new();
     for nproc in 1..=3 {
@@ -260,7 +260,7 @@ fn folders_that_are_no_masks_are_named() {
     scenes(&sandbox, "train", 8);
     scenes(&sandbox, "test", 4);
     refused(&sandbox, &["data.train_masks=\"labels\""], &["data.train_masks", "labels"]);
-    // A mask without its image, and a value that is no class.
+    // A mask without an image, and a value that is not a class.
     let mask = sandbox.path("data/train_masks/03.png");
     fs::rename(&mask, sandbox.path("data/train_masks/elsewhere.png")).unwrap();
     refused(&sandbox, &[], &["03.png", "elsewhere.png"]);
@@ -268,7 +268,7 @@ fn folders_that_are_no_masks_are_named() {
     refused(&sandbox, &["data.ignore=255"], &["value 9", "data.ignore"]);
     refused(&sandbox, &["model.name=\"resnet18\""], &["model.name", "\"unet\""]);
     refused(&sandbox, &["model.depth=8"], &["model.depth"]);
-    // Images keep their size, which only the images tell, and the network is too deep for it.
+    // Images keep their size, which only the files tell, and the network is too deep for it.
     let recipe = scenes_recipe().replace("image_size = 16", "resize = \"none\"");
     fs::write(sandbox.path("recipe.toml"), recipe).unwrap();
     refused(&sandbox, &["model.depth=5"], &["model.depth", "16 x 16"]);
@@ -330,7 +330,7 @@ fn texts_that_cannot_be_used_are_named() {
     refused(&sandbox, &[], &["text.txt", "UTF-8"]);
     refused(&sandbox, &["model.name=\"vit\""], &["model.name", "\"gpt\""]);
 
-    // A text of as many other characters would give the same numbers another meaning.
+    // A text with the same number of different characters would change the meaning of the numbers.
     let text = |from: &str| from.repeat(100);
     fs::write(sandbox.path("text.txt"), text("the cat sat on a mat. ")).unwrap();
     sandbox.train(2, "run", &["train.steps=2"]);

@@ -1,4 +1,4 @@
-//! A stage that trains less than the one before, the moving average, sharded state, and what may change on the way.
+//! A stage that trains less than the one before: the moving average, sharded state, and permitted changes on resume.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn a_stage_may_train_less_and_the_average_goes_on() {
     let run = sandbox.train(1, "one", &[]);
     let steps = 9;
 
-    // One cycle over 9 steps, which turns at 0.5 x 9 - 1 = 3.5; the last stage has its own over 4, which turns at 1.
+    // One cycle over 9 steps, which turns at 0.5 x 9 - 1 = 3.5; the last stage has a cycle over 4, which turns at 1.
     let rates = figures_of(&run, "lr");
     let cosine =
         |from: f64, to: f64, part: f64| to + (from - to) * (1.0 + (std::f64::consts::PI * part).cos()) / 2.0;
@@ -25,12 +25,12 @@ fn a_stage_may_train_less_and_the_average_goes_on() {
     let averages: Vec<_> = (1..=steps).map(|step| tensors(&run, step, "ema.safetensors")).collect();
     assert!(same(&raw[2][wte], &raw[4][wte]), "frozen in the second stage");
     assert!(!same(&raw[4][wte], &raw[5][wte]), "trained again in the third");
-    // The average of what was trained and rests moves on towards it: by 1 / (10 + t) to begin with, t updates later.
+    // A resting parameter's average moves towards it. The share left after t updates is (1 + t) / (10 + t) at first.
     let apart = |step: usize| (&averages[step - 1][wte] - &raw[step - 1][wte]).norm().double_value(&[]);
     let left = |t: f64| (1.0 + t) / (10.0 + t);
     assert!((apart(4) / apart(3) - left(3.0)).abs() < 1e-3, "{} of {}", apart(4), apart(3));
     assert!((apart(5) / apart(4) - left(4.0)).abs() < 1e-3);
-    // It begins again with the last stage, where what is frozen has not been trained since.
+    // It starts again with the last stage; frozen parameters were not trained since then.
     assert!(!averages[5].contains_key(frozen) && averages[7].contains_key(frozen));
     assert!(averages[4].contains_key(frozen));
 
@@ -57,7 +57,7 @@ fn a_stage_may_train_less_and_the_average_goes_on() {
         assert_same_end(&run, &resumed, steps, &name);
     }
 
-    // Cuts and names may change on the way, and the last stage is made longer where its parts are not moved by that.
+    // Partition and names may change on resume, and the last stage may grow if this does not move its parts.
     let sets = ["stage.2.micro_batch=2", "stage.2.name=end"];
     let resumed = resume(&sandbox, 1, "cut", &checkpoint(&run, 5), &sets);
     assert_close(&losses(&run)[5..], &losses(&resumed), 1e-4);

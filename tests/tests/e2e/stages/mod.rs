@@ -1,5 +1,5 @@
-//! `[[stage]]` through the launcher: what is frozen stays, state goes where it should, rates follow the stages, and a run that is
-//! resumed anywhere is the run that was not interrupted.
+//! `[[stage]]` with the launcher: frozen parameters stay, state is moved correctly, rates follow the stages, and a run
+//! resumed anywhere equals an uninterrupted one.
 
 mod average;
 mod mistakes;
@@ -14,9 +14,9 @@ use dtrain_worker::models::TensorFile;
 use serde_json::Value;
 use tch::Tensor;
 
-/// A tiny U-Net in two stages as in the guides: its last layer first, then all of it, unfrozen in three parts, with half the
-/// batch and smaller rates where the weights lie deeper. 4 steps of 12 samples, then 6 of 6. However it is started, a
-/// micro-batch is a half of a step, so that all sums have two terms and one rank computes what two do, bit by bit.
+/// A tiny U-Net in two stages as in the guides: the last layer first, then all, unfrozen in three parts, with half the
+/// batch and smaller rates for deeper layers. 4 steps of 12 samples, then 6 of 6. A micro-batch is always half a step:
+/// all sums have two terms, and one rank computes the same bits as two.
 const UNET: &str = r#"
 task = "segment"
 [data]
@@ -64,7 +64,7 @@ unfreeze = [
 ]
 "#;
 
-/// A tiny GPT in three stages, the second of which trains less than the first.
+/// A tiny GPT in three stages; the second trains less than the first.
 const GPT: &str = r#"
 task = "lm"
 [data]
@@ -112,7 +112,7 @@ fn checkpoint(run: &Run, step: usize) -> PathBuf {
     run.0.checkpoints().join(format!("step-{step:08}"))
 }
 
-/// The tensors of a file of a checkpoint, by name.
+/// Returns the tensors of a checkpoint's file, by name.
 fn tensors(run: &Run, step: usize, file: &str) -> BTreeMap<String, Tensor> {
     let file = TensorFile::open(&checkpoint(run, step).join(file)).unwrap();
     let names = file.names().into_iter();
@@ -125,7 +125,7 @@ fn same(one: &Tensor, other: &Tensor) -> bool {
         && one.eq_tensor(other).all().int64_value(&[]) == 1
 }
 
-/// All files of the last checkpoint, bit by bit.
+/// Compares all files of the last checkpoint, bit by bit.
 fn assert_same_end(one: &Run, other: &Run, steps: usize, what: &str) {
     for file in ["model.safetensors", "optimizer-00000-of-00001.safetensors", "ema.safetensors"] {
         let (one, other) = (tensors(one, steps, file), tensors(other, steps, file));
@@ -174,7 +174,7 @@ fn one_stage_is_a_run() {
     assert_eq!(losses(&run), losses(&staged));
 }
 
-/// A module of TorchScript with another loss in each stage.
+/// A TorchScript module with another loss in each stage.
 #[test]
 fn a_stage_has_its_own_loss() {
     let module = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("parity/reference/net.pt");
@@ -187,10 +187,10 @@ fn a_stage_has_its_own_loss() {
     let run = sandbox.train(1, "run", &[]);
     let evaluations = run.evaluations();
     assert!(evaluations[0].get("accuracy").is_some() && evaluations[1].get("accuracy").is_none());
-    // The cross-entropy of four classes is above 1 at first, the mean square of a class and three others below.
+    // The cross-entropy of four classes is above 1 at first; the mean square of a class and three others is below 1.
     let losses = losses(&run);
     assert!(losses[0] > 1.0 && losses[2] < 1.0, "{losses:?}");
-    // A loss that the module does not give ends the run before it begins, whichever stage it is of.
+    // If the module does not return a stage's loss, the run ends before it begins, for any stage.
     let output = sandbox.launch(1, "module", &["stage.1.loss=module"]);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");

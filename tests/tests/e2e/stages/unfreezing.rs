@@ -1,8 +1,8 @@
-//! A head, then all of it, unfrozen in parts.
+//! The last layer first, then all, unfrozen in parts.
 
 use super::*;
 
-/// After how many steps each group of the U-Net's parameters begins to be trained.
+/// The step after which training of each group of the U-Net's parameters begins.
 const BEGINS: [(&str, usize); 4] = [("outc", 0), ("up", 4), ("down", 6), ("inc", 8)];
 const STEPS: usize = 10;
 
@@ -14,7 +14,7 @@ fn two_stages_with_progressive_unfreezing() {
     assert!(output.status.success(), "{text}");
     let run = sandbox.run("one");
 
-    // Linear over 4 steps from 0.01, then over 6 from 0.005, each behind a warm-up of one step.
+    // Linear over 4 steps from 0.01, then over 6 from 0.005, each after a warm-up of one step.
     let rates = figures_of(&run, "lr");
     let third = 0.01 / 3.0;
     let by_hand = [0.01, 0.01, 2.0 * third, third, 0.005, 0.005, 0.004, 0.003, 0.002, 0.001];
@@ -25,7 +25,7 @@ fn two_stages_with_progressive_unfreezing() {
     assert_eq!(steps_of(&run, "samples")[9], 48 + 36);
     assert_eq!(steps_of(&run, "epoch")[4], 3, "epochs are counted over the run");
 
-    // What is frozen does not move by a bit, and what is unfrozen does.
+    // Frozen parameters do not change in any bit; unfrozen ones change.
     let weights: Vec<_> = (1..=STEPS).map(|step| tensors(&run, step, "model.safetensors")).collect();
     for (group, begins) in BEGINS {
         let names = weights[0].keys().filter(|name| name.starts_with(group) && name.ends_with("weight"));
@@ -39,7 +39,7 @@ fn two_stages_with_progressive_unfreezing() {
         }
     }
 
-    // State falls and rises with what is trained, and its updates are counted from where it began.
+    // The state shrinks and grows with the trained parameters, and their updates are counted from their first step.
     let lines = stage_lines(&run);
     let figures = |key: &str| -> Vec<u64> { lines.iter().map(|line| line[key].as_u64().unwrap()).collect() };
     assert_eq!(figures("step"), [1, 5, 7, 9]);
@@ -49,7 +49,7 @@ fn two_stages_with_progressive_unfreezing() {
     assert!(trained.windows(2).all(|pair| pair[0] < pair[1]), "{trained:?}");
     assert_eq!(trained[3], figures("parameters")[3]);
     for (trained, bytes) in trained.iter().zip(&bytes) {
-        // Two moments in float32, with gaps of alignment.
+        // Two moments in float32, with gaps for alignment.
         assert!((8 * trained..8 * trained + 8000).contains(bytes), "{bytes} for {trained}");
     }
     let updates = |step: usize, name: &str| {
@@ -76,7 +76,7 @@ fn two_stages_with_progressive_unfreezing() {
     assert_eq!(plan["stages"][1]["steps"], serde_json::json!([5, 10]), "{plan}");
     assert_eq!(plan["stages"][1]["phases"][2]["first_step"], 9, "{plan}");
 
-    // Two ranks compute the same, and any checkpoint goes on, on any number of ranks.
+    // Two ranks compute the same, and every checkpoint resumes with any number of ranks.
     let two = sandbox.train(2, "two", &[]);
     assert_same_end(&run, &two, STEPS, "two ranks");
     for (step, nproc) in [(2, 1), (4, 2), (5, 1), (6, 1), (7, 2), (8, 2)] {
