@@ -177,7 +177,7 @@ fn memory_that_runs_out_the_second_time_is_known_as_that() {
     let model = Gpt::new(config, &mut registry).unwrap();
     registry.recompute().all();
     let tokens = Tensor::zeros([2, 16], (Kind::Int64, Device::Cpu));
-    // Fails during the recorded forward, and during the recompute in backward.
+    // Fails in the recomputed forward, and in the backward pass through it.
     for allocation in [1, 10, 20, 30, 60] {
         let loss = model.forward(&tokens).unwrap().sum(Kind::Float);
         memory::refuse_next(allocation);

@@ -190,7 +190,7 @@ fn shards_and_messages_by_tcp_are_no_different() {
 fn running_statistics_are_those_of_the_last_try() {
     let sandbox = Sandbox::new(SEGMENT);
     for nproc in [1, 2] {
-        // In the second of two micro-steps: the first has already changed them.
+        // Here in the only micro-step; below in the second of two, after the first has changed the statistics.
         let ranks = Ranks::new(&sandbox, nproc, &[]);
         ranks.assert_taken_again(2, &["forward,after=30", "backward,after=20"]);
     }

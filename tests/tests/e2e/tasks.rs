@@ -206,7 +206,7 @@ fn a_step_without_a_pixel_that_counts_changes_nothing() {
     let figures = run.result().final_metrics;
     assert!(figures.values().all(|value| value.is_finite()), "{figures:?}");
 
-    // Only one corner of each image remains, and it has no class.
+    // Cropping leaves only pixels without a class.
     for split in ["train", "test"] {
         for index in 0..17 {
             let image = sandbox.path(&format!("data/{split}/{index:02}.png"));

@@ -1,5 +1,5 @@
-//! Modules of TorchScript: ten steps of SGD against PyTorch, and whole runs through the launcher. How the modules and the
-//! references are made is described in `tests/parity/README.md`.
+//! TorchScript modules: ten steps of SGD compared with PyTorch, and whole runs with the launcher.
+//! `tests/parity/README.md` describes the modules and the references.
 
 use std::path::PathBuf;
 
@@ -113,7 +113,7 @@ fn a_module_learns_and_is_the_same_on_one_rank_and_on_two() {
         assert_eq!(two.evaluations().last().unwrap()["samples"].as_u64(), Some(9));
         let figures = two.result().final_metrics;
         assert_eq!(figures.contains_key("accuracy"), loss == "cross-entropy", "{figures:?}");
-        // PyTorch reads the names of its own model.
+        // PyTorch loads the names of its own model.
         let checkpoint = TensorFile::open(&two.0.latest().join("model.safetensors")).unwrap();
         let prefix = if loss == "module" { "net." } else { "" };
         for name in ["conv1.weight", "bn1.running_mean", "bn1.num_batches_tracked", "fc.bias"] {
@@ -132,7 +132,7 @@ fn a_trace_of_what_is_the_same_in_both_modes_is_trained() {
     let module = tch::CModule::load(reference("traced-plain.pt")).unwrap();
     let trained = TensorFile::open(&two.0.latest().join("model.safetensors")).unwrap();
     for (name, tensor) in module.named_parameters().unwrap() {
-        // What a normalisation follows needs no bias.
+        // A normalisation follows this bias and cancels it: it may stay unchanged.
         if name != "conv1.bias" {
             assert!(!trained.read(&name).unwrap().equal(&tensor), "{name}");
         }

@@ -1,4 +1,4 @@
-//! Whole runs through the launcher: exact under any partition, resumable, and complete in what they leave.
+//! Whole runs with the launcher: exact in any partition, resumable, with all their files.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -67,7 +67,7 @@ fn ranks_and_accumulation_do_not_change_the_losses() {
     let sets = ["train.epochs=3", "memory.micro_batch=8"];
     let alone = sandbox.train(1, "alone", &sets);
     let two = sandbox.train(2, "two", &sets);
-    // Two terms add up to the same bits in either order, and BatchNorm's statistics move once per step.
+    // Two terms have the same sum in either order, and BatchNorm's statistics change once per step.
     assert!(alone.weights() == two.weights(), "the models differ");
     assert_close(&alone.per_step("loss"), &two.per_step("loss"), 1e-4);
     assert_close(&alone.per_step("grad_norm"), &two.per_step("grad_norm"), 1e-3);
@@ -75,12 +75,12 @@ fn ranks_and_accumulation_do_not_change_the_losses() {
     let sets = ["train.effective_batch=24", "train.epochs=3", "memory.micro_batch=8"];
     let alone = sandbox.train(1, "alone-24", &sets);
     let three = sandbox.train(3, "three-24", &sets);
-    // Three terms add up in another order: rounding differs, and a BatchNorm over 8 values amplifies it step by step.
+    // Three terms are added in another order: rounding differs, and BatchNorm over 8 values amplifies this step by step.
     assert_close(&alone.per_step("loss")[..3], &three.per_step("loss")[..3], 1e-5);
 }
 
-/// The README's figure on real images, with the threads that the launcher chooses: two ranks with one thread each against
-/// one rank with all of them and twice the accumulation.
+/// Checks the README's figure on real images: two ranks against one rank with twice the accumulation, both with one
+/// thread per rank.
 #[test]
 fn real_images_give_the_same_losses_on_one_rank_and_on_two() {
     let Some(root) = programs::test_data("cifar100") else {
@@ -90,8 +90,8 @@ fn real_images_give_the_same_losses_on_one_rank_and_on_two() {
     let losses = |nproc: usize| {
         let run = format!("run-{nproc}");
         let mut command = programs::launch();
-        // Of as many threads in both: libtorch rounds otherwise with two than with one, and on some processors the first steps
-        // of a ResNet make 1e-4 of it.
+        // The same number of threads in both: libtorch rounds differently with two threads than with one, and on some processors
+        // the first steps of a ResNet amplify this to 1e-4.
         command.current_dir(sandbox.path(""));
         command.args(["--nproc", &nproc.to_string(), "--run-dir", &run, "cifar100"]);
         // The first 20 steps of the recipe's warm-up, without the rest of the run.
@@ -168,7 +168,7 @@ fn a_resumed_run_ends_in_the_same_weights() {
         let resumed = train(&cut, "train.steps=9");
         assert_eq!(whole.per_step("loss"), resumed.per_step("loss"), "{optimizer}");
         assert!(whole.weights() == resumed.weights(), "{optimizer}: the weights differ");
-        // Nothing is left to do: a third call says so and changes nothing.
+        // The run is complete: a third call reports this and changes nothing.
         let again = train(&cut, "train.steps=9");
         assert!(whole.weights() == again.weights());
         assert_eq!(again.per_step("loss").len(), 9);
@@ -193,7 +193,7 @@ fn a_stop_request_writes_a_checkpoint_and_exits_75() {
     assert_eq!(latest.to_str(), Some(format!("step-{steps:08}").as_str()));
     assert_eq!(run.per_step("loss").len() as u64, steps);
 
-    // The run goes on where it stopped.
+    // The run resumes where it stopped.
     let total = steps + 2;
     let total = format!("train.steps={total}");
     let resumed = sandbox.train(2, "run", &["train.epochs=2000", "checkpoint.every=\"100 epochs\"", &total]);
@@ -219,7 +219,7 @@ fn a_training_that_hangs_is_found_by_its_silence() {
     let mut command = sandbox.command(2, "run", &["train.epochs=200000"], &["--hang-timeout", "3"]);
     let mut launcher = command.stderr(Stdio::piped()).spawn().unwrap();
     let metrics = sandbox.path("run/metrics.jsonl");
-    // Two seconds of steps, so that it is known what is usual.
+    // Time for some steps, so that the usual duration is known.
     wait_until("some steps", || metrics.exists());
     std::thread::sleep(Duration::from_secs(4));
     signal(rank_pid(launcher.id(), 1), Signal::STOP);
@@ -270,9 +270,9 @@ fn a_run_that_ends_in_skipped_steps_is_a_failure_however_short_it_is() {
         for words in [which, "not finite", "optim.lr", "precision.amp"] {
             assert!(text.contains(words), "no {words:?} in: {text}");
         }
-        // Two ranks have failed of it.
+        // Two ranks have failed for this reason.
         assert_eq!(text.matches("was not finite").count(), 1, "{text}");
-        // Of the skipped last steps there is no checkpoint, or the same command would find nothing left to do.
+        // The skipped last steps have no checkpoint: otherwise the same command would find the run complete.
         let last = sandbox.run(&name).0.checkpoint(steps);
         assert!(!last.exists(), "{}", last.display());
         let again = sandbox.launch(2, &name, &sets);
@@ -280,7 +280,7 @@ fn a_run_that_ends_in_skipped_steps_is_a_failure_however_short_it_is() {
     }
 }
 
-/// A run of two ranks that has taken its first steps.
+/// Starts a run of two ranks and waits for its first steps.
 fn under_way(sandbox: &Sandbox, sets: &[&str]) -> Child {
     let mut command = sandbox.command(2, "run", sets, &[]);
     let launcher = command.stderr(Stdio::piped()).spawn().unwrap();

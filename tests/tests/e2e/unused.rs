@@ -1,5 +1,5 @@
-//! Parameters that are never used, only for some samples (so on some ranks), or only in some steps: no rank waits for
-//! another, and the weights are those of one rank. See `Branches` in `tests/src/bin/training-rank/nets.rs`.
+//! Parameters used never, only for some samples (so on some ranks), or only in some steps: no rank waits for another, and
+//! the weights equal those of one rank. See `Branches` in `tests/src/bin/training-rank/nets.rs`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ every_steps = 1000
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer-00000-of-00001.safetensors";
 
-/// By name; each at 1, 2 and 3 ranks.
+/// By name; each runs with 1, 2 and 3 ranks.
 const VARIANTS: [(&str, &[&str]); 6] = [
     ("plain", &[]),
     ("buckets", &["reduce.bucket=\"1 KiB\"", "reduce.first_bucket=\"1 KiB\""]),
@@ -55,7 +55,7 @@ fn updates(state: &BTreeMap<String, Tensor>, layer: &str) -> f64 {
     weight
 }
 
-/// Whether the layer that no sample uses is as it was, in every bit.
+/// Checks that the layer without samples is unchanged in every bit.
 fn assert_never_touched(run: &Run, name: &str) {
     let weights = tensors(run, MODEL);
     for (which, shape) in [("weight", vec![8, 8]), ("bias", vec![8])] {
@@ -78,7 +78,7 @@ fn unused_parameters_end_as_on_one_rank_and_nobody_waits() {
     for (variant, _) in VARIANTS {
         let alone = sandbox.run(&format!("{variant}-1"));
         let state = tensors(&alone, OPTIMIZER);
-        // The branches are what they claim: used in all steps, in most, in a few, and in none.
+        // The branches are used as described: in all steps, in most, in a few, and in none.
         let [trunk, some, few] = ["trunk", "some", "few"].map(|layer| updates(&state, layer));
         assert!(trunk == 20.0 && trunk > some && some > few && few > 0.0, "{trunk} {some} {few}");
         for ranks in 1..=3 {
@@ -102,7 +102,7 @@ fn a_resumed_run_knows_which_parameters_were_used_how_often() {
         sets
     };
     let sharded = ["memory.shard_optimizer=true", "reduce.bucket=\"1 KiB\""];
-    // Half the run on one number of ranks, the rest on another.
+    // Half the run with one number of ranks, the rest with another.
     train(&sandbox, 1, &vec![("whole".into(), steps("20", &[])), ("1-to-3".into(), steps("9", &[]))]);
     train(&sandbox, 2, &vec![("2-to-3".into(), steps("9", &sharded)), ("2-to-2".into(), steps("9", &[]))]);
     train(&sandbox, 3, &vec![("1-to-3".into(), steps("20", &sharded)), ("2-to-3".into(), steps("20", &[]))]);

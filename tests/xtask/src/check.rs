@@ -1,4 +1,4 @@
-//! `test` and `check`: the tests of every crate, and all that must hold before a change goes in.
+//! `test` and `check`: the tests of every crate, and all checks before a change is merged.
 
 use std::process::Command;
 use std::thread;
@@ -27,7 +27,7 @@ pub struct TestArgs {
     args: Vec<String>,
 }
 
-/// The steps that cargo does, in their order: what is looked at, a variable for rustdoc, and cargo's arguments.
+/// Cargo's steps in order: the name of the check, a variable for rustdoc, and cargo's arguments.
 const STEPS: [(&str, &str, &str); 4] = [
     ("formatting", "", "fmt --all --check"),
     ("lints", "", "clippy --workspace --all-targets -- -D warnings"),
@@ -35,7 +35,7 @@ const STEPS: [(&str, &str, &str); 4] = [
     ("tests", "", "test --workspace"),
 ];
 
-/// The epochs of the demo, which comes last, with what the tests have built: enough to see that it learns.
+/// The epochs of the demo, which runs last with the tests' build: enough to see that it learns.
 const DEMO_EPOCHS: u32 = 2;
 
 /// Runs the tests and returns cargo's exit code.
@@ -46,7 +46,7 @@ pub fn test(workspace: &Workspace, signals: &Signals, args: &TestArgs) -> Result
     Ok(signals.run(side_by_side(&mut cargo))?.code)
 }
 
-/// Most tests wait for processes: twice as many of them as there are cores run at once, where the user has not said otherwise.
+/// Runs twice as many tests at once as there are cores, unless the user has set a number: most tests wait for processes.
 fn side_by_side(cargo: &mut Command) -> &mut Command {
     const THREADS: &str = "RUST_TEST_THREADS";
     if std::env::var_os(THREADS).is_none() {

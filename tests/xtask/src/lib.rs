@@ -1,5 +1,4 @@
-//! What is needed around building dtrain, from a fresh machine to a training that runs. `cargo xtask` is its command line, and the
-//! lab of benchmarks builds on it.
+//! Tools around building dtrain, from a new machine to a running training: the library of `cargo xtask` and of the lab.
 
 pub mod check;
 pub mod demo;

@@ -1,6 +1,6 @@
-//! `cargo xtask`: everything around building dtrain, from a fresh machine to a training that runs.
+//! `cargo xtask`: tools around building dtrain, from a new machine to a running training.
 //!
-//! `setup` fetches libtorch; every other command does that first where it needs it. Messages go to standard error.
+//! `setup` fetches libtorch; every other command that needs libtorch runs it first. Messages go to standard error.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -46,7 +46,7 @@ enum Command {
     Lab(Vec<OsString>),
 }
 
-/// The commands of the package `lab`, which is built when one of them is first used, each behind its name.
+/// The commands of the package `lab`, which is built on their first use.
 const LAB: [&str; 8] = [
     "parity    Make the reference files under tests/parity/reference anew, with PyTorch",
     "bench     Measure dtrain beside PyTorch, in turn on this machine",

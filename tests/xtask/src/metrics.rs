@@ -1,10 +1,10 @@
-//! The lines of a metrics.jsonl.
+//! Reads the lines of a metrics.jsonl.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Those that are of optimizer steps, in their order. Each of the others is an object of one key, which says what it is of: an
-/// evaluation, a checkpoint, a stage, a step that ran out of memory.
+/// Returns the lines of optimizer steps in order. Every other line is an object with one key, which names its kind:
+/// an evaluation, a checkpoint, a stage, a step that ran out of memory.
 pub fn steps(text: &str) -> Result<Vec<Value>> {
     let mut steps = Vec::new();
     for (index, line) in text.lines().enumerate() {

@@ -1,4 +1,4 @@
-//! Child processes: their signals, their exit codes and what they wrote to standard error.
+//! Child processes: their signals, exit codes and standard error.
 
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -18,7 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 pub struct Interrupted(i32);
 
 impl Interrupted {
-    /// What a shell reports for a program that died of the signal.
+    /// Returns the exit code that a shell reports for a program killed by the signal.
     pub fn exit_code(&self) -> u8 {
         u8::try_from(128 + self.0).unwrap_or(u8::MAX)
     }
@@ -28,7 +28,7 @@ fn name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
-/// Tells of an error, and makes the exit code of this program of what it came to.
+/// Reports an error, and returns this program's exit code.
 pub fn end(outcome: Result<u8>) -> ExitCode {
     ExitCode::from(outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -36,31 +36,31 @@ pub fn end(outcome: Result<u8>) -> ExitCode {
     }))
 }
 
-/// How a child ended.
+/// The end of a child process.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its exit code, or 128 + n where signal n ended it.
+    /// Its exit code, or 128 + n if signal n ended it.
     pub code: u8,
-    /// What it wrote to standard error, where that was asked for.
+    /// Its standard error, if requested.
     pub stderr: String,
 }
 
 impl Finished {
-    /// Whether the exit code is 0.
+    /// Returns whether the exit code is 0.
     pub fn success(&self) -> bool {
         self.code == 0
     }
 }
 
-/// The signals that ask this program to stop. Once watched they no longer kill it: a child is always waited for, so
-/// that no pip or training is left running behind the prompt, and temporary files are removed.
+/// The signals that ask this program to stop. While they are watched, they do not kill this program: it always waits for
+/// its child, so that no pip or training keeps running and temporary files are removed.
 #[derive(Debug)]
 pub struct Signals {
     received: Arc<AtomicUsize>,
 }
 
 impl Signals {
-    /// Starts watching.
+    /// Starts to watch.
     pub fn watch() -> Result<Self> {
         let received = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -70,7 +70,7 @@ impl Signals {
         Ok(Self { received })
     }
 
-    /// An error once a signal has come. Called wherever work can be left.
+    /// Returns an error after a signal. Call it wherever work can be interrupted.
     pub fn check(&self) -> Result<(), Interrupted> {
         match self.received.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -78,7 +78,7 @@ impl Signals {
         }
     }
 
-    /// Runs a child to its end. Its standard error is returned if it is a pipe, and shown as it comes.
+    /// Runs a child to its end. If its standard error is a pipe, shows it immediately and returns it.
     pub fn run(&self, command: &mut Command) -> Result<Finished> {
         self.check()?;
         let child = command.spawn();
@@ -89,12 +89,12 @@ impl Signals {
         Ok(Finished { code, stderr })
     }
 
-    /// The same with a pipe for its standard error.
+    /// Runs a child as [`Self::run`] does, with a pipe for its standard error.
     pub fn run_noting_errors(&self, command: &mut Command) -> Result<Finished> {
         self.run(command.stderr(Stdio::piped()))
     }
 
-    /// Waits by asking, so that a signal can be passed on to a child that is certain to be still ours.
+    /// Polls instead of blocking: before the child is reaped, its process id is valid for signals.
     fn wait(&self, child: &mut Child) -> io::Result<u8> {
         let mut passed_on = 0;
         let mut pause = Duration::from_millis(1);
@@ -113,8 +113,8 @@ impl Signals {
     }
 }
 
-/// Sends `signal` to the child, except for a Ctrl-C: the terminal sent that to the child as well, and to some programs
-/// a second one means "at once".
+/// Sends `signal` to the child, except for Ctrl-C: the terminal sends it to the child too, and some programs end at once
+/// on a second one.
 fn pass_on(signal: usize, child: &Child) {
     let signal = match i32::try_from(signal) {
         Ok(SIGTERM) => Signal::TERM,
@@ -123,29 +123,29 @@ fn pass_on(signal: usize, child: &Child) {
         _ => Signal::INT,
     };
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // A child that has just ended has nothing left to be told.
+        // A child that has just ended needs no signal.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// What is started, for an error.
+/// Returns the command's words, for an error.
 pub fn shown(command: &Command) -> String {
     command.get_program().to_string_lossy().into_owned()
 }
 
-/// As a shell tells it: 128 + n where signal n ended the process.
+/// Returns the exit code as a shell reports it: 128 + n if signal n ended the process.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// Copies a child's standard error to ours and keeps it.
+/// Copies a child's standard error to ours and returns it.
 fn tee(pipe: impl io::Read) -> String {
     let mut kept = String::new();
     let mut reader = BufReader::new(pipe);
     let mut line = Vec::new();
     while let Ok(1..) = reader.read_until(b'\n', &mut line) {
-        // Nobody reads our standard error any more: the child's words are still needed to say what went wrong.
+        // Our standard error is closed, but the child's output is still needed for an error.
         let _ = io::stderr().write_all(&line);
         kept.push_str(&String::from_utf8_lossy(&line));
         line.clear();

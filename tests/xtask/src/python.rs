@@ -1,4 +1,4 @@
-//! Installing pinned packages with pip.
+//! Installs pinned packages with pip.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::process::Signals;
 use crate::setup::explain;
 
-/// Has the pip of `python` install what the file of pins names into `folder`, with further `flags`.
+/// Installs the packages of the file of pins into `folder` with the pip of `python` and further `flags`.
 pub fn install(
     signals: &Signals,
     python: impl AsRef<OsStr>,

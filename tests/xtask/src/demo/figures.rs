@@ -1,4 +1,4 @@
-//! What a run reached, from the files in its directory, and whether that is learning.
+//! Reads the results of a run from its files, and checks that it has learnt.
 
 use std::fmt;
 use std::fs;
@@ -9,17 +9,17 @@ use serde_json::Value;
 
 use crate::metrics::steps;
 
-/// Test accuracy must be at least this many times chance.
+/// The least test accuracy, as a multiple of chance.
 const TIMES_CHANCE: f64 = 3.0;
 
 /// The figures of one training run of a classifier.
 #[derive(Debug)]
 pub(super) struct Figures {
-    /// Training loss of each optimizer step; NaN where it was not a number.
+    /// Training loss of each optimizer step; NaN for a loss that is not finite.
     losses: Vec<f64>,
-    /// Share of the test images that were classified rightly.
+    /// Share of the test images with the right class.
     accuracy: f64,
-    /// Number of classes; chance is one in so many.
+    /// Number of classes; chance is 1 / `classes`.
     classes: u64,
 }
 
@@ -47,7 +47,7 @@ impl Figures {
         })
     }
 
-    /// Whether the run has learnt: every loss a number, the loss lower at the end than at the start, the accuracy far
+    /// Checks that the run has learnt: every loss is finite, the last losses are below the first, and the accuracy is far
     /// above chance.
     pub(super) fn check(&self) -> Result<()> {
         ensure!(
@@ -57,7 +57,7 @@ impl Figures {
         );
         let bad = self.losses.iter().position(|loss| !loss.is_finite());
         ensure!(bad.is_none(), "the loss of step {} is not a number", bad.unwrap_or_default() + 1);
-        // One step's loss depends on its images: the first and the last tenth are compared.
+        // A single step's loss depends on its images: compares the first tenth of the steps with the last.
         let tenth = self.losses.len().div_ceil(10);
         let (start, end) = (mean(&self.losses[..tenth]), mean(&self.losses[self.losses.len() - tenth..]));
         ensure!(end < start, "the loss did not fall: {start:.3} in the first steps, {end:.3} in the last");
@@ -93,7 +93,7 @@ impl fmt::Display for Figures {
     }
 }
 
-/// The losses of the steps.
+/// Returns the losses of the steps.
 fn losses(metrics: &str) -> Result<Vec<f64>> {
     let of = |step: Value| {
         let loss = step.get("loss").with_context(|| format!("step {} has no loss", step["step"]))?;
@@ -123,7 +123,7 @@ mod tests {
         assert!(check(&[2.3], 0.95).contains("too few"));
         assert!(check(&[2.3, f64::NAN, 0.2], 0.95).contains("step 2 is not a number"));
         assert!(check(&[2.3, 0.2], 95.0).contains("make no sense"));
-        // One odd step at the end does not decide.
+        // One unusual step at the end does not decide.
         let mut losses: Vec<f64> = (0..40).map(|step| 2.3 - 0.05 * f64::from(step)).collect();
         losses[39] = 3.0;
         assert_eq!(check(&losses, 0.9), "passed");

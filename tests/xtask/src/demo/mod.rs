@@ -1,4 +1,4 @@
-//! `demo`: from a fresh machine to a training that has demonstrably learnt something.
+//! `demo`: from a new machine to a training that demonstrably learns.
 
 mod figures;
 
@@ -27,7 +27,7 @@ pub struct Args {
     epochs: Option<u32>,
 }
 
-/// Builds, trains and looks at the result. Returns the exit code of the step that failed.
+/// Builds, trains and checks the result. Returns the exit code of the failed step.
 pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let mut set_up = setup::Args::from(args.set.clone());
     set_up.builds = Some(args.profile.clone());
@@ -41,7 +41,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     train(workspace, signals, &ready, &args.profile, args.epochs)
 }
 
-/// Trains with what was built in this profile.
+/// Trains with the programs built in this profile.
 pub(crate) fn train(
     workspace: &Workspace,
     signals: &Signals,
@@ -79,7 +79,7 @@ pub(crate) fn train(
     Ok(0)
 }
 
-/// `dtrain launch demo` on every GPU, or else in two processes on the CPU.
+/// Returns `dtrain launch demo`: on every GPU, or in two processes on the CPU if there is no GPU.
 fn launch(programs: &Path, ready: &Ready, run_dir: &Path) -> Command {
     let mut launch = Command::new(programs.join("dtrain"));
     launch.arg("launch");
@@ -88,13 +88,13 @@ fn launch(programs: &Path, ready: &Ready, run_dir: &Path) -> Command {
     } else {
         launch.args(["--nproc", "2"]).env("CUDA_VISIBLE_DEVICES", "");
     }
-    // The worker that was just built, whatever the user has chosen for other runs.
+    // Uses the worker just built, even if the user has set another one.
     launch.env_remove("DTRAIN_WORKER");
     launch.arg("--run-dir").arg(run_dir).arg("demo");
     launch
 }
 
-/// Whether there is a GPU that CUDA_VISIBLE_DEVICES does not hide.
+/// Returns whether there is a GPU that CUDA_VISIBLE_DEVICES does not hide.
 fn has_gpu() -> bool {
     let visible = env::var("CUDA_VISIBLE_DEVICES").ok();
     let hidden = visible.is_some_and(|list| matches!(list.trim(), "" | "-1"));
@@ -105,13 +105,13 @@ fn has_gpu_by_module() -> bool {
     fs::read_dir("/proc/driver/nvidia/gpus").is_ok_and(|mut gpus| gpus.next().is_some())
 }
 
-/// Where the driver has no kernel module of its own, as under Windows.
+/// For drivers without a kernel module on this system, as under Windows (WSL).
 fn has_gpu_by_tool() -> bool {
     let output = Command::new("nvidia-smi").arg("-L").output();
     output.is_ok_and(|output| output.status.success() && output.stdout.starts_with(b"GPU "))
 }
 
-/// Local time, for the run's name.
+/// Returns the local time, for the run's name.
 fn now() -> Result<String> {
     let output = Command::new("date").arg("+%Y%m%d-%H%M%S").output().context("cannot run date")?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -1,6 +1,6 @@
-//! A Python with PyTorch on the CPU for tests, from the wheel that libtorch comes in: `target/pytorch/bin/python`.
+//! A Python with CPU PyTorch for tests, from libtorch's wheel: `target/pytorch/bin/python`.
 //!
-//! It costs some small packages to fetch, where an installed PyTorch takes 5 GB with CUDA's libraries.
+//! It fetches only some small packages; a normal PyTorch installation takes 5 GB with CUDA's libraries.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,8 +17,8 @@ use crate::workspace::Workspace;
 
 const PINS: &str = include_str!("../../requirements/pytorch.txt");
 
-/// Makes the Python, and anew where its pins have changed. Where this machine has not what it takes, that is said, and there is
-/// none: tests that need it are skipped, or fail where `DTRAIN_REQUIRE` names pytorch.
+/// Creates the Python, again if its pins have changed. If this machine lacks something, reports this and creates none:
+/// tests that need it are then skipped, or fail if `DTRAIN_REQUIRE` names pytorch.
 pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option<&OsStr>) -> Result<()> {
     let (torch, folder) = (workspace.default_libtorch(), workspace.target().join("pytorch"));
     if !torch.join("__init__.py").is_file() {
@@ -31,7 +31,7 @@ pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option
         eprintln!("no PyTorch for tests: the wheel of libtorch is for Python 3.11, which is not on PATH");
         return Ok(());
     };
-    // A copy of the pins, written last, says that all is there.
+    // A copy of the pins, written last, marks the folder as complete.
     let stamp = folder.join("dtrain-requirements.txt");
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == PINS) {
         return Ok(());
@@ -70,7 +70,7 @@ fn is_right(python: &str) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// A Python that finds the packages and PyTorch.
+/// Returns a script that runs Python with the packages and PyTorch.
 fn script(python: &str, packages: &Path, libtorch: &Path) -> String {
     format!(
         "#!/bin/sh\nPYTHONPATH='{}:{}'\"${{PYTHONPATH:+:$PYTHONPATH}}\" exec {python} \"$@\"\n",

@@ -1,7 +1,7 @@
-"""Lets PyTorch of the CUDA wheel be imported where CUDA's libraries are absent: python3 prepare.py TORCH FOLDER CXX
+"""Makes PyTorch of the CUDA wheel importable without CUDA's libraries: python3 prepare.py TORCH FOLDER CXX
 
-torch's Python library names libraries of CUDA that the CPU never calls. For each that is absent an empty one of that name is
-made in FOLDER; sitecustomize.py loads them, and has functions looked up only when they are called.
+torch's Python library needs CUDA libraries that the CPU never calls. For each missing library, creates an empty
+library of this name in FOLDER. sitecustomize.py loads them, and enables lazy binding of functions.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-//! Which libraries a machine needs: those for the CPU, or those for GPUs as well.
+//! Chooses the libraries for a machine: those for the CPU, or also those for GPUs.
 
 use std::fmt;
 use std::path::Path;
@@ -34,23 +34,23 @@ pub struct SetArgs {
 }
 
 impl SetArgs {
-    /// Whether the user has chosen.
+    /// Returns whether the user has chosen.
     pub fn is_given(&self) -> bool {
         self.cuda || self.cpu
     }
 }
 
-/// The set that was chosen, and why.
+/// The chosen set and the reason.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) set: Set,
     pub(crate) because: String,
-    /// `--cuda` was given: a libtorch without CUDA will not do.
+    /// The user gave `--cuda`: a libtorch without CUDA is an error.
     pub(crate) demanded: bool,
 }
 
 impl Choice {
-    /// Chooses: a flag decides, else whether a driver was found (and where, in words).
+    /// Chooses by a flag, else by whether a driver was found (`driver` says where).
     pub(crate) fn new(args: &SetArgs, driver: Option<&str>) -> Self {
         let (set, because) = match (args.cuda, args.cpu, driver) {
             (true, ..) => (Set::Cuda, "--cuda was given".to_owned()),
@@ -68,13 +68,13 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Looks for an NVIDIA driver: its kernel module, or its library among those the loader knows.
+/// Looks for an NVIDIA driver: its kernel module, or its library among those that the loader knows.
 pub(crate) fn find_driver() -> Option<String> {
     let module = Path::new("/proc/driver/nvidia/version");
     if module.exists() {
         return Some(module.display().to_string());
     }
-    // /sbin is not on every user's PATH.
+    // Not every user's PATH contains /sbin.
     ["ldconfig", "/sbin/ldconfig"].iter().find_map(|ldconfig| {
         let output =
             Command::new(ldconfig).arg("-p").output().ok().filter(|output| output.status.success())?;
@@ -82,7 +82,7 @@ pub(crate) fn find_driver() -> Option<String> {
     })
 }
 
-/// The path of libcuda.so.1 in what `ldconfig -p` prints: "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1".
+/// Returns the path of libcuda.so.1 from `ldconfig -p`: "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1".
 fn driver_library(ldconfig: &str) -> Option<String> {
     let line = ldconfig.lines().find(|line| line.trim_start().starts_with("libcuda.so.1 "))?;
     Some(line.split(" => ").last()?.trim().to_owned())

@@ -1,4 +1,4 @@
-//! Putting the packages in place: what is missing, where to prepare it, and the moment from which it counts.
+//! Installs the packages: finds missing ones, prepares them, and puts them in place.
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use super::{Problem, Set, libtorch, pip, tools};
 use crate::process::Signals;
 use crate::workspace::Workspace;
 
-/// The lines of the pins that are whole in a folder, in that folder.
+/// The file in a folder that lists the pins of its complete packages.
 const STAMP: &str = "dtrain-setup.txt";
 
 /// The set-up of one set on one machine.
@@ -27,7 +27,7 @@ pub(crate) struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Whether all is there. Reads a few files and changes nothing, so it needs no lock.
+    /// Returns whether all packages are present. Only reads a few files, so it needs no lock.
     pub(crate) fn is_complete(&self) -> Result<bool> {
         let folder = self.workspace.libtorch();
         let linked = self.set == Set::Cpu || is_linked(&folder);
@@ -35,14 +35,14 @@ impl Installation<'_> {
         Ok(linked && stamped && missing(&folder, &pins(self.arch, self.set)?).is_empty())
     }
 
-    /// Fetches what is missing, or everything with `force`.
+    /// Fetches missing packages, or all with `force`.
     pub(crate) fn complete(&self, force: bool) -> Result<()> {
         let target = self.workspace.target();
         fs::create_dir_all(&target).map_err(|error| Problem::write(&target, error))?;
         let _lock = self.lock()?;
         let (staging, folder) = (self.workspace.staging(), self.workspace.libtorch());
         let tree = staging.join("tree");
-        // What set-ups that were killed left behind.
+        // Files of killed set-ups.
         for entry in fs::read_dir(&staging).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(SCRATCH) {
                 remove(&entry.path())?;
@@ -53,7 +53,7 @@ impl Installation<'_> {
         }
         let wanted = pins(self.arch, self.set)?;
         let lost = missing(&folder, &wanted);
-        // A folder without the right libtorch itself is replaced as a whole; otherwise what is missing is added to it.
+        // Replaces a folder without the right libtorch as a whole; otherwise adds the missing packages to it.
         if force || lost.iter().any(|pin| pin.name == "torch") {
             let left = missing(&tree, &wanted);
             if left.len() < wanted.len() {
@@ -81,7 +81,7 @@ impl Installation<'_> {
         remove(&staging)
     }
 
-    /// Adds packages to a folder, entering each into its stamp when it is whole.
+    /// Adds packages to a folder; enters each into the stamp when it is complete.
     fn add(&self, folder: &Path, lost: &[Pin]) -> Result<()> {
         fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
         let all = pins(self.arch, Set::Cuda)?;
@@ -103,7 +103,7 @@ impl Installation<'_> {
         );
         for (index, pin) in lost.iter().enumerate() {
             eprintln!("[{}/{}] {pin} ({})", index + 1, lost.len(), size(pin.fetch_bytes));
-            // The name is this process's own: a pip that outlived a killed set-up writes into a folder that is gone.
+            // Unique for each process: a pip that outlives a killed set-up writes into a removed folder.
             let scratch = Scratch(self.workspace.staging().join(format!("{SCRATCH}{}", process::id())));
             fs::create_dir_all(&scratch.0).map_err(|error| Problem::write(&scratch.0, error))?;
             let fetched = pip::download(self.signals, &python, self.arch, pin, &scratch.0, &target)?;
@@ -114,7 +114,7 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// Waits for another set-up to end. The lock goes with the process that holds it, however that one ends.
+    /// Waits for another set-up to end. The lock ends with its process, even if that is killed.
     fn lock(&self) -> Result<File> {
         let path = self.workspace.lock();
         let file = File::options().create(true).write(true).truncate(false).open(&path);
@@ -138,21 +138,21 @@ impl Installation<'_> {
     }
 }
 
-/// Those that the folder lacks: not in its stamp, or with the key file gone since. A folder without a stamp, as earlier versions left it,
-/// is judged by its files.
+/// Returns the pins that the folder lacks: not in its stamp, or with a missing key file. Without a stamp (written by
+/// earlier versions), only the files count.
 fn missing(folder: &Path, wanted: &[Pin]) -> Vec<Pin> {
     let stamp = fs::read_to_string(folder.join(STAMP)).ok();
     let is_there = |pin: &Pin| {
         let is_entered = |stamp: &String| stamp.lines().any(|line| line == pin.line);
         let right = pin.name != "torch" && stamp.is_some() || libtorch::is_right(&folder.join("torch"));
-        // A crash may have left a file empty.
+        // A crash can leave an empty file.
         let whole = fs::metadata(folder.join(&pin.key_file)).is_ok_and(|file| file.len() > 0);
         stamp.as_ref().is_none_or(is_entered) && right && whole
     };
     wanted.iter().filter(|pin| !is_there(pin)).cloned().collect()
 }
 
-/// Writes the stamp, whole or not at all.
+/// Writes the stamp atomically.
 fn stamp(folder: &Path, lines: &str) -> Result<(), Problem> {
     let (path, beside) = (folder.join(STAMP), folder.join(format!("{STAMP}.new")));
     let written = fs::write(&beside, lines)
@@ -161,9 +161,9 @@ fn stamp(folder: &Path, lines: &str) -> Result<(), Problem> {
     written.map_err(|error| Problem::write(path, error))
 }
 
-/// Refuses where the disk has too little room. pip keeps a wheel twice until it is done, and it is removed once it is unpacked.
+/// Fails if the disk has too little space. pip stores a wheel twice until it is done; the wheel is removed after unpacking.
 fn check_space(folder: &Path, lost: &[Pin]) -> Result<(), Problem> {
-    /// For folders, logs and what else is written meanwhile.
+    /// For folders, logs and other files.
     const MARGIN: u64 = 64_000_000;
     let (mut kept, mut most) = (0, 0);
     for pin in lost {
@@ -179,7 +179,7 @@ fn check_space(folder: &Path, lost: &[Pin]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A size for people, in decimal units as package indexes and disks are labelled.
+/// Returns a size for people, in decimal units like package indexes and disks.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
@@ -187,7 +187,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// A folder for what is needed only while one package is fetched.
+/// A temporary folder for fetching one package.
 #[derive(Debug)]
 struct Scratch(PathBuf);
 
@@ -195,12 +195,12 @@ const SCRATCH: &str = "scratch-";
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What stays here is removed by the next set-up.
+        // The next set-up removes what remains.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Removes a folder, a file or a link; it may be absent.
+/// Removes a folder, a file or a link, if it exists.
 fn remove(path: &Path) -> Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(about) if about.is_dir() => fs::remove_dir_all(path),
@@ -211,7 +211,7 @@ fn remove(path: &Path) -> Result<()> {
     Ok(removed.map_err(|error| Problem::write(path, error))?)
 }
 
-/// NVIDIA's wheel has NCCL under this name alone; its Rust binding looks for libnccl.so.
+/// NVIDIA's wheel has NCCL only under this name; its Rust binding looks for libnccl.so.
 const NCCL: &str = "libnccl.so.2";
 
 fn nccl_link(folder: &Path) -> PathBuf {

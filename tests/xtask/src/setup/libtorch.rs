@@ -1,4 +1,4 @@
-//! Looking at a libtorch: is it whole, and which version is it.
+//! Checks a libtorch: whether it is complete, and its version.
 
 use std::fs;
 use std::path::Path;
@@ -6,15 +6,15 @@ use std::path::Path;
 use super::choice::Choice;
 use super::{LIBTORCH_VERSION, Problem, Set};
 
-/// Files without which a folder is not a libtorch to build with.
+/// Files that a libtorch needs for a build.
 const NEEDED: [&str; 3] = ["lib/libtorch_cpu.so", "lib/libc10.so", "include/ATen/ATen.h"];
 
-/// Whether `folder` (that of lib and include) is a whole libtorch of the right version.
+/// Returns whether `folder` (which contains lib and include) is a complete libtorch of the right version.
 pub(crate) fn is_right(folder: &Path) -> bool {
     missing(folder).is_none() && version(folder).as_deref() == Some(LIBTORCH_VERSION)
 }
 
-/// Checks the libtorch that the user's LIBTORCH names and says which set it amounts to.
+/// Checks the libtorch of the user's LIBTORCH and returns its set.
 pub(crate) fn check_own(folder: &Path, choice: &Choice) -> Result<Set, Problem> {
     let named = folder.to_owned();
     if folder.is_relative() {
@@ -43,8 +43,8 @@ fn missing(folder: &Path) -> Option<&'static str> {
     NEEDED.into_iter().find(|file| !folder.join(file).is_file())
 }
 
-/// The version of the libtorch in `folder`: what it was published as, "2.11.0+cpu" or "2.11.0a0", or where it does not say, that of its
-/// headers, which name a release that is not out yet as if it were.
+/// Returns the version of the libtorch in `folder`: the published one, such as "2.11.0+cpu" or "2.11.0a0", without its
+/// suffix after "+"; if absent, that of its headers, which name unreleased versions like released ones.
 fn version(folder: &Path) -> Option<String> {
     let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
     let published = read("build-version").or_else(|| python_version(&read("version.py")?));
@@ -55,13 +55,13 @@ fn version(folder: &Path) -> Option<String> {
     published.or_else(|| headers.into_iter().find_map(header))
 }
 
-/// From a line such as `__version__ = '2.11.0+cu130'`.
+/// Reads a line such as `__version__ = '2.11.0+cu130'`.
 fn python_version(text: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.strip_prefix("__version__ = "))?;
     Some(value.trim_matches(['\'', '"']).to_owned())
 }
 
-/// From lines such as `#define TORCH_VERSION_MINOR 11`.
+/// Reads lines such as `#define TORCH_VERSION_MINOR 11`.
 fn header_version(text: &str) -> Option<String> {
     let number = |part: &str| {
         let start = format!("#define TORCH_VERSION_{part} ");

@@ -1,8 +1,8 @@
-//! `setup`: libtorch, so that plain `cargo build`, `cargo test` and `cargo run` work.
+//! `setup`: installs libtorch, so that plain `cargo build`, `cargo test` and `cargo run` work.
 //!
-//! A stamp in `target/libtorch` holds the pins of the packages that are there; a package is entered only when all its files are
-//! in place. A new libtorch is put together beside, in `target/libtorch-setup`, and renamed into place as a whole. So
-//! a download that was cut off, a crash or a Ctrl-C never leaves a half set that looks like a whole one.
+//! A stamp in `target/libtorch` lists the pins of present packages; a package is entered only when all its files are in
+//! place. A new libtorch is prepared in `target/libtorch-setup` and renamed into place as a whole. So an interrupted
+//! download, a crash or Ctrl-C never leaves an incomplete set that looks complete.
 
 mod choice;
 mod install;
@@ -58,11 +58,11 @@ impl From<SetArgs> for Args {
 /// A machine on which dtrain can be built.
 #[derive(Debug)]
 pub struct Ready {
-    /// The set of libtorch that was chosen; [`Set::Cpu`] says nothing about GPUs that the machine may have.
+    /// The chosen set of libtorch; with [`Set::Cpu`], the machine may still have GPUs.
     pub set: Set,
-    /// The user's own `LIBTORCH` is used.
+    /// Whether the user's own `LIBTORCH` is used.
     own_libtorch: bool,
-    /// The C++ compiler to name to build scripts, where there is no `c++`.
+    /// The C++ compiler for build scripts, if there is no `c++`.
     pub compiler: Option<OsString>,
 }
 
@@ -82,13 +82,13 @@ impl Ready {
         build
     }
 
-    /// For what is built without libtorch: nothing has been looked at.
+    /// For builds without libtorch: checks nothing.
     pub fn without_libtorch() -> Self {
         Self { set: Set::Cpu, own_libtorch: false, compiler: None }
     }
 
-    /// Cargo, working in the workspace, in the environment that a user's plain `cargo build` would have: otherwise
-    /// libtorch's bindings, which watch these variables, would be built again at every change between the two.
+    /// Returns cargo in the workspace, with the environment of a user's plain `cargo build`. libtorch's bindings watch these
+    /// variables: with other values, each change between the two would rebuild them.
     pub fn cargo(&self, workspace: &Workspace) -> Command {
         let mut cargo = workspace.cargo();
         if !self.own_libtorch {
@@ -100,7 +100,7 @@ impl Ready {
         cargo
     }
 
-    /// Where cargo builds: `CARGO_TARGET_DIR` and cargo's configuration may say otherwise than `target`.
+    /// Returns cargo's build folder: `CARGO_TARGET_DIR` and cargo's configuration can differ from `target`.
     pub fn build_folder(&self, workspace: &Workspace) -> Result<PathBuf> {
         let mut cargo = self.cargo(workspace);
         let output = cargo.args(["metadata", "--no-deps", "--format-version", "1"]).output();
@@ -114,7 +114,7 @@ impl Ready {
     }
 }
 
-/// Makes the machine ready, fetching what is missing.
+/// Prepares the machine; fetches missing packages.
 pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<Ready> {
     let arch = Arch::of_this_machine()?;
     let compiler = tools::find_compiler()?;
@@ -127,7 +127,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<Read
         return Ok(ready(set, true));
     }
     let installation = Installation { workspace, signals, arch, set: choice.set };
-    // What an earlier set-up left behind is cleared away under the lock.
+    // The lock is needed to remove files of an earlier set-up.
     if !args.force && installation.is_complete()? && !workspace.staging().exists() {
         eprintln!("libtorch {LIBTORCH_VERSION}, {choice}: in {}", workspace.show(&workspace.libtorch()));
         return Ok(ready(choice.set, false));
@@ -149,8 +149,8 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<Read
     Ok(ready(choice.set, false))
 }
 
-/// The `LIBTORCH` that the user has set. Cargo sets the variable for what it runs, from `.cargo/config.toml`, where the
-/// user has not: that one is the workspace's own.
+/// Returns the user's `LIBTORCH`. If the user has not set it, cargo sets it from `.cargo/config.toml` for its child
+/// processes: that value is the workspace's libtorch.
 fn own_libtorch(workspace: &Workspace) -> Option<PathBuf> {
     let named = PathBuf::from(env::var_os("LIBTORCH")?);
     let default = workspace.default_libtorch();
