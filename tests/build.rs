@@ -1,4 +1,4 @@
-//! Passes libtorch's folder to the binary, the tests and the examples (cargo does not inherit link arguments).
+//! Passes libtorch's folder to binary, tests and examples (cargo does not inherit link arguments).
 
 fn main() {
     for rpath in std::env::var("DEP_DTRAIN_TORCH_SHIM_RPATHS").unwrap_or_default().split(':') {

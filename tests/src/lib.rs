@@ -1,4 +1,4 @@
-//! Code that the integration tests and the suites' programs share and that needs libtorch, unlike `dtrain_test_kit`.
+//! Code with libtorch that integration tests and the suites' programs share; `dtrain_test_kit` has none.
 
 pub use dtrain_test_kit::{formula, process, programs, ranks, reference, runs};
 

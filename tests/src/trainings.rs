@@ -21,7 +21,7 @@ pub fn tensors(run: &Run, file: &str) -> BTreeMap<String, Tensor> {
     file.names().into_iter().map(read).collect()
 }
 
-/// Returns the distance of two sets of tensors with equal names: the difference's length over the second set's length.
+/// Returns the distance of two sets of tensors: the difference's length over the second set's length.
 ///
 /// # Panics
 /// If the names differ, or if there are no names.

@@ -1,8 +1,8 @@
 //! Numbers that Rust and Python both compute: the parity tests need no committed weights and inputs.
 //!
 //! The Python version is `tests/parity/formula.py`; `tests/parity/README.md` states the formula. Before the
-//! rounding to float32, every operation is integer arithmetic modulo 2^64 or correctly rounded float64, so that
-//! both versions agree bit by bit.
+//! rounding to float32, every operation is integer arithmetic modulo 2^64 or correctly rounded float64, so
+//! that both versions agree bit by bit.
 
 /// Returns the 64-bit FNV-1a hash of the bytes of a name.
 pub fn name_hash(name: &str) -> u64 {
@@ -32,9 +32,9 @@ const TABLES: [&str; 4] = ["pos_embed", "cls_token", "wte.weight", "wpe.weight"]
 
 /// Returns the values of one floating-point entry of a network's state, of the shape `shape`.
 ///
-/// Convolutions get the variance 1 / fan-in and fully connected layers a quarter of it. Normalisations stay near the
-/// identity, with a positive variance. Tables of vectors (tokens, positions) get values below 1/2, and a batch
-/// counter (`num_batches_tracked`) is zero.
+/// Convolutions get the variance 1 / fan-in and fully connected layers a quarter of it. Normalisations stay
+/// near the identity, with a positive variance. Tables of vectors (tokens, positions) get values below 1/2,
+/// and a batch counter (`num_batches_tracked`) is zero.
 pub fn state_value(name: &str, shape: &[i64]) -> Vec<f64> {
     let count = shape.iter().product::<i64>() as usize;
     let values = unit(name, count);
@@ -67,8 +67,8 @@ pub fn labels(size: usize, classes: u64, count: usize) -> Vec<i64> {
 
 /// Returns the gradient for the optimizers at one step.
 ///
-/// Magnitudes vary over many powers of two with the index, and every eleventh element is zero, so that both `eps`
-/// and the division by the second moment matter.
+/// Magnitudes vary over many powers of two with the index, and every eleventh element is zero, so that both
+/// `eps` and the division by the second moment matter.
 pub fn gradient(name: &str, step: usize, count: usize) -> Vec<f64> {
     unit(&format!("{name}.{step}"), count)
         .enumerate()

@@ -1,5 +1,5 @@
-//! The harness of all tests that start programs, and their reference values. It needs no libtorch; the tests of all crates
-//! share it. [`scene::Scene`] is a folder that finds and kills its processes; [`runs::Sandbox`] is a scene with a recipe.
+//! The harness of all tests that start programs, without libtorch; the tests of all crates
+//! share it. [`scene::Scene`] is a folder that kills its processes; [`runs::Sandbox`] is one with a recipe.
 //!
 //! A failure in this crate fails the calling test.
 

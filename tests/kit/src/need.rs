@@ -1,4 +1,4 @@
-//! Needs of tests that a machine may lack. Such a test is skipped, or fails if the variable [`REQUIRE`] names the need.
+//! Needs that a machine may lack. Then a test is skipped, or fails if [`REQUIRE`] names the need.
 
 use std::fmt::{self, Display};
 use std::io::{self, Write};
@@ -61,8 +61,8 @@ pub fn skip(need: Need, why: impl Display) {
     }
 }
 
-/// Returns the Python with PyTorch that [`PYTHON_WITH_PYTORCH`] names, else that of `cargo xtask check`, else that of
-/// `cargo xtask bench`. If there is no such Python, the test is skipped.
+/// Returns the Python with PyTorch that [`PYTHON_WITH_PYTORCH`] names, else that of `cargo xtask check`, else
+/// that of `cargo xtask bench`. If there is no such Python, the test is skipped.
 ///
 /// # Panics
 /// As [`skip`] does.

@@ -5,7 +5,7 @@ use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_boundin
 /// Capabilities by which root reads and writes files despite their permissions.
 const OVERRIDES: [CapabilitySet; 2] = [CapabilitySet::DAC_OVERRIDE, CapabilitySet::DAC_READ_SEARCH];
 
-/// Runs `work` in a thread that obeys permissions, even as root. Programs and threads that it starts obey them too.
+/// Runs `work` in a thread that obeys permissions, even as root; its programs and threads obey them too.
 ///
 /// # Panics
 /// If `work` panics, or if Linux does not report the thread's capabilities.
@@ -23,7 +23,7 @@ pub fn with_permissions<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 fn give_up_overrides() {
-    // A program that root starts gets the whole bounding set. Only root can change this set: others need no change.
+    // A program of root gets the whole bounding set. Other users cannot change it, and need no change.
     for capability in OVERRIDES {
         let _ = remove_capability_from_bounding_set(capability);
     }

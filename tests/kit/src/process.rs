@@ -56,7 +56,7 @@ fn id(pid: u32) -> Pid {
     Pid::from_raw(pid.cast_signed()).unwrap()
 }
 
-/// Returns running processes whose environment has variables with all these prefixes. A final zero byte matches whole variables.
+/// Returns processes whose environment has all these prefixes. A final zero byte matches a whole variable.
 pub(crate) fn with_variables(wanted: &[&str]) -> Vec<u32> {
     let pids =
         fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -140,13 +140,13 @@ pub fn ended(output: &Output, code: i32) -> String {
     text
 }
 
-/// Returns the number of tries of a timing-dependent case: `usual`, or the number that `cargo xtask soak` sets.
+/// Returns how often to try a timing-dependent case: `usual`, or the number set by `cargo xtask soak`.
 pub fn repeats(usual: usize) -> usize {
     let asked = std::env::var("DTRAIN_SOAK").ok();
     asked.and_then(|number| number.parse().ok()).unwrap_or(usual)
 }
 
-/// Tries a case [`repeats`] times, several at once: for cases that mostly wait. `case` gets the number of the try.
+/// Tries a case [`repeats`] times, several at once, if it mostly waits. `case` gets the try's number.
 pub fn repeat(usual: usize, case: impl Fn(usize) + Sync) {
     const AT_ONCE: usize = 8;
     let (count, next) = (repeats(usual), AtomicUsize::new(0));
@@ -161,8 +161,8 @@ pub fn repeat(usual: usize, case: impl Fn(usize) + Sync) {
     });
 }
 
-/// Installs handlers for ignored signals. A shell's background job inherits INT and QUIT as ignored, and would pass this
-/// on to the program under test; a signal with a handler here has its default action there.
+/// Installs handlers for ignored signals. A shell's background job inherits INT and QUIT as ignored, and
+/// would pass this on to the program under test; a signal with a handler here has its default action there.
 pub(crate) fn undo_ignored_signals() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

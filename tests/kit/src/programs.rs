@@ -57,8 +57,8 @@ pub fn without_outer_run(command: &mut Command) {
     command.env_remove("DTRAIN_PROGRESS").env_remove("DTRAIN_START_UNIX_NS").env_remove("RUST_LOG");
 }
 
-/// Returns a folder of real data: below DTRAIN_TEST_DATA, else below `../shared/data` beside the workspace. Without
-/// such a folder, the test is skipped.
+/// Returns a folder of real data: below DTRAIN_TEST_DATA, else below `../shared/data` beside the workspace.
+/// Without such a folder, the test is skipped.
 pub fn test_data(name: &str) -> Option<PathBuf> {
     let root = match std::env::var_os("DTRAIN_TEST_DATA") {
         Some(root) => PathBuf::from(root),

@@ -1,4 +1,4 @@
-//! Readers of the JSON files under tests/parity/reference: cases by name, and series that store only the changes.
+//! Reads the JSON files under tests/parity/reference: cases by name, and series of changes.
 
 use std::path::Path;
 

@@ -41,7 +41,7 @@ momentum = 0.9
 every_steps = 1
 "#;
 
-/// Returns the recipe of a tiny GPT whose loss falls, followed by the sections in `more`. No training is faster.
+/// Returns the recipe of a tiny GPT, the fastest training with a falling loss, plus the sections in `more`.
 pub fn gpt(steps: u64, more: &str) -> String {
     format!(
         r#"

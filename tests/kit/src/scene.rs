@@ -15,7 +15,7 @@ use crate::programs;
 /// The variable that marks the processes of a scene.
 const MARK: &str = "DTRAIN_TEST_MARK";
 
-/// A folder in which the launcher and its workers run. Workers find it as `$TEST_DIR`. Dropping it kills its processes.
+/// A folder in which the launcher and its workers (as `$TEST_DIR`) run. Drop kills its processes.
 #[derive(Debug)]
 pub struct Scene {
     folder: TempDir,
@@ -166,8 +166,8 @@ impl Scene {
         with_variables(&[&format!("{MARK}={}", self.mark), "DTRAIN_GUARDIAN="])
     }
 
-    /// Waits until all these processes have ended. Looks for new ones only when all known ones have ended: reading the
-    /// environments of all processes is slow.
+    /// Waits until all these processes have ended. Looks for new ones only when all known ones have ended:
+    /// reading the environments of all processes is slow.
     #[track_caller]
     pub fn wait_until_gone(&self, what: &str, processes: fn(&Self) -> Vec<u32>) {
         let begun = Instant::now();

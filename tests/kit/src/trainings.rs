@@ -1,4 +1,4 @@
-//! Trainings of small networks by the engine itself, with one start of the ranks for many trainings, and their files.
+//! Trainings of small networks by the engine itself: one start of the ranks for many trainings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ pub struct Training {
 /// Trainings by name, with the values that they set.
 pub type List = Vec<(String, Vec<String>)>;
 
-/// Starts `world_size` ranks of `program` once for all trainings in `list`. Each entry has a name, which is its run
-/// directory in `sandbox`, and the values that it sets.
+/// Starts `world_size` ranks of `program` once for all trainings in `list`. Each entry has a name, which is
+/// its run directory in `sandbox`, and the values that it sets.
 ///
 /// # Panics
 /// If a training fails, or if all together exceed the limit.

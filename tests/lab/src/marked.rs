@@ -65,7 +65,7 @@ impl Mark {
         command.env(NAME, value)
     }
 
-    /// Returns the living processes. An ended process has no environment, even before it is reaped, and does not count.
+    /// Returns the living processes. An ended one has no environment, even before it is reaped.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -9,8 +9,8 @@ use xtask::process::Signals;
 use xtask::setup::{self, Problem, SetArgs};
 use xtask::workspace::Workspace;
 
-/// Returns the folder of dtrain and its worker: the user's, or that of a new release build. The inner error is
-/// cargo's exit code.
+/// Returns the folder of dtrain and its worker: the user's, or that of a new release build. The inner error
+/// is cargo's exit code.
 pub(crate) fn programs(
     workspace: &Workspace,
     signals: &Signals,

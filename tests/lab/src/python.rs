@@ -14,8 +14,8 @@ use xtask::python::install;
 use xtask::setup::{Problem, find_python};
 use xtask::workspace::Workspace;
 
-/// Returns the Python of the environment `target/<name>`, which has the packages of the file of pins (path from the
-/// workspace's root). Creates it with pip if it is absent or the pins have changed.
+/// Returns the Python of the environment `target/<name>`, which has the packages of the file of pins (path
+/// from the workspace's root). Creates it with pip if it is absent or the pins have changed.
 pub(crate) fn environment(
     workspace: &Workspace,
     signals: &Signals,
@@ -39,8 +39,8 @@ pub(crate) fn environment(
     Ok(python)
 }
 
-/// Returns the first words of a torchrun command with this Python and `workers` workers; other flags and the program
-/// follow. Sets a free port: torchrun's default is a fixed port, which may be in use.
+/// Returns the first words of a torchrun command with this Python and `workers` workers; other flags and the
+/// program follow. Sets a free port: torchrun's default is a fixed port, which may be in use.
 pub(crate) fn torchrun(python: &Path, workers: &str) -> Result<Vec<OsString>> {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| listener.local_addr())

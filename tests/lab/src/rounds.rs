@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-/// Runs every case once per round, so that a slow phase of the machine affects all cases. Ends at the first error.
+/// Runs every case once per round: a slow phase of the machine affects all cases. Ends at the first error.
 pub(crate) fn interleave<Case: Copy + Ord, Found>(
     cases: &[Case],
     rounds: usize,

@@ -1,5 +1,5 @@
-//! `soak`: repeats timing-dependent tests many times. They kill processes, freeze jobs, inspect workers with a slow
-//! debugger, and send signals while no worker runs. Not part of `cargo test`: they take minutes.
+//! `soak`: repeats timing-dependent tests many times. They kill processes, freeze jobs, inspect workers with
+//! a slow debugger, and send signals while no worker runs. Not part of `cargo test`: they take minutes.
 
 use std::process::Command;
 

@@ -49,7 +49,7 @@ impl Ended {
 #[derive(Debug)]
 pub(crate) struct Started {
     child: Option<Child>,
-    /// Reads its standard error from the start: a full pipe would stop a training, which writes a line per step.
+    /// Reads its standard error from the start: a full pipe would stop a training with its line per step.
     stderr: Option<JoinHandle<String>>,
     shown: String,
     /// The time at which it is killed.
@@ -188,7 +188,7 @@ fn text_of(mut pipe: impl std::io::Read) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns a command that uses only the CPU, with one thread per rank as torchrun sets it, without outer variables.
+/// Returns a CPU-only command with one thread per rank, as torchrun sets it, without outer variables.
 pub(crate) fn quiet(program: &Path) -> Command {
     let mut command = Command::new(program);
     command

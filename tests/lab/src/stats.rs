@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Returns the median; for an even number, the mean of the two middle values. `None` without values or with a NaN.
+/// Returns the median (of an even number, the middle two's mean). `None` without values or with a NaN.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     if values.is_empty() || values.iter().any(|value| value.is_nan()) {
         return None;
@@ -13,8 +13,8 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 })
 }
 
-/// Returns the smallest value that at least this share of the values does not exceed. With fewer than a hundred
-/// values, the 99th percentile is the maximum. `None` without values or with a NaN.
+/// Returns the smallest value that at least this share of the values does not exceed. With fewer than a
+/// hundred values, the 99th percentile is the maximum. `None` without values or with a NaN.
 pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {
     if values.iter().any(|value| value.is_nan()) {
         return None;
@@ -47,8 +47,8 @@ impl Spread {
         })
     }
 
-    /// Returns the ratio within each round, and its spread: a slow round does not change it. `None` if the numbers of
-    /// rounds differ, or if a ratio is not finite.
+    /// Returns the ratio within each round, and its spread: a slow round does not change it. `None` if the
+    /// numbers of rounds differ, or if a ratio is not finite.
     pub(crate) fn ratio(over: &Self, under: &Self) -> Option<Self> {
         if over.rounds.len() != under.rounds.len() {
             return None;

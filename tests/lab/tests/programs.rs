@@ -1,5 +1,5 @@
-//! Tests of the lab and of `launch-bench`, whose notes give the figures of `cargo xtask bench launch`. Because of
-//! this file, `cargo test` builds both programs.
+//! Tests of the lab and of `launch-bench`, whose notes give the figures of `cargo xtask bench launch`.
+//! Because of this file, `cargo test` builds both programs.
 
 #![allow(clippy::unwrap_used)]
 

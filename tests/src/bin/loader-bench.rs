@@ -1,8 +1,8 @@
-//! Images per second of dtrain's loader, for `cargo xtask bench loader`: `loader-bench FOLDER SIZE BATCH EPOCHS CACHE_MIB`.
+//! Measures dtrain's loader in images per second: `loader-bench FOLDER SIZE BATCH EPOCHS CACHE_MIB`.
 //!
-//! One thread reads, decodes, resizes and normalises the JPEG files in the class folders below FOLDER, and caches them in
-//! CACHE_MIB of memory. The main thread only takes batches, as tests/bench/loader.py does for PyTorch. One loader serves
-//! all epochs, as in a training. Writes one JSON object to standard output.
+//! One thread reads, decodes, resizes and normalises the JPEG files in the class folders below FOLDER, and
+//! caches them in CACHE_MIB of memory. The main thread only takes batches, as tests/bench/loader.py does for
+//! PyTorch. One loader serves all epochs, as in a training. Writes one JSON object to standard output.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Measures time and memory of a step by recomputed segments: `recompute-bench WIDTH CONTEXT BATCH ROUNDS`.
 //!
-//! Trains GPTs of 12 layers on random tokens (65 kinds), one GPT per number of segments: forward, loss, backward, an
-//! AdamW update. A round takes one step with each GPT in turn: other load on the machine affects all of them. Times are
-//! medians over the rounds, and ratios are medians of the rounds' ratios; on a busy machine, processor time is more
-//! reliable than wall time. Activations are the peak of a step minus the memory between steps (weights, gradients,
-//! optimizer state). Prints a table in Markdown.
+//! Trains GPTs of 12 layers on random tokens (65 kinds), one GPT per number of segments: forward, loss,
+//! backward, an AdamW update. A round takes one step with each GPT in turn: other load on the machine affects
+//! all of them. Times are medians over the rounds, and ratios are medians of the rounds' ratios; on a busy
+//! machine, processor time is more reliable than wall time. Activations are the peak of a step minus the
+//! memory between steps (weights, gradients, optimizer state). Prints a table in Markdown.
 
 use std::time::Instant;
 

@@ -14,8 +14,8 @@ use tch::Device;
 
 static PLACE: OnceLock<(Device, PathBuf)> = OnceLock::new();
 
-/// Sets the device of the comparisons and the folder with PyTorch's results. Call it once, before the first comparison;
-/// by default, comparisons use the CPU and the repository's results.
+/// Sets the device of the comparisons and the folder with PyTorch's results. Call it once, before the first
+/// comparison; by default, comparisons use the CPU and the repository's results.
 pub fn compare_on(device: Device, folder: PathBuf) {
     PLACE.get_or_init(|| (device, folder));
 }

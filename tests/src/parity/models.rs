@@ -1,6 +1,6 @@
-//! Compares the vision transformer, the GPT, the U-Net and the bottleneck ResNets with PyTorch. The same weights and
-//! inputs must give the same logits, losses, gradients and running statistics, to many digits in float64 and, if the
-//! network allows, in float32. `tests/parity/make_models.py` makes the references; `tests/parity/README.md` describes them.
+//! Compares vision transformer, GPT, U-Net and bottleneck ResNets with PyTorch: equal weights and
+//! inputs must give equal logits, losses, gradients and statistics, in float64 and, if the network allows, in
+//! float32. `tests/parity/make_models.py` makes the references; `tests/parity/README.md` describes them.
 
 use super::resnets::name;
 use super::{device, reference};
@@ -257,8 +257,8 @@ pub fn a_training_pass_gives_pytorchs_logits_gradients_and_statistics() {
     }
 }
 
-/// Compares every gradient by its norm and by its products with fixed vectors, and a few gradients whole. Returns the
-/// largest relative difference (L2).
+/// Compares every gradient by its norm and by its products with fixed vectors, and a few gradients whole.
+/// Returns the largest relative difference (L2).
 fn compare_gradients(case: &Case) -> f64 {
     let (norms, probes) = (case.read("grad.norms"), case.read("grad.probes"));
     let count = probes.size()[1];
@@ -269,8 +269,8 @@ fn compare_gradients(case: &Case) -> f64 {
         let gradient = double(&entry.tensor().grad());
         let flat = gradient.reshape([-1]);
         case.near(&flat.norm(), &norms.get(index), case.tolerance.exact, name);
-        // If a vector's entries are uniform in [-1, 1), the squared product with an error is on average a third of the
-        // error's squared length: the products measure the length of the error.
+        // If a vector's entries are uniform in [-1, 1), the squared product with an error is on average a
+        // third of the error's squared length: the products measure the length of the error.
         let mut squares = 0.0;
         for probe in 0..count {
             let direction: Vec<f64> = formula::unit(&format!("probe.{probe}.{name}"), flat.numel()).collect();

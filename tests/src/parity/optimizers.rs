@@ -1,5 +1,5 @@
-//! Compares the optimizers, the moving average and the schedule with torch's: trajectories over 20 steps, rates of 100
-//! steps. `tests/parity/README.md` describes the references.
+//! Compares the optimizers, the moving average and the schedule with torch's: trajectories over 20 steps,
+//! rates of 100 steps. `tests/parity/README.md` describes the references.
 
 use super::device;
 use crate::formula;

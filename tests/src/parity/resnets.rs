@@ -1,5 +1,5 @@
-//! Compares the ResNets with torchvision's: the same weights and inputs must give the same logits, losses, gradients
-//! and running statistics. `tests/parity/README.md` describes the references.
+//! Compares the ResNets with torchvision's: the same weights and inputs must give the same logits, losses,
+//! gradients and running statistics. `tests/parity/README.md` describes the references.
 
 use super::{device, reference};
 use crate::formula;
@@ -168,8 +168,8 @@ pub fn a_training_pass_gives_torchvisions_logits_gradients_and_statistics() {
     }
 }
 
-/// Compares every gradient by its norm and by its products with fixed vectors, and a few gradients whole. Returns the
-/// largest relative difference (L2).
+/// Compares every gradient by its norm and by its products with fixed vectors, and a few gradients whole.
+/// Returns the largest relative difference (L2).
 fn compare_gradients(case: &Case, size: usize) -> f64 {
     let (norms, probes) = (case.read(size, "grad.norms"), case.read(size, "grad.probes"));
     let count = probes.size()[1];
@@ -181,8 +181,8 @@ fn compare_gradients(case: &Case, size: usize) -> f64 {
         let of_norm = (gradient.norm().double_value(&[]) / norm - 1.0).abs();
         assert!(of_norm < GRADIENT_TOLERANCE, "norm of the gradient of {name}: {of_norm:e}");
 
-        // If a vector's entries are uniform in [-1, 1), the squared product with an error is on average a third of the
-        // error's squared length: the products measure the length of the error.
+        // If a vector's entries are uniform in [-1, 1), the squared product with an error is on average a
+        // third of the error's squared length: the products measure the length of the error.
         let mut squares = 0.0;
         for probe in 0..count {
             let direction: Vec<f64> =

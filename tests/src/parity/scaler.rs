@@ -37,7 +37,7 @@ fn found_inf(scaler: &GradScaler, gradient: f32, injected: f32) -> bool {
     fused::unscale(&[&grads], &found, &Tensor::from(scaler.inverse()).to_device(device())).unwrap();
     let found = found.double_value(&[]) != 0.0;
     if !found {
-        // Not finite if the scale is too small to have a reciprocal: like torch, the kernel checks its inputs only.
+        // Not finite if the scale is too small for a reciprocal: like torch, the kernel checks its inputs.
         let (got, wanted) = (grads.double_value(&[0]) as f32, scaled * scaler.inverse());
         assert!(got == wanted || got.is_nan() && wanted.is_nan(), "{got} against {wanted}");
     }

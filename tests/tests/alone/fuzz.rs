@@ -1,4 +1,4 @@
-//! Gives changed files to the readers of checkpoints: no panic, and no more memory than the files' length allows.
+//! Gives changed files to the readers of checkpoints: no panic, and not much more memory than file length.
 //!
 //! `cargo xtask fuzz` tries many more files.
 

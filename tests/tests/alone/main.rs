@@ -1,5 +1,5 @@
-//! Tests that must run alone: they use state of the whole process (torch's generators, its memory counters and peak), or
-//! ask every worker of the machine. A test holds [`alone`] while it runs.
+//! Tests that must run alone: they use state of the whole process (torch's generators, its memory counters
+//! and peak), or ask every worker of the machine. A test holds [`alone`] while it runs.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Recomputing segments in backward: the same training to the last bit, in less memory, and an error if a segment cannot
-//! be recomputed.
+//! Recomputing segments in backward: the same training to the last bit, in less memory, and an error if a
+//! segment cannot be recomputed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};

@@ -1,5 +1,5 @@
-//! BatchNorm over all ranks equals one rank with the whole batch, no rank hangs on an uneven batch, and a dependence
-//! on the micro-batch is reported before the run.
+//! BatchNorm over all ranks equals one rank with the whole batch, no rank hangs on an uneven batch, and a
+//! dependence on the micro-batch is reported before the run.
 
 use dtrain_tests::process::said;
 use dtrain_tests::runs::{Run, Sandbox, TINY};
@@ -101,8 +101,8 @@ fn over_groups_of_samples_no_cut_makes_a_difference() {
 #[test]
 fn an_uneven_batch_in_micro_steps_lets_no_rank_wait() {
     let sandbox = Sandbox::new(TINY);
-    // The ranks have 7 and 6 samples: with micro-batches of 3, both take 3 micro-steps, although rank 1 alone would need 2.
-    // The last step of the epoch has 96 - 7 x 13 = 5 samples for 2 ranks.
+    // The ranks have 7 and 6 samples: with micro-batches of 3, both take 3 micro-steps, although rank 1 alone
+    // would need 2. The last step of the epoch has 96 - 7 x 13 = 5 samples for 2 ranks.
     let sets = ["train.effective_batch=13", "memory.micro_batch=3", "train.epochs=1", SYNCED];
     let two = sandbox.train(2, "two", &sets);
     assert_eq!(two.per_step("samples").last(), Some(&96.0));

@@ -1,4 +1,4 @@
-//! `checkpoint.best`: the best checkpoint stays, a resumed run knows it, and a stage can have its own criterion.
+//! `checkpoint.best`: the best checkpoint stays, a resumed run knows it, a stage can have its own criterion.
 
 use std::fs;
 
@@ -48,7 +48,7 @@ fn the_best_checkpoint_stays_and_is_remembered() {
     assert_eq!(best(&falling, losses_of[5]), 6);
     assert_eq!((kept(&falling), marks(&falling)), (vec![6], vec![true; 6]));
 
-    // Stopped halfway: the best of the first half is the best of the whole run, and its folder outlives the others.
+    // Stopped halfway: the best of the first half is the best of all, and its folder outlives the others.
     let most = ["checkpoint.best=max loss", "train.steps=3"];
     let first = sandbox.train(2, "most", &most);
     assert_eq!(best(&first, losses_of[0]), 1);

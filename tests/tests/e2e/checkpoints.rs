@@ -1,5 +1,5 @@
-//! Checkpoints that several ranks write during the training: their contents, disk failures, and the choice of the
-//! checkpoint to resume from.
+//! Checkpoints that several ranks write during the training: their contents, disk failures, and the choice of
+//! the checkpoint to resume from.
 
 use std::collections::BTreeMap;
 use std::fs;

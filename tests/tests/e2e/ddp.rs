@@ -1,5 +1,5 @@
-//! Compares whole trainings with PyTorch's DistributedDataParallel on two processes, from the same weights and batches.
-//! `tests/parity/make_ddp.py` makes the reference; `tests/parity/README.md` describes it.
+//! Compares whole trainings with PyTorch's DistributedDataParallel on two processes, from the same weights
+//! and batches. `tests/parity/make_ddp.py` makes the reference; `tests/parity/README.md` describes it.
 
 use std::path::Path;
 

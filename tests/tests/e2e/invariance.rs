@@ -1,5 +1,5 @@
-//! Invariants 1 and 2: the result of a recipe does not depend on the number of ranks and the micro-batch. Small networks
-//! without BatchNorm, with the whole engine in real processes, compared with one rank that takes every step at once.
+//! Invariants 1 and 2: a recipe's result does not depend on ranks and micro-batch. Small networks
+//! without BatchNorm, in real processes, are compared with one rank that takes every step at once.
 
 use std::path::Path;
 
@@ -50,7 +50,7 @@ fn cut(micro_batch: Option<usize>) -> String {
     }
 }
 
-/// Trains every partition of both batches, then calls `look` with each, and with the run that takes steps at once.
+/// Trains every partition of both batches, then calls `look` with each and the run of whole steps.
 fn for_all_partitions(more: &[&str], mut look: impl FnMut(&Sandbox, &str, usize, usize, Option<usize>)) {
     let sandbox = Sandbox::new(RECIPE);
     for ranks in RANKS {
@@ -82,8 +82,8 @@ fn name(ranks: usize, batch: usize, micro_batch: Option<usize>) -> String {
     format!("{batch}-on-{ranks}-by-{limit}")
 }
 
-/// Returns the sample ids of every step, from its micro-batches. Checks that every micro-batch has the size of the
-/// partition.
+/// Returns the sample ids of every step, from its micro-batches. Checks that every micro-batch has the size
+/// of the partition.
 fn ids(
     sandbox: &Sandbox,
     name: &str,

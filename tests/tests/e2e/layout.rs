@@ -1,5 +1,5 @@
-//! Checks promises of the architecture: the libraries that a binary names, the folders where it finds them, and
-//! dependencies that source folders must not have.
+//! Checks promises of the architecture: the libraries that a binary names, the folders where it finds them,
+//! and dependencies that source folders must not have.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ fn a_moved_worker_finds_its_libraries() {
     }
 }
 
-/// Returns the libraries of libtorch that the worker uses.
+/// Returns the libtorch libraries that the worker uses.
 fn libtorch_of(binary: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd").arg(binary).output().unwrap();
     let text = said(&output);

@@ -1,5 +1,5 @@
-//! Tests of whole programs, and comparisons of the trainer's library with PyTorch on the CPU. They are one binary: each
-//! binary that links libtorch takes seconds to build, and the tests of one binary share the cores.
+//! Tests of whole programs, and comparisons of the trainer's library with PyTorch on the CPU. One binary:
+//! each binary that links libtorch takes seconds to build, and the tests of one binary share the cores.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! A rank runs out of memory: all ranks drop the step and retry it in smaller micro-batches. The result must equal a run
-//! with these micro-batches from that step on.
+//! A rank runs out of memory: all ranks drop the step and retry it in smaller micro-batches. The result must
+//! equal a run with these micro-batches from that step on.
 
 use std::process::Output;
 use std::time::Duration;
@@ -103,8 +103,8 @@ impl<'a> Ranks<'a> {
         self.train(&name, &[&format!("train.steps={steps}")], None, "")
     }
 
-    /// Makes allocations fail on each rank in turn, in each of `phases` (plus options of DTRAIN_FAULT), in the step
-    /// after `base`. Compares with a run that uses the resulting micro-batches from this step on.
+    /// Makes allocations fail on each rank in turn, in each of `phases` (plus options of DTRAIN_FAULT), in
+    /// the step after `base`. Compares with a run that uses the resulting micro-batches from this step on.
     fn assert_taken_again(&self, done: u64, phases: &[&str]) {
         let base = self.base(done);
         let (from, to) = (12 / self.nproc, 12 / self.nproc / 2);
@@ -190,7 +190,7 @@ fn shards_and_messages_by_tcp_are_no_different() {
 fn running_statistics_are_those_of_the_last_try() {
     let sandbox = Sandbox::new(SEGMENT);
     for nproc in [1, 2] {
-        // Here in the only micro-step; below in the second of two, after the first has changed the statistics.
+        // In the only micro-step; below, in the second of two: the first has changed the statistics.
         let ranks = Ranks::new(&sandbox, nproc, &[]);
         ranks.assert_taken_again(2, &["forward,after=30", "backward,after=20"]);
     }

@@ -135,7 +135,7 @@ fn a_run_fits_its_budget_or_says_what_it_would_take() {
     assert!(tight.result().peak_memory_bytes[0] <= budget);
     assert_close(&free.per_step("loss"), &tight.per_step("loss"), 1e-4);
 
-    // A fixed micro-batch that does not fit: the run names one that fits, and retries the step in smaller ones.
+    // A fixed micro-batch that does not fit: the run names one that fits, and retries in smaller ones.
     let set = format!("memory.budget={}", state + (peak - state) / 8);
     let output = sandbox.launch(1, "stated", &[&set, "memory.micro_batch=12"]);
     let text = said(&output);

@@ -1,5 +1,5 @@
-//! Compares models, optimizers and the loss scaler with PyTorch and torchvision, on the CPU. `tests/parity/README.md`
-//! describes the references.
+//! Compares models, optimizers and the loss scaler with PyTorch and torchvision, on the CPU.
+//! `tests/parity/README.md` describes the references.
 
 use dtrain_tests::parity;
 

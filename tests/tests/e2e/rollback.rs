@@ -1,4 +1,4 @@
-//! Rollback to an earlier checkpoint of the same run: dtrain loses nothing, and does not use later checkpoints by itself.
+//! Rollback to an earlier checkpoint: no checkpoint is lost, and later ones are not used automatically.
 
 use std::fs;
 use std::path::Path;
@@ -77,8 +77,8 @@ fn new_checkpoints_of_a_run_that_went_back_stay() {
     assert!(run.0.set_aside().unwrap().is_empty());
 }
 
-/// Rolls back by a command, ends the launch with signal `by` after some steps, and runs the same command again. Returns
-/// the exit code of the first launch.
+/// Rolls back by a command, ends the launch with signal `by` after some steps, and runs the same command
+/// again. Returns the exit code of the first launch.
 #[track_caller]
 fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
     let sandbox = Sandbox::new(&gpt(16, EVERY_OTHER));
@@ -89,7 +89,7 @@ fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
     let mut command = sandbox.command(2, "run", &long, &more);
     let mut child = command.spawn().unwrap();
     let latest = run.0.latest();
-    // After the rollback's step and before the old newest step: there, new checkpoints would have been the oldest.
+    // After the rollback's step, before the old newest: there, new checkpoints would have been the oldest.
     while fs::read_link(&latest).is_ok_and(|target| target.ends_with("step-00000016"))
         || run.0.linked(&latest).is_none_or(|step| step < 6)
     {

@@ -6,8 +6,8 @@ use dtrain_tests::parity::reference;
 use dtrain_tests::reference::{cases, expand};
 use serde_json::Value;
 
-/// torch's recursive forms collect rounding errors over the steps: this share of the rate, and `OF_THE_PEAK` if
-/// a rate near zero is a difference of numbers near the peak.
+/// torch's recursive forms collect rounding errors over the steps: this share of the rate, and `OF_THE_PEAK`
+/// if a rate near zero is a difference of numbers near the peak.
 const RELATIVE: f64 = 1e-12;
 const OF_THE_PEAK: f64 = 1e-15;
 

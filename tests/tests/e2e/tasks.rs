@@ -1,5 +1,5 @@
-//! Segmentation and language models with the launcher: they learn, with equal results in any partition, and reject
-//! unusable input.
+//! Segmentation and language models with the launcher: they learn, with equal results in any partition, and
+//! reject unusable input.
 
 use std::fs;
 

@@ -75,12 +75,12 @@ fn ranks_and_accumulation_do_not_change_the_losses() {
     let sets = ["train.effective_batch=24", "train.epochs=3", "memory.micro_batch=8"];
     let alone = sandbox.train(1, "alone-24", &sets);
     let three = sandbox.train(3, "three-24", &sets);
-    // Three terms are added in another order: rounding differs, and BatchNorm over 8 values amplifies this step by step.
+    // Three terms are added in another order: rounding differs, and BatchNorm over 8 values amplifies this.
     assert_close(&alone.per_step("loss")[..3], &three.per_step("loss")[..3], 1e-5);
 }
 
-/// Checks the README's figure on real images: two ranks against one rank with twice the accumulation, both with one
-/// thread per rank.
+/// Checks the README's figure on real images: two ranks against one rank with twice the accumulation, both
+/// with one thread per rank.
 #[test]
 fn real_images_give_the_same_losses_on_one_rank_and_on_two() {
     let Some(root) = programs::test_data("cifar100") else {
@@ -90,8 +90,8 @@ fn real_images_give_the_same_losses_on_one_rank_and_on_two() {
     let losses = |nproc: usize| {
         let run = format!("run-{nproc}");
         let mut command = programs::launch();
-        // The same number of threads in both: libtorch rounds differently with two threads than with one, and on some processors
-        // the first steps of a ResNet amplify this to 1e-4.
+        // The same number of threads in both: libtorch rounds differently with two threads than with one, and
+        // on some processors the first steps of a ResNet amplify this to 1e-4.
         command.current_dir(sandbox.path(""));
         command.args(["--nproc", &nproc.to_string(), "--run-dir", &run, "cifar100"]);
         // The first 20 steps of the recipe's warm-up, without the rest of the run.

@@ -1,5 +1,5 @@
-//! Parameters used never, only for some samples (so on some ranks), or only in some steps: no rank waits for another, and
-//! the weights equal those of one rank. See `Branches` in `tests/src/bin/training-rank/nets.rs`.
+//! Parameters used never, only for some samples (so on some ranks), or only in some steps: no rank waits for
+//! another, and the weights equal those of one rank. See `Branches` in `tests/src/bin/training-rank/nets.rs`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

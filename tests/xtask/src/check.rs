@@ -46,7 +46,7 @@ pub fn test(workspace: &Workspace, signals: &Signals, args: &TestArgs) -> Result
     Ok(signals.run(side_by_side(&mut cargo))?.code)
 }
 
-/// Runs twice as many tests at once as there are cores, unless the user has set a number: most tests wait for processes.
+/// Runs twice as many tests at once as there are cores, unless the user sets a number: most tests wait.
 fn side_by_side(cargo: &mut Command) -> &mut Command {
     const THREADS: &str = "RUST_TEST_THREADS";
     if std::env::var_os(THREADS).is_none() {

@@ -1,4 +1,4 @@
-//! Tools around building dtrain, from a new machine to a running training: the library of `cargo xtask` and of the lab.
+//! Tools around building dtrain, up to a running training: the library of `cargo xtask` and of the lab.
 
 pub mod check;
 pub mod demo;

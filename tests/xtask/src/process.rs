@@ -52,8 +52,8 @@ impl Finished {
     }
 }
 
-/// The signals that ask this program to stop. While they are watched, they do not kill this program: it always waits for
-/// its child, so that no pip or training keeps running and temporary files are removed.
+/// The signals that ask this program to stop. While they are watched, they do not kill this program: it
+/// always waits for its child, so that no pip or training keeps running and temporary files are removed.
 #[derive(Debug)]
 pub struct Signals {
     received: Arc<AtomicUsize>,
@@ -113,8 +113,8 @@ impl Signals {
     }
 }
 
-/// Sends `signal` to the child, except for Ctrl-C: the terminal sends it to the child too, and some programs end at once
-/// on a second one.
+/// Sends `signal` to the child, except for Ctrl-C: the terminal sends it to the child too, and some programs
+/// end at once on a second one.
 fn pass_on(signal: usize, child: &Child) {
     let signal = match i32::try_from(signal) {
         Ok(SIGTERM) => Signal::TERM,

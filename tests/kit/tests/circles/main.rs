@@ -1,8 +1,8 @@
 //! Checks that files have no circular use: within a crate, no file uses itself through other files.
 //!
-//! A file uses another file if a path in it (`crate::`, `super::`, `self::`, or the name of a child module) leads to an
-//! item that the other file defines. A re-export counts as use of the definition only. Declaring a child module
-//! does not count, and using an item of an ancestor module does not count either.
+//! A file uses another file if a path in it (`crate::`, `super::`, `self::`, or the name of a child module)
+//! leads to an item that the other file defines. A re-export counts as use of the definition only. Declaring
+//! a child module does not count, and using an item of an ancestor module does not count either.
 
 #![allow(clippy::unwrap_used)]
 
@@ -86,7 +86,7 @@ impl Crate {
     fn module(&mut self, name: Name, file: &Path) {
         let tokens = tokens(&fs::read_to_string(file).unwrap());
         let mut module = Module { file: file.to_owned(), ..Module::default() };
-        // Children of `a.rs` are in `a/`; children of `mod.rs`, `lib.rs` and `main.rs` are in the same folder.
+        // Children of `a.rs` are in `a/`; those of `mod.rs`, `lib.rs` and `main.rs` in the same folder.
         let is_root = ["mod.rs", "lib.rs", "main.rs"].iter().any(|root| file.ends_with(root));
         let folder = if is_root { file.parent().unwrap().to_owned() } else { file.with_extension("") };
         let mut at = 0;

@@ -4,7 +4,7 @@ pub(crate) fn is_word(token: &str) -> bool {
     token.starts_with(|first: char| first.is_alphabetic() || first == '_')
 }
 
-/// Returns words, `::` and single signs; omits comments, strings, characters and modules under `#[cfg(test)]`.
+/// Returns words, `::` and single signs, without comments, strings, characters and `#[cfg(test)]` modules.
 pub(crate) fn tokens(text: &str) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
     let bytes = text.as_bytes();

@@ -15,7 +15,7 @@ use xtask::metrics;
 pub(super) enum Metric {
     /// Images or tokens per second, of all processes together.
     Rate,
-    /// Images per second of processor time of all threads and processes that load: other programs do not matter.
+    /// Images per processor second of all loading threads and processes: other programs do not matter.
     CpuRate,
     /// Median duration of a step.
     StepMs,
@@ -23,11 +23,11 @@ pub(super) enum Metric {
     WaitMs,
     /// Median over the steps of this wait's share of the step.
     WaitShare,
-    /// Peak resident memory of rank 0 after its last training step; with independent processes, the larger one.
+    /// Peak resident memory of rank 0 after its last training step; of independent processes, the larger.
     TrainingPeakBytes,
     /// Peak resident memory of any rank in the whole run; dtrain also evaluates and writes a checkpoint.
     RunPeakBytes,
-    /// [`Metric::TrainingPeakBytes`] without the files of GPU libraries that PyTorch's usual wheel always loads.
+    /// [`Metric::TrainingPeakBytes`] without the GPU library files that PyTorch's usual wheel always loads.
     OwnPeakBytes,
     /// Parameters of the network: both sides must agree.
     Parameters,

@@ -15,8 +15,8 @@ const CHARACTERS: &str = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
 /// Enough for several hundred training windows and a few test windows.
 const LENGTH: usize = 200_000;
 
-/// Writes the text into the folder unless it exists, and returns the folder. The training speed depends only on the
-/// number of different characters, not on their order.
+/// Writes the text into the folder unless it exists, and returns the folder. The training speed depends only
+/// on the number of different characters, not on their order.
 pub(super) fn text(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("text/input.txt");
     let text = characters(LENGTH);

@@ -1,7 +1,7 @@
-//! `bench`: dtrain and PyTorch on the same machine in the same run. Not a test: the figures depend on the machine.
+//! `bench`: dtrain and PyTorch on one machine in one run. Not a test: the figures depend on the machine.
 //!
-//! Every round runs each case once, with dtrain and PyTorch in turn. Ratios are computed within a round: a slow phase
-//! of the machine affects both sides. Reports show the median over the rounds, with minimum and maximum.
+//! Every round runs each case once, dtrain and PyTorch in turn. Ratios are computed within a round: a slow
+//! phase of the machine affects both sides. Reports show median, minimum and maximum over the rounds.
 
 mod case;
 mod checkpoint;
@@ -167,7 +167,7 @@ fn parts(benchmarks: &[Benchmark]) -> Vec<Vec<Case>> {
 
 type Measured = BTreeMap<Case, Vec<Figures>>;
 
-/// Runs every part, round after round. Leaves a failed case out and reports its error; a signal ends everything.
+/// Runs every part, round after round. Omits a failed case and reports its error; a signal ends everything.
 fn measure(runner: &Runner<'_>, parts: &[Vec<Case>], rounds: usize) -> Result<(Measured, Group)> {
     let (mut measured, mut failed) = (Measured::new(), Group::new("could not be measured"));
     for part in parts {

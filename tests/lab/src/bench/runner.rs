@@ -156,8 +156,8 @@ impl Runner<'_> {
         python
     }
 
-    /// Runs programs simultaneously to their ends. Standard output of the n-th goes to `n.out` in the folder, standard
-    /// error to `n.err`.
+    /// Runs programs simultaneously to their ends. Standard output of the n-th goes to `n.out` in the folder,
+    /// standard error to `n.err`.
     fn all(&self, commands: Vec<Command>, folder: &Path) -> Result<()> {
         let outcomes: Vec<Result<()>> = thread::scope(|scope| {
             let threads: Vec<_> = commands
@@ -213,7 +213,7 @@ fn of_run(run_dir: &Path, network: Network, ranks: u64) -> Result<Figures> {
         .with_context(|| format!("the run in {}", run_dir.display()))
 }
 
-/// Checks that both sides did the same work: equal numbers of parameters, and equal means of the loaders' images.
+/// Checks that both sides did the same work: equal numbers of parameters, equal means of loaded images.
 ///
 /// # Errors
 /// If two cases differ; names both.

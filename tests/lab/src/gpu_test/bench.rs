@@ -1,6 +1,6 @@
 //! Compares dtrain with PyTorch on one GPU: the same networks, batches and optimizers, in interleaved rounds.
 //!
-//! PyTorch's side is tests/bench/gpu.py, with inputs already in pinned memory; dtrain's inputs come from its loader.
+//! PyTorch's side is tests/bench/gpu.py, with inputs in pinned memory; dtrain's come from its loader.
 
 mod goals;
 mod inputs;
@@ -84,8 +84,8 @@ impl Case {
         format!("{}, batch {}", self.network.recipe(), self.batch)
     }
 
-    /// Returns an estimate in seconds for a fast GPU: per run a start with its libraries and some seconds of steps,
-    /// plus compilation in the first round.
+    /// Returns an estimate in seconds for a fast GPU: per run a start with its libraries and some seconds of
+    /// steps, plus compilation in the first round.
     pub(super) fn seconds(&self, rounds: usize) -> u32 {
         const RUN: u32 = 20;
         const COMPILED: u32 = 60;
@@ -169,7 +169,7 @@ impl Case {
             .env_remove("RUST_LOG")
             // Keeps the source tree clean.
             .env("PYTHONDONTWRITEBYTECODE", "1")
-            // Later rounds reuse the kernels of the first; the cache is in the suite's folder, which is removed.
+            // Later rounds reuse the first round's kernels. The cache goes with the suite's folder.
             .env("TORCHINDUCTOR_CACHE_DIR", site.work.join("inductor"))
             .env("TRITON_CACHE_DIR", site.work.join("triton"))
             .stdin(std::process::Stdio::null())

@@ -104,7 +104,7 @@ pub(super) fn pack(workspace: &Workspace, programs: &Path, folder: &Path) -> Res
 /// The largest archive in bytes: small enough to send to a machine with a GPU.
 pub(super) const LARGEST: u64 = 60_000_000;
 
-/// Writes the folder as a compressed file beside it; returns its path and bytes, or `None` if there is no tar.
+/// Writes the folder as a compressed file beside it; returns path and bytes, or `None` if there is no tar.
 pub(super) fn archive(folder: &Path) -> Result<Option<(PathBuf, u64)>> {
     let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {

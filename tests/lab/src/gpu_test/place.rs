@@ -93,7 +93,7 @@ fn peer(workspace: &Workspace, signals: &Signals) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Returns a Python, and its torch's libraries if their version fits the programs. Only a named Python must have torch.
+/// Returns a Python, and its torch's libraries if the version is right. Only a named Python must have torch.
 fn python(args: &Args) -> Result<Option<(PathBuf, Option<PathBuf>)>> {
     let (python, named) = match &args.python {
         Some(python) => (python.clone(), true),

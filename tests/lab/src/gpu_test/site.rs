@@ -158,8 +158,8 @@ impl Site<'_> {
         Ok(Started::new(child, shown, self.deadline))
     }
 
-    /// Trains, and expects success. If there are more ranks than GPUs, starts ranks without the launcher, each as if on its
-    /// machine: NCCL refuses two ranks of one host on the same GPU.
+    /// Trains, and expects success. If there are more ranks than GPUs, starts ranks without the launcher,
+    /// each as if on its machine: NCCL refuses two ranks of one host on the same GPU.
     pub(super) fn train(&self, training: &Training<'_>) -> Result<Trained> {
         let ended = self.try_training(training)?.expect(0)?;
         Trained::read(&self.run_dir(training.name), ended.stderr)
@@ -218,8 +218,8 @@ impl Site<'_> {
             .env("GLOO_SOCKET_IFNAME", "lo");
     }
 
-    /// Waits for the fifth step of a started training: by then, all its GPU allocations are done. The first start with a
-    /// cold disk reads gigabytes of libraries.
+    /// Waits for the fifth step of a started training: by then, all its GPU allocations are done. The first
+    /// start with a cold disk reads gigabytes of libraries.
     ///
     /// # Errors
     /// If one of its processes ends earlier (with its last output), or after the limit.

@@ -90,7 +90,7 @@ impl Bench<'_> {
         self.work.join(format!("case-{}", plan.number))
     }
 
-    /// Runs a case. Its failures are in the outcome; an error is a signal to this program or a failure of the machine.
+    /// Runs a case. Its failures are in the outcome; an error is a signal or a failure of the machine.
     pub(super) fn run(&self, plan: &Plan, reference: &Reference) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         let mut plan = *plan;
@@ -165,8 +165,8 @@ impl Bench<'_> {
         Ok(true)
     }
 
-    /// Rolls back to the earliest checkpoint, and kills all workers `delay` after the rollback begins. Needs two or more
-    /// checkpoints; with fewer, does nothing.
+    /// Rolls back to the earliest checkpoint, and kills all workers `delay` after the rollback begins. Needs
+    /// two or more checkpoints; with fewer, does nothing.
     fn go_back(
         &self,
         plan: &Plan,

@@ -13,8 +13,8 @@ use serde_json::Value;
 pub(super) const FILES: [&str; 3] =
     ["model.safetensors", "optimizer-00000-of-00001.safetensors", "ema.safetensors"];
 
-/// Verifies every byte of every checkpoint; returns the number of intact ones and descriptions of the damaged ones.
-/// The run may continue meanwhile: removed checkpoints do not count.
+/// Verifies every byte of every checkpoint; returns the number of intact ones and descriptions of the damaged
+/// ones. The run may continue meanwhile: removed checkpoints do not count.
 pub(super) fn verify(run: &RunDir) -> Result<(usize, Vec<String>)> {
     let (mut whole, mut damaged) = (0, Vec::new());
     for step in run.steps().context("cannot list the checkpoints")? {

@@ -1,7 +1,7 @@
-//! `kills`: kills short trainings at random moments, often during the write of a checkpoint, and resumes them.
+//! `kills`: kills short trainings at random moments, often while they write a checkpoint, and resumes them.
 //!
-//! After each kill, every checkpoint must be intact. At the end, the weights, the optimizer's state and the moving
-//! average must have the bytes of an undisturbed run, and no process may remain.
+//! After each kill, every checkpoint must be intact. At the end, the weights, the optimizer's state and the
+//! moving average must have the bytes of an undisturbed run, and no process may remain.
 
 mod case;
 mod disk;
@@ -48,8 +48,8 @@ pub(crate) struct Args {
     bin_dir: Option<PathBuf>,
 }
 
-/// Returns a recipe in which all state matters: moments, moving average, and a number of samples that the ranks
-/// do not divide. `eps` keeps the update smooth for gradients that are only rounding noise.
+/// Returns a recipe in which all state matters: moments, moving average, and a number of samples that the
+/// ranks do not divide. `eps` keeps the update smooth for gradients that are only rounding noise.
 fn recipe() -> String {
     format!(
         "\

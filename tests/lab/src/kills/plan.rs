@@ -84,13 +84,13 @@ pub(super) struct Plan {
     pub(super) sharded: bool,
     /// Selects one of several possible victims.
     pub(super) victim: u64,
-    /// Whether the resume rolls back to an earlier checkpoint, and how long after its beginning the run is killed again.
+    /// If the resume rolls back to an earlier checkpoint: the time from the rollback's start to its kill.
     pub(super) back: Option<Duration>,
 }
 
 impl Plan {
-    /// Draws a case: kinds and ranks in turn, the rest at random. Every third case with a second command rolls back
-    /// first; with `rollbacks`, every case does.
+    /// Draws a case: kinds and ranks in turn, the rest at random. Every third case with a second command
+    /// rolls back first; with `rollbacks`, every case does.
     pub(super) fn draw(number: u64, rollbacks: bool, random: &mut Random) -> Self {
         let kind = Kind::ALL[(number % 3) as usize];
         let ranks = RANKS[(number / 3 % 3) as usize];

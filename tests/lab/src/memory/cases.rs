@@ -99,7 +99,7 @@ pub(crate) const CASES: &[Case] = &[
     case("GPT, 4 ranks, sharded", Base::Text, 4, &["memory.shard_optimizer=true"]),
 ];
 
-/// Networks that the rules were neither made for nor tested with: they show the errors to expect for a user's model.
+/// Networks that no rule was made for or tested with: they show the errors to expect for a user's model.
 pub(crate) const UNTUNED: &[Case] = &[
     case("ConvNeXt-T", Base::Script("convnext_tiny", 96), 1, &[]),
     case("ConvNeXt-T, bf16", Base::Script("convnext_tiny", 96), 1, &["precision.amp=bf16"]),

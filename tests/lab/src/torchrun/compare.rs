@@ -44,8 +44,8 @@ pub(super) fn losses(metrics: &str, steps: usize) -> Result<Vec<Value>> {
     Ok(losses)
 }
 
-/// Describes the first values that differ in any bit. `of` names the values; `first` is the number of the first
-/// value.
+/// Describes the first values that differ in any bit. `of` names the values; `first` is the number of the
+/// first value.
 pub(super) fn difference(of: &str, first: usize, ours: &[Value], theirs: &[Value]) -> Option<String> {
     if ours.len() != theirs.len() {
         return Some(format!("{of}: {} with dtrain, {} with torchrun", ours.len(), theirs.len()));

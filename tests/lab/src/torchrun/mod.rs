@@ -1,4 +1,4 @@
-//! `torchrun`: runs a PyTorch script with dtrain, and dtrain's worker with torchrun; both must give the same results.
+//! `torchrun`: runs a PyTorch script with dtrain, and dtrain's worker with torchrun, and compares results.
 
 mod compare;
 

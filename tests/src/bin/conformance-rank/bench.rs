@@ -1,5 +1,5 @@
-//! Measures the reduction of a model's gradients: 11.25 million values, 45 MB in binary32, in one bucket of 1 MiB and
-//! others of 25 MiB. In turn: in the group's memory, in ordinary memory, and as bfloat16 in the group's memory.
+//! Measures the reduction of a model's gradients (45 MB in binary32) in a bucket of 1 MiB and
+//! others of 25 MiB. In turn: the group's memory, ordinary memory, and the group's memory with bfloat16.
 
 use std::time::{Duration, Instant};
 

@@ -21,7 +21,7 @@ const SIGXFSZ: i32 = 25;
 /// The limit for survivors to notice: much longer than needed, much shorter than the groups' time-out.
 const NOTICED: Duration = Duration::from_secs(30);
 
-/// Returns a tensor of this rank's values, optionally in shared memory. All ranks must call with the same choice.
+/// Returns a tensor of this rank's values, in shared memory if `shared` (the same on all ranks).
 fn filled(g: &dyn ProcessGroup, shared: bool, size: i64) -> Result<Tensor, Failure> {
     let own = values(g.rank(), size, Kind::Float);
     if !shared {
@@ -45,7 +45,7 @@ pub(crate) fn peer_dies(group: Group, shared: bool) -> Result<(), Failure> {
         std::process::abort();
     }
     let begun = Instant::now();
-    // With three ranks, the first survivor to notice leaves too; the other may then report that survivor as lost.
+    // With three ranks, the first survivor to notice leaves too; the other may report that one as lost.
     let lost = match outcome(g, &tensor) {
         Err(CollectiveError::PeerLost(operation, _)) if operation.op == "all_reduce" => {
             operation.sequence > 0
@@ -61,8 +61,8 @@ pub(crate) fn peer_dies(group: Group, shared: bool) -> Result<(), Failure> {
     }
 }
 
-/// Returns the result of a sum. A sum on GPUs is only enqueued: checks the group's health for as long as survivors
-/// may take to notice.
+/// Returns the result of a sum. A sum on GPUs is only enqueued: checks the group's health for as long as
+/// survivors may take to notice.
 fn outcome(g: &dyn ProcessGroup, tensor: &Tensor) -> Result<(), CollectiveError> {
     g.all_reduce(tensor, ReduceOp::Sum).and_then(Work::wait)?;
     let begun = Instant::now();
@@ -73,8 +73,8 @@ fn outcome(g: &dyn ProcessGroup, tensor: &Tensor) -> Result<(), CollectiveError>
     Ok(())
 }
 
-/// The last rank dies or leaves during many operations. Ended operations have succeeded; the others fail, and later
-/// ones fail too.
+/// The last rank dies or leaves during many operations. Ended operations have succeeded; the others fail, and
+/// later ones fail too.
 pub(crate) fn peer_dies_amid(group: Group, abort: bool) -> Result<(), Failure> {
     let g = group.as_ref();
     let tensor = filled(g, true, 4_000_000)?;
@@ -204,7 +204,7 @@ pub(crate) fn refused(env: &WorkerEnv) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Rank 0 cannot create the memory: all ranks fall back to Gloo, or all fail if the user requires shared memory.
+/// Rank 0 cannot create the memory: all ranks fall back to Gloo, or all fail if the user demands sharing.
 pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
     let first = env.rank == 0;
     let rendezvous = Rendezvous::open(env)?;

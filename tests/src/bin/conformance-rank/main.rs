@@ -1,7 +1,7 @@
 //! One rank of the conformance suite: `conformance-rank BACKEND SCENARIO`.
 //!
-//! Backends: `single`, `gloo`, `shared`, `auto` (chosen by the environment), and `nccl`. `nccl` uses the GPU of the
-//! rank's local number. With fewer GPUs, ranks share them; NCCL then requires different NCCL_HOSTIDs.
+//! Backends: `single`, `gloo`, `shared`, `auto` (chosen by the environment), and `nccl`. `nccl` uses the GPU
+//! of the rank's local number. With fewer GPUs, ranks share them; NCCL then requires different NCCL_HOSTIDs.
 //! Scenarios: see [`main`].
 
 mod allocated;

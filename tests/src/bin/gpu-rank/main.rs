@@ -1,6 +1,6 @@
-//! Checks of `cargo xtask gpu-test` within a process, on the first visible GPU: `gpu-rank kernels FOLDER` with PyTorch's
-//! results in the folder, `gpu-rank segments`, `gpu-rank streams` and `gpu-rank graph`. `gpu-rank hog BYTES` allocates
-//! the GPU's memory except BYTES bytes until its standard input ends.
+//! Checks of `cargo xtask gpu-test` within a process, on the first visible GPU: `gpu-rank kernels FOLDER`
+//! with PyTorch's results in the folder, `gpu-rank segments`, `gpu-rank streams` and `gpu-rank graph`.
+//! `gpu-rank hog BYTES` allocates the GPU's memory except BYTES bytes until its standard input ends.
 //!
 //! Prints a line for each passed check. A failed check ends the process with a panic.
 #![allow(clippy::unwrap_used)]

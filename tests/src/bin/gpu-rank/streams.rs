@@ -6,7 +6,7 @@ use tch::{Kind, Tensor};
 
 use crate::{Failure, GPU};
 
-/// Copies like the next micro-batch: on one stream while another computes, awaited by an event, freed before it is read.
+/// Copies as for the next micro-batch: beside a computing stream, with an event, freed before it is read.
 pub(crate) fn run() -> Result<(), Failure> {
     const NUMBERS: usize = 1 << 20;
     let computing = Stream::current(0)?;
@@ -16,7 +16,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         let first = round as f32;
         let values: Vec<f32> = (0..NUMBERS).map(|at| first + (at % 97) as f32).collect();
         let mut copied = Event::new()?;
-        // The computing stream is busy for some milliseconds when the copy begins, and again when its result is read.
+        // The computing stream is busy for milliseconds when the copy begins and when its result is read.
         let work = (0..20).fold(busy.shallow_clone(), |x, _| x.mm(&busy) * 1e-3);
         let batch = copies.run(|| -> Result<Tensor, Failure> {
             let pinned = cuda::pinned(&values)?;

@@ -14,8 +14,8 @@ pub(crate) struct Numbered {
 }
 
 impl Numbered {
-    /// Creates `samples` samples. With `in_order_of` a seed, numbers follow the first epoch's order: step k has the numbers
-    /// from k times the effective batch. Otherwise, numbers follow the data set's order.
+    /// Creates `samples` samples. With `in_order_of` a seed, numbers follow the first epoch's order: step k
+    /// has the numbers from k times the effective batch. Otherwise, numbers follow the data set's order.
     pub(crate) fn new(kind: Kind, samples: usize, in_order_of: Option<u64>) -> Self {
         let mut numbers: Vec<usize> = (0..samples).collect();
         if let Some(seed) = in_order_of {

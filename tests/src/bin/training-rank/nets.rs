@@ -109,7 +109,7 @@ pub(crate) struct Branches {
 }
 
 impl Net {
-    /// Builds a network with the formula's weights. The last norm of every residual block is zero, as in dtrain's models.
+    /// Builds a network with the formula's weights; the last norm of every residual block is zero.
     pub(crate) fn new(kind: Kind, registry: &mut Registry) -> Result<Self, ModelError> {
         let mut root = registry.root();
         let mut layer = |name: &str, shape: &[i64]| Layer::new(root.sub(name), shape);
@@ -146,7 +146,7 @@ impl Net {
         Ok(net)
     }
 
-    /// Returns the loss of every sample, N, for the inputs `x` and the targets; `numbers` are the samples' numbers.
+    /// Returns the loss of every sample, N, from inputs `x` and targets; `numbers` are the samples' numbers.
     pub(crate) fn losses(
         &self,
         x: &Tensor,
@@ -177,7 +177,7 @@ fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> 
 }
 
 impl Branches {
-    /// Computes losses. If no sample of the micro-batch uses a branch, the graph does not contain this branch.
+    /// Computes losses. A branch that no sample of the micro-batch uses is not in the graph.
     fn losses(&self, x: &Tensor, targets: &Tensor, numbers: &[i64]) -> Result<Tensor, ModelError> {
         let x = self.trunk.linear(x)?.f_tanh()?;
         let mut losses = Vec::new();

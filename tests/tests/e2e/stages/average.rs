@@ -1,4 +1,4 @@
-//! A stage that trains less than the one before: the moving average, sharded state, and permitted changes on resume.
+//! A stage that trains less than the one before: moving average, sharded state, changes on resume.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn a_stage_may_train_less_and_the_average_goes_on() {
     let run = sandbox.train(1, "one", &[]);
     let steps = 9;
 
-    // One cycle over 9 steps, which turns at 0.5 x 9 - 1 = 3.5; the last stage has a cycle over 4, which turns at 1.
+    // One cycle over 9 steps turns at 0.5 x 9 - 1 = 3.5; the last stage's cycle over 4 turns at 1.
     let rates = figures_of(&run, "lr");
     let cosine =
         |from: f64, to: f64, part: f64| to + (from - to) * (1.0 + (std::f64::consts::PI * part).cos()) / 2.0;
@@ -25,7 +25,7 @@ fn a_stage_may_train_less_and_the_average_goes_on() {
     let averages: Vec<_> = (1..=steps).map(|step| tensors(&run, step, "ema.safetensors")).collect();
     assert!(same(&raw[2][wte], &raw[4][wte]), "frozen in the second stage");
     assert!(!same(&raw[4][wte], &raw[5][wte]), "trained again in the third");
-    // A resting parameter's average moves towards it. The share left after t updates is (1 + t) / (10 + t) at first.
+    // A resting parameter's average moves towards it: the factor of update t is (1 + t) / (10 + t) at first.
     let apart = |step: usize| (&averages[step - 1][wte] - &raw[step - 1][wte]).norm().double_value(&[]);
     let left = |t: f64| (1.0 + t) / (10.0 + t);
     assert!((apart(4) / apart(3) - left(3.0)).abs() < 1e-3, "{} of {}", apart(4), apart(3));

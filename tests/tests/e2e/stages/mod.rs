@@ -1,5 +1,5 @@
-//! `[[stage]]` with the launcher: frozen parameters stay, state is moved correctly, rates follow the stages, and a run
-//! resumed anywhere equals an uninterrupted one.
+//! `[[stage]]` with the launcher: frozen parameters stay, state is moved correctly, rates follow the stages,
+//! and a run resumed anywhere equals an uninterrupted one.
 
 mod average;
 mod mistakes;
@@ -14,9 +14,9 @@ use dtrain_worker::models::TensorFile;
 use serde_json::Value;
 use tch::Tensor;
 
-/// A tiny U-Net in two stages as in the guides: the last layer first, then all, unfrozen in three parts, with half the
-/// batch and smaller rates for deeper layers. 4 steps of 12 samples, then 6 of 6. A micro-batch is always half a step:
-/// all sums have two terms, and one rank computes the same bits as two.
+/// A tiny U-Net in two stages as in the guides: the last layer first, then all, unfrozen in three parts, with
+/// half the batch and smaller rates for deeper layers. 4 steps of 12 samples, then 6 of 6. A micro-batch is
+/// always half a step: all sums have two terms, and one rank computes the same bits as two.
 const UNET: &str = r#"
 task = "segment"
 [data]
@@ -187,7 +187,7 @@ fn a_stage_has_its_own_loss() {
     let run = sandbox.train(1, "run", &[]);
     let evaluations = run.evaluations();
     assert!(evaluations[0].get("accuracy").is_some() && evaluations[1].get("accuracy").is_none());
-    // The cross-entropy of four classes is above 1 at first; the mean square of a class and three others is below 1.
+    // At first, the cross-entropy of four classes is above 1, and the mean square of one class is below 1.
     let losses = losses(&run);
     assert!(losses[0] > 1.0 && losses[2] < 1.0, "{losses:?}");
     // If the module does not return a stage's loss, the run ends before it begins, for any stage.

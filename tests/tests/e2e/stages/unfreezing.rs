@@ -39,7 +39,7 @@ fn two_stages_with_progressive_unfreezing() {
         }
     }
 
-    // The state shrinks and grows with the trained parameters, and their updates are counted from their first step.
+    // The state shrinks and grows with the trained parameters; their updates count from their first step.
     let lines = stage_lines(&run);
     let figures = |key: &str| -> Vec<u64> { lines.iter().map(|line| line[key].as_u64().unwrap()).collect() };
     assert_eq!(figures("step"), [1, 5, 7, 9]);

@@ -47,8 +47,8 @@ impl Figures {
         })
     }
 
-    /// Checks that the run has learnt: every loss is finite, the last losses are below the first, and the accuracy is far
-    /// above chance.
+    /// Checks that the run has learnt: every loss is finite, the last losses are below the first, and the
+    /// accuracy is far above chance.
     pub(super) fn check(&self) -> Result<()> {
         ensure!(
             self.losses.len() >= 2,

@@ -17,8 +17,8 @@ use crate::workspace::Workspace;
 
 const PINS: &str = include_str!("../../requirements/pytorch.txt");
 
-/// Creates the Python, again if its pins have changed. If this machine lacks something, reports this and creates none:
-/// tests that need it are then skipped, or fail if `DTRAIN_REQUIRE` names pytorch.
+/// Creates the Python, again if its pins have changed. If this machine lacks something, reports this and
+/// creates none: tests that need it are then skipped, or fail if `DTRAIN_REQUIRE` names pytorch.
 pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option<&OsStr>) -> Result<()> {
     let (torch, folder) = (workspace.default_libtorch(), workspace.target().join("pytorch"));
     if !torch.join("__init__.py").is_file() {

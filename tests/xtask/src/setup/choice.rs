@@ -82,7 +82,7 @@ pub(crate) fn find_driver() -> Option<String> {
     })
 }
 
-/// Returns the path of libcuda.so.1 from `ldconfig -p`: "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1".
+/// Returns libcuda.so.1's path in `ldconfig -p`: "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1".
 fn driver_library(ldconfig: &str) -> Option<String> {
     let line = ldconfig.lines().find(|line| line.trim_start().starts_with("libcuda.so.1 "))?;
     Some(line.split(" => ").last()?.trim().to_owned())

@@ -138,8 +138,8 @@ impl Installation<'_> {
     }
 }
 
-/// Returns the pins that the folder lacks: not in its stamp, or with a missing key file. Without a stamp (written by
-/// earlier versions), only the files count.
+/// Returns the pins that the folder lacks: not in its stamp, or with a missing key file. Without a stamp
+/// (written by earlier versions), only the files count.
 fn missing(folder: &Path, wanted: &[Pin]) -> Vec<Pin> {
     let stamp = fs::read_to_string(folder.join(STAMP)).ok();
     let is_there = |pin: &Pin| {
@@ -161,7 +161,7 @@ fn stamp(folder: &Path, lines: &str) -> Result<(), Problem> {
     written.map_err(|error| Problem::write(path, error))
 }
 
-/// Fails if the disk has too little space. pip stores a wheel twice until it is done; the wheel is removed after unpacking.
+/// Fails if the disk has too little space. pip stores a wheel twice at first; unpacking removes the wheel.
 fn check_space(folder: &Path, lost: &[Pin]) -> Result<(), Problem> {
     /// For folders, logs and other files.
     const MARGIN: u64 = 64_000_000;

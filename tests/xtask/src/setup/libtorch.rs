@@ -43,8 +43,8 @@ fn missing(folder: &Path) -> Option<&'static str> {
     NEEDED.into_iter().find(|file| !folder.join(file).is_file())
 }
 
-/// Returns the version of the libtorch in `folder`: the published one, such as "2.11.0+cpu" or "2.11.0a0", without its
-/// suffix after "+"; if absent, that of its headers, which name unreleased versions like released ones.
+/// Returns the version of the libtorch in `folder`: the published one ("2.11.0+cpu", "2.11.0a0") without its
+/// suffix after "+", else that of its headers, which name unreleased versions like released ones.
 fn version(folder: &Path) -> Option<String> {
     let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
     let published = read("build-version").or_else(|| python_version(&read("version.py")?));

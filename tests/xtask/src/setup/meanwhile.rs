@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 pub(crate) struct Meanwhile(Option<Child>);
 
 impl Meanwhile {
-    /// Starts the build in a new process group: Ctrl-C reaches only the set-up, which then drops this. The build may fail
-    /// where it needs libtorch; the later build reports errors.
+    /// Starts the build in a new process group: Ctrl-C reaches only the set-up, which then drops this. The
+    /// build may fail where it needs libtorch; the later build reports errors.
     pub(crate) fn start(build: &mut Command) -> Self {
         let quiet = build.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self(quiet.process_group(0).spawn().ok())

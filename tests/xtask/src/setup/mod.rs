@@ -1,8 +1,8 @@
 //! `setup`: installs libtorch, so that plain `cargo build`, `cargo test` and `cargo run` work.
 //!
-//! A stamp in `target/libtorch` lists the pins of present packages; a package is entered only when all its files are in
-//! place. A new libtorch is prepared in `target/libtorch-setup` and renamed into place as a whole. So an interrupted
-//! download, a crash or Ctrl-C never leaves an incomplete set that looks complete.
+//! A stamp in `target/libtorch` lists the pins of present packages; a package is entered only when all its
+//! files are in place. A new libtorch is prepared in `target/libtorch-setup` and renamed into place as a
+//! whole. So an interrupted download, a crash or Ctrl-C never leaves an incomplete set that looks complete.
 
 mod choice;
 mod install;
@@ -87,8 +87,8 @@ impl Ready {
         Self { set: Set::Cpu, own_libtorch: false, compiler: None }
     }
 
-    /// Returns cargo in the workspace, with the environment of a user's plain `cargo build`. libtorch's bindings watch these
-    /// variables: with other values, each change between the two would rebuild them.
+    /// Returns cargo in the workspace, with the environment of a user's plain `cargo build`. libtorch's
+    /// bindings watch these variables: with other values, each change between the two would rebuild them.
     pub fn cargo(&self, workspace: &Workspace) -> Command {
         let mut cargo = workspace.cargo();
         if !self.own_libtorch {
@@ -149,8 +149,8 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<Read
     Ok(ready(choice.set, false))
 }
 
-/// Returns the user's `LIBTORCH`. If the user has not set it, cargo sets it from `.cargo/config.toml` for its child
-/// processes: that value is the workspace's libtorch.
+/// Returns the user's `LIBTORCH`. If the user has not set it, cargo sets it from `.cargo/config.toml` for its
+/// child processes: that value is the workspace's libtorch.
 fn own_libtorch(workspace: &Workspace) -> Option<PathBuf> {
     let named = PathBuf::from(env::var_os("LIBTORCH")?);
     let default = workspace.default_libtorch();

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::{Problem, Set};
 
-/// A processor architecture for which libtorch is published.
+/// A processor architecture with a published libtorch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arch {
     X86_64,
@@ -15,7 +15,7 @@ pub(crate) enum Arch {
 }
 
 impl Arch {
-    /// The one this program runs on.
+    /// Returns the architecture of this program.
     pub(crate) fn of_this_machine() -> Result<Self, Problem> {
         let musl = cfg!(target_env = "musl");
         match (consts::OS, consts::ARCH, musl) {
@@ -25,7 +25,7 @@ impl Arch {
         }
     }
 
-    /// Its name, in the words of wheels.
+    /// Returns its name in wheel tags.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
@@ -34,7 +34,7 @@ impl Arch {
     }
 }
 
-/// One package, pinned.
+/// A pinned package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pin {
     pub(crate) name: String,
@@ -45,7 +45,7 @@ pub(crate) struct Pin {
     pub(crate) fetch_bytes: u64,
     /// Disk space of the files that are kept.
     pub(crate) unpacked_bytes: u64,
-    /// A file of the package, by which to see that it is there; relative to the folder of all packages.
+    /// A file whose presence shows the package, relative to the folder of all packages.
     pub(crate) key_file: String,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Pin {
     }
 }
 
-/// The packages of a set, libtorch first. The CUDA set contains the CPU set.
+/// Returns the packages of a set, libtorch first. The CUDA set contains the CPU set.
 pub(crate) fn pins(arch: Arch, set: Set) -> Result<Vec<Pin>> {
     let [cpu, cuda] = match arch {
         Arch::X86_64 => [
@@ -72,7 +72,7 @@ pub(crate) fn pins(arch: Arch, set: Set) -> Result<Vec<Pin>> {
     lines.map(|line| parse(line).with_context(|| format!("not a pinned package: {line}"))).collect()
 }
 
-/// `NAME==VERSION --hash=sha256:SUM  # BYTES UNPACKED_BYTES KEY_FILE`
+/// Parses `NAME==VERSION --hash=sha256:SUM  # BYTES UNPACKED_BYTES KEY_FILE`.
 fn parse(line: &str) -> Option<Pin> {
     let (pinned, about) = line.split_once(" # ")?;
     let (name, version) = pinned.split_once(" --hash=sha256:")?.0.split_once("==")?;

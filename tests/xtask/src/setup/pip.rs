@@ -1,4 +1,4 @@
-//! pip: fetching one package, unpacking it, and the meaning of pip's failures in one sentence.
+//! Fetches a package with pip, unpacks it, and explains pip's failures in one sentence.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,8 +11,8 @@ use super::Problem;
 use super::pins::{Arch, Pin};
 use crate::process::Signals;
 
-/// Platform tags that the pinned wheels bear. Newer versions of pip derive the older ones from the first, older
-/// versions take each as it is written.
+/// Platform tags of the pinned wheels. Newer versions of pip derive older tags from the first; older versions
+/// use only the listed tags.
 const PLATFORMS: [&str; 10] = [
     "manylinux_2_28",
     "manylinux_2_27",
@@ -26,8 +26,8 @@ const PLATFORMS: [&str; 10] = [
     "manylinux1",
 ];
 
-/// Fetches a package and checks its hash. `scratch` is empty; pip's own temporary files are made in it too. `target` is on the disk
-/// that all is on, to be named to people.
+/// Fetches a package and checks its hash. `scratch` is empty and also gets pip's temporary files. `target` is
+/// a folder on the same disk, for messages.
 pub(super) fn download(
     signals: &Signals,
     python: &OsStr,
@@ -42,7 +42,7 @@ pub(super) fn download(
     let mut pip = Command::new(python);
     pip.args(["-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--no-cache-dir"])
         .args(["--no-deps", "--only-binary=:all:", "--require-hashes"])
-        // One Python's wheel, whatever this one is: only its libraries and headers are used.
+        // A wheel for a fixed Python version: only its libraries and headers are used.
         .args(["--python-version", "3.11", "--implementation", "cp"]);
     for platform in PLATFORMS {
         pip.arg("--platform").arg(format!("{platform}_{}", arch.name()));
@@ -87,8 +87,8 @@ fn is_full(stderr: &str) -> bool {
     ["No space left on device", "Disk quota exceeded"].iter().any(|words| stderr.contains(words))
 }
 
-/// What pip's words mean. It retries, warning each time, and then often says only that nothing was found, so the
-/// warnings are looked at first. `package` names what was fetched and `folder` is on the disk that it was for.
+/// Explains pip's error output. pip retries with warnings, and then often reports only that it found nothing;
+/// so the warnings come first here. `package` is the fetched package; `folder` is on the disk for it.
 pub fn explain(stderr: &str, package: &str, code: u8, folder: &Path) -> Problem {
     let package = package.to_owned();
     let says = |words: &[&str]| {
@@ -104,7 +104,7 @@ pub fn explain(stderr: &str, package: &str, code: u8, folder: &Path) -> Problem 
     if let Some(detail) = says(&["CERTIFICATE_VERIFY_FAILED", "SSLCertVerificationError"]) {
         return Problem::Certificate { detail };
     }
-    // An index that answered with other versions was reached, whatever was retried before.
+    // If the index answered with other versions, it was reached, even after retries.
     if says(&["(from versions: "]).is_some_and(|line| !line.contains("(from versions: none)")) {
         return Problem::NotInIndex { package };
     }
@@ -118,7 +118,7 @@ pub fn explain(stderr: &str, package: &str, code: u8, folder: &Path) -> Problem 
     Problem::Pip { package, code, last }
 }
 
-/// Words of a connection that was not made, or that broke.
+/// Words for a failed or broken connection.
 const NETWORK: [&str; 17] = [
     "IncompleteRead",
     "incomplete-download",
@@ -139,8 +139,8 @@ const NETWORK: [&str; 17] = [
     "timed out",
 ];
 
-/// The cause in a line of pip's. A retry's is wrapped in the names of its exception and its connection object:
-/// `connection broken by 'NewConnectionError('<object>: Connection refused')': /simple/torch/`.
+/// Returns the cause from a line of pip. A retry's line wraps it in the names of exception and connection:
+/// object: `connection broken by 'NewConnectionError('<object>: Connection refused')': /simple/torch/`.
 fn cause(line: &str) -> &str {
     let starts = ["WARNING: ", "ERROR: ", "× ", "pip._vendor."];
     let line = starts.iter().fold(line, |line, word| line.trim_start_matches(word));
@@ -151,7 +151,7 @@ fn cause(line: &str) -> &str {
     line.trim().trim_end_matches("')")
 }
 
-/// pip's lines hold whole addresses and object names: enough of one to know the cause.
+/// Shortens a line of pip, which contains whole addresses and object names; the cause stays readable.
 fn shorten(line: &str) -> String {
     const ENOUGH: usize = 200;
     match line.char_indices().nth(ENOUGH) {

@@ -1,13 +1,13 @@
-//! What can be missing on a machine, each said in one sentence that names the remedy.
+//! Problems of a machine, each described in one sentence with its remedy.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::LIBTORCH_VERSION;
 
-/// Why the machine could not be made ready.
+/// Why the machine could not be prepared.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // The sentences are the documentation.
+#[allow(missing_docs)] // the messages are the documentation
 pub enum Problem {
     #[error(
         "dtrain is built on Linux with glibc, on x86_64 or aarch64, for which there is libtorch {LIBTORCH_VERSION}; \
@@ -107,7 +107,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// A failure to write `path`; a full disk is named as such.
+    /// Returns the problem of a failed write to `path`; a full disk has its own problem.
     pub fn write(path: impl Into<PathBuf>, error: io::Error) -> Self {
         let path = path.into();
         match error.kind() {

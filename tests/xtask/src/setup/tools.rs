@@ -1,4 +1,4 @@
-//! The programs that set-up and the build need: Python with pip, and a C++ compiler.
+//! Finds the programs that set-up and the build need: Python with pip, and a C++ compiler.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use super::Problem;
 
-/// Finds python3 with a pip that answers.
+/// Finds a python3 with a working pip.
 pub fn find_python() -> Result<OsString, Problem> {
     let python = OsString::from("python3");
     let output = match Command::new(&python).args(["-m", "pip", "--version"]).output() {
@@ -24,8 +24,8 @@ pub fn find_python() -> Result<OsString, Problem> {
     }
 }
 
-/// Finds the C++ compiler that build scripts will use and checks that it compiles. Without CXX they call `c++`; the
-/// name is returned where that one is absent and another is there.
+/// Finds the C++ compiler of the build scripts and checks that it compiles. Without CXX, they call `c++`; if
+/// that is absent, returns the name of another compiler.
 pub(crate) fn find_compiler() -> Result<Option<OsString>, Problem> {
     if let Some(named) = env::var_os("CXX").filter(|named| !named.is_empty()) {
         try_compiler(&named)?;
@@ -45,10 +45,10 @@ pub(crate) fn find_compiler() -> Result<Option<OsString>, Problem> {
     Err(Problem::NoCompiler)
 }
 
-/// Has a compiler parse a program with one header: one without its standard library is as good as none.
+/// Compiles a program with one header: a compiler without its standard library cannot build dtrain.
 fn try_compiler(name: &OsStr) -> Result<(), Problem> {
     let shown = name.to_string_lossy().into_owned();
-    // CXX may hold a wrapper and options: "ccache g++".
+    // CXX may contain a wrapper and options: "ccache g++".
     let mut words = shown.split_whitespace();
     let mut command = Command::new(words.next().unwrap_or_default());
     command.args(words).args(["-x", "c++", "-std=c++17", "-fsyntax-only", "-"]);
@@ -68,7 +68,7 @@ fn try_compiler(name: &OsStr) -> Result<(), Problem> {
 fn feed(command: &mut Command, input: &[u8]) -> io::Result<Output> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // One that ends without reading is judged by its exit code.
+        // If the compiler ends without reading, its exit code decides.
         let _ = stdin.write_all(input);
     }
     child.wait_with_output()

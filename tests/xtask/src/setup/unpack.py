@@ -1,7 +1,7 @@
-"""Unpacks what a build needs of a wheel: python3 unpack.py WHEEL FOLDER
+"""Unpacks the parts of a wheel that a build needs: python3 unpack.py WHEEL FOLDER
 
-Each file appears under its name only when it is whole. Large files are flushed to the disk, so that a stamp written
-afterwards cannot outlive them in a power cut.
+Each file gets its name only when it is complete. Large files are flushed to the disk: after a power failure, a stamp
+written later never exists without them.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 import zipfile
 
 KEPT = ("torch/", "torchgen/", "functorch/", "nvidia/")
-# Of the programs, only the one without which `import torch` fails.
+# Of the programs, keeps only the one that `import torch` needs.
 DROPPED = ("torch/test/", "torch/bin/")
 SHM_MANAGER = "torch/bin/torch_shm_manager"
 LARGE = 1 << 20

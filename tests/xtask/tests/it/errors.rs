@@ -1,10 +1,10 @@
-//! Each thing that can be missing is said in one sentence that names the remedy.
+//! Each missing need gives an error of one sentence that names the remedy.
 
 use std::fs;
 
 use crate::machine::Machine;
 
-/// The error of a set-up with some variables holds these words; nothing that looks like libtorch is there after it.
+/// Checks that set-up with these variables fails with these words and leaves nothing like libtorch.
 #[track_caller]
 fn fails(machine: &Machine, vars: &[(&str, &str)], words: &[&str]) {
     let told = machine.run(&["setup", "--cpu"], vars);
@@ -66,7 +66,7 @@ fn a_download_that_is_cut_off_goes_on_where_it_was() {
     assert!(told.ok().contains("2 of 3 packages are left"), "{}", told.stderr);
     assert_eq!(machine.fetched(), ["nvidia-cuda-cupti", "nvidia-cuda-runtime"]);
     assert!(machine.libtorch().join("torch/lib/libtorch_cpu.so").exists() && !machine.staging().exists());
-    // A cut in the CUDA set leaves the CPU set whole.
+    // A broken download of the CUDA set leaves the CPU set intact.
     let told = machine.run(&["setup", "--cuda"], &[("FAKE_PIP", "cut:nvidia-cufft")]);
     assert!(told.error().contains("could not fetch nvidia-cufft 12.0.0.61"), "{}", told.stderr);
     assert_eq!(machine.fetched().len(), 4);

@@ -1,7 +1,7 @@
-"""Stands in for python3 in the tests: everything but pip is the real Python's.
+"""Replaces python3 in the tests: everything except pip is the real Python's.
 
-FAKE_PIP says what happens to `pip download`: "ok" makes a small wheel, "cut:NAME" and "hang:NAME" do so for all
-packages but one, any other word fails with the words that pip has for it. FAKE_LOG gets a line per call.
+FAKE_PIP selects the result of `pip download`: "ok" makes a small wheel; "cut:NAME" and "hang:NAME" do this for all
+packages except NAME; any other value fails with pip's message for it. FAKE_LOG gets a line per call.
 """
 
 import os
@@ -74,7 +74,7 @@ def download(mode):
 
 
 def make_environment(folder):
-    """As `-m venv` does: a python and a pip. These are this program again."""
+    """Creates a python and a pip, as `-m venv` does. Both are this program."""
     if os.environ.get("FAKE_VENV") == "none":
         sys.exit("The virtual environment was not created successfully because ensurepip is not available.")
     os.makedirs(os.path.join(folder, "bin"), exist_ok=True)

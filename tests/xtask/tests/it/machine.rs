@@ -1,4 +1,4 @@
-//! A small machine: a PATH with the programs a test wants, and an empty workspace.
+//! A small machine: a PATH with the programs that a test needs, and an empty workspace.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,14 +13,14 @@ pub(crate) struct Machine {
     folder: TempDir,
 }
 
-/// How a command ended.
+/// The end of a command.
 pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
     pub(crate) stderr: String,
 }
 
 impl Machine {
-    /// With a C++ compiler and a python3 whose pip makes its wheels itself.
+    /// Creates a machine with a C++ compiler and a python3 whose pip makes its own wheels.
     pub(crate) fn new() -> Self {
         let machine = Self { folder: tempfile::tempdir().unwrap() };
         fs::create_dir_all(machine.path("bin")).unwrap();
@@ -68,7 +68,7 @@ impl Machine {
         fs::remove_file(self.path("bin").join(name)).unwrap();
     }
 
-    /// `cargo xtask` as cargo starts it here, with LIBTORCH from the workspace's configuration.
+    /// Returns `cargo xtask` as cargo starts it here, with LIBTORCH from the workspace's configuration.
     pub(crate) fn xtask(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
         command.args(args).current_dir(self.folder.path()).env_clear();
@@ -86,7 +86,7 @@ impl Machine {
         Outcome { code: output.status.code(), stderr: String::from_utf8(output.stderr).unwrap() }
     }
 
-    /// The packages that pip was asked for since the last call, in order.
+    /// Returns the packages that pip was asked to fetch since the last call, in order.
     pub(crate) fn fetched(&self) -> Vec<String> {
         let log = fs::read_to_string(self.path("log")).unwrap_or_default();
         let _ = fs::remove_file(self.path("log"));
@@ -107,7 +107,7 @@ impl Outcome {
         &self.stderr
     }
 
-    /// The last line, which names the error in one sentence.
+    /// Returns the last line: the error in one sentence.
     #[track_caller]
     pub(crate) fn error(&self) -> &str {
         assert_eq!(self.code, Some(1), "{}", self.stderr);
@@ -116,7 +116,7 @@ impl Outcome {
     }
 }
 
-/// Asks until there is an answer; a test that waits for ever is one that failed.
+/// Repeats `ask` until it returns a value; fails after a limit.
 pub(crate) fn wait_for<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

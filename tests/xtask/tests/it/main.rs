@@ -1,4 +1,4 @@
-//! Runs the `xtask` program in a workspace and on a PATH made for the test: no network, no libtorch, no real build.
+//! Runs `xtask` in a workspace and with a PATH made for the test: no network, libtorch or real build.
 
 #![allow(clippy::unwrap_used)]
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::machine::{Machine, Outcome};
 
-/// A machine with a cargo that notes its calls and builds `dtrain`: a script that writes a run directory.
+/// Returns a machine whose cargo notes its calls and builds `dtrain`, a script that writes a run directory.
 pub(crate) fn machine(dtrain: &str) -> Machine {
     let machine = Machine::new();
     machine.real("date");
@@ -28,8 +28,8 @@ test "$1" != "$FAIL" || exit 101"#,
     machine
 }
 
-/// Writes the files of a run whose last loss and accuracy are given; called as `launch --nproc N --run-dir DIR demo`, and what
-/// may follow.
+/// Returns a script that writes the files of a run with this last loss and accuracy. Called as `launch
+/// --nproc N --run-dir DIR demo`, possibly with more arguments.
 fn training(last_loss: &str, accuracy: &str) -> String {
     format!(
         r#"test "$1 $2 $3 $4 $6" = "launch --nproc 2 --run-dir demo" || exit 2

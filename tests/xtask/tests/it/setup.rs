@@ -1,4 +1,4 @@
-//! What a set-up puts where, and what it leaves alone.
+//! Files that a set-up creates, and files that it must not change.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn stamp(machine: &Machine) -> String {
     fs::read_to_string(machine.libtorch().join("dtrain-setup.txt")).unwrap()
 }
 
-/// A machine with the CPU set, and nothing noted of how it came there.
+/// Returns a machine with the CPU set, without notes of its set-up.
 fn set_up() -> Machine {
     let machine = Machine::new();
     let told = machine.run(&["setup", "--cpu"], &[]);
@@ -51,11 +51,11 @@ fn a_fresh_machine_gets_the_cpu_set_and_nothing_else_and_a_second_set_up_needs_n
     assert!(told.ok().contains("in target/libtorch"), "{}", told.stderr);
     assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
     assert!(machine.fetched().is_empty());
-    // One that an earlier version has made has no stamp, and is adopted.
+    // A set of an earlier version has no stamp, and is kept.
     fs::remove_file(machine.libtorch().join("dtrain-setup.txt")).unwrap();
     machine.run(&["setup", "--cpu"], &[]).ok();
     assert!(stamp(&machine).starts_with("torch==2.11.0 ") && !machine.staging().exists());
-    // One without a stamp and with another libtorch has nothing that can be used.
+    // Without a stamp and with another libtorch, nothing can be used.
     let machine = set_up();
     fs::remove_file(machine.libtorch().join("dtrain-setup.txt")).unwrap();
     let version = "torch/include/torch/headeronly/version.h";
@@ -79,7 +79,7 @@ fn a_driver_brings_the_cuda_set_which_adds_only_what_is_missing() {
     assert_eq!(fs::read_link(&link).unwrap(), Path::new("libnccl.so.2"));
     assert_eq!(fs::read_to_string(&link).unwrap(), "nvidia-nccl-cu13 2.28.9");
 
-    // The CUDA set is enough for the CPU as well, and a link that was lost is made again.
+    // The CUDA set also serves the CPU, and a missing link is created again.
     machine.run(&["setup", "--cpu"], &[]).ok();
     fs::remove_file(&link).unwrap();
     machine.run(&["setup", "--cuda"], &[]).ok();

@@ -1,4 +1,4 @@
-//! Ctrl-C and crashes in the middle: nothing half-made that a later set-up would trust, nothing left running.
+//! Ctrl-C and crashes during set-up: nothing incomplete that a later set-up trusts, and no process left.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ fn kill(signal: &str, pid: &str) {
     assert!(Command::new("kill").args([signal, pid]).status().unwrap().success());
 }
 
-/// A set-up that has torch and hangs in the second package.
+/// Starts a set-up that has torch and hangs in the second package.
 fn hanging(machine: &Machine) -> (Child, String) {
     let setup = machine.xtask(&["setup", "--cpu"]).env("FAKE_PIP", "hang:nvidia-cuda-cupti").spawn().unwrap();
     let pip = machine.hanging_pip();
@@ -50,7 +50,7 @@ fn a_crash_leaves_nothing_that_is_trusted() {
     let (mut setup, pip) = hanging(&machine);
     setup.kill().unwrap();
     setup.wait().unwrap();
-    // The pip that was left alone ends in a folder that the next set-up has removed, and cannot do harm.
+    // The abandoned pip works in a folder that the next set-up has removed: it can do no harm.
     goes_on(&machine);
     kill("-KILL", &pip);
 }

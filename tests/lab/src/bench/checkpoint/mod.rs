@@ -19,7 +19,7 @@ const CONTEXT: u64 = 32;
 pub(super) enum Saving {
     /// A training with checkpoints, on this many threads.
     Beside(By, u32),
-    /// A file as large as a checkpoint, written and synced alone; measured in the part with this many threads.
+    /// A file as large as a checkpoint, written and synced alone, in the part with this many threads.
     Disk(u32),
     /// A dtrain worker that is killed and restarted by the launcher.
     Restart,

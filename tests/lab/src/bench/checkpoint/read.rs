@@ -25,8 +25,8 @@ struct Checkpoint {
     total_ms: f64,
 }
 
-/// Reads metrics.jsonl. Its lines are in order of time: steps between the step of a checkpoint and the checkpoint's
-/// line ran during its write.
+/// Reads metrics.jsonl. Its lines are in order of time: steps between the step of a checkpoint and the
+/// checkpoint's line ran during its write.
 pub(super) fn of_dtrain(metrics: &str) -> Result<Figures> {
     let (mut steps, mut checkpoints) = (Vec::new(), Vec::new());
     for line in metrics.lines() {
@@ -75,7 +75,7 @@ fn number(value: &Value, key: &str) -> Result<f64> {
     value[key].as_f64().with_context(|| format!("there is no {key}"))
 }
 
-/// Computes figures. The median wait excludes the first checkpoint; the others exclude the last, which no step follows.
+/// Computes figures. The median wait excludes the first checkpoint; others exclude the last, without steps.
 fn figures(steps: &[Step], checkpoints: &[Checkpoint], beside: bool) -> Result<Figures> {
     let [first, between @ .., last] = checkpoints else {
         anyhow::bail!("there are {} checkpoints and not three or more", checkpoints.len());

@@ -86,7 +86,7 @@ impl Runner<'_> {
     fn restart(&self, folder: &Path) -> Result<Figures> {
         /// All cores for one rank, as users run it.
         const THREADS: u32 = 2;
-        /// Last steps of the first two runs, each with a checkpoint; the third run is killed after `KILLED_AFTER`.
+        /// Last steps of the first two runs, with checkpoints; the third is killed after `KILLED_AFTER`.
         const ENDS: [u64; 2] = [2, 3];
         const KILLED_AFTER: u64 = 6;
         let run = RunDir::new(folder.join("run"));

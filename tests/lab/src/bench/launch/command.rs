@@ -29,8 +29,8 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// Creates a launch in a folder. `bench` is the workers' program; `share` is the part of torchrun's interval that
-    /// passes before a death.
+    /// Creates a launch in a folder. `bench` is the workers' program; `share` is the part of torchrun's
+    /// interval that passes before a death.
     pub(super) fn new(job: Job, by: By, bench: &Path, folder: &Path, share: f64) -> Self {
         let (notes, logs) = (folder.join("notes"), folder.join("logs"));
         let (mut flags, mut program) = (Vec::new(), Vec::new());

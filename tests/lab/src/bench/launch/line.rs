@@ -1,5 +1,5 @@
-//! The lines of the benchmark's workers, each with its rank and number. The printing program and the benchmark
-//! share this file.
+//! The lines of the benchmark's workers, each with its rank and number. The printing program and the
+//! benchmark share this file.
 
 /// Begins a line; no launcher's prefix contains it.
 pub(crate) const MARK: u8 = b'@';

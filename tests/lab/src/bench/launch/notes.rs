@@ -1,4 +1,4 @@
-//! Reads the workers' notes of a death: files that hold times of the machine's monotonic clock, in nanoseconds.
+//! Reads the workers' notes of a death: files with times of the monotonic clock, in nanoseconds.
 
 use std::fs;
 use std::path::Path;

@@ -27,7 +27,7 @@ pub(crate) fn now() -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-/// Ends rank 1 `after` all are ready; the others wait for SIGTERM. After a restart, all note only their start.
+/// Ends rank 1 `after` all are ready; others wait for SIGTERM. After a restart, all note only their start.
 pub(crate) fn run(folder: &Path, after: Duration, started: i128) -> Result<ExitCode> {
     let rank = variable("RANK")?;
     if variable("TORCHELASTIC_RESTART_COUNT")? > 0 {

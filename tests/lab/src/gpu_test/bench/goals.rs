@@ -192,8 +192,8 @@ fn best(one: Vec<f64>, other: Vec<f64>) -> Vec<f64> {
     one.into_iter().zip(other).map(|(one, other)| one.max(other)).collect()
 }
 
-/// Returns the median of the ratios within rounds: a slow round does not change it. `None` if the numbers of rounds
-/// differ.
+/// Returns the median of the ratios within rounds: a slow round does not change it. `None` if the numbers of
+/// rounds differ.
 fn ratio(over: &[f64], under: &[f64]) -> Option<f64> {
     if over.len() != under.len() {
         return None;

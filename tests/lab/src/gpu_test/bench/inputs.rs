@@ -29,7 +29,7 @@ const FIRST_CHARACTER: u32 = 0x100;
 /// A thousand windows.
 const CHARACTERS: usize = 1 << 20;
 
-/// Writes `train/CLASS/*.bmp` and `test/CLASS/*.bmp` into a folder in `work`, unless it exists, and returns it.
+/// Writes `train/CLASS/*.bmp` and `test/CLASS/*.bmp` into a folder in `work` unless it exists; returns it.
 pub(super) fn images(work: &Path) -> Result<PathBuf> {
     once(&work.join("bench-images"), |folder| {
         let mut next = numbers();
@@ -46,8 +46,8 @@ pub(super) fn images(work: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Writes a text with as many different characters as GPT-2 has tokens into a folder in `work`, unless it exists, and
-/// returns the folder.
+/// Writes a text with as many different characters as GPT-2 has tokens into a folder in `work`, unless it
+/// exists, and returns the folder.
 pub(super) fn text(work: &Path) -> Result<PathBuf> {
     once(&work.join("bench-text"), |folder| {
         let path = folder.join("input.txt");
@@ -91,7 +91,7 @@ fn bitmap(side: usize, next: &mut impl FnMut() -> u32) -> Vec<u8> {
     let mut file = Vec::with_capacity(HEADERS + pixels);
     file.extend(b"BM");
     let header = [(HEADERS + pixels) as u32, 0, HEADERS as u32];
-    // Header size, width, height; one plane of 24 bits; uncompressed; bytes of the pixels; four unused fields.
+    // Header size, width, height; one plane, 24 bits; uncompressed; bytes of the pixels; four unused fields.
     let picture = [40, side, side, 1 | 24 << 16, 0, pixels as u32, 0, 0, 0, 0];
     for number in header.into_iter().chain(picture) {
         file.extend(number.to_le_bytes());

@@ -52,8 +52,8 @@ impl Network {
         }
     }
 
-    /// Returns the model's floating-point operations of forward and backward per image or token. A multiplication with
-    /// its addition counts as two; backward takes twice as many as forward.
+    /// Returns the model's floating-point operations of forward and backward per image or token. A
+    /// multiplication with its addition counts as two; backward takes twice as many as forward.
     pub(super) fn flops(self) -> f64 {
         /// Multiplications per image, in units of 1e9: "GFLOPS" of torchvision's table of weights.
         const RESNET50: f64 = 4.089;
@@ -65,7 +65,7 @@ impl Network {
         match self {
             Self::Resnet50 => 3.0 * 2.0 * RESNET50 * 1e9,
             Self::VitB16 => 3.0 * 2.0 * VIT_B16 * 1e9,
-            // 6 N + 12 L d T per token: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B; as in nanoGPT.
+            // 6 N + 12 L d T per token: PaLM (Chowdhery et al. 2022), arXiv 2204.02311, B; as in nanoGPT.
             Self::Gpt2 => 6.0 * GPT2 + 12.0 * DEPTH * WIDTH * CONTEXT as f64,
         }
     }
@@ -89,8 +89,8 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// Returns the ways of a round in their order. The first way changes each round, so that a warm GPU does not always
-    /// slow the same way. Round 0 begins with PyTorch, which shows whether a comparison is possible.
+    /// Returns the ways of a round in their order. The first way changes each round, so that a warm GPU does
+    /// not always slow the same way. Round 0 begins with PyTorch, to see whether it can run.
     pub(super) fn of_round(is_small: bool, round: usize) -> Vec<Self> {
         let mut ways = vec![Self::Ddp, Self::Eager, Self::Dtrain, Self::Graph, Self::Compile];
         if is_small {
@@ -145,8 +145,8 @@ impl Way {
     }
 }
 
-/// Returns a GPU's peak bfloat16 operations per second without sparsity, from NVIDIA's data sheets. `None` if its
-/// name is not in the table or it has no bfloat16.
+/// Returns a GPU's peak bfloat16 operations per second without sparsity, from NVIDIA's data sheets. `None` if
+/// its name is not in the table or it has no bfloat16.
 pub(super) fn peak_flops(gpu: &str) -> Option<f64> {
     /// Words that the name must contain, and TFLOPS; the first match counts.
     const KNOWN: [(&[&str], f64); 8] = [

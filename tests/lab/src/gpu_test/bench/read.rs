@@ -46,8 +46,8 @@ pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     let micro_steps = number(&plan, &["grad_accum_steps"])?;
     ensure!(micro_steps == 1.0, "a step was cut up into {micro_steps}");
 
-    // A step retried in smaller micro-batches does not measure that batch; a training that stopped using graphs
-    // does not measure graphs.
+    // A step retried in smaller micro-batches does not measure that batch; a training that stopped using
+    // graphs does not measure graphs.
     let result: Value = serde_json::from_str(&files.result).context("result.json")?;
     ensure!(result["oom_replays"].as_u64().unwrap_or_default() == 0, "a step ran out of memory");
     let replays = &result["graph_replays"];
@@ -61,7 +61,7 @@ pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     let all =
         |path: &[&str]| -> Result<Vec<f64>> { counted.iter().map(|record| number(record, path)).collect() };
     let most = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
-    // From the end of the last skipped step to the last step's end, with the time between steps, as PyTorch's loop.
+    // From the end of the last skipped step to the last step's end, with pauses, as in PyTorch's loop.
     let at = |done: usize| match done {
         0 => Ok(0.0),
         done => number(&records[done - 1], &["elapsed_s"]),

@@ -35,7 +35,7 @@ fn driver(site: &Site<'_>) -> Result<Finding> {
     .with("gpus", names.len() as f64))
 }
 
-/// Checks that a training adds one process to each of its GPUs and none to others: each context counts as a process.
+/// Checks that a training adds one process (a context) to each of its GPUs and none to others.
 fn one_context(site: &Site<'_>) -> Result<Finding> {
     let count =
         |status: &Status| -> Vec<usize> { status.gpus.iter().map(|gpu| gpu.processes.len()).collect() };

@@ -38,7 +38,7 @@ fn predictions(site: &Site<'_>) -> Result<Finding> {
     Ok(judged(&errors))
 }
 
-/// Compares the errors of predictions, in percent, with their goals. A failed prediction does not hide the others.
+/// Compares the errors of predictions, in percent, with the goals. A failed one does not hide the others.
 fn judged(errors: &[(&str, Result<f64>)]) -> Finding {
     let mut known: Vec<(&str, f64)> =
         errors.iter().filter_map(|(name, error)| Some((*name, *error.as_ref().ok()?))).collect();

@@ -36,8 +36,8 @@ pub(super) fn apart(one: &Trained, other: &Trained, figure: &str) -> Result<f64>
     greatest(one, other, figure, |a, b| (a - b).abs())
 }
 
-/// Returns how far two trainings differ: the larger of the largest absolute difference of losses and the largest
-/// relative difference of gradient norms. Rounding is relative to a norm's size.
+/// Returns how far two trainings differ: the larger of the largest absolute difference of losses and the
+/// largest relative difference of gradient norms. Rounding is relative to a norm's size.
 pub(super) fn diverged(one: &Trained, other: &Trained) -> Result<f64> {
     let norms = greatest(one, other, "grad_norm", |a, b| {
         let size = f64::max(a.abs(), b.abs());
@@ -174,7 +174,7 @@ fn resumed(site: &Site<'_>) -> Result<Finding> {
     Ok(Finding::judged(most <= 1e-5 && again.stderr.contains("resumed from"), note).with("most", most))
 }
 
-/// Checks that a `--nproc` above the number of GPUs starts a worker per GPU, reports this, and trains the same.
+/// Checks that `--nproc` above the number of GPUs starts a worker per GPU, reports this, and trains the same.
 fn fallback(site: &Site<'_>) -> Result<Finding> {
     let asked = (4).max(site.gpus + 1);
     let recipe = site.write("fallback.toml", LM)?;
