@@ -81,7 +81,7 @@ class Saver:
 
 
 class AsyncSaver(Saver):
-    """Saves by async_save: copies while the training waits, a thread writes. Without `stager`, each call makes a new one."""
+    """Saves by async_save: copies while the training waits, then a thread writes. `stager` is reused."""
 
     def __init__(self, folder, model, optimizer, stager):
         super().__init__(folder, model, optimizer)

@@ -72,7 +72,7 @@ def windows(vocabulary, context):
 
 
 def build(name, tiny=False):
-    """Returns the network, a function that draws a batch of n samples, and the units (images, tokens) in a sample."""
+    """Returns the network, a function that draws n samples, and the units (images, tokens) in a sample."""
     if name == "gpt2":
         sizes, context = (models.GPT, 64) if tiny else (GPT2, CONTEXT)
         return models.Gpt(context=context, **sizes), windows(sizes["vocabulary"], context), context
@@ -120,7 +120,7 @@ def prepare(model, way, device, meet):
 
 
 class Ahead:
-    """Batches in turn. Copies the next one to the GPU on a separate stream during the computation, as dtrain does."""
+    """Batches in turn. A separate stream copies the next one to the GPU during the computation, as in dtrain."""
 
     def __init__(self, batches, device):
         self.batches = batches
@@ -141,7 +141,7 @@ class Ahead:
             computing = torch.cuda.current_stream(self.device)
             computing.wait_stream(self.stream)
             for part in batch:
-                # Keeps the allocator from reusing this memory for the next copy before the computation has ended.
+                # The next copy must not get this memory before the computation has ended.
                 part.record_stream(computing)
         self.next = self.copy()
         return batch

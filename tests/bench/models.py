@@ -1,4 +1,4 @@
-"""The networks of the training benchmarks, written as PyTorch users write them; dtrain has the same networks."""
+"""The networks of the training benchmarks, written as PyTorch users write them; dtrain has the same ones."""
 
 import torch
 import torch.nn.functional as F
@@ -52,7 +52,7 @@ class Gpt(nn.Module):
 
 
 def build(name, context):
-    """Returns the network, a function that draws a batch of n samples, and the units (images, tokens) in a sample."""
+    """Returns the network, a function that draws n samples, and the units (images, tokens) in a sample."""
     if name == "resnet18":
         # The GPTs do not need it.
         import torchvision

@@ -102,7 +102,7 @@ def tensors(path):
 
 
 def environment():
-    """Returns an environment with one thread; without DTRAIN_WORKER, dtrain starts the worker in its own folder."""
+    """Returns an environment with one thread and without DTRAIN_WORKER: dtrain starts its own worker."""
     return {name: value for name, value in os.environ.items() if name != "DTRAIN_WORKER"} | {"OMP_NUM_THREADS": "1"}
 
 
@@ -174,7 +174,7 @@ def timed_cases(work, data):
 
 
 def timed(folder, arguments, trains, work):
-    """Returns the ms of the command; of a training also its step time in ms and the peak memory of a rank in MiB."""
+    """Returns the command's ms, and of a training also the step time in ms and the ranks' peak in MiB."""
     run = work / "run"
     shutil.rmtree(run, ignore_errors=True)
     places = ["--run-dir", run] if trains else []

@@ -1,7 +1,7 @@
 """Numbers that Python and Rust both compute: the parity tests need no committed weights and inputs.
 
-The Rust version is tests/kit/src/formula.rs; README.md states the formula. Before the rounding to float32, every
-operation is integer arithmetic modulo 2**64 or correctly rounded float64, so that both versions agree bit by bit.
+The Rust version is tests/kit/src/formula.rs; README.md states the formula. Before rounding to float32, every
+operation is integer arithmetic modulo 2**64 or correctly rounded float64: both versions agree bit by bit.
 """
 
 import math
@@ -22,7 +22,7 @@ def name_hash(name):
 
 
 def words(name, count):
-    """Returns the first `count` 64-bit words of a name's stream: splitmix64 seeded with the hash of the name."""
+    """Returns the first `count` 64-bit words of a name's stream: splitmix64 seeded with the name's hash."""
     index = np.arange(1, count + 1, dtype=np.uint64)
     z = np.uint64(name_hash(name)) + index * _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * _MIX_1

@@ -52,8 +52,8 @@ def resnet18():
     return torchvision.models.resnet18(weights=None, num_classes=10, zero_init_residual=True)
 
 
-# The settings of the recipe in the test. With eps = 1e-8, AdamW takes full steps for gradients of rounding noise;
-# a ResNet with zero-initialised residual branches has such gradients. Hence eps = 1e-5 there, and the warm-up.
+# The settings of the test's recipe. With eps = 1e-8, AdamW takes full steps for gradients of rounding noise;
+# a ResNet with zero-initialised residual branches has such gradients. Hence its eps = 1e-5 and warm-up.
 CASES = {
     "resnet18": {"batch": 16, "steps": 30, "lr": 1e-3, "eps": 1e-5, "weight_decay": 0.05, "types": ["float32", "float64"]},
     "gpt": {"batch": 8, "steps": 30, "lr": 3e-3, "eps": 1e-8, "weight_decay": 0.1, "types": ["float32", "float64"]},
@@ -94,7 +94,7 @@ def sample(case, number):
 
 
 def train(rank, case, dtype, folder):
-    """Runs one process of a case; rank 0 writes each step's mean loss, and the final weights if they are few."""
+    """Runs one process of a case; rank 0 writes each step's mean loss, and few enough final weights."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)

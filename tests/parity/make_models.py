@@ -152,7 +152,7 @@ class Unet(nn.Module):
 
 
 def cases():
-    """Returns name -> (builder, its settings, input shape, number of classes or tokens, gradients kept whole)."""
+    """Returns name -> (builder, settings, input shape, number of classes or tokens, gradients kept whole)."""
     vit = {"image_size": 24, "channels": 4, "patch": 8, "width": 48, "depth": 3, "heads": 4, "classes": 10}
     gpt = {"vocabulary": 31, "context": 20, "width": 48, "depth": 3, "heads": 4}
     unet = {"channels": 2, "classes": 3, "width": 8, "depth": 3}
@@ -172,7 +172,7 @@ def cases():
 
 
 def formula_model(build, settings, dtype):
-    """Returns the network with the formula's weights (rounded to float32 first, as the trainer stores them)."""
+    """Returns the network with the formula's weights, rounded to float32 first as in the trainer."""
     model = build(**settings)
     state = {
         name: torch.from_numpy(formula.state_value(name, tuple(tensor.shape))).to(tensor.dtype)
@@ -243,7 +243,7 @@ def case_reference(case, out):
     apart = (exact["grad.probes"] - single["grad.probes"]).square().mean(dim=1).mul(3).sqrt()
     gradient = float((apart / exact["grad.norms"]).max())
     print(f"{case}: float32 against float64: logits {logits:.1e}, gradients {gradient:.1e}")
-    # A deep network with normalisation over few images amplifies rounding errors: it is compared only in float64.
+    # Deep networks with normalisation over few images amplify rounding errors: compared only in float64.
     conditioned = logits < 3e-5 and gradient < 3e-4
     if conditioned == (case == "resnet50"):
         sys.exit(f"{case} is conditioned otherwise than it was")

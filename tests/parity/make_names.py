@@ -1,5 +1,5 @@
-"""Writes names.json: tensor names and shapes of dtrain's models and of the same models of torchvision, timm and
-transformers. Needs the packages of requirements.txt and requirements-names.txt."""
+"""Writes names.json: tensor names and shapes of dtrain's models and of the same models in torchvision, timm,
+and transformers. Needs the packages of requirements.txt and requirements-names.txt."""
 
 import argparse
 import json

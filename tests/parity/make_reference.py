@@ -20,7 +20,7 @@ import formula  # noqa: E402
 from opening import begin, version  # noqa: E402
 
 CLASSES = 100
-# Image size -> number of images. At 32x32, the last feature maps have one pixel: batch norm then sees one value per
+# Image size -> number of images. At 32x32, the last feature maps have one pixel: batch norm sees one value per
 # image and channel. With 4 images, rounding errors would exceed the tests' tolerances.
 IMAGES = {64: 4, 32: 16}
 PROBES = 4
@@ -54,7 +54,7 @@ def state_list(architecture, build):
 
 
 def formula_model(build, dtype):
-    """Returns torchvision's model with the formula's weights (rounded to float32 first, as the trainer stores them)."""
+    """Returns torchvision's model with the formula's weights, rounded to float32 first as in the trainer."""
     model = build(weights=None, num_classes=CLASSES)
     state = {}
     for name, tensor in model.state_dict().items():
@@ -166,7 +166,7 @@ def trajectory(kind, settings, dtype):
 
 
 def averages(rows, decay):
-    """Returns AveragedModel's values after each row of a trajectory was the parameter; it copies the first row."""
+    """Returns AveragedModel's values after each row of a trajectory; it copies the first row."""
     model = torch.nn.Module()
     model.parameter = torch.nn.Parameter(rows[0].clone())
     averaged = torch.optim.swa_utils.AveragedModel(
@@ -182,7 +182,7 @@ def averages(rows, decay):
 
 
 def learning_rates(lr, min_lr, warmup, total):
-    """Returns the rates of SequentialLR of LinearLR and CosineAnnealingLR; asserts that they match the closed form."""
+    """Returns rates of SequentialLR of LinearLR and CosineAnnealingLR; asserts the closed form."""
     parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = torch.optim.SGD([parameter], lr=lr)
     schedulers = torch.optim.lr_scheduler

@@ -38,7 +38,7 @@ def rise(optimizer, warmup):
 
 
 def scheduler(optimizer, schedule, units, offset):
-    """Returns PyTorch's scheduler for the decay over `units` units, which begins after `offset` units of the run."""
+    """Returns PyTorch's scheduler for a decay over `units` units, after `offset` units of the run."""
     settings = dict(schedule["decay"])
     kind = settings.pop("kind")
     if kind == "constant":
@@ -161,27 +161,27 @@ def schedules_reference():
 
 
 def scaler_cases():
-    """Returns name -> GradScaler settings, the gradient before scaling, and the steps with infinite or NaN gradients.
+    """Returns name -> GradScaler settings, the unscaled gradient, and the steps with infinite or NaN gradients.
 
     Steps are [first, last, stride]: every stride-th step from first to last.
     """
     defaults = {"init_scale": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
     return {
-        # Clean steps up to growth; bad gradients after growth, at the step of the next growth and at the step before;
+        # Clean steps up to growth; bad gradients after growth, at the next growth's step and at the step before;
         # bursts.
         "defaults": {
             "settings": defaults,
             "gradient": 0.75,
             "bad": [[0, 2, 1], [2003, 2003, 1], [4003, 4003, 1], [6002, 6002, 1], [6004, 6040, 4]],
         },
-        # A short interval and factors that are not powers of two: every product is rounded to float32. Grows to the largest
+        # A short interval and factors that are not powers of two: each product is rounded. Grows to the largest
         # float32, where growth stops, then falls in bursts and grows again.
         "to_infinity": {
             "settings": {"init_scale": 1e30, "growth_factor": 1.7, "backoff_factor": 0.37, "growth_interval": 13},
             "gradient": 0.5,
             "bad": [[12, 40, 14], [1000, 1003, 1], [3000, 3100, 1], [6012, 6500, 13], [8000, 8005, 1]],
         },
-        # Falls endlessly. From 2^-128 on, the reciprocal is infinite. PyTorch checks for infinities before multiplying:
+        # Falls endlessly. From 2^-128 on, the reciprocal is infinite. PyTorch checks before it multiplies:
         # it takes steps with infinite gradients; at 0 they are NaN.
         "to_zero": {
             "settings": {"init_scale": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 100},
@@ -192,7 +192,7 @@ def scaler_cases():
 
 
 def scaler_trace(case):
-    """Runs a scaler with a real parameter and optimizer; returns its state after each step, and the skipped steps."""
+    """Runs a scaler with a real parameter and optimizer; returns each step's state, and the skipped steps."""
     bad = {step for first, last, stride in case["bad"] for step in range(first, last + 1, stride)}
     scaler = torch.amp.GradScaler("cpu", **case["settings"])
     parameter = torch.nn.Parameter(torch.zeros(3))

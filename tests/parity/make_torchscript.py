@@ -183,7 +183,7 @@ def with_formula(model):
 
 
 def saved(model, path, change=None, debug=False):
-    """Writes a module, scripted if needed, without variable parts: dates, and this script's paths in debug data."""
+    """Writes a module, scripted if needed, without dates and without this script's paths in debug data."""
     buffer = io.BytesIO()
     module = model if isinstance(model, torch.jit.ScriptModule) else torch.jit.script(model)
     torch.jit.save(module, buffer)
@@ -225,7 +225,7 @@ def losses(model, loss):
 
 
 def main():
-    # TorchScript writes a class's constants in the order of a set of strings, which Python hashes differently per process.
+    # TorchScript orders a class's constants as a set of strings, which differs between Python processes.
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
     out = begin(__doc__)

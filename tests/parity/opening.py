@@ -16,7 +16,7 @@ def version(module):
 
 
 def begin(description, *modules):
-    """Reads the command line, creates the output folder and returns it. Ends the script if torch or one of `modules`
+    """Reads the command line, creates and returns the output folder. Ends the script if torch or one of `modules`
     has another version than required."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write the reference files to")

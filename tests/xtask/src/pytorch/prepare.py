@@ -1,6 +1,6 @@
 """Makes PyTorch of the CUDA wheel importable without CUDA's libraries: python3 prepare.py TORCH FOLDER CXX
 
-torch's Python library needs CUDA libraries that the CPU never calls. For each missing library, creates an empty
+torch's Python library needs CUDA libraries that the CPU never calls. For each missing one, creates an empty
 library of this name in FOLDER. sitecustomize.py loads them, and enables lazy binding of functions.
 """
 

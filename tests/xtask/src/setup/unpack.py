@@ -1,6 +1,6 @@
 """Unpacks the parts of a wheel that a build needs: python3 unpack.py WHEEL FOLDER
 
-Each file gets its name only when it is complete. Large files are flushed to the disk: after a power failure, a stamp
+Each file gets its name only when it is complete. Large files are flushed: after a power failure, a stamp
 written later never exists without them.
 """
 

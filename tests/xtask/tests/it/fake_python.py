@@ -1,6 +1,6 @@
 """Replaces python3 in the tests: everything except pip is the real Python's.
 
-FAKE_PIP selects the result of `pip download`: "ok" makes a small wheel; "cut:NAME" and "hang:NAME" do this for all
+FAKE_PIP selects the result of `pip download`: "ok" makes a small wheel; "cut:NAME", "hang:NAME" do so for all
 packages except NAME; any other value fails with pip's message for it. FAKE_LOG gets a line per call.
 """
 

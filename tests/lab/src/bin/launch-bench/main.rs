@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! launch-bench measure FILE PROGRAM ARGS...   runs the program; its time and peak memory go to FILE as JSON
-//! launch-bench lines COUNT                    a worker that prints COUNT lines, each with its own system call
-//! launch-bench die FOLDER MILLISECONDS        a worker of a group of which one dies; notes its events in FOLDER
+//! launch-bench lines COUNT                    a worker that prints COUNT lines, each with a system call
+//! launch-bench die FOLDER MILLISECONDS        a worker of a group in which one dies; notes events in FOLDER
 //! ```
 //!
 //! A small program, separate from `xtask`: Linux counts the resident memory before exec as the launcher's.
