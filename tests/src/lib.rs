@@ -1,4 +1,4 @@
-//! Code with libtorch that integration tests and the suites' programs share; `dtrain_test_kit` has none.
+//! Code with libtorch for integration tests and the suites' programs. `dtrain_test_kit` needs no libtorch.
 
 pub use dtrain_test_kit::{formula, process, programs, ranks, reference, runs};
 

@@ -1,5 +1,5 @@
-//! The lab: benchmarks, kills, memory sweeps, the suite for GPUs and the comparison with torchrun. `cargo
-//! xtask NAME` starts its commands. No part of the tests: what it finds is the machine's.
+//! The lab: benchmarks, kills, memory sweeps, the GPU suite and the comparison with torchrun. Its commands start
+//! with `cargo xtask NAME`. Not part of the tests: the results depend on the machine.
 
 mod attempts;
 mod bench;
@@ -71,9 +71,9 @@ enum Command {
     GpuTest(gpu_test::Args),
     /// Run a PyTorch script under dtrain and dtrain's worker under torchrun, and compare the results
     ///
-    /// The script trains by DistributedDataParallel over Gloo, in two processes: by torchrun, by `dtrain
-    /// launch -- python script.py`, `dtrain launch script.py` and `dtrain launch -m script`. The exit code is
-    /// 1 where a loss or a parameter differs in a bit. Installs PyTorch as `bench` does.
+    /// The script trains by DistributedDataParallel over Gloo, in two processes: by torchrun, by `dtrain launch -- python
+    /// script.py`, `dtrain launch script.py` and `dtrain launch -m script`. The exit code is 1 where a loss or a parameter
+    /// differs in a bit. Installs PyTorch as `bench` does.
     Torchrun(torchrun::Args),
 }
 

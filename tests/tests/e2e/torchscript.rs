@@ -113,7 +113,7 @@ fn a_module_learns_and_is_the_same_on_one_rank_and_on_two() {
         assert_eq!(two.evaluations().last().unwrap()["samples"].as_u64(), Some(9));
         let figures = two.result().final_metrics;
         assert_eq!(figures.contains_key("accuracy"), loss == "cross-entropy", "{figures:?}");
-        // PyTorch loads the names of its own model.
+        // The names are those of the PyTorch model.
         let checkpoint = TensorFile::open(&two.0.latest().join("model.safetensors")).unwrap();
         let prefix = if loss == "module" { "net." } else { "" };
         for name in ["conv1.weight", "bn1.running_mean", "bn1.num_batches_tracked", "fc.bias"] {

@@ -29,13 +29,13 @@ struct Cli {
 enum Command {
     /// Fetch libtorch into target/libtorch, so that `cargo build`, `cargo test` and `cargo run` work
     ///
-    /// Fetches what is missing with pip, by pinned version and checksum. Does nothing where all is there
-    /// already. A LIBTORCH of your own is used instead, once its version has been checked.
+    /// Fetches what is missing with pip, by pinned version and checksum. Does nothing where all is there already. A
+    /// LIBTORCH of your own is used instead, once its version has been checked.
     Setup(setup::Args),
     /// Set up, build dtrain and train a small network on generated images: a run to see that all works
     ///
-    /// Trains on every GPU, or else in two processes on the CPU, and then checks what the run wrote: the loss
-    /// must have fallen and the test accuracy must be at least three times chance.
+    /// Trains on every GPU, or else in two processes on the CPU, and then checks what the run wrote: the loss must
+    /// have fallen and the test accuracy must be at least three times chance.
     Demo(demo::Args),
     /// Set up and run the tests of every crate
     Test(check::TestArgs),

@@ -67,8 +67,8 @@ pub(crate) struct Args {
     /// libtorch's folder of libraries, instead of that of Python's torch or of set-up
     #[arg(long, value_name = "DIR")]
     libtorch: Option<PathBuf>,
-    /// A Python with torch 2.11.0 and torchvision, for the benchmarks; without it python3, where that has
-    /// torch, and otherwise one that is set up, where there is a repository
+    /// A Python with torch 2.11.0 and torchvision, for the benchmarks; without it python3, where that has torch, and otherwise one that is
+    /// set up, where there is a repository
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     /// Run on the CPU what can be run there, as if it were one GPU, to see that the suite itself works

@@ -49,7 +49,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         Err(code) => return Ok(code),
     };
     let python = match &args.python {
-        // Scripts run in their own folder.
+        // Scripts run in their own folder: the path must be absolute.
         Some(python) => std::path::absolute(python)
             .with_context(|| format!("--python names {}, which is no path", python.display()))?,
         None => environment(workspace, signals, "bench-venv", &format!("{SOURCES}/requirements.txt"))?,

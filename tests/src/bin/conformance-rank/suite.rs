@@ -29,7 +29,7 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
     in_flight(g)?;
     barrier(g)?;
     refusals(g)?;
-    // Host memory only; a group of GPUs alone has none.
+    // Host memory only: a group of GPUs alone has no such memory.
     if device() == Device::Cpu {
         allocated::all(g)?;
     }
