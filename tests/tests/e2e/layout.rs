@@ -151,7 +151,7 @@ fn folders_do_not_know_what_they_must_not() {
     assert_eq!(mentions("worker/models/src", "collectives"), [] as [PathBuf; 0]);
     assert_eq!(mentions("common/src", "use tch"), [] as [PathBuf; 0]);
     assert_eq!(mentions("common/src", "unsafe {"), [] as [PathBuf; 0]);
-    // NCCL is a C library that is loaded at run time: unsafe code is needed there.
+    // Only this folder may contain unsafe code: NCCL is a C library that is loaded at run time.
     let edge = workspace().join("worker/collectives/src/nccl");
     let mut unsafe_code = Vec::new();
     for folder in ["worker/src", "worker/models", "worker/collectives"] {

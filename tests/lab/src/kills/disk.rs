@@ -28,7 +28,7 @@ pub(super) fn verify(run: &RunDir) -> Result<(usize, Vec<String>)> {
     Ok((whole, damaged))
 }
 
-/// Returns the highest step of the partial checkpoints: they are being written, renamed or removed.
+/// Returns the highest step of the checkpoints that are being written (folders `.partial-STEP`).
 pub(super) fn being_written(run: &RunDir) -> Option<u64> {
     let entries = fs::read_dir(run.checkpoints()).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
