@@ -1,5 +1,5 @@
-//! The lab: benchmarks, kills, memory sweeps, the GPU suite and the comparison with torchrun. Its commands start
-//! with `cargo xtask NAME`. Not part of the tests: the results depend on the machine.
+//! The lab: benchmarks, kills, memory sweeps, the GPU suite and the comparison with torchrun. It is started by
+//! `cargo xtask NAME`. Not part of the tests: the results depend on the machine.
 
 mod attempts;
 mod bench;

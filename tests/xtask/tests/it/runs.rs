@@ -28,8 +28,8 @@ test "$1" != "$FAIL" || exit 101"#,
     machine
 }
 
-/// Returns a script that writes the files of a run with this last loss and accuracy. Called as `launch
-/// --nproc N --run-dir DIR demo`, possibly with more arguments.
+/// Returns a script that writes the files of a run with this last loss and accuracy. Its arguments:
+/// `launch --nproc N --run-dir DIR demo`, possibly with more.
 fn training(last_loss: &str, accuracy: &str) -> String {
     format!(
         r#"test "$1 $2 $3 $4 $6" = "launch --nproc 2 --run-dir demo" || exit 2
