@@ -1,4 +1,4 @@
-//! The lab: benchmarks, kills, memory sweeps, the GPU suite and the comparison with torchrun. It is started by
+//! The lab: benchmarks, kills, memory sweeps, the GPU suite and the comparison with torchrun. Start with
 //! `cargo xtask NAME`. Not part of the tests: the results depend on the machine.
 
 mod attempts;

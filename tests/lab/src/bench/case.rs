@@ -15,7 +15,7 @@ pub(super) enum Network {
     },
 }
 
-/// The GPT in a step of mostly arithmetic, in a short one, and in one that makes PyTorch wait a third of it.
+/// Steps of the GPT: mostly arithmetic, a short one, and one in which PyTorch waits a third of the time.
 pub(super) const GPTS: [Network; 3] = [
     Network::Gpt { windows: 4, context: 256 },
     Network::Gpt { windows: 1, context: 256 },
