@@ -1,4 +1,4 @@
-//! Tells the tests where libtorch lies: cargo hands no link arguments down.
+//! Links the tests with libtorch's path: cargo does not pass link arguments to dependents.
 
 fn main() {
     let rpaths = std::env::var("DEP_DTRAIN_TORCH_SHIM_RPATHS").unwrap_or_default();

@@ -1,14 +1,14 @@
-//! Compiles the C++ of `csrc` against libtorch's headers and tells dependents where the libraries lie.
+//! Compiles the C++ of `csrc` against libtorch's headers and passes the libraries' paths to dependents.
 //!
-//! Dependents with binaries or tests print `DEP_DTRAIN_TORCH_SHIM_RPATHS` as link arguments (cargo does not hand link
-//! arguments down): see worker/build.rs.
+//! Dependents with binaries or tests print `DEP_DTRAIN_TORCH_SHIM_RPATHS` as link arguments, which cargo does
+//! not pass on: see worker/build.rs.
 
 use std::env;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-/// Where a binary looks for libtorch, relative to itself: in the build folder (`target/<profile>` and, for tests and
-/// examples, `target/<profile>/deps`), then beside itself after it was moved with its libraries.
+/// Where a binary searches for libtorch, relative to itself: in the build folder (`target/<profile>`, and for
+/// tests and examples `target/<profile>/deps`), then beside itself, for binaries moved with their libraries.
 const RPATHS: [&str; 5] = [
     "$ORIGIN/../libtorch/torch/lib",
     "$ORIGIN/../../libtorch/torch/lib",
@@ -17,8 +17,8 @@ const RPATHS: [&str; 5] = [
     "$ORIGIN",
 ];
 
-/// CUDA's headers, where set-up has brought them. They check what is assumed of libtorch's classes, and clean up behind a graph that
-/// fails: nothing is linked.
+/// Returns the folder of CUDA's headers, if set-up has installed them. They check assumptions about
+/// libtorch's classes and enable the clean-up after a failed graph; nothing is linked.
 fn cuda_headers(include: &Path) -> Option<PathBuf> {
     if !include.join("c10/cuda/impl/cuda_cmake_macros.h").is_file() {
         return None;
@@ -28,7 +28,8 @@ fn cuda_headers(include: &Path) -> Option<PathBuf> {
     cuda.join("cuda_runtime_api.h").is_file().then_some(cuda)
 }
 
-/// The lib folder of libtorch, found as torch-sys finds it, which would tell only after it has compiled its own C++.
+/// Returns libtorch's lib folder, found as torch-sys finds it; torch-sys reports it only after compiling its
+/// C++.
 fn libtorch_lib() -> Result<PathBuf, Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     println!("cargo:rerun-if-env-changed=LIBTORCH_LIB");
@@ -53,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     compile(&include);
     let mut rpaths: Vec<String> = RPATHS.map(String::from).into();
-    // A libtorch of the user's own lies where no path relative to the binary leads.
+    // The absolute path of a libtorch that the user installed elsewhere.
     rpaths.push(lib.display().to_string());
     println!("cargo:rpaths={}", rpaths.join(":"));
     for rpath in &rpaths {
@@ -67,7 +68,7 @@ fn compile(include: &Path) {
     build
         .cpp(true)
         .std("c++17")
-        // Debugging information doubles the time that this takes.
+        // Debugging information would double the compile time.
         .debug(false)
         .opt_level(2)
         .define("_GLIBCXX_USE_CXX11_ABI", "1")
@@ -78,7 +79,7 @@ fn compile(include: &Path) {
         .flag("-isystem")
         .flag(include.join("torch/csrc/api/include"))
         .warnings(true)
-        // libtorch's own templates are noisy under -Wextra.
+        // libtorch's templates cause warnings under -Wextra.
         .extra_warnings(false);
     if let Some(cuda) = cuda_headers(include) {
         build

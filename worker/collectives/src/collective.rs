@@ -1,4 +1,4 @@
-//! The operations, what every backend asks of their tensors, and a rank that starts them.
+//! Collectives, the checks of their tensors, and a rank that starts them.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -7,33 +7,34 @@ use tch::{Kind, Tensor};
 
 use super::{CollectiveError, DEFAULT_TIMEOUT, Operation, ReduceOp};
 
-/// An operation between the ranks.
+/// A collective operation.
 #[derive(Debug, Clone, Copy)]
 pub enum Collective<'a> {
-    /// Reduces a tensor over all ranks, in place: every rank ends with the same bits.
+    /// Reduces a tensor over all ranks, in place. All ranks get identical bits.
     AllReduce(&'a Tensor, ReduceOp),
-    /// Copies the tensor of the rank that is named to all ranks, in place.
+    /// Copies the tensor of the given rank to all ranks, in place.
     Broadcast(&'a Tensor, usize),
-    /// Collects every rank's part in the order of ranks. In place where `input` is the `rank`-th of `size` equal parts of `output`.
+    /// Collects the parts of all ranks in rank order. In place if `input` is the `rank`-th of `size` equal
+    /// parts of `output`.
     AllGather {
-        /// Every rank's part: `size` times the elements of `input`.
+        /// All parts: `size` times the elements of `input`.
         output: &'a Tensor,
-        /// This rank's.
+        /// This rank's part.
         input: &'a Tensor,
     },
-    /// Reduces a tensor over all ranks and leaves each of them one of `size` equal parts. In place where `output` is the `rank`-th part
-    /// of `input`; the other parts stay as they are.
+    /// Reduces a tensor over all ranks and leaves each rank one of `size` equal parts. In place if `output`
+    /// is the `rank`-th part of `input`; the other parts then stay unchanged.
     ReduceScatter {
         /// This rank's part of the result.
         output: &'a Tensor,
-        /// What is reduced.
+        /// The tensor to reduce.
         input: &'a Tensor,
-        /// How.
+        /// The reduction.
         op: ReduceOp,
     },
 }
 
-/// The dtypes that every backend takes.
+/// The dtypes that every backend supports.
 const KINDS: [Kind; 8] =
     [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8];
 
@@ -51,7 +52,7 @@ impl<'a> Collective<'a> {
         }
     }
 
-    /// What this rank gives; all its tensors are of one device.
+    /// Returns this rank's input. All tensors of an operation are on one device.
     pub(crate) fn input(self) -> &'a Tensor {
         match self {
             Self::AllReduce(tensor, _) | Self::Broadcast(tensor, _) => tensor,
@@ -59,7 +60,7 @@ impl<'a> Collective<'a> {
         }
     }
 
-    /// Where this rank has the result.
+    /// Returns the tensor that receives this rank's result.
     pub(crate) fn output(self) -> &'a Tensor {
         match self {
             Self::AllReduce(tensor, _) | Self::Broadcast(tensor, _) => tensor,
@@ -67,13 +68,13 @@ impl<'a> Collective<'a> {
         }
     }
 
-    /// The bytes of what this rank gives.
+    /// Returns the bytes of this rank's input.
     pub(crate) fn bytes(self) -> usize {
         bytes_of(self.input())
     }
 
-    /// Whether `size` ranks can do it, checked before anything is sent: a rank that refuses alone would leave the others waiting, so
-    /// the answer depends on nothing but the call.
+    /// Checks the tensors for `size` ranks before anything is sent. The result depends only on the call, so
+    /// all ranks agree: if one rank alone failed here, the others would wait.
     pub(crate) fn check(self, rank: usize, size: usize) -> Result<(), CollectiveError> {
         let refuse = |reason| Err(CollectiveError::InvalidTensor(Operation::new(self.name(), rank), reason));
         for tensor in [self.input(), self.output()] {
@@ -106,7 +107,7 @@ impl<'a> Collective<'a> {
     }
 }
 
-/// A rank in a group: how long it waits for the others, and how many operations it has started.
+/// A rank of a group, with its time-out and the number of operations that it started.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) rank: usize,
@@ -124,7 +125,7 @@ impl Caller {
         one.check(self.rank, self.size)
     }
 
-    /// The next operation, of so many bytes.
+    /// Numbers the next operation, which has this many bytes.
     pub(super) fn operation(&self, op: &'static str, bytes: usize) -> Operation {
         self.started.update(|started| started + 1);
         Operation { op, rank: self.rank, sequence: self.started.get(), bytes, timeout: self.timeout }

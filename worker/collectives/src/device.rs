@@ -1,4 +1,4 @@
-//! Ranks with a GPU each: what lies on the GPU goes by NCCL, and what lies in the host's memory by a group of the host's.
+//! Ranks with one GPU each: NCCL for tensors on the GPU, a host group for tensors in host memory.
 
 use std::time::Duration;
 
@@ -6,23 +6,24 @@ use tch::{Device, Kind, Tensor};
 
 use super::{All, Collective, CollectiveError, NcclGroup, ProcessGroup, Work};
 
-/// Two groups of the same ranks, chosen by where a tensor lies. Operations of the two do not wait for each other.
+/// Two groups of the same ranks. The device of a tensor selects the group; operations of the two groups do
+/// not wait for each other.
 ///
-/// Agreement between the hosts (statuses, orders, barriers) must not wait behind what the GPUs are at, and an answer that the host
-/// needs at once must not cost a copy.
+/// Host messages (statuses, orders, barriers) must not wait behind GPU work, and values that the host needs
+/// immediately must not cost a copy.
 pub struct DeviceGroup {
     host: Box<dyn ProcessGroup>,
     gpus: NcclGroup,
 }
 
 impl DeviceGroup {
-    /// Of two groups with the same ranks.
+    /// Combines two groups of the same ranks.
     pub fn new(host: Box<dyn ProcessGroup>, gpus: NcclGroup) -> Self {
         Self { host, gpus }
     }
 }
 
-/// The host's group also refuses what is no tensor.
+/// Undefined tensors go to the host group, which rejects them.
 fn is_of_host(one: &Collective<'_>) -> bool {
     !one.input().defined() || one.input().device() == Device::Cpu
 }
@@ -72,7 +73,7 @@ impl ProcessGroup for DeviceGroup {
     }
 
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
-        // The host's group is the one by which ranks notice that another is gone: it goes last.
+        // The host group goes last: through it the ranks notice that a rank is gone.
         Box::new(self.gpus).shutdown()?;
         self.host.shutdown()
     }

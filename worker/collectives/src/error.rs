@@ -1,4 +1,4 @@
-//! What can go wrong between ranks.
+//! Errors of collectives and of the rendezvous.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,28 +9,28 @@ use thiserror::Error;
 
 use super::transport::Transport;
 
-/// An operation of a group, as its errors name it.
+/// An operation of a group, as errors name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
     /// Its name.
     pub op: &'static str,
     /// The rank that called it.
     pub rank: usize,
-    /// Which operation of the group it was, counted from 1.
+    /// The number of the operation in its group, from 1.
     pub sequence: u64,
-    /// The size of its tensor.
+    /// The bytes of its tensor.
     pub bytes: usize,
-    /// How long it waits for the other ranks.
+    /// Its time-out.
     pub timeout: Duration,
 }
 
 /// A collective operation that failed.
 #[derive(Debug, Clone, Error)]
 pub enum CollectiveError {
-    /// The tensors do not fit the operation; nothing was sent.
+    /// The tensors do not fit the operation. Nothing was sent.
     #[error("{} on rank {}: {}", .0.op, .0.rank, .1)]
     InvalidTensor(Operation, String),
-    /// A peer did not come within the time-out: the first rank that did not, where the backend knows it.
+    /// A peer did not join the operation within the time-out: the first such rank, if the backend knows it.
     #[error(
         "{} waited {:?} for {} ({} bytes): {} hangs, is much slower than the others, or called another operation",
         .0,
@@ -40,13 +40,13 @@ pub enum CollectiveError {
         if .1.is_some() { "it" } else { "a rank" }
     )]
     TimedOut(Operation, Option<usize>),
-    /// A peer's connection broke in this operation: it died or left the group.
+    /// A peer died or left the group during this operation.
     #[error("{0}: a peer is gone ({1})")]
     PeerLost(Operation, String),
     /// Memory ran out.
     #[error("{} on rank {}: out of memory ({})", .0.op, .0.rank, .1)]
     OutOfMemory(Operation, String),
-    /// Anything else, in the backend's words.
+    /// Any other failure, with the backend's message.
     #[error("{0}: {1}")]
     Backend(Operation, String),
 }
@@ -58,17 +58,17 @@ impl fmt::Display for Operation {
 }
 
 impl Operation {
-    /// One that is none of a group's, or comes before its first.
+    /// Describes an operation without a number: one outside of a group, or before the group's first.
     pub fn new(op: &'static str, rank: usize) -> Self {
         Self { op, rank, sequence: 0, bytes: 0, timeout: Duration::ZERO }
     }
 
-    /// Before a group's first: the others are waited for so long.
+    /// Describes the connection of a group, which waits this long for the other ranks.
     pub(crate) fn connecting(rank: usize, timeout: Duration) -> Self {
         Self { timeout, ..Self::new("connect", rank) }
     }
 
-    /// Its time-out has passed.
+    /// Returns the error of a time-out.
     pub(crate) fn timed_out(self) -> CollectiveError {
         CollectiveError::TimedOut(self, None)
     }
@@ -96,7 +96,7 @@ impl Operation {
     }
 }
 
-/// The ranks did not find each other.
+/// An error of the rendezvous.
 #[derive(Debug, Error)]
 pub enum RendezvousError {
     /// Rank 0 cannot serve the store on MASTER_PORT.
@@ -107,19 +107,19 @@ pub enum RendezvousError {
     /// This rank cannot reach the store at MASTER_ADDR:MASTER_PORT.
     #[error("rank {0} cannot reach the store of rank 0 at {1}: {2}")]
     Connect(usize, String, #[source] ShimError),
-    /// Rank 0 ended before it told this rank how the run begins.
+    /// Rank 0 ended before it sent this rank the opening.
     #[error("rank {0}: rank 0 ended before the run began ({1})")]
     NoOpening(usize, #[source] ShimError),
-    /// Rank 0 refused the run; it has said why itself.
+    /// Rank 0 refused the run and has logged the reason.
     #[error("rank 0 refused the run: {0}")]
     Refused(String),
-    /// The store works, but the ranks cannot connect to each other.
+    /// The store works, but the ranks cannot connect.
     #[error("the ranks cannot connect to each other: {0}")]
     Group(#[from] CollectiveError),
-    /// The environment names no transport.
+    /// The environment names an unknown transport.
     #[error(transparent)]
     Environment(#[from] EnvError),
-    /// The ranks' environments differ.
+    /// The environments of the ranks differ.
     #[error(
         "DTRAIN_TRANSPORT is {:?} on rank {} and {:?} on rank {}; set it to the same on all ranks, or nowhere",
         .0[0].1,
@@ -128,15 +128,15 @@ pub enum RendezvousError {
         .0[1].0
     )]
     Disagreement([(usize, Transport); 2]),
-    /// Ranks with GPUs cannot reach each other by them.
+    /// Ranks with GPUs cannot connect by NCCL.
     #[error("{0}")]
     Gpus(String),
-    /// Shared memory was asked for and cannot be had.
+    /// Shared memory is required but not available.
     #[error("DTRAIN_TRANSPORT is shared, but {0}; leave it unset to use TCP in such a case")]
     NoSharedMemory(String),
 }
 
-/// Gloo begins its messages with the place in its own source, in brackets: of no use to who reads them.
+/// Removes the source location in brackets with which Gloo's messages begin; users cannot use it.
 fn without_place(message: String) -> String {
     match message.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
         Some((place, rest)) if place.contains(".cc:") || place.contains(".h:") => rest.to_owned(),

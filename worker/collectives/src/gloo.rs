@@ -1,7 +1,7 @@
-//! Gloo: collectives between CPU processes over TCP, with libtorch's own engine.
+//! Gloo: collectives between CPU processes over TCP, by libtorch's own engine.
 //!
-//! Tensors on another device travel through the host: copied there when an operation starts and back when it is waited
-//! for. That is the fallback for GPUs, not the way to use them.
+//! Tensors on another device go through the host: copied there at the start of an operation, and back in its
+//! `wait`. This is a slow fallback for GPUs.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ pub struct GlooGroup {
 }
 
 impl GlooGroup {
-    /// Connects `size` ranks through `store`; blocks until all are there or `timeout` has passed. The operations of the
-    /// group wait for [`super::DEFAULT_TIMEOUT`] unless told otherwise.
+    /// Connects `size` ranks through `store`. Blocks until all have connected or `timeout` has passed. The
+    /// time-out of operations is [`super::DEFAULT_TIMEOUT`] until it is set.
     pub fn connect(
         store: &TcpStore,
         rank: usize,
@@ -35,16 +35,16 @@ impl GlooGroup {
     }
 }
 
-/// A flat stand-in of a tensor on the host: itself where it lies there already.
+/// Returns a flat tensor on the host: a view if the tensor is there already, otherwise a copy.
 fn host(tensor: &Tensor) -> Result<Tensor, TchError> {
-    // Autograd must not see the collective: it works on values.
+    // Autograd must not record the collective, which works on values.
     tensor.f_detach()?.f_to_device(Device::Cpu)?.f_view(-1)
 }
 
 struct Pending {
     work: GlooWork,
     operation: Operation,
-    /// Where a result that was staged on the host goes: (from, to).
+    /// The copy of a result that was staged on the host: (from, to).
     copy_back: Option<(Tensor, Tensor)>,
 }
 
@@ -73,14 +73,14 @@ impl ProcessGroup for GlooGroup {
 
     fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
         self.caller.check(one)?;
-        // Gloo has nothing to send for an empty tensor, and its ring would wait for it; all ranks agree on the shape.
+        // Gloo sends nothing for an empty tensor, but its ring would wait. All ranks agree on the shape.
         if one.input().numel() == 0 {
             return Ok(Box::new(Done));
         }
         let operation = self.caller.operation(one.name(), one.bytes());
         let torch = |error| operation.torch(error);
         let staged = match one {
-            // All of it is written: nothing need be copied from the device.
+            // The operation writes all elements, so nothing is copied from the device.
             Collective::AllGather { output, .. } if output.device() != Device::Cpu => {
                 Tensor::f_empty([output.numel() as i64], (output.kind(), Device::Cpu))
             }

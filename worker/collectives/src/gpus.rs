@@ -1,4 +1,4 @@
-//! Whether the ranks' GPUs can reach each other by NCCL: what each rank has, what follows from all of it, and the attempt.
+//! NCCL between the ranks' GPUs: the facts of each rank, the decision, and the connection.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::shared::{Facts, broadcast};
 use super::transport::Transport;
 use super::{GlooGroup, ProcessGroup, RendezvousError};
 
-/// This rank's GPU, and NCCL or the reason why not.
+/// This rank's GPU, and NCCL or its error.
 pub(super) struct Gpu(usize, Result<Nccl, NcclError>);
 
 impl Gpu {
-    /// Loads NCCL where it is needed.
+    /// Loads NCCL if this rank needs it.
     pub(super) fn of(device: Device, wish: Transport) -> Option<Self> {
         match (device, wish) {
             (Device::Cuda(gpu), Transport::Auto) => Some(Self(gpu, Nccl::load())),
@@ -21,14 +21,15 @@ impl Gpu {
         }
     }
 
-    /// Its NCCL's version as one number; 0 without.
+    /// Returns the NCCL version as one number, or 0 without NCCL.
     pub(super) fn version(&self) -> i32 {
         self.1.as_ref().map_or(0, |nccl| nccl.version().0)
     }
 }
 
-/// Connects the GPUs of all ranks where they are to be connected. `all` is what every rank has, by rank; `host` is a group of
-/// the same ranks. Where the ranks do not go together it fails on all of them, with the cause on the one that has it.
+/// Connects the GPUs of all ranks if they have any and the transport is automatic. `all` has the facts of
+/// every rank, by rank; `host` is a group of the same ranks. If the ranks do not fit together, it fails on
+/// all of them; the rank with the cause returns the cause.
 pub(super) fn connect(
     own: Option<Gpu>,
     host: &GlooGroup,
@@ -39,7 +40,7 @@ pub(super) fn connect(
     let own = own.map(|Gpu(gpu, nccl)| Ok((gpu, nccl?))).transpose();
     let own = own.map_err(|error| own_lack(rank, &error))?;
     agreed(all).map_err(RendezvousError::Gpus)?;
-    // Wishes that differ are told of by who asks for them, on every rank alike.
+    // Different choices of transport are reported by the caller, equally on all ranks.
     let Some((gpu, nccl)) = own.filter(|_| all.iter().all(|facts| facts.wish == Transport::Auto)) else {
         return Ok(None);
     };
@@ -52,7 +53,7 @@ fn own_lack(rank: usize, error: &NcclError) -> RendezvousError {
     RendezvousError::Gpus(format!("rank {rank}: {error}"))
 }
 
-/// The same answer on every rank; an error says what does not go together.
+/// Checks that the facts of all ranks fit together. All ranks get the same result.
 fn agreed(all: &[Facts]) -> Result<(), String> {
     let Some(gpu) = all.iter().position(|facts| facts.gpu) else {
         return Ok(());
@@ -70,7 +71,7 @@ fn agreed(all: &[Facts]) -> Result<(), String> {
         let lack = "cannot load NCCL, as its own message says; the others cannot go without it";
         return Err(format!("rank {rank} {lack}"));
     }
-    // Versions that are not the same need not understand each other, and may wait for each other for ever.
+    // Different versions may be incompatible, and may wait for each other forever.
     let first = all[0].nccl;
     match all.iter().position(|facts| facts.nccl != first) {
         Some(rank) => Err(format!(
@@ -82,7 +83,7 @@ fn agreed(all: &[Facts]) -> Result<(), String> {
     }
 }
 
-/// Rank 0 makes the invitation and sends it to all; zeros say that it could not.
+/// Creates the invitation on rank 0 and sends it to all. Zeros mean that rank 0 failed.
 fn invite(host: &GlooGroup, nccl: &Nccl) -> Result<Invitation, RendezvousError> {
     let rank = host.rank();
     let own = (rank == 0).then(|| nccl.invite());

@@ -1,12 +1,12 @@
 //! Collective operations between the ranks of a run.
 //!
-//! A [`ProcessGroup`] starts operations and returns a [`Work`] for each. Every rank calls the same operations on tensors
-//! of the same shape and dtype in the same order; several may be in flight. Tensors are dense and contiguous and must not
-//! be read or written between the start of an operation and the end of its `wait`.
+//! A [`ProcessGroup`] starts operations and returns a [`Work`] for each. Every rank calls the same operations
+//! in the same order, on tensors of equal shape and dtype. Several may be in flight. Tensors are dense and
+//! contiguous, and nobody may read or write them between the start of an operation and the end of its `wait`.
 //!
 //! Backends: [`LoneGroup`] (one process, no communication), [`GlooGroup`] (CPU processes over TCP),
-//! [`SharedGroup`] (CPU processes of one machine, through memory that they share) and [`NcclGroup`] (GPUs).
-//! All of them pass the one conformance suite of the tests. [`DeviceGroup`] is one for each kind of memory.
+//! [`SharedGroup`] (CPU processes of one machine, through shared memory) and [`NcclGroup`] (GPUs). All pass
+//! the same conformance suite. [`DeviceGroup`] combines a host group and NCCL.
 
 mod collective;
 mod device;
@@ -36,37 +36,39 @@ pub use shared::SharedGroup;
 pub use single::LoneGroup;
 pub use transport::Transport;
 
-/// How long an operation waits for its peers unless the group was told otherwise. Long enough for one rank to read a slow file
-/// system, or to be late with its share of an evaluation, while the others wait.
+/// The default time-out of an operation. Long enough for one rank to read a slow file system, or to finish
+/// its share of an evaluation late.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// The ranks of a run and what they can do together.
+/// The ranks of a run and their collectives.
 pub trait ProcessGroup: Send {
-    /// This process's rank, 0-based.
+    /// Returns this process's rank, 0-based.
     fn rank(&self) -> usize;
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     fn size(&self) -> usize;
 
-    /// How long operations started from now on wait for their peers.
+    /// Sets the time-out of operations that start later.
     fn set_timeout(&mut self, timeout: Duration);
 
-    /// A zeroed, flat tensor on the CPU in memory where this group reduces fastest, or `None` where ordinary memory serves as
-    /// well. Operations on it, and on contiguous views of it, take the fast way if every rank passes the same part of the
-    /// same allocation. Every rank calls this with the same arguments in the same order; it
-    /// blocks until all have come, and all get a tensor or none does.
+    /// Allocates a zeroed, flat CPU tensor in the memory in which this group reduces fastest. Returns `None`
+    /// if ordinary memory is equally fast. Operations on the tensor and its contiguous views are fast if
+    /// every rank passes the same part of the same allocation. Every rank calls this with the same arguments
+    /// in the same order. It blocks until all have called; either all get a tensor or none.
     ///
-    /// The fast way is [`SharedGroup`]'s, for Float, Double, Half and BFloat16: [`Collective::AllReduce`], and
-    /// [`Collective::ReduceScatter`] and [`Collective::AllGather`] in place. A lack of shared memory is no error: the answer is `None`.
+    /// Only [`SharedGroup`] is faster here, for Float, Double, Half and BFloat16: [`Collective::AllReduce`],
+    /// and in place [`Collective::ReduceScatter`] and [`Collective::AllGather`]. A lack of shared memory is
+    /// not an error: it returns `None`.
     fn allocate(&self, _numel: usize, _kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
         Ok(None)
     }
 
-    /// Starts an operation. `InvalidTensor` before anything is sent; failures of peers and network come from the work.
+    /// Starts an operation. Returns `InvalidTensor` before anything is sent; failures of peers and of the
+    /// network come from the work.
     fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError>;
 
-    /// Starts several operations, as one where the backend can: NCCL plans them as a whole. Every rank passes the same ones in the same
-    /// order, also where they are complete at different times.
+    /// Starts several operations, as one if the backend can: NCCL schedules them together. Every rank passes
+    /// the same operations in the same order.
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
         let works = all.iter().map(|one| self.start(*one));
         Ok(Box::new(All(works.collect::<Result<_, _>>()?)))
@@ -97,35 +99,36 @@ pub trait ProcessGroup: Send {
         self.start(Collective::ReduceScatter { output, input, op })
     }
 
-    /// Ends when every rank has called it.
+    /// Starts a barrier. It ends when every rank has started it.
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError>;
 
-    /// Whether the group works, as far as this rank knows. Where the operations run on a device, a `wait` that the host does not
-    /// take part in cannot tell: ask here after the host has waited for the device, before believing what came of it.
+    /// Checks whether the group works, as far as this rank knows. For operations on a device, `wait` does not
+    /// block the host and cannot report failures: call this after the host has waited for the device, before
+    /// using the results.
     fn health(&self) -> Result<(), CollectiveError> {
         Ok(())
     }
 
-    /// The same ranks once more, for operations whose order is independent of this group's: over `host`, another group of them in
-    /// the hosts' memory. Every rank calls it in the order of this group's operations.
+    /// Creates a second group of the same ranks, whose order of operations is independent of this group's.
+    /// `host` is another group of these ranks in host memory. Every rank calls it in the order of this
+    /// group's operations.
     fn beside(&self, host: Box<dyn ProcessGroup>) -> Result<Box<dyn ProcessGroup>, CollectiveError> {
         Ok(host)
     }
 
-    /// Leaves the group in good order: waits for all ranks, then closes the connections. A group that is merely dropped
-    /// leaves its connections to the end of the process.
+    /// Waits for all ranks, then closes the connections. A group that is only dropped keeps its connections
+    /// until the process ends.
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError>;
 }
 
-/// An operation under way.
+/// An operation in flight.
 pub trait Work: Send {
-    /// Waits until the operation has ended and its result is in the tensors.
-    /// After an error, such as of a peer that is late or gone, the contents of the tensors are undefined, and
-    /// the group is of no further use.
+    /// Waits until the operation has ended and its result is in the tensors. After an error, such as a late
+    /// or lost peer, the contents of the tensors are undefined and the group cannot be used any more.
     fn wait(self: Box<Self>) -> Result<(), CollectiveError>;
 }
 
-/// Several operations that are waited for together.
+/// Several operations with one wait.
 struct All(Vec<Box<dyn Work>>);
 
 impl Work for All {
@@ -134,7 +137,7 @@ impl Work for All {
     }
 }
 
-/// An operation that has ended already.
+/// An operation that has already ended.
 pub struct Done;
 
 impl Work for Done {

@@ -1,4 +1,4 @@
-//! A group that several threads start operations on.
+//! A group on which several threads start operations.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,8 +6,9 @@ use tch::{Kind, Tensor};
 
 use super::{Collective, CollectiveError, LoneGroup, ProcessGroup, ReduceOp, Work};
 
-/// A handle of a process group, for the training thread and for autograd's, whose hooks start reductions while backward goes
-/// on. The lock makes every start whole; that the ranks start the same operations in the same order is the callers' affair.
+/// A handle of a process group for several threads: the training thread, and autograd's threads, whose hooks
+/// start reductions during backward. A lock serialises the starts. The callers must ensure that all ranks
+/// start the same operations in the same order.
 #[derive(Clone)]
 pub struct Ranks {
     rank: usize,
@@ -22,62 +23,62 @@ impl std::fmt::Debug for Ranks {
 }
 
 impl Ranks {
-    /// A handle of `group`.
+    /// Wraps `group` in a handle.
     pub fn new(group: Box<dyn ProcessGroup>) -> Self {
         Self { rank: group.rank(), size: group.size(), group: Arc::new(Mutex::new(group)) }
     }
 
-    /// The only rank.
+    /// Creates a group of one rank.
     pub fn single() -> Self {
         Self::new(Box::new(LoneGroup(1)))
     }
 
-    /// This process's rank, 0-based.
+    /// Returns this process's rank, 0-based.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.size
     }
 
     fn group(&self) -> MutexGuard<'_, Box<dyn ProcessGroup>> {
-        // A group whose lock was held during a panic has at worst an operation that the peers time out on.
+        // If a thread panicked under the lock, at worst the peers time out on its operation.
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`ProcessGroup::all_reduce`].
+    /// See [`ProcessGroup::all_reduce`].
     pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
         self.group().all_reduce(tensor, op)
     }
 
-    /// As [`ProcessGroup::start`].
+    /// See [`ProcessGroup::start`].
     pub fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
         self.group().start(one)
     }
 
-    /// As [`ProcessGroup::start_all`].
+    /// See [`ProcessGroup::start_all`].
     pub fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
         self.group().start_all(all)
     }
 
-    /// As [`ProcessGroup::allocate`].
+    /// See [`ProcessGroup::allocate`].
     pub fn allocate(&self, numel: usize, kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
         self.group().allocate(numel, kind)
     }
 
-    /// As [`ProcessGroup::beside`].
+    /// See [`ProcessGroup::beside`].
     pub fn beside(&self, host: Box<dyn ProcessGroup>) -> Result<Self, CollectiveError> {
         Ok(Self::new(self.group().beside(host)?))
     }
 
-    /// As [`ProcessGroup::health`].
+    /// See [`ProcessGroup::health`].
     pub fn health(&self) -> Result<(), CollectiveError> {
         self.group().health()
     }
 
-    /// Leaves the group in good order; the last handle closes it, an earlier one only waits for all ranks.
+    /// Waits for all ranks; the last handle also closes the group.
     pub fn shutdown(self) -> Result<(), CollectiveError> {
         match Arc::try_unwrap(self.group) {
             Ok(group) => group.into_inner().unwrap_or_else(PoisonError::into_inner).shutdown(),

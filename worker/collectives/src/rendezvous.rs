@@ -1,4 +1,4 @@
-//! How the ranks of a run find each other: the store of torchrun's environment contract, then a group.
+//! The rendezvous of a run's ranks: the store of torchrun's environment variables, then a group.
 
 use std::time::Duration;
 
@@ -13,34 +13,36 @@ use super::shared::{Decision, Facts, decide, gather_facts};
 use super::transport::Transport;
 use super::{GlooGroup, LoneGroup, ProcessGroup, Ranks, SharedGroup};
 
-/// How long the ranks wait for each other to start. Rank 0 may be looking through a large data folder meanwhile.
+/// How long the ranks wait for each other to start. Rank 0 may scan a large data folder meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// How long rank 0 stays to let its peers read why it refused the run.
+/// How long rank 0 waits for its peers to read its refusal.
 const REFUSAL_LINGER: Duration = Duration::from_secs(2);
 
-/// How long the others stay behind rank 0 when it has refused the run.
+/// How long the other ranks outlive rank 0 after a refusal.
 const REFUSED_LINGER: Duration = Duration::from_millis(500);
 
 const OPENING: &str = "opening";
 const OPENING_READ: &str = "opening-read";
 
-/// A run's ranks on the way to a group. Use in this order: [`Rendezvous::open`], then on rank 0 [`Rendezvous::announce`]
-/// or [`Rendezvous::refuse`] and on the others [`Rendezvous::opening`], then [`Rendezvous::connect`].
+/// A run's ranks before they have a group. Order of use: [`Rendezvous::open`]; on rank 0
+/// [`Rendezvous::announce`] or [`Rendezvous::refuse`], on the others [`Rendezvous::opening`]; then
+/// [`Rendezvous::connect`].
 #[derive(Debug)]
 pub struct Rendezvous {
     env: WorkerEnv,
-    /// The environment's choice of transport.
+    /// The transport that the environment selects.
     wish: Transport,
-    /// How long operations of its groups wait.
+    /// The time-out of its groups' operations.
     timeout: Duration,
     /// None for a single process.
     store: Option<TcpStore>,
 }
 
 impl Rendezvous {
-    /// Serves (rank 0) or reaches (the others) the store at `MASTER_ADDR:MASTER_PORT`; a single process needs none. Where
-    /// the launcher's agent serves the store (`TORCHELASTIC_USE_AGENT_STORE`), every rank is a client.
+    /// Serves (rank 0) or connects to (other ranks) the store at `MASTER_ADDR:MASTER_PORT`; a single process
+    /// needs no store. If the launcher's agent serves the store (`TORCHELASTIC_USE_AGENT_STORE`), every rank
+    /// connects.
     pub fn open(env: WorkerEnv) -> Result<Self, RendezvousError> {
         let wish = Transport::from_lookup(of_process)?;
         let timeout = collective_timeout(of_process)?.unwrap_or(super::DEFAULT_TIMEOUT);
@@ -48,13 +50,13 @@ impl Rendezvous {
         Ok(Self { env, wish, timeout, store })
     }
 
-    /// Rank 0: hands every other rank what it needs to begin (an opaque message).
+    /// Sends every other rank the opening, an opaque message. Rank 0 calls it.
     pub fn announce(&self, message: &[u8]) -> Result<(), RendezvousError> {
         self.write_opening(b'+', message)
     }
 
-    /// Rank 0: tells the others that the run does not begin, and stays until they have read it (at most two seconds), so
-    /// that they end in silence instead of with errors of a lost connection.
+    /// Tells the other ranks that the run does not start, and waits until they have read it (at most two
+    /// seconds), so that they do not report a lost connection. Rank 0 calls it.
     pub fn refuse(&self, reason: &str) {
         let Some(store) = &self.store else { return };
         if self.write_opening(b'-', reason.as_bytes()).is_err() {
@@ -74,7 +76,7 @@ impl Rendezvous {
         written.map_err(|source| RendezvousError::NoOpening(rank, source))
     }
 
-    /// The other ranks: waits for rank 0's message; `Refused` carries its reason.
+    /// Waits for rank 0's opening. `Refused` carries its reason. The other ranks call it.
     pub fn opening(&self) -> Result<Vec<u8>, RendezvousError> {
         let rank = self.env.rank;
         let lost = |source| RendezvousError::NoOpening(rank, source);
@@ -87,7 +89,7 @@ impl Rendezvous {
                 Ok(value)
             }
             _ => {
-                // Rank 0 ends first: whoever watches the ranks then names the one that knows why.
+                // Rank 0 ends first, so that the launcher blames the rank that knows the reason.
                 std::thread::sleep(REFUSED_LINGER);
                 let reason = String::from_utf8_lossy(value.get(1..).unwrap_or_default());
                 Err(RendezvousError::Refused(reason.into_owned()))
@@ -95,14 +97,14 @@ impl Rendezvous {
         }
     }
 
-    /// Connects all ranks by the transport that the environment names: see [`Rendezvous::connect_by`]. This rank trains on `device`; a
-    /// GPU is the current device of the calling thread.
+    /// Connects all ranks by the environment's transport: see [`Rendezvous::connect_by`]. This rank trains on
+    /// `device`; a GPU must be the current device of the calling thread.
     pub fn connect(&self, device: Device) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
         self.connect_by(self.wish, device)
     }
 
-    /// Connects all ranks; all of them pass the same `wish`. Keep the rendezvous as long as the group: rank 0's store
-    /// serves it. GPUs communicate by NCCL, unless the wish names another way, which goes through the hosts' memory.
+    /// Connects all ranks; every rank passes the same `wish`. Keep the rendezvous as long as the group: rank
+    /// 0's store serves it. GPUs use NCCL, unless `wish` selects a transport through host memory.
     /// `Disagreement`, `Gpus` and `NoSharedMemory` are errors on all ranks together.
     pub fn connect_by(
         &self,
@@ -125,8 +127,8 @@ impl Rendezvous {
         Ok(group)
     }
 
-    /// Connects all ranks once more, in a group of its own beside `ranks`, by TCP and, where that one has it, NCCL, for operations
-    /// whose order is independent of those of the other. Every rank calls it with the same name, and with a name once.
+    /// Connects all ranks in a second group beside `ranks`, by TCP and, if `ranks` has it, NCCL. Its order of
+    /// operations is independent. Every rank calls it with the same name, and uses a name once.
     pub fn connect_beside(&self, name: &str, ranks: &Ranks) -> Result<Ranks, RendezvousError> {
         Ok(match self.gloo(Some(name))? {
             Some(mut gloo) => {
@@ -141,7 +143,7 @@ impl Rendezvous {
         self.env.local_world_size == self.env.world_size
     }
 
-    /// All ranks by TCP, under a name of their own in the store; None for a single process.
+    /// Connects all ranks by TCP under a prefix of the store. Returns None for a single process.
     fn gloo(&self, name: Option<&str>) -> Result<Option<GlooGroup>, RendezvousError> {
         let Some(store) = &self.store else {
             return Ok(None);
@@ -150,7 +152,7 @@ impl Rendezvous {
         let named = named.map_err(unreachable(&self.env))?;
         let interface = std::env::var("GLOO_SOCKET_IFNAME").unwrap_or_default();
         let address = match interface.as_str() {
-            // On one machine the loopback address works whatever the host name resolves to.
+            // On one machine the loopback address works however the host name resolves.
             "" if self.is_local() => gloo::Transport::Host("127.0.0.1"),
             "" => gloo::Transport::Default,
             name => gloo::Transport::Interface(name),
@@ -165,7 +167,7 @@ impl Rendezvous {
     }
 }
 
-/// The store of this attempt.
+/// Opens the store of this attempt.
 fn store(env: &WorkerEnv) -> Result<TcpStore, RendezvousError> {
     let (host, port) = (env.master_addr.as_str(), env.master_port);
     let store = if env.rank == 0 && !env.use_agent_store {
@@ -173,7 +175,7 @@ fn store(env: &WorkerEnv) -> Result<TcpStore, RendezvousError> {
     } else {
         TcpStore::connect(host, port, CONNECT_TIMEOUT).map_err(unreachable(env))?
     };
-    // Attempts share an agent's store: keys of an earlier one must not be taken for this one's.
+    // Attempts share an agent's store: the prefix separates the keys of earlier attempts.
     let attempt = format!("dtrain/{}/{}", env.run_id, env.restart_count);
     store.prefixed(&attempt).map_err(unreachable(env))
 }
@@ -185,7 +187,7 @@ fn unreachable(env: &WorkerEnv) -> impl FnOnce(ShimError) -> RendezvousError {
     }
 }
 
-/// The group by which the ranks of `gloo` communicate: shared memory if they want it and all of them can have it.
+/// Chooses the group for the ranks of `gloo`: shared memory if they want it and all can use it.
 fn share(gloo: GlooGroup, own: Facts, all: &[Facts]) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
     let (gloo, reason) = match decide(all) {
         Decision::Disagree(wishes) => return Err(RendezvousError::Disagreement(wishes)),

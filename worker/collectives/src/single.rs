@@ -1,4 +1,4 @@
-//! One process: every operation ends at once.
+//! A group without communication: every operation ends immediately.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, Work};
 
-/// Rank 0 of so many, alone: the group of a run with one rank, which refuses what the other backends refuse;
-/// or, for a step that is rehearsed and not taken, one of several whose others do not exist. What would come
-/// from them is not there, and memory is as of a group of that size.
+/// Rank 0 of this many ranks, without communication. With one rank: the group of a run with one process; it
+/// rejects the same tensors as the other backends. With several: for a rehearsal, in which the other ranks do
+/// not exist. Their data is missing, but memory is as in a real group of this size.
 #[derive(Debug)]
 pub struct LoneGroup(pub usize);
 
@@ -23,7 +23,7 @@ impl ProcessGroup for LoneGroup {
 
     fn set_timeout(&mut self, _timeout: Duration) {}
 
-    /// Memory as ranks of one machine share it.
+    /// Allocates memory of the size that shared memory takes.
     fn allocate(&self, numel: usize, kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
         if self.0 == 1 {
             return Ok(None);

@@ -1,25 +1,25 @@
-//! By which way the ranks of one machine exchange data.
+//! The transport between the ranks of one machine.
 
 use dtrain_common::env::{DTRAIN_TRANSPORT, EnvError};
 
-/// The user's choice in [`DTRAIN_TRANSPORT`].
+/// The user's choice of transport, in [`DTRAIN_TRANSPORT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
-    /// Shared memory where all ranks are on one machine and can have it, TCP otherwise.
+    /// Shared memory if all ranks are on one machine and can share it, otherwise TCP.
     #[default]
     Auto,
     /// TCP, by Gloo.
     Gloo,
-    /// Shared memory; a run that cannot have it fails.
+    /// Shared memory, or an error.
     Shared,
 }
 
 impl Transport {
-    /// All of them, with their names.
+    /// All transports with their names.
     pub const ALL: [(&'static str, Self); 3] =
         [("auto", Self::Auto), ("gloo", Self::Gloo), ("shared", Self::Shared)];
 
-    /// Reads the variable through `get`; unset and empty are [`Transport::Auto`].
+    /// Reads the variable through `get`. If it is unset or empty, the result is [`Transport::Auto`].
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
         let value = get(DTRAIN_TRANSPORT).unwrap_or_default();
         let word = match value.trim() {

@@ -1,4 +1,4 @@
-//! The types of tensors in safetensors files, and libtorch's.
+//! Dtypes of safetensors files and of libtorch.
 
 use safetensors::Dtype;
 use tch::Kind;
@@ -16,12 +16,12 @@ const TYPES: [(Kind, Dtype); 10] = [
     (Kind::Double, Dtype::F64),
 ];
 
-/// The format's counterpart of one of libtorch's types.
+/// Returns the dtype in the file format for a libtorch dtype.
 pub fn dtype_of(kind: Kind) -> Option<Dtype> {
     TYPES.iter().find(|(own, _)| *own == kind).map(|(_, dtype)| *dtype)
 }
 
-/// libtorch's counterpart of a type of the format.
+/// Returns the libtorch dtype for a dtype of the file format.
 pub(super) fn kind_of(dtype: Dtype) -> Option<Kind> {
     TYPES.iter().find(|(_, own)| *own == dtype).map(|(kind, _)| *kind)
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a model: in libtorch, in how it is built or called, and in a file of weights.
+//! Errors of models: from libtorch, from settings and inputs, and from files of weights.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,52 +13,52 @@ use super::mismatch::Mismatch;
 /// An error of building, running, loading or saving a model.
 #[derive(Debug, Error)]
 pub enum ModelError {
-    /// libtorch refused an operation; out of memory arrives here too.
+    /// A libtorch operation failed, for example out of memory.
     #[error(transparent)]
     Torch(#[from] TchError),
 
-    /// Two entries of one model were given the same name: a mistake in the model's code.
+    /// Two tensors of a model have the same name: a bug in the model's code.
     #[error("the model has two tensors named `{0}`")]
     DuplicateName(String),
 
-    /// A classifier or segmenter was asked for without classes.
+    /// A classifier or segmenter without classes.
     #[error("a network that tells classes apart needs at least 1 class")]
     NoClasses,
 
-    /// A network over images was asked for without input channels.
+    /// A network over images without input channels.
     #[error("a network over images needs at least 1 input channel")]
     NoChannels,
 
-    /// A setting of the recipe makes no network.
+    /// A setting of the recipe is invalid for this network.
     #[error("`{key} = {value}`: {reason}")]
     Setting {
         /// The recipe's key, such as `model.heads`.
         key: &'static str,
         /// Its value.
         value: usize,
-        /// Why it cannot be, and what can, in one sentence.
+        /// Why it is invalid, and a valid value, in one sentence.
         reason: String,
     },
 
-    /// A text of so many tokens is longer than the model can look back.
+    /// A text with this many tokens exceeds the model's context.
     #[error(
         "a text of {0} tokens is longer than the model's context: give it at most {1} at a time, or raise \
          `model.context`"
     )]
     Context(i64, i64),
 
-    /// The other participants of a step could not be reached for batch normalisation.
+    /// Batch normalisation could not reach the other participants of a step.
     #[error("batch normalisation over all participants failed: {0}")]
     Sync(#[source] Box<dyn std::error::Error + Send + Sync>),
 
-    /// The segment of this name, computed again in backward, gave something else than in the forward pass.
+    /// The segment of this name gave another result when backward computed it again.
     #[error(
         "`{0}` was computed again in backward and gave {1}. Its forward pass draws random numbers that are not \
          torch's, or changes what it computes with; mend that, or set memory.recompute = \"off\""
     )]
     Recomputed(String, String),
 
-    /// What the model takes, and the shape that it was given.
+    /// The model takes the first, but got a tensor of the second, a shape.
     #[error("the model takes {0}, but was given a tensor of shape {1:?}")]
     Input(String, Vec<i64>),
 
@@ -80,13 +80,13 @@ impl From<ShimError> for ModelError {
     }
 }
 
-/// An error with a file of weights.
+/// An error in a file of weights.
 #[derive(Debug, Error)]
 #[error("{}: {problem}", path.display())]
 pub struct WeightsError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: WeightsProblem,
 }
 
@@ -97,18 +97,18 @@ impl WeightsError {
     }
 }
 
-/// What can be wrong with a file of weights.
+/// A problem with a file of weights.
 #[derive(Debug, Error)]
 pub enum WeightsProblem {
     /// The file could not be opened or read.
     #[error("the weights cannot be read: {0}")]
     Read(io::Error),
 
-    /// The file is not of the safetensors format.
+    /// The file is not a safetensors file.
     #[error("not a safetensors file: {0}")]
     Format(String),
 
-    /// The file has so many bytes, and its header describes another number, the header included.
+    /// The bytes of the file, and the different number that its header describes, including the header.
     #[error(
         "the file is {} ({} bytes, its header describes {}). Fetch or write it again.",
         if .0 < .1 { "cut short" } else { "too long" }, .0, .1
@@ -119,22 +119,22 @@ pub enum WeightsProblem {
     #[error("the file has no tensor named `{0}`")]
     NoTensor(String),
 
-    /// A tensor's number format has no counterpart in libtorch.
+    /// libtorch has no dtype for this tensor's dtype.
     #[error("the tensor `{0}` has the type {1}, which dtrain cannot read")]
     Dtype(String, Dtype),
 
-    /// Two tensors of the file come to have one name, the third.
+    /// Renaming gives the first two tensors the same name, the third.
     #[error("model.weights_rename gives `{0}` and `{1}` one name, `{2}`; make its patterns narrower")]
     Renamed(String, String, String),
 
-    /// The file holds two different tensors where the model has one under two names, its own first.
+    /// The file has two different tensors for one tied tensor of the model. The model's name comes first.
     #[error(
         "`{1}` is not equal to `{0}`, and the model has one tensor for both. Weights of a model that was trained with \
          two cannot be used."
     )]
     Untied(String, String),
 
-    /// The file's tensors are not those of the model.
+    /// The file's tensors differ from those of the model.
     #[error("{0}")]
     Mismatch(Box<Mismatch>),
 }

@@ -1,4 +1,4 @@
-//! A decoder of text in the style of GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
+//! A text decoder as GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
 
 use tch::{Kind, Tensor};
 
@@ -10,30 +10,30 @@ use super::settings;
 
 /// The settings of a GPT.
 ///
-/// Its parameters: (12 width² + 13 width) depth in the blocks and (vocabulary + context + 2) width around them. Vocabulary
-/// 65, context 256, width 384, depth 6 make 10.8 million (10.6 in the blocks); GPT-2's vocabulary 50257, context 1024,
-/// width 768, depth 12 make 124 million.
+/// Parameters: (12 width² + 13 width) depth in the blocks and (vocabulary + context + 2) width outside.
+/// Vocabulary 65, context 256, width 384 and depth 6 give 10.8 million (10.6 in the blocks); GPT-2's
+/// vocabulary 50257, context 1024, width 768 and depth 12 give 124 million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GptConfig {
-    /// Different tokens.
+    /// Number of different tokens.
     pub vocabulary: usize,
-    /// Tokens the model can look back, the present one included (`model.context`).
+    /// Most tokens that the model attends to, including the current token (`model.context`).
     pub context: usize,
     /// Features per token (`model.width`), a multiple of `heads`.
     pub width: usize,
-    /// Blocks (`model.depth`).
+    /// Number of blocks (`model.depth`).
     pub depth: usize,
-    /// Heads of each attention (`model.heads`).
+    /// Heads of each attention layer (`model.heads`).
     pub heads: usize,
 }
 
-/// A decoder that gives for every token the logits of the next.
+/// A decoder that computes for every token the logits of the next token.
 ///
-/// Names are GPT-2's, with weights as `nn.Linear` has them (output x input, as in nanoGPT; the files of Hugging Face hold
-/// them transposed). The head shares the table of tokens; `lm_head.weight` in a file is that table once more, and is neither
-/// read nor written. Normalisation comes first in each block (eps 1e-5), GELU is the tanh form. Weights begin from a normal
-/// distribution of deviation 0.02, those that end a branch 0.02 / sqrt(2 depth). There is no dropout: its masks would depend
-/// on how the batch is cut.
+/// Names are GPT-2's; weights are stored as in `nn.Linear` (output x input, as in nanoGPT; files of Hugging
+/// Face have them transposed). The head shares the token embedding: `lm_head.weight` in a file is a copy of
+/// it, which is neither read nor written. Each block normalises first (eps 1e-5); GELU is the tanh form.
+/// Initial weights are normal with deviation 0.02, those at the end of a branch 0.02 / sqrt(2 depth). There
+/// is no dropout: its masks would depend on the partition of the batch.
 #[derive(Debug)]
 pub struct Gpt {
     tokens: Embedding,
@@ -44,7 +44,7 @@ pub struct Gpt {
 }
 
 impl Gpt {
-    /// The target of a token whose next one is unknown.
+    /// The target of a token whose next token is unknown.
     pub const NO_TARGET: i64 = Embedding::NO_TARGET;
 
     /// Registers the model's tensors in `registry`, in the order of PyTorch's `state_dict`.
@@ -81,19 +81,19 @@ impl Gpt {
         })
     }
 
-    /// Tokens, N x T int64, to the logits of the token after each, N x T x vocabulary. T may be less than the context.
-    /// A token beyond the vocabulary is an error on the CPU alone.
+    /// Computes N x T x vocabulary logits of the token after each of N x T int64 tokens. T may be less than
+    /// the context. A token beyond the vocabulary is an error only on the CPU.
     pub fn forward(&self, tokens: &Tensor) -> Result<Tensor, ModelError> {
         self.tokens.scores(&self.features(tokens)?)
     }
 
-    /// The sum of the cross-entropies of the next tokens, N x T int64, for [`Gpt::forward`]'s tokens, without all of its logits at once. A
-    /// target of [`Gpt::NO_TARGET`] counts for nothing.
+    /// Computes the sum of the cross-entropies of the next tokens `targets` (N x T, int64) for the `tokens`
+    /// of [`Gpt::forward`], without holding all logits at once. Targets of [`Gpt::NO_TARGET`] are ignored.
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor, ModelError> {
         self.tokens.cross_entropy(&self.features(tokens)?, targets)
     }
 
-    /// What the head is given, N x T x width.
+    /// Computes the input of the head, N x T x width.
     fn features(&self, tokens: &Tensor) -> Result<Tensor, ModelError> {
         let (kind, shape) = (tokens.f_kind()?, tokens.size());
         let length = match shape[..] {

@@ -1,10 +1,10 @@
-//! The networks and their weights. Nothing here knows of ranks, optimizers or data sets.
+//! The networks and their weights. This crate does not know ranks, optimizers or data sets.
 //!
 //! A model is built into a [`Registry`], which lists its tensors by name; [`load_state`] fills them from a
-//! safetensors file. All randomness is torch's global CPU generator: call `tch::manual_seed` before [`build`]
-//! for a repeatable model.
+//! safetensors file. Random numbers come from torch's global CPU generator: for a repeatable model, call
+//! `tch::manual_seed` before [`build`].
 //!
-//! | Task | Network | Made by |
+//! | Task | Network | Function |
 //! |---|---|---|
 //! | images to classes | ResNets, a vision transformer ([`Architecture`]) | [`build`] |
 //! | images to classes of their pixels | a U-Net ([`UnetConfig`]) | [`build_unet`] |
@@ -43,7 +43,7 @@ pub use unet::UnetConfig;
 pub use vit::VitConfig;
 pub use weights::{LoadReport, Renames, WeightsMode, load_renamed, load_state};
 
-/// The classifiers that can be built.
+/// The available classifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
     /// 18 layers, 11.7 million parameters at 1000 classes.
@@ -60,22 +60,23 @@ pub enum Architecture {
     Vit(VitConfig),
 }
 
-/// A network that sorts images, or their pixels, into classes.
+/// A network that classifies images or their pixels.
 pub trait Classifier: Send {
-    /// Images, N x channels x H x W in the parameters' type (normalised), to logits: N x classes, or of pixels N x classes x H x W.
+    /// Computes logits from normalised images, N x channels x H x W in the parameters' dtype: N x classes, or
+    /// for pixels N x classes x H x W.
     ///
-    /// With `train`, batch normalisation uses the batch's statistics and moves the running ones. Whether a graph for the
-    /// backward pass is kept is the caller's choice, by torch's gradient mode.
+    /// With `train`, batch normalisation uses the batch's statistics and updates the running ones. torch's
+    /// gradient mode decides whether a graph is kept for backward.
     fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError>;
 
-    /// The fewest samples that a training micro-batch of square images may have: batch normalisation needs two values
-    /// per channel, so 2 where the last feature map is a single pixel, else 1. Where batch normalisation goes over several
-    /// participants it is 1, as long as they have two samples together.
+    /// Returns the fewest samples of a training micro-batch of square images. Batch normalisation needs two
+    /// values per channel: 2 if the last feature map is a single pixel, otherwise 1. With batch normalisation
+    /// over several participants it is 1, if together they have at least two samples.
     fn min_micro_batch(&self, image_size: usize) -> usize;
 }
 
-/// Builds a classifier of images of `channels` channels with freshly drawn weights, registering its tensors in the order of
-/// PyTorch's `state_dict`.
+/// Builds a classifier of images of `channels` channels with random initial weights. Registers its tensors in
+/// the order of PyTorch's `state_dict`.
 pub fn build(
     arch: Architecture,
     channels: usize,
@@ -96,7 +97,7 @@ pub fn build(
     Ok(Box::new(resnet::ResNet::new(layout, channels, classes, registry)?))
 }
 
-/// Builds a U-Net with freshly drawn weights, registering its tensors in the order of PyTorch's `state_dict`.
+/// Builds a U-Net with random initial weights. Registers its tensors in the order of PyTorch's `state_dict`.
 pub fn build_unet(config: UnetConfig, registry: &mut Registry) -> Result<Box<dyn Classifier>, ModelError> {
     Ok(Box::new(unet::Unet::new(config, registry)?))
 }

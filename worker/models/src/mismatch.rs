@@ -1,4 +1,4 @@
-//! Comparing the tensors of a model with those of a file, and saying in words how they differ.
+//! Comparison of a model's tensors with a file's, and messages about the differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use tch::Kind;
 use super::dtype::kind_of;
 use super::recognise::looks_like;
 
-/// A tensor of the model, as far as comparing needs it.
+/// A tensor of the model, for comparison.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) name: &'a str,
@@ -18,10 +18,10 @@ pub(super) struct Wanted<'a> {
     pub(super) kind: Kind,
 }
 
-/// A tensor whose shape in the file is not that in the model.
+/// A tensor whose shapes in file and model differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapeDifference {
-    /// The tensor's name, the same in both.
+    /// Its name in both.
     pub name: String,
     /// Its shape in the file.
     pub file: Vec<usize>,
@@ -29,24 +29,25 @@ pub struct ShapeDifference {
     pub model: Vec<usize>,
 }
 
-/// How a file's tensors differ from a model's. Its `Display` is the message for the user.
+/// The differences between a file's and a model's tensors. `Display` is the message for users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mismatch {
-    /// What kind of network the model is, such as "a resnet18".
+    /// The kind of the model's network, such as "a resnet18".
     pub model: String,
-    /// What kind of network the file looks like.
+    /// The kind of network that the file seems to hold.
     pub file: String,
-    /// In the model, but not in the file, with the model's shapes.
+    /// Only in the model, with its shapes.
     pub missing: Vec<(String, Vec<usize>)>,
-    /// In the file, but not in the model, with the file's shapes.
+    /// Only in the file, with its shapes.
     pub unexpected: Vec<(String, Vec<usize>)>,
     /// In both, with different shapes.
     pub shapes: Vec<ShapeDifference>,
-    /// In both, but of a type that is not converted: name, the file's type, the model's type.
+    /// In both, with dtypes that cannot be converted: name, the file's dtype, the model's dtype.
     pub types: Vec<(String, String, String)>,
 }
 
-/// Compares by name. A missing `num_batches_tracked` is no difference: files of before PyTorch 0.4.1 have none.
+/// Compares by name. A missing `num_batches_tracked` is no difference: files from before PyTorch 0.4.1 lack
+/// it.
 pub(super) fn compare(model: &[Wanted<'_>], file: &BTreeMap<&str, &TensorInfo>) -> Mismatch {
     let mut mismatch = Mismatch {
         model: looks_like(&model.iter().map(|wanted| wanted.name).collect::<Vec<_>>()),
@@ -73,13 +74,13 @@ pub(super) fn compare(model: &[Wanted<'_>], file: &BTreeMap<&str, &TensorInfo>) 
     for (name, found) in file.iter().filter(|(name, _)| !known.contains(*name)) {
         mismatch.unexpected.push(((*name).to_owned(), found.shape.clone()));
     }
-    // The first few are shown, and counters tell least about the network.
+    // Only the first few are shown, and counters tell least about the network.
     mismatch.unexpected.sort_by_key(|(name, _)| is_batch_counter(name));
     mismatch
 }
 
 impl Mismatch {
-    /// Whether the file fits the model after all.
+    /// Returns whether there is no difference.
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty()
             && self.unexpected.is_empty()
@@ -87,7 +88,7 @@ impl Mismatch {
             && self.types.is_empty()
     }
 
-    /// Whether the model's tensor of this name can be filled from the file.
+    /// Returns whether the model's tensor of this name is free of differences.
     pub(super) fn leaves(&self, name: &str) -> bool {
         let missing = self.missing.iter().any(|(missing, _)| missing == name);
         let shaped = self.shapes.iter().any(|shape| shape.name == name);
@@ -95,7 +96,7 @@ impl Mismatch {
         !(missing || shaped || typed)
     }
 
-    /// Takes out the head that tells classes apart where it differs in the number of classes and in nothing else.
+    /// Removes and returns the differences of the classifier's head, if only its number of classes differs.
     pub(super) fn take_head(&mut self) -> Vec<ShapeDifference> {
         let (head, rest) = std::mem::take(&mut self.shapes).into_iter().partition(is_other_class_count);
         self.shapes = rest;
@@ -103,12 +104,12 @@ impl Mismatch {
     }
 }
 
-/// Whether the tensor counts a batch norm's batches.
+/// Returns whether the tensor counts the batches of a batch norm.
 pub(super) fn is_batch_counter(name: &str) -> bool {
     name.ends_with(".num_batches_tracked")
 }
 
-/// Whether the tensor belongs to the head that tells classes apart: a ResNet's, a vision transformer's or a U-Net's.
+/// Returns whether the tensor belongs to the head of a ResNet, a vision transformer or a U-Net.
 pub(super) fn is_head(name: &str) -> bool {
     ["fc.", "head.", "outc.conv."].iter().any(|head| name.starts_with(head))
 }
@@ -120,8 +121,8 @@ fn is_other_class_count(difference: &ShapeDifference) -> bool {
         && difference.file[1..] == difference.model[1..]
 }
 
-/// Whether values of the file's type may be put into a tensor of the model's: between floating-point types, and from
-/// whole numbers to the counters.
+/// Returns whether values convert from the file's dtype to the model's: between floating-point dtypes, and
+/// from integers to counters.
 fn converts(from: Dtype, to: Kind) -> bool {
     match to {
         Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => {
@@ -132,7 +133,7 @@ fn converts(from: Dtype, to: Kind) -> bool {
     }
 }
 
-/// The first few of a list, and how many more there are.
+/// Lists the first few items and the number of the others.
 pub(super) fn few<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
     const SHOWN: usize = 3;
     let shown: Vec<String> = items.iter().take(SHOWN).map(show).collect();

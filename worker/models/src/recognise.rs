@@ -1,6 +1,6 @@
-//! Telling from the names of tensors what kind of network they belong to, for error messages.
+//! Recognition of a network by the names of its tensors, for error messages.
 
-/// What kind of network tensors of these names make up, in words.
+/// Describes the network whose tensors have these names.
 pub(super) fn looks_like(names: &[&str]) -> String {
     if names.is_empty() {
         return "an empty file".to_owned();
@@ -45,13 +45,13 @@ pub(super) fn looks_like(names: &[&str]) -> String {
     kind.unwrap_or("no network known to dtrain").to_owned()
 }
 
-/// A tensor that a vision transformer, a U-Net and a GPT has and no other network, at the root of its names.
+/// A tensor that only a vision transformer, a U-Net or a GPT has, in this order, at the root of its names.
 const FIRST: [&str; 3] = ["cls_token", "inc.double_conv.0.weight", "transformer.wte.weight"];
 
-/// The networks that one tensor tells, with their size.
+/// Recognises a network with its size by one of these tensors.
 fn by_first_tensor(names: &[&str]) -> Option<String> {
     let first = FIRST.into_iter().find(|first| names.contains(first));
-    // GPT-2 as Hugging Face saves it: the same blocks, but at the root or with weights that are transposed.
+    // GPT-2 from Hugging Face: the same blocks, but at the root or with transposed weights.
     if first.is_none() && names.contains(&"wte.weight") {
         let depth = numbered(names, "h.");
         return Some(format!(
@@ -75,13 +75,13 @@ fn by_first_tensor(names: &[&str]) -> Option<String> {
     })
 }
 
-/// One more than the largest number that follows `prefix`, 0 without any.
+/// Returns one more than the largest number after `prefix`, or 0 if there is no number.
 fn numbered(names: &[&str], prefix: &str) -> usize {
     let number = |name: &&str| name.strip_prefix(prefix)?.split('.').next()?.parse::<usize>().ok();
     names.iter().filter_map(number).max().map_or(0, |last| last.saturating_add(1))
 }
 
-/// The `module.` or the like that a wrapper has put before every name of a network.
+/// Returns the prefix, such as `module.`, that a wrapper has added to all names of a network.
 fn wrapper_prefix<'a>(names: &[&'a str]) -> Option<&'a str> {
     let before_first = names.iter().filter_map(|name| {
         let mut firsts = FIRST.iter().copied().chain(["conv1.weight"]);

@@ -1,8 +1,8 @@
-//! Segments of a model that keep their inputs alone and are computed again in backward (Chen et al. 2016, arXiv 1604.06174),
-//! and how many of them do.
+//! Segments of a model that keep only their inputs and are recomputed in backward (Chen et al. 2016, arXiv
+//! 1604.06174), and the number of those segments.
 //!
-//! The first segments go first: what the last ones keep is there when backward begins, and computing it again at once would
-//! not lower the peak.
+//! The first segments are recomputed first: backward begins with the tensors of the last segments in memory,
+//! so recomputing those at once would not lower the peak.
 
 mod print;
 
@@ -17,8 +17,8 @@ use tch::{TchError, Tensor};
 use self::print::{Closeness, Print};
 use super::error::ModelError;
 
-/// How many segments of a model, counted from its beginning, are computed again in backward: none at first. Clones are handles
-/// of the same; it may be changed between two steps, on all ranks alike.
+/// The number of segments, from the model's beginning, that backward recomputes; initially 0. Clones are
+/// handles of the same value. It may change between two steps, equally on all ranks.
 #[derive(Clone, Debug, Default)]
 pub struct Recompute {
     shared: Arc<Shared>,
@@ -28,41 +28,41 @@ pub struct Recompute {
 struct Shared {
     wanted: AtomicUsize,
     segments: AtomicUsize,
-    /// How many times `wanted` was set to something else.
+    /// The number of changes of `wanted`.
     changes: AtomicUsize,
-    /// Why a segment could not be computed; libtorch hands on the words alone.
+    /// Why a segment failed; libtorch passes on only the message.
     failure: Mutex<Option<ModelError>>,
 }
 
 impl Recompute {
-    /// The first `count` segments from now on, or all where there are fewer.
+    /// Recomputes the first `count` segments from now on, or all if there are fewer.
     pub fn set(&self, count: usize) {
         if self.shared.wanted.swap(count, Ordering::Relaxed) != count {
             self.shared.changes.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// All segments from now on.
+    /// Recomputes all segments from now on.
     pub fn all(&self) {
         self.set(usize::MAX);
     }
 
-    /// How many segments are computed again.
+    /// Returns the number of recomputed segments.
     pub fn count(&self) -> usize {
         self.shared.wanted.load(Ordering::Relaxed).min(self.segments())
     }
 
-    /// How many segments the model has.
+    /// Returns the number of the model's segments.
     pub fn segments(&self) -> usize {
         self.shared.segments.load(Ordering::Relaxed)
     }
 
-    /// The backward pass of `loss`, with the cause itself as the error where a segment could not be computed again.
+    /// Runs the backward pass of `loss`. If recomputing a segment fails, returns the original error.
     pub fn backward(&self, loss: &Tensor) -> Result<(), ModelError> {
         loss.f_backward().map_err(|error| self.take_failure().unwrap_or(ModelError::Torch(error)))
     }
 
-    /// The number of a segment that is being built.
+    /// Numbers a segment that is being built.
     pub(super) fn take_number(&self) -> usize {
         self.shared.segments.fetch_add(1, Ordering::Relaxed)
     }
@@ -71,7 +71,7 @@ impl Recompute {
         lock(&self.shared.failure).take()
     }
 
-    /// Keeps the error, and gives libtorch its kind and its words.
+    /// Keeps the error, and returns its kind and message for libtorch.
     fn fail(&self, error: ModelError) -> ShimError {
         let kind = match &error {
             ModelError::Torch(error) => kind_of(error),
@@ -84,21 +84,23 @@ impl Recompute {
     }
 }
 
-/// Layers that are computed together, and perhaps again in backward: made by [`Scope::segment`](super::Scope::segment).
+/// Layers that are computed together, and may be recomputed in backward: see
+/// [`Scope::segment`](super::Scope::segment).
 ///
-/// What [`Segment::run`] is given must depend on its arguments, the layers and torch's generators alone: its results are
-/// compared with those of the first time, and a difference ends the run with [`ModelError::Recomputed`]: to the bit, or where a GPU's
-/// libraries choose their algorithms by trying them, as far as these round alike. A layer that moves a
-/// state of its own, as batch normalisation does, leaves it where [`is_recomputing`].
+/// The closure of [`Segment::run`] may depend only on its arguments, the layers and torch's generators. The
+/// second result is compared with the first; a difference ends the run with [`ModelError::Recomputed`]. The
+/// comparison is exact, or, if a GPU's libraries choose their algorithms by benchmarks, allows for their
+/// rounding. A layer with a state, such as batch normalisation, must not change it if [`is_recomputing`].
 #[derive(Debug)]
 pub struct Segment<T> {
-    /// Backward may run on another thread than forward did; tensors may go there, but not be used by two threads at once.
+    /// Backward may run on another thread than forward. Tensors may move there, but only one thread at a time
+    /// may use them.
     layers: Arc<Mutex<T>>,
     name: Arc<str>,
     number: usize,
     parameters: Vec<Tensor>,
     recompute: Recompute,
-    /// Changes of the handle that were seen, and runs since the last of them.
+    /// The last seen number of changes, and the runs since then.
     runs: Mutex<(usize, u64)>,
 }
 
@@ -120,8 +122,8 @@ impl<T: Send + 'static> Segment<T> {
         }
     }
 
-    /// What `forward` makes of `x`. It is called again in backward where the segment is one of those, so it must not change
-    /// `x` in place.
+    /// Computes `forward` of `x`. If the segment is recomputed, backward calls `forward` again, so it must
+    /// not change `x` in place.
     pub fn run(
         &self,
         x: &Tensor,
@@ -130,7 +132,7 @@ impl<T: Send + 'static> Segment<T> {
         self.run_many([x], move |layers, [x]| forward(layers, x))
     }
 
-    /// As [`Segment::run`], of several tensors.
+    /// Like [`Segment::run`], with several tensors.
     pub fn run_many<const N: usize>(
         &self,
         inputs: [&Tensor; N],
@@ -142,12 +144,12 @@ impl<T: Send + 'static> Segment<T> {
         let (layers, handle) = (Arc::clone(&self.layers), self.recompute.clone());
         let check =
             Check { name: Arc::clone(&self.name), values: self.is_checked(), first: Mutex::default() };
-        // What an earlier backward pass left for whoever asks, and nobody asked for.
+        // Drop an error that an earlier backward pass left and nobody took.
         self.recompute.take_failure();
         let output = recompute(&inputs, move |inputs, pass| {
             let _region = Region::enter(pass);
             let compute = || {
-                // libtorch gives back as many as it was given.
+                // libtorch returns as many tensors as it got.
                 let count = |_| TchError::Convert("another number of tensors".to_owned());
                 let inputs = <&[Tensor; N]>::try_from(inputs).map_err(count)?;
                 let output = forward(&lock(&layers), inputs.each_ref())?;
@@ -159,7 +161,7 @@ impl<T: Send + 'static> Segment<T> {
         output.map_err(|error| self.recompute.take_failure().unwrap_or_else(|| error.into()))
     }
 
-    /// Whether there is a backward pass to come that leads through the segment, and the segment is one of those.
+    /// Returns whether the segment is recomputed and a backward pass will go through it.
     fn is_recomputed(&self, inputs: &[&Tensor]) -> bool {
         self.number < self.recompute.count()
             && grad_enabled()
@@ -167,11 +169,12 @@ impl<T: Send + 'static> Segment<T> {
                 || self.parameters.iter().any(Tensor::requires_grad))
     }
 
-    /// Whether the values of this run are compared.
+    /// Returns whether the values of this run are compared.
     ///
-    /// To read every output twice in every step costs about 1% of its time, and on a GPU the host would wait for the device.
-    /// What is wrong is mostly wrong at once; but a branch that begins with a weight of zero hides it, and so can rounding. So
-    /// a segment's first, second, fourth, eighth ... run is checked, counted anew when the number of segments changes.
+    /// Reading every output twice in every step would cost about 1% of its time, and on a GPU the host would
+    /// wait for the device. Most errors show immediately, but initial weights of zero or rounding can hide
+    /// one. So the runs 1, 2, 4, 8 ... of a segment are checked, counted from the last change of the number
+    /// of segments.
     fn is_checked(&self) -> bool {
         let changes = self.recompute.shared.changes.load(Ordering::Relaxed);
         let (seen, runs) = &mut *lock(&self.runs);
@@ -182,7 +185,8 @@ impl<T: Send + 'static> Segment<T> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Layers are not changed by computing with them, and the rest is whole; a panic is reported by whoever panicked.
+    // Computing does not change layers, and the other values are consistent; the panicking thread reports its
+    // panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -190,13 +194,14 @@ thread_local! {
     static RECOMPUTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread computes a segment for the second time, so that what a layer keeps of each forward pass (running
-/// statistics, counters) has been moved already.
+/// Returns whether this thread computes a segment for the second time. Then the running statistics and
+/// counters of its layers have already been updated.
 pub fn is_recomputing() -> bool {
     RECOMPUTING.get()
 }
 
-/// While it lives, the thread computes a segment for this time. A segment within one that is computed again is so too.
+/// A region in which the thread computes a segment in this pass. Inside a recomputed segment all segments
+/// count as recomputed.
 struct Region(bool);
 
 impl Region {
@@ -213,16 +218,16 @@ impl Drop for Region {
     }
 }
 
-/// What is kept of the result of the first time.
+/// The first result of a segment, for comparison.
 struct Check {
     name: Arc<str>,
-    /// Whether values are compared too.
+    /// Whether values are compared, not only shapes and dtypes.
     values: bool,
     first: Mutex<Option<Print>>,
 }
 
 impl Check {
-    /// Keeps what the first time gave, and holds the second against it.
+    /// Keeps the first result, and compares the second with it.
     fn compare(&self, output: &Tensor, pass: Pass) -> Result<(), ModelError> {
         let closeness = match self.values {
             true => Closeness::on(output.device()),

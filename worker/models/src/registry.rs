@@ -1,7 +1,7 @@
-//! The list of a model's tensors, by name, in the order of construction.
+//! The list of a model's tensors by name, in the order of construction.
 //!
-//! The registry holds a shallow clone of the very tensor that a layer computes with. Whoever replaces a parameter's data
-//! (by a view into a flat buffer, say) through the registry thereby replaces it for the layer.
+//! The registry holds a shallow clone of each tensor of a layer. If a parameter's data is replaced through
+//! the registry (for example by a view into a flat buffer), the layer uses the new data.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::error::ModelError;
 use super::layers::{BatchGroups, BatchSync, Shadow, Weight, channels_last};
 use super::recompute::{Recompute, Segment};
 
-/// Whether a tensor is trained or only carried along.
+/// Whether a tensor is trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Trained: has a gradient and is changed by the optimizer.
+    /// Trained: it has a gradient, and the optimizer updates it.
     Parameter,
-    /// Not trained, but part of the model's state: running statistics and counters.
+    /// Part of the model's state, but not trained: running statistics and counters.
     Buffer,
 }
 
@@ -30,42 +30,43 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The full name in PyTorch's style, such as `layer1.0.conv1.weight`.
+    /// Returns the full name in PyTorch's style, such as `layer1.0.conv1.weight`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The tensor that the layer computes with, not a copy of it.
+    /// Returns the tensor that the layer uses, not a copy.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
 
-    /// Parameter or buffer.
+    /// Returns its role.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Where its values in autocast's dtype go, which the layer computes with then; none where it does not: see [`Scope::weight`].
+    /// Returns the slot for its values in autocast's dtype, if the layer can use them: see [`Scope::weight`].
     pub fn shadow(&self) -> Option<&Shadow> {
         self.shadow.as_ref()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.tensor.numel()
     }
 }
 
-/// All tensors of one model on one device, and what holds for all its layers.
+/// All tensors of a model on one device, and settings of all its layers.
 #[derive(Debug)]
 pub struct Registry {
     device: Device,
-    /// The type of the floating-point tensors built from now on. Initial values are drawn in float32 whatever it is.
+    /// The dtype of floating-point tensors that are built later. Initial values are always drawn in float32.
     pub kind: Kind,
-    /// Whether the weights of convolutions built from now on, and with them what the network computes, lie channels-last:
-    /// N x C x H x W with the strides of N x H x W x C.
+    /// Whether convolution weights that are built later are channels-last (N x C x H x W with the strides of
+    /// N x H x W x C), and with them the activations.
     pub channels_last: bool,
-    /// Whether batch normalisations take their statistics over groups of a fixed size, as [`Registry::groups`] says before each step.
+    /// Whether batch normalisation uses groups of a fixed size, which [`Registry::groups`] sets before each
+    /// step.
     pub is_batch_grouped: bool,
     sync: Option<Arc<dyn BatchSync>>,
     groups: BatchGroups,
@@ -75,7 +76,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// An empty registry, whose tensors will live on `device`, floating-point ones in float32.
+    /// Creates an empty registry on `device`, with float32 as floating-point dtype.
     pub fn new(device: Device) -> Self {
         Self {
             device,
@@ -90,64 +91,64 @@ impl Registry {
         }
     }
 
-    /// Sets with whom the batch normalisations built from now on share their statistics in training. One participant is as
-    /// none.
+    /// Sets the participants of batch normalisations that are built later. One participant is the same as
+    /// None.
     pub fn set_batch_sync(&mut self, sync: Option<Arc<dyn BatchSync>>) {
         self.sync = sync.filter(|sync| sync.participants() > 1);
     }
 
-    /// The groups that batch normalisations normalise apart.
+    /// Returns the groups that batch normalisation normalises separately.
     pub fn groups(&self) -> &BatchGroups {
         &self.groups
     }
 
-    /// Whether batch normalisations share their statistics with other participants.
+    /// Returns whether batch normalisation shares its statistics with other participants.
     pub fn is_batch_synced(&self) -> bool {
         self.sync.is_some()
     }
 
-    /// Which segments of the model are computed again in backward. A clone of it works on the same model.
+    /// Returns the handle that selects the recomputed segments.
     pub fn recompute(&self) -> &Recompute {
         &self.recompute
     }
 
-    /// Where the tensors live.
+    /// Returns the device of the tensors.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// The outermost scope, from which a model is built.
+    /// Returns the outermost scope, in which a model is built.
     pub fn root(&mut self) -> Scope<'_> {
         Scope { registry: self, prefix: String::new() }
     }
 
-    /// All tensors in construction order, which is the order of torchvision's `state_dict`.
+    /// Returns all tensors in construction order, which is the order of torchvision's `state_dict`.
     pub fn state(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The parameters in construction order.
+    /// Returns the parameters in construction order.
     pub fn parameters(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|entry| entry.role == Role::Parameter)
     }
 
-    /// The buffers in construction order.
+    /// Returns the buffers in construction order.
     pub fn buffers(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|entry| entry.role == Role::Buffer)
     }
 
-    /// The tensor of this full name.
+    /// Returns the tensor with this full name.
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// The number of parameter elements: what is meant by "a model of 11.7 million parameters".
+    /// Returns the number of elements of all parameters.
     pub fn parameter_count(&self) -> usize {
         self.parameters().map(Entry::elements).sum()
     }
 
-    /// Names under which PyTorch's files may hold a tensor a second time, each with the name of the tensor it is.
-    /// [`load_state`](super::load_state) passes over them.
+    /// Returns other names under which PyTorch's files may repeat a tensor, each with the tensor's own name.
+    /// [`load_state`](super::load_state) skips them.
     pub fn tied(&self) -> &[(String, String)] {
         &self.tied
     }
@@ -161,7 +162,7 @@ impl Registry {
     }
 }
 
-/// A place in the tree of names, where a layer registers its tensors.
+/// A node in the tree of names, where a layer registers its tensors.
 #[derive(Debug)]
 pub struct Scope<'a> {
     registry: &'a mut Registry,
@@ -169,34 +170,35 @@ pub struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// The scope one level further in: `sub("0")` of `layer1` is `layer1.0`.
+    /// Returns the scope one level below: `sub("0")` of `layer1` is `layer1.0`.
     pub fn sub(&mut self, name: impl std::fmt::Display) -> Scope<'_> {
         let prefix = self.full_name(&name.to_string());
         Scope { registry: self.registry, prefix }
     }
 
-    /// The full name of this scope, such as `layer1.0`; empty at the root.
+    /// Returns the full name of this scope, such as `layer1.0`; empty at the root.
     pub fn name(&self) -> &str {
         &self.prefix
     }
 
-    /// The groups that batch normalisations normalise apart.
+    /// Returns the groups that batch normalisation normalises separately.
     pub(super) fn groups(&self) -> &BatchGroups {
         &self.registry.groups
     }
 
-    /// With whom batch normalisations share their statistics.
+    /// Returns the participants that share the statistics of batch normalisation.
     pub(super) fn sync(&self) -> Option<&Arc<dyn BatchSync>> {
         self.registry.sync.as_ref()
     }
 
-    /// PyTorch's module has the tensor `of` under the name `name` too (full names): a tied weight.
+    /// Declares that PyTorch's module has the tensor `of` also under `name` (full names): a tied weight.
     pub fn tie(&mut self, name: &str, of: &str) {
         self.registry.tied.push((name.to_owned(), of.to_owned()));
     }
 
-    /// Builds layers as a segment of the model, which may be computed again in backward. Segments are built in the order in which the
-    /// forward pass runs them. A segment has the scope's name, or at the root that of its first layer.
+    /// Builds layers as a segment of the model, which may be recomputed in backward. Build segments in the
+    /// order in which the forward pass runs them. A segment has the scope's name, or at the root that of its
+    /// first layer.
     pub fn segment<T: Send + 'static>(
         &mut self,
         build: impl FnOnce(&mut Scope<'_>) -> Result<T, ModelError>,
@@ -221,8 +223,9 @@ impl Scope<'_> {
         ))
     }
 
-    /// Registers a parameter with the values of `init` on the registry's device and in its type, and returns the tensor to compute with:
-    /// a leaf that requires a gradient, contiguous, or channels-last where the registry says so and it has four dimensions.
+    /// Registers a parameter with the values of `init` on the registry's device and in its dtype. Returns the
+    /// tensor to use: a leaf that requires a gradient, contiguous, or channels-last if the registry is and it
+    /// has four dimensions.
     pub fn parameter(&mut self, name: &str, init: &Tensor) -> Result<Tensor, ModelError> {
         let mut tensor = self.place(init)?;
         if self.registry.channels_last && tensor.dim() == 4 {
@@ -233,7 +236,7 @@ impl Scope<'_> {
         Ok(tensor)
     }
 
-    /// As [`Scope::parameter`], for a layer that computes products with it.
+    /// Like [`Scope::parameter`], for a layer that computes products.
     pub fn weight(&mut self, name: &str, init: &Tensor) -> Result<Weight, ModelError> {
         let leaf = self.parameter(name, init)?;
         let shadow = Shadow::default();
@@ -243,15 +246,15 @@ impl Scope<'_> {
         Ok(Weight { leaf, shadow })
     }
 
-    /// Registers a buffer of any type and returns the tensor to compute with, which requires no gradient.
+    /// Registers a buffer of any dtype. Returns the tensor to use, which requires no gradient.
     pub fn buffer(&mut self, name: &str, init: &Tensor) -> Result<Tensor, ModelError> {
         let tensor = self.place(init)?;
         self.registry.add(self.full_name(name), &tensor, Role::Buffer)?;
         Ok(tensor)
     }
 
-    /// Registers a leaf that a module made elsewhere computes with. It stays that very tensor: its data is moved to the registry's device
-    /// and type in place. A parameter requires a gradient afterwards, a buffer none.
+    /// Registers a leaf that a foreign module uses. The tensor stays the same: its data moves to the
+    /// registry's device and dtype in place. Afterwards only a parameter requires a gradient.
     pub fn adopt(&mut self, name: &str, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
         let mut tensor = tensor.shallow_clone();
         tensor.f_set_data(&self.place(&tensor)?)?;

@@ -1,4 +1,4 @@
-//! ResNet-18 to ResNet-152 (He et al. 2015, arXiv 1512.03385) with the structure and the names of torchvision's.
+//! ResNet-18 to ResNet-152 (He et al. 2015, arXiv 1512.03385) with torchvision's structure and names.
 
 use tch::Tensor;
 
@@ -11,23 +11,23 @@ use super::{Classifier, settings};
 /// The inner channels of the four stages.
 const STAGE_CHANNELS: [i64; 4] = [64, 128, 256, 512];
 
-/// How many times as many channels leave a bottleneck block as are inside.
+/// The ratio of a bottleneck block's output channels to its inner channels.
 const EXPANSION: i64 = 4;
 
-/// Each side of the last feature map is the image's, halved this many times and rounded up.
+/// The number of times that a side is halved and rounded up until the last feature map.
 const HALVINGS: usize = 5;
 
-/// How a residual network is made up.
+/// The structure of a residual network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     /// Blocks of each stage.
     pub(super) blocks: [usize; 4],
-    /// Three convolutions (1 x 1, 3 x 3, 1 x 1) in a block and not two of 3 x 3.
+    /// Whether a block has three convolutions (1 x 1, 3 x 3, 1 x 1) instead of two of 3 x 3.
     pub(super) bottleneck: bool,
 }
 
-/// Convolutions, each with batch normalisation and all but the last with ReLU, and a way around them. One of them may halve
-/// the image; then the way around does too.
+/// Convolutions with batch normalisation, all but the last also with ReLU, and a residual connection. A
+/// convolution may halve the image; then the residual connection does too.
 #[derive(Debug)]
 struct Block {
     layers: Vec<(Conv2d, BatchNorm2d)>,
@@ -35,8 +35,9 @@ struct Block {
 }
 
 impl Block {
-    /// `inner` channels within; the block's output has [`EXPANSION`] times as many if it is a bottleneck. Its stride is on
-    /// the 3 x 3 convolution (version 1.5, as torchvision's), which loses less than one on the first 1 x 1.
+    /// Builds a block with `inner` inner channels; the output of a bottleneck has [`EXPANSION`] times as
+    /// many. The stride is on the 3 x 3 convolution (version 1.5, as in torchvision), which loses less than
+    /// on the first 1 x 1.
     fn new(
         scope: &mut Scope<'_>,
         (input, inner): (i64, i64),
@@ -55,7 +56,7 @@ impl Block {
             let options = ConvOptions { stride, padding: kernel / 2, ..ConvOptions::kernel(kernel) };
             let conv = Conv2d::new(&mut scope.sub(format_args!("conv{number}")), (from, to), options)?;
             let mut place = scope.sub(format_args!("bn{number}"));
-            // A branch whose last weight is 0 adds nothing at first.
+            // With a last weight of 0 the branch initially adds nothing.
             let weight = if number == shapes.len() { 0.0 } else { 1.0 };
             layers.push((conv, BatchNorm2d::with_weight(&mut place, to, weight)?));
         }
@@ -70,8 +71,8 @@ impl Block {
         Ok(Self { layers, downsample })
     }
 
-    // ReLU and the addition work in place, which saves an allocation each: the backward pass needs a batch norm's input
-    // and a ReLU's output, and nothing needs what lies between.
+    // ReLU and the addition work in place, which saves an allocation each: backward needs a batch norm's
+    // input and a ReLU's output, and nothing in between.
     fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let mut out = x.shallow_clone();
         for (index, (conv, bn)) in self.layers.iter().enumerate() {
@@ -95,12 +96,13 @@ fn stem((conv, bn): &(Conv2d, BatchNorm2d), images: &Tensor, train: bool) -> Res
 
 /// A residual network.
 ///
-/// Every block begins as the identity: the last batch norm of its branch starts with weight 0 (Goyal et al. 2017, arXiv
-/// 1706.02677, section 5.1; torchvision's `zero_init_residual`). Without it the first steps of training at small images are
-/// chaotic, and a difference in the last digit becomes one in the second within twenty steps. There is no dropout.
+/// Every block starts as the identity: the last batch norm of its branch has initial weight 0 (Goyal et al.
+/// 2017, arXiv 1706.02677, section 5.1; torchvision's `zero_init_residual`). Otherwise the first steps on
+/// small images are chaotic, and a difference in the last digit grows to the second digit in twenty steps. No
+/// dropout.
 #[derive(Debug)]
 pub(super) struct ResNet {
-    /// What comes before the blocks. Of large images it keeps more for the backward pass than any of them.
+    /// The layers before the blocks. For large images they keep more activations than any block.
     stem: Segment<(Conv2d, BatchNorm2d)>,
     blocks: Vec<Segment<Block>>,
     fc: Linear,
@@ -148,7 +150,7 @@ impl ResNet {
         })
     }
 
-    /// Images to the last feature map.
+    /// Computes the last feature map.
     fn features(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let images = input_layout(images, self.channels_last)?;
         let mut x = self.stem.run(&images, move |layers, x| stem(layers, x, train))?;

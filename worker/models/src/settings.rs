@@ -1,24 +1,25 @@
-//! Checks of a network's settings, named as the recipe names them.
+//! Checks of a network's settings, with the recipe's names.
 
 use super::error::ModelError;
 
-/// A setting as libtorch takes sizes. More than i64 can count could not be allocated either; libtorch then says so.
+/// Converts a setting to libtorch's size type. Larger values become the maximum, which libtorch cannot
+/// allocate.
 pub(super) fn size(value: usize) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A size that is not 0, or the error.
+/// Returns a size, or the error if it is 0.
 pub(super) fn positive(value: usize, error: ModelError) -> Result<i64, ModelError> {
     if value == 0 { Err(error) } else { Ok(size(value)) }
 }
 
-/// A setting that must be at least 1.
+/// Checks a setting that must be at least 1.
 pub(super) fn at_least_one(key: &'static str, value: usize) -> Result<i64, ModelError> {
     let reason = "it must be at least 1".to_owned();
     positive(value, ModelError::Setting { key, value, reason })
 }
 
-/// A setting that must divide another.
+/// Checks a setting that must divide another.
 pub(super) fn divides(
     (key, value): (&'static str, usize),
     (of_key, of): (&'static str, usize),

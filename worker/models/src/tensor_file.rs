@@ -1,7 +1,7 @@
-//! Safetensors files: headers, and reading one tensor at a time, so that memory for one is enough.
+//! Safetensors files: headers, and reading tensors one by one, which needs memory for only one.
 //!
-//! A file is 8 bytes with the length of a header, the header (JSON: name, type, shape and place of each tensor), and the
-//! data. Every size is checked against the length of the file before a byte of data is read.
+//! A file is 8 bytes with the length of the header, the header (JSON: name, dtype, shape and offsets of each
+//! tensor), and the data. Every size is checked against the file's length before any data is read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -24,13 +24,13 @@ compile_error!(
 /// The length field at the start of a file.
 const PREFIX_BYTES: u64 = 8;
 
-/// The longest header that the format allows.
+/// The largest header that the format allows.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// The start of a zip, which PyTorch's own files are.
+/// The start of a zip archive, the format of torch.save.
 const ZIP_MARK: &[u8] = b"PK\x03\x04";
 
-/// An open file of named tensors, whose header has been read and checked.
+/// An open file of named tensors. Its header has been read and checked.
 #[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
@@ -74,7 +74,7 @@ impl TensorFile {
         }
         let mut header = vec![0u8; header_bytes as usize];
         file.read_exact_at(&mut header, PREFIX_BYTES).map_err(read)?;
-        // Deserialising checks that the tensors lie end to end, each as long as its shape and type say.
+        // Deserialising checks that tensors are adjacent and as long as their shapes and dtypes require.
         let metadata: Metadata = serde_json::from_slice(&header)
             .map_err(|error| format(format!("its header cannot be read: {error}")))?;
         let expected = data_start.saturating_add(metadata.data_len() as u64);
@@ -89,22 +89,22 @@ impl TensorFile {
         })
     }
 
-    /// The file.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The names of all tensors, in their alphabetical order.
+    /// Returns the names of all tensors, in alphabetical order.
     pub fn names(&self) -> Vec<String> {
         self.tensors.keys().cloned().collect()
     }
 
-    /// Type and shape of a tensor.
+    /// Returns dtype and shape of a tensor.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 
-    /// The shape of a tensor.
+    /// Returns the shape of a tensor.
     pub fn shape(&self, name: &str) -> Result<Vec<i64>, ModelError> {
         self.described(name).map(|(_, shape)| shape)
     }
@@ -122,7 +122,7 @@ impl TensorFile {
         WeightsError::new(&self.path, problem)
     }
 
-    /// Reads one tensor to the CPU, in the file's own type.
+    /// Reads one tensor to the CPU, in the file's dtype.
     pub fn read(&self, name: &str) -> Result<Tensor, ModelError> {
         let (info, shape) = self.described(name)?;
         let kind = kind_of(info.dtype)
@@ -134,8 +134,8 @@ impl TensorFile {
         Ok(value)
     }
 
-    /// Reads one tensor into `target`, which has its shape, converted to its type. Nothing is recorded for backward. Where types and
-    /// places agree it goes there straight from the file.
+    /// Reads one tensor into `target`, which has the same shape, and converts it to its dtype. Autograd
+    /// records nothing. If dtypes and layouts agree, it reads directly into `target`.
     pub fn read_into(&self, name: &str, target: &Tensor) -> Result<(), ModelError> {
         let (info, shape) = self.described(name)?;
         let mut target = target.f_detach()?;
@@ -146,22 +146,23 @@ impl TensorFile {
         Ok(())
     }
 
-    /// Fills a tensor of the same type and number of elements; false where its memory is not one piece in order.
+    /// Fills a tensor of equal dtype and number of elements. Returns false if its memory is not contiguous.
     fn fill(&self, info: &TensorInfo, tensor: &mut Tensor) -> Result<bool, ModelError> {
         let start = self.data_start + info.data_offsets.0 as u64;
-        // `open` has checked that the file has as many bytes as shape and type ask for.
+        // `open` has checked that the file has the bytes that shape and dtype require.
         let filled = fill(tensor, |bytes| self.file.read_exact_at(bytes, start));
         let filled = filled.transpose().map_err(|error| self.wrong(WeightsProblem::Read(error)))?;
         Ok(filled.is_some())
     }
 }
 
-/// Wide types first, as the format's own writer does: then every tensor is aligned to its type.
+/// Returns a sort key: wide dtypes first, as in the format's writer, so that every tensor is aligned to its
+/// dtype.
 pub fn widest_first(dtype: Dtype) -> impl Ord {
     std::cmp::Reverse(dtype.bitsize())
 }
 
-/// What a file begins with whose tensors (name, type and shape) follow each other in this order, without gaps.
+/// Returns the header of a file whose tensors (name, dtype and shape) follow each other in this order.
 pub fn header<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, Vec<i64>)>) -> Result<Vec<u8>, String> {
     let mut end = 0;
     let infos = tensors.map(|(name, dtype, shape)| {
@@ -172,7 +173,7 @@ pub fn header<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, Vec<i64>)>) -> 
         let info = TensorInfo { dtype, shape, data_offsets };
         (name.to_owned(), info)
     });
-    // As PyTorch's own writer; some readers ask for it.
+    // As in PyTorch's writer; some readers require it.
     let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let metadata = Metadata::new(Some(about), infos.collect()).map_err(|error| error.to_string())?;
     let mut text = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
@@ -195,7 +196,7 @@ pub(super) mod tests {
     use super::super::dtype::dtype_of;
     use super::*;
 
-    /// Named tensors, each in its own type, as a file.
+    /// Writes named tensors to a file, each in its dtype.
     pub(crate) fn write_tensors(path: &Path, tensors: &[(&str, Tensor)]) {
         let dtype = |tensor: &Tensor| dtype_of(tensor.kind()).unwrap();
         let mut ordered: Vec<_> = tensors.iter().collect();
@@ -241,8 +242,8 @@ pub(super) mod tests {
             bytes.extend_from_slice(header.as_bytes());
             bytes
         };
-        // In order: a zip (PyTorch's own format), text, no JSON, a shape that is not as long as its data, tensors that
-        // overlap, a shape that overflows, an unknown type.
+        // In order: a zip (PyTorch's format), text, no JSON, a shape that does not match its data,
+        // overlapping tensors, a shape that overflows, an unknown dtype.
         let cases = [
             b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00".to_vec(),
             b"just some text, nothing more".to_vec(),
@@ -281,7 +282,7 @@ pub(super) mod tests {
         assert!(file.read("a").unwrap().equal(&values));
         for kind in [Kind::Double, Kind::Float] {
             let room = Tensor::full([3, 4], -1.0, (kind, Device::Cpu));
-            // In order, in another order, and with gaps.
+            // Contiguous, transposed, and with gaps.
             for target in [
                 room.narrow(0, 1, 2).view([8]).narrow(0, 1, 6).view([2, 3]),
                 room.narrow(1, 1, 2).transpose(0, 1),

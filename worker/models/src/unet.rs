@@ -1,5 +1,5 @@
-//! A U-Net (Ronneberger et al. 2015, arXiv 1505.04597) with batch normalisation and padded convolutions, with the names of
-//! the usual PyTorch module (github.com/milesial/Pytorch-UNet).
+//! A U-Net (Ronneberger et al. 2015, arXiv 1505.04597) with batch normalisation and padded convolutions, and
+//! the names of the usual PyTorch module (github.com/milesial/Pytorch-UNet).
 
 use tch::Tensor;
 
@@ -9,22 +9,22 @@ use super::recompute::Segment;
 use super::registry::{Registry, Scope};
 use super::{Classifier, settings};
 
-/// The settings of a U-Net. Channels 3, classes 2, width 64, depth 4 make 31.0 million parameters, as the original has;
-/// width 16 makes 1.9 million.
+/// The settings of a U-Net. Channels 3, classes 2, width 64 and depth 4 give 31.0 million parameters, as in
+/// the original; width 16 gives 1.9 million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnetConfig {
     /// Channels of the images.
     pub channels: usize,
-    /// Classes a pixel can have.
+    /// Number of classes.
     pub classes: usize,
     /// Channels of the first level (`model.width`); each level below has twice as many.
     pub width: usize,
-    /// How many times the image is halved (`model.depth`).
+    /// Number of halvings of the image (`model.depth`).
     pub depth: usize,
 }
 
 impl UnetConfig {
-    /// The smallest side that an image may have: one that is a pixel after all halvings.
+    /// Returns the smallest side of an image, of which one pixel remains after all halvings.
     pub fn smallest_image(&self) -> usize {
         u32::try_from(self.depth).ok().and_then(|depth| 1usize.checked_shl(depth)).unwrap_or(usize::MAX)
     }
@@ -44,7 +44,7 @@ impl DoubleConv {
             let conv = Conv2d::new(&mut scope.sub(index), (input, output), options)?;
             Ok::<_, ModelError>((conv, BatchNorm2d::new(&mut scope.sub(index + 1), output)?))
         };
-        // 2 and 5 are the ReLUs, which have no tensors.
+        // Indices 2 and 5 are the ReLUs, which have no tensors.
         Ok(Self { layers: [layer(0, input)?, layer(3, output)?] })
     }
 
@@ -55,7 +55,7 @@ impl DoubleConv {
     }
 }
 
-/// One level of the way up: enlarges, puts the skip beside it, and convolves.
+/// One level of the decoder: enlarges, appends the skip connection, and convolves.
 #[derive(Debug)]
 struct Up {
     up: ConvTranspose2d,
@@ -67,15 +67,15 @@ impl Up {
         let mut x = self.up.forward(x)?;
         let ((_, _, h, w), (_, _, height, width)) = (x.size4()?, skip.size4()?);
         if (h, w) != (height, width) {
-            // An odd side lost a pixel when it was halved: it comes back as zeros, on the right and below.
+            // Halving an odd side drops a pixel: pad with zeros at the right and the bottom.
             x = x.f_constant_pad_nd([0, width - w, 0, height - h])?;
         }
         self.conv.forward(&Tensor::f_cat(&[skip, &x], 1)?, train)
     }
 }
 
-/// The segmenter. Convolutions before a batch normalisation begin as a ResNet's, the others as PyTorch's; there is no
-/// dropout, whose masks would depend on how the batch is cut.
+/// The segmenter. Convolutions before a batch normalisation have a ResNet's initial values, the others
+/// PyTorch's. No dropout: its masks would depend on the partition of the batch.
 #[derive(Debug)]
 pub(super) struct Unet {
     inc: Segment<DoubleConv>,
@@ -93,7 +93,7 @@ impl Unet {
         let classes = settings::positive(config.classes, ModelError::NoClasses)?;
         let width = settings::at_least_one("model.width", config.width)?;
         let depth = settings::at_least_one("model.depth", config.depth)?;
-        // The width of a level; one beyond counting is libtorch's to refuse, as any that memory does not hold.
+        // The width of a level. If it overflows, libtorch fails to allocate it.
         let at = |level: i64| width.saturating_mul(1i64.checked_shl(level as u32).unwrap_or(i64::MAX));
         if depth > MAX_DEPTH {
             return Err(ModelError::Setting {
@@ -108,7 +108,7 @@ impl Unet {
         let down = (1..=depth)
             .map(|level| {
                 root.sub(format_args!("down{level}")).segment(|scope| {
-                    // 0 is the pooling, which has no tensors.
+                    // Index 0 is the pooling, which has no tensors.
                     let mut place = scope.sub("maxpool_conv");
                     DoubleConv::new(&mut place.sub(1), at(level - 1), at(level))
                 })
@@ -148,7 +148,7 @@ impl Unet {
     }
 }
 
-/// Beyond it, an image would need a side of more than a million pixels.
+/// With more halvings an image would need a side of more than a million pixels.
 const MAX_DEPTH: i64 = 20;
 
 impl Classifier for Unet {
@@ -222,7 +222,7 @@ mod tests {
         for entry in registry.parameters() {
             assert!(entry.tensor().grad().defined(), "{}", entry.name());
         }
-        // In evaluation a sample does not see the others of its batch.
+        // In evaluation a sample is independent of its batch.
         let x = images([3, 2, 13, 17]);
         let (all, one) = tch::no_grad(|| {
             let one = model.forward(&x.narrow(0, 1, 1), false).unwrap();

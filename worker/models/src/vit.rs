@@ -1,4 +1,4 @@
-//! A vision transformer (Dosovitskiy et al. 2020, arXiv 2010.11929) with the names of timm's.
+//! A vision transformer (Dosovitskiy et al. 2020, arXiv 2010.11929) with timm's names.
 
 use tch::Tensor;
 
@@ -12,31 +12,32 @@ use super::{Classifier, settings};
 
 /// The settings of a vision transformer.
 ///
-/// Its parameters: with P = (image_size / patch)² patches, (12 width² + 13 width) depth in the blocks, and around them
-/// (channels patch² + 1 + P + 1 + 1 + 2) width + (width + 1) classes. At 224 pixels in patches of 16, 3 channels and 1000
-/// classes: width 192, depth 12, heads 3 is timm's `vit_tiny_patch16_224` with 5.7 million, width 384 with 6 heads
-/// `vit_small` with 22.1 million, width 768 with 12 heads `vit_base` with 86.6 million.
+/// Parameters, with P = (image_size / patch)² patches: (12 width² + 13 width) depth in the blocks, and
+/// outside (channels patch² + 1 + P + 1 + 1 + 2) width + (width + 1) classes. At 224 pixels in patches of 16,
+/// 3 channels and 1000 classes: width 192, depth 12, heads 3 is timm's `vit_tiny_patch16_224` with 5.7
+/// million; width 384 with 6 heads is `vit_small` with 22.1 million; width 768 with 12 heads is `vit_base`
+/// with 86.6 million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VitConfig {
     /// The side of the square images in pixels (`data.image_size`), a multiple of `patch`.
     pub image_size: usize,
-    /// The side of the patches in pixels (`model.patch`).
+    /// The side of a patch in pixels (`model.patch`).
     pub patch: usize,
     /// Features per token (`model.width`), a multiple of `heads`.
     pub width: usize,
-    /// Blocks (`model.depth`).
+    /// Number of blocks (`model.depth`).
     pub depth: usize,
-    /// Heads of each attention (`model.heads`).
+    /// Heads of each attention layer (`model.heads`).
     pub heads: usize,
 }
 
 /// A classifier of square images of one size.
 ///
-/// The image is cut into patches, each patch becomes a token, a class token goes before them and learnt positions are
-/// added; the class token's features after the last block and normalisation are what the head sees. Normalisation comes
-/// first in each block (eps 1e-6), GELU is exact. There is no dropout and no stochastic depth: their masks would depend on
-/// how the batch is cut. Linear layers and positions begin from a normal distribution of deviation 0.02 cut at two
-/// deviations, the patch layer as PyTorch's convolutions do, as in timm.
+/// Each patch of the image becomes a token. A class token is put before them, and learned positions are
+/// added. The head gets the class token's features after the last block and normalisation. Each block
+/// normalises first (eps 1e-6); GELU is exact. No dropout and no stochastic depth: their masks would depend
+/// on the partition of the batch. As in timm, initial values of linear layers and positions are normal with
+/// deviation 0.02, truncated at two deviations; the patch layer has PyTorch's initial values.
 #[derive(Debug)]
 pub(super) struct Vit {
     cls_token: Tensor,
@@ -99,7 +100,7 @@ impl Vit {
         })
     }
 
-    /// Images to tokens with positions, N x (1 + patches) x width.
+    /// Computes tokens with positions, N x (1 + patches) x width.
     fn tokens(&self, images: &Tensor) -> Result<Tensor, ModelError> {
         let images = input_layout(images, self.channels_last)?;
         let patches = self.patch_embed.forward(&images)?.f_flatten(2, 3)?.f_transpose(1, 2)?;
@@ -120,7 +121,7 @@ impl Classifier for Vit {
         for block in &self.blocks {
             x = block.run(&x, Block::forward)?;
         }
-        // Only the class token goes on, and the normalisation is of each token by itself.
+        // The head needs only the class token, and the normalisation is per token.
         self.head.forward(&self.norm.forward(&x.f_select(1, 0)?)?)
     }
 

@@ -1,4 +1,4 @@
-//! Filling a model from a safetensors file with PyTorch's names, or with names that are changed to those.
+//! Filling a model from a safetensors file with PyTorch's names, or with names that are changed to them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,13 +15,13 @@ use super::mismatch::{Mismatch, ShapeDifference, Wanted, compare, few, is_batch_
 use super::registry::{Entry, Registry};
 use super::tensor_file::TensorFile;
 
-/// Regular expressions with what takes the place of their matches, one after the other: `^module\\.` and nothing takes away what
-/// DistributedDataParallel puts before every name.
+/// Regular expressions with replacements, applied in order: `^module\\.` with an empty replacement removes
+/// the prefix of DistributedDataParallel.
 #[derive(Debug, Clone, Default)]
 pub struct Renames(Vec<(Regex, String)>);
 
 impl Renames {
-    /// From pairs of a regular expression and a replacement, in which `$1` is the first group.
+    /// Compiles pairs of a regular expression and a replacement, in which `$1` is the first group.
     pub fn new(pairs: &[(String, String)]) -> Result<Self, regex_lite::Error> {
         let pair = |(pattern, by): &(String, String)| Ok((Regex::new(pattern)?, by.clone()));
         Ok(Self(pairs.iter().map(pair).collect::<Result<_, _>>()?))
@@ -33,7 +33,7 @@ impl Renames {
             .fold(name.to_owned(), |name, (pattern, by)| pattern.replace_all(&name, by.as_str()).into_owned())
     }
 
-    /// The file under its new names; an error where two of its tensors come to have one.
+    /// Renames the file's tensors. If two of them get the same name, returns an error.
     fn of(&self, mut file: TensorFile) -> Result<TensorFile, WeightsError> {
         let mut old = BTreeMap::new();
         for (second, info) in std::mem::take(&mut file.tensors) {
@@ -48,18 +48,20 @@ impl Renames {
     }
 }
 
-/// What [`load_state`] has done. Its `Display` is one sentence for the log.
+/// The result of [`load_state`]. `Display` is one sentence for the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
     /// Tensors filled from the file.
     pub loaded: usize,
-    /// Of these, how many were converted from another type.
+    /// Loaded tensors that were converted from another dtype.
     pub converted: usize,
-    /// Batch counters that the file lacks and that stay as they were.
+    /// Batch counters that the file lacks. They keep their values.
     pub counters_missing: usize,
-    /// The tensors of a head for another number of classes, left as initialised. Empty when the head was loaded.
+    /// The tensors of a head with another number of classes, which keep their initial values. Empty if the
+    /// head was loaded.
     pub head_kept: Vec<ShapeDifference>,
-    /// What of a file that is loaded in part was not used, and what of the model stays as initialised.
+    /// The differences of a file that was loaded in part; these tensors of the model keep their initial
+    /// values.
     pub rest: Option<Box<Mismatch>>,
 }
 
@@ -95,14 +97,15 @@ impl fmt::Display for LoadReport {
     }
 }
 
-/// Fills a model from a file, in place, so that layers and flat buffers that share the tensors see the values.
+/// Fills a model from a file, in place, so that layers and flat buffers that share the tensors see the
+/// values.
 ///
-/// Names, shapes and types are all compared before anything is changed; floating-point types are converted.
+/// It compares all names, shapes and dtypes before it changes anything. It converts floating-point dtypes.
 pub fn load_state(registry: &Registry, path: &Path, mode: WeightsMode) -> Result<LoadReport, ModelError> {
     load_renamed(registry, path, mode, &Renames::default())
 }
 
-/// As [`load_state`], with the names in the file changed by `renames` first.
+/// Like [`load_state`], after `renames` have changed the names in the file.
 pub fn load_renamed(
     registry: &Registry,
     path: &Path,
@@ -128,7 +131,8 @@ pub fn load_renamed(
     Ok(report)
 }
 
-/// The file's tensors, but a tied weight that is there a second time. Alone it is reported, by the name that the model lacks.
+/// Returns the file's tensors without repeated tied weights. If the file has only the second name, it stays,
+/// so that it is reported as unexpected.
 fn found<'a>(registry: &Registry, file: &'a TensorFile) -> BTreeMap<&'a str, &'a TensorInfo> {
     let is_second = |name: &str| {
         let tied = registry.tied().iter().find(|(second, _)| second == name);
@@ -168,7 +172,7 @@ fn wanted(entry: &Entry) -> Result<Wanted<'_>, TchError> {
     Ok(Wanted { name: entry.name(), shape: shape.collect(), kind: entry.tensor().f_kind()? })
 }
 
-/// A tensor that is there a second time must be the same.
+/// Checks that a repeated tied weight is equal.
 fn check_ties(registry: &Registry, file: &TensorFile, path: &Path) -> Result<(), ModelError> {
     for (second, first) in registry.tied() {
         if file.info(second).is_some() && !file.read(second)?.f_equal(&file.read(first)?)? {

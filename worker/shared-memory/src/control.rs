@@ -1,11 +1,11 @@
-//! Where the ranks tell each other how far they are: a board of atomics for each rank, in memory that all share.
+//! The progress of each rank: one board of atomics per rank, in memory that all ranks share.
 //!
-//! Each rank counts its operations from 1. On its own board it writes the last operation that it is *ready* for (its memory
-//! may be read and written by the others) and the last that it has *done* (it will not touch the others' memory for it any
-//! more). Whoever finds after its own announcement that all ranks have made it rings every rank's bell, on which the
-//! rank's thread sleeps; the others need not be woken before that.
+//! Each rank counts its operations from 1. On its board it announces the last operation for which it is
+//! *ready* (the other ranks may read and write its memory) and the last that it has *done* (it no longer
+//! touches their memory). If a rank finds after its announcement that all ranks have made the same one, it
+//! rings the bell of every rank. The thread of a rank sleeps on its bell.
 //!
-//! Numbers wrap around; what is compared is their distance, which stays far below 2^31.
+//! Sequence numbers wrap around. Only their distance is compared, which stays far below 2^31.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -16,18 +16,19 @@ use crate::error::{MemoryError, failed};
 use crate::lock;
 use crate::segment::{Segment, Ticket};
 
-/// How many of the last operations' tags stay readable. A rank that runs further ahead goes unchecked, not astray.
+/// The number of latest operations whose tags stay readable. If a rank is further ahead, its tag is not
+/// checked.
 const TAGS: usize = 256;
 
-/// Looks at the bell this often before sleeping on it: about two microseconds, less than a sleep and a wake-up cost and
-/// too short to take the core from the training.
+/// Reads of the bell before a thread sleeps: about two microseconds. This is shorter than a sleep and a
+/// wake-up, and too short to take the core from the training.
 const SPINS: usize = 64;
 
-/// One line of the cache, so that ranks that write do not disturb those that read something else.
+/// A value in its own cache lines, so that a write does not slow down ranks that read other values.
 #[repr(C, align(128))]
 struct Line<T>(T);
 
-/// What one rank announces, and the bell it sleeps on. Zero bytes are its state at the start.
+/// What one rank announces, and its bell. Initially all bytes are zero.
 #[repr(C)]
 struct Board {
     /// The last operation of each [`Stage`].
@@ -43,16 +44,16 @@ struct Bell {
     sleeping: AtomicU32,
 }
 
-/// What a rank announces of an operation.
+/// A stage of an operation that a rank announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The others may read and write its memory.
+    /// The other ranks may read and write this rank's memory.
     Ready,
-    /// It does not touch that of the others any more.
+    /// This rank no longer touches the memory of other ranks.
     Done,
 }
 
-/// The boards of all ranks, seen by one of them.
+/// All boards, and the rank of this process.
 #[derive(Debug)]
 pub struct Control {
     segment: Segment,
@@ -60,13 +61,13 @@ pub struct Control {
 }
 
 impl Control {
-    /// Rank 0's: makes the boards of `size` ranks, and the ticket for the others.
+    /// Creates the boards of `size` ranks on rank 0, and the ticket for the other ranks.
     pub fn create(size: usize) -> Result<(Self, Ticket), MemoryError> {
         let (segment, ticket) = Segment::create(size, size_of::<Board>())?;
         Ok((Self::join(segment, 0)?, ticket))
     }
 
-    /// The other ranks'.
+    /// Opens the boards on a rank other than 0.
     pub fn open(ticket: &Ticket, rank: usize) -> Result<Self, MemoryError> {
         let segment = Segment::open(ticket)?;
         if segment.region_bytes() < size_of::<Board>() || rank >= segment.regions() {
@@ -93,12 +94,13 @@ impl Control {
 
     fn board(&self, rank: usize) -> &Board {
         let place = self.segment.region(rank).cast::<Board>();
-        // SAFETY: regions are page-aligned and at least a Board long (made so in create, checked in open) and mapped as long
-        // as self. A Board is atomics alone, of which every bit pattern is a value, so other processes may write to it.
+        // SAFETY: regions are page-aligned, hold at least a Board (ensured in create, checked in open) and
+        // stay mapped as long as self. A Board has only atomics, which are valid for every bit pattern, so
+        // other processes may write to it.
         unsafe { place.as_ref() }
     }
 
-    /// Announces that the memory of operation `sequence` is ready, and what the operation is.
+    /// Announces that this rank's memory is ready for operation `sequence`, and the operation's tag.
     pub(crate) fn publish_ready(&self, sequence: u32, tag: u32) {
         self.board(self.rank).tags[sequence as usize % TAGS].store(tagged(sequence, tag), SeqCst);
         self.publish(Stage::Ready, sequence);
@@ -111,37 +113,39 @@ impl Control {
         }
     }
 
-    /// The ranks that have not announced this of operation `sequence`.
+    /// Returns the ranks that have not announced `stage` of operation `sequence`.
     pub(crate) fn behind(&self, stage: Stage, sequence: u32) -> impl Iterator<Item = usize> {
         let announced = move |rank| self.board(rank).announced[stage as usize].0.load(SeqCst);
         (0..self.size()).filter(move |rank| before(announced(*rank), sequence))
     }
 
-    /// A rank whose operation `sequence`, for which it is ready, is not `tag`.
+    /// Returns a rank that is ready for operation `sequence` with another tag.
     pub(crate) fn mismatch(&self, sequence: u32, tag: u32) -> Option<usize> {
         (0..self.size()).find(|rank| {
             let theirs = self.board(*rank).tags[sequence as usize % TAGS].load(SeqCst);
-            // Another operation's tag: that rank has gone on by TAGS operations.
+            // If the number differs, the slot holds a later operation's tag: that rank is TAGS operations
+            // ahead.
             theirs >> 32 == u64::from(sequence) && theirs != tagged(sequence, tag)
         })
     }
 
-    /// Whether a rank other than this has left or died.
+    /// Returns whether another rank has left the team.
     pub(crate) fn has_left(&self, rank: usize) -> bool {
         self.board(rank).left.0.load(SeqCst) != 0
     }
 
-    /// Asks the kernel whether a rank other than this lives. Where the kernel cannot say, it does: the time-out remains.
+    /// Asks the kernel whether another rank's process is alive. If the kernel cannot answer, returns true:
+    /// the time-out still applies.
     pub(crate) fn lives(&self, rank: usize) -> bool {
         lock::is_held(self.segment.file(), rank).unwrap_or(true)
     }
 
-    /// A rank's bell; read it before looking at what [`Control::sleep`] is to wait for.
+    /// Reads this rank's bell. Call it before checking the condition for which [`Control::sleep`] will wait.
     pub(crate) fn bell(&self) -> u32 {
         self.board(self.rank).bell.0.rung.load(SeqCst)
     }
 
-    /// Sleeps until the own bell is rung after `heard` was read, or `limit` has passed.
+    /// Sleeps until this rank's bell is rung after `heard` was read, or until `limit` has passed.
     pub(crate) fn sleep(&self, heard: u32, limit: Duration) {
         let bell = &self.board(self.rank).bell.0;
         for _ in 0..SPINS {
@@ -150,14 +154,14 @@ impl Control {
             }
             std::hint::spin_loop();
         }
-        // Who rings adds to `rung` and then reads `sleeping`; here it is the other way round, so that one of the two sees the
-        // other: the ringer wakes us, or the kernel finds that `rung` is not `heard` any more.
+        // The ringer adds to `rung` and then reads `sleeping`. This thread writes `sleeping` and then reads
+        // `rung`. So the ringer wakes this thread, or the kernel finds that `rung` differs from `heard`.
         bell.sleeping.store(1, SeqCst);
         let limit = futex::Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
         };
-        // Woken, too late, interrupted: the caller looks again in any case.
+        // Any result is fine: the caller checks its condition again.
         let _ = futex::wait(&bell.rung, futex::Flags::empty(), heard, Some(&limit));
         bell.sleeping.store(0, SeqCst);
     }
@@ -175,7 +179,7 @@ impl Control {
 fn ring(bell: &Bell) {
     bell.rung.fetch_add(1, SeqCst);
     if bell.sleeping.load(SeqCst) != 0 {
-        // Only one thread sleeps on a bell. Nothing can be done about a failure; the sleeper looks again by itself.
+        // Only one thread sleeps on a bell. An error is ignored: the sleeper wakes after its limit.
         let _ = futex::wake(&bell.rung, futex::Flags::empty(), 1);
     }
 }
@@ -184,16 +188,16 @@ fn tagged(sequence: u32, tag: u32) -> u64 {
     u64::from(sequence) << 32 | u64::from(tag)
 }
 
-/// Whether `announced` has not reached `sequence`.
+/// Returns whether `announced` has not reached `sequence`.
 fn before(announced: u32, sequence: u32) -> bool {
     announced.wrapping_sub(sequence).cast_signed() < 0
 }
 
-/// Leaves the team in sight of the others.
+/// Leaves the team and announces it to the other ranks.
 impl Drop for Control {
     fn drop(&mut self) {
         self.board(self.rank).left.0.store(1, SeqCst);
-        // The descriptor may live on in a child process; the place must not.
+        // A child process may have inherited the descriptor; the lock must be released anyway.
         let _ = lock::release(self.segment.file(), self.rank);
         self.ring_all();
     }
@@ -246,7 +250,7 @@ mod tests {
         zero.publish_ready(2, 20);
         one.publish_ready(2, 20);
         assert_eq!(zero.mismatch(2, 20), None);
-        // A rank that is far ahead has overwritten the place.
+        // The tag of a rank that is far ahead has overwritten this one.
         one.publish_ready(2 + TAGS as u32, 99);
         assert_eq!(zero.mismatch(2, 20), None);
     }

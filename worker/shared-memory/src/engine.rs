@@ -1,8 +1,8 @@
-//! The thread that carries operations out.
+//! The thread that executes operations.
 //!
-//! An operation goes through two stages. When all ranks are ready for it, this rank does its part; when all have done
-//! theirs, it has ended. The part of the next operation may begin before the end of the one before: a rank that is behind
-//! holds the others up no longer than it must.
+//! An operation has two stages. When all ranks are ready, this rank computes its part; when all ranks have
+//! done their parts, the operation ends. The next operation's part may begin before the previous one ends, so
+//! a slow rank delays the others as little as possible.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::kernel;
 use crate::parts;
 use crate::queue::{Collective, Job, Operation, Shared, Stop};
 
-/// How often a rank that waits asks the kernel whether those it waits for still live, and looks at the clock.
+/// The interval at which a waiting rank checks whether the other ranks live, and the deadlines.
 const TICK: Duration = Duration::from_millis(100);
 
 pub(crate) struct Engine {
     shared: Arc<Shared>,
-    /// Own part done, in order; they end when the others have done theirs.
+    /// Operations whose part this rank has done, in order. They end when all ranks have done theirs.
     ending: VecDeque<Job>,
-    /// Why everything fails from now on.
+    /// The reason why every later operation fails.
     fault: Option<Fault>,
 }
 
@@ -33,7 +33,7 @@ impl Engine {
     pub(crate) fn run(mut self) {
         let mut last_look = Instant::now();
         loop {
-            // Before anything is looked at: what changes from here on rings the bell, and then sleep returns at once.
+            // Read the bell before any check: a later change rings it, and then sleep returns immediately.
             let heard = self.shared.control.bell();
             if let Some(fault) = self.fault.clone() {
                 self.fail(&fault);
@@ -55,7 +55,8 @@ impl Engine {
         }
     }
 
-    /// Ends what all have done and does the own part of what all are ready for. Says whether there was any of it.
+    /// Ends operations that all ranks have done, and computes this rank's part of one for which all are
+    /// ready. Returns whether it did either.
     fn step(&mut self) -> bool {
         let control = &self.shared.control;
         let mut progress = false;
@@ -88,7 +89,7 @@ impl Engine {
         true
     }
 
-    /// This rank's part of an operation that all are ready for.
+    /// Computes this rank's part of an operation for which all ranks are ready.
     fn part(&self, job: &Job) {
         let (rank, size) = (self.shared.control.rank(), self.shared.control.size());
         let Operation { collective, element, offset, count } = job.operation;
@@ -98,29 +99,30 @@ impl Engine {
         match collective {
             Collective::AllReduce(reduction) => {
                 let part = parts::by_lines(&range, rank, size);
-                // SAFETY: Member::start has checked that the range is aligned and inside every region. All ranks are ready,
-                // so their callers keep away from the range until all have done; and by the protocol this part of it is
-                // this rank's alone, in all regions.
+                // SAFETY: Member::start has checked that the range is aligned and inside every region. All
+                // ranks are ready, so their callers leave the range alone until all have done. By the
+                // protocol only this rank touches this part of the range, in all regions.
                 unsafe { kernel::reduce(&regions, &regions, part, element, reduction) }
             }
             Collective::ReduceScatter(reduction) => {
                 let part = parts::equal(&range, rank, size);
-                // SAFETY: as above. The others read their own parts of this rank's region and write to theirs.
+                // SAFETY: as above. The other ranks read their parts of this rank's region and write to their
+                // own regions.
                 unsafe { kernel::reduce(&regions, &[own], part, element, reduction) }
             }
             Collective::AllGather => {
-                // Each rank begins with its neighbour, so that they do not all read from one region.
+                // Each rank begins with its neighbour, so that not all ranks read the same region at once.
                 for from in (1..size).map(|step| (rank + step) % size) {
                     let part = parts::equal(&range, from, size);
-                    // SAFETY: as above. Rank `from` does not write to its own part, and nobody but this rank touches the
-                    // other parts of this rank's region.
+                    // SAFETY: as above. Rank `from` does not write to its own part, and only this rank
+                    // touches the other parts of this rank's region.
                     unsafe { kernel::copy(regions[from], own, part) }
                 }
             }
         }
     }
 
-    /// Whether the thread's work has come to its end.
+    /// Returns whether the thread can end.
     fn is_over(&self) -> bool {
         let queue = self.shared.queue();
         match queue.stop {
@@ -130,14 +132,15 @@ impl Engine {
         }
     }
 
-    /// Looks for a reason to give up: a rank that is gone, or a time that has passed. `ask` asks the kernel who lives.
+    /// Returns a fault if a rank is gone or a deadline has passed. With `ask` it asks the kernel which ranks
+    /// live.
     fn look(&self, now: Instant, ask: bool) -> Option<Fault> {
         let control = &self.shared.control;
         let queue = self.shared.queue();
         let gone = |rank: &usize| control.has_left(*rank) || ask && !control.lives(*rank);
         let stages = [(self.ending.front(), Stage::Done), (queue.waiting.front(), Stage::Ready)];
         let fronts = || stages.into_iter().filter_map(|(job, stage)| Some((job?, stage)));
-        // A rank that has gone may have announced this before it went, and after we looked for it: look once more.
+        // The rank may have announced this stage between our check and its end: check again.
         let lost = fronts().find_map(|(job, stage)| {
             let rank = control.behind(stage, job.sequence).find(gone)?;
             control.behind(stage, job.sequence).find(|still| *still == rank)
@@ -153,7 +156,7 @@ impl Engine {
         })
     }
 
-    /// How long to sleep at most.
+    /// Returns the longest time to sleep.
     fn nap(&self, now: Instant) -> Duration {
         let queue = self.shared.queue();
         let deadlines =
@@ -162,7 +165,7 @@ impl Engine {
         next.map_or(TICK, |next| next.min(TICK))
     }
 
-    /// Ends everything that was started, badly.
+    /// Ends all started operations with `fault`.
     fn fail(&mut self, fault: &Fault) {
         let waiting = std::mem::take(&mut self.shared.queue().waiting);
         for job in self.ending.drain(..).chain(waiting) {
@@ -171,7 +174,7 @@ impl Engine {
     }
 }
 
-/// Also where the thread panics: what is still in the queue, or comes later, would wait for ever.
+/// Also runs if the thread panics: jobs in the queue, and later ones, would otherwise wait forever.
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.queue().stop = Some(Stop::Abandon);

@@ -1,7 +1,8 @@
-//! The arithmetic: a block of every rank's values is brought into the cache once, reduced in the order of ranks, and written
-//! to the regions that want it, before the next block.
+//! The arithmetic: for each block, the values of all ranks are read once, reduced in the order of ranks and
+//! written to the targets while they are in the cache.
 //!
-//! Shared bytes are read and written through pointers only, never through references: the accumulator is this thread's own.
+//! Shared bytes are accessed through pointers only, never through references: the accumulator is private
+//! memory.
 
 use std::ops::{Add, Range};
 use std::ptr::NonNull;
@@ -11,14 +12,17 @@ use half::{bf16, f16};
 
 use crate::queue::{Element, Reduction};
 
-/// Values in the accumulator. In binary32 it takes 8 KiB, and with one block of each rank it fits into the first cache.
+/// Values in the accumulator. In float32 it takes 8 KiB; with one block of each rank it fits into the L1
+/// cache.
 const BLOCK: usize = 2048;
 
-/// Reduces the bytes `part` of all `sources` in their order and writes the result to the same bytes of all `targets`.
+/// Reduces the bytes `part` of all `sources` in their order and writes the result to the same bytes of all
+/// `targets`.
 ///
 /// # Safety
-/// `part` is aligned to `element`, and lies inside the memory of every source and target, each of which is page-aligned.
-/// During the call nobody else writes to those bytes of the sources, nor reads or writes those of the targets.
+/// `part` is aligned to `element` and inside the memory of every source and target, each of which is
+/// page-aligned. During the call nobody else writes to these bytes of the sources, or reads or writes those
+/// of the targets.
 pub(crate) unsafe fn reduce(
     sources: &[NonNull<u8>],
     targets: &[NonNull<u8>],
@@ -40,8 +44,8 @@ pub(crate) unsafe fn reduce(
 /// Copies the bytes `part` of `from` to the same bytes of `to`.
 ///
 /// # Safety
-/// `part` lies inside both, which do not overlap. During the call nobody else writes to those bytes of `from`, nor reads or
-/// writes those of `to`.
+/// `part` is inside both, and they do not overlap. During the call nobody else writes to these bytes of
+/// `from`, or reads or writes those of `to`.
 pub(crate) unsafe fn copy(from: NonNull<u8>, to: NonNull<u8>, part: Range<usize>) {
     // SAFETY: as the caller promises.
     unsafe {
@@ -78,7 +82,7 @@ unsafe fn blocks<T: Stored>(
     part: Range<usize>,
     join: impl Fn(T::Wide, T::Wide) -> T::Wide + Copy,
 ) {
-    // This thread's own memory: the accumulator, and where values of another width are converted.
+    // Private memory: the accumulator, and buffers to convert values to another width.
     let mut sum = [T::Wide::default(); BLOCK];
     let mut wide = [T::Wide::default(); BLOCK];
     let mut stored = [T::default(); BLOCK];
@@ -86,8 +90,8 @@ unsafe fn blocks<T: Stored>(
     while start < part.end {
         let count = ((part.end - start) / size_of::<T>()).min(BLOCK);
         let (sum, wide, stored) = (&mut sum[..count], &mut wide[..count], &mut stored[..count]);
-        // SAFETY: `count` values from `start` lie inside `part`, aligned, and no one else touches them, as the caller promises; a `T`
-        // is a `T::Wide` where the trait says so.
+        // SAFETY: `count` values from `start` are inside `part` and aligned, and nobody else touches them, as
+        // the caller promises. If `IS_WIDE`, a `T` is a `T::Wide`.
         unsafe {
             for (rank, source) in sources.iter().enumerate() {
                 let source = source.add(start);
@@ -119,21 +123,21 @@ unsafe fn blocks<T: Stored>(
     }
 }
 
-/// What a reduction is computed in.
+/// The type in which a reduction is computed.
 trait Wide: Copy + Default + PartialOrd + Add<Output = Self> {}
 impl Wide for f32 {}
 impl Wide for f64 {}
 
-/// What lies in memory.
+/// A type of values in memory.
 ///
 /// # Safety
-/// Where `IS_WIDE` says so, `Wide` is the type itself.
+/// If `IS_WIDE` is true, `Wide` is `Self`.
 unsafe trait Stored: Copy + Default {
     type Wide: Wide;
-    /// Values are computed with where they lie; they need no conversion.
+    /// Whether values are reduced without conversion.
     const IS_WIDE: bool = true;
 
-    /// The slices are of one length.
+    /// Converts values. Both slices have the same length.
     fn widen(_stored: &[Self], _wide: &mut [Self::Wide]) {}
     fn narrow(_wide: &[Self::Wide], _stored: &mut [Self]) {}
 }
@@ -153,7 +157,7 @@ unsafe impl Stored for f16 {
     type Wide = f32;
     const IS_WIDE: bool = false;
 
-    /// By the processor's own instructions where it has them.
+    /// Uses the processor's conversion instructions if it has them.
     fn widen(stored: &[Self], wide: &mut [f32]) {
         stored.convert_to_f32_slice(wide);
     }
@@ -168,18 +172,18 @@ unsafe impl Stored for bf16 {
     type Wide = f32;
     const IS_WIDE: bool = false;
 
-    /// A loop that is vectorised, which `half`'s conversions of bfloat16 are not.
+    /// This loop is vectorised; the bfloat16 conversions of `half` are not.
     fn widen(stored: &[Self], wide: &mut [f32]) {
         for (wide, stored) in wide.iter_mut().zip(stored) {
             *wide = f32::from_bits(u32::from(stored.to_bits()) << 16);
         }
     }
 
-    /// Rounds to the nearest, ties to even; a NaN stays one.
+    /// Rounds to nearest, ties to even; a NaN stays a NaN.
     fn narrow(wide: &[f32], stored: &mut [Self]) {
         for (stored, wide) in stored.iter_mut().zip(wide) {
             let bits = wide.to_bits();
-            // Adds just less than half of the last place that stays, or just half where that place is odd.
+            // Adds just less than half of the last kept bit, or exactly half if that bit is odd.
             let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
             let quiet = bits | 0x0040_0000;
             let kept = if wide.is_nan() { quiet } else { rounded };

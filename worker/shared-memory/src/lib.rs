@@ -1,17 +1,17 @@
-//! Memory that the ranks of one machine share, and sums over it: the edge to the operating system and to atomics, with no
-//! tensors.
+//! Memory that the ranks of one machine share, and reductions over it. The crate wraps the operating system
+//! and atomics; it does not know tensors.
 //!
-//! - [`Segment`]: one block of memory with a region for every rank, made by one of them and opened by the others with a
-//!   [`Ticket`]; [`Region`] is one rank's part of it, and keeps it mapped
-//! - [`Control`]: where the ranks tell each other how far they are, and see who has died
-//! - [`Member`]: one rank's place in the team: [`Member::start`] begins an [`Operation`] over the regions of a segment and
-//!   returns a [`Pending`]; one thread of the process carries the operations out, in order
+//! - [`Segment`]: shared memory with a region for every rank. One rank creates it, the others open it with a
+//!   [`Ticket`]. [`Region`] is the region of one rank and keeps it mapped
+//! - [`Control`]: announces the progress of each rank and detects ranks that died
+//! - [`Member`]: one rank of the team. [`Member::start`] starts an [`Operation`] over the regions of a
+//!   segment and returns a [`Pending`]. One thread per process executes the operations in order
 //!
-//! The order of use: rank 0 makes a control segment and a ticket ([`Control::create`]); the others open it
-//! ([`Control::open`]); once all have done so, each makes its [`Member`]. Segments for data are made the same way. The ranks
-//! need some other way to hand each other the tickets and to agree that all have succeeded.
+//! Order of use: rank 0 creates a control segment and a ticket ([`Control::create`]); the others open it
+//! ([`Control::open`]); after all have opened it, each creates its [`Member`]. Data segments are created the
+//! same way. The ranks need another channel to send tickets and to agree that all of them succeeded.
 //!
-//! Nothing outlives the processes: the memory has no name, and the kernel frees it with its last mapping.
+//! The memory has no name: the kernel frees it with its last mapping.
 
 mod control;
 mod engine;

@@ -1,14 +1,14 @@
-//! Who lives: each rank holds a lock on its own byte of a file that all have open, and the kernel lets go of it with the
-//! process, whatever ends it.
+//! Detection of live ranks: each rank locks its own byte of a file that all ranks have open. The kernel
+//! releases the lock when the process ends.
 //!
-//! The locks are those of the open file description (`F_OFD_SETLK`, Linux 3.15): they belong to one rank's opening of the
-//! file and not to the process, so that closing another descriptor of the same file does not let go of them.
+//! These are locks of the open file description (`F_OFD_SETLK`, Linux 3.15). Unlike locks of a process, they
+//! stay when the process closes another descriptor of the same file.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Locks byte `index`. False where another opening of the file holds it.
+/// Locks byte `index`. Returns false if another open file description has locked it.
 pub(crate) fn hold(file: &File, index: usize) -> io::Result<bool> {
     match call(file, libc::F_OFD_SETLK, libc::F_WRLCK, index) {
         Ok(_) => Ok(true),
@@ -22,7 +22,7 @@ pub(crate) fn release(file: &File, index: usize) -> io::Result<()> {
     call(file, libc::F_OFD_SETLK, libc::F_UNLCK, index).map(|_| ())
 }
 
-/// Whether another opening of the file holds byte `index`.
+/// Returns whether another open file description has locked byte `index`.
 pub(crate) fn is_held(file: &File, index: usize) -> io::Result<bool> {
     let lock = call(file, libc::F_OFD_GETLK, libc::F_WRLCK, index)?;
     Ok(i32::from(lock.l_type) != libc::F_UNLCK)
@@ -30,14 +30,14 @@ pub(crate) fn is_held(file: &File, index: usize) -> io::Result<bool> {
 
 fn call(file: &File, command: i32, kind: i32, index: usize) -> io::Result<libc::flock> {
     let start = libc::off_t::try_from(index).map_err(io::Error::other)?;
-    // SAFETY: flock is a plain structure of numbers, for which zero is a value.
+    // SAFETY: flock has only numbers, for which zero is valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = start;
     lock.l_len = 1;
     loop {
-        // SAFETY: the descriptor is open and lock is a valid place for the call to read and write.
+        // SAFETY: the descriptor is open, and lock is valid for reads and writes.
         if unsafe { libc::fcntl(file.as_raw_fd(), command, &mut lock) } != -1 {
             return Ok(lock);
         }
@@ -69,7 +69,7 @@ mod tests {
         assert!(!is_held(two.file(), 0).unwrap());
         assert!(is_held(one.file(), 1).unwrap());
         drop(two);
-        // Another test may start a process, which has the opening too until it becomes another program.
+        // A process that another test starts shares the open file description until its exec.
         let begun = std::time::Instant::now();
         while is_held(one.file(), 1).unwrap() {
             assert!(begun.elapsed().as_secs() < 10, "the lock outlives its opening");

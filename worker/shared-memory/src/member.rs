@@ -1,4 +1,4 @@
-//! One rank's place in the team: where operations are started.
+//! A rank of the team, through which operations are started.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,10 +10,11 @@ use crate::error::{Fault, MemoryError, failed};
 use crate::queue::{Collective, Job, Operation, Outcome, Pending, Shared, Stop};
 use crate::segment::Segment;
 
-/// A rank among the others of its machine. Its thread carries operations out in the order in which they were started; those
-/// that are in flight together must not overlap in memory.
+/// A rank of the team. Its thread executes operations in the order in which they were started. Operations in
+/// flight must not overlap in memory.
 ///
-/// Dropping it ends the operations under way with [`Fault::Stopped`] and tells the other ranks.
+/// Dropping it ends its pending operations with [`Fault::Stopped`] and announces to the other ranks that it
+/// left.
 #[derive(Debug)]
 pub struct Member {
     shared: Arc<Shared>,
@@ -21,8 +22,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// Takes the place, with a thread of its own named `shared-reduce`. Every rank must have opened the control memory
-    /// before any of them starts an operation, or it will be taken for dead.
+    /// Joins the team and starts a thread named `shared-reduce`. Every rank must have opened the control
+    /// memory before any rank starts an operation; otherwise it counts as dead.
     pub fn new(control: Control) -> Result<Self, MemoryError> {
         let shared = Arc::new(Shared::new(control));
         let engine = Engine::new(Arc::clone(&shared));
@@ -33,8 +34,8 @@ impl Member {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Starts an operation: tells the other ranks at once that this rank's range is ready, and leaves the rest to the
-    /// thread. Until the operation has ended, nothing else may touch the range. An operation after a failed one fails too.
+    /// Starts an operation: announces that this rank's range is ready; the thread does the rest. Nothing else
+    /// may touch the range until the operation has ended. After a failed operation all later ones fail too.
     pub fn start(
         &self,
         operation: Operation,
@@ -43,7 +44,7 @@ impl Member {
     ) -> Result<Pending, Fault> {
         self.check(&operation, segment)?;
         let (outcome, now) = (Arc::<Outcome>::default(), Instant::now());
-        // Jobs enter the queue and are announced in the order of their numbers, whoever starts them.
+        // Under the lock, jobs are queued and announced in the order of their numbers, from any thread.
         let mut queue = self.shared.queue();
         if queue.stop.is_some() {
             let outcome = Arc::new(Outcome::from(Err(Fault::Stopped)));
@@ -55,7 +56,7 @@ impl Member {
             tag: tag(&operation, segment),
             operation,
             segment: Arc::clone(segment),
-            // A time-out beyond the clock's end is none.
+            // If the time-out exceeds the clock's range, the operation has no deadline.
             deadline: now.checked_add(timeout),
             timeout,
             outcome: Arc::clone(&outcome),
@@ -80,7 +81,7 @@ impl Member {
         fits.then_some(()).ok_or(Fault::Range)
     }
 
-    /// Carries out what was started, then leaves. It ends also where a rank is gone, and at the time-outs of the operations.
+    /// Executes the started operations, then leaves. Ends early if a rank is gone or the operations time out.
     pub fn close(mut self) {
         self.end(Stop::Finish);
     }
@@ -89,7 +90,7 @@ impl Member {
         self.shared.queue().stop = Some(stop);
         self.shared.control.ring_own();
         if let Some(thread) = self.thread.take() {
-            // It has told its waiters itself where it panicked.
+            // If the thread panicked, dropping its engine has already failed the jobs.
             let _ = thread.join();
         }
     }
@@ -101,7 +102,7 @@ impl Drop for Member {
     }
 }
 
-/// A digest of what must be the same on all ranks (FNV-1a).
+/// Returns a digest of everything that must be equal on all ranks (FNV-1a).
 fn tag(operation: &Operation, segment: &Segment) -> u32 {
     let kind = match operation.collective {
         Collective::AllReduce(reduction) => 1 + reduction as u64,

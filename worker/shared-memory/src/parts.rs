@@ -1,24 +1,24 @@
-//! Which bytes of a range are whose.
+//! How a range is divided between the ranks.
 
 use std::ops::Range;
 
-/// No two ranks write to one line of the cache.
+/// Two ranks never write to the same cache line.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// The `index`-th of `count` parts of `range` (bytes of a page-aligned region), which meet at cache lines: as equal as the
-/// lines allow, some of them empty where there are fewer lines than parts.
+/// Returns the `index`-th of `count` parts of `range` (bytes of a page-aligned region). Parts meet at cache
+/// lines and are otherwise as equal as possible; some are empty if there are fewer lines than parts.
 pub(crate) fn by_lines(range: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let first = range.start / LINE_BYTES;
     let lines = range.end.div_ceil(LINE_BYTES).saturating_sub(first);
     let cut = |index: usize| {
-        // lines * index stays far below 2^63: lines of a mapping, ranks of a machine.
+        // lines * index stays far below 2^63: the lines of a mapping times the ranks of a machine.
         let line = first + lines * index / count;
         (line * LINE_BYTES).clamp(range.start, range.end)
     };
     cut(index)..cut(index + 1)
 }
 
-/// The `index`-th of `count` equal parts. The length must be a multiple of `count`.
+/// Returns the `index`-th of `count` equal parts. The length must be a multiple of `count`.
 pub(crate) fn equal(range: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let length = range.len() / count;
     let start = range.start + index * length;
@@ -42,7 +42,7 @@ mod tests {
                 if index + 1 < count && part.end != range.start && part.end != range.end {
                     prop_assert_eq!(part.end % LINE_BYTES, 0);
                 }
-                // Balanced to a line, and the ends of the range cost a line more.
+                // Parts differ by at most one line, and the ends of the range add up to one more.
                 prop_assert!(part.len() <= range.len() / count + 2 * LINE_BYTES);
                 next = part.end;
             }

@@ -1,4 +1,4 @@
-//! Operations, and those that wait for their turn.
+//! Operations and the queue of those that wait.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,7 +8,7 @@ use crate::control::Control;
 use crate::error::Fault;
 use crate::segment::Segment;
 
-/// A started operation.
+/// An operation that was started.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) sequence: u32,
@@ -20,51 +20,51 @@ pub(crate) struct Job {
     pub(crate) outcome: Arc<Outcome>,
 }
 
-/// How an operation has ended, once it has.
+/// The result of an operation, set when it ends.
 pub(crate) type Outcome = OnceLock<Result<(), Fault>>;
 
 impl Job {
-    /// Ends it, where it has not ended before.
+    /// Ends the operation, unless it has ended before.
     pub(crate) fn end(&self, result: Result<(), Fault>) {
         let _ = self.outcome.set(result);
     }
 }
 
-/// However the thread ends, nobody waits for a job for ever.
+/// A dropped job ends too: nobody waits for it forever.
 impl Drop for Job {
     fn drop(&mut self) {
         self.end(Err(Fault::Stopped));
     }
 }
 
-/// An operation under way; see [`crate::Member::start`]. Dropping it does not end the operation.
+/// An operation in flight; see [`crate::Member::start`]. Dropping it does not end the operation.
 #[derive(Debug)]
 pub struct Pending {
     pub(crate) outcome: Arc<Outcome>,
 }
 
 impl Pending {
-    /// Sleeps until the operation has ended; a rank that dies or is late ends it with a fault, and the memory is undefined then.
+    /// Waits until the operation has ended. After a fault the contents of the memory are undefined.
     pub fn wait(&self) -> Result<(), Fault> {
         self.outcome.wait().clone()
     }
 }
 
-/// A floating-point type.
+/// A floating-point dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Element {
     /// IEEE binary32.
     F32,
     /// IEEE binary64.
     F64,
-    /// IEEE binary16; reduced in binary32, rounded once.
+    /// IEEE binary16; reduced in binary32 and rounded once.
     F16,
-    /// bfloat16; reduced in binary32, rounded once.
+    /// bfloat16; reduced in binary32 and rounded once.
     Bf16,
 }
 
 impl Element {
-    /// Bytes of one value.
+    /// Returns the bytes of one value.
     pub fn bytes(self) -> usize {
         match self {
             Self::F64 => 8,
@@ -74,43 +74,45 @@ impl Element {
     }
 }
 
-/// How the ranks' values become one, in the order of ranks.
+/// How the values of the ranks are reduced, in the order of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Reduction {
     /// The sum: ((rank 0 + rank 1) + rank 2) + ...
     Sum,
-    /// The least; a NaN where there is one.
+    /// The minimum; NaN if any value is NaN.
     Min,
-    /// The greatest; a NaN where there is one.
+    /// The maximum; NaN if any value is NaN.
     Max,
 }
 
-/// What becomes of the range that an operation names, which is the same in every rank's region.
+/// A collective over a range, which is the same in every rank's region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Collective {
-    /// Every rank's range becomes the reduction of all of them, to the same bits.
+    /// Every rank's range becomes the reduction of all ranges, identical to the bit.
     AllReduce(Reduction),
-    /// The rank-th of equal parts of the rank's range becomes the reduction of that part of all ranges; the rest stays.
+    /// On rank r, the r-th of the equal parts of its range becomes the reduction of that part of all ranges;
+    /// the other parts stay.
     ReduceScatter(Reduction),
-    /// Every rank's range becomes the equal parts of the ranks in their order: the r-th is taken from rank r.
+    /// On every rank, the r-th of the equal parts is copied from rank r.
     AllGather,
 }
 
-/// An operation over a range of the regions of a segment. Every rank starts the same one on the same segment.
+/// An operation over a range of a segment's regions. Every rank starts the same operation on the same
+/// segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// What to do.
+    /// The collective.
     pub collective: Collective,
-    /// What the range holds.
+    /// The dtype of the range.
     pub element: Element,
-    /// The first byte of the range in the region; a multiple of the element's size.
+    /// The first byte of the range in the region: a multiple of the element's size.
     pub offset: usize,
-    /// The number of elements; of `ReduceScatter` and `AllGather` a multiple of the number of ranks.
+    /// The number of elements: for `ReduceScatter` and `AllGather` a multiple of the number of ranks.
     pub count: usize,
 }
 
-/// The operations that wait for their turn, shared by the ranks' callers and their one thread.
+/// The queue of waiting operations, which callers and the thread share.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) waiting: VecDeque<Job>,
@@ -118,12 +120,12 @@ pub(crate) struct Queue {
     pub(crate) sequence: u32,
 }
 
-/// How the thread is to end.
+/// How the thread ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// After the operations that were started.
+    /// After all started operations.
     Finish,
-    /// At once.
+    /// Immediately.
     Abandon,
 }
 
@@ -139,7 +141,7 @@ impl Shared {
     }
 
     pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Nothing in a critical section can panic half-way.
+        // No code under the lock panics while the queue is inconsistent.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Memory without a name, mapped by every rank by a ticket: a header page, then one region per rank.
+//! Anonymous memory that every rank maps with a ticket: a header page, then one region per rank.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -12,10 +12,11 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{MemoryError, failed};
 
-/// A mapping of the regions of all ranks. Regions are page-aligned, of one length and zero at first.
+/// A mapping of the regions of all ranks. Regions are page-aligned, have equal lengths and are initially
+/// zero.
 ///
-/// No Rust reference to a region's bytes is ever made: other processes write to them. They are read and written through
-/// pointers, at times that the protocol of [`crate::Member`] gives to one rank alone.
+/// Rust references to a region's bytes are never made, because other processes write to them. The bytes are
+/// accessed through pointers, at times that the protocol of [`crate::Member`] reserves for one rank.
 #[derive(Debug)]
 pub struct Segment {
     base: NonNull<u8>,
@@ -26,12 +27,12 @@ pub struct Segment {
 
 // SAFETY: the mapping belongs to the process, not to a thread, and lives as long as the value.
 unsafe impl Send for Segment {}
-// SAFETY: a shared Segment gives out addresses and atomics alone; the bytes are touched by the protocol of Member only.
+// SAFETY: a shared Segment returns only addresses; the protocol of Member governs all access to the bytes.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Makes a segment of `regions` regions with at least `region_bytes` bytes each, and the ticket with which the other
-    /// ranks open it for as long as this value lives. Memory is taken by [`Segment::reserve`].
+    /// Creates a segment of `regions` regions with at least `region_bytes` bytes each, and its ticket. Other
+    /// ranks can open the segment while this value lives. [`Segment::reserve`] allocates the memory.
     pub fn create(regions: usize, region_bytes: usize) -> Result<(Self, Ticket), MemoryError> {
         let layout = Layout::new(regions, region_bytes)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -51,18 +52,18 @@ impl Segment {
         };
         file.set_len(layout.mapped_bytes as u64).map_err(failed("size shared memory"))?;
         file.write_all_at(&ticket.header(), 0).map_err(failed("write to shared memory"))?;
-        // No process can cut the file short under another's mapping, which would kill it with SIGBUS.
+        // Without the seals a process could truncate the file, and SIGBUS would kill those that map it.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
             .map_err(failed("seal shared memory"))?;
         Ok((Self::map(file, ticket, layout)?, ticket))
     }
 
-    /// Opens the segment that a ticket names.
+    /// Opens the segment of a ticket.
     pub fn open(ticket: &Ticket) -> Result<Self, MemoryError> {
         let layout = Layout::new(ticket.regions as usize, ticket.region_bytes())?;
         let path = ticket.path();
         let wrong = |found| MemoryError::WrongFile(path.clone(), found);
-        // Anything may lie there in another container: a pipe must not block.
+        // In another container the path can be any file: opening a pipe must not block.
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -86,7 +87,7 @@ impl Segment {
     }
 
     fn map(file: File, ticket: Ticket, layout: Layout) -> Result<Self, MemoryError> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
         let base = unsafe {
             rustix::mm::mmap(
                 ptr::null_mut(),
@@ -102,8 +103,8 @@ impl Segment {
         Ok(Self { base, layout, ticket, file })
     }
 
-    /// Takes the memory of one region from the system, so that a lack of it is an error here and no signal later. Each
-    /// rank reserves its own, which puts it near the processor that it runs on.
+    /// Allocates the memory of one region, so that a lack of memory is an error here instead of a signal
+    /// later. Each rank reserves its own region, which places it near that rank's processor.
     pub fn reserve(&self, region: usize) -> Result<(), MemoryError> {
         if region >= self.regions() {
             return Err(MemoryError::Size(region, self.layout.stride));
@@ -114,17 +115,18 @@ impl Segment {
         rustix::io::retry_on_intr(reserve).map_err(|error| MemoryError::NoMemory(stride, error.into()))
     }
 
-    /// The number of regions.
+    /// Returns the number of regions.
     pub fn regions(&self) -> usize {
         self.ticket.regions as usize
     }
 
-    /// The bytes of each region that may be used.
+    /// Returns the usable bytes of each region.
     pub fn region_bytes(&self) -> usize {
         self.ticket.region_bytes()
     }
 
-    /// Where `bytes` bytes at `address` lie in a region, in bytes from its start; `None` where they do not lie inside.
+    /// Returns the offset of `address` in a region, or `None` if its `bytes` bytes are not inside that
+    /// region.
     pub fn offset_of(&self, region: usize, address: *const u8, bytes: usize) -> Option<usize> {
         if region >= self.regions() {
             return None;
@@ -134,7 +136,7 @@ impl Segment {
         (end <= self.region_bytes()).then_some(offset)
     }
 
-    /// The same on every rank, and different for every segment.
+    /// Returns a number that is equal on all ranks and different for every segment.
     pub(crate) fn identity(&self) -> u64 {
         self.ticket.nonce[0].cast_unsigned()
     }
@@ -143,7 +145,7 @@ impl Segment {
         &self.file
     }
 
-    /// The first byte of a region. `region` must be below [`Segment::regions`].
+    /// Returns the first byte of a region. `region` must be below [`Segment::regions`].
     pub(crate) fn region(&self, region: usize) -> NonNull<u8> {
         debug_assert!(region < self.regions());
         // SAFETY: the mapping holds the header page and `regions` strides.
@@ -153,13 +155,14 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: base and length are those of the mapping, and nothing else unmaps it. A failure leaves it mapped: harmless.
+        // SAFETY: base and length are those of the mapping, and only this line unmaps it. A failure is
+        // harmless.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.layout.mapped_bytes) };
     }
 }
 
-/// Names a segment to the other processes of the machine: the process that made it, its file there, and a random number
-/// that the file begins with, so that no other file is taken for it.
+/// Identifies a segment for other processes of the machine: the process that created it, the file descriptor
+/// there, and a random number that the file's header repeats, so that no other file is mistaken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     pid: i64,
@@ -174,31 +177,31 @@ const MAGIC: i64 = i64::from_be_bytes(*b"dtrainS\x01");
 const HEADER_BYTES: usize = 5 * size_of::<i64>();
 
 impl Ticket {
-    /// How many words a ticket takes on its way.
+    /// The number of words of a ticket.
     pub const WORDS: usize = 6;
 
-    /// The ticket as whole numbers, to be sent to the other ranks; none is all zeros.
+    /// Converts the ticket to words for sending. They are never all zero.
     pub fn to_words(&self) -> [i64; Self::WORDS] {
         let [high, low] = self.nonce;
         [self.pid, self.fd, high, low, self.regions, self.region_bytes]
     }
 
-    /// The ticket that became these words.
+    /// Restores a ticket from its words.
     pub fn from_words([pid, fd, high, low, regions, region_bytes]: [i64; Self::WORDS]) -> Self {
         Self { pid, fd, nonce: [high, low], regions, region_bytes }
     }
 
-    /// The bytes of each rank's region.
+    /// Returns the bytes of each rank's region.
     pub fn region_bytes(&self) -> usize {
         self.region_bytes as usize
     }
 
-    /// Where the file is, seen from another process of the same user.
+    /// Returns the path of the file for other processes of the same user.
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", self.pid, self.fd)
     }
 
-    /// What the file begins with.
+    /// Returns the header of the file.
     fn header(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         let words = [MAGIC, self.nonce[0], self.nonce[1], self.regions, self.region_bytes];
@@ -212,7 +215,7 @@ impl Ticket {
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     page_bytes: usize,
-    /// The region bytes rounded up to pages.
+    /// The region's bytes, rounded up to whole pages.
     stride: usize,
     /// The header page and all regions.
     mapped_bytes: usize,
@@ -231,7 +234,7 @@ impl Layout {
     }
 }
 
-/// One rank's region, as the owner of what is built over it: the mapping stays while this value lives.
+/// One rank's region. It keeps the mapping alive for a tensor that is built over it.
 #[derive(Debug)]
 pub struct Region {
     segment: Arc<Segment>,
@@ -239,17 +242,18 @@ pub struct Region {
 }
 
 impl Region {
-    /// The `index`-th region of a segment, or `None` where there is none.
+    /// Returns region `index` of a segment, or `None` if the segment has fewer regions.
     pub fn new(segment: &Arc<Segment>, index: usize) -> Option<Self> {
         (index < segment.regions()).then(|| Self { segment: Arc::clone(segment), index })
     }
 
-    /// The first byte, page-aligned; valid for reads and writes of [`Region::bytes`] bytes while this value lives.
+    /// Returns the first byte, page-aligned. It is valid for reads and writes of [`Region::bytes`] bytes
+    /// while this value lives.
     pub fn as_ptr(&self) -> *mut u8 {
         self.segment.region(self.index).as_ptr()
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn bytes(&self) -> usize {
         self.segment.region_bytes()
     }

@@ -1,4 +1,4 @@
-// Tensors over memory that libtorch has not allocated.
+// Tensors over memory that libtorch has not allocated, and copies to host memory.
 #include "boundary.h"
 
 #include <ATen/ops/empty.h>
@@ -12,13 +12,13 @@ using dtrain::guard;
 
 namespace {
 
-// A function of CUDA's runtime, which libtorch_cuda.so has brought.
+// Finds a function of CUDA's runtime, which libtorch_cuda.so has loaded.
 template <typename Function>
 Function runtime(const char* name) {
   return dtrain::find<Function>(name, "CUDA");
 }
 
-// The next call of libtorch's does not take the failure for its own.
+// Throws the error of a CUDA call, and clears it so that libtorch's next call does not report it.
 void succeeded(int code, const char* name) {
   if (code == 0) return;
   runtime<int (*)()>("cudaGetLastError")();
@@ -29,8 +29,8 @@ void succeeded(int code, const char* name) {
 
 extern "C" {
 
-// *out is a new, flat CPU tensor of `count` elements at `data` that the caller owns. `drop(owner)` is called once: when the last
-// tensor over the memory is gone, or before this returns with an error. It may be called from any thread.
+// Creates a flat CPU tensor of `count` elements at `data`; the caller owns *out. `drop(owner)` is called
+// once, on any thread: after the last tensor over the memory is gone, or before this returns an error.
 int32_t dt_tensor_over(void* data, int64_t count, int32_t dtype, void* owner, void (*drop)(void*), void** out,
                        DtError* error) {
   return guard(error, [&] {

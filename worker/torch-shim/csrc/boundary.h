@@ -1,5 +1,5 @@
-// The boundary between C++ and Rust: every entry point runs its body inside `guard`, which turns whatever is thrown into a
-// DtError. No exception crosses into Rust.
+// The boundary between C++ and Rust: every entry point runs its body inside `guard`, which converts each
+// exception to a DtError. No exception reaches Rust.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,9 +31,9 @@ enum DtErrorKind : int32_t {
   DT_DRIVER_TOO_OLD = 11,
 };
 
-// The types below are those of src/ffi.rs and src/ffi/types.rs.
+// The types below match those of src/ffi.rs and src/ffi/types.rs.
 
-// Bytes that live during a call.
+// Borrowed bytes that live during a call.
 struct DtText {
   const char* data;
   size_t size;
@@ -59,7 +59,7 @@ struct DtError {
   DtBytes message;
 };
 
-// tch's pointers to at::Tensors.
+// Pointers to at::Tensors that belong to tch.
 struct DtTensors {
   const void* const* data;
   size_t count;
@@ -76,13 +76,13 @@ namespace dtrain {
 
 inline at::Tensor tensor(const void* pointer) { return *static_cast<const at::Tensor*>(pointer); }
 
-// A failure whose kind is known where it is thrown.
+// A failure whose kind is known when it is thrown.
 struct Failure : std::runtime_error {
   Failure(DtErrorKind kind, const std::string& message) : std::runtime_error(message), kind(kind) {}
   DtErrorKind kind;
 };
 
-// The symbol of that name in `library`, which has been loaded by dlopen.
+// Finds a symbol by name in `library`, which dlopen has loaded.
 template <typename Pointer>
 Pointer find(const char* name, const char* library, DtErrorKind missing = DT_LIBRARY_MISSING) {
   void* found = dlsym(RTLD_DEFAULT, name);
@@ -114,7 +114,7 @@ inline DtErrorKind kind_of(const c10::Error& e) {
   return DT_OTHER;
 }
 
-// Of DT_NETWORK, DT_STORE and DT_OTHER the words tell more: see src/error.rs.
+// For DT_NETWORK, DT_STORE and DT_OTHER, src/error.rs refines the kind by the message.
 template <typename Body>
 int32_t guard(DtError* error, Body&& body) noexcept {
   try {

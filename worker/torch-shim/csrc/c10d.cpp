@@ -1,4 +1,5 @@
-// c10d: TCPStore, the key-value store by which ranks find each other, and the Gloo process group, whose operations are asynchronous.
+// c10d: TCPStore, the key-value store of the rendezvous, and the Gloo process group with asynchronous
+// operations.
 #include "boundary.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -18,7 +19,7 @@ using GlooHandle = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 using WorkHandle = c10::intrusive_ptr<c10d::Work>;
 
 c10d::ReduceOp reduce_op(int32_t op) {
-  // As `Reduction` of dtrain-shared-memory counts them.
+  // In the order of `Reduction` in dtrain-shared-memory.
   constexpr c10d::ReduceOp::RedOpType kOps[] = {c10d::ReduceOp::SUM, c10d::ReduceOp::MIN, c10d::ReduceOp::MAX};
   return kOps[op];
 }
@@ -32,7 +33,8 @@ int32_t dt_tcp_store_new(DtText host, uint16_t port, bool is_server, uint64_t ti
     c10d::TCPStoreOptions options;
     options.port = port;
     options.isServer = is_server;
-    // The trainer waits for its peers where it needs them; a store that waits for a number of clients would hide who is missing.
+    // The trainer waits for its peers itself: a store that waits for a number of clients would hide which
+    // rank is missing.
     options.waitWorkers = false;
     options.timeout = Milliseconds(timeout_ms);
     *out = new StoreHandle{c10::make_intrusive<c10d::TCPStore>(host.string(), options)};
@@ -60,10 +62,10 @@ int32_t dt_store_add(StoreHandle* store, DtText key, int64_t amount, int64_t* ou
   return guard(error, [&] { *out = (*store)->add(key.string(), amount); });
 }
 
-// A server's destructor joins its thread, which cannot throw past the store's own handling.
+// The destructor of a server joins its thread; the store handles the exceptions of that thread.
 void dt_store_free(StoreHandle* store) { delete store; }
 
-// `name` is an interface or a host; empty lets Gloo resolve this machine's name.
+// `name` is an interface or a host. If it is empty, Gloo resolves this machine's host name.
 int32_t dt_gloo_new(StoreHandle* store, int32_t rank, int32_t size, uint64_t timeout_ms, bool by_interface, DtText name,
                     GlooHandle** out, DtError* error) {
   return guard(error, [&] {
@@ -76,7 +78,7 @@ int32_t dt_gloo_new(StoreHandle* store, int32_t rank, int32_t size, uint64_t tim
   });
 }
 
-// `what` is an `Operation` of src/gloo.rs; `value` its reduction or its root.
+// `what` is an `Operation` of src/gloo.rs; `value` is its reduction or root.
 int32_t dt_gloo_start(GlooHandle* group, int32_t what, int32_t value, DtTensors outputs, DtTensors inputs, uint64_t timeout_ms,
                       WorkHandle** out, DtError* error) {
   return guard(error, [&] {
@@ -114,7 +116,7 @@ int32_t dt_gloo_start(GlooHandle* group, int32_t what, int32_t value, DtTensors 
   });
 }
 
-// Joins the group's threads: call only when no operation is in flight.
+// Joins the group's threads: call it only when no operation is in flight.
 void dt_gloo_free(GlooHandle* group) { delete group; }
 
 int32_t dt_work_wait(WorkHandle* work, DtError* error) {

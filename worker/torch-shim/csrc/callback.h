@@ -10,8 +10,8 @@
 using torch::autograd::variable_list;
 
 extern "C" {
-// `call` appends what it computes of the inputs to `outputs` by dt_output_push and returns DT_OK, or says why not by
-// dt_reason_set and returns the kind of the error. `release` is called once.
+// `call` appends its results to `outputs` by dt_output_push and returns DT_OK, or sets the message by
+// dt_reason_set and returns the error's kind. `release` is called once.
 struct DtCallback {
   void* context;
   int32_t (*call)(void* context, DtTensors inputs, bool again, variable_list* outputs, std::string* reason);
@@ -24,7 +24,7 @@ namespace dtrain {
 [[noreturn]] inline void raise(int32_t kind, const std::string& reason) {
   switch (kind) {
     case DT_OUT_OF_MEMORY:
-      // By these words it is known again where only the text of an error is left.
+      // Where only the text of an error is left, these words identify it.
       C10_THROW_ERROR(OutOfMemoryError, mentions(reason, "out of memory") ? reason : "out of memory: " + reason);
     case DT_TIMEOUT:
     case DT_NETWORK: C10_THROW_ERROR(DistNetworkError, reason);

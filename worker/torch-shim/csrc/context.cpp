@@ -1,4 +1,4 @@
-// libtorch's process-wide state: CUDA by dlopen, how its kernels compute, generators, autocast, threads.
+// Process-wide state of libtorch: CUDA by dlopen, kernel settings, generators, autocast, logs.
 #include "boundary.h"
 
 #include <ATen/Context.h>
@@ -33,7 +33,7 @@ void set_autocast(int32_t index, DtAutocast to) {
   at::autocast::set_autocast_enabled(device(index).type(), to.enabled);
 }
 
-// The folder of the libtorch_cpu.so that this process runs on.
+// Returns the folder of this process's libtorch_cpu.so.
 std::string library_folder() {
   Dl_info info;
   if (dladdr(reinterpret_cast<const void*>(&at::autocast::clear_cache), &info) == 0 || info.dli_fname == nullptr)
@@ -43,7 +43,7 @@ std::string library_folder() {
   return slash == std::string::npos ? std::string(".") : path.substr(0, slash);
 }
 
-// Calls a function of the driver, which has been loaded.
+// Calls a function of the loaded driver.
 template <typename Function, typename... Arguments>
 void driver(const char* name, Arguments... arguments) {
   const int code = dtrain::find<Function*>(name, "the driver", DT_DRIVER_MISSING)(arguments...);
@@ -72,7 +72,7 @@ int32_t dt_library_folder(DtBytes* out, DtError* error) {
   });
 }
 
-// Loads the driver, then libtorch_cuda.so from beside libtorch_cpu.so, so that its registrations reach this process.
+// Loads the driver, then libtorch_cuda.so from the folder of libtorch_cpu.so, which registers its kernels.
 int32_t dt_cuda_load(DtError* error) {
   return guard(error, [&] {
     static std::mutex lock;
@@ -88,8 +88,9 @@ int32_t dt_cuda_load(DtError* error) {
   });
 }
 
-// libtorch's own count is 0 where CUDA fails, and the reason is lost; making CUDA ready throws it. It makes no context on any
-// device. The hooks are not touched before libtorch_cuda.so is there: those found first stay for good.
+// If CUDA fails, libtorch's own count is 0 and the reason is lost; initialising CUDA throws the reason. This
+// creates no context on any device. The hooks must not be used before libtorch_cuda.so is loaded, because the
+// first ones found are kept.
 int32_t dt_cuda_device_count(uint64_t* out, DtError* error) {
   return guard(error, [&] {
     if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) return;
@@ -114,9 +115,9 @@ int32_t dt_cuda_total_memory(int32_t index, uint64_t* out, DtError* error) {
   });
 }
 
-// Whether libtorch 2.11 for CUDA 13 takes cuDNN's kernel for attention in half precision before its own: on compute capabilities 9 and
-// 10 with a cuDNN newer than 9.15.0, unless TORCH_CUDNN_SDPA_DEPRIORITIZED is 1 (check_prefer_cudnn_attention of
-// ATen/native/transformers/cuda/sdp_utils.cpp).
+// Whether libtorch 2.11 for CUDA 13 prefers cuDNN's attention kernel in half precision: on compute
+// capabilities 9 and 10 with a cuDNN after 9.15.0, unless TORCH_CUDNN_SDPA_DEPRIORITIZED is 1
+// (check_prefer_cudnn_attention of ATen/native/transformers/cuda/sdp_utils.cpp).
 int32_t dt_cuda_prefers_cudnn_attention(int32_t index, bool* out, DtError* error) {
   constexpr int kMajor = 75; // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
   return guard(error, [&] {
@@ -127,8 +128,8 @@ int32_t dt_cuda_prefers_cudnn_attention(int32_t index, bool* out, DtError* error
   });
 }
 
-// What libtorch gives cuBLAS on the current device to work in, for every thread and stream that multiplies; cublasLt shares it unless
-// TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0.
+// The workspace of cuBLAS on the current device, for every thread and stream that multiplies. cublasLt shares
+// it unless TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0.
 int32_t dt_cuda_blas_workspace(uint64_t* out, DtError* error) {
   return guard(error, [&] {
     *out = dtrain::find<size_t (*)()>("_ZN2at4cuda22getChosenWorkspaceSizeEv", "libtorch_cuda.so")();
@@ -139,7 +140,7 @@ int32_t dt_cuda_set_device(int32_t index, DtError* error) {
   return guard(error, [&] { c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device(index)); });
 }
 
-// The settings below are integers of the process: they can be made and read without CUDA.
+// The settings below are integers of the process, which can be set and read without CUDA.
 int32_t dt_cuda_set_tf32(bool on, DtError* error) {
   return guard(error, [&] {
     at::globalContext().setAllowTF32CuBLAS(on);
@@ -174,7 +175,7 @@ int32_t dt_rng_set_state(int32_t index, const void* state, DtError* error) {
   });
 }
 
-// The cache of cast weights lives as long as the outermost autocast region.
+// Leaving the outermost autocast region clears the cache of cast weights.
 int32_t dt_autocast_enter(int32_t index, int32_t dtype, DtAutocast* before, DtError* error) {
   return guard(error, [&] {
     const auto type = device(index).type();
@@ -195,7 +196,7 @@ void dt_grad_mode_set(bool enabled) { c10::GradMode::set_enabled(enabled); }
 
 bool dt_grad_mode() { return c10::GradMode::is_enabled(); }
 
-// Throws what the tests of the boundary ask for; nothing else calls it.
+// Throws an exception for the tests of the boundary.
 int32_t dt_throw(int32_t what, DtError* error) {
   return guard(error, [&] {
     switch (what) {

@@ -1,5 +1,6 @@
-// The head of a language model and its loss in one node of the graph, a chunk of rows at a time (Hsu et al. 2024, arXiv 2410.10989).
-// The gradients are known as soon as the loss is, so nothing of a chunk's logits outlives it.
+// The head of a language model and its loss in one node of the graph, one chunk of rows at a time (Hsu et al.
+// 2024, arXiv 2410.10989). The gradients are computed with the loss, so the logits of a chunk are freed
+// immediately.
 #include "boundary.h"
 
 #include <ATen/Functions.h>
@@ -14,9 +15,9 @@
 extern "C" {
 // `Head` of src/ffi/figures.rs.
 struct DtHead {
-  int64_t ignored;  // the target that counts for nothing
-  int64_t rows;     // of a chunk
-  int64_t multiple; // to which the vocabulary is filled up within a product
+  int64_t ignored;  // the target to ignore
+  int64_t rows;     // rows of a chunk
+  int64_t multiple; // the vocabulary is padded to a multiple of this in products
 };
 }
 
@@ -27,14 +28,14 @@ using at::Tensor;
 constexpr auto kSum = at::Reduction::Sum;
 
 struct HeadLoss {
-  Tensor sum, hidden, weight; // the loss, and its gradients where they are wanted
+  Tensor sum, hidden, weight; // the loss, and its gradients if they are needed
 };
 
 struct HeadProduct {
-  Tensor weight; // V x W, filled up by rows of zeros, in the type of the products
+  Tensor weight; // V x W, padded with rows of zeros, in the dtype of the products
   int64_t vocabulary;
 
-  // `shadow`, where there is one, has the values of the table in `kind`.
+  // `shadow`, if defined, has the values of the table in `kind`.
   HeadProduct(const Tensor& table, const Tensor& shadow, at::ScalarType kind, int64_t multiple) : vocabulary(table.size(0)) {
     const auto filled = (vocabulary + multiple - 1) / multiple * multiple;
     const auto& values = shadow.defined() ? shadow : table;
@@ -49,7 +50,7 @@ struct HeadProduct {
 
   int64_t padding() const { return weight.size(0) - vocabulary; }
 
-  // The logarithms of the probabilities, in float32 as autocast has them. Padding has a probability of zero.
+  // Returns the logarithms of the probabilities, in float32 for half-precision logits, as in autocast. Padding has probability 0.
   Tensor log_probabilities(const Tensor& x) const {
     auto logits = at::mm(x, weight.t());
     if (padding() > 0) logits.narrow(1, vocabulary, padding()).fill_(-std::numeric_limits<double>::infinity());
@@ -57,7 +58,7 @@ struct HeadProduct {
     return at::log_softmax(is_half ? logits.to(at::kFloat) : logits, 1);
   }
 
-  // On the CPU a target in the padding is an error, as one behind it is.
+  // Refuses a target within the padding on the CPU, where libtorch refuses larger ones.
   void check(const Tensor& targets) const {
     if (padding() == 0 || targets.is_cuda() || targets.numel() == 0) return;
     const auto largest = targets.max().item<int64_t>();
@@ -65,7 +66,7 @@ struct HeadProduct {
   }
 };
 
-// `hidden` R x W, `table` V x W, `targets` R. `seed` is the gradient of the loss, of a scalar.
+// `hidden` is R x W, `table` V x W, `targets` R. `seed` is the gradient of the loss, a scalar.
 HeadLoss by_chunks(const Tensor& hidden, const Tensor& table, const Tensor& shadow, const Tensor& targets, at::ScalarType kind,
                    const DtHead& head, bool for_hidden, bool for_table, const Tensor& seed) {
   const at::NoGradGuard no_grad;
@@ -88,7 +89,7 @@ HeadLoss by_chunks(const Tensor& hidden, const Tensor& table, const Tensor& shad
     gradient = gradient.to(kind);
     if (for_hidden) out.hidden.narrow(0, begin, length).copy_(at::mm(gradient, product.weight));
     if (!for_table) continue;
-    // Over the chunks in the type of the parameter: sums of sums in half precision would lose digits.
+    // Sum the chunks in the parameter's dtype: sums of sums in half precision would lose digits.
     if (!out.weight.defined())
       out.weight = at::mm(gradient.t(), x).to(table.scalar_type());
     else if (kind == table.scalar_type())
@@ -106,9 +107,10 @@ struct Head : torch::autograd::Function<Head> {
     const auto device = hidden.device().type();
     const auto kind = at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device) : table.scalar_type();
     const bool for_hidden = records && hidden.requires_grad(), for_table = records && table.requires_grad();
-    // Float16 needs the scale of the loss in every product, and that is known in backward: the chunks are computed again there.
+    // Float16 needs the loss scale in every product, which is known only in backward: recompute the chunks
+    // there.
     const bool later = kind == at::kHalf && (for_hidden || for_table);
-    // Where nothing is recorded the table may have other values than those that the shadow was made of.
+    // Without recording, the table may have changed since the shadow was made.
     const auto values = records && shadow.has_value() && shadow->scalar_type() == kind ? *shadow : Tensor();
     auto loss = by_chunks(hidden, table, values, targets, kind, head, for_hidden && !later, for_table && !later, {});
     if (later)
@@ -138,8 +140,8 @@ struct Head : torch::autograd::Function<Head> {
 
 extern "C" {
 
-// The sum over the rows of `hidden`, R x W, of the cross-entropy of `hidden` times `table`, V x W, transposed, against `targets`, R.
-// `shadow` is null, or has the values of `table` in autocast's type.
+// The sum over the rows of `hidden` (R x W) of the cross-entropy of `hidden` times `table` (V x W) transposed
+// against `targets` (R). `shadow` is null, or has the values of `table` in autocast's dtype.
 int32_t dt_head_loss(const void* hidden, const void* table, const void* shadow, const void* targets, DtHead head, void** out,
                      DtError* error) {
   return dtrain::guard(error, [&] {

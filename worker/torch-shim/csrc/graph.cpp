@@ -1,6 +1,6 @@
-// Graphs of a GPU: libtorch's own at::cuda::CUDAGraph. It lies in libtorch_cuda.so, which nothing here links: its functions are
-// found by their names once that library is loaded, and the object lives in storage of ours. Both belong to the libtorch that this
-// is compiled for, whose version set-up pins.
+// GPU graphs: libtorch's at::cuda::CUDAGraph. Nothing here links libtorch_cuda.so: its functions are found by
+// name after it is loaded, and the object is constructed in storage of this file. Names and layout are those
+// of the libtorch version that set-up pins.
 #include "boundary.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -20,7 +20,7 @@ using dtrain::guard;
 
 namespace {
 
-// In c10 this is MempoolId_t.
+// MempoolId_t in c10.
 using Pool = std::pair<unsigned long long, unsigned long long>;
 
 struct DtPool {
@@ -28,7 +28,8 @@ struct DtPool {
   operator Pool() const { return {first, second}; }
 };
 
-// Of enum cudaStreamCaptureMode: what other threads do on the GPU meanwhile, such as asking for an event, is none of the capture's.
+// Of enum cudaStreamCaptureMode: GPU calls of other threads, such as querying an event, do not affect the
+// capture.
 constexpr int kThreadLocal = 1;
 
 constexpr std::size_t kSize = 1024;
@@ -81,7 +82,7 @@ c10::cuda::CUDACachingAllocator::CUDAAllocator& device_allocator() {
   return *allocator->load();
 }
 #else
-// Its functions are virtual, and only CUDA's headers tell where they are.
+// The allocator's functions are virtual, and only CUDA's headers have their positions.
 struct UnknownAllocator {
   void endAllocateToPool(c10::DeviceIndex, Pool) {}
   void releasePool(c10::DeviceIndex, Pool) {}
@@ -123,7 +124,8 @@ int32_t dt_graph_end(GraphHandle* graph, DtError* error) {
   return guard(error, [&] { functions().capture_end(graph->storage); });
 }
 
-// Whether the end of its capture came so far that dt_graph_free gives its memory back; an end that fails may have.
+// Whether the end of the capture reached the point after which dt_graph_free returns its memory; an end that
+// fails may have reached it.
 int32_t dt_graph_has_ended(const GraphHandle* graph, bool* out, DtError* error) {
   return guard(error, [&] {
 #ifdef DT_HAS_CUDA_HEADERS
@@ -135,8 +137,8 @@ int32_t dt_graph_has_ended(const GraphHandle* graph, bool* out, DtError* error) 
   });
 }
 
-// The allocator of the host's pinned memory, or that of the device, gives no more of the pool to the capture;
-// with `release` the capture does not use the pool any more.
+// Stops the allocator of pinned host memory, or of the device, from serving the capture from the pool. With
+// `release`, the capture gives up its use of the pool.
 int32_t dt_graph_leave_pool(bool host, bool release, int32_t device, DtPool pool, DtError* error) {
   return guard(error, [&] {
     if (host && release)

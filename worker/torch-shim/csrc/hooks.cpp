@@ -1,4 +1,5 @@
-// Calls out of backward: a hook on a parameter's accumulated gradient, and a node that hands values and gradients to Rust.
+// Calls from backward to Rust: a hook on a parameter's gradient, and a node that passes values and gradients
+// to Rust.
 #include "boundary.h"
 #include "callback.h"
 
@@ -31,7 +32,7 @@ struct TensorCall : torch::CustomClassHolder {
   Callback call;
 };
 
-// A linear map that is its own adjoint, such as a sum over ranks: forward and backward make the same call.
+// A self-adjoint linear map, such as a sum over ranks: forward and backward make the same call.
 struct SelfAdjoint : torch::autograd::Function<SelfAdjoint> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             c10::intrusive_ptr<TensorCall> call) {
@@ -44,7 +45,8 @@ struct SelfAdjoint : torch::autograd::Function<SelfAdjoint> {
   }
 };
 
-// Stands for a leaf in products: forward gives a copy of it in another type, and the gradient goes to the leaf in the leaf's type.
+// Replaces a leaf in products: forward returns a copy of it in another dtype, and the gradient goes to the
+// leaf in its dtype.
 struct Shadowed : torch::autograd::Function<Shadowed> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& leaf, const at::Tensor& shadow) {
     context->saved_data["type"] = static_cast<int64_t>(leaf.scalar_type());
@@ -60,7 +62,7 @@ struct Shadowed : torch::autograd::Function<Shadowed> {
 
 extern "C" {
 
-// Takes `callback` over, also where it fails. A parameter has one hook; a new one replaces it.
+// Takes ownership of `callback`, also on failure. A parameter has one hook; a new one replaces it.
 int32_t dt_gradient_hook_set(const void* parameter, DtCallback callback, DtError* error) {
   return guard(error, [&] {
     auto hook = std::make_unique<Hook>(callback);
@@ -78,7 +80,7 @@ void dt_reason_set(std::string* reason, DtText text) { *reason = text.string(); 
 
 void dt_output_push(variable_list* outputs, const void* output) { outputs->push_back(tensor(output)); }
 
-// The leaf itself where autocast would not cast it to the type of `shadow`, or nothing is recorded.
+// Returns the leaf itself if autocast would not cast it to the dtype of `shadow`, or if nothing is recorded.
 int32_t dt_shadowed(const void* leaf, const void* shadow, void** out, DtError* error) {
   return guard(error, [&] {
     const auto parameter = tensor(leaf), copy = tensor(shadow);

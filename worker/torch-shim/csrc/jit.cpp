@@ -1,4 +1,4 @@
-// Modules that torch.jit.script made and save() wrote: loading, their tensors, and calling them.
+// Modules saved by torch.jit.script: loading, their tensors, and calls.
 #include "boundary.h"
 
 #include <torch/csrc/jit/api/function_impl.h>
@@ -20,7 +20,7 @@ namespace {
 
 using ModuleHandle = torch::jit::Module;
 
-// Operations that draw random numbers, by the beginnings of their names.
+// Prefixes of the operations that draw random numbers.
 constexpr std::array kRandom = {"aten::dropout", "aten::feature_dropout", "aten::alpha_dropout", "aten::native_dropout",
                                 "aten::feature_alpha_dropout", "aten::bernoulli", "aten::rand", "aten::normal", "aten::rrelu",
                                 "aten::multinomial", "aten::poisson", "aten::uniform", "aten::exponential"};
@@ -36,8 +36,8 @@ bool draws(const torch::jit::Block* block) {
   return false;
 }
 
-// An operation that does something else in training than in evaluation, in place or not: by which argument it is told, and by which it
-// does nothing in either where that is 0 (`size`) or no tensor (`statistics`).
+// An operation, in place or not, that differs between training and evaluation. `flag` is the argument with
+// its mode. If `size` is 0 or `statistics` is not a tensor, the modes do not differ.
 struct Moody {
   const char* name;
   const char* flag;
@@ -64,13 +64,13 @@ constexpr std::array kMoody = {
     Moody{"aten::scaled_dot_product_attention", "dropout_p", "dropout_p", nullptr},
 };
 
-// What modules of attention compute by in evaluation alone, where nothing is to be learnt. A script has them in one branch of two.
+// Operations that attention modules use only in evaluation without gradients. A script has them in a branch.
 constexpr std::array kEvaluating = {"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"};
 
 using Graphs = std::set<const torch::jit::Graph*>;
 using EachFixed = void (*)(void* context, DtText operation, bool training);
 
-// The argument of a node with that name, if it is a constant.
+// Returns the argument of a node with that name, if it is a constant.
 std::optional<c10::IValue> constant(const torch::jit::Node* node, const char* name) {
   const c10::FunctionSchema* schema = node->maybeSchema();
   if (name == nullptr || schema == nullptr) return std::nullopt;
@@ -78,14 +78,16 @@ std::optional<c10::IValue> constant(const torch::jit::Node* node, const char* na
   return at ? torch::jit::toIValue(node->input(*at)) : std::nullopt;
 }
 
-// Whether a script has the node, as far as the file tells: the source of a traced one is a stack, "net.py(12): forward" and so on.
+// Returns whether the node comes from a script, as far as the file shows: the source of a traced node is a
+// stack, such as "net.py(12): forward".
 bool is_scripted(const torch::jit::Node* node) {
   const auto range = node->sourceRange().findSourceRangeThatGenerated();
   if (!range || !range->source() || !range->source()->filename()) return false;
   return range->source()->text_str().str().rfind(*range->source()->filename() + "(", 0) != 0;
 }
 
-// Tells of an operation whose mode is a constant of the graph. In a script it is what its author wrote.
+// Reports an operation whose mode is a constant of the graph. In a script the author chose it, so it is not
+// reported.
 void tell_fixed(const torch::jit::Node* node, void* context, EachFixed each) {
   const std::string name = node->kind().toQualString();
   const std::string plain = name.back() == '_' ? name.substr(0, name.size() - 1) : name;
@@ -107,8 +109,8 @@ void tell_fixed(const torch::jit::Node* node, void* context, EachFixed each) {
   }
 }
 
-// Tells of the fixed operations of a method and of the methods that it calls. Functions are left out: what a script calls with a
-// constant is what its author wrote, where a trace calls none and has the operations themselves.
+// Reports the fixed operations of a method and of the methods that it calls. Functions are skipped: constants
+// in the functions of a script are the author's choice, and a trace contains no function calls.
 void walk(const torch::jit::Block* block, Graphs& seen, void* context, EachFixed each) {
   for (const torch::jit::Node* node : block->nodes()) {
     tell_fixed(node, context, each);
@@ -127,7 +129,7 @@ void walk(const torch::jit::Block* block, Graphs& seen, void* context, EachFixed
 
 extern "C" {
 
-// Tensors are moved to `device` (-1 is the CPU) wherever they were when the module was saved.
+// Tensors are moved to `device` (-1 is the CPU) from the device on which they were saved.
 int32_t dt_module_load(DtText path, int32_t device, ModuleHandle** out, DtError* error) {
   return guard(error, [&] {
     const c10::Device to = device < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device));
@@ -135,8 +137,8 @@ int32_t dt_module_load(DtText path, int32_t device, ModuleHandle** out, DtError*
   });
 }
 
-// Calls `each` with the name, an owned at::Tensor* and the identity of every parameter, or of every buffer. A tensor that the
-// module holds under two names comes twice with one identity.
+// Calls `each` with the name, an owned at::Tensor* and the identity of every parameter, or of every buffer. A
+// tensor with two names is passed twice with the same identity.
 int32_t dt_module_tensors(ModuleHandle* module, bool parameters, void* context,
                           void (*each)(void* context, DtText name, void* tensor, uint64_t identity), DtError* error) {
   return guard(error, [&] {
@@ -155,8 +157,8 @@ int32_t dt_module_train(ModuleHandle* module, bool on, DtError* error) {
   return guard(error, [&] { module->train(on); });
 }
 
-// Calls forward. Graphs run as they are written: the optimising executor changes a module's arithmetic after its first calls,
-// so that a run that was resumed would not end where one ends that was not.
+// Calls forward. Graphs run without optimisation: the optimising executor changes a module's arithmetic after
+// its first calls, so a resumed run would give other results.
 int32_t dt_module_forward(ModuleHandle* module, DtTensors inputs, void** out, DtError* error) {
   return guard(error, [&] {
     const auto tensors = inputs.list();
@@ -167,7 +169,7 @@ int32_t dt_module_forward(ModuleHandle* module, DtTensors inputs, void** out, Dt
   });
 }
 
-// Whether forward, with all that it calls, draws random numbers.
+// Whether forward, including its calls, draws random numbers.
 int32_t dt_module_draws(ModuleHandle* module, bool* out, DtError* error) {
   return guard(error, [&] {
     const auto graph = module->get_method("forward").graph()->copy();
@@ -176,8 +178,8 @@ int32_t dt_module_draws(ModuleHandle* module, bool* out, DtError* error) {
   });
 }
 
-// Calls `each` with the name of every operation of forward that differs between training and evaluation and whose mode is fixed
-// in the graph, and with that mode. One that is there several times comes several times.
+// Calls `each` with the name and the mode of every operation of forward that differs between training and
+// evaluation and whose mode is fixed in the graph. Repeated operations are passed repeatedly.
 int32_t dt_module_fixed(ModuleHandle* module, void* context, EachFixed each, DtError* error) {
   return guard(error, [&] {
     Graphs seen;

@@ -1,5 +1,5 @@
-// Memory of tensors: an allocator for the host that keeps account and refuses beyond a budget, as a GPU does, and the figures
-// of the accelerator's caching allocator.
+// Memory of tensors: a host allocator that counts bytes and fails beyond a budget, as a GPU does, and the
+// memory stats of the accelerator's caching allocator.
 #include "memory.h"
 
 #include "boundary.h"
@@ -18,7 +18,7 @@ using dtrain::guard;
 
 namespace {
 
-// Before every block, so that whoever frees it knows what it was. As long as libtorch's alignment.
+// Stored before every block, to identify it when it is freed. Its size is libtorch's alignment.
 struct alignas(64) Header {
   int64_t bytes;
   bool symbolic;
@@ -26,27 +26,26 @@ struct alignas(64) Header {
 };
 static_assert(sizeof(Header) == 64, "blocks stay aligned behind it");
 
-// Symbolic blocks of more than this are address space alone: nobody writes to them, but small ones hold scalars and shapes
-// that are read back.
+// Larger symbolic blocks are only address space, because nobody writes to them. Smaller blocks are real: they
+// hold scalars and shapes that are read back.
 constexpr size_t kSmall = 64 << 10;
 
 // kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp.
 constexpr size_t kGpuBlock = 512;
 
-// Blocks of at least this much are asked for in large pages: a fraction of the faults when they are touched for the first time, and of
-// the look-ups ever after.
+// Large pages for blocks from this size: fewer page faults at the first touch, and fewer TLB misses later.
 constexpr size_t kLarge = 8 << 20;
 
 void in_large_pages(void* memory, size_t bytes) {
   static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<uintptr_t>(memory) + page - 1) / page * page;
   const auto end = (reinterpret_cast<uintptr_t>(memory) + bytes) / page * page;
-  // Without them it goes as well.
+  // Large pages are optional.
   (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
 std::atomic<int64_t> budget{0};
-// The allocation, counted from now, that is refused; 0: none.
+// The number of allocations until one fails on purpose; 0: never.
 std::atomic<int64_t> refusal{0};
 
 std::string gib(int64_t bytes) {
@@ -58,7 +57,7 @@ std::string gib(int64_t bytes) {
   return text;
 }
 
-// Enters `bytes` into the books, or throws as a GPU's allocator does.
+// Counts `bytes` as allocated, or throws as a GPU's allocator does.
 void charge(int64_t bytes) {
   auto& books = dtrain::ledger(false);
   int64_t left = refusal.load();
@@ -87,7 +86,7 @@ void release(void* data) {
 struct Accountant final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* data = bytes == 0 ? nullptr : block(bytes);
-    // libtorch wants the data to be its own context where memory is allocated raw.
+    // For raw allocations libtorch requires that the data is its own context.
     return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -96,7 +95,7 @@ struct Accountant final : c10::Allocator {
  private:
   static void* block(size_t bytes) {
     const bool symbolic = dtrain::symbolic_here() != dtrain::Symbolic::kNone;
-    // As the caching allocator of GPUs, whose blocks are cut to this where segments expand.
+    // As in the caching allocator of GPUs, which rounds blocks to this size with expandable segments.
     if (dtrain::symbolic_here() == dtrain::Symbolic::kGpu) bytes = (bytes + kGpuBlock - 1) / kGpuBlock * kGpuBlock;
     const bool mapped = symbolic && bytes > kSmall;
     const size_t whole = bytes + sizeof(Header);
@@ -154,7 +153,7 @@ struct DtUsage {
   int64_t allocated, reserved, peak;
 };
 
-// `device` -1 is the host, -2 what symbolic tensors would take.
+// `device` -1 is the host, -2 the symbolic tensors.
 int32_t dt_memory_usage(int32_t device, DtUsage* out, DtError* error) {
   return guard(error, [&] {
     if (device < 0) {

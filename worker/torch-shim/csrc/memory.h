@@ -1,4 +1,4 @@
-// The books of tensor memory on the host.
+// Memory stats of tensors on the host.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 
 namespace dtrain {
 
-// What is allocated now and was at most since the last reset, in bytes.
+// Allocated bytes: now, and the peak since the last reset.
 struct Ledger {
   std::atomic<int64_t> allocated{0};
   std::atomic<int64_t> peak{0};
@@ -19,10 +19,10 @@ struct Ledger {
   }
 };
 
-// Real memory, or that of symbolic tensors, which have none.
+// The stats of real tensors, or of symbolic tensors, which have no storage.
 Ledger& ledger(bool symbolic);
 
-// Of which device's kernels this thread's symbolic tensors tell; none where its tensors are real.
+// The device that this thread's symbolic tensors simulate; kNone if its tensors are real.
 enum class Symbolic { kNone, kCpu, kGpu };
 
 Symbolic& symbolic_here();

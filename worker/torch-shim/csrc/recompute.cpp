@@ -1,5 +1,5 @@
-// A node of the graph that keeps the inputs of a piece of the forward pass and computes the rest of it again in backward
-// (Chen et al. 2016, arXiv 1604.06174; torch.utils.checkpoint in its reentrant form).
+// A node of the graph that keeps the inputs of a part of the forward pass and recomputes the rest in backward
+// (Chen et al. 2016, arXiv 1604.06174; the reentrant form of torch.utils.checkpoint).
 #include "boundary.h"
 #include "callback.h"
 #include "memory.h"
@@ -23,11 +23,11 @@ namespace {
 
 constexpr std::array<at::DeviceType, 2> kAutocast{at::kCPU, at::kCUDA};
 
-// What a forward pass depends on besides its inputs and parameters, on this thread.
+// The state of this thread that a forward pass depends on, besides inputs and parameters.
 struct Surroundings {
   std::array<std::pair<bool, at::ScalarType>, kAutocast.size()> autocast;
   bool cache;
-  // The CPU, and the GPUs that inputs lie on, with the states of their generators.
+  // The CPU and the GPUs of the inputs, with the states of their generators.
   std::vector<at::Device> devices{at::Device(at::kCPU)};
   std::vector<at::Tensor> states;
 
@@ -66,8 +66,8 @@ struct Surroundings {
   }
 };
 
-// A region in which a segment is computed. The cache of cast weights is emptied at both ends: what a segment casts without
-// gradients must not be found by what needs them, nor the other way round.
+// A region in which a segment is computed. It clears the cache of cast weights at both ends: weights that are
+// cast without gradients must not be used where gradients are needed, or the other way round.
 struct Region {
   Region() {
     at::autocast::increment_nesting();
@@ -81,7 +81,7 @@ struct Region {
   }
 };
 
-// Puts the surroundings of the first time in place, and the present ones back at its end.
+// Restores the state of the first pass; at its end, restores the present one.
 struct Return {
   explicit Return(const Surroundings& then) : now(then) {
     now.read();
@@ -90,7 +90,7 @@ struct Return {
   Return(const Return&) = delete;
   Return& operator=(const Return&) = delete;
   ~Return() {
-    // The states are libtorch's own: they cannot be refused.
+    // libtorch accepts the states that it returned.
     try {
       now.set();
     } catch (...) {
@@ -120,7 +120,7 @@ struct Segment : torch::CustomClassHolder {
   Surroundings surroundings;
 };
 
-// The beginning of a piece of graph: keeps the gradients that arrive at the inputs, in the layout in which they arrive.
+// The start of a part of the graph: keeps the gradients of the inputs, in the layout in which they arrive.
 struct Arrival final : torch::autograd::Node {
   variable_list apply(variable_list&& grads) override {
     gradients = std::move(grads);
@@ -130,7 +130,7 @@ struct Arrival final : torch::autograd::Node {
 };
 
 struct Recomputed : torch::autograd::Function<Recomputed> {
-  // `anchor` requires a gradient: so the node is on the graph where only parameters of the segment do.
+  // `anchor` requires a gradient, so that the node is in the graph even if only parameters of the segment do.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& /*anchor*/, at::TensorList list,
                             c10::intrusive_ptr<Segment> segment) {
     const auto inputs = list.vec();
@@ -142,13 +142,13 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
     return output;
   }
 
-  // By reference, so that the gradients can be freed as soon as they are used.
+  // By reference, so that gradients can be freed immediately after use.
   static variable_list backward(AutogradContext* context, variable_list& grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "a segment that is computed again can be differentiated once only");
     const auto capsule = context->saved_data["segment"].toCapsule();
     const auto& segment = *static_cast<Segment*>(capsule.get());
     auto inputs = context->get_saved_variables();
-    // For the anchor, the inputs, and the segment itself.
+    // Results for the anchor, the inputs, and the segment.
     variable_list results(inputs.size() + 2);
 
     auto arrival = std::make_shared<Arrival>();
@@ -176,7 +176,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
     grads.clear();
     inputs.clear();
     if (roots.empty()) return results;
-    // Parameters get their gradients here, and their hooks are called, as in a backward pass of its own.
+    // A separate backward pass: parameters get their gradients here, and their hooks are called.
     torch::autograd::Engine::get_default_engine().execute(roots, seeds, /*keep_graph=*/false, /*create_graph=*/false,
                                                           /*accumulate_grad=*/true);
     for (size_t number = 0; number < arrival->gradients.size(); ++number)
@@ -185,7 +185,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
   }
 };
 
-// The bits of a tensor in numbers of their own width.
+// Returns the integer dtype of the same width.
 at::ScalarType bits(const at::Tensor& x) {
   switch (x.element_size()) {
     case 1: return at::kByte;
@@ -210,7 +210,7 @@ uint64_t host_fingerprint(const at::Tensor& dense) {
   return sum + static_cast<uint64_t>(word) * static_cast<uint32_t>(2 * words + 1);
 }
 
-// In pieces, since the integers are added up in a copy of eight bytes each.
+// Works in pieces, because the sum copies the integers to eight bytes each.
 uint64_t device_fingerprint(const at::Tensor& dense) {
   constexpr int64_t kPiece = 1 << 20;
   const auto count = dense.numel();
@@ -220,16 +220,16 @@ uint64_t device_fingerprint(const at::Tensor& dense) {
   auto sum = at::zeros({}, options);
   for (int64_t begin = 0; begin < count; begin += kPiece) {
     const auto length = std::min(kPiece, count - begin);
-    // A new tensor, since one of eight bytes each is not copied by `to`.
+    // `mul` makes a new tensor, because `to` does not copy eight-byte integers.
     const auto weighted = flat.narrow(0, begin, length).to(at::kLong).mul(weights.narrow(0, 0, length));
-    // The factor keeps two pieces from being exchanged unseen.
+    // The factor makes the order of the pieces matter.
     sum.mul_(3).add_(weighted.sum());
   }
   return static_cast<uint64_t>(sum.item<int64_t>());
 }
 
 uint64_t fingerprint(const at::Tensor& tensor, bool by_loop) {
-  // Tensors without storage have no bits.
+  // Symbolic tensors have no bits.
   if (dtrain::symbolic_here() != dtrain::Symbolic::kNone || tensor.numel() == 0) return 0;
   const at::NoGradGuard no_grad;
   const auto x = tensor.detach();
@@ -241,7 +241,7 @@ uint64_t fingerprint(const at::Tensor& tensor, bool by_loop) {
 
 extern "C" {
 
-// Takes `callback` over, also where it fails. It gives one tensor.
+// Takes ownership of `callback`, also on failure. It must return one tensor.
 int32_t dt_recompute(DtTensors inputs, DtCallback callback, void** out, DtError* error) {
   return guard(error, [&] {
     auto segment = c10::make_intrusive<Segment>(callback);
@@ -251,7 +251,7 @@ int32_t dt_recompute(DtTensors inputs, DtCallback callback, void** out, DtError*
   });
 }
 
-// Without `by_loop` a tensor of the host is treated as one of a GPU, for the tests.
+// Without `by_loop`, host tensors are treated as GPU tensors, for the tests.
 int32_t dt_fingerprint(const void* tensor, bool by_loop, uint64_t* out, DtError* error) {
   return guard(error, [&] { *out = fingerprint(dtrain::tensor(tensor), by_loop); });
 }

@@ -1,5 +1,6 @@
-// The shim as one translation unit: libtorch's headers, which take most of the time, are read once. graph.cpp stays apart: it may
-// include CUDA's headers, and where their inline functions are seen the compiler calls them, and with them what nothing here links.
+// The shim as one translation unit, so that libtorch's headers, which take most of the compile time, are read
+// once. graph.cpp is separate because it may include CUDA's headers: their inline functions would call
+// symbols that are not linked.
 #include "blob.cpp"
 #include "c10d.cpp"
 #include "context.cpp"

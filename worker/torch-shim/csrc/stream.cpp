@@ -1,4 +1,4 @@
-// Streams and events of an accelerator, through c10's table of devices: no header and no library of CUDA is needed.
+// Streams and events of an accelerator through c10's device table, without CUDA's headers and libraries.
 #include "boundary.h"
 
 #include <c10/core/DeviceGuard.h>
@@ -33,7 +33,7 @@ int32_t dt_stream_current(int32_t device, DtStream* out, DtError* error) {
   return guard(error, [&] { *out = plain(devices().getStream(gpu(device))); });
 }
 
-// From libtorch's pool of 32 streams a priority: it is never destroyed.
+// A stream of libtorch's pool of 32 per priority. It is never destroyed.
 int32_t dt_stream_from_pool(int32_t device, bool high_priority, DtStream* out, DtError* error) {
   return guard(error, [&] { *out = plain(devices().getStreamFromGlobalPool(gpu(device), high_priority)); });
 }

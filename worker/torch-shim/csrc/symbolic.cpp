@@ -1,10 +1,10 @@
-// Tensors without storage: a mode in which operations on CPU tensors compute shapes and allocate, but touch no data. What a
-// step takes of memory can so be known in milliseconds, whatever the size of the model.
+// Tensors without storage: a mode in which operations on CPU tensors compute shapes and allocate, but touch
+// no data. It finds the memory of a step in milliseconds, for any model size.
 //
-// The mode is a dispatch key below autograd and autocast and above the CPU's kernels, with a boxed fallback. Views and empty
-// tensors are made by the CPU's own kernels; operations that are composed of others run as they do, and what they call comes
-// back here; of the rest the shapes come from libtorch's Meta kernels, or from the rules of the other files, which allocate what the CPU's
-// kernels allocate, or, where the mode is that of a GPU, what CUDA's do.
+// The mode is a dispatch key with a boxed fallback, below autograd and autocast and above the CPU's kernels.
+// The CPU's kernels create views and empty tensors. Composed operations run normally, and the operations that
+// they call come back here. The other shapes come from libtorch's Meta kernels, or from the rules of the
+// other files, which allocate as the CPU's kernels do, or as CUDA's do if the mode simulates a GPU.
 #include "memory.h"
 
 #include "boundary.h"
@@ -35,16 +35,16 @@ constexpr auto kKey = DispatchKey::Fake;
 const DispatchKeySet kBelow(DispatchKeySet::FULL_AFTER, kKey);
 
 enum class Way {
-  // By the kernel that would run: it makes a view or allocates without touching data, or calls other operations.
+  // The real kernel runs: it makes a view, allocates without touching data, or calls other operations.
   Real,
-  // The arguments it writes to are its results.
+  // The results are the arguments that it writes to.
   InPlace,
-  // By a rule: see symbolic_layers.h.
+  // A rule runs: see symbolic_layers.h.
   Rule,
-  // The shapes of the results by libtorch's Meta kernel.
+  // libtorch's Meta kernel infers the shapes of the results.
   Inferred,
-  // For real, on whatever values there are: of this operation nobody knows more than its kernel. What takes time has a rule or
-  // a Meta kernel.
+  // The real kernel runs on undefined values, because only it knows the shapes. All slow operations have a
+  // rule or a Meta kernel.
   Computed,
 };
 
@@ -53,7 +53,7 @@ struct Kind {
   Rule rule = nullptr;
 };
 
-// What has a kernel of its own on the CPU that touches no data, or that calls other operations and nothing else.
+// Operations whose CPU kernel touches no data or only calls other operations.
 bool runs_as_it_is(const std::string& name) {
   static const std::unordered_set<std::string> names{
       "aten::empty",   "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::resize_",
@@ -65,7 +65,7 @@ bool runs_as_it_is(const std::string& name) {
 Kind classify(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const auto& name = schema.name();
-  // Functional forms only: `.out` has other arguments.
+  // Rules are for functional forms only: `.out` has other arguments.
   const bool out = schema.overload_name().find("out") != std::string::npos;
   if (const auto rule = rules().find(name); rule != rules().end() && !out) return {Way::Rule, rule->second};
   if (runs_as_it_is(name)) return {Way::Real};
@@ -76,7 +76,7 @@ Kind classify(const c10::OperatorHandle& op) {
     writes = writes && alias != nullptr && alias->isWrite();
   }
   if (views) return {Way::Real};
-  // These compute, although they look composed.
+  // These compute, although they seem composed.
   TORCH_CHECK_NOT_IMPLEMENTED(name.rfind("aten::mkldnn_", 0) != 0, name, " has no rule for symbolic tensors");
   if (!op.hasKernelForDispatchKey(DispatchKey::CPU) &&
       (op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
@@ -98,7 +98,7 @@ Kind kind_of(const c10::OperatorHandle& op) {
   return kind;
 }
 
-// A tensor's shape on another device.
+// Returns an empty tensor of the same shape on another device.
 Tensor moved(const Tensor& x, c10::DeviceType to) {
   if (!x.defined() || x.device().type() == to) return x;
   return at::empty_strided(x.sizes(), x.strides(), x.options().device(to));
@@ -129,7 +129,7 @@ double product_work(const std::string& name, const Stack& arguments) {
   return 0.0;
 }
 
-// Which argument a result that is written to is, by its place.
+// Returns the index of the argument that a written result aliases.
 size_t written(const c10::FunctionSchema& schema, const c10::AliasInfo& result) {
   const auto& arguments = schema.arguments();
   const auto found = std::find_if(arguments.begin(), arguments.end(), [&](const c10::Argument& argument) {
@@ -154,7 +154,7 @@ void infer(const c10::OperatorHandle& op, Stack* stack) {
       stack->push_back(moved(meta[index], c10::DeviceType::CPU));
       continue;
     }
-    // An `out` argument takes the shape of the result.
+    // Resize an `out` argument to the shape of the result.
     auto out = arguments[written(schema, *alias)].toTensor();
     const auto& shape = meta[index].toTensor();
     if (out.sizes() != shape.sizes()) out.resize_(shape.sizes());
@@ -179,7 +179,7 @@ void apply(Rule rule, const Call& call) {
 
 void symbolic(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   if (counted != nullptr) {
-    // What a kernel calls in its turn is its own.
+    // Operations that a kernel calls are part of it and not counted.
     const bool composed = count(op) == Counts::Nothing;
     std::optional<c10::impl::ExcludeDispatchKeyGuard> alone;
     if (!composed) alone.emplace(kKey);
@@ -195,7 +195,7 @@ void symbolic(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) 
     write_in_place(op, stack);
     return;
   }
-  // What rules and inference allocate is meant as it is.
+  // Allocations of rules and of inference are real operations.
   c10::impl::ExcludeDispatchKeyGuard plain(kKey);
   if (kind.way == Way::Rule)
     apply(kind.rule, {stack, op.schema().arguments().size()});
@@ -231,7 +231,7 @@ struct Mode {
 
 extern "C" {
 
-// To be left by dt_symbolic_leave on the same thread, the last entered first.
+// Leave it by dt_symbolic_leave on the same thread, the last entered first.
 int32_t dt_symbolic_enter(bool gpu, bool cudnn_attention, void** out, DtError* error) {
   return guard(error, [&] {
     prepare();
@@ -241,7 +241,8 @@ int32_t dt_symbolic_enter(bool gpu, bool cudnn_attention, void** out, DtError* e
 
 void dt_symbolic_leave(void* mode) { delete static_cast<Mode*>(mode); }
 
-// Counts the operations of this thread, to be ended by dt_count_leave on it; not within a mode of symbolic tensors.
+// Counts the operations of this thread until dt_count_leave on the same thread. Not allowed in a symbolic
+// mode.
 int32_t dt_count_enter(DtOperations* into, void** out, DtError* error) {
   return guard(error, [&] {
     TORCH_CHECK(counted == nullptr && dtrain::symbolic_here() == dtrain::Symbolic::kNone, "this thread's mode is another");
@@ -256,7 +257,7 @@ void dt_count_leave(void* mode) {
   delete static_cast<c10::impl::IncludeDispatchKeyGuard*>(mode);
 }
 
-// Floating-point operations on this thread since the last call.
+// Returns the floating-point operations on this thread since the last call.
 double dt_symbolic_flops(void) { return std::exchange(flops, 0.0); }
 
 } // extern "C"

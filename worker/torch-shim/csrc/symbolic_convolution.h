@@ -1,4 +1,4 @@
-// What convolutions take: on the CPU by oneDNN or libtorch's own loops, on a GPU by cuDNN.
+// Memory of convolutions: on the CPU by oneDNN or libtorch's loops, on a GPU by cuDNN.
 #pragma once
 
 #include "symbolic_rule.h"
@@ -8,41 +8,41 @@
 
 namespace {
 
-// A length for each dimension of an image, of a list that may name one for all.
+// Returns one value per spatial dimension, from a list that may have one value for all.
 std::vector<int64_t> each(at::IntArrayRef list, const Tensor& x) {
   return list.size() == 1 ? std::vector<int64_t>(x.dim() - 2, list[0]) : list.vec();
 }
 
-// The values that an output is made of.
+// Returns the number of input values per output value.
 int64_t patch_of(const Tensor& weight) { return product(weight.sizes()) / weight.size(0); }
 
 double convolution_work(at::IntArrayRef places, const Tensor& weight) {
   return 2.0 * static_cast<double>(product(places)) * static_cast<double>(patch_of(weight));
 }
 
-// oneDNN works on channels in blocks: what lies plainly is copied into that form, and the result out of it. Images of few
-// channels, unless each is convolved by itself, and what lies channels-last are taken as they are.
+// oneDNN uses blocks of channels and copies contiguous tensors to and from this layout. It uses channels-last
+// images directly, and those of few channels unless the convolution is depthwise.
 bool is_blocked(const Tensor& x, bool depthwise) { return !is_channels_last(x) && (depthwise || x.size(1) >= 16); }
 
-// That form: the last block is filled up.
+// Allocates the block layout, in which the last block is padded.
 Tensor in_blocks(at::IntArrayRef sizes, const Tensor& like) {
   std::vector<int64_t> filled(sizes.begin(), sizes.end());
   filled[1] = rounded(filled[1], 16);
   return at::empty(filled, like.options());
 }
 
-// Whether each channel is convolved by itself.
+// Returns whether each channel is convolved separately.
 bool is_depthwise(const Tensor& weight, int64_t groups) { return groups > 1 && weight.size(0) == groups && weight.size(1) == 1; }
 
-// A result in the form that libtorch knows, from one that oneDNN has made in its own; in half precision, and where pixels
-// were passed over, by another copy.
+// Allocates a result in libtorch's layout, copied from oneDNN's; in half precision or with a stride, through
+// another copy.
 Tensor copied_out(at::IntArrayRef sizes, const Tensor& like, bool strided = false) {
   Tensor first;
   if (is_half(like) || strided) first = empty_as(sizes, like);
   return empty_as(sizes, like);
 }
 
-// A convolution of single pixels that passes over some of them first gathers those it takes, an image at a time.
+// Allocates the gathered pixels of a strided 1 x 1 convolution, one image per thread at a time.
 Tensor gathered(const Tensor& x, const Tensor& weight, at::IntArrayRef places, int64_t times) {
   if (weight.dim() != 4 || weight.size(2) != 1 || weight.size(3) != 1 || places == x.sizes().slice(2)) return {};
   return empty_as({times * at::get_num_threads(), x.size(1), product(places)}, x);
@@ -50,16 +50,16 @@ Tensor gathered(const Tensor& x, const Tensor& weight, at::IntArrayRef places, i
 
 int64_t bytes_of(at::IntArrayRef sizes, const Tensor& like) { return product(sizes) * static_cast<int64_t>(like.element_size()); }
 
-// What cuDNN takes while it convolves, as far as its documentation tells: its tensor cores compute channels-last, so that plain
-// tensors are turned within the workspace, all three of them; and a weight's gradient is added up in float32 beside it. Algorithms
-// that take more are chosen where they are faster.
+// Allocates cuDNN's workspace as far as it is documented: tensor cores compute channels-last, so the
+// workspace has transposed copies of all three tensors if they are contiguous, and the sums of a weight's
+// gradient in float32. Faster algorithms that take more may be chosen.
 void cudnn_workspace(at::IntArrayRef x, at::IntArrayRef y, const Tensor& weight, bool last, bool adds_up) {
   const int64_t turned = last ? 0 : bytes_of(x, weight) + bytes_of(y, weight) + bytes_of(weight.sizes(), weight);
   const int64_t sums = adds_up && is_half(weight) ? 4 * product(weight.sizes()) : 0;
   pass_through({turned + sums}, weight.options().dtype(at::kByte));
 }
 
-// A convolution by cuDNN: a tensor in the other layout is copied first.
+// A convolution by cuDNN, which first copies a tensor of the other layout.
 Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef sizes) {
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
   Tensor own_x, own_weight;
@@ -126,11 +126,12 @@ Results slow_convolution(const Call& call) {
   return {y};
 }
 
-// What oneDNN takes beside that while it adds up a weight's gradient.
+// The additional memory of oneDNN while it sums a weight's gradient.
 constexpr int64_t kAdding = 64 << 10;
 
-// Channels-last and beyond 3x3, oneDNN adds up the gradients of depthwise weights by a kernel for groups of 16 channels, of which all but
-// one are zeros; in half precision in both precisions, with the tensors turned for each thread. Measured, as nothing tells it.
+// For channels-last depthwise kernels beyond 3x3, oneDNN sums weight gradients with a kernel for groups of 16
+// channels, all but one of which are zeros. In half precision it uses both precisions, and transposes the
+// tensors per thread. The numbers are measured, because this is not documented.
 void filled_depthwise(const Tensor& x, const Tensor& weight) {
   const auto filled = product(weight.sizes()) * 16 * 16;
   const auto sums = at::empty({filled}, weight.options().dtype(at::kFloat));
@@ -144,7 +145,7 @@ struct Gradients {
   Tensor x, weight;
 };
 
-// What cuDNN takes for those that are wanted, in the layout of the input.
+// Allocates as cuDNN does for the wanted gradients, in the layout of the input.
 Gradients cudnn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, bool last, bool for_x, bool for_weight) {
   Gradients out;
   Tensor own_x;
@@ -160,7 +161,7 @@ Gradients cudnn_gradients(const Tensor& grad, const Tensor& x, const Tensor& wei
   return out;
 }
 
-// The same of libtorch's own loops, over patches of the input.
+// Allocates as libtorch's loops over patches of the input do.
 Gradients slow_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, bool last, bool for_x, bool for_weight) {
   Gradients out;
   if (for_x) out.x = empty_in(x.sizes(), x, last);
@@ -170,7 +171,7 @@ Gradients slow_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
   return out;
 }
 
-// The same of oneDNN, which wants input and weight in one layout, too.
+// Allocates as oneDNN does, which also needs input and weight in one layout.
 Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, bool last, bool depthwise, bool for_x,
                            bool for_weight) {
   Gradients out;
@@ -196,7 +197,7 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
       if (last && depthwise && weight.size(2) > 3) {
         filled_depthwise(x, weight);
       } else if (is_half(weight)) {
-        // It is added up in full precision.
+        // It is summed in float32.
         pass_through({product(weight.sizes()) + kAdding}, weight.options().dtype(at::kFloat));
       }
     }
@@ -222,7 +223,7 @@ Results convolution_backward(const Call& call) {
   flops += convolution_work((transposed ? x : grad).sizes(), weight) * (int{wanted[0]} + int{wanted[1]});
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
   Tensor held;
-  // The kernels want the gradient in the layout of the input.
+  // The kernels need the gradient in the layout of the input.
   if (last ? !grad.is_contiguous(at::MemoryFormat::ChannelsLast) : !grad.is_contiguous()) held = empty_in(grad.sizes(), grad, last);
   Gradients out;
   if (on_gpu()) {

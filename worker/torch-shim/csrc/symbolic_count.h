@@ -1,4 +1,4 @@
-// How many operations a thread calls: in the same mode, with tensors as they are.
+// Counts of the operations that a thread calls: the same mode, with real tensors.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -8,7 +8,7 @@
 
 namespace {
 
-// What a thread that counts has called: `Operations` of src/ffi/figures.rs.
+// The counts of this thread: `Operations` of src/ffi/figures.rs.
 struct DtOperations {
   uint64_t kernels;
   uint64_t reads;
@@ -18,7 +18,8 @@ thread_local DtOperations* counted = nullptr;
 
 enum class Counts { Nothing, Kernel, Read };
 
-// A kernel is an operation that computes: not a view, nor memory, nor what is composed of others, which come here themselves.
+// Kernels are operations that compute. Views, allocations and composed operations are not kernels; the parts
+// of the latter are counted themselves.
 Counts classify_for_count(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const auto& name = schema.name();

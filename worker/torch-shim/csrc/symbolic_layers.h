@@ -1,4 +1,4 @@
-// What the other operations take of which libtorch's Meta kernels tell nothing, or something else.
+// Memory of operations for which libtorch's Meta kernels are missing or differ.
 #pragma once
 
 #include "symbolic_convolution.h"
@@ -29,7 +29,8 @@ Results batch_norm_backward(const Call& call) {
   const auto wanted = call[9].toBoolList();
   const auto parameter = [&] { return at::empty({x.size(1)}, call.options(2, x)); };
   Tensor grad_x, grad_weight, grad_bias;
-  // The CPU's kernel for one layout makes the result twice, and that for two in half precision a third time.
+  // If the layouts agree, the CPU's kernel allocates the result twice; with two layouts in half precision
+  // three times.
   const bool alike = is_channels_last(x) == is_channels_last(call.tensor(0));
   const int64_t more = on_gpu() ? 0 : alike ? 1 : is_half(x) && is_channels_last(x) ? 2 : 0;
   if (more > 0 && wanted[0]) pass_through({1 + more, x.numel()}, x.options());
@@ -45,7 +46,7 @@ Results layer_norm(const Call& call) {
   const auto over = call.sizes(1).size();
   std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
   for (size_t dim = sizes.size() - over; dim < sizes.size(); ++dim) sizes[dim] = 1;
-  // Statistics have the parameters' type where they differ from the input's.
+  // Statistics have the parameters' dtype if it differs from the input's.
   const auto options = call.options(2, x);
   Tensor in_order;
   if (!x.is_contiguous()) in_order = empty_as(x.sizes(), x);
@@ -65,23 +66,26 @@ Results layer_norm_backward(const Call& call) {
   if (wanted[0]) grad_x = at::empty_like(x, at::MemoryFormat::Contiguous);
   if (wanted[1]) grad_weight = at::empty(shape, options);
   if (wanted[2]) grad_bias = at::empty(shape, options);
-  // A GPU adds the parameters' gradients up in this many parts (kPartSize of aten/src/ATen/native/cuda/layer_norm_kernel.cu).
+  // A GPU sums the parameters' gradients in this many parts (kPartSize of
+  // aten/src/ATen/native/cuda/layer_norm_kernel.cu).
   const int64_t parts = on_gpu() ? 16 : at::get_num_threads();
   pass_through({2, parts, product(shape)}, x.options().dtype(at::kFloat));
   return {grad_x, grad_weight, grad_bias};
 }
 
-// Whether cuDNN computes attention on that GPU (can_use_cudnn_attention of ATen/native/transformers/cuda/sdp_utils.cpp in libtorch
-// 2.11), with a mask or without; otherwise it is the flash kernel, or the memory-efficient one in full precision and with a mask.
+// Whether cuDNN computes attention on the simulated GPU (can_use_cudnn_attention of
+// ATen/native/transformers/cuda/sdp_utils.cpp in libtorch 2.11), with or without a mask. Otherwise the flash
+// kernel does, or in float32 or with a mask the memory-efficient kernel.
 bool attends_by_cudnn(const Tensor& q, const Tensor& k, const Tensor& v) {
   const auto fits = [](int64_t width) { return width % 8 == 0 && width <= 128; };
   const bool wide = q.size(3) == 192 && v.size(3) == 128;
   return cudnn_attends && is_half(q) && k.size(2) != 1 && ((fits(q.size(3)) && fits(v.size(3))) || wide);
 }
 
-// What they take in backward beside their results: a sum for each query, and the queries' gradient in float32, which flash attention
-// (Dao 2023, arXiv 2307.08691) rounds up and cuDNN (dQ_accum and softmax_sum of its frontend's SDPA backward) does not; what cuDNN's
-// plan takes beyond that is not documented. In full precision it is the sums alone.
+// Allocates the scratch memory of attention in backward: a sum per query and the queries' gradient in
+// float32. Flash attention (Dao 2023, arXiv 2307.08691) pads them; cuDNN (dQ_accum and softmax_sum of its
+// frontend's SDPA backward) does not; the rest of its plan is undocumented. In float32 only the sums are
+// needed.
 void gpu_attention_scratch(const Tensor& q, bool by_cudnn) {
   const int64_t queries = by_cudnn ? q.size(2) : rounded(q.size(2), 128), width = by_cudnn ? q.size(3) : rounded(q.size(3), 32);
   const auto floats = q.options().dtype(at::kFloat);
@@ -89,8 +93,8 @@ void gpu_attention_scratch(const Tensor& q, bool by_cudnn) {
   if (is_half(q)) pass_through({q.size(0), q.size(1), queries, width}, floats);
 }
 
-// What the CPU's flash attention takes for each thread: a block of scores, their sums and a block of the result; in half
-// precision the scores once more, and where the processor multiplies by tiles keys and values in their order.
+// Allocates the scratch memory of the CPU's flash attention per thread: a block of scores, their sums and a
+// block of the result; in half precision also the scores in that dtype; with AMX also packed keys and values.
 void attention_scratch(const Tensor& q, const Tensor& k, const Tensor& v, bool backward) {
   if (on_gpu()) {
     if (backward) gpu_attention_scratch(q, attends_by_cudnn(q, k, v));
@@ -139,10 +143,11 @@ Results attention_backward(const Call& call) {
   return {grad_q, grad_k, grad_v};
 }
 
-// copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) and others that change their first argument alone.
+// copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) and others that change only their first
+// argument.
 Results in_place(const Call& call) { return {call[0]}; }
 
-// A scalar that nobody has computed.
+// A scalar, whose value is not computed.
 Results scalar(const Call& call) {
   const bool real = at::isFloatingType(call.tensor(0).scalar_type());
   return {real ? c10::Scalar(0.0) : c10::Scalar(int64_t{0})};
@@ -171,17 +176,17 @@ Results upsample(const Call& call) {
   const std::vector<int64_t> sizes{x.size(0), x.size(1), size[0], size[1]};
   auto y = empty_in(sizes, x, is_channels_last(x));
   if (!on_gpu() && !is_channels_last(x)) {
-    // The CPU computes it channels-last.
+    // The CPU computes in channels-last.
     const auto turned = empty_as(x.sizes(), x);
     pass_through(sizes, x.options());
   }
   return {y};
 }
 
-// The result is like the second argument: gradients with respect to it.
+// Gradients with the shape of the second argument.
 Results like_second(const Call& call) { return {at::empty_like(call.tensor(1))}; }
 
-// _log_softmax(Tensor self, int dim, bool half_to_float): a GPU's autocast has it computed in float32, of a copy.
+// _log_softmax(Tensor self, int dim, bool half_to_float): a GPU's autocast computes it in float32, on a copy.
 Results log_softmax(const Call& call) {
   const auto x = call.tensor(0);
   const bool in_float = on_gpu() && is_half(x);

@@ -1,4 +1,4 @@
-// What the rules for symbolic tensors are made of: see symbolic.cpp.
+// Building blocks of the rules for symbolic tensors: see symbolic.cpp.
 #pragma once
 
 #include "memory.h"
@@ -15,12 +15,13 @@ using torch::jit::Stack;
 
 namespace {
 
-// Multiplications and additions of matrix products and convolutions on this thread since it was last read.
+// Floating-point operations of matrix products, convolutions and attention on this thread since the last
+// read.
 thread_local double flops = 0.0;
 
 int64_t product(at::IntArrayRef sizes) { return c10::multiply_integers(sizes); }
 
-// The arguments of an operation, on the stack's top.
+// The arguments of an operation, at the top of the stack.
 struct Call {
   Stack* stack;
   size_t count;
@@ -28,7 +29,7 @@ struct Call {
   const IValue& operator[](size_t index) const { return (*stack)[stack->size() - count + index]; }
   Tensor tensor(size_t index) const { return (*this)[index].toTensor(); }
   c10::DimVector sizes(size_t index) const { return (*this)[index].toDimVector(); }
-  // Of a tensor that may be none.
+  // Returns the options of an optional tensor, or those of `otherwise`.
   at::TensorOptions options(size_t index, const Tensor& otherwise) const {
     const auto given = (*this)[index].toOptional<Tensor>();
     return given.has_value() && given->defined() ? given->options() : otherwise.options();
@@ -40,10 +41,10 @@ using Rule = Results (*)(const Call&);
 
 Tensor empty_as(at::IntArrayRef sizes, const Tensor& like) { return at::empty(sizes, like.options()); }
 
-// Memory that a kernel takes while it runs.
+// Allocates and frees a kernel's temporary memory.
 void pass_through(at::IntArrayRef sizes, const at::TensorOptions& options) { (void)at::empty(sizes, options); }
 
-// Whether that GPU takes cuDNN's attention before the flash kernel.
+// Whether the simulated GPU prefers cuDNN's attention to the flash kernel.
 thread_local bool cudnn_attends = false;
 
 bool on_gpu() { return dtrain::symbolic_here() == dtrain::Symbolic::kGpu; }

@@ -1,4 +1,4 @@
-// Gradients as views, the fused optimizer kernels, and the unscaling of gradients.
+// Gradients as views, fused optimizer kernels, and unscaling of gradients.
 #include "boundary.h"
 
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
@@ -10,7 +10,7 @@ using dtrain::guard;
 using dtrain::tensor;
 
 namespace {
-// What is null is none.
+// Converts null to nullopt.
 std::optional<at::Tensor> given(const void* pointer) {
   return pointer == nullptr ? std::nullopt : std::optional(tensor(pointer));
 }

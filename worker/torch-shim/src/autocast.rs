@@ -1,4 +1,4 @@
-//! Regions of mixed precision: inside one, libtorch runs matrix products and convolutions in a shorter dtype.
+//! Mixed precision: regions in which libtorch runs matrix products and convolutions in half precision.
 
 use std::marker::PhantomData;
 
@@ -8,18 +8,19 @@ use crate::error::{ShimError, checked, fetched, tensor};
 use crate::ffi;
 use crate::tensor::{device_index, scalar_type};
 
-/// A leaf as products take it: where autocast would cast it to the dtype of `shadow`, which has its values, that in its place. The
-/// gradient goes to the leaf, in the leaf's dtype. Where nothing is recorded it is the leaf itself, whose values may be others then.
+/// Returns the operand of products for a leaf. If autocast would cast the leaf to the dtype of `shadow`, it
+/// is `shadow`, which must have the leaf's values; the gradient goes to the leaf, in its dtype. If nothing is
+/// recorded it is the leaf, whose values may then differ.
 pub fn shadowed(leaf: &Tensor, shadow: &Tensor) -> Result<Tensor, ShimError> {
     tensor("stand in for a parameter", |out, error| ffi::dt_shadowed(leaf.into(), shadow.into(), out, error))
 }
 
-/// A region of autocast on the calling thread; dropping it restores what was there before, so regions nest.
+/// A region of autocast on the calling thread. Dropping it restores the earlier state, so regions nest.
 #[derive(Debug)]
 pub struct Autocast {
     device: i32,
     before: ffi::DtAutocast,
-    /// Autocast is a property of the thread that set it.
+    /// Autocast is a state of the thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -42,7 +43,7 @@ impl Autocast {
 
 impl Drop for Autocast {
     fn drop(&mut self) {
-        // What was read back from libtorch cannot be refused by it.
+        // libtorch accepts the state that it returned.
         let _ = checked("leave autocast", |error| ffi::dt_autocast_leave(self.device, &self.before, error));
     }
 }

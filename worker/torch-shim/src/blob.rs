@@ -10,9 +10,9 @@ use crate::ffi;
 use crate::memory::Charge;
 use crate::tensor::scalar_type;
 
-/// A flat CPU tensor of `count` elements over the first bytes of `region`, with what lies there. The region stays mapped
-/// until the last tensor over it, views included, is gone. Elements that do not fit into the region, and
-/// dtypes other than Float, Double, Half and BFloat16, are `InvalidArgument`.
+/// Creates a flat CPU tensor of `count` elements over the first bytes of `region`, with their contents. The
+/// region stays mapped until the last tensor over it, including views, is gone. Returns `InvalidArgument` if
+/// the elements do not fit, or for dtypes other than Float, Double, Half and BFloat16.
 pub fn over(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimError> {
     let op = "make a tensor over shared memory";
     let dtype = match kind {
@@ -28,15 +28,15 @@ pub fn over(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimErro
     })?;
     let owner = Box::into_raw(Box::new((region, Charge::new(bytes)?))).cast();
     tensor(op, |out, error| {
-        // SAFETY: data is page-aligned and valid for `count` elements as long as the owner lives; the owner is a leaked Box
-        // that let_go takes back, and the call promises to hand it there once, also where it fails.
+        // SAFETY: data is page-aligned and valid for `count` elements while the owner lives. The owner is a
+        // leaked Box, which the call passes to let_go exactly once, also on failure.
         unsafe { ffi::dt_tensor_over(data, count as i64, dtype, owner, let_go, out, error) }
     })
 }
 
-/// Takes back the region that [`over`] leaked. Called by libtorch, from whatever thread drops the last tensor.
+/// Frees the region that [`over`] leaked. libtorch calls it on the thread that drops the last tensor.
 extern "C" fn let_go(owner: *mut c_void) {
-    // SAFETY: owner is the Box of `over`, handed back once.
+    // SAFETY: owner is the Box of `over`, passed back once.
     drop(unsafe { Box::from_raw(owner.cast::<(Region, Charge)>()) });
 }
 

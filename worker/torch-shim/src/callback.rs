@@ -1,4 +1,4 @@
-//! Rust closures that libtorch calls and drops, on whichever thread that happens.
+//! Rust closures that libtorch calls and drops, on any thread.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,18 +8,19 @@ use tch::Tensor;
 use crate::error::{ErrorKind, ShimError};
 use crate::ffi::{self, DtCallback, LentList, Outputs, Reason};
 
-/// For which time a segment is computed.
+/// The pass in which a segment is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
-    /// In the forward pass, without a graph.
+    /// The forward pass, without a graph.
     First,
-    /// In the backward pass, with one: the same result is expected, and no other effect.
+    /// The backward pass, with a graph: the result must be the same, without other effects.
     Again,
 }
 
 type Call = Box<dyn Fn(&[Tensor], Pass) -> Result<Vec<Tensor>, ShimError> + Send + Sync>;
 
-/// The closure for the boundary. Who gets it owns it, also where it fails. A panic in the closure is an error of the kind `Other`.
+/// Wraps a closure for the boundary. The receiver owns it, also on failure. A panic in it is an error of kind
+/// `Other`.
 pub(crate) fn callback(
     call: impl Fn(&[Tensor], Pass) -> Result<Vec<Tensor>, ShimError> + Send + Sync + 'static,
 ) -> DtCallback {
@@ -34,7 +35,7 @@ extern "C" fn run(
     outputs: &mut Outputs,
     reason: &mut Reason,
 ) -> i32 {
-    // SAFETY: the context is the box of `callback`, not yet released; Fn and Sync allow calls at any time.
+    // SAFETY: the context is the box of `callback`, not yet released; Fn and Sync allow concurrent calls.
     let call = unsafe { &*context.cast::<Call>() };
     let pass = if again { Pass::Again } else { Pass::First };
     let outcome = catch_unwind(AssertUnwindSafe(|| call(&inputs.to_owned(), pass)));

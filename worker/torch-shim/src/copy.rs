@@ -1,24 +1,26 @@
-//! Large copies in the memory of the host.
+//! Large copies in host memory.
 
 use tch::{Device, TchError, Tensor};
 
-/// Copies the values of a dense tensor, in row-major order, into `to`, which has as many bytes as they. From the host's memory they go past
-/// the processor's caches: a cache line that is overwritten whole need not be read before, which makes half a gigabyte take a
-/// third less time, and what the training has in the caches stays there. Nobody may write to the tensor meanwhile.
+/// Copies the values of a dense tensor in row-major order to `to`, which must have the same number of bytes.
+/// Copies from host memory bypass the caches: whole cache lines are written without reading them first, so
+/// half a gigabyte takes a third less time, and the training's data stays cached. Nobody may write to the
+/// tensor meanwhile.
 pub fn copy_out(tensor: &Tensor, to: &mut [u8]) -> Result<(), TchError> {
     let bytes = tensor.numel() * tensor.f_kind()?.elt_size_in_bytes();
     if tensor.device() != Device::Cpu || !tensor.is_contiguous() || to.len() != bytes || bytes == 0 {
         return tensor.f_copy_data_u8(to, tensor.numel());
     }
-    // SAFETY: a contiguous tensor on the CPU has its values, `bytes` in all, from its data pointer on; it lives as long as the
-    // borrow, and the caller promises that nobody writes to it.
+    // SAFETY: a contiguous CPU tensor has `bytes` bytes of values from its data pointer. It lives as long as
+    // the borrow, and the caller promises that nobody writes to it.
     let from = unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), bytes) };
     copy_past_caches(from, to);
     Ok(())
 }
 
-/// Has `with` write the values of a dense tensor, in row-major order and all of them, and returns what it returns; none, and `with` is not
-/// called, for one that does not lie so in the host's memory. Nobody else may use the tensor's memory meanwhile.
+/// Calls `with` to write all values of a dense tensor in row-major order, and returns its result. If the
+/// tensor is not contiguous in host memory, returns None without calling `with`. Nobody else may use the
+/// tensor's memory meanwhile.
 pub fn fill<T>(tensor: &mut Tensor, with: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
     let bytes = tensor.numel() * tensor.f_kind().ok()?.elt_size_in_bytes();
     if tensor.device() != Device::Cpu || !tensor.is_contiguous() {
@@ -27,8 +29,8 @@ pub fn fill<T>(tensor: &mut Tensor, with: impl FnOnce(&mut [u8]) -> T) -> Option
     if bytes == 0 {
         return Some(with(&mut []));
     }
-    // SAFETY: a contiguous tensor on the CPU has its values, `bytes` in all, from its data pointer on, any bytes are values, and it lives
-    // as long as the call; the caller promises that nobody else uses them.
+    // SAFETY: a contiguous CPU tensor has `bytes` bytes of values from its data pointer, and any bytes are
+    // valid. It lives during the call, and the caller promises that nobody else uses it.
     Some(with(unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<u8>(), bytes) }))
 }
 
@@ -36,10 +38,10 @@ pub fn fill<T>(tensor: &mut Tensor, with: impl FnOnce(&mut [u8]) -> T) -> Option
 fn copy_past_caches(from: &[u8], to: &mut [u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     const LANE: usize = size_of::<__m128i>();
-    /// A cache line is written in one go.
+    /// Lanes of a cache line, which is written at once.
     const LINE: usize = 4;
 
-    // SAFETY: any bytes are an `__m128i`.
+    // SAFETY: any bytes are a valid `__m128i`.
     let (head, lanes, tail) = unsafe { to.align_to_mut::<__m128i>() };
     let (first, rest) = from.split_at(head.len());
     let (middle, last) = rest.split_at(lanes.len() * LANE);
@@ -48,12 +50,12 @@ fn copy_past_caches(from: &[u8], to: &mut [u8]) {
     let lines = middle.chunks(LINE * LANE).zip(lanes.chunks_mut(LINE));
     for (from, to) in lines {
         for (from, to) in from.chunks_exact(LANE).zip(to) {
-            // SAFETY: the chunk has LANE bytes, read from where they are; the target is aligned and this function's alone. Both
-            // instructions are in every x86-64.
+            // SAFETY: the chunk has LANE bytes and needs no alignment; the target is aligned and borrowed
+            // exclusively. Every x86-64 processor has both instructions.
             unsafe { _mm_stream_si128(to, _mm_loadu_si128(from.as_ptr().cast())) };
         }
     }
-    // SAFETY: orders the stores above before whatever tells another thread that they are done.
+    // SAFETY: orders the stores above before a later signal to another thread.
     unsafe { _mm_sfence() };
 }
 

@@ -1,4 +1,4 @@
-//! How many operations a piece of work is made of: on a GPU each of them is a kernel that the host has to start.
+//! Counts of operations: on a GPU the host launches a kernel for each of them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,28 +7,28 @@ use crate::error::{ShimError, made};
 use crate::ffi;
 pub use crate::ffi::Operations;
 
-/// Counts the operations of this thread while it lives, those of backward passes on the CPU among them.
+/// Counts the operations of this thread while it lives, including those of backward passes on the CPU.
 #[derive(Debug)]
 pub struct Counting {
-    /// Before what is counted into.
+    /// Dropped before the counts.
     _mode: ffi::Owned<ffi::CountingMode>,
-    /// libtorch writes to it too, on this thread alone. A box would claim it for Rust.
+    /// libtorch also writes to it, on this thread. A box would require exclusive access.
     counted: Rc<Cell<Operations>>,
 }
 
 impl Counting {
-    /// Begins to count. An error where this thread counts already, or is within [`crate::symbolic`].
+    /// Starts counting. An error if this thread already counts, or inside [`crate::symbolic`].
     pub fn begin() -> Result<Self, ShimError> {
         let counted = Rc::<Cell<Operations>>::default();
         let mode = made("count operations", |out, error| {
-            // SAFETY: what is counted into lives until the mode is freed, keeps its place when this value is moved, and is read and
-            // written through shared cells alone, on this thread.
+            // SAFETY: the counts live until the mode is freed, do not move with this value, and are accessed
+            // only through shared cells on this thread.
             unsafe { ffi::dt_count_enter(counted.as_ptr(), out, error) }
         })?;
         Ok(Self { _mode: mode, counted })
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     pub fn so_far(&self) -> Operations {
         self.counted.get()
     }

@@ -1,13 +1,13 @@
-//! Errors that crossed the boundary.
+//! Errors from the C++ boundary.
 
 use thiserror::Error;
 
 pub use crate::ffi::ErrorKind;
 use crate::ffi::{DtError, NewTensor};
 
-/// Where the type of an exception tells no more than that it is one of c10d's or libtorch's, its words do;
-/// the first that fit. What a GPU says of itself comes before time-outs: a kernel that ran too long "timed
-/// out", and no peer is to blame.
+/// Words that tell the kind of an error if its C++ type is only c10d's or libtorch's generic one. The first
+/// match counts. Device errors come before time-outs: a kernel that ran too long "timed out", but no peer is
+/// late.
 const WORDS: [(&str, ErrorKind); 22] = {
     use ErrorKind::{Device, Network, OutOfMemory, Timeout};
     [
@@ -40,8 +40,8 @@ fn by_words(message: &str) -> Option<ErrorKind> {
     WORDS.iter().find(|(words, _)| message.contains(words)).map(|(_, kind)| *kind)
 }
 
-/// What kind of failure an error of tch's own is: `OutOfMemory`, `Device` or `Other`. tch keeps nothing of the C++ exception
-/// but its words.
+/// Returns the kind of a tch error: `OutOfMemory`, `Device` or `Other`. tch keeps only the message of the C++
+/// exception.
 pub fn kind_of(error: &tch::TchError) -> ErrorKind {
     match by_words(&error.to_string()) {
         Some(kind @ (ErrorKind::OutOfMemory | ErrorKind::Device)) => kind,
@@ -49,15 +49,15 @@ pub fn kind_of(error: &tch::TchError) -> ErrorKind {
     }
 }
 
-/// A C++ exception, caught and described.
+/// A caught C++ exception.
 #[derive(Debug, Clone, Error)]
 #[error("{op}: {message}")]
 pub struct ShimError {
-    /// The operation that failed, in words a user can place.
+    /// The failed operation, in words for users.
     pub op: &'static str,
-    /// What kind of failure it was.
+    /// The kind of failure.
     pub kind: ErrorKind,
-    /// libtorch's own message, without its C++ backtrace.
+    /// libtorch's message, without its C++ backtrace.
     pub message: String,
 }
 
@@ -70,7 +70,7 @@ impl ShimError {
         Self::new(op, ErrorKind::InvalidArgument, message)
     }
 
-    /// Whether an allocation was refused.
+    /// Returns whether an allocation failed.
     pub fn is_out_of_memory(&self) -> bool {
         self.kind == ErrorKind::OutOfMemory
     }
@@ -82,7 +82,7 @@ impl From<tch::TchError> for ShimError {
     }
 }
 
-/// Makes a call that may leave an error.
+/// Makes a call and converts its error.
 pub(crate) fn checked(op: &'static str, call: impl FnOnce(&mut DtError) -> i32) -> Result<(), ShimError> {
     let mut error = DtError::default();
     if call(&mut error) == 0 {
@@ -98,7 +98,7 @@ pub(crate) fn checked(op: &'static str, call: impl FnOnce(&mut DtError) -> i32) 
     Err(ShimError { op, kind, message })
 }
 
-/// What a call writes to its last argument before the error.
+/// Returns the value that a call writes to its last argument before the error.
 pub(crate) fn fetched<T: Default>(
     op: &'static str,
     call: impl FnOnce(&mut T, &mut DtError) -> i32,
@@ -108,7 +108,7 @@ pub(crate) fn fetched<T: Default>(
     Ok(out)
 }
 
-/// The object that a call makes.
+/// Returns the object that a call creates.
 pub(crate) fn made<T>(
     op: &'static str,
     call: impl FnOnce(&mut Option<T>, &mut DtError) -> i32,
@@ -116,7 +116,7 @@ pub(crate) fn made<T>(
     fetched(op, call)?.ok_or_else(|| ShimError::new(op, ErrorKind::Other, "nothing was made"))
 }
 
-/// The tensor that a call makes.
+/// Returns the tensor that a call creates.
 pub(crate) fn tensor(
     op: &'static str,
     call: impl FnOnce(&mut Option<NewTensor>, &mut DtError) -> i32,
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(kind_of(&error), ErrorKind::Other, "{error}");
     }
 
-    /// As libtorch 2.11 with CUDA 13.0 and cuDNN 9 words them.
+    /// The messages of libtorch 2.11 with CUDA 13.0 and cuDNN 9.
     #[test]
     fn what_gpus_say_is_recognised() {
         let memory = [
@@ -198,7 +198,7 @@ mod tests {
         for (texts, kind) in all {
             for text in texts {
                 assert_eq!(kind_of(&tch::TchError::Torch((*text).to_owned())), kind, "{text}");
-                // So an exception of libtorch without a type of its own is known too.
+                // So exceptions of libtorch's generic type are recognised too.
                 assert_eq!(by_words(text), (kind != ErrorKind::Other).then_some(kind), "{text}");
             }
         }

@@ -1,7 +1,7 @@
 //! The C functions of `csrc`, by file.
 //!
-//! Their parameters are types that say what C++ needs of them, so most functions are safe to call: [`Lent`] is a live tensor, [`Text`]
-//! bytes that live during the call, a reference a valid place.
+//! The types of their parameters express C++'s requirements, so most functions are safe to call: [`Lent`] is
+//! a live tensor, [`Text`] has bytes that live during the call, a reference is valid for reads and writes.
 
 mod figures;
 mod types;
@@ -33,21 +33,21 @@ macro_rules! objects {
 }
 
 objects! {
-    /// c10d::Store behind a reference count.
+    /// A reference-counted c10d::Store.
     StoreHandle, dt_store_free;
-    /// c10d::ProcessGroupGloo behind a reference count.
+    /// A reference-counted c10d::ProcessGroupGloo.
     GlooHandle, dt_gloo_free;
-    /// c10d::Work behind a reference count.
+    /// A reference-counted c10d::Work.
     WorkHandle, dt_work_free;
     /// c10::Event.
     EventHandle, dt_event_free;
-    /// A graph of a GPU's work.
+    /// A GPU graph.
     GraphHandle, dt_graph_free;
     /// torch::jit::Module.
     ModuleHandle, dt_module_free;
-    /// A region of symbolic tensors, of the thread that entered it.
+    /// A region of symbolic tensors on the thread that entered it.
     SymbolicMode, dt_symbolic_leave;
-    /// A thread's counting of its operations.
+    /// A count of a thread's operations.
     CountingMode, dt_count_leave;
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct DtStream {
     pub(crate) device: i32,
 }
 
-/// Which memory graphs share.
+/// The pool of memory that graphs share.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DtPool {
@@ -67,7 +67,7 @@ pub(crate) struct DtPool {
     pub(crate) second: u64,
 }
 
-/// A Rust closure, whose owner is C++; see `callback`.
+/// A Rust closure that C++ owns; see `callback`.
 #[repr(C)]
 pub(crate) struct DtCallback {
     pub(crate) context: *mut c_void,
@@ -87,7 +87,7 @@ pub(crate) struct Reason {
     _private: [u8; 0],
 }
 
-/// Declares functions that return 0, or a kind and a filled `error`, which is their last argument.
+/// Declares functions that return 0, or an error kind after filling `error`, their last argument.
 macro_rules! fallible {
     ($($safety:tt fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
         unsafe extern "C" {
@@ -137,7 +137,7 @@ fallible! {
     safe fn dt_throw(what: i32);
 }
 
-/// Autocast of a thread and a device.
+/// The autocast state of a thread for a device.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct DtAutocast {
@@ -242,7 +242,7 @@ fallible! {
     safe fn dt_graph_end(graph: &mut GraphHandle);
     safe fn dt_graph_has_ended(graph: &GraphHandle, out: &mut bool);
     safe fn dt_graph_leave_pool(host: bool, release: bool, device: i32, pool: DtPool);
-    // Of a capture that has ended well.
+    // Only for a capture that ended successfully.
     safe fn dt_graph_replay(graph: &mut GraphHandle);
 }
 

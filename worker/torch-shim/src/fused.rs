@@ -1,5 +1,5 @@
-//! libtorch's fused kernels: an optimizer's update in one pass over parameter, gradient and state, and the unscaling of
-//! gradients; on the CPU and on CUDA.
+//! libtorch's fused kernels on the CPU and on CUDA: an optimizer's update in one pass over parameter,
+//! gradient and state, and the unscaling of gradients.
 
 use tch::Tensor;
 
@@ -7,13 +7,13 @@ use crate::error::{ShimError, checked};
 use crate::ffi::{self, Lent, LentList};
 pub use crate::ffi::{Adam, Sgd, WeightDecay};
 
-/// What the device itself has found out about the gradients, so that the host need not wait for it before an update. Both are
-/// float32 scalars on the gradients' device.
+/// Facts about the gradients that are on the device, so that the host need not wait before an update. Both
+/// are float32 scalars on the gradients' device.
 #[derive(Debug, Clone, Copy)]
 pub struct Found<'a> {
-    /// What the gradients are divided by, in place.
+    /// The divisor of the gradients, which are divided in place.
     pub scale: &'a Tensor,
-    /// 1 where nothing is to be changed, else 0.
+    /// 1 to skip the update, otherwise 0.
     pub skip: &'a Tensor,
 }
 
@@ -21,8 +21,9 @@ fn lent(found: Option<Found<'_>>) -> [Option<Lent<'_>>; 2] {
     [found.map(|found| found.scale.into()), found.map(|found| found.skip.into())]
 }
 
-/// Updates `parameter`, `exp_avg` and `exp_avg_sq` in place from `grad`; all four of one shape, dtype and device.
-/// `step` is a float32 scalar on the same device that already counts this update (1 at the first).
+/// Updates `parameter`, `exp_avg` and `exp_avg_sq` in place from `grad`; all four have the same shape, dtype
+/// and device. `step` is a float32 scalar on the same device that already counts this update (1 at the
+/// first).
 pub fn adam(
     parameter: &Tensor,
     grad: &Tensor,
@@ -40,7 +41,8 @@ pub fn adam(
     })
 }
 
-/// Updates `parameter` and, with momentum, `momentum_buffer` in place from `grad`; all of one shape, dtype and device.
+/// Updates `parameter` and, with momentum, `momentum_buffer` in place from `grad`; all have the same shape,
+/// dtype and device.
 pub fn sgd(
     parameter: &Tensor,
     grad: &Tensor,
@@ -57,11 +59,12 @@ pub fn sgd(
     checked(op, |error| ffi::dt_fused_sgd(parameter.into(), grad.into(), buffer, scale, skip, options, error))
 }
 
-/// Multiplies every tensor of `grads` by `inv_scale` in place, and sets `found_inf` to 1 where an element of them is not
-/// finite before that; a product that overflows is not found. Otherwise `found_inf` keeps its value, so that several calls can share one:
-/// who calls sets it to 0 first. Both are float32 scalars on the device of `grads`, which lie on one device and may be of several dtypes.
+/// Multiplies all tensors of `grads` by `inv_scale` in place, and sets `found_inf` to 1 if an element was not
+/// finite before; it does not detect products that overflow. Otherwise `found_inf` keeps its value, so that
+/// several calls can share it: the caller first sets it to 0. Both are float32 scalars on the device of
+/// `grads`, which may have several dtypes.
 ///
-/// This is what torch.amp.GradScaler.unscale_ runs; non-finite elements make the step one to be skipped.
+/// torch.amp.GradScaler.unscale_ uses the same kernel; after non-finite elements the step is skipped.
 pub fn unscale(grads: &[&Tensor], found_inf: &Tensor, inv_scale: &Tensor) -> Result<(), ShimError> {
     if grads.is_empty() {
         return Ok(());

@@ -10,12 +10,12 @@ use crate::error::{ShimError, checked, made};
 use crate::ffi::{self, GlooHandle, Lent, LentList, Owned, WorkHandle};
 use crate::store::{TcpStore, millis};
 
-/// Which network address Gloo listens on.
+/// The network address on which Gloo listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport<'a> {
-    /// What this machine's host name resolves to, as torch does by default.
+    /// The address of this machine's host name: torch's default.
     Default,
-    /// The address that a host name or IP address stands for, for example `127.0.0.1` for a run on one machine.
+    /// The address of a host name or an IP address, for example `127.0.0.1` for a run on one machine.
     Host(&'a str),
     /// A network interface by name, for example `eth0`.
     Interface(&'a str),
@@ -23,45 +23,47 @@ pub enum Transport<'a> {
 
 /// A group of ranks connected by Gloo.
 ///
-/// All ranks call the same operations in the same order. Tensors must be dense, contiguous and on the CPU; an operation
-/// keeps its own reference to them until it has ended. The group is not `Sync`: the order of calls is part of the protocol.
+/// All ranks call the same operations in the same order. Tensors must be dense, contiguous and on the CPU; an
+/// operation holds references to them until it ends. The group is not `Sync`, because the order of calls must
+/// be equal on all ranks.
 ///
-/// Dropping a group without [`Gloo::shutdown`] leaves its threads and connections to the end of the process: joining them
-/// could block for the time-out of an operation whose peer is gone.
+/// If a group is dropped without [`Gloo::shutdown`], its threads and connections stay until the process ends:
+/// joining them could block until an operation with a lost peer times out.
 #[derive(Debug)]
 pub struct Gloo(ManuallyDrop<Owned<GlooHandle>>);
 
-// SAFETY: the group may be used from any one thread at a time; its own threads synchronise with a mutex.
+// SAFETY: any one thread at a time may use the group; a mutex synchronises its own threads.
 unsafe impl Send for Gloo {}
 
-/// What a group does with one tensor of `outputs` and of `inputs`, unless it says otherwise.
+/// A collective. If not stated otherwise, `outputs` and `inputs` have one tensor each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Reduces the output over all ranks, in place; no input.
     AllReduce(ReduceOp),
-    /// Copies this rank's output to all ranks, in place; no input.
+    /// Copies the output of the given rank to all ranks, in place; no input.
     Broadcast(usize),
     /// Collects every rank's input into one output per rank.
     AllGather,
-    /// Reduces the input (world size x the output's elements) over all ranks and leaves the rank's own part in the output.
+    /// Reduces the input (world size x the output's elements) over all ranks; the output gets the rank's
+    /// part.
     ReduceScatter(ReduceOp),
-    /// Ends when every rank has called it; no tensors.
+    /// Ends when every rank has started it; no tensors.
     Barrier,
 }
 
-/// An operation under way.
+/// An operation in flight.
 #[derive(Debug)]
 pub struct GlooWork {
     handle: Owned<WorkHandle>,
     op: &'static str,
 }
 
-// SAFETY: c10d::Work guards its state with a mutex and may be waited for from any thread.
+// SAFETY: c10d::Work protects its state with a mutex, and any thread may wait for it.
 unsafe impl Send for GlooWork {}
 
 impl Gloo {
-    /// Connects `size` ranks through `store`; blocks until all are there or `timeout` has passed. `timeout` is also that
-    /// of operations which state none.
+    /// Connects `size` ranks through `store`. Blocks until all have connected or `timeout` has passed.
+    /// `timeout` is also the group's default for operations.
     pub fn new(
         store: &TcpStore,
         rank: usize,
@@ -81,7 +83,7 @@ impl Gloo {
         Ok(Self(ManuallyDrop::new(group)))
     }
 
-    /// Starts an operation, with its tensors as [`Operation`] says. Failures of the network come from the work.
+    /// Starts an operation on tensors as [`Operation`] requires. Network failures are returned by the work.
     pub fn start(
         &self,
         operation: Operation,
@@ -110,14 +112,14 @@ impl Gloo {
         Ok(GlooWork { handle, op })
     }
 
-    /// Ends the group's threads. Call it when no operation is in flight: it waits for those that are.
+    /// Ends the group's threads. Call it when no operation is in flight; otherwise it waits for them.
     pub fn shutdown(self) {
         drop(ManuallyDrop::into_inner(self.0));
     }
 }
 
 impl GlooWork {
-    /// Waits until the operation has ended: `Timeout` where a peer is late, `Network` where one died.
+    /// Waits until the operation has ended. Returns `Timeout` if a peer is late, `Network` if a peer died.
     pub fn wait(&self) -> Result<(), ShimError> {
         checked(self.op, |error| ffi::dt_work_wait(&self.handle, error))
     }

@@ -1,15 +1,15 @@
-//! Whether the operations of a thread are recorded for backward.
+//! The thread's setting whether operations are recorded for backward.
 
 use crate::ffi;
 use std::marker::PhantomData;
 
-/// Puts the mode of the calling thread back to what it was here when it is dropped. `tch::no_grad` does that too, but not on the
-/// way out of a panic. It stays on its thread.
+/// Restores the calling thread's mode on drop. Unlike `tch::no_grad`, it does so also after a panic. It must
+/// stay on its thread.
 #[derive(Debug)]
 pub struct GradMode(bool, PhantomData<*const ()>);
 
 impl GradMode {
-    /// Keeps the mode as it is now.
+    /// Saves the present mode.
     pub fn keep() -> Self {
         Self(ffi::dt_grad_mode(), PhantomData)
     }

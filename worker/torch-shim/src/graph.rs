@@ -1,8 +1,9 @@
-//! Graphs of GPUs: a piece of work is written down once, and then given to the device as a whole, which takes the host
-//! microseconds instead of one call for every kernel.
+//! GPU graphs: work is captured once, and then launched as a whole, which takes the host microseconds instead
+//! of one call per kernel.
 //!
-//! What is written down are kernels and addresses. So everything that a graph reads and writes lies where it lay at its capture; what
-//! the host computes or decides meanwhile is what it was then; and nothing in it may wait for the device.
+//! A graph contains kernels and addresses. So all memory that it reads and writes must keep the address of
+//! its capture; values and decisions of the host are fixed at the capture; and nothing in it may wait for the
+//! device.
 
 mod record;
 
@@ -14,8 +15,8 @@ use crate::ffi;
 use crate::stream::Stream;
 use crate::tensor::device_index;
 
-/// Memory that graphs share, apart from that of everything else. Graphs that share it are replayed one after the other, and none
-/// is given what another left there.
+/// Memory that graphs share, separate from other memory. Graphs that share it are replayed one after the
+/// other, and must not expect contents that another graph left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pool {
     device: i32,
@@ -23,8 +24,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// New memory on GPU number `device`. It takes none before a capture. `LibraryMissing` before
-    /// [`crate::cuda::load`] has succeeded, and where libtorch is another than it was compiled for.
+    /// Creates a pool on GPU number `device`. It takes no memory before a capture. Returns `LibraryMissing`
+    /// before [`crate::cuda::load`] has succeeded, or if libtorch has another version than at compile time.
     pub fn new(device: usize) -> Result<Self, ShimError> {
         let op = "make a pool of memory for graphs";
         Ok(Self {
@@ -34,18 +35,18 @@ impl Pool {
     }
 }
 
-/// Work that was written down, by a capture that has ended well: nobody else has one to replay.
+/// Captured work. Only a successful capture returns a graph, so it can be replayed.
 #[derive(Debug)]
 pub struct Graph(ffi::Owned<ffi::GraphHandle>);
 
-// SAFETY: CUDA's graphs may be used from any thread, by one at a time, which &mut of `replay` sees to.
+// SAFETY: any one thread at a time may use a CUDA graph, which &mut of `replay` ensures.
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Runs `body`; what it gives to the current stream, directly and by backward passes, is written down and not done, with
-    /// memory of `pool`. The current stream is not the default one. Everything of the device that `body` uses has been used before:
-    /// what a library prepares at its first use cannot be written down.
-    /// After an error, of `body` or of CUDA, nothing of it was done, and nothing is left.
+    /// Runs `body` and captures, without executing, its work on the current stream, including backward
+    /// passes, with memory of `pool`. The current stream must not be the default stream. `body` must have run
+    /// before: the initialisation of a library at its first use cannot be captured. After an error of `body`
+    /// or CUDA, nothing was executed and all state is restored.
     pub fn capture<T, E: From<ShimError>>(
         pool: Pool,
         body: impl FnOnce() -> Result<T, E>,
@@ -55,13 +56,13 @@ impl Graph {
         Ok((native.graph, value))
     }
 
-    /// Gives the work to the current stream.
+    /// Launches the work on the current stream.
     pub fn replay(&mut self) -> Result<(), ShimError> {
         checked("replay a graph", |error| ffi::dt_graph_replay(&mut self.0, error))
     }
 }
 
-/// libtorch's own part of a capture.
+/// A capture by libtorch.
 struct Native {
     graph: Graph,
     pool: Pool,
@@ -86,7 +87,7 @@ impl Recorder for Native {
     }
 
     fn has_ended(&self) -> bool {
-        // A shim that cannot tell cannot clean up either.
+        // A shim without this function cannot clean up either.
         fetched("ask for a capture", |out, error| ffi::dt_graph_has_ended(&self.graph.0, out, error))
             .unwrap_or(true)
     }
@@ -98,7 +99,7 @@ impl Recorder for Native {
         })
     }
 
-    /// The end of a good capture does it: of one kernel, on a stream on which nothing has failed.
+    /// Uses the end of a good capture, of one kernel on a fresh stream, to reset the generator.
     fn calm_generator(&mut self) -> Result<(), ShimError> {
         let device = self.pool.device as usize;
         let mut one = Tensor::f_zeros([1], (Kind::Float, Device::Cuda(device)))?;

@@ -1,4 +1,4 @@
-//! The head of a language model and its loss in one, without all of its logits at once.
+//! The head of a language model with its loss, without holding all logits at once.
 
 use tch::Tensor;
 
@@ -7,13 +7,14 @@ use crate::ffi;
 pub use crate::ffi::Head;
 
 impl Head {
-    /// The sum over all rows of the cross-entropy of `hidden` x `table`ᵀ against `targets`: R x width, vocabulary x width, and R int64. It
-    /// can be differentiated once, by `hidden` and `table`. The products are in autocast's type where it is on, the rest in float32.
+    /// Computes the sum over all rows of the cross-entropy of `hidden` x `table`ᵀ against `targets`: R x
+    /// width, vocabulary x width, and R int64. Differentiable once, by `hidden` and `table`. Products use
+    /// autocast's dtype if it is on; the rest is in float32.
     ///
-    /// The gradients are computed with the loss, so that no logits are kept for backward: two tensors as large as `hidden` and `table`
-    /// are. In float16 they need the scale of the loss, and backward computes the logits again. A `shadow` has the table's values in
-    /// autocast's type, which saves casting them where a gradient is recorded.
-    /// Chunks of no rows, and on the CPU targets beyond the vocabulary, are `InvalidArgument`.
+    /// The gradients are computed with the loss: backward keeps two tensors of the sizes of `hidden` and
+    /// `table`, but no logits. In float16 the gradients need the loss scale, so backward recomputes the
+    /// logits. `shadow` has the table's values in autocast's dtype, which saves casts if a gradient is
+    /// recorded. Chunks of 0 rows, and on the CPU targets beyond the vocabulary, are `InvalidArgument`.
     pub fn loss(
         self,
         hidden: &Tensor,
@@ -40,7 +41,7 @@ mod tests {
     const VOCABULARY: i64 = 71;
     const WIDTH: i64 = 24;
 
-    /// Hidden features, the table, and targets, of which some are ignored.
+    /// Returns hidden features, the table, and targets, some of which are ignored.
     fn given() -> (Tensor, Tensor, Tensor) {
         tch::manual_seed(5);
         let cpu = (Kind::Float, Device::Cpu);
@@ -51,7 +52,7 @@ mod tests {
         (hidden, table, targets)
     }
 
-    /// The loss and the gradients that libtorch's own operations give.
+    /// Computes the loss and the gradients by libtorch's own operations.
     fn plain(hidden: &Tensor, table: &Tensor, targets: &Tensor) -> [Tensor; 3] {
         let logits = hidden.linear(table, None::<&Tensor>);
         let loss = logits.cross_entropy_loss(targets, None::<&Tensor>, Reduction::Sum, -100, 0.0);
@@ -66,7 +67,7 @@ mod tests {
         gradients
     }
 
-    /// The largest difference, as a part of the largest value.
+    /// Returns the largest difference, relative to the largest value.
     fn difference(a: &[Tensor; 3], b: &[Tensor; 3]) -> f64 {
         let far = |(a, b): (&Tensor, &Tensor)| ((a - b).abs().max() / b.abs().max()).double_value(&[]);
         a.iter().zip(b).map(far).fold(0.0, f64::max)

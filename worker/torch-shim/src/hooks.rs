@@ -1,4 +1,4 @@
-//! Calls out of backward into Rust: when a parameter's gradient has been accumulated, and in the middle of the graph.
+//! Calls from backward to Rust: after a parameter's gradient is accumulated, and from a node of the graph.
 
 use tch::Tensor;
 
@@ -6,16 +6,16 @@ use crate::callback::callback;
 use crate::error::{ErrorKind, ShimError, checked, tensor};
 use crate::ffi;
 
-/// A hook on a parameter, called on autograd's thread each time backward has added to the parameter's gradient: once per
-/// backward pass that reaches it. Dropping it removes the hook.
+/// A hook on a parameter. Autograd's thread calls it after backward has added to the parameter's gradient:
+/// once per backward pass that reaches the parameter. Dropping it removes the hook.
 #[derive(Debug)]
 pub struct GradientHook {
     parameter: Tensor,
 }
 
 impl GradientHook {
-    /// Sets the hook of `parameter`, a leaf that requires a gradient; a parameter has one hook, and a new one replaces it.
-    /// A panic in `hook` makes the backward pass fail.
+    /// Sets the hook of `parameter`, a leaf that requires a gradient. A parameter has one hook; a new one
+    /// replaces it. If `hook` panics, the backward pass fails.
     pub fn set(parameter: &Tensor, hook: impl Fn() + Send + Sync + 'static) -> Result<Self, ShimError> {
         let call = callback(move |_, _| {
             hook();
@@ -28,15 +28,16 @@ impl GradientHook {
 
 impl Drop for GradientHook {
     fn drop(&mut self) {
-        // The tensor is a leaf with a hook, or the hook would not have been set: nothing can fail.
+        // The tensor is a leaf with a hook, so this cannot fail.
         let _ = checked("remove a gradient hook", |error| {
             ffi::dt_gradient_hook_clear((&self.parameter).into(), error)
         });
     }
 }
 
-/// Applies a linear map that is its own adjoint (a sum over ranks, say) as a node of the graph: `map` changes a copy of `x`
-/// in place, and later its gradient on autograd's thread. An error or a panic in `map` makes the pass fail.
+/// Applies a self-adjoint linear map (such as a sum over ranks) as a node of the graph: `map` changes a copy
+/// of `x` in place, and in backward the gradient, on autograd's thread. If `map` fails or panics, the pass
+/// fails.
 pub fn self_adjoint(
     x: &Tensor,
     map: impl Fn(&mut Tensor) -> Result<(), Box<dyn std::error::Error>> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Modules of TorchScript that `save()` wrote.
+//! TorchScript modules that `save()` wrote.
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
@@ -13,13 +13,14 @@ use crate::error::{ErrorKind, ShimError, checked, fetched, made, tensor};
 use crate::ffi::{self, Lent, LentList, NewTensor, Text};
 use crate::tensor::device_index;
 
-/// A file from which no module can be made.
+/// An error of loading a module.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// The file could not be opened or read.
     #[error("{}: the module cannot be read: {}", .0.display(), .1)]
     Read(PathBuf, #[source] io::Error),
-    /// The file is no TorchScript, or uses operators that libtorch lacks, as it says in one line.
+    /// The file is not TorchScript, or uses operators that libtorch lacks; with libtorch's reason in one
+    /// line.
     #[error(
         "{}: not a TorchScript module that can be loaded here ({}). Write it in Python by \
          torch.jit.script(model).save(\"model.pt\"), with PyTorch's own operators.",
@@ -27,7 +28,7 @@ pub enum LoadError {
         .1
     )]
     NotTorchScript(PathBuf, String),
-    /// The device or its memory.
+    /// The device failed or is out of memory.
     #[error("{}: {}", .0.display(), .1)]
     Load(PathBuf, #[source] ShimError),
 }
@@ -37,24 +38,23 @@ pub enum LoadError {
 pub struct NamedTensor {
     /// The name in PyTorch's style, such as `layer1.0.conv1.weight`.
     pub name: String,
-    /// The very tensor that the module computes with.
+    /// The tensor that the module uses, not a copy.
     pub tensor: Tensor,
-    /// The name under which the module holds the same tensor before this one, if it does: a tied weight.
+    /// The first name of the same tensor, if the module holds it twice: a tied weight.
     pub same_as: Option<String>,
 }
 
-/// A module in memory. Not for use by several threads.
+/// A loaded module, for one thread at a time.
 #[derive(Debug)]
 pub struct Module(ffi::Owned<ffi::ModuleHandle>);
 
 impl Module {
-    /// Loads a module, its tensors onto `device`, wherever they were when it was saved. It is in training mode or not as it
-    /// was saved.
+    /// Loads a module with its tensors on `device`. It keeps the training mode that was saved.
     pub fn load(path: &Path, device: Device) -> Result<Self, LoadError> {
         let op = "load a TorchScript module";
         let read = |source| LoadError::Read(path.to_owned(), source);
         let failed = |source: ShimError| LoadError::Load(path.to_owned(), source);
-        // libtorch does not tell a missing file from a damaged one.
+        // libtorch reports missing and damaged files alike.
         let file = File::open(path).and_then(|file| file.metadata()).map_err(read)?;
         if !file.is_file() {
             return Err(read(io::ErrorKind::IsADirectory.into()));
@@ -71,12 +71,12 @@ impl Module {
         })
     }
 
-    /// The parameters, in the order of the module's `state_dict`.
+    /// Returns the parameters, in the order of the module's `state_dict`.
     pub fn named_parameters(&self) -> Result<Vec<NamedTensor>, ShimError> {
         self.tensors(true)
     }
 
-    /// The buffers, in the order of the module's `state_dict`; other tensors that it holds as attributes count as buffers.
+    /// Returns the buffers, in the order of the module's `state_dict`, and other tensors that are attributes.
     pub fn named_buffers(&self) -> Result<Vec<NamedTensor>, ShimError> {
         self.tensors(false)
     }
@@ -85,20 +85,19 @@ impl Module {
         let mut found: Vec<(NamedTensor, u64)> = Vec::new();
         checked("list a module's tensors", |error| {
             let context = (&raw mut found).cast();
-            // SAFETY: take_tensor is called during the call only, with this context.
+            // SAFETY: take_tensor is called only during the call, with this context.
             unsafe { ffi::dt_module_tensors(&self.0, parameters, context, take_tensor, error) }
         })?;
         Ok(found.into_iter().map(|(tensor, _)| tensor).collect())
     }
 
-    /// Sets training or evaluation mode, on the module and all within it.
+    /// Sets training or evaluation mode on the module and all its submodules.
     pub fn train(&mut self, on: bool) -> Result<(), ShimError> {
         checked("set a module's mode", |error| ffi::dt_module_train(&mut self.0, on, error))
     }
 
-    /// Calls the module. Its operations run one by one as they are written, under the calling thread's gradient mode and
-    /// autocast, just as if they were called from outside.
-    /// `InvalidArgument` where it returns anything but a tensor.
+    /// Calls the module. Its operations run unoptimised, under the calling thread's gradient mode and
+    /// autocast. Returns `InvalidArgument` if the result is not a tensor.
     pub fn forward(&self, inputs: &[&Tensor]) -> Result<Tensor, ShimError> {
         let inputs: Vec<Lent<'_>> = inputs.iter().map(|input| Lent::from(*input)).collect();
         tensor("call the module", |out, error| {
@@ -106,34 +105,34 @@ impl Module {
         })
     }
 
-    /// Whether the module draws random numbers somewhere: dropout, for example, which does so in training.
+    /// Returns whether the module draws random numbers, for example by dropout in training.
     pub fn draws_random_numbers(&self) -> Result<bool, ShimError> {
         fetched("read a module's graph", |out, error| ffi::dt_module_draws(&self.0, out, error))
     }
 
-    /// The operations whose mode is a constant of the module's graph, each once: those of `torch.jit.trace`, which writes down what
-    /// a module did in the mode that it was in.
+    /// Returns the operations whose mode is a constant of the graph, each once. They come from
+    /// `torch.jit.trace`, which records operations in the mode that the module had.
     pub fn fixed_modes(&self) -> Result<BTreeSet<Fixed>, ShimError> {
         let mut found: BTreeSet<Fixed> = BTreeSet::new();
         checked("read a module's graph", |error| {
             let context = (&raw mut found).cast();
-            // SAFETY: take_fixed is called during the call only, with this context.
+            // SAFETY: take_fixed is called only during the call, with this context.
             unsafe { ffi::dt_module_fixed(&self.0, context, take_fixed, error) }
         })?;
         Ok(found)
     }
 }
 
-/// An operation that would do something else in training than in evaluation, but cannot.
+/// An operation that differs between training and evaluation, but has a fixed mode.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fixed {
-    /// Its name in PyTorch, such as `batch_norm`.
+    /// Its PyTorch name, such as `batch_norm`.
     pub operation: String,
-    /// Whether it does what it should in training, whatever the module's mode is; else what it should in evaluation.
+    /// Whether its fixed mode is training; otherwise it is evaluation.
     pub training: bool,
 }
 
-/// libtorch's messages go on with advice, traces and lists of operators.
+/// Returns the first sentence: libtorch appends advice, traces and lists of operators.
 fn first_sentence(message: &str) -> String {
     let line = message.lines().map(str::trim).find(|line| !line.is_empty());
     let line = line.unwrap_or("no reason given");
@@ -142,7 +141,7 @@ fn first_sentence(message: &str) -> String {
 }
 
 extern "C" fn take_tensor(context: *mut c_void, name: Text<'_>, tensor: NewTensor, identity: u64) {
-    // SAFETY: the context is the Vec of Module::tensors, which nothing else touches during the call.
+    // SAFETY: the context is the Vec of Module::tensors, which nothing else uses during the call.
     let found = unsafe { &mut *context.cast::<Vec<(NamedTensor, u64)>>() };
     let same = found.iter().find(|(_, known)| *known == identity);
     let same_as = same.map(|(first, _)| first.same_as.clone().unwrap_or_else(|| first.name.clone()));
@@ -151,7 +150,7 @@ extern "C" fn take_tensor(context: *mut c_void, name: Text<'_>, tensor: NewTenso
 }
 
 extern "C" fn take_fixed(context: *mut c_void, operation: Text<'_>, training: bool) {
-    // SAFETY: the context is the set of Module::fixed_modes, which nothing else touches during the call.
+    // SAFETY: the context is the set of Module::fixed_modes, which nothing else uses during the call.
     let found = unsafe { &mut *context.cast::<BTreeSet<Fixed>>() };
     let operation = operation.to_owned();
     found.insert(Fixed { operation, training });

@@ -1,5 +1,5 @@
-//! Copies of tensors into memory of the host, on a GPU beside what it computes: the host waits for none of them, nor does what is
-//! computed, but where it changes what is copied.
+//! Asynchronous copies of tensors to host memory. On a GPU they run beside the computation: the host does not
+//! wait, and the computation waits only before it changes tensors that are being copied.
 
 use std::ffi::c_void;
 use std::ops::DerefMut;
@@ -12,15 +12,15 @@ use crate::error::{ErrorKind, ShimError, checked};
 use crate::stream::{Event, Stream};
 use crate::{cuda, ffi};
 
-/// Tensors, and where the values of each go.
+/// Tensors with the memory for their values.
 pub type Pairs<'m> = Vec<(Tensor, &'m mut [u8])>;
 
-/// Where a device copies beside what it computes: on a GPU a stream, which is kept. libtorch gives out 32 in turn: one taken for each copy
-/// would soon be the stream that computes.
+/// The copy lane of a device. On a GPU it is one stream, which is kept: libtorch hands out 32 streams in
+/// turn, so a new stream for each copy would soon be the compute stream.
 pub struct Beside(Box<dyn Lane>);
 
 impl Beside {
-    /// For tensors on `device`. What is not on a GPU is copied at once, by the calling thread.
+    /// Creates the lane for tensors on `device`. If it is not a GPU, the calling thread copies immediately.
     pub fn of(device: Device) -> Result<Self, ShimError> {
         Ok(Self(match device {
             Device::Cuda(gpu) => Box::new(Gpu { gpu, stream: Stream::from_pool(gpu, false)? }),
@@ -29,31 +29,31 @@ impl Beside {
     }
 }
 
-/// Memory into which tensors are copied. Nobody has it before [`Landing::wait`].
+/// Memory into which tensors are copied. Only [`Landing::wait`] returns it.
 pub struct Landing<M> {
-    /// None once it was given back.
+    /// None after it was returned.
     memory: Option<Box<M>>,
-    /// Read until all is copied.
+    /// Kept until they are copied.
     tensors: Vec<Tensor>,
     done: Arc<dyn Mark>,
 }
 
-/// When all of a [`Landing`] is copied.
+/// The end of all copies of a [`Landing`].
 #[derive(Clone)]
 pub struct Landed(Arc<dyn Mark>);
 
 impl Landed {
-    /// Work of the calling thread from now on waits until all is copied; the host waits only where it computes itself.
+    /// Makes later work of the calling thread wait for the copies. The host waits only if it computes itself.
     pub fn hold(&self) -> Result<(), ShimError> {
         self.0.hold()
     }
 }
 
 impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
-    /// Begins to copy tensors of the device that `beside` is of, as they are when what the calling thread has computed is done. `pairs`
-    /// says what goes where in the memory: first what the calling thread may change from now on, which waits until that is copied; then
-    /// what it changes only behind [`Landed::hold`]. The memory is taken where this succeeds. A copy to memory that is not [`Pinned`] makes
-    /// the host wait.
+    /// Starts to copy tensors of `beside`'s device, after the calling thread's work so far. `pairs` assigns
+    /// tensors to parts of the memory: first those that the calling thread may change next, so its later work
+    /// waits for these copies; then those that it changes only after [`Landed::hold`]. On success the memory
+    /// is taken. If the memory is not [`Pinned`], the host waits for the copies.
     pub fn start<E: From<ShimError>>(
         beside: &mut Beside,
         memory: &mut Option<Box<M>>,
@@ -75,18 +75,18 @@ impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
         }
         let mut tensors = Vec::new();
         let done = give(lane, [changing, lasting], &mut tensors).inspect_err(|_| {
-            // Nothing is written to the memory any more when its owner has it back.
+            // Afterwards nothing writes to the memory, which the owner gets back.
             lane.drain();
         })?;
         Ok(Self { memory: memory.take(), tensors, done })
     }
 
-    /// When all is copied.
+    /// Returns a handle of the end of the copies.
     pub fn landed(&self) -> Landed {
         Landed(Arc::clone(&self.done))
     }
 
-    /// Waits until all is copied, on any thread, and gives the memory back.
+    /// Waits for the copies, on any thread, and returns the memory.
     pub fn wait(mut self) -> Result<Box<M>, ShimError> {
         self.end()?;
         let gone = || ShimError::new("wait for a copy", ErrorKind::Other, "the memory was given back");
@@ -99,7 +99,7 @@ impl<M> Landing<M> {
         let waited = self.done.wait();
         self.tensors.clear();
         if waited.is_err() {
-            // Whether the device writes to it still, nobody knows.
+            // The device may still write to it: leak it.
             std::mem::forget(self.memory.take());
         }
         waited
@@ -109,7 +109,7 @@ impl<M> Landing<M> {
 impl<M> Drop for Landing<M> {
     fn drop(&mut self) {
         if self.memory.is_some() {
-            // Who drops it does not want to know.
+            // Drop ignores the error.
             let _ = self.end();
         }
     }
@@ -137,27 +137,27 @@ fn copy(lane: &mut dyn Lane, pairs: Pairs<'_>, tensors: &mut Vec<Tensor>) -> Res
     Ok(())
 }
 
-/// Where copies are made, one after the other.
+/// A queue of copies.
 trait Lane {
-    /// Later copies wait for what the calling thread has computed.
+    /// Makes later copies wait for the calling thread's work.
     fn fork(&mut self) -> Result<(), ShimError>;
-    /// Begins to copy. The memory of `to` lives, and is not used, until a later mark is reached.
+    /// Starts a copy. The memory of `to` must live, and not be used, until a later mark is reached.
     fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError>;
-    /// The place up to which copies were begun.
+    /// Marks the end of the copies so far.
     fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError>;
-    /// Waits for all that was begun, well or badly.
+    /// Waits for all started copies, also after errors.
     fn drain(&mut self);
 }
 
-/// A place in a lane.
+/// A position in a lane.
 trait Mark: Send + Sync {
-    /// Later work of the calling thread waits for it.
+    /// Makes later work of the calling thread wait for the mark.
     fn hold(&self) -> Result<(), ShimError>;
-    /// The host waits for it.
+    /// Makes the host wait for the mark.
     fn wait(&self) -> Result<(), ShimError>;
 }
 
-/// A stream beside the one that computes.
+/// A stream beside the compute stream.
 struct Gpu {
     gpu: usize,
     stream: Stream,
@@ -172,7 +172,7 @@ impl Lane for Gpu {
         let (place, bytes) = (to.as_mut_ptr(), to.len() as i64);
         self.stream.run(|| {
             checked("copy a tensor to the host", |error| {
-                // SAFETY: `place` has as many bytes as the call is told, and the caller keeps it until a later mark.
+                // SAFETY: `place` has `bytes` bytes, and the caller keeps it until a later mark.
                 unsafe { ffi::dt_tensor_copy_to(tensor.into(), place, bytes, error) }
             })
         })?
@@ -183,7 +183,7 @@ impl Lane for Gpu {
     }
 
     fn drain(&mut self) {
-        // What the device cannot end it does not write either.
+        // If the device has failed, it writes nothing either.
         let _ = self.stream.synchronize();
     }
 }
@@ -199,13 +199,13 @@ impl Mark for GpuMark {
     }
 
     fn wait(&self) -> Result<(), ShimError> {
-        // The thread may be one that has used no GPU.
+        // The thread may not have used a GPU before.
         cuda::set_device(self.gpu)?;
         self.event.synchronize()
     }
 }
 
-/// The calling thread, which copies at once: its marks are reached.
+/// The calling thread, which copies immediately, so its marks are always reached.
 struct Host;
 
 impl Lane for Host {
@@ -234,22 +234,22 @@ impl Mark for Host {
     }
 }
 
-/// Memory of the host that is pinned where it lies, as long as this lives: every GPU reads and writes it without the host. It is
-/// dropped before the memory is.
+/// Pinned host memory: every GPU can access it without the host. Drop it before the memory.
 #[derive(Debug)]
 pub struct Pinned(*mut c_void);
 
-// SAFETY: the address is only told to CUDA, from one thread at a time.
+// SAFETY: the address is only passed to CUDA, by one thread at a time.
 unsafe impl Send for Pinned {}
-// SAFETY: nothing can be done by a shared reference.
+// SAFETY: a shared reference allows no operation.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Pins `memory`, which takes about as long as to write it once. The thread is on its GPU: see [`cuda::set_device`].
+    /// Pins `memory`, which takes about as long as writing it once. The thread's GPU must be set: see
+    /// [`cuda::set_device`].
     pub fn over(memory: &mut [u8]) -> Result<Self, ShimError> {
         let data = memory.as_mut_ptr().cast();
         checked("pin memory", |error| {
-            // SAFETY: the memory is there, for as many bytes, during the call; nothing is written to it.
+            // SAFETY: the memory is valid for its length during the call, which does not write to it.
             unsafe { ffi::dt_host_register(data, memory.len() as u64, error) }
         })?;
         Ok(Self(data))
@@ -258,7 +258,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // What cannot be given back ends with the process.
+        // On failure the memory stays pinned until the process ends.
         let _ = checked("unpin memory", |error| {
             // SAFETY: it was pinned, and is unpinned once.
             unsafe { ffi::dt_host_unregister(self.0, error) }

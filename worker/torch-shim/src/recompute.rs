@@ -1,4 +1,4 @@
-//! Pieces of a forward pass that keep their inputs alone, and compute the rest again when backward comes to them.
+//! Parts of a forward pass that keep only their inputs and are recomputed in backward.
 
 use tch::Tensor;
 
@@ -7,14 +7,14 @@ use crate::callback::callback;
 use crate::error::{ShimError, fetched, tensor};
 use crate::ffi::{self, Lent, LentList};
 
-/// Computes `segment` of `inputs` as one node of the graph, which keeps the inputs and nothing else. Backward computes the
-/// segment again, under the generators' states and the autocast settings of the first time, and goes through it; parameters
-/// that it uses get their gradients then, and their hooks are called. Where gradients are off, nothing is kept and the
-/// segment is computed once.
+/// Computes `segment` of `inputs` as one node of the graph, which keeps only the inputs. Backward computes
+/// the segment again, with the generator states and autocast settings of the first pass, and differentiates
+/// it; its parameters get their gradients then, and their hooks are called. If gradients are off, nothing is
+/// kept and the segment is computed once.
 ///
-/// The output requires gradients, so a segment in which nothing does should not come here. The segment must
-/// not change its inputs in place. It is dropped with the graph, on whichever thread that happens. Its
-/// errors come through with their kind, also as errors of the backward pass; a panic in it is `Other`.
+/// The output requires gradients, so use it only if an input or a parameter does. The segment must not change
+/// its inputs in place. It is dropped with the graph, on any thread. Its errors keep their kind, also in the
+/// backward pass; a panic in it is `Other`.
 pub fn recompute(
     inputs: &[&Tensor],
     segment: impl Fn(&[Tensor], Pass) -> Result<Tensor, ShimError> + Send + Sync + 'static,
@@ -24,19 +24,19 @@ pub fn recompute(
     tensor("compute a segment", |out, error| ffi::dt_recompute(LentList::new(&inputs), segment, out, error))
 }
 
-/// Whether operations on this thread are recorded for a backward pass.
+/// Returns whether operations on this thread are recorded for backward.
 pub fn grad_enabled() -> bool {
     ffi::dt_grad_mode()
 }
 
-/// A number made of the bits of all elements of `tensor` and their order in memory. Two tensors of one shape and layout with
-/// the same bits have the same number; with other bits they hardly ever do. On a GPU it waits for the device.
-/// Elements of more than 8 bytes are `NotImplemented`.
+/// Returns a hash of the bits of all elements of `tensor` in memory order. For equal shape and layout, equal
+/// bits give equal numbers, and other bits hardly ever do. On a GPU it waits for the device. Elements of more
+/// than 8 bytes are `NotImplemented`.
 pub fn fingerprint(tensor: &Tensor) -> Result<u64, ShimError> {
     fingerprint_by(tensor, true)
 }
 
-/// `by_loop`: over the memory of the host, where the tensor lies there; else by operations, as on a GPU.
+/// With `by_loop`, reads host memory directly if the tensor is there; otherwise uses operations, as on a GPU.
 fn fingerprint_by(tensor: &Tensor, by_loop: bool) -> Result<u64, ShimError> {
     fetched("take a fingerprint", |out, error| ffi::dt_fingerprint(tensor.into(), by_loop, out, error))
 }

@@ -1,4 +1,4 @@
-//! The state of libtorch's default generators, to be stashed and put back exactly.
+//! The state of libtorch's default random generators, to save and restore.
 
 use tch::{Device, Tensor};
 
@@ -6,14 +6,14 @@ use crate::error::{ShimError, checked, tensor};
 use crate::ffi;
 use crate::tensor::device_index;
 
-/// The device's generator state, an opaque `uint8` vector on the CPU.
+/// Returns the device's generator state, an opaque `uint8` vector on the CPU.
 pub fn state(device: Device) -> Result<Tensor, ShimError> {
     let op = "read the generator state";
     let device = device_index(op, device)?;
     tensor(op, |out, error| ffi::dt_rng_get_state(device, out, error))
 }
 
-/// Puts a state from [`state`] back: the random numbers that followed it follow again.
+/// Restores a state from [`state`]: the same random numbers follow.
 pub fn set_state(device: Device, state: &Tensor) -> Result<(), ShimError> {
     let op = "set the generator state";
     let device = device_index(op, device)?;

@@ -1,4 +1,4 @@
-//! Where this process is, said when it is ended by SIGABRT: by a launcher that has found that it hangs, or by libtorch itself.
+//! The stack at SIGABRT, which a launcher sends to a hanging process, or libtorch raises.
 
 use std::backtrace::Backtrace;
 use std::io::{self, Write};
@@ -6,24 +6,24 @@ use std::io::{self, Write};
 use signal_hook::consts::SIGABRT;
 use signal_hook::low_level;
 
-/// Longer than it takes to find the names in libtorch, and an end should it never come to one.
+/// Longer than finding the symbol names in libtorch takes; ends the process if that hangs.
 const PATIENCE_S: u32 = 30;
 
-/// From now on the thread that gets SIGABRT prints its stack to standard error before the process ends by the signal. The kernel
-/// prefers the main thread, which is the one that trains.
+/// Installs a handler: the thread that gets SIGABRT prints its stack to standard error, then the signal ends
+/// the process. The kernel prefers the main thread, which trains.
 pub fn print_on_abort() -> io::Result<()> {
-    // SAFETY: the handler does what a signal handler may not: it allocates and takes locks. The process ends with it in any case,
-    // and it cannot wait for ever: an alarm, set first and by a call that is allowed, ends the process should the interrupted
-    // thread hold what it needs.
+    // SAFETY: the handler allocates and takes locks, which a signal handler must not do. But the process ends
+    // in any case, and it cannot hang: if the interrupted thread holds a needed lock, an alarm, set first by
+    // an allowed call, ends the process.
     unsafe { low_level::register(SIGABRT, on_abort) }?;
     Ok(())
 }
 
 fn on_abort() {
-    // SAFETY: alarm only sets a timer; SIGALRM's default is to end the process.
+    // SAFETY: alarm only sets a timer; by default SIGALRM ends the process.
     unsafe { libc::alarm(PATIENCE_S) };
     let stack = Backtrace::force_capture().to_string();
-    // There is nobody to tell that it could not be told.
+    // If the write fails, the error cannot be reported.
     let _ = writeln!(
         io::stderr(),
         "where the thread was that got SIGABRT, the innermost call last:\n{}",
@@ -32,8 +32,8 @@ fn on_abort() {
     let _ = low_level::emulate_default_handler(SIGABRT);
 }
 
-/// A printed [`Backtrace`] the other way round, so that the last lines of a log say most, and without the calls around `main`
-/// and of the signal's handling.
+/// Reverses a printed [`Backtrace`], so that the last lines of a log tell most, and omits the calls around
+/// `main` and of the signal handling.
 fn innermost_last(stack: &str) -> String {
     let begins = |line: &str| {
         let (number, _) = line.split_once(": ").unwrap_or_default();
@@ -54,7 +54,7 @@ fn innermost_last(stack: &str) -> String {
         frame.iter().any(|line| names.iter().any(|name| line.contains(name)))
     };
     let mut handler = frames[..outermost].iter().rposition(of_the_handler).map_or(0, |last| last + 1);
-    // The way back from a handler is the kernel's, and has no name.
+    // The kernel's return from a handler has no name.
     if handler > 0 && frames.get(handler).is_some_and(|frame| named(frame, "<unknown>")) {
         handler += 1;
     }

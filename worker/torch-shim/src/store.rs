@@ -1,4 +1,4 @@
-//! c10d's TCPStore: one rank serves, every rank (also the serving one) reads and writes keys.
+//! c10d's TCPStore: one rank serves; every rank, including the serving one, reads and writes keys.
 
 use std::time::Duration;
 
@@ -7,23 +7,25 @@ use crate::ffi;
 
 /// A connection to the key-value store of a run.
 ///
-/// Rank 0 makes the server with [`TcpStore::serve`], the others [`TcpStore::connect`]; a server that is dropped takes
-/// the store away from its clients, so it is dropped last. Where the server is gone, calls are errors of the kind `Network`.
+/// Rank 0 creates the server with [`TcpStore::serve`]; the others use [`TcpStore::connect`]. Drop the server
+/// last: without it, calls of clients are errors of kind `Network`.
 #[derive(Debug)]
 pub struct TcpStore(pub(crate) ffi::Owned<ffi::StoreHandle>);
 
-// SAFETY: c10d::TCPStore serialises its operations with a mutex of its own, and the handle is only a reference count.
+// SAFETY: c10d::TCPStore serialises its operations with a mutex, and the handle is only a reference count.
 unsafe impl Send for TcpStore {}
 // SAFETY: as above; no method needs exclusive access.
 unsafe impl Sync for TcpStore {}
 
 impl TcpStore {
-    /// Serves a store on `port` of every interface, and connects to it. `Network` where the port is taken.
+    /// Serves a store on `port` of every interface and connects to it. Returns `Network` if the port is in
+    /// use.
     pub fn serve(host: &str, port: u16, timeout: Duration) -> Result<Self, ShimError> {
         Self::new("serve the store", (host, port), true, timeout)
     }
 
-    /// Connects to the store at `host:port`, trying again until `timeout` has passed. `Timeout` or `Network` where nobody serves there.
+    /// Connects to the store at `host:port`, and retries until `timeout` has passed. Returns `Timeout` or
+    /// `Network` if no store is there.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, ShimError> {
         Self::new("connect to the store", (host, port), false, timeout)
     }
@@ -33,7 +35,7 @@ impl TcpStore {
         made(op, |out, error| ffi::dt_tcp_store_new(host, port, server, millis(wait), out, error)).map(Self)
     }
 
-    /// The same store with every key under `prefix/`.
+    /// Returns the same store with every key under `prefix/`.
     pub fn prefixed(&self, prefix: &str) -> Result<Self, ShimError> {
         made("prefix the store", |out, error| ffi::dt_store_prefix(&self.0, prefix.into(), out, error))
             .map(Self)
@@ -44,7 +46,7 @@ impl TcpStore {
         checked("write to the store", |error| ffi::dt_store_set(&self.0, key.into(), value.into(), error))
     }
 
-    /// Reads a key, waiting for it up to the store's time-out. `Timeout` where nobody writes it.
+    /// Reads a key. Waits up to the store's time-out for it; then returns `Timeout`.
     pub fn get(&self, key: &str) -> Result<Vec<u8>, ShimError> {
         let bytes =
             fetched("read from the store", |out, error| ffi::dt_store_get(&self.0, key.into(), out, error))?;
@@ -57,7 +59,7 @@ impl TcpStore {
     }
 }
 
-/// Milliseconds for the boundary, rounded up so that a short time-out never becomes none.
+/// Converts to milliseconds for the boundary, rounded up so that a short time-out never becomes 0.
 pub(crate) fn millis(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(i64::MAX as u64 / 2_000_000)
 }

@@ -1,18 +1,18 @@
-//! A parameter's data and gradient as views of other tensors, and figures written into a tensor that is there already.
+//! A parameter's data and gradient as views of other tensors, and writing numbers to an existing tensor.
 
 use tch::{Device, Kind, Tensor};
 
 use crate::error::{ShimError, checked};
 use crate::ffi;
 
-/// Makes `target` use `source`'s storage, shape and strides; `target` stays the same leaf of the autograd graph, so
-/// every layer that holds it sees the new data.
+/// Makes `target` use `source`'s storage, shape and strides. `target` stays the same leaf of the graph, so
+/// all layers that hold it use the new data.
 pub fn set_data(target: &Tensor, source: &Tensor) -> Result<(), ShimError> {
     Ok(target.shallow_clone().f_set_data(source)?)
 }
 
-/// Makes `grad`, of the same shape, dtype and device, the gradient of the leaf `target`. Backward adds to it in place, so a view stays
-/// a view.
+/// Makes `grad`, of equal shape, dtype and device, the gradient of the leaf `target`. Backward adds to it in
+/// place, so a view stays a view.
 pub fn set_grad(target: &Tensor, grad: &Tensor) -> Result<(), ShimError> {
     checked("set a parameter's gradient", |error| {
         ffi::dt_tensor_set_grad(target.into(), Some(grad.into()), error)
@@ -24,8 +24,9 @@ pub fn clear_grad(target: &Tensor) -> Result<(), ShimError> {
     checked("drop a parameter's gradient", |error| ffi::dt_tensor_set_grad(target.into(), None, error))
 }
 
-/// Writes `values` into `target`, a contiguous Double tensor on the CPU of as many elements. Unlike a copy from another tensor
-/// this takes no memory, so it cannot run out of it. Nothing else may use the tensor meanwhile.
+/// Writes `values` to `target`, a contiguous Double tensor on the CPU with as many elements. Unlike a copy
+/// from another tensor it allocates nothing, so it cannot run out of memory. Nothing else may use the tensor
+/// meanwhile.
 pub fn write(target: &Tensor, values: &[f64]) -> Result<(), ShimError> {
     let fits = target.defined()
         && target.device() == Device::Cpu
@@ -37,13 +38,13 @@ pub fn write(target: &Tensor, values: &[f64]) -> Result<(), ShimError> {
         let message = format!("{count} figures need as many float64 on the CPU, one after the other");
         return Err(ShimError::invalid("write figures into a tensor", message));
     }
-    // SAFETY: the tensor is contiguous and holds as many float64 as the slice, on the host; a Rust slice cannot lie in it, as
-    // libtorch's memory is never lent out as one.
+    // SAFETY: the tensor is contiguous and has as many float64 as the slice, on the host. The slice cannot
+    // overlap it, because libtorch's memory is never borrowed as a slice.
     unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), target.data_ptr().cast::<f64>(), values.len()) }
     Ok(())
 }
 
-/// The number of a dtype in c10::ScalarType, of those that are passed to the boundary.
+/// Returns a dtype's number in c10::ScalarType, for the dtypes that cross the boundary.
 pub(crate) fn scalar_type(kind: Kind) -> Option<i32> {
     match kind {
         Kind::Uint8 => Some(0),
@@ -56,11 +57,11 @@ pub(crate) fn scalar_type(kind: Kind) -> Option<i32> {
     }
 }
 
-/// A device as the boundary numbers it: -1 is the CPU.
+/// Returns a device's number at the boundary: -1 is the CPU.
 pub(crate) fn device_index(op: &'static str, device: Device) -> Result<i32, ShimError> {
     match device {
         Device::Cpu => Ok(-1),
-        // libtorch counts devices in 8 bits.
+        // libtorch numbers devices in 8 bits.
         Device::Cuda(index) => i8::try_from(index)
             .map(i32::from)
             .map_err(|_| ShimError::invalid(op, format!("there is no GPU {index}"))),

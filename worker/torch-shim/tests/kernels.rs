@@ -1,4 +1,4 @@
-//! Settings of the process for kernels: in a process of their own, as they reach into what the CPU computes too.
+//! Process-wide kernel settings, tested in a separate process because they also affect the CPU.
 
 #![allow(clippy::unwrap_used)]
 

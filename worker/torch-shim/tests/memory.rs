@@ -1,4 +1,4 @@
-//! The books of tensor memory: one test, since they and the budget are the process's.
+//! Memory stats of tensors: one test, because stats and budget are process-wide.
 #![allow(clippy::unwrap_used)]
 
 use dtrain_torch_shim::{ErrorKind, kind_of, memory};
@@ -17,7 +17,7 @@ fn tensors_are_in_the_books_and_the_budget_holds() {
     memory::account().unwrap();
     memory::account().unwrap();
 
-    // What is allocated, and the most that was.
+    // The allocated bytes and their peak.
     let a = floats(3).unwrap();
     let view = a.narrow(0, 0, 10);
     drop(floats(5).unwrap());
@@ -31,7 +31,7 @@ fn tensors_are_in_the_books_and_the_budget_holds() {
     assert_eq!(memory::usage(CPU).unwrap().allocated, 0);
     assert!(Tensor::f_zeros([0], (Kind::Float, CPU)).is_ok(), "nothing is no block");
 
-    // Beyond the budget libtorch's own error comes, and what is there stays usable.
+    // Beyond the budget libtorch's own error comes, and existing tensors stay usable.
     memory::set_budget(Some(4 * MIB));
     let fits = floats(4).unwrap();
     let error = floats(1).unwrap_err();
@@ -46,7 +46,7 @@ fn tensors_are_in_the_books_and_the_budget_holds() {
     memory::set_budget(None);
     assert_eq!(fits.f_sum(Kind::Double).unwrap().double_value(&[]), (4 << 18) as f64);
 
-    // A refusal comes once, at the allocation that was asked for.
+    // The requested failure comes once, at the given allocation.
     memory::refuse_next(2);
     let first = floats(1).unwrap();
     assert_eq!(memory::refusal_in(), 1);
@@ -55,7 +55,7 @@ fn tensors_are_in_the_books_and_the_budget_holds() {
     let third = floats(1).unwrap();
     drop((first, third, fits));
 
-    // Blocks of all threads are in the same books, and libtorch's reallocation keeps them right.
+    // Blocks of all threads have the same stats, which libtorch's reallocation keeps correct.
     let threads: Vec<_> = (0..4)
         .map(|_| {
             std::thread::spawn(|| (0..200).for_each(|_| drop(floats(1).unwrap().f_resize_([9]).unwrap())))

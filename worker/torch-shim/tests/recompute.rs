@@ -1,5 +1,5 @@
-//! Recomputation beside the plain way: random numbers, autocast, memory. One test at a time, since generators, books and
-//! refusals are the process's.
+//! Recomputation compared with the normal way: random numbers, autocast, memory. One test at a time, because
+//! generators, memory stats and failures on purpose are process-wide.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ fn leaf(shape: &[i64]) -> Tensor {
     Tensor::randn(shape, (Kind::Float, CPU)).set_requires_grad(true)
 }
 
-/// A block that saves six tensors of its input's size for its backward pass.
+/// A block that saves six tensors of its input's size for backward.
 fn block(x: &Tensor, w: &Tensor) -> Result<Tensor, TchError> {
     let mut y = x.shallow_clone();
     for _ in 0..3 {
@@ -65,7 +65,7 @@ fn the_peak_falls_and_a_refusal_in_the_second_time_is_out_of_memory() {
     let gradient = w.grad().copy();
     w.zero_grad();
 
-    // Every allocation of a backward pass that recomputes, refused in its turn.
+    // Each allocation of a backward pass with recomputation fails in turn.
     let before = memory::usage(CPU).unwrap().allocated;
     let mut refusals = 0;
     for allocation in (1..).step_by(3) {
@@ -97,7 +97,8 @@ fn the_peak_falls_and_a_refusal_in_the_second_time_is_out_of_memory() {
 
 type Run = dyn Fn(Tensor) -> Tensor + Send + Sync;
 
-/// Output and gradients of x and the weight, plainly and with the segment computed again; bit for bit the same.
+/// Checks that output and gradients of x and the weight are identical to the bit with and without
+/// recomputation.
 fn compare(segment: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + Clone + 'static, around: &Run) {
     let _alone = alone();
     let (x, w) = (leaf(&[8, 16]), leaf(&[16, 16]));
@@ -150,7 +151,7 @@ fn autocast_is_that_of_the_first_time_also_in_regions_within_regions() {
 fn what_is_cast_without_a_graph_is_not_found_by_what_needs_one() {
     let _alone = alone();
     let (x, w) = (leaf(&[8, 16]), leaf(&[16, 16]));
-    // The segment itself asks for nothing, and backward runs outside of the region.
+    // The segment needs no gradients, and backward runs outside of the region.
     let take = |again: bool| {
         let y = {
             let _region = Autocast::enter(CPU, Kind::BFloat16).unwrap();
@@ -161,7 +162,7 @@ fn what_is_cast_without_a_graph_is_not_found_by_what_needs_one() {
                 false => segment(&x),
             };
             assert_eq!(y.kind(), Kind::BFloat16);
-            // A weight that was cast without a graph must not be found here.
+            // This must not use the cached weight that was cast without a graph.
             y.mm(&w)
         };
         y.to_kind(Kind::Float).square().sum(Kind::Float).backward();

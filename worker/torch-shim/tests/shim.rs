@@ -1,4 +1,4 @@
-//! The safe face against libtorch itself. Ranks are threads here; the conformance suite runs them as processes.
+//! The safe interface against libtorch. Ranks are threads here; the conformance suite runs them as processes.
 #![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -155,7 +155,7 @@ fn parameters_and_gradients_are_views_of_flat_buffers() {
         // Every weight sees 5 ones, every bias 5 samples; the second pass adds.
         assert_eq!(Vec::<f32>::try_from(&grad).unwrap(), vec![5.0 * pass as f32; 8]);
     }
-    // An update of the buffer moves the parameters.
+    // Changing the buffer changes the parameters.
     let _ = tch::no_grad(|| data.shallow_clone().fill_(3.0));
     assert_eq!(weight.double_value(&[1, 2]), 3.0);
     assert_eq!(weight.grad().data_ptr(), grad.data_ptr());
@@ -202,7 +202,7 @@ fn fused_updates_are_the_published_formulas() {
     let (mut p, mut b) = (p0, [0.0; 3]);
     for pass in 0..2 {
         options.first_step = pass == 0;
-        // The kernel may use its gradient as scratch space for the weight decay.
+        // The kernel may change its gradient to apply the weight decay.
         fused::sgd(&parameter, &tensor(&g), Some(&buffer), None, options).unwrap();
         for i in 0..3 {
             let d = g[i] + wd * p[i];
@@ -224,7 +224,7 @@ fn updates_follow_what_the_device_has_found() {
     };
     let sgd = fused::Sgd { lr: 0.01, momentum: 0.9, weight_decay: 0.1, nesterov: false, first_step: true };
     let (g, scale) = ([3.0f32, -8.0], 4.0f32);
-    // Parameter and both states after an update from this gradient.
+    // Returns parameter and both states after an update from this gradient.
     let update = |by_adam: bool, gradient: [f32; 2], found: Option<(f32, f32)>| {
         let [parameter, first, second] = [1.0f32, 0.5, 0.25].map(|value| Tensor::from_slice(&[value; 2]));
         let (gradient, step) = (Tensor::from_slice(&gradient), Tensor::from(1f32));
@@ -258,7 +258,7 @@ fn unscaling_multiplies_and_finds_what_is_not_finite() {
         let found = Tensor::from(0f32);
         fused::unscale(&[&a, &single(&[1.0, bad, 1.0])], &found, &inverse).unwrap();
         assert_eq!(found.double_value(&[]), 1.0, "{bad}");
-        // A later call that finds nothing leaves the mark.
+        // A later call without non-finite elements keeps the mark.
         fused::unscale(&[&a], &found, &inverse).unwrap();
         assert_eq!(found.double_value(&[]), 1.0);
     }

@@ -1,4 +1,4 @@
-//! Symbolic tensors: the books agree with what real ones take, operation by operation.
+//! Symbolic tensors: their memory stats agree with those of real tensors, for each operation.
 #![allow(clippy::unwrap_used)]
 
 use dtrain_torch_shim::autocast::Autocast;
@@ -17,7 +17,7 @@ fn bias(length: i64) -> Option<Tensor> {
     Some(x(&[length]))
 }
 
-/// Inputs, and the operation on them.
+/// Name, inputs, and the operation on them.
 type Case = (&'static str, fn() -> Vec<Tensor>, fn(&[Tensor]) -> Tensor);
 
 fn conv(t: &[Tensor], stride: i64, padding: i64) -> Tensor {
@@ -226,10 +226,11 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// Scratch space of a kernel that is not worth a rule.
+/// Kernel scratch memory that needs no rule.
 const SMALL: u64 = 160 << 10;
 
-/// Forward then backward: allocated and highest memory of each, above what there was, and the shape of the result.
+/// Runs forward, then backward. Returns the allocated and the peak bytes of each, above the start, and the
+/// result's shape.
 fn books((_, inputs, operation): &Case, usage: &dyn Fn(bool) -> Usage) -> (Vec<u64>, Vec<i64>) {
     let inputs = inputs();
     let start = usage(true).allocated;
@@ -241,7 +242,7 @@ fn books((_, inputs, operation): &Case, usage: &dyn Fn(bool) -> Usage) -> (Vec<u
     (figures.iter().map(|bytes| bytes.wrapping_sub(start)).collect(), y.size())
 }
 
-/// One test, since the books are the process's.
+/// One test, because memory stats are process-wide.
 #[test]
 fn operations_take_what_they_would() {
     memory::account().unwrap();
@@ -261,7 +262,7 @@ fn operations_take_what_they_would() {
             })
         })
         .unwrap_or_default();
-        // In half precision every generation of processors has kernels of its own, which copy more or less.
+        // In half precision each processor generation has other kernels, which copy more or less.
         let part = if case.0.contains("bf16") { 3 } else { 100 };
         let near = |(real, imagined): (&u64, &u64)| real.abs_diff(*imagined) <= SMALL + real / part;
         let alike = real.0.len() == imagined.0.len()
@@ -275,7 +276,7 @@ fn operations_take_what_they_would() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 
-    // Floating-point operations, and tensors larger than any machine.
+    // Floating-point operations, and tensors larger than any machine's memory.
     let region = Symbolic::enter(None).unwrap();
     region.take_flops();
     let y = conv(&[x(&[4, 3, 32, 32]).detach(), x(&[8, 3, 3, 3])], 1, 1);

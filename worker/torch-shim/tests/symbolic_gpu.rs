@@ -1,5 +1,5 @@
-//! Symbolic tensors that tell of a GPU: what is known of CUDA's kernels and allocator, in bytes that were worked out by hand. No GPU
-//! is needed, and none has confirmed them here: `cargo xtask gpu-test` holds predictions against one.
+//! Symbolic tensors that simulate a GPU: known facts of CUDA's kernels and allocator, in bytes computed by
+//! hand. No GPU is needed; `cargo xtask gpu-test` compares predictions with a GPU.
 #![allow(clippy::unwrap_used)]
 
 use dtrain_torch_shim::memory::{self, Usage};
@@ -9,7 +9,7 @@ use tch::{Device, Kind, Tensor};
 const HALF: (Kind, Device) = (Kind::BFloat16, Device::Cpu);
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-/// Channels-last.
+/// Returns a channels-last tensor.
 fn last(shape: [i64; 4]) -> Tensor {
     let [_, c, h, w] = shape;
     Tensor::empty_strided(shape, [h * w * c, 1, w * c, c], HALF)
@@ -19,7 +19,7 @@ fn conv(x: &Tensor, weight: &Tensor) -> Tensor {
     x.conv2d(weight, None::<Tensor>, [1, 1], [1, 1], [1, 1], 1)
 }
 
-/// What `body` leaves allocated, and the most in it, beyond what there was.
+/// Returns the bytes that `body` leaves allocated and their peak, above the start.
 fn taken<T>(region: &Symbolic, body: impl FnOnce() -> T) -> (u64, u64, T) {
     region.reset_peak().unwrap();
     let before = region.usage().unwrap().allocated;
@@ -28,19 +28,20 @@ fn taken<T>(region: &Symbolic, body: impl FnOnce() -> T) -> (u64, u64, T) {
     (allocated - before, peak - before, value)
 }
 
-/// One test, since the books are the process's.
+/// One test, because memory stats are process-wide.
 #[test]
 fn operations_take_what_a_gpu_s_would() {
     memory::account().unwrap();
     let region = Symbolic::enter(Some(Attention::Flash)).unwrap();
 
-    // The caching allocator cuts its blocks to 512 bytes.
+    // The caching allocator rounds blocks to 512 bytes.
     for (bytes, block) in [(1, 512), (512, 512), (513, 1024), (100_000, 100_352)] {
         let (kept, ..) = taken(&region, || Tensor::empty([bytes], (Kind::Uint8, Device::Cpu)));
         assert_eq!(kept, block);
     }
 
-    // Channels-last cuDNN needs nothing beside its result; otherwise its tensor cores turn all three tensors first.
+    // In channels-last, cuDNN needs only its result; otherwise its tensor cores first transpose all three
+    // tensors.
     let (x, weight) = (last([4, 8, 32, 32]), last([16, 8, 3, 3]));
     let y_bytes = 4 * 16 * 32 * 32 * 2;
     let (kept, most, y) = taken(&region, || conv(&x, &weight));
@@ -50,7 +51,7 @@ fn operations_take_what_a_gpu_s_would() {
     let (kept, most, _) = taken(&region, || conv(&plain_x, &plain_weight));
     let all = (4 * 8 + 4 * 16) * 32 * 32 * 4 + 16 * 8 * 9 * 4;
     assert_eq!((kept, most), (2 * y_bytes, 2 * y_bytes + all));
-    // The gradient of a weight in half precision is added up in full.
+    // The gradient of a half-precision weight is summed in float32.
     let trained = last([16, 8, 3, 3]).set_requires_grad(true);
     let loss = conv(&x, &trained).sum(Kind::Float);
     let (kept, most, ()) = taken(&region, || loss.backward());
@@ -59,7 +60,7 @@ fn operations_take_what_a_gpu_s_would() {
     assert!(most >= weight_bytes + 4 * 16 * 8 * 9, "{most}");
     drop((x, y, weight, trained, loss, plain_x, plain_weight));
 
-    // Autocast of a GPU has logarithms of probabilities in float32, and their gradient comes back in half precision.
+    // A GPU's autocast computes log-probabilities in float32, and their gradient returns in half precision.
     let logits = Tensor::empty([64, 1000], HALF).set_requires_grad(true);
     let (kept, most, logs) = taken(&region, || logits.log_softmax(1, None::<Kind>));
     let full = 64 * 1000 * 4;
@@ -72,7 +73,8 @@ fn operations_take_what_a_gpu_s_would() {
     assert_eq!(usage - region.usage().unwrap().allocated, full);
     drop(logits);
 
-    // Flash attention: forward its result and a sum for each query, backward the queries' gradient in float32 as well.
+    // Flash attention: forward its result and a sum per query, backward also the queries' gradient in
+    // float32.
     let part = || Tensor::empty([2, 12, 256, 64], HALF).set_requires_grad(true);
     let (q, k, v) = (part(), part(), part());
     let attend = || Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, true, None, false);
@@ -87,8 +89,8 @@ fn operations_take_what_a_gpu_s_would() {
     drop((q, k, v, y, loss));
     assert_eq!(region.usage().unwrap().allocated, 0);
 
-    // The 197 tokens of a ViT: flash attention takes its sums and gradients for 256, and cuDNN for as many as there are. What cuDNN does
-    // not take is flash attention's: wide heads, and odd ones.
+    // For a ViT's 197 tokens, flash attention pads its sums and gradients to 256; cuDNN does not pad. Wide
+    // and odd heads, which cuDNN does not support, use flash attention.
     drop(region);
     let scratch = |attention, kind, width: i64| {
         let region = Symbolic::enter(Some(attention)).unwrap();
@@ -109,7 +111,7 @@ fn operations_take_what_a_gpu_s_would() {
         assert_eq!(differ(kind, width), 0, "{kind:?} {width}");
     }
 
-    // A region of the CPU is as ever.
+    // A CPU region does not round.
     let region = Symbolic::enter(None).unwrap();
     let (kept, ..) = taken(&region, || Tensor::empty([513], (Kind::Uint8, Device::Cpu)));
     assert_eq!(kept, 513);

@@ -1,8 +1,8 @@
-//! NCCL's functions, from the library that libtorch itself uses.
+//! NCCL's functions, from the library that libtorch uses.
 //!
-//! cudarc names NCCL's types and numbers. Its own loader looks for `libnccl.so` alone, which NVIDIA's packages do not have, and
-//! panics where it finds none; so the functions are looked up here. What they return is a plain number here: a newer NCCL may
-//! return one that cudarc's enumeration does not name.
+//! The types and constants come from cudarc. This module looks the functions up itself, because cudarc's
+//! loader searches only for `libnccl.so`, which NVIDIA's packages lack, and panics without it. Return codes
+//! are plain numbers, because a newer NCCL may return a code that cudarc's enumeration lacks.
 
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -14,14 +14,14 @@ use dtrain_torch_shim::cuda;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use thiserror::Error;
 
-/// The name that libtorch's CUDA library asks the loader for.
+/// The name under which libtorch's CUDA library loads NCCL.
 const NAME: &str = "libnccl.so.2";
-/// Do not load: only find what is loaded. glibc's value, which libloading does not name.
+/// Finds a library only if it is already loaded. glibc's value, which libloading does not define.
 const RTLD_NOLOAD: c_int = 4;
-/// The first version whose communicators can be made, and split, without blocking.
+/// The first version that can create and split communicators without blocking.
 const OLDEST: Version = Version(21_800);
 
-/// What a function of NCCL has answered: [`SUCCESS`], [`IN_PROGRESS`] or an error.
+/// A return code of NCCL: [`SUCCESS`], [`IN_PROGRESS`] or an error.
 pub(super) type Code = u32;
 pub(super) type CudaStream = sys::cudaStream_t;
 
@@ -30,7 +30,7 @@ pub(super) const IN_PROGRESS: Code = sys::ncclResult_t::ncclInProgress as Code;
 pub(super) const SYSTEM_ERROR: Code = sys::ncclResult_t::ncclSystemError as Code;
 pub(super) const REMOTE_ERROR: Code = sys::ncclResult_t::ncclRemoteError as Code;
 
-/// NCCL cannot be used on this machine: why, and what to do.
+/// NCCL cannot be used on this machine: the reason and the remedy.
 #[derive(Debug, Clone, Error)]
 #[error("{0}")]
 pub struct NcclError(String);
@@ -44,7 +44,7 @@ impl NcclError {
     }
 }
 
-/// A version as NCCL writes it in one number: 22809 is 2.28.9.
+/// A version as NCCL encodes it: 22809 is 2.28.9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub i32);
 
@@ -56,17 +56,17 @@ impl std::fmt::Display for Version {
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $field:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
-        /// The functions that are used here, as NCCL documents them.
+        /// The NCCL functions in use; NCCL documents them.
         pub(super) struct Functions {
             $($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($argument),*) -> $result,)*
         }
 
         impl Functions {
             /// # Safety
-            /// The library is an NCCL: its functions have these types.
+            /// The library must be NCCL, whose functions have these types.
             unsafe fn find(library: &Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
-                    // SAFETY: the caller vouches for the types.
+                    // SAFETY: the caller guarantees the types.
                     $($field: unsafe { *library.get(concat!($symbol, "\0").as_bytes())? },)*
                 })
             }
@@ -100,20 +100,21 @@ functions! {
 pub(super) struct Api {
     pub(super) functions: Functions,
     pub(super) version: Version,
-    /// How a thread sleeps that waits for NCCL's own threads; tests count it.
+    /// The sleep of a thread that waits for NCCL's threads. Tests count the calls.
     pub(super) sleep: fn(Duration),
 }
 
 impl Api {
-    /// That of this process. Call it after `dtrain_torch_shim::cuda::load`: libtorch has then loaded its own, and this is the
-    /// same one, with the same settings and the same state.
+    /// Loads the NCCL of this process. Call it after `dtrain_torch_shim::cuda::load`: libtorch has then
+    /// loaded its own, and this is the same library with the same settings and state.
     pub(super) fn load() -> Result<Self, NcclError> {
-        // SAFETY: nothing is loaded, and no initialiser runs.
+        // SAFETY: nothing is loaded, so no initialiser runs.
         let loaded = unsafe { Library::open(Some(NAME), RTLD_NOW | RTLD_NOLOAD) };
         if let Ok(library) = loaded {
             return Self::over(library, NAME);
         }
-        // A libtorch that holds NCCL in itself has none to share; one from its own folders has the version it was tested with.
+        // If libtorch links NCCL statically, it cannot share it. The NCCL beside libtorch has the tested
+        // version.
         let folder = cuda::library_folder().map_err(NcclError::missing)?;
         let beside = folder.join("../../nvidia/nccl/lib").join(NAME);
         match beside.is_file() {
@@ -122,9 +123,10 @@ impl Api {
         }
     }
 
-    /// The library at `path`, or of a name that the loader knows.
+    /// Opens the library at `path`, or one whose name the dynamic loader knows.
     pub(super) fn open(path: &Path) -> Result<Self, NcclError> {
-        // SAFETY: NCCL's initialisers have no conditions; whether it is an NCCL is seen by its functions.
+        // SAFETY: NCCL's initialisers have no preconditions; the lookup of its functions checks that it is
+        // NCCL.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| NcclError::missing(reason(&error)))?;
         Self::over(library, &path.display().to_string())
@@ -135,9 +137,9 @@ impl Api {
             let own = "libtorch's own is in its CUDA set";
             NcclError(format!("{name} is not an NCCL that can be used: {reason}; {own}"))
         };
-        // SAFETY: the library goes by NCCL's name, and NCCL keeps its interface within a major version.
+        // SAFETY: the library has NCCL's name, and NCCL's interface is stable within a major version.
         let functions = unsafe { Functions::find(&library) }.map_err(|error| unusable(reason(&error)))?;
-        // It has threads of its own: it stays for the life of the process.
+        // NCCL runs threads, so the library must stay loaded until the process ends.
         std::mem::forget(library);
         let api = Self::new(functions)?;
         let version = api.version;
@@ -149,10 +151,10 @@ impl Api {
         }
     }
 
-    /// Over functions that are NCCL's, or behave like them.
+    /// Wraps functions of NCCL, or of a stand-in.
     pub(super) fn new(functions: Functions) -> Result<Self, NcclError> {
         let mut api = Self { functions, version: Version(0), sleep: std::thread::sleep };
-        // SAFETY: the version is a valid place.
+        // SAFETY: the version is valid for writes.
         let code = unsafe { (api.functions.get_version)(&mut api.version.0) };
         match code {
             SUCCESS => Ok(api),
@@ -160,16 +162,16 @@ impl Api {
         }
     }
 
-    /// NCCL fails at once.
+    /// Returns the error of a function that failed immediately.
     pub(super) fn fails(&self, code: Code) -> NcclError {
         NcclError(format!("NCCL fails at once: {}", self.words(code, std::ptr::null_mut())))
     }
 
-    /// What `code` means, and what NCCL last said of it. `comm` may be null.
+    /// Returns the meaning of `code` and NCCL's last message about it. `comm` may be null.
     pub(super) fn words(&self, code: Code, comm: ncclComm_t) -> String {
         let text = |words: *const c_char| {
-            // SAFETY: both functions return null or a string that lives as long as the library, and take any code and a live or null
-            // communicator.
+            // SAFETY: both functions accept any code and a live or null communicator. They return null or a
+            // string that lives as long as the library.
             let words = (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) })?;
             Some(words.to_string_lossy().trim().to_owned()).filter(|words| !words.is_empty())
         };
@@ -181,15 +183,15 @@ impl Api {
     }
 }
 
-/// What the loader says; libloading's own words are only that it failed.
+/// Returns the loader's message; libloading's own text says only that it failed.
 fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| source.to_string())
 }
 
-/// The settings of a communicator of `size` ranks: calls return at once, unless there is no other rank that they could wait for;
-/// everything else is NCCL's own choice or its environment's.
+/// Returns the settings of a communicator of `size` ranks: calls do not block, except with one rank. All
+/// other settings are left to NCCL and its environment variables.
 pub(super) fn config(version: Version, size: usize) -> ncclConfig_t {
-    /// NCCL's marks for a structure that is filled in, and for a number that is not (`NCCL_CONFIG_INITIALIZER`).
+    /// NCCL's marks for an initialised structure and for an undefined number (`NCCL_CONFIG_INITIALIZER`).
     const MAGIC: u32 = 0xcafe_beef;
     const UNDEFINED: c_int = c_int::MIN;
     ncclConfig_t {
@@ -213,7 +215,7 @@ pub(super) fn config(version: Version, size: usize) -> ncclConfig_t {
     }
 }
 
-/// The version whose structure this is: NCCL reads as much of it as that version had.
+/// The NCCL version of this structure: NCCL reads only the fields that this version had.
 const COMPILED: u32 = 22_809;
 
 #[cfg(test)]
@@ -231,7 +233,7 @@ mod tests {
     fn a_library_that_is_not_there_or_is_none_is_an_error_with_a_remedy() {
         let error = Api::open(Path::new("/nowhere/libnccl.so.2")).err().unwrap().to_string();
         assert!(error.contains("/nowhere/libnccl.so.2") && error.contains("setup --cuda"), "{error}");
-        // A library that every process can load.
+        // A library on every system.
         let error = Api::open(Path::new("libc.so.6")).err().unwrap().to_string();
         assert!(error.contains("libc.so.6") && error.contains("ncclGetVersion"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! Operations as calls of NCCL's functions.
+//! Collectives as calls of NCCL functions.
 
 use std::ffi::c_void;
 
@@ -10,8 +10,8 @@ use super::api::{Api, Code, CudaStream, IN_PROGRESS, SUCCESS};
 
 fn give_one(api: &Api, one: Collective<'_>, comm: ncclComm_t, stream: CudaStream) -> Code {
     let functions = &api.functions;
-    // SAFETY, of all: the communicator is live; the memory is that of tensors which live until the operation has ended, and was
-    // checked to have room for every rank's part.
+    // SAFETY, of all: the communicator is live. The tensors live until the operation has ended, and their
+    // sizes were checked for every rank's part.
     match one {
         Collective::AllReduce(tensor, op) => {
             let (data, count, kind) = parts(tensor);
@@ -37,12 +37,12 @@ fn give_one(api: &Api, one: Collective<'_>, comm: ncclComm_t, stream: CudaStream
     }
 }
 
-/// Gives operations to NCCL, several as one.
+/// Passes operations to NCCL, several as one group.
 pub(super) fn give(api: &Api, all: &[Collective<'_>], comm: ncclComm_t, stream: CudaStream) -> Code {
     if let [one] = all {
         return give_one(api, *one, comm, stream);
     }
-    // SAFETY: a group is begun and ended by the same thread, whatever is in it.
+    // SAFETY: the same thread starts and ends the group.
     let begun = unsafe { (api.functions.group_start)() };
     if begun != SUCCESS {
         return begun;
@@ -54,7 +54,7 @@ pub(super) fn give(api: &Api, all: &[Collective<'_>], comm: ncclComm_t, stream: 
     failed.unwrap_or(ended)
 }
 
-/// Where a tensor's elements lie, how many there are, and NCCL's number for their type.
+/// Returns the address of a tensor's elements, their number, and NCCL's number for their dtype.
 fn parts(tensor: &Tensor) -> (*mut c_void, usize, i32) {
     let kind = match tensor.kind() {
         Kind::Double => ncclDataType_t::ncclFloat64,
@@ -64,7 +64,7 @@ fn parts(tensor: &Tensor) -> (*mut c_void, usize, i32) {
         Kind::Int => ncclDataType_t::ncclInt32,
         Kind::Int8 => ncclDataType_t::ncclInt8,
         Kind::Uint8 => ncclDataType_t::ncclUint8,
-        // `Collective::check` lets no other pass.
+        // `Collective::check` has rejected all other dtypes.
         _ => ncclDataType_t::ncclFloat32,
     };
     (tensor.data_ptr(), tensor.numel(), kind as i32)

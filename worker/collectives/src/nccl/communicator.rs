@@ -1,4 +1,4 @@
-//! One of NCCL's communicators: made, used, and ended without ever blocking for good.
+//! An NCCL communicator that is created, used and ended without blocking indefinitely.
 
 use std::ffi::c_char;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,9 +13,9 @@ use crate::{CollectiveError, Operation};
 
 /// This rank's end of a group of ranks.
 ///
-/// Every call holds the lock, and none takes long: the communicator does not block. So whoever watches over it can always end
-/// it, which also ends what runs on the device. One that is merely dropped stays to the end of the process: freeing it would wait
-/// for peers that may be gone.
+/// Every call holds the lock, but briefly, because the communicator does not block. So the watchdog can
+/// always end it, which also ends its kernels on the device. A dropped communicator stays until the process
+/// ends: freeing it would wait for peers that may be gone.
 pub(super) struct Communicator {
     api: &'static Api,
     size: usize,
@@ -23,18 +23,18 @@ pub(super) struct Communicator {
 }
 
 struct State {
-    /// Null once it has ended.
+    /// Null after it has ended.
     raw: ncclComm_t,
-    /// Why it has ended before its time.
+    /// Why it ended early.
     failure: Option<CollectiveError>,
 }
 
-// SAFETY: NCCL's communicators may be used from any thread, by one at a time, which the lock sees to.
+// SAFETY: a communicator may be used from any thread, by one thread at a time; the lock ensures that.
 unsafe impl Send for State {}
 
 impl Communicator {
-    /// Connects the ranks that hold `invitation`; `connecting` says who this is and how long it waits for the
-    /// others. The current device of the calling thread becomes the communicator's.
+    /// Connects the ranks that hold `invitation`; `connecting` has this rank and the time-out. The
+    /// communicator uses the calling thread's current device.
     pub(super) fn connect(
         api: &'static Api,
         invitation: &Invitation,
@@ -44,25 +44,26 @@ impl Communicator {
         let id = ncclUniqueId { internal: invitation.map(|byte| byte as c_char) };
         let mut config = api::config(api.version, size);
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the places are valid during the call; NCCL copies the settings.
+        // SAFETY: the pointers are valid during the call, and NCCL copies the settings.
         let code = unsafe {
             (api.functions.comm_init)(&mut raw, size as i32, id, connecting.rank as i32, &mut config)
         };
         Self::made(api, size, raw, code, connecting)
     }
 
-    /// A communicator of the same ranks whose operations are independent of this one's. Every rank calls it.
+    /// Splits off a communicator of the same ranks with independent operations. Every rank calls it.
     pub(super) fn split(&self, connecting: Operation) -> Result<Self, CollectiveError> {
         let mut state = self.state();
         live(&state, connecting)?;
-        // A thread of NCCL's writes the result some time after the call. Where that thread is given up on, nobody knows when: the
-        // places stay for good.
+        // An NCCL thread writes the result some time after the call. After a time-out nobody knows when: then
+        // the buffers are leaked.
         let places = Box::into_raw(Box::new(SplitPlaces {
             made: std::ptr::null_mut(),
             config: api::config(self.api.version, self.size),
         }));
-        // SAFETY: the communicator is live, by the lock; the places live until NCCL has done with them, see below; every rank has
-        // color 0. The references of raw pointers are not made: NCCL's thread may write meanwhile.
+        // SAFETY: the communicator is live, by the lock. The buffers live until NCCL has finished with them,
+        // see below. Every rank has color 0. No references are made, because NCCL's thread may write to the
+        // buffers meanwhile.
         let begun = unsafe {
             (self.api.functions.comm_split)(
                 state.raw,
@@ -72,10 +73,12 @@ impl Communicator {
                 &raw mut (*places).config,
             )
         };
-        // Without blocking, success says that the split has begun. This communicator is in progress until it has ended.
+        // Without blocking, success only means that the split has begun. This communicator is in progress
+        // until the split has ended.
         self.settle(&mut state, begun, connecting)?;
-        // SAFETY: the places come from the box above, and are taken back once. This communicator is not in progress, which NCCL says
-        // after its thread has stored the result and without looking at the places again.
+        // SAFETY: the pointer comes from the box above and is taken back once. This communicator is no longer
+        // in progress; NCCL reports that after its thread has stored the result, and does not use the buffers
+        // again.
         let places = unsafe { Box::from_raw(places) };
         drop(state);
         Self::made(self.api, self.size, places.made, SUCCESS, connecting)
@@ -102,7 +105,7 @@ impl Communicator {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives NCCL something to do. `start` is called with a live communicator.
+    /// Calls NCCL with `start`, which gets a live communicator, and waits until NCCL has accepted the call.
     pub(super) fn call(
         &self,
         operation: Operation,
@@ -114,12 +117,12 @@ impl Communicator {
         self.settle(&mut state, code, operation)
     }
 
-    /// Whether it still works.
+    /// Returns the failure, if there was one.
     pub(super) fn health(&self) -> Result<(), CollectiveError> {
         self.state().failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Asks whether something has gone wrong that no call has said, such as the death of a peer: what it is, in `operation`.
+    /// Returns an asynchronous error of NCCL, such as the death of a peer, as an error of `operation`.
     pub(super) fn asynchronous(&self, operation: Operation) -> Option<CollectiveError> {
         let state = self.state();
         if state.raw.is_null() {
@@ -139,27 +142,27 @@ impl Communicator {
         }
     }
 
-    /// Ends it at once, also on the device, where kernels that wait for peers stop waiting; what they leave is garbage. `reason`
-    /// is what everybody is told from now on.
+    /// Ends the communicator immediately. On the device, kernels that wait for peers stop and leave undefined
+    /// results. All later calls return `reason`.
     pub(super) fn abort(&self, reason: CollectiveError) {
         self.end(&mut self.state(), reason);
     }
 
-    /// Ends it in good order: no operation is in flight, and every rank calls it.
+    /// Closes the communicator. No operation may be in flight, and every rank must call it.
     pub(super) fn close(&self, closing: Operation) -> Result<(), CollectiveError> {
         // SAFETY: comm is live, by the lock.
         self.call(closing, |api, comm| unsafe { (api.functions.comm_finalize)(comm) })?;
         let mut state = self.state();
         let raw = std::mem::replace(&mut state.raw, std::ptr::null_mut());
-        // SAFETY: raw was live and, since it is taken out, is destroyed once.
+        // SAFETY: raw was live and is taken out, so it is destroyed once.
         match unsafe { (self.api.functions.comm_destroy)(raw) } {
             SUCCESS | IN_PROGRESS => Ok(()),
             code => Err(self.error(code, std::ptr::null_mut(), closing)),
         }
     }
 
-    /// Waits until NCCL has taken what it was given, and ends the communicator where it does not. `code` is what the call has
-    /// answered: success, too, may say only that something was begun.
+    /// Waits until NCCL has accepted a call, and ends the communicator after an error or a time-out. `code`
+    /// is the call's result; even success may mean that the work has only begun.
     fn settle(&self, state: &mut State, code: Code, operation: Operation) -> Result<(), CollectiveError> {
         let begun = Instant::now();
         let code = loop {
@@ -186,10 +189,10 @@ impl Communicator {
         Err(error)
     }
 
-    /// How the communicator stands. It is not null.
+    /// Returns the state of the communicator, which must not be null.
     fn progress(&self, state: &State) -> Code {
         let mut code = SUCCESS;
-        // SAFETY: the communicator is live and code a valid place.
+        // SAFETY: the communicator is live, and code is valid for writes.
         match unsafe { (self.api.functions.comm_async_error)(state.raw, &mut code) } {
             SUCCESS => code,
             failed => failed,
@@ -200,7 +203,7 @@ impl Communicator {
         state.failure.get_or_insert(reason);
         let raw = std::mem::replace(&mut state.raw, std::ptr::null_mut());
         if !raw.is_null() {
-            // SAFETY: raw was live and, since it is taken out, is freed once.
+            // SAFETY: raw was live and is taken out, so it is freed once.
             let code = unsafe { (self.api.functions.comm_abort)(raw) };
             if code != SUCCESS && code != IN_PROGRESS {
                 tracing::debug!("aborting a communicator: {}", self.api.words(code, std::ptr::null_mut()));
@@ -217,7 +220,7 @@ fn live(state: &State, operation: Operation) -> Result<(), CollectiveError> {
     }
 }
 
-/// What NCCL reads and writes while it splits a communicator.
+/// The buffers that NCCL reads and writes while it splits a communicator.
 struct SplitPlaces {
     made: ncclComm_t,
     config: ncclConfig_t,

@@ -1,12 +1,12 @@
 //! NCCL: collectives between GPUs.
 //!
-//! An operation is given to a stream of its own, behind what the calling thread has computed so far; the host goes on, and so does
-//! what it computes, until it waits for the operation: then the GPU waits, not the host. Tensors live until that wait, by the
-//! references that the work holds; a work that is dropped without it has the allocator keep their memory.
+//! An operation runs on a separate stream, after the work that the calling thread has queued so far. The host
+//! and its computation continue. `wait` makes the GPU wait, not the host. The work keeps its tensors alive
+//! until then; if it is dropped without a wait, the allocator keeps their memory.
 //!
-//! A watchdog ends the group when an operation waits past its time-out or a peer is gone, and [`ProcessGroup::health`] says so: ask
-//! it after the host has waited for the GPU, before believing what came of it. NCCL's own environment variables work as they do
-//! everywhere.
+//! A watchdog ends the group when an operation exceeds its time-out or a peer is gone, and
+//! [`ProcessGroup::health`] then returns the error: call it after the host has waited for the GPU, before
+//! using the results. NCCL's environment variables work as usual.
 
 mod api;
 mod calls;
@@ -34,28 +34,28 @@ use self::work::InFlight;
 use super::collective::{Caller, bytes_of};
 use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, ReduceOp, Work};
 
-/// How a group of NCCL's is called among its ranks: rank 0 makes it, see [`Nccl::invite`].
+/// The identifier of an NCCL group, which rank 0 creates: see [`Nccl::invite`].
 pub type Invitation = [u8; 128];
 
-/// A loaded NCCL, which stays for the life of the process.
+/// A loaded NCCL, which stays loaded until the process ends.
 #[derive(Clone, Copy)]
 pub struct Nccl(&'static Api);
 
 impl Nccl {
-    /// The NCCL that libtorch uses in this process. Call it after `dtrain_torch_shim::cuda::load`.
+    /// Loads the NCCL that libtorch uses in this process. Call it after `dtrain_torch_shim::cuda::load`.
     pub fn load() -> Result<Self, NcclError> {
         Ok(Self(Box::leak(Box::new(Api::load()?))))
     }
 
-    /// Its version. Ranks of different versions cannot be relied on to understand each other.
+    /// Returns its version. Ranks with different versions may be incompatible.
     pub fn version(&self) -> Version {
         self.0.version
     }
 
-    /// A name for a new group, on rank 0, for all ranks.
+    /// Creates an invitation on rank 0, for all ranks.
     pub fn invite(&self) -> Result<Invitation, NcclError> {
         let mut id = ncclUniqueId { internal: [0; 128] };
-        // SAFETY: id is a valid place.
+        // SAFETY: id is valid for writes.
         match unsafe { (self.0.functions.get_unique_id)(&mut id) } {
             SUCCESS => Ok(id.internal.map(|byte| byte as u8)),
             code => Err(self.0.fails(code)),
@@ -63,30 +63,30 @@ impl Nccl {
     }
 }
 
-/// Who a rank is in a group, and how long it waits for the others to come.
+/// A rank of a group and its connection time-out.
 #[derive(Debug, Clone, Copy)]
 pub struct Seat {
     /// This rank.
     pub rank: usize,
     /// The number of ranks.
     pub size: usize,
-    /// How long connecting may take.
+    /// The time-out of connecting.
     pub timeout: Duration,
 }
 
-/// A group of processes with a GPU each.
+/// A group of processes with one GPU each.
 pub struct NcclGroup {
     device: Device,
     caller: Caller,
-    /// Before the communicator: it must not look when that one goes.
+    /// Dropped before the communicator, which it must not use afterwards.
     watchdog: Watchdog,
     communicator: Arc<Communicator>,
     timeline: Arc<dyn Timeline>,
 }
 
 impl NcclGroup {
-    /// Connects the ranks that hold the same invitation, each with GPU number `gpu`, which is the current device of the calling
-    /// thread; blocks until all have come or the time is up.
+    /// Connects the ranks that hold the same invitation, each with GPU number `gpu`, which must be the
+    /// current device of the calling thread. Blocks until all have connected or the time-out has passed.
     pub fn connect(
         nccl: &Nccl,
         invitation: &Invitation,
@@ -114,8 +114,8 @@ impl NcclGroup {
         Ok(Self { device, caller: Caller::new(seat.rank, seat.size), watchdog, communicator, timeline })
     }
 
-    /// A second group of the same ranks, on a stream of its own: its operations have an order of their own. Every rank calls it,
-    /// in the order of this group's operations.
+    /// Splits off a group of the same ranks on a separate stream, with an independent order of operations.
+    /// Every rank calls it, in the order of this group's operations.
     pub fn split(&self) -> Result<Self, CollectiveError> {
         let seat = Seat { rank: self.caller.rank, size: self.caller.size, timeout: self.caller.timeout };
         let connecting = Operation::connecting(seat.rank, seat.timeout);
@@ -129,7 +129,8 @@ impl NcclGroup {
         Ok(group)
     }
 
-    /// Gives operations to the stream that communicates, several as one. `by_host` has a wait hold the host too.
+    /// Queues operations on the communication stream, several as one. If `by_host`, `wait` blocks the host
+    /// too.
     fn give(
         &self,
         op: &'static str,
@@ -159,7 +160,7 @@ impl NcclGroup {
         }))
     }
 
-    /// What does not fit is refused before anything is sent; NCCL reads memory of its own GPU.
+    /// Checks the tensors before anything is sent. NCCL needs tensors on this group's GPU.
     fn check(&self, one: Collective<'_>) -> Result<(), CollectiveError> {
         self.caller.check(one)?;
         let (place, own) = (one.input().device(), self.device);
@@ -173,7 +174,7 @@ impl NcclGroup {
     }
 }
 
-/// All that an operation reads or writes.
+/// Returns all tensors that an operation reads or writes.
 fn tensors<'a>(one: &Collective<'a>) -> Vec<&'a Tensor> {
     match one {
         Collective::AllReduce(..) | Collective::Broadcast(..) => vec![one.input()],
@@ -218,7 +219,7 @@ impl ProcessGroup for NcclGroup {
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
         self.barrier()?.wait()?;
         let closing = self.caller.operation("shutdown", 0);
-        // It is not looked after any more: a peer that has closed already is no fault.
+        // Stop watching: a peer that has already closed is not a fault.
         drop(self.watchdog);
         self.communicator.close(closing)
     }

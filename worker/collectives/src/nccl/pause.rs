@@ -1,4 +1,4 @@
-//! How to wait for another thread that is about to be ready.
+//! The pauses of a thread that polls another thread.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ const SPIN: Duration = Duration::from_micros(20);
 const YIELD: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(5);
 
-/// What a thread that has `waited` for so long does before it looks again, with `sleep` to sleep.
+/// Pauses a thread that has already waited for `waited`, before it polls again. Calls `sleep` to sleep.
 ///
-/// NCCL's threads need tens of microseconds for what they are given, less than the shortest sleep: the wait begins without one.
-/// Where it lasts, it is for a peer, and costs no processor.
+/// NCCL's threads need tens of microseconds for a call, less than the shortest sleep: a wait begins without
+/// sleeping. A longer wait is for a peer, and should not use the processor.
 pub(super) fn pause(waited: Duration, sleep: impl FnOnce(Duration)) {
     if waited < SPIN {
         std::hint::spin_loop();

@@ -66,7 +66,7 @@ fn every_operation_at_one_two_and_three_ranks() {
             group.start_all(&all).unwrap().wait().unwrap();
             assert_eq!((read(&one), read(&two)), (vec![n], vec![n, -n]));
 
-            // In place, as sharded updates do it.
+            // In place, as in sharded updates.
             let whole = Tensor::arange(2 * size as i64, (Kind::Float, Device::Cpu));
             let part = whole.narrow(0, 2 * rank as i64, 2);
             group.reduce_scatter(&part, &whole, ReduceOp::Sum).unwrap().wait().unwrap();
@@ -76,7 +76,7 @@ fn every_operation_at_one_two_and_three_ranks() {
             let expected: Vec<f32> = (0..2 * size).map(|index| n * index as f32).collect();
             assert_eq!(read(&whole), expected);
 
-            // A second group has an order of its own.
+            // A second group has an independent order.
             let beside = group.split().unwrap();
             let count = Tensor::from_slice(&[rank as i64]);
             beside.all_reduce(&count, ReduceOp::Sum).unwrap().wait().unwrap();
@@ -116,7 +116,8 @@ fn a_split_that_a_rank_does_not_join_is_a_time_out() {
     ranks(2, |mut group, _| {
         if group.rank() == 1 {
             given_up.wait();
-            // Now the other rank's split has what it waited for: NCCL's thread writes to a place that nobody waits for any more.
+            // Now the other rank's split completes: NCCL's thread writes to buffers that nobody waits for any
+            // more.
             group.split().unwrap();
             return;
         }
@@ -171,7 +172,7 @@ fn a_call_that_is_ready_at_once_sleeps_never() {
     });
 }
 
-/// The error that a group ends with, and how long that took.
+/// Returns the error with which the group ends, and the time until then.
 fn end(group: &NcclGroup) -> (CollectiveError, Duration) {
     let begun = Instant::now();
     loop {
@@ -190,7 +191,7 @@ fn an_operation_that_waits_too_long_ends_the_group_and_names_itself() {
         let tensor = floats(&[1.0, 2.0, 3.0]);
         group.all_reduce(&tensor, ReduceOp::Sum).unwrap().wait().unwrap();
         if group.rank() == 1 {
-            // It hangs elsewhere.
+            // This rank hangs.
             std::thread::sleep(Duration::from_millis(900));
             return;
         }
@@ -202,7 +203,7 @@ fn an_operation_that_waits_too_long_ends_the_group_and_names_itself() {
             "{text}"
         );
         assert!(after < Duration::from_millis(800), "{after:?}");
-        // Whoever calls next is told the same, and nothing waits: not the device either.
+        // Later calls return the same error, and nothing waits, not even the device.
         let again = group.all_reduce(&tensor, ReduceOp::Sum).err().unwrap();
         assert_eq!(again.to_string(), text);
         group.timeline.mark().unwrap().join().unwrap();
@@ -214,7 +215,7 @@ fn a_peer_that_dies_ends_the_group() {
     ranks(2, |group, invitation| {
         let met = group.barrier().and_then(|work| work.wait());
         if group.rank() == 1 {
-            // The other rank may be told while it is still on its way out of the barrier.
+            // The other rank may get the error while it still leaves the barrier.
             met.unwrap();
             fake::lose_a_peer(invitation);
         }

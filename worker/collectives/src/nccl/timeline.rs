@@ -1,4 +1,4 @@
-//! The order of work on a device: the stream that computes, the one that communicates, and marks in them.
+//! The order of work on a device: the compute stream, the communication stream, and marks in the latter.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,36 +8,36 @@ use tch::Tensor;
 
 use super::api::CudaStream;
 
-/// What a group asks of the device that it communicates from.
+/// The device operations that a group needs.
 pub(super) trait Timeline: Send + Sync {
-    /// Called by another thread before it asks for a mark or for the group: CUDA would otherwise open the first GPU for it, and take
-    /// memory there.
+    /// Prepares another thread that will query marks or the group: otherwise CUDA would open the first GPU
+    /// for it and take memory there.
     fn adopt_thread(&self) -> Result<(), ShimError>;
 
-    /// The stream that communicates.
+    /// Returns the communication stream.
     fn stream(&self) -> CudaStream;
 
-    /// What that stream is given from now on begins when what the calling thread has computed is there.
+    /// Makes later work on the communication stream wait for the calling thread's work.
     fn fork(&self) -> Result<(), ShimError>;
 
-    /// The place that the stream has been given work up to.
+    /// Marks the end of the work that the communication stream has so far.
     fn mark(&self) -> Result<Arc<dyn Mark>, ShimError>;
 
-    /// Keeps a tensor's memory from others until the stream has done what it was given.
+    /// Keeps a tensor's memory allocated until the stream has finished its work so far.
     fn keep(&self, tensor: &Tensor) -> Result<(), ShimError>;
 }
 
-/// A place in the stream that communicates.
+/// A position in the communication stream.
 pub(super) trait Mark: Send + Sync {
-    /// What the calling thread computes from now on begins when the place has been reached. The host does not wait on a GPU.
+    /// Makes later work of the calling thread wait for the mark. With a GPU the host does not wait.
     fn join(&self) -> Result<(), ShimError>;
 
-    /// Whether it has been reached; an error is one of the device.
+    /// Returns whether the stream has reached the mark, or an error of the device.
     fn is_reached(&self) -> Result<bool, ShimError>;
 }
 
-/// A GPU's: a stream of high priority beside the one that computes, so that a reduction that is ready goes before the kernels of
-/// backward that are.
+/// The timeline of a GPU. Its stream has high priority, so that a ready reduction runs before ready kernels
+/// of backward.
 pub(super) struct GpuTimeline {
     device: usize,
     stream: Stream,
@@ -62,7 +62,7 @@ impl Timeline for GpuTimeline {
     }
 
     fn fork(&self) -> Result<(), ShimError> {
-        // An event that is recorded again forgets nothing of what streams wait for already.
+        // Recording an event again does not affect streams that already wait for it.
         let mut event = self.fork.lock().unwrap_or_else(PoisonError::into_inner);
         event.record(Stream::current(self.device)?)?;
         event.block(self.stream)

@@ -1,4 +1,4 @@
-//! Who notices that a collective on a device does not end: the host has given it away and waits for it nowhere.
+//! Detection of collectives that do not end. The host has queued them on a device and does not wait.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,18 +10,19 @@ use super::communicator::Communicator;
 use super::timeline::{Mark, Timeline};
 use crate::{CollectiveError, Operation};
 
-/// How often it looks.
+/// The interval of its checks.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A thread that looks after a communicator's operations, and ends the communicator when one of them waits past its time-out, or
-/// when a peer is gone: the device stops waiting then, and the next call on this rank says why.
+/// A thread that watches the operations of a communicator. It ends the communicator when an operation exceeds
+/// its time-out or a peer is gone. Then the device stops waiting, and the next call on this rank returns the
+/// error.
 pub(super) struct Watchdog {
     pending: Arc<Pending>,
-    /// The thread, and what it ends by when it is dropped.
+    /// The thread, and the channel whose closing ends it.
     thread: Option<(JoinHandle<()>, Sender<()>)>,
 }
 
-/// In the order in which the device takes them.
+/// Operations in the order in which the device executes them.
 type Pending = Mutex<VecDeque<Watched>>;
 
 struct Watched {
@@ -35,7 +36,7 @@ fn lock(pending: &Pending) -> MutexGuard<'_, VecDeque<Watched>> {
 }
 
 impl Watchdog {
-    /// Looks after `communicator`, whose operations run on `timeline`, until dropped.
+    /// Watches `communicator`, whose operations run on `timeline`, until dropped.
     pub(super) fn start(
         communicator: Arc<Communicator>,
         timeline: Arc<dyn Timeline>,
@@ -53,7 +54,7 @@ impl Watchdog {
         Ok(Self { pending, thread: Some((thread, stop)) })
     }
 
-    /// An operation that ends at `mark`. They are given in the order in which the device takes them.
+    /// Adds an operation that ends at `mark`. Call it in the order in which the device executes operations.
     pub(super) fn watch(&self, operation: Operation, mark: Arc<dyn Mark>) {
         let since = Instant::now();
         lock(&self.pending).push_back(Watched { operation, since, mark });
@@ -64,7 +65,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         if let Some((thread, stop)) = self.thread.take() {
             drop(stop);
-            // It has said what there was to say.
+            // An error of the thread was logged already.
             let _ = thread.join();
         }
     }
@@ -79,7 +80,7 @@ fn watch(pending: &Pending, communicator: &Communicator, rank: usize, stopped: &
         };
         let operation = operation.unwrap_or(Operation::new("watch", rank));
         if let Some(fault) = late.or_else(|| communicator.asynchronous(operation)) {
-            // What the others see of it is that this rank is gone; here is the reason.
+            // The other ranks only see that this rank is gone; log the reason here.
             tracing::error!("{fault}; the GPU stops waiting");
             communicator.abort(fault);
             return;
@@ -90,7 +91,7 @@ fn watch(pending: &Pending, communicator: &Communicator, rank: usize, stopped: &
     }
 }
 
-/// Forgets what has ended; the error of what should have.
+/// Removes operations that have ended. Returns the error of one that failed or timed out.
 fn look(pending: &mut VecDeque<Watched>) -> Option<CollectiveError> {
     while let Some(first) = pending.front() {
         match first.mark.is_reached() {

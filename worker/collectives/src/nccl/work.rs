@@ -1,4 +1,4 @@
-//! Operations that the device has been given and that somebody waits for.
+//! Operations in flight on the device.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,10 +10,10 @@ use super::communicator::Communicator;
 use super::pause::pause;
 use super::timeline::{Mark, Timeline};
 
-/// An operation that the device has been given. The device reads and writes `tensors` until `mark` is reached.
+/// An operation in flight on the device, which accesses `tensors` until it reaches `mark`.
 pub(super) struct InFlight {
     pub(super) operation: Operation,
-    /// The host waits for it too.
+    /// Whether the host waits too.
     pub(super) by_host: bool,
     pub(super) mark: Arc<dyn Mark>,
     pub(super) communicator: Arc<Communicator>,
@@ -21,19 +21,19 @@ pub(super) struct InFlight {
     pub(super) tensors: Vec<Tensor>,
 }
 
-// SAFETY: libtorch counts the references to a tensor atomically, and nothing here reads or writes what is in it.
+// SAFETY: libtorch counts references to a tensor atomically, and this type does not access the contents.
 unsafe impl Send for InFlight {}
 
 impl Work for InFlight {
     fn wait(mut self: Box<Self>) -> Result<(), CollectiveError> {
         let begun = Instant::now();
-        // The watchdog ends what does not end: then this is an error.
+        // If the operation does not end, the watchdog ends the group, and this returns an error.
         while self.by_host && !self.is_reached()? {
             pause(begun.elapsed(), std::thread::sleep);
         }
         self.communicator.health()?;
         self.mark.join().map_err(|error| self.operation.error(error))?;
-        // What the computing stream does with their memory from now on comes after.
+        // Later work of the compute stream on this memory runs after the operation.
         self.tensors.clear();
         Ok(())
     }
@@ -46,7 +46,7 @@ impl InFlight {
     }
 }
 
-/// Without a wait the allocator keeps the tensors' memory until the device has done.
+/// Without a wait, the allocator keeps the tensors' memory until the device has finished.
 impl Drop for InFlight {
     fn drop(&mut self) {
         if let Err(error) = self.tensors.iter().try_for_each(|tensor| self.timeline.keep(tensor)) {

@@ -1,4 +1,4 @@
-//! How the ranks make something together that any of them may fail to make: all of them know in the end.
+//! Shared objects whose creation may fail on any rank: all ranks learn the outcome.
 
 use dtrain_shared_memory::Ticket;
 use tch::kind::Element;
@@ -6,14 +6,15 @@ use tch::{TchError, Tensor};
 
 use crate::{CollectiveError, GlooGroup, Operation, ProcessGroup};
 
-/// Why this rank could not make it.
+/// Why this rank failed.
 pub(super) type Failure = Box<dyn std::error::Error>;
 
-/// Enough for a sentence.
+/// Room for one sentence.
 const REASON_BYTES: usize = 400;
 
-/// Rank 0 makes a thing and sends its ticket; the others open it. Every rank gets its own, or all get the reason of the first
-/// rank that has none. What was made is still held by all ranks when the first of them returns. The outer error is Gloo's.
+/// Creates an object on rank 0 and sends its ticket; the other ranks open it. Either every rank gets the
+/// object, or all get the reason of the first rank that failed. When the first rank returns, all ranks still
+/// hold the object. The outer error is Gloo's.
 pub(super) fn make<T>(
     gloo: &GlooGroup,
     create: impl FnOnce() -> Result<(T, Ticket), Failure>,
@@ -27,7 +28,7 @@ pub(super) fn make<T>(
     broadcast(gloo, &mut words)?;
     let own = match created {
         Some(created) => created.map(|(thing, _)| thing),
-        // No ticket is all zeros: rank 0 has failed, and says why itself.
+        // A ticket is never all zeros: rank 0 has failed and reports why.
         None if words == [0; Ticket::WORDS] => Err("".into()),
         None => open(&Ticket::from_words(words)),
     };
@@ -36,7 +37,7 @@ pub(super) fn make<T>(
     Ok(reason.map_or(own, Err))
 }
 
-/// Rank 0's values on every rank.
+/// Copies rank 0's values to every rank.
 pub(crate) fn broadcast<T: Element>(gloo: &GlooGroup, values: &mut [T]) -> Result<(), CollectiveError> {
     let tensor = Tensor::from_slice(values);
     gloo.broadcast(&tensor, 0)?.wait()?;
@@ -44,7 +45,7 @@ pub(crate) fn broadcast<T: Element>(gloo: &GlooGroup, values: &mut [T]) -> Resul
     tensor.f_copy_data(values, length).map_err(local(gloo))
 }
 
-/// Every rank's values, as many as this rank's, in the order of ranks.
+/// Returns the values of all ranks in rank order. Every rank passes the same number of values.
 pub(super) fn gather<T: Element + Default + Clone>(
     gloo: &GlooGroup,
     own: &[T],
@@ -57,11 +58,11 @@ pub(super) fn gather<T: Element + Default + Clone>(
     Ok(flat)
 }
 
-/// The first rank's reason, or `None` where no rank has one.
+/// Returns the reason of the first rank that failed, or `None`.
 fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option<String>, CollectiveError> {
     let mut bytes = [0u8; REASON_BYTES];
     if let Some(own) = own {
-        // The first byte says that there is a reason, also where it has no words.
+        // The first byte marks a failure, even one without text.
         bytes[0] = 1;
         for (place, byte) in bytes[1..].iter_mut().zip(own.bytes()) {
             *place = byte;
@@ -70,7 +71,7 @@ fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option<String>, C
     let all = gather(gloo, &bytes)?;
     let ranks = all.chunks_exact(REASON_BYTES).enumerate();
     let failed: Vec<_> = ranks.filter(|(_, said)| said[0] != 0).collect();
-    // A rank without words only follows another.
+    // A failure without text only follows from that of another rank.
     let told = failed.iter().find(|(_, said)| said[1] != 0).or(failed.first());
     Ok(told.map(|(rank, said)| {
         let words = String::from_utf8_lossy(&said[1..]);
@@ -78,7 +79,7 @@ fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option<String>, C
     }))
 }
 
-/// A failure on this rank, of what only needs a little memory.
+/// Returns the error of a local failure, which can only be a lack of memory.
 fn local(gloo: &GlooGroup) -> impl Fn(TchError) -> CollectiveError {
     let operation = Operation::new("share memory", gloo.rank());
     move |error| CollectiveError::OutOfMemory(operation, error.to_string())

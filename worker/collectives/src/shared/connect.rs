@@ -1,21 +1,21 @@
-//! Whether the ranks share memory: what each of them knows, and what follows from it.
+//! The decision whether the ranks share memory, and the facts behind it.
 
 use super::agree;
 use crate::transport::Transport;
 use crate::{CollectiveError, GlooGroup};
 
-/// What a rank knows of its place.
+/// The facts of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// The user's choice.
+    /// The transport that the user selected.
     pub(crate) wish: Transport,
-    /// The environment says that all ranks are on one machine.
+    /// Whether by the environment all ranks are on one machine.
     pub(crate) local: bool,
-    /// A number that this machine drew when it started, the same in its containers; 0 where it has none.
+    /// The random boot id of the machine, equal in its containers; 0 if it is unknown.
     pub(crate) boot: [i64; 2],
-    /// It trains on a GPU.
+    /// Whether the rank trains on a GPU.
     pub(crate) gpu: bool,
-    /// The version of its NCCL as one number; 0 where it has none, or needs none.
+    /// The rank's NCCL version as one number; 0 if it has or needs no NCCL.
     pub(crate) nccl: i32,
 }
 
@@ -44,21 +44,21 @@ impl Facts {
     }
 }
 
-/// Every rank's facts, in the order of ranks.
+/// Gathers the facts of all ranks in rank order.
 pub(crate) fn gather_facts(gloo: &GlooGroup, own: Facts) -> Result<Vec<Facts>, CollectiveError> {
     let all = agree::gather(gloo, &own.to_words())?;
     let (ranks, _) = all.as_chunks();
     Ok(ranks.iter().map(|words| Facts::from_words(*words)).collect())
 }
 
-/// What follows from the facts; the same on all ranks.
+/// The decision from the facts, equal on all ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// The ranks can try.
+    /// Try shared memory.
     Share,
-    /// They need not, or cannot: the reason.
+    /// Use Gloo, for this reason.
     Gloo(String),
-    /// They want different things: two ranks that do.
+    /// Two ranks with different choices.
     Disagree([(usize, Transport); 2]),
 }
 

@@ -1,11 +1,12 @@
-//! Ranks of one machine: reductions in memory that all of them have mapped, everything else by Gloo.
+//! Ranks of one machine: reductions in shared memory, everything else by Gloo.
 //!
-//! A tensor of [`ProcessGroup::allocate`] lies in this rank's region of a segment that every rank has mapped. An operation
-//! on it needs no copies and no messages: each rank reduces its part of the range over all regions, and writes the result
-//! into all of them. A thread of its own does that (`dtrain_shared_memory`), so it overlaps with the training.
+//! A tensor of [`ProcessGroup::allocate`] is in this rank's region of a segment that every rank maps. An
+//! operation on it needs no copies and no messages: each rank reduces its part of the range over all regions
+//! and writes the result to all of them. A separate thread does that (`dtrain_shared_memory`), in parallel
+//! with the training.
 //!
-//! Which way an operation goes is decided by its tensor alone, so ranks that call alike decide alike. Operations of the two
-//! ways do not wait for each other: one that is started later may end earlier.
+//! The tensor alone decides between shared memory and Gloo, so ranks with equal calls decide alike.
+//! Operations of the two do not wait for each other: a later one may end first.
 
 mod agree;
 mod connect;
@@ -30,17 +31,17 @@ pub(super) use connect::{Decision, Facts, decide, gather_facts};
 /// A group of CPU processes on one machine.
 #[derive(Debug)]
 pub struct SharedGroup {
-    /// Dropped before Gloo, so that the other ranks see this one leave as soon as it does.
+    /// Dropped before Gloo, so that the other ranks notice immediately that this one left.
     member: Member,
     gloo: GlooGroup,
-    /// The segments of `allocate`, while a tensor or an operation holds them.
+    /// The segments of `allocate`. A tensor or an operation keeps a segment alive.
     segments: RefCell<Vec<Weak<Segment>>>,
     caller: Caller,
 }
 
 impl SharedGroup {
-    /// Makes shared memory for the ranks of `gloo` and agrees with them on whether all have it; blocks until all have
-    /// come. Where a rank cannot have it, all get `gloo` back, and which rank and why.
+    /// Creates shared memory for the ranks of `gloo` and agrees with them that all have it. Blocks until all
+    /// have called. If a rank fails, all get back `gloo` and the rank with its reason.
     pub fn over(gloo: GlooGroup) -> Result<Result<Self, (GlooGroup, String)>, CollectiveError> {
         let (rank, size) = (gloo.rank(), gloo.size());
         let made = agree::make(
@@ -59,7 +60,7 @@ impl SharedGroup {
         })
     }
 
-    /// The operation in shared memory and its segment, where the tensors lie there as they must.
+    /// Returns the operation and its segment if the tensors are suitably placed in shared memory.
     fn place(&self, one: Collective<'_>) -> Option<(Reduce, Arc<Segment>)> {
         let (whole, collective) = match one {
             Collective::AllReduce(tensor, op) => (tensor, Kernel::AllReduce(op)),
@@ -77,7 +78,7 @@ impl SharedGroup {
         }
         let (element, count) = (element(whole.kind())?, whole.numel());
         let mut segments = self.segments.borrow_mut();
-        // A segment without tensors is unmapped; something else may lie at its addresses by now.
+        // Remove unmapped segments: other memory may have their addresses by now.
         segments.retain(|segment| segment.strong_count() > 0);
         let (address, bytes) = (whole.data_ptr().cast(), count * element.bytes());
         let mut segments = segments.iter().filter_map(Weak::upgrade);
@@ -88,7 +89,7 @@ impl SharedGroup {
     }
 }
 
-/// Whether `part` is the `rank`-th of `size` equal parts of `whole`, in the same memory.
+/// Returns whether `part` is the `rank`-th of equal parts of `whole`, in the same memory.
 fn is_own_part(part: &Tensor, whole: &Tensor, rank: usize) -> bool {
     part.device() == Device::Cpu
         && part.data_ptr() as usize == (whole.data_ptr() as usize).wrapping_add(rank * bytes_of(part))
@@ -115,7 +116,7 @@ impl Work for Reducing {
     }
 }
 
-/// A fault in the words of the group.
+/// Converts a fault to an error of the group.
 fn failed(operation: Operation, fault: Fault) -> CollectiveError {
     let message = fault.to_string();
     match fault {

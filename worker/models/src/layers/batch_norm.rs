@@ -1,4 +1,4 @@
-//! Batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167), of a micro-batch alone or of several together.
+//! Batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167), of one micro-batch or over participants.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use super::super::registry::Scope;
 use super::batch_sync::{BatchGroups, BatchSync};
 use super::init::CPU_FLOAT;
 
-/// Batch normalisation of N x C x H x W by channel, with PyTorch's defaults (momentum 0.1, eps 1e-5).
+/// Batch normalisation of N x C x H x W per channel, with PyTorch's defaults (momentum 0.1, eps 1e-5).
 ///
-/// In a registry with a [`BatchSync`] of several participants, training normalises by the statistics of
-/// all their micro-batches together: outputs, gradients and running statistics are those of the concatenated batch.
-/// In training [`BatchGroups`] can cut a micro-batch into groups that are normalised apart.
-/// In a [`Segment`](super::super::Segment) that is computed again the running statistics move the first time alone.
+/// If the registry has a [`BatchSync`] of several participants, training normalises by the statistics of all
+/// their micro-batches: outputs, gradients and running statistics equal those of the concatenated batch. In
+/// training, [`BatchGroups`] can divide a micro-batch into groups that are normalised separately. If a
+/// [`Segment`](super::super::Segment) is recomputed, only its first pass updates the running statistics.
 #[derive(Debug)]
 pub struct BatchNorm2d {
     name: String,
@@ -38,7 +38,7 @@ impl BatchNorm2d {
         Self::with_weight(scope, channels, 1.0)
     }
 
-    /// As [`BatchNorm2d::new`], with another `weight` at first.
+    /// Like [`BatchNorm2d::new`], with another initial `weight`.
     pub fn with_weight(scope: &mut Scope<'_>, channels: i64, weight: f64) -> Result<Self, ModelError> {
         let full = |value: f64| Tensor::f_full([channels], value, CPU_FLOAT);
         let none = Tensor::f_zeros([0i64; 0], (Kind::Int64, Device::Cpu))?;
@@ -54,8 +54,8 @@ impl BatchNorm2d {
         })
     }
 
-    /// Normalises by the batch's own statistics and moves the running ones (`train`), or by the running ones.
-    /// One value per channel, of all participants together, is [`ModelError::Batch`] in training.
+    /// Normalises by the batch's statistics and updates the running ones (`train`), or by the running ones.
+    /// In training, one value per channel over all participants is [`ModelError::Batch`].
     pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let groups = self.groups.samples().filter(|_| train);
         match (groups, &self.sync) {
@@ -66,7 +66,8 @@ impl BatchNorm2d {
         if train && values_per_channel(x) < 2 {
             return Err(self.too_small(x));
         }
-        // A second time in backward normalises by the same statistics of the batch, and the running ones have moved.
+        // Recomputation normalises by the batch's statistics again, but must not update the running ones
+        // twice.
         let moved = train && is_recomputing();
         if train && !moved {
             self.count()?;
@@ -75,7 +76,7 @@ impl BatchNorm2d {
         self.normalise(x, (!moved).then_some(running), train)
     }
 
-    /// With these running statistics, which move in training.
+    /// Normalises with these running statistics; training updates them.
     fn normalise(
         &self,
         x: &Tensor,
@@ -94,8 +95,9 @@ impl BatchNorm2d {
         )?)
     }
 
-    /// Normalises each group of so many samples apart, the last of which may be smaller. The running statistics move by the mean of the
-    /// groups' own moves, weighted by their samples, as over the micro-batches of a step.
+    /// Normalises each group of `group` samples separately; the last one may be smaller. The running
+    /// statistics change by the mean of the groups' changes, weighted by samples, as over the micro-batches
+    /// of a step.
     fn forward_groups(&self, x: &Tensor, group: i64) -> Result<Tensor, ModelError> {
         let samples = x.size()[0];
         let running = [&self.running_mean, &self.running_var];
@@ -127,11 +129,11 @@ impl BatchNorm2d {
 
     fn forward_joint(&self, x: &Tensor, sync: &dyn BatchSync) -> Result<Tensor, ModelError> {
         let kind = x.f_kind()?;
-        // Statistics of half-precision values are taken in float32, as libtorch's own kernels do.
+        // For half-precision values, statistics are in float32, as in libtorch's kernels.
         let wide = x.f_to_kind(if kind == Kind::Double { kind } else { Kind::Float })?;
         let joint = JointBatch::of(&wide, sync)?;
-        // To look at the joint count is to wait for the device; where this part has two values there is no need. Where
-        // there is one value in all, every participant looks and finds it.
+        // Reading the joint count waits for the device. It is unnecessary if this part has two values. If
+        // there is one value in all, every participant reads it and fails.
         if values_per_channel(x) < 2 && f64::try_from(&joint.count)? < 2.0 {
             return Err(self.too_small(x));
         }
@@ -145,7 +147,7 @@ impl BatchNorm2d {
         Ok(y.f_to_kind(kind)?)
     }
 
-    /// Moves the running statistics towards those of the joint batch; the variance is the unbiased one.
+    /// Moves the running statistics towards those of the joint batch. The variance is the unbiased one.
     fn track(&self, joint: &JointBatch) -> Result<(), ModelError> {
         let kind = self.running_mean.f_kind()?;
         tch::no_grad(|| {
@@ -159,7 +161,7 @@ impl BatchNorm2d {
     }
 
     fn count(&self) -> Result<(), ModelError> {
-        // A handle of the same tensor: the in-place call takes it mutably.
+        // A second handle of the tensor, because the in-place call needs it mutable.
         let _ = self.num_batches_tracked.shallow_clone().f_add_scalar_(1)?;
         Ok(())
     }
@@ -169,43 +171,44 @@ impl BatchNorm2d {
     }
 }
 
-/// A statistic that moves for itself.
+/// Copies a statistic so that it can change independently.
 fn duplicate(statistic: &Tensor) -> Result<Tensor, ModelError> {
     let mut own = statistic.f_empty_like()?;
     tch::no_grad(|| own.f_copy_(statistic))?;
     Ok(own)
 }
 
-/// N x H x W of N x C x H x W.
+/// Returns N x H x W for N x C x H x W.
 fn values_per_channel(x: &Tensor) -> i64 {
     let sizes = x.size().into_iter().enumerate();
     sizes.filter(|(dim, _)| *dim != 1).map(|(_, size)| size).product()
 }
 
-/// A part of a joint batch, with the statistics per channel of the whole.
+/// One participant's part of a joint batch, with the joint statistics per channel.
 struct JointBatch {
-    /// Values per channel, over all participants: a vector of length 1 without gradient.
+    /// Values per channel over all participants: a vector of length 1, without gradient.
     count: Tensor,
     /// Length C, differentiable.
     mean: Tensor,
-    /// Length C, differentiable: the mean squared deviation, not corrected for the sample.
+    /// Length C, differentiable: the mean squared deviation, biased.
     variance: Tensor,
-    /// This participant's values less the joint mean, N x C x H x W, differentiable.
+    /// This participant's values minus the joint mean, N x C x H x W, differentiable.
     centred: Tensor,
 }
 
 impl JointBatch {
-    /// From this participant's part, N x C x H x W float32 or float64, N possibly 0.
+    /// Computes the statistics from this participant's part, N x C x H x W float32 or float64; N may be 0.
     ///
-    /// Two sums over the participants: the squares are of deviations from the joint mean, where a sum of squares less the
-    /// square of the sum would lose the digits that the two have in common. Of the tensors of the size of `x` only
-    /// `centred` is kept for the backward pass.
+    /// It sums twice over the participants: the squares are of deviations from the joint mean, because a sum
+    /// of squares minus the squared sum would lose digits. Backward keeps only `centred` of the tensors of
+    /// `x`'s size.
     fn of(x: &Tensor, sync: &dyn BatchSync) -> Result<Self, ModelError> {
         let (samples, channels, height, width) = x.size4()?;
         let dims: &[i64] = &[0, 2, 3];
         let own = (samples * height * width) as f64;
         let own = Tensor::f_full([1], own, (x.f_kind()?, x.device()))?;
-        // Of an empty part these are zeros, which lead back to `x`: so its backward pass meets the others' too.
+        // For an empty part these are zeros that depend on `x`, so its backward pass joins that of the
+        // others.
         let sum = x.f_sum_dim_intlist(dims, false, None::<Kind>)?;
         let sums = sync.all_reduce(&Tensor::f_cat(&[sum, own], 0)?)?;
         let count = sums.f_narrow(0, channels, 1)?.f_detach()?;

@@ -1,4 +1,4 @@
-//! Which samples a batch normalisation takes together.
+//! The samples that a batch normalisation normalises together.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,26 +10,27 @@ use super::super::error::ModelError;
 
 /// The participants whose micro-batches are normalised together.
 ///
-/// Every participant builds the same model and calls `forward` equally often, in training also with an empty micro-batch
-/// (N = 0) where it has no samples left, and runs the backward pass of each: the calls of [`BatchSync::all_reduce`], and
-/// the sums of gradients in the backward pass, meet in this order.
+/// Every participant builds the same model, calls `forward` equally often and runs each backward pass. If it
+/// has no samples left in training, it passes an empty micro-batch (N = 0). The calls of
+/// [`BatchSync::all_reduce`] and the gradient sums in backward are matched by their order.
 pub trait BatchSync: fmt::Debug + Send + Sync {
-    /// The sum of `x` (any shape, float) over all participants, in the same bits on each of them. Differentiable: the
-    /// gradient of `x` is the sum of the participants' gradients of the result, as each participant's loss is a part of
-    /// one sum.
+    /// Returns the sum of `x` (any shape, float) over all participants, with identical bits on each.
+    /// Differentiable: the gradient of `x` is the sum of the participants' gradients of the result, because
+    /// each participant's loss is a term of one sum.
     fn all_reduce(&self, x: &Tensor) -> Result<Tensor, ModelError>;
 
-    /// How many participants there are, this one included.
+    /// Returns the number of participants, including this one.
     fn participants(&self) -> usize;
 }
 
-/// The groups of samples that a model's batch normalisations normalise apart in training. A clone of it speaks of the same model.
+/// The groups of samples that batch normalisation normalises separately in training. Clones refer to the same
+/// model.
 #[derive(Debug, Clone, Default)]
 pub struct BatchGroups(Arc<AtomicI64>);
 
 impl BatchGroups {
-    /// The next micro-batches consist of groups of so many samples, the last of which may be smaller; None: each is one group, or with a
-    /// [`BatchSync`] a part of one.
+    /// Sets the number of samples per group for the next micro-batches; a last group may be smaller. None:
+    /// each micro-batch is one group, or with a [`BatchSync`] a part of one.
     pub fn set(&self, samples: Option<usize>) {
         let samples = samples.and_then(|samples| i64::try_from(samples).ok());
         self.0.store(samples.unwrap_or(0), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Convolutions, and their transposes that enlarge.
+//! Convolutions and transposed convolutions.
 
 use tch::Tensor;
 
@@ -10,20 +10,20 @@ use super::weight::Weight;
 /// The settings of a convolution with a square kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConvOptions {
-    /// The kernel's side in pixels.
+    /// The side of the kernel in pixels.
     pub kernel: i64,
-    /// The step from one output pixel to the next, in input pixels.
+    /// The distance between output pixels, in input pixels.
     pub stride: i64,
-    /// Zeros around the input, in pixels.
+    /// Zeros added around the input, in pixels.
     pub padding: i64,
-    /// Whether there is a bias. One before a batch normalisation would be taken out again by it.
+    /// Whether there is a bias. A batch normalisation behind it would cancel the bias.
     pub bias: bool,
-    /// How weight and bias begin.
+    /// The initial values of weight and bias.
     pub init: Init,
 }
 
 impl ConvOptions {
-    /// A kernel of this side, stride 1, no padding, no bias, begun for a ReLU: change what is wanted otherwise.
+    /// Returns settings with stride 1, no padding, no bias and initial values for a ReLU.
     pub fn kernel(kernel: i64) -> Self {
         Self { kernel, stride: 1, padding: 0, bias: false, init: Init::FanOut }
     }
@@ -39,7 +39,7 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// Registers `weight`, `output` x `input` x kernel x kernel, and with a bias `bias`, of length `output`.
+    /// Registers `weight`, `output` x `input` x kernel x kernel, and optionally `bias`, of length `output`.
     pub fn new(
         scope: &mut Scope<'_>,
         (input, output): (i64, i64),
@@ -54,7 +54,8 @@ impl Conv2d {
         Ok(Self { weight, bias, stride: options.stride, padding: options.padding })
     }
 
-    /// N x input x H x W to N x output x H' x W', H' = (H + 2 padding - kernel) / stride + 1, rounded down.
+    /// Convolves N x input x H x W to N x output x H' x W', H' = (H + 2 padding - kernel) / stride + 1,
+    /// rounded down.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
         let bias = self.bias.as_ref().map(Weight::get).transpose()?;
@@ -62,8 +63,8 @@ impl Conv2d {
     }
 }
 
-/// A transposed convolution with bias whose kernel is as large as its stride: every input pixel becomes a square of output
-/// pixels, and the squares do not overlap.
+/// A transposed convolution with bias whose kernel is as large as its stride: every input pixel becomes a
+/// square of output pixels, without overlap.
 #[derive(Debug)]
 pub struct ConvTranspose2d {
     weight: Weight,
@@ -72,14 +73,15 @@ pub struct ConvTranspose2d {
 }
 
 impl ConvTranspose2d {
-    /// Registers `weight`, `input` x `output` x `stride` x `stride`, and `bias`, of length `output`, as PyTorch begins them.
+    /// Registers `weight`, `input` x `output` x `stride` x `stride`, and `bias`, of length `output`, with
+    /// PyTorch's initial values.
     pub fn new(scope: &mut Scope<'_>, (input, output): (i64, i64), stride: i64) -> Result<Self, ModelError> {
         let shape = [input, output, stride, stride];
         let (weight, bias) = (Init::FanIn.weight(&shape)?, Init::FanIn.bias(output, &shape)?);
         Ok(Self { weight: scope.weight("weight", &weight)?, bias: scope.weight("bias", &bias)?, stride })
     }
 
-    /// N x input x H x W to N x output x stride H x stride W.
+    /// Enlarges N x input x H x W to N x output x stride H x stride W.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let stride = [self.stride; 2];
         Ok(x.f_conv_transpose2d(

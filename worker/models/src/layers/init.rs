@@ -1,4 +1,4 @@
-//! How weights begin.
+//! Initial values of weights.
 
 use std::cell::Cell;
 
@@ -12,10 +12,10 @@ thread_local! {
     static IS_BLANK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `build`, in which weights stay what their memory holds: for a model that is filled from a checkpoint at once. Drawing
-/// numbers takes seconds for hundreds of millions of parameters.
+/// Runs `build` without drawing initial weights: for a model that is filled from a checkpoint. Drawing takes
+/// seconds for hundreds of millions of parameters.
 pub fn without_drawing<T>(build: impl FnOnce() -> T) -> T {
-    /// Ends it on the way out of a panic too.
+    /// Restores the setting, also after a panic.
     struct Ends(bool);
     impl Drop for Ends {
         fn drop(&mut self) {
@@ -26,23 +26,24 @@ pub fn without_drawing<T>(build: impl FnOnce() -> T) -> T {
     build()
 }
 
-/// How the weight of a convolution or of a fully connected layer begins, and with it the bias.
+/// The distribution of the initial weight and bias of a convolution or fully connected layer.
 ///
-/// A weight of shape `a` x `b` x kernel has the fan-in `b` x kernel and the fan-out `a` x kernel, as PyTorch counts them.
+/// A weight of shape `a` x `b` x kernel has the fan-in `b` x kernel and the fan-out `a` x kernel, as PyTorch
+/// counts them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// Normal with variance 2 / fan-out, bias 0: Kaiming's (He et al. 2015, arXiv 1502.01852) for what a ReLU follows.
+    /// Normal with variance 2 / fan-out, bias 0: Kaiming's (He et al. 2015, arXiv 1502.01852) before a ReLU.
     FanOut,
-    /// Even in ±1 / sqrt(fan-in), the bias too: what PyTorch's own layers begin with.
+    /// Uniform in ±1 / sqrt(fan-in), also the bias: the default of PyTorch's layers.
     FanIn,
     /// Normal with this standard deviation, bias 0.
     Normal(f64),
-    /// Normal with this standard deviation, cut off at two of them, bias 0.
+    /// Normal with this standard deviation, truncated at two of them, bias 0.
     Truncated(f64),
 }
 
 impl Init {
-    /// A float32 weight of this shape (at least two dimensions) on the CPU.
+    /// Returns a float32 weight of this shape (at least two dimensions) on the CPU.
     pub(in super::super) fn weight(self, shape: &[i64]) -> Result<Tensor, ModelError> {
         let fan_out = || shape[0] as f64 * kernel(shape);
         let mut weight = Tensor::f_empty(shape, CPU_FLOAT)?;
@@ -57,16 +58,17 @@ impl Init {
             }
             Self::Normal(deviation) => weight.f_normal_(0.0, deviation)?,
             Self::Truncated(deviation) => {
-                /// erf(sqrt(2)): the share of a normal distribution within two standard deviations.
+                /// erf(sqrt(2)): the part of a normal distribution within two standard deviations.
                 const WITHIN_TWO: f64 = 0.954_499_736_103_641_6;
-                // Even in the distribution function, then back through its inverse: no value is drawn twice.
+                // Uniform in the distribution function, mapped through its inverse, so no value is drawn
+                // twice.
                 let mut even = weight.f_uniform_(-WITHIN_TWO, WITHIN_TWO)?;
                 even.f_erfinv_()?.f_mul_scalar_(deviation * std::f64::consts::SQRT_2)?
             }
         })
     }
 
-    /// A float32 bias of `length` values that goes with a weight of this shape.
+    /// Returns a float32 bias of `length` values for a weight of this shape.
     pub(super) fn bias(self, length: i64, weight: &[i64]) -> Result<Tensor, ModelError> {
         Ok(match self {
             Self::FanIn => {
@@ -104,7 +106,8 @@ mod tests {
         near(spread(Init::FanIn).0, bound / 3.0f64.sqrt());
         assert!(spread(Init::FanIn).1 <= bound);
         near(spread(Init::Normal(0.02)).0, 0.02);
-        // A normal distribution cut at two standard deviations keeps 0.8796 of its own.
+        // The deviation of a normal distribution that is truncated at two deviations is 0.8796 of the
+        // original.
         let (deviation, largest) = spread(Init::Truncated(0.02));
         near(deviation, 0.02 * 0.8796);
         assert!(largest <= 0.04 + 1e-7 && largest > 0.039, "{largest}");
@@ -113,7 +116,8 @@ mod tests {
     #[test]
     fn nothing_is_drawn_for_a_model_that_is_filled() {
         let state = || dtrain_torch_shim::rng::state(Device::Cpu).unwrap();
-        // Other tests draw from the same generator: one time without their interfering shows it, and if it drew there were none.
+        // Other tests use the same generator. One undisturbed run is proof: a run that draws always changes
+        // the state.
         let leaves_it = |draw: &dyn Fn()| {
             (0..200).any(|_| {
                 let before = state();

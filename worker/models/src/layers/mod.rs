@@ -1,8 +1,8 @@
-//! The layers that the networks are made of, each registering its tensors under PyTorch's names.
+//! The layers of the networks, each of which registers its tensors under PyTorch's names.
 //!
-//! Initial values come from torch's global CPU generator, whatever the device, so that after the same
-//! `tch::manual_seed` every rank builds the same model on any hardware. No layer drops values at random: a mask drawn for a
-//! micro-batch would make the result depend on how the batch is cut.
+//! Initial values come from torch's global CPU generator, so that after the same `tch::manual_seed` every
+//! rank builds the same model on any hardware. No layer has dropout: a mask per micro-batch would make the
+//! result depend on the partition of the batch.
 
 mod batch_norm;
 mod batch_sync;

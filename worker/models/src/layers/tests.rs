@@ -65,7 +65,7 @@ fn groups_are_normalised_apart_and_move_the_statistics_by_their_mean() {
         assert!(value(&whole, 2 + at).allclose(expected, 1e-12, 1e-12, false));
     }
     assert_eq!(value(&whole, 4).int64_value(&[]), 1);
-    // Outside of training there are no groups.
+    // Groups exist only in training.
     assert!(all.forward(&x, false).is_ok());
 }
 
@@ -115,7 +115,7 @@ fn channels_last_moves_values_and_gradients() {
     assert!(is_channels_last(&y) && !is_channels_last(&x) && y.equal(&x));
     (&y * &y).sum(Kind::Float).backward();
     assert!(x.grad().equal(&(x.detach() * 2.0)));
-    // One channel lies alike both ways; a tensor of three dimensions has no such layout.
+    // With one channel both layouts are the same; three dimensions have no such layout.
     assert!(is_channels_last(&x.narrow(1, 0, 1).contiguous()));
     assert!(!is_channels_last(&x.select(0, 0)));
     assert!(matches!(channels_last(&x.select(0, 0)), Err(ModelError::Torch(_))));
@@ -167,7 +167,7 @@ fn a_transposed_convolution_enlarges_without_overlap() {
     assert_eq!(y.size(), [1, 2, 8, 10]);
     let weight = registry.get("up.weight").unwrap().tensor();
     let bias = registry.get("up.bias").unwrap().tensor();
-    // Output pixel (5, 6) stems from input pixel (2, 3) alone, by the kernel's element (1, 0).
+    // Output pixel (5, 6) depends only on input pixel (2, 3), by the kernel's element (1, 0).
     let expected = x.select(2, 2).select(2, 3).matmul(&weight.select(2, 1).select(2, 0)) + bias;
     let difference = (y.select(2, 5).select(2, 6) - expected).abs().max().double_value(&[]);
     assert!(difference < 1e-5, "{difference:e}");

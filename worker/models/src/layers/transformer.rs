@@ -1,4 +1,4 @@
-//! The block of a transformer with normalisation first (Xiong et al. 2020, arXiv 2002.04745), for pictures and for text.
+//! A transformer block with normalisation first (Xiong et al. 2020, arXiv 2002.04745), for images and text.
 
 use tch::Tensor;
 
@@ -7,7 +7,7 @@ use super::super::registry::Scope;
 use super::init::{CPU_FLOAT, Init};
 use super::linear::Linear;
 
-/// Layer normalisation (Ba et al. 2016, arXiv 1607.06450): of every token over its features.
+/// Layer normalisation (Ba et al. 2016, arXiv 1607.06450) of every token over its features.
 #[derive(Debug)]
 pub struct LayerNorm {
     weight: Tensor,
@@ -25,28 +25,28 @@ impl LayerNorm {
         })
     }
 
-    /// ... x width to the same shape.
+    /// Normalises ... x width; keeps the shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         Ok(x.f_layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, true)?)
     }
 }
 
-/// What the parts of a block are called.
+/// The names of a block's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockNames {
-    /// The normalisation before the attention, and that before the perceptron.
+    /// The normalisations before the attention and before the perceptron.
     pub norms: [&'static str; 2],
-    /// Within `attn`: the layer of queries, keys and values, and the layer after the attention.
+    /// In `attn`: the layer of queries, keys and values, and the layer after the attention.
     pub attention: [&'static str; 2],
-    /// Within `mlp`: the layer that widens and the one that narrows.
+    /// In `mlp`: the first layer, which widens, and the second, which narrows.
     pub mlp: [&'static str; 2],
 }
 
 impl BlockNames {
-    /// As timm names them.
+    /// The names in timm.
     pub const TIMM: Self =
         Self { norms: ["norm1", "norm2"], attention: ["qkv", "proj"], mlp: ["fc1", "fc2"] };
-    /// As GPT-2 names them.
+    /// The names in GPT-2.
     pub const GPT2: Self =
         Self { norms: ["ln_1", "ln_2"], attention: ["c_attn", "c_proj"], mlp: ["c_fc", "c_proj"] };
 }
@@ -58,23 +58,23 @@ pub struct BlockOptions {
     pub width: i64,
     /// Heads of the attention; divides `width`.
     pub heads: i64,
-    /// Whether a token sees only those before it and itself.
+    /// Whether a token attends only to itself and to earlier tokens.
     pub causal: bool,
-    /// Added to the variance in the normalisations.
+    /// Added to the variance in normalisations.
     pub eps: f64,
-    /// GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415): `none` by the error function, or `tanh` as GPT-2.
+    /// GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415): `none` is exact, `tanh` is GPT-2's form.
     pub gelu: &'static str,
-    /// How the layers into a branch begin.
+    /// Initial values of all but the last layer of a branch.
     pub init: Init,
-    /// How the last layer of each branch begins.
+    /// Initial values of the last layer of each branch.
     pub residual: Init,
     /// The names.
     pub names: BlockNames,
 }
 
 /// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762) with one layer for queries, keys and
-/// values, and a perceptron whose inner layer is four times as wide, each with a normalisation before it and
-/// a way around it: 12 width² + 13 width parameters. Without dropout.
+/// values, and a perceptron with an inner layer of four times the width. Each has a normalisation before it
+/// and a residual connection: 12 width² + 13 width parameters. No dropout.
 #[derive(Debug)]
 pub struct Block {
     options: BlockOptions,
@@ -105,7 +105,7 @@ impl Block {
         })
     }
 
-    /// N x T x width to the same shape.
+    /// Transforms N x T x width; keeps the shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let x = x.f_add(&self.attention(&self.norm1.forward(x)?)?)?;
         let wide = self.widen.forward(&self.norm2.forward(&x)?)?.f_gelu(self.options.gelu)?;

@@ -1,4 +1,4 @@
-//! The parameters that products are computed with.
+//! Parameters of matrix products and convolutions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,18 +7,18 @@ use tch::Tensor;
 
 use super::super::error::ModelError;
 
-/// Where a trainer puts the values of a parameter in autocast's dtype, so that they need not be cast in every forward pass. It keeps
-/// them up to date, or takes them away.
+/// A slot for a parameter's values in autocast's dtype, so that forward passes need not cast them. The
+/// trainer sets the values, and updates or removes them.
 #[derive(Debug, Clone, Default)]
 pub struct Shadow(Arc<Mutex<Option<Tensor>>>);
 
 impl Shadow {
-    /// Puts these values in place, of the parameter's shape.
+    /// Sets the values, of the parameter's shape, or removes them.
     pub fn set(&self, values: Option<Tensor>) {
         *self.lock() = values;
     }
 
-    /// Whether values are in place.
+    /// Returns whether values are set.
     pub fn is_set(&self) -> bool {
         self.lock().is_some()
     }
@@ -28,7 +28,7 @@ impl Shadow {
     }
 }
 
-/// A parameter that products are computed with.
+/// A parameter that products use.
 #[derive(Debug)]
 pub struct Weight {
     pub(crate) leaf: Tensor,
@@ -36,7 +36,8 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// What a product takes: the parameter, or its shadow in autocast, whose gradient is the parameter's.
+    /// Returns the operand of a product: the parameter, or in autocast its shadow, whose gradient goes to the
+    /// parameter.
     pub fn get(&self) -> Result<Tensor, ModelError> {
         match &*self.shadow.lock() {
             Some(shadow) => Ok(shadowed(&self.leaf, shadow)?),

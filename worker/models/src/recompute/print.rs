@@ -1,24 +1,25 @@
-//! What is kept of a segment's results, to hold those of the second time against them.
+//! A summary of a segment's result, for comparison with the second result.
 
 use dtrain_torch_shim::{cuda, recompute::fingerprint};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::super::error::ModelError;
 
-/// How closely the values of two times are compared.
+/// The precision of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closeness {
-    /// Not at all.
+    /// Values are not compared.
     Shapes,
-    /// As far apart as two algorithms of a library are.
+    /// Values may differ as those of two algorithms of a library.
     Near,
-    /// To the bit.
+    /// All bits must be equal.
     Bits,
 }
 
 impl Closeness {
-    /// For values on `device`. cuDNN's benchmark keeps what it has chosen for each thread by itself: the pass forward and the one backward
-    /// run on two, and may compute a convolution by two algorithms, which round differently.
+    /// Returns the precision for values on `device`. cuDNN's benchmark chooses algorithms per thread. Forward
+    /// and backward run on two threads, so they may compute a convolution by two algorithms, which round
+    /// differently.
     pub(super) fn on(device: Device) -> Self {
         match device.is_cuda() && cuda::cudnn_benchmark().unwrap_or(true) {
             true => Self::Near,
@@ -27,7 +28,7 @@ impl Closeness {
     }
 }
 
-/// What is kept of one tensor.
+/// A summary of one tensor.
 #[derive(Debug)]
 pub(super) struct Print {
     shape: Vec<i64>,
@@ -38,17 +39,18 @@ pub(super) struct Print {
 #[derive(Debug, PartialEq)]
 enum Values {
     Unknown,
-    /// Strides, and a fingerprint of the bits.
+    /// Strides and a fingerprint of the bits.
     Bits(Vec<i64>, u64),
-    /// The norm, and the sum of the elements, each times a number that depends on its place.
+    /// The norm, and the sum of the elements, each weighted by a number that depends on its position.
     Near {
         norm: f64,
         sum: f64,
     },
 }
 
-/// By how much of their norm two sums may differ. TF32 and bfloat16 round to 10 and 8 bits, and errors of single elements hardly add
-/// up in a sum of random signs; other values, such as those behind another dropout, are apart by about the norm.
+/// The largest difference of two sums, relative to the norm. TF32 and bfloat16 round to 10 and 8 bits, and
+/// rounding errors hardly add up in a sum of random signs. Other values, such as those after another dropout,
+/// differ by about the norm.
 const NEAR: f64 = 0.02;
 
 impl Print {
@@ -61,7 +63,7 @@ impl Print {
         Ok(Self { shape: output.size(), kind: output.f_kind()?, values })
     }
 
-    /// How it differs from that of the first time.
+    /// Returns a description of the difference from the first result.
     pub(super) fn against(&self, first: &Self) -> Option<String> {
         if self.shape != first.shape {
             Some(format!("a tensor of shape {:?}, where it was {:?}", self.shape, first.shape))
@@ -80,12 +82,12 @@ impl Values {
             return self == first;
         };
         let near = |a: f64, b: f64| (a - b).abs() <= NEAR * other;
-        // What is not a number was none before.
+        // Two non-finite results also agree.
         (near(norm, other) && near(sum, same)) || !(other.is_finite() || norm.is_finite())
     }
 }
 
-/// In pieces, so that it takes little memory, and waited for once.
+/// Works in pieces to take little memory, and waits for the device once.
 fn sketch(output: &Tensor) -> Result<Values, TchError> {
     const PIECE: i64 = 1 << 20;
     let (flat, elements) = (output.f_detach()?.f_reshape([-1])?, output.numel() as i64);
@@ -94,7 +96,7 @@ fn sketch(output: &Tensor) -> Result<Values, TchError> {
     for begin in (0..elements).step_by(PIECE as usize) {
         let length = PIECE.min(elements - begin);
         let piece = flat.f_narrow(0, begin, length)?.f_to_kind(Kind::Double)?;
-        // Cosines of whole numbers of radians have no period.
+        // The cosines of integers, in radians, do not repeat.
         let places = Tensor::f_arange_start(begin, begin + length, options)?.f_cos_()?;
         let sums = Tensor::f_stack(&[piece.f_dot(&piece)?, piece.f_dot(&places)?], 0)?;
         let _ = figures.f_add_(&sums)?;
@@ -119,7 +121,7 @@ mod tests {
         for shape in [[3, 5, 7, 11], [2, 64, 56, 56], [1, 1, 1, 4]] {
             let x = Tensor::randn(shape, (Kind::Float, Device::Cpu));
             assert!(!differs(&x, &x, Closeness::Bits));
-            // As TF32 and bfloat16 round.
+            // A rounding error as of TF32 and bfloat16.
             let noise = Tensor::randn_like(&x) * &x * 2f64.powi(-9);
             let rounded = &x + noise;
             assert!(differs(&x, &rounded, Closeness::Bits));

@@ -12,7 +12,7 @@ use super::*;
 
 type Forward = Box<dyn Fn(&Tensor) -> Result<Tensor, ModelError>>;
 
-/// Everything that a step of two micro-batches leaves: outputs, gradients by name, buffers by name.
+/// Returns all results of a step of two micro-batches: outputs, gradients and buffers by name.
 fn step(registry: &Registry, forward: &Forward, batches: &[Tensor], bf16: bool) -> Vec<(String, Tensor)> {
     tch::manual_seed(11);
     let mut left = Vec::new();
@@ -40,11 +40,11 @@ fn step(registry: &Registry, forward: &Forward, batches: &[Tensor], bf16: bool) 
     left
 }
 
-/// Bit for bit the same with no segment computed again, the first, and all.
+/// Checks that results are identical to the bit with no, the first, and all segments recomputed.
 fn compare(registry: &Registry, forward: &Forward, batches: &[Tensor], segments: usize) {
     assert_eq!(registry.recompute().segments(), segments);
     for entry in registry.parameters().filter(|entry| entry.tensor().dim() == 1) {
-        // A branch that begins at zero would hide what it computes.
+        // A branch with weight 0 would hide errors.
         let _ = tch::no_grad(|| entry.tensor().shallow_clone().uniform_(0.5, 1.5));
     }
     for bf16 in [false, true] {
@@ -108,7 +108,7 @@ fn a_unet_has_the_same_gradients_and_statistics() {
     }
 }
 
-/// A segment of one layer, and how many times it was computed.
+/// A segment of one layer that counts its runs.
 struct Counted {
     registry: Registry,
     segment: Segment<Linear>,
@@ -123,7 +123,7 @@ impl Counted {
         Self { registry, segment, times: Arc::default() }
     }
 
-    /// One step, with `change` made of the output depending on how many times the segment was computed before.
+    /// Runs one step. `change` gets the number of earlier runs and the output, and returns a changed output.
     fn step(&self, change: impl Fn(u64, Tensor) -> Tensor + Send + Sync + 'static) -> Result<(), ModelError> {
         let x = Tensor::ones([2, 4], (Kind::Float, Device::Cpu));
         let times = Arc::clone(&self.times);
@@ -151,14 +151,14 @@ fn it_is_computed_again_only_where_that_is_of_use() {
     let x = Tensor::ones([2, 4], (Kind::Float, Device::Cpu));
     let y = tch::no_grad(|| counted.segment.run(&x, Linear::forward)).unwrap();
     assert!(!y.requires_grad(), "an evaluation");
-    // Frozen, and nothing before it learns: its output needs no gradient, as in the plain way.
+    // Frozen, and no earlier layer learns: the output needs no gradient, as without recomputation.
     for entry in counted.registry.parameters() {
         entry.tensor().shallow_clone().zero_grad();
         let _ = entry.tensor().set_requires_grad(false);
     }
     let y = counted.segment.run(&x, Linear::forward).unwrap();
     assert!(!y.requires_grad());
-    // Frozen, and something before it learns.
+    // Frozen, but an earlier layer learns.
     let x = x.set_requires_grad(true);
     counted.segment.run(&x, Linear::forward).unwrap().sum(Kind::Float).backward();
     assert!(x.grad().abs().sum(Kind::Float).double_value(&[]) > 0.0);
@@ -176,7 +176,7 @@ fn a_segment_that_differs_is_found() {
         assert!(matches!(&error, ModelError::Recomputed(segment, _) if segment == "fc"), "{text}");
         assert!(text.contains(words) && text.contains("memory.recompute = \"off\""), "{text}");
     };
-    // Another value in the last bit of one element.
+    // One element differs in its last bit.
     let bit = |time: u64, y: Tensor| {
         let change = Tensor::from_slice(&[0.0f32, 0.0, 0.0, 1e-6 * time as f32]);
         y + change
@@ -189,7 +189,7 @@ fn a_segment_that_differs_is_found() {
     counted.times();
     found(counted.step(kind).unwrap_err(), "of Double, where it was Float");
 
-    // The bits are compared in the first, second, fourth, eighth ... run since the last change; shapes always.
+    // Bits are compared in the runs 1, 2, 4, 8 ... since the last change; shapes always.
     for _ in 0..2 {
         counted.registry.recompute().set(0);
         counted.registry.recompute().all();
@@ -220,7 +220,7 @@ fn errors_of_both_times_are_themselves() {
             .and_then(|y| counted.registry.recompute().backward(&y.sum(Kind::Float)));
         assert!(matches!(outcome, Err(ModelError::NoClasses)), "{outcome:?}");
     }
-    // An error that nobody asked for does not become the reason of a later one.
+    // An error that nobody took must not become the cause of a later one.
     let (fail, times) = (no_classes(1), AtomicU64::default());
     let y = counted.segment.run(&x, move |layer, x| fail(layer, x, times.fetch_add(1, Ordering::SeqCst)));
     assert!(y.unwrap().sum(Kind::Float).f_backward().is_err());

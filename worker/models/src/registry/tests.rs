@@ -50,7 +50,7 @@ fn type_and_layout_are_the_registrys() {
     assert_eq!((weight.size(), weight.kind()), (vec![2, 3, 5, 7], Kind::Double));
     assert_eq!(weight.stride(), [105, 1, 21, 3]);
     assert!(weight.is_leaf() && weight.requires_grad() && weight.equal(&kernel.to_kind(Kind::Double)));
-    // A 1 x 1 kernel has its strides too: by them libtorch chooses the kernel of the convolution.
+    // A 1 x 1 kernel has these strides too: libtorch chooses the convolution's kernel by them.
     let small = root.parameter("small", &kernel.narrow(2, 0, 1).narrow(3, 0, 1)).unwrap();
     assert_eq!(small.stride(), [3, 1, 3, 3]);
     let flat = root.parameter("flat", &kernel.view([6, 35])).unwrap();

@@ -144,7 +144,7 @@ fn pair(layout: Layout) -> [(Registry, ResNet); 2] {
         (registry, net)
     });
     for (from, to) in plain.0.state().iter().zip(last.0.state()) {
-        // A silent branch would hide what its convolutions do.
+        // A branch with weight 0 would hide errors.
         let source = if from.name().ends_with("weight") && from.tensor().dim() == 1 {
             from.tensor().uniform(0.5, 1.0)
         } else {
@@ -178,7 +178,7 @@ fn channels_last_changes_the_strides_and_nothing_else() {
             y = block.run(&y, |block, x| block.forward(x, true)).unwrap();
             assert!(is_channels_last(&y), "{:?}", y.stride());
         }
-        // That has moved `b`'s statistics; the comparison below begins from equal ones.
+        // The loop above has changed `b`'s statistics; make them equal before the comparison.
         for (from, to) in plain.buffers().zip(last.buffers()) {
             to.tensor().shallow_clone().copy_(from.tensor());
         }

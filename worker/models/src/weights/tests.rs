@@ -15,7 +15,7 @@ fn same(a: &Registry, b: &Registry, name: &str) -> bool {
     a.get(name).unwrap().tensor().f_equal(b.get(name).unwrap().tensor()).unwrap()
 }
 
-/// A model's tensors, with some replaced or left out, as a file.
+/// Writes a model's tensors to a file; `change` replaces or omits some.
 fn write_changed(registry: &Registry, path: &Path, change: impl Fn(&str, Tensor) -> Option<Tensor>) {
     let tensors: Vec<(&str, Tensor)> = registry
         .state()
@@ -46,7 +46,7 @@ fn a_saved_model_loads_into_another() {
     let mut counter = a.get("bn1.num_batches_tracked").unwrap().tensor().shallow_clone();
     let _ = counter.f_fill_(12).unwrap();
     assert!(!same(&a, &b, "conv1.weight"));
-    // The parameter of `b` is a view into a flat buffer, as the trainer has it: loading must fill that buffer.
+    // `b`'s parameter is a view into a flat buffer, as in the trainer: loading must fill that buffer.
     let flat = Tensor::zeros([9408], (Kind::Float, Device::Cpu));
     b.get("conv1.weight").unwrap().tensor().shallow_clone().set_data(&flat.view([64, 3, 7, 7]));
 
@@ -188,7 +188,7 @@ fn every_network_is_saved_and_loaded_and_its_head_exchanged() {
     let vit = VitConfig { image_size: 8, patch: 4, width: 8, depth: 2, heads: 2 };
     let make = |which: &str, classes: usize| {
         let mut registry = Registry::new(Device::Cpu);
-        // The layout in memory is none of the file's business.
+        // The memory layout does not affect the file.
         registry.channels_last = classes == 4;
         match which {
             "vit" => drop(build(Architecture::Vit(vit), 3, classes, &mut registry).unwrap()),

@@ -4,7 +4,7 @@ use super::*;
 use crate::Segment;
 use proptest::prelude::*;
 
-/// Regions of one process, to compute in.
+/// The regions of several ranks in one process.
 struct Regions(Segment);
 
 impl Regions {
@@ -13,7 +13,7 @@ impl Regions {
         let (segment, _) = Segment::create(values.len(), bytes).unwrap();
         for (index, values) in values.iter().enumerate() {
             segment.reserve(index).unwrap();
-            // SAFETY: the region holds as many values, and no other thread knows it.
+            // SAFETY: the region has room for all values, and no other thread uses it.
             unsafe {
                 segment
                     .region(index)
@@ -31,14 +31,14 @@ impl Regions {
     fn read<T: Copy>(&self, index: usize) -> Vec<T> {
         let count = self.0.region_bytes() / size_of::<T>();
         let start = self.0.region(index).cast::<T>();
-        // SAFETY: the region holds `count` values, written by this thread.
+        // SAFETY: the region holds `count` values that this thread has written.
         (0..count).map(|at| unsafe { start.add(at).read() }).collect()
     }
 }
 
 fn reduce_all(regions: &Regions, part: Range<usize>, element: Element, reduction: Reduction) {
     let all = regions.all();
-    // SAFETY: the part lies in the regions, which are this thread's own.
+    // SAFETY: the part is inside the regions, which only this thread uses.
     unsafe { reduce(&all, &all, part, element, reduction) };
 }
 
@@ -50,7 +50,7 @@ proptest! {
         from in 0usize..100,
         seed in any::<u64>(),
     ) {
-        // Values of very different sizes, so that another order would round differently.
+        // Values of very different sizes, so that another order of additions rounds differently.
         let value = |rank: usize, index: usize| {
             let mixed = (seed ^ (rank * 7919 + index) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             let scale = f32::from(((mixed >> 8) % 24) as u8) - 12.0;
@@ -132,7 +132,7 @@ fn only_the_targets_are_written() {
     let values = [vec![1.0f64; 100], vec![2.0; 100]];
     let regions = Regions::new(&values);
     let all = regions.all();
-    // SAFETY: the part lies in the regions, which are this thread's own.
+    // SAFETY: the part is inside the regions, which only this thread uses.
     unsafe { reduce(&all, &all[1..], 80..160, Element::F64, Reduction::Sum) };
     assert_eq!(regions.read::<f64>(0), values[0]);
     let wanted: Vec<f64> = (0..100).map(|at| if (10..20).contains(&at) { 3.0 } else { 2.0 }).collect();

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// One rank as a test sees it: its member and its own mapping of the data.
+/// One rank: its member and its mapping of the data.
 struct Rank {
     member: Member,
     data: Arc<Segment>,
@@ -23,7 +23,7 @@ impl Rank {
         let region = self.region();
         assert!(size_of_val(values) <= region.bytes());
         for (at, value) in values.iter().enumerate() {
-            // SAFETY: inside the region; no operation is under way.
+            // SAFETY: inside the region, and no operation is in flight.
             unsafe { region.as_ptr().cast::<f32>().add(at).write(*value) };
         }
     }
@@ -43,7 +43,7 @@ impl Rank {
 
 const SUM: Collective = Collective::AllReduce(Reduction::Sum);
 
-/// All ranks in this process, each with mappings of its own.
+/// Creates all ranks in this process, each with its own mappings.
 fn team(size: usize, floats: usize) -> Vec<Rank> {
     let (control, control_ticket) = Control::create(size).unwrap();
     let (data, data_ticket) = Segment::create(size, floats * 4).unwrap();
@@ -234,7 +234,8 @@ fn ranges_outside_are_refused_before_anything_begins() {
     good.iter().try_for_each(Pending::wait).unwrap();
 }
 
-/// Rank 1 as a process of its own, when [`a_killed_process_is_missed`] starts this test's program again; nothing otherwise.
+/// Runs rank 1 when [`a_killed_process_is_missed`] starts this test program as a second process; otherwise
+/// does nothing.
 #[test]
 fn rank_1_of_the_killed() {
     let Ok(words) = std::env::var("DTRAIN_TEST_TICKETS") else {
@@ -279,7 +280,7 @@ fn a_killed_process_is_missed() {
 
     child.kill().unwrap();
     let killed = Instant::now();
-    // Rank 1 was ready for one operation more; the second of these it can never have been ready for.
+    // Rank 1 was ready for one more operation, but cannot have been ready for the second of these two.
     let pending = [seat.start(SUM, 0, 50, LONG), seat.start(SUM, 50, 50, LONG)];
     assert!(matches!(pending[1].wait(), Err(Fault::PeerLost(1) | Fault::Mismatch(1))));
     assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());

@@ -13,7 +13,7 @@ fn two_mappings_are_one_memory() {
         let (here, there) = (made.region(region), opened.region(region));
         assert_ne!(here, there);
         assert_eq!(here.as_ptr() as usize % rustix::param::page_size(), 0);
-        // SAFETY: both mappings hold 5000 bytes here and no other thread knows them.
+        // SAFETY: both mappings have 5000 bytes here, and no other thread uses them.
         unsafe {
             assert_eq!(there.add(4999).read(), 0, "new memory is zero");
             here.add(4999).write(7 + region as u8);
@@ -62,7 +62,7 @@ fn what_is_no_segment_of_the_ticket_is_refused() {
     let closed = Ticket { fd: 9999, ..ticket };
     let error = Segment::open(&closed).unwrap_err().to_string();
     assert!(error.contains("/fd/9999"), "{error}");
-    // A pipe's end neither blocks nor is taken for memory.
+    // Opening a pipe neither blocks nor succeeds.
     let (pipe, _writer) = std::io::pipe().unwrap();
     let pipe = Ticket { fd: pipe.as_raw_fd().into(), ..ticket };
     assert!(matches!(Segment::open(&pipe), Err(MemoryError::WrongFile { .. })));
@@ -87,7 +87,7 @@ fn sizes_that_cannot_be_are_errors() {
             "{regions} x {bytes}"
         );
     }
-    // More than any address space holds: an error, and nothing is killed.
+    // More than any address space: an error, not a signal.
     let huge = Segment::create(1, 1 << 55).map(|_| ());
     assert!(matches!(huge, Err(MemoryError::System { .. })), "{huge:?}");
     let (segment, _) = Segment::create(1, 10).unwrap();
@@ -101,7 +101,7 @@ fn a_ticket_survives_its_journey() {
     let (_kept, ticket) = Segment::create(2, 4096).unwrap();
     let good = ticket.to_words();
     assert!(Segment::open(&Ticket::from_words(good)).is_ok());
-    // Words that no segment has made open nothing.
+    // Words that no segment has produced open nothing.
     for (place, bad) in [(0, 0), (0, -1), (1, -1), (4, 0), (5, -5), (5, 0)] {
         let mut words = good;
         words[place] = bad;

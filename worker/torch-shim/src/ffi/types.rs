@@ -1,4 +1,4 @@
-//! What goes over the boundary, as types that say who owns it and how long it lives.
+//! Types that cross the boundary and express ownership and lifetime.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -8,27 +8,27 @@ use std::ptr::NonNull;
 
 use tch::Tensor;
 
-/// A tensor that lives during a call.
+/// A tensor that is borrowed during a call.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Lent<'a>(NonNull<c_void>, PhantomData<&'a Tensor>);
 
 impl<'a> From<&'a Tensor> for Lent<'a> {
     fn from(tensor: &'a Tensor) -> Self {
-        // SAFETY: tch's pointer is that of an at::Tensor which lives as long as its handle; it is never null.
+        // SAFETY: tch's pointer is never null; its at::Tensor lives as long as its handle.
         Self(unsafe { NonNull::new_unchecked(tensor.as_ptr().cast_mut().cast()) }, PhantomData)
     }
 }
 
 impl Lent<'_> {
-    /// A handle of one's own.
+    /// Returns a new handle of the tensor.
     pub(crate) fn to_owned(self) -> Tensor {
         // SAFETY: the tensor is live.
         unsafe { Tensor::clone_from_ptr(self.0.as_ptr().cast()) }
     }
 }
 
-/// Tensors that live during a call.
+/// Tensors that are borrowed during a call.
 #[repr(C)]
 pub(crate) struct LentList<'a> {
     data: *const Lent<'a>,
@@ -41,23 +41,23 @@ impl<'a> LentList<'a> {
     }
 
     pub(crate) fn to_owned(&self) -> Vec<Tensor> {
-        // SAFETY: `data` points to `count` live tensors, or is null where there are none.
+        // SAFETY: `data` points to `count` live tensors, or is null if `count` is 0.
         (0..self.count).map(|index| unsafe { *self.data.add(index) }.to_owned()).collect()
     }
 }
 
-/// A new at::Tensor, whose owner is Rust.
+/// A new at::Tensor that Rust owns.
 #[repr(transparent)]
 pub(crate) struct NewTensor(NonNull<c_void>);
 
 impl NewTensor {
     pub(crate) fn take(self) -> Tensor {
-        // SAFETY: it is a new at::Tensor, which is what tch's C_tensor stands for; tch frees it.
+        // SAFETY: the pointer is that of a new at::Tensor, which is tch's C_tensor; tch frees it.
         unsafe { Tensor::from_ptr(self.0.as_ptr().cast()) }
     }
 }
 
-/// Bytes that live during a call.
+/// Bytes that are borrowed during a call.
 #[repr(C)]
 pub(crate) struct Text<'a> {
     data: *const u8,
@@ -74,13 +74,13 @@ impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for Text<'a> {
 
 impl Text<'_> {
     pub(crate) fn to_owned(&self) -> String {
-        // SAFETY: `data` points to `size` bytes, which live.
+        // SAFETY: `data` points to `size` live bytes.
         let bytes = unsafe { std::slice::from_raw_parts(self.data, self.size) };
         String::from_utf8_lossy(bytes).into_owned()
     }
 }
 
-/// Bytes that C++ has allocated with malloc.
+/// Bytes that C++ allocated with malloc.
 #[repr(C)]
 pub(crate) struct Bytes {
     data: *mut u8,
@@ -100,7 +100,7 @@ impl Deref for Bytes {
     fn deref(&self) -> &[u8] {
         match self.data.is_null() {
             true => &[],
-            // SAFETY: C++ has filled in both fields.
+            // SAFETY: C++ has set both fields.
             false => unsafe { std::slice::from_raw_parts(self.data, self.size) },
         }
     }
@@ -113,51 +113,51 @@ impl Drop for Bytes {
     }
 }
 
-/// What kind of failure libtorch reported. The numbers are those of `DtErrorKind` in csrc/boundary.h.
+/// The kind of a failure in libtorch. The numbers are those of `DtErrorKind` in csrc/boundary.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(i32)]
 pub enum ErrorKind {
-    /// An allocation was refused, on the device or on the host.
+    /// An allocation failed, on the device or on the host.
     OutOfMemory = 1,
-    /// An operation or a connection waited past its time-out.
+    /// An operation or a connection exceeded its time-out.
     Timeout = 2,
-    /// A connection could not be made or was closed by the peer.
+    /// A connection failed or the peer closed it.
     Network = 3,
     /// The key-value store failed.
     Store = 4,
-    /// A shape, dtype, index or value that the operation does not take.
+    /// A shape, dtype, index or value that the operation does not support.
     InvalidArgument = 5,
     /// libtorch has no implementation for this operation on this device or dtype.
     NotImplemented = 6,
     /// A shared library, such as libtorch's CUDA set, is not on this machine.
     LibraryMissing = 7,
-    /// Anything else; the message is all there is.
+    /// Any other failure; only the message describes it.
     #[default]
     Other = 8,
-    /// A GPU, or one of CUDA's libraries on it, failed. What the process computed there is lost, and after most such failures nothing
-    /// on this GPU succeeds any more before the process ends.
+    /// A GPU or a CUDA library failed. The process's data on that GPU is lost. After most such failures,
+    /// later operations on it fail too until the process ends.
     Device = 9,
-    /// There is no NVIDIA driver on this machine.
+    /// This machine has no NVIDIA driver.
     DriverMissing = 10,
     /// The NVIDIA driver is older than the CUDA that libtorch was built with.
     DriverTooOld = 11,
 }
 
-/// What a failed call leaves.
+/// The error of a failed call.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct DtError {
-    /// Only C++ writes another than this, one of its own `DtErrorKind`.
+    /// Only C++ changes it, to a value of its `DtErrorKind`.
     pub(crate) kind: ErrorKind,
     pub(crate) message: Bytes,
 }
 
-/// A C++ object that only C++ knows.
+/// A C++ object that is opaque to Rust.
 pub(crate) trait Object {
     const FREE: unsafe extern "C" fn(NonNull<Self>);
 }
 
-/// A C++ object, freed when it is dropped.
+/// An owned C++ object, freed on drop.
 #[repr(transparent)]
 pub(crate) struct Owned<T: Object>(NonNull<T>);
 
@@ -165,7 +165,7 @@ impl<T: Object> Deref for Owned<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the object is live; nothing of it is seen from Rust.
+        // SAFETY: the object is live, and Rust does not access its contents.
         unsafe { self.0.as_ref() }
     }
 }

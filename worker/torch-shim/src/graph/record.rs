@@ -1,36 +1,38 @@
-//! What a capture leaves where it fails: nothing.
+//! The clean-up after a failed capture.
 //!
-//! libtorch's own end of a capture cleans up only where CUDA has taken the work down. Otherwise the generator of random numbers still
-//! counts as capturing, so that the next dropout throws; both allocators go on to give the graphs' memory to the stream; and that
-//! memory is never given back. A capture that begins and fails on the way leaves the same.
+//! libtorch's own end of a capture cleans up only if CUDA has accepted the work. Otherwise the random
+//! generator still counts as capturing, so that the next dropout throws; both allocators continue to serve
+//! the stream from the pool; and that memory is never returned. A capture that fails at its start leaves the
+//! same state.
 
 use crate::error::ShimError;
 
-/// The two that keep memory apart for graphs.
+/// An allocator with pools for graphs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Memory {
     /// The caching allocator of the device.
     Device,
-    /// That of the host's pinned memory.
+    /// The allocator of pinned host memory.
     Pinned,
 }
 
-/// What is done to libtorch for one capture.
+/// The operations on libtorch for one capture.
 pub(super) trait Recorder {
-    /// From here on work is written down. Where it fails it may have done any part of that.
+    /// Starts the capture. If it fails, any part of the start may have been done.
     fn begin(&mut self) -> Result<(), ShimError>;
-    /// The end. Where it fails it may have done any part of that.
+    /// Ends the capture. If it fails, any part of the end may have been done.
     fn end(&mut self) -> Result<(), ShimError>;
-    /// Whether the end came so far that dropping the graph gives its memory back.
+    /// Returns whether the end came far enough that dropping the graph returns its memory.
     fn has_ended(&self) -> bool;
-    /// The allocator gives no more memory of the pool's to the capture; an error where it did not. With
-    /// `release` the capture does not use the pool any more.
+    /// Stops the allocator from serving the capture from the pool; an error if it did not serve it. With
+    /// `release`, the capture gives up its use of the pool.
     fn leave(&mut self, memory: Memory, release: bool) -> Result<(), ShimError>;
-    /// The generator is told that no capture is under way.
+    /// Resets the generator to its state without a capture.
     fn calm_generator(&mut self) -> Result<(), ShimError>;
 }
 
-/// Runs `body` between the beginning and the end of a capture; where one of the three fails, or `body` panics, libtorch is as before.
+/// Runs `body` inside a capture. If the start, `body` or the end fails, or `body` panics, restores libtorch's
+/// state.
 pub(super) fn record<T, E: From<ShimError>>(
     recorder: &mut impl Recorder,
     body: impl FnOnce() -> Result<T, E>,
@@ -45,7 +47,7 @@ pub(super) fn record<T, E: From<ShimError>>(
     Ok(value)
 }
 
-/// A capture under way: it is ended, and cleaned up after, also where it is left by an error or a panic.
+/// A started capture. Dropping it, after an error or a panic, ends it and cleans up.
 struct Unfinished<'a, R: Recorder>(Option<&'a mut R>);
 
 impl<R: Recorder> Unfinished<'_, R> {
@@ -63,18 +65,18 @@ impl<R: Recorder> Unfinished<'_, R> {
 
 impl<R: Recorder> Drop for Unfinished<'_, R> {
     fn drop(&mut self) {
-        // The error that matters came before.
+        // The caller returns the earlier error.
         let _ = self.end();
     }
 }
 
-/// `begun` says that the capture had begun, and so had both allocators.
+/// Restores libtorch's state. With `begun`, the start of the capture succeeded, so both allocators took part.
 fn clean_up(recorder: &mut impl Recorder, begun: bool) {
     for memory in [Memory::Device, Memory::Pinned] {
-        // Each takes part from its beginning to its end, and counts the pool's captures from the former.
+        // An allocator takes part, and counts the capture as a user of the pool, until this call.
         let took_part = recorder.leave(memory, false).is_ok();
         if took_part || begun {
-            // Neither failure changes the error that is told, which came before.
+            // Errors are ignored: the caller returns an earlier one.
             let _ = recorder.leave(memory, true);
         }
     }
@@ -87,7 +89,7 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    /// Where a step of libtorch's fails, in its order.
+    /// The point at which a step of libtorch fails, in order.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     enum Fails {
         AtOnce,
@@ -103,10 +105,10 @@ mod tests {
         users: i32,
     }
 
-    /// libtorch as its source has it: what begins and ends in which order, and what of it throws.
+    /// A model of libtorch's source: the order of its steps, and which of them throw.
     struct Libtorch {
         begins: Fails,
-        /// `AfterGenerator` is here: both allocators have ended, and the generator has not.
+        /// `AfterGenerator` means here that both allocators have ended and the generator has not.
         ends: Fails,
         generator_captures: bool,
         allocators: [Allocator; 2],
@@ -119,7 +121,7 @@ mod tests {
 
     impl Libtorch {
         fn new(begins: Fails, ends: Fails) -> Self {
-            // Another graph uses the pool.
+            // Another graph also uses the pool.
             let allocators = [Allocator { allocates: false, users: 1 }; 2];
             Self { begins, ends, generator_captures: false, allocators, has_ended: false }
         }
@@ -133,7 +135,7 @@ mod tests {
             (allocator.allocates, allocator.users) = (true, allocator.users + 1);
         }
 
-        /// The graph is dropped.
+        /// Drops the graph.
         fn dropped(mut self) -> Self {
             if std::mem::take(&mut self.has_ended) {
                 self.allocators.iter_mut().for_each(|allocator| allocator.users -= 1);

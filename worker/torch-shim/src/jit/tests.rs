@@ -33,7 +33,7 @@ fn a_module_lists_the_tensors_that_it_computes_with() {
         assert_eq!(names, ["bn1.running_mean", "bn1.running_var", "bn1.num_batches_tracked"]);
         assert!(parameters.iter().chain(&buffers).all(|it| it.same_as.is_none()));
 
-        // Data that is set from outside is what the module computes with.
+        // The module uses data that is set from outside.
         let x = images();
         let before = module.forward(&[&x]).unwrap();
         let bias = parameters.last().unwrap();
@@ -42,7 +42,7 @@ fn a_module_lists_the_tensors_that_it_computes_with() {
         let again = module.forward(&[&x]).unwrap();
         assert_eq!(before.size(), [5, 4]);
         assert!((again.get(0) - before.get(0)).abs().max().double_value(&[]) > 0.5);
-        // And gradients arrive there.
+        // Gradients arrive in the same tensor.
         again.sum(Kind::Float).backward();
         assert_eq!(Vec::<f32>::try_from(bias.tensor.grad()).unwrap(), [5.0; 4]);
     }
@@ -131,7 +131,7 @@ fn operations_whose_mode_a_trace_has_fixed_are_found() {
     assert_eq!(fixed("traced-within.pt"), [of("batch_norm", false), of("dropout", false)]);
     let attention = ["_native_multi_head_attention", "_transformer_encoder_layer_fwd"];
     assert_eq!(fixed("traced-attention.pt"), attention.map(|name| of(name, false)));
-    // Nothing that depends on the mode: layer norm, batches' own statistics, a dropout of nothing.
+    // Nothing depends on the mode: layer norm, batch norm without running statistics, a dropout of 0.
     assert_eq!(fixed("traced-plain.pt"), []);
     for name in [
         "net.pt",
@@ -139,7 +139,7 @@ fn operations_whose_mode_a_trace_has_fixed_are_found() {
         "autoencoder.pt",
         "two-outputs.pt",
         "attention.pt",
-        // By the author's wish.
+        // The author chose the mode.
         "always-dropping.pt",
     ] {
         assert_eq!(fixed(name), [], "{name}");

@@ -5,7 +5,7 @@ use super::*;
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// A device that notes what it is given, copies at once, and fails at the copy of this number.
+/// A device that logs its calls, copies immediately, and fails at copy number `fails_at`.
 struct Noting {
     log: Log,
     copies: usize,
@@ -66,7 +66,7 @@ impl Lane for Noting {
     }
 }
 
-// Landings keep their memory in a box, whatever it is; here it is a vector.
+// A landing keeps its memory in a box of any type; here it is a vector.
 #[allow(clippy::box_collection)]
 fn start(lane: &mut Beside, memory: &mut Option<Box<Vec<u8>>>) -> Result<Landing<Vec<u8>>, ShimError> {
     let tensor = |bytes: &[u8]| Tensor::from_slice(bytes);
@@ -85,7 +85,7 @@ fn what_changes_is_copied_first_and_waited_for_by_the_device_alone() {
     let mut memory = Some(Box::new(vec![0u8; 6]));
     let landing = start(&mut lane, &mut memory).unwrap();
     assert!(memory.is_none(), "nobody else has it");
-    // The training computes the next step, and comes to its update.
+    // The training computes the next step and reaches its update.
     landing.landed().hold().unwrap();
     assert_eq!(**landing.wait().unwrap(), [1, 2, 3, 4, 5, 6]);
     let expected = ["fork", "copy 2", "mark 1", "hold 1", "copy 3", "copy 1", "mark 2", "hold 2", "wait 2"];
@@ -107,7 +107,7 @@ fn a_copy_that_fails_gives_the_memory_back_when_nothing_writes_to_it() {
     let error = start(&mut lane, &mut memory).err().unwrap();
     assert_eq!(error.kind, ErrorKind::OutOfMemory);
     assert_eq!(log.lock().unwrap().last().unwrap(), "drain");
-    // Tried again, it is there.
+    // A second attempt with the same memory succeeds.
     assert!(start(&mut Noting::lane(None).0, &mut memory).is_ok());
 }
 

@@ -11,7 +11,7 @@ use crate::kind_of;
 
 const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-/// Values of many kinds, drawn by no generator.
+/// Returns varied values without a random generator.
 fn values(shape: &[i64]) -> Tensor {
     let count: i64 = shape.iter().product();
     (Tensor::arange_start(1, count + 1, CPU).square() * 0.7).sin().view(shape)
@@ -21,7 +21,7 @@ fn leaf(shape: &[i64]) -> Tensor {
     values(shape).set_requires_grad(true)
 }
 
-/// What tch refuses has a kind that only its words tell.
+/// Converts a tch error, whose kind only its message tells.
 fn refused(error: tch::TchError) -> ShimError {
     ShimError::new("compute", kind_of(&error), error.to_string())
 }
@@ -59,7 +59,7 @@ fn several_inputs_used_or_not() {
     assert!(a.grad().allclose(&(&b * 2.0 + a.cos()), 1e-6, 1e-6, false));
     assert!(b.grad().allclose(&(&a * 2.0), 1e-6, 1e-6, false));
 
-    // An input that comes out again as it is, and nothing that needs a gradient.
+    // An output that is an input unchanged, and inputs without gradient.
     let same =
         |place: usize| recompute(&[&a, &c], move |inputs, _| Ok(inputs[place].shallow_clone())).unwrap();
     let _ = a.grad().zero_();
@@ -83,7 +83,7 @@ fn a_segment_within_a_segment_is_one_too() {
     })
     .unwrap();
     y.sum(Kind::Float).backward();
-    // Once without a graph, once within the outer one's second time, once in its own.
+    // Once without a graph, once in the outer segment's second pass, once in its own.
     assert_eq!(times.load(Ordering::SeqCst), 3);
     let expected = x.sin().exp().square() * x.cos() * 2.0;
     assert!(x.grad().allclose(&expected, 1e-5, 1e-6, false));
@@ -136,7 +136,7 @@ fn errors_come_through_with_their_kind() {
     let panicking = |_: &[Tensor], _| panic!("on purpose");
     let error = recompute(&[&x], panicking).unwrap_err();
     assert_eq!(error.message, "a call out of the graph panicked");
-    // Autocast is as before, also after an error in backward.
+    // Autocast is restored, also after an error in backward.
     assert_eq!(x.view([1, 4]).mm(&x.view([4, 1])).kind(), Kind::Float);
 }
 
@@ -151,7 +151,7 @@ fn what_cannot_be_right_is_refused() {
     let error = in_place.unwrap_err();
     assert!(error.message.contains("changed its input 0 in place"), "{error}");
 
-    // An input that changed between the two times.
+    // An input that changes between the two passes.
     let h = &x * 1.0;
     let y = recompute(&[&h], |inputs, _| Ok(inputs[0].sin())).unwrap();
     let _ = tch::no_grad(|| h.shallow_clone().g_add_scalar_(1.0));
@@ -183,11 +183,11 @@ fn fingerprints_tell_bits_and_places_apart() {
         assert_ne!(print(&x), print(&other), "{kind:?}");
         let exchanged = x.flip([0]);
         assert!(x.equal(&exchanged) || print(&x) != print(&exchanged), "{kind:?}");
-        // A piece whose elements do not lie side by side is the piece as a copy.
+        // A part that is not contiguous has the fingerprint of its copy.
         let piece = x.narrow(1, 1, 3);
         assert_eq!(print(&piece), print(&piece.contiguous()), "{kind:?}");
     }
-    // More than one piece of those that a GPU takes.
+    // More than one piece of the GPU's method.
     let print = |tensor: &Tensor| fingerprint_by(tensor, false).unwrap();
     let long = Tensor::zeros([(1 << 20) + 9], (Kind::Float, Device::Cpu));
     let before = print(&long);

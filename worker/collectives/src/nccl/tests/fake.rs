@@ -1,6 +1,7 @@
-//! A stand-in for NCCL whose ranks are threads of one process and whose streams are queues that a thread works off: for tests of
-//! what is around NCCL. It does as NCCL 2.28 does without blocking: a thread of its own gives an operation, or a group of them, to
-//! the stream, and the communicator is in progress until then; a split returns success and fills its result in later.
+//! A stand-in for NCCL, to test the code around NCCL. Its ranks are threads of one process, and its streams
+//! are queues with a thread each. It behaves as NCCL 2.28 without blocking: a background thread passes an
+//! operation, or a group, to the stream, and the communicator is in progress until then; a split returns
+//! success and stores its result later.
 
 mod background;
 mod stream;
@@ -57,7 +58,7 @@ struct World {
 #[derive(Default)]
 struct Meeting {
     arrived: usize,
-    /// By operation: what the ranks have brought, and how many have taken the result away.
+    /// By operation: the inputs of the ranks, and how many ranks have read the result.
     rounds: HashMap<u64, (HashMap<usize, Vec<u8>>, usize)>,
 }
 
@@ -77,7 +78,7 @@ static IDS: AtomicU64 = AtomicU64::new(1);
 
 fn comm(raw: ncclComm_t) -> &'static Comm {
     assert!(!raw.is_null());
-    // SAFETY: every communicator here comes from `join`, and is leaked.
+    // SAFETY: `join` created every communicator and leaked it.
     unsafe { &*raw.cast::<Comm>() }
 }
 
@@ -85,14 +86,14 @@ fn name(invitation: &[u8]) -> [u8; 8] {
     invitation[..8].try_into().expect("eight bytes")
 }
 
-/// What the ranks of a group see when a process of theirs dies.
+/// Simulates the death of a process of the group.
 pub(super) fn lose_a_peer(invitation: &[u8]) {
     let worlds = WORLDS.lock().expect("no panic");
     worlds[&name(invitation)].lost.store(true, Ordering::SeqCst);
 }
 
 extern "C" fn get_version(out: *mut c_int) -> Code {
-    // SAFETY: the caller's place.
+    // SAFETY: the caller's pointer is valid for writes.
     unsafe { *out = VERSION };
     SUCCESS
 }
@@ -102,7 +103,7 @@ extern "C" fn get_unique_id(out: *mut ncclUniqueId) -> Code {
     for (place, byte) in id.internal.iter_mut().zip(IDS.fetch_add(1, Ordering::SeqCst).to_le_bytes()) {
         *place = byte as c_char;
     }
-    // SAFETY: the caller's place.
+    // SAFETY: the caller's pointer is valid for writes.
     unsafe { *out = id };
     SUCCESS
 }
@@ -132,7 +133,7 @@ impl Comm {
         }
     }
 
-    /// As NCCL names it.
+    /// Returns the pointer by which NCCL's callers know it.
     fn raw(&'static self) -> ncclComm_t {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -145,7 +146,7 @@ extern "C" fn comm_init(
     rank: c_int,
     config: *mut ncclConfig_t,
 ) -> Code {
-    // SAFETY: the caller's settings.
+    // SAFETY: the caller's pointer is valid.
     let config = unsafe { &*config };
     let blocking = c_int::from(size == 1);
     if config.magic != 0xcafe_beef || config.blocking != blocking || config.size != size_of::<ncclConfig_t>()
@@ -154,7 +155,7 @@ extern "C" fn comm_init(
     }
     let invitation = id.internal.map(|byte| byte as u8);
     let comm = join(name(&invitation), rank as usize, size as usize);
-    // SAFETY: the caller's place.
+    // SAFETY: the caller's pointer is valid for writes.
     unsafe { *out = comm.raw() };
     match blocking {
         0 => IN_PROGRESS,
@@ -172,21 +173,21 @@ extern "C" fn comm_split(
     let parent = comm(raw);
     let number = parent.splits.fetch_add(1, Ordering::SeqCst) + 1;
     let name = u64::from_le_bytes(parent.id) + (number << 32);
-    // SAFETY: the caller's place.
+    // SAFETY: the caller's pointer is valid for writes.
     unsafe { *out = std::ptr::null_mut() };
     let place = out as usize;
     let make = move || {
         let child = join(name.to_le_bytes(), parent.rank, parent.size);
-        // It waits for the others, and is not ended by an abort: the worst that a caller must expect.
+        // It waits for the other ranks even after an abort: the worst case for a caller.
         child.meet();
-        // SAFETY: the caller's place, which must be there until this has happened.
+        // SAFETY: the caller's pointer must stay valid until this write.
         unsafe { *(place as *mut ncclComm_t) = child.raw() };
     };
     match parent.size {
         1 => make(),
         _ => parent.background.run(make),
     }
-    // NCCL drops what its group has answered.
+    // NCCL ignores the result of its group here.
     SUCCESS
 }
 
@@ -213,7 +214,7 @@ extern "C" fn comm_async_error(raw: ncclComm_t, out: *mut Code) -> Code {
         (true, _) if !comm.background.is_busy() => SUCCESS,
         _ => IN_PROGRESS,
     };
-    // SAFETY: the caller's place.
+    // SAFETY: the caller's pointer is valid for writes.
     unsafe { *out = code };
     SUCCESS
 }
@@ -239,7 +240,7 @@ extern "C" fn group_end() -> Code {
     background::group_end()
 }
 
-/// Has the stream bring `from` to the others, and write what `result` makes of all ranks' parts to `to`.
+/// Queues a job that exchanges `from` with the other ranks and writes `result` of all parts to `to`.
 fn give(
     raw: ncclComm_t,
     stream: CudaStream,
@@ -253,7 +254,7 @@ fn give(
     let round = comm.started.fetch_add(1, Ordering::SeqCst);
     let (from, to) = (from as usize, to as usize);
     let job = move || {
-        // SAFETY: the memory is that of tensors which the group keeps until the operation has ended.
+        // SAFETY: the group keeps the tensors with this memory until the operation has ended.
         let own = unsafe { std::slice::from_raw_parts(from as *const u8, from_bytes) }.to_vec();
         let mut state = world.state.lock().expect("no panic");
         state.rounds.entry(round).or_default().0.insert(rank, own);
@@ -280,7 +281,7 @@ fn give(
         // SAFETY: as above.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, to_bytes) };
     };
-    // SAFETY: every stream here is a FakeStream that lives as long as the process.
+    // SAFETY: every stream here is a FakeStream, which lives until the process ends.
     let stream: &'static FakeStream = unsafe { &*stream.cast::<FakeStream>() };
     background::give(comm, stream, Box::new(job))
 }
@@ -294,7 +295,7 @@ fn width(kind: c_int) -> usize {
     }
 }
 
-/// Float32 and int64 alone are added up: enough for tests.
+/// Reduces parts of float32 or int64, which is enough for the tests.
 fn reduced(parts: &[&[u8]], kind: c_int, op: c_int) -> Vec<u8> {
     fn fold<T: Copy, const N: usize>(
         parts: &[&[u8]],

@@ -1,6 +1,6 @@
-//! Batch normalisation over participants against the same over the whole batch at once. The participants here are threads
-//! that put their tensors, with their graphs, before each other: each adds up all of them, so that the sum of their losses
-//! has one graph, through which libtorch's own differentiation goes.
+//! Batch normalisation over participants, compared with the whole batch. The participants are threads that
+//! share their tensors with their graphs. Each adds up all of them, so the sum of their losses has one graph,
+//! which libtorch differentiates.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Barrier, Mutex};
@@ -12,14 +12,14 @@ use super::super::super::registry::Registry;
 use super::super::super::{Architecture, UnetConfig, build, build_unet};
 use super::super::*;
 
-/// What the threads share.
+/// The tensors that the threads exchange.
 #[derive(Debug)]
 struct Table {
     slots: Mutex<Vec<Option<Tensor>>>,
     barrier: Barrier,
 }
 
-/// One thread's place.
+/// One thread's slot.
 #[derive(Debug)]
 struct Seat {
     table: Arc<Table>,
@@ -57,7 +57,7 @@ fn seats(count: usize) -> Vec<Arc<dyn BatchSync>> {
 
 type Forward = Box<dyn Fn(&Tensor) -> Result<Tensor, ModelError> + Send>;
 
-/// What a model built by `make` gives and learns: for the whole of `x` at once, and for its parts in as many threads.
+/// Compares outputs and gradients of a model from `make` for the whole `x` and for its parts in threads.
 fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], tolerance: f64) {
     let new = |sync| {
         let mut registry = Registry::new(Device::Cpu);
@@ -68,7 +68,7 @@ fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], t
     };
     let (whole, forward) = new(None);
     for entry in whole.state() {
-        // Weights and statistics that are not those of the beginning; a silent branch would hide much.
+        // Change weights and statistics from their initial values: a branch with weight 0 would hide errors.
         if entry.tensor().kind() == Kind::Double && entry.tensor().dim() == 1 {
             let _ = tch::no_grad(|| entry.tensor().shallow_clone().uniform_(0.5, 1.5));
         }
@@ -199,7 +199,7 @@ fn a_large_mean_does_not_drown_the_variance() {
     let expected = [-1.5f64, -0.5, 0.5, 1.5].map(|value| value / (1.25f64 + 1e-5).sqrt());
     let got = Tensor::cat(&outputs, 0).view([4]);
     for (index, expected) in expected.into_iter().enumerate() {
-        // Mean times scale is about 9000: its last digit is 0.001.
+        // Mean times scale is about 9000, whose last digit is 0.001.
         assert!((got.double_value(&[index as i64]) - expected).abs() < 2e-3, "{got}");
     }
 }

@@ -1,2 +1,2 @@
-// CUDA's headers name this one, which comes with its compiler: what they need of it in a host's translation unit is nothing.
+// CUDA's headers include this header of its compiler. Code for the host needs nothing of it.
 #pragma once

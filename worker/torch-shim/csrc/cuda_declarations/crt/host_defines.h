@@ -1,4 +1,4 @@
-// CUDA's headers name this one, which comes with its compiler: the words that they use of it, as a host's compiler takes them.
+// CUDA's headers include this header of its compiler. It defines the words that they use, for host compilers.
 #pragma once
 
 #define __align__(n) __attribute__((aligned(n)))

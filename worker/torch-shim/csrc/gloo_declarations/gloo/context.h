@@ -1,5 +1,5 @@
-// The one method of gloo::Context that ProcessGroupGloo.hpp calls inline (setTimeout) is never called by the shim, so its
-// symbol is never needed; the group holds contexts behind shared pointers, so their layout does not matter here.
+// ProcessGroupGloo.hpp calls setTimeout inline, but the shim never does, so the symbol is not needed. The
+// group holds contexts behind shared pointers, so their layout does not matter.
 #pragma once
 #include <chrono>
 namespace gloo {

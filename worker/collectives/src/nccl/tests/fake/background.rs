@@ -1,4 +1,4 @@
-//! What NCCL does behind a call that has returned, and what the tests count of it.
+//! The work of NCCL after a call has returned, and the counters for the tests.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use super::stream::{FakeStream, Job};
 use super::{Code, Comm, IN_PROGRESS, SUCCESS};
 
 thread_local! {
-    /// The calls of the group that this thread has begun.
+    /// The calls of the group that this thread has started.
     static GROUP: RefCell<Option<Vec<Call>>> = const { RefCell::new(None) };
     static LAUNCHES: Cell<usize> = const { Cell::new(0) };
     static SLEEPS: Cell<usize> = const { Cell::new(0) };
     static AT_ONCE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How often this thread has had NCCL launch something: an operation, or a group of them.
+/// Returns the number of launches by this thread: operations or groups of them.
 pub(in super::super) fn launches() -> usize {
     LAUNCHES.get()
 }
 
-/// How often this thread has slept in a call.
+/// Returns how often this thread has slept in a call.
 pub(in super::super) fn sleeps() -> usize {
     SLEEPS.get()
 }
 
-/// What this thread gives from now on is launched before the call returns, although the call says that it is in progress.
+/// Makes this thread's later calls launch before they return, although they report that they are in progress.
 pub(in super::super) fn at_once() {
     AT_ONCE.set(true);
 }
@@ -67,7 +67,7 @@ pub(super) fn group_end() -> Code {
     launch(GROUP.take().expect("a group was begun"))
 }
 
-/// An operation: by itself, or as one of the group that this thread has begun.
+/// Launches an operation, or adds it to the group that this thread has started.
 pub(super) fn give(comm: &'static Comm, stream: &'static FakeStream, job: Job) -> Code {
     let call = (comm, stream, job);
     let alone = GROUP.with_borrow_mut(|group| match group {
@@ -87,7 +87,7 @@ fn launch(calls: Vec<Call>) -> Code {
     };
     let give_all = move || calls.into_iter().for_each(|(_, stream, job)| stream.give(job));
     match (comm.size, AT_ONCE.get()) {
-        // It blocks.
+        // A single rank blocks.
         (1, _) => {
             give_all();
             SUCCESS

@@ -1,4 +1,4 @@
-//! A stream of the stand-in: a queue that a thread works off.
+//! A stream of the stand-in: a queue with a thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -12,7 +12,7 @@ use crate::nccl::timeline::{Mark, Timeline};
 
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
-/// A queue of work that a thread does in order.
+/// A queue of jobs that a thread executes in order.
 pub(in super::super) struct FakeStream {
     jobs: mpsc::Sender<Job>,
     given: AtomicU64,
@@ -20,7 +20,7 @@ pub(in super::super) struct FakeStream {
 }
 
 impl FakeStream {
-    /// A stream for the life of the process, as libtorch's are.
+    /// Creates a stream that lives until the process ends, as libtorch's streams do.
     pub(in super::super) fn leaked() -> &'static Self {
         let (jobs, queue) = mpsc::channel::<Job>();
         let done = Arc::new(AtomicU64::new(0));
@@ -40,7 +40,7 @@ impl FakeStream {
     }
 }
 
-/// The host computes, and the stream communicates.
+/// A timeline whose computation is on the host and whose communication is on the stream.
 pub(in super::super) struct FakeTimeline(pub(in super::super) &'static FakeStream);
 
 impl Timeline for FakeTimeline {

@@ -1,2 +1,2 @@
-// libtorch's ProcessGroupGloo.hpp includes this Gloo header, which the wheel does not ship; nothing of it is used by name.
+// libtorch's ProcessGroupGloo.hpp includes this Gloo header, which the wheel lacks. Nothing of it is used.
 #pragma once

@@ -1,5 +1,5 @@
-// An abstract base for the nested class GlooStore of ProcessGroupGloo.hpp. The shim never makes one: libtorch does, inside
-// its own library, with Gloo's own definition, so neither layout nor the order of the virtual methods matters here.
+// An abstract base for the nested class GlooStore of ProcessGroupGloo.hpp. Only libtorch creates one, inside
+// its library, with Gloo's definition: neither the layout nor the order of the virtual methods matters here.
 #pragma once
 #include <chrono>
 #include <string>

@@ -1,4 +1,4 @@
-// Devices are made by libtorch (ProcessGroupGloo::createDeviceFor...) and only passed on behind shared pointers.
+// libtorch creates devices (ProcessGroupGloo::createDeviceFor...); the shim only passes shared pointers on.
 #pragma once
 namespace gloo {
 namespace transport {
