@@ -1,7 +1,7 @@
 //! Compiles the C++ of `csrc` against libtorch's headers and passes the libraries' paths to dependents.
 //!
-//! Dependents with binaries or tests print `DEP_DTRAIN_TORCH_SHIM_RPATHS` as link arguments, which cargo does
-//! not pass on: see worker/build.rs.
+//! Dependents with binaries or tests print `DEP_DTRAIN_TORCH_SHIM_RPATHS` as link arguments: see
+//! worker/build.rs.
 
 use std::env;
 use std::error::Error;
@@ -28,8 +28,7 @@ fn cuda_headers(include: &Path) -> Option<PathBuf> {
     cuda.join("cuda_runtime_api.h").is_file().then_some(cuda)
 }
 
-/// Returns libtorch's lib folder, found as torch-sys finds it; torch-sys reports it only after compiling its
-/// C++.
+/// Returns libtorch's lib folder. torch-sys reports it too late, after compiling its C++.
 fn libtorch_lib() -> Result<PathBuf, Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     println!("cargo:rerun-if-env-changed=LIBTORCH_LIB");

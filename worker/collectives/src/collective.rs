@@ -14,8 +14,7 @@ pub enum Collective<'a> {
     AllReduce(&'a Tensor, ReduceOp),
     /// Copies the tensor of the given rank to all ranks, in place.
     Broadcast(&'a Tensor, usize),
-    /// Collects the parts of all ranks in rank order. In place if `input` is the `rank`-th of `size` equal
-    /// parts of `output`.
+    /// Collects all parts in rank order. In place if `input` is the `rank`-th of `size` parts of `output`.
     AllGather {
         /// All parts: `size` times the elements of `input`.
         output: &'a Tensor,

@@ -6,11 +6,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::{All, Collective, CollectiveError, NcclGroup, ProcessGroup, Work};
 
-/// Two groups of the same ranks. The device of a tensor selects the group; operations of the two groups do
-/// not wait for each other.
+/// Two groups of the same ranks; the device of a tensor selects one. They do not wait for each other.
 ///
-/// Host messages (statuses, orders, barriers) must not wait behind GPU work, and values that the host needs
-/// immediately must not cost a copy.
+/// Host messages (statuses, orders, barriers) must not wait for GPU work, and must not cost a copy.
 pub struct DeviceGroup {
     host: Box<dyn ProcessGroup>,
     gpus: NcclGroup,

@@ -12,7 +12,7 @@ use super::transport::Transport;
 /// An operation of a group, as errors name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// Its name.
+    /// The operation's name.
     pub op: &'static str,
     /// The rank that called it.
     pub rank: usize,

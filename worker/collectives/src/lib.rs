@@ -36,8 +36,7 @@ pub use shared::SharedGroup;
 pub use single::LoneGroup;
 pub use transport::Transport;
 
-/// The default time-out of an operation. Long enough for one rank to read a slow file system, or to finish
-/// its share of an evaluation late.
+/// The default time-out of an operation. Long enough for one rank to be late or to read a slow file system.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// The ranks of a run and their collectives.
@@ -57,14 +56,13 @@ pub trait ProcessGroup: Send {
     /// in the same order. It blocks until all have called; either all get a tensor or none.
     ///
     /// Only [`SharedGroup`] is faster here, for Float, Double, Half and BFloat16: [`Collective::AllReduce`],
-    /// and in place [`Collective::ReduceScatter`] and [`Collective::AllGather`]. A lack of shared memory is
-    /// not an error: it returns `None`.
+    /// and in place [`Collective::ReduceScatter`] and [`Collective::AllGather`]. Without shared memory it
+    /// returns `None`.
     fn allocate(&self, _numel: usize, _kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
         Ok(None)
     }
 
-    /// Starts an operation. Returns `InvalidTensor` before anything is sent; failures of peers and of the
-    /// network come from the work.
+    /// Starts an operation. `InvalidTensor` comes before anything is sent; other failures from the work.
     fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError>;
 
     /// Starts several operations, as one if the backend can: NCCL schedules them together. Every rank passes
@@ -102,22 +100,19 @@ pub trait ProcessGroup: Send {
     /// Starts a barrier. It ends when every rank has started it.
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError>;
 
-    /// Checks whether the group works, as far as this rank knows. For operations on a device, `wait` does not
-    /// block the host and cannot report failures: call this after the host has waited for the device, before
-    /// using the results.
+    /// Checks whether the group works, as far as this rank knows. For operations on a device, `wait` cannot
+    /// report failures: call this after the host has waited for the device, before using the results.
     fn health(&self) -> Result<(), CollectiveError> {
         Ok(())
     }
 
-    /// Creates a second group of the same ranks, whose order of operations is independent of this group's.
-    /// `host` is another group of these ranks in host memory. Every rank calls it in the order of this
-    /// group's operations.
+    /// Creates a second group of these ranks with an independent order of operations. `host` is another group
+    /// in host memory. Every rank calls it in the order of this group's operations.
     fn beside(&self, host: Box<dyn ProcessGroup>) -> Result<Box<dyn ProcessGroup>, CollectiveError> {
         Ok(host)
     }
 
-    /// Waits for all ranks, then closes the connections. A group that is only dropped keeps its connections
-    /// until the process ends.
+    /// Waits for all ranks, then closes the connections. They stay open if the group is only dropped.
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError>;
 }
 

@@ -25,9 +25,8 @@ const REFUSED_LINGER: Duration = Duration::from_millis(500);
 const OPENING: &str = "opening";
 const OPENING_READ: &str = "opening-read";
 
-/// A run's ranks before they have a group. Order of use: [`Rendezvous::open`]; on rank 0
-/// [`Rendezvous::announce`] or [`Rendezvous::refuse`], on the others [`Rendezvous::opening`]; then
-/// [`Rendezvous::connect`].
+/// A run's ranks before they have a group. Order: [`Rendezvous::open`]; on rank 0 [`Rendezvous::announce`] or
+/// [`Rendezvous::refuse`], on the others [`Rendezvous::opening`]; [`Rendezvous::connect`].
 #[derive(Debug)]
 pub struct Rendezvous {
     env: WorkerEnv,
@@ -40,9 +39,8 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Serves (rank 0) or connects to (other ranks) the store at `MASTER_ADDR:MASTER_PORT`; a single process
-    /// needs no store. If the launcher's agent serves the store (`TORCHELASTIC_USE_AGENT_STORE`), every rank
-    /// connects.
+    /// Serves (rank 0) or connects to the store at `MASTER_ADDR:MASTER_PORT`; a single process needs none. If
+    /// the launcher's agent serves the store (`TORCHELASTIC_USE_AGENT_STORE`), every rank connects.
     pub fn open(env: WorkerEnv) -> Result<Self, RendezvousError> {
         let wish = Transport::from_lookup(of_process)?;
         let timeout = collective_timeout(of_process)?.unwrap_or(super::DEFAULT_TIMEOUT);

@@ -63,10 +63,8 @@ pub enum Architecture {
 /// A network that classifies images or their pixels.
 pub trait Classifier: Send {
     /// Computes logits from normalised images, N x channels x H x W in the parameters' dtype: N x classes, or
-    /// for pixels N x classes x H x W.
-    ///
-    /// With `train`, batch normalisation uses the batch's statistics and updates the running ones. torch's
-    /// gradient mode decides whether a graph is kept for backward.
+    /// for pixels N x classes x H x W. With `train`, batch normalisation uses the batch's statistics and
+    /// updates the running ones. torch's gradient mode decides whether a graph is kept for backward.
     fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError>;
 
     /// Returns the fewest samples of a training micro-batch of square images. Batch normalisation needs two

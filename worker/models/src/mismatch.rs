@@ -46,8 +46,7 @@ pub struct Mismatch {
     pub types: Vec<(String, String, String)>,
 }
 
-/// Compares by name. A missing `num_batches_tracked` is no difference: files from before PyTorch 0.4.1 lack
-/// it.
+/// Compares by name. `num_batches_tracked` may be missing, as in files from before PyTorch 0.4.1.
 pub(super) fn compare(model: &[Wanted<'_>], file: &BTreeMap<&str, &TensorInfo>) -> Mismatch {
     let mut mismatch = Mismatch {
         model: looks_like(&model.iter().map(|wanted| wanted.name).collect::<Vec<_>>()),
@@ -121,8 +120,7 @@ fn is_other_class_count(difference: &ShapeDifference) -> bool {
         && difference.file[1..] == difference.model[1..]
 }
 
-/// Returns whether values convert from the file's dtype to the model's: between floating-point dtypes, and
-/// from integers to counters.
+/// Returns whether a file's dtype converts to a model's: between floats, and integers to counters.
 fn converts(from: Dtype, to: Kind) -> bool {
     match to {
         Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => {

@@ -93,8 +93,7 @@ impl Recompute {
 /// rounding. A layer with a state, such as batch normalisation, must not change it if [`is_recomputing`].
 #[derive(Debug)]
 pub struct Segment<T> {
-    /// Backward may run on another thread than forward. Tensors may move there, but only one thread at a time
-    /// may use them.
+    /// Backward may run on another thread. Tensors may move there, but only one thread may use them.
     layers: Arc<Mutex<T>>,
     name: Arc<str>,
     number: usize,
@@ -122,8 +121,7 @@ impl<T: Send + 'static> Segment<T> {
         }
     }
 
-    /// Computes `forward` of `x`. If the segment is recomputed, backward calls `forward` again, so it must
-    /// not change `x` in place.
+    /// Computes `forward` of `x`, which it must not change: backward may call it again.
     pub fn run(
         &self,
         x: &Tensor,
@@ -173,8 +171,7 @@ impl<T: Send + 'static> Segment<T> {
     ///
     /// Reading every output twice in every step would cost about 1% of its time, and on a GPU the host would
     /// wait for the device. Most errors show immediately, but initial weights of zero or rounding can hide
-    /// one. So the runs 1, 2, 4, 8 ... of a segment are checked, counted from the last change of the number
-    /// of segments.
+    /// one. So runs 1, 2, 4, 8 ... are checked, counted from the last change of the number of segments.
     fn is_checked(&self) -> bool {
         let changes = self.recompute.shared.changes.load(Ordering::Relaxed);
         let (seen, runs) = &mut *lock(&self.runs);
@@ -185,8 +182,7 @@ impl<T: Send + 'static> Segment<T> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Computing does not change layers, and the other values are consistent; the panicking thread reports its
-    // panic.
+    // Computing does not change layers, and the rest is consistent; the panic is reported elsewhere.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -200,8 +196,7 @@ pub fn is_recomputing() -> bool {
     RECOMPUTING.get()
 }
 
-/// A region in which the thread computes a segment in this pass. Inside a recomputed segment all segments
-/// count as recomputed.
+/// A region in which a segment is computed. Inside a recomputed segment, segments are recomputed too.
 struct Region(bool);
 
 impl Region {

@@ -65,8 +65,7 @@ pub struct Registry {
     /// Whether convolution weights that are built later are channels-last (N x C x H x W with the strides of
     /// N x H x W x C), and with them the activations.
     pub channels_last: bool,
-    /// Whether batch normalisation uses groups of a fixed size, which [`Registry::groups`] sets before each
-    /// step.
+    /// Whether batch normalisation uses groups, which [`Registry::groups`] sets before each step.
     pub is_batch_grouped: bool,
     sync: Option<Arc<dyn BatchSync>>,
     groups: BatchGroups,
@@ -91,8 +90,7 @@ impl Registry {
         }
     }
 
-    /// Sets the participants of batch normalisations that are built later. One participant is the same as
-    /// None.
+    /// Sets the participants of later batch normalisations. One participant is the same as None.
     pub fn set_batch_sync(&mut self, sync: Option<Arc<dyn BatchSync>>) {
         self.sync = sync.filter(|sync| sync.participants() > 1);
     }
@@ -196,9 +194,8 @@ impl Scope<'_> {
         self.registry.tied.push((name.to_owned(), of.to_owned()));
     }
 
-    /// Builds layers as a segment of the model, which may be recomputed in backward. Build segments in the
-    /// order in which the forward pass runs them. A segment has the scope's name, or at the root that of its
-    /// first layer.
+    /// Builds layers as a segment, which may be recomputed in backward. Build segments in the order of the
+    /// forward pass. A segment has the scope's name, or at the root that of its first layer.
     pub fn segment<T: Send + 'static>(
         &mut self,
         build: impl FnOnce(&mut Scope<'_>) -> Result<T, ModelError>,
@@ -223,9 +220,8 @@ impl Scope<'_> {
         ))
     }
 
-    /// Registers a parameter with the values of `init` on the registry's device and in its dtype. Returns the
-    /// tensor to use: a leaf that requires a gradient, contiguous, or channels-last if the registry is and it
-    /// has four dimensions.
+    /// Registers a parameter with the values of `init` on the registry's device and in its dtype. Returns a
+    /// leaf that requires a gradient: contiguous, or with four dimensions channels-last if the registry is.
     pub fn parameter(&mut self, name: &str, init: &Tensor) -> Result<Tensor, ModelError> {
         let mut tensor = self.place(init)?;
         if self.registry.channels_last && tensor.dim() == 4 {

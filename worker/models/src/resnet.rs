@@ -35,9 +35,8 @@ struct Block {
 }
 
 impl Block {
-    /// Builds a block with `inner` inner channels; the output of a bottleneck has [`EXPANSION`] times as
-    /// many. The stride is on the 3 x 3 convolution (version 1.5, as in torchvision), which loses less than
-    /// on the first 1 x 1.
+    /// Builds a block with `inner` inner channels; a bottleneck's output has [`EXPANSION`] times as many. The
+    /// stride is on the 3 x 3 convolution (version 1.5, as in torchvision), which loses less.
     fn new(
         scope: &mut Scope<'_>,
         (input, inner): (i64, i64),
@@ -94,12 +93,11 @@ fn stem((conv, bn): &(Conv2d, BatchNorm2d), images: &Tensor, train: bool) -> Res
     Ok(x.f_relu_()?.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?)
 }
 
-/// A residual network.
+/// A residual network without dropout.
 ///
 /// Every block starts as the identity: the last batch norm of its branch has initial weight 0 (Goyal et al.
 /// 2017, arXiv 1706.02677, section 5.1; torchvision's `zero_init_residual`). Otherwise the first steps on
-/// small images are chaotic, and a difference in the last digit grows to the second digit in twenty steps. No
-/// dropout.
+/// small images are chaotic: a difference in the last digit grows to the second digit in twenty steps.
 #[derive(Debug)]
 pub(super) struct ResNet {
     /// The layers before the blocks. For large images they keep more activations than any block.

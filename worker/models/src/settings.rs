@@ -2,8 +2,7 @@
 
 use super::error::ModelError;
 
-/// Converts a setting to libtorch's size type. Larger values become the maximum, which libtorch cannot
-/// allocate.
+/// Converts to libtorch's size type. Larger values become the maximum, which fails to allocate.
 pub(super) fn size(value: usize) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

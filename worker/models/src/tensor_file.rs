@@ -156,8 +156,7 @@ impl TensorFile {
     }
 }
 
-/// Returns a sort key: wide dtypes first, as in the format's writer, so that every tensor is aligned to its
-/// dtype.
+/// Returns a sort key: wide dtypes first, as the format's writer does, to align every tensor.
 pub fn widest_first(dtype: Dtype) -> impl Ord {
     std::cmp::Reverse(dtype.bitsize())
 }

@@ -57,11 +57,9 @@ pub struct LoadReport {
     pub converted: usize,
     /// Batch counters that the file lacks. They keep their values.
     pub counters_missing: usize,
-    /// The tensors of a head with another number of classes, which keep their initial values. Empty if the
-    /// head was loaded.
+    /// The tensors of a head with another number of classes, not loaded. Empty if the head was loaded.
     pub head_kept: Vec<ShapeDifference>,
-    /// The differences of a file that was loaded in part; these tensors of the model keep their initial
-    /// values.
+    /// The differences of a file that was loaded in part; the rest of the model keeps its initial values.
     pub rest: Option<Box<Mismatch>>,
 }
 
@@ -97,8 +95,7 @@ impl fmt::Display for LoadReport {
     }
 }
 
-/// Fills a model from a file, in place, so that layers and flat buffers that share the tensors see the
-/// values.
+/// Fills a model from a file, in place: layers and flat buffers that share the tensors see the values.
 ///
 /// It compares all names, shapes and dtypes before it changes anything. It converts floating-point dtypes.
 pub fn load_state(registry: &Registry, path: &Path, mode: WeightsMode) -> Result<LoadReport, ModelError> {

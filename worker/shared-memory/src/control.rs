@@ -16,8 +16,7 @@ use crate::error::{MemoryError, failed};
 use crate::lock;
 use crate::segment::{Segment, Ticket};
 
-/// The number of latest operations whose tags stay readable. If a rank is further ahead, its tag is not
-/// checked.
+/// The number of operations whose tags stay readable. The tag of a rank further ahead is not checked.
 const TAGS: usize = 256;
 
 /// Reads of the bell before a thread sleeps: about two microseconds. This is shorter than a sleep and a
@@ -94,9 +93,8 @@ impl Control {
 
     fn board(&self, rank: usize) -> &Board {
         let place = self.segment.region(rank).cast::<Board>();
-        // SAFETY: regions are page-aligned, hold at least a Board (ensured in create, checked in open) and
-        // stay mapped as long as self. A Board has only atomics, which are valid for every bit pattern, so
-        // other processes may write to it.
+        // SAFETY: regions are page-aligned, hold a Board (ensured in create, checked in open) and stay mapped
+        // as long as self. A Board has only atomics, so other processes may write to it.
         unsafe { place.as_ref() }
     }
 
@@ -123,8 +121,7 @@ impl Control {
     pub(crate) fn mismatch(&self, sequence: u32, tag: u32) -> Option<usize> {
         (0..self.size()).find(|rank| {
             let theirs = self.board(*rank).tags[sequence as usize % TAGS].load(SeqCst);
-            // If the number differs, the slot holds a later operation's tag: that rank is TAGS operations
-            // ahead.
+            // Another number: the slot holds a later operation's tag, as that rank is TAGS operations ahead.
             theirs >> 32 == u64::from(sequence) && theirs != tagged(sequence, tag)
         })
     }
@@ -134,8 +131,7 @@ impl Control {
         self.board(rank).left.0.load(SeqCst) != 0
     }
 
-    /// Asks the kernel whether another rank's process is alive. If the kernel cannot answer, returns true:
-    /// the time-out still applies.
+    /// Asks the kernel whether another rank's process lives. Returns true if the kernel cannot answer.
     pub(crate) fn lives(&self, rank: usize) -> bool {
         lock::is_held(self.segment.file(), rank).unwrap_or(true)
     }
@@ -166,7 +162,6 @@ impl Control {
         bell.sleeping.store(0, SeqCst);
     }
 
-    /// Wakes this rank's own thread.
     pub(crate) fn ring_own(&self) {
         ring(&self.board(self.rank).bell.0);
     }

@@ -106,8 +106,8 @@ impl Engine {
             }
             Collective::ReduceScatter(reduction) => {
                 let part = parts::equal(&range, rank, size);
-                // SAFETY: as above. The other ranks read their parts of this rank's region and write to their
-                // own regions.
+                // SAFETY: as above. The other ranks read their parts of this region and write to their own
+                // regions.
                 unsafe { kernel::reduce(&regions, &[own], part, element, reduction) }
             }
             Collective::AllGather => {
@@ -132,8 +132,7 @@ impl Engine {
         }
     }
 
-    /// Returns a fault if a rank is gone or a deadline has passed. With `ask` it asks the kernel which ranks
-    /// live.
+    /// Returns a fault if a rank is gone or a deadline has passed. `ask` asks the kernel about live ranks.
     fn look(&self, now: Instant, ask: bool) -> Option<Fault> {
         let control = &self.shared.control;
         let queue = self.shared.queue();

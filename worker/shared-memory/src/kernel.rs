@@ -1,8 +1,7 @@
 //! The arithmetic: for each block, the values of all ranks are read once, reduced in the order of ranks and
 //! written to the targets while they are in the cache.
 //!
-//! Shared bytes are accessed through pointers only, never through references: the accumulator is private
-//! memory.
+//! Shared bytes are accessed by pointers, never by references: the accumulator is private memory.
 
 use std::ops::{Add, Range};
 use std::ptr::NonNull;
@@ -12,17 +11,14 @@ use half::{bf16, f16};
 
 use crate::queue::{Element, Reduction};
 
-/// Values in the accumulator. In float32 it takes 8 KiB; with one block of each rank it fits into the L1
-/// cache.
+/// Values in the accumulator: 8 KiB in float32. With a block of each rank it fits into the L1 cache.
 const BLOCK: usize = 2048;
 
-/// Reduces the bytes `part` of all `sources` in their order and writes the result to the same bytes of all
-/// `targets`.
+/// Reduces the bytes `part` of all `sources` in order and writes the result to those bytes of all `targets`.
 ///
 /// # Safety
-/// `part` is aligned to `element` and inside the memory of every source and target, each of which is
-/// page-aligned. During the call nobody else writes to these bytes of the sources, or reads or writes those
-/// of the targets.
+/// `part` is aligned to `element` and inside every source and target, which are page-aligned. During the call
+/// nobody else writes to these bytes of the sources, or accesses those of the targets.
 pub(crate) unsafe fn reduce(
     sources: &[NonNull<u8>],
     targets: &[NonNull<u8>],
@@ -45,7 +41,7 @@ pub(crate) unsafe fn reduce(
 ///
 /// # Safety
 /// `part` is inside both, and they do not overlap. During the call nobody else writes to these bytes of
-/// `from`, or reads or writes those of `to`.
+/// `from`, or accesses those of `to`.
 pub(crate) unsafe fn copy(from: NonNull<u8>, to: NonNull<u8>, part: Range<usize>) {
     // SAFETY: as the caller promises.
     unsafe {

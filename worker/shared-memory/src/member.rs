@@ -10,11 +10,10 @@ use crate::error::{Fault, MemoryError, failed};
 use crate::queue::{Collective, Job, Operation, Outcome, Pending, Shared, Stop};
 use crate::segment::Segment;
 
-/// A rank of the team. Its thread executes operations in the order in which they were started. Operations in
-/// flight must not overlap in memory.
+/// A rank of the team. Its thread executes operations in the order of their start. Operations in flight must
+/// not overlap in memory.
 ///
-/// Dropping it ends its pending operations with [`Fault::Stopped`] and announces to the other ranks that it
-/// left.
+/// Dropping it ends pending operations with [`Fault::Stopped`] and tells the other ranks that it left.
 #[derive(Debug)]
 pub struct Member {
     shared: Arc<Shared>,

@@ -91,15 +91,13 @@ pub enum Reduction {
 pub enum Collective {
     /// Every rank's range becomes the reduction of all ranges, identical to the bit.
     AllReduce(Reduction),
-    /// On rank r, the r-th of the equal parts of its range becomes the reduction of that part of all ranges;
-    /// the other parts stay.
+    /// On rank r, the r-th part of its range becomes the reduction of that part of all ranges.
     ReduceScatter(Reduction),
     /// On every rank, the r-th of the equal parts is copied from rank r.
     AllGather,
 }
 
-/// An operation over a range of a segment's regions. Every rank starts the same operation on the same
-/// segment.
+/// An operation over a range of a segment's regions. Every rank starts the same on the same segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
     /// The collective.

@@ -12,8 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{MemoryError, failed};
 
-/// A mapping of the regions of all ranks. Regions are page-aligned, have equal lengths and are initially
-/// zero.
+/// A mapping of the regions of all ranks: page-aligned, of equal lengths and initially zero.
 ///
 /// Rust references to a region's bytes are never made, because other processes write to them. The bytes are
 /// accessed through pointers, at times that the protocol of [`crate::Member`] reserves for one rank.
@@ -125,8 +124,7 @@ impl Segment {
         self.ticket.region_bytes()
     }
 
-    /// Returns the offset of `address` in a region, or `None` if its `bytes` bytes are not inside that
-    /// region.
+    /// Returns the offset of `bytes` bytes at `address` in a region, or `None` if they are not inside it.
     pub fn offset_of(&self, region: usize, address: *const u8, bytes: usize) -> Option<usize> {
         if region >= self.regions() {
             return None;
@@ -155,8 +153,7 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: base and length are those of the mapping, and only this line unmaps it. A failure is
-        // harmless.
+        // SAFETY: base and length are those of the mapping, and only this line unmaps it.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.layout.mapped_bytes) };
     }
 }
@@ -247,8 +244,7 @@ impl Region {
         (index < segment.regions()).then(|| Self { segment: Arc::clone(segment), index })
     }
 
-    /// Returns the first byte, page-aligned. It is valid for reads and writes of [`Region::bytes`] bytes
-    /// while this value lives.
+    /// Returns the first byte, page-aligned: valid for [`Region::bytes`] bytes while this value lives.
     pub fn as_ptr(&self) -> *mut u8 {
         self.segment.region(self.index).as_ptr()
     }

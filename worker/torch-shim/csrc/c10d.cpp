@@ -1,5 +1,4 @@
-// c10d: TCPStore, the key-value store of the rendezvous, and the Gloo process group with asynchronous
-// operations.
+// c10d: TCPStore, the key-value store of the rendezvous, and the asynchronous Gloo process group.
 #include "boundary.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -33,8 +32,7 @@ int32_t dt_tcp_store_new(DtText host, uint16_t port, bool is_server, uint64_t ti
     c10d::TCPStoreOptions options;
     options.port = port;
     options.isServer = is_server;
-    // The trainer waits for its peers itself: a store that waits for a number of clients would hide which
-    // rank is missing.
+    // The trainer waits for peers itself: a store that waits would hide which rank is missing.
     options.waitWorkers = false;
     options.timeout = Milliseconds(timeout_ms);
     *out = new StoreHandle{c10::make_intrusive<c10d::TCPStore>(host.string(), options)};

@@ -24,7 +24,7 @@ namespace dtrain {
 [[noreturn]] inline void raise(int32_t kind, const std::string& reason) {
   switch (kind) {
     case DT_OUT_OF_MEMORY:
-      // Where only the text of an error is left, these words identify it.
+      // If only the text of an error is left, these words identify it.
       C10_THROW_ERROR(OutOfMemoryError, mentions(reason, "out of memory") ? reason : "out of memory: " + reason);
     case DT_TIMEOUT:
     case DT_NETWORK: C10_THROW_ERROR(DistNetworkError, reason);
@@ -33,7 +33,6 @@ namespace dtrain {
   }
 }
 
-// Owns the closure.
 struct Callback {
   explicit Callback(DtCallback callback) : callback(callback) {}
   Callback(const Callback&) = delete;

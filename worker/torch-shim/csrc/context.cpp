@@ -88,9 +88,8 @@ int32_t dt_cuda_load(DtError* error) {
   });
 }
 
-// If CUDA fails, libtorch's own count is 0 and the reason is lost; initialising CUDA throws the reason. This
-// creates no context on any device. The hooks must not be used before libtorch_cuda.so is loaded, because the
-// first ones found are kept.
+// If CUDA fails, libtorch's count is 0 without a reason; initialising CUDA throws the reason and creates no
+// context. Do not use the hooks before libtorch_cuda.so is loaded: the first ones found are kept.
 int32_t dt_cuda_device_count(uint64_t* out, DtError* error) {
   return guard(error, [&] {
     if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) return;

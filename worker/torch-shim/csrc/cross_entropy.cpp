@@ -1,6 +1,5 @@
-// The head of a language model and its loss in one node of the graph, one chunk of rows at a time (Hsu et al.
-// 2024, arXiv 2410.10989). The gradients are computed with the loss, so the logits of a chunk are freed
-// immediately.
+// The head of a language model and its loss in one node, one chunk of rows at a time (Hsu et al. 2024, arXiv
+// 2410.10989). The gradients are computed with the loss, so a chunk's logits are freed immediately.
 #include "boundary.h"
 
 #include <ATen/Functions.h>
@@ -107,8 +106,7 @@ struct Head : torch::autograd::Function<Head> {
     const auto device = hidden.device().type();
     const auto kind = at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device) : table.scalar_type();
     const bool for_hidden = records && hidden.requires_grad(), for_table = records && table.requires_grad();
-    // Float16 needs the loss scale in every product, which is known only in backward: recompute the chunks
-    // there.
+    // Float16 needs the loss scale in every product, known only in backward: recompute the chunks there.
     const bool later = kind == at::kHalf && (for_hidden || for_table);
     // Without recording, the table may have changed since the shadow was made.
     const auto values = records && shadow.has_value() && shadow->scalar_type() == kind ? *shadow : Tensor();

@@ -28,8 +28,7 @@ struct DtPool {
   operator Pool() const { return {first, second}; }
 };
 
-// Of enum cudaStreamCaptureMode: GPU calls of other threads, such as querying an event, do not affect the
-// capture.
+// Of enum cudaStreamCaptureMode: GPU calls of other threads do not affect the capture.
 constexpr int kThreadLocal = 1;
 
 constexpr std::size_t kSize = 1024;
@@ -124,8 +123,7 @@ int32_t dt_graph_end(GraphHandle* graph, DtError* error) {
   return guard(error, [&] { functions().capture_end(graph->storage); });
 }
 
-// Whether the end of the capture reached the point after which dt_graph_free returns its memory; an end that
-// fails may have reached it.
+// Whether the end of the capture came so far that dt_graph_free returns its memory, even if it failed.
 int32_t dt_graph_has_ended(const GraphHandle* graph, bool* out, DtError* error) {
   return guard(error, [&] {
 #ifdef DT_HAS_CUDA_HEADERS

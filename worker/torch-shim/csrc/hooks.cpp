@@ -1,5 +1,4 @@
-// Calls from backward to Rust: a hook on a parameter's gradient, and a node that passes values and gradients
-// to Rust.
+// Calls from backward to Rust: a hook on a gradient, and a node that passes values and gradients.
 #include "boundary.h"
 #include "callback.h"
 
@@ -45,8 +44,7 @@ struct SelfAdjoint : torch::autograd::Function<SelfAdjoint> {
   }
 };
 
-// Replaces a leaf in products: forward returns a copy of it in another dtype, and the gradient goes to the
-// leaf in its dtype.
+// Replaces a leaf in products by a copy in another dtype; the gradient goes to the leaf in its dtype.
 struct Shadowed : torch::autograd::Function<Shadowed> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& leaf, const at::Tensor& shadow) {
     context->saved_data["type"] = static_cast<int64_t>(leaf.scalar_type());

@@ -86,8 +86,7 @@ bool is_scripted(const torch::jit::Node* node) {
   return range->source()->text_str().str().rfind(*range->source()->filename() + "(", 0) != 0;
 }
 
-// Reports an operation whose mode is a constant of the graph. In a script the author chose it, so it is not
-// reported.
+// Reports an operation whose mode is a constant of a trace. In a script the author chose it.
 void tell_fixed(const torch::jit::Node* node, void* context, EachFixed each) {
   const std::string name = node->kind().toQualString();
   const std::string plain = name.back() == '_' ? name.substr(0, name.size() - 1) : name;

@@ -1,6 +1,5 @@
-// The shim as one translation unit, so that libtorch's headers, which take most of the compile time, are read
-// once. graph.cpp is separate because it may include CUDA's headers: their inline functions would call
-// symbols that are not linked.
+// The shim as one translation unit: libtorch's headers, the longest to compile, are read once. graph.cpp is
+// separate: inline functions of CUDA's headers, which it may include, would call symbols that are not linked.
 #include "blob.cpp"
 #include "c10d.cpp"
 #include "context.cpp"

@@ -43,8 +43,8 @@ enum class Way {
   Rule,
   // libtorch's Meta kernel infers the shapes of the results.
   Inferred,
-  // The real kernel runs on undefined values, because only it knows the shapes. All slow operations have a
-  // rule or a Meta kernel.
+  // The real kernel runs on undefined values: only it knows the shapes. Slow operations have a rule or Meta
+  // kernel.
   Computed,
 };
 
@@ -241,8 +241,7 @@ int32_t dt_symbolic_enter(bool gpu, bool cudnn_attention, void** out, DtError* e
 
 void dt_symbolic_leave(void* mode) { delete static_cast<Mode*>(mode); }
 
-// Counts the operations of this thread until dt_count_leave on the same thread. Not allowed in a symbolic
-// mode.
+// Counts this thread's operations until dt_count_leave on it. Not allowed in a symbolic mode.
 int32_t dt_count_enter(DtOperations* into, void** out, DtError* error) {
   return guard(error, [&] {
     TORCH_CHECK(counted == nullptr && dtrain::symbolic_here() == dtrain::Symbolic::kNone, "this thread's mode is another");

@@ -34,8 +34,7 @@ Tensor in_blocks(at::IntArrayRef sizes, const Tensor& like) {
 // Returns whether each channel is convolved separately.
 bool is_depthwise(const Tensor& weight, int64_t groups) { return groups > 1 && weight.size(0) == groups && weight.size(1) == 1; }
 
-// Allocates a result in libtorch's layout, copied from oneDNN's; in half precision or with a stride, through
-// another copy.
+// Allocates oneDNN's result in libtorch's layout; in half precision or with a stride, copied twice.
 Tensor copied_out(at::IntArrayRef sizes, const Tensor& like, bool strided = false) {
   Tensor first;
   if (is_half(like) || strided) first = empty_as(sizes, like);
@@ -70,7 +69,8 @@ Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef 
   return y;
 }
 
-// mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[] dilation, SymInt groups)
+// mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[]
+// dilation, SymInt groups)
 Results mkldnn_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
   const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), each(call.sizes(3), x), each(call.sizes(4), x),
@@ -94,8 +94,8 @@ Results mkldnn_convolution(const Call& call) {
   return {y};
 }
 
-// mkldnn_convolution_transpose(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] output_padding, SymInt[] stride,
-// SymInt[] dilation, SymInt groups)
+// mkldnn_convolution_transpose(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[]
+// output_padding, SymInt[] stride, SymInt[] dilation, SymInt groups)
 Results mkldnn_transposed(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
   const auto sizes = at::native::conv_input_size(x.sizes(), weight.sizes(), each(call.sizes(3), x), each(call.sizes(4), x),
@@ -114,7 +114,8 @@ Results mkldnn_transposed(const Call& call) {
   return {y};
 }
 
-// _slow_conv2d_forward(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride, SymInt[2] padding)
+// _slow_conv2d_forward(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride,
+// SymInt[2] padding)
 Results slow_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
   const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), each(call.sizes(5), x), each(call.sizes(4), x));
@@ -208,8 +209,9 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
   return out;
 }
 
-// convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding,
-// SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask)
+// convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[]
+// stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups,
+// bool[3] output_mask)
 Results convolution_backward(const Call& call) {
   const auto grad = call.tensor(0), x = call.tensor(1), weight = call.tensor(2);
   const bool transposed = call[7].toBool();

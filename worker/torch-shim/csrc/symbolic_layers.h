@@ -15,7 +15,8 @@ Tensor accumulated(const Tensor& x) {
   return at::empty({x.size(1)}, x.options().dtype(is_half(x) ? at::kFloat : x.scalar_type()));
 }
 
-// native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, ...)
+// native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var,
+// bool training, ...)
 Results batch_norm(const Call& call) {
   const auto x = call.tensor(0);
   const bool training = call[5].toBool();
@@ -23,14 +24,14 @@ Results batch_norm(const Call& call) {
   return {at::empty_like(x, x.suggest_memory_format()), statistic(), statistic()};
 }
 
-// native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, ..., bool train, float eps, bool[3] output_mask)
+// native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, ..., bool train, float eps,
+// bool[3] output_mask)
 Results batch_norm_backward(const Call& call) {
   const auto x = call.tensor(1);
   const auto wanted = call[9].toBoolList();
   const auto parameter = [&] { return at::empty({x.size(1)}, call.options(2, x)); };
   Tensor grad_x, grad_weight, grad_bias;
-  // If the layouts agree, the CPU's kernel allocates the result twice; with two layouts in half precision
-  // three times.
+  // With equal layouts the CPU's kernel allocates the result twice; with two in half precision thrice.
   const bool alike = is_channels_last(x) == is_channels_last(call.tensor(0));
   const int64_t more = on_gpu() ? 0 : alike ? 1 : is_half(x) && is_channels_last(x) ? 2 : 0;
   if (more > 0 && wanted[0]) pass_through({1 + more, x.numel()}, x.options());
@@ -53,8 +54,8 @@ Results layer_norm(const Call& call) {
   return {at::empty_like(x, at::MemoryFormat::Contiguous), at::empty(sizes, options), at::empty(sizes, options)};
 }
 
-// native_layer_norm_backward(Tensor grad_out, Tensor input, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? weight,
-// Tensor? bias, bool[3] output_mask)
+// native_layer_norm_backward(Tensor grad_out, Tensor input, SymInt[] normalized_shape, Tensor mean, Tensor
+// rstd, Tensor? weight, Tensor? bias, bool[3] output_mask)
 Results layer_norm_backward(const Call& call) {
   const auto x = call.tensor(1);
   const auto shape = call.sizes(2);
@@ -73,19 +74,17 @@ Results layer_norm_backward(const Call& call) {
   return {grad_x, grad_weight, grad_bias};
 }
 
-// Whether cuDNN computes attention on the simulated GPU (can_use_cudnn_attention of
-// ATen/native/transformers/cuda/sdp_utils.cpp in libtorch 2.11), with or without a mask. Otherwise the flash
-// kernel does, or in float32 or with a mask the memory-efficient kernel.
+// Whether cuDNN computes attention on the simulated GPU (can_use_cudnn_attention of sdp_utils.cpp in libtorch
+// 2.11). Otherwise the flash kernel does, or in float32 or with a mask the memory-efficient kernel.
 bool attends_by_cudnn(const Tensor& q, const Tensor& k, const Tensor& v) {
   const auto fits = [](int64_t width) { return width % 8 == 0 && width <= 128; };
   const bool wide = q.size(3) == 192 && v.size(3) == 128;
   return cudnn_attends && is_half(q) && k.size(2) != 1 && ((fits(q.size(3)) && fits(v.size(3))) || wide);
 }
 
-// Allocates the scratch memory of attention in backward: a sum per query and the queries' gradient in
-// float32. Flash attention (Dao 2023, arXiv 2307.08691) pads them; cuDNN (dQ_accum and softmax_sum of its
-// frontend's SDPA backward) does not; the rest of its plan is undocumented. In float32 only the sums are
-// needed.
+// Allocates the scratch memory of attention in backward: a sum per query and, in half precision, the queries'
+// gradient in float32. Flash attention (Dao 2023, arXiv 2307.08691) pads them; cuDNN (dQ_accum and
+// softmax_sum of its frontend's SDPA backward) does not; the rest of its plan is undocumented.
 void gpu_attention_scratch(const Tensor& q, bool by_cudnn) {
   const int64_t queries = by_cudnn ? q.size(2) : rounded(q.size(2), 128), width = by_cudnn ? q.size(3) : rounded(q.size(3), 32);
   const auto floats = q.options().dtype(at::kFloat);
@@ -122,7 +121,8 @@ double attention_work(const Tensor& q, const Tensor& k, bool causal) {
   return 4.0 * static_cast<double>(product(q.sizes())) * static_cast<double>(k.size(2)) * (causal ? 0.5 : 1.0);
 }
 
-// _scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, ...)
+// _scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p, bool
+// is_causal, ...)
 Results attention(const Call& call) {
   const auto q = call.tensor(0), k = call.tensor(1), v = call.tensor(2);
   flops += attention_work(q, k, call[4].toBool());
@@ -132,8 +132,8 @@ Results attention(const Call& call) {
   return {y, sums};
 }
 
-// _scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out,
-// Tensor logsumexp, float dropout_p, bool is_causal, ...)
+// _scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, Tensor
+// value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, ...)
 Results attention_backward(const Call& call) {
   const auto q = call.tensor(1), k = call.tensor(2), v = call.tensor(3);
   flops += 2.5 * attention_work(q, k, call[7].toBool());
@@ -143,8 +143,7 @@ Results attention_backward(const Call& call) {
   return {grad_q, grad_k, grad_v};
 }
 
-// copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) and others that change only their first
-// argument.
+// copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) and other in-place operations
 Results in_place(const Call& call) { return {call[0]}; }
 
 // A scalar, whose value is not computed.
@@ -211,7 +210,8 @@ Results pixel_loss(const Call& call) {
   return {empty_as(each ? target.sizes() : at::IntArrayRef{}, x), empty_as({}, x)};
 }
 
-// embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, bool scale_grad_by_freq)
+// embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, bool
+// scale_grad_by_freq)
 Results embedding_backward(const Call& call) {
   const auto grad = call.tensor(0);
   return {empty_as({call[2].toInt(), grad.size(-1)}, grad)};

@@ -15,8 +15,7 @@ using torch::jit::Stack;
 
 namespace {
 
-// Floating-point operations of matrix products, convolutions and attention on this thread since the last
-// read.
+// Floating-point operations of products, convolutions and attention on this thread since the last read.
 thread_local double flops = 0.0;
 
 int64_t product(at::IntArrayRef sizes) { return c10::multiply_integers(sizes); }

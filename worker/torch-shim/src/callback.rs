@@ -19,8 +19,7 @@ pub enum Pass {
 
 type Call = Box<dyn Fn(&[Tensor], Pass) -> Result<Vec<Tensor>, ShimError> + Send + Sync>;
 
-/// Wraps a closure for the boundary. The receiver owns it, also on failure. A panic in it is an error of kind
-/// `Other`.
+/// Wraps a closure for the boundary. The receiver owns it, also on failure. A panic in it is `Other`.
 pub(crate) fn callback(
     call: impl Fn(&[Tensor], Pass) -> Result<Vec<Tensor>, ShimError> + Send + Sync + 'static,
 ) -> DtCallback {

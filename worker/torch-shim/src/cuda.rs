@@ -1,5 +1,4 @@
-//! CUDA, loaded at run time (no binary links it, so one build runs on laptop, CI and GPU node), and its
-//! settings.
+//! CUDA, loaded at run time (so one build runs on laptop, CI and GPU node), and its settings.
 
 use std::path::PathBuf;
 
@@ -34,9 +33,8 @@ pub fn set_device(index: usize) -> Result<(), ShimError> {
     checked(op, |error| ffi::dt_cuda_set_device(index, error))
 }
 
-/// Sets whether float32 matrix products and convolutions on GPUs use TF32, which has 10 bits of mantissa
-/// instead of 23 and is faster on GPUs that have it; other GPUs ignore it. It applies to later operations of
-/// the process.
+/// Sets whether later float32 products and convolutions on GPUs use TF32. It has 10 bits of mantissa instead
+/// of 23 and is faster on GPUs that have it; other GPUs ignore it.
 pub fn set_tf32(on: bool) -> Result<(), ShimError> {
     checked("set TF32", |error| ffi::dt_cuda_set_tf32(on, error))
 }
@@ -59,8 +57,8 @@ pub fn library_folder() -> Result<PathBuf, ShimError> {
     Ok(String::from_utf8_lossy(&folder).into_owned().into())
 }
 
-/// Copies `values` to a flat tensor in pinned host memory, from which a GPU copies without the host. If the
-/// tensor is freed, libtorch keeps its memory until those copies are done.
+/// Copies `values` to a flat tensor in pinned host memory, from which a GPU copies without the host. libtorch
+/// keeps freed memory until those copies are done.
 pub fn pinned<T: Element>(values: &[T]) -> Result<Tensor, ShimError> {
     let op = "copy to pinned memory";
     let dtype = scalar_type(T::KIND)
@@ -80,8 +78,7 @@ pub fn total_memory(index: usize) -> Result<u64, ShimError> {
     fetched(op, |out, error| ffi::dt_cuda_total_memory(index, out, error))
 }
 
-/// Returns whether libtorch prefers cuDNN's attention in half precision to its flash kernel on GPU number
-/// `index`.
+/// Returns whether libtorch prefers cuDNN's half-precision attention to its own on GPU number `index`.
 pub fn prefers_cudnn_attention(index: usize) -> Result<bool, ShimError> {
     let op = "ask for a GPU's compute capability";
     let index = device_index(op, Device::Cuda(index))?;

@@ -5,9 +5,8 @@ use thiserror::Error;
 pub use crate::ffi::ErrorKind;
 use crate::ffi::{DtError, NewTensor};
 
-/// Words that tell the kind of an error if its C++ type is only c10d's or libtorch's generic one. The first
-/// match counts. Device errors come before time-outs: a kernel that ran too long "timed out", but no peer is
-/// late.
+/// Words that tell the kind of an error of c10d's or libtorch's generic type. The first match counts. Device
+/// errors precede time-outs: a kernel that ran too long "timed out", but no peer is late.
 const WORDS: [(&str, ErrorKind); 22] = {
     use ErrorKind::{Device, Network, OutOfMemory, Timeout};
     [
@@ -40,8 +39,7 @@ fn by_words(message: &str) -> Option<ErrorKind> {
     WORDS.iter().find(|(words, _)| message.contains(words)).map(|(_, kind)| *kind)
 }
 
-/// Returns the kind of a tch error: `OutOfMemory`, `Device` or `Other`. tch keeps only the message of the C++
-/// exception.
+/// Returns the kind of a tch error, which has only a message: `OutOfMemory`, `Device` or `Other`.
 pub fn kind_of(error: &tch::TchError) -> ErrorKind {
     match by_words(&error.to_string()) {
         Some(kind @ (ErrorKind::OutOfMemory | ErrorKind::Device)) => kind,

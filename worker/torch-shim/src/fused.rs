@@ -22,8 +22,7 @@ fn lent(found: Option<Found<'_>>) -> [Option<Lent<'_>>; 2] {
 }
 
 /// Updates `parameter`, `exp_avg` and `exp_avg_sq` in place from `grad`; all four have the same shape, dtype
-/// and device. `step` is a float32 scalar on the same device that already counts this update (1 at the
-/// first).
+/// and device. `step` is a float32 scalar there that already counts this update (1 at the first).
 pub fn adam(
     parameter: &Tensor,
     grad: &Tensor,
@@ -41,8 +40,7 @@ pub fn adam(
     })
 }
 
-/// Updates `parameter` and, with momentum, `momentum_buffer` in place from `grad`; all have the same shape,
-/// dtype and device.
+/// Updates `parameter` and any `momentum_buffer` in place from `grad`, all of equal shape, dtype and device.
 pub fn sgd(
     parameter: &Tensor,
     grad: &Tensor,

@@ -24,8 +24,7 @@ pub enum Transport<'a> {
 /// A group of ranks connected by Gloo.
 ///
 /// All ranks call the same operations in the same order. Tensors must be dense, contiguous and on the CPU; an
-/// operation holds references to them until it ends. The group is not `Sync`, because the order of calls must
-/// be equal on all ranks.
+/// operation holds references to them until it ends. The order of calls must be fixed: not `Sync`.
 ///
 /// If a group is dropped without [`Gloo::shutdown`], its threads and connections stay until the process ends:
 /// joining them could block until an operation with a lost peer times out.
@@ -44,8 +43,7 @@ pub enum Operation {
     Broadcast(usize),
     /// Collects every rank's input into one output per rank.
     AllGather,
-    /// Reduces the input (world size x the output's elements) over all ranks; the output gets the rank's
-    /// part.
+    /// Reduces the input (world size x the output's elements) over all ranks; the output is this rank's part.
     ReduceScatter(ReduceOp),
     /// Ends when every rank has started it; no tensors.
     Barrier,

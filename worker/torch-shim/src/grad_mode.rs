@@ -3,8 +3,7 @@
 use crate::ffi;
 use std::marker::PhantomData;
 
-/// Restores the calling thread's mode on drop. Unlike `tch::no_grad`, it does so also after a panic. It must
-/// stay on its thread.
+/// Restores the calling thread's mode on drop, unlike `tch::no_grad` also after a panic. Stays on its thread.
 #[derive(Debug)]
 pub struct GradMode(bool, PhantomData<*const ()>);
 

@@ -1,9 +1,7 @@
-//! GPU graphs: work is captured once, and then launched as a whole, which takes the host microseconds instead
-//! of one call per kernel.
+//! GPU graphs: work is captured once and then launched as a whole, in microseconds of the host.
 //!
-//! A graph contains kernels and addresses. So all memory that it reads and writes must keep the address of
-//! its capture; values and decisions of the host are fixed at the capture; and nothing in it may wait for the
-//! device.
+//! A graph contains kernels and addresses. So all memory that it reads and writes must keep its address;
+//! values and decisions of the host are fixed at the capture; nothing in it may wait for the device.
 
 mod record;
 

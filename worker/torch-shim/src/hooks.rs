@@ -36,8 +36,7 @@ impl Drop for GradientHook {
 }
 
 /// Applies a self-adjoint linear map (such as a sum over ranks) as a node of the graph: `map` changes a copy
-/// of `x` in place, and in backward the gradient, on autograd's thread. If `map` fails or panics, the pass
-/// fails.
+/// of `x` in place, and in backward, on autograd's thread, the gradient. If `map` fails, the pass fails.
 pub fn self_adjoint(
     x: &Tensor,
     map: impl Fn(&mut Tensor) -> Result<(), Box<dyn std::error::Error>> + Send + Sync + 'static,

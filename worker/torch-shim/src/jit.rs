@@ -19,8 +19,7 @@ pub enum LoadError {
     /// The file could not be opened or read.
     #[error("{}: the module cannot be read: {}", .0.display(), .1)]
     Read(PathBuf, #[source] io::Error),
-    /// The file is not TorchScript, or uses operators that libtorch lacks; with libtorch's reason in one
-    /// line.
+    /// The file is not TorchScript, or uses operators that libtorch lacks. Has libtorch's reason.
     #[error(
         "{}: not a TorchScript module that can be loaded here ({}). Write it in Python by \
          torch.jit.script(model).save(\"model.pt\"), with PyTorch's own operators.",

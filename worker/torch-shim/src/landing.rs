@@ -244,8 +244,7 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Pins `memory`, which takes about as long as writing it once. The thread's GPU must be set: see
-    /// [`cuda::set_device`].
+    /// Pins `memory`, in about the time of writing it once. Set the GPU first: see [`cuda::set_device`].
     pub fn over(memory: &mut [u8]) -> Result<Self, ShimError> {
         let data = memory.as_mut_ptr().cast();
         checked("pin memory", |error| {

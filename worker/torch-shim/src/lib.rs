@@ -48,10 +48,9 @@ pub fn quiet_logs() {
     ffi::dt_set_log_level(level);
 }
 
-/// Makes malloc keep freed host memory for the next step instead of returning it to the system, which would
-/// cost about a tenth of a training step on a CPU. The user's `MALLOC_TRIM_THRESHOLD_`,
-/// `MALLOC_MMAP_THRESHOLD_` or `GLIBC_TUNABLES` take precedence. Call it once, before large tensors are
-/// created.
+/// Makes malloc keep freed host memory for the next step: returning it to the system costs about a tenth of a
+/// step on a CPU. The user's `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_` or `GLIBC_TUNABLES` take
+/// precedence. Call it once, before large tensors are created.
 pub fn keep_freed_memory() -> Result<(), ShimError> {
     let set = |name| std::env::var_os(name).is_some();
     if set("MALLOC_TRIM_THRESHOLD_") || set("MALLOC_MMAP_THRESHOLD_") || set("GLIBC_TUNABLES") {

@@ -10,8 +10,7 @@ use crate::ffi;
 pub use crate::ffi::Usage;
 use crate::tensor::device_index;
 
-/// Starts counting host tensors. Call it before the first tensor: older tensors are not counted. Later calls
-/// do nothing.
+/// Starts counting host tensors. Call it before the first tensor; later calls do nothing.
 pub fn account() -> Result<(), ShimError> {
     checked("keep account of memory", |error| ffi::dt_memory_account(error))
 }

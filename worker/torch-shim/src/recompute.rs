@@ -29,9 +29,8 @@ pub fn grad_enabled() -> bool {
     ffi::dt_grad_mode()
 }
 
-/// Returns a hash of the bits of all elements of `tensor` in memory order. For equal shape and layout, equal
-/// bits give equal numbers, and other bits hardly ever do. On a GPU it waits for the device. Elements of more
-/// than 8 bytes are `NotImplemented`.
+/// Returns a hash of the bits of all elements of `tensor` in memory order: equal for equal bits, shape and
+/// layout, otherwise hardly ever. Waits for a GPU. Elements of more than 8 bytes are `NotImplemented`.
 pub fn fingerprint(tensor: &Tensor) -> Result<u64, ShimError> {
     fingerprint_by(tensor, true)
 }

@@ -13,8 +13,7 @@ const PATIENCE_S: u32 = 30;
 /// the process. The kernel prefers the main thread, which trains.
 pub fn print_on_abort() -> io::Result<()> {
     // SAFETY: the handler allocates and takes locks, which a signal handler must not do. But the process ends
-    // in any case, and it cannot hang: if the interrupted thread holds a needed lock, an alarm, set first by
-    // an allowed call, ends the process.
+    // anyway, and an alarm, set first, ends it if the interrupted thread holds a needed lock.
     unsafe { low_level::register(SIGABRT, on_abort) }?;
     Ok(())
 }
@@ -32,8 +31,7 @@ fn on_abort() {
     let _ = low_level::emulate_default_handler(SIGABRT);
 }
 
-/// Reverses a printed [`Backtrace`], so that the last lines of a log tell most, and omits the calls around
-/// `main` and of the signal handling.
+/// Reverses a printed [`Backtrace`], so that the last lines of a log tell most. Omits calls around `main`.
 fn innermost_last(stack: &str) -> String {
     let begins = |line: &str| {
         let (number, _) = line.split_once(": ").unwrap_or_default();

@@ -18,14 +18,12 @@ unsafe impl Send for TcpStore {}
 unsafe impl Sync for TcpStore {}
 
 impl TcpStore {
-    /// Serves a store on `port` of every interface and connects to it. Returns `Network` if the port is in
-    /// use.
+    /// Serves a store on `port` of every interface and connects to it. `Network` if the port is in use.
     pub fn serve(host: &str, port: u16, timeout: Duration) -> Result<Self, ShimError> {
         Self::new("serve the store", (host, port), true, timeout)
     }
 
-    /// Connects to the store at `host:port`, and retries until `timeout` has passed. Returns `Timeout` or
-    /// `Network` if no store is there.
+    /// Connects to the store at `host:port`, with retries until `timeout`; then `Timeout` or `Network`.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, ShimError> {
         Self::new("connect to the store", (host, port), false, timeout)
     }

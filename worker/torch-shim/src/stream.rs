@@ -1,7 +1,6 @@
 //! Streams and events of GPUs. Work on one stream runs in order; streams run in parallel.
 //!
-//! Before [`crate::cuda::load`] has succeeded, all calls return errors of kind `Other`: libtorch has no such
-//! device then.
+//! Before [`crate::cuda::load`] has succeeded, all calls return errors of kind `Other`.
 
 use tch::{Device, Tensor};
 
@@ -21,8 +20,7 @@ impl Stream {
         fetched(op, |out, error| ffi::dt_stream_current(device, out, error)).map(Self)
     }
 
-    /// Returns another stream from libtorch's pool. Ready work of high priority runs before that of other
-    /// streams.
+    /// Takes another stream from libtorch's pool. Ready work of high priority runs before other work.
     pub fn from_pool(device: usize, high_priority: bool) -> Result<Self, ShimError> {
         let op = "take a stream";
         let device = device_index(op, Device::Cuda(device))?;
@@ -95,14 +93,12 @@ impl Event {
         made("make an event", |out, error| ffi::dt_event_new(false, out, error)).map(Self)
     }
 
-    /// Like [`Event::new`], but the device also records the time at which it is reached: see
-    /// [`Event::ms_since`].
+    /// Like [`Event::new`], but the device also records the time: see [`Event::ms_since`].
     pub fn timed() -> Result<Self, ShimError> {
         made("make an event", |out, error| ffi::dt_event_new(true, out, error)).map(Self)
     }
 
-    /// Marks the end of `stream`'s work so far and forgets an earlier mark. Streams that wait for that one
-    /// still wait.
+    /// Marks the end of `stream`'s work so far. Streams that wait for an earlier mark still wait.
     pub fn record(&mut self, stream: Stream) -> Result<(), ShimError> {
         checked("record an event", |error| ffi::dt_event_record(&mut self.0, stream.0, error))
     }
@@ -112,8 +108,7 @@ impl Event {
         checked("make a stream wait", |error| ffi::dt_event_block(&self.0, stream.0, error))
     }
 
-    /// Returns whether the mark has been reached, or nothing is marked. An error is an earlier one of the
-    /// device.
+    /// Returns whether the mark is reached, or nothing is marked. An error is an earlier one of the device.
     pub fn query(&self) -> Result<bool, ShimError> {
         fetched("ask for an event", |out, error| ffi::dt_event_query(&self.0, out, error))
     }

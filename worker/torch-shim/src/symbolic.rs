@@ -1,6 +1,5 @@
 //! Tensors without storage: in a [`Symbolic`] region, CPU operations of this thread compute shapes, record
-//! graphs and allocate, but touch no data and take no memory. Separate stats count the memory that a real
-//! step would take.
+//! graphs and allocate, but touch no data. Separate stats count the memory that a real step would take.
 //!
 //! Values are zero or undefined. Do not use tensors of such a region outside of it.
 
@@ -9,8 +8,7 @@ use crate::ffi;
 use crate::memory::{self, Usage};
 
 /// The kernel that a GPU prefers for attention in half precision; see
-/// [`crate::cuda::prefers_cudnn_attention`]. Inputs that it does not support go to the next kernel, as in
-/// libtorch.
+/// [`crate::cuda::prefers_cudnn_attention`]. As in libtorch, other inputs go to the next kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attention {
     /// libtorch's flash kernel.
@@ -19,8 +17,7 @@ pub enum Attention {
     Cudnn,
 }
 
-/// A region of symbolic tensors on this thread, until this value is dropped. Regions nest; the last one
-/// entered ends first.
+/// A region of symbolic tensors on this thread, while this value lives. Regions nest.
 #[derive(Debug)]
 pub struct Symbolic(#[expect(dead_code, reason = "the region ends with it")] ffi::Owned<ffi::SymbolicMode>);
 
@@ -28,8 +25,7 @@ impl Symbolic {
     /// Enters a region. Operations allocate as the CPU's kernels do. With `gpu` they allocate as a GPU's do,
     /// as far as this is known: blocks are rounded as in its caching allocator, convolutions have cuDNN's
     /// workspace, and attention has that of the preferred kernel. The tensors still report the CPU as device.
-    /// If neither libtorch nor the shim knows the shape of an operation, it fails with an error of kind
-    /// `NotImplemented` that names it.
+    /// An operation of unknown shape fails with an error of kind `NotImplemented` that names it.
     pub fn enter(gpu: Option<Attention>) -> Result<Self, ShimError> {
         memory::account()?;
         let by_cudnn = gpu == Some(Attention::Cudnn);
@@ -39,8 +35,7 @@ impl Symbolic {
         .map(Self)
     }
 
-    /// Returns the bytes that the process's symbolic tensors would take: now, and at most since
-    /// [`Symbolic::reset_peak`].
+    /// Returns the bytes of the process's symbolic tensors: now, and the peak since [`Symbolic::reset_peak`].
     pub fn usage(&self) -> Result<Usage, ShimError> {
         memory::read(memory::SYMBOLIC)
     }
@@ -50,8 +45,7 @@ impl Symbolic {
         memory::reset(memory::SYMBOLIC)
     }
 
-    /// Returns the floating-point operations of matrix products, convolutions and attention on this thread
-    /// since the last call.
+    /// Returns the FLOPs of products, convolutions and attention on this thread since the last call.
     pub fn take_flops(&self) -> f64 {
         ffi::dt_symbolic_flops()
     }

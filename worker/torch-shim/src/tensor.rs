@@ -11,8 +11,7 @@ pub fn set_data(target: &Tensor, source: &Tensor) -> Result<(), ShimError> {
     Ok(target.shallow_clone().f_set_data(source)?)
 }
 
-/// Makes `grad`, of equal shape, dtype and device, the gradient of the leaf `target`. Backward adds to it in
-/// place, so a view stays a view.
+/// Makes `grad`, of equal shape, dtype and device, the gradient of the leaf `target`. Backward adds in place.
 pub fn set_grad(target: &Tensor, grad: &Tensor) -> Result<(), ShimError> {
     checked("set a parameter's gradient", |error| {
         ffi::dt_tensor_set_grad(target.into(), Some(grad.into()), error)
@@ -24,9 +23,8 @@ pub fn clear_grad(target: &Tensor) -> Result<(), ShimError> {
     checked("drop a parameter's gradient", |error| ffi::dt_tensor_set_grad(target.into(), None, error))
 }
 
-/// Writes `values` to `target`, a contiguous Double tensor on the CPU with as many elements. Unlike a copy
-/// from another tensor it allocates nothing, so it cannot run out of memory. Nothing else may use the tensor
-/// meanwhile.
+/// Writes `values` to `target`, a contiguous Double CPU tensor with as many elements. It allocates nothing,
+/// so it cannot run out of memory. Nothing else may use the tensor meanwhile.
 pub fn write(target: &Tensor, values: &[f64]) -> Result<(), ShimError> {
     let fits = target.defined()
         && target.device() == Device::Cpu

@@ -97,8 +97,7 @@ fn the_peak_falls_and_a_refusal_in_the_second_time_is_out_of_memory() {
 
 type Run = dyn Fn(Tensor) -> Tensor + Send + Sync;
 
-/// Checks that output and gradients of x and the weight are identical to the bit with and without
-/// recomputation.
+/// Checks that recomputation gives output and gradients identical to the bit.
 fn compare(segment: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + Clone + 'static, around: &Run) {
     let _alone = alone();
     let (x, w) = (leaf(&[8, 16]), leaf(&[16, 16]));

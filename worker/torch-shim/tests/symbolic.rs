@@ -229,8 +229,7 @@ const CASES: &[Case] = &[
 /// Kernel scratch memory that needs no rule.
 const SMALL: u64 = 160 << 10;
 
-/// Runs forward, then backward. Returns the allocated and the peak bytes of each, above the start, and the
-/// result's shape.
+/// Runs forward, then backward. Returns allocated and peak bytes of each, and the result's shape.
 fn books((_, inputs, operation): &Case, usage: &dyn Fn(bool) -> Usage) -> (Vec<u64>, Vec<i64>) {
     let inputs = inputs();
     let start = usage(true).allocated;

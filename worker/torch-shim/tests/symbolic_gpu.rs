@@ -40,8 +40,7 @@ fn operations_take_what_a_gpu_s_would() {
         assert_eq!(kept, block);
     }
 
-    // In channels-last, cuDNN needs only its result; otherwise its tensor cores first transpose all three
-    // tensors.
+    // In channels-last, cuDNN needs only its result; otherwise its workspace has all three tensors too.
     let (x, weight) = (last([4, 8, 32, 32]), last([16, 8, 3, 3]));
     let y_bytes = 4 * 16 * 32 * 32 * 2;
     let (kept, most, y) = taken(&region, || conv(&x, &weight));
@@ -73,8 +72,7 @@ fn operations_take_what_a_gpu_s_would() {
     assert_eq!(usage - region.usage().unwrap().allocated, full);
     drop(logits);
 
-    // Flash attention: forward its result and a sum per query, backward also the queries' gradient in
-    // float32.
+    // Flash attention: forward its result and a sum per query, backward the queries' float32 gradient too.
     let part = || Tensor::empty([2, 12, 256, 64], HALF).set_requires_grad(true);
     let (q, k, v) = (part(), part(), part());
     let attend = || Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, true, None, false);

@@ -113,8 +113,7 @@ impl Api {
         if let Ok(library) = loaded {
             return Self::over(library, NAME);
         }
-        // If libtorch links NCCL statically, it cannot share it. The NCCL beside libtorch has the tested
-        // version.
+        // A libtorch with static NCCL cannot share it. The NCCL beside libtorch has the tested version.
         let folder = cuda::library_folder().map_err(NcclError::missing)?;
         let beside = folder.join("../../nvidia/nccl/lib").join(NAME);
         match beside.is_file() {
@@ -125,8 +124,7 @@ impl Api {
 
     /// Opens the library at `path`, or one whose name the dynamic loader knows.
     pub(super) fn open(path: &Path) -> Result<Self, NcclError> {
-        // SAFETY: NCCL's initialisers have no preconditions; the lookup of its functions checks that it is
-        // NCCL.
+        // SAFETY: NCCL's initialisers have no preconditions; finding its functions checks that it is NCCL.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| NcclError::missing(reason(&error)))?;
         Self::over(library, &path.display().to_string())

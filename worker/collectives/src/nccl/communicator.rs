@@ -55,15 +55,14 @@ impl Communicator {
     pub(super) fn split(&self, connecting: Operation) -> Result<Self, CollectiveError> {
         let mut state = self.state();
         live(&state, connecting)?;
-        // An NCCL thread writes the result some time after the call. After a time-out nobody knows when: then
-        // the buffers are leaked.
+        // NCCL's thread writes the result some time later; after a time-out the time is unknown, so the
+        // buffers leak.
         let places = Box::into_raw(Box::new(SplitPlaces {
             made: std::ptr::null_mut(),
             config: api::config(self.api.version, self.size),
         }));
         // SAFETY: the communicator is live, by the lock. The buffers live until NCCL has finished with them,
-        // see below. Every rank has color 0. No references are made, because NCCL's thread may write to the
-        // buffers meanwhile.
+        // see below. Every rank has color 0. No references are made, as NCCL's thread may write meanwhile.
         let begun = unsafe {
             (self.api.functions.comm_split)(
                 state.raw,
@@ -73,12 +72,10 @@ impl Communicator {
                 &raw mut (*places).config,
             )
         };
-        // Without blocking, success only means that the split has begun. This communicator is in progress
-        // until the split has ended.
+        // Success only means that the split has begun. This communicator is in progress until the end.
         self.settle(&mut state, begun, connecting)?;
         // SAFETY: the pointer comes from the box above and is taken back once. This communicator is no longer
-        // in progress; NCCL reports that after its thread has stored the result, and does not use the buffers
-        // again.
+        // in progress: NCCL's thread has stored the result and does not use the buffers again.
         let places = unsafe { Box::from_raw(places) };
         drop(state);
         Self::made(self.api, self.size, places.made, SUCCESS, connecting)

@@ -129,8 +129,7 @@ impl NcclGroup {
         Ok(group)
     }
 
-    /// Queues operations on the communication stream, several as one. If `by_host`, `wait` blocks the host
-    /// too.
+    /// Queues operations on the communication stream, several as one. `by_host` makes `wait` block the host.
     fn give(
         &self,
         op: &'static str,

@@ -20,7 +20,6 @@ fn join(nccl: &Nccl, invitation: &Invitation, seat: Seat) -> Result<NcclGroup, C
     NcclGroup::over(communicator, seat, Device::Cpu, timeline)
 }
 
-/// Runs `body` as every rank of a group.
 fn ranks(size: usize, body: impl Fn(NcclGroup, &Invitation) + Sync) {
     let nccl = nccl();
     let invitation = nccl.invite().unwrap();
@@ -116,8 +115,7 @@ fn a_split_that_a_rank_does_not_join_is_a_time_out() {
     ranks(2, |mut group, _| {
         if group.rank() == 1 {
             given_up.wait();
-            // Now the other rank's split completes: NCCL's thread writes to buffers that nobody waits for any
-            // more.
+            // Now the other rank's split completes: NCCL's thread writes to buffers that are no longer used.
             group.split().unwrap();
             return;
         }

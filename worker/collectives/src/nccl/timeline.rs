@@ -10,8 +10,7 @@ use super::api::CudaStream;
 
 /// The device operations that a group needs.
 pub(super) trait Timeline: Send + Sync {
-    /// Prepares another thread that will query marks or the group: otherwise CUDA would open the first GPU
-    /// for it and take memory there.
+    /// Prepares another thread that queries marks or the group: otherwise CUDA opens the first GPU for it.
     fn adopt_thread(&self) -> Result<(), ShimError>;
 
     /// Returns the communication stream.
@@ -36,8 +35,7 @@ pub(super) trait Mark: Send + Sync {
     fn is_reached(&self) -> Result<bool, ShimError>;
 }
 
-/// The timeline of a GPU. Its stream has high priority, so that a ready reduction runs before ready kernels
-/// of backward.
+/// The timeline of a GPU. At high priority, a ready reduction runs before ready kernels of backward.
 pub(super) struct GpuTimeline {
     device: usize,
     stream: Stream,

@@ -13,9 +13,8 @@ use crate::{CollectiveError, Operation};
 /// The interval of its checks.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A thread that watches the operations of a communicator. It ends the communicator when an operation exceeds
-/// its time-out or a peer is gone. Then the device stops waiting, and the next call on this rank returns the
-/// error.
+/// A thread that watches a communicator and ends it when an operation exceeds its time-out or a peer is gone.
+/// Then the device stops waiting, and the next call on this rank returns the error.
 pub(super) struct Watchdog {
     pending: Arc<Pending>,
     /// The thread, and the channel whose closing ends it.

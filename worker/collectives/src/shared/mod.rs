@@ -1,9 +1,8 @@
 //! Ranks of one machine: reductions in shared memory, everything else by Gloo.
 //!
 //! A tensor of [`ProcessGroup::allocate`] is in this rank's region of a segment that every rank maps. An
-//! operation on it needs no copies and no messages: each rank reduces its part of the range over all regions
-//! and writes the result to all of them. A separate thread does that (`dtrain_shared_memory`), in parallel
-//! with the training.
+//! operation on it needs no copies and no messages: a separate thread of each rank (`dtrain_shared_memory`)
+//! reduces its part of the range over all regions and writes the result to all of them.
 //!
 //! The tensor alone decides between shared memory and Gloo, so ranks with equal calls decide alike.
 //! Operations of the two do not wait for each other: a later one may end first.

@@ -32,8 +32,8 @@ impl BatchNorm2d {
     const MOMENTUM: f64 = 0.1;
     const EPS: f64 = 1e-5;
 
-    /// Registers `weight` = 1, `bias` = 0, `running_mean` = 0, `running_var` = 1, each of length `channels`, and the
-    /// int64 scalar `num_batches_tracked` = 0.
+    /// Registers `weight` = 1, `bias` = 0, `running_mean` = 0, `running_var` = 1, each of length `channels`,
+    /// and the int64 scalar `num_batches_tracked` = 0.
     pub fn new(scope: &mut Scope<'_>, channels: i64) -> Result<Self, ModelError> {
         Self::with_weight(scope, channels, 1.0)
     }
@@ -66,8 +66,7 @@ impl BatchNorm2d {
         if train && values_per_channel(x) < 2 {
             return Err(self.too_small(x));
         }
-        // Recomputation normalises by the batch's statistics again, but must not update the running ones
-        // twice.
+        // Recomputation normalises by the batch's statistics, but must not update the running ones again.
         let moved = train && is_recomputing();
         if train && !moved {
             self.count()?;
@@ -96,8 +95,7 @@ impl BatchNorm2d {
     }
 
     /// Normalises each group of `group` samples separately; the last one may be smaller. The running
-    /// statistics change by the mean of the groups' changes, weighted by samples, as over the micro-batches
-    /// of a step.
+    /// statistics change by the mean of the groups' changes, weighted by samples, as over micro-batches.
     fn forward_groups(&self, x: &Tensor, group: i64) -> Result<Tensor, ModelError> {
         let samples = x.size()[0];
         let running = [&self.running_mean, &self.running_var];
@@ -199,16 +197,14 @@ struct JointBatch {
 impl JointBatch {
     /// Computes the statistics from this participant's part, N x C x H x W float32 or float64; N may be 0.
     ///
-    /// It sums twice over the participants: the squares are of deviations from the joint mean, because a sum
-    /// of squares minus the squared sum would lose digits. Backward keeps only `centred` of the tensors of
-    /// `x`'s size.
+    /// It sums twice: the squares are of deviations from the joint mean, because a sum of squares minus the
+    /// squared sum would lose digits. Of `x`'s size, backward keeps only `centred`.
     fn of(x: &Tensor, sync: &dyn BatchSync) -> Result<Self, ModelError> {
         let (samples, channels, height, width) = x.size4()?;
         let dims: &[i64] = &[0, 2, 3];
         let own = (samples * height * width) as f64;
         let own = Tensor::f_full([1], own, (x.f_kind()?, x.device()))?;
-        // For an empty part these are zeros that depend on `x`, so its backward pass joins that of the
-        // others.
+        // For an empty part these zeros depend on `x`, so its backward pass joins that of the others.
         let sum = x.f_sum_dim_intlist(dims, false, None::<Kind>)?;
         let sums = sync.all_reduce(&Tensor::f_cat(&[sum, own], 0)?)?;
         let count = sums.f_narrow(0, channels, 1)?.f_detach()?;

@@ -23,8 +23,7 @@ pub trait BatchSync: fmt::Debug + Send + Sync {
     fn participants(&self) -> usize;
 }
 
-/// The groups of samples that batch normalisation normalises separately in training. Clones refer to the same
-/// model.
+/// Groups of samples that batch normalisation normalises separately. Clones refer to the same model.
 #[derive(Debug, Clone, Default)]
 pub struct BatchGroups(Arc<AtomicI64>);
 

@@ -54,8 +54,7 @@ impl Conv2d {
         Ok(Self { weight, bias, stride: options.stride, padding: options.padding })
     }
 
-    /// Convolves N x input x H x W to N x output x H' x W', H' = (H + 2 padding - kernel) / stride + 1,
-    /// rounded down.
+    /// N x input x H x W to N x output x H' x W': H' = (H + 2 padding - kernel) / stride + 1, rounded down.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
         let bias = self.bias.as_ref().map(Weight::get).transpose()?;
@@ -73,8 +72,7 @@ pub struct ConvTranspose2d {
 }
 
 impl ConvTranspose2d {
-    /// Registers `weight`, `input` x `output` x `stride` x `stride`, and `bias`, of length `output`, with
-    /// PyTorch's initial values.
+    /// Registers `weight`, `input` x `output` x `stride` x `stride`, and `bias`, as PyTorch initialises them.
     pub fn new(scope: &mut Scope<'_>, (input, output): (i64, i64), stride: i64) -> Result<Self, ModelError> {
         let shape = [input, output, stride, stride];
         let (weight, bias) = (Init::FanIn.weight(&shape)?, Init::FanIn.bias(output, &shape)?);

@@ -28,8 +28,7 @@ pub fn without_drawing<T>(build: impl FnOnce() -> T) -> T {
 
 /// The distribution of the initial weight and bias of a convolution or fully connected layer.
 ///
-/// A weight of shape `a` x `b` x kernel has the fan-in `b` x kernel and the fan-out `a` x kernel, as PyTorch
-/// counts them.
+/// A weight of shape `a` x `b` x kernel has fan-in `b` x kernel and fan-out `a` x kernel, as in PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// Normal with variance 2 / fan-out, bias 0: Kaiming's (He et al. 2015, arXiv 1502.01852) before a ReLU.
@@ -60,8 +59,7 @@ impl Init {
             Self::Truncated(deviation) => {
                 /// erf(sqrt(2)): the part of a normal distribution within two standard deviations.
                 const WITHIN_TWO: f64 = 0.954_499_736_103_641_6;
-                // Uniform in the distribution function, mapped through its inverse, so no value is drawn
-                // twice.
+                // Uniform in the distribution function, mapped through its inverse: no value is drawn twice.
                 let mut even = weight.f_uniform_(-WITHIN_TWO, WITHIN_TWO)?;
                 even.f_erfinv_()?.f_mul_scalar_(deviation * std::f64::consts::SQRT_2)?
             }
@@ -106,8 +104,7 @@ mod tests {
         near(spread(Init::FanIn).0, bound / 3.0f64.sqrt());
         assert!(spread(Init::FanIn).1 <= bound);
         near(spread(Init::Normal(0.02)).0, 0.02);
-        // The deviation of a normal distribution that is truncated at two deviations is 0.8796 of the
-        // original.
+        // Truncating a normal distribution at two deviations multiplies its deviation by 0.8796.
         let (deviation, largest) = spread(Init::Truncated(0.02));
         near(deviation, 0.02 * 0.8796);
         assert!(largest <= 0.04 + 1e-7 && largest > 0.039, "{largest}");
@@ -116,8 +113,7 @@ mod tests {
     #[test]
     fn nothing_is_drawn_for_a_model_that_is_filled() {
         let state = || dtrain_torch_shim::rng::state(Device::Cpu).unwrap();
-        // Other tests use the same generator. One undisturbed run is proof: a run that draws always changes
-        // the state.
+        // Other tests use this generator: one unchanged state is enough, as a draw always changes it.
         let leaves_it = |draw: &dyn Fn()| {
             (0..200).any(|_| {
                 let before = state();

@@ -1,6 +1,6 @@
 //! Checks of input images, and the channels-last memory layout: an N x C x H x W tensor whose channels are
-//! adjacent in memory. The shape is unchanged; the strides are those of N x H x W x C. On suitable
-//! processors, and on GPUs in half precision, convolutions are faster with it.
+//! adjacent in memory. The shape is unchanged; the strides are those of N x H x W x C. Half-precision
+//! convolutions are faster with it, on processors and GPUs.
 
 use tch::Tensor;
 
@@ -22,8 +22,7 @@ pub fn is_channels_last(x: &Tensor) -> bool {
     x.stride().iter().zip(wanted).zip(shape).all(|((stride, wanted), size)| size == 1 || *stride == wanted)
 }
 
-/// Copies to channels-last: N x C x H x W with the strides of N x H x W x C, also for dimensions of length 1.
-/// Differentiable.
+/// Copies to channels-last (the strides of N x H x W x C), also for dimensions of length 1. Differentiable.
 pub fn channels_last(x: &Tensor) -> Result<Tensor, ModelError> {
     let (n, c, h, w) = x.size4()?;
     let shape = [n, c, h, w];

@@ -76,8 +76,7 @@ impl Embedding {
     }
 
     /// Computes the sum of the cross-entropies of the scores of `x` (... x width) against `targets`, the
-    /// correct int64 row numbers. Targets of [`Embedding::NO_TARGET`] are ignored. It can be differentiated
-    /// once.
+    /// correct int64 row numbers. Targets of [`Embedding::NO_TARGET`] are ignored. Differentiable once.
     ///
     /// It holds the scores of one chunk of rows at a time, at most 32 million (128 MiB in float32). Within
     /// products, a table of many rows is padded to a multiple of 64, for which GPUs are fastest.

@@ -36,8 +36,7 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// Returns the operand of a product: the parameter, or in autocast its shadow, whose gradient goes to the
-    /// parameter.
+    /// Returns the operand of a product: the parameter, or its shadow, whose gradient the parameter gets.
     pub fn get(&self) -> Result<Tensor, ModelError> {
         match &*self.shadow.lock() {
             Some(shadow) => Ok(shadowed(&self.leaf, shadow)?),

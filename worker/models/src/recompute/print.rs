@@ -17,9 +17,8 @@ pub(super) enum Closeness {
 }
 
 impl Closeness {
-    /// Returns the precision for values on `device`. cuDNN's benchmark chooses algorithms per thread. Forward
-    /// and backward run on two threads, so they may compute a convolution by two algorithms, which round
-    /// differently.
+    /// Returns the precision for `device`. cuDNN's benchmark chooses algorithms per thread: forward and
+    /// backward, on two threads, may compute a convolution by two algorithms, which round differently.
     pub(super) fn on(device: Device) -> Self {
         match device.is_cuda() && cuda::cudnn_benchmark().unwrap_or(true) {
             true => Self::Near,
@@ -49,8 +48,7 @@ enum Values {
 }
 
 /// The largest difference of two sums, relative to the norm. TF32 and bfloat16 round to 10 and 8 bits, and
-/// rounding errors hardly add up in a sum of random signs. Other values, such as those after another dropout,
-/// differ by about the norm.
+/// rounding errors hardly add up. Other values, as after another dropout, differ by about the norm.
 const NEAR: f64 = 0.02;
 
 impl Print {

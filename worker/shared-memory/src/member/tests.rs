@@ -234,8 +234,7 @@ fn ranges_outside_are_refused_before_anything_begins() {
     good.iter().try_for_each(Pending::wait).unwrap();
 }
 
-/// Runs rank 1 when [`a_killed_process_is_missed`] starts this test program as a second process; otherwise
-/// does nothing.
+/// Is rank 1 when [`a_killed_process_is_missed`] starts this test again; otherwise does nothing.
 #[test]
 fn rank_1_of_the_killed() {
     let Ok(words) = std::env::var("DTRAIN_TEST_TICKETS") else {

@@ -39,8 +39,7 @@ pub struct Head {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WeightDecay {
-    /// Added to the gradient, and so to both moments: Adam (Kingma and Ba 2015, arXiv 1412.6980) with an L2
-    /// penalty.
+    /// Added to the gradient, so to both moments: Adam (Kingma and Ba 2015, arXiv 1412.6980) with L2 penalty.
     L2 = 0,
     /// Subtracted from the parameter: AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101).
     Decoupled = 1,

@@ -1,9 +1,8 @@
 //! The clean-up after a failed capture.
 //!
-//! libtorch's own end of a capture cleans up only if CUDA has accepted the work. Otherwise the random
-//! generator still counts as capturing, so that the next dropout throws; both allocators continue to serve
-//! the stream from the pool; and that memory is never returned. A capture that fails at its start leaves the
-//! same state.
+//! libtorch's own end of a capture cleans up only if CUDA has accepted the work. Otherwise, or after a
+//! capture that fails at its start, the random generator still counts as capturing, so that the next dropout
+//! throws; both allocators continue to serve the stream from the pool; and that memory is never returned.
 
 use crate::error::ShimError;
 
@@ -31,8 +30,7 @@ pub(super) trait Recorder {
     fn calm_generator(&mut self) -> Result<(), ShimError>;
 }
 
-/// Runs `body` inside a capture. If the start, `body` or the end fails, or `body` panics, restores libtorch's
-/// state.
+/// Runs `body` inside a capture. If any part fails or `body` panics, restores libtorch's state.
 pub(super) fn record<T, E: From<ShimError>>(
     recorder: &mut impl Recorder,
     body: impl FnOnce() -> Result<T, E>,
@@ -73,7 +71,7 @@ impl<R: Recorder> Drop for Unfinished<'_, R> {
 /// Restores libtorch's state. With `begun`, the start of the capture succeeded, so both allocators took part.
 fn clean_up(recorder: &mut impl Recorder, begun: bool) {
     for memory in [Memory::Device, Memory::Pinned] {
-        // An allocator takes part, and counts the capture as a user of the pool, until this call.
+        // An allocator that serves the capture also counts it as a user of the pool.
         let took_part = recorder.leave(memory, false).is_ok();
         if took_part || begun {
             // Errors are ignored: the caller returns an earlier one.

@@ -125,7 +125,6 @@ fn join(id: [u8; 8], rank: usize, size: usize) -> &'static Comm {
 }
 
 impl Comm {
-    /// Waits for the other ranks.
     fn meet(&self) {
         let mut state = self.world.state.lock().expect("no panic");
         while state.arrived < self.size {
@@ -187,7 +186,7 @@ extern "C" fn comm_split(
         1 => make(),
         _ => parent.background.run(make),
     }
-    // NCCL ignores the result of its group here.
+    // ncclCommSplit ignores the result of its group.
     SUCCESS
 }
 

@@ -1,6 +1,5 @@
 //! Batch normalisation over participants, compared with the whole batch. The participants are threads that
-//! share their tensors with their graphs. Each adds up all of them, so the sum of their losses has one graph,
-//! which libtorch differentiates.
+//! share their tensors. Each adds them up, so the losses' sum has one graph, which libtorch differentiates.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Barrier, Mutex};
