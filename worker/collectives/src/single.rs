@@ -23,7 +23,7 @@ impl ProcessGroup for LoneGroup {
 
     fn set_timeout(&mut self, _timeout: Duration) {}
 
-    /// Allocates memory of the size that shared memory takes.
+    /// Allocates a zeroed tensor in place of shared memory. Returns None for one rank.
     fn allocate(&self, numel: usize, kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
         if self.0 == 1 {
             return Ok(None);

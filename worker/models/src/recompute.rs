@@ -196,7 +196,7 @@ pub fn is_recomputing() -> bool {
     RECOMPUTING.get()
 }
 
-/// A region in which a segment is computed. Inside a recomputed segment, segments are recomputed too.
+/// A region in which a segment is computed. A segment inside a recomputed one counts as recomputed.
 struct Region(bool);
 
 impl Region {

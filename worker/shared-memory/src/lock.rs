@@ -17,7 +17,6 @@ pub(crate) fn hold(file: &File, index: usize) -> io::Result<bool> {
     }
 }
 
-/// Unlocks byte `index`.
 pub(crate) fn release(file: &File, index: usize) -> io::Result<()> {
     call(file, libc::F_OFD_SETLK, libc::F_UNLCK, index).map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! GPU graphs: work is captured once and then launched as a whole, in microseconds of the host.
+//! GPU graphs: work is captured once and then launched as a whole, which takes the host microseconds.
 //!
 //! A graph contains kernels and addresses. So all memory that it reads and writes must keep its address;
 //! values and decisions of the host are fixed at the capture; nothing in it may wait for the device.
@@ -42,9 +42,9 @@ unsafe impl Send for Graph {}
 
 impl Graph {
     /// Runs `body` and captures, without executing, its work on the current stream, including backward
-    /// passes, with memory of `pool`. The current stream must not be the default stream. `body` must have run
-    /// before: the initialisation of a library at its first use cannot be captured. After an error of `body`
-    /// or CUDA, nothing was executed and all state is restored.
+    /// passes, with memory of `pool`. The current stream must not be the default stream. All device libraries
+    /// that `body` uses must have been used before, because their initialisation cannot be captured. After an
+    /// error of `body` or CUDA, nothing was executed and all state is restored.
     pub fn capture<T, E: From<ShimError>>(
         pool: Pool,
         body: impl FnOnce() -> Result<T, E>,

@@ -64,7 +64,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         if let Some((thread, stop)) = self.thread.take() {
             drop(stop);
-            // An error of the thread was logged already.
+            // A panic of the thread was already printed.
             let _ = thread.join();
         }
     }
