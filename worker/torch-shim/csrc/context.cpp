@@ -114,7 +114,7 @@ int32_t dt_cuda_total_memory(int32_t index, uint64_t* out, DtError* error) {
   });
 }
 
-// Whether libtorch 2.11 for CUDA 13 prefers cuDNN's attention kernel in half precision: on compute
+// Returns whether libtorch 2.11 for CUDA 13 prefers cuDNN's attention kernel in half precision: on compute
 // capabilities 9 and 10 with a cuDNN after 9.15.0, unless TORCH_CUDNN_SDPA_DEPRIORITIZED is 1
 // (check_prefer_cudnn_attention of ATen/native/transformers/cuda/sdp_utils.cpp).
 int32_t dt_cuda_prefers_cudnn_attention(int32_t index, bool* out, DtError* error) {
@@ -127,8 +127,8 @@ int32_t dt_cuda_prefers_cudnn_attention(int32_t index, bool* out, DtError* error
   });
 }
 
-// The workspace of cuBLAS on the current device, for every thread and stream that multiplies. cublasLt shares
-// it unless TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0.
+// Returns the bytes of cuBLAS's workspace on the current device, for every thread and stream that multiplies.
+// cublasLt shares it unless TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0.
 int32_t dt_cuda_blas_workspace(uint64_t* out, DtError* error) {
   return guard(error, [&] {
     *out = dtrain::find<size_t (*)()>("_ZN2at4cuda22getChosenWorkspaceSizeEv", "libtorch_cuda.so")();

@@ -138,8 +138,8 @@ struct Head : torch::autograd::Function<Head> {
 
 extern "C" {
 
-// The sum over the rows of `hidden` (R x W) of the cross-entropy of `hidden` times `table` (V x W) transposed
-// against `targets` (R). `shadow` is null, or has the values of `table` in autocast's dtype.
+// Computes the sum over the rows of `hidden` (R x W) of the cross-entropy of `hidden` times `table` (V x W)
+// transposed against `targets` (R). `shadow` is null, or has `table`'s values in autocast's dtype.
 int32_t dt_head_loss(const void* hidden, const void* table, const void* shadow, const void* targets, DtHead head, void** out,
                      DtError* error) {
   return dtrain::guard(error, [&] {

@@ -123,7 +123,7 @@ int32_t dt_graph_end(GraphHandle* graph, DtError* error) {
   return guard(error, [&] { functions().capture_end(graph->storage); });
 }
 
-// Whether the end of the capture came so far that dt_graph_free returns its memory, even if it failed.
+// Returns whether the capture's end, successful or not, came so far that dt_graph_free frees its memory.
 int32_t dt_graph_has_ended(const GraphHandle* graph, bool* out, DtError* error) {
   return guard(error, [&] {
 #ifdef DT_HAS_CUDA_HEADERS

@@ -168,7 +168,7 @@ int32_t dt_module_forward(ModuleHandle* module, DtTensors inputs, void** out, Dt
   });
 }
 
-// Whether forward, including its calls, draws random numbers.
+// Returns whether forward, including its calls, draws random numbers.
 int32_t dt_module_draws(ModuleHandle* module, bool* out, DtError* error) {
   return guard(error, [&] {
     const auto graph = module->get_method("forward").graph()->copy();

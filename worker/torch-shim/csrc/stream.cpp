@@ -33,7 +33,7 @@ int32_t dt_stream_current(int32_t device, DtStream* out, DtError* error) {
   return guard(error, [&] { *out = plain(devices().getStream(gpu(device))); });
 }
 
-// A stream of libtorch's pool of 32 per priority. It is never destroyed.
+// Returns a stream of libtorch's pool of 32 per priority. It is never destroyed.
 int32_t dt_stream_from_pool(int32_t device, bool high_priority, DtStream* out, DtError* error) {
   return guard(error, [&] { *out = plain(devices().getStreamFromGlobalPool(gpu(device), high_priority)); });
 }

@@ -231,7 +231,7 @@ struct Mode {
 
 extern "C" {
 
-// Leave it by dt_symbolic_leave on the same thread, the last entered first.
+// Enters a symbolic mode. Leave it by dt_symbolic_leave on the same thread, the last entered first.
 int32_t dt_symbolic_enter(bool gpu, bool cudnn_attention, void** out, DtError* error) {
   return guard(error, [&] {
     prepare();

@@ -74,8 +74,8 @@ Results layer_norm_backward(const Call& call) {
   return {grad_x, grad_weight, grad_bias};
 }
 
-// Whether cuDNN computes attention on the simulated GPU (can_use_cudnn_attention of sdp_utils.cpp in libtorch
-// 2.11). Otherwise the flash kernel does, or in float32 or with a mask the memory-efficient kernel.
+// Returns whether cuDNN computes attention on the simulated GPU (can_use_cudnn_attention of sdp_utils.cpp in
+// libtorch 2.11). If not, the flash kernel does, or in float32 or with a mask the memory-efficient kernel.
 bool attends_by_cudnn(const Tensor& q, const Tensor& k, const Tensor& v) {
   const auto fits = [](int64_t width) { return width % 8 == 0 && width <= 128; };
   const bool wide = q.size(3) == 192 && v.size(3) == 128;

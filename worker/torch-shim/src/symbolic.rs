@@ -8,7 +8,8 @@ use crate::ffi;
 use crate::memory::{self, Usage};
 
 /// The kernel that a GPU prefers for attention in half precision; see
-/// [`crate::cuda::prefers_cudnn_attention`]. As in libtorch, other inputs go to the next kernel.
+/// [`crate::cuda::prefers_cudnn_attention`]. As in libtorch, inputs that it does not support go to the next
+/// kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attention {
     /// libtorch's flash kernel.

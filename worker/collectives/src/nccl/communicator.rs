@@ -72,7 +72,7 @@ impl Communicator {
                 &raw mut (*places).config,
             )
         };
-        // Success only means that the split has begun. This communicator is in progress until the end.
+        // Success only means that the split has begun. This communicator is in progress until its end.
         self.settle(&mut state, begun, connecting)?;
         // SAFETY: the pointer comes from the box above and is taken back once. This communicator is no longer
         // in progress: NCCL's thread has stored the result and does not use the buffers again.
