@@ -22,8 +22,6 @@ mod times;
 mod verdict;
 
 #[cfg(test)]
-mod properties;
-#[cfg(test)]
 mod tests;
 
 pub use event::{Action, Event, Notice, Policy};

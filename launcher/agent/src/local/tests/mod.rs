@@ -4,6 +4,7 @@
 
 mod failures;
 mod hangs;
+mod properties;
 mod requests;
 
 use super::*;

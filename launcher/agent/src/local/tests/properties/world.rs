@@ -1,122 +1,8 @@
-//! Properties of every sequence of events, over all attempts of a run.
+//! A launcher and its workers as the agent sees them, with a simulated clock.
 
-#![allow(clippy::unwrap_used)]
-
-use super::state::Phase;
+use super::super::super::state::Phase;
 use super::*;
-use crate::signals;
-use crate::signals::{ABRT, KILL, USR1};
-use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
-use std::time::Duration;
-
-const SHUTDOWN: Duration = Duration::from_secs(5);
-const SILENCE: Duration = Duration::from_secs(3);
-
-/// An event of the simulated world.
-#[derive(Clone, Debug)]
-enum Happening {
-    Exit {
-        pick: usize,
-        code: i32,
-    },
-    LostPeer {
-        pick: usize,
-    },
-    Crash {
-        pick: usize,
-    },
-    Stop {
-        signal: i32,
-    },
-    Forward {
-        signal: i32,
-    },
-    Beat {
-        pick: usize,
-        writing: bool,
-    },
-    /// All workers beat, some times.
-    Steps {
-        count: u64,
-    },
-    Inspected,
-    /// No process runs, not even the launcher.
-    Freeze {
-        ms: u64,
-    },
-}
-
-fn happening() -> impl Strategy<Value = Happening> {
-    use Happening::*;
-    let rank = any::<usize>();
-    prop_oneof![
-        3 => (rank, prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(75), 1 => Just(143)])
-            .prop_map(|(pick, code)| Exit { pick, code }),
-        1 => any::<usize>().prop_map(|pick| Crash { pick }),
-        1 => any::<usize>().prop_map(|pick| LostPeer { pick }),
-        1 => prop::sample::select(signals::STOP.to_vec()).prop_map(|signal| Stop { signal }),
-        1 => prop::sample::select(signals::FORWARD.to_vec()).prop_map(|signal| Forward { signal }),
-        2 => (any::<usize>(), any::<bool>()).prop_map(|(pick, writing)| Beat { pick, writing }),
-        8 => (1_u64..8).prop_map(|count| Steps { count }),
-        4 => Just(Inspected),
-        1 => (2001_u64..60_000).prop_map(|ms| Freeze { ms }),
-    ]
-}
-
-/// The settings of a run.
-#[derive(Clone, Debug)]
-struct Setup {
-    workers: usize,
-    training: bool,
-    has_checkpoint: bool,
-    max_restarts: u32,
-    /// The time when workers are asked to stop, in ms.
-    ask: Option<u64>,
-    /// By attempt: the rank that does not start, and whether a retry may succeed.
-    refused: Vec<Option<(usize, bool)>>,
-}
-
-fn setup() -> impl Strategy<Value = Setup> {
-    let refused = prop::option::weighted(0.2, (0_usize..6, any::<bool>()));
-    (
-        1_usize..5,
-        any::<bool>(),
-        any::<bool>(),
-        0_u32..5,
-        prop::option::weighted(0.3, 1000_u64..40_000),
-        prop::collection::vec(refused, 8),
-    )
-        .prop_map(|(workers, training, has_checkpoint, max_restarts, ask, refused)| Setup {
-            workers,
-            training,
-            has_checkpoint,
-            max_restarts,
-            ask,
-            refused,
-        })
-}
-
-impl Setup {
-    fn limit(&self) -> Option<TimeLimit> {
-        self.ask.map(|ask| TimeLimit {
-            ask: Duration::from_millis(ask),
-            end: Duration::from_millis(ask + 4000),
-            signal: if self.training { USR1 } else { signals::TERM },
-        })
-    }
-
-    fn policy(&self, notices: Vec<i32>) -> Policy {
-        Policy {
-            workers: self.workers,
-            shutdown_timeout: SHUTDOWN,
-            requeue_code: self.training.then_some(75),
-            hang: Some(HangPolicy { factor: 2, least: SILENCE }),
-            limit: self.limit(),
-            notices,
-        }
-    }
-}
 
 /// The stage of the run.
 #[derive(Debug)]
@@ -127,20 +13,20 @@ enum Stage {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Ending {
+pub(super) enum Ending {
     Verdict(Verdict),
     InPause(Resumption),
 }
 
 /// Processes that obey only SIGKILL, controlled by the agent's actions.
-struct World {
+pub(super) struct World {
     setup: Setup,
     restarts: Restarts,
     stage: Stage,
     now: Duration,
-    attempts: usize,
+    pub(super) attempts: usize,
     begun: Duration,
-    running: BTreeSet<usize>,
+    pub(super) running: BTreeSet<usize>,
     killed: BTreeSet<usize>,
     started: usize,
     /// Unanswered inspections of this attempt.
@@ -154,7 +40,7 @@ struct World {
 }
 
 impl World {
-    fn new(setup: &Setup) -> Self {
+    pub(super) fn new(setup: &Setup) -> Self {
         let restarts = Restarts::new(RestartPolicy {
             max_restarts: setup.max_restarts,
             permanent: &[2],
@@ -315,7 +201,7 @@ impl World {
         }
     }
 
-    fn apply(&mut self, happening: &Happening) {
+    pub(super) fn apply(&mut self, happening: &Happening) {
         let running: Vec<usize> = self.running.iter().copied().collect();
         let picked = |pick: usize| (!running.is_empty()).then(|| running[pick % running.len()]);
         match *happening {
@@ -371,7 +257,7 @@ impl World {
     }
 
     /// Lets time pass while the launcher is awake.
-    fn pass(&mut self, time: Duration) {
+    pub(super) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
             for rank in self.killed.clone() {
@@ -403,7 +289,7 @@ impl World {
     }
 
     /// Ends every worker that is not being stopped with code 0, until the run is over.
-    fn settle(&mut self) -> Ending {
+    pub(super) fn settle(&mut self) -> Ending {
         for _ in 0..100 {
             match &self.stage {
                 Stage::Over(ending) => return ending.clone(),
@@ -417,52 +303,5 @@ impl World {
             }
         }
         panic!("the run does not end: {:?}", self.stage);
-    }
-}
-
-/// The longest stop without new reports of a write: the timeout, or the wait for a silent write.
-const LONGEST_STOP: Duration = Duration::from_secs(15);
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2048))]
-
-    /// A run ends, once and with a true verdict, whatever happens: it is a success if and only if every
-    /// worker of its last attempt exited with 0. Asserted on the way: no worker is killed because of a
-    /// freeze, suspected after a recent beat, or started after the time limit; no notice is lost.
-    #[test]
-    fn every_run_ends_in_one_true_verdict(
-        setup in setup(),
-        happenings in prop::collection::vec((0_u64..5000, happening()), 0..60),
-    ) {
-        let mut world = World::new(&setup);
-        for (after, happening) in &happenings {
-            world.pass(Duration::from_millis(*after));
-            world.apply(happening);
-        }
-        let ending = world.settle();
-        prop_assert!(world.running.is_empty());
-        prop_assert!(world.attempts <= 1 + setup.max_restarts as usize);
-        let Ending::Verdict(verdict) = ending else {
-            prop_assert!(world.attempts <= setup.max_restarts as usize, "a pause was for one more");
-            return Ok(());
-        };
-        let all_ran_well =
-            verdict.ends.len() == setup.workers && verdict.ends.iter().all(|e| e.outcome == Outcome::Exited(0));
-        prop_assert_eq!(verdict.cause == Cause::Success, all_ran_well);
-        match verdict.cause {
-            Cause::Failed { rank } => {
-                let end = verdict.end_of(rank).unwrap();
-                prop_assert!(!end.stopped_by_agent());
-                prop_assert!(end.outcome != Outcome::Exited(0));
-            }
-            Cause::Requeue => prop_assert!(setup.training),
-            Cause::TimeIsUp => prop_assert!(setup.ask.is_some()),
-            Cause::Stopped { .. } => {
-                let is_asked = matches!(verdict.asked, Some(Asked::Request { .. }));
-                prop_assert!(is_asked);
-            },
-            Cause::Success | Cause::Hung { .. } | Cause::NotStarted { .. } => {}
-            Cause::Evicted => prop_assert!(false, "nobody else had the folder"),
-        }
     }
 }

@@ -1,0 +1,144 @@
+//! `dtrain ckpt prune`, and the remains of crashes and rollbacks.
+
+use super::*;
+
+#[test]
+fn prune_keeps_what_the_recipe_keeps() {
+    let scene = Scene::new();
+    let run = run(&scene, &[10, 20, 30, 40, 50]);
+    let all = names(&run);
+    let out = ckpt(&scene, &["prune", "a", "--dry-run"]).expect_code(0).stdout();
+    assert!(out.contains("keeping the newest 2 (checkpoint.keep of a/recipe.toml)"), "{out}");
+    assert!(
+        out.contains("kept step-00000010: `best` points to it") && out.contains("nothing was touched"),
+        "{out}"
+    );
+    assert_eq!(names(&run), all);
+    let out = ckpt(&scene, &["prune", "a"]).expect_code(0).stdout();
+    assert!(out.contains("2 folders removed, "), "{out}");
+    assert_eq!(names(&run), ["best", "latest", "step-00000010", "step-00000040", "step-00000050"]);
+    ckpt(&scene, &["prune", "a", "--keep", "0"]).expect_code(2);
+    fs::remove_file(run.join("recipe.toml")).unwrap();
+    ckpt(&scene, &["prune", "a"]).expect_code(2).says("give --keep and --keep-every");
+    ckpt(&scene, &["prune", "a", "--keep", "1", "--keep-every", "40"]).expect_code(0);
+    assert_eq!(names(&run).len(), 5, "40 is the last of 1 to 40");
+    ckpt(&scene, &["prune", "a", "--keep", "1", "--keep-every", "0"]).expect_code(0);
+    assert_eq!(names(&run).len(), 4);
+}
+
+/// The newest whole checkpoint stays, even if later ones are damaged.
+#[test]
+fn prune_leaves_damaged_and_young_ones_alone() {
+    let scene = Scene::new();
+    let run = run(&scene, &[10, 20, 30, 40]);
+    link(&run, "best", 40);
+    for step in [30, 40] {
+        cut(&run.join(format!("checkpoints/step-{step:08}")));
+    }
+    let folder = run.join("checkpoints");
+    fs::create_dir(folder.join(".partial-00000050")).unwrap();
+    fs::create_dir(folder.join(".removed-step-00000005")).unwrap();
+    let old = folder.join(".partial-00000045");
+    fs::create_dir(&old).unwrap();
+    File::open(&old).unwrap().set_modified(SystemTime::now() - Duration::from_secs(700)).unwrap();
+    let args = ["prune", "a", "--keep", "1", "--keep-every", "0"];
+    let out = ckpt(&scene, &args).expect_code(0).stdout();
+    assert!(
+        out.contains("kept step-00000030: it is damaged")
+            && out.contains("kept .partial-00000050: it changed"),
+        "{out}"
+    );
+    assert_eq!(
+        names(&run),
+        [".partial-00000050", "best", "latest", "step-00000020", "step-00000030", "step-00000040"]
+    );
+    let all = [&args[..], &["--damaged", "--force"]].concat();
+    ckpt(&scene, &all).expect_code(0);
+    assert_eq!(names(&run), ["best", "latest", "step-00000020", "step-00000040"]);
+}
+
+#[test]
+fn what_a_crash_or_a_rollback_left_is_listed_and_what_a_run_needs_stays() {
+    let scene = Scene::new();
+    let run = run(&scene, &[10, 20]);
+    let folder = run.join("checkpoints");
+    for name in [".replaced-00000010", ".replaced-00000030", ".rollback-2", "rollback-1"] {
+        fs::create_dir(folder.join(name)).unwrap();
+    }
+    fs::create_dir(folder.join(".rollback-2/step-00000040")).unwrap();
+    fs::write(folder.join(".rollback-2/rollback.json"), r#"{"from": 40, "to": 20}"#).unwrap();
+    let out = ckpt(&scene, &["ls", "a"]).expect_code(0).stdout();
+    for line in [
+        "rollback-1: no checkpoint left, 0 B; `dtrain ckpt prune --rollbacks` removes it",
+        ".rollback-2: not completed when the run went back from step 40 to step 20, 22 B; steps 40; the next start",
+        ".replaced-00000010: not wholly removed, 0 B; a run may be at it, or",
+        ".replaced-00000030: a checkpoint, 0 B; the next start of the run gives it its name",
+    ] {
+        assert!(out.contains(line), "{line} in {out}");
+    }
+    let list = json(&scene, &["ls", "a", "--json"]);
+    assert_eq!(list["set_aside"][1]["under_way"], true);
+    assert_eq!(list["leftovers"].as_array().unwrap().len(), 2);
+    let args = ["prune", "a", "--keep", "9", "--keep-every", "0", "--rollbacks"];
+    ckpt(&scene, &args).expect_code(0);
+    let left = names(&run);
+    assert!(
+        [".replaced-00000030", ".rollback-2", "rollback-1"]
+            .iter()
+            .all(|name| left.contains(&(*name).to_owned())),
+        "{left:?}"
+    );
+    assert!(!left.contains(&".replaced-00000010".to_owned()), "{left:?}");
+    // The next start of the run does the same.
+    fs::rename(folder.join(".rollback-2"), folder.join("rollback-2")).unwrap();
+    ckpt(&scene, &args).expect_code(0);
+    let left = names(&run);
+    assert!(!left.iter().any(|name| name.contains("rollback")), "{left:?}");
+}
+
+#[test]
+fn prune_keeps_what_a_rollback_that_was_broken_off_needs() {
+    let scene = Scene::new();
+    let run = run(&scene, &[10, 20, 30, 40, 50]);
+    let folder = run.join("checkpoints");
+    link(&run, "best", 20);
+    for name in [".rollback-2", "rollback-1"] {
+        fs::create_dir(folder.join(name)).unwrap();
+    }
+    let back = "rollback-1/step-00000050";
+    fs::rename(folder.join("step-00000050"), folder.join(back)).unwrap();
+    fs::write(
+        folder.join(".rollback-2/rollback.json"),
+        format!(r#"{{"from": 40, "to": 20, "restores": "{back}"}}"#),
+    )
+    .unwrap();
+    cut(&folder.join("step-00000030"));
+    let args = ["--keep", "1", "--keep-every", "0", "--rollbacks", "--damaged"];
+    let out = ckpt(&scene, &[&["prune", "a"], &args[..]].concat());
+    let out = out.expect_code(0).stdout();
+    assert!(
+        out.contains("kept .rollback-2, and all behind step 20: the next start")
+            && out.contains("kept rollback-1: the next start"),
+        "{out}"
+    );
+    assert_eq!(
+        names(&run),
+        [".rollback-2", "best", "latest", "rollback-1", "step-00000020", "step-00000030", "step-00000040"]
+    );
+    assert!(folder.join(back).is_dir());
+}
+
+#[test]
+fn epochs_of_keep_every_are_counted_by_the_plan() {
+    let scene = Scene::new();
+    let run = run(&scene, &[10, 20, 30, 40]);
+    let set = ["checkpoint.keep=1".into(), "checkpoint.keep_every=\"2 epochs\"".into()];
+    let recipe = Recipe::load("demo", &set).unwrap();
+    fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
+    link(&run, "best", 40);
+    ckpt(&scene, &["prune", "a"]).expect_code(2).says("give --keep-every");
+    fs::write(run.join("plan.json"), "{\"steps_per_epoch\": 10}").unwrap();
+    let out = ckpt(&scene, &["prune", "a"]).expect_code(0).stdout();
+    assert!(out.contains("the last of every 2 epochs"), "{out}");
+    assert_eq!(names(&run), ["best", "latest", "step-00000020", "step-00000040"]);
+}
