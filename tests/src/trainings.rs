@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-pub use dtrain_test_kit::trainings::{List, Training, sets, train};
+pub use dtrain_test_kit::trainings::{Training, TrainingList, sets, train};
 use dtrain_worker::models::TensorFile;
 use tch::{Kind, Tensor};
 

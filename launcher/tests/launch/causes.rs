@@ -1,6 +1,6 @@
 //! The cause in the failure report: real processes with real signals and real messages.
 
-use crate::harness::{Done, Scene};
+use crate::harness::{Finished, Scene};
 use dtrain_test_kit::need::{self, Need};
 use serde_json::Value;
 use std::fs;
@@ -17,10 +17,10 @@ fn failure(scene: &Scene) -> Value {
 fn kind_of(script: &str, code: i32, says: &str) -> String {
     let scene = Scene::new();
     let done = scene.sh(1, &["--run-dir", "run"], script);
-    done.expect_code(code).says("\n  cause: ").says(says);
+    done.expect_code(code).expect_stderr("\n  cause: ").expect_stderr(says);
     let cause = &failure(&scene)["cause"];
     let text = cause["text"].as_str().unwrap();
-    done.says(&format!("\n  cause: {text}\n"));
+    done.expect_stderr(&format!("\n  cause: {text}\n"));
     cause["kind"].as_str().unwrap().to_owned()
 }
 
@@ -88,9 +88,9 @@ load(9)
     fs::write(scene.path("train.py"), program).unwrap();
     let done = scene.launch(&["--nproc", "1", "--run-dir", "run", "--", "python3", "train.py"]);
     done.expect_code(1)
-        .says("  cause: the program raised json.decoder.JSONDecodeError: Expecting property name")
-        .says("its log: run/logs/attempt_0/rank_0/stderr.log");
-    done.says("train.py:5, in load)\n");
+        .expect_stderr("  cause: the program raised json.decoder.JSONDecodeError: Expecting property name")
+        .expect_stderr("its log: run/logs/attempt_0/rank_0/stderr.log");
+    done.expect_stderr("train.py:5, in load)\n");
     let banner = &done.stderr[done.stderr.find("\n  cause: ").unwrap()..];
     assert!(banner.contains(" lines left out; where it happened: "), "{banner}");
     assert!(!banner.contains("load(depth - 1)"), "{banner}");
@@ -122,8 +122,9 @@ fn the_error_files_call_stack_names_the_place() {
         printf '%s' '{"message":{"message":"ValueError: no","extraInfo":{"py_callstack":"Traceback (most recent call last):\n  File \"a.py\", line 3, in main\n    x\nValueError: no\n"}}}' > "$TORCHELASTIC_ERROR_FILE"
         exit 1"#;
     let done = scene.sh(1, &["--run-dir", "run"], script);
-    done.expect_code(1)
-        .says("  cause: the program raised ValueError: no (at a.py:3, in main)\n    ValueError: no\n");
+    done.expect_code(1).expect_stderr(
+        "  cause: the program raised ValueError: no (at a.py:3, in main)\n    ValueError: no\n",
+    );
 }
 
 #[test]
@@ -151,10 +152,10 @@ fn a_rank_that_only_lost_its_peer_yields_to_the_one_with_the_cause() {
         let scene = Scene::new();
         let done = scene.sh(2, &["--run-dir", "run"], &script(winds_up));
         done.expect_code(9)
-            .says("dtrain: rank 1 (pid ")
-            .says(&format!(": {ended}, after rank 0 had failed because of it\n"))
-            .says("  cause: the GPU's memory ran out (it asked for 1.00 GiB more)")
-            .says("  failed because of it: rank 0 (exit code 9)\n");
+            .expect_stderr("dtrain: rank 1 (pid ")
+            .expect_stderr(&format!(": {ended}, after rank 0 had failed because of it\n"))
+            .expect_stderr("  cause: the GPU's memory ran out (it asked for 1.00 GiB more)")
+            .expect_stderr("  failed because of it: rank 0 (exit code 9)\n");
         let failure = failure(&scene);
         assert_eq!(failure["rank"], 1);
         assert_eq!(failure["cause"]["kind"], "cuda-out-of-memory");
@@ -181,10 +182,10 @@ fn a_rank_that_leaves_the_group_and_then_fails_by_itself_is_the_cause() {
     scene
         .sh(2, &["--run-dir", "run"], script)
         .expect_code(7)
-        .says("dtrain: rank 1 (pid ")
-        .says(": exit code 7, after rank 0 had failed because of it\n")
-        .says("the data of shard 3 is broken")
-        .says("  failed because of it: rank 0 (exit code 1)\n");
+        .expect_stderr("dtrain: rank 1 (pid ")
+        .expect_stderr(": exit code 7, after rank 0 had failed because of it\n")
+        .expect_stderr("the data of shard 3 is broken")
+        .expect_stderr("  failed because of it: rank 0 (exit code 1)\n");
     assert_eq!(failure(&scene)["rank"], 1);
     assert_eq!(failure(&scene)["exit_code"], 7);
 }
@@ -197,7 +198,9 @@ fn a_rank_that_lost_its_peer_is_named_where_no_other_has_a_cause() {
         echo 'RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:7860' >&2
         exit 9"#;
     let done = scene.sh(2, &["--run-dir", "run"], script);
-    done.expect_code(9).says("dtrain: rank 0 (pid ").says("  cause: another rank went away");
+    done.expect_code(9)
+        .expect_stderr("dtrain: rank 0 (pid ")
+        .expect_stderr("  cause: another rank went away");
     assert_eq!(failure(&scene)["rank"], 0);
 }
 
@@ -244,7 +247,7 @@ impl Drop for SmallGroup {
 
 /// Runs the launcher in a new group with 100 MB; `None` if this machine cannot. The workers of `arguments`
 /// must run `$FILL`, which needs more memory in rank 1.
-fn out_of_memory(scene: &Scene, name: &str, arguments: &[&str]) -> Option<Done> {
+fn out_of_memory(scene: &Scene, name: &str, arguments: &[&str]) -> Option<Finished> {
     let group = match SmallGroup::make(name, 100_000_000) {
         Ok(group) => group,
         Err(why) => {
@@ -270,8 +273,8 @@ fn a_worker_that_the_kernel_killed_for_memory_is_told_as_such() {
         return;
     };
     done.expect_code(137)
-        .says("dtrain: rank 1 (pid ")
-        .says("  cause: the kernel killed it because memory ran out");
+        .expect_stderr("dtrain: rank 1 (pid ")
+        .expect_stderr("  cause: the kernel killed it because memory ran out");
     assert_eq!(failure(&scene)["cause"]["kind"], "out-of-memory-killed");
     assert_eq!(failure(&scene)["signal"], "SIGKILL");
 }
@@ -285,7 +288,7 @@ fn a_process_of_a_worker_that_the_kernel_killed_is_counted_in_the_group() {
     let Some(done) = out_of_memory(&scene, "child", &program) else {
         return;
     };
-    done.expect_code(137).says(
+    done.expect_code(137).expect_stderr(
         "  cause: the kernel killed a process that it ran because memory ran out: the count of such kills",
     );
     assert_eq!(failure(&scene)["cause"]["kind"], "out-of-memory-killed");
@@ -297,6 +300,6 @@ fn a_trainer_that_the_kernel_killed_is_still_a_failed_worker() {
     let Some(done) = out_of_memory(&scene, "recipe", &["--nproc", "2", "--run-dir", "run", "demo"]) else {
         return;
     };
-    done.expect_code(4).says("  cause: the kernel killed it because memory ran out");
+    done.expect_code(4).expect_stderr("  cause: the kernel killed it because memory ran out");
     assert_eq!(failure(&scene)["cause"]["kind"], "out-of-memory-killed");
 }

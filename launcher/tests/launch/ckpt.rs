@@ -1,6 +1,6 @@
 //! `dtrain ckpt` on a run directory that the test has written.
 
-use crate::harness::{Done, Scene, wait_until};
+use crate::harness::{Finished, Scene, wait_until};
 use dtrain_common::manifest::{FORMAT, FileEntry, Manifest};
 use dtrain_common::recipe::Recipe;
 use rustix::process::Signal;
@@ -20,7 +20,7 @@ fn command(scene: &Scene, args: &[&str]) -> Command {
 }
 
 #[track_caller]
-fn ckpt(scene: &Scene, args: &[&str]) -> Done {
+fn ckpt(scene: &Scene, args: &[&str]) -> Finished {
     scene.start(command(scene, args)).wait()
 }
 
@@ -213,7 +213,7 @@ fn a_checkpoint_is_shown_with_whose_the_bytes_are() {
     let out = ckpt(&scene, &["show", "a"]).expect_code(0).stdout();
     assert!(out.contains("damaged: model.safetensors has 100 bytes"), "{out}");
     fs::remove_file(run.join("checkpoints/step-00000025/manifest.json")).unwrap();
-    ckpt(&scene, &["show", "a"]).expect_code(1).says("holds no manifest.json");
+    ckpt(&scene, &["show", "a"]).expect_code(1).expect_stderr("holds no manifest.json");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn verify_names_all_that_is_wrong() {
         .map(|problem| problem["kind"].as_str().unwrap())
         .collect();
     assert_eq!(kinds, ["missing", "checksum", "header"]);
-    ckpt(&scene, &["verify", "a", "nowhere"]).expect_code(2).says("there is no nowhere");
+    ckpt(&scene, &["verify", "a", "nowhere"]).expect_code(2).expect_stderr("there is no nowhere");
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn a_folder_that_cannot_be_written_is_read_all_the_same() {
     }
     // Root may write anywhere.
     if !rustix::process::geteuid().is_root() {
-        ckpt(&scene, &["prune", "a", "--keep", "1"]).expect_code(1).says("cannot remove");
+        ckpt(&scene, &["prune", "a", "--keep", "1"]).expect_code(1).expect_stderr("cannot remove");
     }
     fs::set_permissions(&checkpoints, fs::Permissions::from_mode(0o755)).unwrap();
 }

@@ -17,8 +17,8 @@ fn a_program_killed_by_a_signal_gives_128_plus_its_number() {
     for (signal, name, code) in [("KILL", "SIGKILL", 137), ("TERM", "SIGTERM", 143), ("SEGV", "SIGSEGV", 139)]
     {
         let done = Scene::new().sh(2, &[], &format!("[ $RANK = 0 ] && exec sleep 600; kill -{signal} $$"));
-        done.expect_code(code).says("rank 1 (pid ").says(&format!("killed by {name}"));
-        done.says(&format!("exit code {code}: the program was killed by {name}"));
+        done.expect_code(code).expect_stderr("rank 1 (pid ").expect_stderr(&format!("killed by {name}"));
+        done.expect_stderr(&format!("exit code {code}: the program was killed by {name}"));
     }
 }
 
@@ -52,7 +52,7 @@ fn an_error_file_goes_before_the_last_lines() {
         printf '%s\n' '{"message":{"message":"ValueError: the cause\nline two","extraInfo":{}}}' > "$TORCHELASTIC_ERROR_FILE"
         exit 1"#;
     let done = Scene::new().sh(1, &[], script);
-    done.expect_code(1).says("    ValueError: the cause\n    line two\n");
+    done.expect_code(1).expect_stderr("    ValueError: the cause\n    line two\n");
     assert!(!done.stderr.contains("the last lines"), "{}", done.stderr);
 }
 
@@ -71,13 +71,13 @@ fn what_the_others_said_in_error_files_is_told_once() {
         sleep 0.5
         exit 4"#;
     let done = Scene::new().sh(3, &[], script);
-    done.expect_code(3).says("    the disk is full\n").says(": the shard is gone\n");
+    done.expect_code(3).expect_stderr("    the disk is full\n").expect_stderr(": the shard is gone\n");
     assert_eq!(done.stderr.matches("the shard is gone").count(), 1, "{}", done.stderr);
 }
 
 #[test]
 fn a_failure_without_a_word_is_said_to_be_one() {
-    Scene::new().sh(1, &[], "exit 3").expect_code(3).says("it wrote nothing to standard error");
+    Scene::new().sh(1, &[], "exit 3").expect_code(3).expect_stderr("it wrote nothing to standard error");
 }
 
 #[test]
@@ -92,8 +92,8 @@ fn others_that_fail_by_themselves_are_listed_not_blamed() {
         fi
         while :; do sleep 0.05; done"#;
     let done = Scene::new().sh(3, &[], script);
-    done.expect_code(5).says("dtrain: rank 2 (pid ");
-    done.says("  stopped because of it: rank 0 (exit code 9), rank 1 (exit code 9)\n");
+    done.expect_code(5).expect_stderr("dtrain: rank 2 (pid ");
+    done.expect_stderr("  stopped because of it: rank 0 (exit code 9), rank 1 (exit code 9)\n");
 }
 
 #[test]
@@ -119,7 +119,10 @@ fn a_program_that_is_not_there_or_cannot_be_executed_gives_2_and_writes_nothing(
         ),
     ];
     for (program, message) in cases {
-        scene.launch(&["--nproc", "2", "--run-dir", "run", "--", program]).expect_code(2).says(message);
+        scene
+            .launch(&["--nproc", "2", "--run-dir", "run", "--", program])
+            .expect_code(2)
+            .expect_stderr(message);
         scene.expect_nothing_written();
     }
 }

@@ -12,7 +12,7 @@ fn a_worker_that_closes_its_streams_goes_on_and_its_end_counts() {
         if [ $RANK = 1 ]; then exit 21; fi
         exec sleep 600"#;
     let done = Scene::new().sh(2, &[], script);
-    done.expect_code(21).says("dtrain: rank 1 (pid ").says("bad");
+    done.expect_code(21).expect_stderr("dtrain: rank 1 (pid ").expect_stderr("bad");
     assert_eq!(done.stdout().matches("before").count(), 2);
 }
 
@@ -30,7 +30,7 @@ fn recipes_that_cannot_be_read_are_refused_before_anything_is_written() {
     for (recipe, named) in
         [(".folder.toml", ".folder.toml"), (".bytes.toml", ".bytes.toml"), (".absent.toml", ".absent.toml")]
     {
-        scene.launch(&[recipe]).expect_code(2).says(named);
+        scene.launch(&[recipe]).expect_code(2).expect_stderr(named);
     }
     scene.expect_nothing_written();
 }

@@ -1,6 +1,6 @@
 //! `--gpu-ids` as a user sees it. Cases that need GPUs are tested on inventories, without processes.
 
-use crate::harness::{Done, Scene};
+use crate::harness::{Finished, Scene};
 use dtrain_common::gpu::{GpuError, inventory};
 
 /// Prints the worker's GPU variables.
@@ -8,7 +8,7 @@ const SAY: &str = r#"echo "$LOCAL_RANK ${CUDA_VISIBLE_DEVICES-unset} ${CUDA_DEVI
 
 /// Launches a shell that prints its GPU variables, with these flags and this CUDA_VISIBLE_DEVICES.
 #[track_caller]
-fn told(flags: &[&str], visible: Option<&str>) -> Done {
+fn told(flags: &[&str], visible: Option<&str>) -> Finished {
     let scene = Scene::new();
     let mut command = scene.command(&[flags, &["--", "sh", "-c", SAY]].concat());
     command.env_remove("CUDA_DEVICE_ORDER");
@@ -27,7 +27,7 @@ fn refused(flags: &[&str], says: &[&str]) {
         let done = scene.launch(&[flags, what].concat());
         done.expect_code(2);
         for part in says {
-            done.says(part);
+            done.expect_stderr(part);
         }
         scene.expect_nothing_written();
     }
@@ -47,10 +47,10 @@ fn none_hides_every_gpu() {
     for none in ["none", ""] {
         let done = told(&["--gpu-ids", none], Some("0,1"));
         assert_eq!(done.expect_code(0).stdout(), "0  unset\n");
-        done.says("dtrain: 1 worker of sh on the CPU\n");
+        done.expect_stderr("dtrain: 1 worker of sh on the CPU\n");
     }
     let done = told(&["--nproc", "2", "--gpu-ids", "none"], None);
-    done.expect_code(0).says("dtrain: 2 workers of sh on the CPU\n");
+    done.expect_code(0).expect_stderr("dtrain: 2 workers of sh on the CPU\n");
     let mut lines: Vec<_> = done.stdout().lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["[rank 0] 0  unset", "[rank 1] 1  unset"]);
@@ -64,7 +64,7 @@ fn a_recipe_on_the_cpu_by_choice() {
         .env_remove("CUDA_VISIBLE_DEVICES")
         .env("FAKE_WORKER", r#"echo "${CUDA_VISIBLE_DEVICES-unset}" > "$TEST_DIR/told.$RANK""#);
     let done = scene.start(command).wait();
-    done.expect_code(0).says("dtrain: 2 workers on the CPU; effective batch");
+    done.expect_code(0).expect_stderr("dtrain: 2 workers on the CPU; effective batch");
     assert_eq!((scene.read("told.0"), scene.read("told.1")), ("\n".into(), "\n".into()));
 }
 
@@ -120,9 +120,9 @@ fn the_first_gpu() {
         Some(gpu) if gpu.mig.is_none() => {
             let uuid = gpu.uuid.unwrap_or_else(|| "0".into());
             assert_eq!(done.expect_code(0).stdout(), format!("0 {uuid} PCI_BUS_ID\n"));
-            done.says(&format!("dtrain: 1 worker of sh on GPU 0 ({})\n", gpu.name));
+            done.expect_stderr(&format!("dtrain: 1 worker of sh on GPU 0 ({})\n", gpu.name));
         }
-        Some(_) => drop(done.expect_code(2).says("MIG")),
-        None => drop(done.expect_code(2).says("--gpu-ids 0: ")),
+        Some(_) => drop(done.expect_code(2).expect_stderr("MIG")),
+        None => drop(done.expect_code(2).expect_stderr("--gpu-ids 0: ")),
     }
 }

@@ -18,9 +18,9 @@ fn workers_that_stop_beating_are_found_and_where_they_are_is_kept() {
     let scene = Scene::new();
     let done = scene.sh(2, &["--hang-timeout", "3", "--run-dir", "out"], STUCK);
     done.expect_code(4)
-        .says("dtrain: no progress: nothing was heard of rank 1 for ")
-        .says("dtrain: where rank 0 is: out/logs/attempt_0/rank_0/stacks.txt")
-        .says("killed by SIGABRT");
+        .expect_stderr("dtrain: no progress: nothing was heard of rank 1 for ")
+        .expect_stderr("dtrain: where rank 0 is: out/logs/attempt_0/rank_0/stacks.txt")
+        .expect_stderr("killed by SIGABRT");
     for rank in 0..2 {
         let stacks = scene.read(&format!("out/logs/attempt_0/rank_{rank}/stacks.txt"));
         assert!(stacks.contains("sleep: S (sleeping)"), "{stacks}");
@@ -55,7 +55,7 @@ fn workers_that_go_on_while_they_are_inspected_are_not_stopped() {
             echo went on"#;
         let args = ["--nproc", "2", "--hang-timeout", "2", "--", "sh", "-c", script];
         let launch = scene.start(with_slow_debugger(&scene, scene.command(&args)));
-        launch.wait_until_it_says("no progress");
+        launch.wait_for_stderr("no progress");
         std::fs::write(scene.path("go"), "").unwrap();
         let done = launch.wait();
         done.expect_code(0);
@@ -79,7 +79,7 @@ fn the_rank_that_was_silent_first_is_named_however_soon_the_other_followed() {
         Scene::new()
             .sh(2, &["--hang-timeout", "2", "--shutdown-timeout", "1"], script)
             .expect_code(4)
-            .says("nothing was heard of rank 1 for ");
+            .expect_stderr("nothing was heard of rank 1 for ");
     }
 }
 
@@ -133,7 +133,7 @@ fn a_job_that_is_frozen_as_a_whole_goes_on_when_it_thaws() {
         let done = launch.wait();
         done.expect_code(0);
         assert!(!done.stderr.contains("no progress"), "{}", done.stderr);
-        done.says("dtrain: the launcher did not run for ");
+        done.expect_stderr("dtrain: the launcher did not run for ");
         assert_eq!(done.stdout().matches("whole").count(), 2);
     });
 }
@@ -145,8 +145,8 @@ fn a_hang_is_restarted_like_a_failure() {
     scene
         .sh(2, &["--hang-timeout", "2", "--max-restarts", "1"], &script)
         .expect_code(0)
-        .says("dtrain: where rank 1 is:\n    threads of process ")
-        .says("restarting all 2 workers (restart 1 of 1)");
+        .expect_stderr("dtrain: where rank 1 is:\n    threads of process ")
+        .expect_stderr("restarting all 2 workers (restart 1 of 1)");
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn a_stopped_worker_is_a_hang_too() {
     Scene::new()
         .sh(1, &["--hang-timeout", "2", "--shutdown-timeout", "1"], script)
         .expect_code(4)
-        .says("T (stopped)")
-        .says("dtrain: killing rank 0: still running after 1 s");
+        .expect_stderr("T (stopped)")
+        .expect_stderr("dtrain: killing rank 0: still running after 1 s");
 }
 
 #[test]
@@ -183,5 +183,5 @@ fn python_says_where_every_thread_is() {
     scene
         .launch(&["--nproc", "1", "--hang-timeout", "2", "--", "python3", "t.py"])
         .expect_code(4)
-        .says("in stuck_here");
+        .expect_stderr("in stuck_here");
 }

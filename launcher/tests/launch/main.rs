@@ -29,5 +29,5 @@ mod usage;
 /// Helpers shared with tests of other crates.
 mod harness {
     pub(crate) use dtrain_test_kit::process::{LONG, kill, repeat, repeats, wait_until};
-    pub(crate) use dtrain_test_kit::scene::{Done, Launch, Scene};
+    pub(crate) use dtrain_test_kit::scene::{Finished, Launch, Scene};
 }

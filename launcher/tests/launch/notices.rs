@@ -1,7 +1,7 @@
 //! Requests while no worker runs, and runs that cannot restart.
 
 use crate::ckpt::checkpoint;
-use crate::harness::{Done, Launch, Scene, repeat, wait_until};
+use crate::harness::{Finished, Launch, Scene, repeat, wait_until};
 use dtrain_test_kit::need::{self, Need};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -27,8 +27,8 @@ fn program<'a>(scene: &'a Scene, flags: &[&str], script: &str) -> Launch<'a> {
 }
 
 /// Sends the signal `after` milliseconds into the pause of 2 s.
-fn signalled_in_the_pause(launch: Launch<'_>, signal: Signal, after: usize) -> Done {
-    launch.wait_until_it_says(PAUSE);
+fn signalled_in_the_pause(launch: Launch<'_>, signal: Signal, after: usize) -> Finished {
+    launch.wait_for_stderr(PAUSE);
     std::thread::sleep(Duration::from_millis(after as u64));
     launch.signal(signal);
     launch.wait()
@@ -49,7 +49,7 @@ fn a_request_in_the_pause_of_a_training_that_has_a_checkpoint_ends_with_75() {
                 "if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then cp -r made/checkpoints run/; fi; {FAIL_THREE_TIMES}"
             );
             let done = signalled_in_the_pause(train(&scene, &worker), signal, n * 97 % 1500);
-            done.expect_code(75).says("--run-dir run");
+            done.expect_code(75).expect_stderr("--run-dir run");
             assert_eq!(result(&scene)["exit_code"], 75);
             assert_eq!(result(&scene)["restarts"], 3);
         });
@@ -99,7 +99,7 @@ fn a_notice_that_comes_while_a_failure_is_handled_reaches_the_next_attempt() {
     let mut command = scene.command(&["demo", "--nproc", "2", "--run-dir", "run"]);
     command.args(RESTARTS).env("FAKE_WORKER", worker);
     let launch = scene.start(command);
-    launch.wait_until_it_says("stopping the other 1 of 2 workers");
+    launch.wait_for_stderr("stopping the other 1 of 2 workers");
     launch.signal(Signal::USR1);
     std::thread::sleep(Duration::from_millis(300));
     fs::write(scene.path("go"), "").unwrap();
@@ -118,12 +118,12 @@ fn a_request_while_a_failure_of_a_training_with_a_checkpoint_is_handled_ends_wit
     let mut command = scene.command(&["demo", "--nproc", "2", "--run-dir", "run"]);
     command.args(RESTARTS).env("FAKE_WORKER", worker);
     let launch = scene.start(command);
-    launch.wait_until_it_says("stopping the other 1 of 2 workers");
+    launch.wait_for_stderr("stopping the other 1 of 2 workers");
     launch.signal(Signal::TERM);
-    launch.wait_until_it_says("received SIGTERM");
+    launch.wait_for_stderr("received SIGTERM");
     fs::write(scene.path("go"), "").unwrap();
     let done = launch.wait();
-    done.expect_code(75).says("rank 1 (pid ").says("--run-dir run");
+    done.expect_code(75).expect_stderr("rank 1 (pid ").expect_stderr("--run-dir run");
     assert_eq!(result(&scene)["restarts"], 0);
 }
 
@@ -161,7 +161,7 @@ fn a_request_before_anything_is_started_ends_the_launch() {
         launch
             .wait()
             .expect_code(128 + 15)
-            .says("dtrain: exit code 143: stopped by SIGTERM (no worker was started)");
+            .expect_stderr("dtrain: exit code 143: stopped by SIGTERM (no worker was started)");
         assert!(!scene.path("started").exists());
     }
 }
@@ -187,8 +187,8 @@ fn a_launcher_whose_run_directory_another_run_has_taken_kills_its_workers_and_wr
     launch
         .wait()
         .expect_code(4)
-        .says("dtrain: another run has taken run, because")
-        .says("dtrain: exit code 4: another run has taken the run directory");
+        .expect_stderr("dtrain: another run has taken run, because")
+        .expect_stderr("dtrain: exit code 4: another run has taken the run directory");
     assert_eq!(scene.read("run/.lock.lease"), other);
     assert!(!scene.path("run/result.json").exists());
 }
@@ -202,7 +202,10 @@ fn a_launcher_that_loses_its_run_directory_between_two_attempts_writes_nothing_m
     let other = "process 1 on elsewhere\nbegan 2 in other/pid:[3]\nbeat 00000000000000000004\n";
     fs::write(scene.path("run/.new"), other).unwrap();
     fs::rename(scene.path("run/.new"), scene.path("run/.lock.lease")).unwrap();
-    launch.wait().expect_code(4).says("dtrain: exit code 4: another run has taken the run directory");
+    launch
+        .wait()
+        .expect_code(4)
+        .expect_stderr("dtrain: exit code 4: another run has taken the run directory");
     let attempts = fs::read_dir(scene.path("run/logs")).unwrap().count();
     assert_eq!(attempts, scene.read("starts").lines().count());
     assert_eq!(scene.read("run/.lock.lease"), other);
@@ -230,7 +233,7 @@ fn a_request_while_the_name_of_an_address_is_looked_up_ends_the_launch() {
     launch
         .wait()
         .expect_code(128 + 15)
-        .says("dtrain: exit code 143: stopped by SIGTERM (no worker was started)");
+        .expect_stderr("dtrain: exit code 143: stopped by SIGTERM (no worker was started)");
 }
 
 #[test]
@@ -256,7 +259,7 @@ fn a_restart_that_cannot_start_keeps_the_failure_and_its_code() {
     fs::set_permissions(scene.path("tool"), mode).unwrap();
     let args = ["--nproc", "2", "--max-restarts", "3", "--run-dir", "run", "--", "./tool"];
     let done = scene.launch(&args);
-    done.expect_code(7).says("dtrain: cannot restart: cannot start `").says("broken");
+    done.expect_code(7).expect_stderr("dtrain: cannot restart: cannot start `").expect_stderr("broken");
     let result = result(&scene);
     assert_eq!(result["exit_code"], 7);
     assert_eq!(result["failure"]["exit_code"], 7);
@@ -267,7 +270,7 @@ fn a_pause_that_outlasts_the_time_limit_ends_the_run() {
     let scene = Scene::new();
     let flags = ["--time-limit", "5", "--time-margin", "2"];
     let done = program(&scene, &flags, r#"echo x >> "$TEST_DIR/starts"; exit 9"#).wait();
-    done.expect_code(9).says("dtrain: not restarted: the time limit is too near");
+    done.expect_code(9).expect_stderr("dtrain: not restarted: the time limit is too near");
     assert!(!done.stderr.contains("was asked to stop"), "{}", done.stderr);
     assert!(scene.read("starts").lines().count() <= 4);
 }
@@ -282,7 +285,7 @@ fn a_start_that_the_system_has_no_room_for_is_a_failure_that_names_the_limits() 
     let done = scene.start(command).wait();
     // Not a usage error: a later try can succeed.
     done.expect_code(4)
-        .says("restarting all 40 workers (restart 1 of 1)")
-        .says("cannot start `")
-        .says("`ulimit -n`");
+        .expect_stderr("restarting all 40 workers (restart 1 of 1)")
+        .expect_stderr("cannot start `")
+        .expect_stderr("`ulimit -n`");
 }

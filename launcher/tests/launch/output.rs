@@ -65,7 +65,7 @@ fn one_worker_and_every_log_have_every_byte_of_a_progress_bar() {
     let scene = Scene::new();
     let done =
         scene.sh(1, &["--run-dir", "run"], r"printf '10%%\r20%%\rdone\n' >&2; printf '\r 5%%\r 9%%\n'");
-    done.expect_code(0).says("\n10%\r20%\rdone\n");
+    done.expect_code(0).expect_stderr("\n10%\r20%\rdone\n");
     assert_eq!(done.stdout(), "\r 5%\r 9%\n");
     assert_eq!(scene.read("run/logs/attempt_0/rank_0/stderr.log"), "10%\r20%\rdone\n");
     assert_eq!(scene.read("run/logs/attempt_0/rank_0/stdout.log"), "\r 5%\r 9%\n");
@@ -78,11 +78,11 @@ fn bars_of_several_workers_are_lines_where_there_is_no_terminal() {
         printf '\r 0%%' >&2; until [ -e "$TEST_DIR/seen" ]; do sleep 0.01; done
         for n in 1 2 3 4; do printf '\r%s0%%' $n >&2; done; printf '\r100%%\n' >&2"#;
     let launch = scene.start(scene.command(&["--nproc", "2", "--run-dir", "run", "--", "sh", "-c", script]));
-    launch.wait_until_it_says("[rank 0]  0%\n");
-    launch.wait_until_it_says("[rank 1]  0%\n");
+    launch.wait_for_stderr("[rank 0]  0%\n");
+    launch.wait_for_stderr("[rank 1]  0%\n");
     std::fs::write(scene.path("seen"), "").unwrap();
     let done = launch.wait();
-    done.expect_code(0).says("[rank 0] 100%\n").says("[rank 1] 100%\n");
+    done.expect_code(0).expect_stderr("[rank 0] 100%\n").expect_stderr("[rank 1] 100%\n");
     assert_eq!(scene.read("run/logs/attempt_0/rank_1/stderr.log"), "\r 0%\r10%\r20%\r30%\r40%\r100%\n");
 }
 
@@ -96,9 +96,9 @@ fn a_line_that_has_only_begun_is_seen_and_tears_no_other() {
             until [ -e "$TEST_DIR/seen" ]; do sleep 0.01; done; echo whole; : > "$TEST_DIR/said"
         fi"#;
     let launch = scene.start(scene.command(&["--nproc", "2", "--", "sh", "-c", script]));
-    launch.wait_until_it_prints("[rank 0] Name: ");
+    launch.wait_for_stdout("[rank 0] Name: ");
     std::fs::write(scene.path("seen"), "").unwrap();
-    launch.wait_until_it_prints("[rank 1] whole\n");
+    launch.wait_for_stdout("[rank 1] whole\n");
     std::fs::write(scene.path("other"), "").unwrap();
     let done = launch.wait();
     assert_eq!(done.expect_code(0).stdout(), "[rank 0] Name: \n[rank 1] whole\n[rank 0] Ada\n");

@@ -1,6 +1,6 @@
 //! `dtrain plan`, `dtrain profile` and `dtrain gpu`, with a script as the worker.
 
-use crate::harness::{Done, Scene};
+use crate::harness::{Finished, Scene};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Command;
@@ -13,7 +13,7 @@ fn command(scene: &Scene, args: &[&str], worker: &str) -> Command {
 }
 
 #[track_caller]
-fn run(scene: &Scene, args: &[&str], worker: &str) -> Done {
+fn run(scene: &Scene, args: &[&str], worker: &str) -> Finished {
     scene.start(command(scene, args, worker)).wait()
 }
 
@@ -94,7 +94,7 @@ fn a_suggestion_is_a_short_plan_and_needs_a_gpu() {
     let args = ["gpu", "suggest-batch-size", "demo"];
     run(&scene, &[&args[..], &["--gpu", "h200"]].concat(), ARGS).expect_code(0);
     assert_eq!(job(&scene).1["brief"], true);
-    run(&scene, &args, ARGS).expect_code(2).says("name GPUs with --gpu, such as --gpu t4,24GiB");
+    run(&scene, &args, ARGS).expect_code(2).expect_stderr("name GPUs with --gpu, such as --gpu t4,24GiB");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn what_is_wrong_is_told_before_anything_starts() {
     let worker = r#": > "$TEST_DIR/started""#;
     let refused = |args: &[&str], message: &str| {
         let scene = Scene::new();
-        run(&scene, args, worker).expect_code(2).says(message);
+        run(&scene, args, worker).expect_code(2).expect_stderr(message);
         scene.expect_nothing_written();
     };
     refused(&["plan"], "<RECIPE>");
@@ -158,7 +158,7 @@ fn without_a_driver_each_command_says_so() {
             // The machine has a driver, or other tests of this user run workers.
             continue;
         }
-        done.expect_code(2).says("no NVIDIA driver is loaded on this machine");
+        done.expect_code(2).expect_stderr("no NVIDIA driver is loaded on this machine");
         assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
     }
 }

@@ -1,6 +1,6 @@
 //! Scripts written for torchrun, without knowledge of dtrain.
 
-use crate::harness::{Done, Scene};
+use crate::harness::{Finished, Scene};
 use dtrain_test_kit::need;
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,7 @@ signal.pause()
 "#;
 
 /// Returns the JSON objects that the workers printed, in the order of their ranks.
-fn answers(done: &Done) -> Vec<serde_json::Value> {
+fn answers(done: &Finished) -> Vec<serde_json::Value> {
     let stdout = done.stdout();
     let objects = stdout.lines().filter_map(|line| line.find('{').map(|start| &line[start..]));
     let mut answers: Vec<serde_json::Value> =
@@ -68,7 +68,9 @@ fn a_script_meets_its_peers_where_the_variables_say() {
         let done = scene.launch(&["--nproc", &nproc, "--", "python3", "meet.py", "--number", "10"]);
         done.expect_code(0);
         if world > 1 {
-            done.says("starting again without the store, as TORCHELASTIC_USE_AGENT_STORE=False does");
+            done.expect_stderr(
+                "starting again without the store, as TORCHELASTIC_USE_AGENT_STORE=False does",
+            );
         }
         let total = 10 * (1..=world).sum::<u64>();
         let expected: Vec<_> =
@@ -95,8 +97,8 @@ fn a_rank_that_raises_ends_all_and_its_exception_is_shown() {
     scene
         .launch(&["--nproc", "3", "--", "python3", "raise.py"])
         .expect_code(1)
-        .says("rank 1")
-        .says("ValueError: no data for rank 1");
+        .expect_stderr("rank 1")
+        .expect_stderr("ValueError: no data for rank 1");
 }
 
 #[test]

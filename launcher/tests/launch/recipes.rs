@@ -1,7 +1,7 @@
 //! Recipe runs, with a script as the trainer.
 
 use crate::ckpt::checkpoint;
-use crate::harness::{Done, Launch, Scene};
+use crate::harness::{Finished, Launch, Scene};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -13,7 +13,7 @@ fn start<'a>(scene: &'a Scene, args: &[&str], worker: &str) -> Launch<'a> {
 }
 
 #[track_caller]
-fn run(scene: &Scene, args: &[&str], worker: &str) -> Done {
+fn run(scene: &Scene, args: &[&str], worker: &str) -> Finished {
     start(scene, args, worker).wait()
 }
 
@@ -50,8 +50,8 @@ fn the_trainer_gets_the_prepared_run_directory_and_the_contract() {
         assert_eq!(scene.read(&format!("run/logs/attempt_0/rank_{rank}/stdout.log")), "trained\n");
     }
     assert!(scene.read("run/recipe.toml").contains("effective_batch = 10"));
-    done.says("effective batch 10 = 2 ranks x 5 x 1 accumulation; run directory run\n");
-    done.says("dtrain: 2 workers on the CPU; ");
+    done.expect_stderr("effective batch 10 = 2 ranks x 5 x 1 accumulation; run directory run\n");
+    done.expect_stderr("dtrain: 2 workers on the CPU; ");
     let last = done.stderr.lines().last().unwrap();
     assert!(last.starts_with("dtrain: done in ") && last.ends_with(" s; the results are in run"), "{last}");
 }
@@ -60,7 +60,7 @@ fn the_trainer_gets_the_prepared_run_directory_and_the_contract() {
 fn a_run_without_a_name_gets_a_folder_of_its_own() {
     let scene = Scene::new();
     for _ in 0..2 {
-        run(&scene, &["demo"], "exit 0").expect_code(0).says("1 worker on the CPU; effective batch");
+        run(&scene, &["demo"], "exit 0").expect_code(0).expect_stderr("1 worker on the CPU; effective batch");
     }
     let folders: Vec<_> =
         fs::read_dir(scene.path("runs")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -103,9 +103,11 @@ fn the_trainers_codes_keep_their_meaning() {
         let scene = Scene::new();
         let worker = format!(r#"[ $RANK = 1 ] && exit {code}; exec sleep 600"#);
         let done = run(&scene, &TWO, &worker);
-        done.expect_code(expected).says("dtrain: rank 1 (pid ").says(&format!("exit code {expected}: "));
+        done.expect_code(expected)
+            .expect_stderr("dtrain: rank 1 (pid ")
+            .expect_stderr(&format!("exit code {expected}: "));
         if code != 2 {
-            done.says(meaning);
+            done.expect_stderr(meaning);
         }
         let result = result(&scene);
         assert_eq!(result["exit_code"], expected);
@@ -121,7 +123,7 @@ fn a_trainer_killed_by_a_signal_is_a_failed_worker() {
     let scene = Scene::new();
     run(&scene, &TWO, "[ $RANK = 0 ] && exec sleep 600; kill -KILL $$")
         .expect_code(4)
-        .says("killed by SIGKILL");
+        .expect_stderr("killed by SIGKILL");
     assert_eq!(result(&scene)["failure"]["signal"], "SIGKILL");
 }
 
@@ -148,7 +150,9 @@ fn the_trainers_own_message_is_the_banner_and_in_the_result() {
         echo '{"message":{"message":"the disk is full","extraInfo":{"py_callstack":"","timestamp":"1"}}}' > "$TORCHELASTIC_ERROR_FILE"
         exit 1"#;
     let done = run(&scene, &["--nproc", "1", "demo", "--run-dir", "run"], worker);
-    done.expect_code(4).says("    the disk is full\n").says("its log: run/logs/attempt_0/rank_0/stderr.log");
+    done.expect_code(4)
+        .expect_stderr("    the disk is full\n")
+        .expect_stderr("its log: run/logs/attempt_0/rank_0/stderr.log");
     assert_eq!(result(&scene)["failure"]["message"], "the disk is full");
 }
 
@@ -171,7 +175,7 @@ fn a_result_that_cannot_be_read_is_told_and_changes_no_code() {
     let scene = Scene::new();
     run(&scene, &TWO, r#"echo nonsense > "$3/result.json""#)
         .expect_code(0)
-        .says("cannot write run/result.json");
+        .expect_stderr("cannot write run/result.json");
 }
 
 #[test]
@@ -180,7 +184,7 @@ fn an_earlier_result_and_earlier_errors_are_not_taken_for_this_runs() {
     let first = r#"
         echo '{"steps": 12}' > "$3/result.$RANK"; mv "$3/result.$RANK" "$3/result.json"
         echo '{"message":"old trouble"}' > "$TORCHELASTIC_ERROR_FILE"; exit 1"#;
-    run(&scene, &TWO, first).expect_code(4).says("old trouble");
+    run(&scene, &TWO, first).expect_code(4).expect_stderr("old trouble");
     let done = run(&scene, &TWO, "exit 1");
     done.expect_code(4);
     assert!(!done.stderr.contains("old trouble"), "{}", done.stderr);
@@ -195,10 +199,10 @@ fn another_experiment_does_not_get_the_same_run_directory() {
     run(&scene, &TWO, "exit 0").expect_code(0);
     let before = (scene.read("run/recipe.toml"), scene.read("run/result.json"));
     let args = ["--nproc", "2", "demo", "--run-dir", "run", "--set", "optim.lr=0.5"];
-    run(&scene, &args, ": > $TEST_DIR/ran").expect_code(2).says("optim.lr");
+    run(&scene, &args, ": > $TEST_DIR/ran").expect_code(2).expect_stderr("optim.lr");
     run(&scene, &[&TWO[..], &["--resume", "never"]].concat(), ": > $TEST_DIR/ran")
         .expect_code(2)
-        .says("--run-dir");
+        .expect_stderr("--run-dir");
     assert!(!scene.path("ran").exists());
     assert_eq!(before, (scene.read("run/recipe.toml"), scene.read("run/result.json")));
 }
@@ -211,7 +215,9 @@ fn a_stop_on_request_with_a_checkpoint_gives_75() {
     scene.wait_for_ready(2);
     launch.signal(Signal::TERM);
     let done = launch.wait();
-    done.expect_code(75).says("stopped on request with a checkpoint written").says("--run-dir run");
+    done.expect_code(75)
+        .expect_stderr("stopped on request with a checkpoint written")
+        .expect_stderr("--run-dir run");
     let result = result(&scene);
     assert_eq!(result["exit_code"], 75);
     assert!(result.get("failure").is_none());
@@ -238,7 +244,7 @@ fn a_trainer_that_breaks_while_stopping_is_not_a_requeue() {
     let launch = start(&scene, &TWO, worker);
     scene.wait_for_ready(2);
     launch.signal(Signal::TERM);
-    launch.wait().expect_code(4).says("dtrain: rank 1 (pid ");
+    launch.wait().expect_code(4).expect_stderr("dtrain: rank 1 (pid ");
 }
 
 #[test]
@@ -261,7 +267,11 @@ fn a_trainer_that_cannot_be_executed_leaves_the_earlier_run_as_it_was() {
     fs::set_permissions(scene.path("broken"), executable).unwrap();
     let mut command = scene.command(&TWO);
     command.env("DTRAIN_WORKER", scene.path("broken"));
-    scene.start(command).wait().expect_code(2).says("the interpreter named in its first line does not exist");
+    scene
+        .start(command)
+        .wait()
+        .expect_code(2)
+        .expect_stderr("the interpreter named in its first line does not exist");
     assert_eq!(scene.read("run/result.json"), before);
     assert!(!scene.path("run/logs/attempt_1").exists());
 }
@@ -276,6 +286,6 @@ fn a_restart_that_cannot_start_keeps_the_figures_of_the_attempt_before() {
     let one = ["--nproc", "1", "--max-restarts", "1", "demo", "--run-dir", "run"];
     let mut command = scene.command(&one);
     command.env("DTRAIN_WORKER", scene.path("once"));
-    scene.start(command).wait().expect_code(4).says("dtrain: cannot restart: cannot start `");
+    scene.start(command).wait().expect_code(4).expect_stderr("dtrain: cannot restart: cannot start `");
     assert_eq!(result(&scene)["steps"], 12);
 }

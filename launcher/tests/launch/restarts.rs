@@ -13,8 +13,8 @@ fn all_workers_are_restarted_and_know_how_often() {
         exec sleep 600"#;
     let done = scene.sh(3, &["--max-restarts", "3", "--run-dir", "out"], script);
     done.expect_code(0)
-        .says("dtrain: rank 1 (pid ")
-        .says("dtrain: restarting all 3 workers (restart 1 of 3)");
+        .expect_stderr("dtrain: rank 1 (pid ")
+        .expect_stderr("dtrain: restarting all 3 workers (restart 1 of 3)");
     assert_eq!(done.stdout().matches("whole").count(), 3);
     let mut ports = Vec::new();
     for rank in 0..3 {
@@ -40,8 +40,8 @@ fn the_last_failure_is_the_runs() {
     let script = r#"echo x >> "$TEST_DIR/starts"; exit $((5 + TORCHELASTIC_RESTART_COUNT))"#;
     let done = scene.sh(1, &["--max-restarts", "1"], script);
     done.expect_code(6)
-        .says("dtrain: restarting the worker (restart 1 of 1)")
-        .says("dtrain: not restarted: no restart is left");
+        .expect_stderr("dtrain: restarting the worker (restart 1 of 1)")
+        .expect_stderr("dtrain: not restarted: no restart is left");
     assert_eq!(scene.read("starts"), "x\nx\n");
 }
 
@@ -52,7 +52,7 @@ fn a_program_that_cannot_be_started_is_not_restarted() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(scene.path("tool"), mode).unwrap();
     let done = scene.launch(&["--nproc", "2", "--max-restarts", "5", "--", "./tool"]);
-    done.expect_code(2).says("cannot start `./tool`");
+    done.expect_code(2).expect_stderr("cannot start `./tool`");
     assert!(!done.stderr.contains("restart"), "{}", done.stderr);
 }
 
@@ -64,9 +64,9 @@ fn a_request_to_stop_ends_the_pause_before_a_restart() {
     let launch =
         scene.start(scene.command(&["--nproc", "1", "--max-restarts", "100", "--", "sh", "-c", script]));
     wait_until("a pause", || scene.path("start.2").exists());
-    launch.wait_until_it_says("in 2 s (restart 3 of 100)");
+    launch.wait_for_stderr("in 2 s (restart 3 of 100)");
     launch.signal(Signal::TERM);
-    launch.wait().expect_code(128 + 15).says("stopped by SIGTERM");
+    launch.wait().expect_code(128 + 15).expect_stderr("stopped by SIGTERM");
     assert!(!scene.path("start.3").exists());
 }
 
@@ -82,13 +82,13 @@ fn a_request_to_stop_while_the_others_are_being_stopped_is_no_reason_to_restart(
         scene.start(scene.command(&["--nproc", "2", "--max-restarts", "5", "--", "sh", "-c", script]));
     wait_until("rank 0 to be asked", || scene.path("asked").exists());
     launch.signal(Signal::INT);
-    launch.wait_until_it_says("received SIGINT");
+    launch.wait_for_stderr("received SIGINT");
     std::fs::write(scene.path("go"), "").unwrap();
     launch
         .wait()
         .expect_code(130)
-        .says("rank 1 (pid ")
-        .says("dtrain: not restarted: the launcher was asked to stop");
+        .expect_stderr("rank 1 (pid ")
+        .expect_stderr("dtrain: not restarted: the launcher was asked to stop");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_port_that_somebody_else_took_costs_no_restart() {
             exit 1
         fi"#;
     let done = scene.sh(1, &[], script);
-    done.expect_code(0).says("starting again at another port");
+    done.expect_code(0).expect_stderr("starting again at another port");
     let ports = scene.read("ports");
     let ports: Vec<&str> = ports.lines().collect();
     assert_eq!(ports.len(), 2);

@@ -1,13 +1,13 @@
 //! The launcher in a shell: process substitution, background jobs, job control.
 
-use crate::harness::{Done, Scene, wait_until};
+use crate::harness::{Finished, Scene, wait_until};
 use crate::pty::{Shell, wait_until_suspended};
 use dtrain_test_kit::need::{self, Need};
 use std::process::Command;
 
 /// Runs this bash script to its end; `$DTRAIN` is the launcher. Processes of the script may outlive it.
 #[track_caller]
-fn bash(scene: &Scene, script: &str) -> Done {
+fn bash(scene: &Scene, script: &str) -> Finished {
     let mut command = scene.adapt(Command::new("bash"), &["-c", script]).into_command::<&str>(&[]);
     command.env("DTRAIN", env!("CARGO_BIN_EXE_dtrain"));
     scene.start(command).wait_leaving_processes()

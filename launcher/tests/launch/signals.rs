@@ -23,8 +23,8 @@ fn stop_signals_are_forwarded_and_give_128_plus_their_number() {
         let launch = scene.start_sh(2, &["--shutdown-timeout", "600", "--run-dir", "run"], WAIT_FOR_EVER);
         launch.signal(signal);
         let done = launch.wait();
-        done.expect_code(code).says(&format!("received {name}, passed on to 2 workers"));
-        done.says(&format!("dtrain: exit code {code}: stopped by {name}\n"));
+        done.expect_code(code).expect_stderr(&format!("received {name}, passed on to 2 workers"));
+        done.expect_stderr(&format!("dtrain: exit code {code}: stopped by {name}\n"));
         assert!(!done.stderr.contains("failed"), "{}", done.stderr);
         let result: serde_json::Value = serde_json::from_str(&scene.read("run/result.json")).unwrap();
         assert_eq!(result["exit_code"], code);
@@ -53,7 +53,7 @@ fn workers_that_ignore_the_signal_are_killed_after_the_timeout() {
     let scene = Scene::new();
     let launch = scene.start_sh(2, &["--shutdown-timeout", "1"], DEAF);
     launch.signal(Signal::TERM);
-    launch.wait().expect_code(143).says("dtrain: killing rank 0, 1: still running after 1 s");
+    launch.wait().expect_code(143).expect_stderr("dtrain: killing rank 0, 1: still running after 1 s");
 }
 
 /// When asked to stop, writes a checkpoint for 4 s, with a heartbeat twice a second.
@@ -68,7 +68,7 @@ fn a_checkpoint_that_is_being_written_is_waited_for_beyond_the_timeout() {
     let launch = scene.start_sh(1, &["--shutdown-timeout", "1"], WRITES);
     launch.signal(Signal::TERM);
     let done = launch.wait();
-    done.expect_code(0).says(
+    done.expect_code(0).expect_stderr(
         "dtrain: rank 0 still writes a checkpoint after 1 s (--shutdown-timeout): waiting for it; a second",
     );
     assert_eq!(done.stdout(), "written\n");
@@ -80,9 +80,9 @@ fn a_second_signal_ends_a_checkpoint_that_is_being_written() {
     let script = WRITES.replace("-lt 10", "-lt 10000");
     let launch = scene.start_sh(1, &["--shutdown-timeout", "1"], &script);
     launch.signal(Signal::TERM);
-    launch.wait_until_it_says("still writes a checkpoint");
+    launch.wait_for_stderr("still writes a checkpoint");
     launch.signal(Signal::TERM);
-    launch.wait().expect_code(143).says("on request");
+    launch.wait().expect_code(143).expect_stderr("on request");
 }
 
 #[test]
@@ -94,10 +94,10 @@ fn a_second_signal_kills_at_once() {
         let begun = Instant::now();
         let launch = scene.start_sh(2, &["--shutdown-timeout", "600"], DEAF);
         launch.signal(first);
-        launch.wait_until_it_says("received SIG");
+        launch.wait_for_stderr("received SIG");
         std::thread::sleep(A_WHILE);
         launch.signal(second);
-        launch.wait().expect_code(code).says("dtrain: killing rank 0, 1: on request");
+        launch.wait().expect_code(code).expect_stderr("dtrain: killing rank 0, 1: on request");
         assert!(begun.elapsed() < Duration::from_secs(300));
     }
 }
@@ -136,9 +136,9 @@ fn a_signal_during_a_failures_stop_keeps_the_failures_code() {
         if [ $RANK = 1 ]; then until [ -e "$TEST_DIR/ready.0" ]; do sleep 0.01; done; exit 9; fi
         while :; do sleep 0.1; done"#;
     let launch = scene.start_sh(2, &["--shutdown-timeout", "600"], script);
-    launch.wait_until_it_says("rank 1 failed (exit code 9)");
+    launch.wait_for_stderr("rank 1 failed (exit code 9)");
     launch.signal(Signal::INT);
-    launch.wait().expect_code(9).says("dtrain: rank 1 (pid ");
+    launch.wait().expect_code(9).expect_stderr("dtrain: rank 1 (pid ");
 }
 
 #[test]

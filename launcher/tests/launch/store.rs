@@ -1,6 +1,6 @@
 //! The store that the launcher serves to PyTorch's programs.
 
-use crate::harness::{Done, Scene};
+use crate::harness::{Finished, Scene};
 use dtrain_test_kit::need;
 use std::fs;
 use std::path::Path;
@@ -150,7 +150,7 @@ if os.environ["RANK"] == "0":
     print("same", len(theirs), len(ours))
 "#;
 
-fn launch(python: &Path, script: &str, flags: &[&str], env: &[(&str, &str)]) -> Done {
+fn launch(python: &Path, script: &str, flags: &[&str], env: &[(&str, &str)]) -> Finished {
     let scene = Scene::new();
     fs::write(scene.path("script.py"), script).unwrap();
     let python = python.to_str().unwrap();

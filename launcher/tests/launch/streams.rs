@@ -1,6 +1,6 @@
 //! The targets of the workers' output: torchrun's output flags and log directories.
 
-use crate::harness::{Done, Scene};
+use crate::harness::{Finished, Scene};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::path::Path;
 const BOTH: &str = "echo out$RANK; echo err$RANK >&2";
 
 /// Returns the shown lines of both streams, without the launcher's own, sorted.
-fn shown(done: &Done) -> Vec<String> {
+fn shown(done: &Finished) -> Vec<String> {
     let mut lines: Vec<String> = done
         .stdout()
         .lines()
@@ -50,7 +50,7 @@ fn a_log_directory_holds_one_attempt_after_the_other() {
     let script = format!(r#"{BOTH}; echo "$TORCHELASTIC_ERROR_FILE" > "$TEST_DIR/error.$RANK""#);
     for (attempt, spelling) in ["--log-dir", "--log_dir"].into_iter().enumerate() {
         let done = scene.sh(2, &[spelling, "a/logs"], &script);
-        done.expect_code(0).says(&format!("\ndtrain: logs in a/logs/attempt_{attempt}\n"));
+        done.expect_code(0).expect_stderr(&format!("\ndtrain: logs in a/logs/attempt_{attempt}\n"));
         assert_eq!(shown(&done), ["[rank 0] err0", "[rank 0] out0", "[rank 1] err1", "[rank 1] out1"]);
         expect_files(
             &scene,
@@ -77,14 +77,14 @@ fn a_failure_names_its_log_in_the_log_directory() {
     scene
         .sh(1, &["--log-dir", "logs"], "echo broken >&2; exit 7")
         .expect_code(7)
-        .says("its log: logs/attempt_0/rank_0/stderr.log");
+        .expect_stderr("its log: logs/attempt_0/rank_0/stderr.log");
     // If standard error is not kept, the report names no log, but has the last lines.
     let done = scene.sh(
         1,
         &["--log-dir", "logs", "-r", "1", "--local-ranks-filter", "0"],
         "echo broken >&2; exit 7",
     );
-    done.expect_code(7).says("      broken");
+    done.expect_code(7).expect_stderr("      broken");
     assert!(!done.stderr.contains("its log:"), "{}", done.stderr);
 }
 
@@ -147,7 +147,7 @@ fn tee_shows_and_keeps_and_comes_before_redirects() {
         &[("attempt_0/rank_0/stdout.log", "out0\n"), ("attempt_0/rank_1/stdout.log", "out1\n")],
     );
     let done = scene.sh(1, &["-t", "3"], "echo out");
-    done.expect_code(0).says("dtrain: --tee: the output is shown and kept in no file");
+    done.expect_code(0).expect_stderr("dtrain: --tee: the output is shown and kept in no file");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn ranks_that_are_filtered_out_are_kept_all_the_same() {
     scene
         .sh(2, &["--local-ranks-filter", "1"], "[ $RANK = 1 ] || { echo why >&2; exit 9; }; exec sleep 600")
         .expect_code(9)
-        .says("      why");
+        .expect_stderr("      why");
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn the_prefix_is_filled_in() {
         .start(command)
         .wait()
         .expect_code(2)
-        .says("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE is set wrongly")
-        .says("${who}");
+        .expect_stderr("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE is set wrongly")
+        .expect_stderr("${who}");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn wrong_flags_are_refused_before_anything_is_started_or_written() {
         (&["--log-max-size", "-1", "--run-dir", "run"], "is not a size"),
         (&["--log-max-size", "1 MiB"], "no log files are kept"),
     ] {
-        scene.sh(2, flags, "echo > started").expect_code(2).says(says);
+        scene.sh(2, flags, "echo > started").expect_code(2).expect_stderr(says);
         scene.expect_nothing_written();
     }
     for flags in [["--log-dir", "logs", "demo"], ["-t", "5:1", "demo"]] {
@@ -254,6 +254,6 @@ fn a_recipes_logs_are_in_its_run_directory() {
     assert_eq!(files(&scene, "run/logs").len(), 4);
     let mut command = scene.command(&["demo", "--log-dir", "logs"]);
     command.env("FAKE_WORKER", BOTH);
-    scene.start(command).wait().expect_code(2).says("--log-dir is for programs");
+    scene.start(command).wait().expect_code(2).expect_stderr("--log-dir is for programs");
     assert!(!scene.path("logs").exists() && !scene.path("runs").exists());
 }

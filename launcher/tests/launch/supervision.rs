@@ -17,7 +17,7 @@ fn when_one_fails_the_others_are_stopped_and_nothing_is_left() {
     let begun = Instant::now();
     let scene = Scene::new();
     let done = scene.sh(4, &["--shutdown-timeout", "600"], script);
-    done.expect_code(11).says("dtrain: rank 2 (pid ");
+    done.expect_code(11).expect_stderr("dtrain: rank 2 (pid ");
     assert!(begun.elapsed() < Duration::from_secs(300), "nobody had to be killed");
 }
 
@@ -29,8 +29,8 @@ fn a_peer_that_ignores_sigterm_is_killed_after_the_timeout() {
         exit 8"#;
     let begun = Instant::now();
     let done = Scene::new().sh(2, &["--shutdown-timeout", "1"], script);
-    done.expect_code(8).says("dtrain: killing rank 0: still running after 1 s");
-    done.says("stopped because of it: rank 0 (killed by SIGKILL)");
+    done.expect_code(8).expect_stderr("dtrain: killing rank 0: still running after 1 s");
+    done.expect_stderr("stopped because of it: rank 0 (killed by SIGKILL)");
     assert!(begun.elapsed() >= Duration::from_secs(1));
 }
 
@@ -40,7 +40,10 @@ fn a_timeout_of_zero_kills_at_once() {
         if [ $RANK = 0 ]; then trap '' TERM; : > "$TEST_DIR/deaf"; while :; do sleep 0.1; done; fi
         until [ -e "$TEST_DIR/deaf" ]; do sleep 0.01; done
         exit 8"#;
-    Scene::new().sh(2, &["--shutdown-timeout", "0"], script).expect_code(8).says("dtrain: killing rank 0");
+    Scene::new()
+        .sh(2, &["--shutdown-timeout", "0"], script)
+        .expect_code(8)
+        .expect_stderr("dtrain: killing rank 0");
 }
 
 #[test]
@@ -98,7 +101,7 @@ fn a_launcher_that_is_killed_behind_its_guardians_back_leaves_nothing_either() {
         let launcher = scene.launcher();
         assert_eq!(launcher.len(), 1);
         kill(launcher[0], Signal::KILL);
-        launch.wait().expect_code(128 + 9).says("was killed by SIGKILL");
+        launch.wait().expect_code(128 + 9).expect_stderr("was killed by SIGKILL");
     }
 }
 
@@ -124,7 +127,7 @@ fn workers_killed_at_any_moment_stop_the_others_and_leave_nothing() {
         if n % 2 == 0 {
             std::thread::sleep(Duration::from_micros((n as u64 * 700) % 20_000));
         } else {
-            launch.wait_until_it_says("restart 1 of 1");
+            launch.wait_for_stderr("restart 1 of 1");
         }
         launch.signal(Signal::TERM);
         launch.wait();
@@ -155,7 +158,7 @@ fn orphans_that_end_are_reaped_while_the_run_lasts_and_workers_are_not() {
     // Only rank 0 remains: its pid must not be reused before the end.
     wait_until("the orphans to be reaped", || zombies_of(launcher) == 1);
     std::fs::write(scene.path("go"), "").unwrap();
-    launch.wait().expect_code(9).says("dtrain: rank 1 (pid ");
+    launch.wait().expect_code(9).expect_stderr("dtrain: rank 1 (pid ");
 }
 
 fn names_in(folder: &std::path::Path) -> Vec<std::ffi::OsString> {
@@ -215,5 +218,5 @@ fn a_tmpdir_that_does_not_exist_is_warned_of_and_stops_nothing() {
     command.env("TMPDIR", scene.path("missing"));
     let done = scene.start(command).wait();
     assert_eq!(done.expect_code(0).stdout(), "hello\n");
-    done.says("dtrain: warning: temporary folder ").says("set TMPDIR");
+    done.expect_stderr("dtrain: warning: temporary folder ").expect_stderr("set TMPDIR");
 }

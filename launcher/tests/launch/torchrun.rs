@@ -1,6 +1,6 @@
 //! torchrun's command line: the ways to name a program, its flags and their environment variables.
 
-use crate::harness::{Done, Scene};
+use crate::harness::{Finished, Scene};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs;
@@ -30,7 +30,7 @@ fn free_port() -> u16 {
 
 /// Runs the launcher with these variables set.
 #[track_caller]
-fn with<S: AsRef<OsStr>>(scene: &Scene, variables: &[(&str, &str)], args: &[S]) -> Done {
+fn with<S: AsRef<OsStr>>(scene: &Scene, variables: &[(&str, &str)], args: &[S]) -> Finished {
     let mut command = scene.command(args);
     for name in ["PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX"] {
         command.env_remove(name);
@@ -43,7 +43,7 @@ fn with<S: AsRef<OsStr>>(scene: &Scene, variables: &[(&str, &str)], args: &[S]) 
 #[track_caller]
 fn refused(variables: &[(&str, &str)], args: &[&str], message: &str) {
     let scene = Scene::new();
-    with(&scene, variables, args).expect_code(2).says(message);
+    with(&scene, variables, args).expect_code(2).expect_stderr(message);
     scene.expect_nothing_written();
 }
 
@@ -112,7 +112,10 @@ fn what_cannot_be_run_by_python_is_refused() {
     refused(&[("PYTHON_EXEC", "/no/python")], &["-m", "train"], "PYTHON_EXEC is set wrongly");
     let scene = Scene::new();
     fs::create_dir(scene.path(".t.py")).unwrap();
-    scene.launch(&[".t.py"]).expect_code(2).says("the script `.t.py` is a folder without a __main__.py");
+    scene
+        .launch(&[".t.py"])
+        .expect_code(2)
+        .expect_stderr("the script `.t.py` is a folder without a __main__.py");
     scene.expect_nothing_written();
 }
 
@@ -129,8 +132,8 @@ fn no_python_executes_the_program_itself() {
 fn flags_for_recipes_have_no_effect_on_scripts() {
     let scene = Scene::new();
     fs::write(scene.path(".t.py"), "").unwrap();
-    scene.launch(&["--set", "a=1", ".t.py"]).expect_code(2).says("--set is for recipes");
-    scene.launch(&["--resume", "auto", "-m", "t"]).expect_code(2).says("--resume is for recipes");
+    scene.launch(&["--set", "a=1", ".t.py"]).expect_code(2).expect_stderr("--set is for recipes");
+    scene.launch(&["--resume", "auto", "-m", "t"]).expect_code(2).expect_stderr("--resume is for recipes");
 }
 
 #[test]
@@ -195,8 +198,8 @@ fn a_flag_without_use_gets_a_sentence() {
     let flags = ["--monitor-interval", "5", "--rdzv-conf", "join_timeout=60"];
     let done = scene.sh(1, &flags, "true");
     done.expect_code(0)
-        .says("dtrain: --monitor-interval has no use: the end of a worker is seen at once\n")
-        .says("dtrain: --rdzv-conf join_timeout=60 has no use: the only node waits for no other");
+        .expect_stderr("dtrain: --monitor-interval has no use: the end of a worker is seen at once\n")
+        .expect_stderr("dtrain: --rdzv-conf join_timeout=60 has no use: the only node waits for no other");
 }
 
 #[test]
@@ -217,16 +220,16 @@ fn what_torchrun_takes_is_taken_and_cut_short_as_it_cuts() {
     fs::write(scene.path("t.py"), "import os\nprint(os.environ['RANK'])\n").unwrap();
     // With --standalone, --master-addr has effect and the endpoint has not, as with torchrun's static stores.
     let refused = scene.launch(&[&flags[..], &["t.py"]].concat());
-    refused.expect_code(2).says("--master-addr 192.0.2.1 is not an address of this machine");
+    refused.expect_code(2).expect_stderr("--master-addr 192.0.2.1 is not an address of this machine");
     let flags: Vec<_> = flags.into_iter().filter(|flag| !flag.starts_with("--master")).collect();
     let done = scene.launch(&[&flags[..], &["t.py"]].concat());
     done.expect_code(0)
-        .says("dtrain: --rdzv-endpoint has no use beside --standalone\n")
-        .says("dtrain: --rdzv-conf is_host=0, store_type=file, own=1 has no use")
-        .says("dtrain: --start-method has no use")
-        .says("dtrain: --event-log-handler has no use")
-        .says("dtrain: --logs-specs has no use")
-        .says("dtrain: --run-path has no use");
+        .expect_stderr("dtrain: --rdzv-endpoint has no use beside --standalone\n")
+        .expect_stderr("dtrain: --rdzv-conf is_host=0, store_type=file, own=1 has no use")
+        .expect_stderr("dtrain: --start-method has no use")
+        .expect_stderr("dtrain: --event-log-handler has no use")
+        .expect_stderr("dtrain: --logs-specs has no use")
+        .expect_stderr("dtrain: --run-path has no use");
     assert_eq!(done.stdout().lines().count(), 2);
 }
 
@@ -249,7 +252,7 @@ fn python_runs_whatever_is_pythons() {
         ("plain", "`dtrain launch -- python3 plain`"),
         ("no-such", "A program stands after two dashes: `dtrain launch -- no-such`"),
     ] {
-        scene.launch(&[name]).expect_code(2).says(says);
+        scene.launch(&[name]).expect_code(2).expect_stderr(says);
     }
 }
 
@@ -282,7 +285,7 @@ fn twins_in_the_environment_stand_for_flags() {
     }
     with(&scene, &[("PET_NPROC", "nonsense")], &["--nproc", "1", "--", "true"]).expect_code(0);
     with(&scene, &[("PET_MODULE", "1"), ("PET_NPROC", "1")], &["http.no_such", "--role", "x"])
-        .says("No module named");
+        .expect_stderr("No module named");
     refused(&[("PET_SET", "train.epochs=many")], &["demo", "--set", "optim.lr=1e-3"], "train.epochs");
     refused(
         &[("PET_NPROC_PER_NODE", "many")],
@@ -305,12 +308,12 @@ fn a_signal_that_is_not_handled_ends_the_launcher_and_its_workers() {
     let scene = Scene::new();
     let launch = scene.start_sh(1, &["--signals-to-handle", "SIGTERM,int"], wait);
     launch.signal(Signal::TERM);
-    launch.wait().expect_code(143).says("received SIGTERM");
+    launch.wait().expect_code(143).expect_stderr("received SIGTERM");
     refused(&[], &["--signals-to-handle", "TERM,KILL", "--", "true"], "\"KILL\" is not among TERM, INT");
 }
 
 /// Runs two workers, and returns the cores that the kernel allows for each.
-fn bound(mode: &str) -> (Scene, Done, [String; 2]) {
+fn bound(mode: &str) -> (Scene, Finished, [String; 2]) {
     let scene = Scene::new();
     let script = r#"grep Cpus_allowed_list /proc/self/status > "$TEST_DIR/.cores.$RANK""#;
     let done = scene.sh(2, &["--numa-binding", mode], script);
@@ -330,7 +333,7 @@ fn workers_are_bound_to_the_cores_that_the_launcher_names() {
             continue;
         }
         let (_scene, done, [first, second]) = bound(mode);
-        done.says(&format!(
+        done.expect_stderr(&format!(
             "dtrain: --numa-binding {mode}: CPU cores: rank 0 to {first}; rank 1 to {second}\n"
         ));
         if mode == "exclusive" {

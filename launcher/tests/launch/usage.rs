@@ -7,7 +7,7 @@ use std::process::Command;
 /// Runs the launcher and expects an error with `message`.
 #[track_caller]
 fn refused(scene: &Scene, args: &[&str], message: &str) {
-    scene.launch(args).expect_code(2).says(message);
+    scene.launch(args).expect_code(2).expect_stderr(message);
     scene.expect_nothing_written();
 }
 
@@ -68,7 +68,12 @@ fn a_trainer_that_is_not_there() {
     let scene = Scene::new();
     let mut command = scene.command(&["demo"]);
     command.env("DTRAIN_WORKER", "/no/such/worker");
-    scene.start(command).wait().expect_code(2).says("DTRAIN_WORKER is set wrongly").says("does not exist");
+    scene
+        .start(command)
+        .wait()
+        .expect_code(2)
+        .expect_stderr("DTRAIN_WORKER is set wrongly")
+        .expect_stderr("does not exist");
     let copy = scene.path(".bin/dtrain");
     fs::create_dir(scene.path(".bin")).unwrap();
     fs::hard_link(env!("CARGO_BIN_EXE_dtrain"), &copy)
@@ -76,7 +81,7 @@ fn a_trainer_that_is_not_there() {
         .unwrap();
     let mut command = scene.adapt(Command::new(&copy), &["launch", "demo"]).into_command::<&str>(&[]);
     command.env_remove("DTRAIN_WORKER").env("PATH", "/usr/bin:/bin");
-    scene.start(command).wait().expect_code(2).says("cargo build --release -p dtrain-worker");
+    scene.start(command).wait().expect_code(2).expect_stderr("cargo build --release -p dtrain-worker");
     scene.expect_nothing_written();
 }
 

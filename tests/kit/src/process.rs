@@ -57,7 +57,7 @@ fn id(pid: u32) -> Pid {
 }
 
 /// Returns processes whose environment has all these prefixes. A final zero byte matches a whole variable.
-pub(crate) fn with_variables(wanted: &[&str]) -> Vec<u32> {
+pub(crate) fn processes_with(wanted: &[&str]) -> Vec<u32> {
     let pids =
         fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(|pid: &u32| {
@@ -79,7 +79,7 @@ pub(crate) fn with_variables(wanted: &[&str]) -> Vec<u32> {
 #[track_caller]
 pub fn rank_pid(guardian: u32, rank: usize) -> u32 {
     // The zero byte ends the variable.
-    let ranks = with_variables(&[&format!("RANK={rank}\0")]);
+    let ranks = processes_with(&[&format!("RANK={rank}\0")]);
     let below = |pid: &u32| parent(*pid).and_then(parent) == Some(guardian);
     ranks.into_iter().rfind(below).expect("the rank runs")
 }
@@ -120,7 +120,7 @@ pub fn finish(command: &mut Command, limit: Duration) -> Output {
 }
 
 /// Returns a program's exit status and output, for assertions.
-pub fn said(output: &Output) -> String {
+pub fn output_text(output: &Output) -> String {
     format!(
         "{}\n{}{}",
         output.status,
@@ -134,8 +134,8 @@ pub fn said(output: &Output) -> String {
 /// # Panics
 /// If the program ended with another code.
 #[track_caller]
-pub fn ended(output: &Output, code: i32) -> String {
-    let text = said(output);
+pub fn expect_exit_code(output: &Output, code: i32) -> String {
+    let text = output_text(output);
     assert_eq!(output.status.code(), Some(code), "{text}");
     text
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::env::WorkerEnv;
 
-use crate::process::said;
+use crate::process::output_text;
 
 /// Runs `program ARGS` as `world_size` processes with the environment contract and collects their output.
 ///
@@ -37,8 +37,8 @@ pub fn run_with(
             for rank in &mut ranks {
                 let _ = rank.kill();
             }
-            let said: Vec<String> = ranks.into_iter().map(|rank| said(&output(rank))).collect();
-            panic!("the ranks did not end within {limit:?}:\n{}", said.join("\n"));
+            let texts: Vec<String> = ranks.into_iter().map(|rank| output_text(&output(rank))).collect();
+            panic!("the ranks did not end within {limit:?}:\n{}", texts.join("\n"));
         }
         std::thread::sleep(Duration::from_millis(10));
     }

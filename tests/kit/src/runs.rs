@@ -10,7 +10,7 @@ use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 use serde_json::Value;
 
-use crate::process::{finish, said};
+use crate::process::{finish, output_text};
 use crate::programs::launch;
 use crate::scene::Scene;
 
@@ -134,7 +134,7 @@ impl Sandbox {
     /// If the run fails.
     pub fn train(&self, nproc: usize, run: &str, sets: &[&str]) -> Run {
         let output = self.launch(nproc, run, sets);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         self.run(run)
     }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use tempfile::TempDir;
 
-use crate::process::{LONG, Signal, kill, undo_ignored_signals, wait_for_end, wait_until, with_variables};
+use crate::process::{LONG, Signal, kill, processes_with, undo_ignored_signals, wait_for_end, wait_until};
 use crate::programs;
 
 /// The variable that marks the processes of a scene.
@@ -35,7 +35,7 @@ pub struct Launch<'a> {
 
 /// An ended launcher.
 #[derive(Debug)]
-pub struct Done {
+pub struct Finished {
     /// None if a signal killed the launcher itself.
     pub code: Option<i32>,
     /// The whole standard output.
@@ -44,7 +44,7 @@ pub struct Done {
     pub stderr: String,
 }
 
-impl Done {
+impl Finished {
     /// Returns the standard output as text.
     pub fn stdout(&self) -> String {
         String::from_utf8(self.stdout.clone()).unwrap()
@@ -59,7 +59,7 @@ impl Done {
 
     /// Fails if standard error does not contain `text`.
     #[track_caller]
-    pub fn says(&self, text: &str) -> &Self {
+    pub fn expect_stderr(&self, text: &str) -> &Self {
         assert!(self.stderr.contains(text), "expected {text:?} in:\n{}", self.stderr);
         self
     }
@@ -123,21 +123,21 @@ impl Scene {
 
     /// Runs `dtrain launch ARGS` to its end.
     #[track_caller]
-    pub fn launch<S: AsRef<OsStr>>(&self, args: &[S]) -> Done {
+    pub fn launch<S: AsRef<OsStr>>(&self, args: &[S]) -> Finished {
         self.start(self.command(args)).wait()
     }
 
     /// Runs `dtrain launch --nproc N FLAGS -- sh -c SCRIPT` to its end.
     #[track_caller]
-    pub fn sh(&self, nproc: usize, flags: &[&str], script: &str) -> Done {
-        self.launch(&words(nproc, flags, script))
+    pub fn sh(&self, nproc: usize, flags: &[&str], script: &str) -> Finished {
+        self.launch(&command_line(nproc, flags, script))
     }
 
     /// Starts `dtrain launch --nproc N FLAGS -- sh -c SCRIPT` and waits until every worker has created
     /// `ready.RANK`.
     #[track_caller]
     pub fn start_sh(&self, nproc: usize, flags: &[&str], script: &str) -> Launch<'_> {
-        let launch = self.start(self.command(&words(nproc, flags, script)));
+        let launch = self.start(self.command(&command_line(nproc, flags, script)));
         self.wait_for_ready(nproc);
         launch
     }
@@ -153,17 +153,17 @@ impl Scene {
 
     /// Returns the running processes of this scene, including the launcher and its guardian.
     pub fn alive(&self) -> Vec<u32> {
-        with_variables(&[&format!("{MARK}={}", self.mark)])
+        processes_with(&[&format!("{MARK}={}", self.mark)])
     }
 
     /// Returns the running workers of this scene and the processes that they started.
     pub fn workers(&self) -> Vec<u32> {
-        with_variables(&[&format!("{MARK}={}", self.mark), "LOCAL_RANK="])
+        processes_with(&[&format!("{MARK}={}", self.mark), "LOCAL_RANK="])
     }
 
     /// Returns the processes whose environment names a guardian: the launcher proper.
     pub fn launcher(&self) -> Vec<u32> {
-        with_variables(&[&format!("{MARK}={}", self.mark), "DTRAIN_GUARDIAN="])
+        processes_with(&[&format!("{MARK}={}", self.mark), "DTRAIN_GUARDIAN="])
     }
 
     /// Waits until all these processes have ended. Looks for new ones only when all known ones have ended:
@@ -227,13 +227,13 @@ impl Launch<'_> {
 
     /// Waits until standard error contains `text`.
     #[track_caller]
-    pub fn wait_until_it_says(&self, text: &str) {
+    pub fn wait_for_stderr(&self, text: &str) {
         wait_until(&format!("the launcher to say {text:?}"), || self.stderr().contains(text));
     }
 
     /// Waits until standard output contains `text`.
     #[track_caller]
-    pub fn wait_until_it_prints(&self, text: &str) {
+    pub fn wait_for_stdout(&self, text: &str) {
         wait_until(&format!("the workers to print {text:?}"), || {
             String::from_utf8_lossy(&fs::read(&self.out).unwrap()).contains(text)
         });
@@ -241,7 +241,7 @@ impl Launch<'_> {
 
     /// Waits for the launcher's end, and fails if it left a process.
     #[track_caller]
-    pub fn wait(self) -> Done {
+    pub fn wait(self) -> Finished {
         let scene = self.scene;
         let done = self.wait_leaving_processes();
         scene.wait_until_gone("every process", Scene::alive);
@@ -250,17 +250,17 @@ impl Launch<'_> {
 
     /// Waits for the launcher's end only.
     #[track_caller]
-    pub fn wait_leaving_processes(mut self) -> Done {
+    pub fn wait_leaving_processes(mut self) -> Finished {
         let mut status = None;
         wait_until("the launcher to end", || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        Done { code: status.unwrap().code(), stdout: fs::read(&self.out).unwrap(), stderr: self.stderr() }
+        Finished { code: status.unwrap().code(), stdout: fs::read(&self.out).unwrap(), stderr: self.stderr() }
     }
 }
 
-fn words(nproc: usize, flags: &[&str], script: &str) -> Vec<String> {
+fn command_line(nproc: usize, flags: &[&str], script: &str) -> Vec<String> {
     let nproc = nproc.to_string();
     let before = ["--nproc", &nproc];
     before.iter().chain(flags).chain(&["--", "sh", "-c", script]).map(|word| (*word).to_owned()).collect()

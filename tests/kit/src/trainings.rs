@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::said;
+use crate::process::output_text;
 use crate::ranks::run_with;
 use crate::runs::Sandbox;
 
@@ -24,15 +24,21 @@ pub struct Training {
     pub run_dir: PathBuf,
 }
 
-/// Trainings by name, with the values that they set.
-pub type List = Vec<(String, Vec<String>)>;
+/// A name and the settings of each training.
+pub type TrainingList = Vec<(String, Vec<String>)>;
 
 /// Starts `world_size` ranks of `program` once for all trainings in `list`. Each entry has a name, which is
 /// its run directory in `sandbox`, and the values that it sets.
 ///
 /// # Panics
 /// If a training fails, or if all together exceed the limit.
-pub fn train(sandbox: &Sandbox, program: &Path, world_size: usize, vars: &[(&str, &str)], list: &List) {
+pub fn train(
+    sandbox: &Sandbox,
+    program: &Path,
+    world_size: usize,
+    vars: &[(&str, &str)],
+    list: &TrainingList,
+) {
     let trainings: Vec<Training> = list
         .iter()
         .map(|(name, sets)| Training {
@@ -50,7 +56,7 @@ pub fn train(sandbox: &Sandbox, program: &Path, world_size: usize, vars: &[(&str
     let args = [path.to_str().expect("a path in UTF-8")];
     let outputs = run_with(program, &args, &vars, world_size, LIMIT);
     for (rank, output) in outputs.iter().enumerate() {
-        assert!(output.status.success(), "rank {rank} of {world_size}: {}", said(output));
+        assert!(output.status.success(), "rank {rank} of {world_size}: {}", output_text(output));
     }
 }
 

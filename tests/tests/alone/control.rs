@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use dtrain_common::control::workers;
-use dtrain_tests::process::{finish, said};
+use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::programs::{dtrain, without_outer_run};
 use dtrain_tests::runs::{Sandbox, TINY};
 
@@ -39,7 +39,7 @@ fn a_run_under_way_answers_and_goes_on() {
     }
     let pids: Vec<u32> = workers(&sockets).into_iter().map(|(pid, _)| pid).collect();
     let output = clear(&runtime);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     let text = String::from_utf8(output.stdout).unwrap();
     for pid in pids {
         let line = text.lines().find(|line| line.starts_with(&format!("pid {pid} (rank ")));

@@ -8,7 +8,7 @@ use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::Resume;
-use dtrain_tests::process::said;
+use dtrain_tests::process::output_text;
 use dtrain_tests::programs::{launch, own_trainer};
 use dtrain_tests::runs::{Sandbox, TINY};
 use dtrain_tests::segments::dropout_draws_the_same;
@@ -104,7 +104,7 @@ fn a_trainer_of_ones_own_is_trained_alike() {
             .current_dir(sandbox.path(""))
             .output()
             .unwrap();
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         sandbox.run(run)
     };
     let (off, on) = (train("off", OFF), train("on", ON));

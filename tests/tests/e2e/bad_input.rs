@@ -7,7 +7,7 @@ use std::time::Duration;
 use dtrain_common::gpu::{GpuError, inventory};
 use dtrain_test_kit::need::{self, Need};
 use dtrain_test_kit::permissions::with_permissions;
-use dtrain_tests::process::{finish, said};
+use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::runs::{Sandbox, TINY, contents};
 
 /// Returns a recipe for an image folder.
@@ -43,7 +43,7 @@ fn refused(sandbox: &Sandbox, nproc: usize, sets: &[&str], more: &[&str], words:
 /// Checks that the command ends with a usage error that contains these words, once.
 pub(crate) fn refused_by(command: &mut Command, words: &[&str]) {
     let output = finish(command, LIMIT);
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     for word in words {
         assert!(text.contains(word), "no {word:?} in: {text}");
@@ -74,7 +74,7 @@ fn a_few_corrupt_images_are_named_and_skipped() {
     image_folder(&sandbox, 100, 4);
     fs::write(sandbox.path("data/train/dark/broken.png"), b"not an image").unwrap();
     let output = sandbox.launch(2, "run", &["train.steps=2"]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("broken.png") && text.contains("1 of 201"), "{text}");
     assert!(text.contains("200 training"), "{text}");
@@ -92,7 +92,7 @@ fn of_many_corrupt_images_twenty_are_named_and_all_are_counted() {
         fs::write(sandbox.path(&format!("data/train/{name}")), b"").unwrap();
     }
     let output = sandbox.launch(2, "run", &["train.steps=1"]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert_eq!(text.matches("left out, cannot be read").count(), 20, "{text}");
     assert!(text.contains("25 of 2500 images in train are left out"), "{text}");
@@ -105,7 +105,7 @@ fn what_is_no_file_among_the_images_hangs_nothing() {
     image_folder(&sandbox, 100, 4);
     let pipe = sandbox.path("data/train/dark/pipe.png");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let text = said(&finish(&mut sandbox.command(2, "run", &["train.steps=2"], &[]), LIMIT));
+    let text = output_text(&finish(&mut sandbox.command(2, "run", &["train.steps=2"], &[]), LIMIT));
     assert!(text.contains("pipe.png: the file cannot be read: it is a named pipe, not a file"), "{text}");
     assert!(text.contains("1 of 201") && text.contains("200 training"), "{text}");
 }
@@ -124,7 +124,7 @@ fn images_of_one_class_are_refused() {
 fn a_batch_larger_than_the_training_set_is_told() {
     let sandbox = Sandbox::new(TINY);
     let run = sandbox.launch(2, "run", &["train.effective_batch=128", "train.steps=1"]);
-    let text = said(&run);
+    let text = output_text(&run);
     assert!(run.status.success(), "{text}");
     let words = "train.effective_batch = 128 is more than the 96 training samples: every step takes all 96";
     assert!(text.contains(words), "{text}");
@@ -258,7 +258,7 @@ fn values_that_are_not_finite_are_not_learnt_from() {
         }
     }
     let output = finish(&mut sandbox.command(2, "one", &["train.steps=2"], &[]), LIMIT);
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("007.tiff") && text.contains("not finite") && text.contains("1 of 120"), "{text}");
     assert!(sandbox.run("one").per_step("loss").iter().all(|loss| loss.is_finite()));
@@ -293,7 +293,7 @@ fn another_run_is_not_overwritten() {
     let checkpoint = sandbox.path("run/checkpoints/latest");
     let resume = ["--resume", checkpoint.to_str().unwrap()];
     let output = sandbox.launch_with(1, "other", &["model.name=\"resnet34\""], &resume);
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
     assert!(!sandbox.path("other").exists());
 }
 
@@ -304,7 +304,7 @@ fn damaged_checkpoints_and_foreign_weights_are_refused() {
     let model = sandbox.path("run/checkpoints/step-00000002/model.safetensors");
     let weights = format!("model.weights={:?}", model.to_str().unwrap());
     let output = sandbox.launch(1, "other", &[&weights, "model.name=\"resnet34\"", "train.steps=1"]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("resnet18"), "{text}");
 

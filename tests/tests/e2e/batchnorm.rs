@@ -1,7 +1,7 @@
 //! BatchNorm over all ranks equals one rank with the whole batch, no rank hangs on an uneven batch, and a
 //! dependence on the micro-batch is reported before the run.
 
-use dtrain_tests::process::said;
+use dtrain_tests::process::output_text;
 use dtrain_tests::runs::{Run, Sandbox, TINY};
 
 const SYNCED: &str = "model.batchnorm=\"synced\"";
@@ -93,7 +93,7 @@ fn over_groups_of_samples_no_cut_makes_a_difference() {
         "refused",
         &["model.batchnorm=group:12", "memory.micro_batch=4", "train.effective_batch=24"],
     );
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("memory.micro_batch to 6 or more") && text.contains("group:8"), "{text}");
 }
@@ -117,7 +117,7 @@ fn an_uneven_batch_in_micro_steps_lets_no_rank_wait() {
     // A last step of one sample for two ranks: 96 = 5 x 19 + 1.
     let refused = |ranks: usize, sets: &[&str], words: &[&str]| {
         let output = sandbox.launch(ranks, "refused", sets);
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
         for word in words {
             assert!(text.contains(word), "no {word:?} in {text}");

@@ -3,7 +3,7 @@
 use std::fs;
 
 use dtrain_common::manifest::{BestSoFar, Manifest};
-use dtrain_tests::process::ended;
+use dtrain_tests::process::expect_exit_code;
 use dtrain_tests::runs::{Run, Sandbox, gpt};
 
 /// The loss falls: by the largest loss an early step is best, by the smallest a late one.
@@ -111,7 +111,7 @@ fn a_stage_may_seek_its_own() {
     let was: Option<BestSoFar> = Manifest::read(&from).unwrap().best;
     assert_eq!(was.map(|best| best.step), Some(1));
     let output = sandbox.launch_with(1, "from-3", &[restart], &["--resume", from.to_str().unwrap()]);
-    ended(&output, 0);
+    expect_exit_code(&output, 0);
     let resumed = sandbox.run("from-3");
     assert_eq!((best(&resumed, losses(&resumed)[0]), kept(&resumed)), (4, vec![4, 6]));
 }
@@ -123,7 +123,7 @@ fn a_run_in_another_folder_keeps_the_best_of_its_own() {
     let first = sandbox.train(1, "first", &[most, "train.steps=2"]);
     let from = first.0.checkpoint(2);
     let output = sandbox.launch_with(1, "second", &[most], &["--resume", from.to_str().unwrap()]);
-    ended(&output, 0);
+    expect_exit_code(&output, 0);
     let second = sandbox.run("second");
     assert_eq!((best(&second, losses(&second)[0]), kept(&second)), (3, vec![3, 6]));
 }
@@ -132,7 +132,7 @@ fn a_run_in_another_folder_keeps_the_best_of_its_own() {
 fn a_figure_that_there_is_not_ends_the_run_before_it_begins() {
     let sandbox = falling();
     let output = sandbox.launch(2, "run", &["checkpoint.best=max accuracy"]);
-    let text = ended(&output, 2);
+    let text = expect_exit_code(&output, 2);
     let words = "checkpoint.best: the task has no figure \"accuracy\" that checkpoints could be compared by; it has loss, perplexity, \
                  bits_per_";
     assert!(text.contains(words), "{text}");

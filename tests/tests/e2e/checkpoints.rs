@@ -7,7 +7,7 @@ use std::path::Path;
 
 use dtrain_common::files::symlink_atomic;
 use dtrain_common::manifest::Manifest;
-use dtrain_tests::process::{ended, said};
+use dtrain_tests::process::{expect_exit_code, output_text};
 use dtrain_tests::runs::{Run, Sandbox, TINY, gpt};
 use dtrain_worker::models::TensorFile;
 use tch::Tensor;
@@ -101,7 +101,7 @@ fn the_best_checkpoint_is_one_that_is_there() {
     // A checkpoint that the disk rejects.
     let mut command = sandbox.command(2, "fails", &sets, &[]);
     command.env("DTRAIN_FAULT", "write:rank=0,after=0,error=ENOSPC");
-    let text = ended(&command.output().unwrap(), 0);
+    let text = expect_exit_code(&command.output().unwrap(), 0);
     assert!(text.contains("the training goes on"), "{text}");
     assert!(best_is_there("fails") > 1);
 
@@ -112,7 +112,7 @@ fn the_best_checkpoint_is_one_that_is_there() {
     manifest.evaluation_owed = true;
     manifest.write(&folder).unwrap();
     let more = ["--resume", "other/checkpoints/step-00000002"];
-    ended(&sandbox.launch_with(2, "owes", &sets, &more), 0);
+    expect_exit_code(&sandbox.launch_with(2, "owes", &sets, &more), 0);
     assert!(best_is_there("owes") > 2);
     assert_eq!(sandbox.run("owes").evaluations()[0]["step"], 2, "it is made up");
     assert!(Manifest::read(&folder).unwrap().evaluation_owed);
@@ -129,7 +129,7 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
     };
     for (rank, error, words) in [(0, "ENOSPC", "No space left on device"), (1, "EIO", "Input/output error")] {
         let name = format!("stop-{rank}");
-        let text = ended(&launch(rank, error, &name, &[]), 4);
+        let text = expect_exit_code(&launch(rank, error, &name, &[]), 4);
         assert!(text.contains(words) && text.contains("cannot be written"), "{text}");
         let run = sandbox.run(&name);
         let steps = run.0.steps().unwrap();
@@ -144,7 +144,7 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
         assert_same(&reference.0.latest(), &whole.0.latest(), &FILES);
 
         let name = format!("on-{rank}");
-        let text = ended(&launch(rank, error, &name, &["checkpoint.on_failure=continue"]), 0);
+        let text = expect_exit_code(&launch(rank, error, &name, &["checkpoint.on_failure=continue"]), 0);
         assert!(text.contains("the training goes on") && text.contains(words), "{text}");
         let run = sandbox.run(&name);
         let steps = run.0.steps().unwrap();
@@ -159,7 +159,11 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
     }
     let mut command = sandbox.command(1, "wrong", &[], &[]);
     let output = command.env("DTRAIN_FAULT", "write:rank=0").output().unwrap();
-    assert!(!output.status.success() && said(&output).contains("such as write:rank=1"), "{}", said(&output));
+    assert!(
+        !output.status.success() && output_text(&output).contains("such as write:rank=1"),
+        "{}",
+        output_text(&output)
+    );
 }
 
 #[test]
@@ -172,7 +176,7 @@ fn a_folder_that_cannot_be_written_to_is_an_error_at_once() {
     fs::create_dir(run.0.checkpoints()).unwrap();
     fs::rename(old.join("step-00000002"), run.0.checkpoint(2)).unwrap();
     fs::write(run.0.checkpoints().join(".partial-00000003"), "").unwrap();
-    let text = ended(&sandbox.launch(1, "run", &[]), 4);
+    let text = expect_exit_code(&sandbox.launch(1, "run", &[]), 4);
     assert!(text.contains("the checkpoint after step 3 cannot be written"), "{text}");
     assert_eq!(run.0.steps().unwrap(), [2]);
 }
@@ -194,7 +198,7 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
     });
     damage(3, FILES[1], &|bytes| bytes.truncate(bytes.len() - 1));
     let output = sandbox.launch(2, "run", &[]);
-    let text = ended(&output, 0);
+    let text = expect_exit_code(&output, 0);
     assert!(text.contains("step-00000004 is passed over"), "{text}");
     assert!(text.contains("step-00000003 is passed over") || text.contains("resuming from"), "{text}");
     assert!(text.contains("after step 2"), "{text}");
@@ -202,7 +206,7 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
 
     // A dangling link is no reason to start from the beginning.
     symlink_atomic(Path::new("step-00000099"), &run.0.latest()).unwrap();
-    let text = ended(&sandbox.launch(1, "run", &["train.steps=7"]), 0);
+    let text = expect_exit_code(&sandbox.launch(1, "run", &["train.steps=7"]), 0);
     assert!(text.contains("points nowhere") && text.contains("after step 6"), "{text}");
     assert_eq!(fs::read_link(run.0.latest()).unwrap(), Path::new("step-00000007"));
 
@@ -210,13 +214,13 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
     damage(7, FILES[2], &|bytes| bytes[9] ^= 0x20);
     let from = run.0.checkpoint(7);
     let output = sandbox.launch_with(1, "run", &["train.steps=8"], &["--resume", from.to_str().unwrap()]);
-    let text = ended(&output, 2);
+    let text = expect_exit_code(&output, 2);
     assert!(text.contains("ema.safetensors") && text.contains("damaged"), "{text}");
 
     for step in run.0.steps().unwrap() {
         damage(step, FILES[0], &|bytes| bytes[100] ^= 0x80);
     }
-    let text = ended(&sandbox.launch(2, "run", &["train.steps=8"]), 2);
+    let text = expect_exit_code(&sandbox.launch(2, "run", &["train.steps=8"]), 2);
     assert!(text.contains("no checkpoint in") && text.contains("is whole"), "{text}");
 }
 
@@ -246,7 +250,7 @@ fn a_checkpoint_that_takes_longer_than_the_patience_for_a_hang_is_waited_for() {
     let sets = ["train.steps=2", "checkpoint.every=2 steps"];
     let mut command = sandbox.command(2, "slow", &sets, &["--hang-timeout", "2"]);
     let output = command.env("DTRAIN_FAULT", "write:rank=1,after=0,pause=7s").output().unwrap();
-    ended(&output, 0);
+    expect_exit_code(&output, 0);
     let run = sandbox.run("slow");
     assert_eq!(run.0.steps().unwrap(), [2]);
     let longest = run

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dtrain_tests::process::said;
+use dtrain_tests::process::output_text;
 use dtrain_tests::ranks::run;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -14,8 +14,12 @@ fn conformance(backend: &str, scenario: &str, ranks: usize) -> Vec<std::process:
 
 fn suite(backend: &str, ranks: usize) {
     for (rank, output) in conformance(backend, "suite", ranks).iter().enumerate() {
-        assert!(output.status.success(), "rank {rank} of {ranks}: {}", said(output));
-        assert!(said(output).contains("ok shutdown"), "rank {rank} of {ranks}: {}", said(output));
+        assert!(output.status.success(), "rank {rank} of {ranks}: {}", output_text(output));
+        assert!(
+            output_text(output).contains("ok shutdown"),
+            "rank {rank} of {ranks}: {}",
+            output_text(output)
+        );
     }
 }
 
@@ -62,8 +66,8 @@ fn shared_memory_with_four_ranks() {
 /// Checks that every rank ends well.
 fn all_succeed(backend: &str, scenario: &str, ranks: usize) {
     for (rank, output) in conformance(backend, scenario, ranks).iter().enumerate() {
-        assert!(output.status.success(), "{scenario}, rank {rank} of {ranks}: {}", said(output));
-        assert!(said(output).contains("ok "), "{scenario}, rank {rank} of {ranks} did nothing");
+        assert!(output.status.success(), "{scenario}, rank {rank} of {ranks}: {}", output_text(output));
+        assert!(output_text(output).contains("ok "), "{scenario}, rank {rank} of {ranks} did nothing");
     }
 }
 
@@ -71,7 +75,7 @@ fn all_succeed(backend: &str, scenario: &str, ranks: usize) {
 fn last_dies(backend: &str, scenario: &str, ranks: usize) {
     let outputs = conformance(backend, scenario, ranks);
     for (rank, output) in outputs.iter().enumerate().take(ranks - 1) {
-        assert!(output.status.success(), "{scenario}, rank {rank} of {ranks}: {}", said(output));
+        assert!(output.status.success(), "{scenario}, rank {rank} of {ranks}: {}", output_text(output));
     }
     assert!(!outputs[ranks - 1].status.success(), "the last rank was to die");
 }
@@ -96,7 +100,7 @@ fn a_peer_that_dies_amid_operations_is_noticed() {
 fn a_peer_that_leaves_amid_operations_is_noticed() {
     for ranks in [2, 3] {
         for (rank, output) in conformance("shared", "shared-peer-leaves-amid", ranks).iter().enumerate() {
-            assert!(output.status.success(), "rank {rank} of {ranks}: {}", said(output));
+            assert!(output.status.success(), "rank {rank} of {ranks}: {}", output_text(output));
         }
     }
 }
@@ -111,7 +115,7 @@ fn an_operation_times_out() {
                 assert!(
                     output.status.success(),
                     "{backend} {scenario}, rank {rank} of {ranks}: {}",
-                    said(output)
+                    output_text(output)
                 );
             }
         }
@@ -145,7 +149,7 @@ fn ranks_that_want_different_transports_are_told() {
 #[test]
 fn the_benchmark_runs_and_shared_memory_is_the_default() {
     for (rank, output) in conformance("auto", "bench", 2).iter().enumerate() {
-        let text = said(output);
+        let text = output_text(output);
         assert!(output.status.success(), "rank {rank}: {text}");
         assert!(
             text.contains("shared memory allocated: 45 MB of Float all_reduce median"),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::Resume;
-use dtrain_tests::process::said;
+use dtrain_tests::process::output_text;
 use dtrain_tests::runs::{Run, Sandbox};
 use dtrain_worker::checkpoint::{choose, verify};
 
@@ -111,7 +111,7 @@ fn what_another_run_or_a_newer_dtrain_wrote_is_refused() {
     let (sandbox, run) = trained();
     let refused = |sets: &[&str], words: &str| {
         let output = sandbox.launch(1, "run", sets);
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(words), "{words} in {text}");
     };

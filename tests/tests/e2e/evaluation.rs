@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use dtrain_common::manifest::Manifest;
-use dtrain_tests::process::said;
+use dtrain_tests::process::output_text;
 use dtrain_tests::programs::{dtrain, without_outer_run};
 use dtrain_tests::runs::{Sandbox, TINY};
 use dtrain_worker::models::TensorFile;
@@ -23,7 +23,7 @@ fn eval(sandbox: &Sandbox, ranks: usize, checkpoint: &str, more: &[&str]) -> Out
 }
 
 fn answer(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", said(output));
+    assert!(output.status.success(), "{}", output_text(output));
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"))
 }
@@ -52,7 +52,7 @@ fn an_evaluation_finds_what_the_training_found() {
     let average = answer(&eval(&sandbox, 1, "run", &["--json", "--batch", "1"]));
     let far = average["loss"].as_f64().unwrap() - lines.last().unwrap()["loss"].as_f64().unwrap();
     assert!(far.abs() < 1e-5, "{far}");
-    let table = said(&eval(&sandbox, 1, "run", &[]));
+    let table = output_text(&eval(&sandbox, 1, "run", &[]));
     for part in ["after step 6 (epoch 1), moving average", "samples         37", "test loss", "accuracy"] {
         assert!(table.contains(part), "{part} in {table}");
     }
@@ -64,7 +64,7 @@ fn what_cannot_be_evaluated_is_refused() {
     let run = sandbox.train(1, "run", &["train.steps=1"]);
     let refused = |more: &[&str], checkpoint: &str, words: &str| {
         let output = eval(&sandbox, 1, checkpoint, more);
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(words), "{words} in {text}");
     };
@@ -102,7 +102,7 @@ fn a_run_tests_its_best_or_last_weights_at_its_end() {
     }
     let output = sandbox.launch(1, "refused", &["test.weights=best"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("needs checkpoint.best"), "{}", said(&output));
+    assert!(output_text(&output).contains("needs checkpoint.best"), "{}", output_text(&output));
 }
 
 #[test]
@@ -122,8 +122,8 @@ fn weights_of_another_make_are_taken_in_part_or_by_other_names() {
 
     let refused = |sets: &[&str], words: &str| {
         let output = sandbox.launch(1, "refused", sets);
-        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-        assert!(said(&output).contains(words), "{words} in {}", said(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
+        assert!(output_text(&output).contains(words), "{words} in {}", output_text(&output));
     };
     refused(&[&weights, steps, "model.weights_mode=strict"], "does not fit the model");
     refused(&[&weights, steps, "model.weights_mode=partial"], "does not fit the model");
@@ -135,11 +135,11 @@ fn weights_of_another_make_are_taken_in_part_or_by_other_names() {
     refused(&[&weights, "model.weights_rename=[[\"(\", \"\"]]", steps], "no regular expression");
 
     let output = sandbox.launch(1, "strict", &[&weights, steps, rename, "model.weights_mode=strict"]);
-    assert!(output.status.success(), "{}", said(&output));
-    assert!(said(&output).contains("122 tensors loaded"), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
+    assert!(output_text(&output).contains("122 tensors loaded"), "{}", output_text(&output));
     let sets = [&weights, steps, rename, "model.weights_mode=partial", "model.name=resnet34"];
     let output = sandbox.launch(2, "partial", &sets);
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("not in the file and left as initialised: `layer1.2."), "{text}");
 }
@@ -166,19 +166,23 @@ fn other_data_under_a_run_is_told_of() {
     fs::rename(sandbox.path("pictures"), sandbox.path("moved")).unwrap();
     let moved = "data.root=moved";
     let output = sandbox.launch(1, "run", &["train.steps=3", moved]);
-    assert!(output.status.success(), "{}", said(&output));
-    assert!(!said(&output).contains("the data is not"), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
+    assert!(!output_text(&output).contains("the data is not"), "{}", output_text(&output));
     fs::rename(sandbox.path("moved/train/a/3.png"), sandbox.path("moved/train/a/x.png")).unwrap();
     let output = sandbox.launch(1, "run", &["train.steps=4", moved]);
-    assert!(output.status.success(), "{}", said(&output));
-    let text = said(&output);
+    assert!(output.status.success(), "{}", output_text(&output));
+    let text = output_text(&output);
     assert!(
         text.contains("warning: the data is not what the checkpoint was trained on: as many samples"),
         "{text}"
     );
     fs::remove_file(sandbox.path("moved/train/a/x.png")).unwrap();
     let output = sandbox.launch(1, "run", &["train.steps=5", moved]);
-    assert!(said(&output).contains("32 training and 2 test samples then, 31 training"), "{}", said(&output));
+    assert!(
+        output_text(&output).contains("32 training and 2 test samples then, 31 training"),
+        "{}",
+        output_text(&output)
+    );
 }
 
 #[test]
@@ -209,7 +213,7 @@ fn classes_that_were_renamed_are_refused_by_eval_and_resume() {
         fs::rename(of.join("cat"), of.join("feline")).unwrap();
     }
     for output in [eval(&sandbox, 1, "run", &[]), sandbox.launch(1, "run", &["train.steps=2"])] {
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
         for words in [
             "class 0 is \"cat\" there and \"dog\" here, class 1 is \"dog\" there and \"emu\" here",
@@ -227,7 +231,7 @@ fn classes_that_were_renamed_are_refused_by_eval_and_resume() {
         (sandbox.launch(2, "run", &["train.steps=2"]), 1),
         (sandbox.launch(2, "run", &["train.steps=3"]), 0),
     ] {
-        let text = said(&output);
+        let text = output_text(&output);
         assert!(output.status.success(), "{text}");
         assert_eq!(text.matches("holds no names of classes").count(), warnings, "{text}");
     }

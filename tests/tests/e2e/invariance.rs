@@ -5,7 +5,7 @@ use std::path::Path;
 
 use dtrain_common::batch::Partition;
 use dtrain_tests::runs::Sandbox;
-use dtrain_tests::trainings::{self, List, distance, sets, tensors};
+use dtrain_tests::trainings::{self, TrainingList, distance, sets, tensors};
 
 /// The common recipe. With 40 samples, the last step is short: 8 samples or 1.
 const RECIPE: &str = r#"
@@ -38,7 +38,7 @@ const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer-00000-of-00001.safetensors";
 const EMA: &str = "ema.safetensors";
 
-fn train(sandbox: &Sandbox, ranks: usize, vars: &[(&str, &str)], list: &List) {
+fn train(sandbox: &Sandbox, ranks: usize, vars: &[(&str, &str)], list: &TrainingList) {
     let program = Path::new(env!("CARGO_BIN_EXE_training-rank"));
     trainings::train(sandbox, program, ranks, vars, list);
 }
@@ -54,7 +54,7 @@ fn cut(micro_batch: Option<usize>) -> String {
 fn for_all_partitions(more: &[&str], mut look: impl FnMut(&Sandbox, &str, usize, usize, Option<usize>)) {
     let sandbox = Sandbox::new(RECIPE);
     for ranks in RANKS {
-        let mut list = List::new();
+        let mut list = TrainingList::new();
         for batch in BATCHES {
             for micro_batch in MICRO_BATCHES {
                 let name = name(ranks, batch, micro_batch);
@@ -155,7 +155,7 @@ fn a_step_has_the_same_gradient_under_any_partition() {
 #[test]
 fn a_gradient_is_a_weighted_mean() {
     let sandbox = Sandbox::new(RECIPE);
-    let list = |scales: &[&str]| -> List {
+    let list = |scales: &[&str]| -> TrainingList {
         let of = |weighted: bool, scale: &str| {
             let mut sets = sets(&[
                 "train.steps=1",
@@ -254,7 +254,7 @@ const VARIANTS: [Variant; 13] = [
 #[test]
 fn no_setting_breaks_it_by_shared_memory_nor_by_tcp() {
     let sandbox = Sandbox::new(RECIPE);
-    let list = |place: &str, micro_batch| -> List {
+    let list = |place: &str, micro_batch| -> TrainingList {
         let of = |variant: &Variant| {
             let mut sets = sets(variant.sets);
             sets.extend(["custom.double=true".into(), cut(micro_batch)]);

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use dtrain_tests::process::{finish, said};
+use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::programs::{build_folder, dtrain, without_outer_run, worker};
 
 #[test]
@@ -26,7 +26,7 @@ fn nothing_is_missed(which: &[&str]) {
     // Cargo sets this variable to this test's package; the lab must find its own.
     kills.env_remove("CARGO_MANIFEST_DIR").arg("kills").args(which).arg("--bin-dir").arg(build_folder());
     let output = finish(&mut kills, Duration::from_secs(300));
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("0 damaged, 0 missed"), "{text}");
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dtrain_tests::process::said;
+use dtrain_tests::process::output_text;
 use dtrain_tests::programs::{build_folder, dtrain, worker};
 
 fn workspace() -> PathBuf {
@@ -29,7 +29,7 @@ fn the_launcher_names_no_torch_library() {
     let libraries = needed(&dtrain());
     assert!(!libraries.is_empty() && !libraries.iter().any(|library| is_torch(library)), "{libraries:?}");
     let output = Command::new("ldd").arg(dtrain()).output().unwrap();
-    let listed = said(&output);
+    let listed = output_text(&output);
     // The addresses, in parentheses, may contain any letters.
     let mut names = listed.split_whitespace().filter(|word| !word.starts_with('('));
     assert!(!names.any(is_torch), "{listed}");
@@ -64,7 +64,7 @@ fn ldd_shows_no_library_of_a_gpu() {
     ];
     for program in [dtrain(), worker()] {
         let output = Command::new("ldd").arg(&program).output().unwrap();
-        let listed = said(&output);
+        let listed = output_text(&output);
         assert!(listed.contains("libc.so"), "{listed}");
         // Compares names only: a library's path may contain any words.
         let names = listed.lines().filter_map(|line| line.split_whitespace().next());
@@ -95,19 +95,19 @@ fn a_moved_worker_finds_its_libraries() {
             place(library, lib.join(library.file_name().unwrap()));
         }
         let output = Command::new("ldd").arg(bin.join("dtrain-worker")).output().unwrap();
-        let text = said(&output);
+        let text = output_text(&output);
         let line = text.lines().find(|line| line.contains("libtorch_cpu.so")).unwrap_or_default();
         assert!(line.contains(root.to_str().unwrap()), "{layout}: {text}");
         assert!(!text.contains("not found"), "{layout}: {text}");
         let output = Command::new(bin.join("dtrain-worker")).arg("--version").output().unwrap();
-        assert!(output.status.success(), "{layout}: {}", said(&output));
+        assert!(output.status.success(), "{layout}: {}", output_text(&output));
     }
 }
 
 /// Returns the libtorch libraries that the worker uses.
 fn libtorch_of(binary: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd").arg(binary).output().unwrap();
-    let text = said(&output);
+    let text = output_text(&output);
     let paths = text.lines().filter_map(|line| line.split("=> ").nth(1)?.split(" (").next());
     let own: Vec<PathBuf> = paths
         .map(PathBuf::from)

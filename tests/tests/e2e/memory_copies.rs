@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use dtrain_tests::process::{Signal, rank_pid, said, signal, wait_until};
+use dtrain_tests::process::{Signal, output_text, rank_pid, signal, wait_until};
 use dtrain_tests::runs::Sandbox;
 
 const RECIPE: &str = r#"
@@ -45,7 +45,7 @@ fn a_run_whose_worker_dies_goes_on_with_the_next_step() {
         wait_until("some steps", || steps(&sandbox) >= 20);
         signal(rank_pid(launcher.id(), ranks - 1), Signal::KILL);
         let output = launcher.wait_with_output().unwrap();
-        let text = said(&output);
+        let text = output_text(&output);
         assert!(output.status.success(), "{text}");
         let resumed = text
             .lines()
@@ -79,8 +79,8 @@ fn what_was_to_follow_the_step_is_made_up() {
     std::thread::sleep(std::time::Duration::from_millis(300));
     signal(rank_pid(launcher.id(), 0), Signal::KILL);
     let output = launcher.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
-    let text = said(&output);
+    assert!(output.status.success(), "{}", output_text(&output));
+    let text = output_text(&output);
     assert!(text.contains("resumed from the copy in memory after step 100"), "{text}");
     let run = sandbox.run("run");
     assert_eq!(run.evaluations()[0]["step"], 100);

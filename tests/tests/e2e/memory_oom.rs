@@ -4,7 +4,7 @@
 use std::process::Output;
 use std::time::Duration;
 
-use dtrain_tests::process::{finish, said};
+use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 
 /// A GPT on a generated text, with all state that a step changes: moments, average, clipping.
@@ -93,7 +93,7 @@ impl<'a> Ranks<'a> {
 
     fn train(&self, name: &str, sets: &[&str], from: Option<&Run>, fault: &str) -> Run {
         let output = self.launch(name, sets, from, fault);
-        assert!(output.status.success(), "{fault}: {}", said(&output));
+        assert!(output.status.success(), "{fault}: {}", output_text(&output));
         self.sandbox.run(name)
     }
 
@@ -285,7 +285,7 @@ fn it_halves_as_often_as_it_must_and_ends_with_a_table() {
 
         let fault = "oom:rank=0,step=3,phase=forward,times=9";
         let output = ranks.launch(&name("never"), &[], Some(&base), fault);
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(3), "{text}");
         for words in ["out of memory on rank 0 in forward at step 3", "batches of 1", "optimizer  ", "all  "]
         {
@@ -319,7 +319,7 @@ fn under_any_budget_a_run_trains_exactly_or_ends_with_code_3() {
         let budget = format!("memory.budget=\"{kib} KiB\"");
         let name = format!("budget-{kib}");
         let output = ranks.launch(&name, &[&budget], None, "");
-        let text = said(&output);
+        let text = output_text(&output);
         match output.status.code() {
             Some(0) => {
                 let run = sandbox.run(&name);

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use dtrain_tests::process::said;
+use dtrain_tests::process::output_text;
 use dtrain_tests::programs::{dtrain, worker};
 use dtrain_tests::runs::{Sandbox, assert_close};
 use serde_json::Value;
@@ -61,7 +61,7 @@ fn ask(sandbox: &Sandbox, verb: &str, arguments: &[&str]) -> Output {
 }
 
 fn json(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", said(output));
+    assert!(output.status.success(), "{}", output_text(output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -112,7 +112,7 @@ fn a_model_larger_than_any_machine_is_planned() {
     let mut arguments = vec!["--gpu", "8GiB"];
     arguments.extend(large.iter().flat_map(|set| ["--set", set]));
     let output = ask(&sandbox, "plan", &arguments);
-    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", output_text(&output));
 }
 
 #[test]
@@ -138,14 +138,14 @@ fn a_run_fits_its_budget_or_says_what_it_would_take() {
     // A fixed micro-batch that does not fit: the run names one that fits, and retries in smaller ones.
     let set = format!("memory.budget={}", state + (peak - state) / 8);
     let output = sandbox.launch(1, "stated", &[&set, "memory.micro_batch=12"]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("; memory.micro_batch = ") && text.contains(" fits"), "{text}");
     assert!(!text.contains("nothing smaller"), "{text}");
 
     let set = format!("memory.budget={}", state / 2);
     let output = sandbox.launch(1, "hopeless", &[&set]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(3), "{text}");
     assert!(
         text.contains("before the first step") && text.contains("optimizer") && text.contains("  refused  "),
@@ -184,7 +184,7 @@ fn what_cannot_be_asked_is_refused() {
         ("plan", vec!["--gpu", "t4", "--set", "model.heads=3"], "heads"),
     ] {
         let output = ask(&sandbox, verb, &arguments);
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
         assert!(text.contains(says), "{arguments:?}: {text}");
     }

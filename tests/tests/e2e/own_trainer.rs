@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dtrain_tests::process::said;
+use dtrain_tests::process::output_text;
 use dtrain_tests::programs::{launch, own_trainer};
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 
@@ -21,7 +21,7 @@ fn as_program(sandbox: &Sandbox, nproc: usize, run: &str) -> Run {
         .current_dir(sandbox.path(""))
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     sandbox.run(run)
 }
 
@@ -47,7 +47,7 @@ fn it_learns_and_is_the_same_on_one_rank_and_on_two() {
     assert!(mean(&losses[380..]) < 0.2 * mean(&losses[..10]), "{losses:?}");
 
     let output = as_worker(&sandbox, 1, "one", &["memory.micro_batch=7"]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     let one = sandbox.run("one");
     assert_close(&losses, &one.per_step("loss"), 1e-5);
     let result = one.result();
@@ -63,7 +63,7 @@ fn it_learns_and_is_the_same_on_one_rank_and_on_two() {
 fn a_mistyped_setting_of_its_own_is_named() {
     let sandbox = Sandbox::new("");
     let output = as_worker(&sandbox, 2, "run", &["custom.widht=3"]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("custom.widht") && text.contains("`width`"), "{text}");
 }
@@ -77,7 +77,7 @@ fn dtrain_s_own_worker_says_who_trains_it() {
         .current_dir(sandbox.path(""))
         .output()
         .unwrap();
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("DTRAIN_WORKER"), "{text}");
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use dtrain_common::manifest::Manifest;
-use dtrain_tests::process::{Signal, ended, said, signal};
+use dtrain_tests::process::{Signal, expect_exit_code, output_text, signal};
 use dtrain_tests::programs::{dtrain, without_outer_run};
 use dtrain_tests::runs::{Run, Sandbox, gpt};
 
@@ -41,7 +41,7 @@ fn new_checkpoints_of_a_run_that_went_back_stay() {
     // Stopped early. If the later checkpoints stayed, each new one would be the oldest and be removed.
     let sets = ["train.steps=10"];
     let output = sandbox.launch_with(1, "run", &sets, &["--resume", &own(&run, 4)]);
-    let text = ended(&output, 0);
+    let text = expect_exit_code(&output, 0);
     assert!(text.contains("set aside 6 later checkpoints (steps 6 to 16) in"), "{text}");
     is_whole(&run, &[8, 10], 10);
     let aside = run.0.set_aside().unwrap();
@@ -52,27 +52,27 @@ fn new_checkpoints_of_a_run_that_went_back_stay() {
     assert_eq!(run.per_step("step"), (1..=10).map(f64::from).collect::<Vec<_>>());
 
     // The same run resumes from its newest checkpoint, not from those set aside.
-    let text = ended(&sandbox.launch(1, "run", &[]), 0);
+    let text = expect_exit_code(&sandbox.launch(1, "run", &[]), 0);
     assert!(text.contains("after step 10"), "{text}");
     is_whole(&run, &[14, 16], 16);
     assert_eq!(run.weights(), reference.weights());
 
     // Checkpoints that were set aside are listed, can be loaded, and can be restored.
-    let text = ended(&ckpt(&sandbox, &["ls", "run"]), 0);
+    let text = expect_exit_code(&ckpt(&sandbox, &["ls", "run"]), 0);
     assert!(text.contains("rollback-1: set aside when the run went back from step 16 to step 4"), "{text}");
     let path = aside[0].folder.join("step-00000012");
     let path = path.to_str().unwrap();
-    ended(&ckpt(&sandbox, &["verify", path]), 0);
-    let text = ended(&sandbox.launch_with(1, "run", &[], &["--resume", path]), 0);
+    expect_exit_code(&ckpt(&sandbox, &["verify", path]), 0);
+    let text = expect_exit_code(&sandbox.launch_with(1, "run", &[], &["--resume", path]), 0);
     assert!(text.contains("after step 12"), "{text}");
     assert_eq!(run.weights(), reference.weights());
     assert!(!Path::new(path).exists());
     assert_eq!(run.0.set_aside().unwrap().len(), 2);
 
     // Only `--rollbacks` removes them.
-    ended(&ckpt(&sandbox, &["prune", "run"]), 0);
+    expect_exit_code(&ckpt(&sandbox, &["prune", "run"]), 0);
     assert_eq!(run.0.set_aside().unwrap().len(), 2);
-    let text = ended(&ckpt(&sandbox, &["prune", "run", "--rollbacks"]), 0);
+    let text = expect_exit_code(&ckpt(&sandbox, &["prune", "run", "--rollbacks"]), 0);
     assert!(text.contains("removed rollback-1"), "{text}");
     assert!(run.0.set_aside().unwrap().is_empty());
 }
@@ -110,7 +110,7 @@ fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
     let sets = [format!("train.steps={}", stopped + 2), "checkpoint.keep=3".to_owned()];
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
     let output = sandbox.launch_with(2, "run", &sets, &more);
-    let text = ended(&output, 0);
+    let text = expect_exit_code(&output, 0);
     assert!(text.contains(&format!("after step {stopped}")), "{text}");
     assert!(text.contains("the newest since the run began with"), "{text}");
     assert_eq!(run.0.set_aside().unwrap().len(), 1);
@@ -118,7 +118,7 @@ fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
     assert!(steps.len() <= 3 && steps.last() == Some(&(stopped + 2)), "{steps:?}");
     assert_eq!(run.result().resumed_from.as_deref(), Some(Path::new(&from)));
     // It has ended well: the command now rolls back again, if step 4 still exists.
-    let text = said(&sandbox.launch_with(2, "run", &sets, &more));
+    let text = output_text(&sandbox.launch_with(2, "run", &sets, &more));
     assert!(!text.contains("the newest since the run began with"), "{text}");
     code
 }
@@ -141,12 +141,12 @@ fn the_best_checkpoint_that_comes_back_is_the_best_on_all_ranks() {
     let best = run.result().best.unwrap().step;
     assert!(best > 4, "the loss falls: {best}");
     let sets = ["checkpoint.keep=9", "train.steps=6"];
-    ended(&sandbox.launch_with(1, "run", &sets, &["--resume", &own(&run, 4)]), 0);
+    expect_exit_code(&sandbox.launch_with(1, "run", &sets, &["--resume", &own(&run, 4)]), 0);
     let back = run.0.checkpoints().join(format!("rollback-1/step-{best:08}"));
     let sets = ["checkpoint.keep=9".to_owned(), format!("train.steps={best}")];
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
     let more = ["--resume", back.to_str().unwrap()];
-    ended(&sandbox.launch_with(2, "run", &sets, &more), 0);
+    expect_exit_code(&sandbox.launch_with(2, "run", &sets, &more), 0);
     assert_eq!(run.result().best.unwrap().step, best);
     assert_eq!(run.0.linked(&run.0.best()), Some(best));
 }
@@ -161,7 +161,7 @@ fn a_refused_rollback_moves_nothing() {
     bytes[last] ^= 1;
     fs::write(&model, bytes).unwrap();
     let output = sandbox.launch_with(1, "run", &[], &["--resume", &own(&run, 4)]);
-    ended(&output, 2);
+    expect_exit_code(&output, 2);
     assert_eq!(run.0.linked(&run.0.latest()), Some(16));
     assert_eq!(run.0.steps().unwrap(), [2, 4, 6, 8, 10, 12, 14, 16]);
     assert!(run.0.set_aside().unwrap().is_empty());
@@ -174,13 +174,13 @@ fn a_run_that_fails_before_its_first_checkpoint_begins_with_the_same_one_again()
     let more = ["--resume", "other/checkpoints/step-00000004"];
     let mut command = sandbox.command(2, "run", &[], &more);
     command.env("DTRAIN_FAULT", "write:rank=0,after=0,error=EIO");
-    ended(&command.output().unwrap(), 4);
+    expect_exit_code(&command.output().unwrap(), 4);
     let run = sandbox.run("run");
     assert!(run.0.steps().unwrap().is_empty());
     // It never starts from the beginning by itself.
-    let text = ended(&sandbox.launch(2, "run", &[]), 2);
+    let text = expect_exit_code(&sandbox.launch(2, "run", &[]), 2);
     assert!(text.contains("has no checkpoint of its own; give --resume /"), "{text}");
-    let text = ended(&sandbox.launch_with(2, "run", &[], &more), 0);
+    let text = expect_exit_code(&sandbox.launch_with(2, "run", &[], &more), 0);
     assert!(text.contains("after step 4"), "{text}");
     assert_eq!(run.per_step("step"), [5.0, 6.0, 7.0, 8.0]);
 }

@@ -4,7 +4,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::Manifest;
-use dtrain_tests::process::{Signal, rank_pid, said, signal, wait_until};
+use dtrain_tests::process::{Signal, output_text, rank_pid, signal, wait_until};
 use dtrain_tests::runs::{Run, Sandbox, TINY};
 
 /// Far more steps than a test waits for, and no regular checkpoints.
@@ -66,9 +66,9 @@ fn a_run_stops_before_its_time_limit_and_is_not_restarted() {
     let begun = Instant::now();
     let limit = ["--time-limit", "20", "--time-margin", "15s", "--max-restarts", "3"];
     let output = sandbox.launch_with(2, "run", &LONG, &limit);
-    assert_eq!(output.status.code(), Some(75), "{}", said(&output));
-    assert!(begun.elapsed() < Duration::from_secs(20), "{}", said(&output));
-    assert!(said(&output).contains("the time limit is near"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(75), "{}", output_text(&output));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{}", output_text(&output));
+    assert!(output_text(&output).contains("the time limit is near"), "{}", output_text(&output));
     let steps = stopped_well(&sandbox.run("run"));
     assert_eq!(sandbox.run("run").result().restarts, 0);
 
@@ -86,7 +86,7 @@ fn the_end_of_a_slurm_job_is_a_time_limit() {
     command.env("SLURM_JOB_ID", "1");
     command.env("SLURM_JOB_END_TIME", (now.as_secs() + 15).to_string());
     let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(75), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(75), "{}", output_text(&output));
     stopped_well(&sandbox.run("run"));
 }
 
@@ -133,7 +133,7 @@ fn a_rank_that_does_not_come_is_waited_for_no_longer_than_was_said() {
         wait_until("a step", || metrics.metadata().is_ok_and(|meta| meta.len() > 0));
         signal(rank_pid(launcher.id(), 1), Signal::STOP);
         let output = launcher.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(4), "{}", output_text(&output));
         let failure = sandbox.run("run").result().failure.expect("a failure");
         assert_ne!(failure.rank, 1, "the one that waits knows");
         let message = failure.message.unwrap();
@@ -154,8 +154,8 @@ fn a_run_directory_has_one_run_at_a_time() {
     let sandbox = Sandbox::new(TINY);
     let mut launcher = begin(&sandbox, 1, &LONG, &[]);
     let output = sandbox.launch(1, "run", &LONG);
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(said(&output).contains("in use by another run"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
+    assert!(output_text(&output).contains("in use by another run"), "{}", output_text(&output));
     signal(launcher.id(), Signal::TERM);
     assert_eq!(launcher.wait().unwrap().code(), Some(75));
     stopped_well(&sandbox.run("run"));

@@ -4,7 +4,7 @@
 use std::fs;
 
 use dtrain_common::manifest::Manifest;
-use dtrain_tests::process::said;
+use dtrain_tests::process::output_text;
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 
 use crate::bad_input::refused_by;
@@ -159,7 +159,7 @@ fn masks_whose_object_is_left_out_as_ignored_are_refused() {
         &["hold class 0 alone", "set data.ignore to another value than 0 and 1"],
     );
     let output = sandbox.launch(2, "binary", &["data.masks=\"binary\"", "train.steps=1"]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     let words =
         "pixels by class in 8 masks of train_masks: 0 31.2%, 1 68.8%; 0.0% are ignored (data.ignore = 255)";
@@ -168,7 +168,7 @@ fn masks_whose_object_is_left_out_as_ignored_are_refused() {
     // Test masks with one class give a warning, and masks without a class an error.
     scenes_of(&sandbox, "test", 4, 7, 7);
     let output = sandbox.launch(2, "one", &["data.masks=\"binary\"", "train.steps=1"]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success() && text.contains("test_masks hold class 1 alone"), "{text}");
     scenes_of(&sandbox, "train", 8, 0, 1);
     scenes_of(&sandbox, "test", 4, 255, 255);
@@ -181,7 +181,7 @@ fn classes_that_never_occur_and_pixels_that_are_ignored_are_told() {
     scenes(&sandbox, "train", 8);
     scenes(&sandbox, "test", 4);
     let output = sandbox.launch(2, "run", &["data.classes=5", "train.steps=1"]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     // In 8 images, 0 to 7 of 16 rows have no class.
     for words in
@@ -227,7 +227,7 @@ fn a_step_without_a_pixel_that_counts_changes_nothing() {
         }
     }
     let output = sandbox.launch(2, "nothing", &["train.steps=2"]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     let words = "no sample or pixel counted from step 1 to step 2";
     assert!(text.contains(words) && text.contains("data.ignore"), "{text}");

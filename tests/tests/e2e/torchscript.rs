@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use dtrain_common::recipe::Recipe;
 use dtrain_tests::formula;
-use dtrain_tests::process::said;
+use dtrain_tests::process::output_text;
 use dtrain_tests::runs::{Sandbox, assert_close};
 use dtrain_worker::data::{self, Column};
 use dtrain_worker::models::{Registry, TensorFile};
@@ -184,7 +184,7 @@ fn files_that_are_no_modules_are_refused() {
         (plain("autoencoder.pt"), ["autoencoder.pt", "N x K"]),
     ] {
         let output = sandbox.launch(2, "run", &[&format!("model.file={file:?}")]);
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(words.iter().all(|word| text.contains(word)), "{words:?} in: {text}");
         let errors = text.lines().filter(|line| line.contains("error:")).count();

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use dtrain_tests::process::{Signal, rank_pid, said, signal, wait_until};
+use dtrain_tests::process::{Signal, output_text, rank_pid, signal, wait_until};
 use dtrain_tests::programs::{self, worker};
 use dtrain_tests::runs::{Run, Sandbox, TINY, assert_close};
 
@@ -104,7 +104,7 @@ fn real_images_give_the_same_losses_on_one_rank_and_on_two() {
             "optim.schedule.warmup=\"20 steps\"",
         ];
         let output = command.args(sets.iter().flat_map(|set| ["--set", set])).output().unwrap();
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         sandbox.run(&run).per_step("loss")
     };
     let (one, two) = (losses(1), losses(2));
@@ -242,7 +242,7 @@ fn a_worker_started_by_hand_is_rank_0_of_1() {
         .current_dir(sandbox.path(""))
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     let run: Run = sandbox.run("run");
     assert_eq!(run.per_step("loss").len(), 2);
     assert_eq!((run.result().exit_code, run.result().nproc), (Some(0), Some(1)));
@@ -253,8 +253,8 @@ fn a_worker_started_by_hand_is_rank_0_of_1() {
 fn a_run_that_diverges_says_so() {
     let sandbox = Sandbox::new(TINY);
     let output = sandbox.launch(2, "run", &["optim.lr=1e30", "train.epochs=20"]);
-    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
-    let text = said(&output);
+    assert_eq!(output.status.code(), Some(4), "{}", output_text(&output));
+    let text = output_text(&output);
     assert!(text.contains("not finite") && text.contains("optim.lr"), "{text}");
 }
 
@@ -265,7 +265,7 @@ fn a_run_that_ends_in_skipped_steps_is_a_failure_however_short_it_is() {
         let name = format!("run-{steps}");
         let sets = ["optim.lr=1e30", &format!("train.steps={steps}")];
         let output = sandbox.launch(2, &name, &sets);
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(4), "{text}");
         for words in [which, "not finite", "optim.lr", "precision.amp"] {
             assert!(text.contains(words), "no {words:?} in: {text}");
@@ -276,7 +276,7 @@ fn a_run_that_ends_in_skipped_steps_is_a_failure_however_short_it_is() {
         let last = sandbox.run(&name).0.checkpoint(steps);
         assert!(!last.exists(), "{}", last.display());
         let again = sandbox.launch(2, &name, &sets);
-        assert_eq!(again.status.code(), Some(4), "{}", said(&again));
+        assert_eq!(again.status.code(), Some(4), "{}", output_text(&again));
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use dtrain_tests::formula;
 use dtrain_tests::runs::{Run, Sandbox};
-use dtrain_tests::trainings::{self, List, distance, sets, tensors};
+use dtrain_tests::trainings::{self, TrainingList, distance, sets, tensors};
 use tch::Tensor;
 
 const RECIPE: &str = r#"
@@ -43,7 +43,7 @@ const VARIANTS: [(&str, &[&str]); 6] = [
     ("micro", &["memory.micro_batch=1"]),
 ];
 
-fn train(sandbox: &Sandbox, ranks: usize, list: &List) {
+fn train(sandbox: &Sandbox, ranks: usize, list: &TrainingList) {
     let program = Path::new(env!("CARGO_BIN_EXE_training-rank"));
     trainings::train(sandbox, program, ranks, &[], list);
 }

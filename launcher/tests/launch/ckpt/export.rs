@@ -41,7 +41,7 @@ fn an_export_is_one_file_of_the_weights_asked_for() {
         "{said}"
     );
     assert_eq!((first("conv1.weight"), first("fc.weight")), (f32(2.5), f32(-2.0)));
-    ckpt(&scene, &["export", "a", "out.safetensors"]).expect_code(2).says("--force overwrites it");
+    ckpt(&scene, &["export", "a", "out.safetensors"]).expect_code(2).expect_stderr("--force overwrites it");
     let raw = [
         "export",
         "a",
@@ -60,10 +60,12 @@ fn an_export_is_one_file_of_the_weights_asked_for() {
         first("resnet.embedder.embedder.normalization.num_batches_tracked"),
         (Dtype::I64, 7_i64.to_le_bytes().to_vec())
     );
-    ckpt(&scene, &["export", "a@10", "x", "--weights", "ema"]).expect_code(2).says("keeps no moving average");
+    ckpt(&scene, &["export", "a@10", "x", "--weights", "ema"])
+        .expect_code(2)
+        .expect_stderr("keeps no moving average");
     ckpt(&scene, &["export", "a", "a/checkpoints/latest/model.safetensors", "--force"])
         .expect_code(2)
-        .says("is a checkpoint, whose files are not to be touched");
+        .expect_stderr("is a checkpoint, whose files are not to be touched");
     assert_eq!(fs::metadata(&out).unwrap().permissions().mode() & 0o444, 0o444, "others may read it");
 }
 
@@ -77,14 +79,14 @@ fn what_cannot_be_exported_leaves_no_file() {
     });
     ckpt(&scene, &["export", "a@20", "x", "--names", "timm"])
         .expect_code(2)
-        .says("timm has no model like \"unet\"");
+        .expect_stderr("timm has no model like \"unet\"");
     ckpt(&scene, &["export", "a@20", "x", "--dtype", "f16"])
         .expect_code(1)
-        .says("3 numbers in 1 tensor (the first is \"big\") would become infinite in float16");
+        .expect_stderr("3 numbers in 1 tensor (the first is \"big\") would become infinite in float16");
     damage(&run.join("checkpoints/step-00000010"));
     ckpt(&scene, &["export", "a@10", "x"])
         .expect_code(1)
-        .says("is damaged, use another one: model.safetensors does not have its checksum");
+        .expect_stderr("is damaged, use another one: model.safetensors does not have its checksum");
     let left: Vec<_> = fs::read_dir(scene.path(""))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -113,6 +115,6 @@ fn an_export_that_is_stopped_leaves_no_file() {
     wait_until("a temporary file", || count() > 0);
     export.signal(Signal::INT);
     let done = export.wait();
-    done.expect_code(130).says("stopped by SIGINT; out/x was not written");
+    done.expect_code(130).expect_stderr("stopped by SIGINT; out/x was not written");
     assert_eq!(count(), 0);
 }

@@ -19,7 +19,7 @@ fn prune_keeps_what_the_recipe_keeps() {
     assert_eq!(names(&run), ["best", "latest", "step-00000010", "step-00000040", "step-00000050"]);
     ckpt(&scene, &["prune", "a", "--keep", "0"]).expect_code(2);
     fs::remove_file(run.join("recipe.toml")).unwrap();
-    ckpt(&scene, &["prune", "a"]).expect_code(2).says("give --keep and --keep-every");
+    ckpt(&scene, &["prune", "a"]).expect_code(2).expect_stderr("give --keep and --keep-every");
     ckpt(&scene, &["prune", "a", "--keep", "1", "--keep-every", "40"]).expect_code(0);
     assert_eq!(names(&run).len(), 5, "40 is the last of 1 to 40");
     ckpt(&scene, &["prune", "a", "--keep", "1", "--keep-every", "0"]).expect_code(0);
@@ -136,7 +136,7 @@ fn epochs_of_keep_every_are_counted_by_the_plan() {
     let recipe = Recipe::load("demo", &set).unwrap();
     fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
     link(&run, "best", 40);
-    ckpt(&scene, &["prune", "a"]).expect_code(2).says("give --keep-every");
+    ckpt(&scene, &["prune", "a"]).expect_code(2).expect_stderr("give --keep-every");
     fs::write(run.join("plan.json"), "{\"steps_per_epoch\": 10}").unwrap();
     let out = ckpt(&scene, &["prune", "a"]).expect_code(0).stdout();
     assert!(out.contains("the last of every 2 epochs"), "{out}");

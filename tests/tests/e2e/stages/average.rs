@@ -64,7 +64,7 @@ fn a_stage_may_train_less_and_the_average_goes_on() {
     let from = checkpoint(&run, 5);
     let more = ["--resume", from.to_str().unwrap()];
     let output = sandbox.launch_with(1, "other", &["stage.1.steps=3"], &more);
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("stage") && text.contains("steps = 3"), "{text}");
 }

@@ -7,7 +7,7 @@ fn stages_that_are_a_mistake() {
     let sandbox = Sandbox::new(UNET);
     let refused = |nproc: usize, sets: &[&str], words: &[&str]| {
         let output = sandbox.launch(nproc, "run", sets);
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
         for word in words {
             assert!(text.contains(word), "no {word:?} in: {text}");

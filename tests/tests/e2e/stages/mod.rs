@@ -8,7 +8,7 @@ mod unfreezing;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use dtrain_tests::process::said;
+use dtrain_tests::process::output_text;
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 use dtrain_worker::models::TensorFile;
 use serde_json::Value;
@@ -156,7 +156,7 @@ fn losses(run: &Run) -> Vec<f64> {
 
 fn resume(sandbox: &Sandbox, nproc: usize, name: &str, from: &Path, sets: &[&str]) -> Run {
     let output = sandbox.launch_with(nproc, name, sets, &["--resume", from.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     sandbox.run(name)
 }
 
@@ -192,7 +192,7 @@ fn a_stage_has_its_own_loss() {
     assert!(losses[0] > 1.0 && losses[2] < 1.0, "{losses:?}");
     // If the module does not return a stage's loss, the run ends before it begins, for any stage.
     let output = sandbox.launch(1, "module", &["stage.1.loss=module"]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(!sandbox.path("module/metrics.jsonl").exists(), "{text}");
 }

@@ -10,7 +10,7 @@ const STEPS: usize = 10;
 fn two_stages_with_progressive_unfreezing() {
     let sandbox = Sandbox::new(UNET);
     let output = sandbox.launch(1, "one", &[]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     let run = sandbox.run("one");
 
