@@ -69,7 +69,7 @@ pub struct BestSoFar {
 
 /// A fingerprint of the training data; a resume compares it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DataMark {
+pub struct DataFingerprint {
     pub train_samples: u64,
     pub test_samples: u64,
     /// SHA-256 of the survey of the data, in hexadecimal digits; independent of the folder.
@@ -114,7 +114,7 @@ pub struct Manifest {
     pub extra: Value,
     /// Fingerprint of the training data; none in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<DataMark>,
+    pub data: Option<DataFingerprint>,
     pub recipe: Recipe,
     /// The last figures, by name; NaN is written as `null`.
     #[serde(with = "numbers", default)]

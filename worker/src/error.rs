@@ -18,7 +18,7 @@ use crate::collectives::RendezvousError;
 use crate::device::DeviceError;
 use crate::models::ModelError;
 use crate::optim::GroupError;
-use crate::out_of_memory::of_variants;
+use crate::out_of_memory::impl_out_of_memory;
 use crate::run::plan::PlanError;
 use crate::step::PrecisionError;
 use crate::tasks::TaskError;
@@ -126,7 +126,7 @@ fn stage_names(names: &[String]) -> String {
     }
 }
 
-of_variants!(WorkerError: Train, Torch, Model, Task, Device, Resume, Evaluate, Checkpoints, Rendezvous);
+impl_out_of_memory!(WorkerError: Train, Torch, Model, Task, Device, Resume, Evaluate, Checkpoints, Rendezvous);
 
 impl WorkerError {
     /// Returns the exit status for this error.
@@ -159,7 +159,7 @@ impl WorkerError {
     }
 
     /// Returns whether rank 0 prints the same error, so that the other ranks can end silently.
-    pub fn is_said_by_rank_0(&self) -> bool {
+    pub fn is_reported_by_rank_0(&self) -> bool {
         matches!(
             self,
             Self::Rendezvous(RendezvousError::Refused(_))

@@ -19,7 +19,7 @@ use tch::Device;
 use crate::TrainError;
 use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
-use crate::data_mark::{same_data, unnamed_classes};
+use crate::data_fingerprint::{same_data, unnamed_classes};
 use crate::error::{Result, WorkerError};
 use crate::heartbeat::Heartbeat;
 use crate::host::enter_device;

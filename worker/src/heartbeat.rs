@@ -30,15 +30,15 @@ impl Heartbeat {
     fn at(path: &Path) -> Self {
         let mut options = File::options();
         let opened = options.create(true).truncate(false).write(true).open(path);
-        let told = opened.inspect_err(|error| {
+        let opened = opened.inspect_err(|error| {
             let path = path.display();
             tracing::warn!("cannot make {path}: {error}; a hang of this training will not be found");
         });
-        Self(told.ok().map(Arc::new))
+        Self(opened.ok().map(Arc::new))
     }
 
-    pub(crate) fn beat(&self) {
-        self.0.as_deref().map(beat);
+    pub(crate) fn touch(&self) {
+        self.0.as_deref().map(touch);
     }
 
     /// Sends heartbeats from a thread until the returned value is dropped, for at most 30 minutes, so that a
@@ -48,44 +48,44 @@ impl Heartbeat {
     /// Called only where the training waits for a write; steps send heartbeats themselves. One write at a
     /// time.
     #[must_use = "the write is over when this is dropped"]
-    pub(crate) fn writing(&self) -> Option<Writing> {
+    pub(crate) fn guard_write(&self) -> Option<WriteGuard> {
         let file = self.0.as_ref()?;
-        Some(Writing::begin(file, LONGEST_WRITE))
+        Some(WriteGuard::begin(file, LONGEST_WRITE))
     }
 }
 
-fn beat(file: &File) {
-    tell_failure(file.set_modified(SystemTime::now()));
+fn touch(file: &File) {
+    log_failure(file.set_modified(SystemTime::now()));
 }
 
-fn tell_failure(written: io::Result<()>) {
+fn log_failure(written: io::Result<()>) {
     if let Err(error) = written {
         // The file is on a local disk, and only many missing heartbeats are a hang.
         tracing::debug!("cannot give a sign of life: {error}");
     }
 }
 
-/// A checkpoint that is being written; see [`Heartbeat::writing`].
-pub(crate) struct Writing {
+/// A checkpoint that is being written; see [`Heartbeat::guard_write`].
+pub(crate) struct WriteGuard {
     file: Arc<File>,
     /// Sends no messages: dropping it ends the thread.
     _alive: Sender<()>,
 }
 
-impl Writing {
+impl WriteGuard {
     fn begin(file: &Arc<File>, longest: Duration) -> Self {
-        tell_failure(file.write_all_at(HEARTBEAT_WRITING.as_bytes(), 0));
+        log_failure(file.write_all_at(HEARTBEAT_WRITING.as_bytes(), 0));
         let (alive, end) = mpsc::channel();
-        let (beating, begun) = (Arc::clone(file), Instant::now());
-        let give_signs = move || {
+        let (touched, begun) = (Arc::clone(file), Instant::now());
+        let send_heartbeats = move || {
             while end.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 if begun.elapsed() < longest {
-                    beat(&beating);
+                    touch(&touched);
                 }
             }
         };
         let thread = std::thread::Builder::new().name("heartbeat".to_owned());
-        if let Err(error) = thread.spawn(give_signs) {
+        if let Err(error) = thread.spawn(send_heartbeats) {
             tracing::debug!("no signs of life while a checkpoint is written: {error}");
         }
         let file = Arc::clone(file);
@@ -93,10 +93,10 @@ impl Writing {
     }
 }
 
-impl Drop for Writing {
+impl Drop for WriteGuard {
     fn drop(&mut self) {
-        tell_failure(self.file.set_len(0));
-        beat(&self.file);
+        log_failure(self.file.set_len(0));
+        touch(&self.file);
     }
 }
 
@@ -138,17 +138,17 @@ mod tests {
     fn a_beat_moves_the_time_and_no_file_is_no_error() {
         let (folder, path, heartbeat) = in_a_folder();
         let long_ago = set_back(&path);
-        heartbeat.beat();
+        heartbeat.touch();
         assert!(beaten_since(&path, long_ago));
-        Heartbeat::at(&folder.path().join("no/such/folder")).beat();
-        Heartbeat::default().beat();
-        drop(Heartbeat::default().writing());
+        Heartbeat::at(&folder.path().join("no/such/folder")).touch();
+        Heartbeat::default().touch();
+        drop(Heartbeat::default().guard_write());
     }
 
     #[test]
     fn a_write_gives_signs_by_itself_and_the_file_says_that_it_is_one() {
         let (_folder, path, heartbeat) = in_a_folder();
-        let writing = heartbeat.writing();
+        let writing = heartbeat.guard_write();
         wait_for_beat(&path, set_back(&path));
         assert_eq!(fs::read_to_string(&path).unwrap(), HEARTBEAT_WRITING);
         let long_ago = set_back(&path);
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_write_that_takes_too_long_falls_silent() {
         let (_folder, path, heartbeat) = in_a_folder();
-        let guard = Writing::begin(heartbeat.0.as_ref().unwrap(), Duration::ZERO);
+        let guard = WriteGuard::begin(heartbeat.0.as_ref().unwrap(), Duration::ZERO);
         let long_ago = set_back(&path);
         std::thread::sleep(3 * EVERY);
         assert!(!beaten_since(&path, long_ago));

@@ -10,7 +10,7 @@ use dtrain_common::run_dir::{Resume, RunDir, RunLock, SetAside, Start};
 use dtrain_common::text::counted;
 
 use crate::checkpoint;
-use crate::data_mark;
+use crate::data_fingerprint;
 use crate::error::WorkerError;
 use crate::host::Host;
 use crate::memory::start;
@@ -49,9 +49,9 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         run_dir: run_dir.root().to_owned(),
         resume,
         from_memory,
-        is_anothers: false,
+        is_foreign: false,
         best: None,
-        data: data_mark::digest(&survey),
+        data: data_fingerprint::digest(&survey),
         survey,
     };
     let room = start::Room {
@@ -88,7 +88,7 @@ fn go_on(
     let (checkpoint, set_aside) =
         run_dir.begin_after(checkpoint, done, best.as_ref().map(|best| best.step))?;
     setup.notes.extend(completed.iter().chain(&set_aside).filter_map(went_back));
-    opening.is_anothers = !opening.from_memory && !run_dir.checkpoint(done).is_dir();
+    opening.is_foreign = !opening.from_memory && !run_dir.checkpoint(done).is_dir();
     // Only a best checkpoint in this run's folder counts. If the best one of a copy in memory was never
     // written, the previous one is best again.
     opening.best = best.and_then(|best| match run_dir.checkpoint(best.step).is_dir() {

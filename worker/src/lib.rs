@@ -6,7 +6,7 @@
 
 pub mod checkpoint;
 mod control;
-mod data_mark;
+mod data_fingerprint;
 mod device;
 mod error;
 mod evaluation;

@@ -63,15 +63,15 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     let reported = error_file.is_some_and(|path| write_error_file(&path, &error));
     // The launcher's report shows the error once for all ranks.
     let said_by_launcher = reported && request.prepared;
-    let said_by_another = !is_first && error.is_said_by_rank_0();
+    let said_by_another = !is_first && error.is_reported_by_rank_0();
     if !said_by_launcher && !said_by_another {
-        eprintln!("error: {}", plainly(&error));
+        eprintln!("error: {}", message_of(&error));
     }
     error.exit_status().into()
 }
 
 /// Returns the message without the C++ stack that libtorch appends.
-fn plainly(error: &WorkerError) -> String {
+fn message_of(error: &WorkerError) -> String {
     let text = error.to_string();
     let said = text.split("\nException raised from").next().unwrap_or(&text);
     said.trim_end().to_owned()
@@ -83,7 +83,7 @@ fn write_error_file(path: &Path, error: &WorkerError) -> bool {
     let now = now.map_or(0, |since| since.as_secs());
     let json = serde_json::json!({
         "message": {
-            "message": plainly(error),
+            "message": message_of(error),
             "extraInfo": { "py_callstack": "", "timestamp": now.to_string() },
         }
     });

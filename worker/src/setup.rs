@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::manifest::{BestSoFar, DataMark, Manifest};
+use dtrain_common::manifest::{BestSoFar, DataFingerprint, Manifest};
 use dtrain_common::recipe::{self, Augment, BatchNorm, MemoryFormat, Passage, Recipe, Recompute};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
-use super::data_mark::{self, same_data, unnamed_classes};
+use super::data_fingerprint::{self, same_data, unnamed_classes};
 use super::error::{Result, WorkerError};
 use super::trained;
 use crate::TrainError;
@@ -35,7 +35,7 @@ pub(crate) struct Opening {
     /// Whether `resume` is a copy in memory.
     pub(crate) from_memory: bool,
     /// Whether `resume` belongs to another run, and stays there.
-    pub(crate) is_anothers: bool,
+    pub(crate) is_foreign: bool,
     /// The best checkpoint so far, if this run has its folder.
     pub(crate) best: Option<BestSoFar>,
     pub(crate) survey: Value,
@@ -87,9 +87,9 @@ impl Setup {
         let task = build_task::<T>(recipe, &opening.survey, env, &mut registry, folder.is_some())?;
         let recompute = registry.recompute().clone();
         if recipe.memory.recompute == Recompute::On {
-            notes.push(all_again(&recompute)?);
+            notes.push(recompute_all(&recompute)?);
         }
-        let data = DataMark {
+        let data = DataFingerprint {
             train_samples: task.train_set().len() as u64,
             test_samples: task.test_set().len() as u64,
             sha256: opening.data.clone(),
@@ -134,7 +134,7 @@ impl Setup {
 }
 
 /// Sets all segments of the model to be recomputed in backward. A model without segments is an error.
-fn all_again(recompute: &models::Recompute) -> Result<String> {
+fn recompute_all(recompute: &models::Recompute) -> Result<String> {
     if recompute.segments() == 0 {
         return Err(WorkerError::NoSegments);
     }
@@ -187,10 +187,15 @@ fn build_task<T: BuildTask + 'static>(
 }
 
 /// Checks that the checkpoint in `folder` matches the task and its data. Returns its step.
-fn check_resume(folder: &Path, task: &dyn Task, data: &DataMark, notes: &mut Vec<String>) -> Result<u64> {
+fn check_resume(
+    folder: &Path,
+    task: &dyn Task,
+    data: &DataFingerprint,
+    notes: &mut Vec<String>,
+) -> Result<u64> {
     let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
     same_data(folder, &manifest, task)?;
-    notes.extend(data_mark::changed(manifest.data.as_ref(), data));
+    notes.extend(data_fingerprint::changed(manifest.data.as_ref(), data));
     notes.extend(unnamed_classes(folder, &manifest, task).map(|text| format!("warning: {text}")));
     Ok(manifest.step)
 }
@@ -258,7 +263,7 @@ pub(crate) fn batch_norms(registry: &Registry) -> BatchNorms {
 }
 
 /// Returns one rank's share of this machine's cores; at least 1.
-pub(crate) fn share_of_cores(local_world_size: usize) -> usize {
+pub(crate) fn cores_per_rank(local_world_size: usize) -> usize {
     (cores() / local_world_size.max(1)).max(1)
 }
 
@@ -266,7 +271,7 @@ pub(crate) fn share_of_cores(local_world_size: usize) -> usize {
 pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> LoaderOptions {
     /// Beyond this, more threads rarely help one rank.
     const MOST_THREADS: usize = 8;
-    let own_share = share_of_cores(local_world_size).min(MOST_THREADS);
+    let own_share = cores_per_rank(local_world_size).min(MOST_THREADS);
     LoaderOptions {
         threads: recipe.data.workers.stated().unwrap_or(own_share),
         prefetch_batches: 4,

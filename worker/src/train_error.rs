@@ -71,7 +71,7 @@ pub enum TrainError {
         "the gradient of {name} was added to after its reduction had begun: the model runs backward more than once per \
          micro-batch; set reduce.overlap = false"
     )]
-    Late { name: String },
+    LateGradient { name: String },
     #[error(transparent)]
     Collective(#[from] CollectiveError),
     #[error(transparent)]
@@ -101,7 +101,7 @@ impl TrainError {
     }
 
     /// Returns whether a checkpoint could not be written to disk, on this rank or another.
-    pub(crate) fn is_of_disk(&self) -> bool {
+    pub(crate) fn is_disk_error(&self) -> bool {
         let Self::Checkpoint { source, .. } = self else { return false };
         matches!(source, CheckpointError::Io { .. } | CheckpointError::Manifest(_) | CheckpointError::Peer(_))
     }

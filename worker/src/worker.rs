@@ -10,7 +10,7 @@ use dtrain_common::run_dir::{Resume, RunDir, RunLock};
 use tch::Device;
 
 use super::error::{Result, WorkerError};
-use super::setup::{Opening, Setup, loader_options, share_of_cores};
+use super::setup::{Opening, Setup, cores_per_rank, loader_options};
 use crate::TrainError;
 use crate::checkpoint::{Checkpoints, MemoryCopies};
 use crate::collectives::{Collective, Ranks, Rendezvous};
@@ -20,14 +20,14 @@ use crate::host::Host;
 use crate::introduce::introduce;
 use crate::job;
 use crate::lead::{lead, memory_copies};
-use crate::memory::{Books, start};
+use crate::memory::{MemoryStats, start};
 use crate::metrics::{MetricsLog, Progress};
 use crate::plan::EvalWeights;
 use crate::request::Request;
 use crate::run::followers::{Archive, Copies, Figures, Follower, Health, Origin};
 use crate::run::{Again, Followers, Training, peak_memory, run as run_training};
 use crate::step::exchange::Exchange;
-use crate::step::recover::{Limits, shielded};
+use crate::step::recover::{Limits, catch_oom_panic};
 use crate::step::{Fault, Loading, Phases, Stepper, executor};
 use crate::tasks::{BuildTask, Classify, Lm, Segment, TorchScript};
 
@@ -52,7 +52,7 @@ pub fn run_task<T: BuildTask + 'static>(request: &Request, env: &WorkerEnv) -> R
 
 /// Turns a panic caused by out of memory into an error, where no step can be retried.
 fn begin<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
-    shielded(|| match &request.job {
+    catch_oom_panic(|| match &request.job {
         Some(job) => job::run::<T>(recipe, request, env, job),
         None => train::<T>(recipe, request, env),
     })?
@@ -155,7 +155,7 @@ fn followers<'a>(
 ) -> Result<Followers<'a>> {
     let course = &setup.course;
     let (plan, done) = (&course.plan, course.done);
-    let (heartbeat, cores) = (Heartbeat::from_env(), share_of_cores(env.local_world_size));
+    let (heartbeat, cores) = (Heartbeat::from_env(), cores_per_rank(env.local_world_size));
     let manifest = setup.resumed.as_ref().map(|resumed| &resumed.manifest);
     let mut list: Vec<Box<dyn Follower + 'a>> =
         vec![Box::new(Health::new(plan.total_steps)), Box::new(heartbeat.clone())];
@@ -179,7 +179,7 @@ fn followers<'a>(
     let origin = Origin {
         run_dir,
         from_memory: opening.from_memory,
-        is_anothers: opening.is_anothers,
+        is_foreign: opening.is_foreign,
         owes_evaluation: manifest.is_some_and(|manifest| manifest.evaluation_owed),
     };
     let (stop, every) = (host.stop.clone(), recipe.checkpoint.every.time());
@@ -202,7 +202,7 @@ fn training<'a>(
     let feed = Loading::start(model.task.train_set(), loader, work, device)?;
     let mut exchange = Exchange::new(ranks, batch_sync, &model.table, recipe.reduce.clone())?;
     exchange.expect(model.task.sums())?;
-    let phases = Phases::new(Books::Device(device), fault);
+    let phases = Phases::new(MemoryStats::Device(device), fault);
     let limits = Limits::new(device, recipe.memory.budget);
     let executor = executor(recipe.model.compile, device);
     Ok(Training {

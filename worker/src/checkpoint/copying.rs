@@ -17,7 +17,7 @@ use super::items::{self, Source};
 use super::layout::{Content, FileLayout, Held, layout};
 use super::memory::{Memory, PAGE};
 use crate::collectives::Ranks;
-use crate::out_of_memory::patiently;
+use crate::out_of_memory::retry_on_oom;
 use crate::state::Model;
 
 /// A part of a file that this rank writes, and the range of its copy in memory.
@@ -131,13 +131,13 @@ impl Copier {
         let rest = if let Some(beside) = &mut self.beside {
             memory.pin(self.device);
             let mut memory = Some(Box::new(memory));
-            Rest::Device(patiently(self.device, || {
+            Rest::Device(retry_on_oom(self.device, || {
                 Landing::start(beside, &mut memory, |memory| {
                     pairs(&files, &sources, rank, memory).map_err(CheckpointError::from)
                 })
             })?)
         } else {
-            patiently(self.device, || {
+            retry_on_oom(self.device, || {
                 let [changing, _] = pairs(&files, &sources, rank, &mut memory)?;
                 copy(changing, self.threads)
             })?;

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::collectives::CollectiveError;
 use crate::models::ModelError;
-use crate::out_of_memory::of_variants;
+use crate::out_of_memory::impl_out_of_memory;
 
 /// An error of writing or reading a checkpoint.
 #[derive(Debug, Error)]
@@ -55,4 +55,4 @@ impl CheckpointError {
     }
 }
 
-of_variants!(CheckpointError: Torch, Device, Model, Collective);
+impl_out_of_memory!(CheckpointError: Torch, Device, Model, Collective);

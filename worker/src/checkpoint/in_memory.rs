@@ -45,9 +45,9 @@ impl MemoryCopies {
     }
 
     /// Begins to copy this rank's part of the state after `manifest.step`. Every rank calls this between the
-    /// same steps, and [`MemoryCopies::settle`] before parameters, moments or averages change.
+    /// same steps, and [`MemoryCopies::wait_until_written`] before parameters, moments or averages change.
     pub(crate) fn begin(&mut self, model: &Model, mut manifest: Manifest) -> Result<(), CheckpointError> {
-        self.settle()?;
+        self.wait_until_written()?;
         let copying = self.copier.begin(model)?;
         // Nothing verifies copies in memory, but a manifest needs a checksum for every part.
         let mut unchecked = std::iter::repeat(Digest::default());
@@ -63,7 +63,7 @@ impl MemoryCopies {
     }
 
     /// Waits until a begun copy is written. Every rank calls this before it agrees on the next step.
-    pub(crate) fn settle(&mut self) -> Result<(), CheckpointError> {
+    pub(crate) fn wait_until_written(&mut self) -> Result<(), CheckpointError> {
         if let Some(writing) = self.writing.take() {
             self.copier.keep(writing.end()?);
         }

@@ -11,7 +11,7 @@ use super::layout::{Held, Item};
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::collectives::{Collective, Ranks, ReduceOp};
 use crate::models::{Entry, dtype_of};
-use crate::out_of_memory::patiently;
+use crate::out_of_memory::retry_on_oom;
 use crate::state::{AVERAGE, ColumnSpec, Model, Part, Role, Slot, Table, pieces};
 
 /// Returns the files of a checkpoint with their tensors, in the same order on every rank. Every rank calls
@@ -22,11 +22,11 @@ pub(super) fn files(
     device: Device,
 ) -> Result<Vec<(&'static str, Vec<Source>)>, CheckpointError> {
     let table = &model.table;
-    let tensors = patiently(device, || tensors(model))?;
-    let mut state = patiently(device, || updates(table))?;
+    let tensors = retry_on_oom(device, || tensors(model))?;
+    let mut state = retry_on_oom(device, || updates(table))?;
     let mut average = Vec::new();
     for (spec, held) in table.columns() {
-        let (mut sources, scattered) = patiently(device, || sources(table, spec, held))?;
+        let (mut sources, scattered) = retry_on_oom(device, || sources(table, spec, held))?;
         assemble(&mut sources, &scattered, ranks, device)?;
         match spec.role {
             Role::Moment => state.extend(sources),
@@ -138,7 +138,7 @@ pub(super) fn assemble(
         let source = &sources[*index];
         let width = kind.elt_size_in_bytes() as i64;
         // Each byte is set by one rank only; a sum of floats would lose the sign of a zero.
-        let bytes = patiently(device, || Tensor::f_zeros([slot.len() * width], (Kind::Uint8, device)))?;
+        let bytes = retry_on_oom(device, || Tensor::f_zeros([slot.len() * width], (Kind::Uint8, device)))?;
         for (range, tensor) in &source.held {
             let flat = tensor.f_contiguous()?.f_view_dtype(Kind::Uint8)?;
             let mut place = bytes.f_narrow(0, range.start as i64 * width, flat.numel() as i64)?;

@@ -21,7 +21,7 @@ use super::memory::Memory;
 use super::remove::remove;
 use crate::collectives::{Ranks, ReduceOp};
 use crate::metrics::CheckpointRecord;
-use crate::out_of_memory::patiently;
+use crate::out_of_memory::retry_on_oom;
 use crate::state::Model;
 
 /// The checkpoints of a run, on one of its ranks. At most one is pending.
@@ -93,7 +93,7 @@ impl Checkpoints {
 
     /// Copies this rank's part of a checkpoint and begins to write it (the pipelined snapshot of CheckFreq:
     /// Mohan et al., FAST 2021). `manifest` lacks its files. Every rank calls this between the same two
-    /// steps, while no checkpoint is pending, and [`Checkpoints::settle`] before the next update.
+    /// steps, while no checkpoint is pending, and [`Checkpoints::wait_for_copy`] before the next update.
     pub(crate) fn begin(
         &mut self,
         model: &Model,
@@ -141,7 +141,7 @@ impl Checkpoints {
 
     /// Waits until the copy is complete, if there is one; most was copied beside the step. Called before each
     /// update of state that a checkpoint contains.
-    pub(crate) fn settle(&mut self) -> Result<(), CheckpointError> {
+    pub(crate) fn wait_for_copy(&mut self) -> Result<(), CheckpointError> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         match pending.copy.take() {
             // The device waits; the host continues.
@@ -174,7 +174,10 @@ impl Checkpoints {
     /// Continues the pending checkpoint, given the [`Checkpoints::progress`] of each rank. Every rank calls
     /// this after the same step. Returns the checkpoint when it is committed. If a rank could not write, all
     /// ranks learn that at the same step and give the checkpoint up.
-    pub(crate) fn follow(&mut self, progress: &[f64]) -> Result<Option<CheckpointRecord>, CheckpointError> {
+    pub(crate) fn continue_pending(
+        &mut self,
+        progress: &[f64],
+    ) -> Result<Option<CheckpointRecord>, CheckpointError> {
         let first = |wanted: Progress| progress.iter().position(|&told| told == figure(wanted));
         if self.pending.is_none() || first(Progress::Working).is_some() {
             return Ok(None);
@@ -275,7 +278,7 @@ fn exchange(
     for ((place, _), digest) in mine.zip(own.unwrap_or_default()) {
         place.copy_from_slice(digest);
     }
-    let all = patiently(Device::Cpu, || Tensor::f_from_slice(&bytes))?;
+    let all = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&bytes))?;
     ranks.all_reduce(&all, ReduceOp::Sum)?.wait()?;
     all.f_copy_data_u8(&mut bytes, all.numel())?;
     let (failed, digests) = bytes.split_at(ranks.size());

@@ -9,14 +9,14 @@ use tch::Device;
 
 /// The tensors whose memory is read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Books<'a> {
+pub(crate) enum MemoryStats<'a> {
     /// Tensors on this device.
     Device(Device),
     /// Symbolic tensors.
     Symbolic(&'a Symbolic),
 }
 
-impl Books<'_> {
+impl MemoryStats<'_> {
     fn usage(&self) -> Result<Usage, ShimError> {
         match self {
             Self::Device(device) => memory::usage(*device),
@@ -39,19 +39,19 @@ pub(crate) fn report(device: Device) -> Result<MemoryReport, ShimError> {
 
 /// GPU memory outside this process's tensors and allocator cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct OtherUsage {
     pub bytes: u64,
     pub total: u64,
 }
 
 /// Returns the memory of `device` that others use; None on a CPU, or if the device does not report it.
-pub(crate) fn elsewhere(device: Device) -> Option<Elsewhere> {
+pub(crate) fn other_usage(device: Device) -> Option<OtherUsage> {
     if !device.is_cuda() {
         return None;
     }
     let (free, total) = memory::device_memory(device).ok()?;
     let own = memory::usage(device).ok()?.reserved;
-    Some(Elsewhere { bytes: total.saturating_sub(free).saturating_sub(own), total })
+    Some(OtherUsage { bytes: total.saturating_sub(free).saturating_sub(own), total })
 }
 
 fn of(usage: Usage) -> MemoryReport {
@@ -68,7 +68,7 @@ pub(crate) enum Phase {
     /// The start of the remaining reductions.
     Reduce,
     /// Allocations for the update; they count as memory of the reduction.
-    Prepare,
+    AllocateUpdate,
     /// Norm, clipping, optimizer, running statistics and moving average.
     Update,
     /// The test set; its memory counts for no step.
@@ -77,7 +77,7 @@ pub(crate) enum Phase {
 
 impl Phase {
     pub(crate) const ALL: [Self; 6] =
-        [Self::Forward, Self::Backward, Self::Reduce, Self::Prepare, Self::Update, Self::Evaluate];
+        [Self::Forward, Self::Backward, Self::Reduce, Self::AllocateUpdate, Self::Update, Self::Evaluate];
 
     /// Returns the name in messages, metrics and DTRAIN_FAULT.
     pub(crate) fn name(self) -> &'static str {
@@ -85,7 +85,7 @@ impl Phase {
             Self::Forward => "forward",
             Self::Backward => "backward",
             Self::Reduce => "reduce",
-            Self::Prepare => "prepare",
+            Self::AllocateUpdate => "prepare",
             Self::Update => "update",
             Self::Evaluate => "evaluate",
         }
@@ -117,7 +117,7 @@ pub(crate) struct MicroStepMemory {
 /// keeps. Workspace: memory beyond both at the peak.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Account<'a> {
-    books: Books<'a>,
+    stats: MemoryStats<'a>,
     state: Owners,
     activations: u64,
     peaks: PhasePeaks,
@@ -127,9 +127,9 @@ pub(crate) struct Account<'a> {
 }
 
 impl<'a> Account<'a> {
-    pub(crate) fn new(books: Books<'a>) -> Self {
+    pub(crate) fn new(stats: MemoryStats<'a>) -> Self {
         Self {
-            books,
+            stats,
             state: Owners::default(),
             activations: 0,
             peaks: PhasePeaks::default(),
@@ -141,11 +141,11 @@ impl<'a> Account<'a> {
     /// Begins a step with these lasting owners. `ahead` bytes of the allocated memory belong to the step: its
     /// first micro-batch, which was fetched before.
     pub(crate) fn begin(&mut self, state: Owners, ahead: u64) -> Result<(), ShimError> {
-        self.books.reset_peak()?;
+        self.stats.reset_peak()?;
         *self = Self {
             state,
-            base: self.books.usage()?.allocated.saturating_sub(ahead),
-            ..Self::new(self.books)
+            base: self.stats.usage()?.allocated.saturating_sub(ahead),
+            ..Self::new(self.stats)
         };
         Ok(())
     }
@@ -158,8 +158,8 @@ impl<'a> Account<'a> {
     }
 
     /// Called after a forward pass, while its graph exists.
-    pub(crate) fn forward_done(&mut self) -> Result<(), ShimError> {
-        let kept = self.books.usage()?.allocated.saturating_sub(self.base);
+    pub(crate) fn record_activations(&mut self) -> Result<(), ShimError> {
+        let kept = self.stats.usage()?.allocated.saturating_sub(self.base);
         self.activations = self.activations.max(kept);
         Ok(())
     }
@@ -177,7 +177,7 @@ impl<'a> Account<'a> {
 
     /// Counts a replayed micro-step as when it was captured: its memory belongs to a graph, not to tensors.
     pub(crate) fn replayed(&mut self, taken: MicroStepMemory) -> Result<(), ShimError> {
-        let now = self.books.usage()?.allocated;
+        let now = self.stats.usage()?.allocated;
         let peaks = &mut self.peaks;
         peaks.forward = peaks.forward.max(now + taken.forward);
         peaks.backward = peaks.backward.max(now + taken.backward);
@@ -195,22 +195,22 @@ impl<'a> Account<'a> {
         let rest = peak.saturating_sub(owners.state());
         owners.activations = self.activations.min(rest);
         owners.workspace = rest - owners.activations;
-        let mut report = of(self.books.usage()?);
+        let mut report = of(self.stats.usage()?);
         report.peak = peak;
         Ok(StepMemory { report, owners, phases })
     }
 
     fn close(&mut self) -> Result<(), ShimError> {
         let Some(phase) = self.phase.take() else { return Ok(()) };
-        let peak = self.books.usage()?.peak;
+        let peak = self.stats.usage()?.peak;
         let of_phase = match phase {
             Phase::Forward => &mut self.peaks.forward,
             Phase::Backward => &mut self.peaks.backward,
-            Phase::Reduce | Phase::Prepare => &mut self.peaks.reduce,
+            Phase::Reduce | Phase::AllocateUpdate => &mut self.peaks.reduce,
             Phase::Update | Phase::Evaluate => &mut self.peaks.update,
         };
         *of_phase = (*of_phase).max(peak);
-        self.books.reset_peak()
+        self.stats.reset_peak()
     }
 }
 
@@ -222,9 +222,9 @@ mod tests {
     #[test]
     fn a_replayed_micro_step_counts_as_it_did_when_it_was_captured() {
         let region = Symbolic::enter(None).unwrap();
-        let books = Books::Symbolic(&region);
+        let stats = MemoryStats::Symbolic(&region);
         let taken = MicroStepMemory { forward: 300, backward: 500, activations: 200 };
-        let mut account = Account::new(books);
+        let mut account = Account::new(stats);
         account.begin(Owners::default(), 0).unwrap();
         account.enter(Phase::Forward).unwrap();
         account.replayed(taken).unwrap();
@@ -239,15 +239,15 @@ mod tests {
     #[test]
     fn what_a_micro_step_takes_is_counted_from_its_beginning() {
         let region = Symbolic::enter(None).unwrap();
-        let books = Books::Symbolic(&region);
+        let stats = MemoryStats::Symbolic(&region);
         let bytes = |count: i64| tch::Tensor::empty([count], (tch::Kind::Uint8, Device::Cpu));
         let _before = bytes(4096);
-        let mut account = Account::new(books);
+        let mut account = Account::new(stats);
         account.begin(Owners::default(), 0).unwrap();
         account.enter(Phase::Forward).unwrap();
         let kept = bytes(1000);
         drop(bytes(2000));
-        account.forward_done().unwrap();
+        account.record_activations().unwrap();
         account.enter(Phase::Backward).unwrap();
         drop((bytes(5000), kept));
         let taken = account.micro_step().unwrap();

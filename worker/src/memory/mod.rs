@@ -7,6 +7,6 @@ pub(crate) mod rehearsal;
 pub(crate) mod start;
 
 pub(crate) use accounting::{
-    Account, Books, Elsewhere, MicroStepMemory, Phase, StepMemory, elsewhere, report,
+    Account, MemoryStats, MicroStepMemory, OtherUsage, Phase, StepMemory, other_usage, report,
 };
 pub(crate) use predictor::{SymbolicPredictor, Target};

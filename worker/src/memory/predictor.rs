@@ -9,7 +9,7 @@ use serde_json::Value;
 use tch::Device;
 
 use super::rehearsal::Rehearsal;
-use super::{Books, StepMemory};
+use super::{MemoryStats, StepMemory};
 use crate::TrainError;
 use crate::error::WorkerError;
 use crate::request::Request;
@@ -177,9 +177,9 @@ impl Rehearsal {
         self.compute_as(cut, DEVICE)?;
         let data = self.setup.replica.model.task.train_set();
         region.take_flops();
-        let books = Books::Symbolic(&region);
+        let stats = MemoryStats::Symbolic(&region);
         let feed = Blank { fields: data.fields().to_vec(), sizes: Vec::from(taken).into_iter() };
-        let mut stage = self.begin(books, feed, DEVICE)?;
+        let mut stage = self.begin(stats, feed, DEVICE)?;
         let memory = stage.step(taken, partition.group())?.memory;
         drop(stage);
         let batch = match (target, sizes.first()) {

@@ -6,7 +6,7 @@ use dtrain_torch_shim::memory::empty_cache;
 use serde_json::Value;
 use tch::Device;
 
-use super::{Books, StepMemory, budget};
+use super::{MemoryStats, StepMemory, budget};
 use crate::TrainError;
 use crate::collectives::{LoneGroup, Ranks};
 use crate::data::MicroBatch as Work;
@@ -66,7 +66,7 @@ impl Rehearsal {
     /// Prepares steps on the micro-batches of `feed`.
     pub(super) fn begin<'b, F: Feed>(
         &mut self,
-        books: Books<'b>,
+        stats: MemoryStats<'b>,
         feed: F,
         device: Device,
     ) -> Result<Stage<'_, 'b, F>, TrainError> {
@@ -74,7 +74,7 @@ impl Rehearsal {
         let (model, sync) = (&replica.model, self.setup.batch_sync.clone());
         let mut exchange = Exchange::new(self.ranks.clone(), sync, &model.table, self.recipe.reduce.clone())?;
         exchange.expect(model.task.sums())?;
-        let phases = Phases::new(books, Fault::default());
+        let phases = Phases::new(stats, Fault::default());
         let limits = Limits::new(device, self.recipe.memory.budget);
         let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits)?;
         Ok(Stage { replica, exchange, stepper })
@@ -84,7 +84,7 @@ impl Rehearsal {
 impl<F: Feed> Stage<'_, '_, F> {
     /// Takes a step of micro-batches of these sizes, which consist of groups of `group` samples.
     pub(super) fn step(&mut self, sizes: &[usize], group: Option<usize>) -> Result<Taken, TrainError> {
-        let cut = Cut { group, ..cut(sizes) };
+        let cut = Cut { group, ..plan_step(sizes) };
         let attempt = self.stepper.step(self.replica, &mut self.exchange, &cut, &mut ())?;
         match attempt {
             Attempt::Taken(taken) => Ok(*taken),
@@ -98,7 +98,7 @@ impl<F: Feed> Stage<'_, '_, F> {
 }
 
 /// Returns a step of rank 0 with micro-batches of these sizes, for a rehearsal.
-pub(crate) fn cut(sizes: &[usize]) -> Cut {
+pub(crate) fn plan_step(sizes: &[usize]) -> Cut {
     let mut end = 0;
     let range = |&size: &usize| {
         end += size;
@@ -149,7 +149,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
         .collect();
     let options = loader_options(alone, cut.ranks);
     let feed = Loading::start(data, options, work.into_iter(), device)?;
-    let mut stage = rehearsal.begin(Books::Device(device), feed, device)?;
+    let mut stage = rehearsal.begin(MemoryStats::Device(device), feed, device)?;
     let step = || {
         let taken = stage.step(&sizes, partition.group())?;
         Ok::<_, WorkerError>((taken.took.as_secs_f64() * 1e3, taken.memory))

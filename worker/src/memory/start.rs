@@ -7,13 +7,13 @@ use dtrain_torch_shim::rng;
 use serde_json::Value;
 use tch::{Device, Tensor};
 
-use super::{SymbolicPredictor, Target, elsewhere};
+use super::{SymbolicPredictor, Target, other_usage};
 use crate::OutOfMemory;
 use crate::TrainError;
 use crate::collectives::{Collective, Ranks, ReduceOp};
 use crate::error::WorkerError;
 use crate::host::Host;
-use crate::out_of_memory::bytes_refused;
+use crate::out_of_memory::failed_allocation_bytes;
 use crate::request::Request;
 use crate::setup::Setup;
 use crate::step::exchange::{JointSum, RankSync};
@@ -221,10 +221,10 @@ pub(crate) fn explained<T: BuildTask + 'static>(
     WorkerError::Train(TrainError::OutOfMemory(Box::new(Exhausted {
         place,
         batch: prediction.cut.micro_batch,
-        refused: bytes_refused(&error.to_string()),
+        refused: failed_allocation_bytes(&error.to_string()),
         owners: prediction.owners,
         predicted: true,
-        elsewhere: elsewhere(room.device),
+        other_usage: other_usage(room.device),
     })))
 }
 

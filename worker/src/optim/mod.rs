@@ -8,7 +8,7 @@ pub use dtrain_torch_shim::fused::{Found, WeightDecay};
 pub(crate) use groups::{GroupError, ParameterInfo, group, matching, owners};
 use tch::{Kind, TchError, Tensor};
 
-use crate::out_of_memory::patiently;
+use crate::out_of_memory::retry_on_oom;
 use crate::state::{ColumnSpec, Group, Part, Role, Slot, Table, narrow};
 use crate::train_error::Result;
 
@@ -125,7 +125,7 @@ impl Optimizer {
                 let moments: Vec<Tensor> = table.moments().map(moment).collect::<Result<_, _>>()?;
                 let _ = tch::no_grad(|| self.number.f_fill_((run.updates + 1) as f64))?;
                 let (figures, is_first) = ((lr * lr_factor, weight_decay), run.updates == 0);
-                patiently(device, || self.update([&data, &grad], &moments, figures, is_first, found))?;
+                retry_on_oom(device, || self.update([&data, &grad], &moments, figures, is_first, found))?;
             }
         }
         table.count(used, 1);

@@ -1,7 +1,7 @@
 //! Recognises errors caused by a failed allocation, at any depth, and retries on one rank alone.
 
 mod panics;
-mod patience;
+mod retry;
 
 use std::error::Error;
 use std::fmt::Display;
@@ -9,8 +9,8 @@ use std::fmt::Display;
 use dtrain_torch_shim::{ErrorKind, ShimError, kind_of};
 use tch::TchError;
 
-pub(crate) use self::panics::shielded;
-pub(crate) use self::patience::patiently;
+pub(crate) use self::panics::catch_oom_panic;
+pub(crate) use self::retry::retry_on_oom;
 use crate::collectives::{CollectiveError, RendezvousError};
 use crate::models::ModelError;
 
@@ -21,7 +21,7 @@ pub trait OutOfMemory: Display {
 }
 
 /// Implements [`OutOfMemory`] by asking the error in one of these variants.
-macro_rules! of_variants {
+macro_rules! impl_out_of_memory {
     ($error:ty: $($variant:ident),+) => {
         impl $crate::OutOfMemory for $error {
             fn is_out_of_memory(&self) -> bool {
@@ -34,7 +34,7 @@ macro_rules! of_variants {
         }
     };
 }
-pub(crate) use of_variants;
+pub(crate) use impl_out_of_memory;
 
 impl OutOfMemory for TchError {
     fn is_out_of_memory(&self) -> bool {
@@ -64,7 +64,7 @@ impl OutOfMemory for ModelError {
     fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Torch(error) => error.is_out_of_memory(),
-            Self::Sync(source) => anywhere(source.as_ref()),
+            Self::Sync(source) => any_cause_is_oom(source.as_ref()),
             _ => false,
         }
     }
@@ -72,7 +72,7 @@ impl OutOfMemory for ModelError {
 
 /// Returns the bytes of a failed allocation, from libtorch's message for GPUs or the shim's for the CPU:
 /// `Tried to allocate 1.50 GiB.`, with two decimals.
-pub(crate) fn bytes_refused(words: &str) -> Option<u64> {
+pub(crate) fn failed_allocation_bytes(words: &str) -> Option<u64> {
     let (_, after) = words.split_once("Tried to allocate ")?;
     let mut parts = after.split_whitespace();
     let (number, unit) = (parts.next()?, parts.next()?);
@@ -88,7 +88,7 @@ pub(crate) fn bytes_refused(words: &str) -> Option<u64> {
 }
 
 /// Searches an error of unknown type and its causes.
-pub(crate) fn anywhere(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn any_cause_is_oom(error: &(dyn Error + 'static)) -> bool {
     causes(error).any(|error| {
         error.downcast_ref::<TchError>().is_some_and(OutOfMemory::is_out_of_memory)
             // Errors from inside the autograd graph arrive as text.
@@ -157,17 +157,17 @@ mod tests {
     #[test]
     fn the_size_that_was_refused_is_in_the_words() {
         let cpu = "CPU out of memory. Tried to allocate 12.25 MiB. The budget is 1.00 GiB, of which 3.00 MiB are free";
-        assert_eq!(bytes_refused(cpu), Some(12 * (1 << 20) + (1 << 18)));
+        assert_eq!(failed_allocation_bytes(cpu), Some(12 * (1 << 20) + (1 << 18)));
         let gpu = "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.11 GiB";
-        assert_eq!(bytes_refused(gpu), Some(3 << 29));
-        assert_eq!(bytes_refused("Tried to allocate 512 bytes."), Some(512));
+        assert_eq!(failed_allocation_bytes(gpu), Some(3 << 29));
+        assert_eq!(failed_allocation_bytes("Tried to allocate 512 bytes."), Some(512));
         for words in
             ["out of memory", "Tried to allocate", "Tried to allocate much MiB", "Tried to allocate 3 pages"]
         {
-            assert_eq!(bytes_refused(words), None, "{words}");
+            assert_eq!(failed_allocation_bytes(words), None, "{words}");
         }
         let whole = TrainError::from(TaskError::from(ModelError::from(TchError::Torch(cpu.to_owned()))));
-        assert!(bytes_refused(&whole.to_string()).is_some(), "{whole}");
+        assert!(failed_allocation_bytes(&whole.to_string()).is_some(), "{whole}");
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
             TaskError::Own("out of patience".into()).into(),
             ModelError::Sync(shim(ErrorKind::Network).into()).into(),
             collective(other()).into(),
-            TrainError::Late { name: "weight".into() },
+            TrainError::LateGradient { name: "weight".into() },
             TrainError::LoaderEnded,
         ];
         for error in failures {

@@ -14,34 +14,34 @@ use tch::TchError;
 use crate::OutOfMemory;
 
 thread_local! {
-    /// Number of nested calls of [`shielded`] on this thread.
-    static SHIELDS: Cell<usize> = const { Cell::new(0) };
+    /// Number of nested calls of [`catch_oom_panic`] on this thread.
+    static CATCH_DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Runs `body`. An out-of-memory panic becomes an unprinted error; other panics continue. The grad mode is
 /// restored; other changes that `body` has made are the caller's responsibility.
-pub(crate) fn shielded<T>(body: impl FnOnce() -> T) -> Result<T, TchError> {
+pub(crate) fn catch_oom_panic<T>(body: impl FnOnce() -> T) -> Result<T, TchError> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let print = panic::take_hook();
         panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
-            if SHIELDS.get() == 0 || refusal(info.payload()).is_none() {
+            if CATCH_DEPTH.get() == 0 || oom_error(info.payload()).is_none() {
                 print(info);
             }
         }));
     });
     let _mode = GradMode::keep();
-    SHIELDS.set(SHIELDS.get() + 1);
+    CATCH_DEPTH.set(CATCH_DEPTH.get() + 1);
     let outcome = panic::catch_unwind(AssertUnwindSafe(body));
-    SHIELDS.set(SHIELDS.get() - 1);
-    outcome.or_else(|payload| match refusal(payload.as_ref()) {
+    CATCH_DEPTH.set(CATCH_DEPTH.get() - 1);
+    outcome.or_else(|payload| match oom_error(payload.as_ref()) {
         Some(error) => Err(error),
         None => panic::resume_unwind(payload),
     })
 }
 
 /// Returns the error in a panic's message if memory ran out.
-fn refusal(payload: &(dyn Any + Send)) -> Option<TchError> {
+fn oom_error(payload: &(dyn Any + Send)) -> Option<TchError> {
     let words = payload
         .downcast_ref::<String>()
         .map(String::as_str)
@@ -68,21 +68,21 @@ mod tests {
             || drop(Tensor::f_full([1 << 50], 1.0, (Kind::Float, Device::Cpu))),
             || drop(Tensor::zeros([1 << 50], (Kind::Float, Device::Cpu))),
         ] {
-            let error = shielded(|| tch::no_grad(body)).unwrap_err();
+            let error = catch_oom_panic(|| tch::no_grad(body)).unwrap_err();
             assert!(error.is_out_of_memory(), "{error}");
             let text = error.to_string();
             assert!(!text.contains("unwrap") && !text.contains("frame #0"), "{text}");
         }
         let leaf = Tensor::from_slice(&[1f32]).set_requires_grad(true);
         assert!((&leaf + &leaf).requires_grad(), "operations are recorded again");
-        assert_eq!(shielded(|| 7).unwrap(), 7);
+        assert_eq!(catch_oom_panic(|| 7).unwrap(), 7);
     }
 
     #[test]
     fn another_panic_goes_on() {
-        let outcome = panic::catch_unwind(|| shielded(|| panic!("on purpose")));
+        let outcome = panic::catch_unwind(|| catch_oom_panic(|| panic!("on purpose")));
         let words = outcome.unwrap_err().downcast::<&str>().unwrap();
         assert_eq!(*words, "on purpose");
-        assert_eq!(SHIELDS.get(), 0);
+        assert_eq!(CATCH_DEPTH.get(), 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dtrain_common::manifest::DataMark;
+use dtrain_common::manifest::DataFingerprint;
 use dtrain_common::recipe::Recipe;
 
 use super::followers::BestKeeper;
@@ -20,7 +20,7 @@ pub(crate) struct Course {
     pub(crate) done: u64,
     pub(crate) under: Under,
     /// A fingerprint of the training data, for the manifests of checkpoints.
-    pub(crate) data: DataMark,
+    pub(crate) data: DataFingerprint,
     pub(crate) best: BestKeeper,
 }
 

@@ -12,7 +12,7 @@ use crate::collectives::{Ranks, ReduceOp};
 use crate::data::{Loader, LoaderOptions, MicroBatch};
 use crate::memory::Phase;
 use crate::metrics::{EvalRecord, Figures, MicroBatches};
-use crate::step::recover::{Limits, Shortage, patiently, shielded};
+use crate::step::recover::{Limits, Shortage, catch_oom_panic, retry_on_oom};
 use crate::step::{Fault, Precision, Status, Tally, place_batch};
 use crate::tasks::{Mode, Task, Totals};
 use crate::train_error::{Result, TrainError};
@@ -81,7 +81,8 @@ impl Evaluator<'_> {
     ) -> Result<Status> {
         let mut status = Status::blank(self.task.sums(), self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
-        let sums = shielded(|| self.sum_up(batch, followers)).unwrap_or_else(|error| Err(error.into()));
+        let sums =
+            catch_oom_panic(|| self.sum_up(batch, followers)).unwrap_or_else(|error| Err(error.into()));
         fault.end();
         match self.limits.survive(sums, Phase::Evaluate)? {
             Ok(Some(totals)) => status.totals = totals,
@@ -91,7 +92,7 @@ impl Evaluator<'_> {
                 status.shortages[self.ranks.rank()] = Some(shortage);
             }
         }
-        let merged = patiently(Device::Cpu, || Tensor::f_from_slice(&status.values()))?;
+        let merged = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&status.values()))?;
         self.ranks.all_reduce(&merged, ReduceOp::Sum)?.wait()?;
         Ok(status.merge(&merged)?)
     }

@@ -22,7 +22,7 @@ use crate::collectives::{Collective, Ranks};
 use crate::memory::Phase;
 use crate::metrics::{Line, StepRecord};
 use crate::step::exchange::Exchange;
-use crate::step::recover::patiently;
+use crate::step::recover::retry_on_oom;
 use crate::step::{Attempt, Loading, Replica, Stepper, Taken};
 use crate::train_error::Result;
 
@@ -136,8 +136,8 @@ impl Training<'_> {
         let times = if table.shards() > 1 { 2 } else { 1 };
         let bytes = table.bytes(|_| true) as i64 * times;
         let options = (Kind::Uint8, self.device());
-        let room = patiently(self.device(), || Tensor::f_empty([bytes], options));
-        let is_short = self.stepper.limits.survive(room, Phase::Prepare)?.is_err();
+        let room = retry_on_oom(self.device(), || Tensor::f_empty([bytes], options));
+        let is_short = self.stepper.limits.survive(room, Phase::AllocateUpdate)?.is_err();
         Ok(!self.exchange.any(is_short)?)
     }
 

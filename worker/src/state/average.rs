@@ -5,7 +5,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::column::AVERAGE;
 use super::table::Table;
-use crate::out_of_memory::patiently;
+use crate::out_of_memory::retry_on_oom;
 
 /// Elements that [`Average::swap`] exchanges at a time; its scratch space is 4 MiB of float32.
 const CHUNK: i64 = 1 << 20;
@@ -42,7 +42,7 @@ impl Average {
         let held = table.column(AVERAGE.name).unwrap_or_default();
         for (average, data) in held.iter().zip(table.data()) {
             let mut average = average.shallow_clone();
-            patiently(data.device(), || {
+            retry_on_oom(data.device(), || {
                 tch::no_grad(|| match is_floating(average.kind()) {
                     true => average.f_lerp_(data, share).map(drop),
                     false => average.f_copy_(data),
@@ -80,7 +80,8 @@ pub(crate) fn is_floating(kind: Kind) -> bool {
 fn exchange(a: &Tensor, b: &Tensor) -> Result<(), TchError> {
     let (a, b) = (a.f_view(-1)?, b.f_view(-1)?);
     let elements = a.size1()?;
-    let scratch = patiently(a.device(), || Tensor::f_empty([CHUNK.min(elements)], (a.kind(), a.device())))?;
+    let scratch =
+        retry_on_oom(a.device(), || Tensor::f_empty([CHUNK.min(elements)], (a.kind(), a.device())))?;
     for begin in (0..elements).step_by(CHUNK as usize) {
         let length = CHUNK.min(elements - begin);
         let (mut a, mut b) = (a.f_narrow(0, begin, length)?, b.f_narrow(0, begin, length)?);

@@ -14,7 +14,7 @@ use super::average::is_floating;
 use super::layout::Group;
 use super::table::{Table, bytes};
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp, Work};
-use crate::out_of_memory::patiently;
+use crate::out_of_memory::retry_on_oom;
 use crate::train_error::Result;
 
 /// Values of 32 and 16 bits from this magnitude on are summed as they are, not as changes: a change would
@@ -98,7 +98,7 @@ impl Buffers {
             let Some(base) = &mut flat.base else { return flat.next.f_copy_(&flat.data) };
             base.f_copy_(&flat.data)?;
             // Retries: at this point a rank cannot report an allocation failure to the others.
-            let far = patiently(base.device(), || match base.kind() {
+            let far = retry_on_oom(base.device(), || match base.kind() {
                 Kind::Double => base.f_isfinite()?.f_logical_not_(),
                 _ => base.f_abs()?.f_lt(FAR)?.f_logical_not_(),
             })?;

@@ -11,7 +11,7 @@ use super::column::{Keep, Role};
 use super::layout::{Block, Bucket, Layout, Part, Row, Slot, narrow};
 use super::table::{Flat, Parameter, Table, row};
 use crate::collectives::{Collective, Ranks};
-use crate::out_of_memory::patiently;
+use crate::out_of_memory::retry_on_oom;
 use crate::train_error::{Result, TrainError};
 
 /// The previous layout, with the positions of its rows.
@@ -110,7 +110,7 @@ impl Table {
     fn lay_out(&mut self, layout: Layout, same_rows: bool, ranks: &Ranks) -> Result<()> {
         self.unshadow();
         let device = self.device();
-        let data = patiently(device, || self.new_data(&layout))?;
+        let data = retry_on_oom(device, || self.new_data(&layout))?;
         let old = Old::new(std::mem::replace(&mut self.layout, layout), self.shard);
         self.place_data(data, same_rows, &old)?;
         self.place_grad(&old)?;
@@ -122,7 +122,7 @@ impl Table {
                 Role::Moment => old.whole(&column.held, ranks)?,
                 _ => column.held.iter().map(Tensor::shallow_clone).collect(),
             };
-            let held = patiently(device, || self.new_column(column.spec.role, &whole, &old))?;
+            let held = retry_on_oom(device, || self.new_column(column.spec.role, &whole, &old))?;
             self.columns[number].held = held;
         }
         Ok(())
@@ -230,7 +230,8 @@ impl Old {
         }
         let trained = self.layout.blocks.iter().filter(|block| block.group.is_trained());
         let Some(device) = held.first().map(Tensor::device) else { return Ok(Vec::new()) };
-        let zeros = |block: &Block| patiently(device, || Tensor::f_zeros([block.len], (block.kind, device)));
+        let zeros =
+            |block: &Block| retry_on_oom(device, || Tensor::f_zeros([block.len], (block.kind, device)));
         let flats: Vec<Tensor> = trained.map(zeros).collect::<Result<_, TchError>>()?;
         for (part, held) in self.layout.shard(self.shard).iter().zip(held) {
             tch::no_grad(|| narrow(&flats[part.block], &part.range)?.f_copy_(held))?;

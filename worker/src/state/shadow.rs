@@ -9,7 +9,7 @@ use super::column::{ColumnSpec, Role};
 use super::layout::{Part, narrow};
 use super::table::Table;
 use crate::models::Shadow;
-use crate::out_of_memory::patiently;
+use crate::out_of_memory::retry_on_oom;
 
 impl Table {
     /// Creates a shadow of this dtype for the trained rows in `places`, `(name, place)`; None removes it.
@@ -26,7 +26,7 @@ impl Table {
         let role = Role::Shadow(kind);
         // Retries a failed allocation, because the other ranks wait for this one.
         let device = self.device();
-        patiently(device, || self.add(ColumnSpec { name: "shadow", role }))?;
+        retry_on_oom(device, || self.add(ColumnSpec { name: "shadow", role }))?;
         let places: HashMap<usize, &Shadow> = self.shadows.iter().map(|(row, place)| (*row, place)).collect();
         for (part, held) in self.shadowed().iter().zip(self.shadow_held()) {
             for slot in &self.layout.blocks[part.block].slots {

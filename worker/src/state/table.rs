@@ -12,7 +12,7 @@ use super::column::{ColumnSpec, Role};
 use super::layout::{Block, Bucket, Group, Layout, LayoutOptions, Part, Row, Slot, narrow};
 use crate::collectives::CollectiveError;
 use crate::models::Shadow;
-use crate::out_of_memory::patiently;
+use crate::out_of_memory::retry_on_oom;
 use crate::train_error::{Result, TrainError};
 
 /// A tensor of the model, as input for a table.
@@ -297,7 +297,7 @@ impl Table {
 
     /// Multiplies the gradients of the parts that this rank updates.
     pub(crate) fn scale_grad(&self, factor: f64) -> Result<(), TchError> {
-        let scale = |grad: &mut Tensor| patiently(self.device(), || grad.f_mul_scalar_(factor).map(drop));
+        let scale = |grad: &mut Tensor| retry_on_oom(self.device(), || grad.f_mul_scalar_(factor).map(drop));
         tch::no_grad(|| self.own_grads()?.iter_mut().try_for_each(scale))
     }
 

@@ -9,7 +9,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::exchange::Exchange;
 use super::reading::Reading;
-use super::recover::patiently;
+use super::recover::retry_on_oom;
 use super::status::Status;
 use super::{Cut, Replica};
 use crate::metrics::SkipCause;
@@ -113,7 +113,7 @@ pub(super) fn decide_and_update(
 /// device once. `found` is a scalar on the device, not 0 if an element that this rank updates is not finite.
 pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>) -> Result<(f64, bool)> {
     // Allocations are separate from collectives, so that they can be retried.
-    let figures = patiently(table.device(), || {
+    let figures = retry_on_oom(table.device(), || {
         let norms = table.own_norms()?;
         let scalars = norms.iter().chain(found).map(|scalar| scalar.f_to_kind(Kind::Double)?.f_view([1]));
         match scalars.collect::<Result<Vec<Tensor>, TchError>>()?.as_slice() {
@@ -126,7 +126,7 @@ pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>
     let mut agreed = [squares, figures[norms..].iter().sum()];
     // Without shards all ranks have the same values.
     if table.shards() > 1 {
-        let own = patiently(Device::Cpu, || Tensor::f_from_slice(&agreed))?;
+        let own = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&agreed))?;
         exchange.sum(&own)?;
         agreed = [f64::try_from(own.f_get(0)?)?, f64::try_from(own.f_get(1)?)?];
     }
@@ -157,12 +157,12 @@ fn ask_device(
 ) -> Result<Coming> {
     let device = table.device();
     // Allocations are separate from collectives, so that they can be retried.
-    let own = patiently(device, || own_figures(table, found))?;
+    let own = retry_on_oom(device, || own_figures(table, found))?;
     if table.shards() > 1 {
         exchange.sum(&own)?;
     }
-    let [scale, skip, figures] = patiently(device, || tch::no_grad(|| decide_there(&own, totals, cut)))?;
-    let figures = patiently(device, || Reading::begin(&figures))?;
+    let [scale, skip, figures] = retry_on_oom(device, || tch::no_grad(|| decide_there(&own, totals, cut)))?;
+    let figures = retry_on_oom(device, || Reading::begin(&figures))?;
     Ok(Coming { scale, skip, figures })
 }
 

@@ -13,7 +13,7 @@ use dtrain_torch_shim::stream::Stream;
 use tch::{Device, Kind, Tensor};
 
 use super::micro::{Eager, Executor, MicroStep, Passes};
-use super::recover::shielded;
+use super::recover::catch_oom_panic;
 use super::status::Tally;
 use crate::memory::MicroStepMemory;
 use crate::state::Model;
@@ -180,7 +180,9 @@ impl Graphs {
                 self.refuse(reason);
                 false
             }
-            None => self.capture(sort, batch, |batch, factor| shielded(|| capture(passes, batch, factor))?),
+            None => {
+                self.capture(sort, batch, |batch, factor| catch_oom_panic(|| capture(passes, batch, factor))?)
+            }
         };
         if !captured {
             // Undoes the hooks' records of gradients that were not computed.

@@ -75,7 +75,7 @@ impl Passes<'_, '_> {
     ) -> Result<Loss> {
         let Replica { model, precision } = self.replica;
         let loss = precision.run(|| model.task.loss(batch, Mode::Train))??;
-        self.phases.account.forward_done()?;
+        self.phases.account.record_activations()?;
         self.phases.enter(Phase::Backward)?;
         if arm {
             self.exchange.arm();

@@ -35,7 +35,7 @@ use self::micro::{MicroStep, Passes};
 pub(crate) use self::phases::{Fault, Phases, WRITE_FAULT};
 pub(crate) use self::precision::{Kernels, Precision, PrecisionError};
 use self::reading::Stopwatch;
-use self::recover::{Limits, Shortage, shielded};
+use self::recover::{Limits, Shortage, catch_oom_panic};
 
 pub use self::scaler::{GradScaler, ScalerOptions};
 pub(crate) use self::status::{Status, Tally};
@@ -233,7 +233,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         cut: &Cut,
     ) -> Result<(Pass, Option<Shortage>)> {
         let mut pass = Pass::default();
-        let computed = shielded(|| self.micro_steps(replica, exchange, cut, &mut pass));
+        let computed = catch_oom_panic(|| self.micro_steps(replica, exchange, cut, &mut pass));
         let computed = computed.map_err(TrainError::from).and_then(|computed| computed);
         let short = self.limits.survive(computed, self.phases.now)?.err();
         if short.is_some() {
@@ -290,11 +290,11 @@ impl<'b, F: Feed> Stepper<'b, F> {
         }
         let bytes = (UPDATE_BYTES + replica.model.table.gathering_bytes()) as i64;
         let options = (Kind::Uint8, self.limits.device);
-        let room = self.phases.during(Phase::Prepare, || {
+        let room = self.phases.during(Phase::AllocateUpdate, || {
             replica.precision.prepare()?;
             Tensor::f_empty([bytes], options)
         })?;
-        let room = self.limits.survive(room, Phase::Prepare)?;
+        let room = self.limits.survive(room, Phase::AllocateUpdate)?;
         Ok(room.map_err(|shortage| *short = Some(shortage)).ok())
     }
 

@@ -3,7 +3,7 @@
 use dtrain_common::env::{DTRAIN_FAULT, EnvError};
 use dtrain_torch_shim::{ShimError, memory};
 
-use crate::memory::{Account, Books, Phase};
+use crate::memory::{Account, MemoryStats, Phase};
 use crate::memory_report::Owners;
 
 /// Follows a step: call [`Phases::begin`], then [`Phases::enter`] or [`Phases::during`] for each phase.
@@ -18,8 +18,8 @@ pub(crate) struct Phases<'b> {
 }
 
 impl<'b> Phases<'b> {
-    pub(crate) fn new(books: Books<'b>, fault: Fault) -> Self {
-        Self { account: Account::new(books), fault, now: Phase::Forward, step: 0, micro_step: 0 }
+    pub(crate) fn new(stats: MemoryStats<'b>, fault: Fault) -> Self {
+        Self { account: Account::new(stats), fault, now: Phase::Forward, step: 0, micro_step: 0 }
     }
 
     /// Begins a step. `state` is memory that outlives it; `ahead` bytes are already allocated for it.

@@ -12,10 +12,10 @@ use dtrain_torch_shim::memory;
 use tch::Device;
 
 pub(crate) use self::exhausted::Exhausted;
-use crate::memory::{Phase, elsewhere};
+use crate::memory::{Phase, other_usage};
 use crate::memory_report::Owners;
-use crate::out_of_memory::bytes_refused;
-pub(crate) use crate::out_of_memory::{patiently, shielded};
+use crate::out_of_memory::failed_allocation_bytes;
+pub(crate) use crate::out_of_memory::{catch_oom_panic, retry_on_oom};
 use crate::{OutOfMemory, TrainError};
 
 /// The memory limits of a rank.
@@ -56,7 +56,7 @@ impl Limits {
         outcome.map(Ok).or_else(|error| match error.is_out_of_memory() {
             true => {
                 tracing::debug!("out of memory in {}", phase.name());
-                Ok(Err(self.shortage(phase, bytes_refused(&error.to_string()))))
+                Ok(Err(self.shortage(phase, failed_allocation_bytes(&error.to_string()))))
             }
             false => Err(error),
         })
@@ -88,7 +88,7 @@ impl Limits {
             refused,
             owners,
             predicted: false,
-            elsewhere: elsewhere(self.device),
+            other_usage: other_usage(self.device),
         }))
     }
 }

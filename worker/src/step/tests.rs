@@ -16,7 +16,7 @@ use super::decide::tests::AS_ON_A_GPU;
 use super::reading::tests::WAITS;
 use super::*;
 use crate::collectives::{Collective, CollectiveError, ProcessGroup, Ranks, Work};
-use crate::memory::{Books, rehearsal};
+use crate::memory::{MemoryStats, rehearsal};
 use crate::setup::{Opening, Setup};
 use crate::tasks::{BuildTask, Classify, Console};
 
@@ -100,7 +100,7 @@ impl Bench {
         let mut exchange = Exchange::new(ranks, None, &model.table, options).unwrap();
         exchange.expect(model.task.sums()).unwrap();
         let feed = Blank { fields: model.task.train_set().fields().to_vec(), sizes: Vec::new().into_iter() };
-        let phases = Phases::new(Books::Device(Device::Cpu), Fault::default());
+        let phases = Phases::new(MemoryStats::Device(Device::Cpu), Fault::default());
         let limits = Limits::new(Device::Cpu, Budget::Auto);
         let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits).unwrap();
         Self { setup, exchange, stepper, seen, works }
@@ -111,7 +111,7 @@ impl Bench {
         self.seen.lock().unwrap().clear();
         self.works.store(0, Ordering::Relaxed);
         let (counting, before) = (Counting::begin().unwrap(), WAITS.get());
-        let cut = rehearsal::cut(&[8]);
+        let cut = rehearsal::plan_step(&[8]);
         let attempt = self.stepper.step(&mut self.setup.replica, &mut self.exchange, &cut, &mut ()).unwrap();
         assert!(matches!(attempt, Attempt::Taken(_)));
         Counted {

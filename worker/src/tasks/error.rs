@@ -9,7 +9,7 @@ use super::torchscript::error::ScriptError;
 use crate::OutOfMemory;
 use crate::data::DataError;
 use crate::models::ModelError;
-use crate::out_of_memory::{anywhere, causes};
+use crate::out_of_memory::{any_cause_is_oom, causes};
 
 /// An error of a task.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ impl OutOfMemory for TaskError {
             Self::Script(error) => error.is_out_of_memory(),
             Self::Own(error) => {
                 let mut tasks = causes(error.as_ref()).filter_map(|error| error.downcast_ref::<Self>());
-                anywhere(error.as_ref()) || tasks.any(Self::is_out_of_memory)
+                any_cause_is_oom(error.as_ref()) || tasks.any(Self::is_out_of_memory)
             }
             Self::Data(_) | Self::Recipe(_) | Self::NoField { .. } => false,
         }

@@ -40,7 +40,7 @@ pub(crate) struct Origin<'a> {
     /// Whether it is a copy in memory.
     pub(crate) from_memory: bool,
     /// Whether it belongs to another run and must not change.
-    pub(crate) is_anothers: bool,
+    pub(crate) is_foreign: bool,
     /// Whether its evaluation was interrupted.
     pub(crate) owes_evaluation: bool,
 }
@@ -103,7 +103,7 @@ impl Follower for Archive<'_> {
         }
         let Some(evaluation) = self.evaluate(training, others)? else { return Ok(Flow::BrokenOff) };
         // Another run's checkpoint must not change, and is never this run's best.
-        if self.origin.is_anothers {
+        if self.origin.is_foreign {
             report(&evaluation, others)?;
             return Ok(Flow::On);
         }

@@ -28,8 +28,8 @@ impl Follower for Copies {
     }
 
     fn before_update(&mut self) -> Result<()> {
-        let _writing = self.heartbeat.writing();
-        self.copies.settle().map_err(TrainError::unwritten(self.done))
+        let _writing = self.heartbeat.guard_write();
+        self.copies.wait_until_written().map_err(TrainError::unwritten(self.done))
     }
 
     fn after_step(&mut self, training: &mut Training<'_>, _: &Taken, _: &mut Followers<'_>) -> Result<Flow> {
@@ -37,7 +37,7 @@ impl Follower for Copies {
         // The copy is made before the evaluation after this step.
         let owes = training.course.plan.is_checkpoint(self.done);
         let manifest = manifest(training, None, owes);
-        let _writing = self.heartbeat.writing();
+        let _writing = self.heartbeat.guard_write();
         let begun = self.copies.begin(&training.replica.model, manifest);
         begun.map(|()| Flow::On).map_err(TrainError::unwritten(self.done))
     }

@@ -19,13 +19,13 @@ use crate::train_error::{Result, TrainError};
 impl Follower for Heartbeat {
     fn hear(&mut self, line: &Line<'_>) -> Result<()> {
         if matches!(line, Line::Step(_)) {
-            self.beat();
+            self.touch();
         }
         Ok(())
     }
 
     fn advance(&mut self) {
-        self.beat();
+        self.touch();
     }
 }
 

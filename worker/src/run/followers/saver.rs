@@ -26,7 +26,7 @@ impl Archive<'_> {
     ) -> Result<()> {
         self.make_way(training, others)?;
         self.saved_at = Instant::now();
-        let _writing = self.heartbeat.writing();
+        let _writing = self.heartbeat.guard_write();
         let settings = &training.recipe.checkpoint;
         let per_epoch = training.course.stage().steps_per_epoch;
         let keep = Keep {
@@ -50,8 +50,8 @@ impl Archive<'_> {
 
     /// Completes the checkpoint's copies. Call it before parameters, moments or the average change.
     pub(super) fn settle(&mut self) -> Result<()> {
-        let _writing = self.checkpoints.step().map(|_| self.heartbeat.writing());
-        let settled = self.checkpoints.settle();
+        let _writing = self.checkpoints.step().map(|_| self.heartbeat.guard_write());
+        let settled = self.checkpoints.wait_for_copy();
         settled.map_err(TrainError::unwritten(self.done))
     }
 
@@ -63,7 +63,7 @@ impl Archive<'_> {
         others: &mut Followers<'_>,
     ) -> Result<()> {
         let step = self.checkpoints.step();
-        let followed = self.checkpoints.follow(&status.writing);
+        let followed = self.checkpoints.continue_pending(&status.writing);
         self.conclude_checkpoint(training, step, followed, true, others)
     }
 
@@ -75,7 +75,7 @@ impl Archive<'_> {
         another_follows: bool,
     ) -> Result<()> {
         let Some(step) = self.checkpoints.step() else { return Ok(()) };
-        let _writing = self.heartbeat.writing();
+        let _writing = self.heartbeat.guard_write();
         let mut finished = self.checkpoints.finish();
         // Rank 0 may still commit it; a collective of the training would wait without heartbeats.
         if !matches!(finished, Err(CheckpointError::Collective(_)))
@@ -104,7 +104,7 @@ impl Archive<'_> {
                 let step = step.unwrap_or(self.done);
                 let error = TrainError::unwritten(step)(source);
                 let goes_on = training.recipe.checkpoint.on_failure == OnFailure::Continue;
-                if goes_on && another_follows && error.is_of_disk() {
+                if goes_on && another_follows && error.is_disk_error() {
                     tracing::warn!(
                         "{error}; the training goes on, and the next one is tried when its time comes"
                     );

@@ -12,7 +12,7 @@ thread_local! {
 }
 
 fn asked(clip: Option<f64>) -> Cut {
-    Cut { expected: 8.0, clip, lr: 0.01, is_rehearsed: false, ..rehearsal::cut(&[8]) }
+    Cut { expected: 8.0, clip, lr: 0.01, is_rehearsed: false, ..rehearsal::plan_step(&[8]) }
 }
 
 fn single(table: &Table) -> Exchange {

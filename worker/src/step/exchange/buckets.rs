@@ -175,7 +175,7 @@ impl Shared {
             // Backward ran twice. That is an error only if the bucket has already started.
             if self.options.overlap && self.bucket_of[parameter] < state.next {
                 let name = self.names[parameter].clone();
-                state.failed.get_or_insert(TrainError::Late { name });
+                state.failed.get_or_insert(TrainError::LateGradient { name });
             }
             return;
         }

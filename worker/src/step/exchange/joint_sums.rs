@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use dtrain_torch_shim::hooks::self_adjoint;
 use tch::{Device, Kind, Tensor};
 
-use super::super::recover::patiently;
+use super::super::recover::retry_on_oom;
 use crate::collectives::{CollectiveError, Ranks, ReduceOp};
 use crate::models::{BatchSync, ModelError};
 use crate::train_error::{Result, TrainError};
@@ -136,7 +136,7 @@ fn spare(sums: &[JointSum]) -> Result<Vec<Tensor>> {
     for sum in longest_first {
         if !spare.iter().any(|spare| serves(spare, &sum)) {
             let zeros = || Tensor::f_zeros([sum.elements as i64], (sum.kind, sum.device));
-            spare.push(patiently(sum.device, zeros)?);
+            spare.push(retry_on_oom(sum.device, zeros)?);
         }
     }
     Ok(spare)

@@ -20,7 +20,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use self::buckets::{Flight, Gradient, Shared, State};
 pub(crate) use self::joint_sums::{JointSum, RankSync};
-use super::recover::patiently;
+use super::recover::retry_on_oom;
 use super::status::Status;
 use crate::OutOfMemory;
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp};
@@ -225,7 +225,7 @@ impl Exchange {
             // Frees the memory of started reductions, which complete on all ranks without later ones.
             state.in_flight.drain(..).try_for_each(Flight::land)?;
             let (device, next) = (state.buckets[state.next].grad.device(), state.next + 1);
-            patiently(device, || self.shared.start_until(&mut state, next))?;
+            retry_on_oom(device, || self.shared.start_until(&mut state, next))?;
         }
         Ok(state.ran_out)
     }
@@ -264,7 +264,7 @@ impl Exchange {
 
     /// Returns whether `here` is true on any rank. Hosts wait for each other, as the tensor is on the CPU.
     pub(crate) fn any(&self, here: bool) -> Result<bool> {
-        let any = patiently(Device::Cpu, || Tensor::f_from_slice(&[i64::from(here)]))?;
+        let any = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&[i64::from(here)]))?;
         self.ranks().all_reduce(&any, ReduceOp::Sum)?.wait()?;
         Ok(any.f_int64_value(&[0])? > 0)
     }
@@ -285,7 +285,7 @@ impl Exchange {
         };
         order.extend((0..fired.len()).rev().filter(|&parameter| !fired[parameter]));
         let wire: Vec<i64> = order.iter().map(|&parameter| parameter as i64).collect();
-        let wire = patiently(Device::Cpu, || Tensor::f_from_slice(&wire))?;
+        let wire = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&wire))?;
         self.ranks().start(Collective::Broadcast(&wire, 0))?.wait()?;
         let order = Vec::<i64>::try_from(&wire)?;
         Ok(order.into_iter().map(|parameter| parameter as usize).collect())

@@ -188,7 +188,7 @@ fn a_gradient_that_changes_after_its_bucket_left_is_an_error() {
     };
     assert!(backward_twice(false).is_ok());
     let error = backward_twice(true).unwrap_err();
-    assert!(matches!(error, TrainError::Late { .. }), "{error}");
+    assert!(matches!(error, TrainError::LateGradient { .. }), "{error}");
     assert!(error.to_string().contains("reduce.overlap = false"), "{error}");
 }
 

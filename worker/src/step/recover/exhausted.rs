@@ -5,7 +5,7 @@ use std::fmt;
 
 use dtrain_common::units::ByteSize;
 
-use crate::memory::Elsewhere;
+use crate::memory::OtherUsage;
 use crate::memory_report::Owners;
 
 /// Out of memory with the model's smallest micro-batch, and no way left to save memory.
@@ -22,7 +22,7 @@ pub struct Exhausted {
     /// Whether the failure was predicted; otherwise measured.
     pub predicted: bool,
     /// On a GPU: the memory that others use.
-    pub elsewhere: Option<Elsewhere>,
+    pub other_usage: Option<OtherUsage>,
 }
 
 impl fmt::Display for Exhausted {
@@ -49,8 +49,8 @@ impl fmt::Display for Exhausted {
             writeln!(f)?;
             row(f, "refused", bytes)?;
         }
-        match self.elsewhere {
-            Some(Elsewhere { bytes, total }) => write!(
+        match self.other_usage {
+            Some(OtherUsage { bytes, total }) => write!(
                 f,
                 "\nOf the GPU's {} the CUDA context, libraries and other processes have {}; `dtrain gpu info` names the processes",
                 ByteSize(total),
@@ -75,7 +75,7 @@ mod tests {
             refused: Some(3 << 19),
             owners: Owners { parameters: 1 << 20, activations: 1 << 19, ..Owners::default() },
             predicted: false,
-            elsewhere: None,
+            other_usage: None,
         };
         let text = exhausted.to_string();
         assert!(text.starts_with("out of memory on rank 1 in forward at step 3: 2.00 MiB"), "{text}");
@@ -89,7 +89,8 @@ mod tests {
                 "  refused         1.50 MiB"
             ]
         );
-        let on_gpu = Exhausted { elsewhere: Some(Elsewhere { bytes: 3 << 30, total: 8 << 30 }), ..exhausted };
+        let on_gpu =
+            Exhausted { other_usage: Some(OtherUsage { bytes: 3 << 30, total: 8 << 30 }), ..exhausted };
         let text = on_gpu.to_string();
         assert!(
             text.ends_with(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dtrain_torch_shim::memory::empty_cache;
 use tch::{Device, TchError};
 
-use super::panics::shielded;
+use super::panics::catch_oom_panic;
 use crate::OutOfMemory;
 
 /// Pauses between tries, in which other threads or processes may free memory.
@@ -14,11 +14,11 @@ const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(10), Durati
 /// Runs `operation`. If memory runs out, empties the cache of `device` and retries, with at most four tries.
 /// Other errors are returned at once. `operation` must involve this rank only, and succeed or change nothing:
 /// a step that the ranks have decided to commit cannot be dropped.
-pub(crate) fn patiently<T, E: OutOfMemory + From<TchError>>(
+pub(crate) fn retry_on_oom<T, E: OutOfMemory + From<TchError>>(
     device: Device,
     mut operation: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    let mut attempt = || shielded(&mut operation)?;
+    let mut attempt = || catch_oom_panic(&mut operation)?;
     for pause in PAUSES {
         match attempt() {
             Err(error) if error.is_out_of_memory() => {
@@ -45,7 +45,7 @@ mod tests {
     /// Fails `times` times, and returns the number of tries.
     fn fails(times: usize, error: fn() -> TchError) -> Result<usize, usize> {
         let mut tries = 0;
-        let outcome = patiently(Device::Cpu, || {
+        let outcome = retry_on_oom(Device::Cpu, || {
             tries += 1;
             if tries <= times { Err(error()) } else { Ok(()) }
         });

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use dtrain_common::manifest::{DataMark, Manifest, hex};
+use dtrain_common::manifest::{DataFingerprint, Manifest, hex};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -56,10 +56,11 @@ fn text(kind: u8, text: &str, hasher: &mut Sha256) {
 }
 
 /// Returns a warning if the data differs from the checkpoint's; None if it is the same, or unknown.
-pub(crate) fn changed(then: Option<&DataMark>, now: &DataMark) -> Option<String> {
+pub(crate) fn changed(then: Option<&DataFingerprint>, now: &DataFingerprint) -> Option<String> {
     let then = then.filter(|then| *then != now)?;
-    let samples =
-        |mark: &DataMark| format!("{} training and {} test samples", mark.train_samples, mark.test_samples);
+    let samples = |mark: &DataFingerprint| {
+        format!("{} training and {} test samples", mark.train_samples, mark.test_samples)
+    };
     let (before, after) = (samples(then), samples(now));
     let how = match before == after {
         true => format!("as many samples, but others or in another order ({after})"),
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_changed_is_named() {
-        let mark = |train_samples, sha256: &str| DataMark {
+        let mark = |train_samples, sha256: &str| DataFingerprint {
             train_samples,
             test_samples: 5,
             sha256: sha256.to_owned(),
