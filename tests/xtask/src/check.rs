@@ -10,19 +10,19 @@ use crate::setup::{self, SetArgs};
 use crate::workspace::Workspace;
 use crate::{demo, pytorch};
 
-/// What `check` is asked for.
+/// The arguments of `check`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     set: SetArgs,
 }
 
-/// What `test` is asked for.
+/// The arguments of `test`.
 #[derive(Debug, clap::Args)]
 pub struct TestArgs {
     #[command(flatten)]
     set: SetArgs,
-    /// Passed on to `cargo test --workspace`, for example `-- batch` or `-- --release`
+    /// Arguments for `cargo test --workspace`, for example `-- batch`
     #[arg(last = true)]
     args: Vec<String>,
 }
@@ -43,11 +43,11 @@ pub fn test(workspace: &Workspace, signals: &Signals, args: &TestArgs) -> Result
     let ready = setup::run(workspace, signals, &args.set.clone().into())?;
     let mut cargo = ready.cargo(workspace);
     cargo.args(["test", "--workspace"]).args(&args.args);
-    Ok(signals.run(side_by_side(&mut cargo))?.code)
+    Ok(signals.run(set_test_threads(&mut cargo))?.code)
 }
 
 /// Runs twice as many tests at once as there are cores, unless the user sets a number: most tests wait.
-fn side_by_side(cargo: &mut Command) -> &mut Command {
+fn set_test_threads(cargo: &mut Command) -> &mut Command {
     const THREADS: &str = "RUST_TEST_THREADS";
     if std::env::var_os(THREADS).is_none() {
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -72,10 +72,10 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
             shown = format!("RUSTDOCFLAGS={rustdoc} {shown}");
         }
         eprintln!("check {}/{count}: {what}: {shown}", index + 1);
-        let code = signals.run(side_by_side(&mut cargo))?.code;
+        let code = signals.run(set_test_threads(&mut cargo))?.code;
         signals.check()?;
         if code != 0 {
-            eprintln!("check failed at {what}; repeat it with: {shown}");
+            eprintln!("check failed at {what}; to repeat it: {shown}");
             return Ok(code);
         }
     }
@@ -84,7 +84,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     let code = demo::train(workspace, signals, &ready, "dev", Some(DEMO_EPOCHS))?;
     signals.check()?;
     if code != 0 {
-        eprintln!("check failed at demo; repeat it with: {shown}");
+        eprintln!("check failed at demo; to repeat it: {shown}");
     }
     Ok(code)
 }

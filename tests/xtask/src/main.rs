@@ -12,7 +12,7 @@ use xtask::process::{self, Signals};
 use xtask::workspace::Workspace;
 use xtask::{check, demo, setup};
 
-/// Set-up, demo, tests and checks of dtrain
+/// Set up, try, test and check dtrain
 #[derive(Parser)]
 #[command(
     name = "cargo xtask",
@@ -27,19 +27,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Fetch libtorch into target/libtorch, so that `cargo build`, `cargo test` and `cargo run` work
+    /// Fetch libtorch into target/libtorch, for cargo build, test and run
     ///
-    /// Fetches what is missing with pip, by pinned version and checksum. Does nothing where all is there already. A
-    /// LIBTORCH of your own is used instead, once its version has been checked.
+    /// Fetches only missing packages, with pip, by pinned version and checksum.
+    /// If LIBTORCH is set, checks and uses that libtorch.
     Setup(setup::Args),
-    /// Set up, build dtrain and train a small network on generated images: a run to see that all works
+    /// Set up, build dtrain and train a network on generated images
     ///
-    /// Trains on every GPU, or else in two processes on the CPU, and then checks what the run wrote: the loss must
-    /// have fallen and the test accuracy must be at least three times chance.
+    /// Trains on all GPUs, or in two processes on the CPU.
+    /// Fails if the loss rises or accuracy stays below 3x chance.
     Demo(demo::Args),
     /// Set up and run the tests of every crate
     Test(check::TestArgs),
-    /// Set up, then check formatting, lints, documentation and tests; stops at the first that fails
+    /// Set up; check formatting, lints, documentation, tests and demo, until one fails
     Check(check::Args),
     /// A command of the lab
     #[command(external_subcommand)]
@@ -48,23 +48,23 @@ enum Command {
 
 /// The commands of the package `lab`, which is built on their first use.
 const LAB: [&str; 8] = [
-    "parity    Make the reference files under tests/parity/reference anew, with PyTorch",
-    "bench     Measure dtrain beside PyTorch, in turn on this machine",
-    "memory    Compare predictions of memory with measurements, and train under budgets",
-    "kills     Kill trainings at random moments, resume them, and compare",
+    "parity    Make the files of tests/parity/reference again, with PyTorch",
+    "bench     Compare dtrain's speed and memory with PyTorch's, on this machine",
+    "memory    Compare memory predictions with measurements; train under many budgets",
+    "kills     Kill trainings at random moments, resume and compare them",
     "soak      Kill launchers, guardians and workers at many moments",
-    "fuzz      Have the readers of checkpoints read a million changed files",
-    "gpu-test  Check dtrain on this machine's GPUs, and measure it beside PyTorch there",
-    "torchrun  Run a PyTorch script under dtrain and dtrain's worker under torchrun, and compare",
+    "fuzz      Read a million randomly changed checkpoint files",
+    "gpu-test  Check dtrain on this machine's GPUs; compare it with PyTorch",
+    "torchrun  Compare dtrain and torchrun as launchers, bit by bit",
 ];
 
 fn lab_help() -> String {
     let lines = LAB.join("\n  ");
-    format!("Measurements, which are no part of the tests (COMMAND --help tells more):\n  {lines}\n")
+    format!("Measurements, not part of the tests (details: COMMAND --help):\n  {lines}\n")
 }
 
 fn main() -> ExitCode {
-    process::end(run(Cli::parse().command))
+    process::to_exit_code(run(Cli::parse().command))
 }
 
 fn run(command: Command) -> Result<u8> {
@@ -75,13 +75,13 @@ fn run(command: Command) -> Result<u8> {
         Command::Demo(args) => demo::run(&workspace, &signals, &args),
         Command::Test(args) => check::test(&workspace, &signals, &args),
         Command::Check(args) => check::run(&workspace, &signals, &args),
-        Command::Lab(words) => {
-            if !LAB.iter().any(|line| line.split(' ').next().is_some_and(|name| words[0] == *name)) {
-                let words = format!("unrecognized subcommand '{}'", words[0].display());
-                Cli::command().error(ErrorKind::InvalidSubcommand, words).exit();
+        Command::Lab(args) => {
+            if !LAB.iter().any(|line| line.split(' ').next().is_some_and(|name| args[0] == *name)) {
+                let message = format!("unrecognized subcommand '{}'", args[0].display());
+                Cli::command().error(ErrorKind::InvalidSubcommand, message).exit();
             }
             let mut cargo = workspace.cargo();
-            cargo.args(["run", "--quiet", "--release", "--package", "lab", "--"]).args(&words);
+            cargo.args(["run", "--quiet", "--release", "--package", "lab", "--"]).args(&args);
             Ok(signals.run(&mut cargo)?.code)
         }
     }

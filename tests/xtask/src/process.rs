@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// A signal asked this program to stop.
 #[derive(Debug, thiserror::Error)]
-#[error("stopped by {}; the same command goes on from here", name(*.0))]
+#[error("stopped by {}: run the same command again to continue", name(*.0))]
 pub struct Interrupted(i32);
 
 impl Interrupted {
@@ -29,7 +29,7 @@ fn name(signal: i32) -> String {
 }
 
 /// Reports an error, and returns this program's exit code.
-pub fn end(outcome: Result<u8>) -> ExitCode {
+pub fn to_exit_code(outcome: Result<u8>) -> ExitCode {
     ExitCode::from(outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         error.downcast_ref::<Interrupted>().map_or(1, Interrupted::exit_code)
@@ -82,30 +82,31 @@ impl Signals {
     pub fn run(&self, command: &mut Command) -> Result<Finished> {
         self.check()?;
         let child = command.spawn();
-        let mut child = child.with_context(|| format!("cannot start {}", shown(command)))?;
+        let mut child = child.with_context(|| format!("cannot start {}", program_name(command)))?;
         let reader = child.stderr.take().map(|pipe| thread::spawn(move || tee(pipe)));
-        let code = self.wait(&mut child).with_context(|| format!("cannot wait for {}", shown(command)))?;
+        let code =
+            self.wait(&mut child).with_context(|| format!("cannot wait for {}", program_name(command)))?;
         let stderr = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
         Ok(Finished { code, stderr })
     }
 
     /// Runs a child as [`Self::run`] does, with a pipe for its standard error.
-    pub fn run_noting_errors(&self, command: &mut Command) -> Result<Finished> {
+    pub fn run_capturing_stderr(&self, command: &mut Command) -> Result<Finished> {
         self.run(command.stderr(Stdio::piped()))
     }
 
     /// Polls instead of blocking: before the child is reaped, its process id is valid for signals.
     fn wait(&self, child: &mut Child) -> io::Result<u8> {
-        let mut passed_on = 0;
+        let mut forwarded = 0;
         let mut pause = Duration::from_millis(1);
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(exit_code(status));
             }
             let signal = self.received.load(Ordering::Relaxed);
-            if signal != passed_on {
-                passed_on = signal;
-                pass_on(signal, child);
+            if signal != forwarded {
+                forwarded = signal;
+                forward(signal, child);
             }
             thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
@@ -115,7 +116,7 @@ impl Signals {
 
 /// Sends `signal` to the child, except for Ctrl-C: the terminal sends it to the child too, and some programs
 /// end at once on a second one.
-fn pass_on(signal: usize, child: &Child) {
+fn forward(signal: usize, child: &Child) {
     let signal = match i32::try_from(signal) {
         Ok(SIGTERM) => Signal::TERM,
         Ok(SIGHUP) => Signal::HUP,
@@ -128,8 +129,8 @@ fn pass_on(signal: usize, child: &Child) {
     }
 }
 
-/// Returns the command's words, for an error.
-pub fn shown(command: &Command) -> String {
+/// Returns the command's program, for an error.
+pub fn program_name(command: &Command) -> String {
     command.get_program().to_string_lossy().into_owned()
 }
 

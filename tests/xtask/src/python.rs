@@ -22,11 +22,11 @@ pub fn install(
         .args(flags)
         .arg("--requirement")
         .arg(pinned);
-    let finished = signals.run_noting_errors(&mut pip)?;
+    let finished = signals.run_capturing_stderr(&mut pip)?;
     signals.check()?;
     if finished.success() {
         return Ok(());
     }
     let name = pinned.file_name().unwrap_or(OsStr::new("the requirements")).to_string_lossy();
-    Err(explain(&finished.stderr, &format!("what {name} names"), finished.code, folder).into())
+    Err(explain(&finished.stderr, &format!("the packages of {name}"), finished.code, folder).into())
 }

@@ -21,7 +21,7 @@ impl Workspace {
         match package.ancestors().nth(2) {
             Some(root) if root.join("Cargo.toml").is_file() => Ok(Self { root: root.to_owned() }),
             _ => bail!(
-                "{} does not lie in a dtrain workspace; start this as `cargo xtask` inside the repository",
+                "{} is not in a dtrain workspace: run `cargo xtask` inside the repository",
                 package.display()
             ),
         }

@@ -40,31 +40,24 @@ impl Figures {
             losses: losses(&read("metrics.jsonl")?).context("metrics.jsonl")?,
             accuracy: result["final_metrics"]["accuracy"]
                 .as_f64()
-                .context("result.json names no test accuracy")?,
+                .context("result.json has no test accuracy")?,
             classes: manifest["classes"]
                 .as_u64()
-                .context("the checkpoint's manifest names no number of classes")?,
+                .context("the checkpoint's manifest has no number of classes")?,
         })
     }
 
     /// Checks that the run has learnt: every loss is finite, the last losses are below the first, and the
     /// accuracy is far above chance.
     pub(super) fn check(&self) -> Result<()> {
-        ensure!(
-            self.losses.len() >= 2,
-            "it holds {} training steps, too few to see a loss fall",
-            self.losses.len()
-        );
+        ensure!(self.losses.len() >= 2, "too few training steps to compare losses: {}", self.losses.len());
         let bad = self.losses.iter().position(|loss| !loss.is_finite());
-        ensure!(bad.is_none(), "the loss of step {} is not a number", bad.unwrap_or_default() + 1);
+        ensure!(bad.is_none(), "the loss of step {} is not finite", bad.unwrap_or_default() + 1);
         // A single step's loss depends on its images: compares the first tenth of the steps with the last.
         let tenth = self.losses.len().div_ceil(10);
         let (start, end) = (mean(&self.losses[..tenth]), mean(&self.losses[self.losses.len() - tenth..]));
         ensure!(end < start, "the loss did not fall: {start:.3} in the first steps, {end:.3} in the last");
-        ensure!(
-            self.classes >= 2 && (0.0..=1.0).contains(&self.accuracy),
-            "its figures make no sense: {self}"
-        );
+        ensure!(self.classes >= 2 && (0.0..=1.0).contains(&self.accuracy), "invalid results: {self}");
         ensure!(
             self.accuracy * self.classes as f64 >= TIMES_CHANCE,
             "the test accuracy {:.3} is less than {TIMES_CHANCE} times chance ({:.3})",
@@ -111,18 +104,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_run_that_has_learnt_passes() {
+    fn a_run_without_learning_fails_the_check() {
         let check = |losses: &[f64], accuracy| {
             let (losses, classes) = (losses.to_vec(), 10);
-            let told = Figures { losses, accuracy, classes }.check();
-            told.map_or_else(|error| error.to_string(), |()| "passed".to_owned())
+            let checked = Figures { losses, accuracy, classes }.check();
+            checked.map_or_else(|error| error.to_string(), |()| "passed".to_owned())
         };
         assert_eq!(check(&[2.3, 1.0, 0.2], 0.3), "passed");
         assert!(check(&[2.3, 2.3], 0.95).contains("did not fall"));
         assert!(check(&[2.3, 0.2], 0.29).contains("3 times chance (0.100)"));
         assert!(check(&[2.3], 0.95).contains("too few"));
-        assert!(check(&[2.3, f64::NAN, 0.2], 0.95).contains("step 2 is not a number"));
-        assert!(check(&[2.3, 0.2], 95.0).contains("make no sense"));
+        assert!(check(&[2.3, f64::NAN, 0.2], 0.95).contains("step 2 is not finite"));
+        assert!(check(&[2.3, 0.2], 95.0).contains("invalid results"));
         // One unusual step at the end does not decide.
         let mut losses: Vec<f64> = (0..40).map(|step| 2.3 - 0.05 * f64::from(step)).collect();
         losses[39] = 3.0;

@@ -14,15 +14,15 @@ use crate::setup::{self, Ready, Set, SetArgs};
 use crate::workspace::Workspace;
 use figures::Figures;
 
-/// What `demo` is asked for.
+/// The arguments of `demo`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     set: SetArgs,
-    /// Build in this profile of cargo
+    /// Cargo profile of the build
     #[arg(long, value_name = "NAME", default_value = "release")]
     profile: String,
-    /// Train for this many epochs instead of the recipe's 4
+    /// Epochs to train [default: 4, from the recipe]
     #[arg(long, value_name = "N")]
     epochs: Option<u32>,
 }
@@ -35,7 +35,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
 
     let code = ready.build_dtrain(workspace, signals, &args.profile)?;
     if code != 0 {
-        eprintln!("demo failed: dtrain does not build");
+        eprintln!("demo failed: cannot build dtrain, see cargo's output");
         return Ok(code);
     }
     train(workspace, signals, &ready, &args.profile, args.epochs)
@@ -62,17 +62,14 @@ pub(crate) fn train(
     let code = signals.run(&mut launch)?.code;
     let wall = started.elapsed();
     if code != 0 {
-        eprintln!(
-            "demo failed: dtrain launch ended with exit code {code}; its logs are in {}",
-            run_dir.display()
-        );
+        eprintln!("demo failed: dtrain launch ended with exit code {code}; logs: {}", run_dir.display());
         return Ok(code);
     }
     let figures = Figures::read(&run_dir)?;
-    let verdict = figures.check().with_context(|| format!("the run in {} is not good", run_dir.display()));
+    let verdict = figures.check().with_context(|| format!("unexpected results in {}", run_dir.display()));
     verdict.context("demo failed")?;
     eprintln!(
-        "demo passed: {figures}, in {:.0} s; results in {}",
+        "demo passed: {figures}, in {:.0} s; results: {}",
         wall.as_secs_f64(),
         workspace.show(&run_dir)
     );

@@ -23,12 +23,14 @@ pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option
     let (torch, folder) = (workspace.default_libtorch(), workspace.target().join("pytorch"));
     if !torch.join("__init__.py").is_file() {
         eprintln!(
-            "no PyTorch for tests: target/libtorch has no Python files; `cargo xtask setup --force` fetches them"
+            "no PyTorch for tests: target/libtorch has no Python files; run `cargo xtask setup --force`"
         );
         return Ok(());
     }
     let Some(python) = ["python3.11", "python3"].into_iter().find(|name| is_right(name)) else {
-        eprintln!("no PyTorch for tests: the wheel of libtorch is for Python 3.11, which is not on PATH");
+        eprintln!(
+            "no PyTorch for tests: libtorch's wheel needs Python 3.11, which is not on PATH; install python3.11"
+        );
         return Ok(());
     };
     // A copy of the pins, written last, marks the folder as complete.
@@ -36,7 +38,7 @@ pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == PINS) {
         return Ok(());
     }
-    eprintln!("making PyTorch for tests in {}", workspace.show(&folder));
+    eprintln!("installing PyTorch for tests in {}", workspace.show(&folder));
     let packages = folder.join("packages");
     let _ = fs::remove_dir_all(&folder);
     let empty = packages.join("empty");
@@ -48,18 +50,18 @@ pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option
     let mut prepare = Command::new(python);
     prepare.args(["-c", include_str!("prepare.py")]).arg(&torch).arg(&empty);
     prepare.arg(compiler.unwrap_or_else(|| "c++".into()));
-    ensure!(signals.run(&mut prepare)?.success(), "PyTorch for tests cannot be prepared");
-    let put = |path: &Path, text: &str| fs::write(path, text).map_err(|error| Problem::write(path, error));
-    put(&packages.join("sitecustomize.py"), include_str!("sitecustomize.py"))?;
+    ensure!(signals.run(&mut prepare)?.success(), "cannot prepare PyTorch for tests");
+    let write = |path: &Path, text: &str| fs::write(path, text).map_err(|error| Problem::write(path, error));
+    write(&packages.join("sitecustomize.py"), include_str!("sitecustomize.py"))?;
     let program = folder.join("bin/python");
     fs::create_dir_all(folder.join("bin")).map_err(|error| Problem::write(&folder, error))?;
-    put(&program, &script(python, &packages, &workspace.libtorch()))?;
+    write(&program, &script(python, &packages, &workspace.libtorch()))?;
     fs::set_permissions(&program, PermissionsExt::from_mode(0o755))
-        .with_context(|| format!("cannot make {} a program", program.display()))?;
+        .with_context(|| format!("cannot make {} executable", program.display()))?;
     let mut import = Command::new(&program);
     let imported = signals.run(import.args(["-c", "import torch"]))?;
-    ensure!(imported.success(), "PyTorch for tests cannot be imported by {}", program.display());
-    put(&stamp, PINS)?;
+    ensure!(imported.success(), "cannot import PyTorch for tests with {}", program.display());
+    write(&stamp, PINS)?;
     Ok(())
 }
 

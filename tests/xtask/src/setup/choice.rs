@@ -25,10 +25,10 @@ impl fmt::Display for Set {
 /// The flags that choose a set.
 #[derive(Debug, Default, Clone, clap::Args)]
 pub struct SetArgs {
-    /// Fetch the CUDA libraries too, about 2 GB more [default: where an NVIDIA driver is found]
+    /// Fetch CUDA libraries, 2 GB more [default: if a driver is found]
     #[arg(long, conflicts_with = "cpu")]
     cuda: bool,
-    /// Use the CPU alone, also where an NVIDIA driver is found
+    /// Use the CPU only, even if an NVIDIA driver is found
     #[arg(long)]
     cpu: bool,
 }
@@ -44,27 +44,27 @@ impl SetArgs {
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) set: Set,
-    pub(crate) because: String,
+    pub(crate) reason: String,
     /// The user gave `--cuda`: a libtorch without CUDA is an error.
-    pub(crate) demanded: bool,
+    pub(crate) required: bool,
 }
 
 impl Choice {
     /// Chooses by a flag, else by whether a driver was found (`driver` says where).
     pub(crate) fn new(args: &SetArgs, driver: Option<&str>) -> Self {
-        let (set, because) = match (args.cuda, args.cpu, driver) {
+        let (set, reason) = match (args.cuda, args.cpu, driver) {
             (true, ..) => (Set::Cuda, "--cuda was given".to_owned()),
             (_, true, _) => (Set::Cpu, "--cpu was given".to_owned()),
-            (.., Some(place)) => (Set::Cuda, format!("an NVIDIA driver was found: {place}")),
+            (.., Some(path)) => (Set::Cuda, format!("an NVIDIA driver was found: {path}")),
             (.., None) => (Set::Cpu, "no NVIDIA driver was found".to_owned()),
         };
-        Self { set, because, demanded: args.cuda }
+        Self { set, reason, required: args.cuda }
     }
 }
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.set, self.because)
+        write!(f, "{} ({})", self.set, self.reason)
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_decide_before_the_driver_does_and_the_reason_is_told() {
+    fn flags_take_precedence_over_the_driver() {
         let chosen = |cuda, cpu, driver| Choice::new(&SetArgs { cuda, cpu }, driver).to_string();
         assert_eq!(chosen(false, false, None), "CPU set (no NVIDIA driver was found)");
         assert_eq!(chosen(false, false, Some("/driver")), "CUDA set (an NVIDIA driver was found: /driver)");

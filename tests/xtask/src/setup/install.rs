@@ -52,26 +52,26 @@ impl Installation<'_> {
             remove(&staging)?;
         }
         let wanted = pins(self.arch, self.set)?;
-        let lost = missing(&folder, &wanted);
+        let absent = missing(&folder, &wanted);
         // Replaces a folder without the right libtorch as a whole; otherwise adds the missing packages to it.
-        if force || lost.iter().any(|pin| pin.name == "torch") {
+        if force || absent.iter().any(|pin| pin.name == "torch") {
             let left = missing(&tree, &wanted);
             if left.len() < wanted.len() {
                 let (left, all) = (left.len(), wanted.len());
-                eprintln!("going on with the set-up that was stopped: {left} of {all} packages are left");
+                eprintln!("continuing an interrupted set-up: {left} of {all} packages left");
             } else {
                 remove(&tree)?;
             }
             self.add(&tree, &left)?;
             if fs::symlink_metadata(&folder).is_ok() {
-                eprintln!("replacing what is in {}", self.workspace.show(&folder));
+                eprintln!("replacing {}", self.workspace.show(&folder));
                 let old = staging.join("old");
                 remove(&old)?;
                 fs::rename(&folder, &old).map_err(|error| Problem::write(&folder, error))?;
             }
             fs::rename(&tree, &folder).map_err(|error| Problem::write(&folder, error))?;
         } else {
-            self.add(&folder, &lost)?;
+            self.add(&folder, &absent)?;
         }
         if self.set == Set::Cuda && !is_linked(&folder) {
             let link = nccl_link(&folder);
@@ -82,34 +82,35 @@ impl Installation<'_> {
     }
 
     /// Adds packages to a folder; enters each into the stamp when it is complete.
-    fn add(&self, folder: &Path, lost: &[Pin]) -> Result<()> {
+    fn add(&self, folder: &Path, wanted: &[Pin]) -> Result<()> {
         fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
         let all = pins(self.arch, Set::Cuda)?;
-        let lines = |there: &[&Pin]| there.iter().map(|pin| format!("{}\n", pin.line)).collect::<String>();
+        let lines =
+            |present: &[&Pin]| present.iter().map(|pin| format!("{}\n", pin.line)).collect::<String>();
         let absent = missing(folder, &all);
-        let mut there: Vec<&Pin> = all.iter().filter(|pin| !absent.contains(pin)).collect();
-        stamp(folder, &lines(&there))?;
-        if lost.is_empty() {
+        let mut present: Vec<&Pin> = all.iter().filter(|pin| !absent.contains(pin)).collect();
+        stamp(folder, &lines(&present))?;
+        if wanted.is_empty() {
             return Ok(());
         }
         let (python, target) = (tools::find_python()?, self.workspace.target());
-        check_space(&target, lost)?;
-        let sum = |bytes: fn(&Pin) -> u64| size(lost.iter().map(bytes).sum());
+        check_space(&target, wanted)?;
+        let sum = |bytes: fn(&Pin) -> u64| size(wanted.iter().map(bytes).sum());
         eprintln!(
-            "fetching {} into {}, {} on the disk once unpacked",
+            "fetching {} into {}, {} unpacked",
             sum(|pin| pin.fetch_bytes),
             self.workspace.show(&self.workspace.libtorch()),
             sum(|pin| pin.unpacked_bytes),
         );
-        for (index, pin) in lost.iter().enumerate() {
-            eprintln!("[{}/{}] {pin} ({})", index + 1, lost.len(), size(pin.fetch_bytes));
+        for (index, pin) in wanted.iter().enumerate() {
+            eprintln!("[{}/{}] {pin} ({})", index + 1, wanted.len(), size(pin.fetch_bytes));
             // Unique for each process: a pip that outlives a killed set-up writes into a removed folder.
             let scratch = Scratch(self.workspace.staging().join(format!("{SCRATCH}{}", process::id())));
             fs::create_dir_all(&scratch.0).map_err(|error| Problem::write(&scratch.0, error))?;
             let fetched = pip::download(self.signals, &python, self.arch, pin, &scratch.0, &target)?;
             pip::unpack(self.signals, &python, &fetched, pin, folder, &target)?;
-            there.push(pin);
-            stamp(folder, &lines(&there))?;
+            present.push(pin);
+            stamp(folder, &lines(&present))?;
         }
         Ok(())
     }
@@ -119,7 +120,7 @@ impl Installation<'_> {
         let path = self.workspace.lock();
         let file = File::options().create(true).write(true).truncate(false).open(&path);
         let file = file.map_err(|error| Problem::write(&path, error))?;
-        let mut told = false;
+        let mut reported = false;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
@@ -128,9 +129,9 @@ impl Installation<'_> {
                 }
                 Err(TryLockError::WouldBlock) => {}
             }
-            if !told {
-                eprintln!("waiting for another set-up in this workspace to end");
-                told = true;
+            if !reported {
+                eprintln!("waiting for another set-up in this workspace");
+                reported = true;
             }
             self.signals.check()?;
             thread::sleep(Duration::from_millis(100));
@@ -142,31 +143,31 @@ impl Installation<'_> {
 /// (written by earlier versions), only the files count.
 fn missing(folder: &Path, wanted: &[Pin]) -> Vec<Pin> {
     let stamp = fs::read_to_string(folder.join(STAMP)).ok();
-    let is_there = |pin: &Pin| {
+    let is_present = |pin: &Pin| {
         let is_entered = |stamp: &String| stamp.lines().any(|line| line == pin.line);
         let right = pin.name != "torch" && stamp.is_some() || libtorch::is_right(&folder.join("torch"));
         // A crash can leave an empty file.
         let whole = fs::metadata(folder.join(&pin.key_file)).is_ok_and(|file| file.len() > 0);
         stamp.as_ref().is_none_or(is_entered) && right && whole
     };
-    wanted.iter().filter(|pin| !is_there(pin)).cloned().collect()
+    wanted.iter().filter(|pin| !is_present(pin)).cloned().collect()
 }
 
 /// Writes the stamp atomically.
 fn stamp(folder: &Path, lines: &str) -> Result<(), Problem> {
-    let (path, beside) = (folder.join(STAMP), folder.join(format!("{STAMP}.new")));
-    let written = fs::write(&beside, lines)
-        .and_then(|()| File::open(&beside)?.sync_all())
-        .and_then(|()| fs::rename(&beside, &path));
+    let (path, temporary) = (folder.join(STAMP), folder.join(format!("{STAMP}.new")));
+    let written = fs::write(&temporary, lines)
+        .and_then(|()| File::open(&temporary)?.sync_all())
+        .and_then(|()| fs::rename(&temporary, &path));
     written.map_err(|error| Problem::write(path, error))
 }
 
 /// Fails if the disk has too little space. pip stores a wheel twice at first; unpacking removes the wheel.
-fn check_space(folder: &Path, lost: &[Pin]) -> Result<(), Problem> {
+fn check_space(folder: &Path, wanted: &[Pin]) -> Result<(), Problem> {
     /// For folders, logs and other files.
     const MARGIN: u64 = 64_000_000;
     let (mut kept, mut most) = (0, 0);
-    for pin in lost {
+    for pin in wanted {
         most = most.max(kept + (2 * pin.fetch_bytes).max(pin.fetch_bytes + pin.unpacked_bytes));
         kept += pin.unpacked_bytes;
     }

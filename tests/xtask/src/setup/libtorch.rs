@@ -27,14 +27,14 @@ pub(crate) fn check_own(folder: &Path, choice: &Choice) -> Result<Set, Problem> 
         Some(found) if found == LIBTORCH_VERSION => {}
         Some(found) => return Err(Problem::Version { folder: named, found }),
         None => {
-            let missing = "its version, in include/torch/headeronly/version.h,";
+            let missing = "include/torch/headeronly/version.h";
             return Err(Problem::NotLibtorch { folder: named, missing });
         }
     }
     let has_cuda = folder.join("lib/libtorch_cuda.so").exists();
     match choice.set {
         Set::Cuda if has_cuda => Ok(Set::Cuda),
-        Set::Cuda if choice.demanded => Err(Problem::CpuLibtorch { folder: named }),
+        Set::Cuda if choice.required => Err(Problem::CpuLibtorch { folder: named }),
         _ => Ok(Set::Cpu),
     }
 }

@@ -4,10 +4,10 @@
 //! files are in place. A new libtorch is prepared in `target/libtorch-setup` and renamed into place as a
 //! whole. So an interrupted download, a crash or Ctrl-C never leaves an incomplete set that looks complete.
 
+mod background_build;
 mod choice;
 mod install;
 mod libtorch;
-mod meanwhile;
 mod pins;
 mod pip;
 mod problem;
@@ -23,10 +23,10 @@ use anyhow::{Context, Result};
 
 use crate::process::Signals;
 use crate::workspace::Workspace;
+use background_build::BackgroundBuild;
 use choice::Choice;
 pub use choice::{Set, SetArgs};
 use install::Installation;
-use meanwhile::Meanwhile;
 use pins::Arch;
 pub use pip::explain;
 pub use problem::Problem;
@@ -35,16 +35,16 @@ pub use tools::find_python;
 /// The version of libtorch that dtrain is built with.
 const LIBTORCH_VERSION: &str = "2.11.0";
 
-/// What `setup` is asked for.
+/// The arguments of `setup`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
     /// The set of libraries.
     #[command(flatten)]
     pub set: SetArgs,
-    /// Fetch everything anew, whatever is there
+    /// Fetch all packages again
     #[arg(long)]
     force: bool,
-    /// The profile in which dtrain is built next: what needs no libtorch is built while that is fetched.
+    /// The profile of the build that follows: its parts without libtorch are built during the fetch.
     #[arg(skip)]
     pub builds: Option<String>,
 }
@@ -69,7 +69,7 @@ pub struct Ready {
 impl Ready {
     /// Builds the launcher and the trainer in this profile, and returns cargo's exit code.
     pub fn build_dtrain(&self, workspace: &Workspace, signals: &Signals, profile: &str) -> Result<u8> {
-        eprintln!("building dtrain; the first time this takes some minutes");
+        eprintln!("building dtrain; the first build takes some minutes");
         let code = signals.run(&mut self.build(workspace, profile))?.code;
         signals.check()?;
         Ok(code)
@@ -105,11 +105,10 @@ impl Ready {
         let mut cargo = self.cargo(workspace);
         let output = cargo.args(["metadata", "--no-deps", "--format-version", "1"]).output();
         let output = output.context("cannot run cargo metadata")?;
-        let words = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let message = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let value: serde_json::Value = serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("cargo metadata failed: {}", words()))?;
-        let folder =
-            value["target_directory"].as_str().context("cargo metadata names no target directory")?;
+            .with_context(|| format!("cargo metadata failed: {}", message()))?;
+        let folder = value["target_directory"].as_str().context("cargo metadata has no target directory")?;
         Ok(folder.into())
     }
 }
@@ -123,7 +122,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<Read
 
     if let Some(folder) = own_libtorch(workspace) {
         let set = libtorch::check_own(&folder, &choice)?;
-        eprintln!("libtorch {LIBTORCH_VERSION}: the one that LIBTORCH names, {}", folder.display());
+        eprintln!("libtorch {LIBTORCH_VERSION}: from LIBTORCH, {}", folder.display());
         return Ok(ready(set, true));
     }
     let installation = Installation { workspace, signals, arch, set: choice.set };
@@ -135,14 +134,14 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<Read
     let started = Instant::now();
     eprintln!("libtorch {LIBTORCH_VERSION}, {choice}");
     let without = ready(choice.set, false);
-    let meanwhile = args.builds.as_ref().map(|profile| {
-        eprintln!("building what needs no libtorch meanwhile");
-        Meanwhile::start(without.build(workspace, profile).arg("--keep-going"))
+    let build = args.builds.as_ref().map(|profile| {
+        eprintln!("building the crates without libtorch in the background");
+        BackgroundBuild::start(without.build(workspace, profile).arg("--keep-going"))
     });
     installation.complete(args.force)?;
-    drop(meanwhile);
+    drop(build);
     eprintln!(
-        "libtorch {LIBTORCH_VERSION} is in {}, after {:.1} s",
+        "libtorch {LIBTORCH_VERSION} installed in {} after {:.1} s",
         workspace.show(&workspace.libtorch()),
         started.elapsed().as_secs_f64()
     );

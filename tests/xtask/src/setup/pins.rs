@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_set_begins_with_libtorch_and_cuda_adds_to_it() {
+    fn the_cuda_set_contains_the_cpu_set_and_libtorch_is_first() {
         for arch in [Arch::X86_64, Arch::Aarch64] {
             let [cpu, cuda] = [Set::Cpu, Set::Cuda].map(|set| pins(arch, set).unwrap_or_default());
             assert!(cpu.len() == 3 && cuda.len() == 16 && cuda[..3] == cpu);

@@ -48,7 +48,7 @@ pub(super) fn download(
         pip.arg("--platform").arg(format!("{platform}_{}", arch.name()));
     }
     pip.arg("--dest").arg(&wheels).arg("--requirement").arg(&list);
-    let finished = signals.run_noting_errors(pip.env("TMPDIR", &temporary))?;
+    let finished = signals.run_capturing_stderr(pip.env("TMPDIR", &temporary))?;
     signals.check()?;
     if !finished.success() {
         return Err(explain(&finished.stderr, &pin.to_string(), finished.code, target).into());
@@ -70,7 +70,7 @@ pub(super) fn unpack(
 ) -> Result<()> {
     let mut unpack = Command::new(python);
     unpack.args(["-c", include_str!("unpack.py")]).arg(wheel).arg(folder);
-    let finished = signals.run_noting_errors(&mut unpack)?;
+    let finished = signals.run_capturing_stderr(&mut unpack)?;
     signals.check()?;
     if finished.success() {
         return Ok(());
@@ -78,7 +78,7 @@ pub(super) fn unpack(
     let folder = target.to_owned();
     Err(match is_full(&finished.stderr) {
         true => Problem::Full { folder },
-        false => Problem::Unpack { package: pin.to_string(), last: last_words(&finished.stderr) },
+        false => Problem::Unpack { package: pin.to_string(), last: last_error(&finished.stderr) },
     }
     .into())
 }
@@ -91,30 +91,30 @@ fn is_full(stderr: &str) -> bool {
 /// so the warnings come first here. `package` is the fetched package; `folder` is on the disk for it.
 pub fn explain(stderr: &str, package: &str, code: u8, folder: &Path) -> Problem {
     let package = package.to_owned();
-    let says = |words: &[&str]| {
+    let find_line = |words: &[&str]| {
         let mut lines = stderr.lines().rev();
         lines.find(|line| words.iter().any(|word| line.contains(word))).map(|line| shorten(cause(line)))
     };
     if is_full(stderr) {
         return Problem::Full { folder: folder.to_owned() };
     }
-    if says(&["DO NOT MATCH THE HASHES"]).is_some() {
+    if find_line(&["DO NOT MATCH THE HASHES"]).is_some() {
         return Problem::Checksum { package };
     }
-    if let Some(detail) = says(&["CERTIFICATE_VERIFY_FAILED", "SSLCertVerificationError"]) {
+    if let Some(detail) = find_line(&["CERTIFICATE_VERIFY_FAILED", "SSLCertVerificationError"]) {
         return Problem::Certificate { detail };
     }
     // If the index answered with other versions, it was reached, even after retries.
-    if says(&["(from versions: "]).is_some_and(|line| !line.contains("(from versions: none)")) {
+    if find_line(&["(from versions: "]).is_some_and(|line| !line.contains("(from versions: none)")) {
         return Problem::NotInIndex { package };
     }
-    if let Some(detail) = says(&NETWORK) {
+    if let Some(detail) = find_line(&NETWORK) {
         return Problem::Network { package, detail };
     }
-    if says(&["No matching distribution found", "(from versions: none)"]).is_some() {
+    if find_line(&["No matching distribution found", "(from versions: none)"]).is_some() {
         return Problem::NotInIndex { package };
     }
-    let last = last_words(stderr);
+    let last = last_error(stderr);
     Problem::Pip { package, code, last }
 }
 
@@ -160,13 +160,10 @@ fn shorten(line: &str) -> String {
     }
 }
 
-fn last_words(stderr: &str) -> String {
+fn last_error(stderr: &str) -> String {
     let line = |wanted: fn(&str) -> bool| stderr.lines().rev().map(str::trim).find(|line| wanted(line));
     let found = line(|line| line.starts_with("ERROR:")).or_else(|| line(|line| !line.is_empty()));
-    found.map_or_else(
-        || "it said nothing".to_owned(),
-        |line| shorten(line.trim_start_matches("ERROR:").trim()),
-    )
+    found.map_or_else(|| "no output".to_owned(), |line| shorten(line.trim_start_matches("ERROR:").trim()))
 }
 
 #[cfg(test)]
@@ -174,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_failure_of_pip_is_one_sentence_with_its_remedy() {
+    fn failures_of_pip_are_one_sentence_with_a_remedy() {
         let none = "ERROR: Could not find a version that satisfies the requirement torch==2.11.0 (from versions: none)\n\
                     ERROR: No matching distribution found for torch==2.11.0\n";
         let retry = |cause: String| {
@@ -182,12 +179,12 @@ mod tests {
                 "WARNING: Retrying (Retry(total=4)) after connection broken by '{cause}': /simple/torch/\n{none}"
             )
         };
-        let refused =
+        let unreachable =
             "NewConnectionError('<Connection object at 0x7f>: [Errno 111] Connection refused')".to_owned();
         let untrusted =
             "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]'))".to_owned();
         for (stderr, words) in [
-            (retry(refused), "Connection refused): check the network and the proxy"),
+            (retry(unreachable), "Connection refused; check the network and the proxy"),
             (retry(untrusted), "PIP_CERT"),
             (none.to_owned(), "has no torch 2.11.0"),
             (retry("x".to_owned()).replace("none)", "2.9.1)"), "has no torch 2.11.0"),
@@ -199,7 +196,7 @@ mod tests {
                 "ERROR: one\nERROR: Will not install to /x\nnotice\n".to_owned(),
                 "(exit code 1): Will not install to /x",
             ),
-            (String::new(), "it said nothing"),
+            (String::new(), "no output"),
         ] {
             let sentence = explain(&stderr, "torch 2.11.0", 1, Path::new("/there")).to_string();
             assert!(sentence.contains(words), "{words:?} is not in: {sentence}");

@@ -37,7 +37,7 @@ pub(crate) fn find_compiler() -> Result<Option<OsString>, Problem> {
             Err(problem) => return Err(problem),
             Ok(()) if name == "c++" => return Ok(None),
             Ok(()) => {
-                eprintln!("there is no c++ on PATH: {name} is used here; for cargo by hand set CXX={name}");
+                eprintln!("no c++ on PATH: using {name}; for your own cargo commands, set CXX={name}");
                 return Ok(Some(name.into()));
             }
         }
@@ -49,9 +49,9 @@ pub(crate) fn find_compiler() -> Result<Option<OsString>, Problem> {
 fn try_compiler(name: &OsStr) -> Result<(), Problem> {
     let shown = name.to_string_lossy().into_owned();
     // CXX may contain a wrapper and options: "ccache g++".
-    let mut words = shown.split_whitespace();
-    let mut command = Command::new(words.next().unwrap_or_default());
-    command.args(words).args(["-x", "c++", "-std=c++17", "-fsyntax-only", "-"]);
+    let mut parts = shown.split_whitespace();
+    let mut command = Command::new(parts.next().unwrap_or_default());
+    command.args(parts).args(["-x", "c++", "-std=c++17", "-fsyntax-only", "-"]);
     match feed(&mut command, b"#include <cstddef>\nint main() { return 0; }\n") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(Problem::CompilerNotFound { compiler: shown })

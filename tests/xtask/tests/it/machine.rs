@@ -112,7 +112,7 @@ impl Outcome {
     pub(crate) fn error(&self) -> &str {
         assert_eq!(self.code, Some(1), "{}", self.stderr);
         let line = self.stderr.lines().last().unwrap();
-        line.strip_prefix("error: ").unwrap_or_else(|| panic!("no error is named: {}", self.stderr))
+        line.strip_prefix("error: ").unwrap_or_else(|| panic!("no error message: {}", self.stderr))
     }
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn wait_for<T>(mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain");
+        assert!(start.elapsed() < Duration::from_secs(30), "time limit exceeded");
         thread::sleep(Duration::from_millis(10));
     }
 }

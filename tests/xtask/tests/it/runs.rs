@@ -54,13 +54,13 @@ fn demo(last_loss: &str, accuracy: &str) -> Outcome {
 }
 
 #[test]
-fn a_demo_ends_with_what_it_reached_and_where() {
-    let told = demo("0.125", "0.925");
-    let line = told.ok().lines().last().unwrap();
+fn a_demo_reports_its_results_and_their_folder() {
+    let outcome = demo("0.125", "0.925");
+    let line = outcome.ok().lines().last().unwrap();
     for words in [
         "demo passed: loss 2.302 in the first step and 0.125 in the last of 2",
         "test accuracy 92.5% (chance 10.0%)",
-        "results in runs/demo-2",
+        "results: runs/demo-2",
     ] {
         assert!(line.contains(words), "{words:?} is not in: {line}");
     }
@@ -68,30 +68,38 @@ fn a_demo_ends_with_what_it_reached_and_where() {
 
 #[test]
 fn a_demo_that_does_not_learn_fails() {
-    let told = demo("2.4", "0.925");
+    let outcome = demo("2.4", "0.925");
     assert!(
-        told.error().starts_with("demo failed: ") && told.error().contains("did not fall"),
+        outcome.error().starts_with("demo failed: ") && outcome.error().contains("did not fall"),
         "{}",
-        told.stderr
+        outcome.stderr
     );
-    let told = demo("0.1", "0.11");
-    assert!(told.error().contains("less than 3 times chance"), "{}", told.stderr);
+    let outcome = demo("0.1", "0.11");
+    assert!(outcome.error().contains("less than 3 times chance"), "{}", outcome.stderr);
 }
 
 #[test]
-fn a_demo_passes_on_the_exit_code_of_what_failed() {
-    let told = machine("exit 75").run(&["demo", "--cpu"], &[]);
-    assert_eq!(told.code, Some(75));
-    assert!(told.stderr.ends_with("runs/demo-") || told.stderr.contains("exit code 75"), "{}", told.stderr);
-    let told = machine("exit 0").run(&["demo", "--cpu"], &[("FAIL", "build")]);
-    assert_eq!(told.code, Some(101));
-    assert!(told.stderr.contains("demo failed: dtrain does not build"), "{}", told.stderr);
-    let told = machine("exit 0").run(&["demo", "--cpu"], &[]);
-    assert!(told.error().contains("cannot read") && told.error().contains("result.json"), "{}", told.stderr);
+fn a_demo_returns_the_exit_code_of_the_failed_step() {
+    let outcome = machine("exit 75").run(&["demo", "--cpu"], &[]);
+    assert_eq!(outcome.code, Some(75));
+    assert!(
+        outcome.stderr.ends_with("runs/demo-") || outcome.stderr.contains("exit code 75"),
+        "{}",
+        outcome.stderr
+    );
+    let outcome = machine("exit 0").run(&["demo", "--cpu"], &[("FAIL", "build")]);
+    assert_eq!(outcome.code, Some(101));
+    assert!(outcome.stderr.contains("demo failed: cannot build dtrain"), "{}", outcome.stderr);
+    let outcome = machine("exit 0").run(&["demo", "--cpu"], &[]);
+    assert!(
+        outcome.error().contains("cannot read") && outcome.error().contains("result.json"),
+        "{}",
+        outcome.stderr
+    );
 }
 
 #[test]
-fn tests_get_the_arguments_that_follow() {
+fn test_passes_its_arguments_to_cargo() {
     let machine = machine("");
     machine.run(&["test", "--cpu", "--", "batch", "--", "--nocapture"], &[]).ok();
     assert_eq!(calls(&machine), ["test --workspace batch -- --nocapture"]);
@@ -99,14 +107,14 @@ fn tests_get_the_arguments_that_follow() {
 }
 
 #[test]
-fn check_runs_every_step_and_stops_at_the_first_that_fails() {
+fn check_stops_at_the_first_failed_step() {
     let machine = machine(&training("0.125", "0.925"));
     machine.run(&["setup", "--cpu"], &[]).ok();
-    let told = machine.run(&["check", "--cpu"], &[]);
-    assert!(told.ok().contains("check 4/5: tests: cargo test --workspace\n"), "{}", told.stderr);
+    let outcome = machine.run(&["check", "--cpu"], &[]);
+    assert!(outcome.ok().contains("check 4/5: tests: cargo test --workspace\n"), "{}", outcome.stderr);
     let demo = "cargo xtask demo --profile dev --epochs 2";
-    assert!(told.stderr.contains(&format!("check 5/5: demo: {demo}\n")), "{}", told.stderr);
-    assert!(told.stderr.contains("demo passed: "), "{}", told.stderr);
+    assert!(outcome.stderr.contains(&format!("check 5/5: demo: {demo}\n")), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("demo passed: "), "{}", outcome.stderr);
     let all = [
         "fmt --all --check",
         "clippy --workspace --all-targets -- -D warnings",
@@ -123,43 +131,43 @@ fn check_runs_every_step_and_stops_at_the_first_that_fails() {
     .into_iter()
     .enumerate()
     {
-        let told = machine.run(&["check", "--cpu"], &[("FAIL", step)]);
-        assert_eq!(told.code, Some(101));
-        assert!(told.stderr.ends_with(&format!("repeat it with: {command}\n")), "{}", told.stderr);
+        let outcome = machine.run(&["check", "--cpu"], &[("FAIL", step)]);
+        assert_eq!(outcome.code, Some(101));
+        assert!(outcome.stderr.ends_with(&format!("to repeat it: {command}\n")), "{}", outcome.stderr);
         assert_eq!(calls(&machine), all[..=index]);
     }
 }
 
 #[test]
-fn check_fails_where_the_demo_does_not_learn_or_does_not_run() {
-    let told = machine(&training("2.4", "0.925")).run(&["check", "--cpu"], &[]);
-    assert!(told.error().contains("did not fall"), "{}", told.stderr);
-    let told = machine("exit 4").run(&["check", "--cpu"], &[]);
-    assert_eq!(told.code, Some(4));
-    let last = "repeat it with: cargo xtask demo --profile dev --epochs 2\n";
-    assert!(told.stderr.ends_with(last), "{}", told.stderr);
+fn check_fails_if_the_demo_fails() {
+    let outcome = machine(&training("2.4", "0.925")).run(&["check", "--cpu"], &[]);
+    assert!(outcome.error().contains("did not fall"), "{}", outcome.stderr);
+    let outcome = machine("exit 4").run(&["check", "--cpu"], &[]);
+    assert_eq!(outcome.code, Some(4));
+    let last = "to repeat it: cargo xtask demo --profile dev --epochs 2\n";
+    assert!(outcome.stderr.ends_with(last), "{}", outcome.stderr);
 }
 
 #[test]
-fn a_demo_builds_what_it_can_while_libtorch_is_fetched() {
+fn a_demo_builds_in_the_background_while_libtorch_is_fetched() {
     let machine = machine(&training("0.125", "0.925"));
-    let told = machine.run(&["demo", "--cpu"], &[("FAKE_PIP", "slow")]);
-    assert!(told.ok().contains("meanwhile"), "{}", told.stderr);
+    let outcome = machine.run(&["demo", "--cpu"], &[("FAKE_PIP", "slow")]);
+    assert!(outcome.ok().contains("in the background"), "{}", outcome.stderr);
     let build = "build --profile release --package dtrain --package dtrain-worker";
     assert_eq!(calls(&machine)[..2], [format!("{build} --keep-going"), build.to_owned()]);
-    let told = machine.run(&["demo", "--cpu"], &[]);
-    assert!(!told.ok().contains("meanwhile"), "{}", told.stderr);
+    let outcome = machine.run(&["demo", "--cpu"], &[]);
+    assert!(!outcome.ok().contains("in the background"), "{}", outcome.stderr);
     assert_eq!(calls(&machine)[0], build);
 }
 
 #[test]
-fn a_demo_builds_in_the_profile_that_is_named() {
+fn a_demo_builds_in_the_given_profile() {
     let machine = machine(&training("0.125", "0.925"));
     machine.run(&["test", "--cpu"], &[]).ok();
     calls(&machine);
-    let words = ["demo", "--cpu", "--profile", "dev", "--epochs", "2"];
-    machine.run(&words, &[]).ok();
+    let command = ["demo", "--cpu", "--profile", "dev", "--epochs", "2"];
+    machine.run(&command, &[]).ok();
     assert_eq!(calls(&machine)[0], "build --profile dev --package dtrain --package dtrain-worker");
-    let passed_on = fs::read_to_string(machine.path("built/debug/dtrain.calls")).unwrap();
-    assert_eq!(passed_on, "dtrain --set train.epochs=2\n");
+    let arguments = fs::read_to_string(machine.path("built/debug/dtrain.calls")).unwrap();
+    assert_eq!(arguments, "dtrain --set train.epochs=2\n");
 }

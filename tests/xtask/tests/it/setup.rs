@@ -16,15 +16,15 @@ fn stamp(machine: &Machine) -> String {
 /// Returns a machine with the CPU set, without notes of its set-up.
 fn set_up() -> Machine {
     let machine = Machine::new();
-    let told = machine.run(&["setup", "--cpu"], &[]);
-    assert!(told.ok().contains("CPU set (--cpu was given)"), "{}", told.stderr);
+    let outcome = machine.run(&["setup", "--cpu"], &[]);
+    assert!(outcome.ok().contains("CPU set (--cpu was given)"), "{}", outcome.stderr);
     assert_eq!(machine.fetched(), CPU);
     assert!(!machine.staging().exists());
     machine
 }
 
 #[test]
-fn a_fresh_machine_gets_the_cpu_set_and_nothing_else_and_a_second_set_up_needs_nothing() {
+fn a_second_set_up_fetches_nothing() {
     let machine = set_up();
     for file in [
         "torch/lib/libtorch_cpu.so",
@@ -47,8 +47,8 @@ fn a_fresh_machine_gets_the_cpu_set_and_nothing_else_and_a_second_set_up_needs_n
 
     machine.remove("python3");
     let start = Instant::now();
-    let told = machine.run(&["setup", "--cpu"], &[]);
-    assert!(told.ok().contains("in target/libtorch"), "{}", told.stderr);
+    let outcome = machine.run(&["setup", "--cpu"], &[]);
+    assert!(outcome.ok().contains("in target/libtorch"), "{}", outcome.stderr);
     assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
     assert!(machine.fetched().is_empty());
     // A set of an earlier version has no stamp, and is kept.
@@ -65,13 +65,13 @@ fn a_fresh_machine_gets_the_cpu_set_and_nothing_else_and_a_second_set_up_needs_n
 }
 
 #[test]
-fn a_driver_brings_the_cuda_set_which_adds_only_what_is_missing() {
+fn a_driver_selects_the_cuda_set_and_only_missing_packages_are_fetched() {
     let machine = set_up();
     let library = "printf '\\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1\\n'";
     machine.script("ldconfig", library);
-    let told = machine.run(&["setup"], &[]);
+    let outcome = machine.run(&["setup"], &[]);
     let words = "CUDA set (an NVIDIA driver was found: ";
-    assert!(told.ok().contains(words), "{}", told.stderr);
+    assert!(outcome.ok().contains(words), "{}", outcome.stderr);
     let fetched = machine.fetched();
     assert!(fetched.len() == 13 && fetched.iter().all(|name| !CPU.contains(&name.as_str())), "{fetched:?}");
     assert_eq!(stamp(&machine).lines().count(), 16);
@@ -87,7 +87,7 @@ fn a_driver_brings_the_cuda_set_which_adds_only_what_is_missing() {
 }
 
 #[test]
-fn what_is_wrong_or_lost_is_fetched_again() {
+fn wrong_or_missing_packages_are_fetched_again() {
     let machine = set_up();
     fs::remove_file(machine.libtorch().join("nvidia/cu13/lib/libcudart.so.13")).unwrap();
     machine.run(&["setup", "--cpu"], &[]).ok();
@@ -107,7 +107,7 @@ fn what_is_wrong_or_lost_is_fetched_again() {
 }
 
 #[test]
-fn set_ups_at_the_same_time_fetch_once() {
+fn simultaneous_set_ups_fetch_once() {
     let machine = Machine::new();
     let start = |_| machine.xtask(&["setup", "--cpu"]).env("FAKE_PIP", "slow").spawn().unwrap();
     let running: Vec<Child> = (0..3).map(start).collect();
@@ -125,7 +125,7 @@ fn header(minor: &str) -> String {
 }
 
 #[test]
-fn a_libtorch_of_the_users_own_is_used_and_nothing_is_fetched() {
+fn the_users_libtorch_is_checked_and_used() {
     let machine = Machine::new();
     let own = machine.path("own");
     for file in ["lib/libtorch_cpu.so", "lib/libc10.so", "include/ATen/ATen.h"] {
@@ -136,34 +136,34 @@ fn a_libtorch_of_the_users_own_is_used_and_nothing_is_fetched() {
     let version = own.join("include/torch/headeronly/version.h");
     fs::create_dir_all(version.parent().unwrap()).unwrap();
     fs::write(&version, header("11")).unwrap();
-    let told = machine.run(&["setup"], &[("LIBTORCH", named)]);
-    let words = format!("the one that LIBTORCH names, {named}");
-    assert!(told.ok().contains(&words), "{}", told.stderr);
+    let outcome = machine.run(&["setup"], &[("LIBTORCH", named)]);
+    let words = format!("from LIBTORCH, {named}");
+    assert!(outcome.ok().contains(&words), "{}", outcome.stderr);
     assert!(machine.fetched().is_empty() && !machine.libtorch().exists());
     fs::write(own.join("build-version"), "2.11.0a0+git\n").unwrap();
-    let told = machine.run(&["setup"], &[("LIBTORCH", named)]);
-    assert!(told.error().contains("is version 2.11.0a0 and not 2.11.0"), "{}", told.stderr);
+    let outcome = machine.run(&["setup"], &[("LIBTORCH", named)]);
+    assert!(outcome.error().contains("is version 2.11.0a0, not 2.11.0"), "{}", outcome.stderr);
     fs::remove_file(own.join("build-version")).unwrap();
 
     let root = machine.root();
     fs::write(version, header("10")).unwrap();
     for (value, words) in [
-        (named, "is version 2.10.0 and not 2.11.0"),
+        (named, "is version 2.10.0, not 2.11.0"),
         (root.to_str().unwrap(), "is not a libtorch"),
         ("", "not an absolute path"),
     ] {
-        let told = machine.run(&["setup"], &[("LIBTORCH", value)]);
-        assert!(told.error().contains(words), "{}", told.stderr);
+        let outcome = machine.run(&["setup"], &[("LIBTORCH", value)]);
+        assert!(outcome.error().contains(words), "{}", outcome.stderr);
     }
 }
 
 #[test]
-fn another_compiler_is_named_to_the_build() {
+fn the_build_uses_the_compiler_found() {
     let machine = Machine::new();
     machine.remove("c++");
     machine.script("clang++", "cat >/dev/null");
     machine.script("cargo", "echo \"CXX=$CXX LIBTORCH=$LIBTORCH\" >&2");
-    let told = machine.run(&["test", "--cpu"], &[]);
-    assert!(told.ok().contains("set CXX=clang++"), "{}", told.stderr);
-    assert!(told.stderr.ends_with("CXX=clang++ LIBTORCH=\n"), "{}", told.stderr);
+    let outcome = machine.run(&["test", "--cpu"], &[]);
+    assert!(outcome.ok().contains("set CXX=clang++"), "{}", outcome.stderr);
+    assert!(outcome.stderr.ends_with("CXX=clang++ LIBTORCH=\n"), "{}", outcome.stderr);
 }

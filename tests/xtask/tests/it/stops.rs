@@ -11,14 +11,14 @@ fn kill(signal: &str, pid: &str) {
 }
 
 /// Starts a set-up that has torch and hangs in the second package.
-fn hanging(machine: &Machine) -> (Child, String) {
+fn start_hanging(machine: &Machine) -> (Child, String) {
     let setup = machine.xtask(&["setup", "--cpu"]).env("FAKE_PIP", "hang:nvidia-cuda-cupti").spawn().unwrap();
     let pip = machine.hanging_pip();
     assert!(!machine.libtorch().exists());
     (setup, pip)
 }
 
-fn goes_on(machine: &Machine) {
+fn expect_continuation(machine: &Machine) {
     machine.fetched();
     machine.run(&["setup", "--cpu"], &[]).ok();
     assert_eq!(machine.fetched(), ["nvidia-cuda-cupti", "nvidia-cuda-runtime"]);
@@ -29,36 +29,36 @@ fn goes_on(machine: &Machine) {
 fn a_signal_stops_pip_and_cleans_up() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
         let machine = Machine::new();
-        let (setup, pip) = hanging(&machine);
+        let (setup, pip) = start_hanging(&machine);
         kill(signal, &setup.id().to_string());
         let output = setup.wait_with_output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{told}");
-        assert!(told.lines().last().unwrap().starts_with("error: stopped by SIG"), "{told}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.lines().last().unwrap().starts_with("error: stopped by SIG"), "{stderr}");
         assert!(!Path::new("/proc").join(&pip).exists());
         assert!(!machine.libtorch().exists());
         let left: Vec<_> =
             fs::read_dir(machine.staging()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["tree"]);
-        goes_on(&machine);
+        expect_continuation(&machine);
     }
 }
 
 #[test]
-fn a_crash_leaves_nothing_that_is_trusted() {
+fn a_crash_leaves_no_trusted_package() {
     let machine = Machine::new();
-    let (mut setup, pip) = hanging(&machine);
+    let (mut setup, pip) = start_hanging(&machine);
     setup.kill().unwrap();
     setup.wait().unwrap();
     // The abandoned pip works in a folder that the next set-up has removed: it can do no harm.
-    goes_on(&machine);
+    expect_continuation(&machine);
     kill("-KILL", &pip);
 }
 
 #[test]
-fn a_set_up_that_waits_for_another_can_be_stopped() {
+fn a_waiting_set_up_can_be_stopped() {
     let machine = Machine::new();
-    let (first, _) = hanging(&machine);
+    let (first, _) = start_hanging(&machine);
     let log = machine.path("second");
     let mut second =
         machine.xtask(&["setup", "--cpu"]).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();

@@ -7,9 +7,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// A build in the background; dropping it ends the build. Later builds reuse its results.
 #[derive(Debug)]
-pub(crate) struct Meanwhile(Option<Child>);
+pub(crate) struct BackgroundBuild(Option<Child>);
 
-impl Meanwhile {
+impl BackgroundBuild {
     /// Starts the build in a new process group: Ctrl-C reaches only the set-up, which then drops this. The
     /// build may fail where it needs libtorch; the later build reports errors.
     pub(crate) fn start(build: &mut Command) -> Self {
@@ -18,7 +18,7 @@ impl Meanwhile {
     }
 }
 
-impl Drop for Meanwhile {
+impl Drop for BackgroundBuild {
     fn drop(&mut self) {
         let Some(child) = &mut self.0 else { return };
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
