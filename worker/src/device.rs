@@ -41,7 +41,7 @@ impl OutOfMemory for DeviceError {
 /// none is requested and none works. From then on tensors are counted, and a GPU's tensors may take at most
 /// `limit` bytes. Called once, on the main thread, before any other use of libtorch.
 pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, DeviceError> {
-    memory::account().map_err(|source| failed(env, source))?;
+    memory::enable_stats().map_err(|source| failed(env, source))?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
     if list.as_deref().is_some_and(|list| !Visible::asks_for_one(list)) {
         // A run on the CPU does not wait for CUDA to load.

@@ -134,7 +134,7 @@ impl WorkerError {
         match self {
             _ if self.is_out_of_memory() => ExitStatus::OutOfMemory,
             Self::Rendezvous(
-                RendezvousError::Refused(_)
+                RendezvousError::NotStarted(_)
                 | RendezvousError::Environment(_)
                 | RendezvousError::Disagreement { .. },
             )
@@ -162,7 +162,7 @@ impl WorkerError {
     pub fn is_reported_by_rank_0(&self) -> bool {
         matches!(
             self,
-            Self::Rendezvous(RendezvousError::Refused(_))
+            Self::Rendezvous(RendezvousError::NotStarted(_))
                 | Self::Train(
                     TrainError::NonFinite { .. }
                         | TrainError::NothingCounted { .. }

@@ -71,11 +71,12 @@ pub(crate) fn run<T: BuildTask + 'static>(
     let (device, _) = enter_device(recipe, env, |_| Ok(()))?;
     let rendezvous = Rendezvous::open(env.clone())?;
     let opening = if env.rank == 0 {
-        let opening = lead::<T>(recipe, job).inspect_err(|error| rendezvous.refuse(&error.to_string()))?;
+        let opening =
+            lead::<T>(recipe, job).inspect_err(|error| rendezvous.announce_failure(&error.to_string()))?;
         rendezvous.announce(&serde_json::to_vec(&opening)?)?;
         opening
     } else {
-        serde_json::from_slice(&rendezvous.opening()?)?
+        serde_json::from_slice(&rendezvous.receive_opening()?)?
     };
     let ranks = Ranks::new(rendezvous.connect(device)?);
     let evaluation = Evaluation {

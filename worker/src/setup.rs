@@ -138,7 +138,7 @@ fn recompute_all(recompute: &models::Recompute) -> Result<String> {
     if recompute.segments() == 0 {
         return Err(WorkerError::NoSegments);
     }
-    recompute.all();
+    recompute.set_all();
     Ok(format!("recompute: all {} segments of the model are computed again in backward", recompute.count()))
 }
 

@@ -118,17 +118,17 @@ fn meet<T: BuildTask + 'static>(
     let rendezvous = Rendezvous::open(env.clone())?;
     let (opening, setup, claims) = if env.rank == 0 {
         let led = lead::<T>(request, recipe, env, host)
-            .inspect_err(|error| rendezvous.refuse(&error.to_string()))?;
+            .inspect_err(|error| rendezvous.announce_failure(&error.to_string()))?;
         rendezvous.announce(&serde_json::to_vec(&led.0)?)?;
         led
     } else {
-        let opening: Opening = serde_json::from_slice(&rendezvous.opening()?)?;
+        let opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
         let setup = Setup::build::<T>(recipe, &opening, env, host.device, None)?;
         (opening, setup, Vec::new())
     };
     let ranks = Ranks::new(rendezvous.connect(host.device)?);
     if let Some(sync) = &setup.batch_sync {
-        sync.connect(rendezvous.connect_beside("batch-norm", &ranks)?);
+        sync.connect(rendezvous.connect_second_group("batch-norm", &ranks)?);
     }
     Ok((opening, setup, claims, ranks))
 }

@@ -32,7 +32,7 @@ fn main() -> Result<(), Failure> {
     if rounds == 0 {
         return Err("ROUNDS must be at least 1".into());
     }
-    memory::account()?;
+    memory::enable_stats()?;
     dtrain_torch_shim::keep_freed_memory()?;
     tch::manual_seed(1);
     let mut benches = Vec::new();

@@ -25,7 +25,7 @@ const OFF: &str = "memory.recompute=\"off\"";
 /// Keeps other tests from allocating, and counts allocations.
 fn alone() -> MutexGuard<'static, ()> {
     let held = crate::alone();
-    memory::account().unwrap();
+    memory::enable_stats().unwrap();
     held
 }
 
@@ -163,7 +163,7 @@ fn a_transformer_of_twelve_layers_needs_less_than_half() {
         last = own;
         measured.push(own);
     }
-    registry.recompute().all();
+    registry.recompute().set_all();
     let all = activations(&model, registry.recompute(), &tokens);
     // The last segment is recomputed immediately: this saves no memory, but stores a generator's state.
     assert!(all < 1.01 * last && 4.0 * all < measured[0], "{all} MiB of {measured:?}");
@@ -175,15 +175,15 @@ fn memory_that_runs_out_the_second_time_is_known_as_that() {
     let config = GptConfig { vocabulary: 11, context: 16, width: 16, depth: 2, heads: 2 };
     let mut registry = Registry::new(Device::Cpu);
     let model = Gpt::new(config, &mut registry).unwrap();
-    registry.recompute().all();
+    registry.recompute().set_all();
     let tokens = Tensor::zeros([2, 16], (Kind::Int64, Device::Cpu));
     // Fails in the recomputed forward, and in the backward pass through it.
     for allocation in [1, 10, 20, 30, 60] {
         let loss = model.forward(&tokens).unwrap().sum(Kind::Float);
-        memory::refuse_next(allocation);
+        memory::fail_allocation(allocation);
         let outcome = registry.recompute().backward(&loss);
-        let left = memory::refusal_in();
-        memory::refuse_next(0);
+        let left = memory::allocations_until_failure();
+        memory::fail_allocation(0);
         let error = outcome.unwrap_err();
         assert!(left == 0 && error.is_out_of_memory(), "{allocation}: {error}");
     }

@@ -120,8 +120,8 @@ impl Caller {
         Self { rank, size, timeout: DEFAULT_TIMEOUT, started: Cell::new(0) }
     }
 
-    pub(super) fn check(&self, one: Collective<'_>) -> Result<(), CollectiveError> {
-        one.check(self.rank, self.size)
+    pub(super) fn check(&self, collective: Collective<'_>) -> Result<(), CollectiveError> {
+        collective.check(self.rank, self.size)
     }
 
     /// Numbers the next operation, which has this many bytes.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
 
-use super::{All, Collective, CollectiveError, NcclGroup, ProcessGroup, Work};
+use super::{AllWork, Collective, CollectiveError, NcclGroup, ProcessGroup, Work};
 
 /// Two groups of the same ranks; the device of a tensor selects one. They do not wait for each other.
 ///
@@ -22,8 +22,8 @@ impl DeviceGroup {
 }
 
 /// Undefined tensors go to the host group, which rejects them.
-fn is_of_host(one: &Collective<'_>) -> bool {
-    !one.input().defined() || one.input().device() == Device::Cpu
+fn is_of_host(collective: &Collective<'_>) -> bool {
+    !collective.input().defined() || collective.input().device() == Device::Cpu
 }
 
 impl ProcessGroup for DeviceGroup {
@@ -44,17 +44,17 @@ impl ProcessGroup for DeviceGroup {
         self.host.allocate(numel, kind)
     }
 
-    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
-        match is_of_host(&one) {
-            true => self.host.start(one),
-            false => self.gpus.start(one),
+    fn start(&self, collective: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        match is_of_host(&collective) {
+            true => self.host.start(collective),
+            false => self.gpus.start(collective),
         }
     }
 
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
         let (host, gpus): (Vec<_>, Vec<_>) = all.iter().copied().partition(is_of_host);
         let works = vec![self.host.start_all(&host)?, self.gpus.start_all(&gpus)?];
-        Ok(Box::new(All(works)))
+        Ok(Box::new(AllWork(works)))
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
@@ -66,7 +66,10 @@ impl ProcessGroup for DeviceGroup {
         self.host.health()
     }
 
-    fn beside(&self, host: Box<dyn ProcessGroup>) -> Result<Box<dyn ProcessGroup>, CollectiveError> {
+    fn create_second_group(
+        &self,
+        host: Box<dyn ProcessGroup>,
+    ) -> Result<Box<dyn ProcessGroup>, CollectiveError> {
         Ok(Box::new(Self::new(host, self.gpus.split()?)))
     }
 

@@ -78,7 +78,7 @@ impl Operation {
     }
 
     pub(crate) fn error(self, error: ShimError) -> CollectiveError {
-        let message = without_place(error.message);
+        let message = strip_source_location(error.message);
         match error.kind {
             ErrorKind::Timeout => self.timed_out(),
             ErrorKind::Network => CollectiveError::PeerLost(self, message),
@@ -112,7 +112,7 @@ pub enum RendezvousError {
     NoOpening(usize, #[source] ShimError),
     /// Rank 0 refused the run and has logged the reason.
     #[error("rank 0 refused the run: {0}")]
-    Refused(String),
+    NotStarted(String),
     /// The store works, but the ranks cannot connect.
     #[error("the ranks cannot connect to each other: {0}")]
     Group(#[from] CollectiveError),
@@ -137,7 +137,7 @@ pub enum RendezvousError {
 }
 
 /// Removes the source location in brackets with which Gloo's messages begin; users cannot use it.
-fn without_place(message: String) -> String {
+fn strip_source_location(message: String) -> String {
     match message.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
         Some((place, rest)) if place.contains(".cc:") || place.contains(".h:") => rest.to_owned(),
         _ => message,
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn the_place_in_the_source_is_left_out() {
         let gloo = "[/src/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1";
-        assert_eq!(without_place(gloo.into()), "Connection closed by peer [127.0.0.1]:1");
-        assert_eq!(without_place("[127.0.0.1] is away".into()), "[127.0.0.1] is away");
+        assert_eq!(strip_source_location(gloo.into()), "Connection closed by peer [127.0.0.1]:1");
+        assert_eq!(strip_source_location("[127.0.0.1] is away".into()), "[127.0.0.1] is away");
     }
 }

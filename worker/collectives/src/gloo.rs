@@ -10,7 +10,7 @@ use dtrain_torch_shim::store::TcpStore;
 use tch::{Device, TchError, Tensor};
 
 use super::collective::Caller;
-use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, Work};
+use super::{Collective, CollectiveError, CompletedWork, Operation, ProcessGroup, Work};
 
 /// A group of CPU processes connected by Gloo.
 #[derive(Debug)]
@@ -71,24 +71,24 @@ impl ProcessGroup for GlooGroup {
         self.caller.timeout = timeout;
     }
 
-    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
-        self.caller.check(one)?;
+    fn start(&self, collective: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        self.caller.check(collective)?;
         // Gloo sends nothing for an empty tensor, but its ring would wait. All ranks agree on the shape.
-        if one.input().numel() == 0 {
-            return Ok(Box::new(Done));
+        if collective.input().numel() == 0 {
+            return Ok(Box::new(CompletedWork));
         }
-        let operation = self.caller.operation(one.name(), one.bytes());
+        let operation = self.caller.operation(collective.name(), collective.bytes());
         let torch = |error| operation.torch(error);
-        let staged = match one {
+        let staged = match collective {
             // The operation writes all elements, so nothing is copied from the device.
             Collective::AllGather { output, .. } if output.device() != Device::Cpu => {
                 Tensor::f_empty([output.numel() as i64], (output.kind(), Device::Cpu))
             }
-            _ => host(one.output()),
+            _ => host(collective.output()),
         };
         let staged = staged.map_err(torch)?;
-        let input = || Ok(vec![host(one.input()).map_err(torch)?]);
-        let (what, outputs, inputs) = match one {
+        let input = || Ok(vec![host(collective.input()).map_err(torch)?]);
+        let (what, outputs, inputs) = match collective {
             Collective::AllReduce(_, op) => (Kind::AllReduce(op), vec![staged.shallow_clone()], Vec::new()),
             Collective::Broadcast(_, root) => {
                 (Kind::Broadcast(root), vec![staged.shallow_clone()], Vec::new())
@@ -102,9 +102,9 @@ impl ProcessGroup for GlooGroup {
             }
         };
         let work = self.gloo.start(what, &outputs, &inputs, self.caller.timeout);
-        let copy_back = match one.output().device() {
+        let copy_back = match collective.output().device() {
             Device::Cpu => None,
-            _ => Some((staged, one.output().f_detach().map_err(torch)?)),
+            _ => Some((staged, collective.output().f_detach().map_err(torch)?)),
         };
         Ok(Box::new(Pending { work: work.map_err(|error| operation.error(error))?, operation, copy_back }))
     }

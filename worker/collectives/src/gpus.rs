@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tch::Device;
 
-use super::nccl::{Invitation, Nccl, NcclError, NcclGroup, Seat, Version};
+use super::nccl::{Nccl, NcclError, NcclGroup, RankConfig, UniqueId, Version};
 use super::shared::{Facts, broadcast};
 use super::transport::Transport;
 use super::{GlooGroup, ProcessGroup, RendezvousError};
@@ -14,8 +14,8 @@ pub(super) struct Gpu(usize, Result<Nccl, NcclError>);
 
 impl Gpu {
     /// Loads NCCL if this rank needs it.
-    pub(super) fn of(device: Device, wish: Transport) -> Option<Self> {
-        match (device, wish) {
+    pub(super) fn of(device: Device, preference: Transport) -> Option<Self> {
+        match (device, preference) {
             (Device::Cuda(gpu), Transport::Auto) => Some(Self(gpu, Nccl::load())),
             _ => None,
         }
@@ -38,23 +38,24 @@ pub(super) fn connect(
 ) -> Result<Option<NcclGroup>, RendezvousError> {
     let (rank, size) = (host.rank(), host.size());
     let own = own.map(|Gpu(gpu, nccl)| Ok((gpu, nccl?))).transpose();
-    let own = own.map_err(|error| own_lack(rank, &error))?;
-    agreed(all).map_err(RendezvousError::Gpus)?;
+    let own = own.map_err(|error| local_error(rank, &error))?;
+    check_facts(all).map_err(RendezvousError::Gpus)?;
     // Different choices of transport are reported by the caller, equally on all ranks.
-    let Some((gpu, nccl)) = own.filter(|_| all.iter().all(|facts| facts.wish == Transport::Auto)) else {
+    let Some((gpu, nccl)) = own.filter(|_| all.iter().all(|facts| facts.preference == Transport::Auto))
+    else {
         return Ok(None);
     };
-    let invitation = invite(host, &nccl)?;
-    let seat = Seat { rank, size, timeout };
-    Ok(Some(NcclGroup::connect(&nccl, &invitation, seat, gpu)?))
+    let unique_id = share_unique_id(host, &nccl)?;
+    let config = RankConfig { rank, size, timeout };
+    Ok(Some(NcclGroup::connect(&nccl, &unique_id, config, gpu)?))
 }
 
-fn own_lack(rank: usize, error: &NcclError) -> RendezvousError {
+fn local_error(rank: usize, error: &NcclError) -> RendezvousError {
     RendezvousError::Gpus(format!("rank {rank}: {error}"))
 }
 
 /// Checks that the facts of all ranks fit together. All ranks get the same result.
-fn agreed(all: &[Facts]) -> Result<(), String> {
+fn check_facts(all: &[Facts]) -> Result<(), String> {
     let Some(gpu) = all.iter().position(|facts| facts.gpu) else {
         return Ok(());
     };
@@ -64,7 +65,7 @@ fn agreed(all: &[Facts]) -> Result<(), String> {
              that, or train on the CPU everywhere with --gpu-ids none"
         ));
     }
-    if all.iter().any(|facts| facts.wish != Transport::Auto) {
+    if all.iter().any(|facts| facts.preference != Transport::Auto) {
         return Ok(());
     }
     if let Some(rank) = all.iter().position(|facts| facts.nccl == 0) {
@@ -83,22 +84,22 @@ fn agreed(all: &[Facts]) -> Result<(), String> {
     }
 }
 
-/// Creates the invitation on rank 0 and sends it to all. Zeros mean that rank 0 failed.
-fn invite(host: &GlooGroup, nccl: &Nccl) -> Result<Invitation, RendezvousError> {
+/// Creates the unique id on rank 0 and sends it to all. Zeros mean that rank 0 failed.
+fn share_unique_id(host: &GlooGroup, nccl: &Nccl) -> Result<UniqueId, RendezvousError> {
     let rank = host.rank();
-    let own = (rank == 0).then(|| nccl.invite());
-    let mut invitation: Invitation = [0; 128];
+    let own = (rank == 0).then(|| nccl.create_unique_id());
+    let mut unique_id: UniqueId = [0; 128];
     if let Some(Ok(made)) = &own {
-        invitation = *made;
+        unique_id = *made;
     }
-    broadcast(host, &mut invitation)?;
+    broadcast(host, &mut unique_id)?;
     match own {
-        Some(Err(error)) => Err(own_lack(rank, &error)),
-        _ if invitation == [0; 128] => {
+        Some(Err(error)) => Err(local_error(rank, &error)),
+        _ if unique_id == [0; 128] => {
             let reason = "rank 0 cannot open a group of NCCL's, as its own message says";
             Err(RendezvousError::Gpus(reason.to_owned()))
         }
-        _ => Ok(invitation),
+        _ => Ok(unique_id),
     }
 }
 
@@ -112,16 +113,17 @@ mod tests {
 
     #[test]
     fn ranks_that_go_together_agree() {
-        assert!(agreed(&[]).is_ok());
-        assert!(agreed(&[facts(false, 0); 3]).is_ok());
-        assert!(agreed(&[facts(true, 22_809); 2]).is_ok());
-        let staged = Facts { wish: Transport::Gloo, ..facts(true, 0) };
-        assert!(agreed(&[staged; 2]).is_ok());
+        assert!(check_facts(&[]).is_ok());
+        assert!(check_facts(&[facts(false, 0); 3]).is_ok());
+        assert!(check_facts(&[facts(true, 22_809); 2]).is_ok());
+        let staged = Facts { preference: Transport::Gloo, ..facts(true, 0) };
+        assert!(check_facts(&[staged; 2]).is_ok());
     }
 
     #[test]
     fn what_does_not_go_together_is_named() {
-        let said = |all: &[Facts]| agreed(all).map_or_else(|error| error.to_string(), |()| "agreed".into());
+        let said =
+            |all: &[Facts]| check_facts(all).map_or_else(|error| error.to_string(), |()| "agreed".into());
         let text = said(&[facts(true, 22_809), facts(false, 0)]);
         assert!(text.contains("rank 0 trains on a GPU and rank 1 on the CPU"), "{text}");
         let text = said(&[facts(true, 22_809), facts(true, 22_703)]);

@@ -29,7 +29,7 @@ pub use device::DeviceGroup;
 pub use dtrain_torch_shim::gloo::ReduceOp;
 pub use error::{CollectiveError, Operation, RendezvousError};
 pub use gloo::GlooGroup;
-pub use nccl::{Invitation, Nccl, NcclError, NcclGroup, Seat, Version};
+pub use nccl::{Nccl, NcclError, NcclGroup, RankConfig, UniqueId, Version};
 pub use ranks::Ranks;
 pub use rendezvous::Rendezvous;
 pub use shared::SharedGroup;
@@ -63,13 +63,13 @@ pub trait ProcessGroup: Send {
     }
 
     /// Starts an operation. `InvalidTensor` comes before anything is sent; other failures from the work.
-    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError>;
+    fn start(&self, collective: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError>;
 
     /// Starts several operations, as one if the backend can: NCCL schedules them together. Every rank passes
     /// the same operations in the same order.
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
-        let works = all.iter().map(|one| self.start(*one));
-        Ok(Box::new(All(works.collect::<Result<_, _>>()?)))
+        let works = all.iter().map(|collective| self.start(*collective));
+        Ok(Box::new(AllWork(works.collect::<Result<_, _>>()?)))
     }
 
     /// Starts [`Collective::AllReduce`].
@@ -108,7 +108,10 @@ pub trait ProcessGroup: Send {
 
     /// Creates a second group of these ranks with an independent order of operations. `host` is another group
     /// in host memory. Every rank calls it in the order of this group's operations.
-    fn beside(&self, host: Box<dyn ProcessGroup>) -> Result<Box<dyn ProcessGroup>, CollectiveError> {
+    fn create_second_group(
+        &self,
+        host: Box<dyn ProcessGroup>,
+    ) -> Result<Box<dyn ProcessGroup>, CollectiveError> {
         Ok(host)
     }
 
@@ -124,18 +127,18 @@ pub trait Work: Send {
 }
 
 /// Several operations with one wait.
-struct All(Vec<Box<dyn Work>>);
+struct AllWork(Vec<Box<dyn Work>>);
 
-impl Work for All {
+impl Work for AllWork {
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
         self.0.into_iter().try_for_each(<dyn Work>::wait)
     }
 }
 
 /// An operation that has already ended.
-pub struct Done;
+pub struct CompletedWork;
 
-impl Work for Done {
+impl Work for CompletedWork {
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
         Ok(())
     }

@@ -54,8 +54,8 @@ impl Ranks {
     }
 
     /// See [`ProcessGroup::start`].
-    pub fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
-        self.group().start(one)
+    pub fn start(&self, collective: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        self.group().start(collective)
     }
 
     /// See [`ProcessGroup::start_all`].
@@ -68,9 +68,9 @@ impl Ranks {
         self.group().allocate(numel, kind)
     }
 
-    /// See [`ProcessGroup::beside`].
-    pub fn beside(&self, host: Box<dyn ProcessGroup>) -> Result<Self, CollectiveError> {
-        Ok(Self::new(self.group().beside(host)?))
+    /// See [`ProcessGroup::create_second_group`].
+    pub fn create_second_group(&self, host: Box<dyn ProcessGroup>) -> Result<Self, CollectiveError> {
+        Ok(Self::new(self.group().create_second_group(host)?))
     }
 
     /// See [`ProcessGroup::health`].

@@ -17,21 +17,21 @@ use super::{GlooGroup, LoneGroup, ProcessGroup, Ranks, SharedGroup};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// How long rank 0 waits for its peers to read its refusal.
-const REFUSAL_LINGER: Duration = Duration::from_secs(2);
+const FAILURE_LINGER: Duration = Duration::from_secs(2);
 
 /// How long the other ranks outlive rank 0 after a refusal.
-const REFUSED_LINGER: Duration = Duration::from_millis(500);
+const NOT_STARTED_LINGER: Duration = Duration::from_millis(500);
 
 const OPENING: &str = "opening";
 const OPENING_READ: &str = "opening-read";
 
 /// A run's ranks before they have a group. Order: [`Rendezvous::open`]; on rank 0 [`Rendezvous::announce`] or
-/// [`Rendezvous::refuse`], on the others [`Rendezvous::opening`]; [`Rendezvous::connect`].
+/// [`Rendezvous::announce_failure`], on the others [`Rendezvous::receive_opening`]; [`Rendezvous::connect`].
 #[derive(Debug)]
 pub struct Rendezvous {
     env: WorkerEnv,
     /// The transport that the environment selects.
-    wish: Transport,
+    preference: Transport,
     /// The time-out of its groups' operations.
     timeout: Duration,
     /// None for a single process.
@@ -42,10 +42,10 @@ impl Rendezvous {
     /// Serves (rank 0) or connects to the store at `MASTER_ADDR:MASTER_PORT`; a single process needs none. If
     /// the launcher's agent serves the store (`TORCHELASTIC_USE_AGENT_STORE`), every rank connects.
     pub fn open(env: WorkerEnv) -> Result<Self, RendezvousError> {
-        let wish = Transport::from_lookup(of_process)?;
+        let preference = Transport::from_lookup(of_process)?;
         let timeout = collective_timeout(of_process)?.unwrap_or(super::DEFAULT_TIMEOUT);
         let store = (env.world_size > 1).then(|| store(&env)).transpose()?;
-        Ok(Self { env, wish, timeout, store })
+        Ok(Self { env, preference, timeout, store })
     }
 
     /// Sends every other rank the opening, an opaque message. Rank 0 calls it.
@@ -55,14 +55,14 @@ impl Rendezvous {
 
     /// Tells the other ranks that the run does not start, and waits until they have read it (at most two
     /// seconds), so that they do not report a lost connection. Rank 0 calls it.
-    pub fn refuse(&self, reason: &str) {
+    pub fn announce_failure(&self, reason: &str) {
         let Some(store) = &self.store else { return };
         if self.write_opening(b'-', reason.as_bytes()).is_err() {
             return;
         }
         let begun = std::time::Instant::now();
         let peers = self.env.world_size as i64 - 1;
-        while store.add(OPENING_READ, 0).is_ok_and(|read| read < peers) && begun.elapsed() < REFUSAL_LINGER {
+        while store.add(OPENING_READ, 0).is_ok_and(|read| read < peers) && begun.elapsed() < FAILURE_LINGER {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -74,8 +74,8 @@ impl Rendezvous {
         written.map_err(|source| RendezvousError::NoOpening(rank, source))
     }
 
-    /// Waits for rank 0's opening. `Refused` carries its reason. The other ranks call it.
-    pub fn opening(&self) -> Result<Vec<u8>, RendezvousError> {
+    /// Waits for rank 0's opening. `NotStarted` carries its reason. The other ranks call it.
+    pub fn receive_opening(&self) -> Result<Vec<u8>, RendezvousError> {
         let rank = self.env.rank;
         let lost = |source| RendezvousError::NoOpening(rank, source);
         let Some(store) = &self.store else { return Ok(Vec::new()) };
@@ -88,9 +88,9 @@ impl Rendezvous {
             }
             _ => {
                 // Rank 0 ends first, so that the launcher blames the rank that knows the reason.
-                std::thread::sleep(REFUSED_LINGER);
+                std::thread::sleep(NOT_STARTED_LINGER);
                 let reason = String::from_utf8_lossy(value.get(1..).unwrap_or_default());
-                Err(RendezvousError::Refused(reason.into_owned()))
+                Err(RendezvousError::NotStarted(reason.into_owned()))
             }
         }
     }
@@ -98,23 +98,23 @@ impl Rendezvous {
     /// Connects all ranks by the environment's transport: see [`Rendezvous::connect_by`]. This rank trains on
     /// `device`; a GPU must be the current device of the calling thread.
     pub fn connect(&self, device: Device) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
-        self.connect_by(self.wish, device)
+        self.connect_by(self.preference, device)
     }
 
-    /// Connects all ranks; every rank passes the same `wish`. Keep the rendezvous as long as the group: rank
-    /// 0's store serves it. GPUs use NCCL, unless `wish` selects a transport through host memory.
+    /// Connects all ranks; every rank passes the same `preference`. Keep the rendezvous as long as the group: rank
+    /// 0's store serves it. GPUs use NCCL, unless `preference` selects a transport through host memory.
     /// `Disagreement`, `Gpus` and `NoSharedMemory` are errors on all ranks together.
     pub fn connect_by(
         &self,
-        wish: Transport,
+        preference: Transport,
         device: Device,
     ) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
         let Some(gloo) = self.gloo(None)? else {
             return Ok(Box::new(LoneGroup(1)));
         };
-        let gpu = Gpu::of(device, wish);
+        let gpu = Gpu::of(device, preference);
         let nccl = gpu.as_ref().map_or(0, Gpu::version);
-        let own = Facts::new(wish, self.is_local(), device != Device::Cpu, nccl);
+        let own = Facts::new(preference, self.is_local(), device != Device::Cpu, nccl);
         let all = gather_facts(&gloo, own)?;
         let gpus = gpus::connect(gpu, &gloo, &all, self.timeout)?;
         let mut group = share(gloo, own, &all)?;
@@ -127,11 +127,11 @@ impl Rendezvous {
 
     /// Connects all ranks in a second group beside `ranks`, by TCP and, if `ranks` has it, NCCL. Its order of
     /// operations is independent. Every rank calls it with the same name, and uses a name once.
-    pub fn connect_beside(&self, name: &str, ranks: &Ranks) -> Result<Ranks, RendezvousError> {
+    pub fn connect_second_group(&self, name: &str, ranks: &Ranks) -> Result<Ranks, RendezvousError> {
         Ok(match self.gloo(Some(name))? {
             Some(mut gloo) => {
                 gloo.set_timeout(self.timeout);
-                ranks.beside(Box::new(gloo))?
+                ranks.create_second_group(Box::new(gloo))?
             }
             None => Ranks::single(),
         })
@@ -188,12 +188,12 @@ fn unreachable(env: &WorkerEnv) -> impl FnOnce(ShimError) -> RendezvousError {
 /// Chooses the group for the ranks of `gloo`: shared memory if they want it and all can use it.
 fn share(gloo: GlooGroup, own: Facts, all: &[Facts]) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
     let (gloo, reason) = match decide(all) {
-        Decision::Disagree(wishes) => return Err(RendezvousError::Disagreement(wishes)),
+        Decision::Disagree(preferences) => return Err(RendezvousError::Disagreement(preferences)),
         Decision::Gloo(reason) => (gloo, reason),
-        Decision::Share => match SharedGroup::over(gloo)? {
+        Decision::Share => match SharedGroup::create(gloo)? {
             Ok(group) => return Ok(Box::new(group)),
             Err((gloo, reason)) => {
-                if gloo.rank() == 0 && own.wish == Transport::Auto {
+                if gloo.rank() == 0 && own.preference == Transport::Auto {
                     tracing::warn!(
                         "the ranks communicate by TCP, which is slower, because they cannot share memory: {reason}"
                     );
@@ -202,7 +202,7 @@ fn share(gloo: GlooGroup, own: Facts, all: &[Facts]) -> Result<Box<dyn ProcessGr
             }
         },
     };
-    if own.wish == Transport::Shared {
+    if own.preference == Transport::Shared {
         return Err(RendezvousError::NoSharedMemory(reason));
     }
     tracing::debug!("the ranks communicate by TCP: {reason}");

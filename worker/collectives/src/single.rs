@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
 
-use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, Work};
+use super::{Collective, CollectiveError, CompletedWork, Operation, ProcessGroup, Work};
 
 /// Rank 0 of this many ranks, without communication. With one rank: the group of a run with one process; it
 /// rejects the same tensors as the other backends. With several: for a rehearsal, in which the other ranks do
@@ -31,17 +31,17 @@ impl ProcessGroup for LoneGroup {
         Ok(Tensor::f_zeros([numel as i64], (kind, Device::Cpu)).ok())
     }
 
-    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
-        one.check(0, self.0)?;
-        if let (1, Collective::AllGather { .. } | Collective::ReduceScatter { .. }) = (self.0, one) {
-            let copy = || one.output().f_view(-1)?.f_copy_(&one.input().f_view(-1)?).map(drop);
-            tch::no_grad(copy).map_err(|error| Operation::new(one.name(), 0).torch(error))?;
+    fn start(&self, collective: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        collective.check(0, self.0)?;
+        if let (1, Collective::AllGather { .. } | Collective::ReduceScatter { .. }) = (self.0, collective) {
+            let copy = || collective.output().f_view(-1)?.f_copy_(&collective.input().f_view(-1)?).map(drop);
+            tch::no_grad(copy).map_err(|error| Operation::new(collective.name(), 0).torch(error))?;
         }
-        Ok(Box::new(Done))
+        Ok(Box::new(CompletedWork))
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
-        Ok(Box::new(Done))
+        Ok(Box::new(CompletedWork))
     }
 
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {

@@ -33,7 +33,7 @@ pub use gpt::{Gpt, GptConfig};
 pub use layers::{
     BatchGroups, BatchNorm2d, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions,
     ConvTranspose2d, Embedding, Init, LayerNorm, Linear, Shadow, Weight, channels_last, is_channels_last,
-    without_drawing,
+    without_random_init,
 };
 pub use mismatch::{Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};

@@ -8,7 +8,7 @@ use safetensors::tensor::TensorInfo;
 use tch::Kind;
 
 use super::dtype::kind_of;
-use super::recognise::looks_like;
+use super::recognise::describe_network;
 
 /// A tensor of the model, for comparison.
 #[derive(Clone, Debug)]
@@ -49,8 +49,8 @@ pub struct Mismatch {
 /// Compares by name. `num_batches_tracked` may be missing, as in files from before PyTorch 0.4.1.
 pub(super) fn compare(model: &[Wanted<'_>], file: &BTreeMap<&str, &TensorInfo>) -> Mismatch {
     let mut mismatch = Mismatch {
-        model: looks_like(&model.iter().map(|wanted| wanted.name).collect::<Vec<_>>()),
-        file: looks_like(&file.keys().copied().collect::<Vec<_>>()),
+        model: describe_network(&model.iter().map(|wanted| wanted.name).collect::<Vec<_>>()),
+        file: describe_network(&file.keys().copied().collect::<Vec<_>>()),
         ..Mismatch::default()
     };
     for wanted in model {
@@ -88,7 +88,7 @@ impl Mismatch {
     }
 
     /// Returns whether the model's tensor of this name is free of differences.
-    pub(super) fn leaves(&self, name: &str) -> bool {
+    pub(super) fn fits(&self, name: &str) -> bool {
         let missing = self.missing.iter().any(|(missing, _)| missing == name);
         let shaped = self.shapes.iter().any(|shape| shape.name == name);
         let typed = self.types.iter().any(|(typed, ..)| typed == name);
@@ -132,7 +132,7 @@ fn converts(from: Dtype, to: Kind) -> bool {
 }
 
 /// Lists the first few items and the number of the others.
-pub(super) fn few<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
+pub(super) fn list_first<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
     const SHOWN: usize = 3;
     let shown: Vec<String> = items.iter().take(SHOWN).map(show).collect();
     match items.len().saturating_sub(SHOWN) {
@@ -146,20 +146,23 @@ impl fmt::Display for Mismatch {
         let with_shape = |(name, shape): &(String, Vec<usize>)| format!("`{name}` {shape:?}");
         let mut parts = Vec::new();
         if !self.unexpected.is_empty() {
-            parts.push(format!("it holds {}, which the model has not", few(&self.unexpected, with_shape)));
+            parts.push(format!(
+                "it holds {}, which the model has not",
+                list_first(&self.unexpected, with_shape)
+            ));
         }
         if !self.missing.is_empty() {
-            parts.push(format!("it lacks {}", few(&self.missing, with_shape)));
+            parts.push(format!("it lacks {}", list_first(&self.missing, with_shape)));
         }
         if !self.shapes.is_empty() {
             let both =
                 |d: &ShapeDifference| format!("`{}` is {:?}, in the model {:?}", d.name, d.file, d.model);
-            parts.push(format!("in the file {}", few(&self.shapes, both)));
+            parts.push(format!("in the file {}", list_first(&self.shapes, both)));
         }
         if !self.types.is_empty() {
             let both =
                 |(name, file, model): &(String, String, String)| format!("`{name}` is {file}, not {model}");
-            parts.push(format!("in the file {}", few(&self.types, both)));
+            parts.push(format!("in the file {}", list_first(&self.types, both)));
         }
         write!(f, "the file does not fit the model, {}: {}.", self.model, parts.join("; "))?;
         let only_head = self.missing.is_empty()
@@ -244,7 +247,7 @@ mod tests {
 
     #[test]
     fn long_lists_are_cut() {
-        assert_eq!(few(&[1, 2, 3], |n| n.to_string()), "1, 2, 3");
-        assert_eq!(few(&[1, 2, 3, 4, 5], |n| n.to_string()), "1, 2, 3 and 2 more");
+        assert_eq!(list_first(&[1, 2, 3], |n| n.to_string()), "1, 2, 3");
+        assert_eq!(list_first(&[1, 2, 3, 4, 5], |n| n.to_string()), "1, 2, 3 and 2 more");
     }
 }

@@ -1,13 +1,13 @@
 //! Recognition of a network by the names of its tensors, for error messages.
 
 /// Describes the network whose tensors have these names.
-pub(super) fn looks_like(names: &[&str]) -> String {
+pub(super) fn describe_network(names: &[&str]) -> String {
     if names.is_empty() {
         return "an empty file".to_owned();
     }
     if let Some(prefix) = wrapper_prefix(names) {
         let inner: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix(prefix)).collect();
-        let inner = looks_like(&inner);
+        let inner = describe_network(&inner);
         return format!("{inner} whose names all begin with `{prefix}` (save it without that prefix)");
     }
     if let Some(kind) = by_first_tensor(names) {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn guess(names: &[String]) -> String {
-        looks_like(&names.iter().map(String::as_str).collect::<Vec<_>>())
+        describe_network(&names.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! The first segments are recomputed first: backward begins with the tensors of the last segments in memory,
 //! so recomputing those at once would not lower the peak.
 
-mod print;
+mod summary;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use dtrain_torch_shim::recompute::{Pass, grad_enabled, recompute};
 use dtrain_torch_shim::{ErrorKind, ShimError, kind_of};
 use tch::{TchError, Tensor};
 
-use self::print::{Closeness, Print};
+use self::summary::{Precision, Summary};
 use super::error::ModelError;
 
 /// The number of segments, from the model's beginning, that backward recomputes; initially 0. Clones are
@@ -43,7 +43,7 @@ impl Recompute {
     }
 
     /// Recomputes all segments from now on.
-    pub fn all(&self) {
+    pub fn set_all(&self) {
         self.set(usize::MAX);
     }
 
@@ -202,7 +202,7 @@ struct Region(bool);
 impl Region {
     fn enter(pass: Pass) -> Self {
         let before = RECOMPUTING.get();
-        RECOMPUTING.set(before || pass == Pass::Again);
+        RECOMPUTING.set(before || pass == Pass::Recompute);
         Self(before)
     }
 }
@@ -218,23 +218,23 @@ struct Check {
     name: Arc<str>,
     /// Whether values are compared, not only shapes and dtypes.
     values: bool,
-    first: Mutex<Option<Print>>,
+    first: Mutex<Option<Summary>>,
 }
 
 impl Check {
     /// Keeps the first result, and compares the second with it.
     fn compare(&self, output: &Tensor, pass: Pass) -> Result<(), ModelError> {
-        let closeness = match self.values {
-            true => Closeness::on(output.device()),
-            false => Closeness::Shapes,
+        let precision = match self.values {
+            true => Precision::on(output.device()),
+            false => Precision::Shapes,
         };
-        let print = Print::of(output, closeness)?;
+        let summary = Summary::of(output, precision)?;
         let mut first = lock(&self.first);
-        if pass == Pass::First {
-            *first = Some(print);
+        if pass == Pass::Forward {
+            *first = Some(summary);
             return Ok(());
         }
-        match first.as_ref().and_then(|first| print.against(first)) {
+        match first.as_ref().and_then(|first| summary.difference_from(first)) {
             None => Ok(()),
             Some(what) => Err(ModelError::Recomputed(self.name.to_string(), what)),
         }

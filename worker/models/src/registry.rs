@@ -223,7 +223,7 @@ impl Scope<'_> {
     /// Registers a parameter with the values of `init` on the registry's device and in its dtype. Returns a
     /// leaf that requires a gradient: contiguous, or with four dimensions channels-last if the registry is.
     pub fn parameter(&mut self, name: &str, init: &Tensor) -> Result<Tensor, ModelError> {
-        let mut tensor = self.place(init)?;
+        let mut tensor = self.to_registry(init)?;
         if self.registry.channels_last && tensor.dim() == 4 {
             tensor = channels_last(&tensor)?;
         }
@@ -244,7 +244,7 @@ impl Scope<'_> {
 
     /// Registers a buffer of any dtype. Returns the tensor to use, which requires no gradient.
     pub fn buffer(&mut self, name: &str, init: &Tensor) -> Result<Tensor, ModelError> {
-        let tensor = self.place(init)?;
+        let tensor = self.to_registry(init)?;
         self.registry.add(self.full_name(name), &tensor, Role::Buffer)?;
         Ok(tensor)
     }
@@ -253,12 +253,12 @@ impl Scope<'_> {
     /// registry's device and dtype in place. Afterwards only a parameter requires a gradient.
     pub fn adopt(&mut self, name: &str, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
         let mut tensor = tensor.shallow_clone();
-        tensor.f_set_data(&self.place(&tensor)?)?;
+        tensor.f_set_data(&self.to_registry(&tensor)?)?;
         let tensor = tensor.f_set_requires_grad(role == Role::Parameter)?;
         self.registry.add(self.full_name(name), &tensor, role)
     }
 
-    fn place(&self, init: &Tensor) -> Result<Tensor, ModelError> {
+    fn to_registry(&self, init: &Tensor) -> Result<Tensor, ModelError> {
         let tensor = init.f_detach()?;
         let tensor = match tensor.f_kind()? {
             Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => {

@@ -11,7 +11,7 @@ use tch::TchError;
 
 use super::dtype::kind_of;
 use super::error::{ModelError, WeightsError, WeightsProblem};
-use super::mismatch::{Mismatch, ShapeDifference, Wanted, compare, few, is_batch_counter, is_head};
+use super::mismatch::{Mismatch, ShapeDifference, Wanted, compare, is_batch_counter, is_head, list_first};
 use super::registry::{Entry, Registry};
 use super::tensor_file::TensorFile;
 
@@ -82,10 +82,10 @@ impl fmt::Display for LoadReport {
         let both = |d: &ShapeDifference| format!("`{}` {:?}, in the model {:?}", d.name, d.file, d.model);
         let typed = |(name, file, _): &(String, String, String)| format!("`{name}` ({file})");
         for (what, count, shown) in [
-            ("not in the file and left as initialised", rest.missing.len(), few(&rest.missing, name)),
-            ("in the file alone", rest.unexpected.len(), few(&rest.unexpected, name)),
-            ("of another shape", rest.shapes.len(), few(&rest.shapes, both)),
-            ("of another type", rest.types.len(), few(&rest.types, typed)),
+            ("not in the file and left as initialised", rest.missing.len(), list_first(&rest.missing, name)),
+            ("in the file alone", rest.unexpected.len(), list_first(&rest.unexpected, name)),
+            ("of another shape", rest.shapes.len(), list_first(&rest.shapes, both)),
+            ("of another type", rest.types.len(), list_first(&rest.types, typed)),
         ] {
             if count > 0 {
                 write!(f, "; {count} {what}: {shown}")?;
@@ -116,7 +116,7 @@ pub fn load_renamed(
     if mode == WeightsMode::FineTune {
         report.head_kept = mismatch.take_head();
     }
-    let fits = |entry: &Wanted<'_>| mismatch.leaves(entry.name) && file.info(entry.name).is_some();
+    let fits = |entry: &Wanted<'_>| mismatch.fits(entry.name) && file.info(entry.name).is_some();
     if mode == WeightsMode::Partial && wanted.iter().any(fits) {
         report.rest = (!mismatch.is_empty()).then(|| Box::new(std::mem::take(&mut mismatch)));
     }
@@ -153,7 +153,7 @@ fn fill(
         }
         // A head is loaded whole or not at all.
         let kept = is_head(name) && !report.head_kept.is_empty();
-        if kept || report.rest.as_ref().is_some_and(|rest| !rest.leaves(name)) {
+        if kept || report.rest.as_ref().is_some_and(|rest| !rest.fits(name)) {
             continue;
         }
         file.read_into(name, entry.tensor())?;

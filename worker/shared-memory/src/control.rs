@@ -78,7 +78,7 @@ impl Control {
     fn join(segment: Segment, rank: usize) -> Result<Self, MemoryError> {
         segment.reserve(rank)?;
         if !lock::hold(segment.file(), rank).map_err(failed("lock shared memory (F_OFD_SETLK)"))? {
-            return Err(MemoryError::Taken(rank));
+            return Err(MemoryError::RankTaken(rank));
         }
         Ok(Self { segment, rank })
     }
@@ -106,13 +106,13 @@ impl Control {
 
     pub(crate) fn publish(&self, stage: Stage, sequence: u32) {
         self.board(self.rank).announced[stage as usize].0.store(sequence, SeqCst);
-        if self.behind(stage, sequence).next().is_none() {
+        if self.missing_ranks(stage, sequence).next().is_none() {
             self.ring_all();
         }
     }
 
     /// Returns the ranks that have not announced `stage` of operation `sequence`.
-    pub(crate) fn behind(&self, stage: Stage, sequence: u32) -> impl Iterator<Item = usize> {
+    pub(crate) fn missing_ranks(&self, stage: Stage, sequence: u32) -> impl Iterator<Item = usize> {
         let announced = move |rank| self.board(rank).announced[stage as usize].0.load(SeqCst);
         (0..self.size()).filter(move |rank| before(announced(*rank), sequence))
     }
@@ -214,8 +214,8 @@ mod tests {
     fn announcements_reach_the_others() {
         let (zero, one) = pair();
         assert_eq!((zero.rank(), one.rank(), one.size()), (0, 1, 2));
-        let unready = |of: &Control, sequence| of.behind(Stage::Ready, sequence).collect::<Vec<_>>();
-        let undone = |of: &Control, sequence| of.behind(Stage::Done, sequence).collect::<Vec<_>>();
+        let unready = |of: &Control, sequence| of.missing_ranks(Stage::Ready, sequence).collect::<Vec<_>>();
+        let undone = |of: &Control, sequence| of.missing_ranks(Stage::Done, sequence).collect::<Vec<_>>();
         assert_eq!(unready(&zero, 1), [0, 1]);
         one.publish_ready(2, 5);
         assert_eq!((unready(&zero, 1), unready(&zero, 3)), (vec![0], vec![0, 1]));
@@ -286,7 +286,7 @@ mod tests {
     fn a_place_is_taken_once() {
         let (zero, ticket) = Control::create(2).unwrap();
         let _one = Control::open(&ticket, 1).unwrap();
-        assert!(matches!(Control::open(&ticket, 1), Err(MemoryError::Taken(1))));
+        assert!(matches!(Control::open(&ticket, 1), Err(MemoryError::RankTaken(1))));
         assert!(matches!(Control::open(&ticket, 2), Err(MemoryError::WrongFile(..))));
         let (_data, other) = Segment::create(2, 64).unwrap();
         assert!(matches!(Control::open(&other, 1), Err(MemoryError::WrongFile(..))));

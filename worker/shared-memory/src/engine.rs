@@ -15,23 +15,23 @@ use crate::parts;
 use crate::queue::{Collective, Job, Operation, Shared, Stop};
 
 /// The interval at which a waiting rank checks whether the other ranks live, and the deadlines.
-const TICK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) struct Engine {
     shared: Arc<Shared>,
     /// Operations whose part this rank has done, in order. They end when all ranks have done theirs.
-    ending: VecDeque<Job>,
+    own_part_done: VecDeque<Job>,
     /// The reason why every later operation fails.
     fault: Option<Fault>,
 }
 
 impl Engine {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, ending: VecDeque::new(), fault: None }
+        Self { shared, own_part_done: VecDeque::new(), fault: None }
     }
 
     pub(crate) fn run(mut self) {
-        let mut last_look = Instant::now();
+        let mut last_check = Instant::now();
         loop {
             // Read the bell before any check: a later change rings it, and then sleep returns immediately.
             let heard = self.shared.control.bell();
@@ -44,13 +44,14 @@ impl Engine {
                 return;
             }
             let now = Instant::now();
-            let ask = now.duration_since(last_look) >= TICK;
+            let ask = now.duration_since(last_check) >= CHECK_INTERVAL;
             if ask {
-                last_look = now;
+                last_check = now;
             }
-            self.fault = self.fault.take().or_else(|| self.look(now, ask));
-            if self.fault.is_none() || self.shared.queue().waiting.is_empty() && self.ending.is_empty() {
-                self.shared.control.sleep(heard, self.nap(now));
+            self.fault = self.fault.take().or_else(|| self.find_fault(now, ask));
+            if self.fault.is_none() || self.shared.queue().waiting.is_empty() && self.own_part_done.is_empty()
+            {
+                self.shared.control.sleep(heard, self.sleep_limit(now));
             }
         }
     }
@@ -60,19 +61,19 @@ impl Engine {
     fn step(&mut self) -> bool {
         let control = &self.shared.control;
         let mut progress = false;
-        while let Some(job) = self.ending.front() {
-            if control.behind(Stage::Done, job.sequence).next().is_some() {
+        while let Some(job) = self.own_part_done.front() {
+            if control.missing_ranks(Stage::Done, job.sequence).next().is_some() {
                 break;
             }
             job.end(Ok(()));
-            self.ending.pop_front();
+            self.own_part_done.pop_front();
             progress = true;
         }
         let mut queue = self.shared.queue();
         if queue.stop == Some(Stop::Abandon) {
             return false;
         }
-        let ready = |job: &Job| control.behind(Stage::Ready, job.sequence).next().is_none();
+        let ready = |job: &Job| control.missing_ranks(Stage::Ready, job.sequence).next().is_none();
         let is_ready = queue.waiting.front().is_some_and(ready);
         let Some(job) = is_ready.then(|| queue.waiting.pop_front()).flatten() else {
             return progress;
@@ -83,14 +84,14 @@ impl Engine {
             job.end(Err(Fault::Mismatch(rank)));
             return true;
         }
-        self.part(&job);
+        self.compute_part(&job);
         control.publish(Stage::Done, job.sequence);
-        self.ending.push_back(job);
+        self.own_part_done.push_back(job);
         true
     }
 
     /// Computes this rank's part of an operation for which all ranks are ready.
-    fn part(&self, job: &Job) {
+    fn compute_part(&self, job: &Job) {
         let (rank, size) = (self.shared.control.rank(), self.shared.control.size());
         let Operation { collective, element, offset, count } = job.operation;
         let range = offset..offset + count * element.bytes();
@@ -128,21 +129,21 @@ impl Engine {
         match queue.stop {
             None => false,
             Some(Stop::Abandon) => true,
-            Some(Stop::Finish) => queue.waiting.is_empty() && self.ending.is_empty(),
+            Some(Stop::Finish) => queue.waiting.is_empty() && self.own_part_done.is_empty(),
         }
     }
 
     /// Returns a fault if a rank is gone or a deadline has passed. `ask` asks the kernel about live ranks.
-    fn look(&self, now: Instant, ask: bool) -> Option<Fault> {
+    fn find_fault(&self, now: Instant, ask: bool) -> Option<Fault> {
         let control = &self.shared.control;
         let queue = self.shared.queue();
         let gone = |rank: &usize| control.has_left(*rank) || ask && !control.lives(*rank);
-        let stages = [(self.ending.front(), Stage::Done), (queue.waiting.front(), Stage::Ready)];
+        let stages = [(self.own_part_done.front(), Stage::Done), (queue.waiting.front(), Stage::Ready)];
         let fronts = || stages.into_iter().filter_map(|(job, stage)| Some((job?, stage)));
         // The rank may have announced this stage between our check and its end: check again.
         let lost = fronts().find_map(|(job, stage)| {
-            let rank = control.behind(stage, job.sequence).find(gone)?;
-            control.behind(stage, job.sequence).find(|still| *still == rank)
+            let rank = control.missing_ranks(stage, job.sequence).find(gone)?;
+            control.missing_ranks(stage, job.sequence).find(|still| *still == rank)
         });
         if let Some(rank) = lost {
             return Some(Fault::PeerLost(rank));
@@ -150,24 +151,24 @@ impl Engine {
         let late = |job: &Job| job.deadline.is_some_and(|deadline| deadline <= now);
         let mut late = fronts().filter(|(job, _)| late(job));
         late.next().and_then(|(job, stage)| {
-            let rank = control.behind(stage, job.sequence).next()?;
+            let rank = control.missing_ranks(stage, job.sequence).next()?;
             Some(Fault::TimedOut(rank, job.timeout))
         })
     }
 
     /// Returns the longest time to sleep.
-    fn nap(&self, now: Instant) -> Duration {
+    fn sleep_limit(&self, now: Instant) -> Duration {
         let queue = self.shared.queue();
         let deadlines =
-            [self.ending.front(), queue.waiting.front()].into_iter().filter_map(|job| job?.deadline);
+            [self.own_part_done.front(), queue.waiting.front()].into_iter().filter_map(|job| job?.deadline);
         let next = deadlines.min().map(|deadline| deadline.saturating_duration_since(now));
-        next.map_or(TICK, |next| next.min(TICK))
+        next.map_or(CHECK_INTERVAL, |next| next.min(CHECK_INTERVAL))
     }
 
     /// Ends all started operations with `fault`.
     fn fail(&mut self, fault: &Fault) {
         let waiting = std::mem::take(&mut self.shared.queue().waiting);
-        for job in self.ending.drain(..).chain(waiting) {
+        for job in self.own_part_done.drain(..).chain(waiting) {
             job.end(Err(fault.clone()));
         }
     }

@@ -25,7 +25,7 @@ pub enum MemoryError {
     Size(usize, usize),
     /// Another process already is this rank.
     #[error("another process is already rank {0} of this team")]
-    Taken(usize),
+    RankTaken(usize),
 }
 
 pub(crate) fn failed<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> MemoryError {

@@ -29,10 +29,10 @@ pub(crate) unsafe fn reduce(
     // SAFETY: as the caller promises.
     unsafe {
         match element {
-            Element::F32 => with::<f32>(sources, targets, part, reduction),
-            Element::F64 => with::<f64>(sources, targets, part, reduction),
-            Element::F16 => with::<f16>(sources, targets, part, reduction),
-            Element::Bf16 => with::<bf16>(sources, targets, part, reduction),
+            Element::F32 => reduce_as::<f32>(sources, targets, part, reduction),
+            Element::F64 => reduce_as::<f64>(sources, targets, part, reduction),
+            Element::F16 => reduce_as::<f16>(sources, targets, part, reduction),
+            Element::Bf16 => reduce_as::<bf16>(sources, targets, part, reduction),
         }
     }
 }
@@ -51,50 +51,52 @@ pub(crate) unsafe fn copy(from: NonNull<u8>, to: NonNull<u8>, part: Range<usize>
 
 /// # Safety
 /// As [`reduce`].
-unsafe fn with<T: Stored>(
+unsafe fn reduce_as<T: ElementType>(
     sources: &[NonNull<u8>],
     targets: &[NonNull<u8>],
     part: Range<usize>,
     reduction: Reduction,
 ) {
-    let is_nan = |value: T::Wide| value.partial_cmp(&value).is_none();
+    let is_nan = |value: T::Accumulator| value.partial_cmp(&value).is_none();
     let least = |a, b| if b < a || is_nan(b) { b } else { a };
     let greatest = |a, b| if b > a || is_nan(b) { b } else { a };
     // SAFETY: as the caller promises.
     unsafe {
         match reduction {
-            Reduction::Sum => blocks::<T>(sources, targets, part, |a, b| a + b),
-            Reduction::Min => blocks::<T>(sources, targets, part, least),
-            Reduction::Max => blocks::<T>(sources, targets, part, greatest),
+            Reduction::Sum => reduce_blocks::<T>(sources, targets, part, |a, b| a + b),
+            Reduction::Min => reduce_blocks::<T>(sources, targets, part, least),
+            Reduction::Max => reduce_blocks::<T>(sources, targets, part, greatest),
         }
     }
 }
 
 /// # Safety
 /// As [`reduce`].
-unsafe fn blocks<T: Stored>(
+unsafe fn reduce_blocks<T: ElementType>(
     sources: &[NonNull<u8>],
     targets: &[NonNull<u8>],
     part: Range<usize>,
-    join: impl Fn(T::Wide, T::Wide) -> T::Wide + Copy,
+    join: impl Fn(T::Accumulator, T::Accumulator) -> T::Accumulator + Copy,
 ) {
     // Private memory: the accumulator, and buffers to convert values to another width.
-    let mut sum = [T::Wide::default(); BLOCK];
-    let mut wide = [T::Wide::default(); BLOCK];
+    let mut sum = [T::Accumulator::default(); BLOCK];
+    let mut wide = [T::Accumulator::default(); BLOCK];
     let mut stored = [T::default(); BLOCK];
     let mut start = part.start;
     while start < part.end {
         let count = ((part.end - start) / size_of::<T>()).min(BLOCK);
         let (sum, wide, stored) = (&mut sum[..count], &mut wide[..count], &mut stored[..count]);
         // SAFETY: `count` values from `start` are inside `part` and aligned, and nobody else touches them, as
-        // the caller promises. If `IS_WIDE`, a `T` is a `T::Wide`.
+        // the caller promises. If `IS_WIDE`, a `T` is a `T::Accumulator`.
         unsafe {
             for (rank, source) in sources.iter().enumerate() {
                 let source = source.add(start);
                 if T::IS_WIDE && rank == 0 {
-                    source.cast().copy_to_nonoverlapping(NonNull::from(&mut *sum).cast::<T::Wide>(), count);
+                    source
+                        .cast()
+                        .copy_to_nonoverlapping(NonNull::from(&mut *sum).cast::<T::Accumulator>(), count);
                 } else if T::IS_WIDE {
-                    let source = source.cast::<T::Wide>();
+                    let source = source.cast::<T::Accumulator>();
                     for (index, value) in sum.iter_mut().enumerate() {
                         *value = join(*value, source.add(index).read());
                     }
@@ -120,37 +122,37 @@ unsafe fn blocks<T: Stored>(
 }
 
 /// The type in which a reduction is computed.
-trait Wide: Copy + Default + PartialOrd + Add<Output = Self> {}
-impl Wide for f32 {}
-impl Wide for f64 {}
+trait Accumulator: Copy + Default + PartialOrd + Add<Output = Self> {}
+impl Accumulator for f32 {}
+impl Accumulator for f64 {}
 
 /// A type of values in memory.
 ///
 /// # Safety
-/// If `IS_WIDE` is true, `Wide` is `Self`.
-unsafe trait Stored: Copy + Default {
-    type Wide: Wide;
+/// If `IS_WIDE` is true, `Accumulator` is `Self`.
+unsafe trait ElementType: Copy + Default {
+    type Accumulator: Accumulator;
     /// Whether values are reduced without conversion.
     const IS_WIDE: bool = true;
 
     /// Converts values. Both slices have the same length.
-    fn widen(_stored: &[Self], _wide: &mut [Self::Wide]) {}
-    fn narrow(_wide: &[Self::Wide], _stored: &mut [Self]) {}
+    fn widen(_stored: &[Self], _wide: &mut [Self::Accumulator]) {}
+    fn narrow(_wide: &[Self::Accumulator], _stored: &mut [Self]) {}
 }
 
-// SAFETY: `Wide` is the type itself.
-unsafe impl Stored for f32 {
-    type Wide = Self;
+// SAFETY: `Accumulator` is the type itself.
+unsafe impl ElementType for f32 {
+    type Accumulator = Self;
 }
 
-// SAFETY: `Wide` is the type itself.
-unsafe impl Stored for f64 {
-    type Wide = Self;
+// SAFETY: `Accumulator` is the type itself.
+unsafe impl ElementType for f64 {
+    type Accumulator = Self;
 }
 
 // SAFETY: `IS_WIDE` is false.
-unsafe impl Stored for f16 {
-    type Wide = f32;
+unsafe impl ElementType for f16 {
+    type Accumulator = f32;
     const IS_WIDE: bool = false;
 
     /// Uses the processor's conversion instructions if it has them.
@@ -164,8 +166,8 @@ unsafe impl Stored for f16 {
 }
 
 // SAFETY: `IS_WIDE` is false.
-unsafe impl Stored for bf16 {
-    type Wide = f32;
+unsafe impl ElementType for bf16 {
+    type Accumulator = f32;
     const IS_WIDE: bool = false;
 
     /// This loop is vectorised; the bfloat16 conversions of `half` are not.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dtrain_torch_shim::copy::copy_out;
-use dtrain_torch_shim::landing::{Beside, Landed, Landing, Pairs};
+use dtrain_torch_shim::host_copy::{CopyDone, CopyStream, HostCopy, Pairs};
 use tch::{Device, TchError};
 
 use super::background::{Work, stand_back};
@@ -68,7 +68,7 @@ pub(super) struct Copier {
     ranks: Ranks,
     device: Device,
     threads: usize,
-    beside: Option<Beside>,
+    beside: Option<CopyStream>,
     /// Prepares memory for the first copy.
     preparing: Option<Work<Memory>>,
     /// Stops the preparation.
@@ -82,7 +82,7 @@ impl Copier {
             ranks: ranks.clone(),
             device,
             threads,
-            beside: device.is_cuda().then(|| Beside::of(device)).transpose()?,
+            beside: device.is_cuda().then(|| CopyStream::of(device)).transpose()?,
             preparing: None,
             is_over: Arc::default(),
             memory: None,
@@ -132,7 +132,7 @@ impl Copier {
             memory.pin(self.device);
             let mut memory = Some(Box::new(memory));
             Rest::Device(retry_on_oom(self.device, || {
-                Landing::start(beside, &mut memory, |memory| {
+                HostCopy::start(beside, &mut memory, |memory| {
                     pairs(&files, &sources, rank, memory).map_err(CheckpointError::from)
                 })
             })?)
@@ -180,14 +180,14 @@ enum Rest {
     /// The thread that calls [`Copying::end`] copies.
     Host { memory: Memory, sources: Vec<(&'static str, Vec<Source>)>, threads: usize },
     /// The device copies.
-    Device(Landing<Memory>),
+    Device(HostCopy<Memory>),
 }
 
 impl Copying {
     /// Returns a handle to wait for the device's copies; None if the host copies.
-    pub(super) fn landed(&self) -> Option<Landed> {
+    pub(super) fn landed(&self) -> Option<CopyDone> {
         let Rest::Device(landing) = &self.rest else { return None };
-        Some(landing.landed())
+        Some(landing.done())
     }
 
     /// Copies the rest, or waits for the device.
@@ -321,10 +321,10 @@ mod tests {
         all_are(&copied, 1.0, 3.0);
 
         // As by a GPU, beside the step; a CPU device copies at once.
-        copier.beside = Some(Beside::of(Device::Cpu).unwrap());
+        copier.beside = Some(CopyStream::of(Device::Cpu).unwrap());
         let copying = copier.start(sources(), Some(copied.memory)).unwrap();
         let _ = changes.fill_(-2.0);
-        copying.landed().unwrap().hold().unwrap();
+        copying.landed().unwrap().block_current_stream().unwrap();
         all_are(&copying.end().unwrap(), -1.0, -1.0);
     }
 

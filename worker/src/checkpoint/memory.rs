@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use dtrain_torch_shim::cuda;
-use dtrain_torch_shim::landing::Pinned;
+use dtrain_torch_shim::host_copy::Pinned;
 use memmap2::{Advice, MmapMut};
 use tch::Device;
 
@@ -36,7 +36,7 @@ impl Memory {
         if self.pinned.is_some() {
             return;
         }
-        match cuda::set_device(gpu).and_then(|()| Pinned::over(&mut self.bytes)) {
+        match cuda::set_device(gpu).and_then(|()| Pinned::pin(&mut self.bytes)) {
             Ok(pinned) => self.pinned = Some(pinned),
             Err(error) => tracing::warn!("checkpoints are copied through memory that is not pinned: {error}"),
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::{CHECKSUM_BYTES, Manifest};
 use dtrain_common::run_dir::{Keep, RunDir};
-use dtrain_torch_shim::landing::Landed;
+use dtrain_torch_shim::host_copy::CopyDone;
 use tch::{Device, Tensor};
 
 use super::background::{Progress, Work, stand_back};
@@ -48,7 +48,7 @@ struct PendingCheckpoint {
 /// The part of the copy that the training has not waited for.
 enum Rest {
     /// The device copies.
-    Device(Landed),
+    Device(CopyDone),
     /// The writing thread copies, and then drops the other end.
     Host(Receiver<()>),
 }
@@ -145,7 +145,7 @@ impl Checkpoints {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         match pending.copy.take() {
             // The device waits; the host continues.
-            Some(Rest::Device(landed)) => landed.hold()?,
+            Some(Rest::Device(landed)) => landed.block_current_stream()?,
             Some(Rest::Host(copied)) => {
                 let begun = Instant::now();
                 // No message comes: the other end is dropped.

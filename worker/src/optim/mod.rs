@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use dtrain_common::recipe::{OptimName, Recipe};
 use dtrain_torch_shim::fused;
-pub use dtrain_torch_shim::fused::{Found, WeightDecay};
+pub use dtrain_torch_shim::fused::{ScaleAndSkip, WeightDecay};
 pub(crate) use groups::{GroupError, ParameterInfo, group, matching, owners};
 use tch::{Kind, TchError, Tensor};
 
@@ -110,7 +110,7 @@ impl Optimizer {
         table: &mut Table,
         lr: f64,
         used: &[bool],
-        found: Option<Found<'_>>,
+        found: Option<ScaleAndSkip<'_>>,
     ) -> Result<()> {
         let device = table.device();
         for (index, part) in table.parts(Role::Moment).iter().enumerate() {
@@ -138,7 +138,7 @@ impl Optimizer {
         moments: &[Tensor],
         (lr, weight_decay): (f64, f64),
         is_first: bool,
-        found: Option<Found<'_>>,
+        found: Option<ScaleAndSkip<'_>>,
     ) -> Result<()> {
         match (self.rule, moments) {
             (Rule::Adam { betas, eps, decay }, [exp_avg, exp_avg_sq]) => {

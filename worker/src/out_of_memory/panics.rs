@@ -30,7 +30,7 @@ pub(crate) fn catch_oom_panic<T>(body: impl FnOnce() -> T) -> Result<T, TchError
             }
         }));
     });
-    let _mode = GradMode::keep();
+    let _mode = GradMode::save();
     CATCH_DEPTH.set(CATCH_DEPTH.get() + 1);
     let outcome = panic::catch_unwind(AssertUnwindSafe(body));
     CATCH_DEPTH.set(CATCH_DEPTH.get() - 1);

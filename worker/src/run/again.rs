@@ -76,7 +76,7 @@ fn save_more(training: &Training<'_>) -> bool {
     let recompute = &training.replica.model.recompute;
     let more = training.recipe.memory.recompute != Recompute::Off && recompute.count() < recompute.segments();
     if more {
-        recompute.all();
+        recompute.set_all();
     }
     more
 }

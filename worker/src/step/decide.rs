@@ -89,7 +89,7 @@ pub(super) fn decide_and_update(
         Some(totals) => {
             let Coming { scale, skip, figures } = ask_device(exchange, &model.table, found, totals, cut)?;
             before_update()?;
-            let found = fused::Found { scale: &scale, skip: &skip };
+            let found = fused::ScaleAndSkip { scale: &scale, skip: &skip };
             model.optimizer.step(&mut model.table, cut.lr, used, Some(found))?;
             let judged = read(&figures.wait()?)?;
             // The host has waited for the device, so this detects a group that broke during the step.

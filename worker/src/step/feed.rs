@@ -164,7 +164,7 @@ fn receive(batch: &Batch, copied: &Event, device: Device) -> Result<(), ShimErro
         let computing = Stream::current(gpu)?;
         copied.block(computing)?;
         for tensor in batch.tensors() {
-            computing.keep(tensor)?;
+            computing.record_tensor(tensor)?;
         }
     }
     Ok(())

@@ -104,7 +104,7 @@ impl Fault {
         {
             refusal.times -= 1;
             self.armed = true;
-            memory::refuse_next(refusal.after.saturating_add(1));
+            memory::fail_allocation(refusal.after.saturating_add(1));
         }
     }
 
@@ -113,10 +113,10 @@ impl Fault {
         if !std::mem::take(&mut self.armed) {
             return;
         }
-        if memory::refusal_in() > 0 {
+        if memory::allocations_until_failure() > 0 {
             tracing::warn!("DTRAIN_FAULT: the phase took less memory than that, and nothing was refused");
         }
-        memory::refuse_next(0);
+        memory::fail_allocation(0);
     }
 }
 

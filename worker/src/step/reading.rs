@@ -24,7 +24,7 @@ impl Reading {
             return Ok(Self { values, copied: None });
         };
         let values = figures.f_to_device_(Device::Cpu, Kind::Double, true, false)?;
-        Ok(Self { values, copied: Some(Stream::current(gpu)?.mark()?) })
+        Ok(Self { values, copied: Some(Stream::current(gpu)?.record_event()?) })
     }
 
     pub(super) fn wait(self) -> Result<Vec<f64>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::{Budget, Recipe, Reduce};
-use dtrain_torch_shim::count::{Counting, Operations};
+use dtrain_torch_shim::count::{OperationCounter, Operations};
 use dtrain_torch_shim::memory;
 use tch::Device;
 
@@ -110,12 +110,12 @@ impl Bench {
         self.stepper.feed.sizes = vec![8].into_iter();
         self.seen.lock().unwrap().clear();
         self.works.store(0, Ordering::Relaxed);
-        let (counting, before) = (Counting::begin().unwrap(), WAITS.get());
+        let (counting, before) = (OperationCounter::start().unwrap(), WAITS.get());
         let cut = rehearsal::plan_step(&[8]);
         let attempt = self.stepper.step(&mut self.setup.replica, &mut self.exchange, &cut, &mut ()).unwrap();
         assert!(matches!(attempt, Attempt::Taken(_)));
         Counted {
-            operations: counting.so_far(),
+            operations: counting.counts(),
             waits: WAITS.get() - before,
             works: self.works.load(Ordering::Relaxed),
             reductions: self.seen.lock().unwrap().iter().map(|waits| waits - before).collect(),
@@ -125,10 +125,10 @@ impl Bench {
     /// Takes a step, and counts the tensors that the whole process allocates meanwhile.
     fn allocating_step(&mut self) -> (Counted, u64) {
         const MANY: u64 = 1 << 40;
-        memory::refuse_next(MANY);
+        memory::fail_allocation(MANY);
         let counted = self.step();
-        let allocations = MANY - memory::refusal_in();
-        memory::refuse_next(0);
+        let allocations = MANY - memory::allocations_until_failure();
+        memory::fail_allocation(0);
         (counted, allocations)
     }
 }
@@ -168,7 +168,7 @@ fn a_step_waits_and_allocates_as_much_as_the_one_before() {
         assert!(output.status.success() && said.contains("1 passed"), "{said}");
         return;
     }
-    memory::account().unwrap();
+    memory::enable_stats().unwrap();
     let mut bench = Bench::new(resnet(&[]), true);
     let counted: Vec<_> = (0..10).map(|_| bench.allocating_step()).collect();
     let (_, steady) = counted.split_at(2);

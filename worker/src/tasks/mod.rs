@@ -23,7 +23,7 @@ pub use segment::Segment;
 pub use torchscript::TorchScript;
 
 use crate::data::Dataset;
-use crate::models::{Registry, without_drawing};
+use crate::models::{Registry, without_random_init};
 
 /// A micro-batch's loss and figures.
 #[derive(Debug)]
@@ -198,7 +198,7 @@ pub(crate) fn build_to_fill<T: BuildTask>(
     site: Site<'_>,
 ) -> Result<T, TaskError> {
     if T::DRAWS_WEIGHTS_ALONE {
-        return without_drawing(|| T::build(recipe, survey, site));
+        return without_random_init(|| T::build(recipe, survey, site));
     }
     T::build(recipe, survey, site)
 }

@@ -31,7 +31,7 @@ extern "C" {
 
 // Creates a flat CPU tensor of `count` elements at `data`; the caller owns *out. `drop(owner)` is called
 // once, on any thread: after the last tensor over the memory is gone, or before this returns an error.
-int32_t dt_tensor_over(void* data, int64_t count, int32_t dtype, void* owner, void (*drop)(void*), void** out,
+int32_t dt_tensor_from_memory(void* data, int64_t count, int32_t dtype, void* owner, void (*drop)(void*), void** out,
                        DtError* error) {
   return guard(error, [&] {
     std::shared_ptr<void> kept(owner, drop);

@@ -14,7 +14,7 @@ extern "C" {
 // dt_reason_set and returns the error's kind. `release` is called once.
 struct DtCallback {
   void* context;
-  int32_t (*call)(void* context, DtTensors inputs, bool again, variable_list* outputs, std::string* reason);
+  int32_t (*call)(void* context, DtTensors inputs, bool recomputes, variable_list* outputs, std::string* reason);
   void (*release)(void* context);
 };
 }
@@ -39,12 +39,12 @@ struct Callback {
   Callback& operator=(const Callback&) = delete;
   ~Callback() { callback.release(callback.context); }
 
-  variable_list operator()(const variable_list& inputs, bool again) const {
+  variable_list operator()(const variable_list& inputs, bool recomputes) const {
     std::vector<const void*> pointers;
     for (const auto& input : inputs) pointers.push_back(&input);
     variable_list outputs;
     std::string reason;
-    const int32_t kind = callback.call(callback.context, {pointers.data(), pointers.size()}, again, &outputs, &reason);
+    const int32_t kind = callback.call(callback.context, {pointers.data(), pointers.size()}, recomputes, &outputs, &reason);
     if (kind != DT_OK) raise(kind, reason);
     return outputs;
   }

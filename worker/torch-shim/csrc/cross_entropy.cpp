@@ -12,7 +12,7 @@
 #include <optional>
 
 extern "C" {
-// `Head` of src/ffi/figures.rs.
+// `Head` of src/ffi/options.rs.
 struct DtHead {
   int64_t ignored;  // the target to ignore
   int64_t rows;     // rows of a chunk
@@ -36,15 +36,15 @@ struct HeadProduct {
 
   // `shadow`, if defined, has the values of the table in `kind`.
   HeadProduct(const Tensor& table, const Tensor& shadow, at::ScalarType kind, int64_t multiple) : vocabulary(table.size(0)) {
-    const auto filled = (vocabulary + multiple - 1) / multiple * multiple;
+    const auto padded = (vocabulary + multiple - 1) / multiple * multiple;
     const auto& values = shadow.defined() ? shadow : table;
-    if (filled == vocabulary) {
+    if (padded == vocabulary) {
       weight = values.to(kind);
       return;
     }
-    weight = at::empty({filled, table.size(1)}, table.options().dtype(kind));
+    weight = at::empty({padded, table.size(1)}, table.options().dtype(kind));
     weight.narrow(0, 0, vocabulary).copy_(values);
-    weight.narrow(0, vocabulary, filled - vocabulary).zero_();
+    weight.narrow(0, vocabulary, padded - vocabulary).zero_();
   }
 
   int64_t padding() const { return weight.size(0) - vocabulary; }
@@ -67,27 +67,27 @@ struct HeadProduct {
 
 // `hidden` is R x W, `table` V x W, `targets` R. `seed` is the gradient of the loss, a scalar.
 HeadLoss by_chunks(const Tensor& hidden, const Tensor& table, const Tensor& shadow, const Tensor& targets, at::ScalarType kind,
-                   const DtHead& head, bool for_hidden, bool for_table, const Tensor& seed) {
+                   const DtHead& head, bool needs_hidden_grad, bool needs_table_grad, const Tensor& seed) {
   const at::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard as_it_is(c10::autocast_dispatch_keyset);
   const HeadProduct product(table, shadow, kind, head.multiple);
   product.check(targets);
   HeadLoss out;
-  if (for_hidden) out.hidden = at::empty_like(hidden);
+  if (needs_hidden_grad) out.hidden = at::empty_like(hidden);
   for (int64_t begin = 0; begin < hidden.size(0); begin += head.rows) {
     const auto length = std::min(head.rows, hidden.size(0) - begin);
     const auto x = hidden.narrow(0, begin, length).to(kind), target = targets.narrow(0, begin, length);
     auto log_p = product.log_probabilities(x);
     const auto [sum, count] = at::nll_loss_forward(log_p, target, {}, kSum, head.ignored);
     out.sum = out.sum.defined() ? out.sum.add_(sum) : sum;
-    if (!for_hidden && !for_table) continue;
+    if (!needs_hidden_grad && !needs_table_grad) continue;
     auto gradient = at::nll_loss_backward(seed.defined() ? seed : at::ones_like(sum), log_p, target, {}, kSum, head.ignored, count);
     // In place: every kernel reads an element before it writes it.
     at::_log_softmax_backward_data_out(gradient, gradient, log_p, 1, log_p.scalar_type());
     log_p = Tensor();
     gradient = gradient.to(kind);
-    if (for_hidden) out.hidden.narrow(0, begin, length).copy_(at::mm(gradient, product.weight));
-    if (!for_table) continue;
+    if (needs_hidden_grad) out.hidden.narrow(0, begin, length).copy_(at::mm(gradient, product.weight));
+    if (!needs_table_grad) continue;
     // Sum the chunks in the parameter's dtype: sums of sums in half precision would lose digits.
     if (!out.weight.defined())
       out.weight = at::mm(gradient.t(), x).to(table.scalar_type());
@@ -105,12 +105,12 @@ struct Head : torch::autograd::Function<Head> {
                         const std::optional<Tensor>& shadow, const Tensor& targets, DtHead head, bool records) {
     const auto device = hidden.device().type();
     const auto kind = at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device) : table.scalar_type();
-    const bool for_hidden = records && hidden.requires_grad(), for_table = records && table.requires_grad();
+    const bool needs_hidden_grad = records && hidden.requires_grad(), needs_table_grad = records && table.requires_grad();
     // Float16 needs the loss scale in every product, known only in backward: recompute the chunks there.
-    const bool later = kind == at::kHalf && (for_hidden || for_table);
+    const bool later = kind == at::kHalf && (needs_hidden_grad || needs_table_grad);
     // Without recording, the table may have changed since the shadow was made.
     const auto values = records && shadow.has_value() && shadow->scalar_type() == kind ? *shadow : Tensor();
-    auto loss = by_chunks(hidden, table, values, targets, kind, head, for_hidden && !later, for_table && !later, {});
+    auto loss = by_chunks(hidden, table, values, targets, kind, head, needs_hidden_grad && !later, needs_table_grad && !later, {});
     if (later)
       context->save_for_backward({hidden, table, targets});
     else

@@ -45,7 +45,7 @@ struct SelfAdjoint : torch::autograd::Function<SelfAdjoint> {
 };
 
 // Replaces a leaf in products by a copy in another dtype; the gradient goes to the leaf in its dtype.
-struct Shadowed : torch::autograd::Function<Shadowed> {
+struct SubstituteShadow : torch::autograd::Function<SubstituteShadow> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& leaf, const at::Tensor& shadow) {
     context->saved_data["type"] = static_cast<int64_t>(leaf.scalar_type());
     return shadow.detach();
@@ -79,13 +79,13 @@ void dt_reason_set(std::string* reason, DtText text) { *reason = text.string(); 
 void dt_output_push(variable_list* outputs, const void* output) { outputs->push_back(tensor(output)); }
 
 // Returns the leaf itself if autocast would not cast it to the dtype of `shadow`, or if nothing is recorded.
-int32_t dt_shadowed(const void* leaf, const void* shadow, void** out, DtError* error) {
+int32_t dt_substitute_shadow(const void* leaf, const void* shadow, void** out, DtError* error) {
   return guard(error, [&] {
     const auto parameter = tensor(leaf), copy = tensor(shadow);
     const auto device = parameter.device().type();
     const bool casts = at::GradMode::is_enabled() && at::autocast::is_autocast_enabled(device) &&
                        at::autocast::get_autocast_dtype(device) == copy.scalar_type();
-    *out = new at::Tensor(casts ? Shadowed::apply(parameter, copy) : parameter);
+    *out = new at::Tensor(casts ? SubstituteShadow::apply(parameter, copy) : parameter);
   });
 }
 

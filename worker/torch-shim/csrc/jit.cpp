@@ -38,30 +38,30 @@ bool draws(const torch::jit::Block* block) {
 
 // An operation, in place or not, that differs between training and evaluation. `flag` is the argument with
 // its mode. If `size` is 0 or `statistics` is not a tensor, the modes do not differ.
-struct Moody {
+struct ModeDependent {
   const char* name;
   const char* flag;
   const char* size;
   const char* statistics;
 };
 
-constexpr std::array kMoody = {
-    Moody{"aten::batch_norm", "training", nullptr, "running_mean"},
-    Moody{"aten::native_batch_norm", "training", nullptr, "running_mean"},
-    Moody{"aten::cudnn_batch_norm", "training", nullptr, "running_mean"},
-    Moody{"aten::miopen_batch_norm", "training", nullptr, "running_mean"},
-    Moody{"aten::instance_norm", "use_input_stats", nullptr, "running_mean"},
-    Moody{"aten::dropout", "train", "p", nullptr},
-    Moody{"aten::native_dropout", "train", "p", nullptr},
-    Moody{"aten::feature_dropout", "train", "p", nullptr},
-    Moody{"aten::alpha_dropout", "train", "p", nullptr},
-    Moody{"aten::feature_alpha_dropout", "train", "p", nullptr},
-    Moody{"aten::rrelu", "training", nullptr, nullptr},
-    Moody{"aten::lstm", "train", "dropout", nullptr},
-    Moody{"aten::gru", "train", "dropout", nullptr},
-    Moody{"aten::rnn_tanh", "train", "dropout", nullptr},
-    Moody{"aten::rnn_relu", "train", "dropout", nullptr},
-    Moody{"aten::scaled_dot_product_attention", "dropout_p", "dropout_p", nullptr},
+constexpr std::array kModeDependent = {
+    ModeDependent{"aten::batch_norm", "training", nullptr, "running_mean"},
+    ModeDependent{"aten::native_batch_norm", "training", nullptr, "running_mean"},
+    ModeDependent{"aten::cudnn_batch_norm", "training", nullptr, "running_mean"},
+    ModeDependent{"aten::miopen_batch_norm", "training", nullptr, "running_mean"},
+    ModeDependent{"aten::instance_norm", "use_input_stats", nullptr, "running_mean"},
+    ModeDependent{"aten::dropout", "train", "p", nullptr},
+    ModeDependent{"aten::native_dropout", "train", "p", nullptr},
+    ModeDependent{"aten::feature_dropout", "train", "p", nullptr},
+    ModeDependent{"aten::alpha_dropout", "train", "p", nullptr},
+    ModeDependent{"aten::feature_alpha_dropout", "train", "p", nullptr},
+    ModeDependent{"aten::rrelu", "training", nullptr, nullptr},
+    ModeDependent{"aten::lstm", "train", "dropout", nullptr},
+    ModeDependent{"aten::gru", "train", "dropout", nullptr},
+    ModeDependent{"aten::rnn_tanh", "train", "dropout", nullptr},
+    ModeDependent{"aten::rnn_relu", "train", "dropout", nullptr},
+    ModeDependent{"aten::scaled_dot_product_attention", "dropout_p", "dropout_p", nullptr},
 };
 
 // Operations that attention modules use only in evaluation without gradients. A script has them in a branch.
@@ -87,24 +87,24 @@ bool is_scripted(const torch::jit::Node* node) {
 }
 
 // Reports an operation whose mode is a constant of a trace. In a script the author chose it.
-void tell_fixed(const torch::jit::Node* node, void* context, EachFixed each) {
+void report_fixed(const torch::jit::Node* node, void* context, EachFixed each) {
   const std::string name = node->kind().toQualString();
   const std::string plain = name.back() == '_' ? name.substr(0, name.size() - 1) : name;
-  const auto tell = [&](bool training) {
+  const auto report = [&](bool training) {
     constexpr size_t kPrefix = sizeof("aten::") - 1;
     each(context, {name.data() + kPrefix, name.size() - kPrefix}, training);
   };
   const torch::jit::Node* around = node->owningBlock()->owningNode();
   const bool branches = around != nullptr && around->kind() == c10::prim::If;
   for (const char* evaluating : kEvaluating)
-    if (name == evaluating && !branches) tell(false);
-  for (const Moody& moody : kMoody) {
-    if (plain != moody.name) continue;
-    const auto mode = constant(node, moody.flag);
-    const auto size = constant(node, moody.size);
-    const auto statistics = constant(node, moody.statistics);
+    if (name == evaluating && !branches) report(false);
+  for (const ModeDependent& operation : kModeDependent) {
+    if (plain != operation.name) continue;
+    const auto mode = constant(node, operation.flag);
+    const auto size = constant(node, operation.size);
+    const auto statistics = constant(node, operation.statistics);
     const bool idle = (size && size->isDouble() && size->toDouble() == 0.0) || (statistics && statistics->isNone());
-    if (mode && !idle && !is_scripted(node)) tell(mode->isBool() ? mode->toBool() : mode->isDouble());
+    if (mode && !idle && !is_scripted(node)) report(mode->isBool() ? mode->toBool() : mode->isDouble());
   }
 }
 
@@ -112,7 +112,7 @@ void tell_fixed(const torch::jit::Node* node, void* context, EachFixed each) {
 // in the functions of a script are the author's choice, and a trace contains no function calls.
 void walk(const torch::jit::Block* block, Graphs& seen, void* context, EachFixed each) {
   for (const torch::jit::Node* node : block->nodes()) {
-    tell_fixed(node, context, each);
+    report_fixed(node, context, each);
     for (const torch::jit::Block* inner : node->blocks()) walk(inner, seen, context, each);
     if (node->kind() != c10::prim::CallMethod) continue;
     const auto type = node->input(0)->type()->cast<c10::ClassType>();

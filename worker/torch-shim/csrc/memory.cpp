@@ -46,7 +46,7 @@ void in_large_pages(void* memory, size_t bytes) {
 
 std::atomic<int64_t> budget{0};
 // The number of allocations until one fails on purpose; 0: never.
-std::atomic<int64_t> refusal{0};
+std::atomic<int64_t> allocations_until_failure{0};
 
 std::string gib(int64_t bytes) {
   char text[32];
@@ -58,32 +58,32 @@ std::string gib(int64_t bytes) {
 }
 
 // Counts `bytes` as allocated, or throws as a GPU's allocator does.
-void charge(int64_t bytes) {
-  auto& books = dtrain::ledger(false);
-  int64_t left = refusal.load();
-  while (left > 0 && !refusal.compare_exchange_weak(left, left - 1)) {
+void count(int64_t bytes) {
+  auto& stats = dtrain::memory_stats(false);
+  int64_t left = allocations_until_failure.load();
+  while (left > 0 && !allocations_until_failure.compare_exchange_weak(left, left - 1)) {
   }
   const int64_t limit = budget.load();
-  const int64_t before = books.allocated.load();
+  const int64_t before = stats.allocated.load();
   TORCH_CHECK_WITH(OutOfMemoryError, left != 1, "CPU out of memory. Tried to allocate ", gib(bytes),
-                   " (a refusal asked for by a test). ", gib(before), " are allocated.");
+                   " (a test made it fail). ", gib(before), " are allocated.");
   TORCH_CHECK_WITH(OutOfMemoryError, limit == 0 || before + bytes <= limit, "CPU out of memory. Tried to allocate ",
                    gib(bytes), ". The budget is ", gib(limit), ", of which ", gib(std::max<int64_t>(limit - before, 0)),
                    " are free and ", gib(before), " are allocated.");
-  books.add(bytes);
+  stats.add(bytes);
 }
 
 void release(void* data) {
   if (data == nullptr) return;
   auto* header = static_cast<Header*>(data) - 1;
-  dtrain::ledger(header->symbolic).allocated.fetch_sub(header->bytes);
+  dtrain::memory_stats(header->symbolic).allocated.fetch_sub(header->bytes);
   if (header->mapped)
     ::munmap(header, static_cast<size_t>(header->bytes) + sizeof(Header));
   else
     c10::free_cpu(header);
 }
 
-struct Accountant final : c10::Allocator {
+struct CountingAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* data = bytes == 0 ? nullptr : block(bytes);
     // For raw allocations libtorch requires that the data is its own context.
@@ -99,7 +99,7 @@ struct Accountant final : c10::Allocator {
     if (dtrain::symbolic_here() == dtrain::Symbolic::kGpu) bytes = (bytes + kGpuBlock - 1) / kGpuBlock * kGpuBlock;
     const bool mapped = symbolic && bytes > kSmall;
     const size_t whole = bytes + sizeof(Header);
-    if (!symbolic) charge(static_cast<int64_t>(bytes));
+    if (!symbolic) count(static_cast<int64_t>(bytes));
     void* memory = nullptr;
     if (mapped) {
       memory = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -109,14 +109,14 @@ struct Accountant final : c10::Allocator {
       try {
         memory = c10::alloc_cpu(whole);
       } catch (...) {
-        if (!symbolic) dtrain::ledger(false).allocated.fetch_sub(static_cast<int64_t>(bytes));
+        if (!symbolic) dtrain::memory_stats(false).allocated.fetch_sub(static_cast<int64_t>(bytes));
         throw;
       }
       if (symbolic) std::memset(memory, 0, whole);
       if (whole >= kLarge) in_large_pages(memory, whole);
     }
     auto* header = new (memory) Header{static_cast<int64_t>(bytes), symbolic, mapped};
-    if (symbolic) dtrain::ledger(true).add(header->bytes);
+    if (symbolic) dtrain::memory_stats(true).add(header->bytes);
     return header + 1;
   }
 };
@@ -125,9 +125,9 @@ struct Accountant final : c10::Allocator {
 
 namespace dtrain {
 
-Ledger& ledger(bool symbolic) {
-  static Ledger real, imagined;
-  return symbolic ? imagined : real;
+MemoryStats& memory_stats(bool symbolic) {
+  static MemoryStats real, symbolic_tensors;
+  return symbolic ? symbolic_tensors : real;
 }
 
 Symbolic& symbolic_here() {
@@ -139,12 +139,12 @@ Symbolic& symbolic_here() {
 
 extern "C" {
 
-int32_t dt_memory_account(DtError* error) {
+int32_t dt_memory_enable_stats(DtError* error) {
   return guard(error, [] {
     static std::once_flag once;
     std::call_once(once, [] {
-      static Accountant accountant;
-      c10::SetAllocator(c10::DeviceType::CPU, &accountant, /*priority=*/100);
+      static CountingAllocator allocator;
+      c10::SetAllocator(c10::DeviceType::CPU, &allocator, /*priority=*/100);
     });
   });
 }
@@ -157,9 +157,9 @@ struct DtUsage {
 int32_t dt_memory_usage(int32_t device, DtUsage* out, DtError* error) {
   return guard(error, [&] {
     if (device < 0) {
-      const auto& books = dtrain::ledger(device == -2);
-      const int64_t now = books.allocated.load();
-      *out = {now, now, std::max(books.peak.load(), now)};
+      const auto& stats = dtrain::memory_stats(device == -2);
+      const int64_t now = stats.allocated.load();
+      *out = {now, now, std::max(stats.peak.load(), now)};
       return;
     }
     const auto stats = at::accelerator::getDeviceStats(static_cast<c10::DeviceIndex>(device));
@@ -171,8 +171,8 @@ int32_t dt_memory_usage(int32_t device, DtUsage* out, DtError* error) {
 int32_t dt_memory_reset_peak(int32_t device, DtError* error) {
   return guard(error, [&] {
     if (device < 0) {
-      auto& books = dtrain::ledger(device == -2);
-      books.peak.store(books.allocated.load());
+      auto& stats = dtrain::memory_stats(device == -2);
+      stats.peak.store(stats.allocated.load());
       return;
     }
     at::accelerator::resetPeakStats(static_cast<c10::DeviceIndex>(device));
@@ -202,17 +202,17 @@ int32_t dt_memory_configure(DtText settings, DtError* error) {
 
 void dt_memory_set_budget(int64_t bytes) { budget.store(bytes); }
 
-int32_t dt_memory_charge(int64_t bytes, DtError* error) {
+int32_t dt_memory_count(int64_t bytes, DtError* error) {
   return guard(error, [&] {
     if (bytes >= 0)
-      charge(bytes);
+      count(bytes);
     else
-      dtrain::ledger(false).add(bytes);
+      dtrain::memory_stats(false).add(bytes);
   });
 }
 
-void dt_memory_refuse(int64_t allocation) { refusal.store(allocation); }
+void dt_memory_fail_allocation(int64_t allocation) { allocations_until_failure.store(allocation); }
 
-int64_t dt_memory_refusal(void) { return refusal.load(); }
+int64_t dt_memory_allocations_until_failure(void) { return allocations_until_failure.load(); }
 
 } // extern "C"

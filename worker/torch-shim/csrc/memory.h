@@ -7,7 +7,7 @@
 namespace dtrain {
 
 // Allocated bytes: now, and the peak since the last reset.
-struct Ledger {
+struct MemoryStats {
   std::atomic<int64_t> allocated{0};
   std::atomic<int64_t> peak{0};
 
@@ -20,7 +20,7 @@ struct Ledger {
 };
 
 // The stats of real tensors, or of symbolic tensors, which have no storage.
-Ledger& ledger(bool symbolic);
+MemoryStats& memory_stats(bool symbolic);
 
 // The device that this thread's symbolic tensors simulate; kNone if its tensors are real.
 enum class Symbolic { kNone, kCpu, kGpu };

@@ -24,20 +24,20 @@ namespace {
 constexpr std::array<at::DeviceType, 2> kAutocast{at::kCPU, at::kCUDA};
 
 // The state of this thread that a forward pass depends on, besides inputs and parameters.
-struct Surroundings {
+struct ThreadState {
   std::array<std::pair<bool, at::ScalarType>, kAutocast.size()> autocast;
   bool cache;
   // The CPU and the GPUs of the inputs, with the states of their generators.
   std::vector<at::Device> devices{at::Device(at::kCPU)};
   std::vector<at::Tensor> states;
 
-  static Surroundings of(const variable_list& inputs) {
-    Surroundings here{};
+  static ThreadState of(const variable_list& inputs) {
+    ThreadState state{};
     for (const auto& input : inputs)
-      if (input.is_cuda() && std::find(here.devices.begin(), here.devices.end(), input.device()) == here.devices.end())
-        here.devices.push_back(input.device());
-    here.read();
-    return here;
+      if (input.is_cuda() && std::find(state.devices.begin(), state.devices.end(), input.device()) == state.devices.end())
+        state.devices.push_back(input.device());
+    state.read();
+    return state;
   }
 
   void read() {
@@ -82,33 +82,33 @@ struct Region {
 };
 
 // Restores the state of the first pass; at its end, restores the present one.
-struct Return {
-  explicit Return(const Surroundings& then) : now(then) {
+struct RestoreState {
+  explicit RestoreState(const ThreadState& first) : now(first) {
     now.read();
-    then.set();
+    first.set();
   }
-  Return(const Return&) = delete;
-  Return& operator=(const Return&) = delete;
-  ~Return() {
+  RestoreState(const RestoreState&) = delete;
+  RestoreState& operator=(const RestoreState&) = delete;
+  ~RestoreState() {
     // libtorch accepts the states that it returned.
     try {
       now.set();
     } catch (...) {
     }
   }
-  Surroundings now;
+  ThreadState now;
 };
 
 struct Segment : torch::CustomClassHolder {
   explicit Segment(DtCallback call) : call(call) {}
 
-  at::Tensor operator()(const variable_list& inputs, bool again) const {
+  at::Tensor operator()(const variable_list& inputs, bool recomputes) const {
     std::vector<uint32_t> versions;
     for (const auto& input : inputs) versions.push_back(input._version());
     at::Tensor output;
     {
       const Region region;
-      output = call(inputs, again).at(0);
+      output = call(inputs, recomputes).at(0);
     }
     for (size_t index = 0; index < inputs.size(); ++index)
       TORCH_CHECK(inputs[index]._version() == versions[index], "a segment that is computed again has changed its input ",
@@ -117,11 +117,11 @@ struct Segment : torch::CustomClassHolder {
   }
 
   dtrain::Callback call;
-  Surroundings surroundings;
+  ThreadState state;
 };
 
 // The start of a part of the graph: keeps the gradients of the inputs, in the layout in which they arrive.
-struct Arrival final : torch::autograd::Node {
+struct InputGradients final : torch::autograd::Node {
   variable_list apply(variable_list&& grads) override {
     gradients = std::move(grads);
     return {};
@@ -134,8 +134,8 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& /*anchor*/, at::TensorList list,
                             c10::intrusive_ptr<Segment> segment) {
     const auto inputs = list.vec();
-    segment->surroundings = Surroundings::of(inputs);
-    auto output = (*segment)(inputs, /*again=*/false);
+    segment->state = ThreadState::of(inputs);
+    auto output = (*segment)(inputs, /*recomputes=*/false);
     context->save_for_backward(inputs);
     context->set_materialize_grads(false);
     context->saved_data["segment"] = at::IValue::make_capsule(segment);
@@ -151,14 +151,14 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
     // Results for the anchor, the inputs, and the segment.
     variable_list results(inputs.size() + 2);
 
-    auto arrival = std::make_shared<Arrival>();
+    auto input_gradients = std::make_shared<InputGradients>();
     std::vector<size_t> wanted;
     for (size_t index = 0; index < inputs.size(); ++index) {
       const bool needed = inputs[index].requires_grad();
       inputs[index] = inputs[index].detach();
       if (!needed) continue;
-      const auto number = arrival->add_input_metadata(inputs[index]);
-      torch::autograd::impl::set_gradient_edge(inputs[index], Edge(arrival, number));
+      const auto number = input_gradients->add_input_metadata(inputs[index]);
+      torch::autograd::impl::set_gradient_edge(inputs[index], Edge(input_gradients, number));
       wanted.push_back(index);
     }
 
@@ -167,8 +167,8 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
       at::Tensor output;
       {
         const at::AutoGradMode recording(true);
-        const Return there(segment.surroundings);
-        output = segment(inputs, /*again=*/true);
+        const RestoreState first_pass(segment.state);
+        output = segment(inputs, /*recomputes=*/true);
       }
       if (grads[0].defined() && output.requires_grad()) roots.push_back(torch::autograd::impl::gradient_edge(output));
     }
@@ -179,8 +179,8 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
     // A separate backward pass: parameters get their gradients here, and their hooks are called.
     torch::autograd::Engine::get_default_engine().execute(roots, seeds, /*keep_graph=*/false, /*create_graph=*/false,
                                                           /*accumulate_grad=*/true);
-    for (size_t number = 0; number < arrival->gradients.size(); ++number)
-      results[wanted[number] + 1] = std::move(arrival->gradients[number]);
+    for (size_t number = 0; number < input_gradients->gradients.size(); ++number)
+      results[wanted[number] + 1] = std::move(input_gradients->gradients[number]);
     return results;
   }
 };

@@ -53,7 +53,7 @@ int32_t dt_stream_synchronize(DtStream s, DtError* error) {
   });
 }
 
-int32_t dt_stream_keep(DtStream s, const void* tensor, DtError* error) {
+int32_t dt_stream_record_tensor(DtStream s, const void* tensor, DtError* error) {
   return guard(error, [&] {
     devices().recordDataPtrOnStream(dtrain::tensor(tensor).storage().data_ptr(), stream(s));
   });

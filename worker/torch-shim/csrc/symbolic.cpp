@@ -34,7 +34,7 @@ namespace {
 constexpr auto kKey = DispatchKey::Fake;
 const DispatchKeySet kBelow(DispatchKeySet::FULL_AFTER, kKey);
 
-enum class Way {
+enum class Mode {
   // The real kernel runs: it makes a view, allocates without touching data, or calls other operations.
   Real,
   // The results are the arguments that it writes to.
@@ -49,7 +49,7 @@ enum class Way {
 };
 
 struct Kind {
-  Way way;
+  Mode mode;
   Rule rule = nullptr;
 };
 
@@ -67,26 +67,26 @@ Kind classify(const c10::OperatorHandle& op) {
   const auto& name = schema.name();
   // Rules are for functional forms only: `.out` has other arguments.
   const bool out = schema.overload_name().find("out") != std::string::npos;
-  if (const auto rule = rules().find(name); rule != rules().end() && !out) return {Way::Rule, rule->second};
-  if (runs_as_it_is(name)) return {Way::Real};
+  if (const auto rule = rules().find(name); rule != rules().end() && !out) return {Mode::Rule, rule->second};
+  if (runs_as_it_is(name)) return {Mode::Real};
   bool views = !schema.returns().empty(), writes = !schema.returns().empty();
   for (const auto& result : schema.returns()) {
     const auto* alias = result.alias_info();
     views = views && alias != nullptr && !alias->isWrite();
     writes = writes && alias != nullptr && alias->isWrite();
   }
-  if (views) return {Way::Real};
+  if (views) return {Mode::Real};
   // These compute, although they seem composed.
   TORCH_CHECK_NOT_IMPLEMENTED(name.rfind("aten::mkldnn_", 0) != 0, name, " has no rule for symbolic tensors");
   if (!op.hasKernelForDispatchKey(DispatchKey::CPU) &&
       (op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
        op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)))
-    return {Way::Real};
-  if (writes && !out) return {Way::InPlace};
-  if (schema.returns().empty()) return {Way::InPlace};
+    return {Mode::Real};
+  if (writes && !out) return {Mode::InPlace};
+  if (schema.returns().empty()) return {Mode::InPlace};
   const bool known = op.hasKernelForDispatchKey(DispatchKey::Meta) ||
       op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
-  return {known ? Way::Inferred : Way::Computed};
+  return {known ? Mode::Inferred : Mode::Computed};
 }
 
 Kind kind_of(const c10::OperatorHandle& op) {
@@ -187,19 +187,19 @@ void symbolic(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) 
     return;
   }
   const auto kind = kind_of(op);
-  if (kind.way == Way::Real) {
+  if (kind.mode == Mode::Real) {
     op.redispatchBoxed(keys & kBelow, stack);
     return;
   }
-  if (kind.way == Way::InPlace) {
+  if (kind.mode == Mode::InPlace) {
     write_in_place(op, stack);
     return;
   }
   // Allocations of rules and of inference are real operations.
   c10::impl::ExcludeDispatchKeyGuard plain(kKey);
-  if (kind.way == Way::Rule)
+  if (kind.mode == Mode::Rule)
     apply(kind.rule, {stack, op.schema().arguments().size()});
-  else if (kind.way == Way::Computed)
+  else if (kind.mode == Mode::Computed)
     op.redispatchBoxed(keys & kBelow, stack);
   else
     infer(op, stack);
@@ -213,15 +213,15 @@ void prepare() {
   });
 }
 
-struct Mode {
+struct SymbolicRegion {
   c10::impl::IncludeDispatchKeyGuard include{kKey};
   dtrain::Symbolic before;
   bool attended;
-  Mode(bool gpu, bool cudnn_attention) : before(dtrain::symbolic_here()), attended(cudnn_attends) {
+  SymbolicRegion(bool gpu, bool cudnn_attention) : before(dtrain::symbolic_here()), attended(cudnn_attends) {
     dtrain::symbolic_here() = gpu ? dtrain::Symbolic::kGpu : dtrain::Symbolic::kCpu;
     cudnn_attends = cudnn_attention;
   }
-  ~Mode() {
+  ~SymbolicRegion() {
     dtrain::symbolic_here() = before;
     cudnn_attends = attended;
   }
@@ -235,11 +235,11 @@ extern "C" {
 int32_t dt_symbolic_enter(bool gpu, bool cudnn_attention, void** out, DtError* error) {
   return guard(error, [&] {
     prepare();
-    *out = new Mode(gpu, cudnn_attention);
+    *out = new SymbolicRegion(gpu, cudnn_attention);
   });
 }
 
-void dt_symbolic_leave(void* mode) { delete static_cast<Mode*>(mode); }
+void dt_symbolic_leave(void* mode) { delete static_cast<SymbolicRegion*>(mode); }
 
 // Counts this thread's operations until dt_count_leave on it. Not allowed in a symbolic mode.
 int32_t dt_count_enter(DtOperations* into, void** out, DtError* error) {

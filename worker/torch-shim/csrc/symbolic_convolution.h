@@ -9,15 +9,15 @@
 namespace {
 
 // Returns one value per spatial dimension, from a list that may have one value for all.
-std::vector<int64_t> each(at::IntArrayRef list, const Tensor& x) {
+std::vector<int64_t> per_dimension(at::IntArrayRef list, const Tensor& x) {
   return list.size() == 1 ? std::vector<int64_t>(x.dim() - 2, list[0]) : list.vec();
 }
 
 // Returns the number of input values per output value.
 int64_t patch_of(const Tensor& weight) { return product(weight.sizes()) / weight.size(0); }
 
-double convolution_work(at::IntArrayRef places, const Tensor& weight) {
-  return 2.0 * static_cast<double>(product(places)) * static_cast<double>(patch_of(weight));
+double convolution_work(at::IntArrayRef positions, const Tensor& weight) {
+  return 2.0 * static_cast<double>(product(positions)) * static_cast<double>(patch_of(weight));
 }
 
 // oneDNN uses blocks of channels and copies contiguous tensors to and from this layout. It uses channels-last
@@ -42,9 +42,9 @@ Tensor copied_out(at::IntArrayRef sizes, const Tensor& like, bool strided = fals
 }
 
 // Allocates the gathered pixels of a strided 1 x 1 convolution, one image per thread at a time.
-Tensor gathered(const Tensor& x, const Tensor& weight, at::IntArrayRef places, int64_t times) {
-  if (weight.dim() != 4 || weight.size(2) != 1 || weight.size(3) != 1 || places == x.sizes().slice(2)) return {};
-  return empty_as({times * at::get_num_threads(), x.size(1), product(places)}, x);
+Tensor gathered(const Tensor& x, const Tensor& weight, at::IntArrayRef positions, int64_t times) {
+  if (weight.dim() != 4 || weight.size(2) != 1 || weight.size(3) != 1 || positions == x.sizes().slice(2)) return {};
+  return empty_as({times * at::get_num_threads(), x.size(1), product(positions)}, x);
 }
 
 int64_t bytes_of(at::IntArrayRef sizes, const Tensor& like) { return product(sizes) * static_cast<int64_t>(like.element_size()); }
@@ -55,7 +55,7 @@ int64_t bytes_of(at::IntArrayRef sizes, const Tensor& like) { return product(siz
 void cudnn_workspace(at::IntArrayRef x, at::IntArrayRef y, const Tensor& weight, bool last, bool adds_up) {
   const int64_t turned = last ? 0 : bytes_of(x, weight) + bytes_of(y, weight) + bytes_of(weight.sizes(), weight);
   const int64_t sums = adds_up && is_half(weight) ? 4 * product(weight.sizes()) : 0;
-  pass_through({turned + sums}, weight.options().dtype(at::kByte));
+  allocate_temporary({turned + sums}, weight.options().dtype(at::kByte));
 }
 
 // A convolution by cuDNN, which first copies a tensor of the other layout.
@@ -73,10 +73,10 @@ Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef 
 // dilation, SymInt groups)
 Results mkldnn_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), each(call.sizes(3), x), each(call.sizes(4), x),
-                                                  each(call.sizes(5), x));
+  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(3), x), per_dimension(call.sizes(4), x),
+                                                  per_dimension(call.sizes(5), x));
   flops += convolution_work(sizes, weight);
-  if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
+  if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
   const bool depthwise = is_depthwise(weight, call[6].toInt());
   Tensor blocked_x, own, y;
@@ -98,10 +98,10 @@ Results mkldnn_convolution(const Call& call) {
 // output_padding, SymInt[] stride, SymInt[] dilation, SymInt groups)
 Results mkldnn_transposed(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  const auto sizes = at::native::conv_input_size(x.sizes(), weight.sizes(), each(call.sizes(3), x), each(call.sizes(4), x),
-                                                 each(call.sizes(5), x), each(call.sizes(6), x), call[7].toInt());
+  const auto sizes = at::native::conv_input_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(3), x), per_dimension(call.sizes(4), x),
+                                                 per_dimension(call.sizes(5), x), per_dimension(call.sizes(6), x), call[7].toInt());
   flops += convolution_work(x.sizes(), weight);
-  if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
+  if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);
   Tensor own;
   {
@@ -118,12 +118,12 @@ Results mkldnn_transposed(const Call& call) {
 // SymInt[2] padding)
 Results slow_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), each(call.sizes(5), x), each(call.sizes(4), x));
+  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(5), x), per_dimension(call.sizes(4), x));
   flops += convolution_work(sizes, weight);
-  if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
+  if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);
   auto y = empty_in(sizes, x, last);
-  if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch_of(weight), sizes[2] * sizes[3]}, x.options());
+  if (weight.size(2) != 1 || weight.size(3) != 1) allocate_temporary({x.size(0), patch_of(weight), sizes[2] * sizes[3]}, x.options());
   return {y};
 }
 
@@ -138,7 +138,7 @@ void filled_depthwise(const Tensor& x, const Tensor& weight) {
   const auto sums = at::empty({filled}, weight.options().dtype(at::kFloat));
   if (!is_half(weight)) return;
   const auto own = at::empty({filled}, weight.options());
-  pass_through({10 * product(x.sizes())}, x.options());
+  allocate_temporary({10 * product(x.sizes())}, x.options());
 }
 
 // The gradients of input and weight.
@@ -167,8 +167,8 @@ Gradients slow_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
   Gradients out;
   if (for_x) out.x = empty_in(x.sizes(), x, last);
   if (for_weight) out.weight = empty_in(weight.sizes(), weight, is_channels_last(weight));
-  const int64_t places = product(grad.sizes()) / grad.size(0) / grad.size(1);
-  if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch_of(weight), places}, x.options());
+  const int64_t positions = product(grad.sizes()) / grad.size(0) / grad.size(1);
+  if (weight.size(2) != 1 || weight.size(3) != 1) allocate_temporary({x.size(0), patch_of(weight), positions}, x.options());
   return out;
 }
 
@@ -176,9 +176,9 @@ Gradients slow_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
 Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, bool last, bool depthwise, bool for_x,
                            bool for_weight) {
   Gradients out;
-  Tensor held_x, held_weight;
-  if (last && !x.is_contiguous(at::MemoryFormat::ChannelsLast)) held_x = empty_in(x.sizes(), x, true);
-  if (last && !weight.is_contiguous(at::MemoryFormat::ChannelsLast)) held_weight = empty_in(weight.sizes(), weight, true);
+  Tensor copied_x, copied_weight;
+  if (last && !x.is_contiguous(at::MemoryFormat::ChannelsLast)) copied_x = empty_in(x.sizes(), x, true);
+  if (last && !weight.is_contiguous(at::MemoryFormat::ChannelsLast)) copied_weight = empty_in(weight.sizes(), weight, true);
   if (for_x) {
     Tensor blocked_grad, blocked_weight = empty_as(weight.sizes(), weight), own;
     if (!last) blocked_grad = in_blocks(grad.sizes(), grad);
@@ -199,7 +199,7 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
         filled_depthwise(x, weight);
       } else if (is_half(weight)) {
         // It is summed in float32.
-        pass_through({product(weight.sizes()) + kAdding}, weight.options().dtype(at::kFloat));
+        allocate_temporary({product(weight.sizes()) + kAdding}, weight.options().dtype(at::kFloat));
       }
     }
     Tensor plain;
@@ -224,11 +224,11 @@ Results convolution_backward(const Call& call) {
   };
   flops += convolution_work((transposed ? x : grad).sizes(), weight) * (int{wanted[0]} + int{wanted[1]});
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
-  Tensor held;
+  Tensor copied_grad;
   // The kernels need the gradient in the layout of the input.
-  if (last ? !grad.is_contiguous(at::MemoryFormat::ChannelsLast) : !grad.is_contiguous()) held = empty_in(grad.sizes(), grad, last);
+  if (last ? !grad.is_contiguous(at::MemoryFormat::ChannelsLast) : !grad.is_contiguous()) copied_grad = empty_in(grad.sizes(), grad, last);
   Gradients out;
-  if (on_gpu()) {
+  if (simulates_gpu()) {
     out = cudnn_gradients(grad, x, weight, last, wanted[0], wanted[1]);
   } else {
     using at::native::ConvBackend;

@@ -8,7 +8,7 @@
 
 namespace {
 
-// The counts of this thread: `Operations` of src/ffi/figures.rs.
+// The counts of this thread: `Operations` of src/ffi/options.rs.
 struct DtOperations {
   uint64_t kernels;
   uint64_t reads;

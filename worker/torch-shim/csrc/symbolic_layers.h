@@ -33,8 +33,8 @@ Results batch_norm_backward(const Call& call) {
   Tensor grad_x, grad_weight, grad_bias;
   // With equal layouts the CPU's kernel allocates the result twice; with two in half precision thrice.
   const bool alike = is_channels_last(x) == is_channels_last(call.tensor(0));
-  const int64_t more = on_gpu() ? 0 : alike ? 1 : is_half(x) && is_channels_last(x) ? 2 : 0;
-  if (more > 0 && wanted[0]) pass_through({1 + more, x.numel()}, x.options());
+  const int64_t more = simulates_gpu() ? 0 : alike ? 1 : is_half(x) && is_channels_last(x) ? 2 : 0;
+  if (more > 0 && wanted[0]) allocate_temporary({1 + more, x.numel()}, x.options());
   if (wanted[0]) grad_x = at::empty_like(x, x.suggest_memory_format());
   if (wanted[1]) grad_weight = parameter();
   if (wanted[2]) grad_bias = parameter();
@@ -69,8 +69,8 @@ Results layer_norm_backward(const Call& call) {
   if (wanted[2]) grad_bias = at::empty(shape, options);
   // A GPU sums the parameters' gradients in this many parts (kPartSize of
   // aten/src/ATen/native/cuda/layer_norm_kernel.cu).
-  const int64_t parts = on_gpu() ? 16 : at::get_num_threads();
-  pass_through({2, parts, product(shape)}, x.options().dtype(at::kFloat));
+  const int64_t parts = simulates_gpu() ? 16 : at::get_num_threads();
+  allocate_temporary({2, parts, product(shape)}, x.options().dtype(at::kFloat));
   return {grad_x, grad_weight, grad_bias};
 }
 
@@ -89,13 +89,13 @@ void gpu_attention_scratch(const Tensor& q, bool by_cudnn) {
   const int64_t queries = by_cudnn ? q.size(2) : rounded(q.size(2), 128), width = by_cudnn ? q.size(3) : rounded(q.size(3), 32);
   const auto floats = q.options().dtype(at::kFloat);
   const Tensor sums = at::empty({q.size(0), q.size(1), queries}, floats);
-  if (is_half(q)) pass_through({q.size(0), q.size(1), queries, width}, floats);
+  if (is_half(q)) allocate_temporary({q.size(0), q.size(1), queries, width}, floats);
 }
 
 // Allocates the scratch memory of the CPU's flash attention per thread: a block of scores, their sums and a
 // block of the result; in half precision also the scores in that dtype; with AMX also packed keys and values.
 void attention_scratch(const Tensor& q, const Tensor& k, const Tensor& v, bool backward) {
-  if (on_gpu()) {
+  if (simulates_gpu()) {
     if (backward) gpu_attention_scratch(q, attends_by_cudnn(q, k, v));
     return;
   }
@@ -109,7 +109,7 @@ void attention_scratch(const Tensor& q, const Tensor& k, const Tensor& v, bool b
   const Tensor reduced = at::empty({threads, backward ? 2 : 1, rows, columns}, q.options());
   if (!backward && __builtin_cpu_supports("amx-tile")) {
     const Tensor packed_keys = empty_as(k.sizes(), k);
-    pass_through(k.sizes(), k.options());
+    allocate_temporary(k.sizes(), k.options());
   }
 }
 
@@ -174,10 +174,10 @@ Results upsample(const Call& call) {
   const auto size = call.sizes(1);
   const std::vector<int64_t> sizes{x.size(0), x.size(1), size[0], size[1]};
   auto y = empty_in(sizes, x, is_channels_last(x));
-  if (!on_gpu() && !is_channels_last(x)) {
+  if (!simulates_gpu() && !is_channels_last(x)) {
     // The CPU computes in channels-last.
     const auto turned = empty_as(x.sizes(), x);
-    pass_through(sizes, x.options());
+    allocate_temporary(sizes, x.options());
   }
   return {y};
 }
@@ -188,7 +188,7 @@ Results like_second(const Call& call) { return {at::empty_like(call.tensor(1))};
 // _log_softmax(Tensor self, int dim, bool half_to_float): a GPU's autocast computes it in float32, on a copy.
 Results log_softmax(const Call& call) {
   const auto x = call.tensor(0);
-  const bool in_float = on_gpu() && is_half(x);
+  const bool in_float = simulates_gpu() && is_half(x);
   Tensor copy;
   if (in_float) copy = at::empty_like(x, x.options().dtype(at::kFloat));
   return {at::empty_like(x, x.options().dtype(in_float ? at::kFloat : x.scalar_type()))};

@@ -41,12 +41,12 @@ using Rule = Results (*)(const Call&);
 Tensor empty_as(at::IntArrayRef sizes, const Tensor& like) { return at::empty(sizes, like.options()); }
 
 // Allocates and frees a kernel's temporary memory.
-void pass_through(at::IntArrayRef sizes, const at::TensorOptions& options) { (void)at::empty(sizes, options); }
+void allocate_temporary(at::IntArrayRef sizes, const at::TensorOptions& options) { (void)at::empty(sizes, options); }
 
 // Whether the simulated GPU prefers cuDNN's attention to the flash kernel.
 thread_local bool cudnn_attends = false;
 
-bool on_gpu() { return dtrain::symbolic_here() == dtrain::Symbolic::kGpu; }
+bool simulates_gpu() { return dtrain::symbolic_here() == dtrain::Symbolic::kGpu; }
 
 bool is_channels_last(const Tensor& x) {
   return x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast) && !x.is_contiguous();

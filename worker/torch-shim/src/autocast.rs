@@ -11,8 +11,10 @@ use crate::tensor::{device_index, scalar_type};
 /// Returns the operand of products for a leaf. If autocast would cast the leaf to the dtype of `shadow`, it
 /// is `shadow`, which must have the leaf's values; the gradient goes to the leaf, in its dtype. If nothing is
 /// recorded it is the leaf, whose values may then differ.
-pub fn shadowed(leaf: &Tensor, shadow: &Tensor) -> Result<Tensor, ShimError> {
-    tensor("stand in for a parameter", |out, error| ffi::dt_shadowed(leaf.into(), shadow.into(), out, error))
+pub fn substitute_shadow(leaf: &Tensor, shadow: &Tensor) -> Result<Tensor, ShimError> {
+    tensor("stand in for a parameter", |out, error| {
+        ffi::dt_substitute_shadow(leaf.into(), shadow.into(), out, error)
+    })
 }
 
 /// A region of autocast on the calling thread. Dropping it restores the earlier state, so regions nest.

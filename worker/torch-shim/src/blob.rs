@@ -7,13 +7,13 @@ use tch::{Kind, Tensor};
 
 use crate::error::{ShimError, tensor};
 use crate::ffi;
-use crate::memory::Charge;
+use crate::memory::CountedMemory;
 use crate::tensor::scalar_type;
 
 /// Creates a flat CPU tensor of `count` elements over the first bytes of `region`, with their contents. The
 /// region stays mapped until the last tensor over it, including views, is gone. Returns `InvalidArgument` if
 /// the elements do not fit, or for dtypes other than Float, Double, Half and BFloat16.
-pub fn over(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimError> {
+pub fn from_region(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimError> {
     let op = "make a tensor over shared memory";
     let dtype = match kind {
         Kind::Half | Kind::Float | Kind::Double | Kind::BFloat16 => scalar_type(kind),
@@ -26,18 +26,18 @@ pub fn over(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimErro
         let message = format!("{count} elements of {kind:?} do not fit into a region of {room} bytes");
         ShimError::invalid(op, message)
     })?;
-    let owner = Box::into_raw(Box::new((region, Charge::new(bytes)?))).cast();
+    let owner = Box::into_raw(Box::new((region, CountedMemory::new(bytes)?))).cast();
     tensor(op, |out, error| {
         // SAFETY: data is page-aligned and valid for `count` elements while the owner lives. The owner is a
-        // leaked Box, which the call passes to let_go exactly once, also on failure.
-        unsafe { ffi::dt_tensor_over(data, count as i64, dtype, owner, let_go, out, error) }
+        // leaked Box, which the call passes to release_region exactly once, also on failure.
+        unsafe { ffi::dt_tensor_from_memory(data, count as i64, dtype, owner, release_region, out, error) }
     })
 }
 
-/// Frees the region that [`over`] leaked. libtorch calls it on the thread that drops the last tensor.
-extern "C" fn let_go(owner: *mut c_void) {
-    // SAFETY: owner is the Box of `over`, passed back once.
-    drop(unsafe { Box::from_raw(owner.cast::<(Region, Charge)>()) });
+/// Frees the region that [`from_region`] leaked. libtorch calls it on the thread that drops the last tensor.
+extern "C" fn release_region(owner: *mut c_void) {
+    // SAFETY: owner is the Box of `from_region`, passed back once.
+    drop(unsafe { Box::from_raw(owner.cast::<(Region, CountedMemory)>()) });
 }
 
 #[cfg(test)]
@@ -61,7 +61,7 @@ mod tests {
         for kind in [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16] {
             let region = Region::new(&segment, 1).unwrap();
             let start = region.as_ptr();
-            let mut tensor = over(region, 100, kind).unwrap();
+            let mut tensor = from_region(region, 100, kind).unwrap();
             assert_eq!((tensor.kind(), tensor.size()), (kind, vec![100]));
             assert_eq!(tensor.data_ptr().cast::<u8>(), start);
             let _ = tensor.fill_(3);
@@ -80,7 +80,7 @@ mod tests {
         for (count, kind) in
             [(1001, Kind::Float), (501, Kind::Double), (usize::MAX, Kind::Half), (1, Kind::Int64)]
         {
-            let error = over(Region::new(&segment, 0).unwrap(), count, kind).unwrap_err();
+            let error = from_region(Region::new(&segment, 0).unwrap(), count, kind).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidArgument, "{error}");
         }
         assert_eq!(Arc::strong_count(&segment), 1);
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_tensor_over_a_region_takes_part_in_autograd_as_a_gradient() {
         let segment = segment(4000);
-        let flat = over(Region::new(&segment, 0).unwrap(), 6, Kind::Float).unwrap();
+        let flat = from_region(Region::new(&segment, 0).unwrap(), 6, Kind::Float).unwrap();
         let parameter = Tensor::ones([2, 3], (Kind::Float, tch::Device::Cpu)).set_requires_grad(true);
         crate::tensor::set_grad(&parameter, &flat.view([2, 3])).unwrap();
         for _ in 0..2 {

@@ -6,15 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::Tensor;
 
 use crate::error::{ErrorKind, ShimError};
-use crate::ffi::{self, DtCallback, LentList, Outputs, Reason};
+use crate::ffi::{self, BorrowedList, DtCallback, Outputs, Reason};
 
 /// The pass in which a segment is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
     /// The forward pass, without a graph.
-    First,
+    Forward,
     /// The backward pass, with a graph: the result must be the same, without other effects.
-    Again,
+    Recompute,
 }
 
 type Call = Box<dyn Fn(&[Tensor], Pass) -> Result<Vec<Tensor>, ShimError> + Send + Sync>;
@@ -29,14 +29,14 @@ pub(crate) fn callback(
 
 extern "C" fn run(
     context: *mut c_void,
-    inputs: LentList<'_>,
-    again: bool,
+    inputs: BorrowedList<'_>,
+    recomputes: bool,
     outputs: &mut Outputs,
     reason: &mut Reason,
 ) -> i32 {
     // SAFETY: the context is the box of `callback`, not yet released; Fn and Sync allow concurrent calls.
     let call = unsafe { &*context.cast::<Call>() };
-    let pass = if again { Pass::Again } else { Pass::First };
+    let pass = if recomputes { Pass::Recompute } else { Pass::Forward };
     let outcome = catch_unwind(AssertUnwindSafe(|| call(&inputs.to_owned(), pass)));
     let panicked = || ShimError::new("call Rust", ErrorKind::Other, "a call out of the graph panicked");
     match outcome.unwrap_or_else(|_| Err(panicked())) {

@@ -9,16 +9,16 @@ pub use crate::ffi::Operations;
 
 /// Counts the operations of this thread while it lives, including those of backward passes on the CPU.
 #[derive(Debug)]
-pub struct Counting {
+pub struct OperationCounter {
     /// Dropped before the counts.
     _mode: ffi::Owned<ffi::CountingMode>,
     /// libtorch also writes to it, on this thread. A box would require exclusive access.
     counted: Rc<Cell<Operations>>,
 }
 
-impl Counting {
+impl OperationCounter {
     /// Starts counting. An error if this thread already counts, or inside [`crate::symbolic`].
-    pub fn begin() -> Result<Self, ShimError> {
+    pub fn start() -> Result<Self, ShimError> {
         let counted = Rc::<Cell<Operations>>::default();
         let mode = made("count operations", |out, error| {
             // SAFETY: the counts live until the mode is freed, do not move with this value, and are accessed
@@ -29,7 +29,7 @@ impl Counting {
     }
 
     /// Returns the counts so far.
-    pub fn so_far(&self) -> Operations {
+    pub fn counts(&self) -> Operations {
         self.counted.get()
     }
 }
@@ -43,26 +43,26 @@ mod tests {
     #[test]
     fn kernels_and_reads_are_counted_and_views_are_not() {
         let x = Tensor::ones([4, 4], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-        let counting = Counting::begin().unwrap();
+        let counting = OperationCounter::start().unwrap();
         let view = x.view([16]).narrow(0, 0, 8);
-        assert_eq!(counting.so_far(), Operations::default());
+        assert_eq!(counting.counts(), Operations::default());
         let negative = view.neg();
-        assert_eq!(counting.so_far(), Operations { kernels: 1, reads: 0 });
+        assert_eq!(counting.counts(), Operations { kernels: 1, reads: 0 });
         let sum = negative.sum(Kind::Float);
-        let forward = counting.so_far();
+        let forward = counting.counts();
         assert!(forward.kernels > 1 && forward.reads == 0, "{forward:?}");
         assert_eq!(sum.double_value(&[]), -8.0);
-        assert_eq!(counting.so_far().reads, 1);
+        assert_eq!(counting.counts().reads, 1);
         sum.backward();
-        let all = counting.so_far();
+        let all = counting.counts();
         assert!(all.kernels > forward.kernels, "{all:?}");
-        assert!(Counting::begin().is_err());
+        assert!(OperationCounter::start().is_err());
         let moved = Box::new(counting);
         let _ = x.neg();
-        assert_eq!(moved.so_far().kernels, all.kernels + 1);
+        assert_eq!(moved.counts().kernels, all.kernels + 1);
         drop(moved);
-        let other = Counting::begin().unwrap();
+        let other = OperationCounter::start().unwrap();
         let _ = x.neg();
-        assert_eq!(other.so_far().kernels, 1);
+        assert_eq!(other.counts().kernels, 1);
     }
 }

@@ -1,17 +1,17 @@
 //! The C functions of `csrc`, by file.
 //!
-//! The types of their parameters express C++'s requirements, so most functions are safe to call: [`Lent`] is
+//! The types of their parameters express C++'s requirements, so most functions are safe to call: [`Borrowed`] is
 //! a live tensor, [`Text`] has bytes that live during the call, a reference is valid for reads and writes.
 
-mod figures;
+mod options;
 mod types;
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-pub use self::figures::{Adam, Head, Operations, Sgd, Usage, WeightDecay};
+pub use self::options::{Adam, Head, Operations, Sgd, Usage, WeightDecay};
 pub use self::types::ErrorKind;
-pub(crate) use self::types::{Bytes, DtError, Lent, LentList, NewTensor, Object, Owned, Text};
+pub(crate) use self::types::{Borrowed, BorrowedList, Bytes, DtError, NewTensor, Object, Owned, Text};
 
 macro_rules! objects {
     ($($(#[$doc:meta])* $name:ident, $free:ident;)*) => {
@@ -71,7 +71,7 @@ pub(crate) struct DtPool {
 #[repr(C)]
 pub(crate) struct DtCallback {
     pub(crate) context: *mut c_void,
-    pub(crate) call: extern "C" fn(*mut c_void, LentList<'_>, bool, &mut Outputs, &mut Reason) -> i32,
+    pub(crate) call: extern "C" fn(*mut c_void, BorrowedList<'_>, bool, &mut Outputs, &mut Reason) -> i32,
     pub(crate) release: extern "C" fn(*mut c_void),
 }
 
@@ -108,7 +108,7 @@ fallible! {
         out: &mut Option<Owned<GlooHandle>>
     );
     safe fn dt_gloo_start(
-        group: &GlooHandle, what: i32, value: i32, outputs: LentList<'_>, inputs: LentList<'_>, timeout_ms: u64,
+        group: &GlooHandle, what: i32, value: i32, outputs: BorrowedList<'_>, inputs: BorrowedList<'_>, timeout_ms: u64,
         out: &mut Option<Owned<WorkHandle>>
     );
     safe fn dt_work_wait(work: &WorkHandle);
@@ -127,7 +127,7 @@ fallible! {
     safe fn dt_cuda_tf32(products_and_convolutions: &mut [bool; 2]);
     safe fn dt_cuda_cudnn_benchmark(out: &mut bool);
     safe fn dt_rng_get_state(device: i32, out: &mut Option<NewTensor>);
-    safe fn dt_rng_set_state(device: i32, state: Lent<'_>);
+    safe fn dt_rng_set_state(device: i32, state: Borrowed<'_>);
     safe fn dt_autocast_enter(device: i32, dtype: i32, before: &mut DtAutocast);
     safe fn dt_autocast_leave(device: i32, before: &DtAutocast);
 }
@@ -159,7 +159,7 @@ fallible! {
     safe fn dt_stream_exchange(stream: DtStream, before: &mut DtStream);
     safe fn dt_stream_native(stream: DtStream, out: &mut usize);
     safe fn dt_stream_synchronize(stream: DtStream);
-    safe fn dt_stream_keep(stream: DtStream, tensor: Lent<'_>);
+    safe fn dt_stream_record_tensor(stream: DtStream, tensor: Borrowed<'_>);
     safe fn dt_event_new(timed: bool, out: &mut Option<Owned<EventHandle>>);
     safe fn dt_event_elapsed(from: &EventHandle, to: &EventHandle, out: &mut f64);
     safe fn dt_event_record(event: &mut EventHandle, stream: DtStream);
@@ -170,27 +170,27 @@ fallible! {
 
 // blob.cpp
 fallible! {
-    unsafe fn dt_tensor_copy_to(tensor: Lent<'_>, to: *mut u8, bytes: i64);
+    unsafe fn dt_tensor_copy_to(tensor: Borrowed<'_>, to: *mut u8, bytes: i64);
     unsafe fn dt_host_register(data: *mut c_void, bytes: u64);
     unsafe fn dt_host_unregister(data: *mut c_void);
     unsafe fn dt_tensor_pinned(data: *const c_void, count: i64, dtype: i32, out: &mut Option<NewTensor>);
-    unsafe fn dt_tensor_over(
+    unsafe fn dt_tensor_from_memory(
         data: *mut u8, count: i64, dtype: i32, owner: *mut c_void, drop: extern "C" fn(*mut c_void), out: &mut Option<NewTensor>
     );
 }
 
 // tensor.cpp
 fallible! {
-    safe fn dt_tensor_set_grad(target: Lent<'_>, source: Option<Lent<'_>>);
+    safe fn dt_tensor_set_grad(target: Borrowed<'_>, source: Option<Borrowed<'_>>);
     safe fn dt_fused_adam(
-        parameter: Lent<'_>, grad: Lent<'_>, exp_avg: Lent<'_>, exp_avg_sq: Lent<'_>, step: Lent<'_>,
-        grad_scale: Option<Lent<'_>>, found_inf: Option<Lent<'_>>, options: Adam
+        parameter: Borrowed<'_>, grad: Borrowed<'_>, exp_avg: Borrowed<'_>, exp_avg_sq: Borrowed<'_>, step: Borrowed<'_>,
+        grad_scale: Option<Borrowed<'_>>, found_inf: Option<Borrowed<'_>>, options: Adam
     );
     safe fn dt_fused_sgd(
-        parameter: Lent<'_>, grad: Lent<'_>, momentum_buffer: Option<Lent<'_>>, grad_scale: Option<Lent<'_>>,
-        found_inf: Option<Lent<'_>>, options: Sgd
+        parameter: Borrowed<'_>, grad: Borrowed<'_>, momentum_buffer: Option<Borrowed<'_>>, grad_scale: Option<Borrowed<'_>>,
+        found_inf: Option<Borrowed<'_>>, options: Sgd
     );
-    safe fn dt_unscale(grads: LentList<'_>, found_inf: Lent<'_>, inv_scale: Lent<'_>);
+    safe fn dt_unscale(grads: BorrowedList<'_>, found_inf: Borrowed<'_>, inv_scale: Borrowed<'_>);
 }
 
 // jit.cpp
@@ -201,37 +201,37 @@ fallible! {
         each: extern "C" fn(*mut c_void, Text<'_>, NewTensor, u64)
     );
     safe fn dt_module_train(module: &mut ModuleHandle, on: bool);
-    safe fn dt_module_forward(module: &ModuleHandle, inputs: LentList<'_>, out: &mut Option<NewTensor>);
+    safe fn dt_module_forward(module: &ModuleHandle, inputs: BorrowedList<'_>, out: &mut Option<NewTensor>);
     safe fn dt_module_draws(module: &ModuleHandle, out: &mut bool);
     unsafe fn dt_module_fixed(module: &ModuleHandle, context: *mut c_void, each: extern "C" fn(*mut c_void, Text<'_>, bool));
 }
 
 // hooks.cpp
 fallible! {
-    safe fn dt_gradient_hook_set(parameter: Lent<'_>, callback: DtCallback);
-    safe fn dt_gradient_hook_clear(parameter: Lent<'_>);
-    safe fn dt_shadowed(leaf: Lent<'_>, shadow: Lent<'_>, out: &mut Option<NewTensor>);
-    safe fn dt_self_adjoint(x: Lent<'_>, callback: DtCallback, out: &mut Option<NewTensor>);
+    safe fn dt_gradient_hook_set(parameter: Borrowed<'_>, callback: DtCallback);
+    safe fn dt_gradient_hook_clear(parameter: Borrowed<'_>);
+    safe fn dt_substitute_shadow(leaf: Borrowed<'_>, shadow: Borrowed<'_>, out: &mut Option<NewTensor>);
+    safe fn dt_self_adjoint(x: Borrowed<'_>, callback: DtCallback, out: &mut Option<NewTensor>);
 }
 unsafe extern "C" {
     pub(crate) safe fn dt_reason_set(reason: &mut Reason, text: Text<'_>);
-    pub(crate) safe fn dt_output_push(outputs: &mut Outputs, tensor: Lent<'_>);
+    pub(crate) safe fn dt_output_push(outputs: &mut Outputs, tensor: Borrowed<'_>);
 }
 
 // memory.cpp
 fallible! {
-    safe fn dt_memory_account();
+    safe fn dt_memory_enable_stats();
     safe fn dt_memory_usage(device: i32, out: &mut Usage);
     safe fn dt_memory_reset_peak(device: i32);
     safe fn dt_memory_empty_cache(device: i32);
     safe fn dt_memory_info(device: i32, free_and_total: &mut [u64; 2]);
     safe fn dt_memory_configure(settings: Text<'_>);
-    safe fn dt_memory_charge(bytes: i64);
+    safe fn dt_memory_count(bytes: i64);
 }
 unsafe extern "C" {
     pub(crate) safe fn dt_memory_set_budget(bytes: i64);
-    pub(crate) safe fn dt_memory_refuse(allocation: i64);
-    pub(crate) safe fn dt_memory_refusal() -> i64;
+    pub(crate) safe fn dt_memory_fail_allocation(allocation: i64);
+    pub(crate) safe fn dt_memory_allocations_until_failure() -> i64;
 }
 
 // graph.cpp
@@ -258,13 +258,13 @@ unsafe extern "C" {
 // cross_entropy.cpp
 fallible! {
     safe fn dt_head_loss(
-        hidden: Lent<'_>, table: Lent<'_>, shadow: Option<Lent<'_>>, targets: Lent<'_>, head: Head,
+        hidden: Borrowed<'_>, table: Borrowed<'_>, shadow: Option<Borrowed<'_>>, targets: Borrowed<'_>, head: Head,
         out: &mut Option<NewTensor>
     );
 }
 
 // recompute.cpp
 fallible! {
-    safe fn dt_recompute(inputs: LentList<'_>, segment: DtCallback, out: &mut Option<NewTensor>);
-    safe fn dt_fingerprint(tensor: Lent<'_>, by_loop: bool, out: &mut u64);
+    safe fn dt_recompute(inputs: BorrowedList<'_>, segment: DtCallback, out: &mut Option<NewTensor>);
+    safe fn dt_fingerprint(tensor: Borrowed<'_>, by_loop: bool, out: &mut u64);
 }

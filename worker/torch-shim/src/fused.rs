@@ -4,20 +4,20 @@
 use tch::Tensor;
 
 use crate::error::{ShimError, checked};
-use crate::ffi::{self, Lent, LentList};
+use crate::ffi::{self, Borrowed, BorrowedList};
 pub use crate::ffi::{Adam, Sgd, WeightDecay};
 
 /// Facts about the gradients that are on the device, so that the host need not wait before an update. Both
 /// are float32 scalars on the gradients' device.
 #[derive(Debug, Clone, Copy)]
-pub struct Found<'a> {
+pub struct ScaleAndSkip<'a> {
     /// The divisor of the gradients, which are divided in place.
     pub scale: &'a Tensor,
     /// 1 to skip the update, otherwise 0.
     pub skip: &'a Tensor,
 }
 
-fn lent(found: Option<Found<'_>>) -> [Option<Lent<'_>>; 2] {
+fn lent(found: Option<ScaleAndSkip<'_>>) -> [Option<Borrowed<'_>>; 2] {
     [found.map(|found| found.scale.into()), found.map(|found| found.skip.into())]
 }
 
@@ -29,12 +29,12 @@ pub fn adam(
     exp_avg: &Tensor,
     exp_avg_sq: &Tensor,
     step: &Tensor,
-    found: Option<Found<'_>>,
+    found: Option<ScaleAndSkip<'_>>,
     options: Adam,
 ) -> Result<(), ShimError> {
     let [scale, skip] = lent(found);
     let [parameter, grad, exp_avg, exp_avg_sq, step] =
-        [parameter, grad, exp_avg, exp_avg_sq, step].map(Lent::from);
+        [parameter, grad, exp_avg, exp_avg_sq, step].map(Borrowed::from);
     checked("the Adam update", |error| {
         ffi::dt_fused_adam(parameter, grad, exp_avg, exp_avg_sq, step, scale, skip, options, error)
     })
@@ -45,7 +45,7 @@ pub fn sgd(
     parameter: &Tensor,
     grad: &Tensor,
     momentum_buffer: Option<&Tensor>,
-    found: Option<Found<'_>>,
+    found: Option<ScaleAndSkip<'_>>,
     options: Sgd,
 ) -> Result<(), ShimError> {
     let op = "the SGD update";
@@ -53,7 +53,7 @@ pub fn sgd(
         return Err(ShimError::invalid(op, "a momentum needs a momentum buffer"));
     }
     let [scale, skip] = lent(found);
-    let buffer = momentum_buffer.map(Lent::from);
+    let buffer = momentum_buffer.map(Borrowed::from);
     checked(op, |error| ffi::dt_fused_sgd(parameter.into(), grad.into(), buffer, scale, skip, options, error))
 }
 
@@ -67,8 +67,8 @@ pub fn unscale(grads: &[&Tensor], found_inf: &Tensor, inv_scale: &Tensor) -> Res
     if grads.is_empty() {
         return Ok(());
     }
-    let grads: Vec<Lent<'_>> = grads.iter().map(|grad| Lent::from(*grad)).collect();
+    let grads: Vec<Borrowed<'_>> = grads.iter().map(|grad| Borrowed::from(*grad)).collect();
     checked("unscaling the gradients", |error| {
-        ffi::dt_unscale(LentList::new(&grads), found_inf.into(), inv_scale.into(), error)
+        ffi::dt_unscale(BorrowedList::new(&grads), found_inf.into(), inv_scale.into(), error)
     })
 }

@@ -7,7 +7,7 @@ pub use dtrain_shared_memory::Reduction as ReduceOp;
 use tch::Tensor;
 
 use crate::error::{ShimError, checked, made};
-use crate::ffi::{self, GlooHandle, Lent, LentList, Owned, WorkHandle};
+use crate::ffi::{self, Borrowed, BorrowedList, GlooHandle, Owned, WorkHandle};
 use crate::store::{TcpStore, millis};
 
 /// The network address on which Gloo listens.
@@ -102,9 +102,10 @@ impl Gloo {
         if !outputs.iter().chain(inputs).all(fits) {
             return Err(ShimError::invalid(op, "Gloo takes contiguous tensors on the CPU alone"));
         }
-        let [to, from] = [outputs, inputs].map(|tensors| tensors.iter().map(Lent::from).collect::<Vec<_>>());
+        let [to, from] =
+            [outputs, inputs].map(|tensors| tensors.iter().map(Borrowed::from).collect::<Vec<_>>());
         let handle = made(op, |out, error| {
-            let (to, from, timeout) = (LentList::new(&to), LentList::new(&from), millis(timeout));
+            let (to, from, timeout) = (BorrowedList::new(&to), BorrowedList::new(&from), millis(timeout));
             ffi::dt_gloo_start(&self.0, what, value, to, from, timeout, out, error)
         })?;
         Ok(GlooWork { handle, op })

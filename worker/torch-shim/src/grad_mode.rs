@@ -9,7 +9,7 @@ pub struct GradMode(bool, PhantomData<*const ()>);
 
 impl GradMode {
     /// Saves the present mode.
-    pub fn keep() -> Self {
+    pub fn save() -> Self {
         Self(ffi::dt_grad_mode(), PhantomData)
     }
 }
@@ -35,12 +35,12 @@ mod tests {
     fn a_panic_leaves_the_mode_as_it_was() {
         assert!(records());
         let panicked = std::panic::catch_unwind(|| {
-            let _mode = GradMode::keep();
+            let _mode = GradMode::save();
             tch::no_grad(|| panic!("on purpose"))
         });
         assert!(panicked.is_err() && records());
         tch::no_grad(|| {
-            drop(GradMode::keep());
+            drop(GradMode::save());
             assert!(!records());
         });
     }

@@ -7,13 +7,13 @@ mod record;
 
 use tch::{Device, Kind, Tensor};
 
-use self::record::{Memory, Recorder, record};
+use self::record::{Allocator, Recorder, record};
 use crate::error::{ShimError, checked, fetched, made};
 use crate::ffi;
 use crate::stream::Stream;
 use crate::tensor::device_index;
 
-/// Memory that graphs share, separate from other memory. Graphs that share it are replayed one after the
+/// Allocator that graphs share, separate from other memory. Graphs that share it are replayed one after the
 /// other, and must not expect contents that another graph left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pool {
@@ -49,9 +49,9 @@ impl Graph {
         pool: Pool,
         body: impl FnOnce() -> Result<T, E>,
     ) -> Result<(Self, T), E> {
-        let mut native = Native::new(pool)?;
-        let value = record(&mut native, body)?;
-        Ok((native.graph, value))
+        let mut capture = CudaCapture::new(pool)?;
+        let value = record(&mut capture, body)?;
+        Ok((capture.graph, value))
     }
 
     /// Launches the work on the current stream.
@@ -61,19 +61,19 @@ impl Graph {
 }
 
 /// A capture by libtorch.
-struct Native {
+struct CudaCapture {
     graph: Graph,
     pool: Pool,
 }
 
-impl Native {
+impl CudaCapture {
     fn new(pool: Pool) -> Result<Self, ShimError> {
         let graph = Graph(made("make a graph", |out, error| ffi::dt_graph_new(out, error))?);
         Ok(Self { graph, pool })
     }
 }
 
-impl Recorder for Native {
+impl Recorder for CudaCapture {
     fn begin(&mut self) -> Result<(), ShimError> {
         checked("begin the capture of a graph", |error| {
             ffi::dt_graph_begin(&mut self.graph.0, self.pool.name, error)
@@ -90,15 +90,15 @@ impl Recorder for Native {
             .unwrap_or(true)
     }
 
-    fn leave(&mut self, memory: Memory, release: bool) -> Result<(), ShimError> {
-        let (host, Pool { device, name }) = (memory == Memory::Pinned, self.pool);
+    fn end_allocation(&mut self, allocator: Allocator, release: bool) -> Result<(), ShimError> {
+        let (host, Pool { device, name }) = (allocator == Allocator::Pinned, self.pool);
         checked("end the use of a pool of memory", |error| {
             ffi::dt_graph_leave_pool(host, release, device, name, error)
         })
     }
 
     /// Uses the end of a good capture, of one kernel on a fresh stream, to reset the generator.
-    fn calm_generator(&mut self) -> Result<(), ShimError> {
+    fn reset_generator(&mut self) -> Result<(), ShimError> {
         let device = self.pool.device as usize;
         let mut one = Tensor::f_zeros([1], (Kind::Float, Device::Cuda(device)))?;
         let mut small = Self::new(Pool::new(device)?)?;

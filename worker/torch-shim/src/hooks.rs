@@ -37,7 +37,7 @@ impl Drop for GradientHook {
 
 /// Applies a self-adjoint linear map (such as a sum over ranks) as a node of the graph: `map` changes a copy
 /// of `x` in place, and in backward, on autograd's thread, the gradient. If `map` fails, the pass fails.
-pub fn self_adjoint(
+pub fn apply_self_adjoint(
     x: &Tensor,
     map: impl Fn(&mut Tensor) -> Result<(), Box<dyn std::error::Error>> + Send + Sync + 'static,
 ) -> Result<Tensor, ShimError> {
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_self_adjoint_map_is_applied_to_values_and_gradients() {
         let x = leaf();
-        let y = self_adjoint(&x, |tensor| {
+        let y = apply_self_adjoint(&x, |tensor| {
             let _ = tensor.g_mul_scalar_(3.0);
             Ok(())
         })
@@ -102,7 +102,7 @@ mod tests {
         (&y * &y).sum(Kind::Float).backward();
         // d/dx (3x)^2 = 18 x.
         assert_eq!(Vec::<f32>::try_from(x.grad()).unwrap(), [18.0, 36.0]);
-        let error = self_adjoint(&x, |_| Err("rank 1 is lost".into())).unwrap_err();
+        let error = apply_self_adjoint(&x, |_| Err("rank 1 is lost".into())).unwrap_err();
         assert!(error.message.contains("rank 1 is lost"), "{error}");
     }
 }

@@ -10,7 +10,7 @@ use tch::{Device, Tensor};
 use thiserror::Error;
 
 use crate::error::{ErrorKind, ShimError, checked, fetched, made, tensor};
-use crate::ffi::{self, Lent, LentList, NewTensor, Text};
+use crate::ffi::{self, Borrowed, BorrowedList, NewTensor, Text};
 use crate::tensor::device_index;
 
 /// An error of loading a module.
@@ -98,9 +98,9 @@ impl Module {
     /// Calls the module. Its operations run unoptimised, under the calling thread's gradient mode and
     /// autocast. Returns `InvalidArgument` if the result is not a tensor.
     pub fn forward(&self, inputs: &[&Tensor]) -> Result<Tensor, ShimError> {
-        let inputs: Vec<Lent<'_>> = inputs.iter().map(|input| Lent::from(*input)).collect();
+        let inputs: Vec<Borrowed<'_>> = inputs.iter().map(|input| Borrowed::from(*input)).collect();
         tensor("call the module", |out, error| {
-            ffi::dt_module_forward(&self.0, LentList::new(&inputs), out, error)
+            ffi::dt_module_forward(&self.0, BorrowedList::new(&inputs), out, error)
         })
     }
 
@@ -111,8 +111,8 @@ impl Module {
 
     /// Returns the operations whose mode is a constant of the graph, each once. They come from
     /// `torch.jit.trace`, which records operations in the mode that the module had.
-    pub fn fixed_modes(&self) -> Result<BTreeSet<Fixed>, ShimError> {
-        let mut found: BTreeSet<Fixed> = BTreeSet::new();
+    pub fn fixed_modes(&self) -> Result<BTreeSet<FixedMode>, ShimError> {
+        let mut found: BTreeSet<FixedMode> = BTreeSet::new();
         checked("read a module's graph", |error| {
             let context = (&raw mut found).cast();
             // SAFETY: take_fixed is called only during the call, with this context.
@@ -124,7 +124,7 @@ impl Module {
 
 /// An operation that differs between training and evaluation, but has a fixed mode.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Fixed {
+pub struct FixedMode {
     /// Its PyTorch name, such as `batch_norm`.
     pub operation: String,
     /// Whether its fixed mode is training; otherwise it is evaluation.
@@ -150,9 +150,9 @@ extern "C" fn take_tensor(context: *mut c_void, name: Text<'_>, tensor: NewTenso
 
 extern "C" fn take_fixed(context: *mut c_void, operation: Text<'_>, training: bool) {
     // SAFETY: the context is the set of Module::fixed_modes, which nothing else uses during the call.
-    let found = unsafe { &mut *context.cast::<BTreeSet<Fixed>>() };
+    let found = unsafe { &mut *context.cast::<BTreeSet<FixedMode>>() };
     let operation = operation.to_owned();
-    found.insert(Fixed { operation, training });
+    found.insert(FixedMode { operation, training });
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ pub mod grad_mode;
 pub mod graph;
 pub mod head;
 pub mod hooks;
+pub mod host_copy;
 pub mod jit;
-pub mod landing;
+
 pub mod memory;
 pub mod recompute;
 pub mod rng;

@@ -1,6 +1,6 @@
 //! The memory of tensors: memory stats, a budget for the host, and the accelerator's caching allocator.
 //!
-//! On the host, [`account`] installs an allocator in front of libtorch's. It counts every tensor, and beyond
+//! On the host, [`enable_stats`] installs an allocator in front of libtorch's. It counts every tensor, and beyond
 //! [`set_budget`] fails with the error of a full GPU, so a CPU process behaves like one on a small GPU.
 
 use tch::Device;
@@ -11,11 +11,11 @@ pub use crate::ffi::Usage;
 use crate::tensor::device_index;
 
 /// Starts counting host tensors. Call it before the first tensor; later calls do nothing.
-pub fn account() -> Result<(), ShimError> {
-    checked("keep account of memory", |error| ffi::dt_memory_account(error))
+pub fn enable_stats() -> Result<(), ShimError> {
+    checked("keep account of memory", |error| ffi::dt_memory_enable_stats(error))
 }
 
-/// Returns the memory of tensors on `device`; on the host it is zero before [`account`].
+/// Returns the memory of tensors on `device`; on the host it is zero before [`enable_stats`].
 pub fn usage(device: Device) -> Result<Usage, ShimError> {
     read(device_index("read memory figures", device)?)
 }
@@ -57,7 +57,7 @@ pub fn configure(settings: &str) -> Result<(), ShimError> {
     checked("set the allocator's settings", |error| ffi::dt_memory_configure(settings.into(), error))
 }
 
-/// Sets the limit of host tensors that [`account`] counts; `None` is unlimited. An allocation beyond it fails
+/// Sets the limit of host tensors that [`enable_stats`] counts; `None` is unlimited. An allocation beyond it fails
 /// with an error of kind `OutOfMemory`.
 pub fn set_budget(bytes: Option<u64>) {
     let bytes = bytes.map_or(0, |bytes| i64::try_from(bytes.max(1)).unwrap_or(i64::MAX));
@@ -66,31 +66,31 @@ pub fn set_budget(bytes: Option<u64>) {
 
 /// Tensor memory of `bytes` that the allocator did not allocate. It is counted until dropped.
 #[derive(Debug)]
-pub(crate) struct Charge(i64);
+pub(crate) struct CountedMemory(i64);
 
-impl Charge {
+impl CountedMemory {
     /// Counts the bytes. Returns `OutOfMemory` beyond the budget.
     pub(crate) fn new(bytes: usize) -> Result<Self, ShimError> {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        checked("take memory", |error| ffi::dt_memory_charge(bytes, error))?;
+        checked("take memory", |error| ffi::dt_memory_count(bytes, error))?;
         Ok(Self(bytes))
     }
 }
 
-impl Drop for Charge {
+impl Drop for CountedMemory {
     fn drop(&mut self) {
         // Uncounting cannot fail.
-        let _ = checked("give memory back", |error| ffi::dt_memory_charge(-self.0, error));
+        let _ = checked("give memory back", |error| ffi::dt_memory_count(-self.0, error));
     }
 }
 
 /// For tests: makes the `allocation`-th host allocation from now on, counted from 1 over all threads, fail
 /// once as out of memory. 0 cancels it.
-pub fn refuse_next(allocation: u64) {
-    ffi::dt_memory_refuse(i64::try_from(allocation).unwrap_or(i64::MAX));
+pub fn fail_allocation(allocation: u64) {
+    ffi::dt_memory_fail_allocation(i64::try_from(allocation).unwrap_or(i64::MAX));
 }
 
 /// Returns the number of allocations until one fails on purpose, or 0.
-pub fn refusal_in() -> u64 {
-    u64::try_from(ffi::dt_memory_refusal()).unwrap_or(0)
+pub fn allocations_until_failure() -> u64 {
+    u64::try_from(ffi::dt_memory_allocations_until_failure()).unwrap_or(0)
 }

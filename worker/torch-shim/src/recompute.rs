@@ -5,7 +5,7 @@ use tch::Tensor;
 pub use crate::callback::Pass;
 use crate::callback::callback;
 use crate::error::{ShimError, fetched, tensor};
-use crate::ffi::{self, Lent, LentList};
+use crate::ffi::{self, Borrowed, BorrowedList};
 
 /// Computes `segment` of `inputs` as one node of the graph, which keeps only the inputs. Backward computes
 /// the segment again, with the generator states and autocast settings of the first pass, and differentiates
@@ -19,9 +19,11 @@ pub fn recompute(
     inputs: &[&Tensor],
     segment: impl Fn(&[Tensor], Pass) -> Result<Tensor, ShimError> + Send + Sync + 'static,
 ) -> Result<Tensor, ShimError> {
-    let inputs: Vec<Lent<'_>> = inputs.iter().map(|input| Lent::from(*input)).collect();
+    let inputs: Vec<Borrowed<'_>> = inputs.iter().map(|input| Borrowed::from(*input)).collect();
     let segment = callback(move |inputs, pass| Ok(vec![segment(inputs, pass)?]));
-    tensor("compute a segment", |out, error| ffi::dt_recompute(LentList::new(&inputs), segment, out, error))
+    tensor("compute a segment", |out, error| {
+        ffi::dt_recompute(BorrowedList::new(&inputs), segment, out, error)
+    })
 }
 
 /// Returns whether operations on this thread are recorded for backward.

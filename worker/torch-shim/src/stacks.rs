@@ -7,7 +7,7 @@ use signal_hook::consts::SIGABRT;
 use signal_hook::low_level;
 
 /// Longer than finding the symbol names in libtorch takes; ends the process if that hangs.
-const PATIENCE_S: u32 = 30;
+const ALARM_S: u32 = 30;
 
 /// Installs a handler: the thread that gets SIGABRT prints its stack to standard error, then the signal ends
 /// the process. The kernel prefers the main thread, which trains.
@@ -20,7 +20,7 @@ pub fn print_on_abort() -> io::Result<()> {
 
 fn on_abort() {
     // SAFETY: alarm only sets a timer; by default SIGALRM ends the process.
-    unsafe { libc::alarm(PATIENCE_S) };
+    unsafe { libc::alarm(ALARM_S) };
     let stack = Backtrace::force_capture().to_string();
     // If the write fails, the error cannot be reported.
     let _ = writeln!(

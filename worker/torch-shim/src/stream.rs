@@ -34,7 +34,7 @@ impl Stream {
 
     /// Runs `body` with this stream as the thread's current one.
     pub fn run<T>(self, body: impl FnOnce() -> T) -> Result<T, ShimError> {
-        let _back = Back(Self(self.exchange()?));
+        let _restore = RestoreStream(Self(self.exchange()?));
         Ok(body())
     }
 
@@ -53,7 +53,7 @@ impl Stream {
     }
 
     /// Marks the end of the stream's work so far.
-    pub fn mark(self) -> Result<Event, ShimError> {
+    pub fn record_event(self) -> Result<Event, ShimError> {
         let mut event = Event::new()?;
         event.record(self)?;
         Ok(event)
@@ -61,15 +61,17 @@ impl Stream {
 
     /// Keeps `tensor`'s memory allocated until the stream's work so far is done, even if the tensor is
     /// dropped before. Needed for a tensor that was created on another stream.
-    pub fn keep(self, tensor: &Tensor) -> Result<(), ShimError> {
-        checked("keep a tensor for a stream", |error| ffi::dt_stream_keep(self.0, tensor.into(), error))
+    pub fn record_tensor(self, tensor: &Tensor) -> Result<(), ShimError> {
+        checked("keep a tensor for a stream", |error| {
+            ffi::dt_stream_record_tensor(self.0, tensor.into(), error)
+        })
     }
 }
 
 /// Restores the earlier current stream, also after a panic.
-struct Back(Stream);
+struct RestoreStream(Stream);
 
-impl Drop for Back {
+impl Drop for RestoreStream {
     fn drop(&mut self) {
         // This was the current stream before, so it cannot fail.
         let _ = self.0.exchange();

@@ -28,7 +28,7 @@ impl Symbolic {
     /// workspace, and attention has that of the preferred kernel. The tensors still report the CPU as device.
     /// An operation of unknown shape fails with an error of kind `NotImplemented` that names it.
     pub fn enter(gpu: Option<Attention>) -> Result<Self, ShimError> {
-        memory::account()?;
+        memory::enable_stats()?;
         let by_cudnn = gpu == Some(Attention::Cudnn);
         made("run on symbolic tensors", |out, error| {
             ffi::dt_symbolic_enter(gpu.is_some(), by_cudnn, out, error)

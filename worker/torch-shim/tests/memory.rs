@@ -14,8 +14,8 @@ fn floats(mebibytes: i64) -> Result<Tensor, tch::TchError> {
 #[test]
 fn tensors_are_in_the_books_and_the_budget_holds() {
     assert_eq!(memory::usage(CPU).unwrap(), memory::Usage::default());
-    memory::account().unwrap();
-    memory::account().unwrap();
+    memory::enable_stats().unwrap();
+    memory::enable_stats().unwrap();
 
     // The allocated bytes and their peak.
     let a = floats(3).unwrap();
@@ -47,11 +47,11 @@ fn tensors_are_in_the_books_and_the_budget_holds() {
     assert_eq!(fits.f_sum(Kind::Double).unwrap().double_value(&[]), (4 << 18) as f64);
 
     // The requested failure comes once, at the given allocation.
-    memory::refuse_next(2);
+    memory::fail_allocation(2);
     let first = floats(1).unwrap();
-    assert_eq!(memory::refusal_in(), 1);
+    assert_eq!(memory::allocations_until_failure(), 1);
     assert_eq!(kind_of(&floats(1).unwrap_err()), ErrorKind::OutOfMemory);
-    assert_eq!(memory::refusal_in(), 0);
+    assert_eq!(memory::allocations_until_failure(), 0);
     let third = floats(1).unwrap();
     drop((first, third, fits));
 

@@ -50,7 +50,7 @@ fn forward(x: &Tensor, w: &Tensor, again: bool) -> Result<Tensor, ShimError> {
 #[test]
 fn the_peak_falls_and_a_refusal_in_the_second_time_is_out_of_memory() {
     let _alone = alone();
-    memory::account().unwrap();
+    memory::enable_stats().unwrap();
     let x = Tensor::randn([512, 16], (Kind::Float, CPU));
     let mut w = Tensor::randn([16, 16], (Kind::Float, CPU)).set_requires_grad(true);
     let mut peak = |again: bool| {
@@ -70,10 +70,10 @@ fn the_peak_falls_and_a_refusal_in_the_second_time_is_out_of_memory() {
     let mut refusals = 0;
     for allocation in (1..).step_by(3) {
         let loss = forward(&x, &w, true).unwrap();
-        memory::refuse_next(allocation);
+        memory::fail_allocation(allocation);
         let outcome = loss.f_backward();
-        let left = memory::refusal_in();
-        memory::refuse_next(0);
+        let left = memory::allocations_until_failure();
+        memory::fail_allocation(0);
         drop(loss);
         match outcome {
             Err(error) => {

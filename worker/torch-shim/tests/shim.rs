@@ -229,7 +229,7 @@ fn updates_follow_what_the_device_has_found() {
         let [parameter, first, second] = [1.0f32, 0.5, 0.25].map(|value| Tensor::from_slice(&[value; 2]));
         let (gradient, step) = (Tensor::from_slice(&gradient), Tensor::from(1f32));
         let found = found.map(|(scale, skip)| (Tensor::from(scale), Tensor::from(skip)));
-        let found = found.as_ref().map(|(scale, skip)| fused::Found { scale, skip });
+        let found = found.as_ref().map(|(scale, skip)| fused::ScaleAndSkip { scale, skip });
         match by_adam {
             true => fused::adam(&parameter, &gradient, &first, &second, &step, found, adam),
             false => fused::sgd(&parameter, &gradient, Some(&first), found, sgd),

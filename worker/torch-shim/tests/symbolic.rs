@@ -244,7 +244,7 @@ fn books((_, inputs, operation): &Case, usage: &dyn Fn(bool) -> Usage) -> (Vec<u
 /// One test, because memory stats are process-wide.
 #[test]
 fn operations_take_what_they_would() {
-    memory::account().unwrap();
+    memory::enable_stats().unwrap();
     let mut wrong = Vec::new();
     for case in CASES {
         let real = books(case, &|_| {

@@ -31,7 +31,7 @@ fn taken<T>(region: &Symbolic, body: impl FnOnce() -> T) -> (u64, u64, T) {
 /// One test, because memory stats are process-wide.
 #[test]
 fn operations_take_what_a_gpu_s_would() {
-    memory::account().unwrap();
+    memory::enable_stats().unwrap();
     let region = Symbolic::enter(Some(Attention::Flash)).unwrap();
 
     // The caching allocator rounds blocks to 512 bytes.

@@ -190,7 +190,7 @@ pub(crate) fn refused(env: &WorkerEnv) -> Result<(), Failure> {
             // No descriptor beyond those of standard input, output and error.
             setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before })?;
         }
-        let outcome = SharedGroup::over(gloo)?;
+        let outcome = SharedGroup::create(gloo)?;
         setrlimit(Resource::Nofile, before)?;
         match outcome {
             Err((gloo, reason)) if reason.starts_with(&format!("rank {failing}: ")) => {

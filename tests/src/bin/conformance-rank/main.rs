@@ -17,7 +17,7 @@ use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::gloo::Transport as Address;
 use dtrain_torch_shim::store::TcpStore;
 use dtrain_worker::collectives::{
-    GlooGroup, LoneGroup, Nccl, NcclGroup, ProcessGroup, Rendezvous, Seat, SharedGroup, Transport,
+    GlooGroup, LoneGroup, Nccl, NcclGroup, ProcessGroup, RankConfig, Rendezvous, SharedGroup, Transport,
 };
 use tch::Device;
 
@@ -115,7 +115,7 @@ impl Meeting {
                 if backend == "gloo" {
                     return Ok(Box::new(gloo));
                 }
-                match SharedGroup::over(gloo)? {
+                match SharedGroup::create(gloo)? {
                     Ok(group) => Ok(Box::new(group)),
                     Err((_, reason)) => Err(reason.into()),
                 }
@@ -129,8 +129,8 @@ impl Meeting {
 /// Creates NCCL's group of one rank, which the rendezvous does not offer.
 fn alone(gpu: usize) -> Result<Group, Failure> {
     let nccl = Nccl::load()?;
-    let seat = Seat { rank: 0, size: 1, timeout: Duration::from_secs(60) };
-    Ok(Box::new(NcclGroup::connect(&nccl, &nccl.invite()?, seat, gpu)?))
+    let config = RankConfig { rank: 0, size: 1, timeout: Duration::from_secs(60) };
+    Ok(Box::new(NcclGroup::connect(&nccl, &nccl.create_unique_id()?, config, gpu)?))
 }
 
 fn gloo(store: &TcpStore, rank: usize, size: usize) -> Result<GlooGroup, Failure> {

@@ -27,7 +27,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         let expected: f64 = values.iter().map(|&value| f64::from(value)).sum();
         drop(values);
         copied.block(computing)?;
-        computing.keep(&batch)?;
+        computing.record_tensor(&batch)?;
         let work = (0..20).fold(work, |x, _| x.mm(&busy) * 1e-3);
         let sum = batch.to_kind(Kind::Double).sum(Kind::Double);
         drop(batch);

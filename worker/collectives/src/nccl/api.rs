@@ -111,7 +111,7 @@ impl Api {
         // SAFETY: nothing is loaded, so no initialiser runs.
         let loaded = unsafe { Library::open(Some(NAME), RTLD_NOW | RTLD_NOLOAD) };
         if let Ok(library) = loaded {
-            return Self::over(library, NAME);
+            return Self::from_library(library, NAME);
         }
         // A libtorch with static NCCL cannot share it. The NCCL beside libtorch has the tested version.
         let folder = cuda::library_folder().map_err(NcclError::missing)?;
@@ -127,10 +127,10 @@ impl Api {
         // SAFETY: NCCL's initialisers have no preconditions; finding its functions checks that it is NCCL.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| NcclError::missing(reason(&error)))?;
-        Self::over(library, &path.display().to_string())
+        Self::from_library(library, &path.display().to_string())
     }
 
-    fn over(library: Library, name: &str) -> Result<Self, NcclError> {
+    fn from_library(library: Library, name: &str) -> Result<Self, NcclError> {
         let unusable = |reason: String| {
             let own = "libtorch's own is in its CUDA set";
             NcclError(format!("{name} is not an NCCL that can be used: {reason}; {own}"))
@@ -156,17 +156,17 @@ impl Api {
         let code = unsafe { (api.functions.get_version)(&mut api.version.0) };
         match code {
             SUCCESS => Ok(api),
-            code => Err(api.fails(code)),
+            code => Err(api.failure(code)),
         }
     }
 
     /// Returns the error of a function that failed immediately.
-    pub(super) fn fails(&self, code: Code) -> NcclError {
-        NcclError(format!("NCCL fails at once: {}", self.words(code, std::ptr::null_mut())))
+    pub(super) fn failure(&self, code: Code) -> NcclError {
+        NcclError(format!("NCCL fails at once: {}", self.describe(code, std::ptr::null_mut())))
     }
 
     /// Returns the meaning of `code` and NCCL's last message about it. `comm` may be null.
-    pub(super) fn words(&self, code: Code, comm: ncclComm_t) -> String {
+    pub(super) fn describe(&self, code: Code, comm: ncclComm_t) -> String {
         let text = |words: *const c_char| {
             // SAFETY: both functions accept any code and a live or null communicator. They return null or a
             // string that lives as long as the library.

@@ -8,11 +8,11 @@ use tch::{Kind, Tensor};
 use super::super::{Collective, ReduceOp};
 use super::api::{Api, Code, CudaStream, IN_PROGRESS, SUCCESS};
 
-fn give_one(api: &Api, one: Collective<'_>, comm: ncclComm_t, stream: CudaStream) -> Code {
+fn enqueue_one(api: &Api, collective: Collective<'_>, comm: ncclComm_t, stream: CudaStream) -> Code {
     let functions = &api.functions;
     // SAFETY, of all: the communicator is live. The tensors live until the operation has ended, and their
     // sizes were checked for every rank's part.
-    match one {
+    match collective {
         Collective::AllReduce(tensor, op) => {
             let (data, count, kind) = parts(tensor);
             // SAFETY: see above.
@@ -38,16 +38,16 @@ fn give_one(api: &Api, one: Collective<'_>, comm: ncclComm_t, stream: CudaStream
 }
 
 /// Passes operations to NCCL, several as one group.
-pub(super) fn give(api: &Api, all: &[Collective<'_>], comm: ncclComm_t, stream: CudaStream) -> Code {
-    if let [one] = all {
-        return give_one(api, *one, comm, stream);
+pub(super) fn enqueue(api: &Api, all: &[Collective<'_>], comm: ncclComm_t, stream: CudaStream) -> Code {
+    if let [collective] = all {
+        return enqueue_one(api, *collective, comm, stream);
     }
     // SAFETY: the same thread starts and ends the group.
     let begun = unsafe { (api.functions.group_start)() };
     if begun != SUCCESS {
         return begun;
     }
-    let mut given = all.iter().map(|one| give_one(api, *one, comm, stream));
+    let mut given = all.iter().map(|collective| enqueue_one(api, *collective, comm, stream));
     let failed = given.find(|&code| code != SUCCESS && code != IN_PROGRESS);
     // SAFETY: as above.
     let ended = unsafe { (api.functions.group_end)() };

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
 
-use super::Invitation;
+use super::UniqueId;
 use super::api::{self, Api, Code, IN_PROGRESS, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR};
 use super::pause::pause;
 use crate::{CollectiveError, Operation};
@@ -33,15 +33,15 @@ struct State {
 unsafe impl Send for State {}
 
 impl Communicator {
-    /// Connects the ranks that hold `invitation`; `connecting` has this rank and the time-out. The
+    /// Connects the ranks with `unique_id`; `connecting` has this rank and the time-out. The
     /// communicator uses the calling thread's current device.
     pub(super) fn connect(
         api: &'static Api,
-        invitation: &Invitation,
+        unique_id: &UniqueId,
         size: usize,
         connecting: Operation,
     ) -> Result<Self, CollectiveError> {
-        let id = ncclUniqueId { internal: invitation.map(|byte| byte as c_char) };
+        let id = ncclUniqueId { internal: unique_id.map(|byte| byte as c_char) };
         let mut config = api::config(api.version, size);
         let mut raw = std::ptr::null_mut();
         // SAFETY: the pointers are valid during the call, and NCCL copies the settings.
@@ -57,7 +57,7 @@ impl Communicator {
         live(&state, connecting)?;
         // NCCL's thread writes the result some time later; after a time-out the time is unknown, so the
         // buffers leak.
-        let places = Box::into_raw(Box::new(SplitPlaces {
+        let buffers = Box::into_raw(Box::new(SplitBuffers {
             made: std::ptr::null_mut(),
             config: api::config(self.api.version, self.size),
         }));
@@ -68,17 +68,17 @@ impl Communicator {
                 state.raw,
                 0,
                 connecting.rank as i32,
-                &raw mut (*places).made,
-                &raw mut (*places).config,
+                &raw mut (*buffers).made,
+                &raw mut (*buffers).config,
             )
         };
         // Success only means that the split has begun. This communicator is in progress until its end.
         self.settle(&mut state, begun, connecting)?;
         // SAFETY: the pointer comes from the box above and is taken back once. This communicator is no longer
         // in progress: NCCL's thread has stored the result and does not use the buffers again.
-        let places = unsafe { Box::from_raw(places) };
+        let buffers = unsafe { Box::from_raw(buffers) };
         drop(state);
-        Self::made(self.api, self.size, places.made, SUCCESS, connecting)
+        Self::made(self.api, self.size, buffers.made, SUCCESS, connecting)
     }
 
     fn made(
@@ -132,7 +132,7 @@ impl Communicator {
     }
 
     fn error(&self, code: Code, raw: ncclComm_t, operation: Operation) -> CollectiveError {
-        let message = format!("NCCL: {}", self.api.words(code, raw));
+        let message = format!("NCCL: {}", self.api.describe(code, raw));
         match code {
             SYSTEM_ERROR | REMOTE_ERROR => CollectiveError::PeerLost(operation, message),
             _ => operation.failed(message),
@@ -203,7 +203,7 @@ impl Communicator {
             // SAFETY: raw was live and is taken out, so it is freed once.
             let code = unsafe { (self.api.functions.comm_abort)(raw) };
             if code != SUCCESS && code != IN_PROGRESS {
-                tracing::debug!("aborting a communicator: {}", self.api.words(code, std::ptr::null_mut()));
+                tracing::debug!("aborting a communicator: {}", self.api.describe(code, std::ptr::null_mut()));
             }
         }
     }
@@ -218,7 +218,7 @@ fn live(state: &State, operation: Operation) -> Result<(), CollectiveError> {
 }
 
 /// The buffers that NCCL reads and writes while it splits a communicator.
-struct SplitPlaces {
+struct SplitBuffers {
     made: ncclComm_t,
     config: ncclConfig_t,
 }

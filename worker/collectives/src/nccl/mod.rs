@@ -26,16 +26,16 @@ use tch::{Device, Kind, Tensor};
 
 use self::api::{Api, SUCCESS};
 pub use self::api::{NcclError, Version};
-use self::calls::give;
+use self::calls::enqueue;
 use self::communicator::Communicator;
 use self::timeline::{GpuTimeline, Timeline};
 use self::watchdog::Watchdog;
 use self::work::InFlight;
 use super::collective::{Caller, bytes_of};
-use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, ReduceOp, Work};
+use super::{Collective, CollectiveError, CompletedWork, Operation, ProcessGroup, ReduceOp, Work};
 
-/// The identifier of an NCCL group, which rank 0 creates: see [`Nccl::invite`].
-pub type Invitation = [u8; 128];
+/// The identifier of an NCCL group, which rank 0 creates: see [`Nccl::create_unique_id`].
+pub type UniqueId = [u8; 128];
 
 /// A loaded NCCL, which stays loaded until the process ends.
 #[derive(Clone, Copy)]
@@ -52,20 +52,20 @@ impl Nccl {
         self.0.version
     }
 
-    /// Creates an invitation on rank 0, for all ranks.
-    pub fn invite(&self) -> Result<Invitation, NcclError> {
+    /// Creates a unique id on rank 0, for all ranks.
+    pub fn create_unique_id(&self) -> Result<UniqueId, NcclError> {
         let mut id = ncclUniqueId { internal: [0; 128] };
         // SAFETY: id is valid for writes.
         match unsafe { (self.0.functions.get_unique_id)(&mut id) } {
             SUCCESS => Ok(id.internal.map(|byte| byte as u8)),
-            code => Err(self.0.fails(code)),
+            code => Err(self.0.failure(code)),
         }
     }
 }
 
 /// A rank of a group and its connection time-out.
 #[derive(Debug, Clone, Copy)]
-pub struct Seat {
+pub struct RankConfig {
     /// This rank.
     pub rank: usize,
     /// The number of ranks.
@@ -85,68 +85,69 @@ pub struct NcclGroup {
 }
 
 impl NcclGroup {
-    /// Connects the ranks that hold the same invitation, each with GPU number `gpu`, which must be the
+    /// Connects the ranks with the same `unique_id`, each with GPU number `gpu`, which must be the
     /// current device of the calling thread. Blocks until all have connected or the time-out has passed.
     pub fn connect(
         nccl: &Nccl,
-        invitation: &Invitation,
-        seat: Seat,
+        unique_id: &UniqueId,
+        config: RankConfig,
         gpu: usize,
     ) -> Result<Self, CollectiveError> {
-        let connecting = Operation::connecting(seat.rank, seat.timeout);
+        let connecting = Operation::connecting(config.rank, config.timeout);
         let timeline = GpuTimeline::new(gpu).map_err(|error| connecting.error(error))?;
-        let communicator = Communicator::connect(nccl.0, invitation, seat.size, connecting)?;
-        Self::over(communicator, seat, Device::Cuda(gpu), Arc::new(timeline))
+        let communicator = Communicator::connect(nccl.0, unique_id, config.size, connecting)?;
+        Self::from_communicator(communicator, config, Device::Cuda(gpu), Arc::new(timeline))
     }
 
-    fn over(
+    fn from_communicator(
         communicator: Communicator,
-        seat: Seat,
+        config: RankConfig,
         device: Device,
         timeline: Arc<dyn Timeline>,
     ) -> Result<Self, CollectiveError> {
         let communicator = Arc::new(communicator);
-        let watchdog = Watchdog::start(Arc::clone(&communicator), Arc::clone(&timeline), seat.rank);
+        let watchdog = Watchdog::start(Arc::clone(&communicator), Arc::clone(&timeline), config.rank);
         let watchdog = watchdog.map_err(|error| {
             let message = format!("no thread can be started to watch over NCCL: {error}");
-            Operation::new("connect", seat.rank).failed(message)
+            Operation::new("connect", config.rank).failed(message)
         })?;
-        Ok(Self { device, caller: Caller::new(seat.rank, seat.size), watchdog, communicator, timeline })
+        Ok(Self { device, caller: Caller::new(config.rank, config.size), watchdog, communicator, timeline })
     }
 
     /// Splits off a group of the same ranks on a separate stream, with an independent order of operations.
     /// Every rank calls it, in the order of this group's operations.
     pub fn split(&self) -> Result<Self, CollectiveError> {
-        let seat = Seat { rank: self.caller.rank, size: self.caller.size, timeout: self.caller.timeout };
-        let connecting = Operation::connecting(seat.rank, seat.timeout);
+        let config =
+            RankConfig { rank: self.caller.rank, size: self.caller.size, timeout: self.caller.timeout };
+        let connecting = Operation::connecting(config.rank, config.timeout);
         let timeline: Arc<dyn Timeline> = match self.device {
             Device::Cuda(gpu) => Arc::new(GpuTimeline::new(gpu).map_err(|error| connecting.error(error))?),
             _ => Arc::clone(&self.timeline),
         };
         let communicator = self.communicator.split(connecting)?;
-        let mut group = Self::over(communicator, seat, self.device, timeline)?;
+        let mut group = Self::from_communicator(communicator, config, self.device, timeline)?;
         group.caller.timeout = self.caller.timeout;
         Ok(group)
     }
 
     /// Queues operations on the communication stream, several as one. `by_host` makes `wait` block the host.
-    fn give(
+    fn enqueue(
         &self,
         op: &'static str,
         all: &[Collective<'_>],
         by_host: bool,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        all.iter().try_for_each(|one| self.check(*one))?;
-        let all: Vec<_> = all.iter().copied().filter(|one| one.input().numel() > 0).collect();
+        all.iter().try_for_each(|collective| self.check(*collective))?;
+        let all: Vec<_> = all.iter().copied().filter(|collective| collective.input().numel() > 0).collect();
         if all.is_empty() {
-            return Ok(Box::new(Done));
+            return Ok(Box::new(CompletedWork));
         }
         let tensors: Vec<&Tensor> = all.iter().flat_map(tensors).collect();
         let bytes = tensors.iter().map(|tensor| bytes_of(tensor)).sum();
         let operation = self.caller.operation(op, bytes);
         self.timeline.fork().map_err(|error| operation.error(error))?;
         let stream = self.timeline.stream();
-        self.communicator.call(operation, |api, comm| give(api, &all, comm, stream))?;
+        self.communicator.call(operation, |api, comm| enqueue(api, &all, comm, stream))?;
         let mark = self.timeline.mark().map_err(|error| operation.error(error))?;
         self.watchdog.watch(operation, Arc::clone(&mark));
         Ok(Box::new(InFlight {
@@ -160,24 +161,27 @@ impl NcclGroup {
     }
 
     /// Checks the tensors before anything is sent. NCCL needs tensors on this group's GPU.
-    fn check(&self, one: Collective<'_>) -> Result<(), CollectiveError> {
-        self.caller.check(one)?;
-        let (place, own) = (one.input().device(), self.device);
+    fn check(&self, collective: Collective<'_>) -> Result<(), CollectiveError> {
+        self.caller.check(collective)?;
+        let (place, own) = (collective.input().device(), self.device);
         match place == own {
             true => Ok(()),
             false => {
                 let reason = format!("the tensor is on {place:?}, and this rank's group on {own:?}");
-                Err(CollectiveError::InvalidTensor(Operation::new(one.name(), self.caller.rank), reason))
+                Err(CollectiveError::InvalidTensor(
+                    Operation::new(collective.name(), self.caller.rank),
+                    reason,
+                ))
             }
         }
     }
 }
 
 /// Returns all tensors that an operation reads or writes.
-fn tensors<'a>(one: &Collective<'a>) -> Vec<&'a Tensor> {
-    match one {
-        Collective::AllReduce(..) | Collective::Broadcast(..) => vec![one.input()],
-        _ => vec![one.input(), one.output()],
+fn tensors<'a>(collective: &Collective<'a>) -> Vec<&'a Tensor> {
+    match collective {
+        Collective::AllReduce(..) | Collective::Broadcast(..) => vec![collective.input()],
+        _ => vec![collective.input(), collective.output()],
     }
 }
 
@@ -194,21 +198,21 @@ impl ProcessGroup for NcclGroup {
         self.caller.timeout = timeout;
     }
 
-    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
-        self.give(one.name(), &[one], false)
+    fn start(&self, collective: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        self.enqueue(collective.name(), &[collective], false)
     }
 
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
         match all.first() {
-            Some(first) => self.give(first.name(), all, false),
-            None => Ok(Box::new(Done)),
+            Some(first) => self.enqueue(first.name(), all, false),
+            None => Ok(Box::new(CompletedWork)),
         }
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         let torch = |error: tch::TchError| self.caller.operation("barrier", 0).torch(error);
         let token = Tensor::f_zeros([1], (Kind::Float, self.device)).map_err(torch)?;
-        self.give("barrier", &[Collective::AllReduce(&token, ReduceOp::Sum)], true)
+        self.enqueue("barrier", &[Collective::AllReduce(&token, ReduceOp::Sum)], true)
     }
 
     fn health(&self) -> Result<(), CollectiveError> {

@@ -13,22 +13,22 @@ fn nccl() -> Nccl {
     Nccl(Box::leak(Box::new(fake::api())))
 }
 
-fn join(nccl: &Nccl, invitation: &Invitation, seat: Seat) -> Result<NcclGroup, CollectiveError> {
+fn join(nccl: &Nccl, unique_id: &UniqueId, config: RankConfig) -> Result<NcclGroup, CollectiveError> {
     let timeline = Arc::new(FakeTimeline(FakeStream::leaked()));
-    let connecting = Operation::connecting(seat.rank, seat.timeout);
-    let communicator = Communicator::connect(nccl.0, invitation, seat.size, connecting)?;
-    NcclGroup::over(communicator, seat, Device::Cpu, timeline)
+    let connecting = Operation::connecting(config.rank, config.timeout);
+    let communicator = Communicator::connect(nccl.0, unique_id, config.size, connecting)?;
+    NcclGroup::from_communicator(communicator, config, Device::Cpu, timeline)
 }
 
-fn ranks(size: usize, body: impl Fn(NcclGroup, &Invitation) + Sync) {
+fn ranks(size: usize, body: impl Fn(NcclGroup, &UniqueId) + Sync) {
     let nccl = nccl();
-    let invitation = nccl.invite().unwrap();
+    let unique_id = nccl.create_unique_id().unwrap();
     std::thread::scope(|scope| {
         for rank in 0..size {
-            let (nccl, invitation, body) = (&nccl, &invitation, &body);
+            let (nccl, unique_id, body) = (&nccl, &unique_id, &body);
             scope.spawn(move || {
                 let timeout = TIMEOUT;
-                body(join(nccl, invitation, Seat { rank, size, timeout }).unwrap(), invitation);
+                body(join(nccl, unique_id, RankConfig { rank, size, timeout }).unwrap(), unique_id);
             });
         }
     });
@@ -204,18 +204,18 @@ fn an_operation_that_waits_too_long_ends_the_group_and_names_itself() {
         // Later calls return the same error, and nothing waits, not even the device.
         let again = group.all_reduce(&tensor, ReduceOp::Sum).err().unwrap();
         assert_eq!(again.to_string(), text);
-        group.timeline.mark().unwrap().join().unwrap();
+        group.timeline.mark().unwrap().block_current_stream().unwrap();
     });
 }
 
 #[test]
 fn a_peer_that_dies_ends_the_group() {
-    ranks(2, |group, invitation| {
+    ranks(2, |group, unique_id| {
         let met = group.barrier().and_then(|work| work.wait());
         if group.rank() == 1 {
             // The other rank may get the error while it still leaves the barrier.
             met.unwrap();
-            fake::lose_a_peer(invitation);
+            fake::lose_a_peer(unique_id);
         }
         let (error, _) = end(&group);
         let text = error.to_string();
@@ -227,8 +227,8 @@ fn a_peer_that_dies_ends_the_group() {
 #[test]
 fn a_rank_that_does_not_come_is_a_time_out() {
     let nccl = nccl();
-    let seat = Seat { rank: 0, size: 2, timeout: Duration::from_millis(100) };
-    let error = join(&nccl, &nccl.invite().unwrap(), seat).err().unwrap();
+    let config = RankConfig { rank: 0, size: 2, timeout: Duration::from_millis(100) };
+    let error = join(&nccl, &nccl.create_unique_id().unwrap(), config).err().unwrap();
     let text = error.to_string();
     assert!(matches!(error, CollectiveError::TimedOut(operation, _) if operation.op == "connect"), "{text}");
     assert_eq!(nccl.version(), Version(fake::VERSION));

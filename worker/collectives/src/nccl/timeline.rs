@@ -11,7 +11,7 @@ use super::api::CudaStream;
 /// The device operations that a group needs.
 pub(super) trait Timeline: Send + Sync {
     /// Prepares another thread that queries marks or the group: otherwise CUDA opens the first GPU for it.
-    fn adopt_thread(&self) -> Result<(), ShimError>;
+    fn set_device(&self) -> Result<(), ShimError>;
 
     /// Returns the communication stream.
     fn stream(&self) -> CudaStream;
@@ -23,13 +23,13 @@ pub(super) trait Timeline: Send + Sync {
     fn mark(&self) -> Result<Arc<dyn Mark>, ShimError>;
 
     /// Keeps a tensor's memory allocated until the stream has finished its work so far.
-    fn keep(&self, tensor: &Tensor) -> Result<(), ShimError>;
+    fn record_tensor(&self, tensor: &Tensor) -> Result<(), ShimError>;
 }
 
 /// A position in the communication stream.
 pub(super) trait Mark: Send + Sync {
     /// Makes later work of the calling thread wait for the mark. With a GPU the host does not wait.
-    fn join(&self) -> Result<(), ShimError>;
+    fn block_current_stream(&self) -> Result<(), ShimError>;
 
     /// Returns whether the stream has reached the mark, or an error of the device.
     fn is_reached(&self) -> Result<bool, ShimError>;
@@ -51,7 +51,7 @@ impl GpuTimeline {
 }
 
 impl Timeline for GpuTimeline {
-    fn adopt_thread(&self) -> Result<(), ShimError> {
+    fn set_device(&self) -> Result<(), ShimError> {
         cuda::set_device(self.device)
     }
 
@@ -67,11 +67,11 @@ impl Timeline for GpuTimeline {
     }
 
     fn mark(&self) -> Result<Arc<dyn Mark>, ShimError> {
-        Ok(Arc::new(GpuMark { device: self.device, event: self.stream.mark()? }))
+        Ok(Arc::new(GpuMark { device: self.device, event: self.stream.record_event()? }))
     }
 
-    fn keep(&self, tensor: &Tensor) -> Result<(), ShimError> {
-        self.stream.keep(tensor)
+    fn record_tensor(&self, tensor: &Tensor) -> Result<(), ShimError> {
+        self.stream.record_tensor(tensor)
     }
 }
 
@@ -81,7 +81,7 @@ struct GpuMark {
 }
 
 impl Mark for GpuMark {
-    fn join(&self) -> Result<(), ShimError> {
+    fn block_current_stream(&self) -> Result<(), ShimError> {
         self.event.block(Stream::current(self.device)?)
     }
 

@@ -11,18 +11,18 @@ use super::timeline::{Mark, Timeline};
 use crate::{CollectiveError, Operation};
 
 /// The interval of its checks.
-const TICK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A thread that watches a communicator and ends it when an operation exceeds its time-out or a peer is gone.
 /// Then the device stops waiting, and the next call on this rank returns the error.
 pub(super) struct Watchdog {
-    pending: Arc<Pending>,
+    pending: Arc<WatchedOperations>,
     /// The thread, and the channel whose closing ends it.
     thread: Option<(JoinHandle<()>, Sender<()>)>,
 }
 
 /// Operations in the order in which the device executes them.
-type Pending = Mutex<VecDeque<Watched>>;
+type WatchedOperations = Mutex<VecDeque<Watched>>;
 
 struct Watched {
     operation: Operation,
@@ -30,7 +30,7 @@ struct Watched {
     mark: Arc<dyn Mark>,
 }
 
-fn lock(pending: &Pending) -> MutexGuard<'_, VecDeque<Watched>> {
+fn lock(pending: &WatchedOperations) -> MutexGuard<'_, VecDeque<Watched>> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -41,11 +41,11 @@ impl Watchdog {
         timeline: Arc<dyn Timeline>,
         rank: usize,
     ) -> std::io::Result<Self> {
-        let pending = Arc::<Pending>::default();
+        let pending = Arc::<WatchedOperations>::default();
         let (watched, (stop, stopped)) = (Arc::clone(&pending), channel());
         let thread =
             std::thread::Builder::new().name("nccl-watchdog".into()).spawn(move || {
-                match timeline.adopt_thread() {
+                match timeline.set_device() {
                     Ok(()) => watch(&watched, &communicator, rank, &stopped),
                     Err(error) => communicator.abort(Operation::new("watch", rank).error(error)),
                 }
@@ -70,11 +70,11 @@ impl Drop for Watchdog {
     }
 }
 
-fn watch(pending: &Pending, communicator: &Communicator, rank: usize, stopped: &Receiver<()>) {
+fn watch(pending: &WatchedOperations, communicator: &Communicator, rank: usize, stopped: &Receiver<()>) {
     loop {
         let (late, operation) = {
             let mut pending = lock(pending);
-            let late = look(&mut pending);
+            let late = find_fault(&mut pending);
             (late, pending.front().map(|watched| watched.operation))
         };
         let operation = operation.unwrap_or(Operation::new("watch", rank));
@@ -84,14 +84,14 @@ fn watch(pending: &Pending, communicator: &Communicator, rank: usize, stopped: &
             communicator.abort(fault);
             return;
         }
-        if stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Disconnected) {
+        if stopped.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Disconnected) {
             return;
         }
     }
 }
 
 /// Removes operations that have ended. Returns the error of one that failed or timed out.
-fn look(pending: &mut VecDeque<Watched>) -> Option<CollectiveError> {
+fn find_fault(pending: &mut VecDeque<Watched>) -> Option<CollectiveError> {
     while let Some(first) = pending.front() {
         match first.mark.is_reached() {
             Ok(true) => drop(pending.pop_front()),

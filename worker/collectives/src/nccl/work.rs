@@ -32,7 +32,7 @@ impl Work for InFlight {
             pause(begun.elapsed(), std::thread::sleep);
         }
         self.communicator.health()?;
-        self.mark.join().map_err(|error| self.operation.error(error))?;
+        self.mark.block_current_stream().map_err(|error| self.operation.error(error))?;
         // Later work of the compute stream on this memory runs after the operation.
         self.tensors.clear();
         Ok(())
@@ -49,7 +49,7 @@ impl InFlight {
 /// Without a wait, the allocator keeps the tensors' memory until the device has finished.
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if let Err(error) = self.tensors.iter().try_for_each(|tensor| self.timeline.keep(tensor)) {
+        if let Err(error) = self.tensors.iter().try_for_each(|tensor| self.timeline.record_tensor(tensor)) {
             tracing::debug!("{}: {error}", self.operation.op);
         }
     }

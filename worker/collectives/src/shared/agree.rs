@@ -15,7 +15,7 @@ const REASON_BYTES: usize = 400;
 /// Creates an object on rank 0 and sends its ticket; the other ranks open it. Either every rank gets the
 /// object, or all get the reason of the first rank that failed. When the first rank returns, all ranks still
 /// hold the object. The outer error is Gloo's.
-pub(super) fn make<T>(
+pub(super) fn create_jointly<T>(
     gloo: &GlooGroup,
     create: impl FnOnce() -> Result<(T, Ticket), Failure>,
     open: impl FnOnce(&Ticket) -> Result<T, Failure>,

@@ -8,7 +8,7 @@ use crate::{CollectiveError, GlooGroup};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// The transport that the user selected.
-    pub(crate) wish: Transport,
+    pub(crate) preference: Transport,
     /// Whether by the environment all ranks are on one machine.
     pub(crate) local: bool,
     /// The random boot id of the machine, equal in its containers; 0 if it is unknown.
@@ -20,22 +20,25 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    pub(crate) fn new(wish: Transport, local: bool, gpu: bool, nccl: i32) -> Self {
+    pub(crate) fn new(preference: Transport, local: bool, gpu: bool, nccl: i32) -> Self {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         let number = u128::from_str_radix(&digits, 16).unwrap_or(0);
-        Self { wish, local, boot: [(number >> 64) as i64, number as i64], gpu, nccl }
+        Self { preference, local, boot: [(number >> 64) as i64, number as i64], gpu, nccl }
     }
 
     fn to_words(self) -> [i64; 6] {
         let [high, low] = self.boot;
-        [self.wish as i64, self.local.into(), high, low, self.gpu.into(), self.nccl.into()]
+        [self.preference as i64, self.local.into(), high, low, self.gpu.into(), self.nccl.into()]
     }
 
     fn from_words(words: [i64; 6]) -> Self {
-        let wish = Transport::ALL.into_iter().map(|(_, wish)| wish).find(|wish| *wish as i64 == words[0]);
+        let preference = Transport::ALL
+            .into_iter()
+            .map(|(_, preference)| preference)
+            .find(|preference| *preference as i64 == words[0]);
         Self {
-            wish: wish.unwrap_or_default(),
+            preference: preference.unwrap_or_default(),
             local: words[1] == 1,
             boot: [words[2], words[3]],
             gpu: words[4] == 1,
@@ -66,10 +69,10 @@ pub(crate) fn decide(all: &[Facts]) -> Decision {
     let Some(first) = all.first() else {
         return Decision::Gloo("there are no ranks".into());
     };
-    if let Some(other) = all.iter().position(|facts| facts.wish != first.wish) {
-        return Decision::Disagree([(0, first.wish), (other, all[other].wish)]);
+    if let Some(other) = all.iter().position(|facts| facts.preference != first.preference) {
+        return Decision::Disagree([(0, first.preference), (other, all[other].preference)]);
     }
-    if first.wish == Transport::Gloo {
+    if first.preference == Transport::Gloo {
         return Decision::Gloo("DTRAIN_TRANSPORT is gloo".into());
     }
     if let Some(rank) = all.iter().position(|facts| !facts.local) {
@@ -90,12 +93,13 @@ pub(crate) fn decide(all: &[Facts]) -> Decision {
 mod tests {
     use super::*;
 
-    const HERE: Facts = Facts { wish: Transport::Auto, local: true, boot: [7, -8], gpu: false, nccl: 0 };
+    const HERE: Facts =
+        Facts { preference: Transport::Auto, local: true, boot: [7, -8], gpu: false, nccl: 0 };
 
     #[test]
     fn ranks_of_one_machine_share() {
         assert_eq!(decide(&[HERE; 3]), Decision::Share);
-        let forced = Facts { wish: Transport::Shared, ..HERE };
+        let forced = Facts { preference: Transport::Shared, ..HERE };
         assert_eq!(decide(&[forced; 2]), Decision::Share);
     }
 
@@ -104,7 +108,7 @@ mod tests {
         let far = Facts { boot: [7, 8], ..HERE };
         let spread = Facts { local: false, ..HERE };
         let blind = Facts { boot: [0, 0], ..HERE };
-        let gloo = Facts { wish: Transport::Gloo, ..HERE };
+        let gloo = Facts { preference: Transport::Gloo, ..HERE };
         for (all, word) in [
             ([HERE, HERE, far], "ranks 0 and 2"),
             ([HERE, spread, HERE], "rank 1"),
@@ -120,7 +124,7 @@ mod tests {
 
     #[test]
     fn ranks_that_want_different_things_are_named() {
-        let gloo = Facts { wish: Transport::Gloo, ..HERE };
+        let gloo = Facts { preference: Transport::Gloo, ..HERE };
         assert_eq!(
             decide(&[HERE, HERE, gloo]),
             Decision::Disagree([(0, Transport::Auto), (2, Transport::Gloo)])
@@ -129,9 +133,9 @@ mod tests {
 
     #[test]
     fn facts_survive_their_journey() {
-        for wish in [Transport::Auto, Transport::Gloo, Transport::Shared] {
+        for preference in [Transport::Auto, Transport::Gloo, Transport::Shared] {
             for local in [false, true] {
-                let facts = Facts { wish, local, ..HERE };
+                let facts = Facts { preference, local, ..HERE };
                 assert_eq!(Facts::from_words(facts.to_words()), facts);
             }
         }

@@ -41,9 +41,9 @@ pub struct SharedGroup {
 impl SharedGroup {
     /// Creates shared memory for the ranks of `gloo` and agrees with them that all have it. Blocks until all
     /// have called. If a rank fails, all get back `gloo` and the rank with its reason.
-    pub fn over(gloo: GlooGroup) -> Result<Result<Self, (GlooGroup, String)>, CollectiveError> {
+    pub fn create(gloo: GlooGroup) -> Result<Result<Self, (GlooGroup, String)>, CollectiveError> {
         let (rank, size) = (gloo.rank(), gloo.size());
-        let made = agree::make(
+        let made = agree::create_jointly(
             &gloo,
             || {
                 let (control, ticket) = Control::create(size)?;
@@ -60,16 +60,16 @@ impl SharedGroup {
     }
 
     /// Returns the operation and its segment if the tensors are suitably placed in shared memory.
-    fn place(&self, one: Collective<'_>) -> Option<(Reduce, Arc<Segment>)> {
-        let (whole, collective) = match one {
+    fn in_shared_memory(&self, collective: Collective<'_>) -> Option<(Reduce, Arc<Segment>)> {
+        let (whole, kernel) = match collective {
             Collective::AllReduce(tensor, op) => (tensor, Kernel::AllReduce(op)),
             Collective::Broadcast(..) => return None,
             Collective::AllGather { output, input } => {
                 is_own_part(input, output, self.rank()).then_some((output, Kernel::AllGather))?
             }
             Collective::ReduceScatter { output, input, op } => {
-                let kernel = Kernel::ReduceScatter(op);
-                is_own_part(output, input, self.rank()).then_some((input, kernel))?
+                let scatter = Kernel::ReduceScatter(op);
+                is_own_part(output, input, self.rank()).then_some((input, scatter))?
             }
         };
         if whole.device() != Device::Cpu || whole.numel() == 0 {
@@ -83,7 +83,7 @@ impl SharedGroup {
         let mut segments = segments.iter().filter_map(Weak::upgrade);
         let (offset, segment) =
             segments.find_map(|segment| Some((segment.offset_of(self.rank(), address, bytes)?, segment)))?;
-        let operation = Reduce { collective, element, offset, count };
+        let operation = Reduce { collective: kernel, element, offset, count };
         offset.is_multiple_of(element.bytes()).then_some((operation, segment))
     }
 }
@@ -148,20 +148,20 @@ impl ProcessGroup for SharedGroup {
             let reason = format!("{numel} elements of {kind:?} cannot be addressed");
             CollectiveError::InvalidTensor(Operation::new("allocate", self.rank()), reason)
         })?;
-        let lay = |segment: Segment| -> Result<(Arc<Segment>, Tensor), Failure> {
+        let map_tensor = |segment: Segment| -> Result<(Arc<Segment>, Tensor), Failure> {
             segment.reserve(self.rank())?;
             let segment = Arc::new(segment);
             let region = Region::new(&segment, self.rank()).ok_or("this rank has no region")?;
-            Ok((segment, blob::over(region, numel, kind)?))
+            Ok((segment, blob::from_region(region, numel, kind)?))
         };
-        let made = agree::make(
+        let made = agree::create_jointly(
             &self.gloo,
             || {
                 let (segment, ticket) = Segment::create(self.size(), bytes)?;
-                Ok((lay(segment)?, ticket))
+                Ok((map_tensor(segment)?, ticket))
             },
             |ticket| match ticket.region_bytes() {
-                wanted if wanted == bytes => lay(Segment::open(ticket)?),
+                wanted if wanted == bytes => map_tensor(Segment::open(ticket)?),
                 wanted => Err(format!("rank 0 allocates {wanted} bytes and this rank {bytes}").into()),
             },
         )?;
@@ -181,13 +181,13 @@ impl ProcessGroup for SharedGroup {
         }
     }
 
-    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
-        self.caller.check(one)?;
-        let Some((reduction, segment)) = self.place(one) else {
-            return self.gloo.start(one);
+    fn start(&self, collective: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        self.caller.check(collective)?;
+        let Some((reduction, segment)) = self.in_shared_memory(collective) else {
+            return self.gloo.start(collective);
         };
         let bytes = reduction.count * reduction.element.bytes();
-        let operation = self.caller.operation(one.name(), bytes);
+        let operation = self.caller.operation(collective.name(), bytes);
         let pending = self.member.start(reduction, &segment, self.caller.timeout);
         Ok(Box::new(Reducing { pending: pending.map_err(|fault| failed(operation, fault))?, operation }))
     }

@@ -14,7 +14,7 @@ thread_local! {
 
 /// Runs `build` without drawing initial weights: for a model that is filled from a checkpoint. Drawing takes
 /// seconds for hundreds of millions of parameters.
-pub fn without_drawing<T>(build: impl FnOnce() -> T) -> T {
+pub fn without_random_init<T>(build: impl FnOnce() -> T) -> T {
     /// Restores the setting, also after a panic.
     struct Ends(bool);
     impl Drop for Ends {
@@ -123,7 +123,7 @@ mod tests {
         };
         let draw = |init: Init| drop(init.weight(&[3, 2]).unwrap());
         for init in [Init::FanOut, Init::FanIn, Init::Normal(1.0), Init::Truncated(1.0)] {
-            assert!(leaves_it(&|| without_drawing(|| draw(init))));
+            assert!(leaves_it(&|| without_random_init(|| draw(init))));
             assert!(!leaves_it(&|| draw(init)), "it ends with the closure");
         }
     }

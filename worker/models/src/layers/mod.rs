@@ -16,7 +16,7 @@ mod weight;
 pub use batch_norm::BatchNorm2d;
 pub use batch_sync::{BatchGroups, BatchSync};
 pub use conv::{Conv2d, ConvOptions, ConvTranspose2d};
-pub use init::{Init, without_drawing};
+pub use init::{Init, without_random_init};
 pub use layout::{channels_last, is_channels_last};
 pub(super) use layout::{input_layout, input_size};
 pub use linear::{Embedding, Linear};

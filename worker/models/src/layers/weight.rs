@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dtrain_torch_shim::autocast::shadowed;
+use dtrain_torch_shim::autocast::substitute_shadow;
 use tch::Tensor;
 
 use super::super::error::ModelError;
@@ -39,7 +39,7 @@ impl Weight {
     /// Returns the operand of a product: the parameter, or its shadow, whose gradient the parameter gets.
     pub fn get(&self) -> Result<Tensor, ModelError> {
         match &*self.shadow.lock() {
-            Some(shadow) => Ok(shadowed(&self.leaf, shadow)?),
+            Some(shadow) => Ok(substitute_shadow(&self.leaf, shadow)?),
             None => Ok(self.leaf.shallow_clone()),
         }
     }

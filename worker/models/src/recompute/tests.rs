@@ -145,7 +145,7 @@ fn it_is_computed_again_only_where_that_is_of_use() {
     let same = |_, y| y;
     counted.step(same).unwrap();
     assert_eq!(counted.times(), 1, "not asked for");
-    counted.registry.recompute().all();
+    counted.registry.recompute().set_all();
     counted.step(same).unwrap();
     assert_eq!(counted.times(), 2);
     let x = Tensor::ones([2, 4], (Kind::Float, Device::Cpu));
@@ -170,7 +170,7 @@ fn it_is_computed_again_only_where_that_is_of_use() {
 #[test]
 fn a_segment_that_differs_is_found() {
     let counted = Counted::new();
-    counted.registry.recompute().all();
+    counted.registry.recompute().set_all();
     let found = |error: ModelError, words: &str| {
         let text = error.to_string();
         assert!(matches!(&error, ModelError::Recomputed(segment, _) if segment == "fc"), "{text}");
@@ -192,7 +192,7 @@ fn a_segment_that_differs_is_found() {
     // Bits are compared in the runs 1, 2, 4, 8 ... since the last change; shapes always.
     for _ in 0..2 {
         counted.registry.recompute().set(0);
-        counted.registry.recompute().all();
+        counted.registry.recompute().set_all();
         let outcomes: Vec<bool> = (1..=17).map(|_| counted.step(bit).is_err()).collect();
         let checked: Vec<usize> = (1..=17).filter(|run| outcomes[run - 1]).collect();
         assert_eq!(checked, [1, 2, 4, 8, 16]);
@@ -204,7 +204,7 @@ fn a_segment_that_differs_is_found() {
 #[test]
 fn errors_of_both_times_are_themselves() {
     let counted = Counted::new();
-    counted.registry.recompute().all();
+    counted.registry.recompute().set_all();
     let x = Tensor::ones([2, 4], (Kind::Float, Device::Cpu));
     let no_classes = |time: u64| {
         move |_: &Linear, x: &Tensor, now: u64| match now == time {
@@ -239,7 +239,7 @@ fn layers_know_which_time_it_is() {
         Ok((conv, BatchNorm2d::new(&mut scope.sub("bn"), 3)?))
     };
     let segment = registry.root().segment(build).unwrap();
-    registry.recompute().all();
+    registry.recompute().set_all();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&seen);
     let x = Tensor::randn([2, 2, 3, 3], (Kind::Float, Device::Cpu));

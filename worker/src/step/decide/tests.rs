@@ -90,7 +90,7 @@ fn the_device_decides_as_the_host_does() {
             let (mut there, mut others) = trained(gradient);
             let counted = Tensor::from_slice(&[loss, weight, 5.0]);
             let coming = ask_device(&single(&there), &there, None, &counted, &question).unwrap();
-            let found = fused::Found { scale: &coming.scale, skip: &coming.skip };
+            let found = fused::ScaleAndSkip { scale: &coming.scale, skip: &coming.skip };
             others.step(&mut there, 0.01, &[true], Some(found)).unwrap();
             let judged = read(&coming.figures.wait().unwrap()).unwrap();
             assert_eq!(judged.is_skipped, decision.is_none(), "{case}");

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use dtrain_torch_shim::hooks::self_adjoint;
+use dtrain_torch_shim::hooks::apply_self_adjoint;
 use tch::{Device, Kind, Tensor};
 
 use super::super::recover::retry_on_oom;
@@ -110,7 +110,7 @@ impl RankSync {
 impl BatchSync for RankSync {
     fn all_reduce(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let (shared, sums) = (Arc::clone(&self.ranks), Arc::clone(&self.sums));
-        self_adjoint(x, move |tensor| {
+        apply_self_adjoint(x, move |tensor| {
             let ranks = lock(shared.get().ok_or("the ranks have not found each other yet")?);
             ranks.all_reduce(tensor, ReduceOp::Sum)?.wait()?;
             lock(&sums).taken.push(JointSum {
@@ -183,7 +183,7 @@ mod tests {
             self.barrier()
         }
         fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
-            Ok(Box::new(crate::collectives::Done))
+            Ok(Box::new(crate::collectives::CompletedWork))
         }
         fn health(&self) -> Result<(), CollectiveError> {
             match self.1 {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use dtrain_torch_shim::ShimError;
-use dtrain_torch_shim::jit::{Fixed, LoadError};
+use dtrain_torch_shim::jit::{FixedMode, LoadError};
 use thiserror::Error;
 
 /// A TorchScript module that cannot be trained. Every variant names the file.
@@ -36,8 +36,8 @@ impl ScriptError {
 }
 
 /// Formats "batch_norm is fixed in evaluation mode, dropout is fixed in training mode".
-pub(super) fn modes(fixed: &BTreeSet<Fixed>) -> String {
-    let words = |it: &Fixed| {
+pub(super) fn modes(fixed: &BTreeSet<FixedMode>) -> String {
+    let words = |it: &FixedMode| {
         let mode = if it.training { "training" } else { "evaluation" };
         format!("{} is fixed in {mode} mode", it.operation)
     };

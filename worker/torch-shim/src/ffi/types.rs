@@ -11,16 +11,16 @@ use tch::Tensor;
 /// A tensor that is borrowed during a call.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Lent<'a>(NonNull<c_void>, PhantomData<&'a Tensor>);
+pub(crate) struct Borrowed<'a>(NonNull<c_void>, PhantomData<&'a Tensor>);
 
-impl<'a> From<&'a Tensor> for Lent<'a> {
+impl<'a> From<&'a Tensor> for Borrowed<'a> {
     fn from(tensor: &'a Tensor) -> Self {
         // SAFETY: tch's pointer is never null; its at::Tensor lives as long as its handle.
         Self(unsafe { NonNull::new_unchecked(tensor.as_ptr().cast_mut().cast()) }, PhantomData)
     }
 }
 
-impl Lent<'_> {
+impl Borrowed<'_> {
     /// Returns a new handle of the tensor.
     pub(crate) fn to_owned(self) -> Tensor {
         // SAFETY: the tensor is live.
@@ -30,13 +30,13 @@ impl Lent<'_> {
 
 /// Tensors that are borrowed during a call.
 #[repr(C)]
-pub(crate) struct LentList<'a> {
-    data: *const Lent<'a>,
+pub(crate) struct BorrowedList<'a> {
+    data: *const Borrowed<'a>,
     count: usize,
 }
 
-impl<'a> LentList<'a> {
-    pub(crate) fn new(tensors: &'a [Lent<'a>]) -> Self {
+impl<'a> BorrowedList<'a> {
+    pub(crate) fn new(tensors: &'a [Borrowed<'a>]) -> Self {
         Self { data: tensors.as_ptr(), count: tensors.len() }
     }
 

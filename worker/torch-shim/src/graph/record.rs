@@ -8,7 +8,7 @@ use crate::error::ShimError;
 
 /// An allocator with pools for graphs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Memory {
+pub(super) enum Allocator {
     /// The caching allocator of the device.
     Device,
     /// The allocator of pinned host memory.
@@ -25,9 +25,9 @@ pub(super) trait Recorder {
     fn has_ended(&self) -> bool;
     /// Stops the allocator from serving the capture from the pool; an error if it did not serve it. With
     /// `release`, the capture gives up its use of the pool.
-    fn leave(&mut self, memory: Memory, release: bool) -> Result<(), ShimError>;
+    fn end_allocation(&mut self, allocator: Allocator, release: bool) -> Result<(), ShimError>;
     /// Resets the generator to its state without a capture.
-    fn calm_generator(&mut self) -> Result<(), ShimError>;
+    fn reset_generator(&mut self) -> Result<(), ShimError>;
 }
 
 /// Runs `body` inside a capture. If any part fails or `body` panics, restores libtorch's state.
@@ -70,15 +70,15 @@ impl<R: Recorder> Drop for Unfinished<'_, R> {
 
 /// Restores libtorch's state. With `begun`, the start of the capture succeeded, so both allocators took part.
 fn clean_up(recorder: &mut impl Recorder, begun: bool) {
-    for memory in [Memory::Device, Memory::Pinned] {
+    for allocator in [Allocator::Device, Allocator::Pinned] {
         // An allocator that serves the capture also counts it as a user of the pool.
-        let took_part = recorder.leave(memory, false).is_ok();
+        let took_part = recorder.end_allocation(allocator, false).is_ok();
         if took_part || begun {
             // Errors are ignored: the caller returns an earlier one.
-            let _ = recorder.leave(memory, true);
+            let _ = recorder.end_allocation(allocator, true);
         }
     }
-    let _ = recorder.calm_generator();
+    let _ = recorder.reset_generator();
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[derive(Debug, Default, Clone, Copy, PartialEq)]
-    struct Allocator {
+    struct PoolUse {
         allocates: bool,
         users: i32,
     }
@@ -109,28 +109,28 @@ mod tests {
         /// `AfterGenerator` means here that both allocators have ended and the generator has not.
         ends: Fails,
         generator_captures: bool,
-        allocators: [Allocator; 2],
+        allocators: [PoolUse; 2],
         has_ended: bool,
     }
 
-    fn thrown(words: &str) -> Result<(), ShimError> {
-        Err(ShimError::new("capture", ErrorKind::Device, words))
+    fn thrown(message: &str) -> Result<(), ShimError> {
+        Err(ShimError::new("capture", ErrorKind::Device, message))
     }
 
     impl Libtorch {
         fn new(begins: Fails, ends: Fails) -> Self {
             // Another graph also uses the pool.
-            let allocators = [Allocator { allocates: false, users: 1 }; 2];
+            let allocators = [PoolUse { allocates: false, users: 1 }; 2];
             Self { begins, ends, generator_captures: false, allocators, has_ended: false }
         }
 
-        fn of(&mut self, memory: Memory) -> &mut Allocator {
-            &mut self.allocators[memory as usize]
+        fn of(&mut self, allocator: Allocator) -> &mut PoolUse {
+            &mut self.allocators[allocator as usize]
         }
 
-        fn start(&mut self, memory: Memory) {
-            let allocator = self.of(memory);
-            (allocator.allocates, allocator.users) = (true, allocator.users + 1);
+        fn start(&mut self, allocator: Allocator) {
+            let pool = self.of(allocator);
+            (pool.allocates, pool.users) = (true, pool.users + 1);
         }
 
         /// Drops the graph.
@@ -151,11 +151,11 @@ mod tests {
             if self.begins == Fails::AfterGenerator {
                 return thrown("the default stream");
             }
-            self.start(Memory::Device);
+            self.start(Allocator::Device);
             if self.begins == Fails::AfterDevice {
                 return thrown("no memory for a list");
             }
-            self.start(Memory::Pinned);
+            self.start(Allocator::Pinned);
             match self.begins {
                 Fails::AfterPinned => thrown("CUDA begins no capture"),
                 _ => Ok(()),
@@ -166,11 +166,11 @@ mod tests {
             if self.ends == Fails::AtOnce {
                 return thrown("operation failed due to a previous error during capture");
             }
-            self.leave(Memory::Device, false)?;
+            self.end_allocation(Allocator::Device, false)?;
             if self.ends == Fails::AfterDevice {
                 return thrown("no memory for a list");
             }
-            self.leave(Memory::Pinned, false)?;
+            self.end_allocation(Allocator::Pinned, false)?;
             if self.ends == Fails::AfterGenerator {
                 return thrown("Invalid capture.");
             }
@@ -185,18 +185,18 @@ mod tests {
             self.has_ended
         }
 
-        fn leave(&mut self, memory: Memory, release: bool) -> Result<(), ShimError> {
+        fn end_allocation(&mut self, allocator: Allocator, release: bool) -> Result<(), ShimError> {
             if release {
-                self.of(memory).users -= 1;
+                self.of(allocator).users -= 1;
                 return Ok(());
             }
-            match std::mem::take(&mut self.of(memory).allocates) {
+            match std::mem::take(&mut self.of(allocator).allocates) {
                 true => Ok(()),
                 false => thrown("endAllocatePool: not currently recording to mempool_id"),
             }
         }
 
-        fn calm_generator(&mut self) -> Result<(), ShimError> {
+        fn reset_generator(&mut self) -> Result<(), ShimError> {
             self.generator_captures = false;
             Ok(())
         }
@@ -206,7 +206,7 @@ mod tests {
         [Fails::AtOnce, Fails::AfterGenerator, Fails::AfterDevice, Fails::AfterPinned, Fails::Never];
 
     fn is_as_before(libtorch: &Libtorch) -> bool {
-        let idle = Allocator { allocates: false, users: 1 };
+        let idle = PoolUse { allocates: false, users: 1 };
         !libtorch.generator_captures && libtorch.allocators == [idle; 2]
     }
 

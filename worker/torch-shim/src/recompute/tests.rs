@@ -125,10 +125,10 @@ fn errors_come_through_with_their_kind() {
                 false => Ok(&inputs[0] * 3.0),
             }
         };
-        let error = recompute(&[&x], fail(Pass::First)).unwrap_err();
+        let error = recompute(&[&x], fail(Pass::Forward)).unwrap_err();
         assert_eq!(error.kind, kind, "{error}");
         assert!(error.message.contains("on purpose"), "{error}");
-        let y = recompute(&[&x], fail(Pass::Again)).unwrap();
+        let y = recompute(&[&x], fail(Pass::Recompute)).unwrap();
         let error = y.sum(Kind::Float).f_backward().unwrap_err();
         assert!(error.to_string().contains("on purpose"), "{error}");
         assert_eq!(kind_of(&error) == ErrorKind::OutOfMemory, kind == ErrorKind::OutOfMemory);
@@ -160,7 +160,7 @@ fn what_cannot_be_right_is_refused() {
 
     // Another shape.
     let y = recompute(&[&x], |inputs, pass| {
-        let length = if pass == Pass::First { 4 } else { 3 };
+        let length = if pass == Pass::Forward { 4 } else { 3 };
         Ok(inputs[0].narrow(0, 0, length))
     })
     .unwrap();

@@ -47,7 +47,7 @@ pub(super) fn api() -> Api {
     api
 }
 
-/// The ranks that hold one invitation.
+/// The ranks with one unique id.
 #[derive(Default)]
 struct World {
     state: Mutex<Meeting>,
@@ -82,14 +82,14 @@ fn comm(raw: ncclComm_t) -> &'static Comm {
     unsafe { &*raw.cast::<Comm>() }
 }
 
-fn name(invitation: &[u8]) -> [u8; 8] {
-    invitation[..8].try_into().expect("eight bytes")
+fn name(unique_id: &[u8]) -> [u8; 8] {
+    unique_id[..8].try_into().expect("eight bytes")
 }
 
 /// Simulates the death of a process of the group.
-pub(super) fn lose_a_peer(invitation: &[u8]) {
+pub(super) fn lose_a_peer(unique_id: &[u8]) {
     let worlds = WORLDS.lock().expect("no panic");
-    worlds[&name(invitation)].lost.store(true, Ordering::SeqCst);
+    worlds[&name(unique_id)].lost.store(true, Ordering::SeqCst);
 }
 
 extern "C" fn get_version(out: *mut c_int) -> Code {
@@ -152,8 +152,8 @@ extern "C" fn comm_init(
     {
         return INVALID;
     }
-    let invitation = id.internal.map(|byte| byte as u8);
-    let comm = join(name(&invitation), rank as usize, size as usize);
+    let unique_id = id.internal.map(|byte| byte as u8);
+    let comm = join(name(&unique_id), rank as usize, size as usize);
     // SAFETY: the caller's pointer is valid for writes.
     unsafe { *out = comm.raw() };
     match blocking {

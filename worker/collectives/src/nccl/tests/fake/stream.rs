@@ -44,7 +44,7 @@ impl FakeStream {
 pub(in super::super) struct FakeTimeline(pub(in super::super) &'static FakeStream);
 
 impl Timeline for FakeTimeline {
-    fn adopt_thread(&self) -> Result<(), ShimError> {
+    fn set_device(&self) -> Result<(), ShimError> {
         Ok(())
     }
 
@@ -60,7 +60,7 @@ impl Timeline for FakeTimeline {
         Ok(Arc::new(FakeMark { place: self.0.given.load(Ordering::SeqCst), done: Arc::clone(&self.0.done) }))
     }
 
-    fn keep(&self, _tensor: &Tensor) -> Result<(), ShimError> {
+    fn record_tensor(&self, _tensor: &Tensor) -> Result<(), ShimError> {
         Ok(())
     }
 }
@@ -71,7 +71,7 @@ struct FakeMark {
 }
 
 impl Mark for FakeMark {
-    fn join(&self) -> Result<(), ShimError> {
+    fn block_current_stream(&self) -> Result<(), ShimError> {
         while !self.is_reached()? {
             std::thread::sleep(Duration::from_micros(100));
         }

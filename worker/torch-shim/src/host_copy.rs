@@ -15,12 +15,12 @@ use crate::{cuda, ffi};
 /// Tensors with the memory for their values.
 pub type Pairs<'m> = Vec<(Tensor, &'m mut [u8])>;
 
-/// The copy lane of a device. On a GPU it is one stream, which is kept: libtorch hands out 32 streams in
+/// The copy queue of a device. On a GPU it is one stream, which is kept: libtorch hands out 32 streams in
 /// turn, so a new stream for each copy would soon be the compute stream.
-pub struct Beside(Box<dyn Lane>);
+pub struct CopyStream(Box<dyn CopyQueue>);
 
-impl Beside {
-    /// Creates the lane for tensors on `device`. If it is not a GPU, the calling thread copies immediately.
+impl CopyStream {
+    /// Creates the queue for tensors on `device`. If it is not a GPU, the calling thread copies immediately.
     pub fn of(device: Device) -> Result<Self, ShimError> {
         Ok(Self(match device {
             Device::Cuda(gpu) => Box::new(Gpu { gpu, stream: Stream::from_pool(gpu, false)? }),
@@ -29,8 +29,8 @@ impl Beside {
     }
 }
 
-/// Memory into which tensors are copied. Only [`Landing::wait`] returns it.
-pub struct Landing<M> {
+/// Memory into which tensors are copied. Only [`HostCopy::wait`] returns it.
+pub struct HostCopy<M> {
     /// None after it was returned.
     memory: Option<Box<M>>,
     /// Kept until they are copied.
@@ -38,52 +38,52 @@ pub struct Landing<M> {
     done: Arc<dyn Mark>,
 }
 
-/// The end of all copies of a [`Landing`].
+/// The end of all copies of a [`HostCopy`].
 #[derive(Clone)]
-pub struct Landed(Arc<dyn Mark>);
+pub struct CopyDone(Arc<dyn Mark>);
 
-impl Landed {
+impl CopyDone {
     /// Makes later work of the calling thread wait for the copies. The host waits only if it computes itself.
-    pub fn hold(&self) -> Result<(), ShimError> {
-        self.0.hold()
+    pub fn block_current_stream(&self) -> Result<(), ShimError> {
+        self.0.block_current_stream()
     }
 }
 
-impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
-    /// Starts to copy tensors of `beside`'s device, after the calling thread's work so far. `pairs` assigns
+impl<M: DerefMut<Target = [u8]> + Send> HostCopy<M> {
+    /// Starts to copy tensors of `stream`'s device, after the calling thread's work so far. `pairs` assigns
     /// tensors to parts of the memory: first those that the calling thread may change next, so its later work
-    /// waits for these copies; then those that it changes only after [`Landed::hold`]. On success the memory
+    /// waits for these copies; then those that it changes only after [`CopyDone::block_current_stream`]. On success the memory
     /// is taken. If the memory is not [`Pinned`], the host waits for the copies.
     pub fn start<E: From<ShimError>>(
-        beside: &mut Beside,
+        stream: &mut CopyStream,
         memory: &mut Option<Box<M>>,
         pairs: impl for<'m> FnOnce(&'m mut [u8]) -> Result<[Pairs<'m>; 2], E>,
     ) -> Result<Self, E> {
-        let (op, lane) = ("copy beside the training", beside.0.as_mut());
+        let (op, queue) = ("copy beside the training", stream.0.as_mut());
         let Some(whole) = memory.as_mut() else {
             return Err(ShimError::invalid(op, "there is no memory to copy to").into());
         };
         let bounds = whole.as_mut_ptr_range();
-        let [changing, lasting] = pairs(whole)?;
+        let [changing, unchanged] = pairs(whole)?;
         let inside = |to: &[u8]| {
             let range = to.as_ptr_range();
             range.is_empty()
                 || (bounds.start.cast_const() <= range.start && range.end <= bounds.end.cast_const())
         };
-        if !changing.iter().chain(&lasting).all(|(_, to)| inside(to)) {
+        if !changing.iter().chain(&unchanged).all(|(_, to)| inside(to)) {
             return Err(ShimError::invalid(op, "a place outside of the memory").into());
         }
         let mut tensors = Vec::new();
-        let done = give(lane, [changing, lasting], &mut tensors).inspect_err(|_| {
+        let done = enqueue(queue, [changing, unchanged], &mut tensors).inspect_err(|_| {
             // Afterwards nothing writes to the memory, which the owner gets back.
-            lane.drain();
+            queue.drain();
         })?;
         Ok(Self { memory: memory.take(), tensors, done })
     }
 
     /// Returns a handle of the end of the copies.
-    pub fn landed(&self) -> Landed {
-        Landed(Arc::clone(&self.done))
+    pub fn done(&self) -> CopyDone {
+        CopyDone(Arc::clone(&self.done))
     }
 
     /// Waits for the copies, on any thread, and returns the memory.
@@ -94,7 +94,7 @@ impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
     }
 }
 
-impl<M> Landing<M> {
+impl<M> HostCopy<M> {
     fn end(&mut self) -> Result<(), ShimError> {
         let waited = self.done.wait();
         self.tensors.clear();
@@ -106,7 +106,7 @@ impl<M> Landing<M> {
     }
 }
 
-impl<M> Drop for Landing<M> {
+impl<M> Drop for HostCopy<M> {
     fn drop(&mut self) {
         if self.memory.is_some() {
             // Drop ignores the error.
@@ -115,30 +115,30 @@ impl<M> Drop for Landing<M> {
     }
 }
 
-fn give(
-    lane: &mut dyn Lane,
-    [changing, lasting]: [Pairs<'_>; 2],
+fn enqueue(
+    queue: &mut dyn CopyQueue,
+    [changing, unchanged]: [Pairs<'_>; 2],
     tensors: &mut Vec<Tensor>,
 ) -> Result<Arc<dyn Mark>, ShimError> {
-    lane.fork()?;
+    queue.fork()?;
     if !changing.is_empty() {
-        copy(lane, changing, tensors)?;
-        lane.mark()?.hold()?;
+        copy(queue, changing, tensors)?;
+        queue.mark()?.block_current_stream()?;
     }
-    copy(lane, lasting, tensors)?;
-    lane.mark()
+    copy(queue, unchanged, tensors)?;
+    queue.mark()
 }
 
-fn copy(lane: &mut dyn Lane, pairs: Pairs<'_>, tensors: &mut Vec<Tensor>) -> Result<(), ShimError> {
+fn copy(queue: &mut dyn CopyQueue, pairs: Pairs<'_>, tensors: &mut Vec<Tensor>) -> Result<(), ShimError> {
     for (tensor, to) in pairs {
-        lane.copy(&tensor, to)?;
+        queue.copy(&tensor, to)?;
         tensors.push(tensor);
     }
     Ok(())
 }
 
 /// A queue of copies.
-trait Lane {
+trait CopyQueue {
     /// Makes later copies wait for the calling thread's work.
     fn fork(&mut self) -> Result<(), ShimError>;
     /// Starts a copy. The memory of `to` must live, and not be used, until a later mark is reached.
@@ -149,10 +149,10 @@ trait Lane {
     fn drain(&mut self);
 }
 
-/// A position in a lane.
+/// A position in a queue.
 trait Mark: Send + Sync {
     /// Makes later work of the calling thread wait for the mark.
-    fn hold(&self) -> Result<(), ShimError>;
+    fn block_current_stream(&self) -> Result<(), ShimError>;
     /// Makes the host wait for the mark.
     fn wait(&self) -> Result<(), ShimError>;
 }
@@ -163,9 +163,9 @@ struct Gpu {
     stream: Stream,
 }
 
-impl Lane for Gpu {
+impl CopyQueue for Gpu {
     fn fork(&mut self) -> Result<(), ShimError> {
-        Stream::current(self.gpu)?.mark()?.block(self.stream)
+        Stream::current(self.gpu)?.record_event()?.block(self.stream)
     }
 
     fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError> {
@@ -179,7 +179,7 @@ impl Lane for Gpu {
     }
 
     fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError> {
-        Ok(Arc::new(GpuMark { gpu: self.gpu, event: self.stream.mark()? }))
+        Ok(Arc::new(GpuMark { gpu: self.gpu, event: self.stream.record_event()? }))
     }
 
     fn drain(&mut self) {
@@ -194,7 +194,7 @@ struct GpuMark {
 }
 
 impl Mark for GpuMark {
-    fn hold(&self) -> Result<(), ShimError> {
+    fn block_current_stream(&self) -> Result<(), ShimError> {
         self.event.block(Stream::current(self.gpu)?)
     }
 
@@ -208,7 +208,7 @@ impl Mark for GpuMark {
 /// The calling thread, which copies immediately, so its marks are always reached.
 struct Host;
 
-impl Lane for Host {
+impl CopyQueue for Host {
     fn fork(&mut self) -> Result<(), ShimError> {
         Ok(())
     }
@@ -225,7 +225,7 @@ impl Lane for Host {
 }
 
 impl Mark for Host {
-    fn hold(&self) -> Result<(), ShimError> {
+    fn block_current_stream(&self) -> Result<(), ShimError> {
         Ok(())
     }
 
@@ -245,7 +245,7 @@ unsafe impl Sync for Pinned {}
 
 impl Pinned {
     /// Pins `memory`, in about the time of writing it once. Set the GPU first: see [`cuda::set_device`].
-    pub fn over(memory: &mut [u8]) -> Result<Self, ShimError> {
+    pub fn pin(memory: &mut [u8]) -> Result<Self, ShimError> {
         let data = memory.as_mut_ptr().cast();
         checked("pin memory", |error| {
             // SAFETY: the memory is valid for its length during the call, which does not write to it.

@@ -23,7 +23,7 @@ impl NotedMark {
 }
 
 impl Mark for NotedMark {
-    fn hold(&self) -> Result<(), ShimError> {
+    fn block_current_stream(&self) -> Result<(), ShimError> {
         self.note("hold")
     }
     fn wait(&self) -> Result<(), ShimError> {
@@ -32,10 +32,10 @@ impl Mark for NotedMark {
 }
 
 impl Noting {
-    fn lane(fails_at: Option<usize>) -> (Beside, Log) {
+    fn queue(fails_at: Option<usize>) -> (CopyStream, Log) {
         let log = Log::default();
         let device = Self { log: Arc::clone(&log), copies: 0, fails_at, marks: 0 };
-        (Beside(Box::new(device)), log)
+        (CopyStream(Box::new(device)), log)
     }
 
     fn note(&self, what: String) {
@@ -43,7 +43,7 @@ impl Noting {
     }
 }
 
-impl Lane for Noting {
+impl CopyQueue for Noting {
     fn fork(&mut self) -> Result<(), ShimError> {
         self.note("fork".to_owned());
         Ok(())
@@ -68,9 +68,9 @@ impl Lane for Noting {
 
 // A landing keeps its memory in a box of any type; here it is a vector.
 #[allow(clippy::box_collection)]
-fn start(lane: &mut Beside, memory: &mut Option<Box<Vec<u8>>>) -> Result<Landing<Vec<u8>>, ShimError> {
+fn start(queue: &mut CopyStream, memory: &mut Option<Box<Vec<u8>>>) -> Result<HostCopy<Vec<u8>>, ShimError> {
     let tensor = |bytes: &[u8]| Tensor::from_slice(bytes);
-    Landing::start(lane, memory, |bytes| {
+    HostCopy::start(queue, memory, |bytes| {
         let (statistics, parameters) = bytes.split_at_mut(2);
         let (first, second) = parameters.split_at_mut(3);
         let changing = vec![(tensor(&[1, 2]), statistics)];
@@ -81,12 +81,12 @@ fn start(lane: &mut Beside, memory: &mut Option<Box<Vec<u8>>>) -> Result<Landing
 
 #[test]
 fn what_changes_is_copied_first_and_waited_for_by_the_device_alone() {
-    let (mut lane, log) = Noting::lane(None);
+    let (mut queue, log) = Noting::queue(None);
     let mut memory = Some(Box::new(vec![0u8; 6]));
-    let landing = start(&mut lane, &mut memory).unwrap();
+    let landing = start(&mut queue, &mut memory).unwrap();
     assert!(memory.is_none(), "nobody else has it");
     // The training computes the next step and reaches its update.
-    landing.landed().hold().unwrap();
+    landing.done().block_current_stream().unwrap();
     assert_eq!(**landing.wait().unwrap(), [1, 2, 3, 4, 5, 6]);
     let expected = ["fork", "copy 2", "mark 1", "hold 1", "copy 3", "copy 1", "mark 2", "hold 2", "wait 2"];
     assert_eq!(*log.lock().unwrap(), expected);
@@ -94,27 +94,27 @@ fn what_changes_is_copied_first_and_waited_for_by_the_device_alone() {
 
 #[test]
 fn what_is_dropped_on_the_way_is_waited_for() {
-    let (mut lane, log) = Noting::lane(None);
+    let (mut queue, log) = Noting::queue(None);
     let mut memory = Some(Box::new(vec![0u8; 6]));
-    drop(start(&mut lane, &mut memory).unwrap());
+    drop(start(&mut queue, &mut memory).unwrap());
     assert_eq!(log.lock().unwrap().last().unwrap(), "wait 2");
 }
 
 #[test]
 fn a_copy_that_fails_gives_the_memory_back_when_nothing_writes_to_it() {
-    let (mut lane, log) = Noting::lane(Some(3));
+    let (mut queue, log) = Noting::queue(Some(3));
     let mut memory = Some(Box::new(vec![0u8; 6]));
-    let error = start(&mut lane, &mut memory).err().unwrap();
+    let error = start(&mut queue, &mut memory).err().unwrap();
     assert_eq!(error.kind, ErrorKind::OutOfMemory);
     assert_eq!(log.lock().unwrap().last().unwrap(), "drain");
     // A second attempt with the same memory succeeds.
-    assert!(start(&mut Noting::lane(None).0, &mut memory).is_ok());
+    assert!(start(&mut Noting::queue(None).0, &mut memory).is_ok());
 }
 
 #[test]
 fn a_place_elsewhere_is_refused() {
     let mut memory = Some(Box::new(vec![0u8; 6]));
-    let refused = Landing::start(&mut Beside(Box::new(Host)), &mut memory, |_| {
+    let refused = HostCopy::start(&mut CopyStream(Box::new(Host)), &mut memory, |_| {
         let elsewhere: &'static mut [u8] = Box::leak(Box::new([0u8; 4]));
         Ok::<_, ShimError>([Pairs::new(), vec![(Tensor::from_slice(&[1u8; 4]), elsewhere)]])
     });
@@ -125,6 +125,6 @@ fn a_place_elsewhere_is_refused() {
 #[test]
 fn without_cuda_nothing_is_pinned() {
     if cuda::load().is_err() {
-        assert!(Pinned::over(&mut [0u8; 64]).is_err());
+        assert!(Pinned::pin(&mut [0u8; 64]).is_err());
     }
 }

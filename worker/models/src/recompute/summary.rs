@@ -7,7 +7,7 @@ use super::super::error::ModelError;
 
 /// The precision of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Closeness {
+pub(super) enum Precision {
     /// Values are not compared.
     Shapes,
     /// Values may differ as those of two algorithms of a library.
@@ -16,7 +16,7 @@ pub(super) enum Closeness {
     Bits,
 }
 
-impl Closeness {
+impl Precision {
     /// Returns the precision for `device`. cuDNN's benchmark chooses algorithms per thread: forward and
     /// backward, on two threads, may compute a convolution by two algorithms, which round differently.
     pub(super) fn on(device: Device) -> Self {
@@ -29,7 +29,7 @@ impl Closeness {
 
 /// A summary of one tensor.
 #[derive(Debug)]
-pub(super) struct Print {
+pub(super) struct Summary {
     shape: Vec<i64>,
     kind: Kind,
     values: Values,
@@ -51,18 +51,18 @@ enum Values {
 /// rounding errors hardly add up. Other values, as after another dropout, differ by about the norm.
 const NEAR: f64 = 0.02;
 
-impl Print {
-    pub(super) fn of(output: &Tensor, closeness: Closeness) -> Result<Self, ModelError> {
-        let values = match closeness {
-            Closeness::Shapes => Values::Unknown,
-            Closeness::Bits => Values::Bits(output.stride(), fingerprint(output)?),
-            Closeness::Near => tch::no_grad(|| sketch(output))?,
+impl Summary {
+    pub(super) fn of(output: &Tensor, precision: Precision) -> Result<Self, ModelError> {
+        let values = match precision {
+            Precision::Shapes => Values::Unknown,
+            Precision::Bits => Values::Bits(output.stride(), fingerprint(output)?),
+            Precision::Near => tch::no_grad(|| sketch(output))?,
         };
         Ok(Self { shape: output.size(), kind: output.f_kind()?, values })
     }
 
     /// Returns a description of the difference from the first result.
-    pub(super) fn against(&self, first: &Self) -> Option<String> {
+    pub(super) fn difference_from(&self, first: &Self) -> Option<String> {
         if self.shape != first.shape {
             Some(format!("a tensor of shape {:?}, where it was {:?}", self.shape, first.shape))
         } else if self.kind != first.kind {
@@ -108,9 +108,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn differs(first: &Tensor, again: &Tensor, closeness: Closeness) -> bool {
-        let print = |tensor: &Tensor| Print::of(tensor, closeness).unwrap();
-        print(again).against(&print(first)).is_some()
+    fn differs(first: &Tensor, again: &Tensor, precision: Precision) -> bool {
+        let summary = |tensor: &Tensor| Summary::of(tensor, precision).unwrap();
+        summary(again).difference_from(&summary(first)).is_some()
     }
 
     #[test]
@@ -118,14 +118,14 @@ mod tests {
         tch::manual_seed(5);
         for shape in [[3, 5, 7, 11], [2, 64, 56, 56], [1, 1, 1, 4]] {
             let x = Tensor::randn(shape, (Kind::Float, Device::Cpu));
-            assert!(!differs(&x, &x, Closeness::Bits));
+            assert!(!differs(&x, &x, Precision::Bits));
             // A rounding error as of TF32 and bfloat16.
             let noise = Tensor::randn_like(&x) * &x * 2f64.powi(-9);
             let rounded = &x + noise;
-            assert!(differs(&x, &rounded, Closeness::Bits));
-            assert!(!differs(&x, &rounded, Closeness::Near), "{shape:?}");
+            assert!(differs(&x, &rounded, Precision::Bits));
+            assert!(!differs(&x, &rounded, Precision::Near), "{shape:?}");
             let half = x.to_kind(Kind::BFloat16).to_kind(Kind::Float);
-            assert!(!differs(&x, &half, Closeness::Near), "{shape:?}");
+            assert!(!differs(&x, &half, Precision::Near), "{shape:?}");
             for other in [
                 Tensor::randn_like(&x),
                 &x * 1.1,
@@ -134,21 +134,21 @@ mod tests {
                 x.flip([3]),
                 x.f_full_like(f64::NAN).unwrap(),
             ] {
-                assert!(differs(&x, &other, Closeness::Near), "{shape:?}");
+                assert!(differs(&x, &other, Precision::Near), "{shape:?}");
             }
-            assert!(!differs(&x, &Tensor::randn_like(&x), Closeness::Shapes));
+            assert!(!differs(&x, &Tensor::randn_like(&x), Precision::Shapes));
         }
     }
 
     #[test]
     fn bits_are_compared_where_algorithms_are_fixed() {
-        assert_eq!(Closeness::on(Device::Cpu), Closeness::Bits);
+        assert_eq!(Precision::on(Device::Cpu), Precision::Bits);
         let before = cuda::cudnn_benchmark().unwrap();
         tch::Cuda::cudnn_set_benchmark(true);
-        assert_eq!(Closeness::on(Device::Cuda(0)), Closeness::Near);
-        assert_eq!(Closeness::on(Device::Cpu), Closeness::Bits);
+        assert_eq!(Precision::on(Device::Cuda(0)), Precision::Near);
+        assert_eq!(Precision::on(Device::Cpu), Precision::Bits);
         tch::Cuda::cudnn_set_benchmark(false);
-        assert_eq!(Closeness::on(Device::Cuda(0)), Closeness::Bits);
+        assert_eq!(Precision::on(Device::Cuda(0)), Precision::Bits);
         tch::Cuda::cudnn_set_benchmark(before);
     }
 }
