@@ -78,7 +78,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    process::end(run(Cli::parse().command))
+    process::to_exit_code(run(Cli::parse().command))
 }
 
 fn run(command: Command) -> Result<u8> {

@@ -56,7 +56,7 @@ pub(crate) fn torchrun(python: &Path, workers: &str) -> Result<Vec<OsString>> {
 
 fn make_environment(signals: &Signals, folder: &Path) -> Result<()> {
     let mut venv = Command::new(find_python()?);
-    let finished = signals.run_noting_errors(venv.args(["-m", "venv", "--clear"]).arg(folder))?;
+    let finished = signals.run_capturing_stderr(venv.args(["-m", "venv", "--clear"]).arg(folder))?;
     signals.check()?;
     // Debian's Python has venv, but lacks the pip that venv installs.
     if !finished.success() || !folder.join("bin/pip").exists() {

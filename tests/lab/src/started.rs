@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use xtask::process::{Signals, exit_code, shown};
+use xtask::process::{Signals, exit_code, program_name};
 
 /// The time after which a command counts as a hang.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
@@ -59,7 +59,7 @@ pub(crate) struct Started {
 /// Runs a command to its end without input; kills it after the limit, or on Ctrl-C.
 pub(crate) fn to_end(signals: &Signals, command: &mut Command) -> Result<Ended> {
     signals.check()?;
-    let shown = shown(command);
+    let shown = program_name(command);
     let begun = Instant::now();
     let child = command
         .stdin(Stdio::null())
