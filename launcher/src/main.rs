@@ -6,7 +6,6 @@
 //! `dtrain_common::env` and the protocol of PyTorch's store.
 #![deny(unsafe_code)]
 
-mod ask;
 mod ckpt;
 mod cli;
 mod gpus;
@@ -14,11 +13,12 @@ mod launch;
 mod plan;
 mod python;
 mod stdout;
+mod worker_jobs;
 
 use anyhow::Context;
 use cli::{Command, LaunchArgs};
-use dtrain_agent::clock::Begun;
-use dtrain_agent::io::guardian::{self, Behind, Role};
+use dtrain_agent::clock::StartTime;
+use dtrain_agent::io::guardian::{self, GuardianInfo, Role};
 use dtrain_agent::io::process::{descriptors, handlers};
 use dtrain_common::exit::ExitStatus;
 use std::io::Write;
@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 fn main() -> ExitCode {
-    let begun = Begun::now();
+    let start_time = StartTime::now();
     let command = match cli::read_command(std::env::args_os().collect()) {
         Ok(command) => command,
         Err(error) => {
@@ -36,39 +36,43 @@ fn main() -> ExitCode {
         }
     };
     let done = match command {
-        Command::Launch(args) => Ok(launch(&Arc::from(args), begun)),
-        Command::Eval(args) => ask::eval(&args).map(|args| launch(&Arc::new(args), begun)),
-        Command::Plan(args) => ask::plan(&args),
-        Command::Profile(args) => ask::profile(&args),
+        Command::Launch(args) => Ok(launch(&Arc::from(args), start_time)),
+        Command::Eval(args) => worker_jobs::eval(&args).map(|args| launch(&Arc::new(args), start_time)),
+        Command::Plan(args) => worker_jobs::plan(&args),
+        Command::Profile(args) => worker_jobs::profile(&args),
         Command::Ckpt(command) => ckpt::run(&command),
         Command::Gpu(command) => gpus::run(&command),
     };
-    done.unwrap_or_else(|error| refuse(&error, &[]))
+    done.unwrap_or_else(|error| print_error(&error, &[]))
 }
 
-fn launch(args: &Arc<LaunchArgs>, begun: Begun) -> ExitCode {
+fn launch(args: &Arc<LaunchArgs>, start_time: StartTime) -> ExitCode {
     let done = match guardian::role() {
-        Role::Guardian => guardian::stand_behind(&args.contract.signals()),
-        Role::Launcher(behind) => run(args, behind, begun),
+        Role::Guardian => guardian::run_guardian(&args.contract.signals()),
+        Role::Launcher(guardian_info) => run(args, guardian_info, start_time),
         Role::Abandoned => return ExitStatus::WorkerFailed.into(),
     };
-    done.unwrap_or_else(|error| refuse(&error, &args.from_environment))
+    done.unwrap_or_else(|error| print_error(&error, &args.from_environment))
 }
 
-fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<ExitCode> {
+fn run(
+    args: &Arc<LaunchArgs>,
+    guardian_info: GuardianInfo,
+    start_time: StartTime,
+) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     inherited.keep_to_this_process(&std::env::args_os().collect::<Vec<_>>());
     handlers::write_to_any_terminal().context("cannot change how signals are received")?;
-    launch::run(args, behind, begun).map(ExitCode::from)
+    launch::run(args, guardian_info, start_time).map(ExitCode::from)
 }
 
 /// Prints the error. `from_environment` are the variables that set flags.
-fn refuse(error: &anyhow::Error, from_environment: &[String]) -> ExitCode {
-    let mut said = stdout::in_one_line(error);
+fn print_error(error: &anyhow::Error, from_environment: &[String]) -> ExitCode {
+    let mut text = stdout::join_causes(error);
     if !from_environment.is_empty() {
-        said = format!("{said} (set in the environment: {})", from_environment.join(", "));
+        text = format!("{text} (set in the environment: {})", from_environment.join(", "));
     }
     // If standard error is closed, the exit code still reports the error.
-    let _ = writeln!(std::io::stderr(), "dtrain: error: {said}");
+    let _ = writeln!(std::io::stderr(), "dtrain: error: {text}");
     ExitStatus::Usage.into()
 }

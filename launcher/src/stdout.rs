@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Write};
 
 /// Writes to standard output. Returns whether the reader still exists.
-pub(crate) fn say(text: &str) -> io::Result<bool> {
+pub(crate) fn print(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
@@ -12,7 +12,7 @@ pub(crate) fn say(text: &str) -> io::Result<bool> {
 }
 
 /// Joins the error and its causes, without repeats: errors of `dtrain_common` name their cause themselves.
-pub(crate) fn in_one_line(error: &anyhow::Error) -> String {
+pub(crate) fn join_causes(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |mut said, cause| {
         let cause = cause.to_string();
         if said.is_empty() {
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn a_cause_is_said_once() {
-        let said = |error: anyhow::Result<()>| error.err().map(|error| in_one_line(&error));
+        let said = |error: anyhow::Result<()>| error.err().map(|error| join_causes(&error));
         let plain = || Err(anyhow::anyhow!("no such file"));
         let context = said(plain().context("cannot read a.toml"));
         assert_eq!(context.as_deref(), Some("cannot read a.toml: no such file"));

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The start of the command, on both clocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Begun {
+pub struct StartTime {
     /// Origin of the agent's times.
     pub at: Instant,
     /// The same moment as calendar time, for files and for the workers.
     pub wall: SystemTime,
 }
 
-impl Begun {
+impl StartTime {
     pub fn now() -> Self {
         Self { at: Instant::now(), wall: SystemTime::now() }
     }

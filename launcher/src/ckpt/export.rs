@@ -9,7 +9,7 @@ use super::problem::{Failed, failed};
 use super::progress::Progress;
 use super::tensors::{header, torch_name};
 use crate::cli::{ExportArgs, Weights};
-use crate::stdout::say;
+use crate::stdout::print;
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::handlers;
 use dtrain_agent::signals;
@@ -34,7 +34,7 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     write(&plan, &args.out, args.force)?;
     let bytes = plan.outputs.iter().map(|output| output.target.bytes).sum();
     let count = counted(plan.outputs.len(), "tensor");
-    let mut said = format!("{}: {count}, {}\n", args.out.display(), size(bytes));
+    let mut text = format!("{}: {count}, {}\n", args.out.display(), size(bytes));
     let manifest = &plan.manifest;
     let weights = match (plan.average, args.weights) {
         (true, _) => "the moving average",
@@ -49,9 +49,9 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
         ("names", plan.names.to_string()),
         ("types", types.join(", ")),
     ] {
-        said.push_str(&format!("  {name:<10}  {value}\n"));
+        text.push_str(&format!("  {name:<10}  {value}\n"));
     }
-    say(&said)?;
+    print(&text)?;
     Ok(ExitStatus::Success.into())
 }
 
@@ -114,7 +114,7 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
         }
         match too_large(&overflows) {
             None => Ok(()),
-            Some(said) => Err(Unwritten::Other(anyhow::Error::msg(said))),
+            Some(message) => Err(Unwritten::Other(anyhow::Error::msg(message))),
         }
     });
     drop(progress);
@@ -129,7 +129,7 @@ fn unwritten(error: Unwritten, out: &Path) -> anyhow::Error {
         }
         Unwritten::Io(error) => failed(anyhow::Error::new(error).context(format!("cannot write {shown}"))),
         Unwritten::Stopped(signal) => Failed {
-            said: format!("stopped by {}; {shown} was not written", signals::name(signal)),
+            message: format!("stopped by {}; {shown} was not written", signals::name(signal)),
             status: ExitStatus::Signal(signal),
         }
         .into(),

@@ -4,7 +4,7 @@ use super::find::run_dir;
 use super::inventory::{self, Entry, Leftover, entries, leftovers, name, set_aside};
 use super::problem::{kind, sentence};
 use crate::cli::LsArgs;
-use crate::stdout::say;
+use crate::stdout::print;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::{Rollback, RunDir, SetAside};
@@ -24,7 +24,7 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let set_aside = set_aside(&run_dir)?;
     let json = || format!("{}\n", object(&run_dir, &entries, &leftovers, &set_aside));
     let table = || text(&run_dir, &entries, &leftovers, &set_aside);
-    say(&if args.json { json() } else { table() })?;
+    print(&if args.json { json() } else { table() })?;
     Ok(ExitStatus::Success.into())
 }
 

@@ -1,22 +1,22 @@
 //! Problems of a checkpoint, and failures of a command.
 
 use super::inventory::name;
-use crate::stdout::in_one_line;
+use crate::stdout::join_causes;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::{FILE_NAME, ManifestError};
 use std::io;
 
 /// A failure of a correct command, not of its usage.
 #[derive(Debug, thiserror::Error)]
-#[error("{said}")]
+#[error("{message}")]
 pub(super) struct Failed {
-    pub(super) said: String,
+    pub(super) message: String,
     pub(super) status: ExitStatus,
 }
 
 /// Returns a failure with exit code 1.
 pub(super) fn failed(error: impl Into<anyhow::Error>) -> anyhow::Error {
-    Failed { said: in_one_line(&error.into()), status: ExitStatus::Program(1) }.into()
+    Failed { message: join_causes(&error.into()), status: ExitStatus::Program(1) }.into()
 }
 
 /// Returns the kind of a checkpoint's problem, for scripts.

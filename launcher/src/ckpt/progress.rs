@@ -1,6 +1,6 @@
 //! The progress of reading or writing many bytes, on a terminal.
 
-use dtrain_agent::io::output::{Stream, draws_frames};
+use dtrain_agent::io::output::{Stream, can_draw_frames};
 use dtrain_common::text::size;
 use std::io::{self, Write};
 use std::sync::Mutex;
@@ -29,7 +29,7 @@ impl Progress {
             label: label.into(),
             total,
             done: AtomicU64::new(0),
-            painted: (total >= LARGE && draws_frames(Stream::Stderr)).then(|| Mutex::new(Instant::now())),
+            painted: (total >= LARGE && can_draw_frames(Stream::Stderr)).then(|| Mutex::new(Instant::now())),
         }
     }
 

@@ -4,7 +4,7 @@ use super::find::run_dir;
 use super::inventory::{Entry, entries, leftovers, name, set_aside, size as size_of};
 use super::problem::failed;
 use crate::cli::PruneArgs;
-use crate::stdout::say;
+use crate::stdout::print;
 use anyhow::{Context, bail};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
@@ -29,7 +29,7 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     let broken_off_at = run_dir.broken_off_at()?;
     entries.retain(|entry| broken_off_at.is_none_or(|step| entry.step <= step));
     let (keep, why) = keep(args, &run_dir)?;
-    say(&format!("{}: {why}\n", run_dir.checkpoints().display()))?;
+    print(&format!("{}: {why}\n", run_dir.checkpoints().display()))?;
     let mut notes = Vec::new();
     let mut doomed: Vec<_> = chosen(&entries, keep, args.damaged, &mut notes)
         .into_iter()
@@ -59,11 +59,11 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
                 "removed"
             }
         };
-        say(&format!("{what} {name}, {}\n", size(*bytes)))?;
+        print(&format!("{what} {name}, {}\n", size(*bytes)))?;
         freed += bytes;
     }
     for note in notes {
-        say(&format!("{note}\n"))?;
+        print(&format!("{note}\n"))?;
     }
     let (folders, bytes) = (counted(doomed.len(), "folder"), size(freed));
     let total = match (doomed.len(), args.dry_run) {
@@ -71,7 +71,7 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
         (_, true) => format!("{folders} and {bytes} would go; nothing was touched\n"),
         (_, false) => format!("{folders} removed, {bytes} freed\n"),
     };
-    say(&total)?;
+    print(&total)?;
     Ok(ExitStatus::Success.into())
 }
 

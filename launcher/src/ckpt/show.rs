@@ -8,7 +8,7 @@ use super::inventory;
 use super::ls::{epochs, local_time, time_value};
 use super::problem::{failed, sentence};
 use crate::cli::ShowArgs;
-use crate::stdout::say;
+use crate::stdout::print;
 use anyhow::Context;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::{FILE_NAME, Manifest};
@@ -44,7 +44,7 @@ pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         Some(_) => None,
     };
     let shown = Shown { folder, manifest, sizes, comparison, problem };
-    say(&if args.json { format!("{}\n", shown.object()?) } else { shown.text() })?;
+    print(&if args.json { format!("{}\n", shown.object()?) } else { shown.text() })?;
     Ok(ExitStatus::Success.into())
 }
 

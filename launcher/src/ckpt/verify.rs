@@ -5,7 +5,7 @@ use super::problem::{kind, sentence};
 use super::progress::Progress;
 use super::tensors::{TensorFile, TensorFileError};
 use crate::cli::VerifyArgs;
-use crate::stdout::say;
+use crate::stdout::print;
 use anyhow::bail;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::{Manifest, ManifestError};
@@ -39,7 +39,7 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let mut reports = Vec::new();
     for folder in folders {
         let report = check(folder);
-        if !args.json && !say(&text(&report))? {
+        if !args.json && !print(&text(&report))? {
             break;
         }
         reports.push(report);
@@ -47,10 +47,10 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let damaged = reports.iter().filter(|report| !report.problems.is_empty()).count();
     let whole = reports.len() - damaged;
     if args.json {
-        say(&format!("{}\n", object(&reports, damaged)))?;
+        print(&format!("{}\n", object(&reports, damaged)))?;
     } else if reports.len() > 1 {
         let count = counted(reports.len(), "checkpoint");
-        say(&format!("{count}: {whole} whole, {damaged} not\n"))?;
+        print(&format!("{count}: {whole} whole, {damaged} not\n"))?;
     }
     let status = if damaged == 0 { ExitStatus::Success } else { ExitStatus::Program(1) };
     Ok(status.into())

@@ -27,6 +27,6 @@ pub(crate) use gpu::{GpuCommand, InfoArgs, KillArgs, MonitorArgs};
 pub(crate) use gpus::{GpuArgs, GpuIds};
 pub(crate) use launch::{Form, LaunchArgs, Nproc, Target};
 pub(crate) use limits::{Limit, LimitArgs};
-pub(crate) use output::{Choice, OutputArgs, Place, PrefixTemplate};
+pub(crate) use output::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
 pub(crate) use parse::read_command;
 pub(crate) use plan::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};

@@ -98,7 +98,7 @@ pub(crate) struct PrefixTemplate(String);
 
 /// The values of the names for one worker.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place<'a> {
+pub(crate) struct PrefixValues<'a> {
     pub(crate) role_name: &'a str,
     pub(crate) local_rank: usize,
     pub(crate) rank: usize,
@@ -111,16 +111,16 @@ impl PrefixTemplate {
         if text.contains(['\n', '\r']) {
             return Err("the prefix stands before a line and cannot contain the end of one".into());
         }
-        expand(text, &Place::default()).map(|_| Self(text.to_owned()))
+        expand(text, &PrefixValues::default()).map(|_| Self(text.to_owned()))
     }
 
-    /// Returns the prefix of the worker at `place`.
-    pub(crate) fn fill(&self, place: &Place<'_>) -> String {
-        expand(&self.0, place).unwrap_or_default()
+    /// Returns the prefix of the worker with these values.
+    pub(crate) fn fill(&self, values: &PrefixValues<'_>) -> String {
+        expand(&self.0, values).unwrap_or_default()
     }
 }
 
-fn expand(text: &str, place: &Place<'_>) -> Result<String, String> {
+fn expand(text: &str, values: &PrefixValues<'_>) -> Result<String, String> {
     let mut filled = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
@@ -136,10 +136,10 @@ fn expand(text: &str, place: &Place<'_>) -> Result<String, String> {
         };
         match name {
             "$" => filled.push('$'),
-            "role_name" => filled.push_str(place.role_name),
-            "local_rank" => filled.push_str(&place.local_rank.to_string()),
-            "rank" => filled.push_str(&place.rank.to_string()),
-            "hostname" => filled.push_str(place.hostname),
+            "role_name" => filled.push_str(values.role_name),
+            "local_rank" => filled.push_str(&values.local_rank.to_string()),
+            "rank" => filled.push_str(&values.rank.to_string()),
+            "hostname" => filled.push_str(values.hostname),
             _ => {
                 return Err(format!(
                     "`${{{name}}}` is not known; there are ${{role_name}}, ${{local_rank}}, ${{rank}} and ${{hostname}}, and $$ is \
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_names_of_a_prefix_are_filled_in() {
-        let place = Place { role_name: "trainer", local_rank: 1, rank: 9, hostname: "node-a" };
+        let values = PrefixValues { role_name: "trainer", local_rank: 1, rank: 9, hostname: "node-a" };
         for (text, filled) in [
             ("", ""),
             ("[${rank}] ", "[9] "),
@@ -276,7 +276,7 @@ mod tests {
             ("${hostname}$$$rank", "node-a$9"),
             ("cost $$5 ", "cost $5 "),
         ] {
-            assert_eq!(PrefixTemplate::new(text).unwrap().fill(&place), filled);
+            assert_eq!(PrefixTemplate::new(text).unwrap().fill(&values), filled);
         }
         for wrong in ["$", "${rank", "${}", "$ranks", "${host}", "a\nb", "a\r"] {
             assert!(PrefixTemplate::new(wrong).is_err(), "{wrong:?}");

@@ -39,17 +39,17 @@ pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<Launc
 }
 
 fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error> {
-    let (mut command, twins) = command(environment)?;
+    let (mut command, env_flags) = command(environment)?;
     // A repeatable flag gets both values; inserted after the subcommand, so that the user's value is last.
-    let repeated = twins.iter().filter(|twin| twin.repeats).map(Twin::word);
+    let repeated = env_flags.iter().filter(|env_flag| env_flag.repeats).map(EnvFlag::word);
     let mut words = argv.to_vec();
     let second = argv.len().min(2);
     words.splice(second..second, repeated);
     let matches = match command.try_get_matches_from_mut(words) {
         // If the command line alone is wrong, its own error is returned.
-        Err(error) if !twins.is_empty() && error.use_stderr() => {
+        Err(error) if !env_flags.is_empty() && error.use_stderr() => {
             read(argv, false)?;
-            return Err(blame(&mut command, &error, &twins));
+            return Err(blame(&mut command, &error, &env_flags));
         }
         other => other?,
     };
@@ -58,16 +58,16 @@ fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error>
         return Err(command.error(ErrorKind::InvalidSubcommand, "this is no launch"));
     };
     let given = matches.subcommand().map(|(_, given)| given);
-    let counts = |twin: &Twin| given.is_some_and(|given| twin.counts(given));
-    let twins = twins.into_iter().filter(counts);
-    args.from_environment = twins.map(|twin| twin.variable).collect();
+    let counts = |env_flag: &EnvFlag| given.is_some_and(|given| env_flag.counts(given));
+    let env_flags = env_flags.into_iter().filter(counts);
+    args.from_environment = env_flags.map(|env_flag| env_flag.variable).collect();
     let before = argv.len().saturating_sub(args.words.len() + 1);
     args.after_dashes = !args.words.is_empty() && argv.get(before).is_some_and(|word| word == "--");
     Ok(*args)
 }
 
 /// An environment variable for a flag, as torchrun has: PET_NPROC_PER_NODE for `--nproc-per-node`.
-struct Twin {
+struct EnvFlag {
     variable: String,
     value: OsString,
     /// Such as `--nproc`.
@@ -77,7 +77,7 @@ struct Twin {
     repeats: bool,
 }
 
-impl Twin {
+impl EnvFlag {
     /// Returns whether the variable sets the flag; for a switch, whether it switches it on.
     fn counts(&self, given: &ArgMatches) -> bool {
         let id = self.id.as_str();
@@ -95,18 +95,18 @@ impl Twin {
 
 /// Returns the command and the variables that are set. Flags may have underscores too. Empty variables count
 /// as unset; two different variables of one flag are an error.
-fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error> {
-    let (mut twins, mut differ) = (Vec::<Twin>::new(), None);
+fn command(environment: bool) -> Result<(clap::Command, Vec<EnvFlag>), clap::Error> {
+    let (mut env_flags, mut differ) = (Vec::<EnvFlag>::new(), None);
     let mut prepare = |arg: Arg| {
         let aliases = arg.get_all_aliases().unwrap_or_default();
         let names = arg.get_long().into_iter().chain(aliases);
         let names: Vec<_> = names.map(str::to_owned).collect();
         let spelt: Vec<_> = names.iter().map(|name| name.replace('-', "_")).collect();
-        let first = twins.len();
+        let first = env_flags.len();
         for name in spelt.iter().filter(|_| environment) {
             let variable = format!("{TWIN_PREFIX}{}", name.to_uppercase());
             let value = std::env::var_os(&variable).filter(|value| !value.is_empty());
-            twins.extend(value.map(|value| Twin {
+            env_flags.extend(value.map(|value| EnvFlag {
                 variable,
                 value,
                 flag: format!("--{}", arg.get_long().unwrap_or_default()),
@@ -118,33 +118,33 @@ fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error>
             ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
             _ => arg,
         };
-        if let [twin, others @ ..] = &twins[first..] {
-            let other = others.iter().find(|other| other.value != twin.value);
+        if let [env_flag, others @ ..] = &env_flags[first..] {
+            let other = others.iter().find(|other| other.value != env_flag.value);
             differ = differ.take().or(other.map(|other| {
                 format!(
                     "the environment variables {}={} and {}={} stand for the same flag; unset one",
-                    twin.variable,
-                    twin.value.display(),
+                    env_flag.variable,
+                    env_flag.value.display(),
                     other.variable,
                     other.value.display()
                 )
             }));
-            if !twin.repeats {
-                arg = arg.env(twin.variable.clone());
+            if !env_flag.repeats {
+                arg = arg.env(env_flag.variable.clone());
             }
-            twins.truncate(first + 1);
+            env_flags.truncate(first + 1);
         }
         arg.aliases(spelt.into_iter().filter(|name| !names.contains(name)))
     };
     let mut command = Cli::command().mut_subcommand("launch", |launch| launch.mut_args(&mut prepare));
     match differ {
         Some(message) => Err(command.error(ErrorKind::ValueValidation, message)),
-        None => Ok((command, twins)),
+        None => Ok((command, env_flags)),
     }
 }
 
 /// Returns the error of a command line that is only wrong because of these variables.
-fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> clap::Error {
+fn blame(command: &mut clap::Command, error: &clap::Error, env_flags: &[EnvFlag]) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
@@ -160,13 +160,13 @@ fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> cl
     };
     // Such as `--nproc <N|auto|gpu|cpu>`.
     let named = text(ContextKind::InvalidArg).and_then(|arg| arg.split(' ').next());
-    let wrong = twins.iter().find(|twin| named == Some(&twin.flag));
+    let wrong = env_flags.iter().find(|env_flag| named == Some(&env_flag.flag));
     let message = match wrong {
-        Some(Twin { variable, value, .. }) => {
+        Some(EnvFlag { variable, value, .. }) => {
             format!("the environment variable {variable} is `{}`: {why}", value.display())
         }
         None => {
-            let variables: Vec<_> = twins.iter().map(|twin| twin.variable.as_str()).collect();
+            let variables: Vec<_> = env_flags.iter().map(|env_flag| env_flag.variable.as_str()).collect();
             format!("{why}; the environment sets {}", variables.join(", "))
         }
     };

@@ -1,6 +1,6 @@
 //! `dtrain gpu clear`: asks this user's workers to free memory that they do not use.
 
-use crate::stdout::say;
+use crate::stdout::print;
 use anyhow::bail;
 use dtrain_common::control::{self, Answer, Ask, AskError};
 use dtrain_common::exit::ExitStatus;
@@ -22,10 +22,10 @@ pub(super) fn run() -> anyhow::Result<ExitCode> {
         if let Err(error @ GpuError::NoDriver) = Nvidia::open() {
             bail!("no dtrain worker of yours is running, and {error}");
         }
-        say("No dtrain worker of yours is running.\n")?;
+        print("No dtrain worker of yours is running.\n")?;
         return Ok(ExitStatus::Success.into());
     }
-    say(&text(ask_all(workers, PATIENCE)))?;
+    print(&text(ask_all(workers, PATIENCE)))?;
     Ok(ExitStatus::Success.into())
 }
 
@@ -118,9 +118,9 @@ mod tests {
             worker(folder.path(), 12, Some("{\"error\":\"the driver failed\"}\n")),
             (13, folder.path().join("13.sock")),
         ];
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let said = text(ask_all(workers, Duration::from_millis(300)));
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(start_time.elapsed() < Duration::from_secs(20));
         assert_eq!(
             said,
             "pid 10 (rank 0, GPU 0): freed 1.00 GiB; now 1.00 MiB allocated | 2.00 MiB reserved\n\

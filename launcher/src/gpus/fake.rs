@@ -4,15 +4,15 @@ use dtrain_common::gpu::{Driver, GpuError, GpuProcess, GpuStatus, Status};
 use std::collections::VecDeque;
 
 /// A driver that returns the given states in order, and repeats the last.
-pub(super) struct MadeUp(pub(super) VecDeque<Status>);
+pub(super) struct FakeDriver(pub(super) VecDeque<Status>);
 
-impl MadeUp {
+impl FakeDriver {
     pub(super) fn new(status: Status) -> Self {
         Self([status].into())
     }
 }
 
-impl Driver for MadeUp {
+impl Driver for FakeDriver {
     fn status(&mut self) -> Result<Status, GpuError> {
         let first = self.0.pop_front().unwrap_or_default();
         if self.0.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::owner::{Owner, owner};
 use crate::cli::InfoArgs;
-use crate::stdout::say;
+use crate::stdout::print;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{Driver, GpuStatus, Status};
 use dtrain_common::text::{Align::Left, Align::Right, columns, size};
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 pub(super) fn run(driver: &mut impl Driver, args: &InfoArgs) -> anyhow::Result<ExitCode> {
     let status = driver.status()?;
     let text = if args.json { serde_json::to_string(&status)? + "\n" } else { text(&status, owner) };
-    say(&text)?;
+    print(&text)?;
     Ok(ExitStatus::Success.into())
 }
 
@@ -41,7 +41,7 @@ pub(super) fn text(status: &Status, owner: impl Fn(u32) -> Option<Owner>) -> Str
                 None => ("?".into(), "(not to be seen from here)".into()),
             };
             let memory = process.used_bytes.map(size);
-            table.push(vec![gpu.index.to_string(), process.pid.to_string(), user, known(memory), command]);
+            table.push(vec![gpu.index.to_string(), process.pid.to_string(), user, or_dash(memory), command]);
         }
     }
     if table.len() == 1 {
@@ -59,20 +59,20 @@ fn row(gpu: &GpuStatus) -> Vec<String> {
         size(gpu.used_bytes()),
         size(gpu.free_bytes),
         size(gpu.total_bytes),
-        known(gpu.busy_percent.map(|percent| format!("{percent}%"))),
-        known(gpu.temperature_c.map(|degrees| format!("{degrees} C"))),
-        known(gpu.power_mw.map(|milliwatts| format!("{} W", milliwatts / 1000))),
+        or_dash(gpu.busy_percent.map(|percent| format!("{percent}%"))),
+        or_dash(gpu.temperature_c.map(|degrees| format!("{degrees} C"))),
+        or_dash(gpu.power_mw.map(|milliwatts| format!("{} W", milliwatts / 1000))),
     ]
 }
 
 /// Returns the value, or a dash if the driver does not report it.
-pub(super) fn known(figure: Option<String>) -> String {
+pub(super) fn or_dash(figure: Option<String>) -> String {
     figure.unwrap_or_else(|| "-".into())
 }
 
 /// A line of `monitor --json`.
 #[derive(Debug, Serialize)]
-pub(super) struct Tick<'a> {
+pub(super) struct MonitorLine<'a> {
     /// The time by RFC 3339.
     pub(super) time: &'a str,
     #[serde(flatten)]
@@ -107,11 +107,11 @@ GPU  pid  user    memory  command
     }
 
     #[test]
-    fn a_tick_is_one_object() {
+    fn a_monitor_line_is_one_object() {
         let status = machine(vec![process(77)]);
-        let tick = Tick { time: "2026-11-21T13:00:00Z", gpu: &status.gpus[0] };
+        let line = MonitorLine { time: "2026-11-21T13:00:00Z", gpu: &status.gpus[0] };
         assert_eq!(
-            serde_json::to_string(&tick).ok().as_deref(),
+            serde_json::to_string(&line).ok().as_deref(),
             Some(
                 "{\"time\":\"2026-11-21T13:00:00Z\",\"index\":0,\"name\":\"NVIDIA H200\",\"uuid\":\"GPU-aa0-0001\",\
                  \"total_bytes\":17179869184,\"free_bytes\":12884901888,\"busy_percent\":87,\"temperature_c\":61,\

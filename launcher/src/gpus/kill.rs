@@ -1,9 +1,9 @@
 //! `dtrain gpu kill`: ends this user's processes on GPUs, first by SIGTERM, then by SIGKILL.
 
-use super::info::known;
+use super::info::or_dash;
 use super::owner::owner;
 use crate::cli::KillArgs;
-use crate::stdout::say;
+use crate::stdout::print;
 use anyhow::bail;
 use dtrain_agent::io::process::has_ended;
 use dtrain_common::exit::ExitStatus;
@@ -23,12 +23,12 @@ pub(super) fn run(driver: &mut impl Driver, args: &KillArgs) -> anyhow::Result<E
     let status = driver.status()?;
     let found = find(&status, args)?;
     if found.own.is_empty() {
-        say(&format!("{}No process of yours uses {}.\n", found.text, found.place))?;
+        print(&format!("{}No process of yours uses {}.\n", found.text, found.place))?;
         return Ok(ExitStatus::Success.into());
     }
-    say(&found.text)?;
-    if !args.yes && !agreed(found.own.len(), io::stdin().is_terminal())? {
-        say("Nothing was ended.\n")?;
+    print(&found.text)?;
+    if !args.yes && !confirm(found.own.len(), io::stdin().is_terminal())? {
+        print("Nothing was ended.\n")?;
         return Ok(ExitStatus::Program(1).into());
     }
     let grace = Duration::from_secs_f64(args.grace);
@@ -65,7 +65,7 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
             let (pid, handle) = (process.pid, handle(process.pid));
             match (owner(pid), handle) {
                 (Some(owner), Some(handle)) if owner.uid == me && pid != std::process::id() => {
-                    let memory = known(process.used_bytes.map(size));
+                    let memory = or_dash(process.used_bytes.map(size));
                     let (index, user, command) = (gpu.index.to_string(), owner.user, owner.command);
                     table.push(vec![pid.to_string(), index, user, memory, command]);
                     if !own.iter().any(|known| known.pid == pid) {
@@ -120,7 +120,7 @@ fn handle(pid: u32) -> Option<OwnedFd> {
 }
 
 /// Asks the user on the terminal.
-fn agreed(count: usize, on_a_terminal: bool) -> anyhow::Result<bool> {
+fn confirm(count: usize, on_a_terminal: bool) -> anyhow::Result<bool> {
     let processes = match count {
         1 => "this process".to_owned(),
         _ => format!("these {count} processes"),
@@ -140,16 +140,16 @@ fn end(mut victims: Vec<Victim>, grace: Duration) -> anyhow::Result<bool> {
         victim.signal(Signal::TERM);
     }
     for pid in wait(&mut victims, grace) {
-        say(&format!("pid {pid} ended on SIGTERM\n"))?;
+        print(&format!("pid {pid} ended on SIGTERM\n"))?;
     }
     for victim in &victims {
         victim.signal(Signal::KILL);
     }
     for pid in wait(&mut victims, AFTER_KILL) {
-        say(&format!("pid {pid} was killed\n"))?;
+        print(&format!("pid {pid} was killed\n"))?;
     }
     for Victim { pid, .. } in &victims {
-        say(&format!("pid {pid} is still there; it hangs in the kernel or the driver\n"))?;
+        print(&format!("pid {pid} is still there; it hangs in the kernel or the driver\n"))?;
     }
     Ok(victims.is_empty())
 }

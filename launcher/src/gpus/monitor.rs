@@ -1,12 +1,12 @@
 //! `dtrain gpu monitor`: tables that are redrawn on a terminal, lines for other outputs.
 
-use super::info::{Tick, known, text};
+use super::info::{MonitorLine, or_dash, text};
 use super::owner::owner;
 use crate::cli::MonitorArgs;
-use crate::stdout::say;
+use crate::stdout::print;
 use anyhow::Context;
 use crossbeam_channel::{Receiver, bounded};
-use dtrain_agent::io::output::{Stream, draws_frames};
+use dtrain_agent::io::output::{Stream, can_draw_frames};
 use dtrain_agent::io::process::handlers;
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
@@ -26,12 +26,12 @@ pub(super) fn run(driver: &mut impl Driver, args: &MonitorArgs) -> anyhow::Resul
     .context("cannot receive signals")?;
     let form = match args.json {
         true => Form::Json,
-        false if draws_frames(Stream::Stdout) => Form::Screen,
+        false if can_draw_frames(Stream::Stdout) => Form::Screen,
         false => Form::Lines,
     };
     let (interval, count) = (Duration::from_secs_f64(args.interval), args.count);
-    let pace = Pace { interval, count };
-    watch(driver, form, pace, &stopped, say, size_of_terminal)
+    let schedule = Schedule { interval, count };
+    watch(driver, form, schedule, &stopped, print, size_of_terminal)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ enum Form {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct Schedule {
     interval: Duration,
     count: Option<u64>,
 }
@@ -62,7 +62,7 @@ fn size_of_terminal() -> (usize, usize) {
 fn watch(
     driver: &mut impl Driver,
     form: Form,
-    pace: Pace,
+    schedule: Schedule,
     stopped: &Receiver<i32>,
     mut show: impl FnMut(&str) -> io::Result<bool>,
     size: impl Fn() -> (usize, usize),
@@ -85,11 +85,11 @@ fn watch(
             Form::Json => show(&objects(&status, &format!("{time:.3}"))?)?,
         };
         looks += 1;
-        if !shown || pace.count.is_some_and(|count| looks >= count) {
+        if !shown || schedule.count.is_some_and(|count| looks >= count) {
             return Ok(ExitStatus::Success.into());
         }
         // A look that took longer than the interval is not made up for.
-        next = (next + pace.interval).max(Instant::now());
+        next = (next + schedule.interval).max(Instant::now());
         match stopped.recv_deadline(next) {
             Ok(signals::INT) => return Ok(ExitStatus::Success.into()),
             Ok(signal) => return Ok(ExitStatus::Signal(signal).into()),
@@ -107,7 +107,7 @@ fn cut(frame: &str, (columns, rows): (usize, usize)) -> String {
 fn lines(status: &Status, time: &str) -> String {
     let line = |gpu: &GpuStatus| {
         let (used, total) = (size(gpu.used_bytes()), size(gpu.total_bytes));
-        let busy = known(gpu.busy_percent.map(|percent| format!("{percent}%")));
+        let busy = or_dash(gpu.busy_percent.map(|percent| format!("{percent}%")));
         let (index, name, processes) = (gpu.index, &gpu.name, gpu.processes.len());
         let es = if processes == 1 { "" } else { "es" };
         format!("{time} GPU {index} ({name}): {used} of {total} used, busy {busy}, {processes} process{es}\n")
@@ -116,7 +116,7 @@ fn lines(status: &Status, time: &str) -> String {
 }
 
 fn objects(status: &Status, time: &str) -> serde_json::Result<String> {
-    let object = |gpu| serde_json::to_string(&Tick { time, gpu }).map(|object| object + "\n");
+    let object = |gpu| serde_json::to_string(&MonitorLine { time, gpu }).map(|object| object + "\n");
     status.gpus.iter().map(object).collect()
 }
 
@@ -124,19 +124,19 @@ fn objects(status: &Status, time: &str) -> serde_json::Result<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::fake::{MadeUp, machine, process};
+    use super::super::fake::{FakeDriver, machine, process};
     use super::*;
 
     fn shown(form: Form, looks: u64) -> Vec<String> {
         let (_sender, stopped) = bounded(1);
-        let pace = Pace { interval: Duration::from_millis(1), count: Some(looks) };
+        let schedule = Schedule { interval: Duration::from_millis(1), count: Some(looks) };
         let mut all = Vec::new();
-        let mut driver = MadeUp([machine(vec![process(1)]), machine(vec![])].into());
+        let mut driver = FakeDriver([machine(vec![process(1)]), machine(vec![])].into());
         let show = |text: &str| {
             all.push(text.to_owned());
             Ok(true)
         };
-        watch(&mut driver, form, pace, &stopped, show, || (60, 6)).unwrap();
+        watch(&mut driver, form, schedule, &stopped, show, || (60, 6)).unwrap();
         all
     }
 
@@ -179,14 +179,14 @@ mod tests {
 
     #[test]
     fn a_signal_or_a_reader_that_has_gone_ends_it() {
-        let pace = Pace { interval: Duration::from_secs(3600), count: None };
+        let schedule = Schedule { interval: Duration::from_secs(3600), count: None };
         let ended = |signal: Option<i32>, reads: bool| {
             let (sender, stopped) = bounded(1);
             signal.into_iter().for_each(|signal| sender.send(signal).unwrap());
             let code = watch(
-                &mut MadeUp::new(machine(vec![])),
+                &mut FakeDriver::new(machine(vec![])),
                 Form::Lines,
-                pace,
+                schedule,
                 &stopped,
                 |_| Ok(reads),
                 || (80, 24),

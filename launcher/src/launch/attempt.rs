@@ -3,17 +3,17 @@
 use super::environment::Shared;
 use super::files::Files;
 use super::inbox::Inbox;
-use super::meeting::Meeting;
+use super::master_address::MasterAddress;
 use super::port::MasterPort;
 use crate::cli::LaunchArgs;
 use crate::plan::{Plan, cores};
 use anyhow::Context;
 use dtrain_agent::io::heartbeats::Heartbeats;
 use dtrain_agent::io::memory_copies::MemoryCopies;
-use dtrain_agent::io::output::{Stream, Tail, draws_frames};
+use dtrain_agent::io::output::{Stream, Tail, can_draw_frames};
 use dtrain_agent::io::process::WorkerSpec;
 use dtrain_agent::io::process::memory_kill::MemoryKills;
-use dtrain_agent::io::store::{Met, Place};
+use dtrain_agent::io::store::{BoundPort, ClientsSeen};
 use dtrain_agent::io::temporary::Temporary;
 use dtrain_agent::local::{Cause, Verdict};
 use dtrain_common::env::{WorkerEnv, omp_threads};
@@ -28,7 +28,7 @@ use std::time::Duration;
 pub(super) struct Launch<'a> {
     pub(super) args: &'a LaunchArgs,
     pub(super) plan: Plan,
-    pub(super) meeting: Meeting,
+    pub(super) master_address: MasterAddress,
     pub(super) temporary: Temporary,
     pub(super) inbox: Inbox,
     pub(super) copies: Option<MemoryCopies>,
@@ -38,7 +38,7 @@ pub(super) struct Launch<'a> {
 pub(super) struct Attempt {
     pub(super) port: MasterPort,
     /// The port of the store, until the server takes it.
-    pub(super) store: Option<Place>,
+    pub(super) store: Option<BoundPort>,
     pub(super) files: Files,
     pub(super) heartbeats: Heartbeats,
     /// The kernel's count of memory kills before this attempt.
@@ -56,24 +56,24 @@ pub(super) struct Run {
     pub(super) tails: Vec<Tail>,
     pub(super) not_started: Option<(usize, io::Error)>,
     /// The message about incomplete logs.
-    pub(super) unkept: Option<String>,
+    pub(super) failed_logs: Option<String>,
     /// The kinds of clients of the store, if the launcher served it.
-    pub(super) met: Option<Met>,
+    pub(super) clients_seen: Option<ClientsSeen>,
     /// Whether any worker has sent a heartbeat.
-    pub(super) beaten: bool,
+    pub(super) has_heartbeats: bool,
     /// Whether the user does not want to wait for the screen.
-    pub(super) given_up: bool,
+    pub(super) abandoned: bool,
 }
 
 impl Attempt {
     pub(super) fn prepare(launch: &Launch<'_>, restart: u32) -> anyhow::Result<Self> {
-        let Launch { plan, meeting, temporary, inbox, .. } = launch;
-        let (port, store) = meeting.place(plan.serves_store())?;
+        let Launch { plan, master_address, temporary, inbox, .. } = launch;
+        let (port, store) = master_address.bind_port(plan.serves_store())?;
         Ok(Self {
             port,
             store,
             files: Files::create(plan.run_dir.as_ref(), &plan.routing, temporary)?,
-            heartbeats: Heartbeats::new(temporary, plan.nproc, inbox.begun)?,
+            heartbeats: Heartbeats::new(temporary, plan.nproc, inbox.start_time)?,
             memory_kills: MemoryKills::note(),
             restart,
         })
@@ -81,9 +81,9 @@ impl Attempt {
 
     /// Returns the processes to start, by rank.
     pub(super) fn specs(&self, launch: &Launch<'_>) -> Vec<WorkerSpec> {
-        let Launch { args, plan, meeting, inbox, copies, .. } = launch;
+        let Launch { args, plan, master_address, inbox, copies, .. } = launch;
         // Unique among the launches of this machine at one time.
-        let run_id = || format!("{:x}-{}", inbox.begun.unix_ms(Duration::ZERO), std::process::id());
+        let run_id = || format!("{:x}-{}", inbox.start_time.unix_ms(Duration::ZERO), std::process::id());
         let shared = Shared {
             worker: WorkerEnv {
                 rank: 0,
@@ -93,7 +93,7 @@ impl Attempt {
                 world_size: plan.nproc,
                 local_world_size: plan.nproc,
                 group_world_size: 1,
-                master_addr: meeting.host.clone(),
+                master_addr: master_address.host.clone(),
                 master_port: self.port.number,
                 restart_count: self.restart,
                 max_restarts: args.max_restarts,
@@ -103,11 +103,11 @@ impl Attempt {
                 error_file: None,
             },
             own_devices: plan.own_devices.clone(),
-            omp_threads: plan.bound.at_most(omp_threads(cores(), plan.nproc)),
-            start: inbox.begun.wall,
+            omp_threads: plan.core_binding.at_most(omp_threads(cores(), plan.nproc)),
+            start: inbox.start_time.wall,
             devices: plan.devices.clone(),
             // If standard error is not shown, the worker prints progress as lines, which the log keeps.
-            frames: draws_frames(Stream::Stderr) && plan.routing.route(0, Stream::Stderr).shown,
+            frames: can_draw_frames(Stream::Stderr) && plan.routing.route(0, Stream::Stderr).shown,
             signals: args.contract.signal_names(),
             memory_copies: copies.as_ref().map(|copies| copies.path().to_owned()),
             collective_timeout: args.limits.collective_timeout,
@@ -125,12 +125,12 @@ impl Attempt {
             return false;
         };
         let says = |rank: usize| {
-            let said = run.tails[rank].lines();
+            let messages = run.tails[rank].lines();
             let reported = self.files.reported_error(rank).unwrap_or_default();
-            self.port.was_taken(said.iter().map(String::as_str).chain(reported.lines()))
+            self.port.was_taken(messages.iter().map(String::as_str).chain(reported.lines()))
         };
-        match run.met {
-            Some(met) => met.is_in_the_way() || says(rank) || says(0),
+        match run.clients_seen {
+            Some(clients_seen) => clients_seen.only_strangers() || says(rank) || says(0),
             None => self.port.chosen && says(rank),
         }
     }
@@ -141,7 +141,7 @@ pub(super) struct EarlierResult(PathBuf, Vec<u8>);
 
 impl EarlierResult {
     /// Reads and removes the file: it is not the result of the new attempt.
-    pub(super) fn set_aside(run_dir: Option<&RunDir>) -> anyhow::Result<Option<Self>> {
+    pub(super) fn take(run_dir: Option<&RunDir>) -> anyhow::Result<Option<Self>> {
         let Some(path) = run_dir.map(RunDir::result) else { return Ok(None) };
         let content = if_there(fs::read(&path));
         let content = content.with_context(|| format!("cannot read the earlier {}", path.display()))?;
@@ -151,7 +151,7 @@ impl EarlierResult {
     }
 
     /// Restores the file after an attempt that did not begin; returns an error message.
-    pub(super) fn put_back(&self) -> Option<String> {
+    pub(super) fn restore(&self) -> Option<String> {
         let Self(path, content) = self;
         let error = write_atomic(path, content).err()?;
         Some(format!("dtrain: cannot put back {}: {error}", path.display()))

@@ -66,7 +66,7 @@ impl Shared {
         ];
         let unset = defaults.into_iter().filter(|(name, _)| inherited(name).is_none());
         vars.extend(unset.map(|(name, value)| (name, value.into())));
-        self.devices.tell(rank, &mut vars, &inherited);
+        self.devices.set_vars(rank, &mut vars, &inherited);
         if let Some(own) = self.own_devices.as_ref().and_then(|devices| devices.get(rank)) {
             vars.retain(|(name, _)| *name != CUDA_VISIBLE_DEVICES);
             vars.push((CUDA_VISIBLE_DEVICES, own.into()));

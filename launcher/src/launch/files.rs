@@ -3,7 +3,7 @@
 use crate::plan::Routing;
 use anyhow::Context;
 use dtrain_agent::cause::error_message;
-use dtrain_agent::io::output::{RotatingLog, Sieve, Stream};
+use dtrain_agent::io::output::{LineFilter, RotatingLog, Stream};
 use dtrain_agent::io::temporary::Temporary;
 use dtrain_common::run_dir::RunDir;
 use std::fs::{self, File};
@@ -38,9 +38,9 @@ impl Files {
         routing: &Routing,
         temporary: &Temporary,
     ) -> anyhow::Result<Self> {
-        let (mut made, mut unkept) = (Vec::new(), None);
+        let (mut made, mut folder) = (Vec::new(), None);
         let attempt = match run_dir.map(RunDir::logs).or_else(|| routing.log_dir.clone()) {
-            None => unkept.insert(temporary.folder("errors-")?).path().to_owned(),
+            None => folder.insert(temporary.folder("errors-")?).path().to_owned(),
             Some(root) => {
                 made.extend(
                     [Some(root.as_path()), run_dir.map(RunDir::root)]
@@ -57,7 +57,7 @@ impl Files {
         };
         let folders = (0..routing.workers()).map(|rank| make(&rank_folder(&attempt, rank)));
         let folders = folders.collect::<Result<_, _>>()?;
-        Ok(Self { folders, routing: routing.clone(), attempt, made, temporary: unkept })
+        Ok(Self { folders, routing: routing.clone(), attempt, made, temporary: folder })
     }
 
     /// Returns the error file of `rank`; absolute, because the worker may change its folder.
@@ -103,14 +103,14 @@ impl Files {
     }
 
     /// Creates the files for filtered lines, if filters are set.
-    pub(super) fn open_sieves(&self) -> anyhow::Result<ByStream<Sieve>> {
-        let sieve = |stream: Stream| {
+    pub(super) fn open_line_filters(&self) -> anyhow::Result<ByStream<LineFilter>> {
+        let line_filter = |stream: Stream| {
             let texts = &self.routing.filters[stream.index()];
             let path = self.attempt.join(format!("filtered_{}.log", stream.name()));
             let is_wanted = self.temporary.is_none() && !texts.is_empty();
-            is_wanted.then(|| self.open(path).map(|log| Sieve::new(texts, log)))
+            is_wanted.then(|| self.open(path).map(|log| LineFilter::new(texts, log)))
         };
-        let [stdout, stderr] = Stream::BOTH.map(sieve);
+        let [stdout, stderr] = Stream::BOTH.map(line_filter);
         Ok([stdout.transpose()?, stderr.transpose()?])
     }
 
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_is_taken_back_and_nothing_else() {
+    fn created_folders_are_removed_and_others_are_not() {
         let temporary = Temporary::make().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let new = RunDir::new(folder.path().join("new"));

@@ -5,7 +5,9 @@ use super::inbox::Inbox;
 use crate::plan::Routing;
 use crossbeam_channel::Sender;
 use dtrain_agent::cause::{self, Evidence};
-use dtrain_agent::io::output::{Chunk, Reader, RotatingLog, Sieve, Source, Stream, Style, Tail, Unkept};
+use dtrain_agent::io::output::{
+    Chunk, FailedLogs, LineFilter, Reader, RotatingLog, Source, Stream, Style, Tail,
+};
 use dtrain_agent::io::process::{Streams, Terminal, Worker, WorkerSpec, handlers, stacks};
 use dtrain_agent::local::{Event, INSPECTION, Outcome};
 use rustix::io::Errno;
@@ -22,7 +24,7 @@ pub(super) struct Group<'a> {
     logs: Vec<ByStream<RotatingLog>>,
     workers: Vec<Option<Worker>>,
     /// Signals that workers get when they have a handler.
-    pub(super) owed: Vec<(usize, i32)>,
+    pub(super) pending_signals: Vec<(usize, i32)>,
     pub(super) tails: Vec<Tail>,
     pub(super) not_started: Option<(usize, io::Error)>,
     pub(super) capture: Capture<'a>,
@@ -44,7 +46,7 @@ impl<'a> Group<'a> {
             inbox,
             specs,
             files,
-            owed: Vec::new(),
+            pending_signals: Vec::new(),
             not_started: None,
             capture,
         })
@@ -58,9 +60,9 @@ impl<'a> Group<'a> {
                 Event::Started { rank }
             }
             Err(error) => {
-                let passing = is_passing(&error);
+                let temporary = is_temporary(&error);
                 self.not_started = Some((rank, error));
-                Event::NotStarted { rank, passing }
+                Event::NotStarted { rank, temporary }
             }
         }
     }
@@ -68,16 +70,16 @@ impl<'a> Group<'a> {
     fn try_start(&mut self, rank: usize) -> io::Result<Worker> {
         let (mut worker, streams) = self.inbox.family.start(&self.specs[rank])?;
         let logs = std::mem::take(&mut self.logs[rank]);
-        let (events, begun) = (self.inbox.sender.clone(), self.inbox.begun);
+        let (events, start_time) = (self.inbox.sender.clone(), self.inbox.start_time);
         let (tail, error_file) = (self.tails[rank].clone(), self.files.error_file(rank));
         let terminal = self.inbox.job.filter(|_| self.specs[rank].inherit_stdin).and_then(Terminal::at_stdin);
         let lent = terminal.clone();
         let ended = move |worker, outcome| {
-            let at = begun.elapsed();
+            let at = start_time.elapsed();
             if lent.is_some_and(|terminal| terminal.ended(worker, outcome)) {
                 let _ = events.send(Event::Interrupted);
             }
-            let lost_peer = says_that_it_lost_a_peer(outcome, &tail, &error_file);
+            let lost_peer = reports_lost_peer(outcome, &tail, &error_file);
             // Fails only if the run is over.
             let _ = events.send(Event::Ended { rank, outcome, at, lost_peer });
         };
@@ -97,9 +99,9 @@ impl<'a> Group<'a> {
         Ok(worker)
     }
 
-    pub(super) fn pay(&mut self) {
+    pub(super) fn deliver_pending(&mut self) {
         let workers = &self.workers;
-        self.owed.retain(|&(rank, signal)| match &workers[rank] {
+        self.pending_signals.retain(|&(rank, signal)| match &workers[rank] {
             Some(worker) if handlers::is_handled_by(worker.pid(), signal) => {
                 worker.signal(signal);
                 false
@@ -140,7 +142,7 @@ impl<'a> Group<'a> {
             std::thread::scope(|scope| {
                 for (rank, pid, path) in &hanging {
                     // Fails only if the run is over.
-                    scope.spawn(|| drop(notices.send(where_it_is(*rank, *pid, path.as_deref()))));
+                    scope.spawn(|| drop(notices.send(collect_stacks(*rank, *pid, path.as_deref()))));
                 }
             });
             let _ = events.send(Event::Inspected { number });
@@ -151,7 +153,7 @@ impl<'a> Group<'a> {
     }
 }
 
-fn where_it_is(rank: usize, pid: u32, path: Option<&Path>) -> String {
+fn collect_stacks(rank: usize, pid: u32, path: Option<&Path>) -> String {
     let found = stacks::of(pid, INSPECTION);
     let indented: String = found.lines().map(|line| format!("\n    {line}")).collect();
     match path.map(|path| (path, fs::write(path, &found))) {
@@ -162,14 +164,14 @@ fn where_it_is(rank: usize, pid: u32, path: Option<&Path>) -> String {
 }
 
 /// Returns whether the error is temporary.
-pub(super) fn is_passing(error: &io::Error) -> bool {
+pub(super) fn is_temporary(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-    let passing = [Errno::AGAIN, Errno::NOMEM, Errno::NFILE, Errno::MFILE];
-    passing.map(Some).contains(&errno)
+    let temporary = [Errno::AGAIN, Errno::NOMEM, Errno::NFILE, Errno::MFILE];
+    temporary.map(Some).contains(&errno)
 }
 
 /// Returns whether a failed worker's last messages report another worker as gone.
-fn says_that_it_lost_a_peer(outcome: Outcome, tail: &Tail, error_file: &Path) -> bool {
+fn reports_lost_peer(outcome: Outcome, tail: &Tail, error_file: &Path) -> bool {
     if !matches!(outcome, Outcome::Exited(1..)) {
         return false;
     }
@@ -187,9 +189,9 @@ fn says_that_it_lost_a_peer(outcome: Outcome, tail: &Tail, error_file: &Path) ->
 /// Resources shared by the readers of all workers.
 pub(super) struct Capture<'a> {
     pub(super) routing: &'a Routing,
-    pub(super) sieves: ByStream<Sieve>,
+    pub(super) line_filters: ByStream<LineFilter>,
     pub(super) chunks: Sender<Chunk>,
-    pub(super) unkept: Unkept,
+    pub(super) failed_logs: FailedLogs,
     pub(super) stop: Arc<PipeReader>,
     pub(super) alive: Sender<()>,
 }
@@ -205,17 +207,17 @@ impl Capture<'_> {
         for ((stream, pipe), log) in Stream::BOTH.into_iter().zip(streams).zip(logs) {
             let Some(pipe) = pipe else { continue };
             let style = self.routing.style(rank, stream);
-            let sieve = self.sieves[stream.index()].clone();
+            let line_filter = self.line_filters[stream.index()].clone();
             let reader = Reader {
                 source: Source { rank, stream },
                 stream: pipe,
                 style,
                 prefix: self.routing.prefixes[rank].as_bytes().to_vec(),
                 log,
-                sieve: sieve.filter(|_| style != Style::Hidden),
+                line_filter: line_filter.filter(|_| style != Style::Hidden),
                 tail: (stream == Stream::Stderr).then(|| tail.clone()),
                 chunks: self.chunks.clone(),
-                unkept: self.unkept.clone(),
+                failed_logs: self.failed_logs.clone(),
                 _alive: self.alive.clone(),
             };
             reader.start(Arc::clone(&self.stop))?;

@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use dtrain_agent::clock::Begun;
-use dtrain_agent::io::guardian::{self, Behind};
+use dtrain_agent::clock::StartTime;
+use dtrain_agent::io::guardian::{self, GuardianInfo};
 use dtrain_agent::io::process::{Family, ShellJob, descendants, handlers};
 use dtrain_agent::local::{Event, Restarts, SAME_REQUEST};
 use dtrain_agent::signals;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// The receiver of all events.
 pub(super) struct Inbox {
-    pub(super) begun: Begun,
+    pub(super) start_time: StartTime,
     pub(super) sender: Sender<Event>,
     events: Receiver<Event>,
     pub(super) family: Family,
@@ -19,12 +19,12 @@ pub(super) struct Inbox {
 }
 
 /// The result of work before the start, or the signal that stopped the launcher before.
-pub(super) type Early<T> = Result<T, i32>;
+pub(super) type BeforeStart<T> = Result<T, i32>;
 /// The end of a wait for output.
 #[derive(Default)]
 pub(super) struct Waited {
     /// INT or TERM came first: the user does not want to wait.
-    pub(super) given_up: bool,
+    pub(super) abandoned: bool,
     /// A stop signal during the wait.
     pub(super) stopped: Option<i32>,
     /// Signals for the workers while no worker runs.
@@ -36,7 +36,11 @@ const LAST_CHECKS: Duration = Duration::from_secs(2);
 
 impl Inbox {
     /// Starts to receive the `handled` signals and those of job control, and to watch the guardian.
-    pub(super) fn open(begun: Begun, behind: &Behind, handled: &[i32]) -> anyhow::Result<Self> {
+    pub(super) fn open(
+        start_time: StartTime,
+        guardian_info: &GuardianInfo,
+        handled: &[i32],
+    ) -> anyhow::Result<Self> {
         descendants::adopt().context("cannot become the parent of processes that workers leave behind")?;
         let (sender, events) = crossbeam_channel::unbounded();
         let (signals_out, abandoned_out) = (sender.clone(), sender.clone());
@@ -57,9 +61,9 @@ impl Inbox {
         })
         .context("cannot receive signals")?;
         handlers::survive_file_size_limit().context("cannot receive signals")?;
-        guardian::watch(behind.guardian, move || drop(abandoned_out.send(Event::Abandoned)))
+        guardian::watch(guardian_info.guardian, move || drop(abandoned_out.send(Event::Abandoned)))
             .context("cannot watch the process that stands behind the launcher")?;
-        Ok(Self { begun, sender, events, family, job: behind.job })
+        Ok(Self { start_time, sender, events, family, job: guardian_info.job })
     }
 
     /// Does `work` on a new thread, and abandons it if it does not end soon after a request to stop, or if
@@ -67,7 +71,7 @@ impl Inbox {
     pub(super) fn while_nothing_runs<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> anyhow::Result<Early<T>> {
+    ) -> anyhow::Result<BeforeStart<T>> {
         let (done, result) = crossbeam_channel::bounded(1);
         let started = std::thread::Builder::new().name("checks".to_owned()).spawn(move || done.send(work()));
         started.context("cannot start a thread")?;
@@ -100,13 +104,13 @@ impl Inbox {
     /// Waits for `pause` between two attempts, unless an event ends the pause.
     pub(super) fn pause(&self, pause: Duration, restarts: &mut Restarts) {
         let deadline = Instant::now() + pause;
-        let mut is_over = restarts.is_asked();
+        let mut is_over = restarts.pause_ended();
         // Also without a pause, waiting events are handled.
         while let Ok(event) = match is_over {
             true => self.events.try_recv().map_err(|_| RecvTimeoutError::Timeout),
             false => self.events.recv_deadline(deadline),
         } {
-            is_over |= restarts.heard(&event);
+            is_over |= restarts.on_event(&event);
         }
     }
 
@@ -118,18 +122,18 @@ impl Inbox {
 
     /// Waits until `done` disconnects, or the user does not want to wait.
     pub(super) fn wait(&self, done: &Receiver<()>) -> Waited {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let mut waited = Waited::default();
-        while !waited.given_up {
+        while !waited.abandoned {
             crossbeam_channel::select! {
                 recv(done) -> _ => break,
                 recv(self.events) -> event => match event {
                     Ok(Event::Stop { signal }) => {
                         waited.stopped = Some(signal);
-                        waited.given_up =
-                            matches!(signal, signals::INT | signals::TERM) && begun.elapsed() >= SAME_REQUEST;
+                        waited.abandoned =
+                            matches!(signal, signals::INT | signals::TERM) && start_time.elapsed() >= SAME_REQUEST;
                     }
-                    Ok(Event::Abandoned) => (waited.stopped, waited.given_up) = (Some(signals::KILL), true),
+                    Ok(Event::Abandoned) => (waited.stopped, waited.abandoned) = (Some(signals::KILL), true),
                     Ok(Event::Forward { signal }) => waited.notices.push(signal),
                     _ => {}
                 },

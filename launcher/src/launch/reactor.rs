@@ -7,12 +7,12 @@
 
 use super::attempt::{Attempt, Launch, Run};
 use super::group::{Capture, Group};
-use super::told;
+use super::messages;
 use anyhow::Context;
 use dtrain_agent::io::heartbeats::Heartbeats;
-use dtrain_agent::io::output::{Screen, Unkept};
+use dtrain_agent::io::output::{FailedLogs, Screen};
 use dtrain_agent::io::store::Serving;
-use dtrain_agent::local::{Action, Agent, Asked, Event, Policy, TICK, Verdict};
+use dtrain_agent::local::{Action, Agent, Event, Policy, StopSource, TICK, Verdict};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -28,14 +28,14 @@ pub(super) fn attempt(
 ) -> anyhow::Result<Run> {
     let Launch { args, plan, inbox, .. } = launch;
     let specs = attempt.specs(launch);
-    let unkept = Unkept::new(screen.notices.clone());
+    let failed_logs = FailedLogs::new(screen.notices.clone());
     let (stop, stop_out) = io::pipe().context("cannot make a pipe")?;
     let (alive, readers_done) = crossbeam_channel::bounded(0);
     let capture = Capture {
         routing: &plan.routing,
-        sieves: attempt.files.open_sieves()?,
+        line_filters: attempt.files.open_line_filters()?,
         chunks: screen.chunks.clone(),
-        unkept: unkept.clone(),
+        failed_logs: failed_logs.clone(),
         stop: Arc::new(stop),
         alive,
     };
@@ -57,23 +57,32 @@ pub(super) fn attempt(
         actions: VecDeque::new(),
         group,
         heartbeats: &mut attempt.heartbeats,
-        look_every: hang.map_or(TICK, |hang| hang.look_every()),
+        poll_interval: hang.map_or(TICK, |hang| hang.poll_interval()),
         launch,
         screen,
         evicted: false,
     };
     let (mut verdict, group) = reactor.run();
-    let met = store.map(Serving::end);
+    let clients_seen = store.map(Serving::end);
     // Output of a daemon that left its process group is not awaited.
     drop(stop_out);
     let pids = group.pids();
     let Group { tails, not_started, capture, .. } = group;
     drop(capture);
     let waited = inbox.wait(&readers_done);
-    verdict.asked = verdict.asked.or(waited.stopped.map(|signal| Asked::Request { signal }));
+    verdict.stop_source = verdict.stop_source.or(waited.stopped.map(|signal| StopSource::Request { signal }));
     verdict.notices.extend(waited.notices);
-    let (unkept, beaten) = (unkept.report(), attempt.heartbeats.has_seen_any());
-    Ok(Run { verdict, pids, tails, not_started, unkept, met, beaten, given_up: waited.given_up })
+    let (failed_logs, has_heartbeats) = (failed_logs.report(), attempt.heartbeats.has_seen_any());
+    Ok(Run {
+        verdict,
+        pids,
+        tails,
+        not_started,
+        failed_logs,
+        clients_seen,
+        has_heartbeats,
+        abandoned: waited.abandoned,
+    })
 }
 
 struct Reactor<'a> {
@@ -82,7 +91,7 @@ struct Reactor<'a> {
     actions: VecDeque<Action>,
     group: Group<'a>,
     heartbeats: &'a mut Heartbeats,
-    look_every: Duration,
+    poll_interval: Duration,
     launch: &'a Launch<'a>,
     screen: &'a Screen,
     evicted: bool,
@@ -101,7 +110,7 @@ impl<'a> Reactor<'a> {
     }
 
     fn now(&self) -> Duration {
-        self.launch.inbox.begun.elapsed()
+        self.launch.inbox.start_time.elapsed()
     }
 
     fn hear(&mut self, event: &Event) {
@@ -122,11 +131,11 @@ impl<'a> Reactor<'a> {
                 self.hear(&event);
             }
             Action::Signal { rank, signal } => self.group.signal(rank, signal),
-            Action::Notify { rank, signal } => self.group.owed.push((rank, signal)),
+            Action::Notify { rank, signal } => self.group.pending_signals.push((rank, signal)),
             Action::Inspect { ranks, number } => self.group.inspect(&ranks, number, &self.screen.notices),
             Action::Sweep => self.group.sweep(),
             Action::Tell(notice) => {
-                let text = told::notice(&notice, &self.launch.plan, self.launch.args.shutdown_timeout());
+                let text = messages::notice(&notice, &self.launch.plan, self.launch.args.shutdown_timeout());
                 text.into_iter().for_each(|text| self.say(text));
             }
             Action::Finish(_) => {}
@@ -136,20 +145,20 @@ impl<'a> Reactor<'a> {
     /// Waits for the next event.
     fn wait(&mut self) {
         let (plan, inbox) = (&self.launch.plan, &self.launch.inbox);
-        let look = Instant::now() + self.look_every;
-        let deadline = self.agent.deadline().and_then(|deadline| inbox.begun.at.checked_add(deadline));
+        let look = Instant::now() + self.poll_interval;
+        let deadline = self.agent.deadline().and_then(|deadline| inbox.start_time.at.checked_add(deadline));
         let event = inbox.next(deadline.map_or(look, |deadline| deadline.min(look)));
         if !self.evicted && plan.is_evicted() {
             self.evicted = true;
-            self.say(told::evicted(plan));
+            self.say(messages::evicted(plan));
             self.hear(&Event::Evicted);
         }
-        if let Some(trouble) = plan.trouble() {
-            self.say(format!("dtrain: {trouble}"));
+        if let Some(warning) = plan.lock_warning() {
+            self.say(format!("dtrain: {warning}"));
         }
-        self.group.pay();
+        self.group.deliver_pending();
         // Beats before this event count first, so no live worker is suspected or killed.
-        for beat in self.heartbeats.look(inbox.begun) {
+        for beat in self.heartbeats.look(inbox.start_time) {
             self.hear(&beat);
         }
         self.hear(&event);

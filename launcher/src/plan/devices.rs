@@ -55,7 +55,7 @@ pub(crate) struct Chosen {
 
 impl Machine {
     /// Reads the driver and the environment.
-    pub(super) fn look() -> Self {
+    pub(super) fn probe() -> Self {
         let var = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let driver = Nvidia::open();
         let versions = driver.as_ref().ok().and_then(|driver| driver.versions().ok());
@@ -194,14 +194,14 @@ impl Devices {
     /// Returns the number of devices.
     pub(super) fn count(&self) -> usize {
         match self {
-            Self::Inherited => Machine::look().count(),
+            Self::Inherited => Machine::probe().count(),
             Self::Cpu => 0,
             Self::Chosen(chosen) => chosen.entries.len(),
         }
     }
 
     /// Adds the variables of the worker of `local_rank`. `inherited` reads the launcher's environment.
-    pub(crate) fn tell(
+    pub(crate) fn set_vars(
         &self,
         local_rank: usize,
         vars: &mut Vec<(&'static str, OsString)>,

@@ -1,8 +1,8 @@
 //! A checked launch: the common part, and the parts of a training or a program.
 
 use super::devices::Devices;
-use super::limit::Limited;
-use super::numa::Bound;
+use super::limit::LimitWithNote;
+use super::numa::CoreBinding;
 use super::routing::Routing;
 use dtrain_agent::io::output::Stream;
 use dtrain_agent::io::process::WorkerSpec;
@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     /// The one GPU that each worker sees as local rank 0, if each has its own. Empty without GPUs.
     pub(crate) own_devices: Option<Vec<String>>,
     /// The CPU cores of each worker.
-    pub(crate) bound: Bound,
+    pub(crate) core_binding: CoreBinding,
     pub(crate) command: Command,
     /// The directory to write; always set for a recipe.
     pub(crate) run_dir: Option<RunDir>,
@@ -29,18 +29,18 @@ pub(crate) struct Plan {
     pub(crate) routing: Routing,
     /// The first messages, one sentence each.
     pub(crate) headline: Vec<String>,
-    pub(crate) of: Of,
+    pub(crate) kind: PlanKind,
 }
 
 pub(super) fn headline(
     notes: Vec<String>,
     summary: String,
-    bound: &Bound,
-    limited: Option<&Limited>,
+    core_binding: &CoreBinding,
+    limited: Option<&LimitWithNote>,
 ) -> Vec<String> {
     let limit = limited.map(|limited| limited.note.clone());
     let lines = notes.into_iter().chain([summary]);
-    lines.chain(bound.note()).chain(limit).collect()
+    lines.chain(core_binding.note()).chain(limit).collect()
 }
 
 /// The program to execute.
@@ -53,16 +53,16 @@ pub(crate) struct Command {
 
 /// The kind of workers.
 #[derive(Debug)]
-pub(crate) enum Of {
+pub(crate) enum PlanKind {
     Training(Box<Training>),
     Program(Program),
 }
 
 impl Plan {
     pub(crate) fn training(&self) -> Option<&Training> {
-        match &self.of {
-            Of::Training(training) => Some(training),
-            Of::Program(_) => None,
+        match &self.kind {
+            PlanKind::Training(training) => Some(training),
+            PlanKind::Program(_) => None,
         }
     }
 
@@ -71,8 +71,8 @@ impl Plan {
     }
 
     /// Prepares a restart: a training resumes from its newest checkpoint, a program starts again.
-    pub(crate) fn go_on(&mut self) -> anyhow::Result<()> {
-        let (Of::Training(training), Some(run_dir)) = (&self.of, &self.run_dir) else {
+    pub(crate) fn prepare_restart(&mut self) -> anyhow::Result<()> {
+        let (PlanKind::Training(training), Some(run_dir)) = (&self.kind, &self.run_dir) else {
             return Ok(());
         };
         // Before its first checkpoint, a run starts as at first, perhaps from another run's checkpoint.
@@ -107,7 +107,7 @@ impl Plan {
     }
 
     /// Returns a message about the claim to the run directory, once.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    pub(crate) fn lock_warning(&self) -> Option<String> {
         self.claim().and_then(RunLock::trouble)
     }
 
@@ -128,12 +128,12 @@ impl Plan {
 
     /// Returns whether the launcher serves the store where the workers meet.
     pub(crate) fn serves_store(&self) -> bool {
-        matches!(&self.of, Of::Program(program) if program.serves_store)
+        matches!(&self.kind, PlanKind::Program(program) if program.serves_store)
     }
 
     /// Leaves the port to the program.
     pub(crate) fn serve_no_store(&mut self) {
-        if let Of::Program(program) = &mut self.of {
+        if let PlanKind::Program(program) = &mut self.kind {
             program.serves_store = false;
         }
     }
@@ -145,9 +145,9 @@ impl Plan {
 
     /// Returns the process to start for `rank`.
     pub(crate) fn worker(&self, rank: usize, env: Vec<(&'static str, OsString)>) -> WorkerSpec {
-        let (reads, is_named) = match &self.of {
-            Of::Program(Program { stdin: StandardInput::All, .. }) => (true, false),
-            Of::Program(Program { stdin: StandardInput::Rank(named), .. }) => {
+        let (reads, is_named) = match &self.kind {
+            PlanKind::Program(Program { stdin: StandardInput::All, .. }) => (true, false),
+            PlanKind::Program(Program { stdin: StandardInput::Rank(named), .. }) => {
                 (*named == rank, *named == rank)
             }
             _ => (false, false),
@@ -157,7 +157,7 @@ impl Plan {
             arg0: self.command.arg0.clone(),
             args: self.command.args.clone(),
             env,
-            cpus: self.bound.of(rank),
+            cpus: self.core_binding.of(rank),
             inherit_stdin: reads,
             inherit_stdout: self.routing.passes(rank, Stream::Stdout, is_named)
                 && Stream::Stdout.takes_background_writes(),

@@ -2,7 +2,7 @@
 
 use crate::cli::{Limit, LimitArgs};
 use anyhow::bail;
-use dtrain_agent::clock::Begun;
+use dtrain_agent::clock::StartTime;
 use dtrain_agent::io::process::output;
 use dtrain_agent::local::TimeLimit;
 use dtrain_agent::signals;
@@ -17,7 +17,7 @@ const MARGIN_PART: u32 = 10;
 
 /// A time limit, and its message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Limited {
+pub(super) struct LimitWithNote {
     pub(super) limit: TimeLimit,
     pub(super) note: String,
 }
@@ -26,15 +26,15 @@ pub(super) struct Limited {
 pub(super) fn limit(
     args: &LimitArgs,
     training: bool,
-    begun: Begun,
+    start_time: StartTime,
     inherited: impl Fn(&str) -> Option<String>,
-) -> anyhow::Result<Option<Limited>> {
+) -> anyhow::Result<Option<LimitWithNote>> {
     let (own, heeds_job) = match args.time_limit {
         Some(Limit::Time(time)) => (Some(time), training),
         Some(Limit::None) => (None, false),
         None => (None, training),
     };
-    let job = heeds_job.then(|| left(begun, inherited)).flatten();
+    let job = heeds_job.then(|| left(start_time, inherited)).flatten();
     let (end, whose) = match (own, job) {
         (Some(own), Some(job)) if job < own => (job, "the Slurm job's"),
         (Some(own), _) => (own, "--time-limit"),
@@ -56,7 +56,7 @@ pub(super) fn limit(
         None => (end / MARGIN_PART).min(LONGEST_MARGIN),
     };
     let ask = end - margin;
-    Ok(Some(Limited {
+    Ok(Some(LimitWithNote {
         limit: TimeLimit { ask, end, signal: if training { signals::USR1 } else { signals::TERM } },
         note: format!(
             "time limit: the workers are asked to stop after {}, and killed after {} ({whose})",
@@ -78,10 +78,10 @@ fn whole_seconds(time: Duration) -> Duration {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the rest of the job's time; `None` without a job or an end.
-fn left(begun: Begun, inherited: impl Fn(&str) -> Option<String>) -> Option<Duration> {
+fn left(start_time: StartTime, inherited: impl Fn(&str) -> Option<String>) -> Option<Duration> {
     let job = inherited(SLURM_JOB_ID)?;
     match inherited(SLURM_JOB_END_TIME) {
-        Some(end) => until(&end, begun),
+        Some(end) => until(&end, start_time),
         // Older versions do not set the variable.
         None => {
             let mut squeue = Command::new("squeue");
@@ -92,9 +92,9 @@ fn left(begun: Begun, inherited: impl Fn(&str) -> Option<String>) -> Option<Dura
 }
 
 /// Returns the time until a moment given in seconds since 1970.
-fn until(end: &str, begun: Begun) -> Option<Duration> {
+fn until(end: &str, start_time: StartTime) -> Option<Duration> {
     let end = UNIX_EPOCH.checked_add(Duration::from_secs(end.trim().parse().ok()?))?;
-    end.duration_since(begun.wall).ok().filter(|left| !left.is_zero())
+    end.duration_since(start_time.wall).ok().filter(|left| !left.is_zero())
 }
 
 /// Parses squeue's time; words such as UNLIMITED and empty text give `None`.
@@ -110,8 +110,8 @@ mod tests {
     use dtrain_common::env::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
     use std::time::{Instant, UNIX_EPOCH};
 
-    fn begun() -> Begun {
-        Begun { at: Instant::now(), wall: UNIX_EPOCH + Duration::from_secs(1_000_000) }
+    fn start_time() -> StartTime {
+        StartTime { at: Instant::now(), wall: UNIX_EPOCH + Duration::from_secs(1_000_000) }
     }
 
     fn args(limit: Option<&str>, margin: Option<u64>) -> LimitArgs {
@@ -128,7 +128,7 @@ mod tests {
             SLURM_JOB_END_TIME => slurm.map(str::to_owned),
             _ => None,
         };
-        let limited = limit(args, training, begun(), get).unwrap()?;
+        let limited = limit(args, training, start_time(), get).unwrap()?;
         let TimeLimit { ask, end, signal } = limited.limit;
         Some((ask.as_secs(), end.as_secs(), signal))
     }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_margin_without_effect_is_refused() {
-        let refused = |args: &LimitArgs| limit(args, true, begun(), |_| None).unwrap_err().to_string();
+        let refused = |args: &LimitArgs| limit(args, true, start_time(), |_| None).unwrap_err().to_string();
         assert!(refused(&args(None, Some(5))).contains("no effect without a time limit"));
         let text = refused(&args(Some("60"), Some(60)));
         assert!(text.contains("60 s") || text.contains("1 min"), "{text}");

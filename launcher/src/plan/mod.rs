@@ -21,20 +21,20 @@ pub(crate) use training::find_worker;
 
 use crate::cli::{Form, LaunchArgs};
 use anyhow::{Context, bail};
-use dtrain_agent::clock::Begun;
+use dtrain_agent::clock::StartTime;
 
 const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`), a Python script (`dtrain launch \
                        SCRIPT.py ARGS`) or a program after two dashes (`dtrain launch -- PROGRAM ARGS`); `dtrain \
                        launch --help` has examples";
 
 /// Checks the command, and last prepares a recipe's run directory. On an error no file was written.
-pub(crate) fn check(args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
+pub(crate) fn check(args: &LaunchArgs, start_time: StartTime) -> anyhow::Result<Plan> {
     let target = args.target()?.context(NEITHER)?;
     match target.form {
         Form::Recipe => match target.name.to_str() {
-            Some(name) => training::plan(name, args, begun),
+            Some(name) => training::plan(name, args, start_time),
             None => bail!("the recipe's name `{}` is not valid UTF-8", target.name.display()),
         },
-        Form::Script | Form::Module | Form::Program => program::plan(&target, args, begun),
+        Form::Script | Form::Module | Form::Program => program::plan(&target, args, start_time),
     }
 }

@@ -11,12 +11,12 @@ use topology::{Cores, Topology};
 
 /// The cores of each worker; empty without binding.
 #[derive(Debug, Default)]
-pub(crate) struct Bound {
+pub(crate) struct CoreBinding {
     mode: Option<Binding>,
     cores: Vec<Cores>,
 }
 
-impl Bound {
+impl CoreBinding {
     /// Returns the cores of the worker of `rank`.
     pub(super) fn of(&self, rank: usize) -> Option<CpuSet> {
         let mut set = CpuSet::new();
@@ -43,15 +43,19 @@ impl Bound {
 }
 
 /// Binds the workers by `mode`; without it, no worker is bound. `visible` is CUDA_VISIBLE_DEVICES.
-pub(super) fn bind(mode: Option<Binding>, workers: usize, visible: Option<&str>) -> anyhow::Result<Bound> {
+pub(super) fn bind(
+    mode: Option<Binding>,
+    workers: usize,
+    visible: Option<&str>,
+) -> anyhow::Result<CoreBinding> {
     let Some(mode) = mode else {
-        return Ok(Bound::default());
+        return Ok(CoreBinding::default());
     };
     let cores =
         Topology::of_this_machine(visible)
             .and_then(|topology| share_out(&topology, mode, workers))
             .with_context(|| format!("cannot bind workers to CPU cores (--numa-binding {})", mode.name()))?;
-    Ok(Bound { mode: Some(mode), cores })
+    Ok(CoreBinding { mode: Some(mode), cores })
 }
 
 /// Returns the cores of each worker.

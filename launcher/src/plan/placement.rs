@@ -1,7 +1,7 @@
 //! The number of workers, and the devices and cores of each.
 
 use super::devices::{self, Machine};
-use super::numa::{self, Bound};
+use super::numa::{self, CoreBinding};
 use super::size::{self, Size, cores};
 use crate::cli::LaunchArgs;
 use anyhow::bail;
@@ -9,18 +9,21 @@ use dtrain_common::text::counted;
 
 /// Returns the number of workers, and their devices.
 pub(super) fn measure(args: &LaunchArgs, is_training: bool) -> anyhow::Result<Size> {
-    let asked = size::Asked { is_training, nproc: args.nproc, gpu_ids: args.gpus.gpu_ids.as_ref() };
-    let host = size::Host { cores: cores(), listed_gpus: devices::listed_by_the_kernel() };
-    size::size(asked, host, Machine::look)
+    let request = size::SizeRequest { is_training, nproc: args.nproc, gpu_ids: args.gpus.gpu_ids.as_ref() };
+    let host = size::HostInfo { cores: cores(), listed_gpus: devices::listed_by_the_kernel() };
+    size::size(request, host, Machine::probe)
 }
 
 /// Returns each worker's GPU and CPU cores, if flags ask for them.
-pub(super) fn placement(args: &LaunchArgs, size: &Size) -> anyhow::Result<(Option<Vec<String>>, Bound)> {
+pub(super) fn placement(
+    args: &LaunchArgs,
+    size: &Size,
+) -> anyhow::Result<(Option<Vec<String>>, CoreBinding)> {
     let visible = size.devices.list();
     let share = || share_out(visible.as_deref(), size.devices.count(), size.nproc);
     let own = args.contract.virtual_local_rank.then(share).transpose()?;
-    let bound = numa::bind(args.contract.numa_binding, size.nproc, visible.as_deref())?;
-    Ok((own, bound))
+    let core_binding = numa::bind(args.contract.numa_binding, size.nproc, visible.as_deref())?;
+    Ok((own, core_binding))
 }
 
 /// Returns the first `gpus` entries of the visible devices; without a list, their numbers.

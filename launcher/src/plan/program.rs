@@ -1,13 +1,13 @@
 //! The plan of a program: a script, a module, or any executable.
 
-use super::kinds::{Command, Of, Plan, Program, StandardInput, headline};
+use super::kinds::{Command, Plan, PlanKind, Program, StandardInput, headline};
 use super::limit;
 use super::placement::{measure, placement};
 use super::routing::{Home, Routing};
 use crate::cli::{Form, LaunchArgs, Target};
 use crate::python;
 use anyhow::{Context, bail};
-use dtrain_agent::clock::Begun;
+use dtrain_agent::clock::StartTime;
 use dtrain_agent::io::process::program;
 use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
 use dtrain_common::run_dir::RunDir;
@@ -17,7 +17,7 @@ use std::fs;
 use std::io::{ErrorKind, IsTerminal};
 use std::path::Path;
 
-pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
+pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, start_time: StartTime) -> anyhow::Result<Plan> {
     let (command, is_python) = command(target)?;
     for (given, flag) in [(!args.set.is_empty(), "--set"), (args.resume.is_some(), "--resume")] {
         if given {
@@ -34,8 +34,8 @@ pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, begun: Begun) -> anyh
     }
     let home = if args.run_dir.is_some() { Home::RunDir } else { Home::Nowhere };
     let mut routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;
-    let (own_devices, bound) = placement(args, &size)?;
-    let limited = limit::limit(&args.limits, false, begun, |name| std::env::var(name).ok())?;
+    let (own_devices, core_binding) = placement(args, &size)?;
+    let limited = limit::limit(&args.limits, false, start_time, |name| std::env::var(name).ok())?;
     let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
     routing.make_folder()?;
     let (workers, name) = (counted(nproc, "worker"), target.name.display());
@@ -51,9 +51,9 @@ pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, begun: Begun) -> anyh
         run_dir,
         limit: limited.as_ref().map(|limited| limited.limit),
         routing,
-        headline: headline(size.note.into_iter().collect(), summary, &bound, limited.as_ref()),
-        bound,
-        of: Of::Program(Program {
+        headline: headline(size.note.into_iter().collect(), summary, &core_binding, limited.as_ref()),
+        core_binding,
+        kind: PlanKind::Program(Program {
             stdin: stdin(args.stdin_rank, nproc, std::io::stdin().is_terminal()),
             serves_store: is_python && is_for_python(nproc, |name| std::env::var_os(name)),
         }),

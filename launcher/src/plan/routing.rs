@@ -3,9 +3,9 @@
 #[cfg(test)]
 mod tests;
 
-use crate::cli::{Choice, OutputArgs, Place, PrefixTemplate};
+use crate::cli::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
 use anyhow::{Context, bail, ensure};
-use dtrain_agent::io::output::{Frames, Stream, Style, draws_frames};
+use dtrain_agent::io::output::{FrameStyle, Stream, Style, can_draw_frames};
 use dtrain_agent::io::temporary;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -161,12 +161,12 @@ impl Routing {
             return Style::Raw;
         }
         Style::Lines {
-            frames: match (draws_frames(stream), local_rank) {
-                (true, 0) => Frames::Drawn,
-                (true, _) => Frames::Dropped,
-                (false, _) => Frames::Lines,
+            frames: match (can_draw_frames(stream), local_rank) {
+                (true, 0) => FrameStyle::Drawn,
+                (true, _) => FrameStyle::Dropped,
+                (false, _) => FrameStyle::Lines,
             },
-            patience: if is_terminal { AT_A_TERMINAL } else { ELSEWHERE },
+            line_timeout: if is_terminal { AT_A_TERMINAL } else { ELSEWHERE },
         }
     }
 
@@ -255,7 +255,7 @@ fn check_ranks(args: &OutputArgs, workers: usize) -> anyhow::Result<()> {
 /// Returns a line prefix. One machine has all workers, so the local rank is the rank.
 fn prefix(template: Option<&PrefixTemplate>, rank: usize, setting: &Setting<'_>) -> String {
     match template {
-        Some(template) => template.fill(&Place {
+        Some(template) => template.fill(&PrefixValues {
             role_name: setting.role,
             local_rank: rank,
             rank,

@@ -7,7 +7,7 @@ use anyhow::bail;
 use dtrain_common::text::counted;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct SizeRequest<'a> {
     pub(super) is_training: bool,
     pub(super) nproc: Nproc,
     pub(super) gpu_ids: Option<&'a GpuIds>,
@@ -15,7 +15,7 @@ pub(super) struct Asked<'a> {
 
 /// Facts about the machine that need no driver.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Host {
+pub(super) struct HostInfo {
     pub(super) cores: usize,
     /// GPUs listed by the kernel, if all of them are certainly visible.
     pub(super) listed_gpus: Option<usize>,
@@ -34,43 +34,51 @@ pub(super) struct Size {
     pub(super) gpus: Option<InUse>,
 }
 
-/// Returns number and devices of the workers. `look` asks the driver; it is called only if needed.
-pub(super) fn size(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
-    match asked.gpu_ids {
-        None => on_the_visible(asked, host, look),
-        Some(none) if none.ids.is_empty() => on_the_cpu(asked.nproc, host),
-        Some(ids) => on_the_chosen(asked.nproc, ids, host, look),
+/// Returns number and devices of the workers. `probe` asks the driver; it is called only if needed.
+pub(super) fn size(
+    request: SizeRequest<'_>,
+    host: HostInfo,
+    probe: impl FnOnce() -> Machine,
+) -> anyhow::Result<Size> {
+    match request.gpu_ids {
+        None => on_the_visible(request, host, probe),
+        Some(none) if none.ids.is_empty() => on_the_cpu(request.nproc, host),
+        Some(ids) => on_the_chosen(request.nproc, ids, host, probe),
     }
 }
 
 /// Uses the devices of the environment.
-fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
+fn on_the_visible(
+    request: SizeRequest<'_>,
+    host: HostInfo,
+    probe: impl FnOnce() -> Machine,
+) -> anyhow::Result<Size> {
     // Programs on the CPU, alone, or with a GPU for each worker need no message, so skip the slow driver.
-    let own_affair = match asked.nproc {
-        _ if asked.is_training => None,
+    let without_driver = match request.nproc {
+        _ if request.is_training => None,
         Nproc::Cpu => Some(host.cores),
         Nproc::Count(count) if count == 1 || host.listed_gpus >= Some(count) => Some(count),
         _ => None,
     };
-    if let Some(count) = own_affair {
+    if let Some(count) = without_driver {
         return Ok(Size::inherited(count, String::new(), None));
     }
-    let machine = look();
+    let machine = probe();
     let (gpus, described) = (machine.count(), machine.described());
-    let count = match asked.nproc {
+    let count = match request.nproc {
         Nproc::Count(count) => count,
         Nproc::Cpu => host.cores,
         Nproc::Auto => gpus.max(1),
         Nproc::Gpu if gpus == 0 => bail!("--nproc gpu: {described}; use --nproc N for N workers on the CPU"),
         Nproc::Gpu => gpus,
     };
-    let note = match asked.is_training {
-        _ if asked.nproc == Nproc::Auto && gpus == 0 => {
+    let note = match request.is_training {
+        _ if request.nproc == Nproc::Auto && gpus == 0 => {
             Some(format!("{described}; starting 1 worker on the CPU"))
         }
         true if gpus == 0 => machine.failure().map(|why| format!("{why}; training on the CPU")),
         _ if count <= gpus || gpus == 0 => None,
-        true => Some(fewer(asked.nproc, count, &machine)?),
+        true => Some(fewer(request.nproc, count, &machine)?),
         false => Some(format!(
             "there are more workers ({count}) than visible GPUs: what is visible is {described}, and LOCAL_RANK goes to {}",
             count - 1
@@ -78,23 +86,23 @@ fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) 
     };
     // A program may use devices of other makers than NVIDIA.
     let place = match gpus {
-        0 if asked.is_training || asked.nproc == Nproc::Auto => " on the CPU".to_owned(),
+        0 if request.is_training || request.nproc == Nproc::Auto => " on the CPU".to_owned(),
         0 => String::new(),
         _ => format!(", {described} visible"),
     };
-    let nproc = if asked.is_training && gpus > 0 { count.min(gpus) } else { count };
+    let nproc = if request.is_training && gpus > 0 { count.min(gpus) } else { count };
     Ok(Size { gpus: machine.in_use(nproc), ..Size::inherited(nproc, place, note) })
 }
 
 /// Returns the note for a recipe with more workers than visible GPUs: one on each GPU instead, because a
 /// recipe does not set the number of workers. With `cpu` it is an error: the user wants CPU cores, not GPUs.
-fn fewer(nproc: Nproc, asked: usize, machine: &Machine) -> anyhow::Result<String> {
+fn fewer(nproc: Nproc, workers: usize, machine: &Machine) -> anyhow::Result<String> {
     let (gpus, described) = (machine.count(), machine.described());
     let instances = machine.shows_an_instance();
     if nproc == Nproc::Cpu {
         let more = if instances { ", name as many MIG instances in --gpu-ids," } else { "" };
         bail!(
-            "--nproc cpu: there would be {asked} workers, and what is visible is {described}; use --nproc {gpus}{more} or \
+            "--nproc cpu: there would be {workers} workers, and what is visible is {described}; use --nproc {gpus}{more} or \
              --gpu-ids none for workers on the CPU"
         )
     }
@@ -107,9 +115,9 @@ fn fewer(nproc: Nproc, asked: usize, machine: &Machine) -> anyhow::Result<String
         _ => format!("{gpus} workers instead, one on each"),
     };
     Ok(format!(
-        "--nproc {asked}, and what is visible is {described}: starting {started}; the result is the same, since effective \
+        "--nproc {workers}, and what is visible is {described}: starting {started}; the result is the same, since effective \
          batch and learning rate stay those of the recipe and each worker takes a larger share of every step, in more \
-         micro-batches; {more} --gpu-ids none for {asked} workers on the CPU"
+         micro-batches; {more} --gpu-ids none for {workers} workers on the CPU"
     ))
 }
 
@@ -120,7 +128,7 @@ impl Size {
 }
 
 /// Handles `--gpu-ids none`.
-fn on_the_cpu(nproc: Nproc, host: Host) -> anyhow::Result<Size> {
+fn on_the_cpu(nproc: Nproc, host: HostInfo) -> anyhow::Result<Size> {
     let nproc = match nproc {
         Nproc::Auto => 1,
         Nproc::Cpu => host.cores,
@@ -137,8 +145,8 @@ fn on_the_cpu(nproc: Nproc, host: Host) -> anyhow::Result<Size> {
 fn on_the_chosen(
     nproc: Nproc,
     ids: &GpuIds,
-    host: Host,
-    look: impl FnOnce() -> Machine,
+    host: HostInfo,
+    probe: impl FnOnce() -> Machine,
 ) -> anyhow::Result<Size> {
     let named = ids.ids.len();
     let count = match nproc {
@@ -154,7 +162,7 @@ fn on_the_chosen(
             counted(named, "GPU")
         );
     }
-    let machine = look();
+    let machine = probe();
     let chosen = machine.choose(ids)?;
     let place = format!(" on {}", chosen.described);
     Ok(Size {

@@ -1,13 +1,13 @@
 //! The plan of a recipe: a training by dtrain's own worker.
 
-use super::kinds::{Command, Of, Plan, Training, headline, trainer_args};
+use super::kinds::{Command, Plan, PlanKind, Training, headline, trainer_args};
 use super::placement::{measure, placement};
 use super::routing::{Home, Routing};
 use super::size::Size;
 use super::{gpu_check, limit};
 use crate::cli::LaunchArgs;
 use anyhow::{Context, anyhow, bail};
-use dtrain_agent::clock::Begun;
+use dtrain_agent::clock::StartTime;
 use dtrain_agent::io::process::program;
 use dtrain_common::env::DTRAIN_WORKER;
 use dtrain_common::recipe::{Recipe, RecipeError};
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 const WORKER: &str = "dtrain-worker";
 
 /// Plans a training. On an error no file was written.
-pub(super) fn plan(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
+pub(super) fn plan(name: &str, args: &LaunchArgs, start_time: StartTime) -> anyhow::Result<Plan> {
     let recipe = Recipe::load(name, &args.set).map_err(|error| no_recipe(name, error))?;
     recipe.check_paths()?;
     if args.stdin_rank.is_some() {
@@ -42,11 +42,11 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Resul
     let mut notes = Vec::from_iter(size.note.clone());
     notes.extend(checked.into_iter().flatten());
     let partition = partition(&recipe, nproc)?;
-    let (own_devices, bound) = placement(args, &size)?;
+    let (own_devices, core_binding) = placement(args, &size)?;
     let worker = find_worker()?;
     let Ok(resume) = args.resume.as_deref().map_or(Ok(Resume::Auto), str::parse);
-    let limited = limit::limit(&args.limits, true, begun, |name| std::env::var(name).ok())?;
-    let (run_dir, start, lock) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), begun)?;
+    let limited = limit::limit(&args.limits, true, start_time, |name| std::env::var(name).ok())?;
+    let (run_dir, start, lock) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), start_time)?;
     notes.extend(lock.note());
     let (summary, effective) = summary(&size, &partition, &run_dir, &start, &resume)?;
     Ok(Plan {
@@ -61,9 +61,9 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Resul
         run_dir: Some(run_dir),
         limit: limited.as_ref().map(|limited| limited.limit),
         routing,
-        headline: headline(notes, summary, &bound, limited.as_ref()),
-        bound,
-        of: Of::Training(Box::new(Training {
+        headline: headline(notes, summary, &core_binding, limited.as_ref()),
+        core_binding,
+        kind: PlanKind::Training(Box::new(Training {
             recipe,
             lock,
             asked: match resume {
@@ -139,27 +139,27 @@ fn prepare(
     recipe: &Recipe,
     resume: &Resume,
     named: Option<&Path>,
-    begun: Begun,
+    start_time: StartTime,
 ) -> anyhow::Result<(RunDir, Start, RunLock)> {
     if let Some(named) = named {
         let run_dir = RunDir::new(named);
         let (start, lock) = run_dir.begin(recipe, resume)?;
         return Ok((run_dir, start, lock));
     }
-    let root = RunDir::default_root(name, begun.wall);
+    let root = RunDir::default_root(name, start_time.wall);
     let parent = root.parent().unwrap_or(Path::new("."));
     let parent_was_there = parent.exists();
     fs::create_dir_all(parent).with_context(|| format!("cannot make the folder {}", parent.display()))?;
     let root = claim(&root)?;
     let run_dir = RunDir::new(&root);
-    let begun = run_dir.begin(recipe, resume).inspect_err(|_| {
+    let prepared = run_dir.begin(recipe, resume).inspect_err(|_| {
         // Both calls fail if the folder is not empty.
         let _ = fs::remove_dir(&root);
         if !parent_was_there {
             let _ = fs::remove_dir(parent);
         }
     });
-    let (start, lock) = begun?;
+    let (start, lock) = prepared?;
     Ok((run_dir, start, lock))
 }
 

@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn word(self) -> String {
+    pub fn name(self) -> String {
         let word = serde_json::to_value(self).unwrap_or_default();
         word.as_str().unwrap_or_default().to_owned()
     }

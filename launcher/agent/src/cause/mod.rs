@@ -5,8 +5,8 @@
 
 mod blame;
 mod kind;
+mod messages;
 mod python;
-mod said;
 mod wording;
 
 #[cfg(test)]
@@ -14,7 +14,7 @@ mod tests;
 
 pub use blame::{Suspect, to_blame};
 pub use kind::{Cause, Evidence, Kind, MemoryKill};
-pub use said::{error_message, shortened};
+pub use messages::{error_message, shortened};
 
 use crate::local::Outcome;
 use crate::signals;
@@ -28,22 +28,22 @@ const QUOTED: usize = 300;
 
 /// Returns the cause of the worker's failure, if it can be known.
 pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
-    let stderr: Vec<_> = evidence.stderr.iter().map(|line| said::plain(line)).collect();
-    let reported = evidence.error_file.map(said::reported).unwrap_or_default();
+    let stderr: Vec<_> = evidence.stderr.iter().map(|line| messages::plain(line)).collect();
+    let reported = evidence.error_file.map(messages::reported).unwrap_or_default();
     let death = Death::of(evidence);
-    let tells_of_killed_child = |line: &String| {
+    let names_killed_child = |line: &String| {
         line.contains("is killed by signal: Killed") || line.split_whitespace().any(|word| word == "Killed")
     };
     if let Some(how) = evidence.memory_kill
-        && (death.is(Signal::KILL) || stderr.iter().any(tells_of_killed_child))
+        && (death.is(Signal::KILL) || stderr.iter().any(names_killed_child))
     {
         return Some(killed_for_memory(how, &death));
     }
-    if let Some(cause) = death.signal.and_then(|signal| wording::death(signal, &death.name())) {
+    if let Some(cause) = death.signal.and_then(|signal| wording::death(signal, &death.describe())) {
         return Some(cause);
     }
     let aborted = death.is(Signal::ABORT);
-    let what = if aborted { last_words_of_cpp(&stderr) } else { None };
+    let what = if aborted { find_cpp_message(&stderr) } else { None };
     what.and_then(wording::find)
         .or_else(|| by_exception(&reported, evidence.sent))
         .or_else(|| wording::find(&reported))
@@ -78,7 +78,7 @@ impl Death {
     }
 
     /// Returns the start of a text about the signal.
-    fn name(&self) -> String {
+    fn describe(&self) -> String {
         let signal = self.signal.unwrap_or_default();
         let name = signals::name(signal);
         match self.in_shell {
@@ -111,7 +111,7 @@ fn killed_for_memory(how: MemoryKill, death: &Death) -> Cause {
 fn by_exception(lines: &[String], sent: &[i32]) -> Option<Cause> {
     let chain = python::exceptions(lines);
     let last = chain.first()?;
-    if !sent.is_empty() && says_that_it_was_stopped(last) {
+    if !sent.is_empty() && is_stop_message(last) {
         return None;
     }
     // An earlier exception of the chain may have a better wording than the last.
@@ -130,7 +130,7 @@ fn by_exception(lines: &[String], sent: &[i32]) -> Option<Cause> {
 }
 
 /// Returns whether the exception is only the program's reaction to the launcher's signal.
-fn says_that_it_was_stopped(exception: &Exception) -> bool {
+fn is_stop_message(exception: &Exception) -> bool {
     let names = ["KeyboardInterrupt", "SystemExit", "SignalException"];
     let words = ["signal: Terminated", "SIGTERM", "signal 15"];
     let mut lines = exception.lines.iter();
@@ -138,20 +138,20 @@ fn says_that_it_was_stopped(exception: &Exception) -> bool {
 }
 
 /// Returns a C++ program's message about its exception: `terminate called ...`, `  what():  ...`.
-fn last_words_of_cpp(lines: &[String]) -> Option<&[String]> {
+fn find_cpp_message(lines: &[String]) -> Option<&[String]> {
     let is_first = |line: &String| line.starts_with("terminate called");
     Some(&lines[lines.iter().rposition(is_first)?..])
 }
 
 fn abort(what: Option<&[String]>, death: &Death) -> Cause {
     let mut lines = what.into_iter().flatten();
-    let said = lines.find_map(|line| line.trim_start().strip_prefix("what():"));
-    let said = match said {
-        Some(said) => format!(" with the message: {}", quoted(said.trim())),
+    let message = lines.find_map(|line| line.trim_start().strip_prefix("what():"));
+    let message = match message {
+        Some(message) => format!(" with the message: {}", quoted(message.trim())),
         None => ", as native code does when it finds an error it cannot handle; its last lines say more"
             .to_owned(),
     };
-    let text = format!("{}: the program ended itself{said}", death.name());
+    let text = format!("{}: the program ended itself{message}", death.describe());
     Cause::new(Kind::Abort, text)
 }
 

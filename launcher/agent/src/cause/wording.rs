@@ -99,9 +99,9 @@ fn is_remark(line: &str) -> bool {
 
 /// Returns the name in `... shared libraries: libx.so: cannot open ...` or `libx.so: cannot open ...`.
 fn library(line: &str) -> Option<&str> {
-    let behind = line.split_once("shared libraries: ").and_then(|(_, rest)| rest.split(':').next());
+    let after = line.split_once("shared libraries: ").and_then(|(_, rest)| rest.split(':').next());
     let before = || line.split_once(": cannot open shared object file")?.0.rsplit(' ').next();
-    behind.or_else(before).filter(|name| !name.is_empty())
+    after.or_else(before).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

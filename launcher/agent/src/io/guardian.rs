@@ -40,14 +40,14 @@ pub enum Role {
     /// The command as started by the user, or again by a front.
     Guardian,
     /// The launcher itself.
-    Launcher(Behind),
+    Launcher(GuardianInfo),
     /// A process whose parent was killed before the role could be determined.
     Abandoned,
 }
 
 /// The guardian and its environment, as the launcher knows them.
 #[derive(Clone, Debug)]
-pub struct Behind {
+pub struct GuardianInfo {
     pub guardian: Pid,
     /// The job as the shell knows it; `None` if it is gone.
     pub job: Option<ShellJob>,
@@ -66,9 +66,11 @@ pub fn role() -> Role {
     let temporary = std::env::var_os(DTRAIN_TEMPORARY).map(PathBuf::from);
     match (guardian, front.flatten()) {
         (Some(guardian), front) => match (guardian, temporary) {
-            (Some(guardian), Some(temporary)) if follows(Some(guardian)) => {
-                Role::Launcher(Behind { guardian, job: ShellJob::of(front.unwrap_or(guardian)), temporary })
-            }
+            (Some(guardian), Some(temporary)) if follows(Some(guardian)) => Role::Launcher(GuardianInfo {
+                guardian,
+                job: ShellJob::of(front.unwrap_or(guardian)),
+                temporary,
+            }),
             _ => Role::Abandoned,
         },
         (None, None) => Role::Guardian,
@@ -81,7 +83,7 @@ pub fn role() -> Role {
 }
 
 /// Runs this command again as the launcher and waits. Signals not in `handled` keep their effect.
-pub fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
+pub fn run_guardian(handled: &[i32]) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
     if descendants::any() {
@@ -163,22 +165,22 @@ fn pass_on((pid, pidfd): &(Pid, OwnedFd), signal: Signal, latest: &LatestOfJob) 
 
 /// Waits until a new process has a handler for the signal; without a handler the signal would kill it.
 fn wait_for_handler(pid: Pid, signal: Signal) {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let pid = pid.as_raw_nonzero().get().cast_unsigned();
-    while !handlers::is_handled_by(pid, signal.as_raw()) && begun.elapsed() < BEGINNING {
+    while !handlers::is_handled_by(pid, signal.as_raw()) && start_time.elapsed() < BEGINNING {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// Returns true if the process stops, or still runs after `patience`; false if it ends, or `is_over`.
 fn stops(pid: Pid, patience: Duration, is_over: impl Fn() -> bool) -> bool {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let change =
         WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     while !is_over() {
         match rustix::process::waitid(WaitId::Pid(pid), change) {
             Ok(Some(status)) => return status.stopping_signal().is_some() && !is_over(),
-            Ok(None) if begun.elapsed() < patience => std::thread::sleep(Duration::from_millis(2)),
+            Ok(None) if start_time.elapsed() < patience => std::thread::sleep(Duration::from_millis(2)),
             Ok(None) => return true,
             Err(_) => return false,
         }

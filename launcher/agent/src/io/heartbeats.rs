@@ -3,7 +3,7 @@
 //! A file costs the worker one system call per step, works from any language, and makes no process wait. The
 //! files are in the machine's temporary folder, because the run directory may be on a network.
 
-use crate::clock::Begun;
+use crate::clock::StartTime;
 use crate::io::temporary::Temporary;
 use crate::local::Event;
 use dtrain_common::env::HEARTBEAT_WRITING;
@@ -21,9 +21,9 @@ pub struct Heartbeats {
 }
 
 impl Heartbeats {
-    pub fn new(temporary: &Temporary, workers: usize, begun: Begun) -> anyhow::Result<Self> {
+    pub fn new(temporary: &Temporary, workers: usize, start_time: StartTime) -> anyhow::Result<Self> {
         let folder = temporary.folder("beat-")?;
-        Ok(Self { folder, touched: vec![None; workers], looked: begun.elapsed() })
+        Ok(Self { folder, touched: vec![None; workers], looked: start_time.elapsed() })
     }
 
     pub fn file(&self, rank: usize) -> PathBuf {
@@ -36,8 +36,8 @@ impl Heartbeats {
 
     /// Returns the beats since the last look, each with its own time if possible: the order of silence is
     /// decided by milliseconds, but the looks are rarer.
-    pub fn look(&mut self, begun: Begun) -> Vec<Event> {
-        let (now, wall) = (begun.elapsed(), SystemTime::now());
+    pub fn look(&mut self, start_time: StartTime) -> Vec<Event> {
+        let (now, wall) = (start_time.elapsed(), SystemTime::now());
         let mut beats = Vec::new();
         for rank in 0..self.touched.len() {
             let file = self.file(rank);
@@ -71,30 +71,30 @@ mod tests {
     }
 
     /// Returns a launch that began 100 s ago.
-    fn begun() -> Begun {
+    fn start_time() -> StartTime {
         let ago = Duration::from_secs(100);
-        Begun { at: Instant::now().checked_sub(ago).unwrap(), wall: SystemTime::now() - ago }
+        StartTime { at: Instant::now().checked_sub(ago).unwrap(), wall: SystemTime::now() - ago }
     }
 
     #[test]
     fn touching_is_seen_once_and_silence_is_not() {
         let temporary = Temporary::make().unwrap();
-        let begun = begun();
-        let mut beats = Heartbeats::new(&temporary, 2, begun).unwrap();
-        assert_eq!(beats.look(begun), []);
+        let start_time = start_time();
+        let mut beats = Heartbeats::new(&temporary, 2, start_time).unwrap();
+        assert_eq!(beats.look(start_time), []);
         touch(&beats.file(1), SystemTime::now());
-        assert!(matches!(beats.look(begun)[..], [Event::Beat { rank: 1, writing: false, .. }]));
-        assert_eq!(beats.look(begun), []);
+        assert!(matches!(beats.look(start_time)[..], [Event::Beat { rank: 1, writing: false, .. }]));
+        assert_eq!(beats.look(start_time), []);
         fs::write(beats.file(1), HEARTBEAT_WRITING).unwrap();
         touch(&beats.file(1), SystemTime::now() + Duration::from_secs(3));
-        assert!(matches!(beats.look(begun)[..], [Event::Beat { writing: true, .. }]));
+        assert!(matches!(beats.look(start_time)[..], [Event::Beat { writing: true, .. }]));
     }
 
     #[test]
     fn beats_have_their_own_times_but_not_before_the_last_look_nor_after_this() {
         let temporary = Temporary::make().unwrap();
-        let begun = begun();
-        let mut beats = Heartbeats::new(&temporary, 4, begun).unwrap();
+        let start_time = start_time();
+        let mut beats = Heartbeats::new(&temporary, 4, start_time).unwrap();
         beats.looked = Duration::from_secs(50);
         let now = SystemTime::now();
         for (rank, ago) in [(0, 10), (1, 20), (2, 90)] {
@@ -102,7 +102,7 @@ mod tests {
         }
         touch(&beats.file(3), now + Duration::from_secs(1000));
         let at: Vec<_> = beats
-            .look(begun)
+            .look(start_time)
             .iter()
             .map(|beat| match beat {
                 Event::Beat { at, .. } => *at,
@@ -112,6 +112,6 @@ mod tests {
         let near = |at: Duration, seconds: u64| at.abs_diff(Duration::from_secs(seconds)).as_secs() < 5;
         assert!(near(at[0], 90) && near(at[1], 80), "{at:?}");
         assert_eq!(at[2], Duration::from_secs(50));
-        assert!(at[3] <= begun.elapsed());
+        assert!(at[3] <= start_time.elapsed());
     }
 }

@@ -3,7 +3,7 @@
 use super::event::{Action, Event, Notice};
 use super::state::{Agent, Phase, Worker, WorkerState};
 use super::times::{FROZEN, SAME_MOMENT};
-use super::verdict::{End, Outcome, Verdict, Why};
+use super::verdict::{End, Outcome, StopReason, Verdict};
 use crate::signals;
 use std::time::Duration;
 
@@ -39,14 +39,14 @@ impl Agent {
         let before = std::mem::replace(&mut self.latest, now);
         let frozen = now.saturating_sub(before);
         if frozen > FROZEN {
-            self.thaw(frozen, now);
+            self.restart_times(frozen, now);
         }
         match *event {
             Event::Started { rank } => self.started(rank, now),
-            Event::NotStarted { rank, passing } => {
+            Event::NotStarted { rank, temporary } => {
                 self.workers[rank].state = WorkerState::NeverStarted;
                 // The other workers need no clean stop yet, and cannot work without this worker.
-                self.stop(Why::NotStarted { rank, passing }, None);
+                self.stop(StopReason::NotStarted { rank, temporary }, None);
                 self.send_to_all(signals::KILL, now);
             }
             Event::Ended { rank, outcome, at, lost_peer } => {
@@ -61,7 +61,7 @@ impl Agent {
             Event::Interrupted => {}
             Event::Abandoned => self.abandoned(now),
             Event::Evicted => {
-                self.stop(Why::Evicted, None);
+                self.stop(StopReason::Evicted, None);
                 self.send_to_all(signals::KILL, now);
             }
             Event::Forward { signal } => self.forward(signal),
@@ -79,7 +79,7 @@ impl Agent {
 
     fn timer(&mut self, now: Duration) {
         match (self.phase, self.policy.limit, self.lost_peer) {
-            (Phase::Stopping(why), ..) => self.timer_while_stopping(why, now),
+            (Phase::Stopping(reason), ..) => self.timer_while_stopping(reason, now),
             (_, Some(limit), _) if limit.ask <= now => self.time_is_up(limit, now),
             (_, _, Some((rank, outcome, until))) if until <= now => self.failed(rank, outcome, now),
             _ => self.look_for_a_hang(now),
@@ -103,8 +103,8 @@ impl Agent {
     fn started(&mut self, rank: usize, now: Duration) {
         self.workers[rank].state = WorkerState::Running;
         // The stop came while this worker was being started: it gets the same signal as the others.
-        if let Phase::Stopping(why) = self.phase {
-            return self.send(rank, why.signal(), now);
+        if let Phase::Stopping(reason) = self.phase {
+            return self.send(rank, reason.signal(), now);
         }
         let notices = self.policy.notices.iter();
         self.actions.extend(notices.map(|&signal| Action::Notify { rank, signal }));
@@ -127,17 +127,17 @@ impl Agent {
                 let until = now.saturating_add(SAME_MOMENT);
                 self.lost_peer.get_or_insert((rank, outcome, until));
             }
-            Some(true) if running || self.phase == Phase::Stopping(Why::Requeue) => {
+            Some(true) if running || self.phase == Phase::Stopping(StopReason::Requeue) => {
                 self.failed(rank, outcome, now);
             }
             // All ranks exit together after writing their checkpoint, so the others are about to end too.
-            Some(false) if running => self.stop(Why::Requeue, self.timeout_from(now)),
+            Some(false) if running => self.stop(StopReason::Requeue, self.timeout_from(now)),
             _ => self.recover(now),
         }
     }
 
     fn failed(&mut self, rank: usize, outcome: Outcome, now: Duration) {
-        self.stop(Why::Failure, self.timeout_from(now));
+        self.stop(StopReason::Failure, self.timeout_from(now));
         let stopping = self.send_to_all(signals::TERM, now).len();
         self.say(Notice::Failed { rank, outcome, stopping });
     }
@@ -161,13 +161,13 @@ impl Agent {
             WorkerState::Ended(end) => Some(end.clone()),
             _ => None,
         });
-        let why = match self.phase {
-            Phase::Stopping(why) => Some(why),
+        let reason = match self.phase {
+            Phase::Stopping(reason) => Some(reason),
             Phase::Running | Phase::Finished => None,
         };
-        let mut verdict = Verdict::of(ends.collect(), self.workers.len(), why, self.policy.requeue_code);
-        verdict.asked = self.asked;
-        verdict.notices = self.unheeded(&verdict);
+        let mut verdict = Verdict::of(ends.collect(), self.workers.len(), reason, self.policy.requeue_code);
+        verdict.stop_source = self.stop_source;
+        verdict.notices = self.unhandled_notices(&verdict);
         verdict
     }
 }

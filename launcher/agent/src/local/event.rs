@@ -24,8 +24,8 @@ pub struct Policy {
 pub enum Event {
     /// The answer to [`Action::Start`].
     Started { rank: usize },
-    /// The answer to [`Action::Start`]. `passing`: a retry may succeed, because a resource was missing.
-    NotStarted { rank: usize, passing: bool },
+    /// The answer to [`Action::Start`]. `temporary`: a retry may succeed, because a resource was missing.
+    NotStarted { rank: usize, temporary: bool },
     /// `at` is when the end was seen. `lost_peer`: its last messages report another worker as gone.
     Ended { rank: usize, outcome: Outcome, at: Duration, lost_peer: bool },
     /// A heartbeat. `writing`: the worker writes a checkpoint.
@@ -78,8 +78,8 @@ pub enum Notice {
     Hanging { silent: Vec<(usize, Duration)> },
     /// The workers that seemed to hang make progress, or have ended well.
     Recovered,
-    /// No process ran for this long, not even the launcher. `taken_back`: a suspected hang is dropped.
-    Thawed { frozen: Duration, taken_back: bool },
+    /// No process ran for this long, not even the launcher. `hang_dropped`: a suspected hang is dropped.
+    Resumed { frozen: Duration, hang_dropped: bool },
     /// The shutdown timeout is over, but these workers write a checkpoint; `left`: until the time limit.
     Writing { ranks: Vec<usize>, left: Option<Duration> },
     /// These workers are killed, after this timeout or because of a second request.

@@ -16,15 +16,15 @@ pub struct HangPolicy {
 impl HangPolicy {
     /// Returns the time between looks at the beats, short enough that the median stays below `least /
     /// factor`: of shorter steps, only one per look is seen.
-    pub fn look_every(&self) -> Duration {
+    pub fn poll_interval(&self) -> Duration {
         (self.least / (2 * self.factor.max(1))).min(super::times::TICK)
     }
 }
 
 /// Times between beats that are kept for each rank.
-const REMEMBERED: usize = 64;
+const KEPT_INTERVALS: usize = 64;
 /// With fewer times the usual time is unknown.
-const FEWEST: usize = 3;
+const MIN_INTERVALS: usize = 3;
 
 /// The heartbeats of one attempt; without a policy no rank hangs.
 #[derive(Clone, Debug, Default)]
@@ -32,14 +32,14 @@ pub(super) struct Progress {
     policy: Option<HangPolicy>,
     ranks: Vec<Rank>,
     /// The end and the length of the last freeze of the launcher.
-    thawed: Duration,
+    resumed: Duration,
     frozen: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Rank {
     last: Option<Duration>,
-    between: VecDeque<Duration>,
+    intervals: VecDeque<Duration>,
     /// The time of freezes since the last beat; it does not count as silence.
     frozen: Duration,
     /// Whether the time until the next beat must not count as usual.
@@ -56,17 +56,17 @@ impl Progress {
     pub(super) fn beat(&mut self, rank: usize, at: Duration, writing: bool) {
         let rank = &mut self.ranks[rank];
         // A beat from before a freeze may be seen only after it.
-        let is_old = at < self.thawed;
+        let is_old = at < self.resumed;
         rank.frozen = if is_old { self.frozen } else { Duration::ZERO };
         let was_unusual = std::mem::replace(&mut rank.is_unusual, writing || is_old);
         if let Some(last) = rank.last.replace(at)
             && !was_unusual
             && !writing
         {
-            if rank.between.len() == REMEMBERED {
-                rank.between.pop_front();
+            if rank.intervals.len() == KEPT_INTERVALS {
+                rank.intervals.pop_front();
             }
-            rank.between.push_back(at.saturating_sub(last));
+            rank.intervals.push_back(at.saturating_sub(last));
         }
     }
 
@@ -75,8 +75,8 @@ impl Progress {
     }
 
     /// Records that no process ran for the time `frozen`, not even the launcher.
-    pub(super) fn thaw(&mut self, frozen: Duration, now: Duration) {
-        (self.thawed, self.frozen) = (now, frozen);
+    pub(super) fn record_freeze(&mut self, frozen: Duration, now: Duration) {
+        (self.resumed, self.frozen) = (now, frozen);
         for rank in &mut self.ranks {
             rank.frozen += frozen;
             rank.is_unusual = true;
@@ -102,16 +102,16 @@ impl Progress {
 
     fn limit(&self, rank: &Rank) -> Option<Duration> {
         let policy = self.policy?;
-        if rank.ended || rank.between.len() < FEWEST {
+        if rank.ended || rank.intervals.len() < MIN_INTERVALS {
             return None;
         }
-        let mut between: Vec<Duration> = rank.between.iter().copied().collect();
-        between.sort_unstable();
-        let patience = between[between.len() / 2].saturating_mul(policy.factor).max(policy.least);
+        let mut intervals: Vec<Duration> = rank.intervals.iter().copied().collect();
+        intervals.sort_unstable();
+        let timeout = intervals[intervals.len() / 2].saturating_mul(policy.factor).max(policy.least);
         let last = rank.last?;
         // Paged-out memory is slow, so the wait restarts after a freeze, but is at most doubled.
-        let anew = last.max(self.thawed).saturating_add(patience);
-        let most = (last + rank.frozen).saturating_add(patience.saturating_mul(2));
+        let anew = last.max(self.resumed).saturating_add(timeout);
+        let most = (last + rank.frozen).saturating_add(timeout.saturating_mul(2));
         Some(anew.min(most))
     }
 }
@@ -157,7 +157,7 @@ mod tests {
     fn who_has_hardly_beaten_is_not_judged() {
         let mut progress = Progress::new(POLICY, 2);
         assert_eq!(progress.deadline(), None);
-        for second in 0..FEWEST as u64 {
+        for second in 0..MIN_INTERVALS as u64 {
             progress.beat(0, s(second), false);
         }
         assert_eq!(progress.silent(s(100_000)), []);
@@ -183,7 +183,7 @@ mod tests {
             progress.beat(0, s(second), false);
             progress.beat(1, s(second + 1), false);
         }
-        progress.thaw(s(990), s(1000));
+        progress.record_freeze(s(990), s(1000));
         assert_eq!(progress.deadline(), Some(s(1010)));
         assert_eq!(progress.silent(s(1009)), []);
         assert_eq!(progress.silent(s(1010)), [(0, s(1006)), (1, s(1005))]);
@@ -204,7 +204,7 @@ mod tests {
         // It runs for a second, and then is frozen for three.
         let awake = (1..100).find(|time| {
             let now = s(4 + 4 * time);
-            progress.thaw(s(3), now);
+            progress.record_freeze(s(3), now);
             !progress.silent(now).is_empty()
         });
         assert_eq!(awake, Some(20), "twice the patience");
@@ -217,9 +217,9 @@ mod tests {
             let mut progress = Progress::new(policy, 1);
             // Steps of 1 ms: one beat is seen at each look.
             for look in 0..10 {
-                progress.beat(0, policy.look_every() * look, false);
+                progress.beat(0, policy.poll_interval() * look, false);
             }
-            assert_eq!(progress.deadline(), Some(policy.look_every() * 9 + s(least)));
+            assert_eq!(progress.deadline(), Some(policy.poll_interval() * 9 + s(least)));
         }
     }
 

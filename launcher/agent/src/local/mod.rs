@@ -29,4 +29,4 @@ pub use hang::HangPolicy;
 pub use restart::{Next, RestartPolicy, Restarts, Resumption};
 pub use state::Agent;
 pub use times::{INSPECTION, SAME_MOMENT, SAME_REQUEST, TICK, TimeLimit};
-pub use verdict::{Asked, Cause, End, Outcome, Verdict};
+pub use verdict::{Cause, End, Outcome, StopSource, Verdict};

@@ -2,7 +2,7 @@
 
 use super::event::Event;
 use super::times::TimeLimit;
-use super::verdict::{Asked, Cause, Outcome, Verdict};
+use super::verdict::{Cause, Outcome, StopSource, Verdict};
 use crate::signals;
 use std::time::Duration;
 
@@ -78,19 +78,19 @@ impl Restarts {
     pub fn after(&mut self, verdict: &Verdict, lasted: Duration, port_taken: bool, now: Duration) -> Next {
         let outcome = match verdict.cause {
             Cause::Failed { rank } | Cause::Hung { rank } => verdict.end_of(rank).map(|end| end.outcome),
-            Cause::NotStarted { passing: true, .. } => None,
+            Cause::NotStarted { temporary: true, .. } => None,
             _ => return Next::Finish { reason: None },
         };
         let allowed = self.policy.max_restarts;
         let stay = |reason| Next::Finish { reason: (allowed > 0).then_some(reason) };
-        if verdict.asked == Some(Asked::TimeLimit) {
+        if verdict.stop_source == Some(StopSource::TimeLimit) {
             return stay("the time limit was reached");
         }
         if self.is_too_late(now) {
             return stay(NO_TIME);
         }
         for &signal in &verdict.notices {
-            self.heard(&Event::Forward { signal });
+            self.on_event(&Event::Forward { signal });
         }
         let other_port = port_taken && self.ports < PORTS;
         if !other_port {
@@ -101,8 +101,8 @@ impl Restarts {
                 return stay("no restart is left");
             }
         }
-        if let Some(Asked::Request { signal }) = verdict.asked {
-            self.heard(&Event::Stop { signal });
+        if let Some(StopSource::Request { signal }) = verdict.stop_source {
+            self.on_event(&Event::Stop { signal });
             return Next::Stop;
         }
         if other_port {
@@ -121,28 +121,28 @@ impl Restarts {
     }
 
     /// Handles an event while no worker runs, and returns whether it ends the pause.
-    pub fn heard(&mut self, event: &Event) -> bool {
+    pub fn on_event(&mut self, event: &Event) -> bool {
         match *event {
             Event::Stop { signal } => self.stopped = Some(self.stopped.unwrap_or(signal)),
             Event::Abandoned => self.stopped = Some(signals::KILL),
             Event::Forward { signal } if !self.notices.contains(&signal) => self.notices.push(signal),
             _ => {}
         }
-        self.is_asked()
+        self.pause_ended()
     }
 
     /// Returns whether an event has ended the pause.
-    pub fn is_asked(&self) -> bool {
+    pub fn pause_ended(&self) -> bool {
         self.stopped.is_some() || !self.notices.is_empty()
     }
 
     /// Decides at `now`, after the pause. `has_checkpoint`: a later launch would resume from a checkpoint.
     pub fn resume(&mut self, now: Duration, has_checkpoint: bool) -> Resumption {
-        let asked = self.stopped.is_some() || self.notices.contains(&signals::USR1);
+        let requested = self.stopped.is_some() || self.notices.contains(&signals::USR1);
         match self.stopped {
             // The guardian is dead, so no process would start it again.
             Some(signals::KILL) => Resumption::Stopped { signal: signals::KILL },
-            _ if asked && self.policy.training && has_checkpoint => Resumption::Requeue,
+            _ if requested && self.policy.training && has_checkpoint => Resumption::Requeue,
             Some(signal) => Resumption::Stopped { signal },
             None if self.is_too_late(now) => Resumption::TooLate { reason: NO_TIME },
             None => Resumption::Start { notices: std::mem::take(&mut self.notices) },

@@ -2,14 +2,14 @@
 
 use super::event::{Action, Notice, Policy};
 use super::hang::Progress;
-use super::verdict::{Asked, End, Outcome, Why};
+use super::verdict::{End, Outcome, StopReason, StopSource};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
     #[default]
     Running,
-    Stopping(Why),
+    Stopping(StopReason),
     Finished,
 }
 
@@ -51,11 +51,11 @@ pub struct Agent {
     /// While stopping: when the workers are killed; `None` after that.
     pub(super) stop_by: Option<Duration>,
     /// The time that freezes have added to the stop.
-    pub(super) stop_put_off: Duration,
+    pub(super) stop_delay: Duration,
     pub(super) latest: Duration,
     /// The time of the first INT or TERM.
     pub(super) interrupted: Option<Duration>,
-    pub(super) asked: Option<Asked>,
+    pub(super) stop_source: Option<StopSource>,
     /// Signals for the workers during this attempt that may not be handled.
     pub(super) notices: Vec<i32>,
     pub(super) progress: Progress,
@@ -65,7 +65,7 @@ pub struct Agent {
     /// A failure that may follow from another, and the end of the wait for that. Only while running.
     pub(super) lost_peer: Option<(usize, Outcome, Duration)>,
     /// Whether the user was told that a write is awaited.
-    pub(super) is_write_told: bool,
+    pub(super) write_reported: bool,
     /// Actions decided but not returned yet.
     pub(super) actions: Vec<Action>,
 }

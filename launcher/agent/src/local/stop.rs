@@ -3,22 +3,22 @@
 
 use super::event::{Action, Notice};
 use super::state::{Agent, Phase, Suspicion};
-use super::times::{INSPECTION, LAST_WORDS, SAME_REQUEST, STILL_WRITING, TimeLimit};
-use super::verdict::{Asked, Cause, Verdict, Why};
+use super::times::{INSPECTION, SAME_REQUEST, STACK_DUMP_TIMEOUT, STILL_WRITING, TimeLimit};
+use super::verdict::{Cause, StopReason, StopSource, Verdict};
 use crate::signals;
 use std::time::Duration;
 
 impl Agent {
-    pub(super) fn stop(&mut self, why: Why, deadline: Option<Duration>) {
-        self.phase = Phase::Stopping(why);
+    pub(super) fn stop(&mut self, reason: StopReason, deadline: Option<Duration>) {
+        self.phase = Phase::Stopping(reason);
         self.stop_by = deadline;
-        self.stop_put_off = Duration::ZERO;
+        self.stop_delay = Duration::ZERO;
         self.suspicion = None;
         self.lost_peer = None;
     }
 
     pub(super) fn stop_requested(&mut self, signal: i32, now: Duration) {
-        self.asked = Some(Asked::Request { signal });
+        self.stop_source = Some(StopSource::Request { signal });
         if signal == signals::INT || signal == signals::TERM {
             match self.interrupted {
                 Some(first) if now < first + SAME_REQUEST => return,
@@ -27,7 +27,7 @@ impl Agent {
             }
         }
         if self.phase == Phase::Running {
-            self.stop(Why::Signal { signal }, self.timeout_from(now));
+            self.stop(StopReason::Signal { signal }, self.timeout_from(now));
         }
         let workers = self.send_to_all(signal, now).len();
         self.say(Notice::Stopping { signal, workers });
@@ -35,9 +35,9 @@ impl Agent {
 
     pub(super) fn abandoned(&mut self, now: Duration) {
         let signal = signals::KILL;
-        self.asked = Some(Asked::Request { signal });
+        self.stop_source = Some(StopSource::Request { signal });
         if self.phase == Phase::Running {
-            self.stop(Why::Signal { signal }, None);
+            self.stop(StopReason::Signal { signal }, None);
         }
         self.kill_all(now, None);
     }
@@ -62,7 +62,7 @@ impl Agent {
     }
 
     /// Returns the notices that this attempt did not handle, for the next attempt.
-    pub(super) fn unheeded(&self, verdict: &Verdict) -> Vec<i32> {
+    pub(super) fn unhandled_notices(&self, verdict: &Verdict) -> Vec<i32> {
         if !matches!(verdict.cause, Cause::Failed { .. } | Cause::Hung { .. } | Cause::NotStarted { .. }) {
             return Vec::new();
         }
@@ -81,9 +81,9 @@ impl Agent {
     }
 
     pub(super) fn time_is_up(&mut self, limit: TimeLimit, now: Duration) {
-        self.asked = Some(Asked::TimeLimit);
+        self.stop_source = Some(StopSource::TimeLimit);
         let end = limit.end.max(now.saturating_add(self.time_to_stop(limit)));
-        self.stop(Why::TimeLimit(limit), Some(end));
+        self.stop(StopReason::TimeLimit(limit), Some(end));
         let workers = self.send_to_all(limit.signal, now).len();
         let left = end.saturating_sub(now);
         self.say(Notice::TimeLimit { workers, left });
@@ -95,8 +95,8 @@ impl Agent {
     }
 
     /// Restarts all times after a freeze, except a limit's. The sum of such delays is bounded.
-    pub(super) fn thaw(&mut self, frozen: Duration, now: Duration) {
-        self.progress.thaw(frozen, now);
+    pub(super) fn restart_times(&mut self, frozen: Duration, now: Duration) {
+        self.progress.record_freeze(frozen, now);
         let hangs = self.hangs(now);
         let suspicion = self.suspicion.take();
         self.suspicion = suspicion.filter(|_| hangs).map(|suspicion| Suspicion {
@@ -110,40 +110,40 @@ impl Agent {
         for worker in &mut self.workers {
             worker.writing = worker.writing.map(|at| at + frozen);
         }
-        let taken_back = suspicion.is_some() && !hangs;
-        self.say(Notice::Thawed { frozen, taken_back });
-        let (Phase::Stopping(why), Some(deadline)) = (self.phase, self.stop_by) else {
+        let hang_dropped = suspicion.is_some() && !hangs;
+        self.say(Notice::Resumed { frozen, hang_dropped });
+        let (Phase::Stopping(reason), Some(deadline)) = (self.phase, self.stop_by) else {
             return;
         };
         let rest = deadline + frozen;
-        self.stop_by = Some(if let Why::TimeLimit(limit) = why {
+        self.stop_by = Some(if let StopReason::TimeLimit(limit) = reason {
             let least = now.saturating_add(self.time_to_stop(limit));
             rest.min(least).max(deadline)
         } else {
-            let patience = self.patience(why);
-            let anew = now.saturating_add(patience).saturating_sub(rest);
-            let more = anew.min(patience.saturating_sub(self.stop_put_off));
-            self.stop_put_off += more;
+            let timeout = self.timeout(reason);
+            let anew = now.saturating_add(timeout).saturating_sub(rest);
+            let more = anew.min(timeout.saturating_sub(self.stop_delay));
+            self.stop_delay += more;
             rest + more
         });
     }
 
-    pub(super) fn timer_while_stopping(&mut self, why: Why, now: Duration) {
+    pub(super) fn timer_while_stopping(&mut self, reason: StopReason, now: Duration) {
         if self.stop_by.is_none_or(|deadline| deadline > now) {
             return;
         }
-        if why.may_write()
+        if reason.waits_for_write()
             && let Some(until) = self.write_under_way(now)
         {
             self.stop_by = Some(until);
-            if !std::mem::replace(&mut self.is_write_told, true) {
+            if !std::mem::replace(&mut self.write_reported, true) {
                 let ranks = self.writing(now).map(|(rank, _)| rank).collect();
                 let left = self.policy.limit.map(|limit| limit.end.saturating_sub(now));
                 self.say(Notice::Writing { ranks, left });
             }
             return;
         }
-        self.kill_all(now, Some(self.patience(why)));
+        self.kill_all(now, Some(self.timeout(reason)));
     }
 
     /// Returns the workers that write a checkpoint, with the times of their last reports.
@@ -172,15 +172,15 @@ impl Agent {
         }
     }
 
-    fn last_words(&self) -> Duration {
-        LAST_WORDS.min(self.policy.shutdown_timeout)
+    fn stack_dump_timeout(&self) -> Duration {
+        STACK_DUMP_TIMEOUT.min(self.policy.shutdown_timeout)
     }
 
     /// Returns the time that workers get for stopping.
-    fn patience(&self, why: Why) -> Duration {
-        match why {
-            Why::Hang { .. } => self.last_words(),
-            Why::TimeLimit(limit) => limit.end - limit.ask,
+    fn timeout(&self, reason: StopReason) -> Duration {
+        match reason {
+            StopReason::Hang { .. } => self.stack_dump_timeout(),
+            StopReason::TimeLimit(limit) => limit.end - limit.ask,
             _ => self.policy.shutdown_timeout,
         }
     }
@@ -197,8 +197,8 @@ impl Agent {
         if let Some(suspicion) = self.suspicion {
             if suspicion.until <= now {
                 // On SIGABRT, Python's faulthandler prints all threads' stacks, dtrain's trainer one.
-                let deadline = now.saturating_add(self.last_words());
-                self.stop(Why::Hang { rank: suspicion.rank }, Some(deadline));
+                let deadline = now.saturating_add(self.stack_dump_timeout());
+                self.stop(StopReason::Hang { rank: suspicion.rank }, Some(deadline));
                 self.send_to_all(signals::ABRT, now);
             }
             return;
@@ -220,7 +220,7 @@ impl Agent {
         if let Some(suspicion) = &mut self.suspicion
             && suspicion.number == number
         {
-            let took = now.saturating_sub(suspicion.since).min(LAST_WORDS);
+            let took = now.saturating_sub(suspicion.since).min(STACK_DUMP_TIMEOUT);
             suspicion.until = suspicion.until.min(now.saturating_add(took));
             self.look_for_a_hang(now);
         }

@@ -13,7 +13,7 @@ pub const TICK: Duration = Duration::from_millis(500);
 pub(super) const FROZEN: Duration = Duration::from_secs(2);
 
 /// Time for hung workers to print their stacks after SIGABRT.
-pub(super) const LAST_WORDS: Duration = Duration::from_secs(10);
+pub(super) const STACK_DUMP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A worker whose last report of a write is younger may still write; it reports every half second.
 pub(super) const STILL_WRITING: Duration = Duration::from_secs(10);

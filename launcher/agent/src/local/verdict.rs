@@ -41,9 +41,9 @@ impl End {
 
 /// Why the group is being stopped. `Requeue`: a worker stopped with a checkpoint, without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum StopReason {
     Failure,
-    NotStarted { rank: usize, passing: bool },
+    NotStarted { rank: usize, temporary: bool },
     Signal { signal: i32 },
     TimeLimit(TimeLimit),
     Hang { rank: usize },
@@ -51,7 +51,7 @@ pub(super) enum Why {
     Evicted,
 }
 
-impl Why {
+impl StopReason {
     /// Returns the first signal to a worker.
     pub(super) fn signal(self) -> i32 {
         match self {
@@ -63,7 +63,7 @@ impl Why {
     }
 
     /// Returns whether to wait for a checkpoint write: after a failure, the others cannot complete it.
-    pub(super) fn may_write(self) -> bool {
+    pub(super) fn waits_for_write(self) -> bool {
         matches!(self, Self::Signal { .. } | Self::Requeue)
     }
 }
@@ -85,13 +85,13 @@ pub enum Cause {
     Hung { rank: usize },
     /// Another run has taken over the run directory.
     Evicted,
-    /// `passing`: a resource was missing, so a retry may succeed.
-    NotStarted { rank: usize, passing: bool },
+    /// `temporary`: a resource was missing, so a retry may succeed.
+    NotStarted { rank: usize, temporary: bool },
 }
 
 /// The source of a request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum StopSource {
     /// The last signal to the launcher.
     Request { signal: i32 },
     /// The time limit came near.
@@ -105,39 +105,44 @@ pub struct Verdict {
     /// Earliest first, without workers that never ran.
     pub ends: Vec<End>,
     /// Whether the workers were asked to stop, also after the cause.
-    pub asked: Option<Asked>,
+    pub stop_source: Option<StopSource>,
     /// Signals that these workers did not handle, for the next attempt.
     pub notices: Vec<i32>,
 }
 
 impl Verdict {
-    /// Judges a finished group of `workers`; `why` is the reason of its stop.
-    pub(super) fn of(mut ends: Vec<End>, workers: usize, why: Option<Why>, requeue: Option<i32>) -> Self {
+    /// Judges a finished group of `workers`; `reason` is the reason of its stop.
+    pub(super) fn of(
+        mut ends: Vec<End>,
+        workers: usize,
+        reason: Option<StopReason>,
+        requeue: Option<i32>,
+    ) -> Self {
         ends.sort_by_key(|end| (end.at, end.rank));
         let requeued = |end: &End| matches!(end.outcome, Outcome::Exited(code) if requeue == Some(code));
         let clean = |end: &End| end.outcome.is_well(requeue);
-        let (asked, stopped) = match why {
-            Some(Why::Signal { signal }) => (Some(signal), Cause::Stopped { signal }),
-            Some(Why::TimeLimit(limit)) => (Some(limit.signal), Cause::TimeIsUp),
+        let (request, stopped) = match reason {
+            Some(StopReason::Signal { signal }) => (Some(signal), Cause::Stopped { signal }),
+            Some(StopReason::TimeLimit(limit)) => (Some(limit.signal), Cause::TimeIsUp),
             _ => (None, Cause::TimeIsUp),
         };
         // The same signal may have come a moment earlier from a batch system or the terminal.
         let obeyed = |end: &End| {
-            asked.is_some_and(|signal| end.stopped_by_agent() || end.outcome == Outcome::Signaled(signal))
+            request.is_some_and(|signal| end.stopped_by_agent() || end.outcome == Outcome::Signaled(signal))
         };
         // A worker stopped by the agent is not the cause, except of failures after a request to stop.
-        let first_bad = ends.iter().find(|end| !clean(end) && (asked.is_some() || !end.stopped_by_agent()));
-        let cause = match (why, first_bad) {
-            (Some(Why::NotStarted { rank, passing }), _) => Cause::NotStarted { rank, passing },
-            (Some(Why::Evicted), _) => Cause::Evicted,
-            (Some(Why::Hang { rank }), _) if !ends.iter().all(clean) => Cause::Hung { rank },
+        let first_bad = ends.iter().find(|end| !clean(end) && (request.is_some() || !end.stopped_by_agent()));
+        let cause = match (reason, first_bad) {
+            (Some(StopReason::NotStarted { rank, temporary }), _) => Cause::NotStarted { rank, temporary },
+            (Some(StopReason::Evicted), _) => Cause::Evicted,
+            (Some(StopReason::Hang { rank }), _) if !ends.iter().all(clean) => Cause::Hung { rank },
             (_, Some(end)) if obeyed(end) => stopped,
             (_, Some(end)) => Cause::Failed { rank: to_blame(end, &ends, clean) },
             (_, None) if ends.iter().any(requeued) => Cause::Requeue,
             (_, None) if ends.len() < workers => stopped,
             (_, None) => Cause::Success,
         };
-        Self { cause, ends, asked: None, notices: Vec::new() }
+        Self { cause, ends, stop_source: None, notices: Vec::new() }
     }
 
     /// Returns the end of this rank, if it ran.

@@ -82,11 +82,11 @@ impl Plan {
         if damage.is_empty() {
             return Ok(());
         }
-        let said: Vec<_> = damage.iter().map(sentence).collect();
+        let problems: Vec<_> = damage.iter().map(sentence).collect();
         Err(failed(anyhow::anyhow!(
             "the checkpoint {} is damaged, use another one: {}",
             self.folder.display(),
-            said.join("; ")
+            problems.join("; ")
         )))
     }
 

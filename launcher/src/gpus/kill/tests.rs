@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::fake::{MadeUp, machine, process};
+use super::super::fake::{FakeDriver, machine, process};
 use super::*;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -29,7 +29,7 @@ fn code(done: &ExitCode) -> String {
 #[test]
 fn own_processes_end_by_term_or_else_by_kill() {
     let (mut soft, mut hard) = (started(":"), started("trap '' TERM"));
-    let mut driver = MadeUp::new(machine(vec![process(soft.id()), process(hard.id())]));
+    let mut driver = FakeDriver::new(machine(vec![process(soft.id()), process(hard.id())]));
     let quick = KillArgs { grace: 0.5, ..args() };
     // `run` does not wait until the parent reaps them; their end is enough.
     let done = run(&mut driver, &quick).unwrap();
@@ -41,7 +41,7 @@ fn own_processes_end_by_term_or_else_by_kill() {
 #[test]
 fn only_on_the_gpus_named() {
     let mut child = started(":");
-    let mut driver = MadeUp::new(machine(vec![process(child.id())]));
+    let mut driver = FakeDriver::new(machine(vec![process(child.id())]));
     for (ids, ends) in [("1", false), ("GPU-aa1", false), ("GPU-aa0", true)] {
         let there = KillArgs { gpu_ids: Some(ids.parse().unwrap()), ..args() };
         run(&mut driver, &there).unwrap();
@@ -70,7 +70,7 @@ fn what_is_not_ours_or_not_there_is_left_alone() {
         found.text,
         "2 other processes are left alone: of another user, or not to be seen from here.\n"
     );
-    let done = run(&mut MadeUp::new(status), &args()).unwrap();
+    let done = run(&mut FakeDriver::new(status), &args()).unwrap();
     assert_eq!(code(&done), code(&ExitCode::SUCCESS));
 }
 
@@ -89,7 +89,7 @@ fn a_process_on_two_gpus_is_ended_once() {
 
 #[test]
 fn with_nobody_to_ask_yes_has_to_be_given() {
-    let refused = agreed(2, false).unwrap_err().to_string();
+    let refused = confirm(2, false).unwrap_err().to_string();
     assert_eq!(
         refused,
         "standard input is no terminal on which to ask whether to end these 2 processes; give --yes"

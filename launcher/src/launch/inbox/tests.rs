@@ -4,11 +4,11 @@ use super::*;
 
 fn inbox() -> Inbox {
     let (sender, events) = crossbeam_channel::unbounded();
-    Inbox { begun: Begun::now(), sender, events, family: Family::default(), job: None }
+    Inbox { start_time: StartTime::now(), sender, events, family: Family::default(), job: None }
 }
 
 /// Returns the result of checks that hang, as on a file system that does not answer.
-fn hanging(inbox: &Inbox) -> Early<()> {
+fn hanging(inbox: &Inbox) -> BeforeStart<()> {
     inbox.while_nothing_runs(|| std::thread::sleep(Duration::from_secs(20))).unwrap()
 }
 
@@ -25,7 +25,7 @@ fn checks_that_hang_are_left_at_once_at_a_second_request() {
     let takes_at_once = || {
         let inbox = inbox();
         let events = inbox.sender.clone();
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let asking = std::thread::spawn(move || {
             events.send(Event::Stop { signal: signals::TERM }).unwrap();
             std::thread::sleep(SAME_REQUEST * 2);
@@ -33,7 +33,7 @@ fn checks_that_hang_are_left_at_once_at_a_second_request() {
         });
         let signal = signals::TERM;
         assert!(matches!(hanging(&inbox), Err(by) if by == signal));
-        let took = begun.elapsed();
+        let took = start_time.elapsed();
         asking.join().unwrap();
         took < LAST_CHECKS
     };
@@ -47,7 +47,7 @@ fn a_request_that_comes_twice_at_a_time_leaves_the_checks_their_time() {
     for _ in 0..2 {
         inbox.sender.send(Event::Stop { signal: signals::INT }).unwrap();
     }
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let _ = hanging(&inbox);
-    assert!(begun.elapsed() >= LAST_CHECKS);
+    assert!(start_time.elapsed() >= LAST_CHECKS);
 }

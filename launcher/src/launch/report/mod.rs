@@ -1,12 +1,12 @@
 //! The result of a run: exit code, messages and `result.json`.
 
-mod culprit;
+mod blamed;
 
 use super::attempt::{Attempt, Run};
-use super::told::cannot_start;
+use super::messages::cannot_start;
 use crate::plan::Plan;
-use culprit::Culprit;
-use dtrain_agent::clock::Begun;
+use blamed::BlamedWorker;
+use dtrain_agent::clock::StartTime;
 use dtrain_agent::local::{Cause, Outcome, Verdict};
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
@@ -18,7 +18,7 @@ use std::io::{self, Write};
 pub(super) struct Report {
     pub(super) status: ExitStatus,
     /// Whether a worker has rejected the recipe or the data, in one sentence.
-    pub(super) is_refusal: bool,
+    pub(super) is_usage_error: bool,
     /// The last message.
     pub(super) text: Option<String>,
     /// For `result.json`, in addition to the training's figures.
@@ -26,18 +26,24 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, run: &Run, attempt: &Attempt, restarts: u32, begun: Begun) -> Self {
-        let wall = begun.elapsed();
+    pub(super) fn new(
+        plan: &Plan,
+        run: &Run,
+        attempt: &Attempt,
+        restarts: u32,
+        start_time: StartTime,
+    ) -> Self {
+        let wall = start_time.elapsed();
         let is_training = plan.training().is_some();
         let status = exit_status(&run.verdict, is_training);
         let meaning = meaning(status, run.verdict.cause);
         // A worker that rejects the recipe or the data has not failed: its message is the usage error.
-        let culprit = Culprit::find(plan, run, attempt);
-        let refusal = culprit.as_ref().filter(|_| status == ExitStatus::Usage && is_training);
-        let refusal = refusal.and_then(|culprit| culprit.reported.as_ref());
-        let mut lines = match (refusal, &culprit) {
+        let blamed = BlamedWorker::find(plan, run, attempt);
+        let usage_error = blamed.as_ref().filter(|_| status == ExitStatus::Usage && is_training);
+        let usage_error = usage_error.and_then(|blamed| blamed.reported.as_ref());
+        let mut lines = match (usage_error, &blamed) {
             (Some(message), _) => vec![format!("dtrain: error: {message}")],
-            (None, Some(culprit)) => culprit.banner(plan.nproc, run, &attempt.files),
+            (None, Some(blamed)) => blamed.banner(plan.nproc, run, &attempt.files),
             (None, None) => Vec::new(),
         };
         let run_dir = plan.run_dir.as_ref().filter(|_| is_training);
@@ -49,7 +55,7 @@ impl Report {
                 Some(format!("dtrain: done in {seconds:.1} s; the results are in {folder}"))
             }
             (ExitStatus::Success, None) => None,
-            _ if refusal.is_some() => None,
+            _ if usage_error.is_some() => None,
             (ExitStatus::Requeue, Some(folder)) => {
                 Some(format!("dtrain: exit code {code}: {meaning} with --run-dir {folder}"))
             }
@@ -57,12 +63,12 @@ impl Report {
         });
         Self {
             status,
-            is_refusal: refusal.is_some(),
+            is_usage_error: usage_error.is_some(),
             text: (!lines.is_empty()).then(|| lines.join("\n")),
             result: RunResult {
                 exit_code: Some(code),
-                reason: Some(reason(plan, run, culprit.as_ref(), meaning)),
-                failure: culprit.as_ref().map(|culprit| culprit.failure(begun)),
+                reason: Some(reason(plan, run, blamed.as_ref(), meaning)),
+                failure: blamed.as_ref().map(|blamed| blamed.failure(start_time)),
                 restarts,
                 wall_s: Some(wall.as_secs_f64()),
                 nproc: Some(plan.nproc),
@@ -88,15 +94,15 @@ impl Report {
 }
 
 /// Explains the status of this run.
-fn reason(plan: &Plan, run: &Run, culprit: Option<&Culprit<'_>>, meaning: String) -> String {
-    match (culprit, &run.not_started, run.verdict.cause) {
+fn reason(plan: &Plan, run: &Run, blamed: Option<&BlamedWorker<'_>>, meaning: String) -> String {
+    match (blamed, &run.not_started, run.verdict.cause) {
         (None, Some((rank, error)), Cause::NotStarted { .. }) => cannot_start(plan, *rank, error),
         (None, ..) => meaning,
-        (Some(culprit), _, Cause::Hung { .. }) => {
-            let rank = culprit.end.rank;
+        (Some(blamed), _, Cause::Hung { .. }) => {
+            let rank = blamed.end.rank;
             format!("no progress, rank {rank} was among the first to be silent; {meaning}")
         }
-        (Some(culprit), ..) => format!("rank {} failed: {}; {meaning}", culprit.end.rank, culprit.ended()),
+        (Some(blamed), ..) => format!("rank {} failed: {}; {meaning}", blamed.end.rank, blamed.ended()),
     }
 }
 
@@ -121,8 +127,8 @@ pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> ExitStatus {
 
 /// Returns the banner of a failed attempt before the next attempt.
 pub(super) fn failure(plan: &Plan, run: &Run, attempt: &Attempt) -> Vec<String> {
-    Culprit::find(plan, run, attempt)
-        .map(|culprit| culprit.banner(plan.nproc, run, &attempt.files))
+    BlamedWorker::find(plan, run, attempt)
+        .map(|blamed| blamed.banner(plan.nproc, run, &attempt.files))
         .unwrap_or_default()
 }
 
@@ -133,8 +139,8 @@ fn exit_status(verdict: &Verdict, is_training: bool) -> ExitStatus {
         Cause::Requeue => ExitStatus::Requeue,
         Cause::Stopped { signal } => ExitStatus::Signal(signal),
         Cause::TimeIsUp => ExitStatus::Signal(signals::TERM),
-        Cause::NotStarted { passing: false, .. } => ExitStatus::Usage,
-        Cause::NotStarted { passing: true, .. } => ExitStatus::WorkerFailed,
+        Cause::NotStarted { temporary: false, .. } => ExitStatus::Usage,
+        Cause::NotStarted { temporary: true, .. } => ExitStatus::WorkerFailed,
         Cause::Hung { .. } | Cause::Evicted => ExitStatus::WorkerFailed,
         Cause::Failed { rank } => match (verdict.end_of(rank).map(|end| end.outcome), is_training) {
             (Some(Outcome::Exited(code)), true) => ExitStatus::from_worker_code(code),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 fn told(devices: &Devices, local_rank: usize, inherited: Option<&str>) -> BTreeMap<&'static str, String> {
     let mut vars = vec![(LOCAL_RANK, local_rank.to_string().into())];
     let get = |name: &str| inherited.filter(|_| name == CUDA_DEVICE_ORDER).map(OsString::from);
-    devices.tell(local_rank, &mut vars, get);
+    devices.set_vars(local_rank, &mut vars, get);
     let count = vars.len();
     let vars: BTreeMap<_, _> =
         vars.into_iter().map(|(name, value)| (name, value.into_string().unwrap())).collect();

@@ -93,12 +93,16 @@ fn what_cannot_be_had_is_told() {
 
 #[test]
 fn the_binding_is_told_and_bounds_the_threads() {
-    let bound = Bound { mode: Some(Binding::Exclusive), cores: vec![cores("0-2"), cores("3,7")] };
-    assert_eq!(bound.note().unwrap(), "--numa-binding exclusive: CPU cores: rank 0 to 0-2; rank 1 to 3,7");
-    assert_eq!((bound.at_most(8), bound.at_most(1)), (2, 1));
-    let set = bound.of(1).unwrap();
+    let core_binding =
+        CoreBinding { mode: Some(Binding::Exclusive), cores: vec![cores("0-2"), cores("3,7")] };
+    assert_eq!(
+        core_binding.note().unwrap(),
+        "--numa-binding exclusive: CPU cores: rank 0 to 0-2; rank 1 to 3,7"
+    );
+    assert_eq!((core_binding.at_most(8), core_binding.at_most(1)), (2, 1));
+    let set = core_binding.of(1).unwrap();
     assert!(set.is_set(3) && set.is_set(7) && set.count() == 2);
-    let unbound = Bound::default();
+    let unbound = CoreBinding::default();
     assert_eq!((unbound.at_most(8), unbound.note()), (8, None));
     assert!(unbound.of(0).is_none());
 }

@@ -6,10 +6,10 @@ use super::super::devices::fake::{divided, gpus, machine, no_driver};
 use super::*;
 use dtrain_common::gpu::{GpuError, NvmlError};
 
-const HOST: Host = Host { cores: 6, listed_gpus: None };
+const HOST: HostInfo = HostInfo { cores: 6, listed_gpus: None };
 
-fn asked(is_training: bool, nproc: Nproc) -> Asked<'static> {
-    Asked { is_training, nproc, gpu_ids: None }
+fn request(is_training: bool, nproc: Nproc) -> SizeRequest<'static> {
+    SizeRequest { is_training, nproc, gpu_ids: None }
 }
 
 fn never() -> Machine {
@@ -20,16 +20,16 @@ fn never() -> Machine {
 fn visible(
     is_training: bool,
     nproc: Nproc,
-    look: Machine,
+    probe: Machine,
 ) -> anyhow::Result<(usize, String, Option<String>)> {
-    let size = size(asked(is_training, nproc), HOST, || look)?;
+    let size = size(request(is_training, nproc), HOST, || probe)?;
     assert_eq!(size.devices, Devices::Inherited);
     Ok((size.nproc, size.place, size.note))
 }
 
-fn chosen(nproc: Nproc, ids: &str, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
-    let asked = Asked { gpu_ids: Some(&ids.parse().unwrap()), ..asked(true, nproc) };
-    size(asked, HOST, look)
+fn chosen(nproc: Nproc, ids: &str, probe: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
+    let request = SizeRequest { gpu_ids: Some(&ids.parse().unwrap()), ..request(true, nproc) };
+    size(request, HOST, probe)
 }
 
 #[test]
@@ -60,9 +60,9 @@ fn without_a_gpu_auto_says_so_and_gpu_refuses() {
 
 #[test]
 fn a_programs_number_of_workers_needs_no_driver() {
-    let four_listed = Host { listed_gpus: Some(4), ..HOST };
+    let four_listed = HostInfo { listed_gpus: Some(4), ..HOST };
     for (nproc, count) in [(Nproc::Count(1), 1), (Nproc::Count(4), 4), (Nproc::Cpu, 6)] {
-        let size = size(asked(false, nproc), four_listed, never).unwrap();
+        let size = size(request(false, nproc), four_listed, never).unwrap();
         assert_eq!((size.nproc, size.place.as_str(), size.note), (count, "", None));
     }
 }
@@ -128,8 +128,8 @@ fn a_driver_that_fails_is_told_before_training_on_the_cpu() {
 
 #[test]
 fn the_gpus_in_use_are_known_where_the_driver_was_asked() {
-    let of = |is_training, nproc, look: Machine| {
-        let size = size(asked(is_training, nproc), HOST, || look).unwrap();
+    let of = |is_training, nproc, probe: Machine| {
+        let size = size(request(is_training, nproc), HOST, || probe).unwrap();
         size.gpus.map(|gpus| gpus.places.len())
     };
     assert_eq!(of(true, Nproc::Count(4), machine(gpus(2), None)), Some(2), "of those that are started");

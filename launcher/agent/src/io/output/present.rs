@@ -17,15 +17,15 @@ pub enum Style {
     Raw,
     /// Line by line with the prefix, so that the lines of all workers stay whole.
     Lines {
-        frames: Frames,
+        frames: FrameStyle,
         /// The time to wait for the rest of an unfinished line.
-        patience: Duration,
+        line_timeout: Duration,
     },
 }
 
 /// How frames of progress bars are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frames {
+pub enum FrameStyle {
     /// Drawn in place on a terminal.
     Drawn,
     /// Dropped, because another worker's frames are drawn.
@@ -83,7 +83,7 @@ impl Presenter {
 
     fn lines(
         &mut self,
-        frames: Frames,
+        frames: FrameStyle,
         bytes: Option<&[u8]>,
         now: Instant,
         mut each: impl FnMut(&[u8]),
@@ -110,20 +110,20 @@ impl Presenter {
             Piece::Frame(text) => {
                 let already = std::mem::take(&mut self.shown) > 0;
                 match frames {
-                    Frames::Drawn => output.frame = FrameChange::Show(text.to_vec()),
-                    Frames::Lines => self.frame = (!already).then(|| text.to_vec()),
-                    Frames::Dropped => {}
+                    FrameStyle::Drawn => output.frame = FrameChange::Show(text.to_vec()),
+                    FrameStyle::Lines => self.frame = (!already).then(|| text.to_vec()),
+                    FrameStyle::Dropped => {}
                 }
             }
         });
-        if let Some(text) = self.splitter.frame_in_the_making() {
+        if let Some(text) = self.splitter.unfinished_frame() {
             match frames {
-                Frames::Drawn => output.frame = FrameChange::Show(text.to_vec()),
-                Frames::Lines => self.frame = Some(text.to_vec()),
-                Frames::Dropped => {}
+                FrameStyle::Drawn => output.frame = FrameChange::Show(text.to_vec()),
+                FrameStyle::Lines => self.frame = Some(text.to_vec()),
+                FrameStyle::Dropped => {}
             }
         }
-        let held = self.frame.is_some() || self.begun().is_some();
+        let held = self.frame.is_some() || self.unfinished_text().is_some();
         self.since = held.then(|| self.since.unwrap_or(now));
         if bytes.is_none() {
             output.text.extend(self.frame_as_line(now).into_iter().flatten());
@@ -133,12 +133,12 @@ impl Presenter {
 
     /// Returns the time to call [`Presenter::overdue`], unless more bytes come before.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let Style::Lines { patience, .. } = self.style else {
+        let Style::Lines { line_timeout, .. } = self.style else {
             return None;
         };
-        let waited = self.since? + patience;
+        let waited = self.since? + line_timeout;
         match &self.last_frame {
-            Some((_, at)) if self.begun().is_none() => Some(waited.max(*at + FRAME_PERIOD)),
+            Some((_, at)) if self.unfinished_text().is_none() => Some(waited.max(*at + FRAME_PERIOD)),
             _ => Some(waited),
         }
     }
@@ -146,18 +146,18 @@ impl Presenter {
     /// Returns the output that was held back until its deadline.
     pub(super) fn overdue(&mut self, now: Instant) -> Option<Output> {
         self.since = None;
-        let (text, start) = match self.begun() {
+        let (text, start) = match self.unfinished_text() {
             Some(rest) if self.shown > 0 => (rest.to_vec(), Start::Continued(self.prefix.clone())),
             Some(rest) => ([&self.prefix, rest].concat(), Start::Line),
             None => (self.frame_as_line(now)?, Start::Line),
         };
-        self.shown = self.splitter.line_in_the_making().map_or(0, <[u8]>::len);
+        self.shown = self.splitter.unfinished_line().map_or(0, <[u8]>::len);
         Some(Output::new(text, start))
     }
 
     /// Returns the part of the unfinished line that is not shown yet.
-    fn begun(&self) -> Option<&[u8]> {
-        let rest = self.splitter.line_in_the_making()?.get(self.shown..)?;
+    fn unfinished_text(&self) -> Option<&[u8]> {
+        let rest = self.splitter.unfinished_line()?.get(self.shown..)?;
         (!rest.is_empty()).then_some(rest)
     }
 

@@ -2,7 +2,7 @@
 
 use super::present::{Presenter, Style};
 use super::stream::Output;
-use super::{Chunk, RotatingLog, Sieve, Source, Tail, Unkept};
+use super::{Chunk, FailedLogs, LineFilter, RotatingLog, Source, Tail};
 use crate::io::thread;
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -26,10 +26,10 @@ pub struct Reader {
     pub prefix: Vec<u8>,
     /// Gets every byte on arrival.
     pub log: Option<RotatingLog>,
-    pub sieve: Option<Sieve>,
+    pub line_filter: Option<LineFilter>,
     pub tail: Option<Tail>,
     pub chunks: Sender<Chunk>,
-    pub unkept: Unkept,
+    pub failed_logs: FailedLogs,
     /// Dropped at the end of the stream.
     pub _alive: Sender<()>,
 }
@@ -75,7 +75,7 @@ impl Reader {
             if let Some(tail) = &self.tail {
                 tail.add(line);
             }
-            if self.sieve.as_ref().is_some_and(|sieve| sieve.catches(line)) {
+            if self.line_filter.as_ref().is_some_and(|line_filter| line_filter.matches(line)) {
                 caught.extend_from_slice(&self.prefix);
                 caught.extend_from_slice(line);
                 if !line.ends_with(b"\n") {
@@ -83,10 +83,10 @@ impl Reader {
                 }
             }
         });
-        if let Some(sieve) = self.sieve.as_ref().filter(|_| !caught.is_empty())
-            && let Err((path, error)) = sieve.keep(&caught)
+        if let Some(line_filter) = self.line_filter.as_ref().filter(|_| !caught.is_empty())
+            && let Err((path, error)) = line_filter.write(&caught)
         {
-            self.unkept.add(&path, &error, "lines are shown but no longer copied there");
+            self.failed_logs.add(&path, &error, "lines are shown but no longer copied there");
         }
         self.show(output);
     }
@@ -106,7 +106,7 @@ impl Reader {
                 Style::Hidden => "the rest of its output is neither kept nor shown",
                 _ => "its output is shown but no longer kept",
             };
-            self.unkept.add(&log.path, &error, consequence);
+            self.failed_logs.add(&log.path, &error, consequence);
             self.log = None;
         }
     }

@@ -18,23 +18,23 @@ pub struct RotatingLog {
     /// Bytes in `file`.
     len: u64,
     /// Bytes of the unfinished line at the end of `file`.
-    begun: u64,
+    unfinished: u64,
     /// Whether the last byte is a carriage return: the next byte decides whether a frame has ended.
-    returned: bool,
-    most: u64,
+    ends_with_cr: bool,
+    max_bytes: u64,
 }
 
 impl RotatingLog {
-    /// Creates the file with a bound of `most` bytes.
-    pub fn create(path: PathBuf, most: u64) -> io::Result<Self> {
-        Ok(Self { file: open(&path)?, path, len: 0, begun: 0, returned: false, most })
+    /// Creates the file with a bound of `max_bytes` bytes.
+    pub fn create(path: PathBuf, max_bytes: u64) -> io::Result<Self> {
+        Ok(Self { file: open(&path)?, path, len: 0, unfinished: 0, ends_with_cr: false, max_bytes })
     }
 
     /// Appends bytes, which need not end with a line. On an error, removes the unfinished line.
     pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while let Some(first) = bytes.first() {
-            if self.returned && *first != b'\n' {
-                self.begun = 0;
+            if self.ends_with_cr && *first != b'\n' {
+                self.unfinished = 0;
             }
             match self.fitting(bytes) {
                 0 => self.rotate()?,
@@ -50,15 +50,15 @@ impl RotatingLog {
 
     /// Returns how many of `bytes` fit into the file; a line that has the file alone is not cut.
     fn fitting(&self, bytes: &[u8]) -> usize {
-        let room = usize::try_from(self.most.saturating_sub(self.len)).unwrap_or(usize::MAX);
+        let room = usize::try_from(self.max_bytes.saturating_sub(self.len)).unwrap_or(usize::MAX);
         if bytes.len() <= room {
             return bytes.len();
         }
         match last_end(&bytes[..room]) {
             Some(end) => end,
-            None if self.begun != self.len => 0,
+            None if self.unfinished != self.len => 0,
             // Binary data without line ends is bounded too.
-            None if self.len >= self.most.max(LONGEST_LINE as u64) => 0,
+            None if self.len >= self.max_bytes.max(LONGEST_LINE as u64) => 0,
             None => memchr2(b'\n', b'\r', bytes).map_or(bytes.len(), |end| end + 1),
         }
     }
@@ -68,9 +68,9 @@ impl RotatingLog {
         old.push(".1");
         fs::rename(&self.path, old)?;
         let full = std::mem::replace(&mut self.file, open(&self.path)?);
-        let whole = self.len - self.begun;
-        let moved = if whole == 0 { 0 } else { self.begun };
-        (self.len, self.begun) = (0, 0);
+        let whole = self.len - self.unfinished;
+        let moved = if whole == 0 { 0 } else { self.unfinished };
+        (self.len, self.unfinished) = (0, 0);
         let mut line = vec![0; moved as usize];
         // Another process may have emptied the full file.
         if moved > 0 && full.read_exact_at(&mut line, whole).is_ok() {
@@ -96,18 +96,18 @@ impl RotatingLog {
 
     fn count(&mut self, bytes: &[u8]) {
         self.len += bytes.len() as u64;
-        self.returned = bytes.last() == Some(&b'\r');
-        self.begun = match last_end(bytes) {
+        self.ends_with_cr = bytes.last() == Some(&b'\r');
+        self.unfinished = match last_end(bytes) {
             Some(end) => (bytes.len() - end) as u64,
-            None => self.begun + bytes.len() as u64,
+            None => self.unfinished + bytes.len() as u64,
         };
     }
 
     /// Counts `written`, the bytes written before `error`, and removes the unfinished line.
     fn cut(&mut self, written: &[u8], error: io::Error) -> io::Result<()> {
         self.count(written);
-        self.len -= self.begun;
-        self.begun = 0;
+        self.len -= self.unfinished;
+        self.unfinished = 0;
         // Never longer: another process may have emptied the file.
         if self.file.metadata().is_ok_and(|meta| meta.len() > self.len) {
             let _ = self.file.set_len(self.len);
@@ -141,10 +141,10 @@ mod tests {
     }
 
     /// Returns the contents of `.1` and of the log after these pieces.
-    fn after(most: Option<u64>, pieces: &[&str]) -> (String, String) {
+    fn contents_after(max_bytes: Option<u64>, pieces: &[&str]) -> (String, String) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stdout.log");
-        let mut log = RotatingLog::create(path.clone(), most.unwrap_or(u64::MAX)).unwrap();
+        let mut log = RotatingLog::create(path.clone(), max_bytes.unwrap_or(u64::MAX)).unwrap();
         for piece in pieces {
             log.write(piece.as_bytes()).unwrap();
         }
@@ -158,36 +158,42 @@ mod tests {
 
     #[test]
     fn a_full_file_is_put_aside() {
-        assert_eq!(after(Some(6), &["ab\n", "cd\n"]), owned("", "ab\ncd\n"));
-        assert_eq!(after(Some(6), &["ab\n", "cd\n", "e\n"]), owned("ab\ncd\n", "e\n"));
-        assert_eq!(after(Some(6), &["ab\ncd\ne\n"]), owned("ab\ncd\n", "e\n"));
-        assert_eq!(after(Some(6), &["a\nb\nc\nd\ne\nf\ng\n"]), owned("d\ne\nf\n", "g\n"));
-        assert_eq!(after(None, &["ab\n"; 100]), owned("", &"ab\n".repeat(100)));
+        assert_eq!(contents_after(Some(6), &["ab\n", "cd\n"]), owned("", "ab\ncd\n"));
+        assert_eq!(contents_after(Some(6), &["ab\n", "cd\n", "e\n"]), owned("ab\ncd\n", "e\n"));
+        assert_eq!(contents_after(Some(6), &["ab\ncd\ne\n"]), owned("ab\ncd\n", "e\n"));
+        assert_eq!(contents_after(Some(6), &["a\nb\nc\nd\ne\nf\ng\n"]), owned("d\ne\nf\n", "g\n"));
+        assert_eq!(contents_after(None, &["ab\n"; 100]), owned("", &"ab\n".repeat(100)));
     }
 
     #[test]
     fn a_line_beyond_the_bound_has_a_file_to_itself() {
-        assert_eq!(after(Some(4), &["a\n0123456\nb\n"]), owned("0123456\n", "b\n"));
-        assert_eq!(after(Some(4), &["0123456\n"]), owned("", "0123456\n"));
-        assert_eq!(after(Some(4), &["ab\n", "last"]), owned("ab\n", "last"));
+        assert_eq!(contents_after(Some(4), &["a\n0123456\nb\n"]), owned("0123456\n", "b\n"));
+        assert_eq!(contents_after(Some(4), &["0123456\n"]), owned("", "0123456\n"));
+        assert_eq!(contents_after(Some(4), &["ab\n", "last"]), owned("ab\n", "last"));
     }
 
     #[test]
     fn a_line_that_has_only_begun_in_the_full_file_moves_into_the_new_one() {
-        assert_eq!(after(Some(8), &["ab\n", "cd", "ef", "gh\n"]), owned("ab\n", "cdefgh\n"));
-        assert_eq!(after(Some(8), &["ab\n", "cd", "efghijklm", "n\n"]), owned("ab\n", "cdefghijklmn\n"));
-        assert_eq!(after(Some(8), &["ab\n", "cd"]), owned("", "ab\ncd"));
+        assert_eq!(contents_after(Some(8), &["ab\n", "cd", "ef", "gh\n"]), owned("ab\n", "cdefgh\n"));
+        assert_eq!(
+            contents_after(Some(8), &["ab\n", "cd", "efghijklm", "n\n"]),
+            owned("ab\n", "cdefghijklmn\n")
+        );
+        assert_eq!(contents_after(Some(8), &["ab\n", "cd"]), owned("", "ab\ncd"));
     }
 
     #[test]
     fn frames_of_a_bar_keep_to_the_bound_too() {
-        assert_eq!(after(Some(8), &["\r10%", "\r20%", "\r30%", "\r40%"]), owned("20%\r", "30%\r40%"));
+        assert_eq!(
+            contents_after(Some(8), &["\r10%", "\r20%", "\r30%", "\r40%"]),
+            owned("20%\r", "30%\r40%")
+        );
         for all in [
             (0..100).map(|n| format!("\r{n:03}%")).collect::<Vec<_>>(),
             (0..100).map(|n| format!("{n:03}%\r")).collect(),
         ] {
             let pieces: Vec<&str> = all.iter().map(String::as_str).collect();
-            let (old, new) = after(Some(50), &pieces);
+            let (old, new) = contents_after(Some(50), &pieces);
             assert!(old.len() <= 50 && new.len() <= 50, "{old:?} {new:?}");
             assert!(all.concat().ends_with(&[old, new].concat()));
         }
@@ -225,18 +231,18 @@ mod tests {
         #[test]
         fn the_files_hold_the_last_lines_whole_and_within_the_bound(
             pieces in prop::collection::vec("([a-c]{0,5}\n){0,4}", 0..20),
-            most in 6_u64..30,
+            max_bytes in 6_u64..30,
             chunk in 1_usize..12,
         ) {
             let all = pieces.concat();
             // The bytes arrive in pieces of any size.
             let pieces: Vec<&str> = (0..all.len()).step_by(chunk).map(|at| &all[at..all.len().min(at + chunk)]).collect();
-            let (old, new) = after(Some(most), &pieces);
+            let (old, new) = contents_after(Some(max_bytes), &pieces);
             prop_assert!(all.ends_with(&[old.as_str(), &new].concat()));
             prop_assert!(old.is_empty() || old.ends_with('\n'));
-            prop_assert!(old.len() as u64 <= most && new.len() as u64 <= most);
+            prop_assert!(old.len() as u64 <= max_bytes && new.len() as u64 <= max_bytes);
             // The file rotates only when it must.
-            prop_assert!(old.len() + new.len() == all.len() || old.len() as u64 > most - 6);
+            prop_assert!(old.len() + new.len() == all.len() || old.len() as u64 > max_bytes - 6);
             let before = all.len() - old.len() - new.len();
             prop_assert!(before == 0 || all.as_bytes()[before - 1] == b'\n');
         }

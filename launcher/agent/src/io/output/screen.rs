@@ -41,7 +41,7 @@ impl Screen {
 }
 
 /// Returns whether progress frames can be drawn: the stream is a terminal that can erase a line.
-pub fn draws_frames(stream: Stream) -> bool {
+pub fn can_draw_frames(stream: Stream) -> bool {
     stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
@@ -120,10 +120,10 @@ impl Writer {
 
     fn text(&mut self, source: Source, start: &Start, text: &[u8]) {
         let stream = source.stream;
-        let place = self.place(stream);
+        let index = self.open_index(stream);
         match start {
             Start::Raw => {}
-            Start::Continued(_) if self.open[place] == Some(source) => {}
+            Start::Continued(_) if self.open[index] == Some(source) => {}
             // Another source has ended the line since.
             Start::Continued(_) if matches!(text, b"\n" | b"\r\n") => return,
             Start::Continued(prefix) => {
@@ -133,19 +133,19 @@ impl Writer {
             Start::Line => self.close_line(stream),
         }
         self.write(stream, text);
-        self.open[place] = (!text.ends_with(b"\n")).then_some(source);
+        self.open[index] = (!text.ends_with(b"\n")).then_some(source);
     }
 
     /// Ends the unfinished line of the stream.
     fn close_line(&mut self, stream: Stream) {
-        let place = self.place(stream);
-        if self.open[place].take().is_some() {
+        let index = self.open_index(stream);
+        if self.open[index].take().is_some() {
             self.write(stream, b"\n");
         }
     }
 
     /// Returns the index in `open` for a stream.
-    fn place(&self, stream: Stream) -> usize {
+    fn open_index(&self, stream: Stream) -> usize {
         if self.shared { 0 } else { stream.index() }
     }
 
@@ -165,10 +165,10 @@ impl Writer {
     fn show(&mut self, frame: Option<(Source, Vec<u8>)>) {
         self.erase_frame();
         if let Some((source, _)) = &frame {
-            let place = self.place(source.stream);
+            let index = self.open_index(source.stream);
             // The frame replaces its own unfinished line, but ends an unfinished line of another source.
-            if self.open[place] == Some(*source) {
-                self.open[place] = None;
+            if self.open[index] == Some(*source) {
+                self.open[index] = None;
                 self.write(source.stream, ERASE);
             } else {
                 self.close_line(source.stream);
@@ -180,17 +180,17 @@ impl Writer {
 
     fn erase_frame(&mut self) {
         if let Some((source, _)) = &self.frame
-            && self.open[self.place(source.stream)].is_none()
+            && self.open[self.open_index(source.stream)].is_none()
         {
             self.write(source.stream, ERASE);
         }
     }
 
-    /// Draws the frame, unless a line is open in its place.
+    /// Draws the frame, unless a line is open there.
     fn draw(&mut self) {
         let Some((source, text)) = &self.frame else { return };
         let stream = source.stream;
-        if self.open[self.place(stream)].is_some() {
+        if self.open[self.open_index(stream)].is_some() {
             return;
         }
         let size = stream.with_fd(|fd| rustix::termios::tcgetwinsize(fd));

@@ -90,12 +90,12 @@ impl Splitter {
     }
 
     /// Returns the unfinished line.
-    pub(super) fn line_in_the_making(&self) -> Option<&[u8]> {
+    pub(super) fn unfinished_line(&self) -> Option<&[u8]> {
         (!self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])
     }
 
     /// Returns the text after a frame, for programs that write the `\r` before each frame.
-    pub(super) fn frame_in_the_making(&self) -> Option<&[u8]> {
+    pub(super) fn unfinished_frame(&self) -> Option<&[u8]> {
         (self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])
     }
 
@@ -174,11 +174,11 @@ mod tests {
         let mut splitter = Splitter::new(1000);
         let mut ignore = |_: Piece<'_>| {};
         splitter.push(b"plain", &mut ignore);
-        assert_eq!(splitter.frame_in_the_making(), None, "a line in the making is no frame");
+        assert_eq!(splitter.unfinished_frame(), None, "a line in the making is no frame");
         splitter.push(b"\r 10%", &mut ignore);
-        assert_eq!(splitter.frame_in_the_making(), Some(&b" 10%"[..]));
+        assert_eq!(splitter.unfinished_frame(), Some(&b" 10%"[..]));
         splitter.push(b"\n", &mut ignore);
-        assert_eq!(splitter.frame_in_the_making(), None);
+        assert_eq!(splitter.unfinished_frame(), None);
     }
 
     proptest! {

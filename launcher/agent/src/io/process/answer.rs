@@ -58,10 +58,10 @@ mod tests {
 
     #[test]
     fn one_that_does_not_end_is_not_waited_for() {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let mut command = Command::new("sh");
         command.args(["-c", "echo first; exec sleep 60"]);
         assert_eq!(output(&mut command, Duration::from_secs(2)).unwrap(), "first\n");
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(start_time.elapsed() < PATIENCE);
     }
 }

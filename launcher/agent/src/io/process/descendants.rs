@@ -23,10 +23,10 @@ pub fn adopt() -> io::Result<()> {
 
 /// Kills and reaps all children, and new ones adopted meanwhile. No other thread may wait for a child.
 pub fn end_all() {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     loop {
         let children = children();
-        if children.is_empty() || begun.elapsed() > PATIENCE {
+        if children.is_empty() || start_time.elapsed() > PATIENCE {
             return;
         }
         for &child in &children {
@@ -34,7 +34,7 @@ pub fn end_all() {
             let _ = rustix::process::kill_process(child, Signal::KILL);
         }
         for child in children {
-            reap(child, begun + PATIENCE);
+            reap(child, start_time + PATIENCE);
         }
     }
 }

@@ -134,10 +134,10 @@ mod tests {
         let latest = LatestOfJob::watch().ok();
         for (signal, is_continue) in [(Signal::TSTP, false), (Signal::CONT, true), (Signal::TTIN, false)] {
             assert!(rustix::process::kill_process(rustix::process::getpid(), signal).is_ok());
-            let begun = std::time::Instant::now();
+            let start_time = std::time::Instant::now();
             // The kernel may interrupt another thread.
             while latest.as_ref().map(LatestOfJob::is_continue) != Some(is_continue) {
-                assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{signal:?}");
+                assert!(start_time.elapsed() < std::time::Duration::from_secs(30), "{signal:?}");
                 std::thread::yield_now();
             }
         }
@@ -146,10 +146,10 @@ mod tests {
     #[test]
     fn a_process_has_a_handler_from_when_it_makes_one() {
         let own = std::process::id();
-        let begun = std::time::Instant::now();
+        let start_time = std::time::Instant::now();
         // While the main thread starts another thread, it blocks all signals.
         while is_handled_by(own, USR2) {
-            assert!(begun.elapsed() < std::time::Duration::from_secs(30));
+            assert!(start_time.elapsed() < std::time::Duration::from_secs(30));
             std::thread::yield_now();
         }
         assert!(signal_hook::flag::register(USR2, Arc::default()).is_ok());

@@ -57,14 +57,14 @@ fn threads(pid: u32) -> String {
 }
 
 fn debugger(pid: u32, patience: Duration) -> Option<(&'static str, String)> {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let path = std::env::var_os("PATH");
     DEBUGGERS.iter().find_map(|(name, args)| {
         // The process may have continued and ended meanwhile.
         fs::metadata(proc::folder(pid)?).ok()?;
         let found = program::find(OsStr::new(name), path.as_deref()).ok()?;
         let args = args.iter().map(|arg| arg.replace("{}", &pid.to_string()));
-        let left = patience.checked_sub(begun.elapsed())?;
+        let left = patience.checked_sub(start_time.elapsed())?;
         let printed = output(Command::new(found).args(args), left)?;
         (!printed.trim().is_empty()).then_some((*name, printed))
     })
@@ -82,9 +82,9 @@ mod tests {
         let thread =
             std::thread::Builder::new().name("waits-here".to_owned()).spawn(move || stopped.recv()).unwrap();
         // A thread sets its name after its start.
-        let begun = Instant::now();
+        let start_time = Instant::now();
         while !threads(std::process::id()).contains("waits-here: ") {
-            assert!(begun.elapsed() < Duration::from_secs(30), "{}", threads(std::process::id()));
+            assert!(start_time.elapsed() < Duration::from_secs(30), "{}", threads(std::process::id()));
             std::thread::yield_now();
         }
         drop(stop);

@@ -6,9 +6,9 @@ mod request;
 mod server;
 mod table;
 
-pub use server::Met;
+pub use server::ClientsSeen;
 
-use request::Refusal;
+use request::ClientError;
 use server::Server;
 use std::io::{self, PipeWriter};
 use std::net::{IpAddr, TcpListener};
@@ -16,28 +16,28 @@ use std::thread::{self, JoinHandle};
 
 /// A bound port. Clients can already connect.
 #[derive(Debug)]
-pub struct Place {
+pub struct BoundPort {
     port: u16,
     listeners: Vec<TcpListener>,
 }
 
-impl Place {
+impl BoundPort {
     /// Binds the port at each of these addresses.
-    pub fn take(addresses: &[IpAddr], port: u16) -> io::Result<Self> {
+    pub fn bind(addresses: &[IpAddr], port: u16) -> io::Result<Self> {
         let bind = |address: &IpAddr| TcpListener::bind((*address, port));
         let listeners = addresses.iter().map(bind).collect::<io::Result<_>>()?;
         Ok(Self { port, listeners })
     }
 
-    /// Serves an empty store on a new thread. `tell` gets one sentence per kind of disconnected client.
-    pub fn serve(self, tell: impl Fn(String) + Send + 'static) -> io::Result<Serving> {
+    /// Serves an empty store on a new thread. `report` gets one sentence per kind of disconnected client.
+    pub fn serve(self, report: impl Fn(String) + Send + 'static) -> io::Result<Serving> {
         let (stop, stop_out) = io::pipe()?;
         let port = self.port;
-        let tell = move |refusal: Refusal| {
-            let remedy = refusal.remedy();
-            tell(format!("PyTorch's store at port {port} disconnected a client: {refusal}{remedy}"));
+        let report = move |error: ClientError| {
+            let remedy = error.remedy();
+            report(format!("PyTorch's store at port {port} disconnected a client: {error}{remedy}"));
         };
-        let server = Server::new(self.listeners, &stop, tell)?;
+        let server = Server::new(self.listeners, &stop, report)?;
         let serve = move || {
             let _open = stop;
             server.run()
@@ -51,12 +51,12 @@ impl Place {
 #[derive(Debug)]
 pub struct Serving {
     stop: PipeWriter,
-    thread: JoinHandle<Met>,
+    thread: JoinHandle<ClientsSeen>,
 }
 
 impl Serving {
     /// Disconnects all clients, and returns their kinds.
-    pub fn end(self) -> Met {
+    pub fn end(self) -> ClientsSeen {
         drop(self.stop);
         self.thread.join().unwrap_or_default()
     }

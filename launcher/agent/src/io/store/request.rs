@@ -53,7 +53,7 @@ pub(super) enum Request<'a> {
 
 /// The reasons for disconnecting a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum ClientError {
     /// The first bytes are no request.
     #[error("it spoke another protocol")]
     Stranger,
@@ -76,7 +76,7 @@ pub(super) enum Refusal {
     Clients,
 }
 
-impl Refusal {
+impl ClientError {
     /// Returns the remedy to append to the error.
     pub(super) const fn remedy(&self) -> &'static str {
         match self {
@@ -92,31 +92,31 @@ impl Refusal {
 }
 
 /// Returns the client's dialect and the length of its greeting; `None` if more bytes are needed.
-pub(super) fn greet(bytes: &[u8]) -> Result<Option<(Dialect, usize)>, Refusal> {
+pub(super) fn greet(bytes: &[u8]) -> Result<Option<(Dialect, usize)>, ClientError> {
     match bytes {
         [] => Ok(None),
         [VALIDATE, magic @ ..] => Ok(magic.first_chunk().map(|magic| {
             if u32::from_ne_bytes(*magic) == MAGIC { (Dialect::Current, 5) } else { (Dialect::Old, 0) }
         })),
         [..=LAST_OLD, ..] => Ok(Some((Dialect::Old, 0))),
-        _ => Err(Refusal::Stranger),
+        _ => Err(ClientError::Stranger),
     }
 }
 
 /// Returns the first request in `bytes` and its length; `None` if it is incomplete.
-pub(super) fn read(bytes: &[u8], dialect: Dialect) -> Result<Option<(Request<'_>, usize)>, Refusal> {
+pub(super) fn read(bytes: &[u8], dialect: Dialect) -> Result<Option<(Request<'_>, usize)>, ClientError> {
     let mut reader = Reader { rest: bytes };
     match reader.request(dialect) {
         Ok(request) => Ok(Some((request, bytes.len() - reader.rest.len()))),
-        Err(Stop::Refused(refusal)) => Err(refusal),
-        Err(Stop::Incomplete) if bytes.len() > LONGEST_REQUEST => Err(Refusal::Request),
+        Err(Stop::Invalid(error)) => Err(error),
+        Err(Stop::Incomplete) if bytes.len() > LONGEST_REQUEST => Err(ClientError::Request),
         Err(Stop::Incomplete) => Ok(None),
     }
 }
 
 enum Stop {
     Incomplete,
-    Refused(Refusal),
+    Invalid(ClientError),
 }
 
 struct Reader<'a> {
@@ -126,7 +126,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn request(&mut self, dialect: Dialect) -> Result<Request<'a>, Stop> {
         let [sent] = self.array()?;
-        let unknown = Stop::Refused(Refusal::Unknown(sent));
+        let unknown = Stop::Invalid(ClientError::Unknown(sent));
         let number = match dialect {
             Dialect::Current => sent,
             Dialect::Old if sent > LAST_OLD => return Err(unknown),
@@ -172,31 +172,31 @@ impl<'a> Reader<'a> {
         self.array().map(i64::from_ne_bytes)
     }
 
-    fn length(&mut self, most: u64, refusal: fn(u64) -> Refusal) -> Result<usize, Stop> {
+    fn length(&mut self, most: u64, error: fn(u64) -> ClientError) -> Result<usize, Stop> {
         let length = self.array().map(u64::from_ne_bytes)?;
         match usize::try_from(length) {
             Ok(short) if length <= most => Ok(short),
-            _ => Err(Stop::Refused(refusal(length))),
+            _ => Err(Stop::Invalid(error(length))),
         }
     }
 
-    fn bytes(&mut self, most: u64, refusal: fn(u64) -> Refusal) -> Result<&'a [u8], Stop> {
-        let length = self.length(most, refusal)?;
+    fn bytes(&mut self, most: u64, error: fn(u64) -> ClientError) -> Result<&'a [u8], Stop> {
+        let length = self.length(most, error)?;
         let (bytes, rest) = self.rest.split_at_checked(length).ok_or(Stop::Incomplete)?;
         self.rest = rest;
         Ok(bytes)
     }
 
     fn key(&mut self) -> Result<&'a [u8], Stop> {
-        self.bytes(LONGEST_KEY, Refusal::Key)
+        self.bytes(LONGEST_KEY, ClientError::Key)
     }
 
     fn value(&mut self) -> Result<&'a [u8], Stop> {
-        self.bytes(LONGEST_VALUE, Refusal::Value)
+        self.bytes(LONGEST_VALUE, ClientError::Value)
     }
 
     fn list<T>(&mut self, item: impl Fn(&mut Self) -> Result<T, Stop>) -> Result<Vec<T>, Stop> {
-        let count = self.length(MOST_KEYS, Refusal::Keys)?;
+        let count = self.length(MOST_KEYS, ClientError::Keys)?;
         (0..count).map(|_| item(self)).collect()
     }
 }

@@ -1,6 +1,6 @@
 //! A thread that serves all clients: it reads and answers those that have sent data.
 
-use super::request::{self, Dialect, Refusal, Request};
+use super::request::{self, ClientError, Dialect, Request};
 use super::table::{Client, Table};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -30,16 +30,16 @@ const FIRST_CLIENT: Client = 1 << 16;
 
 /// The kinds of clients that came to a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Met {
+pub struct ClientsSeen {
     /// A client of PyTorch's store.
     pub clients: bool,
     /// A client of another protocol.
     pub strangers: bool,
 }
 
-impl Met {
+impl ClientsSeen {
     /// Returns whether the port seems to be meant for something other than a store.
-    pub fn is_in_the_way(self) -> bool {
+    pub fn only_strangers(self) -> bool {
         self.strangers && !self.clients
     }
 }
@@ -51,9 +51,9 @@ pub(super) struct Server<T> {
     next: Client,
     most: usize,
     table: Table,
-    met: Met,
-    tell: T,
-    told: HashSet<mem::Discriminant<Refusal>>,
+    clients_seen: ClientsSeen,
+    report: T,
+    reported: HashSet<mem::Discriminant<ClientError>>,
 }
 
 struct Connection {
@@ -67,9 +67,9 @@ struct Connection {
     is_full: bool,
 }
 
-impl<T: Fn(Refusal)> Server<T> {
-    /// Closing the other end of `stop` ends the server; `tell` gets each kind of refusal once.
-    pub(super) fn new(listeners: Vec<TcpListener>, stop: &PipeReader, tell: T) -> io::Result<Self> {
+impl<T: Fn(ClientError)> Server<T> {
+    /// Closing the other end of `stop` ends the server; `report` gets each kind of error once.
+    pub(super) fn new(listeners: Vec<TcpListener>, stop: &PipeReader, report: T) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
         for (listener, mark) in listeners.iter().zip(STOP + 1..FIRST_CLIENT) {
@@ -84,13 +84,13 @@ impl<T: Fn(Refusal)> Server<T> {
             next: FIRST_CLIENT,
             most: (files / 2).min(MOST_CLIENTS) as usize,
             table: Table::default(),
-            met: Met::default(),
-            tell,
-            told: HashSet::new(),
+            clients_seen: ClientsSeen::default(),
+            report,
+            reported: HashSet::new(),
         })
     }
 
-    pub(super) fn run(mut self) -> Met {
+    pub(super) fn run(mut self) -> ClientsSeen {
         let mut events: Vec<Event> = Vec::with_capacity(256);
         let mut chunk = vec![0; CHUNK];
         loop {
@@ -101,7 +101,7 @@ impl<T: Fn(Refusal)> Server<T> {
             }
             for event in &events {
                 match event.data.u64() {
-                    STOP => return self.met,
+                    STOP => return self.clients_seen,
                     mark if mark < FIRST_CLIENT => self.accept(mark),
                     client => self.serve(client, event.flags, &mut chunk),
                 }
@@ -114,7 +114,7 @@ impl<T: Fn(Refusal)> Server<T> {
             return;
         };
         match listener.accept() {
-            Ok(_) if self.connections.len() >= self.most => self.tell(Refusal::Clients),
+            Ok(_) if self.connections.len() >= self.most => self.report(ClientError::Clients),
             Ok((socket, _)) => {
                 // If it cannot be served, the socket is closed.
                 let _ = self.welcome(socket);
@@ -147,8 +147,8 @@ impl<T: Fn(Refusal)> Server<T> {
     fn serve(&mut self, client: Client, flags: EventFlags, chunk: &mut [u8]) {
         if let Err(reason) = self.try_serve(client, flags, chunk) {
             self.close(client);
-            if let Some(refusal) = reason {
-                self.tell(refusal);
+            if let Some(error) = reason {
+                self.report(error);
             }
         }
     }
@@ -161,10 +161,10 @@ impl<T: Fn(Refusal)> Server<T> {
         }
     }
 
-    fn tell(&mut self, refusal: Refusal) {
-        self.met.strangers |= refusal == Refusal::Stranger;
-        if self.told.insert(mem::discriminant(&refusal)) {
-            (self.tell)(refusal);
+    fn report(&mut self, error: ClientError) {
+        self.clients_seen.strangers |= error == ClientError::Stranger;
+        if self.reported.insert(mem::discriminant(&error)) {
+            (self.report)(error);
         }
     }
 
@@ -175,7 +175,7 @@ impl<T: Fn(Refusal)> Server<T> {
         client: Client,
         flags: EventFlags,
         chunk: &mut [u8],
-    ) -> Result<(), Option<Refusal>> {
+    ) -> Result<(), Option<ClientError>> {
         // An earlier event may have closed the connection.
         let Some(connection) = self.connections.get_mut(&client) else {
             return Ok(());
@@ -206,12 +206,12 @@ impl<T: Fn(Refusal)> Server<T> {
             let read = request::read(&inbox[done..], dialect);
             // An old client sends no greeting: its first request identifies it.
             let read =
-                read.map_err(|refusal| if connection.is_known { refusal } else { Refusal::Stranger })?;
+                read.map_err(|error| if connection.is_known { error } else { ClientError::Stranger })?;
             let Some((request, length)) = read else {
                 break;
             };
             connection.is_known = true;
-            self.met.clients = true;
+            self.clients_seen.clients = true;
             let (answer, woken) = respond(&mut self.table, client, &request)?;
             self.send(client, &answer).map_err(|_| None)?;
             for other in woken {
@@ -226,7 +226,7 @@ impl<T: Fn(Refusal)> Server<T> {
     }
 
     /// Keeps the bytes of an incomplete request.
-    fn keep(&mut self, client: Client, inbox: Vec<u8>) -> Result<(), Refusal> {
+    fn keep(&mut self, client: Client, inbox: Vec<u8>) -> Result<(), ClientError> {
         let is_large = inbox.len() > SMALL;
         // An empty buffer is freed.
         if let Some(connection) = self.connections.get_mut(&client)
@@ -235,7 +235,7 @@ impl<T: Fn(Refusal)> Server<T> {
             connection.inbox = inbox;
         }
         match is_large && self.under_way() > UNDER_WAY {
-            true => Err(Refusal::Full),
+            true => Err(ClientError::Full),
             false => Ok(()),
         }
     }
@@ -289,7 +289,7 @@ fn respond(
     table: &mut Table,
     client: Client,
     request: &Request<'_>,
-) -> Result<(Vec<u8>, Vec<Client>), Refusal> {
+) -> Result<(Vec<u8>, Vec<Client>), ClientError> {
     let silence = |woken| (Vec::new(), woken);
     let answer = match request {
         Request::Set(key, value) => return table.set(key, value).map(silence),
@@ -348,11 +348,11 @@ fn text(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Encodes several texts one after the other.
-fn texts<'a>(all: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, Refusal> {
+fn texts<'a>(all: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, ClientError> {
     let mut answer = Vec::new();
     for bytes in all {
         if answer.len() + bytes.len() > request::LONGEST_REQUEST {
-            return Err(Refusal::Request);
+            return Err(ClientError::Request);
         }
         answer.extend(number(bytes.len()));
         answer.extend_from_slice(bytes);

@@ -1,6 +1,6 @@
 //! The keys and queues of a store and its waiting clients: the effect of each request, without sockets.
 
-use super::request::Refusal;
+use super::request::ClientError;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// The id of a connection.
@@ -21,10 +21,10 @@ pub(super) struct Table {
     held: usize,
 }
 
-/// Requests that need memory fail with [`Refusal::Full`] at the limit.
+/// Requests that need memory fail with [`ClientError::Full`] at the limit.
 impl Table {
     /// Sets a value, and returns the clients that waited for it.
-    pub(super) fn set(&mut self, key: &[u8], value: &[u8]) -> Result<Vec<Client>, Refusal> {
+    pub(super) fn set(&mut self, key: &[u8], value: &[u8]) -> Result<Vec<Client>, ClientError> {
         self.put(key, value.to_vec())?;
         Ok(self.wake(key))
     }
@@ -41,7 +41,7 @@ impl Table {
         key: &[u8],
         expected: &'a [u8],
         value: &[u8],
-    ) -> Result<(&'a [u8], Vec<Client>), Refusal> {
+    ) -> Result<(&'a [u8], Vec<Client>), ClientError> {
         if !self.values.contains_key(key) && !expected.is_empty() {
             return Ok((expected, Vec::new()));
         }
@@ -50,22 +50,22 @@ impl Table {
     }
 
     /// Adds to the number at a key (0 if missing), and returns the sum.
-    pub(super) fn add(&mut self, key: &[u8], by: i64) -> Result<(i64, Vec<Client>), Refusal> {
+    pub(super) fn add(&mut self, key: &[u8], by: i64) -> Result<(i64, Vec<Client>), ClientError> {
         let sum = self.count(key, by)?;
         Ok((sum, self.wake(key)))
     }
 
-    fn count(&mut self, key: &[u8], by: i64) -> Result<i64, Refusal> {
+    fn count(&mut self, key: &[u8], by: i64) -> Result<i64, ClientError> {
         let present = match self.values.get(key) {
             None => 0,
-            Some(value) => leading_number(value).ok_or(Refusal::NotANumber)?,
+            Some(value) => leading_number(value).ok_or(ClientError::NotANumber)?,
         };
         let sum = present.wrapping_add(by);
         self.put(key, sum.to_string().into_bytes())?;
         Ok(sum)
     }
 
-    pub(super) fn append(&mut self, key: &[u8], value: &[u8]) -> Result<Vec<Client>, Refusal> {
+    pub(super) fn append(&mut self, key: &[u8], value: &[u8]) -> Result<Vec<Client>, ClientError> {
         let Some(present) = self.values.get_mut(key) else {
             return self.set(key, value);
         };
@@ -96,7 +96,7 @@ impl Table {
     }
 
     /// Returns whether all keys exist. If not, the client waits for the missing keys instead of earlier ones.
-    pub(super) fn wait(&mut self, client: Client, keys: &[&[u8]]) -> Result<bool, Refusal> {
+    pub(super) fn wait(&mut self, client: Client, keys: &[&[u8]]) -> Result<bool, ClientError> {
         self.forget(client);
         let missing = keys.iter().filter(|key| !self.has(key));
         let missing: HashSet<Vec<u8>> = missing.map(|key| key.to_vec()).collect();
@@ -107,7 +107,7 @@ impl Table {
         Ok(is_complete)
     }
 
-    fn enlist(&mut self, client: Client, keys: HashSet<Vec<u8>>) -> Result<(), Refusal> {
+    fn enlist(&mut self, client: Client, keys: HashSet<Vec<u8>>) -> Result<(), ClientError> {
         take(&mut self.held, waiting_size(&keys))?;
         self.waiting.push((client, keys));
         Ok(())
@@ -121,7 +121,7 @@ impl Table {
     }
 
     /// Adds a value to a queue, and returns the client that gets it.
-    pub(super) fn push(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Client>, Refusal> {
+    pub(super) fn push(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Client>, ClientError> {
         take(&mut self.held, size(key, value))?;
         let queue = self.queues.entry(key.to_vec()).or_default();
         queue.push_back(value.to_vec());
@@ -155,7 +155,7 @@ impl Table {
         client: Client,
         key: &[u8],
         world: i64,
-    ) -> Result<Option<Vec<Client>>, Refusal> {
+    ) -> Result<Option<Vec<Client>>, ClientError> {
         if self.count(key, 1)? >= world {
             return Ok(Some(self.wake(key)));
         }
@@ -164,7 +164,7 @@ impl Table {
         Ok(None)
     }
 
-    fn put(&mut self, key: &[u8], value: Vec<u8>) -> Result<(), Refusal> {
+    fn put(&mut self, key: &[u8], value: Vec<u8>) -> Result<(), ClientError> {
         let before = self.values.get(key).map_or(0, |present| size(key, present));
         take(&mut self.held, size(key, &value))?;
         self.held -= before;
@@ -197,9 +197,9 @@ fn came(held: &mut usize, keys: &mut HashSet<Vec<u8>>, key: &[u8]) -> bool {
     is_awaited && keys.is_empty()
 }
 
-fn take(held: &mut usize, more: usize) -> Result<(), Refusal> {
+fn take(held: &mut usize, more: usize) -> Result<(), ClientError> {
     if *held + more > ROOM {
-        return Err(Refusal::Full);
+        return Err(ClientError::Full);
     }
     *held += more;
     Ok(())

@@ -10,16 +10,16 @@ use std::sync::mpsc::{self, Receiver};
 struct Store {
     port: u16,
     serving: Serving,
-    told: Receiver<String>,
+    reported: Receiver<String>,
 }
 
 impl Store {
     fn new() -> Self {
-        let place = Place::take(&[Ipv4Addr::LOCALHOST.into()], 0).unwrap();
-        let port = place.listeners[0].local_addr().unwrap().port();
-        let (tell, told) = mpsc::channel();
-        let serving = place.serve(move |text| drop(tell.send(text))).unwrap();
-        Self { port, serving, told }
+        let bound = BoundPort::bind(&[Ipv4Addr::LOCALHOST.into()], 0).unwrap();
+        let port = bound.listeners[0].local_addr().unwrap().port();
+        let (report, reported) = mpsc::channel();
+        let serving = bound.serve(move |text| drop(report.send(text))).unwrap();
+        Self { port, serving, reported }
     }
 
     fn connect(&self) -> TcpStream {
@@ -61,8 +61,8 @@ fn a_client_is_served_byte_by_byte_and_many_requests_at_once() {
     quick.write_all(&[set, sent(3, &[Bytes(b"key")]), sent(7, &[])].concat()).unwrap();
     assert_eq!(hear::<13>(&mut quick), *b"\x05\0\0\0\0\0\0\0value");
     assert_eq!(hear(&mut quick), 1_u64.to_ne_bytes());
-    let met = store.serving.end();
-    assert!(met.clients && !met.strangers);
+    let clients_seen = store.serving.end();
+    assert!(clients_seen.clients && !clients_seen.strangers);
     expect_end(&mut quick);
 }
 
@@ -116,14 +116,14 @@ fn bad_clients_are_closed_and_told_of_once_and_others_are_served() {
     drop(store.connect());
     good.write_all(b"\x0dping").unwrap();
     assert_eq!(hear(&mut good), *b"ping");
-    let met = store.serving.end();
-    assert!(met.clients && met.strangers);
-    let told: Vec<String> = store.told.try_iter().collect();
-    assert_eq!(told.len(), 4, "{told:?}");
+    let clients_seen = store.serving.end();
+    assert!(clients_seen.clients && clients_seen.strangers);
+    let reported: Vec<String> = store.reported.try_iter().collect();
+    assert_eq!(reported.len(), 4, "{reported:?}");
     assert!(
-        told[0].contains("disconnected a client: it spoke another protocol")
-            && told[0].contains("set TORCHELASTIC_USE_AGENT_STORE=False"),
-        "{told:?}"
+        reported[0].contains("disconnected a client: it spoke another protocol")
+            && reported[0].contains("set TORCHELASTIC_USE_AGENT_STORE=False"),
+        "{reported:?}"
     );
 }
 
@@ -154,7 +154,7 @@ fn an_answer_that_would_take_the_memory_is_refused() {
     let mut other = store.client();
     other.write_all(b"\x0dping").unwrap();
     assert_eq!(hear(&mut other), *b"ping");
-    assert!(store.told.recv().unwrap().contains("asked for more than"));
+    assert!(store.reported.recv().unwrap().contains("asked for more than"));
 }
 
 #[test]
@@ -162,17 +162,17 @@ fn requests_that_would_take_the_memory_together_are_refused() {
     let store = Store::new();
     let value = [Bytes(b"key"), Bytes(&vec![7; 8 << 20])];
     let half = sent(11, &[vec![Number(100)], value.repeat(7)].concat());
-    let mut begun: Vec<TcpStream> = (0..4).map(|_| store.client()).collect();
-    for client in &mut begun {
+    let mut start_time: Vec<TcpStream> = (0..4).map(|_| store.client()).collect();
+    for client in &mut start_time {
         client.write_all(&half).unwrap();
     }
-    assert!(store.told.try_recv().is_err());
+    assert!(store.reported.try_recv().is_err());
     let mut last = store.client();
     // The server may close the connection before all bytes are sent.
     let _ = last.write_all(&half);
     expect_end(&mut last);
-    let told = store.told.recv().unwrap();
-    assert!(told.contains("more than there is room for"), "{told}");
+    let reported = store.reported.recv().unwrap();
+    assert!(reported.contains("more than there is room for"), "{reported}");
     let mut other = store.client();
     other.write_all(b"\x0dping").unwrap();
     assert_eq!(hear(&mut other), *b"ping");
@@ -183,7 +183,7 @@ fn the_port_belongs_to_the_store_until_its_end() {
     let store = Store::new();
     let mut waiting = store.client();
     waiting.write_all(&sent(6, &[Number(1), Bytes(b"never")])).unwrap();
-    let again = || Place::take(&[Ipv4Addr::LOCALHOST.into()], store.port);
+    let again = || BoundPort::bind(&[Ipv4Addr::LOCALHOST.into()], store.port);
     assert_eq!(again().unwrap_err().kind(), ErrorKind::AddrInUse);
     store.serving.end();
     again().unwrap();

@@ -17,7 +17,7 @@ fn limited(ask: u64) -> RestartPolicy {
     RestartPolicy { limit: Some(limit), ..POLICY }
 }
 
-fn verdict(cause: Cause, code: i32, asked: Option<Asked>) -> Verdict {
+fn verdict(cause: Cause, code: i32, stop_source: Option<StopSource>) -> Verdict {
     Verdict {
         cause,
         ends: vec![End {
@@ -27,7 +27,7 @@ fn verdict(cause: Cause, code: i32, asked: Option<Asked>) -> Verdict {
             sent: Vec::new(),
             lost_peer: false,
         }],
-        asked,
+        stop_source,
         notices: Vec::new(),
     }
 }
@@ -66,12 +66,12 @@ fn what_would_not_help_or_is_not_wanted_is_not_restarted() {
         Cause::Success,
         Cause::Requeue,
         Cause::Stopped { signal: 15 },
-        Cause::NotStarted { rank: 0, passing: false },
+        Cause::NotStarted { rank: 0, temporary: false },
     ] {
         assert_eq!(after(&verdict(cause, 0, None)), over(None), "{cause:?}");
     }
     assert_eq!(after(&failed(2)), over(Some("it would fail in the same way again")));
-    let late = verdict(Cause::Failed { rank: 0 }, 1, Some(Asked::TimeLimit));
+    let late = verdict(Cause::Failed { rank: 0 }, 1, Some(StopSource::TimeLimit));
     assert_eq!(after(&late), over(Some("the time limit was reached")));
     let none = RestartPolicy { max_restarts: 0, ..POLICY };
     assert_eq!(Restarts::new(none).after(&failed(1), Duration::ZERO, false, NOW), over(None));
@@ -103,7 +103,7 @@ fn a_request_in_the_pause_ends_with_the_checkpoint_that_is_there_or_is_kept() {
     let resumed = |training, events: &[&Event], has_checkpoint| {
         let mut restarts = Restarts::new(RestartPolicy { training, ..POLICY });
         for event in events {
-            assert!(restarts.heard(event), "{event:?} ends the pause");
+            assert!(restarts.on_event(event), "{event:?} ends the pause");
         }
         restarts.resume(NOW, has_checkpoint)
     };
@@ -123,7 +123,7 @@ fn a_request_in_the_pause_ends_with_the_checkpoint_that_is_there_or_is_kept() {
 #[test]
 fn a_request_while_a_failure_is_handled_comes_to_the_same_as_one_in_the_pause_after_it() {
     let signal = signals::TERM;
-    let asked = |code| verdict(Cause::Failed { rank: 0 }, code, Some(Asked::Request { signal }));
+    let asked = |code| verdict(Cause::Failed { rank: 0 }, code, Some(StopSource::Request { signal }));
     for (policy, has_checkpoint, expected) in [
         (POLICY, true, Resumption::Requeue),
         (POLICY, false, Resumption::Stopped { signal }),
@@ -157,8 +157,8 @@ fn what_an_attempt_did_not_heed_the_next_one_has_to() {
 
 #[test]
 fn a_start_that_the_system_refused_for_now_is_tried_again() {
-    let refused = |passing| {
-        let cause = Cause::NotStarted { rank: 0, passing };
+    let refused = |temporary| {
+        let cause = Cause::NotStarted { rank: 0, temporary };
         let next = Restarts::new(POLICY).after(&verdict(cause, 0, None), Duration::ZERO, false, NOW);
         matches!(next, Next::Restart { .. })
     };
@@ -180,17 +180,17 @@ proptest! {
     #[test]
     fn a_run_ends(max_restarts in 0_u32..6, attempts in prop::collection::vec((0_u64..200, any::<bool>(), 0_i32..4), 40)) {
         let mut restarts = Restarts::new(RestartPolicy { max_restarts, ..POLICY });
-        let mut begun = 1;
+        let mut count = 1;
         for (lasted, port_taken, code) in attempts {
             match restarts.after(&failed(code), Duration::from_secs(lasted), port_taken, NOW) {
                 Next::Finish { .. } | Next::Stop => break,
                 Next::Restart { restart, pause } => {
                     prop_assert!(restart <= max_restarts && pause <= LONGEST_PAUSE);
-                    begun += 1;
+                    count += 1;
                 }
-                Next::OtherPort => begun += 1,
+                Next::OtherPort => count += 1,
             }
         }
-        prop_assert!(begun <= 1 + max_restarts + PORTS);
+        prop_assert!(count <= 1 + max_restarts + PORTS);
     }
 }

@@ -107,16 +107,16 @@ fn a_failure_or_a_request_while_they_are_inspected_counts() {
     assert_eq!(verdict(&exit(&mut agent, 1, 75, 16_200)).cause, Cause::Requeue);
 }
 
-fn thawed(frozen: u64, taken_back: bool) -> Vec<Action> {
+fn resumed(frozen: u64, hang_dropped: bool) -> Vec<Action> {
     let frozen = ms(frozen);
-    vec![Action::Tell(Notice::Thawed { frozen, taken_back })]
+    vec![Action::Tell(Notice::Resumed { frozen, hang_dropped })]
 }
 
 #[test]
 fn a_job_that_was_frozen_as_a_whole_is_not_taken_for_hanging() {
     let mut agent = beating(TIMEOUT);
     // No tick came for an hour.
-    assert_eq!(agent.on(&Event::Timer, ms(3_610_000)), thawed(3_599_999, false));
+    assert_eq!(agent.on(&Event::Timer, ms(3_610_000)), resumed(3_599_999, false));
     assert_eq!(agent.deadline(), Some(ms(3_615_000)));
     assert_eq!(beat(&mut agent, 1, 3_611_000, false), []);
     assert_eq!(beat(&mut agent, 0, 3_611_000, false), []);
@@ -126,7 +126,7 @@ fn a_job_that_was_frozen_as_a_whole_is_not_taken_for_hanging() {
 #[test]
 fn a_job_that_was_frozen_while_it_was_inspected_is_judged_anew() {
     let mut agent = suspected();
-    assert_eq!(agent.on(&Event::Timer, ms(3_615_000)), thawed(3_600_000, true));
+    assert_eq!(agent.on(&Event::Timer, ms(3_615_000)), resumed(3_600_000, true));
     assert_eq!(on(&mut agent, &Event::Inspected { number: 1 }, 3_615_001), []);
     assert_eq!(agent.deadline(), Some(ms(3_620_000)));
 }
@@ -164,7 +164,7 @@ fn a_job_that_was_frozen_while_it_stopped_has_its_time_anew_but_not_for_ever() {
     let mut agent = running(1, Some(75));
     stop(&mut agent, TERM, 1000);
     timer(&mut agent, 21_000);
-    assert_eq!(agent.on(&Event::Timer, ms(3_621_000)), thawed(3_600_000, false));
+    assert_eq!(agent.on(&Event::Timer, ms(3_621_000)), resumed(3_600_000, false));
     assert_eq!(agent.deadline(), Some(ms(3_651_000)));
     timer(&mut agent, 3_641_000);
     agent.on(&Event::Timer, ms(7_241_000));
@@ -196,7 +196,7 @@ fn a_time_limit_goes_on_while_a_job_is_frozen_but_workers_may_still_stop() {
     assert_eq!(agent.deadline(), Some(ms(64_000)));
     let mut agent = limited();
     timer(&mut agent, 10_000);
-    assert_eq!(agent.on(&Event::Timer, ms(60_000)), thawed(50_000, false));
+    assert_eq!(agent.on(&Event::Timer, ms(60_000)), resumed(50_000, false));
     assert_eq!(signals_in(&timer(&mut agent, 64_000)), to(KILL, &[0]));
 }
 

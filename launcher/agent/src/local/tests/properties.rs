@@ -13,7 +13,7 @@ const SILENCE: Duration = Duration::from_secs(3);
 
 /// An event of the simulated world.
 #[derive(Clone, Debug)]
-enum Happening {
+enum TestEvent {
     Exit {
         pick: usize,
         code: i32,
@@ -45,8 +45,8 @@ enum Happening {
     },
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
-    use Happening::*;
+fn test_event() -> impl Strategy<Value = TestEvent> {
+    use TestEvent::*;
     let rank = any::<usize>();
     prop_oneof![
         3 => (rank, prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(75), 1 => Just(143)])
@@ -128,12 +128,12 @@ proptest! {
     #[test]
     fn every_run_ends_in_one_true_verdict(
         setup in setup(),
-        happenings in prop::collection::vec((0_u64..5000, happening()), 0..60),
+        happenings in prop::collection::vec((0_u64..5000, test_event()), 0..60),
     ) {
         let mut world = World::new(&setup);
-        for (after, happening) in &happenings {
+        for (after, test_event) in &happenings {
             world.pass(Duration::from_millis(*after));
-            world.apply(happening);
+            world.apply(test_event);
         }
         let ending = world.settle();
         prop_assert!(world.running.is_empty());
@@ -154,8 +154,8 @@ proptest! {
             Cause::Requeue => prop_assert!(setup.training),
             Cause::TimeIsUp => prop_assert!(setup.ask.is_some()),
             Cause::Stopped { .. } => {
-                let is_asked = matches!(verdict.asked, Some(Asked::Request { .. }));
-                prop_assert!(is_asked);
+                let was_requested = matches!(verdict.stop_source, Some(StopSource::Request { .. }));
+                prop_assert!(was_requested);
             },
             Cause::Success | Cause::Hung { .. } | Cause::NotStarted { .. } => {}
             Cause::Evicted => prop_assert!(false, "nobody else had the folder"),

@@ -138,12 +138,12 @@ fn a_program_that_does_not_start_ends_the_run_with_the_others_killed() {
     agent.begin(Duration::ZERO);
     assert_eq!(agent.on(&Event::Started { rank: 0 }, ms(1)), [Action::Start { rank: 1 }]);
     assert_eq!(
-        agent.on(&Event::NotStarted { rank: 1, passing: false }, ms(2)),
+        agent.on(&Event::NotStarted { rank: 1, temporary: false }, ms(2)),
         to(KILL, &[0]),
         "rank 2 is not tried"
     );
     let last = die(&mut agent, 0, KILL, 3);
-    assert_eq!(verdict(&last).cause, Cause::NotStarted { rank: 1, passing: false });
+    assert_eq!(verdict(&last).cause, Cause::NotStarted { rank: 1, temporary: false });
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn the_first_program_that_does_not_start_leaves_nothing_to_wait_for() {
         notices: Vec::new(),
     });
     agent.begin(Duration::ZERO);
-    let last = agent.on(&Event::NotStarted { rank: 0, passing: false }, ms(2));
-    assert_eq!(verdict(&last).cause, Cause::NotStarted { rank: 0, passing: false });
+    let last = agent.on(&Event::NotStarted { rank: 0, temporary: false }, ms(2));
+    assert_eq!(verdict(&last).cause, Cause::NotStarted { rank: 0, temporary: false });
     assert_eq!(verdict(&last).ends, []);
 }
 
@@ -234,7 +234,7 @@ fn before_its_time_limit_a_training_is_asked_to_stop_and_may_be_requeued() {
     let last = exit(&mut agent, 1, 75, 121);
     let verdict = verdict(&last);
     assert_eq!(verdict.cause, Cause::Requeue);
-    assert!(verdict.asked.is_some(), "nothing is restarted");
+    assert!(verdict.stop_source.is_some(), "nothing is restarted");
 }
 
 #[test]

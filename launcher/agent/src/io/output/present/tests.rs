@@ -13,8 +13,8 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(frames: Frames) -> Self {
-        let style = Style::Lines { frames, patience: PATIENCE };
+    fn new(frames: FrameStyle) -> Self {
+        let style = Style::Lines { frames, line_timeout: PATIENCE };
         Self { presenter: Presenter::new(style, b"[0] ".to_vec()), now: Instant::now(), lines: Vec::new() }
     }
 
@@ -50,7 +50,7 @@ fn text(output: Option<Output>) -> String {
 
 #[test]
 fn a_line_that_has_only_begun_is_shown_after_a_moment_and_its_end_follows_it() {
-    let mut stream = Watched::new(Frames::Drawn);
+    let mut stream = Watched::new(FrameStyle::Drawn);
     assert_eq!(stream.comes("one\nName: "), "[0] one\n");
     assert_eq!(stream.passes(PATIENCE / 2), "");
     assert_eq!(stream.passes(PATIENCE), "[0] Name: ");
@@ -68,7 +68,7 @@ fn a_line_that_has_only_begun_is_shown_after_a_moment_and_its_end_follows_it() {
 
 #[test]
 fn dots_that_never_pause_are_seen_too() {
-    let mut stream = Watched::new(Frames::Drawn);
+    let mut stream = Watched::new(FrameStyle::Drawn);
     let mut seen = String::new();
     for _ in 0..20 {
         seen += &stream.comes(".");
@@ -79,7 +79,7 @@ fn dots_that_never_pause_are_seen_too() {
 
 #[test]
 fn a_last_line_that_is_shown_already_only_gets_its_end() {
-    let mut stream = Watched::new(Frames::Lines);
+    let mut stream = Watched::new(FrameStyle::Lines);
     stream.comes("last");
     assert_eq!(stream.passes(PATIENCE), "[0] last");
     assert_eq!(stream.ends(), "\n");
@@ -87,7 +87,7 @@ fn a_last_line_that_is_shown_already_only_gets_its_end() {
 
 #[test]
 fn a_frame_every_few_seconds_where_nothing_can_be_drawn() {
-    let mut stream = Watched::new(Frames::Lines);
+    let mut stream = Watched::new(FrameStyle::Lines);
     let mut seen = String::new();
     for percent in 0..=100 {
         seen += &stream.comes(&format!("\r{percent}%"));
@@ -99,7 +99,7 @@ fn a_frame_every_few_seconds_where_nothing_can_be_drawn() {
     assert!((4..8).contains(&lines.len()), "{lines:?}");
     assert_eq!(lines.last(), Some(&"[0] 100%"));
     // Bars that write the carriage return last and end without a line.
-    let mut stream = Watched::new(Frames::Lines);
+    let mut stream = Watched::new(FrameStyle::Lines);
     stream.comes("10%\r20%\r");
     assert_eq!(stream.passes(PATIENCE), "[0] 20%\n");
     stream.comes("30%\r");
@@ -109,7 +109,7 @@ fn a_frame_every_few_seconds_where_nothing_can_be_drawn() {
 
 #[test]
 fn a_frame_that_was_shown_is_not_shown_again_as_the_last_line() {
-    let mut stream = Watched::new(Frames::Lines);
+    let mut stream = Watched::new(FrameStyle::Lines);
     stream.comes("\r100%");
     assert_eq!(stream.passes(PATIENCE), "[0] 100%\n");
     assert_eq!(stream.comes("\n"), "");
@@ -118,7 +118,7 @@ fn a_frame_that_was_shown_is_not_shown_again_as_the_last_line() {
 
 #[test]
 fn a_line_of_another_system_is_no_frame() {
-    let mut stream = Watched::new(Frames::Lines);
+    let mut stream = Watched::new(FrameStyle::Lines);
     assert_eq!(stream.comes("dos\r"), "");
     assert_eq!(stream.comes("\n"), "[0] dos\r\n");
     assert_eq!(stream.passes(FRAME_PERIOD), "");
@@ -126,7 +126,7 @@ fn a_line_of_another_system_is_no_frame() {
 
 #[test]
 fn a_wiped_bar_leaves_no_line() {
-    let mut stream = Watched::new(Frames::Lines);
+    let mut stream = Watched::new(FrameStyle::Lines);
     stream.comes("\r      \r");
     assert_eq!(stream.passes(FRAME_PERIOD) + &stream.ends(), "");
 }
@@ -149,7 +149,7 @@ proptest! {
     fn no_byte_of_a_line_is_lost_or_shown_twice_whenever_the_bytes_come(
         parts in prop::collection::vec(("[ab\n]{0,6}", 0_u64..500), 0..12),
     ) {
-        let mut stream = Watched::new(Frames::Lines);
+        let mut stream = Watched::new(FrameStyle::Lines);
         let mut seen = String::new();
         for (part, pause) in &parts {
             seen += &stream.comes(part);

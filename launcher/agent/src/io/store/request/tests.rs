@@ -90,12 +90,12 @@ proptest! {
 fn lengths_are_refused_before_their_bytes_have_come() {
     let of =
         |number, arguments: &[Argument<'_>]| read(&sent(number, arguments), Dialect::Current).unwrap_err();
-    assert_eq!(of(3, &[Number(8193)]), Refusal::Key(8193));
-    assert_eq!(of(3, &[Number(-1)]), Refusal::Key(u64::MAX));
-    assert_eq!(of(1, &[Bytes(b"k"), Number(8_388_609)]), Refusal::Value(8_388_609));
-    assert_eq!(of(6, &[Number(131_073)]), Refusal::Keys(131_073));
-    assert_eq!(of(11, &[Number(i64::MAX)]), Refusal::Keys(i64::MAX as u64));
-    assert_eq!(of(19, &[]), Refusal::Unknown(19));
+    assert_eq!(of(3, &[Number(8193)]), ClientError::Key(8193));
+    assert_eq!(of(3, &[Number(-1)]), ClientError::Key(u64::MAX));
+    assert_eq!(of(1, &[Bytes(b"k"), Number(8_388_609)]), ClientError::Value(8_388_609));
+    assert_eq!(of(6, &[Number(131_073)]), ClientError::Keys(131_073));
+    assert_eq!(of(11, &[Number(i64::MAX)]), ClientError::Keys(i64::MAX as u64));
+    assert_eq!(of(19, &[]), ClientError::Unknown(19));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn the_dialect_is_told_by_the_first_bytes() {
     assert_eq!(greet(&sent(0, &[Bytes(b"key")])), Ok(Some((Dialect::Old, 0))));
     assert_eq!(greet(&sent(3, &[])), Ok(Some((Dialect::Old, 0))));
     for other in [&b"GET / HTTP/1.1"[..], b"\x16\x03\x01", b"PRI * HTTP/2.0", b"20\n"] {
-        assert_eq!(greet(other), Err(Refusal::Stranger));
+        assert_eq!(greet(other), Err(ClientError::Stranger));
     }
 }
 

@@ -18,7 +18,7 @@ fn values_are_set_compared_added_appended_and_deleted() {
     assert_eq!(table.add(b"n", 3).unwrap().0, 3);
     assert_eq!(table.add(b"n", -5).unwrap().0, -2);
     assert_eq!(table.get(b"n"), b"-2");
-    assert_eq!(table.add(b"k", 1), Err(Refusal::NotANumber));
+    assert_eq!(table.add(b"k", 1), Err(ClientError::NotANumber));
     table.append(b"k", b"x").unwrap();
     table.append(b"new", b"y").unwrap();
     assert_eq!((table.get(b"k"), table.get(b"new")), (&b"wx"[..], &b"y"[..]));
@@ -89,9 +89,9 @@ fn a_store_that_is_full_takes_no_more_and_serves_what_it_has() {
     let value = vec![1; 8 << 20];
     let stored = (0..100_u8).take_while(|number| table.set(&[*number], &value).is_ok()).count();
     assert_eq!(stored, 63);
-    assert_eq!(table.set(b"more", &value), Err(Refusal::Full));
-    assert_eq!(table.append(&[0], &value), Err(Refusal::Full));
-    assert_eq!(table.wait(A, &[&value]), Err(Refusal::Full));
+    assert_eq!(table.set(b"more", &value), Err(ClientError::Full));
+    assert_eq!(table.append(&[0], &value), Err(ClientError::Full));
+    assert_eq!(table.wait(A, &[&value]), Err(ClientError::Full));
     assert_eq!(table.get(&[5]), value);
     assert!(table.delete(&[0]) && table.set(b"more", &value).is_ok());
 }

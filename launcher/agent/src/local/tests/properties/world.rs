@@ -25,16 +25,16 @@ pub(super) struct World {
     stage: Stage,
     now: Duration,
     pub(super) attempts: usize,
-    begun: Duration,
+    attempt_start: Duration,
     pub(super) running: BTreeSet<usize>,
     killed: BTreeSet<usize>,
     started: usize,
     /// Unanswered inspections of this attempt.
     inspecting: VecDeque<u32>,
     /// The time of each worker's last beat, moved by later freezes.
-    heard: Vec<Duration>,
+    last_beat: Vec<Duration>,
     /// Notices that no worker has handled, as the world remembers them.
-    unheeded: BTreeSet<i32>,
+    unhandled_notices: BTreeSet<i32>,
     /// The notices that the attempt's programs started with.
     given: BTreeSet<i32>,
 }
@@ -53,13 +53,13 @@ impl World {
             stage: Stage::Pause { until: Duration::ZERO },
             now: Duration::ZERO,
             attempts: 0,
-            begun: Duration::ZERO,
+            attempt_start: Duration::ZERO,
             running: BTreeSet::new(),
             killed: BTreeSet::new(),
             started: 0,
             inspecting: VecDeque::new(),
-            heard: Vec::new(),
-            unheeded: BTreeSet::new(),
+            last_beat: Vec::new(),
+            unhandled_notices: BTreeSet::new(),
             given: BTreeSet::new(),
         };
         world.begin(Vec::new());
@@ -67,19 +67,19 @@ impl World {
     }
 
     fn begin(&mut self, notices: Vec<i32>) {
-        for notice in &self.unheeded {
+        for notice in &self.unhandled_notices {
             assert!(notices.contains(notice), "{notice} is lost");
         }
         if self.setup.training && self.setup.has_checkpoint {
             assert!(!notices.contains(&USR1), "an attempt although one was asked to stop");
         }
         if !self.setup.training {
-            self.given = std::mem::take(&mut self.unheeded);
+            self.given = std::mem::take(&mut self.unhandled_notices);
         }
         let mut agent = Agent::new(self.setup.policy(notices));
-        (self.started, self.begun) = (0, self.now);
+        (self.started, self.attempt_start) = (0, self.now);
         self.inspecting.clear();
-        self.heard = vec![self.now; self.setup.workers];
+        self.last_beat = vec![self.now; self.setup.workers];
         let actions = agent.begin(self.now);
         self.stage = Stage::Attempt(Box::new(agent));
         self.attempts += 1;
@@ -109,7 +109,9 @@ impl World {
                     self.started += 1;
                     let refused = self.setup.refused.get(self.attempts - 1).copied().flatten();
                     let event = match refused {
-                        Some((refused, passing)) if refused == rank => Event::NotStarted { rank, passing },
+                        Some((refused, temporary)) if refused == rank => {
+                            Event::NotStarted { rank, temporary }
+                        }
                         _ => {
                             self.running.insert(rank);
                             Event::Started { rank }
@@ -129,7 +131,7 @@ impl World {
                         self.killed.insert(rank);
                     }
                     if signal == ABRT {
-                        let silent = self.running.iter().map(|&rank| self.now - self.heard[rank]).max();
+                        let silent = self.running.iter().map(|&rank| self.now - self.last_beat[rank]).max();
                         assert!(silent.unwrap() >= SILENCE, "taken for hanging after {silent:?}");
                     }
                 }
@@ -143,16 +145,16 @@ impl World {
 
     fn attempt_is_over(&mut self, verdict: Verdict) {
         if verdict.ends.len() < self.setup.workers {
-            self.unheeded.append(&mut self.given);
+            self.unhandled_notices.append(&mut self.given);
         }
-        let lasted = self.now - self.begun;
-        let unasked = Verdict { asked: None, ..verdict.clone() };
+        let lasted = self.now - self.attempt_start;
+        let unasked = Verdict { stop_source: None, ..verdict.clone() };
         let due = self.restarts.clone().after(&unasked, lasted, false, self.now);
-        let is_asked = matches!(verdict.asked, Some(Asked::Request { .. }));
+        let was_requested = matches!(verdict.stop_source, Some(StopSource::Request { .. }));
         self.stage = match self.restarts.after(&verdict, lasted, false, self.now) {
             Next::Finish { .. } => {
                 assert!(
-                    !(is_asked && matches!(due, Next::Restart { .. })),
+                    !(was_requested && matches!(due, Next::Restart { .. })),
                     "a request ends the run as a failure that in the pause would not"
                 );
                 Stage::Over(Ending::Verdict(verdict))
@@ -160,7 +162,7 @@ impl World {
             Next::Stop => Stage::Pause { until: self.now },
             Next::OtherPort => unreachable!("no port was taken"),
             Next::Restart { pause, .. } => {
-                let pause = if self.restarts.is_asked() { Duration::ZERO } else { pause };
+                let pause = if self.restarts.pause_ended() { Duration::ZERO } else { pause };
                 Stage::Pause { until: self.now + pause }
             }
         };
@@ -174,7 +176,7 @@ impl World {
     }
 
     fn beat(&mut self, rank: usize, writing: bool) {
-        self.heard[rank] = self.now;
+        self.last_beat[rank] = self.now;
         let at = self.now;
         self.tell(&Event::Beat { rank, at, writing });
     }
@@ -187,13 +189,13 @@ impl World {
                 _ => true,
             };
             if (self.setup.training && signal == USR1) || (!self.setup.training && is_stopping) {
-                self.unheeded.insert(signal);
+                self.unhandled_notices.insert(signal);
             }
         }
         match &mut self.stage {
             Stage::Attempt(_) => drop(self.tell(event)),
             Stage::Pause { until } => {
-                if self.restarts.heard(event) {
+                if self.restarts.on_event(event) {
                     *until = self.now;
                 }
             }
@@ -201,31 +203,31 @@ impl World {
         }
     }
 
-    pub(super) fn apply(&mut self, happening: &Happening) {
+    pub(super) fn apply(&mut self, test_event: &TestEvent) {
         let running: Vec<usize> = self.running.iter().copied().collect();
         let picked = |pick: usize| (!running.is_empty()).then(|| running[pick % running.len()]);
-        match *happening {
-            Happening::Exit { pick, code } => {
+        match *test_event {
+            TestEvent::Exit { pick, code } => {
                 if let Some(rank) = picked(pick) {
                     self.end(rank, Outcome::Exited(code), false);
                 }
             }
-            Happening::LostPeer { pick } => {
+            TestEvent::LostPeer { pick } => {
                 if let Some(rank) = picked(pick) {
                     self.end(rank, Outcome::Exited(1), true);
                 }
             }
-            Happening::Crash { pick } => {
+            TestEvent::Crash { pick } => {
                 if let Some(rank) = picked(pick) {
                     self.end(rank, Outcome::Signaled(11), false);
                 }
             }
-            Happening::Beat { pick, writing } => {
+            TestEvent::Beat { pick, writing } => {
                 if let Some(rank) = picked(pick) {
                     self.beat(rank, writing);
                 }
             }
-            Happening::Steps { count } => {
+            TestEvent::Steps { count } => {
                 for _ in 0..count {
                     for &rank in &running {
                         if self.running.contains(&rank) {
@@ -235,21 +237,21 @@ impl World {
                     self.pass(Duration::from_millis(200));
                 }
             }
-            Happening::Inspected => {
+            TestEvent::Inspected => {
                 if let Some(number) = self.inspecting.pop_front() {
                     self.tell(&Event::Inspected { number });
                 }
             }
-            Happening::Freeze { ms } => self.freeze(Duration::from_millis(ms)),
-            Happening::Stop { signal } => self.signal(&Event::Stop { signal }),
-            Happening::Forward { signal } => self.signal(&Event::Forward { signal }),
+            TestEvent::Freeze { ms } => self.freeze(Duration::from_millis(ms)),
+            TestEvent::Stop { signal } => self.signal(&Event::Stop { signal }),
+            TestEvent::Forward { signal } => self.signal(&Event::Forward { signal }),
         }
     }
 
     fn freeze(&mut self, time: Duration) {
         self.now += time;
-        for heard in &mut self.heard {
-            *heard += time;
+        for last_beat in &mut self.last_beat {
+            *last_beat += time;
         }
         let actions = self.tell(&Event::Timer);
         let harm = |action: &Action| matches!(action, Action::Signal { signal, .. } if [KILL, ABRT].contains(signal));

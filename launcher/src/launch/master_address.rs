@@ -3,7 +3,7 @@
 use super::port::MasterPort;
 use crate::cli::ContractArgs;
 use anyhow::{Context, bail};
-use dtrain_agent::io::store::Place;
+use dtrain_agent::io::store::BoundPort;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
@@ -16,7 +16,7 @@ const TRIES: u32 = 10;
 
 /// The checked meeting point.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct MasterAddress {
     /// The host in the form for the workers.
     pub(super) host: String,
     pub(super) addresses: Vec<IpAddr>,
@@ -24,7 +24,7 @@ pub(super) struct Meeting {
     pub(super) port: Option<u16>,
 }
 
-impl Meeting {
+impl MasterAddress {
     /// Checks the user's choice: an address of this machine, and a free port.
     pub(super) fn check(args: &ContractArgs) -> anyhow::Result<Self> {
         Self::at(args.host(), args.port())
@@ -42,7 +42,7 @@ impl Meeting {
     }
 
     /// Returns the workers' port, and the bound store if the launcher serves it.
-    pub(super) fn place(&self, is_served: bool) -> anyhow::Result<(MasterPort, Option<Place>)> {
+    pub(super) fn bind_port(&self, is_served: bool) -> anyhow::Result<(MasterPort, Option<BoundPort>)> {
         let choose = || match self.port {
             Some(number) => Ok(MasterPort::fixed(number)),
             None => MasterPort::choose(),
@@ -52,7 +52,7 @@ impl Meeting {
         }
         for _ in 0..TRIES {
             let port = choose()?;
-            match Place::take(&self.addresses, port.number) {
+            match BoundPort::bind(&self.addresses, port.number) {
                 // Another program took the port first.
                 Err(error) if self.port.is_none() && error.kind() == ErrorKind::AddrInUse => {}
                 taken => {
@@ -117,9 +117,9 @@ mod tests {
 
     #[test]
     fn without_a_wish_it_is_the_loopback_address_and_any_port() {
-        let meeting = Meeting::at(None, None).unwrap();
-        assert_eq!(meeting.host, "127.0.0.1");
-        assert_eq!(meeting.port, None);
+        let master_address = MasterAddress::at(None, None).unwrap();
+        assert_eq!(master_address.host, "127.0.0.1");
+        assert_eq!(master_address.port, None);
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
         for holder in ["127.0.0.1:0", "0.0.0.0:0", "127.0.0.2:0"] {
             let held = TcpListener::bind(holder).unwrap();
             let port = held.local_addr().unwrap().port();
-            let error = Meeting::at(None, Some(("--master-port", port))).unwrap_err().to_string();
+            let error = MasterAddress::at(None, Some(("--master-port", port))).unwrap_err().to_string();
             assert!(error.starts_with(&format!("--master-port: port {port} is taken")), "{error}");
             drop(held);
         }
@@ -135,27 +135,30 @@ mod tests {
 
     #[test]
     fn the_name_is_kept_as_the_user_gave_it() {
-        let meeting = Meeting::at(Some(("--rdzv-endpoint", "localhost")), None).unwrap();
-        assert_eq!(meeting.host, "localhost");
-        assert!(meeting.addresses.contains(&Ipv4Addr::LOCALHOST.into()));
+        let master_address = MasterAddress::at(Some(("--rdzv-endpoint", "localhost")), None).unwrap();
+        assert_eq!(master_address.host, "localhost");
+        assert!(master_address.addresses.contains(&Ipv4Addr::LOCALHOST.into()));
     }
 
     #[test]
     fn an_address_of_another_machine_is_refused() {
         // From the block reserved for documentation.
-        let error = Meeting::at(Some(("--master-addr", "192.0.2.1")), None).unwrap_err().to_string();
+        let error = MasterAddress::at(Some(("--master-addr", "192.0.2.1")), None).unwrap_err().to_string();
         assert!(error.contains("192.0.2.1 is not an address of this machine"), "{error}");
     }
 
     #[test]
     fn the_port_is_taken_where_workers_are_and_given_back() {
-        let meeting =
-            Meeting { host: "127.0.0.1".into(), addresses: vec![Ipv4Addr::LOCALHOST.into()], port: None };
-        let (port, place) = meeting.place(true).unwrap();
+        let master_address = MasterAddress {
+            host: "127.0.0.1".into(),
+            addresses: vec![Ipv4Addr::LOCALHOST.into()],
+            port: None,
+        };
+        let (port, place) = master_address.bind_port(true).unwrap();
         let again = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port.number));
         assert_eq!(again().unwrap_err().kind(), ErrorKind::AddrInUse);
-        let taken = Meeting { port: Some(port.number), ..meeting };
-        let error = taken.place(true).unwrap_err().to_string();
+        let taken = MasterAddress { port: Some(port.number), ..master_address };
+        let error = taken.bind_port(true).unwrap_err().to_string();
         assert!(error.starts_with("cannot serve the workers' store at 127.0.0.1, port "), "{error}");
         drop(place);
         again().unwrap();

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The texts to search for, and the log of matching lines. Clones share the log.
 #[derive(Clone, Debug)]
-pub struct Sieve {
+pub struct LineFilter {
     texts: Arc<[Finder<'static>]>,
     /// `None` after a failed write.
     log: Arc<Mutex<Option<RotatingLog>>>,
 }
 
-impl Sieve {
+impl LineFilter {
     pub fn new(texts: &[String], log: RotatingLog) -> Self {
         Self {
             texts: texts.iter().map(|text| Finder::new(text).into_owned()).collect(),
@@ -22,12 +22,12 @@ impl Sieve {
         }
     }
 
-    pub(super) fn catches(&self, line: &[u8]) -> bool {
+    pub(super) fn matches(&self, line: &[u8]) -> bool {
         self.texts.iter().any(|text| text.find(line).is_some())
     }
 
     /// Adds whole lines to the log. The first error names the log's path; later lines are not kept.
-    pub(super) fn keep(&self, lines: &[u8]) -> Result<(), (PathBuf, io::Error)> {
+    pub(super) fn write(&self, lines: &[u8]) -> Result<(), (PathBuf, io::Error)> {
         // The log is consistent between any two statements, so a panic elsewhere has not broken it.
         let mut held = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Err(error)) = held.as_mut().map(|log| log.write(lines)) else {
@@ -48,11 +48,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("filtered_stdout.log");
         let texts = ["apple".to_owned(), "é".to_owned()];
-        let sieve = Sieve::new(&texts, RotatingLog::create(path.clone(), u64::MAX).unwrap());
-        assert!(sieve.catches(b"\xff an apple\n") && sieve.catches("café".as_bytes()));
-        assert!(!sieve.catches(b"Apple\n") && !sieve.catches(b""));
-        sieve.clone().keep(b"one\n").unwrap();
-        sieve.keep(b"two\n").unwrap();
+        let line_filter = LineFilter::new(&texts, RotatingLog::create(path.clone(), u64::MAX).unwrap());
+        assert!(line_filter.matches(b"\xff an apple\n") && line_filter.matches("café".as_bytes()));
+        assert!(!line_filter.matches(b"Apple\n") && !line_filter.matches(b""));
+        line_filter.clone().write(b"one\n").unwrap();
+        line_filter.write(b"two\n").unwrap();
         assert_eq!(std::fs::read_to_string(path).unwrap(), "one\ntwo\n");
     }
 
@@ -61,8 +61,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("full.log");
         std::os::unix::fs::symlink("/dev/full", &path).unwrap();
-        let sieve = Sieve::new(&["x".to_owned()], RotatingLog::create(path.clone(), u64::MAX).unwrap());
-        assert_eq!(sieve.keep(b"x\n").unwrap_err().0, path);
-        assert!(sieve.clone().keep(b"x\n").is_ok());
+        let line_filter =
+            LineFilter::new(&["x".to_owned()], RotatingLog::create(path.clone(), u64::MAX).unwrap());
+        assert_eq!(line_filter.write(b"x\n").unwrap_err().0, path);
+        assert!(line_filter.clone().write(b"x\n").is_ok());
     }
 }

@@ -17,10 +17,10 @@ use std::process::{Command, ExitCode};
 
 /// Runs `dtrain plan`. On success, this and the next two functions do not return.
 pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
-    let recipe = load(&args.recipe)?;
+    let recipe = load_recipe(&args.recipe)?;
     let (gpus, visible) = match &args.gpu {
         Some(list) => (list.0.clone(), None),
-        None => here().unwrap_or_else(|error| {
+        None => find_local_gpus().unwrap_or_else(|error| {
             if !matches!(error, GpuError::NoDriver) {
                 // The plan does not need the driver.
                 let _ = writeln!(std::io::stderr(), "dtrain: {error}; planning for usual sizes");
@@ -37,9 +37,9 @@ pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs `dtrain gpu suggest-batch-size`.
 pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
-    let recipe = load(&args.recipe)?;
+    let recipe = load_recipe(&args.recipe)?;
     let named = args.gpu.as_ref().map(|list| Ok((list.0.clone(), Some(1))));
-    let gpus = match named.unwrap_or_else(here) {
+    let gpus = match named.unwrap_or_else(find_local_gpus) {
         Ok((gpus, Some(_))) => gpus,
         Ok((_, None)) => {
             bail!("no GPU of this machine is visible; name GPUs with --gpu, such as --gpu t4,24GiB")
@@ -53,20 +53,20 @@ pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs `dtrain profile`.
 pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
-    let recipe = load(&args.recipe)?;
+    let recipe = load_recipe(&args.recipe)?;
     recipe.check_paths()?;
     let (nproc, stage) = (args.nproc as usize, args.stage.clone());
     let job = Job::Profile(ProfileJob { stage, find_optimal: args.find_optimal, nproc, json: args.json });
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
-fn load(args: &RecipeArgs) -> anyhow::Result<Recipe> {
+fn load_recipe(args: &RecipeArgs) -> anyhow::Result<Recipe> {
     Ok(Recipe::load(&args.recipe, &args.set)?)
 }
 
 /// Returns the launch of the worker for `dtrain eval`.
 pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
-    load(&args.recipe)?.check_paths()?;
+    load_recipe(&args.recipe)?.check_paths()?;
     if !args.checkpoint.is_dir() {
         bail!(
             "--checkpoint {}: there is no such folder; name one such as RUN_DIR/checkpoints/latest, or RUN_DIR itself",
@@ -77,7 +77,7 @@ pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
 }
 
 /// Returns the kinds of visible GPUs and the number of GPUs; usual sizes and `None` without a GPU.
-fn here() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
+fn find_local_gpus() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
     let inventory = gpu::inventory()?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
     let visible = Visible::new(&inventory, list.as_deref());

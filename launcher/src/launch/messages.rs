@@ -1,6 +1,6 @@
 //! Messages for the user during a run.
 
-use crate::launch::group::is_passing;
+use crate::launch::group::is_temporary;
 use crate::plan::Plan;
 use dtrain_agent::local::{Notice, Outcome};
 use dtrain_agent::signals;
@@ -24,12 +24,12 @@ pub(super) fn restarting(restart: u32, allowed: u32, workers: usize, pause: Dura
 /// Returns the message for a notice; `None` if the banner follows at once.
 pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<String> {
     let workers = plan.nproc;
-    let refusal = Outcome::Exited(ExitStatus::Usage.code().into());
+    let usage_error = Outcome::Exited(ExitStatus::Usage.code().into());
     let timeout = timeout.as_secs();
     let listed = |ranks: &[usize]| ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     match notice {
         Notice::Failed { stopping: 0, .. } | Notice::Stopping { workers: 0, .. } => None,
-        Notice::Failed { outcome, .. } if plan.training().is_some() && *outcome == refusal => None,
+        Notice::Failed { outcome, .. } if plan.training().is_some() && *outcome == usage_error => None,
         Notice::Failed { rank, outcome, stopping } => Some(format!(
             "dtrain: rank {rank} failed ({}); stopping the other {stopping} of {workers} workers, which are killed after \
              {timeout} s",
@@ -54,8 +54,8 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
                 ranks.join(", of ")
             ))
         }
-        Notice::Thawed { frozen, taken_back } => {
-            let hang = if *taken_back { ", also whether the workers hang" } else { "" };
+        Notice::Resumed { frozen, hang_dropped } => {
+            let hang = if *hang_dropped { ", also whether the workers hang" } else { "" };
             Some(format!(
                 "dtrain: the launcher did not run for {} s: all times but the time limit begin anew{hang}",
                 frozen.as_secs()
@@ -102,7 +102,7 @@ pub(super) fn cannot_start(plan: &Plan, rank: usize, error: &io::Error) -> Strin
 /// Explains why the system did not execute an existing, executable program.
 fn why_not_started(error: &io::Error) -> String {
     match error.kind() {
-        _ if is_passing(error) => format!(
+        _ if is_temporary(error) => format!(
             "{error}: the system lacks room for another process; end others, or raise the limit: `ulimit -u`, `ulimit -n`, a \
              container's --pids-limit (pids.max of the control group), memory"
         ),

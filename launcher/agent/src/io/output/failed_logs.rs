@@ -10,12 +10,12 @@ const NAMED: usize = 4;
 
 /// The logs given up during a run. Clones share the list.
 #[derive(Clone, Debug)]
-pub struct Unkept {
+pub struct FailedLogs {
     notices: Sender<String>,
     logs: Arc<Mutex<Vec<(PathBuf, String)>>>,
 }
 
-impl Unkept {
+impl FailedLogs {
     pub fn new(notices: Sender<String>) -> Self {
         Self { notices, logs: Arc::default() }
     }
@@ -52,16 +52,16 @@ mod tests {
     #[test]
     fn what_was_given_up_is_told_twice() {
         let (sender, notices) = crossbeam_channel::unbounded();
-        let unkept = Unkept::new(sender);
-        assert_eq!(unkept.report(), None);
+        let failed_logs = FailedLogs::new(sender);
+        assert_eq!(failed_logs.report(), None);
         let full = io::Error::from(io::ErrorKind::StorageFull);
-        unkept.clone().add(Path::new("a.log"), &full, "it is gone");
+        failed_logs.clone().add(Path::new("a.log"), &full, "it is gone");
         assert_eq!(notices.try_recv().unwrap(), format!("dtrain: cannot write a.log: {full}; it is gone"));
-        assert_eq!(unkept.report().unwrap(), format!("dtrain: incomplete log: a.log ({full})"));
+        assert_eq!(failed_logs.report().unwrap(), format!("dtrain: incomplete log: a.log ({full})"));
         for name in ["b", "c", "d", "e", "f"] {
-            unkept.add(Path::new(name), &full, "");
+            failed_logs.add(Path::new(name), &full, "");
         }
-        let report = unkept.report().unwrap();
+        let report = failed_logs.report().unwrap();
         assert!(report.starts_with("dtrain: incomplete logs: a.log") && report.ends_with(" and 2 more"));
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::launch::attempt::{Attempt, Run};
 use crate::launch::files::Files;
-use crate::launch::told::ended;
+use crate::launch::messages::ended;
 use crate::plan::Plan;
 use dtrain_agent::cause::{self, Evidence, MemoryKill, Suspect};
-use dtrain_agent::clock::Begun;
+use dtrain_agent::clock::StartTime;
 use dtrain_agent::io::output::Stream;
 use dtrain_agent::local::{Cause, End, Outcome, Verdict};
 use dtrain_agent::signals;
@@ -15,7 +15,7 @@ use dtrain_common::result::{self, Failure};
 const LAST_LINES: usize = 20;
 
 /// The worker of the failure message: the first that failed, or the cause of that failure.
-pub(super) struct Culprit<'a> {
+pub(super) struct BlamedWorker<'a> {
     pub(super) end: &'a End,
     seen_first: &'a End,
     cause: Option<cause::Cause>,
@@ -26,7 +26,7 @@ pub(super) struct Culprit<'a> {
     tail: Vec<String>,
 }
 
-impl<'a> Culprit<'a> {
+impl<'a> BlamedWorker<'a> {
     pub(super) fn find(plan: &Plan, run: &'a Run, attempt: &Attempt) -> Option<Self> {
         let (Cause::Failed { rank: first } | Cause::Hung { rank: first }) = run.verdict.cause else {
             return None;
@@ -68,7 +68,7 @@ impl<'a> Culprit<'a> {
         if self.cause.as_ref().is_some_and(is_hang) {
             how = format!("no progress, then {how}");
         }
-        if !self.yielded() {
+        if !self.blames_other() {
             return how;
         }
         let sender = if self.end.stopped_by_agent() { " from the launcher" } else { "" };
@@ -77,7 +77,7 @@ impl<'a> Culprit<'a> {
     }
 
     /// Returns whether another worker was seen first.
-    fn yielded(&self) -> bool {
+    fn blames_other(&self) -> bool {
         self.end.rank != self.seen_first.rank
     }
 
@@ -117,15 +117,15 @@ impl<'a> Culprit<'a> {
         let others = verdict.ends.iter().filter(is_other);
         let (mut stopped, failed): (Vec<_>, Vec<_>) = others.partition(|end| !end.sent.is_empty());
         stopped.sort_by_key(|end| end.rank);
-        let failed_how = if self.yielded() { "failed because of it" } else { "failed after it" };
-        let mut said: Vec<String> = self.reported.iter().cloned().collect();
+        let failed_how = if self.blames_other() { "failed because of it" } else { "failed after it" };
+        let mut messages: Vec<String> = self.reported.iter().cloned().collect();
         let mut words = Vec::new();
         for end in failed.iter().chain(&stopped) {
             let message = files.reported_error(end.rank);
-            if let Some(message) = message.filter(|message| !said.contains(message)) {
+            if let Some(message) = message.filter(|message| !messages.contains(message)) {
                 let first = message.lines().next().unwrap_or_default();
                 words.push(format!("    rank {}: {first}", end.rank));
-                said.push(message);
+                messages.push(message);
             }
         }
         let how = |end: &&End| format!("rank {} ({})", end.rank, ended(end.outcome));
@@ -140,7 +140,7 @@ impl<'a> Culprit<'a> {
         lines
     }
 
-    pub(super) fn failure(&self, begun: Begun) -> Failure {
+    pub(super) fn failure(&self, start_time: StartTime) -> Failure {
         let (exit_code, signal) = match self.end.outcome {
             Outcome::Exited(code) => (Some(code), None),
             Outcome::Signaled(signal) => (None, Some(signals::name(signal))),
@@ -148,7 +148,7 @@ impl<'a> Culprit<'a> {
         };
         let tail = || (!self.tail.is_empty()).then(|| self.tail.join("\n"));
         let cause =
-            |cause: &cause::Cause| result::Cause { kind: cause.kind.word(), text: cause.text.clone() };
+            |cause: &cause::Cause| result::Cause { kind: cause.kind.name(), text: cause.text.clone() };
         Failure {
             rank: self.end.rank,
             host: self.host.clone(),
@@ -156,7 +156,7 @@ impl<'a> Culprit<'a> {
             signal,
             message: self.reported.clone().or_else(tail),
             cause: self.cause.as_ref().map(cause),
-            at_ms: begun.unix_ms(self.end.at),
+            at_ms: start_time.unix_ms(self.end.at),
         }
     }
 }
