@@ -33,7 +33,7 @@ use crate::run::{StopFlag, peak_memory};
 use crate::setup::{loader_options, registry, surveyed};
 use crate::step::recover::Limits;
 use crate::step::{Fault, Kernels, Precision};
-use crate::tasks::{BuildTask, Site, build_to_fill};
+use crate::tasks::{BuildContext, BuildTask, build_to_fill};
 
 /// The message of rank 0 to the other ranks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -166,8 +166,8 @@ fn evaluate<T: BuildTask + 'static>(
 fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<(T, Manifest, bool)> {
     let Evaluation { recipe, ref folder, weights, .. } = *of;
     let mut registry = registry(recipe, of.device);
-    let site = Site { registry: &mut registry, local_ranks: of.env.local_world_size };
-    let task: T = build_to_fill(recipe, serde_json::from_value(of.survey.clone())?, site)?;
+    let context = BuildContext { registry: &mut registry, local_ranks: of.env.local_world_size };
+    let task: T = build_to_fill(recipe, serde_json::from_value(of.survey.clone())?, context)?;
     let manifest = Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()))?;
     same_data(folder, &manifest, &task)?;
     if let (0, Some(warning)) = (of.env.rank, unnamed_classes(folder, &manifest, &task)) {

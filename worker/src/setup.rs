@@ -20,12 +20,12 @@ use crate::checkpoint;
 use crate::data::LoaderOptions;
 use crate::models::{self, BatchSync, Registry, Renames};
 use crate::run::followers::BestKeeper;
-use crate::run::plan::{BatchNorms, Needs, Place, RunPlan};
-use crate::run::{Course, Under};
+use crate::run::plan::{BatchNorms, Needs, PhaseId, RunPlan};
+use crate::run::{Course, LaidOutPhase};
 use crate::state::{LayoutOptions, Model, Stage, Stages, Trained};
 use crate::step::exchange::RankSync;
 use crate::step::{Kernels, Precision, Replica};
-use crate::tasks::{BuildTask, Console, Site, Task, Totals, build_to_fill, cores};
+use crate::tasks::{BuildContext, BuildTask, SurveyContext, Task, Totals, build_to_fill, cores};
 
 /// The message of rank 0 to the other ranks before the run begins.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ impl Setup {
         opening: &Opening,
         env: &WorkerEnv,
         device: Device,
-        only: Option<Place>,
+        only: Option<PhaseId>,
     ) -> Result<Self> {
         let mut notes = Vec::new();
         // All ranks draw the same weights; rank 0's are broadcast nevertheless.
@@ -94,7 +94,7 @@ impl Setup {
             test_samples: task.test_set().len() as u64,
             sha256: opening.data.clone(),
         };
-        let (depends, batch_norms) = (task.micro_batch_matters(), batch_norms(&registry));
+        let (depends, batch_norms) = (task.micro_batch_warning(), batch_norms(&registry));
         let needs = Needs { min_micro_batch: task.min_micro_batch(), batch_norms, depends };
         let plan = RunPlan::new(recipe, env.world_size, data.train_samples, &needs)?;
         if let (Some(weights), None) = (&recipe.model.weights, folder) {
@@ -104,8 +104,8 @@ impl Setup {
         let check = |folder| check_resume(folder, task.as_ref(), &data, &mut notes);
         let step = folder.map(check).transpose()?.unwrap_or(0);
         // At a boundary of phases, the state is still that of the phase before.
-        let place = plan.nearest(only.unwrap_or_else(|| plan.place(step.saturating_sub(1))));
-        let model = Model::new(task, registry, recompute, &stages, place)?;
+        let id = plan.nearest(only.unwrap_or_else(|| plan.phase_at(step.saturating_sub(1))));
+        let model = Model::new(task, registry, recompute, &stages, id)?;
         let mut replica = Replica::new(model, Precision::new(&recipe.precision, device)?)?;
         if let Some(kernels) = Kernels::new(recipe, device)? {
             kernels.apply().map_err(TrainError::from)?;
@@ -123,7 +123,7 @@ impl Setup {
                 plan,
                 stages,
                 done,
-                under: Under::new(place),
+                current: LaidOutPhase::new(id),
                 data,
                 best: BestKeeper::new(recipe.checkpoint.best.clone(), opening.best.clone()),
             },
@@ -144,7 +144,7 @@ fn recompute_all(recompute: &models::Recompute) -> Result<String> {
 
 /// Returns rank 0's survey of the data, for the other ranks.
 pub(crate) fn surveyed<T: BuildTask>(recipe: &Recipe) -> Result<Value> {
-    Ok(serde_json::to_value(Console::with_log(|console| T::survey(recipe, console))?)?)
+    Ok(serde_json::to_value(SurveyContext::with_log(|context| T::survey(recipe, context))?)?)
 }
 
 pub(crate) fn registry(recipe: &Recipe, device: Device) -> Registry {
@@ -175,10 +175,10 @@ fn build_task<T: BuildTask + 'static>(
     is_filled: bool,
 ) -> Result<Box<dyn Task>> {
     let survey = serde_json::from_value(survey.clone())?;
-    let site = Site { registry, local_ranks: env.local_world_size };
+    let context = BuildContext { registry, local_ranks: env.local_world_size };
     let task: T = match is_filled {
-        true => build_to_fill(recipe, survey, site)?,
-        false => T::build(recipe, survey, site)?,
+        true => build_to_fill(recipe, survey, context)?,
+        false => T::build(recipe, survey, context)?,
     };
     if let Some(best) = &recipe.checkpoint.best {
         has_figure(&task, &best.figure)?;

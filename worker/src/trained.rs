@@ -7,14 +7,14 @@ use dtrain_common::recipe::{Decay, OptimGroup, Recipe, Stage};
 
 use super::error::{Result, WorkerError};
 use crate::models::{Entry, Registry};
-use crate::optim::{GroupError, ParameterInfo, group, matching, owners};
+use crate::optim::{GroupError, ParameterInfo, assign_groups, match_names, match_rules};
 use crate::run::plan::RunPlan;
 use crate::state::Trained;
 
 /// Returns the trained parameters of every phase of every stage of `plan`, from the recipe's globs.
 pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Vec<Trained>>> {
     let globs = Globs::new(recipe, registry);
-    let common = owners(&globs.infos, globs.rules).map_err(at("optim.group"))?;
+    let common = match_rules(&globs.infos, globs.rules).map_err(at("optim.group"))?;
     let base = globs.matching("model.freeze", &recipe.model.freeze)?;
     if base.iter().all(|&frozen| frozen) && recipe.stage.is_empty() {
         return Err(WorkerError::AllFrozen);
@@ -26,7 +26,7 @@ pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Re
         let stage = recipe.stage.get(number);
         let frozen = globs.frozen(number, stage, &base, &end)?;
         let rules: &[OptimGroup] = stage.map_or(&[], |stage| &stage.group);
-        let own = owners(&globs.infos, rules).map_err(at(format!("stage[{number}].group")))?;
+        let own = match_rules(&globs.infos, rules).map_err(at(format!("stage[{number}].group")))?;
         let rule = |(own, common): (&Option<usize>, &Option<usize>)| {
             own.map(|own| &rules[own]).or(common.map(|common| &globs.rules[common]))
         };
@@ -82,7 +82,7 @@ impl<'a> Globs<'a> {
     }
 
     fn matching(&self, key: impl Into<String>, patterns: &[String]) -> Result<Vec<bool>> {
-        matching(&self.names, patterns).map_err(at(key))
+        match_names(&self.names, patterns).map_err(at(key))
     }
 
     /// Returns the frozen parameters of stage `number`, indexed by the number of its `unfreeze` entries that
@@ -132,7 +132,8 @@ impl<'a> Globs<'a> {
     }
 
     fn trained(&self, rule_of: &[Option<&OptimGroup>], frozen: &[bool]) -> Trained {
-        let (group_of, groups) = group(&self.infos, rule_of, frozen, self.weight_decay, self.decay_on);
+        let (group_of, groups) =
+            assign_groups(&self.infos, rule_of, frozen, self.weight_decay, self.decay_on);
         Trained { group_of, groups }
     }
 }

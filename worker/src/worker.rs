@@ -24,11 +24,11 @@ use crate::memory::{MemoryStats, start};
 use crate::metrics::{MetricsLog, Progress};
 use crate::plan::EvalWeights;
 use crate::request::Request;
-use crate::run::followers::{Archive, Copies, Figures, Follower, Health, Origin};
-use crate::run::{Again, Followers, Training, peak_memory, run as run_training};
+use crate::run::followers::{Archive, Copies, Figures, Follower, Health, ResumeOrigin};
+use crate::run::{Followers, RetryState, Training, peak_memory, run as run_training};
 use crate::step::exchange::Exchange;
 use crate::step::recover::{Limits, catch_oom_panic};
-use crate::step::{Fault, Loading, Phases, Stepper, executor};
+use crate::step::{Fault, LoaderFeed, Phases, Stepper, executor};
 use crate::tasks::{BuildTask, Classify, Lm, Segment, TorchScript};
 
 /// Trains as `request` and the environment contract define. Returns the exit status of a run that ended in
@@ -64,7 +64,7 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     let fault = Fault::from_env(env.rank)?;
     // Rank 0 holds its claims until the run ends.
     let (opening, mut setup, _claims, ranks) = meet::<T>(request, recipe, env, &host)?;
-    host.stop.be_patient().map_err(WorkerError::Signals)?;
+    host.stop.handle_signals().map_err(WorkerError::Signals)?;
     begin_alike(&ranks, &mut setup)?;
     let chosen = start::settle::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
     let run_dir = RunDir::new(&opening.run_dir);
@@ -176,11 +176,11 @@ fn followers<'a>(
     list.push(Box::new(host.stop.clone()));
     let checkpoints =
         Checkpoints::new(run_dir, ranks, host.device, cores).map_err(WorkerError::Checkpoints)?;
-    let origin = Origin {
+    let origin = ResumeOrigin {
         run_dir,
         from_memory: opening.from_memory,
         is_foreign: opening.is_foreign,
-        owes_evaluation: manifest.is_some_and(|manifest| manifest.evaluation_owed),
+        evaluation_missing: manifest.is_some_and(|manifest| manifest.evaluation_owed),
     };
     let (stop, every) = (host.stop.clone(), recipe.checkpoint.every.time());
     list.push(Box::new(Archive::new(checkpoints, heartbeat, stop, course, every, origin)));
@@ -199,7 +199,7 @@ fn training<'a>(
     let model = &replica.model;
     let loader = loader_options(recipe, env.local_world_size);
     let work = course.plan.micro_batches(ranks.rank(), course.done);
-    let feed = Loading::start(model.task.train_set(), loader, work, device)?;
+    let feed = LoaderFeed::start(model.task.train_set(), loader, work, device)?;
     let mut exchange = Exchange::new(ranks, batch_sync, &model.table, recipe.reduce.clone())?;
     exchange.expect(model.task.sums())?;
     let phases = Phases::new(MemoryStats::Device(device), fault);
@@ -207,7 +207,7 @@ fn training<'a>(
     let executor = executor(recipe.model.compile, device);
     Ok(Training {
         stepper: Stepper::new(model, feed, executor, phases, limits)?,
-        again: Again::new(loader, &course.plan),
+        retry: RetryState::new(loader, &course.plan),
         recipe,
         course,
         replica,

@@ -15,7 +15,7 @@ use dtrain_tests::segments::dropout_draws_the_same;
 use dtrain_torch_shim::memory;
 use dtrain_worker::data::{Dataset, Generated, Split};
 use dtrain_worker::models::{Gpt, GptConfig, LayerNorm, Linear, Recompute, Registry, Segment};
-use dtrain_worker::tasks::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError};
+use dtrain_worker::tasks::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError};
 use dtrain_worker::{OutOfMemory as _, Request, run_task};
 use tch::{Device, Kind, Tensor};
 
@@ -217,12 +217,12 @@ struct Moody<const SEGMENTS: usize> {
 impl<const SEGMENTS: usize> BuildTask for Moody<SEGMENTS> {
     type Survey = ();
 
-    fn survey(_: &Recipe, _: &mut Console<'_>) -> Result<(), TaskError> {
+    fn survey(_: &Recipe, _: &mut SurveyContext<'_>) -> Result<(), TaskError> {
         Ok(())
     }
 
-    fn build(_: &Recipe, (): (), site: Site<'_>) -> Result<Self, TaskError> {
-        let mut root = site.registry.root();
+    fn build(_: &Recipe, (): (), context: BuildContext<'_>) -> Result<Self, TaskError> {
+        let mut root = context.registry.root();
         let first = Linear::new(&mut root.sub("first"), 48, 8)?;
         let mut scope = root.sub("block");
         let blocks = (0..SEGMENTS)

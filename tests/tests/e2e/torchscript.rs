@@ -11,7 +11,7 @@ use dtrain_worker::data::{self, Column};
 use dtrain_worker::models::{Registry, TensorFile};
 use dtrain_worker::optim::{GroupOptions, Optimizer, Rule};
 use dtrain_worker::state::Table;
-use dtrain_worker::tasks::{Batch, BuildTask, Mode, Site, Task, TorchScript};
+use dtrain_worker::tasks::{Batch, BuildContext, BuildTask, Mode, Task, TorchScript};
 use serde_json::Value;
 use tch::{Device, Kind};
 
@@ -64,8 +64,8 @@ fn ten_steps_are_pytorch_s() {
     ] {
         let recipe = Recipe::parse("test", &recipe(file, loss), &[]).unwrap();
         let mut registry = Registry::new(Device::Cpu);
-        let site = Site { registry: &mut registry, local_ranks: 1 };
-        let task = TorchScript::build(&recipe, None, site).unwrap();
+        let context = BuildContext { registry: &mut registry, local_ranks: 1 };
+        let task = TorchScript::build(&recipe, None, context).unwrap();
         let leaves: Vec<_> = registry.parameters().collect();
         let mut table = Table::of(leaves.iter().map(|entry| (entry.name(), entry.tensor()))).unwrap();
         let rule = Rule::Sgd { momentum: setting("momentum"), nesterov: false };

@@ -50,7 +50,7 @@ fn updates(table: &Table) -> Result<Vec<Source>, CheckpointError> {
 /// Returns parameters as float32, or float64 if the model computes in it, and buffers in their own type:
 /// restored tensors equal the saved ones.
 fn tensors(model: &Model) -> Result<Vec<Source>, CheckpointError> {
-    let (registry, keeps_parameters) = (&model.registry, model.task.keeps_parameters());
+    let (registry, unchanged) = (&model.registry, model.task.leaves_parameters_unchanged());
     let updated: HashSet<&str> = model.table.names().collect();
     let parameter = |entry: &Entry| {
         let tensor = entry.tensor().f_detach()?;
@@ -58,7 +58,7 @@ fn tensors(model: &Model) -> Result<Vec<Source>, CheckpointError> {
             Kind::Float | Kind::Double => tensor,
             _ => tensor.f_to_kind(Kind::Float)?,
         };
-        let lasts = keeps_parameters && updated.contains(entry.name());
+        let lasts = unchanged && updated.contains(entry.name());
         Ok(Source { lasts, ..Source::whole(entry.name().to_owned(), tensor)? })
     };
     let buffer = |entry: &Entry| Source::whole(entry.name().to_owned(), entry.tensor().f_detach()?);

@@ -15,7 +15,7 @@ use crate::error::WorkerError;
 use crate::request::Request;
 use crate::run::plan::BatchNorms;
 use crate::setup::batch_norms;
-use crate::step::Blank;
+use crate::step::BlankFeed;
 use crate::step::exchange::JointSum;
 use crate::tasks::{Batch, BuildTask};
 
@@ -137,7 +137,7 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
         self.predict(&[], cut)?;
         let built = self.built.as_ref();
         let sync = built.and_then(|(_, built)| built.setup.batch_sync.as_ref());
-        Ok(sync.and_then(|sync| sync.known()).unwrap_or_default())
+        Ok(sync.and_then(|sync| sync.sums()).unwrap_or_default())
     }
 }
 
@@ -164,7 +164,7 @@ impl Rehearsal {
             min_micro_batch: model.task.min_micro_batch(),
             group: self.recipe.model.batchnorm.group(),
             segments: model.recompute.segments(),
-            depends: batch_norm.into_iter().chain(model.task.micro_batch_matters()).collect(),
+            depends: batch_norm.into_iter().chain(model.task.micro_batch_warning()).collect(),
         }
     }
 
@@ -178,7 +178,7 @@ impl Rehearsal {
         let data = self.setup.replica.model.task.train_set();
         region.take_flops();
         let stats = MemoryStats::Symbolic(&region);
-        let feed = Blank { fields: data.fields().to_vec(), sizes: Vec::from(taken).into_iter() };
+        let feed = BlankFeed { fields: data.fields().to_vec(), sizes: Vec::from(taken).into_iter() };
         let mut stage = self.begin(stats, feed, DEVICE)?;
         let memory = stage.step(taken, partition.group())?.memory;
         drop(stage);

@@ -12,11 +12,13 @@ use crate::collectives::{LoneGroup, Ranks};
 use crate::data::MicroBatch as Work;
 use crate::error::WorkerError;
 use crate::plan::{self, Measured};
-use crate::run::plan::Place;
+use crate::run::plan::PhaseId;
 use crate::setup::{Opening, Setup, loader_options};
 use crate::step::exchange::Exchange;
 use crate::step::recover::Limits;
-use crate::step::{Attempt, Cut, Eager, Fault, Feed, Loading, Phases, Precision, Replica, Stepper, Taken};
+use crate::step::{
+    Attempt, Eager, Fault, Feed, LoaderFeed, Phases, Precision, Replica, StepPlan, Stepper, Taken,
+};
 use crate::tasks::BuildTask;
 
 /// A model with the state of its training, for one cut.
@@ -45,7 +47,7 @@ impl Rehearsal {
     ) -> Result<Self, WorkerError> {
         let env = WorkerEnv { world_size: ranks, local_world_size: ranks, ..WorkerEnv::single() };
         let opening = Opening::rehearsed(survey);
-        let last = Place { stage, phase: usize::MAX };
+        let last = PhaseId { stage, phase: usize::MAX };
         let mut setup = Setup::build::<T>(recipe, &opening, &env, device, Some(last))?;
         let ranks = Ranks::new(Box::new(LoneGroup(ranks)));
         if let Some(sync) = &setup.batch_sync {
@@ -84,33 +86,33 @@ impl Rehearsal {
 impl<F: Feed> Stage<'_, '_, F> {
     /// Takes a step of micro-batches of these sizes, which consist of groups of `group` samples.
     pub(super) fn step(&mut self, sizes: &[usize], group: Option<usize>) -> Result<Taken, TrainError> {
-        let cut = Cut { group, ..plan_step(sizes) };
-        let attempt = self.stepper.step(self.replica, &mut self.exchange, &cut, &mut ())?;
+        let plan = StepPlan { group, ..plan_step(sizes) };
+        let attempt = self.stepper.step(self.replica, &mut self.exchange, &plan, &mut ())?;
         match attempt {
             Attempt::Taken(taken) => Ok(*taken),
             Attempt::Dropped(shortages) => {
                 let largest = sizes.iter().copied().max().unwrap_or_default();
                 let owners = self.replica.model.owners();
-                Err(self.stepper.limits.exhausted(&shortages, largest, cut.step, owners))
+                Err(self.stepper.limits.exhausted(&shortages, largest, plan.step, owners))
             }
         }
     }
 }
 
 /// Returns a step of rank 0 with micro-batches of these sizes, for a rehearsal.
-pub(crate) fn plan_step(sizes: &[usize]) -> Cut {
+pub(crate) fn plan_step(sizes: &[usize]) -> StepPlan {
     let mut end = 0;
     let range = |&size: &usize| {
         end += size;
         end - size..end
     };
-    Cut {
+    StepPlan {
         step: 1,
         micro_batches: sizes.iter().map(range).collect(),
         samples: sizes.iter().sum(),
         lr: 0.0,
         seed: 0,
-        expected: 1.0,
+        expected_weight: 1.0,
         clip: Some(1.0),
         group: None,
         is_evaluated: false,
@@ -148,7 +150,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
         .map(|range| Work { epoch: 0, indices: range.map(|at| (at % samples) as u32).collect() })
         .collect();
     let options = loader_options(alone, cut.ranks);
-    let feed = Loading::start(data, options, work.into_iter(), device)?;
+    let feed = LoaderFeed::start(data, options, work.into_iter(), device)?;
     let mut stage = rehearsal.begin(MemoryStats::Device(device), feed, device)?;
     let step = || {
         let taken = stage.step(&sizes, partition.group())?;

@@ -115,7 +115,7 @@ pub(crate) fn settle<T: BuildTask + 'static>(
             recompute: first.recompute,
             shard_optimizer: recipe.memory.shard_optimizer,
         };
-        foresee::<T>(sync, &room, setup.course.under.place.stage, cut)?;
+        foresee::<T>(sync, &room, setup.course.current.id.stage, cut)?;
     }
     Ok(Settled { chosen, limit })
 }
@@ -185,7 +185,7 @@ fn foresee<T: BuildTask + 'static>(
     match keeping_generator(|| predictor.joint_sums(cut))? {
         Ok(sums) => {
             let there = |sum| JointSum { device: room.device, ..sum };
-            Ok(sync.learn(sums.into_iter().map(there).collect())?)
+            Ok(sync.set_sums(sums.into_iter().map(there).collect())?)
         }
         // The first micro-step then records them.
         Err(error) => {
@@ -211,7 +211,7 @@ pub(crate) fn explained<T: BuildTask + 'static>(
     let smallest = Room { amp, ..*room }.solve::<T, _>(&free, 0, |solver, asked| solver.smallest(asked));
     let Ok(prediction) = smallest else { return error };
     let (may, takes) = (ByteSize(room.limit), ByteSize(prediction.peak));
-    let place = match prediction.peak > room.limit {
+    let location = match prediction.peak > room.limit {
         true => format!("before the first step: tensors may take {may}, and the smallest step takes {takes}"),
         false => format!(
             "before the first step: tensors may take {may}, which is enough for the smallest step, of {takes}, and too little to \
@@ -219,9 +219,9 @@ pub(crate) fn explained<T: BuildTask + 'static>(
         ),
     };
     WorkerError::Train(TrainError::OutOfMemory(Box::new(Exhausted {
-        place,
+        location,
         batch: prediction.cut.micro_batch,
-        refused: failed_allocation_bytes(&error.to_string()),
+        requested_bytes: failed_allocation_bytes(&error.to_string()),
         owners: prediction.owners,
         predicted: true,
         other_usage: other_usage(room.device),

@@ -41,11 +41,11 @@ pub enum GroupError {
 }
 
 /// Returns the group's number of every parameter that is not `frozen`, and the options of all groups.
-/// `rule_of` is the rule of each parameter by [`owners`]. Without a rule, the factor is 1 and the decay
+/// `rule_of` is the rule of each parameter by [`match_rules`]. Without a rule, the factor is 1 and the decay
 /// `weight_decay`; [`Decay::Weights`] spares parameters of fewer than 2 dimensions, norms and biases (Goyal
 /// et al. 2017, arXiv 1706.02677, section 5.1). A rule's decay applies to all its parameters. Equal settings
 /// share a group.
-pub(crate) fn group(
+pub(crate) fn assign_groups(
     parameters: &[ParameterInfo<'_>],
     rule_of: &[Option<&OptimGroup>],
     frozen: &[bool],
@@ -76,7 +76,7 @@ pub(crate) fn group(
 }
 
 /// Returns for each of `names` whether any of `patterns` matches it, to freeze or unfreeze it.
-pub(crate) fn matching<N: AsRef<str>, P: AsRef<str>>(
+pub(crate) fn match_names<N: AsRef<str>, P: AsRef<str>>(
     names: &[N],
     patterns: &[P],
 ) -> Result<Vec<bool>, GroupError> {
@@ -102,7 +102,7 @@ pub(crate) fn matching<N: AsRef<str>, P: AsRef<str>>(
 }
 
 /// Returns for each parameter the first rule that matches it.
-pub(crate) fn owners(
+pub(crate) fn match_rules(
     parameters: &[ParameterInfo<'_>],
     rules: &[OptimGroup],
 ) -> Result<Vec<Option<usize>>, GroupError> {
@@ -112,7 +112,7 @@ pub(crate) fn owners(
         if rule.patterns.is_empty() {
             return Err(GroupError::Empty { rule: number + 1 });
         }
-        let matched = matching(&names, &rule.patterns)?;
+        let matched = match_names(&names, &rule.patterns)?;
         let mut taken = None;
         let mut any = false;
         for (index, _) in matched.iter().enumerate().filter(|(_, matched)| **matched) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use dtrain_common::recipe::{OptimName, Recipe};
 use dtrain_torch_shim::fused;
 pub use dtrain_torch_shim::fused::{ScaleAndSkip, WeightDecay};
-pub(crate) use groups::{GroupError, ParameterInfo, group, matching, owners};
+pub(crate) use groups::{GroupError, ParameterInfo, assign_groups, match_names, match_rules};
 use tch::{Kind, TchError, Tensor};
 
 use crate::out_of_memory::retry_on_oom;
@@ -63,7 +63,7 @@ impl Rule {
 }
 
 /// Returns the rule of a recipe. A loaded recipe has its defaults; the values here are torch's.
-pub(crate) fn of_recipe(recipe: &Recipe) -> Rule {
+pub(crate) fn rule_of_recipe(recipe: &Recipe) -> Rule {
     let optim = &recipe.optim;
     let adam = |decay| {
         let [beta1, beta2] = optim.betas.unwrap_or([0.9, 0.999]);

@@ -142,8 +142,8 @@ mod tests {
             refused().into(),
             ModelError::from(refused()).into(),
             TaskError::from(ModelError::from(refused())).into(),
-            TaskError::Own(Box::new(TaskError::from(refused()))).into(),
-            TaskError::Own(Box::new(shim(ErrorKind::OutOfMemory))).into(),
+            TaskError::Custom(Box::new(TaskError::from(refused()))).into(),
+            TaskError::Custom(Box::new(shim(ErrorKind::OutOfMemory))).into(),
             ModelError::Sync(collective(refused()).into()).into(),
             shim(ErrorKind::OutOfMemory).into(),
             collective(refused()).into(),
@@ -174,7 +174,7 @@ mod tests {
     fn other_failures_are_none() {
         let failures: Vec<TrainError> = vec![
             other().into(),
-            TaskError::Own("out of patience".into()).into(),
+            TaskError::Custom("out of patience".into()).into(),
             ModelError::Sync(shim(ErrorKind::Network).into()).into(),
             collective(other()).into(),
             TrainError::LateGradient { name: "weight".into() },

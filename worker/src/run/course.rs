@@ -7,9 +7,9 @@ use dtrain_common::recipe::Recipe;
 
 use super::followers::BestKeeper;
 use crate::metrics::{StepRecord, WaitMs};
-use crate::run::plan::{Place, RunPlan, StagePlan};
+use crate::run::plan::{PhaseId, RunPlan, StagePlan};
 use crate::state::Stages;
-use crate::step::{Cut, Replica, Taken};
+use crate::step::{Replica, StepPlan, Taken};
 
 /// A run's plan and progress.
 pub(crate) struct Course {
@@ -18,42 +18,42 @@ pub(crate) struct Course {
     pub(crate) stages: Stages,
     /// Steps taken since the beginning of the run.
     pub(crate) done: u64,
-    pub(crate) under: Under,
+    pub(crate) current: LaidOutPhase,
     /// A fingerprint of the training data, for the manifests of checkpoints.
     pub(crate) data: DataFingerprint,
     pub(crate) best: BestKeeper,
 }
 
 /// The phase that the model is laid out for: the phase of the last step, or the first phase.
-pub(crate) struct Under {
-    pub(crate) place: Place,
+pub(crate) struct LaidOutPhase {
+    pub(crate) id: PhaseId,
     pub(crate) is_announced: bool,
     /// Whether the parameters are in the order of backward.
     pub(crate) is_laid_out: bool,
 }
 
-impl Under {
-    pub(crate) fn new(place: Place) -> Self {
-        Self { place, is_announced: false, is_laid_out: false }
+impl LaidOutPhase {
+    pub(crate) fn new(id: PhaseId) -> Self {
+        Self { id, is_announced: false, is_laid_out: false }
     }
 }
 
 impl Course {
     pub(crate) fn stage(&self) -> &StagePlan {
-        &self.plan.stages[self.under.place.stage]
+        &self.plan.stages[self.current.id.stage]
     }
 
-    pub(crate) fn cut(&self, recipe: &Recipe, replica: &Replica, rank: usize) -> Cut {
+    pub(crate) fn plan_step(&self, recipe: &Recipe, replica: &Replica, rank: usize) -> StepPlan {
         let position = self.plan.position(self.done);
         let samples = self.plan.step_samples(position);
         let step = self.done + 1;
-        Cut {
+        StepPlan {
             step,
             samples,
             micro_batches: self.plan.micro_ranges(position, rank),
             lr: self.plan.lr(self.done),
             seed: recipe.train.seed,
-            expected: samples as f64 * replica.model.task.weight_per_sample(),
+            expected_weight: samples as f64 * replica.model.task.weight_per_sample(),
             clip: recipe.optim.clip,
             group: self.plan.stage(self.done).partition.group(),
             is_evaluated: self.plan.is_checkpoint(step),
@@ -62,19 +62,19 @@ impl Course {
     }
 
     /// Returns the record of the last step. `elapsed` is the time since training began in this process.
-    pub(crate) fn record(&self, cut: &Cut, taken: &Taken, elapsed: Duration) -> StepRecord {
-        let position = self.plan.position(cut.step - 1);
+    pub(crate) fn record(&self, plan: &StepPlan, taken: &Taken, elapsed: Duration) -> StepRecord {
+        let position = self.plan.position(plan.step - 1);
         let step_s = taken.took.as_secs_f64();
         StepRecord {
-            step: cut.step,
+            step: plan.step,
             epoch: position.epoch + 1,
             stage: self.plan.stages[position.stage].name.clone(),
-            samples: self.plan.samples_after(cut.step),
+            samples: self.plan.samples_after(plan.step),
             loss: taken.status.totals.loss(),
-            lr: cut.lr,
+            lr: plan.lr,
             grad_norm: taken.norm,
             loss_scale: taken.loss_scale,
-            samples_per_s: cut.samples as f64 / step_s,
+            samples_per_s: plan.samples as f64 / step_s,
             step_ms: step_s * 1e3,
             elapsed_s: elapsed.as_secs_f64(),
             wait_ms: WaitMs { data: taken.waited_for_data.as_secs_f64() * 1e3, comm: taken.comm_ms },

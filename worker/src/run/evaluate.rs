@@ -5,15 +5,15 @@ use std::time::Instant;
 use dtrain_common::batch::share;
 use tch::{Device, Tensor};
 
-use super::again::{owners, tell};
 use super::followers::Followers;
+use super::retry::{owners, report_oom};
 use super::{StopFlag, Training};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::{Loader, LoaderOptions, MicroBatch};
 use crate::memory::Phase;
 use crate::metrics::{EvalRecord, Figures, MicroBatches};
 use crate::step::recover::{Limits, Shortage, catch_oom_panic, retry_on_oom};
-use crate::step::{Fault, Precision, Status, Tally, place_batch};
+use crate::step::{Fault, Precision, Status, Tally, to_device};
 use crate::tasks::{Mode, Task, Totals};
 use crate::train_error::{Result, TrainError};
 
@@ -66,7 +66,7 @@ impl Evaluator<'_> {
             let sizes = MicroBatches { from: batch, to: batch / 2 };
             let consequence =
                 format!("the test set is begun again in batches of {} instead of {}", sizes.to, sizes.from);
-            tell(followers, &status.shortages, ("after", step), &consequence, sizes, (1, false))?;
+            report_oom(followers, &status.shortages, ("after", step), &consequence, sizes, (1, false))?;
             batch = sizes.to;
         }
     }
@@ -110,10 +110,10 @@ impl Evaluator<'_> {
         let mut loader = Loader::start(test_set, options, work)?;
         let mut tally = Tally::new(self.task.sums(), self.limits.device)?;
         while let Some(decoded) = loader.next() {
-            if self.stop.is_asked() {
+            if self.stop.is_requested() {
                 return Ok(None);
             }
-            let batch = place_batch(decoded?, &loader, self.limits.device)?;
+            let batch = to_device(decoded?, &loader, self.limits.device)?;
             let loss = || tch::no_grad(|| self.task.loss(&batch, Mode::Evaluate));
             tally.add(&self.precision.run(loss)??)?;
             followers.advance();
@@ -156,23 +156,23 @@ fn evaluate_live(
     stop: &StopFlag,
     followers: &mut Followers<'_>,
 ) -> Result<Option<EvalRecord>> {
-    let Training { course, replica, exchange, stepper, again, .. } = training;
+    let Training { course, replica, exchange, stepper, retry, .. } = training;
     let (step, last) = (course.done, course.done.saturating_sub(1));
     let largest = course.plan.stage(last).partition.micro_batch();
-    let first = again.evaluation.map_or(largest, |fitting| fitting.min(largest));
+    let first = retry.evaluation.map_or(largest, |fitting| fitting.min(largest));
     let epoch = course.plan.position(last).epoch + 1;
     let evaluator = Evaluator {
         task: replica.model.task.as_ref(),
         ranks: exchange.ranks(),
         precision: &replica.precision,
-        loader: again.loader,
+        loader: retry.loader,
         limits: stepper.limits,
         stop,
     };
     match evaluator.run(first, (step, epoch), &mut stepper.phases.fault, followers)? {
         Evaluated::Whole(record, batch) => {
             if batch < first {
-                again.evaluation = Some(batch);
+                retry.evaluation = Some(batch);
             }
             Ok(Some(*record))
         }

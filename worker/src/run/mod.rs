@@ -1,11 +1,11 @@
 //! A run: its steps, and its followers.
 
-mod again;
 mod course;
 pub(crate) mod evaluate;
 pub(crate) mod followers;
 mod phases;
 pub(crate) mod plan;
+mod retry;
 mod stop;
 
 use std::time::{Instant, SystemTime};
@@ -14,16 +14,16 @@ use dtrain_common::recipe::Recipe;
 use dtrain_common::result::RunResult;
 use tch::{Device, Kind, Tensor};
 
-pub(crate) use self::again::Again;
-pub(crate) use self::course::{Course, Under};
+pub(crate) use self::course::{Course, LaidOutPhase};
 pub(crate) use self::followers::{Flow, Followers};
+pub(crate) use self::retry::RetryState;
 pub(crate) use self::stop::StopFlag;
 use crate::collectives::{Collective, Ranks};
 use crate::memory::Phase;
 use crate::metrics::{Line, StepRecord};
 use crate::step::exchange::Exchange;
 use crate::step::recover::retry_on_oom;
-use crate::step::{Attempt, Loading, Replica, Stepper, Taken};
+use crate::step::{Attempt, LoaderFeed, Replica, Stepper, Taken};
 use crate::train_error::Result;
 
 pub(crate) struct Training<'a> {
@@ -31,8 +31,8 @@ pub(crate) struct Training<'a> {
     pub(crate) course: Course,
     pub(crate) replica: Replica,
     pub(crate) exchange: Exchange,
-    pub(crate) stepper: Stepper<'static, Loading>,
-    pub(crate) again: Again,
+    pub(crate) stepper: Stepper<'static, LoaderFeed>,
+    pub(crate) retry: RetryState,
     pub(crate) began: Instant,
 }
 
@@ -48,13 +48,13 @@ pub(crate) fn run(
     let startup = launched.and_then(|launched| launched.elapsed().ok());
     let mut trained_s = 0.0;
     let mut flow = followers.begin(&mut training)?;
-    while flow == Flow::On && training.course.done < training.course.plan.total_steps {
+    while flow == Flow::Continue && training.course.done < training.course.plan.total_steps {
         phases::enter(&mut training, followers)?;
-        again::grow(&mut training, followers)?;
+        retry::grow(&mut training, followers)?;
         let (record, taken) = training.step(followers)?;
         training.follow_backward()?;
         trained_s += record.step_ms / 1e3;
-        followers.hear(&Line::Step(&record))?;
+        followers.record(&Line::Step(&record))?;
         flow = followers.after_step(&mut training, &taken)?;
     }
     followers.finish(&mut training)?;
@@ -68,21 +68,21 @@ pub(crate) fn run(
         epochs: Some(plan.epochs_after(*done)),
         samples: Some(samples),
         samples_per_s: (trained_s > 0.0).then(|| own as f64 / trained_s),
-        oom_replays: Some(training.again.count),
+        oom_replays: Some(training.retry.count),
         graph_replays: training.stepper.executor.replays(),
         micro_batch: Some(plan.stage(done.saturating_sub(1)).partition.micro_batch()),
         ..RunResult::default()
     };
     followers.conclude(&mut result);
     tracing::debug!("trained for {:.3} s", training.began.elapsed().as_secs_f64());
-    Ok((*done >= plan.total_steps && flow != Flow::BrokenOff, result))
+    Ok((*done >= plan.total_steps && flow != Flow::Interrupted, result))
 }
 
 impl Training<'_> {
     /// Starts the stage in which the run begins.
     fn begin(&mut self, followers: &mut Followers<'_>) -> Result<()> {
         self.replica.model.recompute.set(self.course.stage().recompute);
-        phases::begin_stage(self, self.course.under.place)?;
+        phases::begin_stage(self, self.course.current.id)?;
         if let Some(reason) = self.stepper.executor.take_reason() {
             followers.note(format!("warning: model.compile = \"graph\" does nothing: {reason}"));
         }
@@ -93,19 +93,19 @@ impl Training<'_> {
     /// Takes the next step, with retries in smaller micro-batches if memory runs out; returns its record.
     fn step(&mut self, followers: &mut Followers<'_>) -> Result<(StepRecord, Box<Taken>)> {
         loop {
-            let cut = self.course.cut(self.recipe, &self.replica, self.exchange.rank());
+            let plan = self.course.plan_step(self.recipe, &self.replica, self.exchange.rank());
             let (replica, exchange) = (&mut self.replica, &mut self.exchange);
-            let attempt = self.stepper.step(replica, exchange, &cut, followers)?;
+            let attempt = self.stepper.step(replica, exchange, &plan, followers)?;
             if let Some(reason) = self.stepper.executor.take_reason() {
                 followers.note(format!("warning: no graphs from here on: {reason}"));
             }
             match attempt {
                 Attempt::Taken(taken) => {
                     self.course.done += 1;
-                    let record = self.course.record(&cut, &taken, self.began.elapsed());
+                    let record = self.course.record(&plan, &taken, self.began.elapsed());
                     return Ok((record, taken));
                 }
-                Attempt::Dropped(shortages) => again::start_again(self, followers, &shortages)?,
+                Attempt::Dropped(shortages) => retry::retry_step(self, followers, &shortages)?,
             }
         }
     }
@@ -113,7 +113,7 @@ impl Training<'_> {
     /// After the first step of a phase, lays the parameters out in the order in which rank 0's gradients
     /// became ready, so that buckets complete as early as possible.
     fn follow_backward(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.course.under.is_laid_out, true) {
+        if std::mem::replace(&mut self.course.current.is_laid_out, true) {
             return Ok(());
         }
         let order = self.exchange.ready_order()?;
@@ -150,7 +150,7 @@ impl Training<'_> {
         let Course { plan, done, .. } = &self.course;
         let work = plan.micro_batches(self.exchange.rank(), *done);
         let train_set = self.replica.model.task.train_set();
-        self.stepper.feed = Loading::start(train_set, self.again.loader, work, self.device())?;
+        self.stepper.feed = LoaderFeed::start(train_set, self.retry.loader, work, self.device())?;
         Ok(())
     }
 }

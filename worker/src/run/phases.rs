@@ -5,40 +5,40 @@ use dtrain_torch_shim::memory;
 use tch::Device;
 
 use super::Training;
-use super::course::Under;
+use super::course::LaidOutPhase;
 use super::followers::Followers;
 use crate::memory::report;
 use crate::metrics::{Line, StageRecord};
-use crate::run::plan::Place;
+use crate::run::plan::PhaseId;
 use crate::state::Keep;
-use crate::step::Witness;
+use crate::step::StepObserver;
 use crate::tasks::StageView;
 use crate::train_error::Result;
 
 /// Begins the phase of the next step, if it is another one. Every rank calls it before every step. Without
 /// stages only the first phase exists.
 pub(super) fn enter(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<()> {
-    let place = training.course.plan.place(training.course.done);
-    if place != training.course.under.place {
-        pass(training, followers, place)?;
+    let id = training.course.plan.phase_at(training.course.done);
+    if id != training.course.current.id {
+        pass(training, followers, id)?;
     }
-    match std::mem::replace(&mut training.course.under.is_announced, true) {
+    match std::mem::replace(&mut training.course.current.is_announced, true) {
         true => Ok(()),
         false => announce(training, followers),
     }
 }
 
 /// Moves to another phase. Frees old memory before it allocates, to need little memory.
-fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place) -> Result<()> {
+fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, id: PhaseId) -> Result<()> {
     followers.before_update()?;
     training.stepper.executor.restart();
-    let is_new_stage = place.stage != training.course.under.place.stage;
+    let is_new_stage = id.stage != training.course.current.id.stage;
     let continues = |passage| passage == Passage::Continue;
     if is_new_stage {
-        let segments = training.course.plan.stages[place.stage].recompute;
+        let segments = training.course.plan.stages[id.stage].recompute;
         training.replica.model.recompute.set(segments);
-        begin_stage(training, place)?;
-        if !continues(training.course.stages.stage(place).best) {
+        begin_stage(training, id)?;
+        if !continues(training.course.stages.stage(id).best) {
             // The next checkpoint is the best.
             training.course.best.so_far = None;
         }
@@ -46,7 +46,7 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place
     // A new stage has a new optimizer; within a stage the optimizer continues.
     let keep = Keep {
         moments: !is_new_stage,
-        average: !is_new_stage || continues(training.course.stages.stage(place).ema),
+        average: !is_new_stage || continues(training.course.stages.stage(id).ema),
     };
     training.exchange.release();
     let device = training.device();
@@ -56,7 +56,7 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place
     if is_new_stage {
         note_memory(followers, device)?;
     }
-    model.enter(&training.course.stages, place, training.exchange.ranks())?;
+    model.enter(&training.course.stages, id, training.exchange.ranks())?;
     training.exchange.follow(&model.table)?;
     training.replica.shadow()?;
     let model = &training.replica.model;
@@ -65,21 +65,21 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place
     training.exchange.expect(sums)?;
     training.stepper.expect(sums)?;
     // The new layout is a guess until the first backward pass.
-    training.course.under = Under::new(place);
+    training.course.current = LaidOutPhase::new(id);
     if !is_new_stage {
         note_memory(followers, device)?;
     }
     Ok(())
 }
 
-pub(super) fn begin_stage(training: &mut Training<'_>, place: Place) -> Result<()> {
+pub(super) fn begin_stage(training: &mut Training<'_>, id: PhaseId) -> Result<()> {
     let stages = &training.course.plan.stages;
-    let Some(name) = &stages[place.stage].name else { return Ok(()) };
+    let Some(name) = &stages[id.stage].name else { return Ok(()) };
     let view = StageView {
         name,
-        number: place.stage,
+        number: id.stage,
         count: stages.len(),
-        recipe: &training.course.stages.stage(place).recipe,
+        recipe: &training.course.stages.stage(id).recipe,
     };
     Ok(training.replica.model.task.begin_stage(&view)?)
 }
@@ -91,19 +91,19 @@ fn note_memory(followers: &mut Followers<'_>, device: Device) -> Result<()> {
 
 fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<()> {
     let (course, model) = (&training.course, &training.replica.model);
-    let (stage, place) = (course.stage(), course.under.place);
+    let (stage, id) = (course.stage(), course.current.id);
     let Some(name) = stage.name.clone() else { return Ok(()) };
-    let begins = course.plan.phase(place).steps.start;
+    let begins = course.plan.phase(id).steps.start;
     let parameters = model.registry.parameter_count() as u64;
     let trained = model.table.trained_elements();
     let (rate, cut) = (stage.schedule.peak, stage.partition);
-    let (number, stages) = (place.stage + 1, course.plan.stages.len());
+    let (number, stages) = (id.stage + 1, course.plan.stages.len());
     let from = match course.done {
         done if done == stage.steps.start => String::new(),
         done => format!(" from step {} on", done + 1),
     };
     let counts = format!("{} of {} parameters trained", count(trained), count(parameters));
-    let what = match place.phase > 0 && course.done == begins {
+    let what = match id.phase > 0 && course.done == begins {
         true => counts,
         false => format!("{}, {counts}, effective batch {cut}, learning rate {rate:e}", stage.length),
     };
@@ -115,7 +115,7 @@ fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Resul
         step: begins + 1,
         number,
         name,
-        phase: place.phase + 1,
+        phase: id.phase + 1,
         parameters,
         trained,
         effective_batch: cut.effective_batch(),
@@ -125,7 +125,7 @@ fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Resul
         optimizer_bytes: model.owners().optimizer,
         memory: report(training.device())?,
     };
-    followers.hear(&Line::Stage(&record))
+    followers.record(&Line::Stage(&record))
 }
 
 /// Formats a number of parameters: `18.5 M`.

@@ -41,7 +41,7 @@ pub(crate) struct Position {
 
 /// A phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct PhaseId {
     pub(crate) stage: usize,
     /// The phase within the stage, counted from 0.
     pub(crate) phase: usize,
@@ -98,21 +98,21 @@ impl RunPlan {
     }
 
     /// Returns the phase of a step, counted from 0; after the run's end the last phase.
-    pub(crate) fn place(&self, step: u64) -> Place {
+    pub(crate) fn phase_at(&self, step: u64) -> PhaseId {
         let stage = self.stage_number(step);
         let phase = self.stages[stage].phase(step);
-        Place { stage, phase }
+        PhaseId { stage, phase }
     }
 
-    pub(crate) fn phase(&self, place: Place) -> &PhasePlan {
-        &self.stages[place.stage].phases[place.phase]
+    pub(crate) fn phase(&self, id: PhaseId) -> &PhasePlan {
+        &self.stages[id.stage].phases[id.phase]
     }
 
-    /// Returns `place` if it exists, otherwise the last phase of its stage.
-    pub(crate) fn nearest(&self, place: Place) -> Place {
-        let last = self.stages[place.stage].phases.len() - 1;
-        let phase = place.phase.min(last);
-        Place { phase, ..place }
+    /// Returns `id` if it exists, otherwise the last phase of its stage.
+    pub(crate) fn nearest(&self, id: PhaseId) -> PhaseId {
+        let last = self.stages[id.stage].phases.len() - 1;
+        let phase = id.phase.min(last);
+        PhaseId { phase, ..id }
     }
 
     /// Returns a plan with the same samples, but with the largest possible micro-batches of at most `most`

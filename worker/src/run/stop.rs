@@ -29,7 +29,7 @@ impl StopFlag {
 
     /// Makes TERM and INT request a stop after the current step. A second signal then ends the process
     /// immediately, as by default. Call it when there is state to lose.
-    pub(crate) fn be_patient(&self) -> io::Result<()> {
+    pub(crate) fn handle_signals(&self) -> io::Result<()> {
         let mut signals = Signals::new([SIGTERM, SIGINT])?;
         let flag = self.clone();
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -45,7 +45,7 @@ impl StopFlag {
         Ok(())
     }
 
-    pub(crate) fn is_asked(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 }

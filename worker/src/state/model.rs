@@ -12,7 +12,7 @@ use super::table::{Table, bytes};
 use crate::collectives::Ranks;
 use crate::models::{Recompute, Registry};
 use crate::optim::{self, Optimizer};
-use crate::run::plan::Place;
+use crate::run::plan::PhaseId;
 use crate::tasks::Task;
 use crate::train_error::Result;
 
@@ -37,10 +37,10 @@ impl Model {
         registry: Registry,
         recompute: Recompute,
         stages: &Stages,
-        place: Place,
+        id: PhaseId,
     ) -> Result<Self> {
-        let mut table = Table::new(&stages.parameters(place, &registry)?, stages.layout, stages.shard)?;
-        let optimizer = optimizer(stages, place, &mut table)?;
+        let mut table = Table::new(&stages.parameters(id, &registry)?, stages.layout, stages.shard)?;
+        let optimizer = optimizer(stages, id, &mut table)?;
         let buffers = Buffers::new(&table)?;
         let mut model = Self { task, registry, recompute, table, buffers, optimizer, average: None };
         model.add_average(stages)?;
@@ -64,10 +64,10 @@ impl Model {
         }
     }
 
-    /// Enters the phase `place` with the columns that [`Table::leave`] has kept.
-    pub(crate) fn enter(&mut self, stages: &Stages, place: Place, ranks: &Ranks) -> Result<()> {
-        self.table.enter(&stages.parameters(place, &self.registry)?, ranks)?;
-        self.optimizer = optimizer(stages, place, &mut self.table)?;
+    /// Enters the phase `id` with the columns that [`Table::leave`] has kept.
+    pub(crate) fn enter(&mut self, stages: &Stages, id: PhaseId, ranks: &Ranks) -> Result<()> {
+        self.table.enter(&stages.parameters(id, &self.registry)?, ranks)?;
+        self.optimizer = optimizer(stages, id, &mut self.table)?;
         self.add_average(stages)?;
         self.share_table(ranks)
     }
@@ -109,7 +109,7 @@ impl Model {
     }
 }
 
-fn optimizer(stages: &Stages, place: Place, table: &mut Table) -> Result<Optimizer> {
-    let rule = optim::of_recipe(&stages.stage(place).recipe);
-    Ok(Optimizer::new(rule, stages.trained(place).groups.clone(), table)?)
+fn optimizer(stages: &Stages, id: PhaseId, table: &mut Table) -> Result<Optimizer> {
+    let rule = optim::rule_of_recipe(&stages.stage(id).recipe);
+    Ok(Optimizer::new(rule, stages.trained(id).groups.clone(), table)?)
 }

@@ -12,7 +12,7 @@ use super::layout::{Group, LayoutOptions};
 use super::table::Parameter;
 use crate::models::{Entry, Registry};
 use crate::optim::GroupOptions;
-use crate::run::plan::Place;
+use crate::run::plan::PhaseId;
 
 /// The parameters that a phase trains, with their settings.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,22 +55,22 @@ impl Trained {
 }
 
 impl Stages {
-    pub(crate) fn stage(&self, place: Place) -> &Stage {
-        &self.stages[place.stage]
+    pub(crate) fn stage(&self, id: PhaseId) -> &Stage {
+        &self.stages[id.stage]
     }
 
-    pub(crate) fn trained(&self, place: Place) -> &Trained {
-        &self.stage(place).phases[place.phase]
+    pub(crate) fn trained(&self, id: PhaseId) -> &Trained {
+        &self.stage(id).phases[id.phase]
     }
 
     /// Returns the rows of a phase: trained parameters, resting parameters, buffers. From now on only trained
     /// parameters require gradients.
     pub(crate) fn parameters<'a>(
         &self,
-        place: Place,
+        id: PhaseId,
         registry: &'a Registry,
     ) -> Result<Vec<Parameter<'a>>, TchError> {
-        let group_of = &self.trained(place).group_of;
+        let group_of = &self.trained(id).group_of;
         for (entry, group) in registry.parameters().zip(group_of) {
             let _ = entry.tensor().f_set_requires_grad(group.is_some())?;
         }
@@ -81,7 +81,7 @@ impl Stages {
         };
         let trained = registry.parameters().zip(group_of);
         let trained = trained.filter_map(|(entry, group)| Some((entry, Group::Trained((*group)?))));
-        let resting = registry.parameters().zip(self.resting(place));
+        let resting = registry.parameters().zip(self.resting(id));
         let resting = resting.filter_map(|(entry, rests)| rests.then_some((entry, Group::Resting)));
         let statistics = registry.buffers().map(|entry| (entry, Group::Statistics));
         Ok(trained.chain(resting).chain(statistics).map(parameter).collect())
@@ -89,18 +89,18 @@ impl Stages {
 
     /// Returns for every parameter whether it rests in a phase: it was trained since the moving average
     /// began, and is frozen now. All are false without an average.
-    fn resting(&self, place: Place) -> Vec<bool> {
-        let now = &self.trained(place).group_of;
+    fn resting(&self, id: PhaseId) -> Vec<bool> {
+        let now = &self.trained(id).group_of;
         if self.ema.is_none() {
             return vec![false; now.len()];
         }
         let restarts = |stage: &Stage| stage.ema == Passage::Restart;
-        let so_far = &self.stages[..=place.stage];
+        let so_far = &self.stages[..=id.stage];
         let began = so_far.iter().rposition(restarts).unwrap_or(0);
         let was_trained = |number: usize| {
-            (began..=place.stage).any(|stage| {
+            (began..=id.stage).any(|stage| {
                 let phases = &self.stages[stage].phases;
-                let earlier = if stage == place.stage { place.phase } else { phases.len() };
+                let earlier = if stage == id.stage { id.phase } else { phases.len() };
                 phases[..earlier].iter().any(|phase| phase.group_of[number].is_some())
             })
         };

@@ -11,7 +11,7 @@ use super::exchange::Exchange;
 use super::reading::Reading;
 use super::recover::retry_on_oom;
 use super::status::Status;
-use super::{Cut, Replica};
+use super::{Replica, StepPlan};
 use crate::metrics::SkipCause;
 use crate::state::Table;
 use crate::tasks::Totals;
@@ -65,32 +65,32 @@ pub(super) fn decide_and_update(
     replica: &mut Replica,
     exchange: &Exchange,
     (status, figures): (&Status, Option<&Tensor>),
-    cut: &Cut,
+    plan: &StepPlan,
     before_update: impl FnOnce() -> Result<()>,
 ) -> Result<Judged> {
     let Replica { model, precision } = replica;
-    let (totals, used) = (&status.totals, &status.used(cut.is_rehearsed));
+    let (totals, used) = (&status.totals, &status.used(plan.is_rehearsed));
     let found = precision.unscale(&model.table)?;
     let judged = match figures {
         None => {
             let (norm, finite) = examine(exchange, &model.table, found)?;
             exchange.health()?;
-            let missing = cut.expected / totals.weight;
-            let factor = decide(totals, missing, norm * missing, finite, cut);
+            let correction = plan.expected_weight / totals.weight;
+            let factor = decide(totals, correction, norm * correction, finite, plan);
             before_update()?;
             if let Some(factor) = factor {
                 if factor != 1.0 {
                     model.table.scale_grad(factor)?;
                 }
-                model.optimizer.step(&mut model.table, cut.lr, used, None)?;
+                model.optimizer.step(&mut model.table, plan.lr, used, None)?;
             }
-            Judged { totals: totals.clone(), norm: norm * missing, finite, is_skipped: factor.is_none() }
+            Judged { totals: totals.clone(), norm: norm * correction, finite, is_skipped: factor.is_none() }
         }
         Some(totals) => {
-            let Coming { scale, skip, figures } = ask_device(exchange, &model.table, found, totals, cut)?;
+            let Coming { scale, skip, figures } = ask_device(exchange, &model.table, found, totals, plan)?;
             before_update()?;
             let found = fused::ScaleAndSkip { scale: &scale, skip: &skip };
-            model.optimizer.step(&mut model.table, cut.lr, used, Some(found))?;
+            model.optimizer.step(&mut model.table, plan.lr, used, Some(found))?;
             let judged = read(&figures.wait()?)?;
             // The host has waited for the device, so this detects a group that broke during the step.
             exchange.health()?;
@@ -100,7 +100,7 @@ pub(super) fn decide_and_update(
             judged
         }
     };
-    if !judged.is_skipped || cut.is_rehearsed {
+    if !judged.is_skipped || plan.is_rehearsed {
         model.table.gather_data(exchange.ranks())?;
         model.buffers.commit()?;
         model.average.as_mut().map_or(Ok(()), |average| average.update(&model.table))?;
@@ -134,17 +134,17 @@ pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>
 }
 
 /// Returns the factor of the gradient for the update; None to skip the step. `norm` is the norm of the mean
-/// gradient over the weight that counted; `missing` is the expected weight divided by that weight.
-fn decide(totals: &Totals, missing: f64, norm: f64, finite: bool, cut: &Cut) -> Option<f64> {
-    if cut.is_rehearsed {
+/// gradient over the weight that counted; `correction` is the expected weight divided by that weight.
+fn decide(totals: &Totals, correction: f64, norm: f64, finite: bool, plan: &StepPlan) -> Option<f64> {
+    if plan.is_rehearsed {
         // A factor other than 1, so that the rehearsal multiplies.
         return Some(0.5);
     }
     if !finite || totals.weight == 0.0 || !totals.loss_sum.is_finite() || !norm.is_finite() {
         return None;
     }
-    let clipped = cut.clip.map_or(1.0, |limit| (limit / (norm + CLIP_EPS)).min(1.0));
-    Some(missing * clipped)
+    let clipped = plan.clip.map_or(1.0, |limit| (limit / (norm + CLIP_EPS)).min(1.0));
+    Some(correction * clipped)
 }
 
 /// Queues the work of [`examine`] and [`decide`] on the device.
@@ -153,7 +153,7 @@ fn ask_device(
     table: &Table,
     found: Option<&Tensor>,
     totals: &Tensor,
-    cut: &Cut,
+    plan: &StepPlan,
 ) -> Result<Coming> {
     let device = table.device();
     // Allocations are separate from collectives, so that they can be retried.
@@ -161,7 +161,7 @@ fn ask_device(
     if table.shards() > 1 {
         exchange.sum(&own)?;
     }
-    let [scale, skip, figures] = retry_on_oom(device, || tch::no_grad(|| decide_there(&own, totals, cut)))?;
+    let [scale, skip, figures] = retry_on_oom(device, || tch::no_grad(|| decide_there(&own, totals, plan)))?;
     let figures = retry_on_oom(device, || Reading::begin(&figures))?;
     Ok(Coming { scale, skip, figures })
 }
@@ -187,20 +187,20 @@ fn own_figures(table: &Table, found: Option<&Tensor>) -> Result<Tensor, TchError
 
 /// Returns the divisor of the gradients, whether to skip the update (1, else 0), and the figures for the
 /// host: totals, norm, `found` and the decision.
-fn decide_there(own: &Tensor, totals: &Tensor, cut: &Cut) -> Result<[Tensor; 3], TchError> {
+fn decide_there(own: &Tensor, totals: &Tensor, plan: &StepPlan) -> Result<[Tensor; 3], TchError> {
     let at = |tensor: &Tensor, index| tensor.f_narrow(0, index, 1);
     let (loss, weight) = (at(totals, 0)?, at(totals, 1)?);
-    let missing = weight.f_reciprocal()?.f_mul_scalar_(cut.expected)?;
-    let norm = at(own, 0)?.f_sqrt()?.f_mul_(&missing)?;
+    let correction = weight.f_reciprocal()?.f_mul_scalar_(plan.expected_weight)?;
+    let norm = at(own, 0)?.f_sqrt()?.f_mul_(&correction)?;
     // 0 if both are finite, otherwise NaN. Without a weight the norm is infinite or NaN.
     let mut doubt = norm.f_sub(&norm)?.f_add_(&loss.f_sub(&loss)?)?;
     let found = at(own, 1)?;
     let skip = doubt.f_add_(&found)?.f_ne(0.0)?.f_to_kind(Kind::Float)?;
-    let scale = match cut.clip {
+    let scale = match plan.clip {
         Some(limit) => {
-            norm.f_add_scalar(CLIP_EPS)?.f_div_scalar_(limit)?.f_clamp_min_(1.0)?.f_div_(&missing)?
+            norm.f_add_scalar(CLIP_EPS)?.f_div_scalar_(limit)?.f_clamp_min_(1.0)?.f_div_(&correction)?
         }
-        None => missing.f_reciprocal()?,
+        None => correction.f_reciprocal()?,
     };
     let figures = Tensor::f_cat(&[totals, &norm, &found, &skip.f_to_kind(Kind::Double)?], 0)?;
     Ok([scale.f_to_kind(Kind::Float)?, skip, figures])

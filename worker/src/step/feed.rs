@@ -13,7 +13,7 @@ use crate::tasks::Batch;
 use crate::train_error::{Result, TrainError};
 
 /// A micro-batch on its device.
-pub(crate) struct Fed {
+pub(crate) struct DeviceBatch {
     pub(crate) batch: Batch,
     /// Samples that could not be read.
     pub(crate) bad: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Fed {
 
 /// The source of a step's micro-batches.
 pub(crate) trait Feed {
-    fn next(&mut self) -> Result<Fed>;
+    fn next(&mut self) -> Result<DeviceBatch>;
 
     /// Fetches the next micro-batch if that is free. Call it when the last micro-batch is freed.
     fn fetch_ahead(&mut self) {}
@@ -35,15 +35,19 @@ pub(crate) trait Feed {
 }
 
 /// Micro-batches of these sizes without values on the CPU, for rehearsals.
-pub(crate) struct Blank {
+pub(crate) struct BlankFeed {
     pub(crate) fields: Vec<Field>,
     pub(crate) sizes: std::vec::IntoIter<usize>,
 }
 
-impl Feed for Blank {
-    fn next(&mut self) -> Result<Fed> {
+impl Feed for BlankFeed {
+    fn next(&mut self) -> Result<DeviceBatch> {
         let samples = self.sizes.next().ok_or(TrainError::LoaderEnded)?;
-        Ok(Fed { batch: Batch::blank(&self.fields, samples, Device::Cpu)?, bad: 0, waited: Duration::ZERO })
+        Ok(DeviceBatch {
+            batch: Batch::blank(&self.fields, samples, Device::Cpu)?,
+            bad: 0,
+            waited: Duration::ZERO,
+        })
     }
 }
 
@@ -51,7 +55,7 @@ impl Feed for Blank {
 ///
 /// On a GPU, the next micro-batch is copied from pinned memory on a separate stream, while the device
 /// computes. The copy begins when the previous one is freed, so memory holds one at a time.
-pub(crate) struct Loading {
+pub(crate) struct LoaderFeed {
     loader: Loader,
     device: Device,
     /// The stream of the copies; created for the first copy.
@@ -66,10 +70,10 @@ enum Ahead {
     /// Decoded but not copied, because an allocation failed; or an error of the loader.
     Decoded(Result<data::Batch, data::DataError>),
     /// On the device, once the event is reached.
-    There(Fed, Option<Event>),
+    There(DeviceBatch, Option<Event>),
 }
 
-impl Loading {
+impl LoaderFeed {
     pub(crate) fn start(
         dataset: Arc<dyn Dataset>,
         options: LoaderOptions,
@@ -96,7 +100,7 @@ impl Loading {
                     name_bad(&decoded, &self.loader);
                     let (bad, waited) = (decoded.bad.len(), Duration::ZERO);
                     self.loader.recycle(decoded);
-                    Ahead::There(Fed { batch, bad, waited }, copied)
+                    Ahead::There(DeviceBatch { batch, bad, waited }, copied)
                 }
                 // Its step tries again, and reports a failure.
                 Err(_) => Ahead::Decoded(Ok(decoded)),
@@ -123,8 +127,8 @@ impl Loading {
     }
 }
 
-impl Feed for Loading {
-    fn next(&mut self) -> Result<Fed> {
+impl Feed for LoaderFeed {
+    fn next(&mut self) -> Result<DeviceBatch> {
         let asked = Instant::now();
         let decoded = match std::mem::replace(&mut self.ahead, Ahead::Nothing) {
             Ahead::There(fed, copied) => {
@@ -138,8 +142,8 @@ impl Feed for Loading {
         };
         let waited = asked.elapsed();
         let bad = decoded.bad.len();
-        let batch = place_batch(decoded, &self.loader, self.device)?;
-        Ok(Fed { batch, bad, waited })
+        let batch = to_device(decoded, &self.loader, self.device)?;
+        Ok(DeviceBatch { batch, bad, waited })
     }
 
     /// Keeps an error for [`Feed::next`], which returns it in the step of the micro-batch.
@@ -171,7 +175,7 @@ fn receive(batch: &Batch, copied: &Event, device: Device) -> Result<(), ShimErro
 }
 
 /// Copies a decoded batch to the device, reports unreadable samples, and recycles the memory.
-pub(crate) fn place_batch(decoded: data::Batch, loader: &Loader, device: Device) -> Result<Batch> {
+pub(crate) fn to_device(decoded: data::Batch, loader: &Loader, device: Device) -> Result<Batch> {
     name_bad(&decoded, loader);
     let batch = Batch::new(&decoded, device)?;
     loader.recycle(decoded);
@@ -224,20 +228,20 @@ mod tests {
         }
     }
 
-    fn feed(plan: &[&[u32]]) -> Loading {
+    fn feed(plan: &[&[u32]]) -> LoaderFeed {
         let options = LoaderOptions { threads: 1, prefetch_batches: 4, seed: 1, augment: false };
         let work: Vec<MicroBatch> =
             plan.iter().map(|indices| MicroBatch { epoch: 0, indices: indices.to_vec() }).collect();
         let data = Arc::new(Numbers([Field::i64("x", [])]));
-        Loading::start(data, options, work.into_iter(), Device::Cpu).unwrap()
+        LoaderFeed::start(data, options, work.into_iter(), Device::Cpu).unwrap()
     }
 
-    fn values(fed: &Fed) -> Vec<i64> {
+    fn values(fed: &DeviceBatch) -> Vec<i64> {
         Vec::try_from(fed.batch.field("x").unwrap()).unwrap()
     }
 
     /// Fetches ahead as on a GPU, once a micro-batch is decoded.
-    fn fetch(feed: &mut Loading) {
+    fn fetch(feed: &mut LoaderFeed) {
         while matches!(feed.ahead, Ahead::Nothing) {
             feed.fetch();
             std::thread::yield_now();

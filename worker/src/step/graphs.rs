@@ -175,7 +175,7 @@ impl Graphs {
     }
 
     fn capture_passes(&mut self, sort: Sort, passes: &Passes<'_, '_>, batch: &Batch) -> Result<bool> {
-        let captured = match obstacle(&passes.replica.model, passes.exchange.sums_jointly()) {
+        let captured = match obstacle(&passes.replica.model, passes.exchange.has_joint_sums()) {
             Some(reason) => {
                 self.refuse(reason);
                 false
@@ -258,9 +258,9 @@ fn capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Result<Ca
 
 /// Returns why a model cannot be captured. `joint_sums`: its normalisations sum over ranks.
 fn obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
-    if !model.task.repeats() {
+    if !model.task.is_capturable() {
         return Some(
-            "the task does not say that the work of its loss is the same for every batch of a size (`Task::repeats`)",
+            "the task does not say that the work of its loss is the same for every batch of a size (`Task::is_capturable`)",
         );
     }
     if joint_sums {

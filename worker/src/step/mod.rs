@@ -27,7 +27,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use self::decide::{decide_and_update, is_device_s};
 use self::exchange::Exchange;
-pub(crate) use self::feed::{Blank, Fed, Feed, Loading, place_batch};
+pub(crate) use self::feed::{BlankFeed, DeviceBatch, Feed, LoaderFeed, to_device};
 use self::graphs::Graphs;
 pub(crate) use self::graphs::prepare as prepare_graphs;
 pub(crate) use self::micro::{Eager, Executor};
@@ -60,13 +60,13 @@ impl Replica {
     /// Gives the layers a shadow of their weights for autocast; none if the task may change weights within a
     /// step. Call it after every change of the precision or the layout.
     pub(crate) fn shadow(&mut self) -> Result<(), TchError> {
-        let kept = self.model.task.keeps_parameters();
+        let kept = self.model.task.leaves_parameters_unchanged();
         self.model.shadow(self.precision.autocast.filter(|_| kept))
     }
 }
 
 /// Values of a step that are fixed before it begins.
-pub(crate) struct Cut {
+pub(crate) struct StepPlan {
     /// The number of the step, counted from 1.
     pub(crate) step: u64,
     pub(crate) samples: usize,
@@ -75,7 +75,7 @@ pub(crate) struct Cut {
     pub(crate) lr: f64,
     pub(crate) seed: u64,
     /// The weight of the step if all samples count. The decision corrects for those that do not.
-    pub(crate) expected: f64,
+    pub(crate) expected_weight: f64,
     /// The largest norm of the mean gradient.
     pub(crate) clip: Option<f64>,
     /// The number of samples per group of batch normalisation. Micro-batches consist of whole groups; None if
@@ -89,9 +89,9 @@ pub(crate) struct Cut {
 }
 
 /// An observer of a step, which can add to its status.
-pub(crate) trait Witness {
+pub(crate) trait StepObserver {
     /// Adds to the status of this rank.
-    fn say(&mut self, _status: &mut Status, _rank: usize) -> Result<()> {
+    fn add_status(&mut self, _status: &mut Status, _rank: usize) -> Result<()> {
         Ok(())
     }
 
@@ -101,7 +101,7 @@ pub(crate) trait Witness {
     }
 }
 
-impl Witness for () {}
+impl StepObserver for () {}
 
 /// The result of trying a step, the same on every rank.
 pub(crate) enum Attempt {
@@ -171,20 +171,20 @@ impl<'b, F: Feed> Stepper<'b, F> {
         &mut self,
         replica: &mut Replica,
         exchange: &mut Exchange,
-        cut: &Cut,
-        witness: &mut dyn Witness,
+        plan: &StepPlan,
+        observer: &mut dyn StepObserver,
     ) -> Result<Attempt> {
         let begun = Instant::now();
         let loss_scale = replica.precision.loss_scale();
-        self.phases.begin(cut.step, replica.model.owners(), self.feed.bytes_ahead())?;
-        replica.model.registry.groups().set(cut.group);
+        self.phases.begin(plan.step, replica.model.owners(), self.feed.bytes_ahead())?;
+        replica.model.registry.groups().set(plan.group);
         replica.model.buffers.begin(exchange.rank())?;
         replica.model.table.refresh()?;
         exchange.begin()?;
         self.tally.begin();
 
         // Load, forward, backward: the table sums the gradient of the loss divided by the expected weight.
-        let (pass, mut short) = self.compute(replica, exchange, cut)?;
+        let (pass, mut short) = self.compute(replica, exchange, plan)?;
 
         // Reduce: all buckets start, even after a failed allocation, before the host waits.
         let mut reducing = Stopwatch::start(self.limits.device)?;
@@ -200,7 +200,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         status.bad_samples = pass.bad_samples;
         let figures = self.count(&mut status, &mut short)?;
         status.shortages[exchange.rank()] = short;
-        witness.say(&mut status, exchange.rank())?;
+        observer.add_status(&mut status, exchange.rank())?;
         let status = exchange.agree(&replica.model.buffers, status, figures.as_ref())?;
         reducing.stop()?;
         drop(room);
@@ -211,7 +211,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         // Decide and update: the same on every rank.
         let counted = (&status, figures.as_ref());
         let judged = self.phases.during(Phase::Update, || {
-            decide_and_update(replica, exchange, counted, cut, || witness.before_update())
+            decide_and_update(replica, exchange, counted, plan, || observer.before_update())
         })??;
         Ok(Attempt::Taken(Box::new(Taken {
             norm: judged.norm,
@@ -230,16 +230,16 @@ impl<'b, F: Feed> Stepper<'b, F> {
         &mut self,
         replica: &mut Replica,
         exchange: &Exchange,
-        cut: &Cut,
+        plan: &StepPlan,
     ) -> Result<(Pass, Option<Shortage>)> {
         let mut pass = Pass::default();
-        let computed = catch_oom_panic(|| self.micro_steps(replica, exchange, cut, &mut pass));
+        let computed = catch_oom_panic(|| self.micro_steps(replica, exchange, plan, &mut pass));
         let computed = computed.map_err(TrainError::from).and_then(|computed| computed);
         let short = self.limits.survive(computed, self.phases.now)?.err();
         if short.is_some() {
             exchange.abandon()?;
             self.limits.free();
-            exchange.take_part(cut.micro_batches.len() - pass.micro_steps)?;
+            exchange.join_remaining(plan.micro_batches.len() - pass.micro_steps)?;
         }
         Ok((pass, short))
     }
@@ -249,33 +249,33 @@ impl<'b, F: Feed> Stepper<'b, F> {
         &mut self,
         replica: &mut Replica,
         exchange: &Exchange,
-        cut: &Cut,
+        plan: &StepPlan,
         pass: &mut Pass,
     ) -> Result<()> {
         // Random numbers depend on step and rank, so a retry or a resumed run draws the same.
-        let mut seeds = keyed(Domain::Torch, cut.seed, cut.step, exchange.rank() as u64);
+        let mut seeds = keyed(Domain::Torch, plan.seed, plan.step, exchange.rank() as u64);
         tch::manual_seed(seeds.next_u64() as i64);
-        for (index, range) in cut.micro_batches.iter().enumerate() {
+        for (index, range) in plan.micro_batches.iter().enumerate() {
             exchange.begin_micro_step();
             self.phases.enter(Phase::Forward)?;
-            let Fed { batch, bad, waited } = self.feed.next()?;
+            let DeviceBatch { batch, bad, waited } = self.feed.next()?;
             pass.waited_for_data += waited;
             pass.bad_samples += bad as f64;
-            let is_last = index + 1 == cut.micro_batches.len();
+            let is_last = index + 1 == plan.micro_batches.len();
             let micro = MicroStep {
                 batch: &batch,
-                factor: replica.precision.loss_scale() / cut.expected,
+                factor: replica.precision.loss_scale() / plan.expected_weight,
                 is_first: index == 0,
                 is_last,
             };
             let mut passes = Passes { replica, exchange, phases: &mut self.phases, tally: &mut self.tally };
             self.executor.take(&mut passes, &micro)?;
-            let share = range.len() as f64 / cut.samples as f64;
+            let share = range.len() as f64 / plan.samples as f64;
             replica.model.buffers.take(share)?;
             self.phases.fault.end();
             exchange.end_micro_step()?;
             pass.micro_steps += 1;
-            if !is_last || !cut.is_evaluated {
+            if !is_last || !plan.is_evaluated {
                 drop(batch);
                 self.feed.fetch_ahead();
             }

@@ -36,14 +36,14 @@ impl Limits {
         Self { device, limit }
     }
 
-    /// Returns the report of an allocation that has just failed, of `refused` bytes if known.
-    pub(crate) fn shortage(&self, phase: Phase, refused: Option<u64>) -> Shortage {
+    /// Returns the report of an allocation that has just failed, of `requested_bytes` bytes if known.
+    pub(crate) fn shortage(&self, phase: Phase, requested_bytes: Option<u64>) -> Shortage {
         Shortage {
             phase,
             at_us: now_us(),
             allocated: memory::usage(self.device).map_or(0, |usage| usage.peak),
             limit: self.limit,
-            refused,
+            requested_bytes,
         }
     }
 
@@ -77,15 +77,15 @@ impl Limits {
         step: u64,
         owners: Owners,
     ) -> TrainError {
-        let first = place(shortages);
-        let refused = first.as_ref().and_then(|(.., first)| first.refused);
-        let place = first.map_or_else(String::new, |(words, _, first)| {
+        let first = describe_shortages(shortages);
+        let requested_bytes = first.as_ref().and_then(|(.., first)| first.requested_bytes);
+        let location = first.map_or_else(String::new, |(words, _, first)| {
             format!("{words} at step {step}: {}", first.bytes())
         });
         TrainError::OutOfMemory(Box::new(Exhausted {
-            place,
+            location,
             batch,
-            refused,
+            requested_bytes,
             owners,
             predicted: false,
             other_usage: other_usage(self.device),
@@ -115,7 +115,7 @@ pub(crate) struct Shortage {
     /// Bytes that the rank may use, if known.
     pub(crate) limit: Option<u64>,
     /// Bytes of the failed allocation, if the allocator reports them.
-    pub(crate) refused: Option<u64>,
+    pub(crate) requested_bytes: Option<u64>,
 }
 
 impl Shortage {
@@ -130,31 +130,31 @@ impl Shortage {
                 own.at_us as f64,
                 own.allocated as f64,
                 own.limit.unwrap_or(0) as f64,
-                own.refused.unwrap_or(0) as f64,
+                own.requested_bytes.unwrap_or(0) as f64,
             ]
         })
     }
 
     pub(crate) fn read(figures: &[f64]) -> Option<Self> {
-        let [code, at_us, allocated, limit, refused] = *figures else { return None };
+        let [code, at_us, allocated, limit, requested_bytes] = *figures else { return None };
         Phase::of_code(code).map(|phase| Self {
             phase,
             at_us: at_us as u64,
             allocated: allocated as u64,
             limit: (limit > 0.0).then_some(limit as u64),
-            refused: (refused > 0.0).then_some(refused as u64),
+            requested_bytes: (requested_bytes > 0.0).then_some(requested_bytes as u64),
         })
     }
 
-    /// Formats the bytes: `4.20 GiB of 5.00 GiB allocated, 1.20 GiB more refused`.
+    /// Formats the bytes: `4.20 GiB of 5.00 GiB allocated, an allocation of 1.20 GiB failed`.
     pub(crate) fn bytes(&self) -> String {
         let mut words = ByteSize(self.allocated).to_string();
         if let Some(limit) = self.limit {
             words += &format!(" of {}", ByteSize(limit));
         }
         words += " allocated";
-        if let Some(refused) = self.refused {
-            words += &format!(", {} more refused", ByteSize(refused));
+        if let Some(requested) = self.requested_bytes {
+            words += &format!(", an allocation of {} failed", ByteSize(requested));
         }
         words
     }
@@ -171,7 +171,7 @@ fn now_us() -> u64 {
 }
 
 /// Returns the ranks that ran out of memory, in words and as a list, and the first shortage.
-pub(crate) fn place(shortages: &[Option<Shortage>]) -> Option<(String, Vec<usize>, Shortage)> {
+pub(crate) fn describe_shortages(shortages: &[Option<Shortage>]) -> Option<(String, Vec<usize>, Shortage)> {
     let first = shortages.iter().flatten().next().copied()?;
     let ranks: Vec<usize> = (0..shortages.len()).filter(|&rank| shortages[rank].is_some()).collect();
     let words = match ranks.as_slice() {
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     fn shortage(phase: Phase) -> Shortage {
-        Shortage { phase, at_us: now_us(), allocated: 3 << 29, limit: None, refused: Some(1 << 20) }
+        Shortage { phase, at_us: now_us(), allocated: 3 << 29, limit: None, requested_bytes: Some(1 << 20) }
     }
 
     #[test]
@@ -205,12 +205,12 @@ mod tests {
 
     #[test]
     fn the_place_names_every_rank_and_the_first_phase() {
-        let words = |shortages: &[Option<Shortage>]| place(shortages).unwrap().0;
+        let words = |shortages: &[Option<Shortage>]| describe_shortages(shortages).unwrap().0;
         let (forward, backward) = (Some(shortage(Phase::Forward)), Some(shortage(Phase::Backward)));
         assert_eq!(words(&[None, backward]), "on rank 1 in backward");
         assert_eq!(words(&[forward, None, backward]), "on ranks 0 and 2 in forward");
         assert_eq!(words(&[backward, forward, forward]), "on ranks 0, 1 and 2 in backward");
-        assert!(place(&[None, None]).is_none());
-        assert_eq!(shortage(Phase::Reduce).bytes(), "1.50 GiB allocated, 1.00 MiB more refused");
+        assert!(describe_shortages(&[None, None]).is_none());
+        assert_eq!(shortage(Phase::Reduce).bytes(), "1.50 GiB allocated, an allocation of 1.00 MiB failed");
     }
 }

@@ -183,7 +183,7 @@ mod tests {
             at_us: 1_795_000_000_123_456,
             allocated: 3 << 30,
             limit: Some(4 << 30),
-            refused: Some(1 << 29),
+            requested_bytes: Some(1 << 29),
         };
         let mut ranks = [status(), status(), status()];
         ranks[1].shortages[1] = Some(shortage);

@@ -18,7 +18,7 @@ use super::*;
 use crate::collectives::{Collective, CollectiveError, ProcessGroup, Ranks, Work};
 use crate::memory::{MemoryStats, rehearsal};
 use crate::setup::{Opening, Setup};
-use crate::tasks::{BuildTask, Classify, Console};
+use crate::tasks::{BuildTask, Classify, SurveyContext};
 
 /// An operation that counts waits for it.
 struct Waited(Arc<AtomicU64>);
@@ -72,7 +72,7 @@ fn resnet(others: &[&str]) -> Setup {
     let sets = ["model.name=resnet18", "data.image_size=32", "train.effective_batch=8", "optim.clip=1.0"];
     let sets = sets.iter().chain(others);
     let recipe = Recipe::load("demo", &sets.map(ToString::to_string).collect::<Vec<_>>()).unwrap();
-    let mut console = Console { threads: 1, say: &mut |_| (), warn: &mut |_| () };
+    let mut console = SurveyContext { threads: 1, report: &mut |_| (), warn: &mut |_| () };
     let survey = serde_json::to_value(Classify::survey(&recipe, &mut console).unwrap()).unwrap();
     let opening = Opening::rehearsed(survey);
     Setup::build::<Classify>(&recipe, &opening, &WorkerEnv::single(), Device::Cpu, None).unwrap()
@@ -82,7 +82,7 @@ fn resnet(others: &[&str]) -> Setup {
 struct Bench {
     setup: Setup,
     exchange: Exchange,
-    stepper: Stepper<'static, Blank>,
+    stepper: Stepper<'static, BlankFeed>,
     seen: Arc<Mutex<Vec<u64>>>,
     works: Arc<AtomicU64>,
 }
@@ -99,7 +99,8 @@ impl Bench {
         let model = &setup.replica.model;
         let mut exchange = Exchange::new(ranks, None, &model.table, options).unwrap();
         exchange.expect(model.task.sums()).unwrap();
-        let feed = Blank { fields: model.task.train_set().fields().to_vec(), sizes: Vec::new().into_iter() };
+        let feed =
+            BlankFeed { fields: model.task.train_set().fields().to_vec(), sizes: Vec::new().into_iter() };
         let phases = Phases::new(MemoryStats::Device(Device::Cpu), Fault::default());
         let limits = Limits::new(Device::Cpu, Budget::Auto);
         let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits).unwrap();
@@ -111,8 +112,8 @@ impl Bench {
         self.seen.lock().unwrap().clear();
         self.works.store(0, Ordering::Relaxed);
         let (counting, before) = (OperationCounter::start().unwrap(), WAITS.get());
-        let cut = rehearsal::plan_step(&[8]);
-        let attempt = self.stepper.step(&mut self.setup.replica, &mut self.exchange, &cut, &mut ()).unwrap();
+        let plan = rehearsal::plan_step(&[8]);
+        let attempt = self.stepper.step(&mut self.setup.replica, &mut self.exchange, &plan, &mut ()).unwrap();
         assert!(matches!(attempt, Attempt::Taken(_)));
         Counted {
             operations: counting.counts(),

@@ -6,7 +6,7 @@ use dtrain_common::recipe::{ModelName, Recipe};
 use tch::{Reduction, Tensor};
 
 use super::images::{self, ImageSets};
-use super::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals};
+use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::Dataset;
 use crate::models::{self, Architecture, Classifier, VitConfig};
 
@@ -19,16 +19,16 @@ pub struct Classify {
 
 impl BuildTask for Classify {
     type Survey = images::Survey;
-    const DRAWS_WEIGHTS_ALONE: bool = true;
+    const DRAWS_ONLY_WEIGHTS: bool = true;
 
-    fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError> {
-        images::survey(recipe, true, console)
+    fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Self::Survey, TaskError> {
+        images::survey(recipe, true, context)
     }
 
-    fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {
-        let sets = images::sets(recipe, survey, site.local_ranks);
+    fn build(recipe: &Recipe, survey: Self::Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
+        let sets = images::sets(recipe, survey, context.local_ranks);
         let channels = recipe.data.channels;
-        let model = models::build(architecture(recipe), channels, sets.classes, site.registry)?;
+        let model = models::build(architecture(recipe), channels, sets.classes, context.registry)?;
         Ok(Self { model, sets, image_size: recipe.data.image_size })
     }
 }
@@ -61,11 +61,11 @@ impl Task for Classify {
         Arc::clone(&self.sets.test)
     }
 
-    fn keeps_parameters(&self) -> bool {
+    fn leaves_parameters_unchanged(&self) -> bool {
         true
     }
 
-    fn repeats(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -29,7 +29,7 @@ pub enum TaskError {
     Script(#[from] ScriptError),
     /// An error of a user's task.
     #[error(transparent)]
-    Own(Box<dyn Error + Send + Sync>),
+    Custom(Box<dyn Error + Send + Sync>),
     #[error("the data has no field `{name}`, only `{}`; set task and data.kind to ones that go together", fields.join("`, `"))]
     NoField { name: &'static str, fields: Vec<&'static str> },
 }
@@ -40,7 +40,7 @@ impl OutOfMemory for TaskError {
             Self::Model(error) => error.is_out_of_memory(),
             Self::Torch(error) => error.is_out_of_memory(),
             Self::Script(error) => error.is_out_of_memory(),
-            Self::Own(error) => {
+            Self::Custom(error) => {
                 let mut tasks = causes(error.as_ref()).filter_map(|error| error.downcast_ref::<Self>());
                 any_cause_is_oom(error.as_ref()) || tasks.any(Self::is_out_of_memory)
             }

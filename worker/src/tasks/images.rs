@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dtrain_common::recipe::{Augment, DataKind, Recipe, Resize};
 use tch::{Kind, Tensor};
 
-use super::{Console, Loss, TaskError};
+use super::{Loss, SurveyContext, TaskError};
 use crate::data::error::MOST_NAMED;
 use crate::data::ignored::EXTENSIONS;
 use crate::data::{
@@ -30,7 +30,7 @@ pub(super) struct ImageSets {
 pub(super) fn survey(
     recipe: &Recipe,
     classifies: bool,
-    console: &mut Console<'_>,
+    context: &mut SurveyContext<'_>,
 ) -> Result<Survey, TaskError> {
     let DataKind::Folder = recipe.data.kind else { return Ok(None) };
     recipe.check_paths()?;
@@ -40,15 +40,19 @@ pub(super) fn survey(
         let (path, class) = (root.join(&train.split), class.clone());
         return Err(DataError::OneClass(path, class).into());
     }
-    let train = looked_at(&train, recipe, console)?;
+    let train = looked_at(&train, recipe, context)?;
     let mut test = ImageIndex::scan(root, &recipe.data.test, Some(&train.classes))?;
     test.size = train.size;
-    let test = looked_at(&test, recipe, console)?;
+    let test = looked_at(&test, recipe, context)?;
     Ok(Some((train, test)))
 }
 
-fn looked_at(list: &ImageIndex, recipe: &Recipe, console: &mut Console<'_>) -> Result<ImageIndex, TaskError> {
-    let report = checked(list, needs(recipe), &list.split, &list.ignored, console)?;
+fn looked_at(
+    list: &ImageIndex,
+    recipe: &Recipe,
+    context: &mut SurveyContext<'_>,
+) -> Result<ImageIndex, TaskError> {
+    let report = checked(list, needs(recipe), &list.split, &list.ignored, context)?;
     Ok(list.without_bad(&report)?)
 }
 
@@ -62,25 +66,25 @@ pub(super) fn checked(
     needs: Needs,
     split: &str,
     ignored: &Ignored,
-    console: &mut Console<'_>,
+    context: &mut SurveyContext<'_>,
 ) -> Result<CheckReport, TaskError> {
     if ignored.files() > 0 {
-        (console.warn)(format!(
+        (context.warn)(format!(
             "{} files of {split} are not used: {ignored} (images end in {}, and lie in the folders of their classes if there are any)",
             ignored.files(),
             EXTENSIONS.join(", ")
         ));
     }
     let depth = Depth::for_len(list.count());
-    let report = data::check(list, needs, depth, console.threads, &mut telling(console.say, split));
+    let report = data::check(list, needs, depth, context.threads, &mut telling(context.report, split));
     for bad in report.bad.iter().take(MOST_NAMED) {
-        (console.warn)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
+        (context.warn)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
     }
     if !report.bad.is_empty() {
         let (bad, count) = (report.bad.len(), list.count());
         let first = format!("; the first {MOST_NAMED} are named above");
         let named = if bad > MOST_NAMED { &first } else { "" };
-        (console.warn)(format!(
+        (context.warn)(format!(
             "{bad} of {count} images in {split} are left out because they cannot be read{named}"
         ));
     }

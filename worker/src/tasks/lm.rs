@@ -7,7 +7,7 @@ use dtrain_common::recipe::{DataKind, Recipe};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals};
+use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::{Corpus, Dataset, Split, TextIndex, TextWindows, Vocabulary};
 use crate::models::{Gpt, GptConfig};
 
@@ -29,9 +29,9 @@ pub struct Lm {
 
 impl BuildTask for Lm {
     type Survey = Text;
-    const DRAWS_WEIGHTS_ALONE: bool = true;
+    const DRAWS_ONLY_WEIGHTS: bool = true;
 
-    fn survey(recipe: &Recipe, _: &mut Console<'_>) -> Result<Text, TaskError> {
+    fn survey(recipe: &Recipe, _: &mut SurveyContext<'_>) -> Result<Text, TaskError> {
         if recipe.data.kind == DataKind::Generated {
             return Ok(Text::Generated);
         }
@@ -41,7 +41,11 @@ impl BuildTask for Lm {
         Ok(Text::Files(index))
     }
 
-    fn build(recipe: &Recipe, text: Text, site: Site<'_>) -> Result<Self, TaskError> {
+    fn build(
+        recipe: &Recipe,
+        text: Text,
+        BuildContext { registry, .. }: BuildContext<'_>,
+    ) -> Result<Self, TaskError> {
         let (data, model) = (&recipe.data, &recipe.model);
         // A loaded recipe has all sizes of its network.
         let context = model.context.unwrap_or(256);
@@ -66,7 +70,7 @@ impl BuildTask for Lm {
             depth: model.depth.unwrap_or(6),
             heads: model.heads.unwrap_or(6),
         };
-        Ok(Self { model: Gpt::new(config, site.registry)?, train, test })
+        Ok(Self { model: Gpt::new(config, registry)?, train, test })
     }
 }
 
@@ -79,11 +83,11 @@ impl Task for Lm {
         Arc::clone(&self.test) as Arc<dyn Dataset>
     }
 
-    fn keeps_parameters(&self) -> bool {
+    fn leaves_parameters_unchanged(&self) -> bool {
         true
     }
 
-    fn repeats(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

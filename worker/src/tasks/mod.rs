@@ -97,7 +97,7 @@ pub trait Task {
     /// Returns whether only the optimizer changes trained parameters, never [`Task::loss`]. Then checkpoints
     /// copy parameters during the next step, and mixed precision casts them once per step. Otherwise training
     /// waits for the copy, and each micro-step casts. Buffers may change in any case.
-    fn keeps_parameters(&self) -> bool {
+    fn leaves_parameters_unchanged(&self) -> bool {
         false
     }
 
@@ -105,7 +105,7 @@ pub trait Task {
     /// captures of `model.compile = "graph"` require. Its operations, their order and their tensors must not
     /// depend on values in the batch or on numbers that the host draws or counts. It must not read values of
     /// tensors.
-    fn repeats(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         false
     }
 
@@ -132,7 +132,7 @@ pub trait Task {
 
     /// Returns what else, besides BatchNorm, depends on the partition of a step: a text to follow "depends on
     /// the micro-batch:". None if nothing does.
-    fn micro_batch_matters(&self) -> Option<String> {
+    fn micro_batch_warning(&self) -> Option<String> {
         None
     }
 
@@ -175,50 +175,50 @@ pub trait BuildTask: Task + Sized {
     /// Whether [`BuildTask::build`] draws random numbers only for registered weights, and only by
     /// [`Init`](crate::models::Init). Then a resumed run skips drawing, because the checkpoint replaces the
     /// weights. Otherwise it draws as at the start.
-    const DRAWS_WEIGHTS_ALONE: bool = false;
+    const DRAWS_ONLY_WEIGHTS: bool = false;
 
     /// Surveys the data.
     ///
     /// # Errors
     /// Data that cannot be trained on; the message names the file or key and the remedy.
-    fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError>;
+    fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Self::Survey, TaskError>;
 
-    /// Builds the model into `site.registry`, with weights from torch's generator, which has the same seed on
+    /// Builds the model into `context.registry`, with weights from torch's generator, which has the same seed on
     /// every rank.
     ///
     /// # Errors
     /// Settings that the model does not support.
-    fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError>;
+    fn build(recipe: &Recipe, survey: Self::Survey, context: BuildContext<'_>) -> Result<Self, TaskError>;
 }
 
 /// Calls [`BuildTask::build`] for a model that a checkpoint fills next.
 pub(crate) fn build_to_fill<T: BuildTask>(
     recipe: &Recipe,
     survey: T::Survey,
-    site: Site<'_>,
+    context: BuildContext<'_>,
 ) -> Result<T, TaskError> {
-    if T::DRAWS_WEIGHTS_ALONE {
-        return without_random_init(|| T::build(recipe, survey, site));
+    if T::DRAWS_ONLY_WEIGHTS {
+        return without_random_init(|| T::build(recipe, survey, context));
     }
-    T::build(recipe, survey, site)
+    T::build(recipe, survey, context)
 }
 
 /// Resources of a survey.
-pub struct Console<'a> {
+pub struct SurveyContext<'a> {
     /// The number of threads for reading files.
     pub threads: usize,
     /// Reports findings and progress to the user.
-    pub say: &'a mut dyn FnMut(String),
+    pub report: &'a mut dyn FnMut(String),
     /// Reports warnings to the user, such as files left out.
     pub warn: &'a mut dyn FnMut(String),
 }
 
-impl Console<'_> {
+impl SurveyContext<'_> {
     /// Runs a survey with all cores and reports to the log.
-    pub(crate) fn with_log<T>(survey: impl FnOnce(&mut Console<'_>) -> T) -> T {
-        survey(&mut Console {
+    pub(crate) fn with_log<T>(survey: impl FnOnce(&mut SurveyContext<'_>) -> T) -> T {
+        survey(&mut SurveyContext {
             threads: cores(),
-            say: &mut |sentence| tracing::info!("{sentence}"),
+            report: &mut |sentence| tracing::info!("{sentence}"),
             warn: &mut |sentence| tracing::warn!("{sentence}"),
         })
     }
@@ -230,7 +230,7 @@ pub(crate) fn cores() -> usize {
 }
 
 /// The surroundings in which a task is built.
-pub struct Site<'a> {
+pub struct BuildContext<'a> {
     /// The registry for the model's tensors.
     pub registry: &'a mut Registry,
     /// The number of ranks on this machine, which share its memory.

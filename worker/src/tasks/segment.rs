@@ -8,7 +8,7 @@ use dtrain_common::recipe::{self, Recipe};
 use tch::{Kind, Reduction, TchError, Tensor};
 
 use super::images::options;
-use super::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals};
+use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::{Dataset, GeneratedMasks, ImageMasks, Normalize, Split};
 use crate::models::{self, Classifier, ModelError, UnetConfig};
 
@@ -27,13 +27,13 @@ pub struct Segment {
 impl BuildTask for Segment {
     type Survey = survey::Survey;
 
-    fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError> {
-        survey::survey(recipe, console)
+    fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Self::Survey, TaskError> {
+        survey::survey(recipe, context)
     }
 
-    fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {
+    fn build(recipe: &Recipe, survey: Self::Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let (data, model) = (&recipe.data, &recipe.model);
-        let (train, test, size) = sets(recipe, survey, site.local_ranks);
+        let (train, test, size) = sets(recipe, survey, context.local_ranks);
         // A loaded recipe has all sizes of its network.
         let config = UnetConfig {
             channels: data.channels,
@@ -52,7 +52,7 @@ impl BuildTask for Segment {
             return Err(ModelError::Setting { key, value, reason }.into());
         }
         Ok(Self {
-            model: models::build_unet(config, site.registry)?,
+            model: models::build_unet(config, context.registry)?,
             train,
             test,
             classes: data.classes,
@@ -131,11 +131,11 @@ impl Task for Segment {
         Arc::clone(&self.test)
     }
 
-    fn keeps_parameters(&self) -> bool {
+    fn leaves_parameters_unchanged(&self) -> bool {
         true
     }
 
-    fn repeats(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

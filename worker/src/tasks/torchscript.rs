@@ -27,7 +27,7 @@ use tch::{Device, Kind, Reduction, TchError, Tensor};
 use error::{ScriptError, modes};
 
 use super::images::{self, ImageSets};
-use super::{Batch, BuildTask, Console, Loss, Mode, Site, StageView, Task, TaskError, Totals};
+use super::{Batch, BuildContext, BuildTask, Loss, Mode, StageView, SurveyContext, Task, TaskError, Totals};
 use crate::data::Dataset;
 use crate::models::{Registry, Role};
 use crate::state::is_floating;
@@ -46,18 +46,18 @@ pub struct TorchScript {
 impl BuildTask for TorchScript {
     type Survey = images::Survey;
 
-    fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError> {
+    fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Self::Survey, TaskError> {
         recipe.check_paths()?;
         let stages = (0..recipe.stages()).map(|number| recipe.of_stage(number).model.loss);
         let classifies = stages.into_iter().any(|loss| loss == recipe::Loss::CrossEntropy);
-        images::survey(recipe, classifies, console)
+        images::survey(recipe, classifies, context)
     }
 
-    fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {
-        let sets = images::sets(recipe, survey, site.local_ranks);
+    fn build(recipe: &Recipe, survey: Self::Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
+        let sets = images::sets(recipe, survey, context.local_ranks);
         // A loaded recipe of this task has a file.
         let path = recipe.model.file.clone().unwrap_or_default();
-        let device = site.registry.device();
+        let device = context.registry.device();
         let module = Module::load(&path, device).map_err(ScriptError::from)?;
         let fixed = module.fixed_modes().map_err(torch(&path))?;
         if !fixed.is_empty() {
@@ -69,7 +69,7 @@ impl BuildTask for TorchScript {
             );
             return Err(ScriptError::Unfit { path, reason }.into());
         }
-        register(&module, &path, site.registry)?;
+        register(&module, &path, context.registry)?;
         let draws = module.draws_random_numbers().map_err(torch(&path))?;
         let mut task = Self { module: RefCell::new(module), path, loss: recipe.model.loss, sets, draws };
         // Ends with the first stage, with which the run begins.
@@ -214,7 +214,7 @@ impl Task for TorchScript {
         right.map(|right| ("accuracy", right / totals.weight)).collect()
     }
 
-    fn micro_batch_matters(&self) -> Option<String> {
+    fn micro_batch_warning(&self) -> Option<String> {
         let words = "the module draws random numbers (dropout, say) for each micro-batch";
         self.draws.then(|| words.to_owned())
     }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use dtrain_worker::common::recipe::Recipe;
 use dtrain_worker::data::Dataset;
 use dtrain_worker::models::{Linear, Segment};
-use dtrain_worker::tasks::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals};
+use dtrain_worker::tasks::{
+    Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals,
+};
 use dtrain_worker::tch::{Kind, Tensor};
 use points::Points;
 use serde::Deserialize;
@@ -41,13 +43,13 @@ impl BuildTask for Surface {
     /// No survey: every rank knows the data.
     type Survey = ();
 
-    fn survey(_: &Recipe, _: &mut Console<'_>) -> Result<(), TaskError> {
+    fn survey(_: &Recipe, _: &mut SurveyContext<'_>) -> Result<(), TaskError> {
         Ok(())
     }
 
-    fn build(recipe: &Recipe, (): (), site: Site<'_>) -> Result<Self, TaskError> {
+    fn build(recipe: &Recipe, (): (), context: BuildContext<'_>) -> Result<Self, TaskError> {
         let Settings { points, width, noise } = recipe.custom_as()?;
-        let mut scope = site.registry.root();
+        let mut scope = context.registry.root();
         Ok(Self {
             first: Linear::new(&mut scope.sub("first"), 2, width)?,
             second: scope.sub("second").segment(|scope| Linear::new(scope, width, width))?,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::Recipe;
 use dtrain_worker::data::Dataset;
-use dtrain_worker::tasks::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError};
+use dtrain_worker::tasks::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError};
 use tch::{Device, Kind as Dtype, TchError, Tensor};
 
 use crate::data::Numbered;
@@ -45,11 +45,11 @@ fn wrong(what: impl std::fmt::Display) -> TaskError {
 impl BuildTask for Subject {
     type Survey = ();
 
-    fn survey(_: &Recipe, _: &mut Console<'_>) -> Result<(), TaskError> {
+    fn survey(_: &Recipe, _: &mut SurveyContext<'_>) -> Result<(), TaskError> {
         Ok(())
     }
 
-    fn build(recipe: &Recipe, (): (), site: Site<'_>) -> Result<Self, TaskError> {
+    fn build(recipe: &Recipe, (): (), context: BuildContext<'_>) -> Result<Self, TaskError> {
         let is = |key: &str| recipe.custom.get(key).and_then(|value| value.as_bool()).unwrap_or(false);
         let text = |key: &str| recipe.custom.get(key).and_then(|value| value.as_str());
         let kind = text("net").and_then(Kind::parse).ok_or_else(|| wrong("custom.net"))?;
@@ -59,7 +59,7 @@ impl BuildTask for Subject {
             .and_then(|value| value.as_integer())
             .ok_or_else(|| wrong("custom.samples"))?;
         let dtype = if is("double") { Dtype::Double } else { Dtype::Float };
-        site.registry.kind = dtype;
+        context.registry.kind = dtype;
         let ids = match text("ids") {
             Some(path) => {
                 let rank = WorkerEnv::from_process().map_err(wrong)?.rank;
@@ -71,7 +71,7 @@ impl BuildTask for Subject {
         };
         let order = is("ordered").then_some(recipe.train.seed);
         Ok(Self {
-            net: Net::new(kind, site.registry)?,
+            net: Net::new(kind, context.registry)?,
             dtype,
             weighted: is("weighted"),
             scale: recipe.custom.get("scale").and_then(|value| value.as_float()).unwrap_or(1.0),

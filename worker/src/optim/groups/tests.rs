@@ -43,10 +43,10 @@ fn assign(
     weight_decay: f64,
     decay_on: Decay,
 ) -> Result<Vec<(GroupOptions, Vec<usize>)>, GroupError> {
-    let owners = owners(parameters, rules)?;
+    let owners = match_rules(parameters, rules)?;
     let rule_of: Vec<Option<&OptimGroup>> = owners.into_iter().map(|owner| Some(&rules[owner?])).collect();
     let frozen = vec![false; parameters.len()];
-    let (group_of, groups) = group(parameters, &rule_of, &frozen, weight_decay, decay_on);
+    let (group_of, groups) = assign_groups(parameters, &rule_of, &frozen, weight_decay, decay_on);
     let members = |number: usize| (0..group_of.len()).filter(|&row| group_of[row] == Some(number)).collect();
     let all = groups.iter().enumerate();
     Ok(all.map(|(number, options)| (*options, members(number))).collect())
@@ -94,15 +94,15 @@ fn equal_settings_share_a_group_and_empty_ones_vanish() {
 fn alternatives_and_classes_are_globs_too() {
     let names = PARAMETERS.map(|parameter| parameter.name);
     let matched = |pattern: &str| {
-        let matched = matching(&names, &[pattern]).unwrap();
+        let matched = match_names(&names, &[pattern]).unwrap();
         matched.iter().filter(|matched| **matched).count()
     };
     assert_eq!(matched("*.{weight,bias}"), 7);
     assert_eq!(matched("backbone.layer[0-9].*"), 2);
     assert_eq!(matched("backbone.bn?.*"), 2);
     assert_eq!(matched("**"), 7);
-    assert_eq!(matching(&names, &[] as &[&str]).unwrap(), [false; 7]);
-    let frozen = matching(&names, &["head.bias", "backbone.conv1.weight"]).unwrap();
+    assert_eq!(match_names(&names, &[] as &[&str]).unwrap(), [false; 7]);
+    let frozen = match_names(&names, &["head.bias", "backbone.conv1.weight"]).unwrap();
     assert_eq!(frozen, [true, false, false, false, false, false, true]);
 }
 
@@ -120,7 +120,7 @@ fn a_glob_that_matches_nothing_names_what_is_near() {
     // A prefix of a name does not match: globs are for whole names.
     let text = error(&[rule(&["backbone"], 0.1, None)]).to_string();
     assert!(text.contains("\"backbone.*\""), "{text}");
-    let none = matching::<&str, _>(&[], &["*"]).unwrap_err();
+    let none = match_names::<&str, _>(&[], &["*"]).unwrap_err();
     assert!(none.to_string().contains("the model has none"), "{none}");
 }
 
@@ -196,7 +196,7 @@ proptest! {
                 let name = [parameters[member].name];
                 let first = kept
                     .iter()
-                    .find(|rule| rule.patterns.iter().any(|glob| matching(&name, &[glob]).is_ok()));
+                    .find(|rule| rule.patterns.iter().any(|glob| match_names(&name, &[glob]).is_ok()));
                 prop_assert_eq!(options.lr_factor, first.map_or(1.0, |rule| rule.lr_factor));
             }
         }

@@ -13,7 +13,7 @@ use crate::heartbeat::Heartbeat;
 use crate::metrics::{EvalRecord, Line};
 use crate::run::evaluate::evaluate;
 use crate::run::{Course, StopFlag, Training};
-use crate::step::{Status, Taken, Witness};
+use crate::step::{Status, StepObserver, Taken};
 use crate::train_error::{Result, TrainError};
 
 pub(crate) struct Archive<'a> {
@@ -24,25 +24,25 @@ pub(crate) struct Archive<'a> {
     pub(super) saved_at: Instant,
     is_prepared: bool,
     /// Whether a note has reported that training waits for checkpoints.
-    pub(super) told_of_waiting: bool,
+    pub(super) wait_reported: bool,
     stop: StopFlag,
     /// The time between checkpoints.
     every: Option<Duration>,
-    origin: Origin<'a>,
+    origin: ResumeOrigin<'a>,
     /// Whether the last evaluation was interrupted, in this run or in the previous one.
-    pub(super) owes_evaluation: bool,
+    pub(super) evaluation_missing: bool,
     best: Option<BestSoFar>,
 }
 
 /// The checkpoint from which a run continues.
-pub(crate) struct Origin<'a> {
+pub(crate) struct ResumeOrigin<'a> {
     pub(crate) run_dir: &'a RunDir,
     /// Whether it is a copy in memory.
     pub(crate) from_memory: bool,
     /// Whether it belongs to another run and must not change.
     pub(crate) is_foreign: bool,
     /// Whether its evaluation was interrupted.
-    pub(crate) owes_evaluation: bool,
+    pub(crate) evaluation_missing: bool,
 }
 
 impl<'a> Archive<'a> {
@@ -52,7 +52,7 @@ impl<'a> Archive<'a> {
         stop: StopFlag,
         course: &Course,
         every: Option<Duration>,
-        origin: Origin<'a>,
+        origin: ResumeOrigin<'a>,
     ) -> Self {
         Self {
             checkpoints,
@@ -60,10 +60,10 @@ impl<'a> Archive<'a> {
             done: course.done,
             saved_at: Instant::now(),
             is_prepared: false,
-            told_of_waiting: false,
+            wait_reported: false,
             stop,
             every,
-            owes_evaluation: origin.owes_evaluation,
+            evaluation_missing: origin.evaluation_missing,
             origin,
             best: None,
         }
@@ -78,7 +78,7 @@ impl<'a> Archive<'a> {
         others.before_update()?;
         self.settle()?;
         let evaluation = evaluate(training, &self.stop, others)?;
-        self.owes_evaluation = evaluation.is_none();
+        self.evaluation_missing = evaluation.is_none();
         Ok(evaluation)
     }
 
@@ -87,25 +87,25 @@ impl<'a> Archive<'a> {
     fn evaluate_and_save(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
         let evaluation = self.evaluate(training, others)?;
         // The best checkpoint depends on the success of the previous one.
-        self.make_way(training, others)?;
+        self.finish_previous(training, others)?;
         let judged = evaluation.map(|evaluation| judge(training, evaluation, others));
         let evaluation = judged.transpose()?;
         self.save(training, evaluation.as_ref(), others)?;
-        Ok(if self.owes_evaluation { Flow::BrokenOff } else { Flow::On })
+        Ok(if self.evaluation_missing { Flow::Interrupted } else { Flow::Continue })
     }
 }
 
 impl Follower for Archive<'_> {
     /// Completes the checkpoint from which the run continues, if its evaluation is missing.
     fn begin(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
-        if !self.owes_evaluation {
-            return Ok(Flow::On);
+        if !self.evaluation_missing {
+            return Ok(Flow::Continue);
         }
-        let Some(evaluation) = self.evaluate(training, others)? else { return Ok(Flow::BrokenOff) };
+        let Some(evaluation) = self.evaluate(training, others)? else { return Ok(Flow::Interrupted) };
         // Another run's checkpoint must not change, and is never this run's best.
         if self.origin.is_foreign {
             report(&evaluation, others)?;
-            return Ok(Flow::On);
+            return Ok(Flow::Continue);
         }
         let evaluation = judge(training, evaluation, others)?;
         if self.origin.from_memory {
@@ -115,10 +115,10 @@ impl Follower for Archive<'_> {
             checkpoint::amend(self.origin.run_dir, step, figures_of(&evaluation), best)
                 .map_err(TrainError::unwritten(step))?;
         }
-        Ok(Flow::On)
+        Ok(Flow::Continue)
     }
 
-    fn say(&mut self, status: &mut Status, rank: usize) -> Result<()> {
+    fn add_status(&mut self, status: &mut Status, rank: usize) -> Result<()> {
         // Only rank 0 decides by time.
         let is_due = rank == 0 && self.every.is_some_and(|every| self.saved_at.elapsed() >= every);
         status.due = f64::from(u8::from(is_due));
@@ -150,7 +150,7 @@ impl Follower for Archive<'_> {
         if status.stop > 0.0 || status.due > 0.0 {
             self.save(training, None, others)?;
         }
-        Ok(Flow::On)
+        Ok(Flow::Continue)
     }
 
     fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
@@ -181,7 +181,7 @@ fn judge(
 }
 
 fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
-    others.hear(&Line::Eval(record))?;
+    others.record(&Line::Eval(record))?;
     let figure = |(name, value): &(&str, f64)| format!(", {}", named(name, *value));
     let figures: String = record.metrics.0.iter().map(figure).collect();
     let best = if record.best == Some(true) { ", the best so far" } else { "" };

@@ -23,7 +23,7 @@ impl Copies {
 
 impl Follower for Copies {
     /// Completes the copy of the previous step before the ranks agree on the next step.
-    fn say(&mut self, _: &mut Status, _: usize) -> Result<()> {
+    fn add_status(&mut self, _: &mut Status, _: usize) -> Result<()> {
         self.before_update()
     }
 
@@ -39,6 +39,6 @@ impl Follower for Copies {
         let manifest = manifest(training, None, owes);
         let _writing = self.heartbeat.guard_write();
         let begun = self.copies.begin(&training.replica.model, manifest);
-        begun.map(|()| Flow::On).map_err(TrainError::unwritten(self.done))
+        begun.map(|()| Flow::Continue).map_err(TrainError::unwritten(self.done))
     }
 }

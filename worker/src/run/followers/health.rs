@@ -25,7 +25,7 @@ impl Health {
 
 impl Follower for Health {
     /// Fails on a last evaluation without a finite loss.
-    fn hear(&mut self, line: &Line<'_>) -> Result<()> {
+    fn record(&mut self, line: &Line<'_>) -> Result<()> {
         match line {
             Line::Eval(record) if !record.loss.is_finite() && record.step == self.total_steps => {
                 self.skipped.error().map_or(Ok(()), Err)
@@ -50,7 +50,7 @@ impl Follower for Health {
         if too_many_bad(self.bad_samples as usize, total as usize) {
             return Err(TrainError::TooManyBad { bad: self.bad_samples, total });
         }
-        Ok(Flow::On)
+        Ok(Flow::Continue)
     }
 
     fn conclude(&self, result: &mut RunResult) {

@@ -17,7 +17,7 @@ use crate::step::{Status, Taken};
 use crate::train_error::{Result, TrainError};
 
 impl Follower for Heartbeat {
-    fn hear(&mut self, line: &Line<'_>) -> Result<()> {
+    fn record(&mut self, line: &Line<'_>) -> Result<()> {
         if matches!(line, Line::Step(_)) {
             self.touch();
         }
@@ -30,13 +30,13 @@ impl Follower for Heartbeat {
 }
 
 impl Follower for MetricsLog {
-    fn hear(&mut self, line: &Line<'_>) -> Result<()> {
+    fn record(&mut self, line: &Line<'_>) -> Result<()> {
         self.append(line).map_err(TrainError::Metrics)
     }
 }
 
 impl Follower for Progress {
-    fn hear(&mut self, line: &Line<'_>) -> Result<()> {
+    fn record(&mut self, line: &Line<'_>) -> Result<()> {
         if let Line::Step(record) = line {
             self.step(record, Instant::now());
         }
@@ -54,13 +54,13 @@ impl Follower for Progress {
 }
 
 impl Follower for StopFlag {
-    fn say(&mut self, status: &mut Status, _: usize) -> Result<()> {
-        status.stop = f64::from(u8::from(self.is_asked()));
+    fn add_status(&mut self, status: &mut Status, _: usize) -> Result<()> {
+        status.stop = f64::from(u8::from(self.is_requested()));
         Ok(())
     }
 
     fn after_step(&mut self, _: &mut Training<'_>, taken: &Taken, _: &mut Followers<'_>) -> Result<Flow> {
-        Ok(if taken.status.stop > 0.0 { Flow::Stopped } else { Flow::On })
+        Ok(if taken.status.stop > 0.0 { Flow::Stopped } else { Flow::Continue })
     }
 }
 
@@ -82,7 +82,7 @@ impl Figures {
 }
 
 impl Follower for Figures {
-    fn hear(&mut self, line: &Line<'_>) -> Result<()> {
+    fn record(&mut self, line: &Line<'_>) -> Result<()> {
         match line {
             Line::Step(record) => {
                 self.peak = self.peak.max(record.memory.report.peak);

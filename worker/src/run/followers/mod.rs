@@ -13,7 +13,7 @@ use std::fmt::Display;
 
 use dtrain_common::result::RunResult;
 
-pub(crate) use self::archive::{Archive, Origin};
+pub(crate) use self::archive::{Archive, ResumeOrigin};
 pub(crate) use self::best::BestKeeper;
 pub(crate) use self::best::figures_of;
 pub(crate) use self::copies::Copies;
@@ -21,27 +21,27 @@ pub(crate) use self::health::Health;
 pub(crate) use self::listeners::Figures;
 use super::Training;
 use crate::metrics::Line;
-use crate::step::{Status, Taken, Witness};
+use crate::step::{Status, StepObserver, Taken};
 use crate::train_error::Result;
 
 /// Whether a run continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Flow {
-    On,
+    Continue,
     Stopped,
     /// Stopped, and the work that is due now is left to the resumed run.
-    BrokenOff,
+    Interrupted,
 }
 
 /// Follows a run. Every rank has the same followers in the same order and calls them at the same points, so
 /// that they may use collectives. A follower ends the run by an error.
 pub(crate) trait Follower {
     fn begin(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<Flow> {
-        Ok(Flow::On)
+        Ok(Flow::Continue)
     }
 
     /// Adds to this rank's status, before the ranks agree on a step.
-    fn say(&mut self, _: &mut Status, _rank: usize) -> Result<()> {
+    fn add_status(&mut self, _: &mut Status, _rank: usize) -> Result<()> {
         Ok(())
     }
 
@@ -52,7 +52,7 @@ pub(crate) trait Follower {
 
     /// Runs after a step, when all followers have its record.
     fn after_step(&mut self, _: &mut Training<'_>, _: &Taken, _others: &mut Followers<'_>) -> Result<Flow> {
-        Ok(Flow::On)
+        Ok(Flow::Continue)
     }
 
     fn finish(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<()> {
@@ -62,7 +62,7 @@ pub(crate) trait Follower {
     /// Adds its results to result.json.
     fn conclude(&self, _: &mut RunResult) {}
 
-    fn hear(&mut self, _: &Line<'_>) -> Result<()> {
+    fn record(&mut self, _: &Line<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -86,7 +86,7 @@ impl<'a> Followers<'a> {
 
     /// Calls the followers in turn; each can reach the others, but not itself.
     fn each(&mut self, mut call: impl FnMut(&mut dyn Follower, &mut Self) -> Result<Flow>) -> Result<Flow> {
-        let mut flow = Flow::On;
+        let mut flow = Flow::Continue;
         for at in 0..self.0.len() {
             if let Some(mut follower) = self.0[at].take() {
                 let outcome = call(follower.as_mut(), self);
@@ -106,15 +106,15 @@ impl<'a> Followers<'a> {
     }
 
     pub(super) fn finish(&mut self, training: &mut Training<'_>) -> Result<()> {
-        self.each(|follower, others| follower.finish(training, others).map(|()| Flow::On)).map(drop)
+        self.each(|follower, others| follower.finish(training, others).map(|()| Flow::Continue)).map(drop)
     }
 
     pub(super) fn conclude(&mut self, result: &mut RunResult) {
         self.all().for_each(|follower| follower.conclude(result));
     }
 
-    pub(crate) fn hear(&mut self, line: &Line<'_>) -> Result<()> {
-        self.all().try_for_each(|follower| follower.hear(line))
+    pub(crate) fn record(&mut self, line: &Line<'_>) -> Result<()> {
+        self.all().try_for_each(|follower| follower.record(line))
     }
 
     pub(crate) fn note(&mut self, text: impl Display) {
@@ -126,9 +126,9 @@ impl<'a> Followers<'a> {
     }
 }
 
-impl Witness for Followers<'_> {
-    fn say(&mut self, status: &mut Status, rank: usize) -> Result<()> {
-        self.all().try_for_each(|follower| follower.say(status, rank))
+impl StepObserver for Followers<'_> {
+    fn add_status(&mut self, status: &mut Status, rank: usize) -> Result<()> {
+        self.all().try_for_each(|follower| follower.add_status(status, rank))
     }
 
     fn before_update(&mut self) -> Result<()> {
@@ -163,7 +163,7 @@ mod tests {
         let flow = followers.each(|_, others| {
             turn += 1;
             others.note(turn);
-            Ok(if turn == 1 { Flow::Stopped } else { Flow::On })
+            Ok(if turn == 1 { Flow::Stopped } else { Flow::Continue })
         });
         assert_eq!(flow.unwrap(), Flow::Stopped);
         followers.note("all");

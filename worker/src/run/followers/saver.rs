@@ -24,7 +24,7 @@ impl Archive<'_> {
         evaluation: Option<&EvalRecord>,
         others: &mut Followers<'_>,
     ) -> Result<()> {
-        self.make_way(training, others)?;
+        self.finish_previous(training, others)?;
         self.saved_at = Instant::now();
         let _writing = self.heartbeat.guard_write();
         let settings = &training.recipe.checkpoint;
@@ -33,13 +33,17 @@ impl Archive<'_> {
             newest: settings.keep,
             every: settings.keep_every.map(|span| span.steps(per_epoch).max(1)),
         };
-        let manifest = manifest(training, evaluation, self.owes_evaluation);
+        let manifest = manifest(training, evaluation, self.evaluation_missing);
         let begun = self.checkpoints.begin(&training.replica.model, manifest, keep);
         begun.map_err(TrainError::unwritten(self.done))
     }
 
     /// Waits for the current checkpoint, if any, before another begins.
-    pub(super) fn make_way(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
+    pub(super) fn finish_previous(
+        &mut self,
+        training: &mut Training<'_>,
+        others: &mut Followers<'_>,
+    ) -> Result<()> {
         if self.checkpoints.step().is_some() {
             let begun = Instant::now();
             self.finish_checkpoint(training, others, true)?;
@@ -99,7 +103,7 @@ impl Archive<'_> {
     ) -> Result<()> {
         match outcome {
             Ok(None) => Ok(()),
-            Ok(Some(record)) => others.hear(&Line::Checkpoint(&record)),
+            Ok(Some(record)) => others.record(&Line::Checkpoint(&record)),
             Err(source) => {
                 let step = step.unwrap_or(self.done);
                 let error = TrainError::unwritten(step)(source);
@@ -119,7 +123,7 @@ impl Archive<'_> {
     /// Reports once that checkpoints are due more often than they can be written.
     fn note_wait(&mut self, waited: Duration, others: &mut Followers<'_>) {
         const WORTH_A_WORD: Duration = Duration::from_millis(200);
-        if waited >= WORTH_A_WORD && !std::mem::replace(&mut self.told_of_waiting, true) {
+        if waited >= WORTH_A_WORD && !std::mem::replace(&mut self.wait_reported, true) {
             others.note(format!(
                 "waited {:.1} s for the checkpoint before: they are asked for more often than the disk takes them; a larger \
                  checkpoint.every costs less",

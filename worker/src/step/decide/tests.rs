@@ -11,8 +11,8 @@ thread_local! {
     pub(in crate::step) static AS_ON_A_GPU: Cell<bool> = const { Cell::new(false) };
 }
 
-fn asked(clip: Option<f64>) -> Cut {
-    Cut { expected: 8.0, clip, lr: 0.01, is_rehearsed: false, ..rehearsal::plan_step(&[8]) }
+fn asked(clip: Option<f64>) -> StepPlan {
+    StepPlan { expected_weight: 8.0, clip, lr: 0.01, is_rehearsed: false, ..rehearsal::plan_step(&[8]) }
 }
 
 fn single(table: &Table) -> Exchange {
@@ -80,8 +80,8 @@ fn the_device_decides_as_the_host_does() {
             // On the host.
             let (mut table, mut optimizer) = trained(gradient);
             let norm = table.own_norms().unwrap()[0].double_value(&[]);
-            let missing = question.expected / weight;
-            let decision = decide(&totals(loss, weight), missing, norm * missing, true, &question);
+            let correction = question.expected_weight / weight;
+            let decision = decide(&totals(loss, weight), correction, norm * correction, true, &question);
             if let Some(factor) = decision {
                 table.scale_grad(factor).unwrap();
                 optimizer.step(&mut table, 0.01, &[true], None).unwrap();
@@ -97,7 +97,7 @@ fn the_device_decides_as_the_host_does() {
             if judged.is_skipped {
                 there.count(&[true], -1);
             } else {
-                assert!((judged.norm - norm * missing).abs() <= 1e-12 * norm, "{case}");
+                assert!((judged.norm - norm * correction).abs() <= 1e-12 * norm, "{case}");
                 assert_eq!(judged.totals.sums, [5.0]);
             }
             assert_eq!(there.updates(), table.updates(), "{case}");

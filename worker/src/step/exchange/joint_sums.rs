@@ -15,7 +15,7 @@ use crate::train_error::{Result, TrainError};
 ///
 /// A rank that runs out of memory within a micro-step must not leave the others waiting in these sums. Every
 /// micro-step has the same sums, so the first one records them. The trainer calls `RankSync::begin` before a
-/// micro-step, `RankSync::end` after it, and `RankSync::take_part` after a failure.
+/// micro-step, `RankSync::end` after it, and `RankSync::join_remaining` after a failure.
 #[derive(Debug)]
 pub(crate) struct RankSync {
     size: usize,
@@ -37,7 +37,7 @@ struct Sums {
     known: Option<Vec<JointSum>>,
     /// The sums of the current micro-step so far.
     taken: Vec<JointSum>,
-    /// Memory for `take_part`, one tensor per dtype and device, allocated in advance.
+    /// Memory for `join_remaining`, one tensor per dtype and device, allocated in advance.
     spare: Vec<Tensor>,
 }
 
@@ -54,7 +54,7 @@ impl RankSync {
 
     /// Sets the sums of a micro-step, in order, before the first one. Without it, a failure in the first
     /// micro-step ends the run.
-    pub(crate) fn learn(&self, sums: Vec<JointSum>) -> Result<()> {
+    pub(crate) fn set_sums(&self, sums: Vec<JointSum>) -> Result<()> {
         let mut state = lock(&self.sums);
         state.spare = spare(&sums)?;
         state.known = Some(sums);
@@ -67,7 +67,7 @@ impl RankSync {
     }
 
     /// Returns the sums of a micro-step, in order, once a micro-step has run.
-    pub(crate) fn known(&self) -> Option<Vec<JointSum>> {
+    pub(crate) fn sums(&self) -> Option<Vec<JointSum>> {
         lock(&self.sums).known.clone()
     }
 
@@ -83,12 +83,12 @@ impl RankSync {
     pub(super) fn end(&self) -> Result<()> {
         let taken = std::mem::take(&mut lock(&self.sums).taken);
         let is_known = lock(&self.sums).known.is_some();
-        if is_known { Ok(()) } else { self.learn(taken) }
+        if is_known { Ok(()) } else { self.set_sums(taken) }
     }
 
     /// Takes part, with zeros, in the sums that the other ranks still wait for in `micro_steps`; the first of
     /// these may have failed midway.
-    pub(super) fn take_part(&self, micro_steps: usize) -> Result<()> {
+    pub(super) fn join_remaining(&self, micro_steps: usize) -> Result<()> {
         let mut state = lock(&self.sums);
         let done = std::mem::take(&mut state.taken).len();
         if micro_steps == 0 || self.size == 1 {
@@ -231,7 +231,7 @@ mod tests {
             sync.all_reduce(&ones).map(drop)
         };
         sync.begin();
-        assert!(matches!(sync.take_part(2), Err(TrainError::UnknownSums)));
+        assert!(matches!(sync.join_remaining(2), Err(TrainError::UnknownSums)));
         for elements in [3, 5, 5, 3] {
             call(elements).unwrap();
         }
@@ -240,18 +240,18 @@ mod tests {
         // The second of four micro-steps fails after its first sum.
         sync.begin();
         call(3).unwrap();
-        sync.take_part(3).unwrap();
+        sync.join_remaining(3).unwrap();
         assert_eq!(*seen.lock().unwrap(), [3, 5, 5, 3, 3, 5, 5, 3, 3, 5, 5, 3]);
         // A failure between micro-steps, and a failure after the last one.
         seen.lock().unwrap().clear();
-        sync.take_part(1).unwrap();
-        sync.take_part(0).unwrap();
+        sync.join_remaining(1).unwrap();
+        sync.join_remaining(0).unwrap();
         assert_eq!(*seen.lock().unwrap(), [3, 5, 5, 3]);
         sync.forget();
-        assert!(matches!(sync.take_part(1), Err(TrainError::UnknownSums)));
-        sync.learn(vec![sum(2), sum(7)]).unwrap();
+        assert!(matches!(sync.join_remaining(1), Err(TrainError::UnknownSums)));
+        sync.set_sums(vec![sum(2), sum(7)]).unwrap();
         seen.lock().unwrap().clear();
-        sync.take_part(1).unwrap();
+        sync.join_remaining(1).unwrap();
         assert_eq!(*seen.lock().unwrap(), [2, 7]);
     }
 }

@@ -31,7 +31,7 @@ use crate::train_error::Result;
 ///
 /// Every rank calls in every step: [`Exchange::begin`], the micro-steps, [`Exchange::arm`] before the last of
 /// them, [`Exchange::start_rest`], [`Exchange::agree`]. If a rank has no memory for its micro-steps, it calls
-/// [`Exchange::abandon`] and [`Exchange::take_part`] instead of the remaining ones.
+/// [`Exchange::abandon`] and [`Exchange::join_remaining`] instead of the remaining ones.
 pub(crate) struct Exchange {
     shared: Arc<Shared>,
     hooks: Vec<GradientHook>,
@@ -93,8 +93,8 @@ impl Exchange {
     }
 
     /// Returns whether normalisations sum over ranks in a micro-step; also true before the first micro-step.
-    pub(crate) fn sums_jointly(&self) -> bool {
-        self.sync.as_ref().is_some_and(|sync| sync.known().is_none_or(|sums| !sums.is_empty()))
+    pub(crate) fn has_joint_sums(&self) -> bool {
+        self.sync.as_ref().is_some_and(|sync| sync.sums().is_none_or(|sums| !sums.is_empty()))
     }
 
     /// Returns an empty status for a task that counts `sums` figures.
@@ -196,8 +196,8 @@ impl Exchange {
     }
 
     /// Takes part in the sums that other ranks wait for in `micro_steps`; the first may have failed midway.
-    pub(crate) fn take_part(&self, micro_steps: usize) -> Result<()> {
-        self.sync.as_ref().map_or(Ok(()), |sync| sync.take_part(micro_steps))
+    pub(crate) fn join_remaining(&self, micro_steps: usize) -> Result<()> {
+        self.sync.as_ref().map_or(Ok(()), |sync| sync.join_remaining(micro_steps))
     }
 
     /// Starts the remaining buckets after backward. Returns whether an allocation for a reduction failed.

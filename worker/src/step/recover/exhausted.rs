@@ -12,11 +12,11 @@ use crate::memory_report::Owners;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exhausted {
     /// Rank, phase, step and bytes in use.
-    pub place: String,
+    pub location: String,
     /// The smallest micro-batch, which was too large.
     pub batch: usize,
     /// Bytes of the failed allocation, if known.
-    pub refused: Option<u64>,
+    pub requested_bytes: Option<u64>,
     /// Bytes of this rank by owner.
     pub owners: Owners,
     /// Whether the failure was predicted; otherwise measured.
@@ -31,7 +31,7 @@ impl fmt::Display for Exhausted {
             f,
             "out of memory {}, with batches of {}, and no smaller ones are left. Give each rank more memory, share the optimizer's \
              state among more ranks (memory.shard_optimizer), or make the model or its input smaller. The memory of this rank{}:",
-            self.place,
+            self.location,
             self.batch,
             if self.predicted { ", predicted" } else { "" }
         )?;
@@ -45,7 +45,7 @@ impl fmt::Display for Exhausted {
             }
         }
         row(f, "all", self.owners.total())?;
-        if let Some(bytes) = self.refused {
+        if let Some(bytes) = self.requested_bytes {
             writeln!(f)?;
             row(f, "refused", bytes)?;
         }
@@ -70,9 +70,9 @@ mod tests {
     #[test]
     fn the_table_names_what_there_is() {
         let exhausted = Exhausted {
-            place: "on rank 1 in forward at step 3: 2.00 MiB of 2.50 MiB allocated".to_owned(),
+            location: "on rank 1 in forward at step 3: 2.00 MiB of 2.50 MiB allocated".to_owned(),
             batch: 1,
-            refused: Some(3 << 19),
+            requested_bytes: Some(3 << 19),
             owners: Owners { parameters: 1 << 20, activations: 1 << 19, ..Owners::default() },
             predicted: false,
             other_usage: None,

@@ -10,8 +10,8 @@ const RECIPE: &str = "task = \"lm\"\n[data]\nkind = \"generated\"\ntrain_samples
 
 fn build(recipe: &Recipe, text: Text) -> Result<Lm, TaskError> {
     let mut registry = Registry::new(Device::Cpu);
-    let site = Site { registry: &mut registry, local_ranks: 1 };
-    Lm::build(recipe, text, site)
+    let context = BuildContext { registry: &mut registry, local_ranks: 1 };
+    Lm::build(recipe, text, context)
 }
 
 #[test]
@@ -79,8 +79,9 @@ fn texts_that_are_too_short_or_absent_are_named() {
             &format!("root = {root:?}\n"),
         );
         let recipe = Recipe::parse("test", &text, &[]).unwrap();
-        let mut console = Console { threads: 1, say: &mut |sentence| said.push(sentence), warn: &mut |_| () };
-        Lm::survey(&recipe, &mut console).and_then(|text| build(&recipe, text))
+        let mut context =
+            SurveyContext { threads: 1, report: &mut |sentence| said.push(sentence), warn: &mut |_| () };
+        Lm::survey(&recipe, &mut context).and_then(|text| build(&recipe, text))
     };
     let error = survey(&path).err().unwrap().to_string();
     assert!(error.contains("16") && error.contains("context"), "{error}");

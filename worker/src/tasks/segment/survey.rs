@@ -5,7 +5,7 @@ use std::path::Path;
 use dtrain_common::recipe::{self, DataKind, Recipe};
 
 use super::super::images::{checked, needs, telling};
-use super::super::{Console, TaskError};
+use super::super::{SurveyContext, TaskError};
 use crate::data::{Census, DataError, Listed, MaskIndex, MaskKind, MaskRule};
 
 /// Classes listed in a sentence; others are only counted.
@@ -17,7 +17,7 @@ const CLASSES_TO_LEARN: usize = 2;
 /// Image and mask folders, without unreadable pairs: (training, test); None if generated.
 pub(super) type Survey = Option<(MaskIndex, MaskIndex)>;
 
-pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Survey, TaskError> {
+pub(super) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
     let data = &recipe.data;
     if data.kind == DataKind::Generated {
         return Ok(None);
@@ -26,7 +26,7 @@ pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Surve
     let root = data.root.as_deref().unwrap_or(Path::new("."));
     let rule = rule(recipe);
     let train = MaskIndex::scan(root, &data.train, &data.train_masks, rule)?;
-    let (train, census) = looked_at(&train, CLASSES_TO_LEARN, recipe, console)?;
+    let (train, census) = looked_at(&train, CLASSES_TO_LEARN, recipe, context)?;
     if census.classes() < CLASSES_TO_LEARN {
         let only = census.occurring().next().map(|(class, _)| class);
         let ignored = census.share(census.ignored);
@@ -34,12 +34,12 @@ pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Surve
     }
     let mut test = MaskIndex::scan(root, &data.test, &data.test_masks, rule)?;
     test.size = train.size;
-    let (test, census) = looked_at(&test, 1, recipe, console)?;
+    let (test, census) = looked_at(&test, 1, recipe, context)?;
     match census.occurring().collect::<Vec<_>>().as_slice() {
         [] => {
             return Err(DataError::NothingToTest(root.join(&data.test_masks), rule.ignore).into());
         }
-        [(class, _)] => (console.warn)(format!(
+        [(class, _)] => (context.warn)(format!(
             "{} of {} hold class {class} alone: a model that always answers {class} would get the best figures there",
             read(&census, &test),
             data.test_masks
@@ -55,15 +55,15 @@ fn looked_at(
     list: &MaskIndex,
     wanted: usize,
     recipe: &Recipe,
-    console: &mut Console<'_>,
+    context: &mut SurveyContext<'_>,
 ) -> Result<(MaskIndex, Census), TaskError> {
-    let report = checked(list, needs(recipe), &list.images, &list.ignored, console)?;
+    let report = checked(list, needs(recipe), &list.images, &list.ignored, context)?;
     let good = list.without_bad(&report)?;
-    let threads = console.threads;
-    let census = list.census(&report, wanted, threads, &mut telling(console.say, &list.masks));
-    (console.say)(counts(&census, list));
+    let threads = context.threads;
+    let census = list.census(&report, wanted, threads, &mut telling(context.report, &list.masks));
+    (context.report)(counts(&census, list));
     if let Some(sentence) = missing(&census, list) {
-        (console.warn)(sentence);
+        (context.warn)(sentence);
     }
     Ok((good, census))
 }

@@ -81,8 +81,8 @@ fn the_mean_is_over_classes_that_occur() {
                   test_samples = 2\n[model]\nwidth = 2\ndepth = 2\n[train]\nsteps = 1\n";
     let recipe = Recipe::parse("test", recipe, &[]).unwrap();
     let mut registry = crate::models::Registry::new(Device::Cpu);
-    let site = Site { registry: &mut registry, local_ranks: 1 };
-    let task = Segment::build(&recipe, None, site).unwrap();
+    let context = BuildContext { registry: &mut registry, local_ranks: 1 };
+    let task = Segment::build(&recipe, None, context).unwrap();
     let totals = Totals { loss_sum: 7.0, weight: 5.0, sums: vec![1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0] };
     let [(first, mean_iou), (second, accuracy)] = task.metrics(&totals)[..] else {
         panic!("two figures");

@@ -13,8 +13,8 @@ fn recipe(file: &str, loss: &str) -> Recipe {
 
 fn build(recipe: &Recipe) -> Result<(Registry, TorchScript), TaskError> {
     let mut registry = Registry::new(Device::Cpu);
-    let site = Site { registry: &mut registry, local_ranks: 1 };
-    let task = TorchScript::build(recipe, None, site)?;
+    let context = BuildContext { registry: &mut registry, local_ranks: 1 };
+    let task = TorchScript::build(recipe, None, context)?;
     Ok((registry, task))
 }
 
@@ -47,7 +47,7 @@ fn the_registry_has_the_module_s_own_tensors() {
     assert!(after.sum.double_value(&[]) > before.sum.double_value(&[]) + 10.0);
     after.sum.backward();
     assert!(bias.grad().abs().min().double_value(&[]) > 0.0);
-    let matters = task.micro_batch_matters().unwrap();
+    let matters = task.micro_batch_warning().unwrap();
     assert!(matters.contains("random") && !matters.contains("BatchNorm"), "{matters}");
 }
 

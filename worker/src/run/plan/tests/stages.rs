@@ -50,11 +50,11 @@ fn stages_and_phases_follow_each_other() {
     ] {
         assert_eq!(plan.position(done), position, "after {done}");
     }
-    let place = |stage, phase| Place { stage, phase };
-    assert_eq!((plan.place(5), plan.place(6)), (place(0, 0), place(1, 0)));
-    assert_eq!((plan.place(9), plan.place(10)), (place(1, 1), place(1, 2)));
-    assert_eq!((plan.place(15), plan.place(16)), (place(2, 0), place(2, 0)));
-    assert_eq!(plan.phase(place(1, 2)).steps, 10..13);
+    let id = |stage, phase| PhaseId { stage, phase };
+    assert_eq!((plan.phase_at(5), plan.phase_at(6)), (id(0, 0), id(1, 0)));
+    assert_eq!((plan.phase_at(9), plan.phase_at(10)), (id(1, 1), id(1, 2)));
+    assert_eq!((plan.phase_at(15), plan.phase_at(16)), (id(2, 0), id(2, 0)));
+    assert_eq!(plan.phase(id(1, 2)).steps, 10..13);
     assert_eq!((plan.samples_after(6), plan.samples_after(13)), (40, 40 + 20 + 8));
     assert!((plan.epochs_after(13) - (2.0 + 7.0 / 5.0)).abs() < 1e-12);
     // At the end of every epoch, counted from the start of its stage, and of every stage.

@@ -9,30 +9,30 @@ use crate::data::LoaderOptions;
 use crate::memory_report::Owners;
 use crate::metrics::{Line, MicroBatches, OomRecord};
 use crate::run::plan::RunPlan;
-use crate::step::recover::{Shortage, place};
+use crate::step::recover::{Shortage, describe_shortages};
 use crate::train_error::Result;
 
 /// The state for retries of steps.
-pub(crate) struct Again {
+pub(crate) struct RetryState {
     pub(crate) loader: LoaderOptions,
     /// The largest micro-batch of every stage at the start of the run.
     first: Vec<usize>,
     /// The largest batch of an evaluation that did not run out of memory, if another did.
     pub(crate) evaluation: Option<usize>,
-    saves_more: bool,
+    recomputes_all: bool,
     pub(crate) count: u64,
 }
 
-impl Again {
+impl RetryState {
     pub(crate) fn new(loader: LoaderOptions, plan: &RunPlan) -> Self {
         let first = plan.stages.iter().map(|stage| stage.partition.micro_batch());
-        Self { loader, first: first.collect(), evaluation: None, saves_more: false, count: 0 }
+        Self { loader, first: first.collect(), evaluation: None, recomputes_all: false, count: 0 }
     }
 }
 
 /// Cleans up after a dropped step and prepares its retry with smaller micro-batches or, without smaller ones,
 /// more recomputation. If nothing can save memory, returns `OutOfMemory` on all ranks.
-pub(super) fn start_again(
+pub(super) fn retry_step(
     training: &mut Training<'_>,
     followers: &mut Followers<'_>,
     shortages: &[Option<Shortage>],
@@ -50,8 +50,8 @@ pub(super) fn start_again(
         if course.plan.stages[stage].partition.is_spread() != from.is_spread() {
             training.exchange.forget_sums();
         }
-    } else if save_more(training) {
-        training.again.saves_more = true;
+    } else if recompute_all(training) {
+        training.retry.recomputes_all = true;
         training.exchange.forget_sums();
     } else {
         let owners = owners(training);
@@ -59,7 +59,7 @@ pub(super) fn start_again(
     }
     training.stepper.limits.free();
     training.restart_loader()?;
-    training.again.count += 1;
+    training.retry.count += 1;
 
     let to = training.course.plan.stages[stage].partition;
     let consequence = match to.micro_batch() < from.micro_batch() {
@@ -67,12 +67,12 @@ pub(super) fn start_again(
         false => "more of the model is computed again in backward".to_owned(),
     } + ", the step is taken again with the same samples";
     let sizes = MicroBatches { from: from.micro_batch(), to: to.micro_batch() };
-    let cut = (to.grad_accum_steps(), training.again.saves_more);
-    tell(followers, shortages, ("at", step), &consequence, sizes, cut)
+    let cut = (to.grad_accum_steps(), training.retry.recomputes_all);
+    report_oom(followers, shortages, ("at", step), &consequence, sizes, cut)
 }
 
 /// Recomputes all segments in backward. Returns false if the recipe forbids it, or it is already so.
-fn save_more(training: &Training<'_>) -> bool {
+fn recompute_all(training: &Training<'_>) -> bool {
     let recompute = &training.replica.model.recompute;
     let more = training.recipe.memory.recompute != Recompute::Off && recompute.count() < recompute.segments();
     if more {
@@ -93,7 +93,7 @@ fn change(from: &Partition, to: &Partition) -> String {
 }
 
 /// Reports that memory ran out "at" or "after" a step, the consequence, and the new sizes.
-pub(super) fn tell(
+pub(super) fn report_oom(
     followers: &mut Followers<'_>,
     shortages: &[Option<Shortage>],
     (when, step): (&str, u64),
@@ -101,10 +101,10 @@ pub(super) fn tell(
     micro_batch: MicroBatches,
     (grad_accum_steps, recompute): (usize, bool),
 ) -> Result<()> {
-    let Some((place, ranks, first)) = place(shortages) else { return Ok(()) };
+    let Some((location, ranks, first)) = describe_shortages(shortages) else { return Ok(()) };
     let bytes = first.bytes();
-    followers.note(format!("out of memory {place} {when} step {step}: {bytes}; {consequence}"));
-    followers.hear(&Line::Oom(&OomRecord {
+    followers.note(format!("out of memory {location} {when} step {step}: {bytes}; {consequence}"));
+    followers.record(&Line::Oom(&OomRecord {
         step,
         ranks,
         phase: first.phase.name(),
@@ -127,7 +127,7 @@ pub(super) fn grow(training: &mut Training<'_>, followers: &mut Followers<'_>) -
     let stage = course.plan.stage_number(course.done);
     let from = course.plan.stages[stage].partition;
     let begins = course.plan.position(course.done).step_in_epoch == 0;
-    let first = training.again.first[stage];
+    let first = training.retry.first[stage];
     if !training.recipe.memory.grow || !begins || from.micro_batch() >= first {
         return Ok(());
     }
