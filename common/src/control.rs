@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::files::if_there;
+use crate::files::none_if_missing;
 
 const MAX_LINE: u64 = 64 << 10;
 /// Time limit for the line of the other side.
@@ -27,15 +27,15 @@ const LINE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A request to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase")]
-pub enum Ask {
+pub enum Request {
     /// Give memory that no tensor uses back to the device, or on a CPU to the system.
     Clear,
     Memory,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
-    /// Bytes given back; 0 for [`Ask::Memory`].
+pub struct Response {
+    /// Bytes given back; 0 for [`Request::Memory`].
     pub freed: u64,
     /// Bytes that tensors use.
     pub allocated: u64,
@@ -49,19 +49,19 @@ pub struct Answer {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Reply {
-    Answer(Answer),
+    Response(Response),
     Error { error: String },
 }
 
 /// Reason why a worker did not answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum RequestError {
     #[error("it has ended")]
     Gone,
     #[error("it is busy and did not answer in time")]
     Busy,
     #[error("{0}")]
-    Refused(String),
+    Failed(String),
     #[error("the connection failed: {0}")]
     Io(#[source] io::Error),
     #[error("its answer cannot be read ({0}); is it of another version of dtrain?")]
@@ -92,12 +92,12 @@ impl Listener {
     fn open_in(folder: &Path) -> io::Result<Self> {
         match DirBuilder::new().mode(0o700).create(folder) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-            _ => own(folder)?,
+            _ => check_private(folder)?,
         }
         remove_stale(folder);
         let path = folder.join(format!("{}.sock", std::process::id()));
         // A socket of this name belongs to an ended process, whose pid this process now has.
-        if_there(fs::remove_file(&path))?;
+        none_if_missing(fs::remove_file(&path))?;
         let listener = UnixListener::bind(&path)?;
         Ok(Self { listener, path })
     }
@@ -107,12 +107,12 @@ impl Listener {
     }
 
     /// Waits for a request and answers it; the client gets an `Err` of `answer` too. Callable after an error.
-    pub fn serve(&self, answer: impl FnOnce(Ask) -> Result<Answer, String>) -> io::Result<()> {
+    pub fn serve(&self, answer: impl FnOnce(Request) -> Result<Response, String>) -> io::Result<()> {
         let (mut stream, _) = self.listener.accept()?;
         stream.set_read_timeout(Some(LINE_TIMEOUT))?;
         stream.set_write_timeout(Some(LINE_TIMEOUT))?;
-        let reply = match serde_json::from_str::<Ask>(&line(&stream)?) {
-            Ok(ask) => answer(ask).map_or_else(|error| Reply::Error { error }, Reply::Answer),
+        let reply = match serde_json::from_str::<Request>(&line(&stream)?) {
+            Ok(ask) => answer(ask).map_or_else(|error| Reply::Error { error }, Reply::Response),
             Err(error) => Reply::Error { error: format!("the question cannot be read: {error}") },
         };
         let text = serde_json::to_string(&reply)?;
@@ -127,7 +127,7 @@ impl Drop for Listener {
     }
 }
 
-fn own(folder: &Path) -> io::Result<()> {
+fn check_private(folder: &Path) -> io::Result<()> {
     let meta = fs::symlink_metadata(folder)?;
     let user = rustix::process::geteuid().as_raw();
     if meta.is_dir() && meta.uid() == user && meta.mode() & 0o077 == 0 {
@@ -142,7 +142,7 @@ fn own(folder: &Path) -> io::Result<()> {
 /// Returns the pids and sockets of this user's running workers, by pid. Removes sockets of ended workers.
 pub fn workers(folders: &[PathBuf]) -> Vec<(u32, PathBuf)> {
     let mut found = Vec::new();
-    for folder in folders.iter().filter(|folder| own(folder).is_ok()) {
+    for folder in folders.iter().filter(|folder| check_private(folder).is_ok()) {
         remove_stale(folder);
         found.extend(sockets(folder));
     }
@@ -161,27 +161,27 @@ fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
 /// Removes sockets whose process has ended. A process between `bind` and `listen` refuses connections too.
 fn remove_stale(folder: &Path) {
     for (pid, path) in sockets(folder) {
-        if !Path::new("/proc").join(pid.to_string()).exists() && refuses(&path) {
+        if !Path::new("/proc").join(pid.to_string()).exists() && has_no_listener(&path) {
             let _ = fs::remove_file(path);
         }
     }
 }
 
 /// Returns whether no process listens. A process of another container may: its pid is unknown here.
-fn refuses(path: &Path) -> bool {
+fn has_no_listener(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// Asks the worker at `path` and waits up to `timeout`. If many clients ask, connecting takes longer.
-pub fn ask(path: &Path, ask: Ask, timeout: Duration) -> Result<Answer, AskError> {
+pub fn request(path: &Path, ask: Request, timeout: Duration) -> Result<Response, RequestError> {
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::NotFound
         | ErrorKind::ConnectionRefused
         | ErrorKind::ConnectionReset
         | ErrorKind::BrokenPipe
-        | ErrorKind::UnexpectedEof => AskError::Gone,
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => AskError::Busy,
-        _ => AskError::Io(error),
+        | ErrorKind::UnexpectedEof => RequestError::Gone,
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => RequestError::Busy,
+        _ => RequestError::Io(error),
     };
     let mut stream = UnixStream::connect(path).map_err(failed)?;
     stream.set_read_timeout(Some(timeout)).map_err(failed)?;
@@ -189,8 +189,8 @@ pub fn ask(path: &Path, ask: Ask, timeout: Duration) -> Result<Answer, AskError>
     let text = serde_json::to_string(&ask)?;
     stream.write_all(format!("{text}\n").as_bytes()).map_err(failed)?;
     match serde_json::from_str(&line(&stream).map_err(failed)?)? {
-        Reply::Answer(answer) => Ok(answer),
-        Reply::Error { error } => Err(AskError::Refused(error)),
+        Reply::Response(answer) => Ok(answer),
+        Reply::Error { error } => Err(RequestError::Failed(error)),
     }
 }
 

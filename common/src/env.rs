@@ -94,7 +94,7 @@ pub const VIRTUAL_ENV: &str = "VIRTUAL_ENV";
 /// Folder of the conda environment in use.
 pub const CONDA_PREFIX: &str = "CONDA_PREFIX";
 /// Prefix of variables that stand for flags of the launcher, such as PET_NPROC_PER_NODE.
-pub const TWIN_PREFIX: &str = "PET_";
+pub const FLAG_PREFIX: &str = "PET_";
 
 /// Returns a variable of this process. Bytes that are not UTF-8 are replaced; checks of the value then fail.
 pub fn of_process(name: &str) -> Option<String> {

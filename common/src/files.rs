@@ -24,7 +24,7 @@ pub fn remove_temporary(folder: &Path) -> io::Result<()> {
 }
 
 /// Turns `NotFound` into `None`. Other failures stay errors.
-pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+pub fn none_if_missing<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         other => other.map(Some),

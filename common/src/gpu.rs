@@ -11,7 +11,7 @@ mod visible;
 use crate::units::ByteSize;
 
 pub use choice::{ChoiceError, GpuId, GpuIdError};
-pub use driver::{Nvidia, all_compute_in_bf16, inventory};
+pub use driver::{Nvidia, all_support_bf16, inventory};
 pub use status::{Driver, GpuProcess, GpuStatus, Status, Versions, oldest_driver};
 pub use visible::Visible;
 
@@ -40,7 +40,7 @@ pub struct Inventory {
 
 /// Index of a GPU or MIG instance within one inventory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct DeviceIndex {
     gpu: usize,
     instance: Option<usize>,
 }
@@ -54,7 +54,7 @@ pub enum GpuError {
     Driver { what: String, source: NvmlError },
 }
 
-impl Place {
+impl DeviceIndex {
     fn whole(gpu: usize) -> Self {
         Self { gpu, instance: None }
     }
@@ -75,53 +75,53 @@ impl Inventory {
         self.gpus.windows(2).any(|pair| pair[0].name != pair[1].name)
     }
 
-    pub fn device(&self, place: Place) -> &GpuInfo {
-        let gpu = &self.gpus[place.gpu];
-        place.instance.and_then(|instance| gpu.mig.as_deref()?.get(instance)).unwrap_or(gpu)
+    pub fn device(&self, index: DeviceIndex) -> &GpuInfo {
+        let gpu = &self.gpus[index.gpu];
+        index.instance.and_then(|instance| gpu.mig.as_deref()?.get(instance)).unwrap_or(gpu)
     }
 
     /// Returns the name for CUDA_VISIBLE_DEVICES; `None` if the driver reports no UUID.
-    pub fn uuid(&self, place: Place) -> Option<&str> {
-        self.device(place).uuid.as_deref()
+    pub fn uuid(&self, index: DeviceIndex) -> Option<&str> {
+        self.device(index).uuid.as_deref()
     }
 
     /// Returns the name on this machine: `GPU 6`, `MIG instance 1 of GPU 0`.
-    pub fn title(&self, place: Place) -> String {
-        let gpu = self.gpus[place.gpu].index;
-        match place.is_instance() {
-            true => format!("MIG instance {} of GPU {gpu}", self.device(place).index),
+    pub fn title(&self, index: DeviceIndex) -> String {
+        let gpu = self.gpus[index.gpu].index;
+        match index.is_instance() {
+            true => format!("MIG instance {} of GPU {gpu}", self.device(index).index),
             false => format!("GPU {gpu}"),
         }
     }
 
-    fn details(&self, place: Place) -> String {
-        let device = self.device(place);
+    fn details(&self, index: DeviceIndex) -> String {
+        let device = self.device(index);
         let uuid = device.uuid.as_deref().unwrap_or("no UUID");
         format!("{}, {}, {uuid}", device.name, ByteSize(device.total_bytes))
     }
 
-    fn wholes(&self) -> impl Iterator<Item = Place> {
-        (0..self.gpus.len()).map(Place::whole)
+    fn whole_gpus(&self) -> impl Iterator<Item = DeviceIndex> {
+        (0..self.gpus.len()).map(DeviceIndex::whole)
     }
 
-    fn instances(&self, gpu: usize) -> impl Iterator<Item = Place> {
+    fn instances(&self, gpu: usize) -> impl Iterator<Item = DeviceIndex> {
         let count = self.gpus[gpu].mig.as_ref().map_or(0, Vec::len);
-        (0..count).map(move |instance| Place { gpu, instance: Some(instance) })
+        (0..count).map(move |instance| DeviceIndex { gpu, instance: Some(instance) })
     }
 
     /// Returns the device with the UUID `beginning`, else all devices whose UUID begins with it.
-    fn named(&self, beginning: &str) -> Vec<Place> {
+    fn with_uuid_prefix(&self, beginning: &str) -> Vec<DeviceIndex> {
         let everything =
-            self.wholes().flat_map(|whole| std::iter::once(whole).chain(self.instances(whole.gpu)));
+            self.whole_gpus().flat_map(|whole| std::iter::once(whole).chain(self.instances(whole.gpu)));
         let fitting: Vec<_> = everything
-            .filter_map(|place| Some((place, self.uuid(place)?)))
+            .filter_map(|index| Some((index, self.uuid(index)?)))
             .filter(|(_, uuid)| uuid.starts_with(beginning))
             .collect();
         // Older drivers number instances at the end of the name, so one name can be a prefix of another.
         let exact = fitting.iter().find(|(_, uuid)| *uuid == beginning);
         match exact {
-            Some((place, _)) => vec![*place],
-            None => fitting.into_iter().map(|(place, _)| place).collect(),
+            Some((index, _)) => vec![*index],
+            None => fitting.into_iter().map(|(index, _)| index).collect(),
         }
     }
 }

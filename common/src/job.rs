@@ -22,7 +22,8 @@ pub struct PlanJob {
     pub gpus: Vec<Gpu>,
     /// Number of ranks, at least 1; each has one GPU.
     pub nproc: usize,
-    pub way: Way,
+    #[serde(rename = "way")]
+    pub mode: Mode,
     /// The stage, or `all`; the default is the first.
     #[serde(default)]
     pub stage: Option<String>,
@@ -54,14 +55,14 @@ impl Gpu {
 /// Method of a prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum Mode {
     /// The step ran on tensors without storage.
     Symbolic,
     /// Steps ran at two micro-batches; the rest is a linear fit.
     Measured,
 }
 
-impl Way {
+impl Mode {
     /// Returns the label of predicted figures, such as `predicted (symbolic)`.
     pub fn label(self) -> &'static str {
         match self {
@@ -122,7 +123,7 @@ mod tests {
         let plan = Job::Plan(PlanJob {
             gpus: vec![Gpu::of_size(1 << 34)],
             nproc: 2,
-            way: Way::Symbolic,
+            mode: Mode::Symbolic,
             stage: None,
             brief: false,
             json: true,

@@ -27,7 +27,7 @@ use crate::recipe::{Best, Recipe};
 /// The newest format; this version writes it.
 pub const FORMAT: u32 = 4;
 /// The first format whose manifests have their own checksum.
-const SEALED: u32 = 3;
+const FIRST_WITH_CHECKSUM: u32 = 3;
 const OLDEST: u32 = 1;
 /// Name of the manifest within a checkpoint's folder.
 pub const FILE_NAME: &str = "manifest.json";
@@ -36,10 +36,10 @@ const MAX_BYTES: u64 = 16 << 20;
 
 const STEP_PREFIX: &str = "step-";
 
-/// Text around the last field: the checksum of all bytes before the comma in `BEFORE`. It can be checked
+/// Text around the last field: the checksum of all bytes before the comma in `CHECKSUM_PREFIX`. It can be checked
 /// without parsing JSON.
-const BEFORE: &str = ",\n  \"checksum\": \"";
-const BEHIND: &str = "\"\n}\n";
+const CHECKSUM_PREFIX: &str = ",\n  \"checksum\": \"";
+const CHECKSUM_SUFFIX: &str = "\"\n}\n";
 
 /// Returns the folder name of the checkpoint after `step` optimizer steps, such as `step-00000120`.
 pub fn folder_name(step: u64) -> String {
@@ -124,7 +124,7 @@ pub struct Manifest {
     pub best: Option<BestSoFar>,
     /// Whether the evaluation of this step is still to be done: a stop request interrupted it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub evaluation_owed: bool,
+    pub evaluation_missing: bool,
     pub files: Vec<FileEntry>,
 }
 
@@ -164,8 +164,8 @@ impl Manifest {
         if format < OLDEST {
             return Err(ManifestError::UnknownFormat(path.into(), format));
         }
-        if !is_whole(bytes).unwrap_or(format < SEALED) {
-            return Err(ManifestError::Altered(path.into()));
+        if !has_valid_checksum(bytes).unwrap_or(format < FIRST_WITH_CHECKSUM) {
+            return Err(ManifestError::OwnChecksum(path.into()));
         }
         let manifest: Self = serde_json::from_slice(bytes).map_err(json)?;
         manifest.check_entries(path)?;
@@ -176,7 +176,7 @@ impl Manifest {
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>, ManifestError> {
         self.check_entries(path)?;
         let json = serde_json::to_vec_pretty(self);
-        Ok(seal(json.map_err(|source| ManifestError::Json(path.into(), source))?))
+        Ok(add_checksum(json.map_err(|source| ManifestError::Json(path.into(), source))?))
     }
 
     /// Writes the manifest into `dir`, whole or not at all.
@@ -195,12 +195,12 @@ impl Manifest {
     /// Checks the size and checksum of every file, up to the first error.
     pub fn verify(&self, dir: &Path) -> Result<(), ManifestError> {
         self.check_sizes(dir)?;
-        entry::damage(&self.files, dir, true, |_| ()).into_iter().next().map_or(Ok(()), Err)
+        entry::errors(&self.files, dir, true, |_| ()).into_iter().next().map_or(Ok(()), Err)
     }
 
     /// Returns all errors of the files that `wanted` selects: missing, unreadable, wrong size, and parts with
     /// a wrong checksum. Calls `read` with the bytes of each read, from several threads.
-    pub fn damage(
+    pub fn errors(
         &self,
         dir: &Path,
         wanted: impl Fn(&str) -> bool,
@@ -217,7 +217,7 @@ impl Manifest {
                 Err(error) => found.push(error),
             }
         }
-        found.extend(entry::damage(&sized, dir, false, read));
+        found.extend(entry::errors(&sized, dir, false, read));
         found
     }
 
@@ -237,20 +237,20 @@ impl Manifest {
 }
 
 /// Adds the checksum as the last field to a JSON object that `serde_json` wrote prettily.
-fn seal(mut object: Vec<u8>) -> Vec<u8> {
+fn add_checksum(mut object: Vec<u8>) -> Vec<u8> {
     let end = object.strip_suffix(b"\n}").map_or(object.len(), <[u8]>::len);
     object.truncate(end);
-    object.extend(BEFORE.bytes().chain(checksum_of(&object).bytes()).chain(BEHIND.bytes()));
+    object.extend(CHECKSUM_PREFIX.bytes().chain(checksum_of(&object).bytes()).chain(CHECKSUM_SUFFIX.bytes()));
     object
 }
 
 /// Returns whether a manifest has its checksum; `None` if it lists no checksum.
-fn is_whole(bytes: &[u8]) -> Option<bool> {
+fn has_valid_checksum(bytes: &[u8]) -> Option<bool> {
     // Search from the end: the recipe may hold any text, but no quoted text with a line break.
-    let mut windows = bytes.windows(BEFORE.len());
-    let at = windows.rposition(|window| window == BEFORE.as_bytes())?;
+    let mut windows = bytes.windows(CHECKSUM_PREFIX.len());
+    let at = windows.rposition(|window| window == CHECKSUM_PREFIX.as_bytes())?;
     let (object, rest) = bytes.split_at(at);
-    Some(rest == [BEFORE, &checksum_of(object), BEHIND].concat().as_bytes())
+    Some(rest == [CHECKSUM_PREFIX, &checksum_of(object), CHECKSUM_SUFFIX].concat().as_bytes())
 }
 
 fn checksum_of(bytes: &[u8]) -> String {

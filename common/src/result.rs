@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::files::{if_there, write_atomic};
+use crate::files::{none_if_missing, write_atomic};
 use crate::manifest::BestSoFar;
 use crate::numbers;
 
@@ -103,7 +103,7 @@ pub struct RunResult {
 impl RunResult {
     /// Reads `path`; `None` without such a file. A file that is not a result is `InvalidData`, with its path.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
-        let Some(bytes) = if_there(std::fs::read(path))? else { return Ok(None) };
+        let Some(bytes) = none_if_missing(std::fs::read(path))? else { return Ok(None) };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             io::Error::new(
                 io::ErrorKind::InvalidData,

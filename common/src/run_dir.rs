@@ -20,12 +20,12 @@ use std::time::SystemTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
-use crate::files::if_there;
+use crate::files::none_if_missing;
 use crate::manifest::folder_name;
 use error::failed;
 
 pub use crate::manifest::step_of;
-pub use entries::hide;
+pub use entries::rename_for_removal;
 pub use error::{Differences, RunDirError};
 pub use keep::Keep;
 pub use lock::RunLock;
@@ -155,7 +155,7 @@ fn real(path: &Path) -> Result<PathBuf, RunDirError> {
 
 fn exists(path: &Path) -> Result<bool, RunDirError> {
     // A broken link exists too: a write would go through it.
-    let found = if_there(path.symlink_metadata()).map_err(failed("look at", path))?;
+    let found = none_if_missing(path.symlink_metadata()).map_err(failed("look at", path))?;
     Ok(found.is_some())
 }
 

@@ -57,7 +57,7 @@ pub fn parse_clock(text: &str) -> Option<Duration> {
 }
 
 /// Writes the time in its largest whole unit, as [`parse_time`] reads it: `90 min`, `2 h`, `0.25 s`.
-pub fn show_time(time: Duration) -> String {
+pub fn format_time(time: Duration) -> String {
     let millis = time.as_millis() as u64;
     let whole = |(seconds, words): &(u64, &[&'static str])| {
         let size = seconds * 1000;
@@ -90,7 +90,7 @@ mod tests {
         ] {
             let time = parse_time(text).unwrap();
             assert_eq!(time, Duration::from_secs_f64(seconds), "{text}");
-            assert_eq!(show_time(time), shown);
+            assert_eq!(format_time(time), shown);
         }
         for text in [
             "",
@@ -125,7 +125,7 @@ mod tests {
         #[test]
         fn times_round_trip(millis in 1_u64..1 << 40) {
             let time = Duration::from_millis(millis);
-            prop_assert_eq!(parse_time(&show_time(time)).unwrap(), time);
+            prop_assert_eq!(parse_time(&format_time(time)).unwrap(), time);
         }
     }
 }

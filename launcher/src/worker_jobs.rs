@@ -9,7 +9,7 @@ use dtrain_common::env::{
     WORLD_SIZE,
 };
 use dtrain_common::gpu::{self, GpuError, Visible};
-use dtrain_common::job::{Gpu, Job, PlanJob, ProfileJob, Way};
+use dtrain_common::job::{Gpu, Job, Mode, PlanJob, ProfileJob};
 use dtrain_common::recipe::Recipe;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -29,9 +29,9 @@ pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         }),
     };
     let nproc = args.nproc.map(|number| number as usize).or(visible).unwrap_or(1);
-    let way = if args.measured { Way::Measured } else { Way::Symbolic };
+    let mode = if args.measured { Mode::Measured } else { Mode::Symbolic };
     let (stage, json) = (args.stage.clone(), args.json);
-    let job = Job::Plan(PlanJob { gpus, nproc, way, stage, brief: false, json });
+    let job = Job::Plan(PlanJob { gpus, nproc, mode, stage, brief: false, json });
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
@@ -46,8 +46,8 @@ pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
         }
         Err(error) => bail!("{error}; name GPUs with --gpu, such as --gpu t4,24GiB"),
     };
-    let (nproc, way) = (args.nproc as usize, Way::Symbolic);
-    let job = Job::Plan(PlanJob { gpus, nproc, way, stage: None, brief: true, json: args.json });
+    let (nproc, mode) = (args.nproc as usize, Mode::Symbolic);
+    let job = Job::Plan(PlanJob { gpus, nproc, mode, stage: None, brief: true, json: args.json });
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
@@ -81,7 +81,7 @@ fn find_local_gpus() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
     let inventory = gpu::inventory()?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
     let visible = Visible::new(&inventory, list.as_deref());
-    let gpus = of_machine(&inventory, &visible, gpu::all_compute_in_bf16());
+    let gpus = of_machine(&inventory, &visible, gpu::all_support_bf16());
     Ok(match visible.count(&inventory) {
         0 => (usual(), None),
         count => (gpus, Some(count)),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use dtrain_common::control::{Answer, Ask, Listener, folders};
+use dtrain_common::control::{Listener, Request, Response, folders};
 use dtrain_torch_shim::{ShimError, memory};
 use tch::Device;
 
@@ -56,13 +56,13 @@ impl Drop for Control {
     }
 }
 
-fn answer(question: Ask, rank: usize, device: Device) -> Result<Answer, ShimError> {
+fn answer(question: Request, rank: usize, device: Device) -> Result<Response, ShimError> {
     let before = held(device)?;
-    if question == Ask::Clear {
+    if question == Request::Clear {
         memory::empty_cache(device)?;
     }
     let after = held(device)?;
-    Ok(Answer {
+    Ok(Response {
         freed: before.1.saturating_sub(after.1),
         allocated: after.0,
         reserved: after.1,
@@ -95,7 +95,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use dtrain_common::control::{ask, workers};
+    use dtrain_common::control::{request, workers};
 
     #[test]
     fn a_worker_answers_until_its_end() {
@@ -103,10 +103,10 @@ mod tests {
         let path = control.path.clone();
         let here = || workers(&folders()).iter().any(|(_, found)| *found == path);
         assert!(here());
-        let answer = ask(&path, Ask::Clear, Duration::from_secs(20)).unwrap();
+        let answer = request(&path, Request::Clear, Duration::from_secs(20)).unwrap();
         assert_eq!((answer.rank, answer.device.as_str()), (3, "CPU"));
         assert!(answer.reserved > 0 && answer.allocated > 0, "{answer:?}");
-        let answer = ask(&path, Ask::Memory, Duration::from_secs(20)).unwrap();
+        let answer = request(&path, Request::Memory, Duration::from_secs(20)).unwrap();
         assert_eq!(answer.freed, 0);
         drop(control);
         assert!(!here());

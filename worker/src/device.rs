@@ -43,7 +43,7 @@ impl OutOfMemory for DeviceError {
 pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, DeviceError> {
     memory::enable_stats().map_err(|source| failed(env, source))?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
-    if list.as_deref().is_some_and(|list| !Visible::asks_for_one(list)) {
+    if list.as_deref().is_some_and(|list| !Visible::names_a_device(list)) {
         // A run on the CPU does not wait for CUDA to load.
         return Ok(Device::Cpu);
     }

@@ -139,7 +139,7 @@ fn evaluate<T: BuildTask + 'static>(
         stop: of.stop,
     };
     // BatchNorm groups apply to training only.
-    let limit = recipe.memory.micro_batch.stated();
+    let limit = recipe.memory.micro_batch.value();
     let cut = Partition::new(recipe.train.effective_batch, of.ranks.size(), limit);
     let batch = of.batch.unwrap_or_else(|| cut.map_or(1, |cut| cut.micro_batch()));
     // An epoch that has begun counts.

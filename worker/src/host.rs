@@ -46,7 +46,7 @@ pub(crate) fn enter_device(
     prepare: impl FnOnce(Device) -> Result<(), ShimError>,
 ) -> Result<(Device, u64), WorkerError> {
     let budget = recipe.memory.budget;
-    let device = device::choose(env, budget.stated().map(|size| size.0))?;
+    let device = device::choose(env, budget.value().map(|size| size.0))?;
     prepare(device).map_err(TrainError::from)?;
     let allowed = budget::bytes(budget, device, env.local_world_size).map_err(TrainError::from)?;
     budget::enforce(allowed, device);

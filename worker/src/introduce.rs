@@ -180,7 +180,7 @@ fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) 
 #[cfg(test)]
 mod tests {
     use crate::memory_report::Owners;
-    use crate::plan::{Cut, Way};
+    use crate::plan::{Cut, Mode};
     use dtrain_common::recipe::Amp;
 
     use super::*;
@@ -197,7 +197,7 @@ mod tests {
         let said = |now, fits| {
             let prediction = Prediction {
                 cut: now,
-                way: Way::Symbolic,
+                way: Mode::Symbolic,
                 peak: 3 << 20,
                 owners: Owners::default(),
                 flops: 0.0,

@@ -86,7 +86,7 @@ fn go_on(
     let best = resumed.as_mut().and_then(|resumed| resumed.manifest.best.take());
     let best = best.filter(is_sought);
     let (checkpoint, set_aside) =
-        run_dir.begin_after(checkpoint, done, best.as_ref().map(|best| best.step))?;
+        run_dir.start_from(checkpoint, done, best.as_ref().map(|best| best.step))?;
     setup.notes.extend(completed.iter().chain(&set_aside).filter_map(went_back));
     opening.is_foreign = !opening.from_memory && !run_dir.checkpoint(done).is_dir();
     // Only a best checkpoint in this run's folder counts. If the best one of a copy in memory was never
@@ -112,11 +112,11 @@ fn claim(
     }
     let (start, claim) = run_dir.begin(recipe, &asked)?;
     // The launcher prints the note itself.
-    if let Some(note) = claim.note() {
+    if let Some(note) = claim.no_locks_message() {
         tracing::warn!("{note}");
     }
     let asked = match (&asked, start) {
-        (Resume::From(named), Start::Resume(checkpoint)) => match run_dir.goes_on_after(named)? {
+        (Resume::From(named), Start::Resume(checkpoint)) => match run_dir.resumes_newest(named)? {
             true => Resume::Auto,
             false => Resume::From(checkpoint),
         },

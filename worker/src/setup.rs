@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::{BestSoFar, DataFingerprint, Manifest};
-use dtrain_common::recipe::{self, Augment, BatchNorm, MemoryFormat, Passage, Recipe, Recompute};
+use dtrain_common::recipe::{self, AtStageStart, Augment, BatchNorm, MemoryFormat, Recipe, Recompute};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
@@ -222,8 +222,8 @@ fn stages(recipe: &Recipe, registry: &Registry, plan: &RunPlan, env: &WorkerEnv)
         bucket_bytes: recipe.reduce.bucket.0 as usize,
         shards: if recipe.memory.shard_optimizer { env.world_size } else { 1 },
     };
-    let passage = |number: usize, of: fn(&recipe::Stage) -> Passage| {
-        recipe.stage.get(number).map_or(Passage::Continue, of)
+    let passage = |number: usize, of: fn(&recipe::Stage) -> AtStageStart| {
+        recipe.stage.get(number).map_or(AtStageStart::Continue, of)
     };
     let stage = |(number, phases): (usize, Vec<Trained>)| Stage {
         recipe: recipe.of_stage(number),
@@ -273,7 +273,7 @@ pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> Loader
     const MOST_THREADS: usize = 8;
     let own_share = cores_per_rank(local_world_size).min(MOST_THREADS);
     LoaderOptions {
-        threads: recipe.data.workers.stated().unwrap_or(own_share),
+        threads: recipe.data.workers.value().unwrap_or(own_share),
         prefetch_batches: 4,
         seed: recipe.train.seed,
         // A custom data set decides itself how to use random numbers.

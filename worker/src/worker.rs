@@ -180,7 +180,7 @@ fn followers<'a>(
         run_dir,
         from_memory: opening.from_memory,
         is_foreign: opening.is_foreign,
-        evaluation_missing: manifest.is_some_and(|manifest| manifest.evaluation_owed),
+        evaluation_missing: manifest.is_some_and(|manifest| manifest.evaluation_missing),
     };
     let (stop, every) = (host.stop.clone(), recipe.checkpoint.every.time());
     list.push(Box::new(Archive::new(checkpoints, heartbeat, stop, course, every, origin)));
@@ -246,7 +246,7 @@ fn conclude(
     result.write(&path).map_err(|source| WorkerError::Write { path, source })?;
     // A launcher does this itself, after all workers have exited.
     if status == ExitStatus::Success && !request.prepared {
-        run_dir.note_ended()?;
+        run_dir.record_end()?;
     }
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 
 const SOON: Duration = Duration::from_secs(20);
 
-fn answer() -> Answer {
-    Answer { freed: 5, allocated: 7, reserved: 9, device: "CPU".into(), rank: 1 }
+fn answer() -> Response {
+    Response { freed: 5, allocated: 7, reserved: 9, device: "CPU".into(), rank: 1 }
 }
 
 #[test]
@@ -21,14 +21,14 @@ fn a_question_is_answered_and_the_socket_goes_with_the_listener() {
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
             listener.serve(|question| {
-                assert_eq!(question, Ask::Clear);
+                assert_eq!(question, Request::Clear);
                 Ok(answer())
             })?;
             listener.serve(|_| Err("the cache is stuck".into()))?;
             listener.serve(|_| Ok(answer()))
         });
-        assert_eq!(ask(&path, Ask::Clear, SOON).unwrap(), answer());
-        let refused = ask(&path, Ask::Memory, SOON).unwrap_err();
+        assert_eq!(request(&path, Request::Clear, SOON).unwrap(), answer());
+        let refused = request(&path, Request::Memory, SOON).unwrap_err();
         assert_eq!(refused.to_string(), "the cache is stuck");
         // A request of another version.
         let mut stream = UnixStream::connect(&path).unwrap();
@@ -39,16 +39,16 @@ fn a_question_is_answered_and_the_socket_goes_with_the_listener() {
     });
     drop(listener);
     assert!(!path.exists());
-    assert!(matches!(ask(&path, Ask::Clear, SOON), Err(AskError::Gone)));
+    assert!(matches!(request(&path, Request::Clear, SOON), Err(RequestError::Gone)));
     assert_eq!(workers(&folders), []);
 }
 
 #[test]
 fn the_protocol_is_the_documented_one() {
-    assert_eq!(serde_json::to_string(&Ask::Clear).unwrap(), r#"{"ask":"clear"}"#);
-    assert_eq!(serde_json::to_string(&Ask::Memory).unwrap(), r#"{"ask":"memory"}"#);
+    assert_eq!(serde_json::to_string(&Request::Clear).unwrap(), r#"{"ask":"clear"}"#);
+    assert_eq!(serde_json::to_string(&Request::Memory).unwrap(), r#"{"ask":"memory"}"#);
     assert_eq!(
-        serde_json::to_string(&Reply::Answer(answer())).unwrap(),
+        serde_json::to_string(&Reply::Response(answer())).unwrap(),
         r#"{"freed":5,"allocated":7,"reserved":9,"device":"CPU","rank":1}"#
     );
 }
@@ -57,8 +57,8 @@ fn the_protocol_is_the_documented_one() {
 fn a_busy_worker_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let listener = Listener::open(&[folder.path().join("dtrain")]).unwrap();
-    let waited = ask(listener.path(), Ask::Clear, Duration::from_millis(50));
-    assert!(matches!(waited, Err(AskError::Busy)), "{waited:?}");
+    let waited = request(listener.path(), Request::Clear, Duration::from_millis(50));
+    assert!(matches!(waited, Err(RequestError::Busy)), "{waited:?}");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn sockets_of_the_dead_are_removed_and_those_of_the_living_stay() {
     let found: Vec<_> = workers(&folders).into_iter().map(|(pid, _)| pid).collect();
     assert_eq!(found, [1, std::process::id()]);
     assert!(!left.exists() && living.exists());
-    assert!(matches!(ask(&living, Ask::Clear, SOON), Err(AskError::Gone)));
+    assert!(matches!(request(&living, Request::Clear, SOON), Err(RequestError::Gone)));
     drop(listener);
 }
 

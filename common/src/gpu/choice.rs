@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Inventory, Place, Visible};
+use super::{DeviceIndex, Inventory, Visible};
 use crate::env::CUDA_VISIBLE_DEVICES;
 
 /// The value of CUDA_DEVICE_ORDER with NVML's order.
@@ -64,38 +64,37 @@ impl Visible {
         inventory: &Inventory,
         ids: &[GpuId],
         cuda_device_order: Option<&str>,
-    ) -> Result<Vec<Place>, ChoiceError> {
-        self.is_clear(inventory, cuda_device_order)?;
-        let mut chosen: Vec<Place> = Vec::new();
+    ) -> Result<Vec<DeviceIndex>, ChoiceError> {
+        self.check_known_order(inventory, cuda_device_order)?;
+        let mut chosen: Vec<DeviceIndex> = Vec::new();
         for (position, id) in ids.iter().enumerate() {
-            let place = self.find(inventory, id)?;
-            if let Some(first) = chosen.iter().position(|earlier| *earlier == place) {
-                let (title, first, second) = (inventory.title(place), &ids[first], &ids[position]);
+            let device = self.find(inventory, id)?;
+            if let Some(first) = chosen.iter().position(|earlier| *earlier == device) {
+                let (title, first, second) = (inventory.title(device), &ids[first], &ids[position]);
                 let what = format!("{title} is named twice, by `{first}` and `{second}`; name each once, of");
                 return Err(self.refuse(inventory, &what));
             }
-            chosen.push(place);
+            chosen.push(device);
         }
         Ok(chosen)
     }
 
     /// Returns the devices of `count` workers that each take the device of their local rank. `None` if CUDA
     /// may order the devices differently from NVML, or chooses one of several MIG instances itself.
-    pub fn of_the_first(
+    pub fn first_devices(
         &self,
         inventory: &Inventory,
         count: usize,
         cuda_device_order: Option<&str>,
-    ) -> Option<Vec<Place>> {
-        self.is_clear(inventory, cuda_device_order).ok()?;
+    ) -> Option<Vec<DeviceIndex>> {
+        self.check_known_order(inventory, cuda_device_order).ok()?;
         let instances: Vec<_> = self.instances(inventory).collect();
         if !instances.is_empty() {
             return (instances.len() == 1 && count == 1).then_some(instances);
         }
-        let is_whole = |place: &Place| inventory.gpus[place.gpu].mig.is_none();
-        let mut usable: Vec<_> = self.places().iter().copied().filter(is_whole).collect();
-        let in_order =
-            self.list().is_some() || !inventory.is_mixed() || is_order_of_the_bus(cuda_device_order);
+        let is_whole = |device: &DeviceIndex| inventory.gpus[device.gpu].mig.is_none();
+        let mut usable: Vec<_> = self.devices().iter().copied().filter(is_whole).collect();
+        let in_order = self.list().is_some() || !inventory.is_mixed() || is_bus_order(cuda_device_order);
         if count > usable.len() || (count < usable.len() && !in_order) {
             return None;
         }
@@ -104,11 +103,11 @@ impl Visible {
     }
 
     /// Checks that the devices of an inherited list of numbers are known.
-    fn is_clear(&self, inventory: &Inventory, order: Option<&str>) -> Result<(), ChoiceError> {
+    fn check_known_order(&self, inventory: &Inventory, order: Option<&str>) -> Result<(), ChoiceError> {
         let (true, Some(list)) = (self.by_index, self.list()) else { return Ok(()) };
         let (why, remedy) = if inventory.gpus.iter().any(|gpu| gpu.mig.is_some()) {
             ("GPUs in MIG mode, which CUDA counts in a way of its own", "")
-        } else if inventory.is_mixed() && !is_order_of_the_bus(order) {
+        } else if inventory.is_mixed() && !is_bus_order(order) {
             (
                 "GPUs of several kinds, which CUDA counts from the fastest on",
                 ", or count as nvidia-smi does with CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -122,23 +121,23 @@ impl Visible {
         )))
     }
 
-    fn find(&self, inventory: &Inventory, id: &GpuId) -> Result<Place, ChoiceError> {
+    fn find(&self, inventory: &Inventory, id: &GpuId) -> Result<DeviceIndex, ChoiceError> {
         let refuse = |what: String| self.refuse(inventory, &what);
         let among = self.list().map_or_else(String::new, |list| {
             format!(" among those that {CUDA_VISIBLE_DEVICES}={list} shows")
         });
         let not_there = || refuse(format!("`{id}` names no GPU{among}; choose from"));
-        let place = match id {
+        let device = match id {
             GpuId::Index(index) => {
                 let position = usize::try_from(*index).ok();
-                let place = position.and_then(|position| self.places().get(position));
-                *place.ok_or_else(not_there)?
+                let device = position.and_then(|position| self.devices().get(position));
+                *device.ok_or_else(not_there)?
             }
             GpuId::Uuid(uuid) => {
-                let everywhere = inventory.named(uuid);
-                let mut here = everywhere.iter().filter(|place| self.shows(**place));
+                let everywhere = inventory.with_uuid_prefix(uuid);
+                let mut here = everywhere.iter().filter(|device| self.contains(**device));
                 match (here.next(), here.next(), &everywhere[..], self.list()) {
-                    (Some(place), None, ..) => *place,
+                    (Some(device), None, ..) => *device,
                     (None, _, [hidden], Some(list)) => {
                         let title = inventory.title(*hidden);
                         return Err(refuse(format!(
@@ -155,9 +154,9 @@ impl Visible {
                 }
             }
         };
-        let title = inventory.title(place);
-        match &inventory.gpus[place.gpu].mig {
-            Some(instances) if !place.is_instance() => Err(refuse(if instances.is_empty() {
+        let title = inventory.title(device);
+        match &inventory.gpus[device.gpu].mig {
+            Some(instances) if !device.is_instance() => Err(refuse(if instances.is_empty() {
                 format!(
                     "{title} is in MIG mode and has no instances; make some with `nvidia-smi mig -cgi`, leave the mode with \
                      `nvidia-smi -mig 0`, or choose from"
@@ -167,7 +166,7 @@ impl Visible {
                     "{title} is divided into MIG instances and cannot be used as a whole; name instances of it by UUID:"
                 )
             })),
-            _ => Ok(place),
+            _ => Ok(device),
         }
     }
 
@@ -178,16 +177,16 @@ impl Visible {
     /// Lists the visible devices, one a line: number, name, memory, UUID.
     fn choices(&self, inventory: &Inventory) -> String {
         let mut lines = Vec::new();
-        for (number, place) in self.places().iter().enumerate() {
+        for (number, device) in self.devices().iter().enumerate() {
             // The list counts the visible devices only, so add the machine's own number.
-            let title = self.list().map(|_| format!("{}, ", inventory.title(*place)));
+            let title = self.list().map(|_| format!("{}, ", inventory.title(*device)));
             let title = title.unwrap_or_default();
-            let whole = !place.is_instance();
-            let in_mig = whole && inventory.gpus[place.gpu].mig.is_some();
+            let whole = !device.is_instance();
+            let in_mig = whole && inventory.gpus[device.gpu].mig.is_some();
             let mode = if in_mig { ", in MIG mode" } else { "" };
-            lines.push(format!("  {number}: {title}{}{mode}", inventory.details(*place)));
-            let instances = inventory.instances(place.gpu).filter(|_| whole);
-            let line = |place| format!("     an instance of it: {}", inventory.details(place));
+            lines.push(format!("  {number}: {title}{}{mode}", inventory.details(*device)));
+            let instances = inventory.instances(device.gpu).filter(|_| whole);
+            let line = |device| format!("     an instance of it: {}", inventory.details(device));
             lines.extend(instances.map(line));
         }
         lines.join("\n")
@@ -195,7 +194,7 @@ impl Visible {
 }
 
 /// Returns whether this value of CUDA_DEVICE_ORDER gives NVML's order, also for GPUs of several kinds.
-fn is_order_of_the_bus(order: Option<&str>) -> bool {
+fn is_bus_order(order: Option<&str>) -> bool {
     order.map(str::trim) == Some(PCI_BUS_ID)
 }
 

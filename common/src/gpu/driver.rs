@@ -83,7 +83,7 @@ fn status(nvml: &Nvml, index: u32) -> Result<GpuStatus, GpuError> {
 }
 
 /// Returns whether every GPU is known to support bfloat16 (compute capability 8.0, Ampere).
-pub fn all_compute_in_bf16() -> bool {
+pub fn all_support_bf16() -> bool {
     let capable = |nvml: &Nvml| -> Result<bool, NvmlError> {
         let mut devices = (0..nvml.device_count()?).map(|index| nvml.device_by_index(index));
         devices.try_fold(true, |all, device| Ok(all && device?.cuda_compute_capability()?.major >= 8))

@@ -62,7 +62,7 @@ pub struct Versions {
 
 impl Versions {
     /// Returns whether libraries of this major version of CUDA run on the driver; true if unknown.
-    pub fn serves(&self, cuda: u32) -> bool {
+    pub fn supports(&self, cuda: u32) -> bool {
         match self.cuda.as_deref().and_then(major) {
             Some(newest) => newest >= cuda,
             None => match (major(&self.driver), oldest_driver(cuda)) {
@@ -102,7 +102,7 @@ mod tests {
             ("535.183", "13.0", true, true),
         ] {
             let versions = versions(driver, Some(cuda));
-            assert_eq!((versions.serves(12), versions.serves(13)), (serves_12, serves_13), "{driver}");
+            assert_eq!((versions.supports(12), versions.supports(13)), (serves_12, serves_13), "{driver}");
         }
     }
 
@@ -118,9 +118,13 @@ mod tests {
         ] {
             for cuda in [None, Some("of no number")] {
                 let versions = versions(driver, cuda);
-                assert_eq!((versions.serves(12), versions.serves(13)), (serves_12, serves_13), "{driver}");
+                assert_eq!(
+                    (versions.supports(12), versions.supports(13)),
+                    (serves_12, serves_13),
+                    "{driver}"
+                );
             }
         }
-        assert!(versions("580.65", None).serves(14), "no branch is known for it");
+        assert!(versions("580.65", None).supports(14), "no branch is known for it");
     }
 }

@@ -1,11 +1,11 @@
 //! The devices that a CUDA program sees for a value of CUDA_VISIBLE_DEVICES.
 
-use super::{Inventory, Place};
+use super::{DeviceIndex, Inventory};
 
 /// The devices that CUDA_VISIBLE_DEVICES shows to a program, in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Visible {
-    places: Vec<Place>,
+    devices: Vec<DeviceIndex>,
     list: Option<String>,
     /// Whether the list has numbers; CUDA may count them differently from NVML.
     pub(super) by_index: bool,
@@ -19,33 +19,33 @@ impl Visible {
     /// such as `-1`, or that names no device. A list that names a device twice shows no device. Text after
     /// the digits of an index is ignored.
     pub fn new(inventory: &Inventory, cuda_visible_devices: Option<&str>) -> Self {
-        let (places, by_index) = match cuda_visible_devices {
-            None => (inventory.wholes().collect(), false),
+        let (devices, by_index) = match cuda_visible_devices {
+            None => (inventory.whole_gpus().collect(), false),
             Some(list) => match ["GPU-", "MIG-"].into_iter().find(|kind| list.trim_start().starts_with(kind))
             {
                 Some(kind) => {
                     let entry = |entry: &str| entry.starts_with(kind).then(|| entry.to_owned());
-                    let find = |uuid: &String| match inventory.named(uuid)[..] {
-                        [place] => Some(place),
+                    let find = |uuid: &String| match inventory.with_uuid_prefix(uuid)[..] {
+                        [device] => Some(device),
                         _ => None,
                     };
                     (read(list, entry, find), false)
                 }
-                None => (read(list, leading_number, |gpu| inventory.wholes().nth(*gpu)), true),
+                None => (read(list, leading_number, |gpu| inventory.whole_gpus().nth(*gpu)), true),
             },
         };
-        Self { places, list: cuda_visible_devices.map(str::to_owned), by_index }
+        Self { devices, list: cuda_visible_devices.map(str::to_owned), by_index }
     }
 
     /// Returns whether a value of CUDA_VISIBLE_DEVICES begins with an index or a UUID, known here or not.
-    pub fn asks_for_one(list: &str) -> bool {
+    pub fn names_a_device(list: &str) -> bool {
         let first = list.split(',').next().unwrap_or_default().trim();
         leading_number(first).is_some() || first.starts_with("GPU-") || first.starts_with("MIG-")
     }
 
     /// Returns the devices; a GPU in MIG mode is one device.
-    pub fn places(&self) -> &[Place] {
-        &self.places
+    pub fn devices(&self) -> &[DeviceIndex] {
+        &self.devices
     }
 
     pub fn list(&self) -> Option<&str> {
@@ -57,21 +57,21 @@ impl Visible {
         if self.instances(inventory).next().is_some() {
             return 1;
         }
-        self.places.iter().filter(|place| inventory.gpus[place.gpu].mig.is_none()).count()
+        self.devices.iter().filter(|device| inventory.gpus[device.gpu].mig.is_none()).count()
     }
 
     /// Returns the MIG instances among the devices, including the instances of whole GPUs.
-    pub fn instances(&self, inventory: &Inventory) -> impl Iterator<Item = Place> {
-        self.places.iter().flat_map(|place| {
-            let of_whole = (!place.is_instance()).then(|| inventory.instances(place.gpu));
-            let itself = place.is_instance().then_some(*place);
+    pub fn instances(&self, inventory: &Inventory) -> impl Iterator<Item = DeviceIndex> {
+        self.devices.iter().flat_map(|device| {
+            let of_whole = (!device.is_instance()).then(|| inventory.instances(device.gpu));
+            let itself = device.is_instance().then_some(*device);
             itself.into_iter().chain(of_whole.into_iter().flatten())
         })
     }
 
     /// Returns whether a program may use this device.
-    pub fn shows(&self, place: Place) -> bool {
-        self.places.contains(&place) || self.places.contains(&Place::whole(place.gpu))
+    pub fn contains(&self, device: DeviceIndex) -> bool {
+        self.devices.contains(&device) || self.devices.contains(&DeviceIndex::whole(device.gpu))
     }
 }
 
@@ -79,15 +79,15 @@ impl Visible {
 fn read<T: PartialEq>(
     list: &str,
     entry: impl Fn(&str) -> Option<T>,
-    find: impl Fn(&T) -> Option<Place>,
-) -> Vec<Place> {
+    find: impl Fn(&T) -> Option<DeviceIndex>,
+) -> Vec<DeviceIndex> {
     let entries: Vec<T> = list.split(',').map_while(|text| entry(text.trim())).collect();
-    let places: Vec<Place> = entries.iter().map_while(find).collect();
+    let devices: Vec<DeviceIndex> = entries.iter().map_while(find).collect();
     // Neither an unknown entry nor one device under two names may appear twice.
-    if has_twice(&entries) || has_twice(&places) {
+    if has_twice(&entries) || has_twice(&devices) {
         return Vec::new();
     }
-    places
+    devices
 }
 
 fn has_twice<T: PartialEq>(items: &[T]) -> bool {
@@ -108,7 +108,7 @@ mod tests {
 
     fn numbers(inventory: &Inventory, list: Option<&str>) -> Vec<usize> {
         let visible = Visible::new(inventory, list);
-        visible.places().iter().map(|place| place.gpu()).collect()
+        visible.devices().iter().map(|device| device.gpu()).collect()
     }
 
     #[test]
@@ -156,10 +156,10 @@ mod tests {
     #[test]
     fn a_list_asks_for_a_device_or_hides_them_all() {
         for asking in ["0", "1,0", " 3 ,-1", "+2", "GPU-00aa", "MIG-1c,0"] {
-            assert!(Visible::asks_for_one(asking), "{asking:?}");
+            assert!(Visible::names_a_device(asking), "{asking:?}");
         }
         for hiding in ["", " ", "-1", "-1,0", ",0", "none", "NoDevFiles", "gpu-0"] {
-            assert!(!Visible::asks_for_one(hiding), "{hiding:?}");
+            assert!(!Visible::names_a_device(hiding), "{hiding:?}");
         }
     }
 
@@ -182,11 +182,11 @@ mod tests {
             assert_eq!(visible.instances(&machine).count(), instances, "{list:?}");
         }
         let one = Visible::new(&machine, Some("MIG-1c"));
-        let shown = machine.instances(1).map(|place| one.shows(place));
+        let shown = machine.instances(1).map(|device| one.contains(device));
         assert_eq!(shown.collect::<Vec<_>>(), [false, true]);
-        assert!(!one.shows(Place::whole(1)));
+        assert!(!one.contains(DeviceIndex::whole(1)));
         let parent = Visible::new(&machine, Some("1"));
-        assert!(machine.instances(1).all(|place| parent.shows(place)));
+        assert!(machine.instances(1).all(|device| parent.contains(device)));
     }
 
     #[test]
@@ -217,9 +217,9 @@ mod tests {
         ) {
             for inventory in [gpus(4), divided()] {
                 let visible = Visible::new(&inventory, Some(&text));
-                prop_assert!(!has_twice(visible.places()), "{visible:?}");
-                prop_assert!(visible.places().iter().all(|place| place.gpu < inventory.gpus.len()));
-                prop_assert!(visible.count(&inventory) <= visible.places().len());
+                prop_assert!(!has_twice(visible.devices()), "{visible:?}");
+                prop_assert!(visible.devices().iter().all(|device| device.gpu < inventory.gpus.len()));
+                prop_assert!(visible.count(&inventory) <= visible.devices().len());
             }
         }
 
@@ -253,7 +253,7 @@ mod tests {
         #[test]
         fn uuids_and_indexes_say_the_same(order in order(), letters in 6usize..=13) {
             let inventory = gpus(6);
-            let uuids = order.iter().filter_map(|gpu| inventory.uuid(Place::whole(*gpu)));
+            let uuids = order.iter().filter_map(|gpu| inventory.uuid(DeviceIndex::whole(*gpu)));
             let uuids: Vec<_> = uuids.map(|uuid| &uuid[..letters]).collect();
             prop_assert_eq!(numbers(&inventory, Some(&uuids.join(","))), order);
         }

@@ -39,7 +39,7 @@ impl Checksum {
 
     /// Computes the same kind of checksum of the rest of `source`, and its length. Calls `read` with bytes
     /// read.
-    pub(super) fn again(&self, mut source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, Self)> {
+    pub(super) fn recompute(&self, mut source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, Self)> {
         let (mut blake3, mut sha256) = (blake3::Hasher::new(), Sha256::new());
         let (mut buffer, mut bytes) = (vec![0; READ_BYTES], 0);
         loop {
@@ -77,13 +77,13 @@ mod tests {
     /// Test vectors of FIPS 180 and of the BLAKE3 team (an input of 102400 bytes 0, 1, ... 250, 0, ...).
     #[test]
     fn both_kinds_are_the_standard_ones() {
-        let sha256 = |bytes: &[u8]| Checksum::Sha256(String::new()).again(bytes, |_| ()).unwrap();
+        let sha256 = |bytes: &[u8]| Checksum::Sha256(String::new()).recompute(bytes, |_| ()).unwrap();
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(sha256(b"abc"), (3, Checksum::Sha256(abc.to_owned())));
         // Longer than one read: a million times "a".
         let million = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
         assert_eq!(sha256(&vec![b'a'; 1_000_000]), (1_000_000, Checksum::Sha256(million.to_owned())));
-        let blake3 = |bytes: &[u8]| Checksum::Blake3(String::new()).again(bytes, |_| ()).unwrap();
+        let blake3 = |bytes: &[u8]| Checksum::Blake3(String::new()).recompute(bytes, |_| ()).unwrap();
         let empty = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
         assert_eq!(blake3(b""), (0, Checksum::Blake3(empty.to_owned())));
         let counted: Vec<u8> = (0..102_400_u32).map(|at| (at % 251) as u8).collect();

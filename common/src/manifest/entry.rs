@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// One file of a checkpoint. In JSON it has a checksum if one rank wrote all of it, else `parts`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Written", into = "Written")]
+#[serde(from = "FileEntryJson", into = "FileEntryJson")]
 pub struct FileEntry {
     /// Plain file name within the checkpoint's folder.
     pub name: String,
@@ -29,7 +29,7 @@ pub struct Part {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct FileEntryJson {
     name: String,
     bytes: u64,
     #[serde(flatten)]
@@ -38,15 +38,15 @@ struct Written {
     parts: Vec<Part>,
 }
 
-impl From<Written> for FileEntry {
-    fn from(Written { name, bytes, checksum, mut parts }: Written) -> Self {
+impl From<FileEntryJson> for FileEntry {
+    fn from(FileEntryJson { name, bytes, checksum, mut parts }: FileEntryJson) -> Self {
         // A file with a checksum and parts fails the check: its parts are longer than the file.
         parts.extend(checksum.map(|checksum| Part { bytes, checksum }));
         Self { name, bytes, parts }
     }
 }
 
-impl From<FileEntry> for Written {
+impl From<FileEntry> for FileEntryJson {
     fn from(FileEntry { name, bytes, mut parts }: FileEntry) -> Self {
         let is_whole = parts.len() == 1 && parts[0].bytes == bytes;
         let whole = parts.pop_if(|_| is_whole);
@@ -57,7 +57,7 @@ impl From<FileEntry> for Written {
 impl FileEntry {
     /// Computes the entry of a file that one process has written.
     pub fn of(path: &Path, name: &str) -> io::Result<Self> {
-        let (bytes, checksum) = Checksum::Blake3(String::new()).again(File::open(path)?, |_| ())?;
+        let (bytes, checksum) = Checksum::Blake3(String::new()).recompute(File::open(path)?, |_| ())?;
         Ok(Self { name: name.into(), bytes, parts: vec![Part { bytes, checksum }] })
     }
 
@@ -92,7 +92,7 @@ impl FileEntry {
 
 /// Returns the errors in the content of these files, in their order. With `first_only`, checking stops after
 /// the first error. Calls `read` with the bytes of each read.
-pub(super) fn damage(
+pub(super) fn errors(
     files: &[FileEntry],
     dir: &Path,
     first_only: bool,
@@ -146,7 +146,7 @@ impl Slice<'_> {
         let digest = || {
             let mut file = File::open(&path)?;
             file.seek(SeekFrom::Start(offset))?;
-            part.checksum.again(file.take(part.bytes), read)
+            part.checksum.recompute(file.take(part.bytes), read)
         };
         let (bytes, checksum) = digest().map_err(failed("read", &path))?;
         if bytes != part.bytes {

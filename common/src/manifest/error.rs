@@ -18,7 +18,7 @@ pub enum ManifestError {
     #[error("{} is not a checkpoint manifest: {}", .0.display(), .1)]
     Json(PathBuf, #[source] serde_json::Error),
     #[error("{} does not have its own checksum; the checkpoint is damaged, use an earlier one", .0.display())]
-    Altered(PathBuf),
+    OwnChecksum(PathBuf),
     #[error(
         "{} holds the checkpoint of step {}; it was renamed or overwritten, and is not used",
         .0.display(), .1

@@ -32,7 +32,7 @@ fn sample() -> Manifest {
         recipe: recipe(),
         metrics: [("loss".to_string(), 0.1 + 0.2)].into(),
         best: None,
-        evaluation_owed: false,
+        evaluation_missing: false,
         data: None,
         files: Vec::new(),
     }
@@ -128,7 +128,7 @@ fn names_that_lead_elsewhere_are_refused() {
         assert!(matches!(manifest.write(dir.path()), Err(ManifestError::FileName { .. })), "{name:?}");
         assert!(matches!(manifest.verify(dir.path()), Err(ManifestError::FileName { .. })), "{name:?}");
         // Also a manifest whose checksum was computed again.
-        let text = seal(serde_json::to_vec_pretty(&manifest).unwrap());
+        let text = add_checksum(serde_json::to_vec_pretty(&manifest).unwrap());
         let text = String::from_utf8(text).unwrap();
         assert!(matches!(parse(&text), Err(ManifestError::FileName { .. })), "{name:?}");
     }
@@ -188,7 +188,7 @@ fn all_damage_is_listed() {
         let count = |bytes| {
             read.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
         };
-        let found = manifest.damage(dir.path(), wanted, count);
+        let found = manifest.errors(dir.path(), wanted, count);
         found.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(damage(&|_| true), [""; 0]);
@@ -211,10 +211,10 @@ fn reading_ends_with_the_first_damage() {
     fs::write(dir.path().join("model.safetensors"), vec![1; 1000]).unwrap();
     manifest.files[0].bytes = 1000;
     manifest.files[0].parts = vec![part(dir.path(), b"0"); 1000];
-    let damage = |first_only| entry::damage(&manifest.files, dir.path(), first_only, |_| ()).len();
-    assert_eq!(damage(false), 1000);
+    let errors = |first_only| entry::errors(&manifest.files, dir.path(), first_only, |_| ()).len();
+    assert_eq!(errors(false), 1000);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    assert!((1..=threads).contains(&damage(true)));
+    assert!((1..=threads).contains(&errors(true)));
 }
 
 /// Manifests with one checksum for a file, and files of several ranks up to format 3.

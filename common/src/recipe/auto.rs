@@ -38,15 +38,15 @@ pub enum Auto<T> {
     #[serde(with = "auto")]
     Auto,
     /// The value that the user states.
-    Is(T),
+    Value(T),
 }
 
 impl<T> Auto<T> {
     /// Returns the value that the user states, if any.
-    pub fn stated(self) -> Option<T> {
+    pub fn value(self) -> Option<T> {
         match self {
             Self::Auto => None,
-            Self::Is(value) => Some(value),
+            Self::Value(value) => Some(value),
         }
     }
 }

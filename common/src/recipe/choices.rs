@@ -128,7 +128,7 @@ choices! {
     }
 
     /// What becomes of something that runs on, where a stage begins.
-    Passage {
+    AtStageStart {
         Continue = "continue": "It goes on.",
         Restart = "restart": "It begins again.",
     }

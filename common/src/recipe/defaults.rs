@@ -5,9 +5,9 @@ use super::{
     Recipe, ScheduleName, Task,
 };
 
-/// Fills in settings of task, model, optimizer and schedule; `given`: whether the recipe states a key.
-pub(super) fn fill(recipe: &mut Recipe, given: &dyn Fn(&str) -> bool) {
-    data(recipe.task, &mut recipe.data, given);
+/// Fills in settings of task, model, optimizer and schedule; `is_stated`: whether the recipe states a key.
+pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
+    data(recipe.task, &mut recipe.data, is_stated);
     model(recipe.task, &mut recipe.model);
     optim(&mut recipe.optim);
     if matches!(recipe.precision.amp, Amp::Auto | Amp::Fp16) {
@@ -16,26 +16,26 @@ pub(super) fn fill(recipe: &mut Recipe, given: &dyn Fn(&str) -> bool) {
     }
 }
 
-fn data(task: Task, data: &mut Data, given: &dyn Fn(&str) -> bool) {
+fn data(task: Task, data: &mut Data, is_stated: &dyn Fn(&str) -> bool) {
     if task == Task::Lm {
-        if !given("data.kind") {
+        if !is_stated("data.kind") {
             data.kind = DataKind::Text;
         }
-        if !given("data.augment") {
+        if !is_stated("data.augment") {
             data.augment = Augment::Shift;
         }
     }
     for (key, values, imagenet, other) in
         [("data.mean", &mut data.mean, IMAGENET_MEAN, 0.0), ("data.std", &mut data.std, IMAGENET_STD, 1.0)]
     {
-        match given(key) {
+        match is_stated(key) {
             true => {}
             false if data.channels == 3 => *values = imagenet.into(),
             false => *values = vec![other; data.channels],
         }
     }
     let binary = data.kind == DataKind::Folder && data.masks == Masks::Binary;
-    if task == Task::Segment && binary && !given("data.classes") {
+    if task == Task::Segment && binary && !is_stated("data.classes") {
         data.classes = 2;
     }
 }

@@ -5,13 +5,13 @@ use super::{Amp, DataKind, ModelName, OptimName, Recipe, Resize, ScheduleName, T
 
 /// The dotted keys without effect, each once, with the reason.
 #[derive(Default)]
-struct Idle(Vec<(&'static str, String)>);
+struct WithoutEffect(Vec<(&'static str, String)>);
 
-impl Idle {
-    /// Adds keys, separated by spaces, if `idle`. A key keeps its first reason.
-    fn add(&mut self, idle: bool, keys: &'static str, reason: impl Into<String>) {
+impl WithoutEffect {
+    /// Adds keys, separated by spaces, if `condition`. A key keeps its first reason.
+    fn add(&mut self, condition: bool, keys: &'static str, reason: impl Into<String>) {
         let reason = reason.into();
-        for key in keys.split(' ').filter(|_| idle) {
+        for key in keys.split(' ').filter(|_| condition) {
             if self.0.iter().all(|(known, _)| *known != key) {
                 self.0.push((key, reason.clone()));
             }
@@ -24,26 +24,26 @@ fn owners(words: &[&str]) -> String {
 }
 
 impl Recipe {
-    pub(super) fn idle(&self) -> Vec<(&'static str, String)> {
-        let mut idle = Idle::default();
+    pub(super) fn settings_without_effect(&self) -> Vec<(&'static str, String)> {
+        let mut list = WithoutEffect::default();
         let task = self.task.as_str();
         // The user's trainer decides the meaning of `[data]` and `[model]`.
         if self.task != Task::Custom {
-            self.idle_images(&mut idle);
-            self.idle_samples(&mut idle);
-            self.idle_model(&mut idle);
+            self.add_images(&mut list);
+            self.add_samples(&mut list);
+            self.add_model(&mut list);
         }
-        self.idle_optim(&mut idle);
-        idle.add(!self.stage.is_empty(), "train.epochs train.steps", "every [[stage]] says how long it is");
+        self.add_optim(&mut list);
+        list.add(!self.stage.is_empty(), "train.epochs train.steps", "every [[stage]] says how long it is");
         let amp = self.precision.amp;
-        idle.add(
+        list.add(
             !matches!(amp, Amp::Fp16 | Amp::Auto),
             "precision.loss_scale",
             format!("only float16 needs a scaled loss and precision.amp is {:?}", amp.as_str()),
         );
         // A user's module or trainer may turn autocast off for a part of its computation.
         let own = matches!(self.task, Task::Custom | Task::Torchscript);
-        idle.add(
+        list.add(
             matches!(amp, Amp::Bf16 | Amp::Fp16) && !own,
             "precision.tf32",
             format!(
@@ -52,55 +52,55 @@ impl Recipe {
             ),
         );
         let not_custom = format!("it is for task = \"custom\" and this is {task:?}");
-        idle.add(self.task != Task::Custom, "custom", not_custom);
-        idle.0
+        list.add(self.task != Task::Custom, "custom", not_custom);
+        list.0
     }
 
-    fn idle_images(&self, idle: &mut Idle) {
+    fn add_images(&self, list: &mut WithoutEffect) {
         let generated = self.data.kind == DataKind::Generated;
         let masks = "data.train_masks data.test_masks data.masks";
         let files = "data.train data.test data.cache";
         let sizes = "data.image_size data.resize data.channels data.mean data.std";
         let of_images = "it belongs to images and the task is \"lm\"";
-        idle.add(self.task == Task::Lm, files, of_images);
-        idle.add(self.task == Task::Lm, sizes, of_images);
+        list.add(self.task == Task::Lm, files, of_images);
+        list.add(self.task == Task::Lm, sizes, of_images);
         let task = self.task.as_str();
         let of_masks = format!("it belongs to masks, which task = \"segment\" has, and this is {task:?}");
         let segments = self.task == Task::Segment;
-        idle.add(!segments, masks, &*of_masks);
-        idle.add(!segments, "data.ignore", of_masks);
+        list.add(!segments, masks, &*of_masks);
+        list.add(!segments, "data.ignore", of_masks);
         let from_nowhere = "generated data is read from nowhere (data.kind is \"generated\")";
-        idle.add(generated, "data.root", from_nowhere);
-        idle.add(generated, files, from_nowhere);
-        idle.add(generated, masks, from_nowhere);
-        idle.add(generated, "data.resize", "generated images are drawn in the size of data.image_size");
+        list.add(generated, "data.root", from_nowhere);
+        list.add(generated, files, from_nowhere);
+        list.add(generated, masks, from_nowhere);
+        list.add(generated, "data.resize", "generated images are drawn in the size of data.image_size");
         let keeps = !generated && self.data.resize == Resize::None;
-        idle.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");
+        list.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");
     }
 
-    fn idle_samples(&self, idle: &mut Idle) {
+    fn add_samples(&self, list: &mut WithoutEffect) {
         let generated = self.data.kind == DataKind::Generated;
         let (task, kind, lm) = (self.task.as_str(), self.data.kind.as_str(), self.task == Task::Lm);
         let of_texts = format!("it belongs to texts, which task = \"lm\" has, and this is {task:?}");
-        idle.add(!lm, "data.tokenizer data.test_fraction", of_texts);
+        list.add(!lm, "data.tokenizer data.test_fraction", of_texts);
         let counted = "the test set of generated data has data.test_samples (data.kind is \"generated\")";
-        idle.add(generated, "data.test_fraction", counted);
-        idle.add(lm, "data.classes", "a language model's classes are the tokens of its text");
+        list.add(generated, "data.test_fraction", counted);
+        list.add(lm, "data.classes", "a language model's classes are the tokens of its text");
         // The masks alone do not state the number of classes.
         let folders = "a folder's class folders are counted (data.kind is \"folder\")";
-        idle.add(!generated && self.task != Task::Segment, "data.classes", folders);
+        list.add(!generated && self.task != Task::Segment, "data.classes", folders);
         let all = format!("all samples are used (data.kind is {kind:?})");
-        idle.add(!generated, "data.train_samples data.test_samples", all);
+        list.add(!generated, "data.train_samples data.test_samples", all);
     }
 
-    fn idle_model(&self, idle: &mut Idle) {
+    fn add_model(&self, list: &mut WithoutEffect) {
         let torchscript = self.task == Task::Torchscript;
         let by_file = "the network is the module in model.file (task is \"torchscript\")";
-        idle.add(torchscript, "model.name", by_file);
+        list.add(torchscript, "model.name", by_file);
         let task = self.task.as_str();
         let of_modules = format!("it is for task = \"torchscript\" and this is {task:?}");
-        idle.add(!torchscript, "model.file model.loss", of_modules);
-        idle.add(
+        list.add(!torchscript, "model.file model.loss", of_modules);
+        list.add(
             self.model.weights.is_none(),
             "model.weights_mode model.weights_rename",
             "it says how the file in model.weights is read, and none is named",
@@ -117,24 +117,24 @@ impl Recipe {
             ("model.context", &["gpt"]),
         ];
         for (keys, names) in sizes {
-            idle.add(!names.contains(&name), keys, format!("it belongs to {}; {network}", owners(names)));
+            list.add(!names.contains(&name), keys, format!("it belongs to {}; {network}", owners(names)));
         }
         let convolutions = name == "unet" || self.model.name.is_some_and(ModelName::is_resnet);
         let of_models = |what: &str| {
             format!("it belongs to models {what}, which are the ResNets and \"unet\"; {network}")
         };
-        idle.add(!convolutions, "model.batchnorm", of_models("with BatchNorm"));
-        idle.add(!convolutions, "model.memory_format", of_models("of convolutions"));
+        list.add(!convolutions, "model.batchnorm", of_models("with BatchNorm"));
+        list.add(!convolutions, "model.memory_format", of_models("of convolutions"));
         let with_convolutions = format!("it belongs to models with convolutions; {network}");
-        idle.add(name == "gpt", "model.cudnn_benchmark", with_convolutions);
+        list.add(name == "gpt", "model.cudnn_benchmark", with_convolutions);
     }
 
-    fn idle_optim(&self, idle: &mut Idle) {
+    fn add_optim(&self, list: &mut WithoutEffect) {
         let (optim, sgd) = (self.optim.name.as_str(), self.optim.name == OptimName::Sgd);
         let of_sgd = format!("it belongs to optim.name = \"sgd\" and this is {optim:?}");
-        idle.add(!sgd, "optim.momentum optim.nesterov", of_sgd);
+        list.add(!sgd, "optim.momentum optim.nesterov", of_sgd);
         let of_adam = "it belongs to \"adamw\" and \"adam\" and optim.name is \"sgd\"";
-        idle.add(sgd, "optim.betas optim.eps", of_adam);
+        list.add(sgd, "optim.betas optim.eps", of_adam);
         let name = self.optim.schedule.name;
         let course: [(&'static str, &[&str]); 4] = [
             ("optim.schedule.min_lr", &["linear", "cosine"]),
@@ -145,9 +145,9 @@ impl Recipe {
         for (keys, names) in course {
             let owners = owners(names);
             let reason = format!("it belongs to {owners} and optim.schedule.name is {:?}", name.as_str());
-            idle.add(!names.contains(&name.as_str()), keys, reason);
+            list.add(!names.contains(&name.as_str()), keys, reason);
         }
-        idle.add(
+        list.add(
             name == ScheduleName::Constant,
             "optim.schedule.per",
             "the learning rate does not move after the warm-up, and the warm-up always goes by steps \

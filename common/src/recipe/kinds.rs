@@ -10,7 +10,7 @@ use super::{BatchNorm, Best, Every};
 use crate::units::{ByteSize, Span};
 
 /// Check of a value: `Ok(false)` if the key does not take it, or an error with a specific message.
-type Fits = fn(&Value) -> Result<bool, String>;
+type Check = fn(&Value) -> Result<bool, String>;
 
 pub(super) struct Key {
     pub(super) name: &'static str,
@@ -34,7 +34,7 @@ pub(super) enum Kind {
     /// A number of bytes, of at least this many.
     Size(u64),
     /// Any other kind, with its description.
-    Other(&'static str, Fits),
+    Other(&'static str, Check),
 }
 
 /// Larger than any real batch or data set; keeps products of counts far from overflow.
@@ -142,7 +142,7 @@ fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
             let table = value.as_table();
             table.map(|table| table.values().try_for_each(finite)).transpose()?.is_some()
         }
-        Kind::Choice(built, planned) => return chosen(built, planned, value),
+        Kind::Choice(built, planned) => return check_choice(built, planned, value),
         Kind::Whole(min, max) => is_whole(min, max),
         Kind::AutoOrWhole(min, max) => value.as_str() == Some("auto") || is_whole(min, max),
         Kind::Number(range) => range.contains(value),
@@ -173,7 +173,7 @@ fn expected(kind: &Kind) -> String {
 }
 
 /// Returns whether this is one of the words that are built.
-fn chosen(built: &[&str], planned: &[&str], value: &Value) -> Result<bool, String> {
+fn check_choice(built: &[&str], planned: &[&str], value: &Value) -> Result<bool, String> {
     match value.as_str() {
         Some(word) if built.contains(&word) => Ok(true),
         Some(word) if planned.contains(&word) => {

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::error::{Details, RecipeError};
 use super::hints::{describe, nearest};
-use super::origin::{Origin, Override, Problem, dotted, given};
+use super::origin::{Origin, Override, Problem, dotted, is_stated};
 use super::{Recipe, defaults, paths, validate, values};
 
 /// Upper limit for a recipe; a larger file was named by mistake.
@@ -61,7 +61,7 @@ impl Recipe {
         let mut recipe: Self = serde_path_to_error::deserialize(stated.clone()).map_err(|error| {
             origin.error(&Problem::at(&error.path().to_string(), error.into_inner().message()))
         })?;
-        defaults::fill(&mut recipe, &|key| given(&stated, key));
+        defaults::fill(&mut recipe, &|key| is_stated(&stated, key));
         origin.first(paths::make_absolute(&mut recipe))?;
         origin.first(validate::check(&recipe, &stated))?;
         Ok(recipe)

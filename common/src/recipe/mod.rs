@@ -33,9 +33,9 @@ use toml::Table;
 
 pub use auto::{Auto, Budget, Cache, MicroBatch, Switch, Workers};
 pub use choices::{
-    Amp, Augment, Compile, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks, MemoryFormat, ModelName,
-    OnFailure, OptimName, Passage, Per, Recompute, Resize, Scaling, ScheduleName, Task, TestWeights,
-    Tokenizer, WeightsMode,
+    Amp, AtStageStart, Augment, Compile, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks,
+    MemoryFormat, ModelName, OnFailure, OptimName, Per, Recompute, Resize, Scaling, ScheduleName, Task,
+    TestWeights, Tokenizer, WeightsMode,
 };
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;

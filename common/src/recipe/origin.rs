@@ -50,16 +50,16 @@ impl Origin<'_> {
     pub(super) fn error(&self, problem: &Problem) -> RecipeError {
         let path = &problem.path;
         // The longest prefix of the path that the file holds.
-        let places = places(self.text);
-        let held = places.iter().filter(|place| path.starts_with(&place.path));
-        let held = held.max_by_key(|place| place.path.len());
-        let is_whole = held.is_some_and(|place| place.path.len() == path.len());
+        let spans = key_spans(self.text);
+        let held = spans.iter().filter(|span| path.starts_with(&span.path));
+        let held = held.max_by_key(|span| span.path.len());
+        let is_whole = held.is_some_and(|span| span.path.len() == path.len());
         let newest = |test: &dyn Fn(&Override) -> bool| self.overrides.iter().rev().find(|set| test(set));
         // An override decides a value if it sets it or a table around it, or makes a table the file lacks.
         let set = newest(&|set| path.starts_with(&set.path) || !is_whole && set.path.starts_with(path));
         Details {
             source_name: Some(self.source_name.into()),
-            line: held.filter(|_| set.is_none()).map(|place| line_of(self.text, place.key)),
+            line: held.filter(|_| set.is_none()).map(|span| line_of(self.text, span.key)),
             key: Some(dotted(path)),
             set: set.map(|set| set.text.clone()),
             message: problem.message.clone(),
@@ -70,10 +70,10 @@ impl Origin<'_> {
     /// Makes the error of a text that is not TOML, or that has too large an integer.
     pub(super) fn not_toml(&self, error: &toml::de::Error) -> RecipeError {
         let offset = error.span().map(|span| span.start);
-        // TOML's grammar allows integers of any length. For other errors there are no places.
-        let places = places(self.text);
-        let around = |offset: usize| places.iter().rfind(|place| place.value.contains(&offset));
-        let key = offset.and_then(around).map(|place| dotted(&place.path));
+        // TOML's grammar allows integers of any length. For other errors there are no spans.
+        let spans = key_spans(self.text);
+        let around = |offset: usize| spans.iter().rfind(|span| span.value.contains(&offset));
+        let key = offset.and_then(around).map(|span| dotted(&span.path));
         let message = match key {
             Some(_) => format!("the number is too large; whole numbers go up to {}", i64::MAX),
             None => format!("this is not TOML: {}", error.message()),
@@ -89,7 +89,7 @@ impl Origin<'_> {
     }
 }
 
-struct Place {
+struct KeySpan {
     path: Vec<String>,
     /// Offset of the key, or of the table.
     key: usize,
@@ -97,12 +97,12 @@ struct Place {
 }
 
 /// Returns every key of a text, each table before its keys; nothing if the text is not TOML.
-fn places(text: &str) -> Vec<Place> {
-    fn visit(table: &DeTable<'_>, path: &[String], found: &mut Vec<Place>) {
+fn key_spans(text: &str) -> Vec<KeySpan> {
+    fn visit(table: &DeTable<'_>, path: &[String], found: &mut Vec<KeySpan>) {
         for (key, value) in table {
             let path = [path, &[key.get_ref().to_string()]].concat();
             let (key, span) = (key.span().start, value.span());
-            found.push(Place { path: path.clone(), key, value: span });
+            found.push(KeySpan { path: path.clone(), key, value: span });
             match value.get_ref() {
                 DeValue::Table(inner) => visit(inner, &path, found),
                 DeValue::Array(list) => {
@@ -110,7 +110,7 @@ fn places(text: &str) -> Vec<Place> {
                         let path = [&path[..], &[format!("[{index}]")]].concat();
                         let DeValue::Table(inner) = member.get_ref() else { continue };
                         let value = member.span();
-                        found.push(Place { path: path.clone(), key: value.start, value });
+                        found.push(KeySpan { path: path.clone(), key: value.start, value });
                         visit(inner, &path, found);
                     }
                 }
@@ -129,7 +129,7 @@ fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }
 
-pub(super) fn given(recipe: &Value, dotted: &str) -> bool {
+pub(super) fn is_stated(recipe: &Value, dotted: &str) -> bool {
     let mut names = dotted.split('.');
     names.try_fold(recipe, |value, name| value.get(name)).is_some()
 }

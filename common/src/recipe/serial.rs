@@ -12,7 +12,7 @@ struct Whole<'a>(#[serde(with = "Recipe")] &'a Recipe);
 impl Serialize for Recipe {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut table = Table::try_from(Whole(self)).map_err(ser::Error::custom)?;
-        for (key, _) in self.idle() {
+        for (key, _) in self.settings_without_effect() {
             remove(&mut table, key);
         }
         table.serialize(serializer)

@@ -3,7 +3,7 @@
 use super::keys::entry;
 use super::kinds::{AUTO_OR_COUNT, COUNT, GLOB_OR_GLOBS, GLOBS, Kind, NAME, RATE, Range, choice};
 use super::optim::{one, one_or_many};
-use super::{Loss, MicroBatch, OptimGroup, Passage, Recipe, Recompute};
+use super::{AtStageStart, Loss, MicroBatch, OptimGroup, Recipe, Recompute};
 
 entry! {
     /// `[[stage]]`: what is not stated is as the rest of the recipe says.
@@ -38,13 +38,13 @@ entry! {
         loss: Option<Loss>, choice(Loss::NAMES);
         /// Whether the schedule runs over this stage alone or is the run's.
         #[serde(default = "restart")]
-        schedule: Passage, choice(Passage::NAMES);
+        schedule: AtStageStart, choice(AtStageStart::NAMES);
         /// Whether the moving average goes on or begins again with the weights as they are.
-        #[serde(default = "goes_on")]
-        ema: Passage, choice(Passage::NAMES);
+        #[serde(default = "continues")]
+        ema: AtStageStart, choice(AtStageStart::NAMES);
         /// Whether `checkpoint.best` goes on comparing with the stage before.
-        #[serde(default = "goes_on")]
-        best: Passage, choice(Passage::NAMES);
+        #[serde(default = "continues")]
+        best: AtStageStart, choice(AtStageStart::NAMES);
     }
 }
 
@@ -59,12 +59,12 @@ entry! {
     }
 }
 
-fn restart() -> Passage {
-    Passage::Restart
+fn restart() -> AtStageStart {
+    AtStageStart::Restart
 }
 
-fn goes_on() -> Passage {
-    Passage::Continue
+fn continues() -> AtStageStart {
+    AtStageStart::Continue
 }
 
 impl Unfreeze {

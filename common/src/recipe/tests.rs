@@ -111,7 +111,7 @@ fn overrides_apply_in_order_and_make_sections() {
     assert_eq!(recipe.model.name, Some(ModelName::Resnet34));
     assert_eq!(recipe.memory.micro_batch, MicroBatch::Auto);
     assert_eq!(recipe.optim.lr, 5e-4);
-    assert_eq!(recipe.data.workers.stated(), Some(2));
+    assert_eq!(recipe.data.workers.value(), Some(2));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Goal, Recipe, Span};
 use crate::batch::{BatchError, Partition};
-use crate::time::{parse_time, show_time};
+use crate::time::{format_time, parse_time};
 
 crate::choice::as_text!(BatchNorm, Best, Every);
 
@@ -99,7 +99,7 @@ impl fmt::Display for Every {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Span(span) => span.fmt(f),
-            Self::Time(time) => f.write_str(&show_time(*time)),
+            Self::Time(time) => f.write_str(&format_time(*time)),
         }
     }
 }

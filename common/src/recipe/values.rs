@@ -5,7 +5,7 @@ use toml::Value;
 use super::hints::{describe, nearest};
 use super::keys::Section;
 use super::kinds::{self, Key, Kind};
-use super::origin::{Problem, dotted, given};
+use super::origin::{Problem, dotted, is_stated};
 use super::{Checkpoint, Data, Ema, Log, Memory, Model, Optim, Precision, Reduce, Stage, Task, Test, Train};
 
 const fn key<T: Section>(name: &'static str) -> Key {
@@ -44,11 +44,11 @@ pub(super) fn check(recipe: &Value) -> Vec<Problem> {
         ("data", !custom, "add [data] with root = \"...\", or with kind = \"generated\""),
         (
             "ema.decay",
-            given(recipe, "ema"),
+            is_stated(recipe, "ema"),
             "state what the average keeps of itself in a step, for example decay = 0.9999",
         ),
     ] {
-        if needed && !given(recipe, key) {
+        if needed && !is_stated(recipe, key) {
             problems.push(Problem::at(key, format!("missing; {remedy}")));
         }
     }
@@ -108,11 +108,11 @@ fn unknown(keys: &[Key], path: &[String]) -> String {
     let name = path.last().map_or("", String::as_str);
     let alias = || ALIASES.iter().find(|(key, aliases)| names.contains(key) && aliases.contains(&name));
     let near = nearest(name, &names).or_else(|| alias().map(|(key, _)| *key));
-    let hint = match (near, homes(name).as_slice()) {
+    let hint = match (near, sections_with(name).as_slice()) {
         (Some(near), _) => format!("; did you mean `{near}`?"),
         (None, [home]) => format!("; it belongs in {home};"),
         (None, []) => ";".to_owned(),
-        (None, homes) => format!("; it belongs in one of {};", homes.join(", ")),
+        (None, sections_with) => format!("; it belongs in one of {};", sections_with.join(", ")),
     };
     let place = match path {
         [] | [_] => "a recipe".to_owned(),
@@ -144,7 +144,7 @@ const ALIASES: &[(&str, &[&str])] = &[
 ];
 
 /// Returns the sections that have a key of this name, as a recipe writes them.
-fn homes(name: &str) -> Vec<String> {
+fn sections_with(name: &str) -> Vec<String> {
     fn visit(keys: &[Key], path: &str, name: &str, found: &mut Vec<String>) {
         for key in keys {
             let path = format!("{path}{}", key.name);

@@ -5,10 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{REMOVED, step_of};
-use crate::files::if_there;
+use crate::files::none_if_missing;
 
 /// Renames a checkpoint's folder for its removal and returns the new path. This cannot be undone.
-pub fn hide(folder: &Path) -> io::Result<PathBuf> {
+pub fn rename_for_removal(folder: &Path) -> io::Result<PathBuf> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let mut hidden = folder.with_file_name(format!("{REMOVED}{name}"));
     let mut number = 0;
@@ -35,7 +35,7 @@ pub(super) fn numbered(folder: &Path, prefix: &str) -> io::Result<Vec<(u64, Path
 
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in if_there(fs::read_dir(folder))?.into_iter().flatten() {
+    for entry in none_if_missing(fs::read_dir(folder))?.into_iter().flatten() {
         names.extend(entry?.file_name().into_string().ok());
     }
     Ok(names)

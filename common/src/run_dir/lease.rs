@@ -23,7 +23,7 @@ use holder::Holder;
 pub(super) const SUFFIX: &str = ".lease";
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
+pub(super) struct Timing {
     pub(super) renewal: Duration,
     /// Time without a renewal after which others may take it.
     pub(super) stale: Duration,
@@ -31,7 +31,7 @@ pub(super) struct Pace {
     pub(super) settle: Duration,
 }
 
-impl Pace {
+impl Timing {
     /// A file server may answer late: three renewals may be missed while a fourth is under way.
     pub(super) const USUAL: Self = Self {
         renewal: Duration::from_secs(5),
@@ -73,36 +73,36 @@ pub(super) enum LeaseError {
 impl Lease {
     /// Takes the lease at `path`, unless another process renews it. If it is held, waits at least `patience`,
     /// and until it is clear whether it is renewed.
-    pub(super) fn take(path: PathBuf, patience: Duration, pace: Pace) -> Result<Self, LeaseError> {
+    pub(super) fn take(path: PathBuf, patience: Duration, timing: Timing) -> Result<Self, LeaseError> {
         let own = Holder::this();
         let begun = Instant::now();
         let mut watch = Watch::default();
         loop {
             let asked = Instant::now();
             match create(&path, &own) {
-                Ok(()) => return Ok(Self::keep(path, own, pace)?),
+                Ok(()) => return Ok(Self::keep(path, own, timing)?),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error.into()),
             }
             let Some(text) = content(&path)? else { continue };
             let now = Instant::now();
-            let silent = watch.silent(&text, now - asked, now, pace.settle);
+            let unchanged = watch.unchanged_for(&text, now - asked, now, timing.settle);
             let holder = Holder::parse(&text);
             let life = holder.as_ref().and_then(|holder| holder.is_alive(&own));
             // A holder that lives on this machine is at most suspended.
-            let is_nobodys = life == Some(false) || life.is_none() && silent >= pace.stale;
-            if is_nobodys {
-                if overwrite(&path, &text, &own, pace.settle)? {
-                    return Ok(Self::keep(path, own, pace)?);
+            let is_free = life == Some(false) || life.is_none() && unchanged >= timing.stale;
+            if is_free {
+                if overwrite(&path, &text, &own, timing.settle)? {
+                    return Ok(Self::keep(path, own, timing)?);
                 }
             } else if begun.elapsed() >= patience && (life == Some(true) || watch.renewed) {
-                return Err(LeaseError::Held(holder.map(|holder| holder.words()).unwrap_or_default()));
+                return Err(LeaseError::Held(holder.map(|holder| holder.describe()).unwrap_or_default()));
             }
-            std::thread::sleep(pace.settle / 10);
+            std::thread::sleep(timing.settle / 10);
         }
     }
 
-    fn keep(path: PathBuf, own: Holder, pace: Pace) -> io::Result<Self> {
+    fn keep(path: PathBuf, own: Holder, timing: Timing) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
         let state = Arc::<State>::default();
         let renewal = {
@@ -111,14 +111,14 @@ impl Lease {
                 let mut latest = Instant::now();
                 let mut has_failed = false;
                 for beat in 1.. {
-                    if stopped.recv_timeout(pace.renewal) != Err(RecvTimeoutError::Timeout) {
+                    if stopped.recv_timeout(timing.renewal) != Err(RecvTimeoutError::Timeout) {
                         return;
                     }
                     match renew(&path, &own, beat) {
-                        Ok(Found::Own) => {}
+                        Ok(Renewal::Renewed) => {}
                         // The file was removed; after `stale`, another run may have taken it and ended.
-                        Ok(Found::Nothing) if latest.elapsed() < pace.stale => {}
-                        Ok(Found::Nothing | Found::Anothers) => {
+                        Ok(Renewal::Missing) if latest.elapsed() < timing.stale => {}
+                        Ok(Renewal::Missing | Renewal::OtherHolder) => {
                             return state.lost.store(true, Ordering::Relaxed);
                         }
                         // The next renewal tries again.
@@ -154,7 +154,8 @@ impl Drop for Lease {
             drop(stop);
             let _ = thread.join();
         }
-        if content(&self.path).is_ok_and(|text| text.is_some_and(|text| !is_anothers(&text, &self.own))) {
+        if content(&self.path).is_ok_and(|text| text.is_some_and(|text| !has_other_holder(&text, &self.own)))
+        {
             // If this fails, the file goes stale.
             let _ = fs::remove_file(&self.path);
         }
@@ -172,7 +173,7 @@ struct Watch {
 impl Watch {
     /// Returns how long the content has been the same. Starts again after a read longer than `settle`: the
     /// server was away.
-    fn silent(&mut self, text: &str, looking: Duration, now: Instant, settle: Duration) -> Duration {
+    fn unchanged_for(&mut self, text: &str, looking: Duration, now: Instant, settle: Duration) -> Duration {
         let is_same = self.seen.as_ref().is_some_and(|(earlier, _)| earlier == text);
         self.renewed |= self.seen.is_some() && !is_same;
         match &self.seen {
@@ -185,35 +186,35 @@ impl Watch {
     }
 }
 
-enum Found {
+enum Renewal {
     /// Our own lease, or a file without a readable holder: renewed.
-    Own,
+    Renewed,
     /// No lease: made again.
-    Nothing,
+    Missing,
     /// The lease of another process: left unchanged.
-    Anothers,
+    OtherHolder,
 }
 
 /// Renews our own lease. Opens the file each time: an open file may become invalid (ESTALE).
-fn renew(path: &Path, own: &Holder, beat: u64) -> io::Result<Found> {
+fn renew(path: &Path, own: &Holder, beat: u64) -> io::Result<Renewal> {
     let mut file = match OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             create(path, own)?;
-            return Ok(Found::Nothing);
+            return Ok(Renewal::Missing);
         }
         other => other?,
     };
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
-    if is_anothers(&String::from_utf8_lossy(&text), own) {
-        return Ok(Found::Anothers);
+    if has_other_holder(&String::from_utf8_lossy(&text), own) {
+        return Ok(Renewal::OtherHolder);
     }
     write(&file, own, beat)?;
-    Ok(Found::Own)
+    Ok(Renewal::Renewed)
 }
 
 /// Returns whether the content names another holder. A file that was cut off has no readable holder.
-fn is_anothers(text: &str, own: &Holder) -> bool {
+fn has_other_holder(text: &str, own: &Holder) -> bool {
     Holder::parse(text).is_some_and(|holder| holder != *own)
 }
 

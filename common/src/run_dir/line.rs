@@ -20,7 +20,7 @@ impl RunDir {
         steps.extend(self.replaced().map_err(listed)?.iter().map(|(step, _)| *step));
         steps.sort_unstable();
         steps.dedup();
-        let (set_aside, head) = match self.under_way()? {
+        let (set_aside, head) = match self.interrupted()? {
             Some(rollback) => rollback.begins_at(self),
             None => (None, self.head()),
         };
@@ -46,7 +46,7 @@ impl RunDir {
     }
 
     /// Checks that a run without a whole checkpoint may start fresh: only if it has no checkpoint at all.
-    pub fn none_to_begin_with(&self) -> Result<(), RunDirError> {
+    pub fn check_fresh_start(&self) -> Result<(), RunDirError> {
         let path = self.checkpoints();
         if !self.candidates()?.is_empty() {
             return Err(RunDirError::NoneWhole(path));
@@ -58,7 +58,7 @@ impl RunDir {
         let mut set_aside = self.set_aside().map_err(listed)?.into_iter();
         match set_aside.find(|one| !one.steps.is_empty()) {
             Some(one) => Err(RunDirError::OnlySetAside(path, one.folder)),
-            None => self.begins_nowhere_else(),
+            None => self.check_not_begun_elsewhere(),
         }
     }
 

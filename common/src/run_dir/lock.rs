@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::error::failed;
-use super::lease::{Lease, LeaseError, Pace, SUFFIX};
+use super::lease::{Lease, LeaseError, SUFFIX, Timing};
 use super::{RunDir, RunDirError};
 
 /// Lock of the process that began the run: a launcher, or rank 0 without a launcher.
@@ -31,14 +31,14 @@ pub struct RunLock {
 
 impl RunLock {
     /// Returns a message for the user if the file system has no locks: a lease protects the folder instead.
-    pub fn note(&self) -> Option<String> {
+    pub fn no_locks_message(&self) -> Option<String> {
         let why = self.file.as_ref().err()?;
         Some(format!(
             "the file system of {} has no locks ({why}): the run keeps other runs out by a file that it renews every {} s; \
              after a crash on another machine the next start waits {} s",
             self.root.display(),
-            Pace::USUAL.renewal.as_secs(),
-            Pace::USUAL.stale.as_secs()
+            Timing::USUAL.renewal.as_secs(),
+            Timing::USUAL.stale.as_secs()
         ))
     }
 
@@ -48,14 +48,14 @@ impl RunLock {
     }
 
     /// Returns a message for the user, once, if the lease cannot be renewed and may be taken.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn renewal_warning(&self) -> Option<String> {
         let why = self.lease.as_ref()?.failure()?;
         Some(format!(
             "the lease in {} could not be renewed: {why}; it is tried again every {} s; after {} s without it a run on another \
              machine may take the folder: see to the file system",
             self.root.display(),
-            Pace::USUAL.renewal.as_secs(),
-            Pace::USUAL.stale.as_secs()
+            Timing::USUAL.renewal.as_secs(),
+            Timing::USUAL.stale.as_secs()
         ))
     }
 }
@@ -80,7 +80,7 @@ impl RunDir {
         let in_use = |holder: &str| RunDirError::InUse(root.clone(), holder.trim().to_owned());
         let lease = |is_locked| {
             let path = root.join(format!("{name}{SUFFIX}"));
-            match Lease::take(path.clone(), patience, Pace::USUAL) {
+            match Lease::take(path.clone(), patience, Timing::USUAL) {
                 Ok(lease) => Ok(Some(lease)),
                 Err(LeaseError::Held(holder)) => Err(in_use(&holder)),
                 // A lock does not need a lease.
@@ -101,7 +101,7 @@ impl RunDir {
                 Err(TryLockError::WouldBlock) => {
                     return Err(in_use(&fs::read_to_string(&path).unwrap_or_default()));
                 }
-                Err(TryLockError::Error(why)) if knows_no_locks(&why) => {
+                Err(TryLockError::Error(why)) if is_unsupported(&why) => {
                     let lease = lease(false)?;
                     return Ok(RunLock { root, lease, file: Err(why) });
                 }
@@ -110,13 +110,13 @@ impl RunDir {
         }
         let lease = lease(true)?;
         // Only for the error message of the next claim.
-        let _ = introduce(&mut file);
+        let _ = write_holder(&mut file);
         Ok(RunLock { root, lease, file: Ok(file) })
     }
 }
 
 /// Returns whether an error of locking means that the file system has no locks.
-fn knows_no_locks(error: &io::Error) -> bool {
+fn is_unsupported(error: &io::Error) -> bool {
     let known = [Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTSUP, Errno::NOLCK];
     known.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
@@ -128,7 +128,7 @@ pub(super) fn is_lock(name: &Path) -> bool {
     [RUN, TRAINER].contains(&name)
 }
 
-fn introduce(file: &mut File) -> io::Result<()> {
+fn write_holder(file: &mut File) -> io::Result<()> {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     file.set_len(0)?;
     writeln!(file, "process {} on {}", std::process::id(), host.trim())
@@ -169,7 +169,7 @@ mod tests {
                 _ => |_| Err(TryLockError::Error(Errno::OPNOTSUPP.into())),
             };
             let first = run_dir.lock(RUN, Duration::ZERO, without).unwrap();
-            let note = first.note().unwrap();
+            let note = first.no_locks_message().unwrap();
             assert!(
                 note.contains("has no locks") && note.contains(&folder.path().display().to_string()),
                 "{note}"
@@ -178,7 +178,7 @@ mod tests {
             assert!(matches!(refused, RunDirError::InUse { .. }), "{refused}");
             assert_eq!(run_dir.first_entry().unwrap(), None, "a lease is no run");
         }
-        assert_eq!(run_dir.claim().unwrap().note(), None);
+        assert_eq!(run_dir.claim().unwrap().no_locks_message(), None);
     }
 
     #[test]

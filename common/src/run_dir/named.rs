@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::error::failed;
 use super::{Resume, RunDir, RunDirError, exists};
-use crate::files::{if_there, write_atomic};
+use crate::files::{none_if_missing, write_atomic};
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Named {
+struct ResumeRecord {
     /// Relative to `checkpoints/` if it is in there, else absolute. A link at its end is kept.
     checkpoint: PathBuf,
     state: State,
@@ -42,7 +42,7 @@ impl RunDir {
 
     /// Returns whether a command with this checkpoint resumes from the newest one: the run has begun with it
     /// and has written one.
-    pub fn goes_on_after(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
+    pub fn resumes_newest(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
         // Without a checkpoint of this run, it begins again with the named one, which may be another run's.
         Ok(self.state_of(checkpoint)? == Some(State::Begun) && self.newest_checkpoint()?.is_some())
     }
@@ -54,8 +54,8 @@ impl RunDir {
     }
 
     /// Refuses a fresh start if the run has begun, or was to begin, with a checkpoint of another run.
-    pub(super) fn begins_nowhere_else(&self) -> Result<(), RunDirError> {
-        match self.read_named()? {
+    pub(super) fn check_not_begun_elsewhere(&self) -> Result<(), RunDirError> {
+        match self.read_record()? {
             Some(named) if named.checkpoint.is_absolute() => Err(RunDirError::BeganElsewhere {
                 path: self.root().to_owned(),
                 checkpoint: named.checkpoint,
@@ -84,50 +84,50 @@ impl RunDir {
             return Ok(Some(State::Begun));
         }
         let name = self.below(checkpoint);
-        let named = self.read_named()?;
+        let named = self.read_record()?;
         Ok(named.filter(|named| named.checkpoint == name).map(|named| named.state))
     }
 
     /// Notes the checkpoint of a launch. The caller has claimed the folder, which holds the recipe.
-    pub(super) fn note_named(&self, resume: &Resume) -> Result<(), RunDirError> {
+    pub(super) fn record_resume(&self, resume: &Resume) -> Result<(), RunDirError> {
         let Resume::From(checkpoint) = resume else {
             let path = self.resume();
-            return if_there(fs::remove_file(&path)).map_err(failed("remove", &path)).map(drop);
+            return none_if_missing(fs::remove_file(&path)).map_err(failed("remove", &path)).map(drop);
         };
         // The next start completes the rollback and does not begin with the checkpoint again.
         let state = match self.is_coming_back(checkpoint)? {
             true => State::Begun,
-            false if self.goes_on_after(checkpoint)? => return Ok(()),
+            false if self.resumes_newest(checkpoint)? => return Ok(()),
             false => State::Named,
         };
-        self.write_named(&Named { checkpoint: self.below(checkpoint), state })
+        self.write_record(&ResumeRecord { checkpoint: self.below(checkpoint), state })
     }
 
     /// Notes that the run has begun with the named checkpoint, if any.
-    pub(super) fn note_begun(&self) -> Result<(), RunDirError> {
-        self.move_on(State::Named, State::Begun)
+    pub(super) fn record_start(&self) -> Result<(), RunDirError> {
+        self.change_state(State::Named, State::Begun)
     }
 
     /// Notes that the run has ended well. The launcher calls it last; without a launcher rank 0 does.
-    pub fn note_ended(&self) -> Result<(), RunDirError> {
-        self.move_on(State::Begun, State::Ended)
+    pub fn record_end(&self) -> Result<(), RunDirError> {
+        self.change_state(State::Begun, State::Ended)
     }
 
-    fn move_on(&self, from: State, to: State) -> Result<(), RunDirError> {
-        match self.read_named()? {
-            Some(named) if named.state == from => self.write_named(&Named { state: to, ..named }),
+    fn change_state(&self, from: State, to: State) -> Result<(), RunDirError> {
+        match self.read_record()? {
+            Some(named) if named.state == from => self.write_record(&ResumeRecord { state: to, ..named }),
             _ => Ok(()),
         }
     }
 
     /// Reads the record. An unreadable record is `None`: the command is then taken literally.
-    fn read_named(&self) -> Result<Option<Named>, RunDirError> {
+    fn read_record(&self) -> Result<Option<ResumeRecord>, RunDirError> {
         let path = self.resume();
-        let json = if_there(fs::read(&path)).map_err(failed("read", &path))?;
+        let json = none_if_missing(fs::read(&path)).map_err(failed("read", &path))?;
         Ok(json.and_then(|json| serde_json::from_slice(&json).ok()))
     }
 
-    fn write_named(&self, named: &Named) -> Result<(), RunDirError> {
+    fn write_record(&self, named: &ResumeRecord) -> Result<(), RunDirError> {
         let path = self.resume();
         let json = serde_json::to_vec_pretty(named).map_err(io::Error::other);
         json.and_then(|json| write_atomic(&path, &json)).map_err(failed("write", &path))

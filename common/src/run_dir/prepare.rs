@@ -8,7 +8,7 @@ use super::error::failed;
 use super::lock::is_lock;
 use super::{Resume, RunDir, RunDirError, RunLock, exists, real};
 use crate::exit::ExitStatus;
-use crate::files::{if_there, write_atomic};
+use crate::files::{none_if_missing, write_atomic};
 use crate::manifest::Manifest;
 use crate::recipe::Recipe;
 use crate::result::RunResult;
@@ -29,7 +29,7 @@ impl RunDir {
         let lock = self.claim()?;
         // Another process may have written here just before.
         let start = self.prepare(recipe, resume)?;
-        self.note_named(resume)?;
+        self.record_resume(resume)?;
         Ok((start, lock))
     }
 
@@ -52,7 +52,7 @@ impl RunDir {
         };
         // The same command continues a run: its checkpoint was used the first time.
         let resume = match resume {
-            Resume::From(checkpoint) if holds_run && self.goes_on_after(checkpoint)? => &Resume::Auto,
+            Resume::From(checkpoint) if holds_run && self.resumes_newest(checkpoint)? => &Resume::Auto,
             other => other,
         };
         match resume {
@@ -84,7 +84,7 @@ impl RunDir {
                     }
                     None if !saved => Err(RunDirError::UnknownRun(self.root.clone())),
                     // Never start fresh silently.
-                    None => self.none_to_begin_with().map(|()| Start::Fresh),
+                    None => self.check_fresh_start().map(|()| Start::Fresh),
                 }
             }
         }
@@ -135,7 +135,7 @@ impl RunDir {
     /// Compares with the saved recipe of the folder's run; false if there is no saved recipe.
     fn compare_saved(&self, recipe: &Recipe) -> Result<bool, RunDirError> {
         let path = self.recipe();
-        let read = if_there(fs::read_to_string(&path)).map_err(failed("read", &path))?;
+        let read = none_if_missing(fs::read_to_string(&path)).map_err(failed("read", &path))?;
         let Some(text) = read else { return Ok(false) };
         let saved = Recipe::parse(&path.to_string_lossy(), &text, &[])
             .map_err(|source| RunDirError::SavedRecipe(self.root.clone(), source))?;

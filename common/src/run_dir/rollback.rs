@@ -8,11 +8,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::entries::{hide, numbered, steps_in};
+use super::entries::{numbered, rename_for_removal, steps_in};
 use super::error::failed;
 use super::set_aside::{FILE, PREFIX, Rollback, SetAside, UNDER_WAY, name_of, read, step_named};
 use super::{RunDir, RunDirError, real};
-use crate::files::{if_there, remove_temporary, symlink_atomic, sync_folder, write_atomic};
+use crate::files::{none_if_missing, remove_temporary, symlink_atomic, sync_folder, write_atomic};
 use crate::metrics;
 
 const METRICS: &str = "metrics.jsonl";
@@ -23,7 +23,7 @@ impl RunDir {
     /// `best` is the best step by its manifest; the link follows if that checkpoint exists. Rank 0 calls it
     /// after [`RunDir::recover`], when all other checks have passed. A checkpoint of another run, or a copy
     /// in memory, does not move. If the disk fails, the next start completes it.
-    pub fn begin_after(
+    pub fn start_from(
         &self,
         checkpoint: &Path,
         step: u64,
@@ -41,7 +41,7 @@ impl RunDir {
         if newest.is_none() && restores.is_none() {
             self.point_latest(step)?;
             self.point_best(best, step)?;
-            self.note_begun()?;
+            self.record_start()?;
             return Ok((checkpoint.to_owned(), None));
         }
         let own = match &restores {
@@ -49,9 +49,9 @@ impl RunDir {
             None => checkpoint.to_owned(),
         };
         let rollback = Rollback { from: newest.unwrap_or(to), to, restores };
-        let folder = self.write_down(&rollback)?;
-        self.note_begun()?;
-        let set_aside = self.carry_out(rollback, &folder)?;
+        let folder = self.write_plan(&rollback)?;
+        self.record_start()?;
+        let set_aside = self.apply(rollback, &folder)?;
         self.point_best(best, step)?;
         Ok((own, Some(set_aside)))
     }
@@ -63,7 +63,7 @@ impl RunDir {
         let folder = self.checkpoints();
         for (step, path) in &self.replaced().map_err(failed("list the folder", &folder))? {
             let moved = match self.checkpoint(*step).exists() {
-                true => hide(path).map(drop),
+                true => rename_for_removal(path).map(drop),
                 false => fs::rename(path, self.checkpoint(*step)),
             };
             moved.map_err(failed("move", path))?;
@@ -82,9 +82,9 @@ impl RunDir {
 
     /// Completes an interrupted rollback, if any, as it was written down.
     pub(super) fn complete_rollback(&self) -> Result<Option<SetAside>, RunDirError> {
-        let Some((_, folder)) = self.under_way_in()? else { return Ok(None) };
+        let Some((_, folder)) = self.interrupted_in()? else { return Ok(None) };
         if let Some(rollback) = read(&folder) {
-            return self.carry_out(rollback, &folder).map(Some);
+            return self.apply(rollback, &folder).map(Some);
         }
         // Without a plan, nothing has moved.
         let steps = steps_in(&folder).map_err(failed("list the folder", &folder))?;
@@ -103,7 +103,7 @@ impl RunDir {
         Ok(all
             .into_iter()
             .skip_while(|one| Some(Path::new(name_of(&one.folder))) != own)
-            .filter(|one| !one.is_under_way())
+            .filter(|one| !one.is_interrupted())
             .filter_map(|one| Some((one.folder, one.rollback?)))
             .collect())
     }
@@ -114,7 +114,7 @@ impl RunDir {
     }
 
     /// Makes the folder of a rollback and writes its plan.
-    fn write_down(&self, rollback: &Rollback) -> Result<PathBuf, RunDirError> {
+    fn write_plan(&self, rollback: &Rollback) -> Result<PathBuf, RunDirError> {
         let all = numbered(&self.checkpoints(), PREFIX).map_err(self.unlisted())?;
         let next = all.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
         let folder = self.checkpoints().join(format!("{UNDER_WAY}{next}"));
@@ -129,7 +129,7 @@ impl RunDir {
     }
 
     /// Carries out the plan, from the beginning or from the point of a crash.
-    fn carry_out(&self, rollback: Rollback, folder: &Path) -> Result<SetAside, RunDirError> {
+    fn apply(&self, rollback: Rollback, folder: &Path) -> Result<SetAside, RunDirError> {
         let (parent, done) = (self.checkpoints(), self.done(folder));
         remove_temporary(folder).map_err(failed("tidy up", folder))?;
         let (restored, head) = rollback.begins_at(self);
@@ -148,7 +148,7 @@ impl RunDir {
                 let own = self.checkpoint(step);
                 fs::rename(&own, folder.join(name_of(&own))).map_err(failed("move", &own))?;
             }
-            self.divide_metrics(&rollback, folder, &done)?;
+            self.split_metrics(&rollback, folder, &done)?;
         }
         if let Some(restored) = &restored {
             fs::rename(restored, parent.join(name_of(restored))).map_err(failed("move", restored))?;
@@ -195,9 +195,11 @@ impl RunDir {
     }
 
     /// Sets the lines of later steps aside, brings back those of a restored checkpoint, adds a rollback line.
-    fn divide_metrics(&self, rollback: &Rollback, folder: &Path, done: &Path) -> Result<(), RunDirError> {
+    fn split_metrics(&self, rollback: &Rollback, folder: &Path, done: &Path) -> Result<(), RunDirError> {
         let path = self.metrics();
-        let Some(text) = if_there(fs::read(&path)).map_err(failed("read", &path))? else { return Ok(()) };
+        let Some(text) = none_if_missing(fs::read(&path)).map_err(failed("read", &path))? else {
+            return Ok(());
+        };
         let mut told = serde_json::json!({"rollback": rollback});
         told["rollback"]["folder"] = name_of(done).into();
         let told = format!("{told}\n").into_bytes();

@@ -40,7 +40,7 @@ pub struct SetAside {
 
 impl SetAside {
     /// Returns whether a crash interrupted it; the next start completes it.
-    pub fn is_under_way(&self) -> bool {
+    pub fn is_interrupted(&self) -> bool {
         name_of(&self.folder).starts_with(UNDER_WAY)
     }
 
@@ -79,21 +79,21 @@ impl RunDir {
 
     /// Returns whether a rollback under way brings this checkpoint back. It may have moved.
     pub(super) fn is_coming_back(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
-        let restores = self.under_way()?.and_then(|rollback| rollback.restores);
+        let restores = self.interrupted()?.and_then(|rollback| rollback.restores);
         Ok(restores.is_some_and(|restores| restores == self.below(checkpoint)))
     }
 
     /// Returns the last step that stays in an interrupted rollback, which may need the later checkpoints.
-    pub fn broken_off_at(&self) -> Result<Option<u64>, RunDirError> {
-        Ok(self.under_way()?.map(|rollback| rollback.to))
+    pub fn interrupted_at(&self) -> Result<Option<u64>, RunDirError> {
+        Ok(self.interrupted()?.map(|rollback| rollback.to))
     }
 
     /// Returns the interrupted rollback.
-    pub(super) fn under_way(&self) -> Result<Option<Rollback>, RunDirError> {
-        Ok(self.under_way_in()?.and_then(|(_, folder)| read(&folder)))
+    pub(super) fn interrupted(&self) -> Result<Option<Rollback>, RunDirError> {
+        Ok(self.interrupted_in()?.and_then(|(_, folder)| read(&folder)))
     }
 
-    pub(super) fn under_way_in(&self) -> Result<Option<(u64, PathBuf)>, RunDirError> {
+    pub(super) fn interrupted_in(&self) -> Result<Option<(u64, PathBuf)>, RunDirError> {
         Ok(numbered(&self.checkpoints(), UNDER_WAY).map_err(self.unlisted())?.into_iter().max())
     }
 

@@ -54,7 +54,7 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         recipe: recipe.clone(),
         metrics: Default::default(),
         best: None,
-        evaluation_owed: false,
+        evaluation_missing: false,
         data: None,
         files: vec![FileEntry::of(&file, "model.safetensors").unwrap()],
     };

@@ -71,7 +71,7 @@ fn aside(set_aside: &SetAside) -> String {
     };
     let (name, bytes) = (name(folder), size(inventory::size(folder)));
     let listed = steps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    if set_aside.is_under_way() {
+    if set_aside.is_interrupted() {
         return format!(
             "{name}: not completed{when}, {bytes}; steps {listed}; the next start of the run completes it"
         );
@@ -174,7 +174,7 @@ fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside
             "path": set_aside.folder,
             "bytes": inventory::size(&set_aside.folder),
             "steps": set_aside.steps,
-            "under_way": set_aside.is_under_way(),
+            "under_way": set_aside.is_interrupted(),
             "from": set_aside.rollback.as_ref().map(|rollback| rollback.from),
             "to": set_aside.rollback.as_ref().map(|rollback| rollback.to),
         })

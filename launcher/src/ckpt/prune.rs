@@ -8,7 +8,7 @@ use crate::stdout::print;
 use anyhow::{Context, bail};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
-use dtrain_common::run_dir::{Keep, REMOVED, RunDir, hide};
+use dtrain_common::run_dir::{Keep, REMOVED, RunDir, rename_for_removal};
 use dtrain_common::text::{counted, size};
 use dtrain_common::units::Span;
 use serde::Deserialize;
@@ -26,8 +26,8 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     let _claim = (!args.dry_run).then(|| run_dir.claim()).transpose()?;
     let mut entries = entries(&run_dir)?;
     // An interrupted rollback may need every checkpoint after this step.
-    let broken_off_at = run_dir.broken_off_at()?;
-    entries.retain(|entry| broken_off_at.is_none_or(|step| entry.step <= step));
+    let interrupted_at = run_dir.interrupted_at()?;
+    entries.retain(|entry| interrupted_at.is_none_or(|step| entry.step <= step));
     let (keep, why) = keep(args, &run_dir)?;
     print(&format!("{}: {why}\n", run_dir.checkpoints().display()))?;
     let mut notes = Vec::new();
@@ -48,7 +48,7 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
             doomed.push((leftover.path, leftover.bytes));
         }
     }
-    rollbacks(args.rollbacks, &run_dir, broken_off_at, &mut doomed, &mut notes)?;
+    rollbacks(args.rollbacks, &run_dir, interrupted_at, &mut doomed, &mut notes)?;
     let mut freed = 0;
     for (path, bytes) in &doomed {
         let name = name(path);
@@ -79,19 +79,19 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
 fn rollbacks(
     wanted: bool,
     run_dir: &RunDir,
-    broken_off_at: Option<u64>,
+    interrupted_at: Option<u64>,
     doomed: &mut Vec<(PathBuf, u64)>,
     notes: &mut Vec<String>,
 ) -> anyhow::Result<()> {
     for set_aside in set_aside(run_dir)? {
         let name = name(&set_aside.folder);
-        if set_aside.is_under_way() {
-            let steps = match broken_off_at {
+        if set_aside.is_interrupted() {
+            let steps = match interrupted_at {
                 Some(step) => format!(", and all behind step {step}"),
                 None => String::new(),
             };
             notes.push(format!("kept {name}{steps}: the next start of the run completes this rollback"));
-        } else if wanted && broken_off_at.is_some() {
+        } else if wanted && interrupted_at.is_some() {
             notes.push(format!("kept {name}: the next start of the run completes another rollback first"));
         } else if wanted {
             let bytes = size_of(&set_aside.folder);
@@ -204,7 +204,7 @@ fn steps_per_epoch(run_dir: &RunDir, span: Span) -> anyhow::Result<u64> {
 
 /// Removes a folder. A checkpoint stays whole or disappears.
 fn remove(path: &Path) -> anyhow::Result<()> {
-    let hidden = if name(path).starts_with(REMOVED) { Ok(path.to_owned()) } else { hide(path) };
+    let hidden = if name(path).starts_with(REMOVED) { Ok(path.to_owned()) } else { rename_for_removal(path) };
     match hidden.and_then(fs::remove_dir_all) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", path.display()))

@@ -90,9 +90,9 @@ fn check(folder: PathBuf) -> Report {
     report.files = manifest.files.len();
     report.bytes = manifest.files.iter().map(|entry| entry.bytes).sum();
     let progress = Progress::new(format!("checking {}", folder.display()), report.bytes);
-    let damage = manifest.damage(folder, |_| true, |bytes| progress.add(bytes));
+    let errors = manifest.errors(folder, |_| true, |bytes| progress.add(bytes));
     drop(progress);
-    report.problems.extend(damage.iter().map(problem));
+    report.problems.extend(errors.iter().map(problem));
     if report.problems.is_empty() {
         // If its bytes are damaged, a file is already listed: its header adds no information.
         report.problems = headers(folder, &manifest);

@@ -8,7 +8,7 @@ use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
-use dtrain_common::env::TWIN_PREFIX;
+use dtrain_common::env::FLAG_PREFIX;
 use dtrain_common::job::{EvalJob, Job};
 use std::error::Error;
 use std::ffi::OsString;
@@ -104,7 +104,7 @@ fn command(environment: bool) -> Result<(clap::Command, Vec<EnvFlag>), clap::Err
         let spelt: Vec<_> = names.iter().map(|name| name.replace('-', "_")).collect();
         let first = env_flags.len();
         for name in spelt.iter().filter(|_| environment) {
-            let variable = format!("{TWIN_PREFIX}{}", name.to_uppercase());
+            let variable = format!("{FLAG_PREFIX}{}", name.to_uppercase());
             let value = std::env::var_os(&variable).filter(|value| !value.is_empty());
             env_flags.extend(value.map(|value| EnvFlag {
                 variable,

@@ -2,7 +2,7 @@
 
 use crate::stdout::print;
 use anyhow::bail;
-use dtrain_common::control::{self, Answer, Ask, AskError};
+use dtrain_common::control::{self, Request, RequestError, Response};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{GpuError, Nvidia};
 use dtrain_common::text::{counted, size};
@@ -25,24 +25,27 @@ pub(super) fn run() -> anyhow::Result<ExitCode> {
         print("No dtrain worker of yours is running.\n")?;
         return Ok(ExitStatus::Success.into());
     }
-    print(&text(ask_all(workers, PATIENCE)))?;
+    print(&text(request_all(workers, PATIENCE)))?;
     Ok(ExitStatus::Success.into())
 }
 
 /// Asks every worker on its own thread, so that a stuck worker delays no answer. Keeps their order.
-fn ask_all(workers: Vec<(u32, PathBuf)>, patience: Duration) -> Vec<(u32, Result<Answer, AskError>)> {
+fn request_all(
+    workers: Vec<(u32, PathBuf)>,
+    patience: Duration,
+) -> Vec<(u32, Result<Response, RequestError>)> {
     let (sender, answers) = mpsc::channel();
     let pids: Vec<_> = workers.iter().map(|(pid, _)| *pid).collect();
     for (position, (_, path)) in workers.into_iter().enumerate() {
         let sender = sender.clone();
         // If its thread cannot be started, the worker counts as busy.
         let _ = thread::Builder::new().spawn(move || {
-            let _ = sender.send((position, control::ask(&path, Ask::Clear, patience)));
+            let _ = sender.send((position, control::request(&path, Request::Clear, patience)));
         });
     }
     drop(sender);
     let deadline = Instant::now() + patience + Duration::from_millis(200);
-    let mut found: Vec<_> = pids.into_iter().map(|pid| (pid, Err(AskError::Busy))).collect();
+    let mut found: Vec<_> = pids.into_iter().map(|pid| (pid, Err(RequestError::Busy))).collect();
     while let Ok((position, answer)) =
         answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
     {
@@ -51,7 +54,7 @@ fn ask_all(workers: Vec<(u32, PathBuf)>, patience: Duration) -> Vec<(u32, Result
     found
 }
 
-fn text(answers: Vec<(u32, Result<Answer, AskError>)>) -> String {
+fn text(answers: Vec<(u32, Result<Response, RequestError>)>) -> String {
     let mut out = String::new();
     let mut freed = 0;
     let mut answered = 0;
@@ -69,7 +72,7 @@ fn text(answers: Vec<(u32, Result<Answer, AskError>)>) -> String {
                     size(answer.reserved)
                 ));
             }
-            Err(AskError::Gone) => {}
+            Err(RequestError::Gone) => {}
             Err(error) => out.push_str(&format!("pid {pid}: {error}\n")),
         }
     }
@@ -119,7 +122,7 @@ mod tests {
             (13, folder.path().join("13.sock")),
         ];
         let start_time = Instant::now();
-        let said = text(ask_all(workers, Duration::from_millis(300)));
+        let said = text(request_all(workers, Duration::from_millis(300)));
         assert!(start_time.elapsed() < Duration::from_secs(20));
         assert_eq!(
             said,

@@ -149,11 +149,11 @@ pub(crate) fn usual() -> Vec<Gpu> {
 /// Returns the visible GPUs or MIG instances, each kind once. `bf16`: see [`Gpu::bf16`].
 pub(crate) fn of_machine(inventory: &Inventory, visible: &Visible, bf16: bool) -> Vec<Gpu> {
     let mut gpus: Vec<Gpu> = Vec::new();
-    let mut places: Vec<_> = visible.instances(inventory).collect();
-    if places.is_empty() {
-        places = visible.places().to_vec();
+    let mut devices: Vec<_> = visible.instances(inventory).collect();
+    if devices.is_empty() {
+        devices = visible.devices().to_vec();
     }
-    for place in places {
+    for place in devices {
         let device = inventory.device(place);
         let gpu = Gpu { name: device.name.clone(), bytes: device.total_bytes, bf16 };
         if !gpus.contains(&gpu) {

@@ -17,7 +17,7 @@ use dtrain_agent::io::store::{BoundPort, ClientsSeen};
 use dtrain_agent::io::temporary::Temporary;
 use dtrain_agent::local::{Cause, Verdict};
 use dtrain_common::env::{WorkerEnv, omp_threads};
-use dtrain_common::files::{if_there, write_atomic};
+use dtrain_common::files::{none_if_missing, write_atomic};
 use dtrain_common::run_dir::RunDir;
 use std::fs;
 use std::io;
@@ -143,7 +143,7 @@ impl EarlierResult {
     /// Reads and removes the file: it is not the result of the new attempt.
     pub(super) fn take(run_dir: Option<&RunDir>) -> anyhow::Result<Option<Self>> {
         let Some(path) = run_dir.map(RunDir::result) else { return Ok(None) };
-        let content = if_there(fs::read(&path));
+        let content = none_if_missing(fs::read(&path));
         let content = content.with_context(|| format!("cannot read the earlier {}", path.display()))?;
         let Some(content) = content else { return Ok(None) };
         fs::remove_file(&path).with_context(|| format!("cannot remove the earlier {}", path.display()))?;

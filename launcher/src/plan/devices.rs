@@ -3,7 +3,7 @@
 use crate::cli::GpuIds;
 use anyhow::Context;
 use dtrain_common::env::{CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, LOCAL_RANK};
-use dtrain_common::gpu::{GpuError, Inventory, Nvidia, Place, Versions, Visible};
+use dtrain_common::gpu::{DeviceIndex, GpuError, Inventory, Nvidia, Versions, Visible};
 use dtrain_common::text::counted;
 use std::ffi::OsString;
 use std::fs;
@@ -34,7 +34,7 @@ pub(crate) enum Devices {
 pub(super) struct InUse {
     pub(super) inventory: Inventory,
     /// In the order of the workers; empty if the order of the visible GPUs is not known.
-    pub(super) places: Vec<Place>,
+    pub(super) devices: Vec<DeviceIndex>,
     /// The driver's.
     pub(super) versions: Option<Versions>,
 }
@@ -42,7 +42,7 @@ pub(super) struct InUse {
 /// GPUs that the user has named, in the order of the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    places: Vec<Place>,
+    devices: Vec<DeviceIndex>,
     /// The entries of CUDA_VISIBLE_DEVICES.
     entries: Vec<String>,
     /// Whether the entries are numbers in the order of the PCI bus.
@@ -95,7 +95,7 @@ impl Machine {
         }
         if count == 0 {
             return match &self.list {
-                Some(list) if visible.places().is_empty() => format!(
+                Some(list) if visible.devices().is_empty() => format!(
                     "{CUDA_VISIBLE_DEVICES}={list:?} hides the {} of this machine",
                     counted(all, "GPU")
                 ),
@@ -107,8 +107,8 @@ impl Machine {
             let count = counted(instances.len(), "MIG instance");
             return format!("1 of {count} ({})", inventory.device(first).name);
         }
-        let usable = |place: &&Place| inventory.gpus[place.gpu()].mig.is_none();
-        let names = names(inventory, visible.places().iter().filter(usable).copied());
+        let usable = |device: &&DeviceIndex| inventory.gpus[device.gpu()].mig.is_none();
+        let names = names(inventory, visible.devices().iter().filter(usable).copied());
         format!("{} ({names})", counted(count, "GPU"))
     }
 
@@ -126,26 +126,26 @@ impl Machine {
         if visible.count(&inventory) == 0 {
             return None;
         }
-        let places = visible.of_the_first(&inventory, workers, order.as_deref());
-        Some(InUse { places: places.unwrap_or_default(), inventory, versions })
+        let devices = visible.first_devices(&inventory, workers, order.as_deref());
+        Some(InUse { devices: devices.unwrap_or_default(), inventory, versions })
     }
 
     /// Returns the GPUs of workers that get `chosen`.
     pub(super) fn in_use_as(self, chosen: &Chosen) -> Option<InUse> {
-        let (places, versions) = (chosen.places.clone(), self.versions);
-        Some(InUse { places, inventory: self.inventory.ok()?, versions })
+        let (devices, versions) = (chosen.devices.clone(), self.versions);
+        Some(InUse { devices, inventory: self.inventory.ok()?, versions })
     }
 
     /// Returns the GPUs that the user has named; an error lists the visible ones.
     pub(super) fn choose(&self, wanted: &GpuIds) -> anyhow::Result<Chosen> {
         let flag = || format!("--gpu-ids {wanted}");
         let remedy = match &self.inventory {
-            Ok(inventory) if !self.visible(inventory).places().is_empty() => {
-                let places = self
+            Ok(inventory) if !self.visible(inventory).devices().is_empty() => {
+                let devices = self
                     .visible(inventory)
                     .choose(inventory, &wanted.ids, self.order.as_deref())
                     .with_context(flag)?;
-                return Ok(Chosen::new(inventory, &places));
+                return Ok(Chosen::new(inventory, &devices));
             }
             Ok(inventory) if !inventory.gpus.is_empty() => {
                 "unset it, or give --gpu-ids none for workers on the CPU"
@@ -161,20 +161,20 @@ impl Machine {
 }
 
 impl Chosen {
-    fn new(inventory: &Inventory, places: &[Place]) -> Self {
-        let uuids = places.iter().map(|place| inventory.uuid(*place).map(str::to_owned));
+    fn new(inventory: &Inventory, devices: &[DeviceIndex]) -> Self {
+        let uuids = devices.iter().map(|device| inventory.uuid(*device).map(str::to_owned));
         // All entries are of one kind. A driver that reports no UUID does not support MIG.
         let (entries, by_index) = match uuids.collect::<Option<Vec<_>>>() {
             Some(uuids) => (uuids, false),
-            None => (places.iter().map(|place| place.gpu().to_string()).collect(), true),
+            None => (devices.iter().map(|device| device.gpu().to_string()).collect(), true),
         };
-        let instances = places.iter().any(|place| place.is_instance());
+        let instances = devices.iter().any(|device| device.is_instance());
         Self {
-            places: places.to_vec(),
+            devices: devices.to_vec(),
             entries,
             by_index,
-            alone: instances && places.len() > 1,
-            described: described(inventory, places),
+            alone: instances && devices.len() > 1,
+            described: described(inventory, devices),
         }
     }
 }
@@ -239,12 +239,12 @@ pub(super) fn listed_by_the_kernel() -> Option<usize> {
 }
 
 /// Returns titles and names: `GPUs 4 and 6 (NVIDIA H200)`, `MIG instance 1 of GPU 0 (NVIDIA A100 ...)`.
-fn described(inventory: &Inventory, places: &[Place]) -> String {
-    let names = names(inventory, places.iter().copied());
-    let titles: Vec<_> = if places.len() > 1 && !places.iter().any(|place| place.is_instance()) {
-        places.iter().map(|place| place.gpu().to_string()).collect()
+fn described(inventory: &Inventory, devices: &[DeviceIndex]) -> String {
+    let names = names(inventory, devices.iter().copied());
+    let titles: Vec<_> = if devices.len() > 1 && !devices.iter().any(|device| device.is_instance()) {
+        devices.iter().map(|device| device.gpu().to_string()).collect()
     } else {
-        places.iter().map(|place| inventory.title(*place)).collect()
+        devices.iter().map(|device| inventory.title(*device)).collect()
     };
     let titles = match &titles[..] {
         [before @ .., last] if !before.is_empty() => format!("{} and {last}", before.join(", ")),
@@ -255,9 +255,9 @@ fn described(inventory: &Inventory, places: &[Place]) -> String {
 }
 
 /// Returns the product names of these devices, each once.
-fn names(inventory: &Inventory, places: impl Iterator<Item = Place>) -> String {
+fn names(inventory: &Inventory, devices: impl Iterator<Item = DeviceIndex>) -> String {
     let mut names: Vec<&str> = Vec::new();
-    for name in places.map(|place| inventory.device(place).name.as_str()) {
+    for name in devices.map(|device| inventory.device(device).name.as_str()) {
         if !names.contains(&name) {
             names.push(name);
         }

@@ -41,7 +41,7 @@ fn check_driver(versions: &Versions, own: Option<&str>) -> anyhow::Result<()> {
             })?
         }
     };
-    if versions.serves(needed) {
+    if versions.supports(needed) {
         return Ok(());
     }
     let knows = match &versions.cuda {
@@ -77,18 +77,18 @@ fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Res
     let inventory = &gpus.inventory;
     let mut notes = Vec::new();
     let mut full = Vec::new();
-    for place in &gpus.places {
-        let device = inventory.device(*place);
+    for index in &gpus.devices {
+        let device = inventory.device(*index);
         let (free, total) = (device.free_bytes, device.total_bytes);
         if free >= LEAST_FREE && free >= total / 100 * MOSTLY_FREE {
             continue;
         }
-        let (title, name) = (inventory.title(*place), &device.name);
+        let (title, name) = (inventory.title(*index), &device.name);
         let begin = format!("{title} ({name}) has {} of {} free", ByteSize(free), ByteSize(total));
         // The driver does not report which processes use an instance.
-        let who = match place.is_instance() {
+        let who = match index.is_instance() {
             true => "the processes on that GPU are in `dtrain gpu info`".to_owned(),
-            false => in_words(users(place.gpu())),
+            false => in_words(users(index.gpu())),
         };
         if free < LEAST_FREE {
             full.push(format!(
@@ -135,11 +135,11 @@ fn user((process, owner): &User) -> String {
 fn several_kinds(gpus: &InUse) -> Option<String> {
     let inventory = &gpus.inventory;
     let mut kinds: Vec<(&str, u64)> = Vec::new();
-    for place in &gpus.places {
+    for index in &gpus.devices {
         // GPUs of one kind may differ in the memory that the driver keeps.
-        let name = inventory.device(*place).name.as_str();
+        let name = inventory.device(*index).name.as_str();
         if !kinds.iter().any(|(known, _)| *known == name) {
-            kinds.push((name, inventory.device(*place).total_bytes));
+            kinds.push((name, inventory.device(*index).total_bytes));
         }
     }
     let (name, bytes) = kinds.iter().copied().min_by_key(|(_, bytes)| *bytes)?;

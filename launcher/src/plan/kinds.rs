@@ -77,7 +77,7 @@ impl Plan {
         };
         // Before its first checkpoint, a run starts as at first, perhaps from another run's checkpoint.
         if let Some(asked) = &training.asked
-            && !run_dir.goes_on_after(asked)?
+            && !run_dir.resumes_newest(asked)?
         {
             return Ok(());
         }
@@ -108,7 +108,7 @@ impl Plan {
 
     /// Returns a message about the claim to the run directory, once.
     pub(crate) fn lock_warning(&self) -> Option<String> {
-        self.claim().and_then(RunLock::trouble)
+        self.claim().and_then(RunLock::renewal_warning)
     }
 
     /// Returns whether copies of the state are kept in memory, for restarts.

@@ -7,7 +7,7 @@ use dtrain_agent::io::process::output;
 use dtrain_agent::local::TimeLimit;
 use dtrain_agent::signals;
 use dtrain_common::env::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
-use dtrain_common::time::{parse_clock, show_time};
+use dtrain_common::time::{format_time, parse_clock};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -49,8 +49,8 @@ pub(super) fn limit(
     let margin = match args.time_margin {
         Some(margin) if margin >= end => bail!(
             "--time-margin {} is not shorter than the time limit of {}; give a shorter one, or leave it out",
-            show_time(margin),
-            show_time(whole_seconds(end))
+            format_time(margin),
+            format_time(whole_seconds(end))
         ),
         Some(margin) => margin,
         None => (end / MARGIN_PART).min(LONGEST_MARGIN),
@@ -60,8 +60,8 @@ pub(super) fn limit(
         limit: TimeLimit { ask, end, signal: if training { signals::USR1 } else { signals::TERM } },
         note: format!(
             "time limit: the workers are asked to stop after {}, and killed after {} ({whose})",
-            show_time(whole_seconds(ask)),
-            show_time(whole_seconds(end))
+            format_time(whole_seconds(ask)),
+            format_time(whole_seconds(end))
         ),
     }))
 }

@@ -47,7 +47,7 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, start_time: StartTime) -> anyh
     let Ok(resume) = args.resume.as_deref().map_or(Ok(Resume::Auto), str::parse);
     let limited = limit::limit(&args.limits, true, start_time, |name| std::env::var(name).ok())?;
     let (run_dir, start, lock) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), start_time)?;
-    notes.extend(lock.note());
+    notes.extend(lock.no_locks_message());
     let (summary, effective) = summary(&size, &partition, &run_dir, &start, &resume)?;
     Ok(Plan {
         nproc,
@@ -90,7 +90,7 @@ fn summary<'a>(
     };
     let summary = format!("{summary}; resuming from {}", checkpoint.display());
     let asked = match resume {
-        Resume::From(asked) if run_dir.goes_on_after(asked)? => asked,
+        Resume::From(asked) if run_dir.resumes_newest(asked)? => asked,
         _ => return Ok((summary, resume)),
     };
     let since = format!(
@@ -121,7 +121,7 @@ fn no_recipe(name: &str, error: RecipeError) -> anyhow::Error {
 fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
     let of_stage = |number| {
         let alone = recipe.of_stage(number);
-        let cut = alone.partition(nproc, alone.memory.micro_batch.stated());
+        let cut = alone.partition(nproc, alone.memory.micro_batch.value());
         Ok(match recipe.stage.get(number) {
             Some(stage) => cut.with_context(|| format!("stage {:?}", stage.name))?,
             None => cut?,

@@ -92,7 +92,7 @@ pub(crate) fn checkpoint(run: &Path, step: u64, change: impl FnOnce(&Path, &mut 
         recipe: Recipe::load("demo", &[]).unwrap(),
         metrics: [("accuracy".to_owned(), step as f64 / 100.0)].into(),
         best: None,
-        evaluation_owed: false,
+        evaluation_missing: false,
         data: None,
         files: Vec::new(),
     };

@@ -123,8 +123,8 @@ fn read(folder: &Path) -> Result<(), TestCaseError> {
     match Manifest::read(folder) {
         Ok(manifest) => {
             let verified = manifest.verify(folder);
-            let damage = manifest.damage(folder, |_| true, |_| ());
-            prop_assert_eq!(verified.is_ok(), damage.is_empty());
+            let errors = manifest.errors(folder, |_| true, |_| ());
+            prop_assert_eq!(verified.is_ok(), errors.is_empty());
         }
         Err(error) => prop_assert!(!error.to_string().is_empty()),
     }

@@ -109,13 +109,13 @@ fn the_best_checkpoint_is_one_that_is_there() {
     let other = sandbox.train(1, "other", &["train.steps=2"]);
     let folder = other.0.checkpoint(2);
     let mut manifest = Manifest::read(&folder).unwrap();
-    manifest.evaluation_owed = true;
+    manifest.evaluation_missing = true;
     manifest.write(&folder).unwrap();
     let more = ["--resume", "other/checkpoints/step-00000002"];
     expect_exit_code(&sandbox.launch_with(2, "owes", &sets, &more), 0);
     assert!(best_is_there("owes") > 2);
     assert_eq!(sandbox.run("owes").evaluations()[0]["step"], 2, "it is made up");
-    assert!(Manifest::read(&folder).unwrap().evaluation_owed);
+    assert!(Manifest::read(&folder).unwrap().evaluation_missing);
 }
 
 #[test]

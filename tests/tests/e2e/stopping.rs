@@ -104,7 +104,7 @@ fn an_evaluation_that_was_broken_off_is_made_up() {
     assert_eq!(stopped_well(&run), 2);
     assert_eq!(run.evaluations().len(), 0);
     let manifest = Manifest::read(&run.0.checkpoint(2)).unwrap();
-    assert!(manifest.evaluation_owed && manifest.metrics.is_empty());
+    assert!(manifest.evaluation_missing && manifest.metrics.is_empty());
     assert!(!run.0.best().exists());
 
     let resumed = sandbox.train(2, "run", &sets);
@@ -116,7 +116,7 @@ fn an_evaluation_that_was_broken_off_is_made_up() {
     assert_eq!(figures(&resumed), figures(&whole));
     assert_eq!(resumed.weights(), whole.weights());
     let manifest = Manifest::read(&resumed.0.checkpoint(2)).unwrap();
-    assert!(!manifest.evaluation_owed && manifest.metrics.contains_key("loss"));
+    assert!(!manifest.evaluation_missing && manifest.metrics.contains_key("loss"));
     assert_eq!(manifest.best, Manifest::read(&whole.0.checkpoint(2)).unwrap().best);
     assert_eq!(resumed.result().best, whole.result().best);
 }

@@ -86,8 +86,8 @@ const OVERHEAD_BYTES: usize = 64;
 
 impl<T> Cache<T> {
     pub(super) fn new(samples: usize, budget: CacheBudget) -> Self {
-        let places = samples * size_of::<OnceLock<Box<T>>>();
-        let slots = if budget.take(places as u64) { samples } else { 0 };
+        let slot_bytes = samples * size_of::<OnceLock<Box<T>>>();
+        let slots = if budget.take(slot_bytes as u64) { samples } else { 0 };
         Self {
             slots: (0..slots).map(|_| OnceLock::new()).collect(),
             budget,
@@ -103,7 +103,7 @@ impl<T> Cache<T> {
     }
 
     /// Keeps a sample whose values take `value_bytes`, if there is room; calls `make` only then.
-    pub(super) fn offer(&self, index: usize, value_bytes: usize, make: impl FnOnce() -> T) {
+    pub(super) fn insert_with(&self, index: usize, value_bytes: usize, make: impl FnOnce() -> T) {
         let Some(slot) = self.slots.get(index) else { return };
         let bytes = (value_bytes + size_of::<T>() + OVERHEAD_BYTES) as u64;
         if slot.get().is_some() || !self.budget.take(bytes) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dtrain_common::recipe::Resize;
 
-use super::census::Census;
+use super::class_counts::ClassCounts;
 use super::dataset::Field;
 use super::decode;
 use super::error::{BadSample, DataError, Result, SampleError};
@@ -54,7 +54,7 @@ pub enum Target {
 }
 
 /// A list of image files with targets.
-pub trait Listed: Send + Sync {
+pub trait ImageList: Send + Sync {
     /// Returns the number of samples.
     fn count(&self) -> usize;
 
@@ -62,7 +62,13 @@ pub trait Listed: Send + Sync {
     fn image_path(&self, sample: usize) -> PathBuf;
 
     /// Checks one sample and returns the size of its image, (width, height).
-    fn look(&self, sample: usize, needs: Needs, depth: Depth, looker: &mut Looker) -> Result<(u32, u32)>;
+    fn inspect(
+        &self,
+        sample: usize,
+        needs: Needs,
+        depth: Depth,
+        inspector: &mut Inspector,
+    ) -> Result<(u32, u32)>;
 
     /// Returns the target of a sample.
     fn target(&self, sample: usize) -> Target;
@@ -77,7 +83,7 @@ pub struct CheckReport {
     pub bad: Vec<BadSample>,
     pub checked: usize,
     /// Statistics of the decoded masks; empty without masks.
-    pub census: Census,
+    pub class_counts: ClassCounts,
     /// The good samples and the sizes of their images, by number; only if images are not resized.
     sizes: Vec<(usize, (u32, u32))>,
 }
@@ -95,48 +101,48 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// Checks all samples in `threads` threads (at least one). Calls `progress(done, total)` on this thread
 /// regularly and once at the end.
-pub fn check<L: Listed>(
+pub fn check<L: ImageList>(
     index: &L,
     needs: Needs,
     depth: Depth,
     threads: usize,
     progress: &mut dyn FnMut(usize, usize),
 ) -> CheckReport {
-    let look = |sample, looker: &mut Looker| {
-        let size = index.look(sample, needs, depth, looker)?;
+    let inspect = |sample, inspector: &mut Inspector| {
+        let size = index.inspect(sample, needs, depth, inspector)?;
         Ok((needs.resize == Resize::None).then_some(size))
     };
-    let mut report = look_at_all(index.count(), look, threads, progress);
+    let mut report = inspect_all(index.count(), inspect, threads, progress);
     for bad in &mut report.bad {
         bad.path = index.image_path(bad.index).display().to_string();
     }
     report
 }
 
-/// As [`check`] with `look`, which returns the size of an image if it is to be kept. Leaves paths empty.
-pub(super) fn look_at_all(
+/// As [`check`] with `inspect`, which returns the size of an image if it is to be kept. Leaves paths empty.
+pub(super) fn inspect_all(
     total: usize,
-    look: impl Fn(usize, &mut Looker) -> Result<Option<(u32, u32)>> + Sync,
+    inspect: impl Fn(usize, &mut Inspector) -> Result<Option<(u32, u32)>> + Sync,
     threads: usize,
     progress: &mut dyn FnMut(usize, usize),
 ) -> CheckReport {
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let census = Mutex::new(Census::default());
+    let class_counts = Mutex::new(ClassCounts::default());
     let work = |found: mpsc::Sender<_>| {
-        let mut looker = Looker::default();
+        let mut inspector = Inspector::default();
         loop {
             let sample = next.fetch_add(1, Ordering::Relaxed);
             if sample >= total {
                 break;
             }
-            if let Some(one) = look(sample, &mut looker).transpose() {
+            if let Some(one) = inspect(sample, &mut inspector).transpose() {
                 // The receiver lives as long as any sender.
                 let _ = found.send((sample, one));
             }
             done.fetch_add(1, Ordering::Relaxed);
         }
-        let mut census = census.lock().unwrap_or_else(PoisonError::into_inner);
-        census.add(&looker.census);
+        let mut class_counts = class_counts.lock().unwrap_or_else(PoisonError::into_inner);
+        class_counts.add(&inspector.class_counts);
     };
     let mut report = CheckReport { checked: total, ..CheckReport::default() };
     thread::scope(|scope| {
@@ -166,7 +172,7 @@ pub(super) fn look_at_all(
     progress(total, total);
     report.bad.sort_unstable_by_key(|sample| sample.index);
     report.sizes.sort_unstable();
-    report.census = census.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report.class_counts = class_counts.into_inner().unwrap_or_else(PoisonError::into_inner);
     report
 }
 
@@ -185,7 +191,7 @@ impl CheckReport {
     /// Returns the common size of the good images: `expected`, else the first's. Others are an error.
     pub(super) fn common_size(
         &self,
-        list: &impl Listed,
+        list: &impl ImageList,
         expected: Option<(u32, u32)>,
     ) -> Result<Option<(u32, u32)>, DataError> {
         let named =
@@ -204,15 +210,15 @@ impl CheckReport {
 
 /// The working memory of one decoding thread.
 #[derive(Debug, Default)]
-pub struct Looker {
+pub struct Inspector {
     file: Vec<u8>,
     raw: Vec<u8>,
     pub(super) image: Raster,
     pub(super) labels: Labels,
-    pub(super) census: Census,
+    pub(super) class_counts: ClassCounts,
 }
 
-impl Looker {
+impl Inspector {
     /// Returns the approximate memory held after the last sample, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         let files = self.file.capacity() + self.raw.capacity();
@@ -230,7 +236,7 @@ impl Looker {
 
     /// Checks a mask and returns its size; with [`Depth::Full`] its classes are in `labels`.
     pub(super) fn mask(&mut self, path: &Path, rule: MaskRule, depth: Depth) -> Result<(u32, u32)> {
-        let looked = match depth {
+        let size = match depth {
             Depth::Header => self.beginning(path, decode::mask_header),
             Depth::Full => regular::read(path, &mut self.file)
                 .map_err(SampleError::from)
@@ -238,7 +244,7 @@ impl Looker {
                 .and_then(|()| rule.apply(&mut self.labels))
                 .map(|()| (self.labels.width, self.labels.height)),
         };
-        looked.map_err(|source| SampleError::Mask(path.display().to_string(), Box::new(source)))
+        size.map_err(|source| SampleError::Mask(path.display().to_string(), Box::new(source)))
     }
 
     /// Reads the beginning of the file, and the rest only if the header needs it.

@@ -75,7 +75,7 @@ impl Column {
         }
     }
 
-    pub(super) fn suits(&self, field: &Field) -> bool {
+    pub(super) fn matches(&self, field: &Field) -> bool {
         match self {
             Self::F32(_) => field.kind == FieldKind::F32 && field.normalize.is_none(),
             Self::I64(_) => field.kind == FieldKind::I64,

@@ -16,7 +16,7 @@ use image::{ColorType, ExtendedColorType, ImageDecoder, ImageFormat};
 
 use self::bands::Bands;
 use self::format::{format_of, open};
-use self::refuse::{cut_short, damage, guarded};
+use self::limits::{catch_panic, damage, truncated};
 use super::error::{Result, SampleError};
 use super::raster::{Raster, Values};
 
@@ -24,15 +24,15 @@ mod bands;
 mod convert;
 mod format;
 mod jpeg;
+mod limits;
 mod mask;
-mod refuse;
 
 pub use mask::{mask, mask_header};
 
 /// Returns the size that the header states, (width, height), after the checks that need no pixels. `bytes`
 /// may end after the header.
 pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32)> {
-    guarded(|| {
+    catch_panic(|| {
         if channels == 3 {
             return open_picture(bytes).map(|decoder| decoder.dimensions());
         }
@@ -53,7 +53,7 @@ pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster
         out.channels = 3;
         return Ok(());
     }
-    guarded(|| match source(bytes, channels)? {
+    catch_panic(|| match source(bytes, channels)? {
         Source::Bands(bands) => bands.decode(out),
         Source::Picture(decoder) => {
             whole(bytes)?;
@@ -71,7 +71,7 @@ pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster
 
 /// Decodes a picture into `rgb` (row by row, 3 bytes a pixel) and returns (width, height).
 pub fn rgb8(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, u32)> {
-    guarded(|| {
+    catch_panic(|| {
         let decoder = open_picture(bytes)?;
         whole(bytes)?;
         let (width, height) = decoder.dimensions();
@@ -135,7 +135,7 @@ fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
 /// Refuses a JPEG that is cut short: its decoder would fill the rest with grey.
 fn whole(bytes: &[u8]) -> Result<()> {
     if bytes.starts_with(&[0xff, jpeg::SOI]) && !jpeg::is_whole(bytes) {
-        return Err(cut_short());
+        return Err(truncated());
     }
     Ok(())
 }

@@ -13,11 +13,11 @@
 use std::f32::consts::{PI, TAU};
 
 use super::dataset::Field;
-use super::drawn::{Drawing, Drawn, Painter, Split, Target, planes};
+use super::generated_set::{GeneratedSample, GeneratedSet, Painter, Split, Target, planes};
 use super::rng::{Domain, SampleRng, between, keyed, unit};
 
 /// The generated set: the fields `image`, `[3, size, size]`, and `label`, a single number.
-pub type Generated = Drawn<Patterns>;
+pub type Generated = GeneratedSet<Patterns>;
 
 /// Painter of patterns, with the appearance of each class.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ impl Generated {
         let mut rng = keyed(Domain::GeneratedClasses, seed, 0, 0);
         let shifts = std::array::from_fn(|_| unit(&mut rng));
         let classes = (0..classes).map(|number| Class::new(number, &shifts)).collect();
-        Self::by(Patterns { classes }, samples, image_size, seed, split)
+        Self::with_painter(Patterns { classes }, samples, image_size, seed, split)
     }
 
     /// Returns the class of a sample. Panics if there is no such sample.
@@ -55,10 +55,10 @@ impl Painter for Patterns {
         Field::i64("label", [])
     }
 
-    fn draw(&self, index: usize, size: usize, rng: &mut SampleRng) -> Drawing {
+    fn draw(&self, index: usize, size: usize, rng: &mut SampleRng) -> GeneratedSample {
         let label = self.label(index);
         let picture = Picture::new(&self.classes[label as usize], rng);
-        Drawing {
+        GeneratedSample {
             planes: planes(size, picture.noise, rng, |_, x, y| picture.color(x, y)),
             target: Target::Class(label),
         }

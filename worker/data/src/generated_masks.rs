@@ -6,13 +6,13 @@
 use std::f32::consts::{PI, TAU};
 
 use super::dataset::Field;
-use super::drawn::{Drawing, Drawn, Painter, Split, Target, planes};
 use super::generated::rgb;
+use super::generated_set::{GeneratedSample, GeneratedSet, Painter, Split, Target, planes};
 use super::raster::Labels;
 use super::rng::{Domain, SampleRng, below, between};
 
 /// The generated set: the fields `image`, `[3, size, size]`, and `mask`, `[size, size]`.
-pub type GeneratedMasks = Drawn<Blobs>;
+pub type GeneratedMasks = GeneratedSet<Blobs>;
 
 /// Painter of blobs on a ground; `classes` includes the ground.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ impl GeneratedMasks {
     /// [`super::Normalize::default`] and no random changes; pixels of no class are 255.
     pub fn new(classes: usize, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
         assert!((2..=1 << 16).contains(&classes), "a generated set of masks has a ground and blobs");
-        Self::by(Blobs { classes }, samples, image_size, seed, split)
+        Self::with_painter(Blobs { classes }, samples, image_size, seed, split)
     }
 }
 
@@ -36,7 +36,7 @@ impl Painter for Blobs {
         Field::i64("mask", [size, size])
     }
 
-    fn draw(&self, _: usize, size: usize, rng: &mut SampleRng) -> Drawing {
+    fn draw(&self, _: usize, size: usize, rng: &mut SampleRng) -> GeneratedSample {
         let ground = Ground::new(rng);
         let blobs: Vec<Blob> = (0..1 + below(rng, 4)).map(|_| Blob::new(self.classes, rng)).collect();
         let noise = between(rng, 0.02, 0.12);
@@ -48,7 +48,7 @@ impl Painter for Blobs {
         });
         let (width, height) = (size as u32, size as u32);
         let target = Target::Mask(Labels { width, height, values });
-        Drawing { planes, target }
+        GeneratedSample { planes, target }
     }
 
     fn describe(&self, index: usize) -> String {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::check::{CheckReport, Depth, Listed, Looker, Needs, Target};
+use super::check::{CheckReport, Depth, ImageList, Inspector, Needs, Target};
 use super::dataset::Field;
 use super::error::{BadSample, DataError, Result, listed};
 use super::ignored::{EXTENSIONS, Ignored};
@@ -101,7 +101,7 @@ impl ImageIndex {
     }
 }
 
-impl Listed for ImageIndex {
+impl ImageList for ImageIndex {
     fn count(&self) -> usize {
         self.samples.len()
     }
@@ -110,8 +110,14 @@ impl Listed for ImageIndex {
         self.root.join(&self.split).join(&self.samples[sample].1)
     }
 
-    fn look(&self, sample: usize, needs: Needs, depth: Depth, looker: &mut Looker) -> Result<(u32, u32)> {
-        looker.image(&self.image_path(sample), needs.channels, depth)
+    fn inspect(
+        &self,
+        sample: usize,
+        needs: Needs,
+        depth: Depth,
+        inspector: &mut Inspector,
+    ) -> Result<(u32, u32)> {
+        inspector.image(&self.image_path(sample), needs.channels, depth)
     }
 
     fn target(&self, sample: usize) -> Target {

@@ -20,15 +20,15 @@
 
 pub mod augment;
 pub mod cache;
-pub mod census;
 pub mod check;
+pub mod class_counts;
 pub mod dataset;
 pub mod decode;
-pub mod drawn;
 pub mod error;
 pub mod fit;
 pub mod generated;
 pub mod generated_masks;
+pub mod generated_set;
 pub mod ignored;
 pub mod image_folder;
 pub mod loader;
@@ -50,13 +50,13 @@ pub mod vocabulary;
 mod tests;
 
 pub use cache::{CacheBudget, cache_bytes, free_host_bytes};
-pub use census::Census;
-pub use check::{CheckReport, Depth, Listed, Needs, Target, check, too_many_bad};
+pub use check::{CheckReport, Depth, ImageList, Needs, Target, check, too_many_bad};
+pub use class_counts::ClassCounts;
 pub use dataset::{Column, Dataset, Field, FieldKind, load_one};
-pub use drawn::{Drawn, Split};
 pub use error::{BadSample, DataError, SampleError};
 pub use generated::Generated;
 pub use generated_masks::GeneratedMasks;
+pub use generated_set::{GeneratedSet, Split};
 pub use ignored::Ignored;
 pub use image_folder::{ImageIndex, Sample};
 pub use loader::{Batch, Loader, LoaderOptions, MicroBatch};

@@ -77,10 +77,10 @@ impl Loader {
         if state.stop {
             return Poll::Ready(None);
         }
-        if state.broken.is_none() {
-            state.broken = state.jobs.front_mut().and_then(|job| job.failed.take());
+        if state.error.is_none() {
+            state.error = state.jobs.front_mut().and_then(|job| job.failed.take());
         }
-        if let Some(error) = state.broken.take() {
+        if let Some(error) = state.error.take() {
             state.stop = true;
             self.shared.work_changed.notify_all();
             return Poll::Ready(Some(Err(error)));

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::census::Census;
-use super::check::{CheckReport, Depth, Listed, Looker, Needs, Target, look_at_all};
+use super::check::{CheckReport, Depth, ImageList, Inspector, Needs, Target, inspect_all};
+use super::class_counts::ClassCounts;
 use super::dataset::Field;
 use super::error::{DataError, Result};
 use super::ignored::Ignored;
@@ -103,33 +103,33 @@ impl MaskIndex {
 
     /// Returns the classes in the masks. If the check decoded only some masks and found fewer than `wanted`
     /// classes, decodes the others until it has found that many: a class may be rare.
-    pub fn census(
+    pub fn class_counts(
         &self,
         report: &CheckReport,
         wanted: usize,
         threads: usize,
         progress: &mut dyn FnMut(usize, usize),
-    ) -> Census {
-        let mut census = report.census.clone();
-        if census.classes() >= wanted || census.masks + report.bad.len() >= self.count() {
-            return census;
+    ) -> ClassCounts {
+        let mut class_counts = report.class_counts.clone();
+        if class_counts.classes() >= wanted || class_counts.masks + report.bad.len() >= self.count() {
+            return class_counts;
         }
         let is_enough = AtomicBool::new(false);
         // A bad mask is reported when it is loaded, as in every set with a header check.
-        let look = |sample, looker: &mut Looker| {
+        let inspect = |sample, inspector: &mut Inspector| {
             if !self.is_counted(sample) && !is_enough.load(Ordering::Relaxed) {
-                looker.mask(&self.mask_path(sample), self.rule, Depth::Full)?;
-                looker.census.count(&looker.labels.values, self.rule.ignore);
-                is_enough.fetch_or(looker.census.classes() >= wanted, Ordering::Relaxed);
+                inspector.mask(&self.mask_path(sample), self.rule, Depth::Full)?;
+                inspector.class_counts.count(&inspector.labels.values, self.rule.ignore);
+                is_enough.fetch_or(inspector.class_counts.classes() >= wanted, Ordering::Relaxed);
             }
             Ok(None)
         };
-        census.add(&look_at_all(self.count(), look, threads, progress).census);
-        census
+        class_counts.add(&inspect_all(self.count(), inspect, threads, progress).class_counts);
+        class_counts
     }
 }
 
-impl Listed for MaskIndex {
+impl ImageList for MaskIndex {
     fn count(&self) -> usize {
         self.samples.len()
     }
@@ -138,13 +138,19 @@ impl Listed for MaskIndex {
         self.root.join(&self.images).join(&self.samples[sample].0)
     }
 
-    fn look(&self, sample: usize, needs: Needs, depth: Depth, looker: &mut Looker) -> Result<(u32, u32)> {
-        let image_size = looker.image(&self.image_path(sample), needs.channels, depth)?;
+    fn inspect(
+        &self,
+        sample: usize,
+        needs: Needs,
+        depth: Depth,
+        inspector: &mut Inspector,
+    ) -> Result<(u32, u32)> {
+        let image_size = inspector.image(&self.image_path(sample), needs.channels, depth)?;
         let depth = if self.is_counted(sample) { Depth::Full } else { depth };
         let path = self.mask_path(sample);
-        same_size(&path, looker.mask(&path, self.rule, depth)?, image_size)?;
+        same_size(&path, inspector.mask(&path, self.rule, depth)?, image_size)?;
         if depth == Depth::Full {
-            looker.census.count(&looker.labels.values, self.rule.ignore);
+            inspector.class_counts.count(&inspector.labels.values, self.rule.ignore);
         }
         Ok(image_size)
     }

@@ -6,7 +6,7 @@ use dtrain_common::recipe::{Augment, Resize};
 
 use super::augment::{Choice, draw, needs_decoded};
 use super::cache::{Cache, CacheBudget};
-use super::check::{Depth, Listed, Looker, Target};
+use super::check::{Depth, ImageList, Inspector, Target};
 use super::dataset::{Column, Dataset, Field};
 use super::error::Result;
 use super::fit::{Fitter, Frame, fit_labels};
@@ -66,24 +66,24 @@ pub struct PictureSet<L> {
     options: ImageOptions,
     fields: [Field; 2],
     /// Decoded images before random changes: resized, or original if a random crop comes before resizing.
-    cache: Cache<Kept>,
+    cache: Cache<CachedSample>,
     /// Working memory of idle threads; as many as the most threads that loaded at once.
     idle: Mutex<Vec<Scratch>>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedSample {
     image: Raster,
     labels: Labels,
 }
 
 #[derive(Debug, Default)]
 struct Scratch {
-    decoded: Looker,
+    decoded: Inspector,
     fitter: Fitter,
 }
 
-impl<L: Listed> PictureSet<L> {
+impl<L: ImageList> PictureSet<L> {
     /// Makes the set of `list`. Panics if the normalisation has another number of channels.
     pub fn new(list: L, options: ImageOptions) -> Self {
         let (channels, width, height) = (options.channels, options.size.0 as usize, options.size.1 as usize);
@@ -112,12 +112,12 @@ impl<L: Listed> PictureSet<L> {
         index: usize,
         random: Option<&mut SampleRng>,
         out: &mut Pixels,
-        learnt: &mut [i64],
+        target_values: &mut [i64],
     ) -> Result<()> {
         let target = self.list.target(index);
         let mask = match &target {
             Target::Label(class) => {
-                learnt[0] = i64::from(*class);
+                target_values[0] = i64::from(*class);
                 None
             }
             Target::Mask(path, rule) => Some((path.as_path(), *rule)),
@@ -131,7 +131,7 @@ impl<L: Listed> PictureSet<L> {
             }
         }
         let (image, labels) = match kept {
-            Some(Kept { image, labels }) => (image, labels),
+            Some(CachedSample { image, labels }) => (image, labels),
             None => (&scratch.decoded.image, &scratch.decoded.labels),
         };
         let (target, augment) = (self.options.size, self.options.augment);
@@ -151,20 +151,20 @@ impl<L: Listed> PictureSet<L> {
                 false => (view, fitted.as_ref()),
             };
             let bytes = view.value_bytes() + labels.map_or(0, |labels| 2 * labels.values.len());
-            self.cache.offer(index, bytes, || Kept {
+            self.cache.insert_with(index, bytes, || CachedSample {
                 image: view.to_raster(),
                 labels: labels.cloned().unwrap_or_default(),
             });
         }
         out.write(view, choice.placement);
         if let (Some((_, rule)), Some(fitted)) = (mask, fitted) {
-            fitted.write(choice.placement, rule.ignore, learnt);
+            fitted.write(choice.placement, rule.ignore, target_values);
         }
         Ok(())
     }
 }
 
-impl<L: Listed> Dataset for PictureSet<L> {
+impl<L: ImageList> Dataset for PictureSet<L> {
     fn len(&self) -> usize {
         self.list.count()
     }
@@ -174,11 +174,11 @@ impl<L: Listed> Dataset for PictureSet<L> {
     }
 
     fn load(&self, index: usize, random: Option<&mut SampleRng>, out: &mut [Column]) -> Result<()> {
-        let [image, learnt] = out else {
-            panic!("an image and what is learnt of it are two fields, not {}", out.len());
+        let [image, target] = out else {
+            panic!("a set of images has two fields, not {}", out.len());
         };
         let mut scratch = self.idle().pop().unwrap_or_default();
-        let loaded = self.load_in(&mut scratch, index, random, image.pixels(), learnt.i64());
+        let loaded = self.load_in(&mut scratch, index, random, image.pixels(), target.i64());
         if scratch.decoded.held_bytes() + scratch.fitter.held_bytes() <= KEPT_BYTES {
             self.idle().push(scratch);
         }

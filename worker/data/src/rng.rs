@@ -27,7 +27,7 @@ pub enum Domain {
     /// A generated text: (seed, 0, 0).
     GeneratedText,
     /// A user's data set: any numbers.
-    Own,
+    User,
     /// The seed of torch's generators for a step: (seed, step, rank).
     Torch,
 }
@@ -41,7 +41,7 @@ impl Domain {
             Domain::GeneratedClasses => b"gen-cls ",
             Domain::GeneratedMask => b"gen-msk ",
             Domain::GeneratedText => b"gen-txt ",
-            Domain::Own => b"own     ",
+            Domain::User => b"own     ",
             Domain::Torch => b"torch   ",
         }
     }

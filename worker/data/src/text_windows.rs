@@ -1,8 +1,8 @@
 //! Windows of a text as a data set for language models.
 
 use super::dataset::{Column, Dataset, Field};
-use super::drawn::Split;
 use super::error::{DataError, Result};
+use super::generated_set::Split;
 use super::rng::{SampleRng, below};
 use super::text::Corpus;
 

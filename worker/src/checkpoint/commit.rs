@@ -46,7 +46,7 @@ pub(crate) fn amend(
 ) -> Result<(), CheckpointError> {
     let folder = run_dir.checkpoint(step);
     let mut manifest = Manifest::read(&folder)?;
-    (manifest.metrics, manifest.best, manifest.evaluation_owed) = (metrics, best, false);
+    (manifest.metrics, manifest.best, manifest.evaluation_missing) = (metrics, best, false);
     manifest.write(&folder)?;
     point_to_best(run_dir, manifest.best.as_ref())
 }

@@ -35,7 +35,7 @@ pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunD
             Err(error) => tracing::warn!("{} is passed over: {error}", folder.display()),
         }
     }
-    run_dir.none_to_begin_with().map(|()| None)
+    run_dir.check_fresh_start().map(|()| None)
 }
 
 /// Verifies the size and checksum of every file of the checkpoint.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dtrain_common::run_dir::{Keep, PARTIAL, REMOVED, RunDir, hide};
+use dtrain_common::run_dir::{Keep, PARTIAL, REMOVED, RunDir, rename_for_removal};
 
 /// Removes the remains of an attempt that ended while writing. Rank 0 calls this before any rank writes,
 /// after [`RunDir::recover`].
@@ -52,7 +52,7 @@ pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
 /// Removes a checkpoint so that it is always complete or absent, and cannot come back. The folder may be
 /// missing.
 pub(super) fn remove(folder: &Path) {
-    match hide(folder) {
+    match rename_for_removal(folder) {
         Ok(hidden) => remove_or_warn(&hidden),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => warn(folder, &error),

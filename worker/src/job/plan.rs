@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::plan::{Cut, Measured, Plan, PlanJob, Prediction, Predictor, Way, report};
+use crate::plan::{Cut, Measured, Mode, Plan, PlanJob, Prediction, Predictor, report};
 use dtrain_common::exit::ExitStatus;
 
 use super::attempt::{Attempt, Came, LIMITLESS, start};
@@ -31,9 +31,9 @@ fn one<T: BuildTask + 'static>(subject: &Subject<'_>, job: &PlanJob, stage: usiz
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let mut symbolic = SymbolicPredictor::<T>::new(request, &subject.survey, stage, Target::GPU);
     let planned_for = symbolic.subject(&[])?;
-    match job.way {
-        Way::Symbolic => report(&alone, &planned_for, &mut symbolic, job),
-        Way::Measured => {
+    match job.mode {
+        Mode::Symbolic => report(&alone, &planned_for, &mut symbolic, job),
+        Mode::Measured => {
             let mut measured = Measuring { request, stage, symbolic, lines: HashMap::new() };
             report(&alone, &planned_for, &mut measured, job)
         }
@@ -104,7 +104,7 @@ impl<T: BuildTask + 'static> Predictor for Measuring<'_, T> {
         owners.workspace = along(low.owners.workspace, high.owners.workspace);
         Ok(Prediction {
             cut,
-            way: Way::Measured,
+            way: Mode::Measured,
             peak: owners.total(),
             owners,
             flops: self.symbolic.predict(overrides, cut)?.flops,

@@ -47,7 +47,7 @@ fn settings(limit: Option<(u64, u64)>) -> String {
 /// recipe's budget, or the free memory less a margin. On a GPU, fragmentation of the allocator is subtracted.
 pub(crate) fn bytes(budget: recipe::Budget, device: Device, local_ranks: usize) -> Result<u64, ShimError> {
     let rest = match budget {
-        recipe::Budget::Is(size) => size.0,
+        recipe::Budget::Value(size) => size.0,
         recipe::Budget::Auto if device.is_cuda() => {
             let (free, _) = memory::device_memory(device)?;
             free.saturating_sub(LIBRARIES)
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_size_is_taken_as_it_is_and_auto_is_shared() {
-        let size = recipe::Budget::Is(ByteSize(1 << 20));
+        let size = recipe::Budget::Value(ByteSize(1 << 20));
         assert_eq!(bytes(size, Device::Cpu, 8).unwrap(), 1 << 20);
         // A GPU's allocator loses some memory between its blocks.
         let on_gpu = bytes(size, Device::Cuda(0), 8).unwrap();

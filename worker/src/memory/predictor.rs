@@ -1,7 +1,7 @@
 //! Predicts the memory of cuts by a step on symbolic tensors: milliseconds for any model, and no memory.
 
 use crate::memory_report::Owners;
-use crate::plan::{Cut, Prediction, Predictor, Subject, Way};
+use crate::plan::{Cut, Mode, Prediction, Predictor, Subject};
 use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::symbolic::{Attention, Symbolic};
@@ -192,7 +192,7 @@ impl Rehearsal {
         let always = target.libraries(flops) + copied;
         let (peak, owners) = with_more(&memory, batch, always);
         let share = sizes.iter().sum::<usize>() as f64 / taken.iter().sum::<usize>() as f64;
-        Ok(Prediction { cut, way: Way::Symbolic, peak, owners, flops: flops * share })
+        Ok(Prediction { cut, way: Mode::Symbolic, peak, owners, flops: flops * share })
     }
 }
 

@@ -132,7 +132,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     device: Device,
 ) -> Result<Measured, WorkerError> {
     budget::enforce(limit, device);
-    recipe.memory.micro_batch = MicroBatch::Is(cut.micro_batch);
+    recipe.memory.micro_batch = MicroBatch::Value(cut.micro_batch);
     recipe.memory.shard_optimizer = cut.shard_optimizer;
     recipe.memory.recompute = Recompute::Auto;
     recipe.model.weights = None;

@@ -20,7 +20,7 @@ use crate::memory_report::Owners;
 use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::Amp;
 
-pub(crate) use dtrain_common::job::{EvalJob, EvalWeights, Gpu, Job, PlanJob, ProfileJob, Way};
+pub(crate) use dtrain_common::job::{EvalJob, EvalWeights, Gpu, Job, Mode, PlanJob, ProfileJob};
 pub(crate) use profile::{Measured, MeasuredStage, Optimal, Profile, ProfiledStage, Tried, TriedOutcome};
 pub(crate) use report::{FRAGMENTATION_PERCENT, Plan, report};
 pub(crate) use search::largest;
@@ -44,7 +44,7 @@ pub(crate) struct Cut {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Prediction {
     pub cut: Cut,
-    pub way: Way,
+    pub way: Mode,
     /// The highest memory in bytes: the sum of `owners`.
     pub peak: u64,
     /// Bytes by owner at the peak.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::advice::{Advice, advise};
 use super::solve::{Asked, Choice, Solver};
-use super::{Gpu, PlanJob, Prediction, Predictor, Subject, Way};
+use super::{Gpu, Mode, PlanJob, Prediction, Predictor, Subject};
 
 /// GPU memory of a process besides tensors: CUDA context, kernels, handles and workspaces of cuBLAS, cuDNN
 /// and NCCL. 0.6 GiB: a context with libtorch's kernels takes 0.3 to 0.5 GiB from the T4 to the H100.
@@ -29,7 +29,7 @@ pub(crate) struct Plan {
     pub(crate) subject: Subject,
     /// Ranks; each has its own GPU.
     pub(crate) nproc: usize,
-    pub(crate) way: Way,
+    pub(crate) way: Mode,
     pub(crate) margin: Margin,
     /// `memory.budget`, if it is a size: the limit of every row.
     pub(crate) budget: Option<u64>,
@@ -76,7 +76,7 @@ pub(crate) fn report<P: Predictor>(
     predictor: &mut P,
     job: &PlanJob,
 ) -> Result<Plan, P::Error> {
-    let most = recipe.memory.budget.stated().map(|size| size.0);
+    let most = recipe.memory.budget.value().map(|size| size.0);
     let asked = |gpu: &Gpu| {
         let budget = usable(gpu.bytes).min(most.unwrap_or(u64::MAX));
         Asked::new(recipe, job.nproc, budget, precision(recipe.precision.amp, gpu))

@@ -148,7 +148,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
     /// Returns the partitions of a step for all micro-batches that the recipe allows, in ascending order.
     fn partitions(&self, asked: &Asked) -> Result<Vec<Partition>, BatchError> {
         let cut = |limit| self.subject.partition(asked.ranks, limit);
-        if let MicroBatch::Is(size) = asked.micro_batch {
+        if let MicroBatch::Value(size) = asked.micro_batch {
             return Ok(vec![cut(Some(size))?]);
         }
         let whole = cut(None)?;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::advice::Advice;
 use super::report::{Plan, Row};
 use super::solve::Choice;
-use super::{Cut, PlanJob, Prediction, Way};
+use super::{Cut, Mode, PlanJob, Prediction};
 use dtrain_common::recipe::Amp;
 use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, paragraph, size};
 
@@ -78,8 +78,8 @@ fn header(plan: &Plan, out: &mut String) {
     );
     paragraph(out, 2, &text);
     let how = match plan.way {
-        Way::Symbolic => "the step was run on tensors without storage",
-        Way::Measured => "steps were run at two micro-batches, and the rest follows by a straight line",
+        Mode::Symbolic => "the step was run on tensors without storage",
+        Mode::Measured => "steps were run at two micro-batches, and the rest follows by a straight line",
     };
     let text = format!("Memory and time are {}: {how}.", plan.way.label());
     paragraph(out, 2, &text);

@@ -1,6 +1,6 @@
 //! A model for the tests.
 
-use super::{Cut, Prediction, Predictor, Subject, Way};
+use super::{Cut, Mode, Prediction, Predictor, Subject};
 use crate::memory_report::Owners;
 use dtrain_common::batch::BatchError;
 use dtrain_common::recipe::Amp;
@@ -83,7 +83,7 @@ impl Machine {
         let again = forward * cut.recompute as f64 / self.segments.max(1) as f64;
         Prediction {
             cut: *cut,
-            way: Way::Symbolic,
+            way: Mode::Symbolic,
             peak: owners.total(),
             owners,
             flops: if self.counts { 3.0 * forward + again } else { 0.0 },

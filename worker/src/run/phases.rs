@@ -1,6 +1,6 @@
 //! The boundaries within a training: ends a phase, begins the next and reports it.
 
-use dtrain_common::recipe::Passage;
+use dtrain_common::recipe::AtStageStart;
 use dtrain_torch_shim::memory;
 use tch::Device;
 
@@ -33,7 +33,7 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, id: PhaseId)
     followers.before_update()?;
     training.stepper.executor.restart();
     let is_new_stage = id.stage != training.course.current.id.stage;
-    let continues = |passage| passage == Passage::Continue;
+    let continues = |passage| passage == AtStageStart::Continue;
     if is_new_stage {
         let segments = training.course.plan.stages[id.stage].recompute;
         training.replica.model.recompute.set(segments);

@@ -5,7 +5,7 @@
 //! Across a boundary only three things continue: the rows' values, the moving average, and, if the boundary
 //! only unfreezes parameters, the optimizer's state of the parameters trained before.
 
-use dtrain_common::recipe::{Ema as EmaSettings, Passage, Recipe};
+use dtrain_common::recipe::{AtStageStart, Ema as EmaSettings, Recipe};
 use tch::TchError;
 
 use super::layout::{Group, LayoutOptions};
@@ -26,9 +26,9 @@ pub(crate) struct Trained {
 pub(crate) struct Stage {
     pub(crate) recipe: Recipe,
     /// Whether the moving average continues from the previous stage.
-    pub(crate) ema: Passage,
+    pub(crate) ema: AtStageStart,
     /// Whether checkpoints are compared with those of the previous stage.
-    pub(crate) best: Passage,
+    pub(crate) best: AtStageStart,
     /// Phases of the stage, as in the plan; at least one.
     pub(crate) phases: Vec<Trained>,
 }
@@ -94,7 +94,7 @@ impl Stages {
         if self.ema.is_none() {
             return vec![false; now.len()];
         }
-        let restarts = |stage: &Stage| stage.ema == Passage::Restart;
+        let restarts = |stage: &Stage| stage.ema == AtStageStart::Restart;
         let so_far = &self.stages[..=id.stage];
         let began = so_far.iter().rposition(restarts).unwrap_or(0);
         let was_trained = |number: usize| {

@@ -1,7 +1,7 @@
 //! Automatic mixed precision (Micikevicius et al. 2018, arXiv 1710.03740): matrix products and convolutions
 //! in a shorter dtype, parameters and their updates in float32.
 
-use dtrain_common::gpu::all_compute_in_bf16;
+use dtrain_common::gpu::all_support_bf16;
 use dtrain_common::manifest::LossScale;
 use dtrain_common::recipe::{self, Amp, Recipe, Switch};
 use dtrain_torch_shim::autocast::Autocast;
@@ -56,7 +56,7 @@ impl Precision {
         let amp = match settings.amp {
             Amp::Fp16 if device == Device::Cpu => return Err(PrecisionError::HalfOnCpu),
             Amp::Auto if device == Device::Cpu => Amp::Off,
-            Amp::Auto if all_compute_in_bf16() => Amp::Bf16,
+            Amp::Auto if all_support_bf16() => Amp::Bf16,
             Amp::Auto => Amp::Fp16,
             stated => stated,
         };
@@ -158,16 +158,16 @@ impl Precision {
 pub(super) fn tf32(asked: Switch, device: Device) -> Result<bool, PrecisionError> {
     if !device.is_cuda() {
         return match asked {
-            Switch::Is(true) => Err(PrecisionError::Tf32OnCpu),
-            Switch::Auto | Switch::Is(false) => Ok(false),
+            Switch::Value(true) => Err(PrecisionError::Tf32OnCpu),
+            Switch::Auto | Switch::Value(false) => Ok(false),
         };
     }
     match asked {
-        Switch::Is(false) => Ok(false),
+        Switch::Value(false) => Ok(false),
         // TF32 came with bfloat16, in compute capability 8.0. Asks all GPUs, so that all ranks agree.
-        Switch::Is(true) if !all_compute_in_bf16() => Err(PrecisionError::NoTf32),
-        Switch::Is(true) => Ok(true),
-        Switch::Auto => Ok(all_compute_in_bf16()),
+        Switch::Value(true) if !all_support_bf16() => Err(PrecisionError::NoTf32),
+        Switch::Value(true) => Ok(true),
+        Switch::Auto => Ok(all_support_bf16()),
     }
 }
 
@@ -187,14 +187,14 @@ impl Kernels {
         let cudnn_benchmark = recipe.model.cudnn_benchmark;
         if !device.is_cuda() {
             return match cudnn_benchmark {
-                Switch::Is(true) => Err(PrecisionError::BenchmarkOnCpu),
-                Switch::Auto | Switch::Is(false) => Ok(None),
+                Switch::Value(true) => Err(PrecisionError::BenchmarkOnCpu),
+                Switch::Auto | Switch::Value(false) => Ok(None),
             };
         }
         Ok(Some(Self {
             tf32,
             // Samples have one shape, so few shapes of batches occur, and cuDNN measures each once.
-            cudnn_benchmark: cudnn_benchmark.stated().unwrap_or(true),
+            cudnn_benchmark: cudnn_benchmark.value().unwrap_or(true),
         }))
     }
 
@@ -207,7 +207,7 @@ impl Kernels {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use dtrain_common::gpu::all_compute_in_bf16;
+    use dtrain_common::gpu::all_support_bf16;
 
     use super::*;
     use crate::collectives::Ranks;
@@ -290,11 +290,11 @@ mod tests {
     fn a_gpu_does_what_is_stated() {
         let gpu = Device::Cuda(0);
         let auto = Kernels::new(&recipe(&[]), gpu).unwrap().unwrap();
-        assert_eq!(auto, Kernels { tf32: all_compute_in_bf16(), cudnn_benchmark: true });
+        assert_eq!(auto, Kernels { tf32: all_support_bf16(), cudnn_benchmark: true });
         let off = recipe(&["precision.tf32=false", "model.cudnn_benchmark=false"]);
         let off = Kernels::new(&off, gpu).unwrap().unwrap();
         assert_eq!(off, Kernels { tf32: false, cudnn_benchmark: false });
-        let on = tf32(Switch::Is(true), gpu);
-        assert_eq!(on.is_ok(), all_compute_in_bf16());
+        let on = tf32(Switch::Value(true), gpu);
+        assert_eq!(on.is_ok(), all_support_bf16());
     }
 }

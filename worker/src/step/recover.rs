@@ -29,7 +29,7 @@ pub(crate) struct Limits {
 impl Limits {
     pub(crate) fn new(device: Device, budget: Budget) -> Self {
         let limit = match (device, budget) {
-            (_, Budget::Is(size)) => Some(size.0),
+            (_, Budget::Value(size)) => Some(size.0),
             (Device::Cuda(_), Budget::Auto) => memory::device_memory(device).ok().map(|(_, total)| total),
             _ => None,
         };

@@ -11,7 +11,7 @@ use crate::data::error::MOST_NAMED;
 use crate::data::ignored::EXTENSIONS;
 use crate::data::{
     self, CacheBudget, CheckReport, DataError, Dataset, Depth, Generated, Ignored, ImageFolder, ImageIndex,
-    ImageOptions, Listed, Needs, Normalize, Split, cache_bytes,
+    ImageList, ImageOptions, Needs, Normalize, Split, cache_bytes,
 };
 
 /// Image folders as found by rank 0, without unreadable images: (training, test); None if generated.
@@ -62,7 +62,7 @@ pub(super) fn needs(recipe: &Recipe) -> Needs {
 
 /// Checks every file of a list. Warns of files that are `ignored` by name and of unreadable files.
 pub(super) fn checked(
-    list: &impl Listed,
+    list: &impl ImageList,
     needs: Needs,
     split: &str,
     ignored: &Ignored,

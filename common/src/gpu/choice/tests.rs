@@ -9,8 +9,8 @@ fn ids(text: &str) -> Vec<GpuId> {
 }
 
 fn choose(inventory: &Inventory, list: Option<&str>, text: &str) -> Result<Vec<String>, ChoiceError> {
-    let places = Visible::new(inventory, list).choose(inventory, &ids(text), None)?;
-    Ok(places.into_iter().map(|place| inventory.uuid(place).unwrap().to_owned()).collect())
+    let devices = Visible::new(inventory, list).choose(inventory, &ids(text), None)?;
+    Ok(devices.into_iter().map(|device| inventory.uuid(device).unwrap().to_owned()).collect())
 }
 
 #[track_caller]
@@ -150,10 +150,10 @@ proptest! {
             match visible.choose(&inventory, &names, None) {
                 Ok(chosen) => {
                     prop_assert_eq!(chosen.len(), names.len());
-                    for (position, place) in chosen.iter().enumerate() {
-                        prop_assert!(visible.shows(*place) && !chosen[..position].contains(place));
-                        let divided = inventory.gpus[place.gpu].mig.is_some();
-                        prop_assert_eq!(divided, place.is_instance());
+                    for (position, device) in chosen.iter().enumerate() {
+                        prop_assert!(visible.contains(*device) && !chosen[..position].contains(device));
+                        let divided = inventory.gpus[device.gpu].mig.is_some();
+                        prop_assert_eq!(divided, device.is_instance());
                     }
                 }
                 Err(error) => prop_assert!(!error.to_string().is_empty()),
@@ -181,9 +181,9 @@ proptest! {
         let inventory = gpus(6);
         let ids: Vec<_> = ids[..count].iter().copied().map(GpuId::Index).collect();
         let chosen = Visible::new(&inventory, None).choose(&inventory, &ids, None).unwrap();
-        let uuids: Vec<_> = chosen.iter().filter_map(|place| inventory.uuid(*place)).collect();
+        let uuids: Vec<_> = chosen.iter().filter_map(|device| inventory.uuid(*device)).collect();
         let seen = Visible::new(&inventory, Some(&uuids.join(",")));
-        prop_assert_eq!(seen.places(), &chosen[..]);
+        prop_assert_eq!(seen.devices(), &chosen[..]);
         prop_assert_eq!(seen.count(&inventory), count);
     }
 }
@@ -191,8 +191,8 @@ proptest! {
 #[test]
 fn what_the_first_workers_compute_on_is_only_told_where_it_is_certain() {
     let of = |inventory: &Inventory, list, count, order| {
-        let places = Visible::new(inventory, list).of_the_first(inventory, count, order)?;
-        Some(places.into_iter().map(|place| inventory.title(place)).collect::<Vec<_>>().join(", "))
+        let devices = Visible::new(inventory, list).first_devices(inventory, count, order)?;
+        Some(devices.into_iter().map(|device| inventory.title(device)).collect::<Vec<_>>().join(", "))
     };
     let bus = Some(PCI_BUS_ID);
     for (inventory, list, count, order, expected) in [

@@ -32,7 +32,7 @@ fn the_smallest_recipe_has_the_documented_defaults() {
         }
     );
     assert_eq!((recipe.ema, recipe.custom.len()), (None, 0));
-    assert_eq!(recipe.memory.micro_batch.stated(), None);
+    assert_eq!(recipe.memory.micro_batch.value(), None);
     assert_eq!((recipe.checkpoint.every, recipe.checkpoint.keep), (Every::Span(Span::Epochs(1.0)), 3));
     assert_eq!(recipe.log.every_steps, 10);
 }
@@ -142,7 +142,7 @@ fn every_setting_reads() {
         train: "a/b".into(),
         test: "c".into(),
         image_size: 64,
-        workers: Workers::Is(3),
+        workers: Workers::Value(3),
         resize: Resize::Stretch,
         mean: vec![0.0, 0.5, 1.5],
         std: vec![1.0, 0.5, 0.25],
@@ -180,9 +180,9 @@ fn every_setting_reads() {
         (recipe.model.batchnorm, recipe.model.memory_format),
         (BatchNorm::Synced, MemoryFormat::ChannelsLast)
     );
-    assert_eq!(recipe.model.cudnn_benchmark, Switch::Is(false));
+    assert_eq!(recipe.model.cudnn_benchmark, Switch::Value(false));
     assert_eq!(recipe.precision.loss_scale, Some(1024.0));
-    assert_eq!(recipe.memory.micro_batch.stated(), Some(16));
+    assert_eq!(recipe.memory.micro_batch.value(), Some(16));
     assert!(recipe.memory.shard_optimizer);
     assert_eq!(
         recipe.reduce,

@@ -140,8 +140,8 @@ fn every_word_of_the_schema_reads() {
         ("precision.amp", Amp::NAMES),
         ("memory.recompute", Recompute::NAMES),
         ("reduce.compress", Compress::NAMES),
-        ("stage.0.schedule", Passage::NAMES),
-        ("stage.1.ema", Passage::NAMES),
+        ("stage.0.schedule", AtStageStart::NAMES),
+        ("stage.1.ema", AtStageStart::NAMES),
         ("stage.0.loss", Loss::NAMES),
         ("stage.0.recompute", Recompute::NAMES),
     ] {

@@ -20,7 +20,9 @@ fn a_scaled_loss_is_for_float16() {
 #[test]
 fn tf32_is_for_what_is_left_in_float32() {
     assert_eq!(small(&[]).precision.tf32, Switch::Auto);
-    for (word, switch) in [("auto", Switch::Auto), ("true", Switch::Is(true)), ("false", Switch::Is(false))] {
+    for (word, switch) in
+        [("auto", Switch::Auto), ("true", Switch::Value(true)), ("false", Switch::Value(false))]
+    {
         let recipe = small(&[&format!("precision.tf32={word}"), "precision.amp=off"]);
         assert_eq!(recipe.precision.tf32, switch);
         let saved = toml::to_string(&recipe).unwrap();

@@ -16,7 +16,7 @@ fn a_stage_says_little_and_changes_nothing_else() {
     assert_eq!((recipe.stages(), small(&[]).stages()), (2, 1));
     let [first, second] = &recipe.stage[..] else { panic!("two stages") };
     assert_eq!((first.epochs, second.steps), (Some(2), Some(7)));
-    assert_eq!((first.schedule, first.ema), (Passage::Restart, Passage::Continue));
+    assert_eq!((first.schedule, first.ema), (AtStageStart::Restart, AtStageStart::Continue));
     assert_eq!((first.freeze.as_ref(), first.unfreeze.len()), (None, 0));
     let alone = recipe.of_stage(1);
     assert_eq!(alone, parse(&staged("steps = 7\n"), &[]).unwrap());
@@ -30,7 +30,7 @@ fn a_stage_s_settings_go_over_the_recipe_s() {
     assert_eq!((first.train.epochs, first.train.effective_batch), (Some(30), 16));
     assert_eq!((first.learning_rate(), first.model.loss), (1e-3, Loss::Mse));
     assert_eq!((second.train.steps, second.train.epochs), (Some(90), None));
-    assert_eq!((second.train.effective_batch, second.memory.micro_batch), (8, MicroBatch::Is(1)));
+    assert_eq!((second.train.effective_batch, second.memory.micro_batch), (8, MicroBatch::Value(1)));
     assert_eq!(second.memory.recompute, Recompute::On);
     assert_eq!(second.learning_rate(), 2.5e-4);
     let patterns: Vec<_> = second.optim.group.iter().map(|group| &group.patterns[0]).collect();

@@ -42,7 +42,7 @@ impl Checks<'_> {
         let data = &self.recipe.data;
         let channels = data.channels;
         for (key, count) in [("data.mean", data.mean.len()), ("data.std", data.std.len())] {
-            let or = match self.given("data.channels") {
+            let or = match self.is_stated("data.channels") {
                 true => String::new(),
                 false => format!(", or set data.channels = {count}"),
             };
@@ -64,7 +64,7 @@ impl Checks<'_> {
         let data = &self.recipe.data;
         let classes = data.classes;
         match data.masks {
-            Masks::Index if !self.given("data.classes") => self.add(
+            Masks::Index if !self.is_stated("data.classes") => self.add(
                 "data.classes",
                 "missing; state how many classes the masks tell apart, without the value of data.ignore",
             ),

@@ -7,10 +7,10 @@ mod stage;
 
 use toml::Value;
 
-use super::origin::{Problem, given};
+use super::origin::{Problem, is_stated};
 use super::{DataKind, LastBatch, Recipe, Task, TestWeights};
 
-/// Returns all conflicts between settings. `stated` is the recipe as given, without defaults.
+/// Returns all conflicts between settings. `stated` is the recipe as written, without defaults.
 pub(super) fn check(recipe: &Recipe, stated: &Value) -> Vec<Problem> {
     let mut checks = Checks { recipe, stated, problems: Vec::new() };
     // The user's trainer decides the meaning of `[data]` and `[model]`.
@@ -23,8 +23,8 @@ pub(super) fn check(recipe: &Recipe, stated: &Value) -> Vec<Problem> {
         // With a wrong pairing, checks of other settings make no sense.
         return checks.problems;
     }
-    for (key, reason) in recipe.idle() {
-        if given(stated, key) {
+    for (key, reason) in recipe.settings_without_effect() {
+        if is_stated(stated, key) {
             checks.add(key, format!("this setting has no effect: {reason}; remove it"));
         }
     }
@@ -49,8 +49,8 @@ impl Checks<'_> {
         self.problems.push(Problem::at(key, message));
     }
 
-    fn given(&self, key: &str) -> bool {
-        given(self.stated, key)
+    fn is_stated(&self, key: &str) -> bool {
+        is_stated(self.stated, key)
     }
 
     fn train(&mut self) {

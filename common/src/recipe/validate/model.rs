@@ -50,7 +50,7 @@ impl Checks<'_> {
 
     /// Returns which of two conflicting keys to report: the first that the recipe states.
     fn first_given(&self, [first, second]: [&'static str; 2]) -> &'static str {
-        if self.given(first) || !self.given(second) { first } else { second }
+        if self.is_stated(first) || !self.is_stated(second) { first } else { second }
     }
 
     fn patch(&mut self, patch: usize) {

@@ -3,7 +3,7 @@
 use toml::Value;
 
 use super::{Checks, generated_samples};
-use crate::recipe::{Decay, OptimName, Passage, Per, Recipe, Scaling, ScheduleName, Span};
+use crate::recipe::{AtStageStart, Decay, OptimName, Per, Recipe, Scaling, ScheduleName, Span};
 
 const EVERY: &str = "optim.schedule.every";
 const MILESTONES: &str = "optim.schedule.milestones";
@@ -11,7 +11,7 @@ const MILESTONES: &str = "optim.schedule.milestones";
 impl Checks<'_> {
     pub(super) fn optim(&mut self) {
         let optim = &self.recipe.optim;
-        if optim.name == OptimName::Sgd && !self.given("optim.lr") {
+        if optim.name == OptimName::Sgd && !self.is_stated("optim.lr") {
             self.add("optim.lr", "missing; SGD has no usual learning rate, so state one");
         }
         if optim.nesterov == Some(true) && optim.momentum.is_none_or(|momentum| momentum == 0.0) {
@@ -26,7 +26,7 @@ impl Checks<'_> {
             self.add("optim.lr", "the learning rate becomes infinite when it is scaled to the batch");
         }
         // A stated decay of 0 may be one value of a search; only a default of 0 is an error.
-        let no_decay = optim.weight_decay == Some(0.0) && !self.given("optim.weight_decay");
+        let no_decay = optim.weight_decay == Some(0.0) && !self.is_stated("optim.weight_decay");
         if optim.decay == Decay::Weights && no_decay {
             let message = format!(
                 "there is nothing to decay by: optim.weight_decay is 0 for {:?} unless it is stated; state it, or remove this \
@@ -135,8 +135,8 @@ fn shorter_run(recipe: &Recipe, warmup: Span) -> Option<String> {
         return shorter(&all, "the run");
     }
     recipe.stage.iter().zip(&all).find_map(|(stage, alone)| match stage.schedule {
-        Passage::Restart => shorter(std::slice::from_ref(alone), &format!("stage {:?}", stage.name)),
-        Passage::Continue => shorter(&all, "the run"),
+        AtStageStart::Restart => shorter(std::slice::from_ref(alone), &format!("stage {:?}", stage.name)),
+        AtStageStart::Continue => shorter(&all, "the run"),
     })
 }
 

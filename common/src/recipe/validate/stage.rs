@@ -3,7 +3,7 @@
 use toml::Value;
 
 use super::{Checks, Task};
-use crate::recipe::Passage;
+use crate::recipe::AtStageStart;
 
 impl Checks<'_> {
     pub(super) fn stages(&mut self) {
@@ -46,7 +46,7 @@ impl Checks<'_> {
         let of_modules = format!("it is for task = \"torchscript\" and this is {task:?}");
         let no_average = "the recipe has no moving average, which [ema] asks for";
         let no_best = "no best checkpoint is kept, which checkpoint.best asks for";
-        let (ema, best) = (stage.ema == Passage::Restart, stage.best == Passage::Restart);
+        let (ema, best) = (stage.ema == AtStageStart::Restart, stage.best == AtStageStart::Restart);
         let (has_ema, has_best) = (recipe.ema.is_some(), recipe.checkpoint.best.is_some());
         for (idle, key, reason) in [
             (stage.loss.is_some() && !chooses, "loss", &*of_modules),

@@ -13,46 +13,51 @@ pub(super) struct Holder {
     pub(super) began: u64,
     pub(super) host: String,
     /// The kernel and namespace of `pid`. If they are unknown, a random text that equals no other.
-    pub(super) place: String,
+    pub(super) namespace: String,
 }
 
 impl Holder {
     pub(super) fn this() -> Self {
         let pid = std::process::id();
-        let (began, place) = match (began(pid), place(pid)) {
-            (Some(Some(began)), Some(place)) => (began, place),
+        let (began, namespace) = match (began(pid), namespace(pid)) {
+            (Some(Some(began)), Some(namespace)) => (began, namespace),
             _ => (0, format!("unknown/{:016x}", random())),
         };
-        Self { pid, began, host: rustix::system::uname().nodename().to_string_lossy().into_owned(), place }
+        Self {
+            pid,
+            began,
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            namespace,
+        }
     }
 
-    /// Returns the file's content at renewal `beat`. Its length is constant, to overwrite in place.
+    /// Returns the file's content at renewal `beat`. Its length is constant, to overwrite in namespace.
     pub(super) fn text(&self, beat: u64) -> String {
-        let Self { pid, began, host, place } = self;
-        format!("process {pid} on {host}\nbegan {began} in {place}\nbeat {beat:020}\n")
+        let Self { pid, began, host, namespace } = self;
+        format!("process {pid} on {host}\nbegan {began} in {namespace}\nbeat {beat:020}\n")
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let (pid, host) = lines.next()?.strip_prefix("process ")?.split_once(" on ")?;
-        let (began, place) = lines.next()?.strip_prefix("began ")?.split_once(" in ")?;
+        let (began, namespace) = lines.next()?.strip_prefix("began ")?.split_once(" in ")?;
         lines.next()?;
         Some(Self {
             pid: pid.parse().ok()?,
             began: began.parse().ok()?,
             host: host.to_owned(),
-            place: place.to_owned(),
+            namespace: namespace.to_owned(),
         })
     }
 
     /// Returns whether the process lives; `None` if `here` cannot see it.
     pub(super) fn is_alive(&self, here: &Self) -> Option<bool> {
-        if self.place != here.place || self.host != here.host {
+        if self.namespace != here.namespace || self.host != here.host {
             return None;
         }
         match began(self.pid) {
             Some(began) => Some(began == Some(self.began)),
-            // The process may have ended, or /proc may hide it from other users (hidepid).
+            // The process may have ended, or /proc may rename_for_removal it from other users (hidepid).
             None => {
                 let pid = Pid::from_raw(self.pid.cast_signed())?;
                 (rustix::process::test_kill_process(pid) == Err(Errno::SRCH)).then_some(false)
@@ -60,13 +65,13 @@ impl Holder {
         }
     }
 
-    pub(super) fn words(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         format!("process {} on {}", self.pid, self.host)
     }
 }
 
 /// Returns the kernel and the namespace of process ids; `None` if /proc is absent or of another namespace.
-fn place(pid: u32) -> Option<String> {
+fn namespace(pid: u32) -> Option<String> {
     let counted = fs::read_link("/proc/self").ok()?;
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
@@ -109,7 +114,7 @@ mod tests {
         let ended = Holder { pid, ..own.clone() };
         assert_eq!(ended.is_alive(&own), Some(false));
         for elsewhere in [
-            Holder { place: "other/pid:[1]".to_owned(), ..ended.clone() },
+            Holder { namespace: "other/pid:[1]".to_owned(), ..ended.clone() },
             Holder { host: "far".to_owned(), ..ended },
         ] {
             assert_eq!(elsewhere.is_alive(&own), None);
@@ -128,6 +133,6 @@ mod tests {
     #[test]
     fn where_nothing_is_known_of_processes_no_two_are_the_same() {
         assert_ne!(random(), random());
-        assert_eq!(place(std::process::id() + 1), None, "/proc counts otherwise");
+        assert_eq!(namespace(std::process::id() + 1), None, "/proc counts otherwise");
     }
 }

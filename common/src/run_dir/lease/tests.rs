@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 
-const QUICK: Pace = Pace {
+const QUICK: Timing = Timing {
     renewal: Duration::from_millis(30),
     stale: Duration::from_secs(2),
     settle: Duration::from_millis(100),
@@ -10,7 +10,7 @@ const NONE: Duration = Duration::ZERO;
 
 /// Returns the lease of a process on another machine.
 fn elsewhere(beat: u64) -> String {
-    let holder = Holder { host: "far".to_owned(), place: "other/pid:[1]".to_owned(), ..Holder::this() };
+    let holder = Holder { host: "far".to_owned(), namespace: "other/pid:[1]".to_owned(), ..Holder::this() };
     holder.text(beat)
 }
 
@@ -20,7 +20,7 @@ fn a_lease_that_is_held_here_is_refused_at_once_and_free_after_its_end() {
     let path = folder.path().join("x.lease");
     let first = Lease::take(path.clone(), NONE, QUICK).unwrap();
     match Lease::take(path.clone(), NONE, QUICK).unwrap_err() {
-        LeaseError::Held(who) => assert_eq!(who, Holder::this().words()),
+        LeaseError::Held(who) => assert_eq!(who, Holder::this().describe()),
         LeaseError::Io(error) => panic!("{error}"),
     }
     drop(first);
@@ -34,8 +34,8 @@ fn a_lease_of_a_dead_process_of_this_machine_is_taken_at_once() {
     let path = folder.path().join("x.lease");
     let dead = Holder { began: 1, ..Holder::this() };
     fs::write(&path, dead.text(7)).unwrap();
-    let pace = Pace { stale: Duration::from_secs(3600), ..QUICK };
-    let lease = Lease::take(path.clone(), NONE, pace).unwrap();
+    let timing = Timing { stale: Duration::from_secs(3600), ..QUICK };
+    let lease = Lease::take(path.clone(), NONE, timing).unwrap();
     assert_eq!(Holder::parse(&fs::read_to_string(&path).unwrap()), Some(Holder::this()));
     drop(lease);
 }
@@ -113,7 +113,7 @@ fn a_suspended_process_of_this_machine_keeps_its_lease() {
     fs::write(&path, Holder::this().text(7)).unwrap();
     let patience = QUICK.stale + Duration::from_millis(200);
     match Lease::take(path, patience, QUICK).unwrap_err() {
-        LeaseError::Held(who) => assert_eq!(who, Holder::this().words()),
+        LeaseError::Held(who) => assert_eq!(who, Holder::this().describe()),
         LeaseError::Io(error) => panic!("{error}"),
     }
 }
@@ -163,8 +163,8 @@ fn a_lease_that_is_gone_after_a_long_time_without_renewals_was_another_runs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
     // As if the process had been suspended: at its next look, others could have taken the lease.
-    let pace = Pace { stale: Duration::ZERO, ..QUICK };
-    let lease = Lease::take(path.clone(), NONE, pace).unwrap();
+    let timing = Timing { stale: Duration::ZERO, ..QUICK };
+    let lease = Lease::take(path.clone(), NONE, timing).unwrap();
     fs::remove_file(&path).unwrap();
     wait_until_lost(&lease);
 }
@@ -194,10 +194,10 @@ fn a_server_that_was_away_says_nothing_of_the_holder() {
     let at = |ms| now + Duration::from_millis(ms);
     let away = Duration::from_millis(1500);
     let settle = Duration::from_secs(1);
-    assert_eq!(watch.silent("beat 1", NONE, at(0), settle), NONE);
-    assert_eq!(watch.silent("beat 1", NONE, at(900), settle), Duration::from_millis(900));
-    assert_eq!(watch.silent("beat 1", away, at(2400), settle), NONE, "it was away");
+    assert_eq!(watch.unchanged_for("beat 1", NONE, at(0), settle), NONE);
+    assert_eq!(watch.unchanged_for("beat 1", NONE, at(900), settle), Duration::from_millis(900));
+    assert_eq!(watch.unchanged_for("beat 1", away, at(2400), settle), NONE, "it was away");
     assert!(!watch.renewed);
-    assert_eq!(watch.silent("beat 2", NONE, at(2500), settle), NONE);
+    assert_eq!(watch.unchanged_for("beat 2", NONE, at(2500), settle), NONE);
     assert!(watch.renewed);
 }

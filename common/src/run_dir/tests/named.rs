@@ -19,7 +19,7 @@ fn gone_back() -> (Place, Resume) {
     assert!(!run.has_begun_with(&run.checkpoint(16)).unwrap());
     // Until the run has begun with it, the same command begins with it.
     assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(16)));
-    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    run.start_from(&run.checkpoint(16), 16, None).unwrap();
     assert!(run.has_begun_with(&run.checkpoint(16)).unwrap());
     write_checkpoint(&run.checkpoint(24), 24, &recipe(&[]));
     point(&run.latest(), 24);
@@ -43,7 +43,7 @@ fn the_same_command_goes_on_after_a_launch_of_which_nothing_is_left_but_checkpoi
 fn the_same_command_goes_back_once_more_after_a_good_end_or_another_command() {
     let (place, from) = gone_back();
     let run = &place.run;
-    run.note_ended().unwrap();
+    run.record_end().unwrap();
     assert!(run.has_begun_with(&run.checkpoint(16)).unwrap());
     assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(16)));
 
@@ -70,7 +70,7 @@ fn a_checkpoint_that_a_crash_left_on_its_way_back_is_gone_on_from_by_the_same_co
     assert!(run.has_begun_with(&aside).unwrap());
     assert_eq!(launch(run, &from), Start::Resume(aside.clone()));
     run.recover().unwrap();
-    run.begin_after(&run.checkpoint(48), 48, None).unwrap();
+    run.start_from(&run.checkpoint(48), 48, None).unwrap();
     assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(48)));
 }
 
@@ -83,10 +83,10 @@ fn a_run_that_died_before_its_first_checkpoint_begins_elsewhere_again() {
     let from = Resume::From(foreign.clone());
     for _ in 0..2 {
         assert_eq!(launch(run, &from), Start::Resume(foreign.clone()));
-        run.begin_after(&foreign, 3, None).unwrap();
+        run.start_from(&foreign, 3, None).unwrap();
     }
     // It cannot resume from the newest one: it has written none.
-    assert!(!run.goes_on_after(&foreign).unwrap());
+    assert!(!run.resumes_newest(&foreign).unwrap());
     // Never a silent fresh start.
     let error = refused(run, &recipe(&[]), &Resume::Auto);
     let text = error.to_string();

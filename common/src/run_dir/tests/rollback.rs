@@ -59,7 +59,7 @@ fn what_lies_behind_the_checkpoint_that_a_run_goes_back_to_is_set_aside() {
     let place = run_of(&[16, 32, 48, 64]);
     let run = &place.run;
     point(&run.best(), 48);
-    let (own, told) = run.begin_after(&run.checkpoint(32), 32, Some(16)).unwrap();
+    let (own, told) = run.start_from(&run.checkpoint(32), 32, Some(16)).unwrap();
     assert_eq!(own, run.checkpoint(32));
     let told = told.unwrap();
     let rollback = Rollback { from: 64, to: 32, restores: None };
@@ -77,7 +77,7 @@ fn what_lies_behind_the_checkpoint_that_a_run_goes_back_to_is_set_aside() {
 
     // No checkpoint is later than the newest one, so nothing is done.
     let before = snapshot(run.root());
-    let (_, told) = run.begin_after(&run.checkpoint(32), 32, None).unwrap();
+    let (_, told) = run.start_from(&run.checkpoint(32), 32, None).unwrap();
     assert!(told.is_none());
     assert_eq!(snapshot(run.root()), before);
 }
@@ -86,7 +86,7 @@ fn what_lies_behind_the_checkpoint_that_a_run_goes_back_to_is_set_aside() {
 fn a_checkpoint_that_was_set_aside_comes_back() {
     let place = run_of(&[16, 32, 48, 64]);
     let run = &place.run;
-    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    run.start_from(&run.checkpoint(16), 16, None).unwrap();
     for step in [24, 40] {
         write_checkpoint(&run.checkpoint(step), step, &recipe(&[]));
         point(&run.latest(), step);
@@ -94,7 +94,7 @@ fn a_checkpoint_that_was_set_aside_comes_back() {
     let aside = run.checkpoints().join("rollback-1/step-00000048");
     let start = run.prepare(&recipe(&[]), &Resume::From(aside.clone())).unwrap();
     assert_eq!(start, Start::Resume(aside.clone()));
-    let (own, told) = run.begin_after(&aside, 48, None).unwrap();
+    let (own, told) = run.start_from(&aside, 48, None).unwrap();
     assert_eq!((own, told.unwrap().steps), (run.checkpoint(48), vec![24, 40]));
     assert_eq!(run.steps().unwrap(), [16, 48]);
     assert_eq!(run.linked(&run.latest()), Some(48));
@@ -121,7 +121,7 @@ fn a_crash_in_the_middle_of_a_rollback_is_completed_by_the_next_start() {
         // The resume point is visible without completing the rollback, even before `latest` is switched.
         assert_eq!(newest(run), Some(run.checkpoint(32)));
         assert_eq!(run.recover().unwrap().unwrap().steps, [48, 64]);
-        let (_, told) = run.begin_after(&run.checkpoint(32), 32, None).unwrap();
+        let (_, told) = run.start_from(&run.checkpoint(32), 32, None).unwrap();
         assert!(told.is_none());
         assert_eq!(set_aside(run), [("rollback-1".to_owned(), vec![48, 64])]);
         assert!(!folder.exists());
@@ -135,7 +135,7 @@ fn a_crash_in_the_middle_of_a_rollback_is_completed_by_the_next_start() {
 fn a_crash_in_the_middle_of_bringing_one_back_is_completed_too() {
     let place = run_of(&[16, 32, 48]);
     let run = &place.run;
-    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    run.start_from(&run.checkpoint(16), 16, None).unwrap();
     write_checkpoint(&run.checkpoint(24), 24, &recipe(&[]));
     point(&run.latest(), 24);
     let aside = run.checkpoints().join("rollback-1/step-00000048");
@@ -146,7 +146,7 @@ fn a_crash_in_the_middle_of_bringing_one_back_is_completed_too() {
     fs::rename(&aside, run.checkpoint(48)).unwrap();
     assert_eq!(newest(run), Some(run.checkpoint(48)));
     run.recover().unwrap();
-    run.begin_after(&run.checkpoint(48), 48, None).unwrap();
+    run.start_from(&run.checkpoint(48), 48, None).unwrap();
     assert_eq!(run.steps().unwrap(), [16, 48]);
     assert_eq!(run.linked(&run.latest()), Some(48));
     let expected = [("rollback-1".to_owned(), vec![32]), ("rollback-2".to_owned(), vec![24])];
@@ -155,7 +155,7 @@ fn a_crash_in_the_middle_of_bringing_one_back_is_completed_too() {
     let rollback = run.set_aside().unwrap().remove(1).rollback.unwrap();
     assert_eq!((rollback.from, rollback.to), (24, 16));
     let aside = run.checkpoints().join("rollback-2/step-00000024");
-    run.begin_after(&aside, 24, None).unwrap();
+    run.start_from(&aside, 24, None).unwrap();
     assert_eq!(run.steps().unwrap(), [16, 24]);
 }
 
@@ -164,13 +164,13 @@ fn a_checkpoint_comes_back_to_what_all_rollbacks_since_have_left() {
     let place = run_of(&[8, 16, 32, 48]);
     let run = &place.run;
     fs::write(run.metrics(), "{\"step\": 8}\n{\"step\": 16}\n{\"step\": 48}\n").unwrap();
-    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
-    run.begin_after(&run.checkpoint(8), 8, None).unwrap();
+    run.start_from(&run.checkpoint(16), 16, None).unwrap();
+    run.start_from(&run.checkpoint(8), 8, None).unwrap();
     // After the branch from the line of step 48, and before the step at which the earlier rollback left it.
     write_checkpoint(&run.checkpoint(12), 12, &recipe(&[]));
     point(&run.latest(), 12);
     let aside = run.checkpoints().join("rollback-1/step-00000048");
-    run.begin_after(&aside, 48, None).unwrap();
+    run.start_from(&aside, 48, None).unwrap();
     assert_eq!(run.steps().unwrap(), [8, 48]);
     let told: Vec<_> = run.set_aside().unwrap().into_iter().map(|one| one.steps).collect();
     assert_eq!(told, [vec![32], vec![16], vec![12]]);
@@ -187,7 +187,7 @@ fn a_rollback_that_was_broken_off_is_completed_before_another_begins() {
     let told = "{\"rollback\":{\"folder\":\"rollback-1\",\"from\":64,\"to\":32}}\n";
     fs::write(run.metrics(), format!("{{\"step\": 16}}\n{{\"step\": 32}}\n{told}")).unwrap();
     run.recover().unwrap();
-    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    run.start_from(&run.checkpoint(16), 16, None).unwrap();
     let expected = [("rollback-1".to_owned(), vec![48, 64]), ("rollback-2".to_owned(), vec![32])];
     assert_eq!(set_aside(run), expected);
     assert_eq!(lines(&run.checkpoints().join("rollback-1")), [48, 64]);
@@ -199,14 +199,14 @@ fn best_is_decided_when_what_was_set_aside_is_back() {
     let place = run_of(&[16, 32, 48]);
     let run = &place.run;
     point(&run.best(), 48);
-    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    run.start_from(&run.checkpoint(16), 16, None).unwrap();
     assert_eq!(run.linked(&run.best()), None);
     // The best step of the given-up line equals the best step of the restored one.
     write_checkpoint(&run.checkpoint(24), 24, &recipe(&[]));
     point(&run.latest(), 24);
     point(&run.best(), 24);
     let aside = run.checkpoints().join("rollback-1/step-00000048");
-    run.begin_after(&aside, 48, Some(48)).unwrap();
+    run.start_from(&aside, 48, Some(48)).unwrap();
     assert_eq!(run.linked(&run.best()), Some(48));
 }
 
@@ -246,7 +246,7 @@ fn a_commit_that_a_crash_broke_off_is_completed() {
 fn a_checkpoint_that_was_to_come_back_and_is_gone_is_an_error() {
     let place = run_of(&[16, 32, 48]);
     let run = &place.run;
-    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    run.start_from(&run.checkpoint(16), 16, None).unwrap();
     let written = r#"{"from": 16, "to": 15, "restores": "rollback-1/step-00000048"}"#;
     broken_off(run, 2, written, &[]);
     fs::remove_dir_all(run.checkpoints().join("rollback-1")).unwrap();
@@ -266,7 +266,7 @@ fn a_checkpoint_that_was_to_come_back_and_is_gone_is_an_error() {
 fn a_run_whose_checkpoints_are_all_set_aside_does_not_begin_anew() {
     let place = run_of(&[16, 32]);
     let run = &place.run;
-    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    run.start_from(&run.checkpoint(16), 16, None).unwrap();
     fs::remove_dir_all(run.checkpoint(16)).unwrap();
     let error = refused(run, &recipe(&[]), &Resume::Auto);
     assert!(matches!(error, RunDirError::OnlySetAside { .. }), "{error}");
@@ -288,7 +288,7 @@ fn an_accepted_checkpoint_that_a_broken_off_rollback_moves_is_found() {
     assert_eq!(completed.moved(&run.checkpoint(32)), None);
     let elsewhere = run.root().join("step-00000064");
     assert_eq!(completed.moved(&elsewhere), None);
-    let (own, _) = run.begin_after(&moved, 64, None).unwrap();
+    let (own, _) = run.start_from(&moved, 64, None).unwrap();
     assert_eq!(own, named);
     assert_eq!(run.steps().unwrap(), [16, 32, 64]);
 }

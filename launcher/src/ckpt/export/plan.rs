@@ -77,12 +77,12 @@ impl Plan {
         let (manifest, folder) = (&self.manifest, &self.folder);
         let bytes = manifest.files.iter().filter(|entry| wanted(&entry.name)).map(|entry| entry.bytes).sum();
         let progress = Progress::new(format!("checking {}", folder.display()), bytes);
-        let damage = manifest.damage(folder, wanted, |bytes| progress.add(bytes));
+        let errors = manifest.errors(folder, wanted, |bytes| progress.add(bytes));
         drop(progress);
-        if damage.is_empty() {
+        if errors.is_empty() {
             return Ok(());
         }
-        let problems: Vec<_> = damage.iter().map(sentence).collect();
+        let problems: Vec<_> = errors.iter().map(sentence).collect();
         Err(failed(anyhow::anyhow!(
             "the checkpoint {} is damaged, use another one: {}",
             self.folder.display(),

@@ -87,7 +87,7 @@ impl Report {
             RunResult { exit_code, reason, failure, restarts, wall_s, nproc, resumed_from, ..figures };
         result.write(&run_dir.result())?;
         match (self.status, &result.resumed_from) {
-            (ExitStatus::Success, Some(_)) => run_dir.note_ended().map_err(io::Error::other),
+            (ExitStatus::Success, Some(_)) => run_dir.record_end().map_err(io::Error::other),
             _ => Ok(()),
         }
     }

@@ -124,7 +124,7 @@ fn gpus_that_are_not_used_or_not_certain_are_not_judged() {
     let one = machine(inventory, None).in_use(1).unwrap();
     assert_eq!(check_memory(&one, nobody).unwrap(), [""; 0]);
     let uncertain = machine(divided(), None).in_use(1).unwrap();
-    assert_eq!(uncertain.places, []);
+    assert_eq!(uncertain.devices, []);
     assert_eq!(check_memory(&uncertain, nobody).unwrap(), [""; 0]);
     assert_eq!(several_kinds(&uncertain), None);
 }

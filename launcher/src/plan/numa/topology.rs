@@ -92,7 +92,7 @@ fn nodes_of_gpus(root: &Path, visible: Option<&str>, usual: usize) -> anyhow::Re
     let node = |address| number(&root.join("sys/bus/pci/devices").join(address).join("numa_node"));
     let nodes: Vec<_> = addresses.iter().map(|address| node(address).unwrap_or(usual)).collect();
     let shown = Visible::new(&inventory, visible);
-    Ok(shown.places().iter().map(|place| nodes[place.gpu()]).collect())
+    Ok(shown.devices().iter().map(|place| nodes[place.gpu()]).collect())
 }
 
 /// Returns the lowest core that shares this core's largest cache.

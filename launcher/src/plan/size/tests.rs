@@ -130,15 +130,15 @@ fn a_driver_that_fails_is_told_before_training_on_the_cpu() {
 fn the_gpus_in_use_are_known_where_the_driver_was_asked() {
     let of = |is_training, nproc, probe: Machine| {
         let size = size(request(is_training, nproc), HOST, || probe).unwrap();
-        size.gpus.map(|gpus| gpus.places.len())
+        size.gpus.map(|gpus| gpus.devices.len())
     };
     assert_eq!(of(true, Nproc::Count(4), machine(gpus(2), None)), Some(2), "of those that are started");
     assert_eq!(of(true, Nproc::Count(1), machine(gpus(2), None)), Some(1));
     assert_eq!(of(true, Nproc::Count(1), machine(divided(), None)), Some(0), "which of them is not certain");
     assert_eq!(of(true, Nproc::Count(2), no_driver()), None);
     let named = chosen(Nproc::Auto, "1,0", || machine(gpus(8), Some("4,6"))).unwrap();
-    let places = named.gpus.unwrap().places;
-    assert_eq!(places.iter().map(|place| place.gpu()).collect::<Vec<_>>(), [6, 4]);
+    let devices = named.gpus.unwrap().devices;
+    assert_eq!(devices.iter().map(|device| device.gpu()).collect::<Vec<_>>(), [6, 4]);
 }
 
 #[test]

@@ -10,16 +10,16 @@ fn first_come_first_kept_within_the_bound() {
     let cache = Cache::new(10, budget.clone());
     for index in 0..10u32 {
         assert_eq!(cache.get(index as usize), None);
-        cache.offer(index as usize, 1000, || index);
+        cache.insert_with(index as usize, 1000, || index);
     }
     // A small one still fits.
-    cache.offer(7, 0, || panic!("an entry that has no room is not made"));
+    cache.insert_with(7, 0, || panic!("an entry that has no room is not made"));
     let found: Vec<Option<&u32>> = (0..10).map(|index| cache.get(index)).collect();
     assert_eq!(found[..3], [Some(&0), Some(&1), Some(&2)]);
     assert!(found[3..].iter().all(Option::is_none));
     assert_eq!(budget.used(), places + 3 * each);
     // A kept entry is not replaced.
-    cache.offer(0, 1000, || 99);
+    cache.insert_with(0, 1000, || 99);
     assert_eq!(cache.get(0), Some(&0));
     drop(cache);
     assert_eq!(budget.used(), 0);
@@ -29,7 +29,7 @@ fn first_come_first_kept_within_the_bound() {
 fn without_memory_nothing_is_kept_or_counted() {
     let budget = CacheBudget::default();
     let cache = Cache::new(5, budget.clone());
-    cache.offer(0, 0, || 1);
+    cache.insert_with(0, 0, || 1);
     assert_eq!(cache.get(0), None);
     assert_eq!(budget.used(), 0);
 }
@@ -45,7 +45,7 @@ fn threads_agree_and_the_bound_holds() {
             scope.spawn(move || {
                 for round in 0..200 {
                     let index = (round * (thread + 1)) % 200;
-                    cache.offer(index, 100, || index);
+                    cache.insert_with(index, 100, || index);
                     assert!(cache.get(index).is_none_or(|&kept| kept == index));
                 }
             });

@@ -188,7 +188,7 @@ fn nothing_to_check_is_no_error() {
     };
     assert_eq!(
         quiet(&index, Depth::Full, 4),
-        CheckReport { bad: vec![], checked: 0, census: Census::default(), sizes: Vec::new() }
+        CheckReport { bad: vec![], checked: 0, class_counts: ClassCounts::default(), sizes: Vec::new() }
     );
 }
 
@@ -204,7 +204,7 @@ fn a_real_set_is_good() {
     let index = ImageIndex::scan(&root, "test", None).unwrap();
     assert_eq!(
         quiet(&index, Depth::Full, 2),
-        CheckReport { bad: vec![], checked: 1000, census: Census::default(), sizes: Vec::new() }
+        CheckReport { bad: vec![], checked: 1000, class_counts: ClassCounts::default(), sizes: Vec::new() }
     );
 }
 

@@ -10,7 +10,7 @@ use tiff::{TiffError, TiffUnsupportedError};
 use super::super::error::{Result, SampleError};
 use super::super::raster::Raster;
 use super::convert::{separate, unit16};
-use super::refuse::{LIMIT_BYTES, check_size, cut_short};
+use super::limits::{LIMIT_BYTES, check_size, truncated};
 
 pub(super) struct Bands<'a> {
     decoder: Decoder<Cursor<Cow<'a, [u8]>>>,
@@ -95,7 +95,7 @@ impl<'a> Bands<'a> {
             DecodingResult::F64(values) => separate(values, each, out.values.f32(), |value| value as f32),
             _ => out.values.u8().clear(),
         }
-        if out.values.len() == pixels * count { Ok(()) } else { Err(cut_short()) }
+        if out.values.len() == pixels * count { Ok(()) } else { Err(truncated()) }
     }
 }
 
@@ -142,7 +142,7 @@ fn damage(error: TiffError) -> SampleError {
         TiffError::UnsupportedError(error) => {
             SampleError::Unsupported(format!("this kind of TIFF file ({error})"))
         }
-        TiffError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => cut_short(),
+        TiffError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => truncated(),
         other => SampleError::Damaged(other.to_string()),
     }
 }

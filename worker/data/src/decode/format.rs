@@ -6,7 +6,7 @@ use image::{ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use super::super::error::{Result, SampleError};
 use super::jpeg;
-use super::refuse::{LIMIT_BYTES, check_size, damage};
+use super::limits::{LIMIT_BYTES, check_size, damage};
 
 pub(super) fn format_of(bytes: &[u8]) -> Result<ImageFormat> {
     if bytes.is_empty() {

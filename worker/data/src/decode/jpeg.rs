@@ -14,7 +14,7 @@ use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageResult};
 use libjpeg_turbo_rs::{Decoder, JpegError, PixelFormat};
 
 use super::super::error::{Result, SampleError};
-use super::refuse::{cut_short, damage};
+use super::limits::{damage, truncated};
 
 pub(super) const SOI: u8 = 0xd8;
 const EOI: u8 = 0xd9;
@@ -120,7 +120,7 @@ fn frame(bytes: &[u8]) -> Result<Frame> {
             _ => {}
         }
     }
-    Err(cut_short())
+    Err(truncated())
 }
 
 /// Returns whether a JPEG file reaches its end-of-image marker. An embedded preview has another one.

@@ -10,11 +10,11 @@ use super::super::error::{Result, SampleError};
 use super::super::raster::Labels;
 use super::bands::Bands;
 use super::format::{format_of, open};
-use super::refuse::{self, LIMIT_BYTES, check_size, cut_short, guarded};
+use super::limits::{self, LIMIT_BYTES, catch_panic, check_size, truncated};
 
 /// Returns the size that a mask's header states, (width, height).
 pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32)> {
-    guarded(|| match format_of(bytes)? {
+    catch_panic(|| match format_of(bytes)? {
         ImageFormat::Jpeg => Err(SampleError::JpegMask),
         ImageFormat::Tiff => {
             let bands = Bands::open(bytes)?;
@@ -29,7 +29,7 @@ pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32)> {
 /// agree, transparency is ignored, JPEG files are refused.
 pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
     out.values.clear();
-    guarded(|| match format_of(bytes)? {
+    catch_panic(|| match format_of(bytes)? {
         ImageFormat::Jpeg => Err(SampleError::JpegMask),
         ImageFormat::Png => png_mask(bytes, raw, out),
         ImageFormat::Tiff => tiff_mask(bytes, out),
@@ -39,7 +39,7 @@ pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
             let color = decoder.color_type();
             raw.clear();
             raw.resize(decoder.total_bytes() as usize, 0);
-            decoder.read_image(raw).map_err(refuse::damage)?;
+            decoder.read_image(raw).map_err(limits::damage)?;
             let channels = usize::from(color.channel_count());
             if !matches!(color, ColorType::L8 | ColorType::La8 | ColorType::Rgb8 | ColorType::Rgba8) {
                 return Err(SampleError::ColorMask(channels));
@@ -126,7 +126,7 @@ fn collect(values: impl Iterator<Item = Option<u16>>, channels: usize, out: &mut
         out.values.push(value.ok_or(SampleError::ColorMask(channels))?);
     }
     if out.values.len() != out.width as usize * out.height as usize {
-        return Err(cut_short());
+        return Err(truncated());
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ fn collect(values: impl Iterator<Item = Option<u16>>, channels: usize, out: &mut
 fn damage(error: png::DecodingError) -> SampleError {
     match error {
         png::DecodingError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            cut_short()
+            truncated()
         }
         other => SampleError::Damaged(other.to_string()),
     }

@@ -10,7 +10,7 @@ use super::super::error::{BadSample, DataError};
 use super::super::rng::{Domain, keyed};
 use super::batch::{Batch, LoaderOptions, MicroBatch};
 
-pub(super) type Work = Box<dyn Iterator<Item = MicroBatch> + Send>;
+pub(super) type BatchPlan = Box<dyn Iterator<Item = MicroBatch> + Send>;
 
 pub(super) struct Shared {
     dataset: Arc<dyn Dataset>,
@@ -27,14 +27,14 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct State {
     /// The plan; `None` while a thread asks it for the next micro-batch.
-    work: Option<Work>,
+    work: Option<BatchPlan>,
     /// The plan has ended, or the plan or a load failed: no more jobs are opened.
     pub(super) exhausted: bool,
     /// Batches that are loading or loaded, oldest first.
     pub(super) jobs: VecDeque<Job>,
     pub(super) spare: Vec<Vec<Column>>,
     /// An error that the next call reports, before anything else.
-    pub(super) broken: Option<DataError>,
+    pub(super) error: Option<DataError>,
     pub(super) stop: bool,
 }
 
@@ -53,11 +53,11 @@ enum Task {
     /// Loads the sample at a position of a batch of an epoch.
     Load(Arc<Mutex<Batch>>, u64, usize),
     /// Asks the plan for the next micro-batch, which gets this memory.
-    Open(Work, Vec<Column>),
+    Plan(BatchPlan, Vec<Column>),
 }
 
 impl Shared {
-    pub(super) fn new(dataset: Arc<dyn Dataset>, options: LoaderOptions, work: Work) -> Self {
+    pub(super) fn new(dataset: Arc<dyn Dataset>, options: LoaderOptions, work: BatchPlan) -> Self {
         Self {
             dataset,
             fields: OnceLock::new(),
@@ -77,12 +77,12 @@ impl Shared {
                     Task::Load(batch, epoch, position) => {
                         self.loaded(&batch, self.load(&batch, epoch, position, &mut sample).err());
                     }
-                    Task::Open(work, memory) => self.open(work, memory),
+                    Task::Plan(work, memory) => self.open(work, memory),
                 }
             }
         }));
         if let Err(panic) = outcome {
-            self.lock().broken = Some(panicked("a loader thread's own work".to_owned(), panic));
+            self.lock().error = Some(panicked("a loader thread's own work".to_owned(), panic));
             self.batch_changed.notify_all();
         }
     }
@@ -98,7 +98,7 @@ impl Shared {
             }
             let room = !state.exhausted && state.jobs.len() < self.options.prefetch_batches;
             if room && let Some(work) = state.work.take() {
-                return Some(Task::Open(work, state.spare.pop().unwrap_or_default()));
+                return Some(Task::Plan(work, state.spare.pop().unwrap_or_default()));
             }
             state = wait(&self.work_changed, state);
         }
@@ -106,7 +106,7 @@ impl Shared {
     }
 
     /// Asks the plan for the next micro-batch and allocates it, without the lock: both may take a while.
-    fn open(&self, mut work: Work, memory: Vec<Column>) {
+    fn open(&self, mut work: BatchPlan, memory: Vec<Column>) {
         let planned = catch_unwind(AssertUnwindSafe(|| {
             let micro_batch = work.next()?;
             Some((micro_batch.epoch, self.empty_batch(micro_batch, memory)))
@@ -145,7 +145,7 @@ impl Shared {
         let fields = self.fields();
         let mut columns = memory;
         let mut pairs = columns.iter().zip(&**fields);
-        if columns.len() != fields.len() || !pairs.all(|(column, field)| column.suits(field)) {
+        if columns.len() != fields.len() || !pairs.all(|(column, field)| column.matches(field)) {
             columns = columns_for(fields, samples);
         }
         for (column, field) in columns.iter_mut().zip(&**fields) {

@@ -117,27 +117,27 @@ fn bad_masks_are_bad_samples() {
     // Masks of a small set are always decoded.
     let quick = checked(&index, Resize::Crop, Depth::Header);
     assert_eq!(quick.bad, report.bad);
-    assert_eq!(report.census.masks, 297);
+    assert_eq!(report.class_counts.masks, 297);
 }
 
 #[test]
 fn of_many_masks_some_are_counted_and_the_others_where_those_hold_one_class() {
     let (_root, index) = pairs(COUNTED + 100);
     let quick = checked(&index, Resize::Crop, Depth::Header);
-    assert_eq!((quick.census.masks, quick.census.classes()), (COUNTED / 2 + 50, 1));
-    let census = |report: &CheckReport| index.census(report, 2, 2, &mut |_, _| ());
+    assert_eq!((quick.class_counts.masks, quick.class_counts.classes()), (COUNTED / 2 + 50, 1));
+    let class_counts = |report: &CheckReport| index.class_counts(report, 2, 2, &mut |_, _| ());
     // For a test set one class is enough.
-    assert_eq!(index.census(&quick, 1, 2, &mut |_, _| ()), quick.census);
-    assert_eq!(census(&quick).masks, COUNTED + 100);
-    assert_eq!(census(&quick).classes(), 1);
+    assert_eq!(index.class_counts(&quick, 1, 2, &mut |_, _| ()), quick.class_counts);
+    assert_eq!(class_counts(&quick).masks, COUNTED + 100);
+    assert_eq!(class_counts(&quick).classes(), 1);
     // A mask that the check did not decode.
     put(index.mask_path(1), &gray(8, 8, |x, _| x as u8 % 3));
-    let rare = census(&quick);
+    let rare = class_counts(&quick);
     assert_eq!(rare.occurring().map(|(class, _)| class).collect::<Vec<_>>(), [0, 1, 2]);
     // A mask that the check decodes, so that no other is read.
     put(index.mask_path(0), &gray(8, 8, |x, _| x as u8 % 3));
     let quick = checked(&index, Resize::Crop, Depth::Header);
-    assert_eq!(census(&quick), quick.census);
+    assert_eq!(class_counts(&quick), quick.class_counts);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::plan::Way;
+use crate::plan::Mode;
 use crate::plan::tests::{GIB, MIB, Machine};
 
 const RECIPE: &str = "task = \"classify\"\n[data]\nkind = \"generated\"\nimage_size = 224\n[model]\nname = \"resnet50\"\n\
@@ -21,7 +21,7 @@ fn job(list: &str) -> PlanJob {
     PlanJob {
         gpus: list.split(',').map(gpu).collect(),
         nproc: 1,
-        way: Way::Symbolic,
+        mode: Mode::Symbolic,
         stage: None,
         brief: false,
         json: false,

@@ -70,7 +70,7 @@ fn what_the_recipe_settles_is_not_touched() {
     assert_eq!(chosen(&machine, &off), None);
     let on = Asked { recompute: Recompute::On, ..asked(budget) };
     assert_eq!(chosen(&machine, &on), Some((16, 1, 4)));
-    let fixed = Asked { micro_batch: MicroBatch::Is(8), ..asked(budget) };
+    let fixed = Asked { micro_batch: MicroBatch::Value(8), ..asked(budget) };
     assert_eq!(chosen(&machine, &fixed), Some((8, 2, 3)));
     let fixed = Asked { recompute: Recompute::Off, ..fixed };
     assert_eq!(chosen(&machine, &fixed), None);

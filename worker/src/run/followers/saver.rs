@@ -137,7 +137,7 @@ impl Archive<'_> {
 pub(super) fn manifest(
     training: &Training<'_>,
     evaluation: Option<&EvalRecord>,
-    evaluation_owed: bool,
+    evaluation_missing: bool,
 ) -> Manifest {
     let Training { recipe, course, replica, exchange, .. } = training;
     let model = &replica.model;
@@ -164,7 +164,7 @@ pub(super) fn manifest(
         recipe: (*recipe).clone(),
         metrics: evaluation.map(figures_of).unwrap_or_default(),
         best: course.best.so_far.clone(),
-        evaluation_owed,
+        evaluation_missing,
         files: Vec::new(),
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use dtrain_common::batch::Partition;
-use dtrain_common::recipe::{LastBatch, Passage, Per, Recipe, Recompute, ScheduleName, Span};
+use dtrain_common::recipe::{AtStageStart, LastBatch, Per, Recipe, Recompute, ScheduleName, Span};
 use dtrain_common::schedule::Schedule;
 
 use super::{Needs, PlanError};
@@ -82,8 +82,8 @@ impl StagePlan {
         let steps = first..first.saturating_add(own.steps);
         let stage = recipe.stage.get(number);
         let (over, schedule_begins) = match stage.map(|stage| stage.schedule) {
-            Some(Passage::Continue) => (lengths, 0),
-            Some(Passage::Restart) | None => (std::slice::from_ref(own), first),
+            Some(AtStageStart::Continue) => (lengths, 0),
+            Some(AtStageStart::Restart) | None => (std::slice::from_ref(own), first),
         };
         let length = match stage.and_then(|stage| stage.steps) {
             Some(steps) => Span::Steps(steps),
@@ -95,7 +95,7 @@ impl StagePlan {
             first_epoch: before.iter().map(Length::epochs).sum(),
             steps_per_epoch: own.steps_per_epoch,
             length,
-            partition: alone.partition(ranks, alone.memory.micro_batch.stated())?,
+            partition: alone.partition(ranks, alone.memory.micro_batch.value())?,
             recompute: if alone.memory.recompute == Recompute::On { usize::MAX } else { 0 },
             phases: phases(recipe, number, &steps),
             checkpoint_every: every.map(|span| span.steps(own.steps_per_epoch).max(1)),

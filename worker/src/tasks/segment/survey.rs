@@ -6,7 +6,7 @@ use dtrain_common::recipe::{self, DataKind, Recipe};
 
 use super::super::images::{checked, needs, telling};
 use super::super::{SurveyContext, TaskError};
-use crate::data::{Census, DataError, Listed, MaskIndex, MaskKind, MaskRule};
+use crate::data::{ClassCounts, DataError, ImageList, MaskIndex, MaskKind, MaskRule};
 
 /// Classes listed in a sentence; others are only counted.
 const LISTED: usize = 12;
@@ -26,22 +26,22 @@ pub(super) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result
     let root = data.root.as_deref().unwrap_or(Path::new("."));
     let rule = rule(recipe);
     let train = MaskIndex::scan(root, &data.train, &data.train_masks, rule)?;
-    let (train, census) = looked_at(&train, CLASSES_TO_LEARN, recipe, context)?;
-    if census.classes() < CLASSES_TO_LEARN {
-        let only = census.occurring().next().map(|(class, _)| class);
-        let ignored = census.share(census.ignored);
+    let (train, class_counts) = looked_at(&train, CLASSES_TO_LEARN, recipe, context)?;
+    if class_counts.classes() < CLASSES_TO_LEARN {
+        let only = class_counts.occurring().next().map(|(class, _)| class);
+        let ignored = class_counts.share(class_counts.ignored);
         return Err(rule.one_class(root.join(&data.train_masks), only, ignored).into());
     }
     let mut test = MaskIndex::scan(root, &data.test, &data.test_masks, rule)?;
     test.size = train.size;
-    let (test, census) = looked_at(&test, 1, recipe, context)?;
-    match census.occurring().collect::<Vec<_>>().as_slice() {
+    let (test, class_counts) = looked_at(&test, 1, recipe, context)?;
+    match class_counts.occurring().collect::<Vec<_>>().as_slice() {
         [] => {
             return Err(DataError::NothingToTest(root.join(&data.test_masks), rule.ignore).into());
         }
         [(class, _)] => (context.warn)(format!(
             "{} of {} hold class {class} alone: a model that always answers {class} would get the best figures there",
-            read(&census, &test),
+            read(&class_counts, &test),
             data.test_masks
         )),
         _ => {}
@@ -56,48 +56,48 @@ fn looked_at(
     wanted: usize,
     recipe: &Recipe,
     context: &mut SurveyContext<'_>,
-) -> Result<(MaskIndex, Census), TaskError> {
+) -> Result<(MaskIndex, ClassCounts), TaskError> {
     let report = checked(list, needs(recipe), &list.images, &list.ignored, context)?;
     let good = list.without_bad(&report)?;
     let threads = context.threads;
-    let census = list.census(&report, wanted, threads, &mut telling(context.report, &list.masks));
-    (context.report)(counts(&census, list));
-    if let Some(sentence) = missing(&census, list) {
+    let class_counts = list.class_counts(&report, wanted, threads, &mut telling(context.report, &list.masks));
+    (context.report)(counts(&class_counts, list));
+    if let Some(sentence) = missing(&class_counts, list) {
         (context.warn)(sentence);
     }
-    Ok((good, census))
+    Ok((good, class_counts))
 }
 
 /// Formats the number of masks that were read: "12 masks", or "2000 of 30000 masks".
-fn read(census: &Census, list: &MaskIndex) -> String {
-    match census.masks < list.count() {
-        true => format!("{} of {} masks", census.masks, list.count()),
-        false => format!("{} masks", census.masks),
+fn read(class_counts: &ClassCounts, list: &MaskIndex) -> String {
+    match class_counts.masks < list.count() {
+        true => format!("{} of {} masks", class_counts.masks, list.count()),
+        false => format!("{} masks", class_counts.masks),
     }
 }
 
-fn counts(census: &Census, list: &MaskIndex) -> String {
-    let mut shares: Vec<String> = census
+fn counts(class_counts: &ClassCounts, list: &MaskIndex) -> String {
+    let mut shares: Vec<String> = class_counts
         .occurring()
         .take(LISTED)
-        .map(|(class, pixels)| format!("{class} {}", percent(census.share(pixels))))
+        .map(|(class, pixels)| format!("{class} {}", percent(class_counts.share(pixels))))
         .collect();
-    if census.classes() > LISTED {
-        shares.push(format!("{} more", census.classes() - LISTED));
+    if class_counts.classes() > LISTED {
+        shares.push(format!("{} more", class_counts.classes() - LISTED));
     }
     format!(
         "pixels by class in {} of {}: {}; {} are ignored (data.ignore = {})",
-        read(census, list),
+        read(class_counts, list),
         list.masks,
         if shares.is_empty() { "none".to_owned() } else { shares.join(", ") },
-        percent(census.share(census.ignored)),
+        percent(class_counts.share(class_counts.ignored)),
         list.rule.ignore
     )
 }
 
-fn missing(census: &Census, list: &MaskIndex) -> Option<String> {
+fn missing(class_counts: &ClassCounts, list: &MaskIndex) -> Option<String> {
     let classes = list.rule.classes;
-    let missing = census.missing(classes);
+    let missing = class_counts.missing(classes);
     let mut names: Vec<String> = missing.iter().take(LISTED).map(usize::to_string).collect();
     if missing.len() > LISTED {
         names.push(format!("{} more", missing.len() - LISTED));
@@ -105,7 +105,7 @@ fn missing(census: &Census, list: &MaskIndex) -> Option<String> {
     (!missing.is_empty()).then(|| {
         format!(
             "no pixel in {} of {} is of class {}; check data.classes = {classes} and the masks",
-            read(census, list),
+            read(class_counts, list),
             list.masks,
             names.join(", ")
         )

@@ -30,7 +30,7 @@ fn a_file_damaged_after_the_check_costs_one_image() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 3)]);
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
-    put(crate::Listed::image_path(&index, 1), &png(8, 8)[..40]);
+    put(crate::ImageList::image_path(&index, 1), &png(8, 8)[..40]);
     let set = ImageFolder::new(index, ImageOptions::square(8));
     let batch = &all(Arc::new(set), options(2), work(&[&[0, 1, 2]]))[0];
     assert_eq!(batch.weights, [1.0, 0.0, 1.0]);

@@ -43,14 +43,14 @@ pub trait Painter: Send + Sync {
     fn field(size: usize) -> Field;
 
     /// Draws image number `index`, of `size` x `size` pixels.
-    fn draw(&self, index: usize, size: usize, rng: &mut SampleRng) -> Drawing;
+    fn draw(&self, index: usize, size: usize, rng: &mut SampleRng) -> GeneratedSample;
 
     /// Describes the image for messages, after the word for its split.
     fn describe(&self, index: usize) -> String;
 }
 
 /// An image before random changes and normalisation.
-pub struct Drawing {
+pub struct GeneratedSample {
     pub(super) planes: Vec<f32>,
     pub(super) target: Target,
 }
@@ -62,7 +62,7 @@ pub(super) enum Target {
 
 /// A generated set of images.
 #[derive(Debug, Clone)]
-pub struct Drawn<P> {
+pub struct GeneratedSet<P> {
     pub(super) painter: P,
     samples: usize,
     image_size: usize,
@@ -74,8 +74,14 @@ pub struct Drawn<P> {
     fields: [Field; 2],
 }
 
-impl<P: Painter> Drawn<P> {
-    pub(super) fn by(painter: P, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
+impl<P: Painter> GeneratedSet<P> {
+    pub(super) fn with_painter(
+        painter: P,
+        samples: usize,
+        image_size: usize,
+        seed: u64,
+        split: Split,
+    ) -> Self {
         assert!(image_size > 0, "images have at least one pixel");
         Self {
             painter,
@@ -110,7 +116,7 @@ impl<P: Painter> Drawn<P> {
     }
 }
 
-impl<P: Painter> Dataset for Drawn<P> {
+impl<P: Painter> Dataset for GeneratedSet<P> {
     fn len(&self) -> usize {
         self.samples
     }

@@ -10,12 +10,12 @@ use super::super::error::{Result, SampleError};
 pub(super) const LIMIT_BYTES: u64 = 512 << 20;
 
 /// Makes the most frequent error of a damaged file.
-pub(super) fn cut_short() -> SampleError {
+pub(super) fn truncated() -> SampleError {
     SampleError::Damaged("the file is cut short".to_owned())
 }
 
 /// Turns a panic of a decoder into the error of one bad image: files may hold anything.
-pub(super) fn guarded<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn catch_panic<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(decode))
         .unwrap_or_else(|_| Err(SampleError::Damaged("the decoder failed on it".to_owned())))
 }
@@ -33,7 +33,7 @@ pub(super) fn check_size(width: u32, height: u32, decoded_bytes: u64) -> Result<
 pub(super) fn damage(error: ImageError) -> SampleError {
     match error {
         ImageError::Unsupported(error) => SampleError::Unsupported(format!("this kind of image ({error})")),
-        ImageError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => cut_short(),
+        ImageError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => truncated(),
         other => SampleError::Damaged(other.to_string()),
     }
 }

@@ -2,7 +2,7 @@
 
 /// Pixels by class, of the decoded masks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct ClassCounts {
     /// By class, up to the highest class that occurs.
     counts: Vec<u64>,
     /// Pixels of no class.
@@ -11,7 +11,7 @@ pub struct Census {
     pub masks: usize,
 }
 
-impl Census {
+impl ClassCounts {
     /// Counts the classes of one mask. Pixels of the value `ignore` belong to no class.
     pub(super) fn count(&mut self, values: &[u16], ignore: i64) {
         self.masks += 1;
@@ -69,23 +69,23 @@ mod tests {
 
     #[test]
     fn pixels_are_counted_by_class_and_those_of_no_class_beside_them() {
-        let mut census = Census::default();
-        census.count(&[0, 0, 255, 3, 3, 3, 0, 255], 255);
-        census.count(&[], 255);
-        let mut other = Census::default();
+        let mut class_counts = ClassCounts::default();
+        class_counts.count(&[0, 0, 255, 3, 3, 3, 0, 255], 255);
+        class_counts.count(&[], 255);
+        let mut other = ClassCounts::default();
         other.count(&[5, 5], 255);
-        census.add(&other);
-        assert_eq!(census.occurring().collect::<Vec<_>>(), [(0, 3), (3, 3), (5, 2)]);
-        assert_eq!((census.masks, census.classes(), census.ignored), (3, 3, 2));
-        assert_eq!(census.missing(7), [1, 2, 4, 6]);
-        assert_eq!(census.share(census.ignored), 0.2);
-        assert_eq!(Census::default().share(0), 0.0);
+        class_counts.add(&other);
+        assert_eq!(class_counts.occurring().collect::<Vec<_>>(), [(0, 3), (3, 3), (5, 2)]);
+        assert_eq!((class_counts.masks, class_counts.classes(), class_counts.ignored), (3, 3, 2));
+        assert_eq!(class_counts.missing(7), [1, 2, 4, 6]);
+        assert_eq!(class_counts.share(class_counts.ignored), 0.2);
+        assert_eq!(ClassCounts::default().share(0), 0.0);
     }
 
     #[test]
     fn a_class_whose_number_means_none_is_none() {
-        let mut census = Census::default();
-        census.count(&[0, 1, 1], 1);
-        assert_eq!((census.classes(), census.ignored), (1, 2));
+        let mut class_counts = ClassCounts::default();
+        class_counts.count(&[0, 1, 1], 1);
+        assert_eq!((class_counts.classes(), class_counts.ignored), (1, 2));
     }
 }
