@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::process::Signals;
 use crate::setup::{self, SetArgs};
 use crate::workspace::Workspace;
-use crate::{demo, pytorch};
+use crate::{book, demo, pytorch};
 
 /// The arguments of `check`.
 #[derive(Debug, clap::Args)]
@@ -62,7 +62,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     set_up.builds = Some("dev".to_owned());
     let ready = setup::run(workspace, signals, &set_up)?;
     pytorch::prepare(workspace, signals, ready.compiler.as_deref())?;
-    let count = STEPS.len() + 1;
+    let count = STEPS.len() + 2;
     for (index, (what, rustdoc, args)) in STEPS.into_iter().enumerate() {
         let mut cargo = ready.cargo(workspace);
         cargo.args(args.split(' '));
@@ -78,6 +78,13 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
             eprintln!("check failed at {what}; to repeat it: {shown}");
             return Ok(code);
         }
+    }
+    eprintln!("check {}/{count}: book: cargo xtask book", count - 1);
+    let code = book::run(workspace, signals)?;
+    signals.check()?;
+    if code != 0 {
+        eprintln!("check failed at book; repeat it with: cargo xtask book");
+        return Ok(code);
     }
     let shown = format!("cargo xtask demo --profile dev --epochs {DEMO_EPOCHS}");
     eprintln!("check {count}/{count}: demo: {shown}");

@@ -1,5 +1,6 @@
 //! Tools around building dtrain, up to a running training: the library of `cargo xtask` and of the lab.
 
+pub mod book;
 pub mod check;
 pub mod demo;
 pub mod metrics;

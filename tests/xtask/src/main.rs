@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use xtask::process::{self, Signals};
 use xtask::workspace::Workspace;
-use xtask::{check, demo, setup};
+use xtask::{book, check, demo, setup};
 
 /// Set up, try, test and check dtrain
 #[derive(Parser)]
@@ -39,8 +39,10 @@ enum Command {
     Demo(demo::Args),
     /// Set up and run the tests of every crate
     Test(check::TestArgs),
-    /// Set up; check formatting, lints, documentation, tests and demo, until one fails
+    /// Set up; check formatting, lints, documentation, tests, book, demo, until one fails
     Check(check::Args),
+    /// Build the documentation into target/book and check its links
+    Book,
     /// A command of the lab
     #[command(external_subcommand)]
     Lab(Vec<OsString>),
@@ -75,6 +77,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Demo(args) => demo::run(&workspace, &signals, &args),
         Command::Test(args) => check::test(&workspace, &signals, &args),
         Command::Check(args) => check::run(&workspace, &signals, &args),
+        Command::Book => book::run(&workspace, &signals),
         Command::Lab(args) => {
             if !LAB.iter().any(|line| line.split(' ').next().is_some_and(|name| args[0] == *name)) {
                 let message = format!("unrecognized subcommand '{}'", args[0].display());

@@ -15,6 +15,7 @@ case "$1" in
 metadata) echo '{{"target_directory": "{built}"}}' ;;
 build) mkdir -p {release}; cp {dtrain} {release}/dtrain; chmod +x {release}/dtrain ;;
 test) mkdir -p {debug}; cp {dtrain} {debug}/dtrain; chmod +x {debug}/dtrain ;;
+install) mkdir -p {tools}/bin; cp {mdbook} {tools}/bin/mdbook; chmod +x {tools}/bin/mdbook ;;
 esac
 test "$1" != "$FAIL" || exit 101"#,
         calls = machine.path("calls").display(),
@@ -22,8 +23,13 @@ test "$1" != "$FAIL" || exit 101"#,
         release = release.display(),
         debug = debug.display(),
         dtrain = machine.path("dtrain").display(),
+        tools = machine.root().join("target/tools").display(),
+        mdbook = machine.path("mdbook").display(),
     );
     machine.script("cargo", &cargo);
+    let mdbook = "#!/bin/sh\nPATH=/usr/bin:/bin\nmkdir -p \"$2/../target/book\"\n\
+                  echo \"<a href=\\\"${LINK:-.}\\\">\" > \"$2/../target/book/index.html\"\necho \"$WARNING\" | grep . >&2 || true\n";
+    fs::write(machine.path("mdbook"), mdbook).unwrap();
     fs::write(machine.path("dtrain"), format!("#!/bin/sh\nPATH=/usr/bin:/bin\n{dtrain}\n")).unwrap();
     machine
 }
@@ -111,9 +117,9 @@ fn check_stops_at_the_first_failed_step() {
     let machine = machine(&training("0.125", "0.925"));
     machine.run(&["setup", "--cpu"], &[]).ok();
     let outcome = machine.run(&["check", "--cpu"], &[]);
-    assert!(outcome.ok().contains("check 4/5: tests: cargo test --workspace\n"), "{}", outcome.stderr);
+    assert!(outcome.ok().contains("check 4/6: tests: cargo test --workspace\n"), "{}", outcome.stderr);
     let demo = "cargo xtask demo --profile dev --epochs 2";
-    assert!(outcome.stderr.contains(&format!("check 5/5: demo: {demo}\n")), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(&format!("check 6/6: demo: {demo}\n")), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("demo passed: "), "{}", outcome.stderr);
     let all = [
         "fmt --all --check",
@@ -146,6 +152,27 @@ fn check_fails_if_the_demo_fails() {
     assert_eq!(outcome.code, Some(4));
     let last = "to repeat it: cargo xtask demo --profile dev --epochs 2\n";
     assert!(outcome.stderr.ends_with(last), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_warning_or_a_dead_link_fails_the_book() {
+    let machine = machine("");
+    fs::create_dir(machine.root().join("docs")).unwrap();
+    let outcome = machine.run(&["book"], &[]);
+    assert!(outcome.ok().contains("1 links checked; open target/book/index.html"), "{}", outcome.stderr);
+    let outcome = machine.run(&["book"], &[("WARNING", "an unclosed tag")]);
+    assert!(
+        outcome.code == Some(1) && outcome.stderr.contains("mdBook reports errors or warnings"),
+        "{}",
+        outcome.stderr
+    );
+    let outcome = machine.run(&["book"], &[("LINK", "no.html")]);
+    assert!(
+        outcome.code == Some(1) && outcome.stderr.contains("index.html:1: dead link: no.html"),
+        "{}",
+        outcome.stderr
+    );
+    assert_eq!(machine.run(&["book"], &[("FAIL", "install")]).code, Some(101));
 }
 
 #[test]
