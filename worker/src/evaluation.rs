@@ -149,7 +149,7 @@ fn evaluate<T: BuildTask + 'static>(
         Evaluated::Whole(record, batch) => (*record, batch),
         Evaluated::Stopped => return Ok(None),
         Evaluated::Exhausted(shortages) => {
-            return Err(limits.exhausted(&shortages, 1, step, Owners::default()).into());
+            return Err(limits.exhausted_error(&shortages, 1, step, Owners::default()).into());
         }
     };
     // Includes the time to build the model.
@@ -188,7 +188,7 @@ pub(crate) fn test<T: BuildTask + 'static>(
     run_dir: &RunDir,
     surface: Surface,
 ) -> Result<Option<BTreeMap<String, f64>>> {
-    Limits::new(of.device, of.recipe.memory.budget).free();
+    Limits::new(of.device, of.recipe.memory.budget).empty_cache();
     let free = memory::report(of.device).map_err(TrainError::from)?;
     let mut followers = audience(surface);
     let Some(record) = evaluate::<T>(of, &mut followers)? else { return Ok(None) };

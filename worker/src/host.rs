@@ -12,7 +12,7 @@ use crate::error::WorkerError;
 use crate::memory::budget;
 use crate::metrics::Surface;
 use crate::run::StopFlag;
-use crate::step::prepare_graphs;
+use crate::step::use_capturable_stream;
 
 pub(crate) struct Host {
     pub(crate) device: Device,
@@ -30,7 +30,7 @@ impl Host {
         let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
         let surface = Surface::detect(env.rank);
         let (device, allowed) =
-            enter_device(recipe, env, |device| prepare_graphs(recipe.model.compile, device))?;
+            enter_device(recipe, env, |device| use_capturable_stream(recipe.model.compile, device))?;
         let control = Control::listen(env.rank, device);
         if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
             tracing::debug!("{error}");

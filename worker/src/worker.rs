@@ -28,7 +28,7 @@ use crate::run::followers::{Archive, Copies, Figures, Follower, Health, ResumeOr
 use crate::run::{Followers, RetryState, Training, peak_memory, run as run_training};
 use crate::step::exchange::Exchange;
 use crate::step::recover::{Limits, catch_oom_panic};
-use crate::step::{Fault, LoaderFeed, Phases, Stepper, executor};
+use crate::step::{Fault, LoaderFeed, Phases, Stepper, new_executor};
 use crate::tasks::{BuildTask, Classify, Lm, Segment, TorchScript};
 
 /// Trains as `request` and the environment contract define. Returns the exit status of a run that ended in
@@ -201,10 +201,10 @@ fn training<'a>(
     let work = course.plan.micro_batches(ranks.rank(), course.done);
     let feed = LoaderFeed::start(model.task.train_set(), loader, work, device)?;
     let mut exchange = Exchange::new(ranks, batch_sync, &model.table, recipe.reduce.clone())?;
-    exchange.expect(model.task.sums())?;
+    exchange.prepare_statuses(model.task.sums())?;
     let phases = Phases::new(MemoryStats::Device(device), fault);
     let limits = Limits::new(device, recipe.memory.budget);
-    let executor = executor(recipe.model.compile, device);
+    let executor = new_executor(recipe.model.compile, device);
     Ok(Training {
         stepper: Stepper::new(model, feed, executor, phases, limits)?,
         retry: RetryState::new(loader, &course.plan),

@@ -61,7 +61,7 @@ impl Rehearsal {
     pub(super) fn compute_as(&mut self, cut: plan::Cut, device: Device) -> Result<(), WorkerError> {
         let replica = &mut self.setup.replica;
         replica.model.recompute.set(cut.recompute);
-        replica.precision = Precision::rehearsed(cut.amp, device)?;
+        replica.precision = Precision::for_rehearsal(cut.amp, device)?;
         Ok(replica.shadow()?)
     }
 
@@ -75,7 +75,7 @@ impl Rehearsal {
         let replica = &mut self.setup.replica;
         let (model, sync) = (&replica.model, self.setup.batch_sync.clone());
         let mut exchange = Exchange::new(self.ranks.clone(), sync, &model.table, self.recipe.reduce.clone())?;
-        exchange.expect(model.task.sums())?;
+        exchange.prepare_statuses(model.task.sums())?;
         let phases = Phases::new(stats, Fault::default());
         let limits = Limits::new(device, self.recipe.memory.budget);
         let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits)?;
@@ -93,7 +93,7 @@ impl<F: Feed> Stage<'_, '_, F> {
             Attempt::Dropped(shortages) => {
                 let largest = sizes.iter().copied().max().unwrap_or_default();
                 let owners = self.replica.model.owners();
-                Err(self.stepper.limits.exhausted(&shortages, largest, plan.step, owners))
+                Err(self.stepper.limits.exhausted_error(&shortages, largest, plan.step, owners))
             }
         }
     }

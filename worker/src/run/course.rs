@@ -77,7 +77,7 @@ impl Course {
             samples_per_s: plan.samples as f64 / step_s,
             step_ms: step_s * 1e3,
             elapsed_s: elapsed.as_secs_f64(),
-            wait_ms: WaitMs { data: taken.waited_for_data.as_secs_f64() * 1e3, comm: taken.comm_ms },
+            wait_ms: WaitMs { data: taken.data_wait.as_secs_f64() * 1e3, comm: taken.comm_ms },
             memory: taken.memory,
             skipped: taken.skipped,
         }

@@ -62,7 +62,7 @@ impl Evaluator<'_> {
             if batch <= 1 {
                 return Ok(Evaluated::Exhausted(status.shortages));
             }
-            self.limits.free();
+            self.limits.empty_cache();
             let sizes = MicroBatches { from: batch, to: batch / 2 };
             let consequence =
                 format!("the test set is begun again in batches of {} instead of {}", sizes.to, sizes.from);
@@ -79,16 +79,16 @@ impl Evaluator<'_> {
         step: u64,
         followers: &mut Followers<'_>,
     ) -> Result<Status> {
-        let mut status = Status::blank(self.task.sums(), self.ranks.size());
+        let mut status = Status::empty(self.task.sums(), self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
         let sums =
             catch_oom_panic(|| self.sum_up(batch, followers)).unwrap_or_else(|error| Err(error.into()));
         fault.end();
-        match self.limits.survive(sums, Phase::Evaluate)? {
+        match self.limits.to_shortage(sums, Phase::Evaluate)? {
             Ok(Some(totals)) => status.totals = totals,
             Ok(None) => status.stop = 1.0,
             Err(shortage) => {
-                self.limits.free();
+                self.limits.empty_cache();
                 status.shortages[self.ranks.rank()] = Some(shortage);
             }
         }
@@ -141,7 +141,7 @@ pub(super) fn evaluate(
     followers: &mut Followers<'_>,
 ) -> Result<Option<EvalRecord>> {
     // The evaluation needs the memory. Without the shadow, gradients in a task use current weights.
-    training.stepper.executor.forget();
+    training.stepper.executor.drop_graphs();
     training.replica.model.shadow(None)?;
     training.replica.model.swap_average()?;
     let record = evaluate_live(training, stop, followers);
@@ -179,7 +179,7 @@ fn evaluate_live(
         Evaluated::Stopped => Ok(None),
         Evaluated::Exhausted(shortages) => {
             let owners = owners(training);
-            Err(training.stepper.limits.exhausted(&shortages, 1, step, owners))
+            Err(training.stepper.limits.exhausted_error(&shortages, 1, step, owners))
         }
     }
 }

@@ -83,7 +83,7 @@ impl Training<'_> {
     fn begin(&mut self, followers: &mut Followers<'_>) -> Result<()> {
         self.replica.model.recompute.set(self.course.stage().recompute);
         phases::begin_stage(self, self.course.current.id)?;
-        if let Some(reason) = self.stepper.executor.take_reason() {
+        if let Some(reason) = self.stepper.executor.take_disabled_reason() {
             followers.note(format!("warning: model.compile = \"graph\" does nothing: {reason}"));
         }
         self.began = Instant::now();
@@ -96,7 +96,7 @@ impl Training<'_> {
             let plan = self.course.plan_step(self.recipe, &self.replica, self.exchange.rank());
             let (replica, exchange) = (&mut self.replica, &mut self.exchange);
             let attempt = self.stepper.step(replica, exchange, &plan, followers)?;
-            if let Some(reason) = self.stepper.executor.take_reason() {
+            if let Some(reason) = self.stepper.executor.take_disabled_reason() {
                 followers.note(format!("warning: no graphs from here on: {reason}"));
             }
             match attempt {
@@ -116,16 +116,16 @@ impl Training<'_> {
         if std::mem::replace(&mut self.course.current.is_laid_out, true) {
             return Ok(());
         }
-        let order = self.exchange.ready_order()?;
+        let order = self.exchange.gradient_order()?;
         if self.has_room_to_rearrange()? {
-            self.stepper.executor.forget();
+            self.stepper.executor.drop_graphs();
             let table = &mut self.replica.model.table;
             if table.rearrange(&order, self.exchange.ranks())? {
-                self.exchange.follow(table)?;
+                self.exchange.adapt_to(table)?;
             }
             self.replica.shadow()?;
         }
-        self.stepper.executor.settle();
+        self.stepper.executor.set_addresses_final();
         Ok(())
     }
 
@@ -137,8 +137,8 @@ impl Training<'_> {
         let bytes = table.bytes(|_| true) as i64 * times;
         let options = (Kind::Uint8, self.device());
         let room = retry_on_oom(self.device(), || Tensor::f_empty([bytes], options));
-        let is_short = self.stepper.limits.survive(room, Phase::AllocateUpdate)?.is_err();
-        Ok(!self.exchange.any(is_short)?)
+        let is_short = self.stepper.limits.to_shortage(room, Phase::AllocateUpdate)?.is_err();
+        Ok(!self.exchange.any_rank(is_short)?)
     }
 
     pub(crate) fn device(&self) -> Device {

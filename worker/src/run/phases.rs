@@ -31,7 +31,7 @@ pub(super) fn enter(training: &mut Training<'_>, followers: &mut Followers<'_>) 
 /// Moves to another phase. Frees old memory before it allocates, to need little memory.
 fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, id: PhaseId) -> Result<()> {
     followers.before_update()?;
-    training.stepper.executor.restart();
+    training.stepper.executor.begin_phase();
     let is_new_stage = id.stage != training.course.current.id.stage;
     let continues = |passage| passage == AtStageStart::Continue;
     if is_new_stage {
@@ -57,13 +57,13 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, id: PhaseId)
         note_memory(followers, device)?;
     }
     model.enter(&training.course.stages, id, training.exchange.ranks())?;
-    training.exchange.follow(&model.table)?;
+    training.exchange.adapt_to(&model.table)?;
     training.replica.shadow()?;
     let model = &training.replica.model;
     // The length of a status depends on the parameters and on the figures of the stage's task.
     let sums = model.task.sums();
-    training.exchange.expect(sums)?;
-    training.stepper.expect(sums)?;
+    training.exchange.prepare_statuses(sums)?;
+    training.stepper.set_sum_count(sums)?;
     // The new layout is a guess until the first backward pass.
     training.course.current = LaidOutPhase::new(id);
     if !is_new_stage {

@@ -38,8 +38,8 @@ pub(super) fn retry_step(
     shortages: &[Option<Shortage>],
 ) -> Result<()> {
     // The next micro-batch changes.
-    training.stepper.feed.forget();
-    training.stepper.executor.forget();
+    training.stepper.feed.drop_prefetched();
+    training.stepper.executor.drop_graphs();
     training.replica.model.buffers.rewind()?;
     training.exchange.begin()?;
     let course = &mut training.course;
@@ -55,9 +55,9 @@ pub(super) fn retry_step(
         training.exchange.forget_sums();
     } else {
         let owners = owners(training);
-        return Err(training.stepper.limits.exhausted(shortages, from.micro_batch(), step, owners));
+        return Err(training.stepper.limits.exhausted_error(shortages, from.micro_batch(), step, owners));
     }
-    training.stepper.limits.free();
+    training.stepper.limits.empty_cache();
     training.restart_loader()?;
     training.retry.count += 1;
 
@@ -102,7 +102,7 @@ pub(super) fn report_oom(
     (grad_accum_steps, recompute): (usize, bool),
 ) -> Result<()> {
     let Some((location, ranks, first)) = describe_shortages(shortages) else { return Ok(()) };
-    let bytes = first.bytes();
+    let bytes = first.describe_bytes();
     followers.note(format!("out of memory {location} {when} step {step}: {bytes}; {consequence}"));
     followers.record(&Line::Oom(&OomRecord {
         step,
@@ -138,7 +138,7 @@ pub(super) fn grow(training: &mut Training<'_>, followers: &mut Followers<'_>) -
         return Ok(());
     }
     course.plan = larger;
-    training.stepper.executor.forget();
+    training.stepper.executor.drop_graphs();
     training.restart_loader()?;
     let change = change(&from, &to);
     followers.note(format!("the micro-batch grows {change}, as memory.grow asks for"));

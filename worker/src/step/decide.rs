@@ -22,7 +22,7 @@ const CLIP_EPS: f64 = 1e-6;
 
 /// Returns whether a device decides about its steps: it has the totals of all ranks. Otherwise the host
 /// decides and has them from the statuses.
-pub(super) fn is_device_s(device: Device) -> bool {
+pub(super) fn decides_on_device(device: Device) -> bool {
     #[cfg(test)]
     if tests::AS_ON_A_GPU.get() {
         return true;
@@ -32,7 +32,7 @@ pub(super) fn is_device_s(device: Device) -> bool {
 
 /// The decision about a step, the same on all ranks.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Judged {
+pub(super) struct Decision {
     pub(super) totals: Totals,
     /// The norm of the mean gradient, over the weight of the samples that counted.
     pub(super) norm: f64,
@@ -41,15 +41,15 @@ pub(super) struct Judged {
     pub(super) is_skipped: bool,
 }
 
-impl Judged {
+impl Decision {
     /// Returns why the step is skipped; None if it is not skipped.
-    pub(super) fn cause(&self) -> Option<SkipCause> {
+    pub(super) fn skip_cause(&self) -> Option<SkipCause> {
         self.is_skipped.then(|| SkipCause::of(self.totals.loss(), self.totals.weight))
     }
 }
 
 /// Values on the device, which computes them before the update.
-struct Coming {
+struct DeviceDecision {
     scale: Tensor,
     skip: Tensor,
     figures: Reading,
@@ -67,16 +67,16 @@ pub(super) fn decide_and_update(
     (status, figures): (&Status, Option<&Tensor>),
     plan: &StepPlan,
     before_update: impl FnOnce() -> Result<()>,
-) -> Result<Judged> {
+) -> Result<Decision> {
     let Replica { model, precision } = replica;
     let (totals, used) = (&status.totals, &status.used(plan.is_rehearsed));
     let found = precision.unscale(&model.table)?;
-    let judged = match figures {
+    let decision = match figures {
         None => {
-            let (norm, finite) = examine(exchange, &model.table, found)?;
-            exchange.health()?;
+            let (norm, finite) = measure_gradients(exchange, &model.table, found)?;
+            exchange.check_health()?;
             let correction = plan.expected_weight / totals.weight;
-            let factor = decide(totals, correction, norm * correction, finite, plan);
+            let factor = choose_factor(totals, correction, norm * correction, finite, plan);
             before_update()?;
             if let Some(factor) = factor {
                 if factor != 1.0 {
@@ -84,34 +84,39 @@ pub(super) fn decide_and_update(
                 }
                 model.optimizer.step(&mut model.table, plan.lr, used, None)?;
             }
-            Judged { totals: totals.clone(), norm: norm * correction, finite, is_skipped: factor.is_none() }
+            Decision { totals: totals.clone(), norm: norm * correction, finite, is_skipped: factor.is_none() }
         }
         Some(totals) => {
-            let Coming { scale, skip, figures } = ask_device(exchange, &model.table, found, totals, plan)?;
+            let DeviceDecision { scale, skip, figures } =
+                queue_decision(exchange, &model.table, found, totals, plan)?;
             before_update()?;
-            let found = fused::ScaleAndSkip { scale: &scale, skip: &skip };
-            model.optimizer.step(&mut model.table, plan.lr, used, Some(found))?;
-            let judged = read(&figures.wait()?)?;
+            let scale_and_skip = fused::ScaleAndSkip { scale: &scale, skip: &skip };
+            model.optimizer.step(&mut model.table, plan.lr, used, Some(scale_and_skip))?;
+            let decision = read_decision(&figures.wait()?)?;
             // The host has waited for the device, so this detects a group that broke during the step.
-            exchange.health()?;
-            if judged.is_skipped {
+            exchange.check_health()?;
+            if decision.is_skipped {
                 model.table.count(used, -1);
             }
-            judged
+            decision
         }
     };
-    if !judged.is_skipped || plan.is_rehearsed {
+    if !decision.is_skipped || plan.is_rehearsed {
         model.table.gather_data(exchange.ranks())?;
         model.buffers.commit()?;
         model.average.as_mut().map_or(Ok(()), |average| average.update(&model.table))?;
     }
-    precision.update(judged.finite)?;
-    Ok(judged)
+    precision.update(decision.finite)?;
+    Ok(decision)
 }
 
 /// Returns the norm of the mean gradient and whether it is finite, for the host's decision. Waits for the
 /// device once. `found` is a scalar on the device, not 0 if an element that this rank updates is not finite.
-pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>) -> Result<(f64, bool)> {
+pub(super) fn measure_gradients(
+    exchange: &Exchange,
+    table: &Table,
+    found: Option<&Tensor>,
+) -> Result<(f64, bool)> {
     // Allocations are separate from collectives, so that they can be retried.
     let figures = retry_on_oom(table.device(), || {
         let norms = table.own_norms()?;
@@ -135,7 +140,7 @@ pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>
 
 /// Returns the factor of the gradient for the update; None to skip the step. `norm` is the norm of the mean
 /// gradient over the weight that counted; `correction` is the expected weight divided by that weight.
-fn decide(totals: &Totals, correction: f64, norm: f64, finite: bool, plan: &StepPlan) -> Option<f64> {
+fn choose_factor(totals: &Totals, correction: f64, norm: f64, finite: bool, plan: &StepPlan) -> Option<f64> {
     if plan.is_rehearsed {
         // A factor other than 1, so that the rehearsal multiplies.
         return Some(0.5);
@@ -147,27 +152,28 @@ fn decide(totals: &Totals, correction: f64, norm: f64, finite: bool, plan: &Step
     Some(correction * clipped)
 }
 
-/// Queues the work of [`examine`] and [`decide`] on the device.
-fn ask_device(
+/// Queues the work of [`measure_gradients`] and [`choose_factor`] on the device.
+fn queue_decision(
     exchange: &Exchange,
     table: &Table,
     found: Option<&Tensor>,
     totals: &Tensor,
     plan: &StepPlan,
-) -> Result<Coming> {
+) -> Result<DeviceDecision> {
     let device = table.device();
     // Allocations are separate from collectives, so that they can be retried.
-    let own = retry_on_oom(device, || own_figures(table, found))?;
+    let own = retry_on_oom(device, || gradient_figures(table, found))?;
     if table.shards() > 1 {
         exchange.sum(&own)?;
     }
-    let [scale, skip, figures] = retry_on_oom(device, || tch::no_grad(|| decide_there(&own, totals, plan)))?;
+    let [scale, skip, figures] =
+        retry_on_oom(device, || tch::no_grad(|| decide_on_device(&own, totals, plan)))?;
     let figures = retry_on_oom(device, || Reading::begin(&figures))?;
-    Ok(Coming { scale, skip, figures })
+    Ok(DeviceDecision { scale, skip, figures })
 }
 
 /// Returns the gradients' sum of squares on this rank, and a number that is not 0 if one is not finite.
-fn own_figures(table: &Table, found: Option<&Tensor>) -> Result<Tensor, TchError> {
+fn gradient_figures(table: &Table, found: Option<&Tensor>) -> Result<Tensor, TchError> {
     let options = (Kind::Double, table.device());
     let norms = table.own_norms()?;
     let norms = norms.iter().map(|norm| norm.f_to_kind(Kind::Double));
@@ -187,7 +193,7 @@ fn own_figures(table: &Table, found: Option<&Tensor>) -> Result<Tensor, TchError
 
 /// Returns the divisor of the gradients, whether to skip the update (1, else 0), and the figures for the
 /// host: totals, norm, `found` and the decision.
-fn decide_there(own: &Tensor, totals: &Tensor, plan: &StepPlan) -> Result<[Tensor; 3], TchError> {
+fn decide_on_device(own: &Tensor, totals: &Tensor, plan: &StepPlan) -> Result<[Tensor; 3], TchError> {
     let at = |tensor: &Tensor, index| tensor.f_narrow(0, index, 1);
     let (loss, weight) = (at(totals, 0)?, at(totals, 1)?);
     let correction = weight.f_reciprocal()?.f_mul_scalar_(plan.expected_weight)?;
@@ -206,10 +212,10 @@ fn decide_there(own: &Tensor, totals: &Tensor, plan: &StepPlan) -> Result<[Tenso
     Ok([scale.f_to_kind(Kind::Float)?, skip, figures])
 }
 
-/// Reads the figures of [`decide_there`].
-fn read(figures: &[f64]) -> Result<Judged> {
+/// Reads the figures of [`decide_on_device`].
+fn read_decision(figures: &[f64]) -> Result<Decision> {
     match figures {
-        [loss_sum, weight, sums @ .., norm, found, skip] => Ok(Judged {
+        [loss_sum, weight, sums @ .., norm, found, skip] => Ok(Decision {
             totals: Totals { loss_sum: *loss_sum, weight: *weight, sums: sums.to_vec() },
             norm: *norm,
             finite: *found == 0.0,

@@ -16,9 +16,9 @@ use crate::train_error::{Result, TrainError};
 pub(crate) struct DeviceBatch {
     pub(crate) batch: Batch,
     /// Samples that could not be read.
-    pub(crate) bad: usize,
+    pub(crate) unreadable: usize,
     /// The wait for the decoded micro-batch.
-    pub(crate) waited: Duration,
+    pub(crate) data_wait: Duration,
 }
 
 /// The source of a step's micro-batches.
@@ -26,10 +26,10 @@ pub(crate) trait Feed {
     fn next(&mut self) -> Result<DeviceBatch>;
 
     /// Fetches the next micro-batch if that is free. Call it when the last micro-batch is freed.
-    fn fetch_ahead(&mut self) {}
+    fn prefetch(&mut self) {}
 
     /// Returns the bytes of the next micro-batch that are already on the device.
-    fn bytes_ahead(&self) -> u64 {
+    fn prefetched_bytes(&self) -> u64 {
         0
     }
 }
@@ -45,8 +45,8 @@ impl Feed for BlankFeed {
         let samples = self.sizes.next().ok_or(TrainError::LoaderEnded)?;
         Ok(DeviceBatch {
             batch: Batch::blank(&self.fields, samples, Device::Cpu)?,
-            bad: 0,
-            waited: Duration::ZERO,
+            unreadable: 0,
+            data_wait: Duration::ZERO,
         })
     }
 }
@@ -60,17 +60,17 @@ pub(crate) struct LoaderFeed {
     device: Device,
     /// The stream of the copies; created for the first copy.
     copies: Option<Stream>,
-    ahead: Ahead,
+    prefetched: Prefetch,
 }
 
 /// The state of the next micro-batch.
-enum Ahead {
+enum Prefetch {
     /// Not yet taken from the loader.
-    Nothing,
+    Empty,
     /// Decoded but not copied, because an allocation failed; or an error of the loader.
     Decoded(Result<data::Batch, data::DataError>),
     /// On the device, once the event is reached.
-    There(DeviceBatch, Option<Event>),
+    OnDevice(DeviceBatch, Option<Event>),
 }
 
 impl LoaderFeed {
@@ -84,26 +84,26 @@ impl LoaderFeed {
             loader: Loader::start(dataset, options, work)?,
             device,
             copies: None,
-            ahead: Ahead::Nothing,
+            prefetched: Prefetch::Empty,
         })
     }
 
-    fn fetch(&mut self) {
-        if !matches!(self.ahead, Ahead::Nothing) {
+    fn fetch_if_loaded(&mut self) {
+        if !matches!(self.prefetched, Prefetch::Empty) {
             return;
         }
-        self.ahead = match self.loader.next_if_loaded() {
+        self.prefetched = match self.loader.next_if_loaded() {
             None => return,
-            Some(Err(error)) => Ahead::Decoded(Err(error)),
+            Some(Err(error)) => Prefetch::Decoded(Err(error)),
             Some(Ok(decoded)) => match self.copy(&decoded) {
                 Ok((batch, copied)) => {
-                    name_bad(&decoded, &self.loader);
-                    let (bad, waited) = (decoded.bad.len(), Duration::ZERO);
+                    warn_unreadable(&decoded, &self.loader);
+                    let (unreadable, data_wait) = (decoded.bad.len(), Duration::ZERO);
                     self.loader.recycle(decoded);
-                    Ahead::There(DeviceBatch { batch, bad, waited }, copied)
+                    Prefetch::OnDevice(DeviceBatch { batch, unreadable, data_wait }, copied)
                 }
                 // Its step tries again, and reports a failure.
-                Err(_) => Ahead::Decoded(Ok(decoded)),
+                Err(_) => Prefetch::Decoded(Ok(decoded)),
             },
         };
     }
@@ -122,40 +122,40 @@ impl LoaderFeed {
     }
 
     /// Frees the micro-batch that was fetched ahead. Call it before the feed is replaced.
-    pub(crate) fn forget(&mut self) {
-        self.ahead = Ahead::Nothing;
+    pub(crate) fn drop_prefetched(&mut self) {
+        self.prefetched = Prefetch::Empty;
     }
 }
 
 impl Feed for LoaderFeed {
     fn next(&mut self) -> Result<DeviceBatch> {
-        let asked = Instant::now();
-        let decoded = match std::mem::replace(&mut self.ahead, Ahead::Nothing) {
-            Ahead::There(fed, copied) => {
+        let started = Instant::now();
+        let decoded = match std::mem::replace(&mut self.prefetched, Prefetch::Empty) {
+            Prefetch::OnDevice(fetched, copied) => {
                 if let Some(copied) = copied {
-                    receive(&fed.batch, &copied, self.device)?;
+                    wait_for_copy(&fetched.batch, &copied, self.device)?;
                 }
-                return Ok(fed);
+                return Ok(fetched);
             }
-            Ahead::Decoded(decoded) => decoded?,
-            Ahead::Nothing => self.loader.next().ok_or(TrainError::LoaderEnded)??,
+            Prefetch::Decoded(decoded) => decoded?,
+            Prefetch::Empty => self.loader.next().ok_or(TrainError::LoaderEnded)??,
         };
-        let waited = asked.elapsed();
-        let bad = decoded.bad.len();
+        let data_wait = started.elapsed();
+        let unreadable = decoded.bad.len();
         let batch = to_device(decoded, &self.loader, self.device)?;
-        Ok(DeviceBatch { batch, bad, waited })
+        Ok(DeviceBatch { batch, unreadable, data_wait })
     }
 
     /// Keeps an error for [`Feed::next`], which returns it in the step of the micro-batch.
-    fn fetch_ahead(&mut self) {
+    fn prefetch(&mut self) {
         if self.device.is_cuda() {
-            self.fetch();
+            self.fetch_if_loaded();
         }
     }
 
-    fn bytes_ahead(&self) -> u64 {
-        match &self.ahead {
-            Ahead::There(fed, _) => fed.batch.bytes(),
+    fn prefetched_bytes(&self) -> u64 {
+        match &self.prefetched {
+            Prefetch::OnDevice(fetched, _) => fetched.batch.bytes(),
             _ => 0,
         }
     }
@@ -163,7 +163,7 @@ impl Feed for LoaderFeed {
 
 /// Makes the computing stream wait for the copy. The batch's memory belongs to the other stream; it is not
 /// reused before the computing stream has finished the work queued until the batch is dropped.
-fn receive(batch: &Batch, copied: &Event, device: Device) -> Result<(), ShimError> {
+fn wait_for_copy(batch: &Batch, copied: &Event, device: Device) -> Result<(), ShimError> {
     if let Device::Cuda(gpu) = device {
         let computing = Stream::current(gpu)?;
         copied.block(computing)?;
@@ -176,14 +176,14 @@ fn receive(batch: &Batch, copied: &Event, device: Device) -> Result<(), ShimErro
 
 /// Copies a decoded batch to the device, reports unreadable samples, and recycles the memory.
 pub(crate) fn to_device(decoded: data::Batch, loader: &Loader, device: Device) -> Result<Batch> {
-    name_bad(&decoded, loader);
+    warn_unreadable(&decoded, loader);
     let batch = Batch::new(&decoded, device)?;
     loader.recycle(decoded);
     Ok(batch)
 }
 
 /// Warns of the first unreadable samples of a loader; all are counted as `skipped_images`.
-fn name_bad(decoded: &data::Batch, loader: &Loader) {
+fn warn_unreadable(decoded: &data::Batch, loader: &Loader) {
     let before = loader.count_bad(decoded.bad.len());
     let left = MOST_NAMED.saturating_sub(before);
     for bad in decoded.bad.iter().take(left) {
@@ -236,14 +236,14 @@ mod tests {
         LoaderFeed::start(data, options, work.into_iter(), Device::Cpu).unwrap()
     }
 
-    fn values(fed: &DeviceBatch) -> Vec<i64> {
-        Vec::try_from(fed.batch.field("x").unwrap()).unwrap()
+    fn values(fetched: &DeviceBatch) -> Vec<i64> {
+        Vec::try_from(fetched.batch.field("x").unwrap()).unwrap()
     }
 
     /// Fetches ahead as on a GPU, once a micro-batch is decoded.
     fn fetch(feed: &mut LoaderFeed) {
-        while matches!(feed.ahead, Ahead::Nothing) {
-            feed.fetch();
+        while matches!(feed.prefetched, Prefetch::Empty) {
+            feed.fetch_if_loaded();
             std::thread::yield_now();
         }
     }
@@ -258,16 +258,16 @@ mod tests {
                     fetch(&mut feed);
                     // n numbers of 8 bytes and n weights of 4; a second fetch takes no other.
                     let bytes = 12 * indices.len() as u64;
-                    assert_eq!(feed.bytes_ahead(), bytes);
+                    assert_eq!(feed.prefetched_bytes(), bytes);
                     assert_eq!(Batch::bytes_of(&[Field::i64("x", [])], indices.len()), bytes);
-                    feed.fetch();
+                    feed.fetch_if_loaded();
                 }
-                let fed = feed.next().unwrap();
-                assert_eq!(feed.bytes_ahead(), 0);
-                assert_eq!(fed.bad, usize::from(indices.contains(&7)));
+                let fetched = feed.next().unwrap();
+                assert_eq!(feed.prefetched_bytes(), 0);
+                assert_eq!(fetched.unreadable, usize::from(indices.contains(&7)));
                 let expected: Vec<i64> =
                     indices.iter().map(|&index| if index == 7 { 0 } else { i64::from(index) }).collect();
-                assert_eq!(values(&fed), expected);
+                assert_eq!(values(&fetched), expected);
             }
             assert!(matches!(feed.next(), Err(TrainError::LoaderEnded)));
         }
@@ -279,12 +279,12 @@ mod tests {
         let first = feed.next().unwrap();
         assert_eq!(values(&first), [1]);
         for _ in 0..50 {
-            feed.fetch_ahead();
-            assert!(matches!(feed.ahead, Ahead::Nothing));
+            feed.prefetch();
+            assert!(matches!(feed.prefetched, Prefetch::Empty));
         }
         fetch(&mut feed);
-        feed.forget();
-        assert_eq!(feed.bytes_ahead(), 0);
+        feed.drop_prefetched();
+        assert_eq!(feed.prefetched_bytes(), 0);
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
         let mut feed = feed(&[&[1], &[9]]);
         feed.next().unwrap();
         fetch(&mut feed);
-        assert!(matches!(feed.ahead, Ahead::Decoded(Err(_))));
+        assert!(matches!(feed.prefetched, Prefetch::Decoded(Err(_))));
         assert!(matches!(feed.next(), Err(TrainError::Data(_))));
         assert!(feed.next().is_err());
     }

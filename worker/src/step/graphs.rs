@@ -2,7 +2,7 @@
 //! replayed with one call, in place of one call per kernel. Buckets are reduced after the last replay.
 //!
 //! A graph has fixed addresses. So a batch and its factor are copied to their captured addresses, and graphs
-//! are dropped when a tensor that they use moves: see [`Graphs::forget`]. If a capture fails or is not
+//! are dropped when a tensor that they use moves: see [`Graphs::drop_graphs`]. If a capture fails or is not
 //! allowed, training continues without graphs and reports the reason.
 
 use dtrain_common::recipe::Compile;
@@ -28,24 +28,24 @@ const WARM_UP: usize = 3;
 pub(super) struct Graphs {
     /// The GPU; None on a CPU.
     gpu: Option<usize>,
-    is_on: bool,
+    enabled: bool,
     /// The reason against graphs, until it is reported.
-    why_not: Option<String>,
+    disabled_reason: Option<String>,
     /// Whether a capture has failed; then no other capture is tried.
     failed: bool,
     /// Whether all addresses are final.
-    settled: bool,
+    addresses_final: bool,
     /// Memory that all graphs share: they run in turn, and results are read before the next replay.
     pool: Option<Pool>,
     /// Kinds of micro-steps, and their counts.
-    met: Vec<(Sort, usize)>,
-    captured: Vec<(Sort, Captured)>,
+    seen: Vec<(GraphKey, usize)>,
+    captured: Vec<(GraphKey, Captured)>,
     replays: u64,
 }
 
 /// A kind of micro-steps, which share one graph.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Sort {
+struct GraphKey {
     samples: usize,
     /// The sum of the sample weights, 0 for unreadable samples; the host may use it.
     weight: f64,
@@ -68,10 +68,10 @@ struct Captured {
 }
 
 /// Results of a capture: loss, memory, and by parameter whether it has a gradient.
-type Captive = (Loss, MicroStepMemory, Vec<bool>);
+type CaptureResult = (Loss, MicroStepMemory, Vec<bool>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ExecutionMode {
     Eager,
     /// Captures the micro-step and then replays it.
     Capture,
@@ -81,7 +81,7 @@ enum Way {
 /// If graphs are enabled, gives the calling thread a new stream: the default stream cannot be captured. Call
 /// it on the main thread, after [`crate::device::choose`] and before the first tensor, as a capture would
 /// wait for earlier tensors.
-pub(crate) fn prepare(compile: Compile, device: Device) -> Result<(), ShimError> {
+pub(crate) fn use_capturable_stream(compile: Compile, device: Device) -> Result<(), ShimError> {
     match (compile, device) {
         (Compile::Graph, Device::Cuda(gpu)) => Stream::from_pool(gpu, false)?.make_current(),
         _ => Ok(()),
@@ -93,54 +93,54 @@ impl Graphs {
         let mut graphs = Self::default();
         match device {
             Device::Cuda(gpu) => graphs.gpu = Some(gpu),
-            _ => graphs.why_not = Some("the training is on the CPU".to_owned()),
+            _ => graphs.disabled_reason = Some("the training is on the CPU".to_owned()),
         }
-        graphs.restart();
+        graphs.begin_phase();
         graphs
     }
 
-    fn way(&mut self, sort: Sort) -> Way {
-        if !self.is_on {
-            return Way::Eager;
+    fn choose_mode(&mut self, key: GraphKey) -> ExecutionMode {
+        if !self.enabled {
+            return ExecutionMode::Eager;
         }
-        if self.captured.iter().any(|(of, _)| *of == sort) {
-            return Way::Replay;
+        if self.captured.iter().any(|(of, _)| *of == key) {
+            return ExecutionMode::Replay;
         }
-        let known = self.met.iter().position(|(of, _)| *of == sort);
+        let known = self.seen.iter().position(|(of, _)| *of == key);
         let at = known.unwrap_or_else(|| {
-            self.met.push((sort, 0));
-            self.met.len() - 1
+            self.seen.push((key, 0));
+            self.seen.len() - 1
         });
-        let met = &mut self.met[at].1;
-        if *met >= WARM_UP && self.settled {
-            return Way::Capture;
+        let seen = &mut self.seen[at].1;
+        if *seen >= WARM_UP && self.addresses_final {
+            return ExecutionMode::Capture;
         }
-        *met += 1;
-        Way::Eager
+        *seen += 1;
+        ExecutionMode::Eager
     }
 
     /// Captures a micro-step without computing: `work` gets a copy of `batch` and the factor. Returns false
     /// on failure: then graphs are disabled, and the caller must undo the records of the hooks.
     fn capture(
         &mut self,
-        sort: Sort,
+        key: GraphKey,
         batch: &Batch,
-        work: impl FnOnce(&Batch, &Tensor) -> Result<Captive>,
+        work: impl FnOnce(&Batch, &Tensor) -> Result<CaptureResult>,
     ) -> bool {
         match self.try_capture(batch, work) {
-            Ok(captured) => self.captured.push((sort, captured)),
+            Ok(captured) => self.captured.push((key, captured)),
             Err(error) => {
-                self.refuse(format!("the capture of a step failed: {error}"));
+                self.disable(format!("the capture of a step failed: {error}"));
                 self.failed = true;
             }
         }
-        self.is_on
+        self.enabled
     }
 
     fn try_capture(
         &mut self,
         batch: &Batch,
-        work: impl FnOnce(&Batch, &Tensor) -> Result<Captive>,
+        work: impl FnOnce(&Batch, &Tensor) -> Result<CaptureResult>,
     ) -> Result<Captured> {
         let gpu = self.gpu.unwrap_or_default();
         // Graphs and other tensors cannot use each other's cached memory.
@@ -156,8 +156,8 @@ impl Graphs {
     }
 
     /// Replays the graph of this kind on `batch`, with the loss multiplied by `factor`; None without a graph.
-    fn replay(&mut self, sort: Sort, batch: &Batch, factor: f64) -> Result<Option<&Captured>> {
-        let Some((_, captured)) = self.captured.iter_mut().find(|(of, _)| *of == sort) else {
+    fn replay(&mut self, key: GraphKey, batch: &Batch, factor: f64) -> Result<Option<&Captured>> {
+        let Some((_, captured)) = self.captured.iter_mut().find(|(of, _)| *of == key) else {
             return Ok(None);
         };
         captured.batch.fill(batch)?;
@@ -167,26 +167,25 @@ impl Graphs {
         Ok(Some(captured))
     }
 
-    /// Disables graphs until the next [`Executor::restart`], for this reason.
-    fn refuse(&mut self, reason: impl Into<String>) {
-        self.forget();
-        self.is_on = false;
-        self.why_not = Some(reason.into());
+    /// Disables graphs until the next [`Executor::begin_phase`], for this reason.
+    fn disable(&mut self, reason: impl Into<String>) {
+        self.drop_graphs();
+        self.enabled = false;
+        self.disabled_reason = Some(reason.into());
     }
 
-    fn capture_passes(&mut self, sort: Sort, passes: &Passes<'_, '_>, batch: &Batch) -> Result<bool> {
-        let captured = match obstacle(&passes.replica.model, passes.exchange.has_joint_sums()) {
+    fn capture_passes(&mut self, key: GraphKey, passes: &Passes<'_, '_>, batch: &Batch) -> Result<bool> {
+        let captured = match find_obstacle(&passes.replica.model, passes.exchange.has_joint_sums()) {
             Some(reason) => {
-                self.refuse(reason);
+                self.disable(reason);
                 false
             }
-            None => {
-                self.capture(sort, batch, |batch, factor| catch_oom_panic(|| capture(passes, batch, factor))?)
-            }
+            None => self
+                .capture(key, batch, |batch, factor| catch_oom_panic(|| run_capture(passes, batch, factor))?),
         };
         if !captured {
             // Undoes the hooks' records of gradients that were not computed.
-            passes.exchange.forget_capture(sort.first)?;
+            passes.exchange.undo_capture(key.first)?;
         }
         Ok(captured)
     }
@@ -194,27 +193,28 @@ impl Graphs {
 
 impl Executor for Graphs {
     /// Replays the micro-step's graph, captures one first if it is time, or runs kernel by kernel.
-    fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()> {
-        let sort = Sort { samples: micro.batch.samples(), weight: micro.batch.weight, first: micro.is_first };
-        let is_there = match self.way(sort) {
-            Way::Eager => false,
-            Way::Capture => self.capture_passes(sort, passes, micro.batch)?,
-            Way::Replay => true,
+    fn run(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()> {
+        let key =
+            GraphKey { samples: micro.batch.samples(), weight: micro.batch.weight, first: micro.is_first };
+        let has_graph = match self.choose_mode(key) {
+            ExecutionMode::Eager => false,
+            ExecutionMode::Capture => self.capture_passes(key, passes, micro.batch)?,
+            ExecutionMode::Replay => true,
         };
-        if is_there && let Some(replayed) = self.replay(sort, micro.batch, micro.factor)? {
-            passes.exchange.replayed(&replayed.used)?;
+        if has_graph && let Some(replayed) = self.replay(key, micro.batch, micro.factor)? {
+            passes.exchange.record_replay(&replayed.used)?;
             passes.tally.add(&replayed.loss)?;
             return Ok(passes.phases.account.replayed(replayed.memory)?);
         }
-        Eager.take(passes, micro)
+        Eager.run(passes, micro)
     }
 
-    fn settle(&mut self) {
-        self.settled = true;
+    fn set_addresses_final(&mut self) {
+        self.addresses_final = true;
     }
 
     /// Drops all graphs; they are captured again when needed.
-    fn forget(&mut self) {
+    fn drop_graphs(&mut self) {
         self.captured.clear();
         if let (Some(_), Some(gpu)) = (self.pool.take(), self.gpu) {
             // A failure here costs only speed.
@@ -223,15 +223,15 @@ impl Executor for Graphs {
     }
 
     /// Enables graphs again, since the reason against them may no longer apply.
-    fn restart(&mut self) {
-        self.forget();
-        self.met.clear();
-        self.settled = false;
-        self.is_on = self.gpu.is_some() && !self.failed;
+    fn begin_phase(&mut self) {
+        self.drop_graphs();
+        self.seen.clear();
+        self.addresses_final = false;
+        self.enabled = self.gpu.is_some() && !self.failed;
     }
 
-    fn take_reason(&mut self) -> Option<String> {
-        self.why_not.take()
+    fn take_disabled_reason(&mut self) -> Option<String> {
+        self.disabled_reason.take()
     }
 
     fn replays(&self) -> Option<u64> {
@@ -240,7 +240,7 @@ impl Executor for Graphs {
 }
 
 /// Captures the passes of a micro-step.
-fn capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Result<Captive> {
+fn run_capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Result<CaptureResult> {
     let mut phases = passes.phases.capture()?;
     let mut nothing = Tally::new(0, Device::Cpu)?;
     let mut captured = Passes {
@@ -253,11 +253,11 @@ fn capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Result<Ca
     let loss = captured.forward_backward(batch, |sum| sum.f_mul(factor), false)?;
     let detached =
         Loss { sum: loss.sum.f_detach()?, weight: loss.weight.f_detach()?, sums: loss.sums.f_detach()? };
-    Ok((detached, phases.account.micro_step()?, passes.exchange.captured()?))
+    Ok((detached, phases.account.micro_step()?, passes.exchange.finish_capture()?))
 }
 
 /// Returns why a model cannot be captured. `joint_sums`: its normalisations sum over ranks.
-fn obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
+fn find_obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
     if !model.task.is_capturable() {
         return Some(
             "the task does not say that the work of its loss is the same for every batch of a size (`Task::is_capturable`)",
@@ -276,59 +276,59 @@ mod tests {
     use super::*;
     use crate::TrainError;
 
-    fn sort(samples: usize, first: bool) -> Sort {
-        Sort { samples, weight: samples as f64, first }
+    fn key(samples: usize, first: bool) -> GraphKey {
+        GraphKey { samples, weight: samples as f64, first }
     }
 
     /// Returns graphs as on a GPU, on any machine.
     fn on() -> Graphs {
-        Graphs { settled: true, ..Graphs::new(Device::Cuda(0)) }
+        Graphs { addresses_final: true, ..Graphs::new(Device::Cuda(0)) }
     }
 
     #[test]
     fn on_a_cpu_there_is_a_reason() {
         let mut on_cpu = Graphs::new(Device::Cpu);
         for _ in 0..2 * WARM_UP {
-            assert_eq!(on_cpu.way(sort(4, true)), Way::Eager);
+            assert_eq!(on_cpu.choose_mode(key(4, true)), ExecutionMode::Eager);
         }
-        assert_eq!(on_cpu.take_reason().unwrap(), "the training is on the CPU");
+        assert_eq!(on_cpu.take_disabled_reason().unwrap(), "the training is on the CPU");
         assert_eq!(on_cpu.replays(), Some(0));
     }
 
     #[test]
     fn what_speaks_against_them_in_one_stage_may_be_gone_in_the_next() {
         let mut graphs = on();
-        graphs.refuse("recompute");
-        assert_eq!(graphs.take_reason().unwrap(), "recompute");
+        graphs.disable("recompute");
+        assert_eq!(graphs.take_disabled_reason().unwrap(), "recompute");
         for _ in 0..2 * WARM_UP {
-            assert_eq!(graphs.way(sort(4, true)), Way::Eager);
+            assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
         }
-        graphs.restart();
-        graphs.settle();
-        let ways: Vec<Way> = (0..=WARM_UP).map(|_| graphs.way(sort(4, true))).collect();
-        assert_eq!(ways.last(), Some(&Way::Capture));
+        graphs.begin_phase();
+        graphs.set_addresses_final();
+        let modes: Vec<ExecutionMode> = (0..=WARM_UP).map(|_| graphs.choose_mode(key(4, true))).collect();
+        assert_eq!(modes.last(), Some(&ExecutionMode::Capture));
     }
 
     #[test]
     fn a_sort_of_micro_steps_is_met_some_times_before_its_capture() {
         let mut graphs = on();
         for _ in 0..WARM_UP {
-            assert_eq!(graphs.way(sort(4, true)), Way::Eager);
+            assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
         }
-        graphs.settled = false;
-        assert_eq!(graphs.way(sort(4, true)), Way::Eager, "its places will move");
-        graphs.settle();
-        assert_eq!(graphs.way(sort(4, true)), Way::Capture);
+        graphs.addresses_final = false;
+        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager, "its places will move");
+        graphs.set_addresses_final();
+        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Capture);
         // Other kinds have separate graphs.
-        assert_eq!(graphs.way(sort(4, false)), Way::Eager);
-        assert_eq!(graphs.way(sort(3, true)), Way::Eager);
-        let fewer = Sort { weight: 3.0, ..sort(4, true) };
-        assert_eq!(graphs.way(fewer), Way::Eager);
+        assert_eq!(graphs.choose_mode(key(4, false)), ExecutionMode::Eager);
+        assert_eq!(graphs.choose_mode(key(3, true)), ExecutionMode::Eager);
+        let fewer = GraphKey { weight: 3.0, ..key(4, true) };
+        assert_eq!(graphs.choose_mode(fewer), ExecutionMode::Eager);
         // Dropping graphs keeps the counts; another stage resets them.
-        graphs.forget();
-        assert_eq!(graphs.way(sort(4, true)), Way::Capture);
-        graphs.restart();
-        assert_eq!(graphs.way(sort(4, true)), Way::Eager);
+        graphs.drop_graphs();
+        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Capture);
+        graphs.begin_phase();
+        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
     }
 
     #[test]
@@ -336,19 +336,19 @@ mod tests {
         let mut graphs = on();
         let batch = Batch::blank(&[], 2, Device::Cpu).unwrap();
         // The capture fails without a GPU, or in the work.
-        let captured = graphs.capture(sort(2, true), &batch, |_, _| Err(TrainError::LoaderEnded));
+        let captured = graphs.capture(key(2, true), &batch, |_, _| Err(TrainError::LoaderEnded));
         assert!(!captured);
-        let reason = graphs.take_reason().unwrap();
+        let reason = graphs.take_disabled_reason().unwrap();
         assert!(reason.starts_with("the capture of a step failed: "), "{reason}");
-        assert_eq!(graphs.take_reason(), None);
+        assert_eq!(graphs.take_disabled_reason(), None);
         for _ in 0..2 * WARM_UP {
-            assert_eq!(graphs.way(sort(2, true)), Way::Eager);
+            assert_eq!(graphs.choose_mode(key(2, true)), ExecutionMode::Eager);
         }
-        let replayed: Result<_, TrainError> = graphs.replay(sort(2, true), &batch, 1.0);
+        let replayed: Result<_, TrainError> = graphs.replay(key(2, true), &batch, 1.0);
         assert!(replayed.unwrap().is_none());
         assert_eq!(graphs.replays(), Some(0));
         // The next stage would fail too.
-        graphs.restart();
-        assert_eq!(graphs.way(sort(2, true)), Way::Eager);
+        graphs.begin_phase();
+        assert_eq!(graphs.choose_mode(key(2, true)), ExecutionMode::Eager);
     }
 }

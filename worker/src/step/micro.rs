@@ -24,19 +24,19 @@ pub(crate) struct MicroStep<'a> {
 /// Executes the passes of a micro-step. Rehearsals on symbolic tensors use [`Eager`] too.
 pub(crate) trait Executor {
     /// Adds a micro-step's gradients to the table, and its figures to the tally.
-    fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()>;
+    fn run(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()>;
 
     /// Declares all addresses final for the rest of a phase.
-    fn settle(&mut self) {}
+    fn set_addresses_final(&mut self) {}
 
     /// Drops graphs, because a tensor of the passes moves, or memory is needed.
-    fn forget(&mut self) {}
+    fn drop_graphs(&mut self) {}
 
     /// Starts another phase of the run, with other kernels and other addresses.
-    fn restart(&mut self) {}
+    fn begin_phase(&mut self) {}
 
     /// Returns once why micro-steps are not executed as configured.
-    fn take_reason(&mut self) -> Option<String> {
+    fn take_disabled_reason(&mut self) -> Option<String> {
         None
     }
 
@@ -50,7 +50,7 @@ pub(crate) trait Executor {
 pub(crate) struct Eager;
 
 impl Executor for Eager {
-    fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()> {
+    fn run(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()> {
         let scaled = |sum: &Tensor| sum.f_mul_scalar(micro.factor);
         let loss = passes.forward_backward(micro.batch, scaled, micro.is_last)?;
         Ok(passes.tally.add(&loss)?)

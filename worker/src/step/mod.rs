@@ -25,11 +25,11 @@ use dtrain_common::recipe::Compile;
 use rand_chacha::rand_core::Rng;
 use tch::{Device, Kind, TchError, Tensor};
 
-use self::decide::{decide_and_update, is_device_s};
+use self::decide::{decide_and_update, decides_on_device};
 use self::exchange::Exchange;
 pub(crate) use self::feed::{BlankFeed, DeviceBatch, Feed, LoaderFeed, to_device};
 use self::graphs::Graphs;
-pub(crate) use self::graphs::prepare as prepare_graphs;
+pub(crate) use self::graphs::use_capturable_stream;
 pub(crate) use self::micro::{Eager, Executor};
 use self::micro::{MicroStep, Passes};
 pub(crate) use self::phases::{Fault, Phases, WRITE_FAULT};
@@ -117,20 +117,20 @@ pub(crate) struct Taken {
     pub(crate) skipped: Option<SkipCause>,
     pub(crate) loss_scale: f64,
     pub(crate) took: Duration,
-    pub(crate) waited_for_data: Duration,
+    pub(crate) data_wait: Duration,
     /// Time that the device, or the host without a device, waited for other ranks.
     pub(crate) comm_ms: f64,
     pub(crate) memory: StepMemory,
 }
 
 #[derive(Default)]
-struct Pass {
+struct ComputeResult {
     micro_steps: usize,
     bad_samples: f64,
-    waited_for_data: Duration,
+    data_wait: Duration,
 }
 
-pub(crate) fn executor(compile: Compile, device: Device) -> Box<dyn Executor> {
+pub(crate) fn new_executor(compile: Compile, device: Device) -> Box<dyn Executor> {
     match compile {
         Compile::Off => Box::new(Eager),
         Compile::Graph => Box::new(Graphs::new(device)),
@@ -162,7 +162,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
     }
 
     /// Sets how many figures the task counts in the next steps.
-    pub(crate) fn expect(&mut self, sums: usize) -> Result<()> {
+    pub(crate) fn set_sum_count(&mut self, sums: usize) -> Result<()> {
         self.tally = Tally::new(sums, self.limits.device)?;
         Ok(())
     }
@@ -176,7 +176,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
     ) -> Result<Attempt> {
         let begun = Instant::now();
         let loss_scale = replica.precision.loss_scale();
-        self.phases.begin(plan.step, replica.model.owners(), self.feed.bytes_ahead())?;
+        self.phases.begin(plan.step, replica.model.owners(), self.feed.prefetched_bytes())?;
         replica.model.registry.groups().set(plan.group);
         replica.model.buffers.begin(exchange.rank())?;
         replica.model.table.refresh()?;
@@ -184,43 +184,43 @@ impl<'b, F: Feed> Stepper<'b, F> {
         self.tally.begin();
 
         // Load, forward, backward: the table sums the gradient of the loss divided by the expected weight.
-        let (pass, mut short) = self.compute(replica, exchange, plan)?;
+        let (computed, mut shortage) = self.compute(replica, exchange, plan)?;
 
         // Reduce: all buckets start, even after a failed allocation, before the host waits.
         let mut reducing = Stopwatch::start(self.limits.device)?;
-        if self.phases.during(Phase::Reduce, || exchange.start_rest())?? && short.is_none() {
-            short = Some(self.limits.shortage(Phase::Reduce, None));
+        if self.phases.during(Phase::Reduce, || exchange.start_remaining())?? && shortage.is_none() {
+            shortage = Some(self.limits.shortage(Phase::Reduce, None));
         }
 
         // Prepare: reserves memory for the update, since after the decision no rank can go back.
-        let room = self.prepare(replica, &mut short)?;
+        let reserved = self.reserve_update(replica, &mut shortage)?;
 
         // Agree: afterwards every rank has the same gradient and the same status.
-        let mut status = exchange.blank(replica.model.task.sums());
-        status.bad_samples = pass.bad_samples;
-        let figures = self.count(&mut status, &mut short)?;
-        status.shortages[exchange.rank()] = short;
+        let mut status = exchange.empty_status(replica.model.task.sums());
+        status.bad_samples = computed.bad_samples;
+        let figures = self.count_totals(&mut status, &mut shortage)?;
+        status.shortages[exchange.rank()] = shortage;
         observer.add_status(&mut status, exchange.rank())?;
         let status = exchange.agree(&replica.model.buffers, status, figures.as_ref())?;
         reducing.stop()?;
-        drop(room);
+        drop(reserved);
         if status.ran_out() {
             return Ok(Attempt::Dropped(status.shortages));
         }
 
         // Decide and update: the same on every rank.
         let counted = (&status, figures.as_ref());
-        let judged = self.phases.during(Phase::Update, || {
+        let decision = self.phases.during(Phase::Update, || {
             decide_and_update(replica, exchange, counted, plan, || observer.before_update())
         })??;
         Ok(Attempt::Taken(Box::new(Taken {
-            norm: judged.norm,
-            skipped: judged.cause(),
-            status: Status { totals: judged.totals, ..status },
+            norm: decision.norm,
+            skipped: decision.skip_cause(),
+            status: Status { totals: decision.totals, ..status },
             loss_scale,
             memory: self.phases.account.finish()?,
             took: begun.elapsed(),
-            waited_for_data: pass.waited_for_data,
+            data_wait: computed.data_wait,
             comm_ms: reducing.ms()?,
         })))
     }
@@ -231,17 +231,17 @@ impl<'b, F: Feed> Stepper<'b, F> {
         replica: &mut Replica,
         exchange: &Exchange,
         plan: &StepPlan,
-    ) -> Result<(Pass, Option<Shortage>)> {
-        let mut pass = Pass::default();
-        let computed = catch_oom_panic(|| self.micro_steps(replica, exchange, plan, &mut pass));
-        let computed = computed.map_err(TrainError::from).and_then(|computed| computed);
-        let short = self.limits.survive(computed, self.phases.now)?.err();
-        if short.is_some() {
+    ) -> Result<(ComputeResult, Option<Shortage>)> {
+        let mut computed = ComputeResult::default();
+        let outcome = catch_oom_panic(|| self.micro_steps(replica, exchange, plan, &mut computed));
+        let outcome = outcome.map_err(TrainError::from).and_then(|outcome| outcome);
+        let shortage = self.limits.to_shortage(outcome, self.phases.current)?.err();
+        if shortage.is_some() {
             exchange.abandon()?;
-            self.limits.free();
-            exchange.join_remaining(plan.micro_batches.len() - pass.micro_steps)?;
+            self.limits.empty_cache();
+            exchange.join_remaining_sums(plan.micro_batches.len() - computed.micro_steps)?;
         }
-        Ok((pass, short))
+        Ok((computed, shortage))
     }
 
     /// Runs the micro-steps. Afterwards only gradients in the table remain in memory.
@@ -250,7 +250,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         replica: &mut Replica,
         exchange: &Exchange,
         plan: &StepPlan,
-        pass: &mut Pass,
+        computed: &mut ComputeResult,
     ) -> Result<()> {
         // Random numbers depend on step and rank, so a retry or a resumed run draws the same.
         let mut seeds = keyed(Domain::Torch, plan.seed, plan.step, exchange.rank() as u64);
@@ -258,9 +258,9 @@ impl<'b, F: Feed> Stepper<'b, F> {
         for (index, range) in plan.micro_batches.iter().enumerate() {
             exchange.begin_micro_step();
             self.phases.enter(Phase::Forward)?;
-            let DeviceBatch { batch, bad, waited } = self.feed.next()?;
-            pass.waited_for_data += waited;
-            pass.bad_samples += bad as f64;
+            let DeviceBatch { batch, unreadable, data_wait } = self.feed.next()?;
+            computed.data_wait += data_wait;
+            computed.bad_samples += unreadable as f64;
             let is_last = index + 1 == plan.micro_batches.len();
             let micro = MicroStep {
                 batch: &batch,
@@ -269,43 +269,51 @@ impl<'b, F: Feed> Stepper<'b, F> {
                 is_last,
             };
             let mut passes = Passes { replica, exchange, phases: &mut self.phases, tally: &mut self.tally };
-            self.executor.take(&mut passes, &micro)?;
+            self.executor.run(&mut passes, &micro)?;
             let share = range.len() as f64 / plan.samples as f64;
             replica.model.buffers.take(share)?;
             self.phases.fault.end();
             exchange.end_micro_step()?;
-            pass.micro_steps += 1;
+            computed.micro_steps += 1;
             if !is_last || !plan.is_evaluated {
                 drop(batch);
-                self.feed.fetch_ahead();
+                self.feed.prefetch();
             }
         }
         Ok(())
     }
 
-    /// Reserves the update's scratch memory until it begins; nothing if memory is already short.
-    fn prepare(&mut self, replica: &mut Replica, short: &mut Option<Shortage>) -> Result<Option<Tensor>> {
-        if short.is_some() {
+    /// Reserves the update's scratch memory until it begins; nothing after a shortage.
+    fn reserve_update(
+        &mut self,
+        replica: &mut Replica,
+        shortage: &mut Option<Shortage>,
+    ) -> Result<Option<Tensor>> {
+        if shortage.is_some() {
             return Ok(None);
         }
         let bytes = (UPDATE_BYTES + replica.model.table.gathering_bytes()) as i64;
         let options = (Kind::Uint8, self.limits.device);
-        let room = self.phases.during(Phase::AllocateUpdate, || {
-            replica.precision.prepare()?;
+        let reserved = self.phases.during(Phase::AllocateUpdate, || {
+            replica.precision.allocate_figures()?;
             Tensor::f_empty([bytes], options)
         })?;
-        let room = self.limits.survive(room, Phase::AllocateUpdate)?;
-        Ok(room.map_err(|shortage| *short = Some(shortage)).ok())
+        let reserved = self.limits.to_shortage(reserved, Phase::AllocateUpdate)?;
+        Ok(reserved.map_err(|new| *shortage = Some(new)).ok())
     }
 
     /// Counts the totals of this rank: in the status, or on a GPU in the returned tensor, without a wait.
-    fn count(&mut self, status: &mut Status, short: &mut Option<Shortage>) -> Result<Option<Tensor>> {
-        if is_device_s(self.limits.device) {
+    fn count_totals(
+        &mut self,
+        status: &mut Status,
+        shortage: &mut Option<Shortage>,
+    ) -> Result<Option<Tensor>> {
+        if decides_on_device(self.limits.device) {
             return Ok(Some(self.tally.figures()?));
         }
-        match self.limits.survive(self.tally.totals(), Phase::Reduce)? {
+        match self.limits.to_shortage(self.tally.totals(), Phase::Reduce)? {
             Ok(totals) => status.totals = totals,
-            Err(shortage) => *short = short.or(Some(shortage)),
+            Err(new) => *shortage = shortage.or(Some(new)),
         }
         Ok(None)
     }

@@ -11,7 +11,7 @@ use crate::memory_report::Owners;
 pub(crate) struct Phases<'b> {
     pub(crate) account: Account<'b>,
     pub(crate) fault: Fault,
-    pub(super) now: Phase,
+    pub(super) current: Phase,
     /// Counted from 1, like the micro-step.
     step: u64,
     micro_step: usize,
@@ -19,12 +19,12 @@ pub(crate) struct Phases<'b> {
 
 impl<'b> Phases<'b> {
     pub(crate) fn new(stats: MemoryStats<'b>, fault: Fault) -> Self {
-        Self { account: Account::new(stats), fault, now: Phase::Forward, step: 0, micro_step: 0 }
+        Self { account: Account::new(stats), fault, current: Phase::Forward, step: 0, micro_step: 0 }
     }
 
     /// Begins a step. `state` is memory that outlives it; `ahead` bytes are already allocated for it.
     pub(crate) fn begin(&mut self, step: u64, state: Owners, ahead: u64) -> Result<(), ShimError> {
-        (self.now, self.step, self.micro_step) = (Phase::Forward, step, 0);
+        (self.current, self.step, self.micro_step) = (Phase::Forward, step, 0);
         self.account.begin(state, ahead)
     }
 
@@ -33,7 +33,7 @@ impl<'b> Phases<'b> {
         self.fault.end();
         self.micro_step += usize::from(phase == Phase::Forward);
         self.account.enter(phase)?;
-        self.now = phase;
+        self.current = phase;
         let micro_step = match phase {
             Phase::Forward | Phase::Backward => self.micro_step,
             _ => 1,
@@ -65,12 +65,12 @@ pub(crate) const WRITE_FAULT: &str = "write:";
 /// allocator, with its error. Affects only tensors on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Fault {
-    refusal: Option<Refusal>,
+    failure: Option<AllocationFailure>,
     armed: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Refusal {
+struct AllocationFailure {
     rank: usize,
     phase: Phase,
     /// Counted from 1, as in messages.
@@ -90,21 +90,21 @@ impl Fault {
     }
 
     fn parse(value: &str, rank: usize) -> Result<Self, EnvError> {
-        let refusal = Refusal::parse(value).ok_or_else(|| EnvError::Invalid {
+        let failure = AllocationFailure::parse(value).ok_or_else(|| EnvError::Invalid {
             name: DTRAIN_FAULT,
             value: value.to_owned(),
             expected: "such as oom:rank=1,step=3,phase=backward, and optionally micro_step, after and times",
         })?;
-        Ok(Self { refusal: Some(refusal).filter(|refusal| refusal.rank == rank), armed: false })
+        Ok(Self { failure: Some(failure).filter(|failure| failure.rank == rank), armed: false })
     }
 
     pub(crate) fn begin(&mut self, phase: Phase, step: u64, micro_step: usize) {
-        let Some(refusal) = &mut self.refusal else { return };
-        if refusal.times > 0 && (refusal.phase, refusal.step, refusal.micro_step) == (phase, step, micro_step)
+        let Some(failure) = &mut self.failure else { return };
+        if failure.times > 0 && (failure.phase, failure.step, failure.micro_step) == (phase, step, micro_step)
         {
-            refusal.times -= 1;
+            failure.times -= 1;
             self.armed = true;
-            memory::fail_allocation(refusal.after.saturating_add(1));
+            memory::fail_allocation(failure.after.saturating_add(1));
         }
     }
 
@@ -120,7 +120,7 @@ impl Fault {
     }
 }
 
-impl Refusal {
+impl AllocationFailure {
     fn parse(value: &str) -> Option<Self> {
         let (mut rank, mut step, mut phase) = (None, None, None);
         let (mut micro_step, mut after, mut times) = (1, 0, 1);
@@ -149,8 +149,9 @@ mod tests {
     fn a_fault_is_of_one_rank() {
         let value = "oom:rank=1,step=3,phase=backward,times=2";
         let fault = Fault::parse(value, 1).unwrap();
-        let refusal = Refusal { rank: 1, phase: Phase::Backward, step: 3, micro_step: 1, after: 0, times: 2 };
-        assert_eq!(fault.refusal, Some(refusal));
+        let failure =
+            AllocationFailure { rank: 1, phase: Phase::Backward, step: 3, micro_step: 1, after: 0, times: 2 };
+        assert_eq!(fault.failure, Some(failure));
         assert_eq!(Fault::parse(value, 0).unwrap(), Fault::default());
     }
 

@@ -60,8 +60,8 @@ impl Precision {
             Amp::Auto => Amp::Fp16,
             stated => stated,
         };
-        let mut precision = Self::rehearsed(amp, device)?;
-        precision.tf32 = tf32(settings.tf32, device)?;
+        let mut precision = Self::for_rehearsal(amp, device)?;
+        precision.tf32 = uses_tf32(settings.tf32, device)?;
         if let (Some(scaler), Some(init)) = (&mut precision.scaler, settings.loss_scale) {
             *scaler = GradScaler::new(ScalerOptions { init, ..ScalerOptions::default() })?;
         }
@@ -69,7 +69,7 @@ impl Precision {
     }
 
     /// Returns the precision of another device for a rehearsal; `amp` is not `auto`.
-    pub(crate) fn rehearsed(amp: Amp, device: Device) -> Result<Self, PrecisionError> {
+    pub(crate) fn for_rehearsal(amp: Amp, device: Device) -> Result<Self, PrecisionError> {
         let autocast = match amp {
             Amp::Off | Amp::Auto => None,
             Amp::Bf16 => Some(Kind::BFloat16),
@@ -120,7 +120,7 @@ impl Precision {
     }
 
     /// Allocates memory for [`Precision::unscale`] once. Call it before the ranks decide about a step.
-    pub(crate) fn prepare(&mut self) -> Result<(), TchError> {
+    pub(crate) fn allocate_figures(&mut self) -> Result<(), TchError> {
         if self.scaler.is_some() && self.figures.is_none() {
             let one = || Tensor::f_zeros([1], (Kind::Float, self.device));
             self.figures = Some((one()?, one()?));
@@ -131,7 +131,7 @@ impl Precision {
     /// Divides the reduced gradients by the loss scale. Call it once per step, before clipping. Returns,
     /// without a wait, a scalar: not 0 if a gradient of this rank is not finite. None without a loss scale.
     pub(crate) fn unscale(&mut self, table: &Table) -> Result<Option<&Tensor>> {
-        self.prepare()?;
+        self.allocate_figures()?;
         let (Some(scaler), Some((found, inverse))) = (&self.scaler, &mut self.figures) else {
             return Ok(None);
         };
@@ -155,14 +155,14 @@ impl Precision {
 }
 
 /// Returns whether float32 products and convolutions use TF32; `auto` is true on GPUs that support it.
-pub(super) fn tf32(asked: Switch, device: Device) -> Result<bool, PrecisionError> {
+pub(super) fn uses_tf32(setting: Switch, device: Device) -> Result<bool, PrecisionError> {
     if !device.is_cuda() {
-        return match asked {
+        return match setting {
             Switch::Value(true) => Err(PrecisionError::Tf32OnCpu),
             Switch::Auto | Switch::Value(false) => Ok(false),
         };
     }
-    match asked {
+    match setting {
         Switch::Value(false) => Ok(false),
         // TF32 came with bfloat16, in compute capability 8.0. Asks all GPUs, so that all ranks agree.
         Switch::Value(true) if !all_support_bf16() => Err(PrecisionError::NoTf32),
@@ -183,7 +183,7 @@ pub(crate) struct Kernels {
 impl Kernels {
     /// Returns the recipe's settings for `device`; None on a CPU.
     pub(crate) fn new(recipe: &Recipe, device: Device) -> Result<Option<Self>, PrecisionError> {
-        let tf32 = tf32(recipe.precision.tf32, device)?;
+        let tf32 = uses_tf32(recipe.precision.tf32, device)?;
         let cudnn_benchmark = recipe.model.cudnn_benchmark;
         if !device.is_cuda() {
             return match cudnn_benchmark {
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
     use crate::collectives::Ranks;
-    use crate::step::decide::examine;
+    use crate::step::decide::measure_gradients;
     use crate::step::exchange::Exchange;
 
     fn settings(amp: Amp, loss_scale: Option<f64>) -> recipe::Precision {
@@ -249,15 +249,15 @@ mod tests {
         };
         let mut precision = scaled();
         (&x * 3.0 * precision.loss_scale()).sum(Kind::Float).backward();
-        let judge = |precision: &mut Precision| {
+        let measure = |precision: &mut Precision| {
             let found = precision.unscale(&table).unwrap();
-            examine(&exchange, &table, found).unwrap()
+            measure_gradients(&exchange, &table, found).unwrap()
         };
-        let judged = judge(&mut precision);
-        assert_eq!(judged, (f64::from(18f32.sqrt()), true));
+        let measured = measure(&mut precision);
+        assert_eq!(measured, (f64::from(18f32.sqrt()), true));
         assert_eq!(Vec::<f32>::try_from(x.grad()).unwrap(), [3.0, 3.0]);
         let _ = x.grad().fill_(f64::INFINITY);
-        assert!(!judge(&mut precision).1);
+        assert!(!measure(&mut precision).1);
         precision.update(false).unwrap();
         assert_eq!(precision.loss_scale(), 32768.0);
         let state = precision.state();
@@ -294,7 +294,7 @@ mod tests {
         let off = recipe(&["precision.tf32=false", "model.cudnn_benchmark=false"]);
         let off = Kernels::new(&off, gpu).unwrap().unwrap();
         assert_eq!(off, Kernels { tf32: false, cudnn_benchmark: false });
-        let on = tf32(Switch::Value(true), gpu);
+        let on = uses_tf32(Switch::Value(true), gpu);
         assert_eq!(on.is_ok(), all_support_bf16());
     }
 }

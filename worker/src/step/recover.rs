@@ -48,7 +48,7 @@ impl Limits {
     }
 
     /// Turns a failed allocation in `phase` into a shortage, for all ranks to handle. Other errors remain.
-    pub(crate) fn survive<T, E: OutOfMemory>(
+    pub(crate) fn to_shortage<T, E: OutOfMemory>(
         &self,
         outcome: Result<T, E>,
         phase: Phase,
@@ -63,14 +63,14 @@ impl Limits {
     }
 
     /// Frees cached memory, and resets the peak for the retry.
-    pub(crate) fn free(&self) {
+    pub(crate) fn empty_cache(&self) {
         // Failures here have no effect on the retry.
         let _ = memory::empty_cache(self.device);
         let _ = memory::reset_peak(self.device);
     }
 
     /// Returns the error that ends a run on all ranks, when the model takes no batch smaller than `batch`.
-    pub(crate) fn exhausted(
+    pub(crate) fn exhausted_error(
         &self,
         shortages: &[Option<Shortage>],
         batch: usize,
@@ -80,7 +80,7 @@ impl Limits {
         let first = describe_shortages(shortages);
         let requested_bytes = first.as_ref().and_then(|(.., first)| first.requested_bytes);
         let location = first.map_or_else(String::new, |(words, _, first)| {
-            format!("{words} at step {step}: {}", first.bytes())
+            format!("{words} at step {step}: {}", first.describe_bytes())
         });
         TrainError::OutOfMemory(Box::new(Exhausted {
             location,
@@ -123,7 +123,7 @@ impl Shortage {
     pub(crate) const FIGURES: usize = 5;
 
     /// Returns this rank's figures; zeros without a shortage, so that a sum keeps those of other ranks.
-    pub(crate) fn figures(own: Option<Self>) -> [f64; Self::FIGURES] {
+    pub(crate) fn to_figures(own: Option<Self>) -> [f64; Self::FIGURES] {
         own.map_or([0.0; Self::FIGURES], |own| {
             [
                 own.phase.code(),
@@ -135,7 +135,7 @@ impl Shortage {
         })
     }
 
-    pub(crate) fn read(figures: &[f64]) -> Option<Self> {
+    pub(crate) fn from_figures(figures: &[f64]) -> Option<Self> {
         let [code, at_us, allocated, limit, requested_bytes] = *figures else { return None };
         Phase::of_code(code).map(|phase| Self {
             phase,
@@ -147,7 +147,7 @@ impl Shortage {
     }
 
     /// Formats the bytes: `4.20 GiB of 5.00 GiB allocated, an allocation of 1.20 GiB failed`.
-    pub(crate) fn bytes(&self) -> String {
+    pub(crate) fn describe_bytes(&self) -> String {
         let mut words = ByteSize(self.allocated).to_string();
         if let Some(limit) = self.limit {
             words += &format!(" of {}", ByteSize(limit));
@@ -198,9 +198,9 @@ mod tests {
     fn figures_read_back() {
         for phase in Phase::ALL {
             let one = shortage(phase);
-            assert_eq!(Shortage::read(&Shortage::figures(Some(one))), Some(one));
+            assert_eq!(Shortage::from_figures(&Shortage::to_figures(Some(one))), Some(one));
         }
-        assert_eq!(Shortage::read(&Shortage::figures(None)), None);
+        assert_eq!(Shortage::from_figures(&Shortage::to_figures(None)), None);
     }
 
     #[test]
@@ -211,6 +211,9 @@ mod tests {
         assert_eq!(words(&[forward, None, backward]), "on ranks 0 and 2 in forward");
         assert_eq!(words(&[backward, forward, forward]), "on ranks 0, 1 and 2 in backward");
         assert!(describe_shortages(&[None, None]).is_none());
-        assert_eq!(shortage(Phase::Reduce).bytes(), "1.50 GiB allocated, an allocation of 1.00 MiB failed");
+        assert_eq!(
+            shortage(Phase::Reduce).describe_bytes(),
+            "1.50 GiB allocated, an allocation of 1.00 MiB failed"
+        );
     }
 }

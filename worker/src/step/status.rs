@@ -28,7 +28,7 @@ pub(crate) struct Status {
 
 impl Status {
     /// Returns an empty status for a task that counts `sums` figures, and for `ranks` ranks.
-    pub(crate) fn blank(sums: usize, ranks: usize) -> Self {
+    pub(crate) fn empty(sums: usize, ranks: usize) -> Self {
         Self {
             totals: Totals { sums: vec![0.0; sums], ..Totals::default() },
             shortages: vec![None; ranks],
@@ -42,7 +42,7 @@ impl Status {
         let mut values = vec![*loss_sum, *weight, self.stop, self.bad_samples, self.due];
         values.extend(sums);
         values.extend(&self.uses);
-        values.extend(self.shortages.iter().flat_map(|&own| Shortage::figures(own)));
+        values.extend(self.shortages.iter().flat_map(|&own| Shortage::to_figures(own)));
         values.extend(&self.writing);
         values
     }
@@ -51,7 +51,12 @@ impl Status {
     pub(crate) fn merge(&self, reduced: &Tensor) -> Result<Self, TchError> {
         let values = Vec::<f64>::try_from(reduced.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?)?;
         let mut rest = values.as_slice();
-        let wrong = || TchError::Convert(format!("a status of {} values", values.len()));
+        let wrong = || {
+            TchError::Convert(format!(
+                "the status vector has the wrong length, {} values; this is a bug of dtrain",
+                values.len()
+            ))
+        };
         let mut take = |count: usize| -> Result<&[f64], TchError> {
             let (taken, others) = rest.split_at_checked(count).ok_or_else(wrong)?;
             rest = others;
@@ -70,7 +75,7 @@ impl Status {
             uses: take(self.uses.len())?.to_vec(),
             shortages: take(self.shortages.len() * Shortage::FIGURES)?
                 .chunks_exact(Shortage::FIGURES)
-                .map(Shortage::read)
+                .map(Shortage::from_figures)
                 .collect(),
             writing: take(self.writing.len())?.to_vec(),
         };
@@ -94,14 +99,14 @@ impl Status {
 pub(crate) struct Tally {
     figures: Option<Tensor>,
     /// Zeros for a step without a micro-batch: a rank without memory still joins the reduction.
-    nothing: Tensor,
+    zeros: Tensor,
 }
 
 impl Tally {
     /// Creates a tally for a task that counts `sums` figures.
     pub(crate) fn new(sums: usize, device: Device) -> Result<Self, TchError> {
-        let nothing = Tensor::f_zeros([sums as i64 + 2], (Kind::Double, device))?;
-        Ok(Self { figures: None, nothing })
+        let zeros = Tensor::f_zeros([sums as i64 + 2], (Kind::Double, device))?;
+        Ok(Self { figures: None, zeros })
     }
 
     pub(crate) fn begin(&mut self) {
@@ -112,9 +117,12 @@ impl Tally {
         let flat = |tensor: &Tensor, length| tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([length]);
         let parts = [flat(&loss.sum, 1)?, flat(&loss.weight, 1)?, flat(&loss.sums, -1)?];
         let figures = Tensor::f_cat(&parts, 0)?;
-        if figures.size() != self.nothing.size() {
-            let [counted, said] = [&figures, &self.nothing].map(|figures| figures.numel().saturating_sub(2));
-            return Err(TchError::Convert(format!("a task counted {counted} figures where it said {said}")));
+        if figures.size() != self.zeros.size() {
+            let [counted, declared] =
+                [&figures, &self.zeros].map(|figures| figures.numel().saturating_sub(2));
+            return Err(TchError::Convert(format!(
+                "Task::loss returned {counted} sums, but Task::sums is {declared}; make them equal"
+            )));
         }
         match &mut self.figures {
             Some(sum) => sum.f_add_(&figures).map(drop),
@@ -130,7 +138,7 @@ impl Tally {
         match &self.figures {
             Some(figures) => Ok(figures.shallow_clone()),
             // A reduction may have left other values.
-            None => self.nothing.f_zero_(),
+            None => self.zeros.f_zero_(),
         }
     }
 
@@ -215,7 +223,7 @@ mod tests {
         for _ in 0..2 {
             tally.begin();
             let mut figures = tally.figures().unwrap();
-            assert_eq!(figures.data_ptr(), tally.nothing.data_ptr());
+            assert_eq!(figures.data_ptr(), tally.zeros.data_ptr());
             assert_eq!(Vec::<f64>::try_from(&figures).unwrap(), [0.0; 4]);
             // A reduction leaves values too.
             let _ = figures.fill_(7.0);

@@ -98,7 +98,7 @@ impl Bench {
         let options = Reduce { overlap: false, ..Reduce::default() };
         let model = &setup.replica.model;
         let mut exchange = Exchange::new(ranks, None, &model.table, options).unwrap();
-        exchange.expect(model.task.sums()).unwrap();
+        exchange.prepare_statuses(model.task.sums()).unwrap();
         let feed =
             BlankFeed { fields: model.task.train_set().fields().to_vec(), sizes: Vec::new().into_iter() };
         let phases = Phases::new(MemoryStats::Device(Device::Cpu), Fault::default());

@@ -83,7 +83,7 @@ impl Archive<'_> {
         let mut finished = self.checkpoints.finish();
         // Rank 0 may still commit it; a collective of the training would wait without heartbeats.
         if !matches!(finished, Err(CheckpointError::Collective(_)))
-            && training.exchange.any(finished.is_err())?
+            && training.exchange.any_rank(finished.is_err())?
             && finished.is_ok()
         {
             finished = Err(CheckpointError::Peer(0));

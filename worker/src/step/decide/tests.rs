@@ -11,7 +11,7 @@ thread_local! {
     pub(in crate::step) static AS_ON_A_GPU: Cell<bool> = const { Cell::new(false) };
 }
 
-fn asked(clip: Option<f64>) -> StepPlan {
+fn step_plan(clip: Option<f64>) -> StepPlan {
     StepPlan { expected_weight: 8.0, clip, lr: 0.01, is_rehearsed: false, ..rehearsal::plan_step(&[8]) }
 }
 
@@ -26,27 +26,30 @@ fn totals(loss_sum: f64, weight: f64) -> Totals {
 #[test]
 fn a_finite_step_commits_unscaled() {
     let commit = Some(1.0);
-    assert_eq!(decide(&totals(1.0, 8.0), 1.0, 3.0, true, &asked(None)), commit);
-    assert_eq!(decide(&totals(1.0, 8.0), 1.0, 3.0, true, &asked(Some(5.0))), commit);
+    assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, 3.0, true, &step_plan(None)), commit);
+    assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, 3.0, true, &step_plan(Some(5.0))), commit);
 }
 
 #[test]
 fn unreadable_samples_leave_the_mean_of_the_others() {
-    assert_eq!(decide(&totals(1.0, 6.0), 8.0 / 6.0, 3.0, true, &asked(None)), Some(8.0 / 6.0));
+    assert_eq!(choose_factor(&totals(1.0, 6.0), 8.0 / 6.0, 3.0, true, &step_plan(None)), Some(8.0 / 6.0));
 }
 
 #[test]
 fn clipping_is_torch_s() {
-    assert_eq!(decide(&totals(1.0, 8.0), 1.0, 4.0, true, &asked(Some(1.0))), Some(1.0 / (4.0 + 1e-6)));
+    assert_eq!(
+        choose_factor(&totals(1.0, 8.0), 1.0, 4.0, true, &step_plan(Some(1.0))),
+        Some(1.0 / (4.0 + 1e-6))
+    );
 }
 
 #[test]
 fn what_is_not_finite_is_dropped() {
     let skip = None;
-    assert_eq!(decide(&totals(1.0, 8.0), 1.0, f64::NAN, true, &asked(None)), skip);
-    assert_eq!(decide(&totals(1.0, 8.0), 1.0, f64::INFINITY, true, &asked(Some(1.0))), skip);
-    assert_eq!(decide(&totals(f64::NAN, 8.0), 1.0, 1.0, true, &asked(None)), skip);
-    assert_eq!(decide(&totals(0.0, 0.0), f64::INFINITY, f64::NAN, true, &asked(None)), skip);
+    assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, f64::NAN, true, &step_plan(None)), skip);
+    assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, f64::INFINITY, true, &step_plan(Some(1.0))), skip);
+    assert_eq!(choose_factor(&totals(f64::NAN, 8.0), 1.0, 1.0, true, &step_plan(None)), skip);
+    assert_eq!(choose_factor(&totals(0.0, 0.0), f64::INFINITY, f64::NAN, true, &step_plan(None)), skip);
 }
 
 /// Returns parameters with these gradients, and their optimizer.
@@ -75,30 +78,30 @@ const STEPS: [(&[f32], f64, f64); 8] = [
 fn the_device_decides_as_the_host_does() {
     for (gradient, loss, weight) in STEPS {
         for clip in [None, Some(1.0), Some(100.0)] {
-            let question = asked(clip);
+            let plan = step_plan(clip);
             let case = format!("{gradient:?}, loss {loss}, weight {weight}, {clip:?}");
             // On the host.
             let (mut table, mut optimizer) = trained(gradient);
             let norm = table.own_norms().unwrap()[0].double_value(&[]);
-            let correction = question.expected_weight / weight;
-            let decision = decide(&totals(loss, weight), correction, norm * correction, true, &question);
-            if let Some(factor) = decision {
+            let correction = plan.expected_weight / weight;
+            let factor = choose_factor(&totals(loss, weight), correction, norm * correction, true, &plan);
+            if let Some(factor) = factor {
                 table.scale_grad(factor).unwrap();
                 optimizer.step(&mut table, 0.01, &[true], None).unwrap();
             }
             // On the device; the host does not wait before the update.
             let (mut there, mut others) = trained(gradient);
             let counted = Tensor::from_slice(&[loss, weight, 5.0]);
-            let coming = ask_device(&single(&there), &there, None, &counted, &question).unwrap();
-            let found = fused::ScaleAndSkip { scale: &coming.scale, skip: &coming.skip };
-            others.step(&mut there, 0.01, &[true], Some(found)).unwrap();
-            let judged = read(&coming.figures.wait().unwrap()).unwrap();
-            assert_eq!(judged.is_skipped, decision.is_none(), "{case}");
-            if judged.is_skipped {
+            let queued = queue_decision(&single(&there), &there, None, &counted, &plan).unwrap();
+            let scale_and_skip = fused::ScaleAndSkip { scale: &queued.scale, skip: &queued.skip };
+            others.step(&mut there, 0.01, &[true], Some(scale_and_skip)).unwrap();
+            let decision = read_decision(&queued.figures.wait().unwrap()).unwrap();
+            assert_eq!(decision.is_skipped, factor.is_none(), "{case}");
+            if decision.is_skipped {
                 there.count(&[true], -1);
             } else {
-                assert!((judged.norm - norm * correction).abs() <= 1e-12 * norm, "{case}");
-                assert_eq!(judged.totals.sums, [5.0]);
+                assert!((decision.norm - norm * correction).abs() <= 1e-12 * norm, "{case}");
+                assert_eq!(decision.totals.sums, [5.0]);
             }
             assert_eq!(there.updates(), table.updates(), "{case}");
             let value = |table: &Table| table.leaves()[0].copy();
@@ -113,10 +116,10 @@ fn the_device_decides_as_the_host_does() {
 #[test]
 fn a_gradient_that_the_scaler_found_is_skipped_whatever_the_norm() {
     let (table, _) = trained(&[3.0, -4.0]);
-    let question = asked(None);
+    let plan = step_plan(None);
     let (found, counted) = (Tensor::from(1f32), Tensor::from_slice(&[1.0, 8.0]));
-    let coming = ask_device(&single(&table), &table, Some(&found), &counted, &question).unwrap();
-    let judged = read(&coming.figures.wait().unwrap()).unwrap();
-    assert!(!judged.finite && judged.is_skipped);
-    assert_eq!(coming.skip.double_value(&[0]), 1.0);
+    let queued = queue_decision(&single(&table), &table, Some(&found), &counted, &plan).unwrap();
+    let decision = read_decision(&queued.figures.wait().unwrap()).unwrap();
+    assert!(!decision.finite && decision.is_skipped);
+    assert_eq!(queued.skip.double_value(&[0]), 1.0);
 }

@@ -27,7 +27,7 @@ pub(super) struct State {
     pub(super) gradients: Vec<Gradient>,
     pub(super) buckets: Vec<Bucket>,
     pub(super) armed: bool,
-    /// Whether [`super::Exchange::start_rest`] has run in this step.
+    /// Whether [`super::Exchange::start_remaining`] has run in this step.
     pub(super) ended: bool,
     /// Whether an allocation for a reduction failed on this rank in this step.
     pub(super) ran_out: bool,
@@ -36,8 +36,8 @@ pub(super) struct State {
     pub(super) fired: Vec<bool>,
     /// Parameters in the order in which they fired.
     pub(super) order: Vec<usize>,
-    pub(super) next: usize,
-    pub(super) in_flight: Vec<Flight>,
+    pub(super) next_bucket: usize,
+    pub(super) pending: Vec<PendingReduction>,
     pub(super) failed: Option<TrainError>,
 }
 
@@ -47,28 +47,28 @@ pub(super) struct State {
 /// is copied into the table; later gradients of the step are added there.
 pub(super) struct Gradient {
     pub(super) leaf: Tensor,
-    pub(super) place: Tensor,
+    pub(super) view: Tensor,
 }
 
 impl Gradient {
-    pub(super) fn begin(&self) -> Result<()> {
+    pub(super) fn clear(&self) -> Result<()> {
         Ok(clear_grad(&self.leaf)?)
     }
 
     /// Copies the step's first gradient into the table.
-    fn settle(&mut self) -> Result<()> {
+    fn store_first(&mut self) -> Result<()> {
         let first = self.leaf.f_grad()?;
-        tch::no_grad(|| self.place.f_copy_(&first))?;
-        self.settled()
+        tch::no_grad(|| self.view.f_copy_(&first))?;
+        self.use_view()
     }
 
     /// Makes the table's view the parameter's gradient, so that later gradients are added to it.
-    pub(super) fn settled(&self) -> Result<()> {
-        Ok(set_grad(&self.leaf, &self.place)?)
+    pub(super) fn use_view(&self) -> Result<()> {
+        Ok(set_grad(&self.leaf, &self.view)?)
     }
 
-    pub(super) fn absent(&mut self) -> Result<()> {
-        Ok(tch::no_grad(|| self.place.f_zero_().map(drop))?)
+    pub(super) fn zero(&mut self) -> Result<()> {
+        Ok(tch::no_grad(|| self.view.f_zero_().map(drop))?)
     }
 }
 
@@ -77,18 +77,18 @@ pub(super) struct Bucket {
     /// The part that this rank updates, if updates are sharded.
     pub(super) own: Option<Tensor>,
     pub(super) members: usize,
-    pub(super) pending: usize,
+    pub(super) missing: usize,
 }
 
-pub(super) struct Flight {
+pub(super) struct PendingReduction {
     work: Box<dyn Work>,
     /// The copy after a reduction in a shorter dtype: (from, to).
     expand: Option<(Tensor, Tensor)>,
 }
 
-impl Flight {
+impl PendingReduction {
     /// Waits until the result is in the table, and frees its shorter copy.
-    pub(super) fn land(self) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         self.work.wait()?;
         if let Some((from, mut to)) = self.expand {
             tch::no_grad(|| to.f_copy_(&from))?;
@@ -99,7 +99,7 @@ impl Flight {
 
 impl State {
     /// Stores an error of a hook, which cannot return it. A failed allocation ends the step, not the run.
-    fn note(&mut self, error: TrainError) {
+    fn record_error(&mut self, error: TrainError) {
         if error.is_out_of_memory() {
             self.ran_out = true;
         } else {
@@ -121,14 +121,14 @@ impl Shared {
                 grad: narrow(flat, &bucket.range)?,
                 own,
                 members: bucket.rows.len(),
-                pending: 0,
+                missing: 0,
             });
             for &parameter in &bucket.rows {
                 bucket_of[parameter] = number;
             }
         }
         let count = bucket_of.len();
-        let gradient = |(leaf, place): (&Tensor, Tensor)| Gradient { leaf: leaf.shallow_clone(), place };
+        let gradient = |(leaf, view): (&Tensor, Tensor)| Gradient { leaf: leaf.shallow_clone(), view };
         let gradients = table.leaves().iter().zip(table.grads()?).map(gradient).collect();
         Ok(Self {
             ranks,
@@ -147,10 +147,10 @@ impl Shared {
     }
 
     /// Sets a hook on every parameter, until its handle is dropped.
-    pub(super) fn hooks(shared: &Arc<Self>, table: &Table) -> Result<Vec<GradientHook>> {
+    pub(super) fn set_hooks(shared: &Arc<Self>, table: &Table) -> Result<Vec<GradientHook>> {
         let hook = |(parameter, leaf): (usize, &Tensor)| {
             let shared = Arc::clone(shared);
-            Ok(GradientHook::set(leaf, move || shared.ready(parameter))?)
+            Ok(GradientHook::set(leaf, move || shared.on_gradient(parameter))?)
         };
         table.leaves().iter().enumerate().map(hook).collect()
     }
@@ -161,19 +161,19 @@ impl Shared {
     }
 
     /// Runs as the hook, after backward has added to the gradient of `parameter`.
-    pub(super) fn ready(&self, parameter: usize) {
+    pub(super) fn on_gradient(&self, parameter: usize) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.used[parameter], true)
-            && let Err(error) = state.gradients[parameter].settle()
+            && let Err(error) = state.gradients[parameter].store_first()
         {
-            state.note(error);
+            state.record_error(error);
         }
         if !state.armed {
             return;
         }
         if state.fired[parameter] {
             // Backward ran twice. That is an error only if the bucket has already started.
-            if self.options.overlap && self.bucket_of[parameter] < state.next {
+            if self.options.overlap && self.bucket_of[parameter] < state.next_bucket {
                 let name = self.names[parameter].clone();
                 state.failed.get_or_insert(TrainError::LateGradient { name });
             }
@@ -181,31 +181,31 @@ impl Shared {
         }
         state.fired[parameter] = true;
         state.order.push(parameter);
-        state.buckets[self.bucket_of[parameter]].pending -= 1;
+        state.buckets[self.bucket_of[parameter]].missing -= 1;
         // After a failed allocation the other buckets start when backward has freed its memory.
         if !self.options.overlap || state.failed.is_some() || state.ran_out {
             return;
         }
-        let rest = state.buckets[state.next..].iter();
-        let end = state.next + rest.take_while(|bucket| bucket.pending == 0).count();
+        let rest = state.buckets[state.next_bucket..].iter();
+        let end = state.next_bucket + rest.take_while(|bucket| bucket.missing == 0).count();
         if let Err(error) = self.start_until(&mut state, end) {
-            state.note(error);
+            state.record_error(error);
         }
     }
 
-    /// Starts the buckets from the next one to before `end`. On an error, `next` is the first one not
+    /// Starts the buckets from the next one to before `end`. On an error, `next_bucket` is the first one not
     /// started. Each is a separate operation: NCCL plans a group as a whole, so all ranks would need equal
     /// groups.
     pub(super) fn start_until(&self, state: &mut State, end: usize) -> Result<()> {
-        while state.next < end {
-            let flight = self.start(&state.buckets[state.next])?;
-            state.in_flight.push(flight);
-            state.next += 1;
+        while state.next_bucket < end {
+            let reduction = self.start_bucket(&state.buckets[state.next_bucket])?;
+            state.pending.push(reduction);
+            state.next_bucket += 1;
         }
         Ok(())
     }
 
-    fn start(&self, bucket: &Bucket) -> Result<Flight> {
+    fn start_bucket(&self, bucket: &Bucket) -> Result<PendingReduction> {
         let op = ReduceOp::Sum;
         let scatter = |output: &Tensor, input: &Tensor| {
             self.ranks.start(Collective::ReduceScatter { output, input, op })
@@ -229,6 +229,6 @@ impl Shared {
                 (scatter(&part, &short)?, Some((part, own.shallow_clone())))
             }
         };
-        Ok(Flight { work, expand })
+        Ok(PendingReduction { work, expand })
     }
 }

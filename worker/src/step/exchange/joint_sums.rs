@@ -15,7 +15,7 @@ use crate::train_error::{Result, TrainError};
 ///
 /// A rank that runs out of memory within a micro-step must not leave the others waiting in these sums. Every
 /// micro-step has the same sums, so the first one records them. The trainer calls `RankSync::begin` before a
-/// micro-step, `RankSync::end` after it, and `RankSync::join_remaining` after a failure.
+/// micro-step, `RankSync::end` after it, and `RankSync::join_remaining_sums` after a failure.
 #[derive(Debug)]
 pub(crate) struct RankSync {
     size: usize,
@@ -34,11 +34,11 @@ pub(crate) struct JointSum {
 #[derive(Debug, Default)]
 struct Sums {
     /// The sums of every micro-step, in order, once known.
-    known: Option<Vec<JointSum>>,
+    recorded: Option<Vec<JointSum>>,
     /// The sums of the current micro-step so far.
-    taken: Vec<JointSum>,
-    /// Memory for `join_remaining`, one tensor per dtype and device, allocated in advance.
-    spare: Vec<Tensor>,
+    current: Vec<JointSum>,
+    /// Memory for `join_remaining_sums`, one tensor per dtype and device, allocated in advance.
+    buffers: Vec<Tensor>,
 }
 
 impl RankSync {
@@ -56,19 +56,19 @@ impl RankSync {
     /// micro-step ends the run.
     pub(crate) fn set_sums(&self, sums: Vec<JointSum>) -> Result<()> {
         let mut state = lock(&self.sums);
-        state.spare = spare(&sums)?;
-        state.known = Some(sums);
+        state.buffers = allocate_buffers(&sums)?;
+        state.recorded = Some(sums);
         Ok(())
     }
 
     /// Checks the health of the group, once the ranks are connected.
-    pub(super) fn health(&self) -> Result<(), CollectiveError> {
+    pub(super) fn check_health(&self) -> Result<(), CollectiveError> {
         self.ranks.get().map(lock).map_or(Ok(()), |ranks| ranks.health())
     }
 
     /// Returns the sums of a micro-step, in order, once a micro-step has run.
     pub(crate) fn sums(&self) -> Option<Vec<JointSum>> {
-        lock(&self.sums).known.clone()
+        lock(&self.sums).recorded.clone()
     }
 
     /// Forgets the sums. Call it when the model changes its computation.
@@ -77,29 +77,29 @@ impl RankSync {
     }
 
     pub(super) fn begin(&self) {
-        lock(&self.sums).taken.clear();
+        lock(&self.sums).current.clear();
     }
 
     pub(super) fn end(&self) -> Result<()> {
-        let taken = std::mem::take(&mut lock(&self.sums).taken);
-        let is_known = lock(&self.sums).known.is_some();
-        if is_known { Ok(()) } else { self.set_sums(taken) }
+        let current = std::mem::take(&mut lock(&self.sums).current);
+        let is_recorded = lock(&self.sums).recorded.is_some();
+        if is_recorded { Ok(()) } else { self.set_sums(current) }
     }
 
     /// Takes part, with zeros, in the sums that the other ranks still wait for in `micro_steps`; the first of
     /// these may have failed midway.
-    pub(super) fn join_remaining(&self, micro_steps: usize) -> Result<()> {
+    pub(super) fn join_remaining_sums(&self, micro_steps: usize) -> Result<()> {
         let mut state = lock(&self.sums);
-        let done = std::mem::take(&mut state.taken).len();
+        let done = std::mem::take(&mut state.current).len();
         if micro_steps == 0 || self.size == 1 {
             return Ok(());
         }
-        let known = state.known.as_ref().ok_or(TrainError::UnknownSums)?;
-        let every = std::iter::repeat_n(known, micro_steps).flatten();
+        let recorded = state.recorded.as_ref().ok_or(TrainError::UnknownSums)?;
+        let every = std::iter::repeat_n(recorded, micro_steps).flatten();
         let Some(ranks) = self.ranks.get().map(lock) else { return Ok(()) };
         for sum in every.skip(done) {
-            let Some(spare) = state.spare.iter().find(|spare| serves(spare, sum)) else { continue };
-            let mut zeros = spare.f_narrow(0, 0, sum.elements as i64)?;
+            let Some(buffer) = state.buffers.iter().find(|buffer| fits(buffer, sum)) else { continue };
+            let mut zeros = buffer.f_narrow(0, 0, sum.elements as i64)?;
             let _ = tch::no_grad(|| zeros.f_zero_())?;
             ranks.all_reduce(&zeros, ReduceOp::Sum)?.wait()?;
         }
@@ -113,7 +113,7 @@ impl BatchSync for RankSync {
         apply_self_adjoint(x, move |tensor| {
             let ranks = lock(shared.get().ok_or("the ranks have not found each other yet")?);
             ranks.all_reduce(tensor, ReduceOp::Sum)?.wait()?;
-            lock(&sums).taken.push(JointSum {
+            lock(&sums).current.push(JointSum {
                 elements: tensor.numel(),
                 kind: tensor.kind(),
                 device: tensor.device(),
@@ -129,21 +129,21 @@ impl BatchSync for RankSync {
 }
 
 /// Allocates one tensor for every dtype and device of `sums`, as long as the longest sum.
-fn spare(sums: &[JointSum]) -> Result<Vec<Tensor>> {
+fn allocate_buffers(sums: &[JointSum]) -> Result<Vec<Tensor>> {
     let mut longest_first = sums.to_vec();
     longest_first.sort_by_key(|sum| std::cmp::Reverse(sum.elements));
-    let mut spare: Vec<Tensor> = Vec::new();
+    let mut buffers: Vec<Tensor> = Vec::new();
     for sum in longest_first {
-        if !spare.iter().any(|spare| serves(spare, &sum)) {
+        if !buffers.iter().any(|buffer| fits(buffer, &sum)) {
             let zeros = || Tensor::f_zeros([sum.elements as i64], (sum.kind, sum.device));
-            spare.push(retry_on_oom(sum.device, zeros)?);
+            buffers.push(retry_on_oom(sum.device, zeros)?);
         }
     }
-    Ok(spare)
+    Ok(buffers)
 }
 
-fn serves(spare: &Tensor, sum: &JointSum) -> bool {
-    spare.kind() == sum.kind && spare.device() == sum.device && spare.numel() >= sum.elements
+fn fits(buffer: &Tensor, sum: &JointSum) -> bool {
+    buffer.kind() == sum.kind && buffer.device() == sum.device && buffer.numel() >= sum.elements
 }
 
 /// Locks and ignores poisoning: the thread that panicked reports it.
@@ -211,7 +211,7 @@ mod tests {
         let nothing = Table::of(std::iter::empty::<(&str, &Tensor)>()).unwrap();
         let health = |ranks: Ranks, sync: Option<&Arc<RankSync>>| {
             let options = dtrain_common::recipe::Reduce::default();
-            Exchange::new(ranks, sync.cloned(), &nothing, options).unwrap().health()
+            Exchange::new(ranks, sync.cloned(), &nothing, options).unwrap().check_health()
         };
         let sync = Arc::new(RankSync::new(2));
         assert!(health(group(false), None).is_ok());
@@ -231,7 +231,7 @@ mod tests {
             sync.all_reduce(&ones).map(drop)
         };
         sync.begin();
-        assert!(matches!(sync.join_remaining(2), Err(TrainError::UnknownSums)));
+        assert!(matches!(sync.join_remaining_sums(2), Err(TrainError::UnknownSums)));
         for elements in [3, 5, 5, 3] {
             call(elements).unwrap();
         }
@@ -240,18 +240,18 @@ mod tests {
         // The second of four micro-steps fails after its first sum.
         sync.begin();
         call(3).unwrap();
-        sync.join_remaining(3).unwrap();
+        sync.join_remaining_sums(3).unwrap();
         assert_eq!(*seen.lock().unwrap(), [3, 5, 5, 3, 3, 5, 5, 3, 3, 5, 5, 3]);
         // A failure between micro-steps, and a failure after the last one.
         seen.lock().unwrap().clear();
-        sync.join_remaining(1).unwrap();
-        sync.join_remaining(0).unwrap();
+        sync.join_remaining_sums(1).unwrap();
+        sync.join_remaining_sums(0).unwrap();
         assert_eq!(*seen.lock().unwrap(), [3, 5, 5, 3]);
         sync.forget();
-        assert!(matches!(sync.join_remaining(1), Err(TrainError::UnknownSums)));
+        assert!(matches!(sync.join_remaining_sums(1), Err(TrainError::UnknownSums)));
         sync.set_sums(vec![sum(2), sum(7)]).unwrap();
         seen.lock().unwrap().clear();
-        sync.join_remaining(1).unwrap();
+        sync.join_remaining_sums(1).unwrap();
         assert_eq!(*seen.lock().unwrap(), [2, 7]);
     }
 }

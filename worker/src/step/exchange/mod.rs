@@ -18,7 +18,7 @@ use dtrain_torch_shim::hooks::GradientHook;
 use dtrain_torch_shim::tensor;
 use tch::{Device, Kind, TchError, Tensor};
 
-use self::buckets::{Flight, Gradient, Shared, State};
+use self::buckets::{Gradient, PendingReduction, Shared, State};
 pub(crate) use self::joint_sums::{JointSum, RankSync};
 use super::recover::retry_on_oom;
 use super::status::Status;
@@ -30,13 +30,13 @@ use crate::train_error::Result;
 /// The hooks of a table's parameters, the reductions that they start, and all other communication.
 ///
 /// Every rank calls in every step: [`Exchange::begin`], the micro-steps, [`Exchange::arm`] before the last of
-/// them, [`Exchange::start_rest`], [`Exchange::agree`]. If a rank has no memory for its micro-steps, it calls
-/// [`Exchange::abandon`] and [`Exchange::join_remaining`] instead of the remaining ones.
+/// them, [`Exchange::start_remaining`], [`Exchange::agree`]. If a rank has no memory for its micro-steps, it calls
+/// [`Exchange::abandon`] and [`Exchange::join_remaining_sums`] instead of the remaining ones.
 pub(crate) struct Exchange {
     shared: Arc<Shared>,
     hooks: Vec<GradientHook>,
     /// Memory of the status vector, allocated once, so that a rank without memory can still report.
-    wire: Option<Tensor>,
+    status_buffer: Option<Tensor>,
     /// The sums of the model's normalisations over ranks, if it has any.
     sync: Option<Arc<RankSync>>,
 }
@@ -50,24 +50,24 @@ impl Exchange {
         options: Reduce,
     ) -> Result<Self> {
         let shared = Arc::new(Shared::new(ranks, table, options)?);
-        Ok(Self { hooks: Shared::hooks(&shared, table)?, shared, wire: None, sync })
+        Ok(Self { hooks: Shared::set_hooks(&shared, table)?, shared, status_buffer: None, sync })
     }
 
     /// Adapts to a new layout of the table. Call it between two steps.
-    pub(crate) fn follow(&mut self, table: &Table) -> Result<()> {
+    pub(crate) fn adapt_to(&mut self, table: &Table) -> Result<()> {
         // A parameter has one hook, so the old hooks are removed first.
         self.hooks.clear();
         let (ranks, options) = (self.shared.ranks.clone(), self.shared.options.clone());
         self.shared = Arc::new(Shared::new(ranks, table, options)?);
-        self.hooks = Shared::hooks(&self.shared, table)?;
+        self.hooks = Shared::set_hooks(&self.shared, table)?;
         Ok(())
     }
 
-    /// Releases the table, so that its gradients can be freed. Call [`Exchange::follow`] next.
+    /// Releases the table, so that its gradients can be freed. Call [`Exchange::adapt_to`] next.
     pub(crate) fn release(&mut self) {
         self.hooks.clear();
         // A status has an element for every parameter, so its length changes.
-        self.wire = None;
+        self.status_buffer = None;
         let mut state = self.shared.state();
         state.gradients.clear();
         state.buckets.clear();
@@ -98,30 +98,30 @@ impl Exchange {
     }
 
     /// Returns an empty status for a task that counts `sums` figures.
-    pub(crate) fn blank(&self, sums: usize) -> Status {
-        Status::blank(sums, self.ranks().size())
+    pub(crate) fn empty_status(&self, sums: usize) -> Status {
+        Status::empty(sums, self.ranks().size())
     }
 
     /// Allocates the memory of statuses for a task that counts `sums` figures, so that steps do not. Every
     /// rank calls it before the first step of a phase.
-    pub(crate) fn expect(&mut self, sums: usize) -> Result<()> {
-        let mut status = self.blank(sums);
+    pub(crate) fn prepare_statuses(&mut self, sums: usize) -> Result<()> {
+        let mut status = self.empty_status(sums);
         status.uses = vec![0.0; self.shared.names.len()];
-        self.load(&status.values()).map(drop)
+        self.write_status(&status.values()).map(drop)
     }
 
     /// Writes a status into a float64 tensor on the CPU, in memory of the process group if it has any. All
     /// statuses of a phase have one length, so only the first one allocates.
-    fn load(&mut self, status: &[f64]) -> Result<Tensor> {
-        let wire = match self.wire.take().filter(|wire| wire.numel() == status.len()) {
-            Some(wire) => wire,
+    fn write_status(&mut self, status: &[f64]) -> Result<Tensor> {
+        let buffer = match self.status_buffer.take().filter(|buffer| buffer.numel() == status.len()) {
+            Some(buffer) => buffer,
             None => match self.shared.ranks.allocate(status.len(), Kind::Double)? {
                 Some(memory) => memory,
                 None => Tensor::f_zeros([status.len() as i64], (Kind::Double, Device::Cpu))?,
             },
         };
-        tensor::write(&wire, status)?;
-        Ok(self.wire.insert(wire).shallow_clone())
+        tensor::write(&buffer, status)?;
+        Ok(self.status_buffer.insert(buffer).shallow_clone())
     }
 
     /// Begins a step: clears all gradients.
@@ -131,11 +131,11 @@ impl Exchange {
         (state.armed, state.ended, state.ran_out) = (false, false, false);
         state.fired.fill(false);
         state.order.clear();
-        state.next = 0;
+        state.next_bucket = 0;
         for bucket in &mut state.buckets {
-            bucket.pending = bucket.members;
+            bucket.missing = bucket.members;
         }
-        state.gradients.iter().try_for_each(Gradient::begin)
+        state.gradients.iter().try_for_each(Gradient::clear)
     }
 
     pub(crate) fn begin_micro_step(&self) {
@@ -154,20 +154,20 @@ impl Exchange {
     }
 
     /// Ends the capture of a backward pass. Returns which parameters have a gradient in this step so far.
-    pub(crate) fn captured(&self) -> Result<Vec<bool>> {
+    pub(crate) fn finish_capture(&self) -> Result<Vec<bool>> {
         let mut state = self.shared.state();
         if let Some(error) = state.failed.take() {
             return Err(error);
         }
         if std::mem::take(&mut state.ran_out) {
-            let words = "out of memory where gradients are moved into place";
+            let words = "out of memory while storing gradients";
             return Err(TchError::Torch(words.to_owned()).into());
         }
         Ok(state.used.clone())
     }
 
     /// Undoes a failed capture of a backward pass; `first` means the first pass of the step.
-    pub(crate) fn forget_capture(&self, first: bool) -> Result<()> {
+    pub(crate) fn undo_capture(&self, first: bool) -> Result<()> {
         let mut state = self.shared.state();
         (state.failed, state.ran_out) = (None, false);
         drop(state);
@@ -175,13 +175,13 @@ impl Exchange {
     }
 
     /// Records a replayed backward pass, which left gradients of these parameters in the table without hooks.
-    /// Its buckets start in [`Exchange::start_rest`].
-    pub(crate) fn replayed(&self, used: &[bool]) -> Result<()> {
+    /// Its buckets start in [`Exchange::start_remaining`].
+    pub(crate) fn record_replay(&self, used: &[bool]) -> Result<()> {
         let mut state = self.shared.state();
         let State { gradients, used: known, .. } = &mut *state;
         for ((gradient, known), _) in gradients.iter().zip(known).zip(used).filter(|(_, used)| **used) {
             if !std::mem::replace(known, true) {
-                gradient.settled()?;
+                gradient.use_view()?;
             }
         }
         Ok(())
@@ -192,17 +192,17 @@ impl Exchange {
     pub(crate) fn abandon(&self) -> Result<()> {
         let mut state = self.shared.state();
         state.armed = false;
-        state.gradients.iter().try_for_each(Gradient::begin)
+        state.gradients.iter().try_for_each(Gradient::clear)
     }
 
     /// Takes part in the sums that other ranks wait for in `micro_steps`; the first may have failed midway.
-    pub(crate) fn join_remaining(&self, micro_steps: usize) -> Result<()> {
-        self.sync.as_ref().map_or(Ok(()), |sync| sync.join_remaining(micro_steps))
+    pub(crate) fn join_remaining_sums(&self, micro_steps: usize) -> Result<()> {
+        self.sync.as_ref().map_or(Ok(()), |sync| sync.join_remaining_sums(micro_steps))
     }
 
     /// Starts the remaining buckets after backward. Returns whether an allocation for a reduction failed.
     /// Then the step must be dropped, but all buckets have started, and no rank waits.
-    pub(crate) fn start_rest(&self) -> Result<bool> {
+    pub(crate) fn start_remaining(&self) -> Result<bool> {
         let mut state = self.shared.state();
         if state.ended {
             return Ok(state.ran_out);
@@ -213,18 +213,18 @@ impl Exchange {
         }
         let State { gradients, used, .. } = &mut *state;
         for (gradient, _) in gradients.iter_mut().zip(used).filter(|(_, used)| !**used) {
-            gradient.absent()?;
+            gradient.zero()?;
         }
         let end = state.buckets.len();
-        while state.next < end {
+        while state.next_bucket < end {
             let Err(error) = self.shared.start_until(&mut state, end) else { break };
             if !error.is_out_of_memory() {
                 return Err(error);
             }
             state.ran_out = true;
             // Frees the memory of started reductions, which complete on all ranks without later ones.
-            state.in_flight.drain(..).try_for_each(Flight::land)?;
-            let (device, next) = (state.buckets[state.next].grad.device(), state.next + 1);
+            state.pending.drain(..).try_for_each(PendingReduction::finish)?;
+            let (device, next) = (state.buckets[state.next_bucket].grad.device(), state.next_bucket + 1);
             retry_on_oom(device, || self.shared.start_until(&mut state, next))?;
         }
         Ok(state.ran_out)
@@ -238,19 +238,19 @@ impl Exchange {
         mut status: Status,
         figures: Option<&Tensor>,
     ) -> Result<Status> {
-        self.start_rest()?;
+        self.start_remaining()?;
         let shared = Arc::clone(&self.shared);
-        let flights = {
+        let reductions = {
             let mut state = shared.state();
             status.uses = state.used.iter().map(|&used| f64::from(u8::from(used))).collect();
-            std::mem::take(&mut state.in_flight)
+            std::mem::take(&mut state.pending)
         };
         let updates = buffers.start(&shared.ranks)?;
         let sum = |tensor: &Tensor| shared.ranks.all_reduce(tensor, ReduceOp::Sum);
         let totals = figures.map(sum).transpose()?;
-        let merged = self.load(&status.values())?;
+        let merged = self.write_status(&status.values())?;
         let statuses = sum(&merged)?;
-        flights.into_iter().try_for_each(Flight::land)?;
+        reductions.into_iter().try_for_each(PendingReduction::finish)?;
         updates.wait()?;
         totals.map_or(Ok(()), |totals| totals.wait())?;
         statuses.wait()?;
@@ -262,32 +262,32 @@ impl Exchange {
         self.ranks().all_reduce(figures, ReduceOp::Sum)?.wait()
     }
 
-    /// Returns whether `here` is true on any rank. Hosts wait for each other, as the tensor is on the CPU.
-    pub(crate) fn any(&self, here: bool) -> Result<bool> {
-        let any = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&[i64::from(here)]))?;
+    /// Returns whether `value` is true on any rank. Hosts wait for each other, as the tensor is on the CPU.
+    pub(crate) fn any_rank(&self, value: bool) -> Result<bool> {
+        let any = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&[i64::from(value)]))?;
         self.ranks().all_reduce(&any, ReduceOp::Sum)?.wait()?;
         Ok(any.f_int64_value(&[0])? > 0)
     }
 
     /// Checks the process groups before a step commits, after the host has waited for the device. The sums of
     /// normalisations use a separate group, which can break alone.
-    pub(crate) fn health(&self) -> Result<(), CollectiveError> {
+    pub(crate) fn check_health(&self) -> Result<(), CollectiveError> {
         self.ranks().health()?;
-        self.sync.as_ref().map_or(Ok(()), |sync| sync.health())
+        self.sync.as_ref().map_or(Ok(()), |sync| sync.check_health())
     }
 
     /// Returns the order in which gradients became ready in the last backward pass on rank 0, then parameters
     /// without a gradient. All ranks get the same order. Every rank calls it between two steps.
-    pub(crate) fn ready_order(&self) -> Result<Vec<usize>> {
+    pub(crate) fn gradient_order(&self) -> Result<Vec<usize>> {
         let (mut order, fired) = {
             let state = self.shared.state();
             (state.order.clone(), state.fired.clone())
         };
         order.extend((0..fired.len()).rev().filter(|&parameter| !fired[parameter]));
-        let wire: Vec<i64> = order.iter().map(|&parameter| parameter as i64).collect();
-        let wire = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&wire))?;
-        self.ranks().start(Collective::Broadcast(&wire, 0))?.wait()?;
-        let order = Vec::<i64>::try_from(&wire)?;
+        let numbers: Vec<i64> = order.iter().map(|&parameter| parameter as i64).collect();
+        let numbers = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&numbers))?;
+        self.ranks().start(Collective::Broadcast(&numbers, 0))?.wait()?;
+        let order = Vec::<i64>::try_from(&numbers)?;
         Ok(order.into_iter().map(|parameter| parameter as usize).collect())
     }
 }

@@ -45,7 +45,7 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
     (&leaves[2] * 2.0).sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [true, false, true]);
-    assert_eq!(exchange.ready_order().unwrap(), [2, 1, 0], "what had none comes last");
+    assert_eq!(exchange.gradient_order().unwrap(), [2, 1, 0], "what had none comes last");
     let first = |table: &Table| -> Vec<f64> {
         let grads = table.grads().unwrap();
         grads.iter().map(|grad| grad.double_value(&[0])).collect()
@@ -104,8 +104,8 @@ fn buckets_leave_one_by_one_whatever_a_rank_does() {
     let since = || std::mem::take(&mut *launches.lock().unwrap());
     // After a replay, without samples, or after a failed allocation: all buckets start at the end.
     exchange.begin().unwrap();
-    exchange.replayed(&[true; 3]).unwrap();
-    assert!(!exchange.start_rest().unwrap());
+    exchange.record_replay(&[true; 3]).unwrap();
+    assert!(!exchange.start_remaining().unwrap());
     assert_eq!(since(), [1; 3]);
     // By hooks. The first bucket has the last parameter and completes last; the others wait for it.
     exchange.begin().unwrap();
@@ -115,7 +115,7 @@ fn buckets_leave_one_by_one_whatever_a_rank_does() {
     }
     assert_eq!(since(), [0; 0]);
     leaves[2].sum(Kind::Float).backward();
-    assert!(!exchange.start_rest().unwrap());
+    assert!(!exchange.start_remaining().unwrap());
     assert_eq!(since(), [1; 3]);
 }
 
@@ -132,9 +132,9 @@ fn what_a_replay_left_in_its_places_is_a_gradient_like_others() {
     // The first micro-step is replayed: the graph leaves gradients of a and c, without hooks.
     let _ = places[0].shallow_clone().fill_(1.0);
     let _ = places[2].shallow_clone().fill_(2.0);
-    exchange.replayed(&[true, false, true]).unwrap();
-    exchange.replayed(&[true, false, true]).unwrap();
-    assert_eq!(exchange.captured().unwrap(), [true, false, true]);
+    exchange.record_replay(&[true, false, true]).unwrap();
+    exchange.record_replay(&[true, false, true]).unwrap();
+    assert_eq!(exchange.finish_capture().unwrap(), [true, false, true]);
     // The second micro-step runs with hooks.
     exchange.arm();
     (&leaves[2] * 3.0).sum(Kind::Float).backward();
@@ -157,16 +157,16 @@ fn a_capture_that_failed_leaves_nothing_behind() {
     // The hooks ran in a capture that failed.
     leaves[0].sum(Kind::Float).backward();
     fail();
-    let error = exchange.captured().unwrap_err();
+    let error = exchange.finish_capture().unwrap_err();
     assert!(error.to_string().contains("not while capturing"), "{error}");
-    assert!(exchange.captured().is_err(), "memory ran out as well");
+    assert!(exchange.finish_capture().is_err(), "memory ran out as well");
     fail();
-    exchange.forget_capture(true).unwrap();
-    assert_eq!(exchange.captured().unwrap(), [false; 3]);
+    exchange.undo_capture(true).unwrap();
+    assert_eq!(exchange.finish_capture().unwrap(), [false; 3]);
     // A micro-step without a graph, then a failed capture of a later micro-step.
     leaves[0].sum(Kind::Float).backward();
     fail();
-    exchange.forget_capture(false).unwrap();
+    exchange.undo_capture(false).unwrap();
     exchange.arm();
     leaves[0].sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
@@ -197,7 +197,7 @@ fn a_table_in_a_new_order_keeps_its_exchange() {
     let (leaves, mut table) = table();
     let mut exchange = exchange(&table, true);
     assert!(table.rearrange(&[1, 0, 2], &Ranks::single()).unwrap());
-    exchange.follow(&table).unwrap();
+    exchange.adapt_to(&table).unwrap();
     exchange.begin().unwrap();
     exchange.arm();
     leaves[1].sum(Kind::Float).backward();
