@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Records the figures in data/ again; then run draw.py. Usage: record.sh FOLDER PART...
+# FOLDER has the real data: cifar100/ and shakespeare/. PARTs: plans, ranks, killed, terminal. It needs `dtrain` in PATH, and
+# for `terminal` a `python3` with PyTorch.
+set -euo pipefail
+data=$(cd "$1" && pwd) out=$(cd "$(dirname "$0")" && pwd)/data work=$(mktemp -d /tmp/dtrain-XXX)
+shift
+cd "$work"
+
+plans() { # the recipe of docs/out-of-memory.md
+    cat >fine-grained.toml <<'RECIPE'
+task = "classify"
+data = { kind = "generated", classes = 200, image_size = 448, train_samples = 5994 }
+model = { name = "vit", width = 768, depth = 12, heads = 12 }
+train = { effective_batch = 16, epochs = 100 }
+optim = { name = "adam", lr = 5e-4, reference_batch = 512, scaling = "linear", clip = 1.0 }
+RECIPE
+    for ranks in 1 2 4; do
+        dtrain plan fine-grained.toml --gpu 8GiB --nproc $ranks --set memory.micro_batch=4 --json >"$out/batch-$ranks.json"
+    done
+    dtrain plan fine-grained.toml --gpu 3GiB,4GiB --json >"$out/plan.json"
+}
+
+# table RUN FILE [SKIP]: the steps and evaluations after step SKIP as lines RUN,STEP,LOSS,ACCURACY
+table() {
+    python3 - "$@" <<'PYTHON'
+import json, sys
+for line in map(json.loads, open(sys.argv[2])):
+    entry = line.get("eval", line)
+    if entry.get("step", 0) > int((sys.argv + ["0"])[3]) and "loss" in entry:
+        print(sys.argv[1], entry["step"], *([entry["loss"], ""] if entry is line else ["", entry.get("accuracy", "")]), sep=",")
+PYTHON
+}
+
+ranks() {
+    for ranks in 1 2; do
+        OMP_NUM_THREADS=1 dtrain launch --nproc $ranks shakespeare --set "data.root=$data/shakespeare" --set train.steps=300 --run-dir $ranks
+    done
+    { echo run,step,loss,accuracy; table 1 1/metrics.jsonl; table 2 2/metrics.jsonl; } >"$out/ranks.csv"
+}
+
+killed() { # SIGKILL to the launcher after step 144 of 256, then the same command on one rank
+    set -- cifar100 --set "data.root=$data/cifar100" --set model.batchnorm=group:64 --run-dir
+    dtrain launch --nproc 2 "$@" whole
+    dtrain launch --nproc 2 "$@" killed &
+    until [ "$(grep -c step_ms killed/metrics.jsonl 2>/dev/null)" -ge 144 ]; do sleep 0.02; done
+    kill -KILL $!
+    wait $! || sleep 2
+    cp killed/metrics.jsonl killed.jsonl
+    dtrain launch --nproc 1 "$@" killed
+    { echo run,step,loss,accuracy; table whole whole/metrics.jsonl; table killed killed.jsonl; table resumed killed/metrics.jsonl 128; } \
+        >"$out/killed.csv"
+}
+
+terminal() { # on a terminal of 84 columns
+    plans
+    cat >train.py <<'SCRIPT'
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(8, 10))
+for step in range(100):
+    labels = torch.full((4,), 12 if (step, dist.get_rank()) == (50, 2) else 3)
+    torch.nn.functional.cross_entropy(model(torch.randn(4, 8)), labels).backward()
+SCRIPT
+    for line in "plan dtrain plan fine-grained.toml --gpu 3GiB,4GiB,t4" "failing-rank dtrain launch --nproc 4 train.py"; do
+        { echo "\$ ${line#* }"; script -qec "stty cols 84; ${line#* }" /dev/null || true; } >"$out/${line%% *}.txt"
+    done
+}
+
+for part in "$@"; do "$part"; done
+rm -r "$work"
