@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_out_names_the_rank_where_it_is_known() {
+    fn a_time_out_names_the_late_rank_if_known() {
         let operation = Operation {
             sequence: 7,
             bytes: 12,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_allocation_is_out_of_memory() {
+    fn a_failed_allocation_is_out_of_memory() {
         let operation = Operation::new("connect", 1);
         let options = (tch::Kind::Float, tch::Device::Cpu);
         let refused = tch::Tensor::f_zeros([1 << 50], options).expect_err("it is too large");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_in_the_source_is_left_out() {
+    fn the_source_location_is_removed() {
         let gloo = "[/src/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1";
         assert_eq!(strip_source_location(gloo.into()), "Connection closed by peer [127.0.0.1]:1");
         assert_eq!(strip_source_location("[127.0.0.1] is away".into()), "[127.0.0.1] is away");

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_go_together_agree() {
+    fn compatible_ranks_pass_the_check() {
         assert!(check_facts(&[]).is_ok());
         assert!(check_facts(&[facts(false, 0); 3]).is_ok());
         assert!(check_facts(&[facts(true, 22_809); 2]).is_ok());
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_named() {
+    fn incompatible_ranks_are_named() {
         let said =
             |all: &[Facts]| check_facts(all).map_or_else(|error| error.to_string(), |()| "agreed".into());
         let text = said(&[facts(true, 22_809), facts(false, 0)]);

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn three_words_and_none_are_known() {
+    fn all_transports_and_an_unset_variable_are_read() {
         for (value, wanted) in [
             (None, Transport::Auto),
             (Some(""), Transport::Auto),
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn another_word_is_an_error_that_names_the_choices() {
+    fn an_unknown_transport_is_an_error_that_names_the_choices() {
         for value in ["tcp", "Shared", "gloo,shared"] {
             let message = read(Some(value)).unwrap_err().to_string();
             for part in ["DTRAIN_TRANSPORT", value, "auto, gloo or shared"] {

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn no_token_sees_a_later_one() {
+    fn no_token_attends_to_a_later_one() {
         let (registry, model) = small();
         let x = tokens([2, 8]);
         let logits = model.forward(&x).unwrap();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_is_that_of_the_logits_and_has_no_room_for_all_of_them() {
+    fn the_loss_equals_that_of_the_logits_in_less_memory() {
         let (registry, model) = small();
         let x = tokens([3, 8]);
         let _ = x.select(1, 2).fill_(4);

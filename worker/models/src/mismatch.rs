@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_is_taken_only_where_the_classes_differ() {
+    fn the_head_is_taken_only_if_its_classes_differ() {
         let difference = |name: &str, file: &[usize], model: &[usize]| ShapeDifference {
             name: name.to_owned(),
             file: file.to_vec(),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_are_cut() {
+    fn long_lists_are_shortened() {
         assert_eq!(list_first(&[1, 2, 3], |n| n.to_string()), "1, 2, 3");
         assert_eq!(list_first(&[1, 2, 3, 4, 5], |n| n.to_string()), "1, 2, 3 and 2 more");
     }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn transformers_and_u_nets_are_recognised_with_their_size() {
+    fn transformers_and_unets_are_recognised_with_their_size() {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let gpt = ["transformer.wte.weight", "transformer.h.10.ln_1.bias", "lm_head.weight"];
         assert_eq!(guess(&owned(&gpt)), "a GPT of 11 blocks");

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_name_the_key_and_a_way_out() {
+    fn messages_name_the_key_and_a_valid_value() {
         let error = divides(("model.heads", 5), ("model.width", 48)).unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -272,7 +272,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_tensor_is_read_into_any_place() {
+    fn a_tensor_is_read_into_any_layout() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file.safetensors");
         let values = Tensor::from_slice(&[0.5f64, 1.0, 2.0, 3.0, 4.0, 5.0]).view([2, 3]);
@@ -300,7 +300,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_hostile_empty_shape_and_an_unknown_type_are_not_read() {
+    fn a_hostile_empty_shape_and_an_unknown_dtype_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("odd");
         let header = r#"{"a":{"dtype":"F32","shape":[0,18446744073709551615],"data_offsets":[0,0]},"b":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}"#;
@@ -339,7 +339,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_type_survives_a_round_trip() {
+    fn every_dtype_survives_a_round_trip() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tensors.safetensors");
         let tensors = every_kind();

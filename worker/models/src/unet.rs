@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_comes_back_and_reaches_every_parameter() {
+    fn every_size_is_kept_and_every_parameter_gets_a_gradient() {
         let mut registry = Registry::new(Device::Cpu);
         let model = Unet::new(SMALL, &mut registry).unwrap();
         for (h, w) in [(8, 8), (16, 24), (9, 15), (31, 22), (8, 61)] {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_last_is_kept_and_changes_nothing() {
+    fn channels_last_is_kept_and_gives_the_same_values() {
         let mut models = [false, true].map(|on| {
             let mut registry = Registry::new(Device::Cpu);
             registry.kind = Kind::Double;

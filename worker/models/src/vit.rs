@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_parameter_learns_and_samples_are_apart() {
+    fn every_parameter_gets_a_gradient_and_samples_are_independent() {
         for channels_last in [false, true] {
             let mut registry = Registry::new(Device::Cpu);
             registry.channels_last = channels_last;

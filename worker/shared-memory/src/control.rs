@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn announcements_reach_the_others() {
+    fn announcements_reach_the_other_ranks() {
         let (zero, one) = pair();
         assert_eq!((zero.rank(), one.rank(), one.size()), (0, 1, 2));
         let unready = |of: &Control, sequence| of.missing_ranks(Stage::Ready, sequence).collect::<Vec<_>>();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_wrap_around() {
+    fn sequence_numbers_wrap_around() {
         assert!(before(u32::MAX, 0));
         assert!(before(u32::MAX - 5, 3));
         assert!(!before(0, u32::MAX));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn another_operation_is_seen() {
+    fn a_different_operation_is_detected() {
         let (zero, one) = pair();
         zero.publish_ready(1, 10);
         one.publish_ready(1, 11);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_wakes_the_sleeper_and_not_before() {
+    fn a_bell_wakes_the_sleeper_only_when_rung() {
         let (zero, one) = pair();
         let heard = zero.bell();
         let begun = Instant::now();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_missed() {
+    fn a_rank_that_left_is_detected() {
         let (zero, one) = pair();
         assert!(zero.lives(1) && one.lives(0) && !zero.has_left(1));
         drop(one);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_taken_once() {
+    fn a_rank_can_be_opened_once() {
         let (zero, ticket) = Control::create(2).unwrap();
         let _one = Control::open(&ticket, 1).unwrap();
         assert!(matches!(Control::open(&ticket, 1), Err(MemoryError::RankTaken(1))));

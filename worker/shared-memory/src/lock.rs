@@ -54,7 +54,7 @@ mod tests {
     use crate::Segment;
 
     #[test]
-    fn a_byte_is_held_until_its_opening_ends() {
+    fn a_byte_stays_locked_until_its_file_description_closes() {
         let (one, ticket) = Segment::create(2, 1).unwrap();
         let two = Segment::open(&ticket).unwrap();
         assert!(!is_held(two.file(), 0).unwrap());

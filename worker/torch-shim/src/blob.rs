@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_lies_in_its_region_and_keeps_it() {
+    fn a_tensor_uses_its_region_and_keeps_it_mapped() {
         let segment = segment(4000);
         for kind in [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16] {
             let region = Region::new(&segment, 1).unwrap();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_nothing_leaks() {
+    fn elements_that_do_not_fit_are_errors_and_nothing_leaks() {
         let segment = segment(4000);
         for (count, kind) in
             [(1001, Kind::Float), (501, Kind::Double), (usize::MAX, Kind::Half), (1, Kind::Int64)]
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_over_a_region_takes_part_in_autograd_as_a_gradient() {
+    fn autograd_accumulates_into_a_tensor_over_a_region() {
         let segment = segment(4000);
         let flat = from_region(Region::new(&segment, 0).unwrap(), 6, Kind::Float).unwrap();
         let parameter = Tensor::ones([2, 3], (Kind::Float, tch::Device::Cpu)).set_requires_grad(true);

@@ -69,7 +69,7 @@ mod tests {
     use tch::Kind;
 
     #[test]
-    fn any_place_and_length_has_the_bytes_and_no_others() {
+    fn any_offset_and_length_is_copied_exactly() {
         let values: Vec<u8> = (0..1000u32).map(|at| (at * 7 % 251) as u8).collect();
         let whole = Tensor::from_slice(&values);
         let mut to = vec![0u8; 1200];
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_written_where_they_lie_in_order() {
+    fn only_contiguous_tensors_are_filled() {
         let mut whole = Tensor::zeros([2, 3], (Kind::Int16, Device::Cpu));
         let mut row = whole.narrow(0, 1, 1);
         assert_eq!(fill(&mut row, |bytes| bytes.copy_from_slice(&[1, 0, 2, 0, 3, 0])), Some(()));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn other_orders_and_types_go_as_libtorch_takes_them() {
+    fn strided_tensors_are_copied_in_row_major_order() {
         let table = Tensor::arange(6, (Kind::Int64, Device::Cpu)).view([2, 3]);
         let mut to = [0u8; 48];
         copy_out(&table.transpose(0, 1), &mut to).unwrap();

@@ -97,14 +97,14 @@ mod tests {
     use crate::ErrorKind;
 
     #[test]
-    fn without_cuda_there_is_no_pinned_memory() {
+    fn without_cuda_pinned_memory_is_an_error() {
         if load().is_err() {
             assert!(pinned(&[1.0f32]).is_err());
         }
     }
 
     #[test]
-    fn without_cuda_no_gpu_is_there_to_be_the_current_one() {
+    fn without_cuda_settings_of_a_gpu_are_errors() {
         // If there is a driver, another test of this process may have loaded CUDA.
         if device_count().is_ok_and(|count| count == 0) {
             assert!(set_device(0).is_err());

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_exception_is_caught_and_named() {
+    fn every_exception_is_caught_with_its_kind() {
         let kinds = [
             (0, ErrorKind::OutOfMemory),
             (1, ErrorKind::OutOfMemory),
@@ -165,7 +165,7 @@ mod tests {
 
     /// The messages of libtorch 2.11 with CUDA 13.0 and cuDNN 9.
     #[test]
-    fn what_gpus_say_is_recognised() {
+    fn messages_of_gpus_are_recognised() {
         let memory = [
             "CUDA out of memory. Tried to allocate 2.35 GiB. GPU 1 has a total capacity of 79.10 GiB of which 1.02 GiB is free.",
             "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call",

@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_leaves_the_mode_as_it_was() {
+    fn a_panic_restores_the_gradient_mode() {
         assert!(records());
         let panicked = std::panic::catch_unwind(|| {
             let _mode = GradMode::save();

@@ -118,7 +118,7 @@ mod tests {
     use crate::ErrorKind;
 
     #[test]
-    fn without_cuda_there_is_an_error_that_says_what_is_missing() {
+    fn without_cuda_the_error_names_the_missing_library() {
         let error = Pool::new(0).unwrap_err();
         assert_eq!(error.kind, ErrorKind::LibraryMissing, "{error}");
         assert!(error.message.contains("libtorch_cuda.so"), "{error}");

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_and_filling_change_no_more_than_the_order_of_sums() {
+    fn chunks_and_padding_change_only_the_order_of_sums() {
         let (hidden, table, targets) = given();
         let expected = plain(&hidden, &table, &targets);
         for (rows, multiple) in [(64, 1), (ROWS, 64), (8, 1), (1, 64), (5, 8)] {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn half_precision_is_as_close_as_that_of_libtorch() {
+    fn half_precision_is_as_accurate_as_libtorchs() {
         for kind in [Kind::BFloat16, Kind::Half] {
             let (hidden, table, targets) = given();
             let exact = plain(&hidden, &table, &targets);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_gradient_gets_none() {
+    fn tensors_without_gradient_get_none() {
         let (hidden, table, targets) = given();
         let loss = tch::no_grad(|| head(8, 64).loss(&hidden, &table, None, &targets)).unwrap();
         assert!(!loss.requires_grad());
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_beyond_the_vocabulary_is_an_error_although_it_is_filled_up() {
+    fn a_target_within_the_padding_is_an_error() {
         let (hidden, table, targets) = given();
         let _ = targets.narrow(0, 0, 1).fill_(VOCABULARY);
         assert!(head(8, 64).loss(&hidden, &table, None, &targets).is_err());

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_is_called_once_per_backward_pass_after_the_gradient_is_there() {
+    fn a_hook_runs_once_per_backward_pass_after_the_gradient_is_set() {
         let (used_twice, unused) = (leaf(), leaf());
         let calls = Arc::new(AtomicUsize::new(0));
         let (count, watched) = (Arc::clone(&calls), Mutex::new(used_twice.shallow_clone()));

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_matters_comes_last_and_what_does_not_is_left_out() {
+    fn the_innermost_call_is_last_and_frames_of_handlers_are_omitted() {
         let printed = "   0: dtrain_torch_shim::stacks::on_abort\n             at stacks.rs:30\n   1: handler\n             at signal-hook-registry-1.4.8/src/lib.rs\n   \
                        2: <unknown>\n   3: futex_wait\n   4: shared::reduce\n             at reduce.rs:7:3\n   5: std::sys::backtrace::\
                        __rust_begin_short_backtrace\n   6: main\n";

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_cuda_there_is_an_error_and_no_crash() {
+    fn without_cuda_streams_are_errors_and_not_crashes() {
         for error in [
             Stream::current(0).unwrap_err(),
             Stream::from_pool(0, true).unwrap_err(),

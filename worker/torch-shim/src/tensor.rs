@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_written_in_place_and_into_nothing_else() {
+    fn values_are_written_in_place_and_wrong_targets_are_errors() {
         let whole = Tensor::zeros([2, 3], (Kind::Double, Device::Cpu));
         write(&whole.narrow(0, 1, 1), &[1.0, 2.5, -3.0]).unwrap();
         assert_eq!(Vec::<f64>::try_from(whole.view(-1)).unwrap(), [0.0, 0.0, 0.0, 1.0, 2.5, -3.0]);

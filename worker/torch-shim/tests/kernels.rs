@@ -5,7 +5,7 @@
 use dtrain_torch_shim::cuda::{cudnn_benchmark, set_tf32, tf32};
 
 #[test]
-fn the_settings_are_read_back_without_a_gpu() {
+fn kernel_settings_are_read_back_without_a_gpu() {
     for on in [true, false, true] {
         set_tf32(on).unwrap();
         assert_eq!(tf32().unwrap(), (on, on));

@@ -12,7 +12,7 @@ fn floats(mebibytes: i64) -> Result<Tensor, tch::TchError> {
 }
 
 #[test]
-fn tensors_are_in_the_books_and_the_budget_holds() {
+fn tensors_are_counted_and_the_budget_limits_them() {
     assert_eq!(memory::usage(CPU).unwrap(), memory::Usage::default());
     memory::enable_stats().unwrap();
     memory::enable_stats().unwrap();

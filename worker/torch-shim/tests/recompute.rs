@@ -48,7 +48,7 @@ fn forward(x: &Tensor, w: &Tensor, again: bool) -> Result<Tensor, ShimError> {
 }
 
 #[test]
-fn the_peak_falls_and_a_refusal_in_the_second_time_is_out_of_memory() {
+fn the_peak_falls_and_a_failed_allocation_in_recompute_is_out_of_memory() {
     let _alone = alone();
     memory::enable_stats().unwrap();
     let x = Tensor::randn([512, 16], (Kind::Float, CPU));
@@ -127,7 +127,7 @@ fn compare(segment: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + Clone + 
 }
 
 #[test]
-fn random_numbers_are_those_of_the_first_time_and_the_stream_goes_on() {
+fn recompute_repeats_random_numbers_and_later_ones_continue() {
     compare(
         |x, w| x.mm(w).dropout(0.5, true).relu().mm(w),
         // Drawn between the segment and its backward pass.
@@ -136,7 +136,7 @@ fn random_numbers_are_those_of_the_first_time_and_the_stream_goes_on() {
 }
 
 #[test]
-fn autocast_is_that_of_the_first_time_also_in_regions_within_regions() {
+fn recompute_uses_the_autocast_of_the_forward_pass() {
     let short = |x: &Tensor, w: &Tensor| {
         let _region = Autocast::enter(CPU, Kind::BFloat16).unwrap();
         let y = x.mm(w);
@@ -147,7 +147,7 @@ fn autocast_is_that_of_the_first_time_also_in_regions_within_regions() {
 }
 
 #[test]
-fn what_is_cast_without_a_graph_is_not_found_by_what_needs_one() {
+fn weights_cast_without_a_graph_are_not_reused_with_one() {
     let _alone = alone();
     let (x, w) = (leaf(&[8, 16]), leaf(&[16, 16]));
     // The segment needs no gradients, and backward runs outside of the region.

@@ -30,7 +30,7 @@ fn the_version_is_the_pinned_one() {
 }
 
 #[test]
-fn store_serves_clients_and_times_out() {
+fn a_store_serves_clients_and_times_out() {
     let (server, port) = serve();
     let client = TcpStore::connect("127.0.0.1", port, LONG).unwrap();
     client.set("bytes", &[0, 1, 255]).unwrap();
@@ -53,7 +53,7 @@ fn store_serves_clients_and_times_out() {
 }
 
 #[test]
-fn a_taken_port_and_an_absent_server_are_errors() {
+fn a_used_port_and_an_absent_server_are_errors() {
     let (_server, port) = serve();
     let taken = TcpStore::serve("127.0.0.1", port, SHORT).unwrap_err();
     assert_eq!(taken.kind, ErrorKind::Network, "{taken}");
@@ -98,14 +98,14 @@ fn gloo_reduces_between_two_ranks() {
 }
 
 #[test]
-fn a_group_whose_peer_never_comes_times_out() {
+fn a_group_without_its_peer_times_out() {
     let server = TcpStore::serve("127.0.0.1", 0, LONG).unwrap();
     let error = Gloo::new(&server, 0, 2, SHORT, Transport::Host("127.0.0.1")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Timeout, "{error}");
 }
 
 #[test]
-fn generator_state_is_put_back() {
+fn generator_state_is_restored() {
     tch::manual_seed(7);
     let state = rng::state(Device::Cpu).unwrap();
     let first = Tensor::rand([100], (Kind::Float, Device::Cpu));
@@ -214,7 +214,7 @@ fn fused_updates_are_the_published_formulas() {
 }
 
 #[test]
-fn updates_follow_what_the_device_has_found() {
+fn fused_updates_unscale_and_skip_by_device_values() {
     let adam = fused::Adam {
         lr: 0.01,
         betas: [0.9, 0.999],
@@ -247,7 +247,7 @@ fn updates_follow_what_the_device_has_found() {
 }
 
 #[test]
-fn unscaling_multiplies_and_finds_what_is_not_finite() {
+fn unscaling_multiplies_and_finds_nonfinite_values() {
     let single = |values: &[f32]| Tensor::from_slice(values);
     let (a, b) = (single(&[8.0, -16.0]), single(&[0.5]).to_kind(Kind::Double));
     let (found, inverse) = (Tensor::from(0f32), Tensor::from(0.125f32));
@@ -268,7 +268,7 @@ fn unscaling_multiplies_and_finds_what_is_not_finite() {
 }
 
 #[test]
-fn cuda_is_loaded_or_says_what_is_missing() {
+fn cuda_is_loaded_or_the_error_names_the_missing_library() {
     match cuda::load() {
         Ok(()) => assert!(cuda::device_count().is_ok()),
         Err(error) => {

@@ -243,7 +243,7 @@ fn books((_, inputs, operation): &Case, usage: &dyn Fn(bool) -> Usage) -> (Vec<u
 
 /// One test, because memory stats are process-wide.
 #[test]
-fn operations_take_what_they_would() {
+fn symbolic_operations_allocate_as_real_ones() {
     memory::enable_stats().unwrap();
     let mut wrong = Vec::new();
     for case in CASES {

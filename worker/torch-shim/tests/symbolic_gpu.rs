@@ -30,7 +30,7 @@ fn taken<T>(region: &Symbolic, body: impl FnOnce() -> T) -> (u64, u64, T) {
 
 /// One test, because memory stats are process-wide.
 #[test]
-fn operations_take_what_a_gpu_s_would() {
+fn symbolic_operations_allocate_as_on_a_gpu() {
     memory::enable_stats().unwrap();
     let region = Symbolic::enter(Some(Attention::Flash)).unwrap();
 

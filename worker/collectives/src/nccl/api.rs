@@ -222,13 +222,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_reads_as_people_write_it() {
+    fn versions_are_printed_with_dots() {
         assert_eq!(Version(22_809).to_string(), "2.28.9");
         assert_eq!(Version(21_803).to_string(), "2.18.3");
     }
 
     #[test]
-    fn a_library_that_is_not_there_or_is_none_is_an_error_with_a_remedy() {
+    fn a_missing_or_wrong_library_is_an_error_with_a_remedy() {
         let error = Api::open(Path::new("/nowhere/libnccl.so.2")).err().unwrap().to_string();
         assert!(error.contains("/nowhere/libnccl.so.2") && error.contains("setup --cuda"), "{error}");
         // A library on every system.

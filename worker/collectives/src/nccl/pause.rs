@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_wait_sleeps_never_and_a_long_one_ever_longer() {
+    fn short_waits_never_sleep_and_long_waits_sleep_longer() {
         let after = |micros| {
             let mut slept = None;
             pause(Duration::from_micros(micros), |time| slept = Some(time.as_micros()));

@@ -43,7 +43,7 @@ fn read(tensor: &Tensor) -> Vec<f32> {
 }
 
 #[test]
-fn every_operation_at_one_two_and_three_ranks() {
+fn every_operation_works_at_one_two_and_three_ranks() {
     for size in 1..=3 {
         ranks(size, |group, _| {
             let (rank, n) = (group.rank(), size as f32);
@@ -90,7 +90,7 @@ fn every_operation_at_one_two_and_three_ranks() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_anything_is_sent() {
+fn unsuitable_tensors_are_errors_before_anything_is_sent() {
     ranks(1, |group, _| {
         let wrong = |result: Result<Box<dyn Work>, CollectiveError>| match result {
             Err(CollectiveError::InvalidTensor(_, reason)) => reason,
@@ -132,7 +132,7 @@ fn a_split_that_a_rank_does_not_join_is_a_time_out() {
 }
 
 #[test]
-fn operations_that_are_started_together_are_one_launch() {
+fn operations_started_together_are_one_launch() {
     ranks(2, |group, _| {
         let (rank, own) = (group.rank() as i64, group.rank() as f32 + 1.0);
         let (sum, most, count) = (floats(&[own, -own]), floats(&[own]), Tensor::from_slice(&[rank]));
@@ -158,7 +158,7 @@ fn operations_that_are_started_together_are_one_launch() {
 }
 
 #[test]
-fn a_call_that_is_ready_at_once_sleeps_never() {
+fn a_call_that_is_ready_immediately_never_sleeps() {
     ranks(2, |group, _| {
         fake::at_once();
         let sleeps = fake::sleeps();
@@ -183,7 +183,7 @@ fn end(group: &NcclGroup) -> (CollectiveError, Duration) {
 }
 
 #[test]
-fn an_operation_that_waits_too_long_ends_the_group_and_names_itself() {
+fn an_operation_beyond_its_time_out_ends_the_group_and_is_named() {
     ranks(2, |mut group, _| {
         group.set_timeout(Duration::from_millis(300));
         let tensor = floats(&[1.0, 2.0, 3.0]);
@@ -225,7 +225,7 @@ fn a_peer_that_dies_ends_the_group() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_a_time_out() {
+fn a_rank_that_does_not_connect_is_a_time_out() {
     let nccl = nccl();
     let config = RankConfig { rank: 0, size: 2, timeout: Duration::from_millis(100) };
     let error = join(&nccl, &nccl.create_unique_id().unwrap(), config).err().unwrap();

@@ -97,14 +97,14 @@ mod tests {
         Facts { preference: Transport::Auto, local: true, boot: [7, -8], gpu: false, nccl: 0 };
 
     #[test]
-    fn ranks_of_one_machine_share() {
+    fn ranks_of_one_machine_share_memory() {
         assert_eq!(decide(&[HERE; 3]), Decision::Share);
         let forced = Facts { preference: Transport::Shared, ..HERE };
         assert_eq!(decide(&[forced; 2]), Decision::Share);
     }
 
     #[test]
-    fn what_speaks_against_it_is_said() {
+    fn the_reason_against_shared_memory_is_named() {
         let far = Facts { boot: [7, 8], ..HERE };
         let spread = Facts { local: false, ..HERE };
         let blind = Facts { boot: [0, 0], ..HERE };
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_want_different_things_are_named() {
+    fn ranks_with_different_transports_are_named() {
         let gloo = Facts { preference: Transport::Gloo, ..HERE };
         assert_eq!(
             decide(&[HERE, HERE, gloo]),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_survive_their_journey() {
+    fn facts_survive_conversion_to_words() {
         for preference in [Transport::Auto, Transport::Gloo, Transport::Shared] {
             for local in [false, true] {
                 let facts = Facts { preference, local, ..HERE };

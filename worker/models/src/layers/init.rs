@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_has_its_spread() {
+    fn every_distribution_has_its_spread() {
         let near = |got: f64, wanted: f64| assert!((got / wanted - 1.0).abs() < 0.03, "{got} {wanted}");
         near(spread(Init::FanOut).0, (2.0f64 / (64.0 * 9.0)).sqrt());
         let bound = 1.0 / (32.0f64 * 9.0).sqrt();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_for_a_model_that_is_filled() {
+    fn without_random_init_nothing_is_drawn() {
         let state = || dtrain_torch_shim::rng::state(Device::Cpu).unwrap();
         // Other tests use this generator: one unchanged state is enough, as a draw always changes it.
         let leaves_it = |draw: &dyn Fn()| {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_begins_at_zero_or_as_pytorchs() {
+    fn a_bias_is_zero_or_as_in_pytorch() {
         let bound = 1.0 / 50.0f64.sqrt();
         let bias = Init::FanIn.bias(400, &[400, 50]).unwrap();
         let largest = bias.abs().max().double_value(&[]);

@@ -32,7 +32,7 @@ fn batch_norm_counts_and_normalises_only_in_training() {
 }
 
 #[test]
-fn groups_are_normalised_apart_and_move_the_statistics_by_their_mean() {
+fn groups_are_normalised_separately_and_move_the_statistics_by_their_mean() {
     let x = Tensor::randn([7, 2, 3, 3], (Kind::Double, Device::Cpu)) * 3.0 + 1.0;
     let layer = |name: &str| {
         let mut registry = Registry::new(Device::Cpu);
@@ -70,7 +70,7 @@ fn groups_are_normalised_apart_and_move_the_statistics_by_their_mean() {
 }
 
 #[test]
-fn batch_norm_refuses_one_value_per_channel() {
+fn batch_norm_of_one_value_per_channel_is_an_error() {
     let mut registry = Registry::new(Device::Cpu);
     let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 3).unwrap();
     let x = Tensor::f_zeros([1, 3, 1, 1], CPU_FLOAT).unwrap();
@@ -122,7 +122,7 @@ fn channels_last_moves_values_and_gradients() {
 }
 
 #[test]
-fn attention_is_the_textbooks() {
+fn attention_equals_the_textbook_formula() {
     let options = BlockOptions {
         width: 12,
         heads: 3,

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_algorithm_rounds_differently_is_near_and_other_values_are_not() {
+    fn rounding_differences_are_near_and_other_values_are_not() {
         tch::manual_seed(5);
         for shape in [[3, 5, 7, 11], [2, 64, 56, 56], [1, 1, 1, 4]] {
             let x = Tensor::randn(shape, (Kind::Float, Device::Cpu));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_are_compared_where_algorithms_are_fixed() {
+    fn bits_are_compared_if_algorithms_are_fixed() {
         assert_eq!(Precision::on(Device::Cpu), Precision::Bits);
         let before = cuda::cudnn_benchmark().unwrap();
         tch::Cuda::cudnn_set_benchmark(true);

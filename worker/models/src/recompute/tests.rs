@@ -139,7 +139,7 @@ impl Counted {
 }
 
 #[test]
-fn it_is_computed_again_only_where_that_is_of_use() {
+fn a_segment_is_recomputed_only_if_needed() {
     let counted = Counted::new();
     assert_eq!(&*counted.segment.name, "fc");
     let same = |_, y| y;
@@ -168,7 +168,7 @@ fn it_is_computed_again_only_where_that_is_of_use() {
 }
 
 #[test]
-fn a_segment_that_differs_is_found() {
+fn a_segment_with_another_result_is_an_error() {
     let counted = Counted::new();
     counted.registry.recompute().set_all();
     let found = |error: ModelError, words: &str| {
@@ -202,7 +202,7 @@ fn a_segment_that_differs_is_found() {
 }
 
 #[test]
-fn errors_of_both_times_are_themselves() {
+fn errors_of_both_passes_keep_their_type() {
     let counted = Counted::new();
     counted.registry.recompute().set_all();
     let x = Tensor::ones([2, 4], (Kind::Float, Device::Cpu));
@@ -231,7 +231,7 @@ fn errors_of_both_times_are_themselves() {
 }
 
 #[test]
-fn layers_know_which_time_it_is() {
+fn layers_know_whether_they_are_recomputed() {
     assert!(!is_recomputing());
     let mut registry = Registry::new(Device::Cpu);
     let build = |scope: &mut super::super::Scope<'_>| {

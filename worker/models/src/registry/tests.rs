@@ -17,7 +17,7 @@ fn small() -> (Registry, Tensor) {
 }
 
 #[test]
-fn names_roles_and_sizes_in_construction_order() {
+fn tensors_are_listed_in_construction_order() {
     let (registry, _) = small();
     let names: Vec<_> = registry.state().iter().map(Entry::name).collect();
     assert_eq!(names, ["layer1.0.weight", "bn.num_batches_tracked", "bias"]);
@@ -40,7 +40,7 @@ fn a_name_can_be_used_once() {
 }
 
 #[test]
-fn type_and_layout_are_the_registrys() {
+fn tensors_get_the_registrys_dtype_and_layout() {
     let mut registry = Registry::new(Device::Cpu);
     registry.kind = Kind::Double;
     registry.channels_last = true;
@@ -60,7 +60,7 @@ fn type_and_layout_are_the_registrys() {
 }
 
 #[test]
-fn an_adopted_tensor_stays_the_one_that_a_module_holds() {
+fn an_adopted_tensor_stays_the_modules_tensor() {
     let mut registry = Registry::new(Device::Cpu);
     let held = Tensor::f_arange(6, (Kind::Double, Device::Cpu)).unwrap().view([2, 3]).tr();
     assert!(!held.is_contiguous() && !held.requires_grad());

@@ -16,7 +16,7 @@ fn images(shape: [i64; 4]) -> Tensor {
 }
 
 #[test]
-fn blocks_begin_as_the_identity() {
+fn blocks_start_as_the_identity() {
     let (registry, _model) = network(Architecture::ResNet18, 10);
     for entry in registry.parameters() {
         let zero = entry.tensor().abs().max().double_value(&[]) == 0.0;
@@ -59,7 +59,7 @@ fn forward_and_backward_reach_every_parameter() {
 }
 
 #[test]
-fn evaluation_leaves_the_state_alone_and_takes_one_image() {
+fn evaluation_keeps_the_state_and_takes_one_image() {
     let (registry, model) = network(Architecture::ResNet18, 3);
     let before: Vec<Tensor> = registry.buffers().map(|entry| entry.tensor().copy()).collect();
     assert_eq!(model.forward(&images([1, 3, 32, 32]), false).unwrap().size(), [1, 3]);
@@ -69,7 +69,7 @@ fn evaluation_leaves_the_state_alone_and_takes_one_image() {
 }
 
 #[test]
-fn the_smallest_micro_batch_is_what_batch_norm_needs() {
+fn the_smallest_micro_batch_suffices_for_batch_norm() {
     let (_registry, model) = network(Architecture::ResNet18, 3);
     for size in [8usize, 32, 33, 64] {
         let least = model.min_micro_batch(size);
@@ -97,7 +97,7 @@ fn wrong_input_and_no_classes_are_errors() {
 }
 
 #[test]
-fn bottlenecks_begin_as_the_identity_with_the_stride_in_the_middle() {
+fn bottlenecks_start_as_the_identity_with_the_stride_in_the_middle() {
     let (registry, model) = network(Architecture::ResNet50, 5);
     let silent = registry
         .parameters()
@@ -120,7 +120,7 @@ fn bottlenecks_begin_as_the_identity_with_the_stride_in_the_middle() {
 }
 
 #[test]
-fn any_number_of_channels_is_taken_and_no_other() {
+fn images_must_have_the_models_channels() {
     for channels in [1, 4] {
         let mut registry = Registry::new(Device::Cpu);
         let model = build(Architecture::ResNet18, channels, 3, &mut registry).unwrap();
@@ -159,7 +159,7 @@ fn pair(layout: Layout) -> [(Registry, ResNet); 2] {
 }
 
 #[test]
-fn channels_last_changes_the_strides_and_nothing_else() {
+fn channels_last_changes_only_the_strides() {
     let layouts = [
         Layout { blocks: [1, 1, 1, 1], bottleneck: false },
         Layout { blocks: [1, 1, 1, 1], bottleneck: true },

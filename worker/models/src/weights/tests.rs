@@ -78,7 +78,7 @@ fn other_float_types_are_converted_and_counters_may_be_missing() {
 }
 
 #[test]
-fn fine_tuning_keeps_a_head_of_other_classes_and_strict_refuses_it() {
+fn fine_tuning_keeps_a_head_of_other_classes_and_strict_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pretrained.safetensors");
     let (a, b) = (model(Architecture::ResNet18, 1000), model(Architecture::ResNet18, 10));
@@ -123,7 +123,7 @@ fn another_network_is_named() {
 }
 
 #[test]
-fn fine_tuning_forgives_nothing_but_the_head() {
+fn fine_tuning_accepts_only_a_different_head() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("odd.safetensors");
     let registry = model(Architecture::ResNet18, 10);
@@ -141,7 +141,7 @@ fn fine_tuning_forgives_nothing_but_the_head() {
 const GPT: GptConfig = GptConfig { vocabulary: 9, context: 6, width: 8, depth: 2, heads: 2 };
 
 #[test]
-fn a_tied_weight_may_be_there_twice_but_not_differ() {
+fn a_repeated_tied_weight_must_be_equal() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gpt.safetensors");
     let [a, b] = [0, 1].map(|_| {
@@ -182,7 +182,7 @@ fn a_tied_weight_may_be_there_twice_but_not_differ() {
 }
 
 #[test]
-fn every_network_is_saved_and_loaded_and_its_head_exchanged() {
+fn every_network_is_saved_loaded_and_fine_tuned() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("net.safetensors");
     let vit = VitConfig { image_size: 8, patch: 4, width: 8, depth: 2, heads: 2 };
@@ -225,7 +225,7 @@ fn every_network_is_saved_and_loaded_and_its_head_exchanged() {
 }
 
 #[test]
-fn a_model_in_float64_is_loaded_to_the_bit() {
+fn a_float64_model_is_loaded_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     let make = || {
@@ -243,7 +243,7 @@ fn a_model_in_float64_is_loaded_to_the_bit() {
 }
 
 #[test]
-fn names_change_one_rule_after_the_other() {
+fn renames_apply_in_order() {
     let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
     let renames = Renames::new(&[pair(r"^module\.", ""), pair(r"^blocks\.(\d+)\.", "h.$1.")]).unwrap();
     assert_eq!(renames.apply("module.blocks.12.norm.weight"), "h.12.norm.weight");

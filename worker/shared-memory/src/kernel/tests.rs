@@ -44,7 +44,7 @@ fn reduce_all(regions: &Regions, part: Range<usize>, element: Element, reduction
 
 proptest! {
     #[test]
-    fn the_sum_is_that_in_the_order_of_ranks(
+    fn values_are_summed_in_the_order_of_ranks(
         ranks in 1usize..6,
         count in 1usize..5000,
         from in 0usize..100,
@@ -107,7 +107,7 @@ proptest! {
 }
 
 #[test]
-fn the_least_and_the_greatest_keep_a_nan() {
+fn minimum_and_maximum_keep_nan() {
     let values = [
         vec![1.0f32, -2.0, f32::NAN, 5.0, f32::INFINITY],
         vec![3.0, -4.0, 1.0, f32::NAN, 0.0],

@@ -72,7 +72,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn all_operations_are_exact_at_any_offset(size in 1usize..5, first in 0usize..50, each in 0usize..20_000) {
+    fn operations_are_exact_at_any_offset(size in 1usize..5, first in 0usize..50, each in 0usize..20_000) {
         let count = each * size;
         let total = first + count + 7;
         let ranks = team(size, total);
@@ -106,7 +106,7 @@ proptest! {
 }
 
 #[test]
-fn a_thousand_in_flight_from_ranks_of_different_pace() {
+fn a_thousand_operations_in_flight_from_ranks_of_different_speed() {
     for size in [2, 3] {
         let ranks = team(size, 16_000);
         std::thread::scope(|scope| {
@@ -148,7 +148,7 @@ fn nothing_ends_before_the_last_rank_is_ready() {
 }
 
 #[test]
-fn a_late_rank_is_a_time_out_and_what_follows_fails() {
+fn a_late_rank_is_a_time_out_and_later_operations_fail() {
     let ranks = team(3, 100);
     let limit = Duration::from_millis(250);
     let begun = Instant::now();
@@ -164,7 +164,7 @@ fn a_late_rank_is_a_time_out_and_what_follows_fails() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_missed_at_once() {
+fn a_rank_that_leaves_is_detected_immediately() {
     let mut ranks = team(3, 100);
     let before: Vec<_> = ranks.iter().map(|seat| seat.start(SUM, 0, 50, LONG)).collect();
     before.iter().try_for_each(Pending::wait).unwrap();
@@ -178,7 +178,7 @@ fn a_rank_that_leaves_is_missed_at_once() {
 }
 
 #[test]
-fn dropping_ends_what_is_under_way() {
+fn dropping_a_member_ends_pending_operations() {
     let mut ranks = team(2, 100);
     let pending = ranks[0].start(SUM, 0, 100, LONG);
     let begun = Instant::now();
@@ -188,7 +188,7 @@ fn dropping_ends_what_is_under_way() {
 }
 
 #[test]
-fn closing_carries_out_what_was_started() {
+fn closing_completes_started_operations() {
     let mut ranks = team(2, 100);
     let pending: Vec<_> = ranks.iter().map(|seat| seat.start(SUM, 0, 100, LONG)).collect();
     let other = ranks.pop().unwrap();
@@ -199,7 +199,7 @@ fn closing_carries_out_what_was_started() {
 }
 
 #[test]
-fn ranks_that_disagree_are_told() {
+fn ranks_with_different_operations_get_a_mismatch() {
     let ranks = team(2, 100);
     let one = ranks[0].start(SUM, 0, 100, LONG);
     let two = ranks[1].start(SUM, 1, 99, LONG);
@@ -208,7 +208,7 @@ fn ranks_that_disagree_are_told() {
 }
 
 #[test]
-fn ranges_outside_are_refused_before_anything_begins() {
+fn ranges_outside_the_segment_are_errors_before_the_start() {
     let ranks = team(2, 100);
     let seat = &ranks[0];
     let start = |collective, element, offset, count| {
@@ -234,9 +234,9 @@ fn ranges_outside_are_refused_before_anything_begins() {
     good.iter().try_for_each(Pending::wait).unwrap();
 }
 
-/// Is rank 1 when [`a_killed_process_is_missed`] starts this test again; otherwise does nothing.
+/// Is rank 1 when [`a_killed_process_is_detected`] starts this test again; otherwise does nothing.
 #[test]
-fn rank_1_of_the_killed() {
+fn run_rank_1_until_killed() {
     let Ok(words) = std::env::var("DTRAIN_TEST_TICKETS") else {
         return;
     };
@@ -254,14 +254,14 @@ fn rank_1_of_the_killed() {
 }
 
 #[test]
-fn a_killed_process_is_missed() {
+fn a_killed_process_is_detected() {
     let (control, control_ticket) = Control::create(2).unwrap();
     let (data, data_ticket) = Segment::create(2, 400).unwrap();
     data.reserve(0).unwrap();
     let words: Vec<String> =
         [control_ticket.to_words(), data_ticket.to_words()].concat().iter().map(i64::to_string).collect();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "member::tests::rank_1_of_the_killed"])
+        .args(["--exact", "member::tests::run_rank_1_until_killed"])
         .env("DTRAIN_TEST_TICKETS", words.join(" "))
         .stdout(Stdio::null())
         .spawn()

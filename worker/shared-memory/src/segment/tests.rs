@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn two_mappings_are_one_memory() {
+fn two_mappings_share_one_memory() {
     let (made, ticket) = Segment::create(2, 5000).unwrap();
     let opened = Segment::open(&ticket).unwrap();
     assert_eq!((opened.regions(), opened.region_bytes()), (2, 5000));
@@ -38,7 +38,7 @@ fn a_region_keeps_its_mapping() {
 }
 
 #[test]
-fn addresses_are_found_inside_their_region_only() {
+fn addresses_are_found_only_inside_their_region() {
     let (segment, _) = Segment::create(3, 5000).unwrap();
     for region in 0..3 {
         let start = segment.region(region).as_ptr();
@@ -53,7 +53,7 @@ fn addresses_are_found_inside_their_region_only() {
 }
 
 #[test]
-fn what_is_no_segment_of_the_ticket_is_refused() {
+fn a_file_other_than_the_tickets_segment_is_an_error() {
     let (_segment, ticket) = Segment::create(2, 5000).unwrap();
     let another = Ticket { nonce: [1, 2], ..ticket };
     assert!(matches!(Segment::open(&another), Err(MemoryError::WrongFile(_, "another run's memory"))));
@@ -69,7 +69,7 @@ fn what_is_no_segment_of_the_ticket_is_refused() {
 }
 
 #[test]
-fn a_file_that_could_shrink_is_refused() {
+fn a_file_that_could_shrink_is_an_error() {
     let (segment, ticket) = Segment::create(1, 4096).unwrap();
     let file = File::from(rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(segment.layout.mapped_bytes as u64).unwrap();
@@ -80,7 +80,7 @@ fn a_file_that_could_shrink_is_refused() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_errors() {
+fn impossible_sizes_are_errors() {
     for (regions, bytes) in [(0, 10), (10, 0), (2, usize::MAX), (usize::MAX, 4096), (3, 1 << 62)] {
         assert!(
             matches!(Segment::create(regions, bytes), Err(MemoryError::Size { .. })),
@@ -95,7 +95,7 @@ fn sizes_that_cannot_be_are_errors() {
 }
 
 #[test]
-fn a_ticket_survives_its_journey() {
+fn a_ticket_survives_conversion_to_words() {
     let ticket = Ticket { pid: 4_194_304, fd: 7, nonce: [-1, 1 << 62], regions: 3, region_bytes: 1 << 40 };
     assert_eq!(Ticket::from_words(ticket.to_words()), ticket);
     let (_kept, ticket) = Segment::create(2, 4096).unwrap();

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_fails_anywhere_leaves_libtorch_as_it_was() {
+    fn a_failed_capture_restores_libtorchs_state() {
         for begins in ALL {
             for ends in ALL {
                 for body in [Ok(()), thrown("not while capturing")] {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_a_capture_that_was_taken_is_the_graphs_until_it_is_dropped() {
+    fn a_graph_holds_its_pool_until_dropped() {
         let mut libtorch = Libtorch::new(Fails::Never, Fails::Never);
         record(&mut libtorch, || Ok::<_, ShimError>(())).unwrap();
         assert!(libtorch.allocators.iter().all(|allocator| allocator.users == 2));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_capture_leaves_libtorch_as_it_was() {
+    fn a_panic_in_a_capture_restores_libtorchs_state() {
         let mut libtorch = Libtorch::new(Fails::Never, Fails::AtOnce);
         let panics = std::panic::AssertUnwindSafe(|| {
             record(&mut libtorch, || -> Result<(), ShimError> { panic!("made to fail") })
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_error_is_the_one_that_is_told() {
+    fn the_first_error_is_returned() {
         let mut libtorch = Libtorch::new(Fails::Never, Fails::AtOnce);
         let error = record(&mut libtorch, || thrown("not while capturing")).unwrap_err();
         assert_eq!(error.message, "not while capturing");

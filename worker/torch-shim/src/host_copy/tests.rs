@@ -80,7 +80,7 @@ fn start(queue: &mut CopyStream, memory: &mut Option<Box<Vec<u8>>>) -> Result<Ho
 }
 
 #[test]
-fn what_changes_is_copied_first_and_waited_for_by_the_device_alone() {
+fn changing_tensors_are_copied_first_and_only_the_device_waits() {
     let (mut queue, log) = Noting::queue(None);
     let mut memory = Some(Box::new(vec![0u8; 6]));
     let landing = start(&mut queue, &mut memory).unwrap();
@@ -93,7 +93,7 @@ fn what_changes_is_copied_first_and_waited_for_by_the_device_alone() {
 }
 
 #[test]
-fn what_is_dropped_on_the_way_is_waited_for() {
+fn dropping_a_copy_waits_for_it() {
     let (mut queue, log) = Noting::queue(None);
     let mut memory = Some(Box::new(vec![0u8; 6]));
     drop(start(&mut queue, &mut memory).unwrap());
@@ -101,7 +101,7 @@ fn what_is_dropped_on_the_way_is_waited_for() {
 }
 
 #[test]
-fn a_copy_that_fails_gives_the_memory_back_when_nothing_writes_to_it() {
+fn a_failed_copy_returns_the_memory_after_all_writes() {
     let (mut queue, log) = Noting::queue(Some(3));
     let mut memory = Some(Box::new(vec![0u8; 6]));
     let error = start(&mut queue, &mut memory).err().unwrap();
@@ -112,7 +112,7 @@ fn a_copy_that_fails_gives_the_memory_back_when_nothing_writes_to_it() {
 }
 
 #[test]
-fn a_place_elsewhere_is_refused() {
+fn a_target_outside_the_memory_is_an_error() {
     let mut memory = Some(Box::new(vec![0u8; 6]));
     let refused = HostCopy::start(&mut CopyStream(Box::new(Host)), &mut memory, |_| {
         let elsewhere: &'static mut [u8] = Box::leak(Box::new([0u8; 4]));
@@ -123,7 +123,7 @@ fn a_place_elsewhere_is_refused() {
 }
 
 #[test]
-fn without_cuda_nothing_is_pinned() {
+fn without_cuda_pinning_is_an_error() {
     if cuda::load().is_err() {
         assert!(Pinned::pin(&mut [0u8; 64]).is_err());
     }

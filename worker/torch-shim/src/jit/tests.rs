@@ -49,7 +49,7 @@ fn a_module_lists_the_tensors_that_it_computes_with() {
 }
 
 #[test]
-fn modes_and_gradient_mode_are_followed() {
+fn training_mode_and_gradient_mode_are_respected() {
     let mut module = load("net.pt");
     let x = images();
     module.train(false).unwrap();
@@ -66,7 +66,7 @@ fn modes_and_gradient_mode_are_followed() {
 }
 
 #[test]
-fn later_calls_compute_what_the_first_did() {
+fn later_calls_give_the_same_result() {
     let module = load("net.pt");
     let x = images();
     let (mut outputs, mut gradients) = (Vec::new(), Vec::new());
@@ -85,7 +85,7 @@ fn later_calls_compute_what_the_first_did() {
 }
 
 #[test]
-fn autocast_reaches_into_a_module() {
+fn autocast_applies_inside_a_module() {
     let module = load("net.pt");
     let x = images();
     let exact = module.forward(&[&x]).unwrap();
@@ -118,7 +118,7 @@ fn tied_weights_and_random_numbers_are_found() {
 }
 
 #[test]
-fn operations_whose_mode_a_trace_has_fixed_are_found() {
+fn operations_with_a_mode_fixed_by_a_trace_are_found() {
     let fixed = |name: &str| {
         let found = load(name).fixed_modes().unwrap();
         let names = found.into_iter().map(|it| (it.operation, it.training));
@@ -147,7 +147,7 @@ fn operations_whose_mode_a_trace_has_fixed_are_found() {
 }
 
 #[test]
-fn files_that_are_no_modules_are_named_with_the_remedy() {
+fn files_other_than_modules_are_errors_with_a_remedy() {
     let folder = std::env::temp_dir().join(format!("dtrain-jit-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let fails = |name: &str, bytes: &[u8]| {
@@ -171,7 +171,7 @@ fn files_that_are_no_modules_are_named_with_the_remedy() {
 }
 
 #[test]
-fn what_a_module_refuses_is_an_error() {
+fn inputs_that_a_module_cannot_use_are_errors() {
     let module = load("net.pt");
     let wrong = Tensor::f_zeros([1, 7, 16, 16], (Kind::Float, Device::Cpu)).unwrap();
     let error = module.forward(&[&wrong]).unwrap_err();

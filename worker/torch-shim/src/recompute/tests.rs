@@ -27,7 +27,7 @@ fn refused(error: tch::TchError) -> ShimError {
 }
 
 #[test]
-fn parameters_alone_are_enough_and_their_hooks_fire_once() {
+fn parameters_alone_suffice_and_their_hooks_run_once() {
     let (x, w) = (values(&[3, 4]), leaf(&[4, 4]));
     let fired = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&fired);
@@ -45,7 +45,7 @@ fn parameters_alone_are_enough_and_their_hooks_fire_once() {
 }
 
 #[test]
-fn several_inputs_used_or_not() {
+fn segments_take_several_inputs_used_or_not() {
     let (a, b, c) = (leaf(&[5]), leaf(&[5]), Tensor::ones([5], CPU));
     let out = recompute(&[&a, &b, &c], |inputs, _| {
         let [a, b, c] = inputs else { panic!("three inputs") };
@@ -69,7 +69,7 @@ fn several_inputs_used_or_not() {
 }
 
 #[test]
-fn a_segment_within_a_segment_is_one_too() {
+fn a_segment_inside_a_segment_is_recomputed() {
     let x = leaf(&[6]);
     let times = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&times);
@@ -90,7 +90,7 @@ fn a_segment_within_a_segment_is_one_too() {
 }
 
 #[test]
-fn it_lives_as_long_as_the_graph_and_runs_once_where_gradients_are_off() {
+fn a_segment_lives_as_long_as_the_graph_and_runs_once_without_gradients() {
     let alive = Arc::new(());
     let x = leaf(&[4]);
     let run = || {
@@ -116,7 +116,7 @@ fn it_lives_as_long_as_the_graph_and_runs_once_where_gradients_are_off() {
 }
 
 #[test]
-fn errors_come_through_with_their_kind() {
+fn errors_keep_their_kind() {
     let x = leaf(&[4]);
     for kind in [ErrorKind::OutOfMemory, ErrorKind::Network, ErrorKind::NotImplemented, ErrorKind::Other] {
         let fail = move |pass| {
@@ -141,7 +141,7 @@ fn errors_come_through_with_their_kind() {
 }
 
 #[test]
-fn what_cannot_be_right_is_refused() {
+fn incorrect_uses_are_errors() {
     let x = leaf(&[4]);
     let h = &x * 1.0;
     let in_place = recompute(&[&h], |inputs, _| {
@@ -168,7 +168,7 @@ fn what_cannot_be_right_is_refused() {
 }
 
 #[test]
-fn fingerprints_tell_bits_and_places_apart() {
+fn fingerprints_depend_on_bits_and_positions() {
     for (kind, by_loop) in [Kind::Float, Kind::BFloat16, Kind::Double, Kind::Uint8, Kind::Int64, Kind::Bool]
         .into_iter()
         .flat_map(|kind| [(kind, true), (kind, false)])

@@ -137,19 +137,19 @@ fn values(shape: [i64; 4]) -> Tensor {
 }
 
 #[test]
-fn the_parts_together_are_the_whole_batch() {
+fn parts_are_normalised_as_the_whole_batch() {
     compare(&batch_norm, &values([6, 5, 3, 4]), &[3, 3], 1e-10);
     compare(&batch_norm, &values([7, 5, 3, 4]), &[1, 4, 2], 1e-10);
 }
 
 #[test]
-fn one_value_each_and_none_at_all_are_parts_too() {
+fn parts_may_have_one_value_or_none() {
     compare(&batch_norm, &values([2, 5, 1, 1]), &[1, 1], 1e-10);
     compare(&batch_norm, &values([3, 5, 2, 2]), &[2, 0, 1], 1e-10);
 }
 
 #[test]
-fn whole_networks_agree() {
+fn whole_networks_give_the_same_results() {
     let resnet = |registry: &mut Registry| -> Forward {
         let model = build(Architecture::ResNet18, 3, 4, registry).unwrap();
         let least = if registry.is_batch_synced() { 1 } else { 2 };
@@ -168,7 +168,7 @@ fn whole_networks_agree() {
 }
 
 #[test]
-fn a_large_mean_does_not_drown_the_variance() {
+fn a_large_mean_keeps_the_variance_accurate() {
     let layers: Vec<_> = seats(2)
         .into_iter()
         .map(|seat| {
@@ -204,7 +204,7 @@ fn a_large_mean_does_not_drown_the_variance() {
 }
 
 #[test]
-fn too_few_values_fail_on_all_and_one_participant_is_as_none() {
+fn too_few_values_fail_on_all_and_one_participant_is_ignored() {
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = seats(2)
             .into_iter()
