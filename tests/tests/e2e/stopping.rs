@@ -141,7 +141,7 @@ fn a_rank_that_does_not_come_is_waited_for_no_longer_than_was_said() {
         // After the first rank, others may have failed because it ended.
         let of_time = cause.as_deref() == Some("collective-timeout");
         assert!(of_time || cause.as_deref() == Some("gloo"), "{transport}: {cause:?} {message}");
-        for part in [" number ", " on rank ", "waited 3s"] {
+        for part in [" number ", " on rank ", "time-out after 3s"] {
             assert!(message.contains(part), "{transport}: {part} in {message}");
         }
         assert!(!of_time || message.contains(" bytes)"), "{transport}: {message}");

@@ -75,32 +75,35 @@ impl<'a> Collective<'a> {
     /// Checks the tensors for `size` ranks before anything is sent. The result depends only on the call, so
     /// all ranks agree: if one rank alone failed here, the others would wait.
     pub(crate) fn check(self, rank: usize, size: usize) -> Result<(), CollectiveError> {
-        let refuse = |reason| Err(CollectiveError::InvalidTensor(Operation::new(self.name(), rank), reason));
+        let invalid = |reason| Err(CollectiveError::InvalidTensor(Operation::new(self.name(), rank), reason));
         for tensor in [self.input(), self.output()] {
             if !tensor.defined() {
-                return refuse("the tensor is undefined".into());
+                return invalid("the tensor is undefined".into());
             }
             if !KINDS.contains(&tensor.kind()) {
-                return refuse(format!("tensors of {:?} cannot be sent", tensor.kind()));
+                return invalid(format!("tensors of {:?} are not supported", tensor.kind()));
             }
             if !tensor.is_contiguous() {
-                return refuse(format!("a tensor of shape {:?} is not contiguous", tensor.size()));
+                return invalid(format!("the tensor of shape {:?} is not contiguous", tensor.size()));
             }
         }
+        let (input, output) = (self.input(), self.output());
         let (whole, part) = match self {
             Self::AllReduce(..) => return Ok(()),
             Self::Broadcast(_, root) if root < size => return Ok(()),
-            Self::Broadcast(_, root) => return refuse(format!("there is no rank {root} among {size}")),
+            Self::Broadcast(_, root) => {
+                return invalid(format!("rank {root} does not exist; there are {size} ranks"));
+            }
             Self::AllGather { output, input } => (output, input),
             Self::ReduceScatter { output, input, .. } => (input, output),
         };
-        let place = |tensor: &Tensor| format!("{:?} on {:?}", tensor.kind(), tensor.device());
+        let describe = |tensor: &Tensor| format!("{:?} on {:?}", tensor.kind(), tensor.device());
         if whole.kind() != part.kind() || whole.device() != part.device() {
-            return refuse(format!("{} does not go with {}", place(whole), place(part)));
+            return invalid(format!("input and output differ: {} and {}", describe(input), describe(output)));
         }
         let (all, each) = (whole.numel(), part.numel());
         if all != each * size {
-            return refuse(format!("{size} ranks x {each} elements do not make {all}"));
+            return invalid(format!("{all} elements are not {size} ranks x {each} elements"));
         }
         Ok(())
     }

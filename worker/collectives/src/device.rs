@@ -22,7 +22,7 @@ impl DeviceGroup {
 }
 
 /// Undefined tensors go to the host group, which rejects them.
-fn is_of_host(collective: &Collective<'_>) -> bool {
+fn is_on_host(collective: &Collective<'_>) -> bool {
     !collective.input().defined() || collective.input().device() == Device::Cpu
 }
 
@@ -45,14 +45,14 @@ impl ProcessGroup for DeviceGroup {
     }
 
     fn start(&self, collective: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
-        match is_of_host(&collective) {
+        match is_on_host(&collective) {
             true => self.host.start(collective),
             false => self.gpus.start(collective),
         }
     }
 
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
-        let (host, gpus): (Vec<_>, Vec<_>) = all.iter().copied().partition(is_of_host);
+        let (host, gpus): (Vec<_>, Vec<_>) = all.iter().copied().partition(is_on_host);
         let works = vec![self.host.start_all(&host)?, self.gpus.start_all(&gpus)?];
         Ok(Box::new(AllWork(works)))
     }

@@ -32,7 +32,7 @@ pub enum CollectiveError {
     InvalidTensor(Operation, String),
     /// A peer did not join the operation within the time-out: the first such rank, if the backend knows it.
     #[error(
-        "{} waited {:?} for {} ({} bytes): {} hangs, is much slower than the others, or called another operation",
+        "{}: time-out after {:?}, waiting for {} ({} bytes): {} hangs, is much slower than the others, or called another operation",
         .0,
         .0.timeout,
         .1.map_or_else(|| "its peers".into(), |late| format!("rank {late}")),
@@ -41,10 +41,10 @@ pub enum CollectiveError {
     )]
     TimedOut(Operation, Option<usize>),
     /// A peer died or left the group during this operation.
-    #[error("{0}: a peer is gone ({1})")]
+    #[error("{0}: a peer ended or left the group: {1}")]
     PeerLost(Operation, String),
     /// Memory ran out.
-    #[error("{} on rank {}: out of memory ({})", .0.op, .0.rank, .1)]
+    #[error("{} on rank {}: out of memory: {}", .0.op, .0.rank, .1)]
     OutOfMemory(Operation, String),
     /// Any other failure, with the backend's message.
     #[error("{0}: {1}")]
@@ -101,17 +101,17 @@ impl Operation {
 pub enum RendezvousError {
     /// Rank 0 cannot serve the store on MASTER_PORT.
     #[error(
-        "rank 0 cannot serve the store on port {0}: {1}; another program may hold the port, or another run"
+        "rank 0 cannot serve the store on port {0}: {1}; if another program uses the port, set another --master-port or MASTER_PORT"
     )]
     Serve(u16, #[source] ShimError),
     /// This rank cannot reach the store at MASTER_ADDR:MASTER_PORT.
     #[error("rank {0} cannot reach the store of rank 0 at {1}: {2}")]
     Connect(usize, String, #[source] ShimError),
     /// Rank 0 ended before it sent this rank the opening.
-    #[error("rank {0}: rank 0 ended before the run began ({1})")]
+    #[error("rank {0}: rank 0 ended before the run started: {1}")]
     NoOpening(usize, #[source] ShimError),
-    /// Rank 0 refused the run and has logged the reason.
-    #[error("rank 0 refused the run: {0}")]
+    /// Rank 0 did not start the run and has logged the reason.
+    #[error("rank 0 did not start the run: {0}")]
     NotStarted(String),
     /// The store works, but the ranks cannot connect.
     #[error("the ranks cannot connect to each other: {0}")]
@@ -121,7 +121,7 @@ pub enum RendezvousError {
     Environment(#[from] EnvError),
     /// The environments of the ranks differ.
     #[error(
-        "DTRAIN_TRANSPORT is {:?} on rank {} and {:?} on rank {}; set it to the same on all ranks, or nowhere",
+        "DTRAIN_TRANSPORT is {:?} on rank {} and {:?} on rank {}; set the same value on all ranks, or none",
         .0[0].1,
         .0[0].0,
         .0[1].1,
@@ -132,14 +132,14 @@ pub enum RendezvousError {
     #[error("{0}")]
     Gpus(String),
     /// Shared memory is required but not available.
-    #[error("DTRAIN_TRANSPORT is shared, but {0}; leave it unset to use TCP in such a case")]
+    #[error("DTRAIN_TRANSPORT is shared, but {0}; unset it to use TCP")]
     NoSharedMemory(String),
 }
 
 /// Removes the source location in brackets with which Gloo's messages begin; users cannot use it.
 fn strip_source_location(message: String) -> String {
     match message.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
-        Some((place, rest)) if place.contains(".cc:") || place.contains(".h:") => rest.to_owned(),
+        Some((location, rest)) if location.contains(".cc:") || location.contains(".h:") => rest.to_owned(),
         _ => message,
     }
 }
@@ -158,9 +158,9 @@ mod tests {
         };
         let timed_out = |late| CollectiveError::TimedOut(operation, late);
         let text = timed_out(Some(2)).to_string();
-        assert!(text.contains("waited 3s for rank 2 (12 bytes): it hangs"), "{text}");
+        assert!(text.contains("time-out after 3s, waiting for rank 2 (12 bytes): it hangs"), "{text}");
         let text = timed_out(None).to_string();
-        assert!(text.contains("waited 3s for its peers (12 bytes): a rank hangs"), "{text}");
+        assert!(text.contains("time-out after 3s, waiting for its peers (12 bytes): a rank hangs"), "{text}");
     }
 
     #[test]

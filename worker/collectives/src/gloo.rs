@@ -36,7 +36,7 @@ impl GlooGroup {
 }
 
 /// Returns a flat tensor on the host: a view if the tensor is there already, otherwise a copy.
-fn host(tensor: &Tensor) -> Result<Tensor, TchError> {
+fn to_host(tensor: &Tensor) -> Result<Tensor, TchError> {
     // Autograd must not record the collective, which works on values.
     tensor.f_detach()?.f_to_device(Device::Cpu)?.f_view(-1)
 }
@@ -84,11 +84,11 @@ impl ProcessGroup for GlooGroup {
             Collective::AllGather { output, .. } if output.device() != Device::Cpu => {
                 Tensor::f_empty([output.numel() as i64], (output.kind(), Device::Cpu))
             }
-            _ => host(collective.output()),
+            _ => to_host(collective.output()),
         };
         let staged = staged.map_err(torch)?;
-        let input = || Ok(vec![host(collective.input()).map_err(torch)?]);
-        let (what, outputs, inputs) = match collective {
+        let input = || Ok(vec![to_host(collective.input()).map_err(torch)?]);
+        let (kind, outputs, inputs) = match collective {
             Collective::AllReduce(_, op) => (Kind::AllReduce(op), vec![staged.shallow_clone()], Vec::new()),
             Collective::Broadcast(_, root) => {
                 (Kind::Broadcast(root), vec![staged.shallow_clone()], Vec::new())
@@ -101,7 +101,7 @@ impl ProcessGroup for GlooGroup {
                 (Kind::ReduceScatter(op), vec![staged.shallow_clone()], input()?)
             }
         };
-        let work = self.gloo.start(what, &outputs, &inputs, self.caller.timeout);
+        let work = self.gloo.start(kind, &outputs, &inputs, self.caller.timeout);
         let copy_back = match collective.output().device() {
             Device::Cpu => None,
             _ => Some((staged, collective.output().f_detach().map_err(torch)?)),

@@ -61,16 +61,17 @@ fn check_facts(all: &[Facts]) -> Result<(), String> {
     };
     if let Some(cpu) = all.iter().position(|facts| !facts.gpu) {
         return Err(format!(
-            "rank {gpu} trains on a GPU and rank {cpu} on the CPU: a GPU, its driver or libtorch's CUDA set is missing there; mend \
-             that, or train on the CPU everywhere with --gpu-ids none"
+            "rank {gpu} trains on a GPU and rank {cpu} on the CPU: rank {cpu} has no GPU, no driver or no CUDA set of libtorch; \
+             install them, or train on the CPU everywhere with --gpu-ids none"
         ));
     }
     if all.iter().any(|facts| facts.preference != Transport::Auto) {
         return Ok(());
     }
     if let Some(rank) = all.iter().position(|facts| facts.nccl == 0) {
-        let lack = "cannot load NCCL, as its own message says; the others cannot go without it";
-        return Err(format!("rank {rank} {lack}"));
+        return Err(format!(
+            "rank {rank} cannot load NCCL, which all ranks need; see the message of rank {rank}"
+        ));
     }
     // Different versions may be incompatible, and may wait for each other forever.
     let first = all[0].nccl;
@@ -89,14 +90,14 @@ fn share_unique_id(host: &GlooGroup, nccl: &Nccl) -> Result<UniqueId, Rendezvous
     let rank = host.rank();
     let own = (rank == 0).then(|| nccl.create_unique_id());
     let mut unique_id: UniqueId = [0; 128];
-    if let Some(Ok(made)) = &own {
-        unique_id = *made;
+    if let Some(Ok(created)) = &own {
+        unique_id = *created;
     }
     broadcast(host, &mut unique_id)?;
     match own {
         Some(Err(error)) => Err(local_error(rank, &error)),
         _ if unique_id == [0; 128] => {
-            let reason = "rank 0 cannot open a group of NCCL's, as its own message says";
+            let reason = "rank 0 cannot create an NCCL group; see the message of rank 0";
             Err(RendezvousError::Gpus(reason.to_owned()))
         }
         _ => Ok(unique_id),

@@ -44,7 +44,7 @@ impl Rendezvous {
     pub fn open(env: WorkerEnv) -> Result<Self, RendezvousError> {
         let preference = Transport::from_lookup(of_process)?;
         let timeout = collective_timeout(of_process)?.unwrap_or(super::DEFAULT_TIMEOUT);
-        let store = (env.world_size > 1).then(|| store(&env)).transpose()?;
+        let store = (env.world_size > 1).then(|| open_store(&env)).transpose()?;
         Ok(Self { env, preference, timeout, store })
     }
 
@@ -109,7 +109,7 @@ impl Rendezvous {
         preference: Transport,
         device: Device,
     ) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
-        let Some(gloo) = self.gloo(None)? else {
+        let Some(gloo) = self.connect_gloo(None)? else {
             return Ok(Box::new(LoneGroup(1)));
         };
         let gpu = Gpu::of(device, preference);
@@ -117,7 +117,7 @@ impl Rendezvous {
         let own = Facts::new(preference, self.is_local(), device != Device::Cpu, nccl);
         let all = gather_facts(&gloo, own)?;
         let gpus = gpus::connect(gpu, &gloo, &all, self.timeout)?;
-        let mut group = share(gloo, own, &all)?;
+        let mut group = share_memory(gloo, own, &all)?;
         if let Some(gpus) = gpus {
             group = Box::new(super::DeviceGroup::new(group, gpus));
         }
@@ -128,7 +128,7 @@ impl Rendezvous {
     /// Connects all ranks in a second group beside `ranks`, by TCP and, if `ranks` has it, NCCL. Its order of
     /// operations is independent. Every rank calls it with the same name, and uses a name once.
     pub fn connect_second_group(&self, name: &str, ranks: &Ranks) -> Result<Ranks, RendezvousError> {
-        Ok(match self.gloo(Some(name))? {
+        Ok(match self.connect_gloo(Some(name))? {
             Some(mut gloo) => {
                 gloo.set_timeout(self.timeout);
                 ranks.create_second_group(Box::new(gloo))?
@@ -142,12 +142,12 @@ impl Rendezvous {
     }
 
     /// Connects all ranks by TCP under a prefix of the store. Returns None for a single process.
-    fn gloo(&self, name: Option<&str>) -> Result<Option<GlooGroup>, RendezvousError> {
+    fn connect_gloo(&self, name: Option<&str>) -> Result<Option<GlooGroup>, RendezvousError> {
         let Some(store) = &self.store else {
             return Ok(None);
         };
         let named = name.map(|name| store.prefixed(name)).transpose();
-        let named = named.map_err(unreachable(&self.env))?;
+        let named = named.map_err(unreachable_store(&self.env))?;
         let interface = std::env::var("GLOO_SOCKET_IFNAME").unwrap_or_default();
         let address = match interface.as_str() {
             // On one machine the loopback address works however the host name resolves.
@@ -166,19 +166,19 @@ impl Rendezvous {
 }
 
 /// Opens the store of this attempt.
-fn store(env: &WorkerEnv) -> Result<TcpStore, RendezvousError> {
+fn open_store(env: &WorkerEnv) -> Result<TcpStore, RendezvousError> {
     let (host, port) = (env.master_addr.as_str(), env.master_port);
     let store = if env.rank == 0 && !env.use_agent_store {
         TcpStore::serve(host, port, CONNECT_TIMEOUT).map_err(|source| RendezvousError::Serve(port, source))?
     } else {
-        TcpStore::connect(host, port, CONNECT_TIMEOUT).map_err(unreachable(env))?
+        TcpStore::connect(host, port, CONNECT_TIMEOUT).map_err(unreachable_store(env))?
     };
     // Attempts share an agent's store: the prefix separates the keys of earlier attempts.
     let attempt = format!("dtrain/{}/{}", env.run_id, env.restart_count);
-    store.prefixed(&attempt).map_err(unreachable(env))
+    store.prefixed(&attempt).map_err(unreachable_store(env))
 }
 
-fn unreachable(env: &WorkerEnv) -> impl FnOnce(ShimError) -> RendezvousError {
+fn unreachable_store(env: &WorkerEnv) -> impl FnOnce(ShimError) -> RendezvousError {
     |source| {
         let address = format!("{}:{}", env.master_addr, env.master_port);
         RendezvousError::Connect(env.rank, address, source)
@@ -186,7 +186,11 @@ fn unreachable(env: &WorkerEnv) -> impl FnOnce(ShimError) -> RendezvousError {
 }
 
 /// Chooses the group for the ranks of `gloo`: shared memory if they want it and all can use it.
-fn share(gloo: GlooGroup, own: Facts, all: &[Facts]) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+fn share_memory(
+    gloo: GlooGroup,
+    own: Facts,
+    all: &[Facts],
+) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
     let (gloo, reason) = match decide(all) {
         Decision::Disagree(preferences) => return Err(RendezvousError::Disagreement(preferences)),
         Decision::Gloo(reason) => (gloo, reason),

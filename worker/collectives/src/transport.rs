@@ -22,11 +22,11 @@ impl Transport {
     /// Reads the variable through `get`. If it is unset or empty, the result is [`Transport::Auto`].
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
         let value = get(DTRAIN_TRANSPORT).unwrap_or_default();
-        let word = match value.trim() {
+        let name = match value.trim() {
             "" => "auto",
-            word => word,
+            name => name,
         };
-        match Self::ALL.iter().find(|(name, _)| *name == word) {
+        match Self::ALL.iter().find(|(known, _)| *known == name) {
             Some((_, transport)) => Ok(*transport),
             None => {
                 Err(EnvError::Invalid { name: DTRAIN_TRANSPORT, value, expected: "auto, gloo or shared" })

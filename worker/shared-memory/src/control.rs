@@ -70,14 +70,14 @@ impl Control {
     pub fn open(ticket: &Ticket, rank: usize) -> Result<Self, MemoryError> {
         let segment = Segment::open(ticket)?;
         if segment.region_bytes() < size_of::<Board>() || rank >= segment.regions() {
-            return Err(MemoryError::WrongFile(ticket.path(), "memory of another purpose"));
+            return Err(MemoryError::WrongFile(ticket.path(), "memory for another purpose"));
         }
         Self::join(segment, rank)
     }
 
     fn join(segment: Segment, rank: usize) -> Result<Self, MemoryError> {
         segment.reserve(rank)?;
-        if !lock::hold(segment.file(), rank).map_err(failed("lock shared memory (F_OFD_SETLK)"))? {
+        if !lock::try_lock(segment.file(), rank).map_err(failed("lock shared memory (F_OFD_SETLK)"))? {
             return Err(MemoryError::RankTaken(rank));
         }
         Ok(Self { segment, rank })
@@ -92,15 +92,15 @@ impl Control {
     }
 
     fn board(&self, rank: usize) -> &Board {
-        let place = self.segment.region(rank).cast::<Board>();
+        let board = self.segment.region(rank).cast::<Board>();
         // SAFETY: regions are page-aligned, hold a Board (ensured in create, checked in open) and stay mapped
         // as long as self. A Board has only atomics, so other processes may write to it.
-        unsafe { place.as_ref() }
+        unsafe { board.as_ref() }
     }
 
     /// Announces that this rank's memory is ready for operation `sequence`, and the operation's tag.
     pub(crate) fn publish_ready(&self, sequence: u32, tag: u32) {
-        self.board(self.rank).tags[sequence as usize % TAGS].store(tagged(sequence, tag), SeqCst);
+        self.board(self.rank).tags[sequence as usize % TAGS].store(tag_word(sequence, tag), SeqCst);
         self.publish(Stage::Ready, sequence);
     }
 
@@ -114,15 +114,15 @@ impl Control {
     /// Returns the ranks that have not announced `stage` of operation `sequence`.
     pub(crate) fn missing_ranks(&self, stage: Stage, sequence: u32) -> impl Iterator<Item = usize> {
         let announced = move |rank| self.board(rank).announced[stage as usize].0.load(SeqCst);
-        (0..self.size()).filter(move |rank| before(announced(*rank), sequence))
+        (0..self.size()).filter(move |rank| is_before(announced(*rank), sequence))
     }
 
     /// Returns a rank that is ready for operation `sequence` with another tag.
-    pub(crate) fn mismatch(&self, sequence: u32, tag: u32) -> Option<usize> {
+    pub(crate) fn find_mismatch(&self, sequence: u32, tag: u32) -> Option<usize> {
         (0..self.size()).find(|rank| {
             let theirs = self.board(*rank).tags[sequence as usize % TAGS].load(SeqCst);
             // Another number: the slot holds a later operation's tag, as that rank is TAGS operations ahead.
-            theirs >> 32 == u64::from(sequence) && theirs != tagged(sequence, tag)
+            theirs >> 32 == u64::from(sequence) && theirs != tag_word(sequence, tag)
         })
     }
 
@@ -132,8 +132,8 @@ impl Control {
     }
 
     /// Asks the kernel whether another rank's process lives. Returns true if the kernel cannot answer.
-    pub(crate) fn lives(&self, rank: usize) -> bool {
-        lock::is_held(self.segment.file(), rank).unwrap_or(true)
+    pub(crate) fn is_alive(&self, rank: usize) -> bool {
+        lock::is_locked(self.segment.file(), rank).unwrap_or(true)
     }
 
     /// Reads this rank's bell. Call it before checking the condition for which [`Control::sleep`] will wait.
@@ -179,12 +179,12 @@ fn ring(bell: &Bell) {
     }
 }
 
-fn tagged(sequence: u32, tag: u32) -> u64 {
+fn tag_word(sequence: u32, tag: u32) -> u64 {
     u64::from(sequence) << 32 | u64::from(tag)
 }
 
 /// Returns whether `announced` has not reached `sequence`.
-fn before(announced: u32, sequence: u32) -> bool {
+fn is_before(announced: u32, sequence: u32) -> bool {
     announced.wrapping_sub(sequence).cast_signed() < 0
 }
 
@@ -214,8 +214,10 @@ mod tests {
     fn announcements_reach_the_other_ranks() {
         let (zero, one) = pair();
         assert_eq!((zero.rank(), one.rank(), one.size()), (0, 1, 2));
-        let unready = |of: &Control, sequence| of.missing_ranks(Stage::Ready, sequence).collect::<Vec<_>>();
-        let undone = |of: &Control, sequence| of.missing_ranks(Stage::Done, sequence).collect::<Vec<_>>();
+        let unready =
+            |control: &Control, sequence| control.missing_ranks(Stage::Ready, sequence).collect::<Vec<_>>();
+        let undone =
+            |control: &Control, sequence| control.missing_ranks(Stage::Done, sequence).collect::<Vec<_>>();
         assert_eq!(unready(&zero, 1), [0, 1]);
         one.publish_ready(2, 5);
         assert_eq!((unready(&zero, 1), unready(&zero, 3)), (vec![0], vec![0, 1]));
@@ -229,10 +231,10 @@ mod tests {
 
     #[test]
     fn sequence_numbers_wrap_around() {
-        assert!(before(u32::MAX, 0));
-        assert!(before(u32::MAX - 5, 3));
-        assert!(!before(0, u32::MAX));
-        assert!(!before(7, 7));
+        assert!(is_before(u32::MAX, 0));
+        assert!(is_before(u32::MAX - 5, 3));
+        assert!(!is_before(0, u32::MAX));
+        assert!(!is_before(7, 7));
     }
 
     #[test]
@@ -240,14 +242,14 @@ mod tests {
         let (zero, one) = pair();
         zero.publish_ready(1, 10);
         one.publish_ready(1, 11);
-        assert_eq!(zero.mismatch(1, 10), Some(1));
-        assert_eq!(one.mismatch(1, 11), Some(0));
+        assert_eq!(zero.find_mismatch(1, 10), Some(1));
+        assert_eq!(one.find_mismatch(1, 11), Some(0));
         zero.publish_ready(2, 20);
         one.publish_ready(2, 20);
-        assert_eq!(zero.mismatch(2, 20), None);
+        assert_eq!(zero.find_mismatch(2, 20), None);
         // The tag of a rank that is far ahead has overwritten this one.
         one.publish_ready(2 + TAGS as u32, 99);
-        assert_eq!(zero.mismatch(2, 20), None);
+        assert_eq!(zero.find_mismatch(2, 20), None);
     }
 
     #[test]
@@ -259,7 +261,7 @@ mod tests {
         assert!(begun.elapsed() >= Duration::from_millis(30));
         let heard = zero.bell();
         one.publish_ready(1, 0);
-        assert_eq!(zero.bell(), heard, "not all are ready");
+        assert_eq!(zero.bell(), heard, "not all ranks are ready");
         zero.publish_ready(1, 0);
         assert_ne!(zero.bell(), heard);
         zero.sleep(heard, Duration::from_secs(60));
@@ -277,9 +279,9 @@ mod tests {
     #[test]
     fn a_rank_that_left_is_detected() {
         let (zero, one) = pair();
-        assert!(zero.lives(1) && one.lives(0) && !zero.has_left(1));
+        assert!(zero.is_alive(1) && one.is_alive(0) && !zero.has_left(1));
         drop(one);
-        assert!(!zero.lives(1) && zero.has_left(1));
+        assert!(!zero.is_alive(1) && zero.has_left(1));
     }
 
     #[test]

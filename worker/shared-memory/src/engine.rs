@@ -44,11 +44,11 @@ impl Engine {
                 return;
             }
             let now = Instant::now();
-            let ask = now.duration_since(last_check) >= CHECK_INTERVAL;
-            if ask {
+            let checks_processes = now.duration_since(last_check) >= CHECK_INTERVAL;
+            if checks_processes {
                 last_check = now;
             }
-            self.fault = self.fault.take().or_else(|| self.find_fault(now, ask));
+            self.fault = self.fault.take().or_else(|| self.find_fault(now, checks_processes));
             if self.fault.is_none() || self.shared.queue().waiting.is_empty() && self.own_part_done.is_empty()
             {
                 self.shared.control.sleep(heard, self.sleep_limit(now));
@@ -79,7 +79,7 @@ impl Engine {
             return progress;
         };
         drop(queue);
-        if let Some(rank) = control.mismatch(job.sequence, job.tag) {
+        if let Some(rank) = control.find_mismatch(job.sequence, job.tag) {
             self.fault = Some(Fault::Mismatch(rank));
             job.end(Err(Fault::Mismatch(rank)));
             return true;
@@ -133,11 +133,12 @@ impl Engine {
         }
     }
 
-    /// Returns a fault if a rank is gone or a deadline has passed. `ask` asks the kernel about live ranks.
-    fn find_fault(&self, now: Instant, ask: bool) -> Option<Fault> {
+    /// Returns a fault if a rank is gone or a deadline has passed. With `checks_processes`, asks the kernel
+    /// which ranks live.
+    fn find_fault(&self, now: Instant, checks_processes: bool) -> Option<Fault> {
         let control = &self.shared.control;
         let queue = self.shared.queue();
-        let gone = |rank: &usize| control.has_left(*rank) || ask && !control.lives(*rank);
+        let gone = |rank: &usize| control.has_left(*rank) || checks_processes && !control.is_alive(*rank);
         let stages = [(self.own_part_done.front(), Stage::Done), (queue.waiting.front(), Stage::Ready)];
         let fronts = || stages.into_iter().filter_map(|(job, stage)| Some((job?, stage)));
         // The rank may have announced this stage between our check and its end: check again.

@@ -58,14 +58,14 @@ unsafe fn reduce_as<T: ElementType>(
     reduction: Reduction,
 ) {
     let is_nan = |value: T::Accumulator| value.partial_cmp(&value).is_none();
-    let least = |a, b| if b < a || is_nan(b) { b } else { a };
-    let greatest = |a, b| if b > a || is_nan(b) { b } else { a };
+    let min = |a, b| if b < a || is_nan(b) { b } else { a };
+    let max = |a, b| if b > a || is_nan(b) { b } else { a };
     // SAFETY: as the caller promises.
     unsafe {
         match reduction {
             Reduction::Sum => reduce_blocks::<T>(sources, targets, part, |a, b| a + b),
-            Reduction::Min => reduce_blocks::<T>(sources, targets, part, least),
-            Reduction::Max => reduce_blocks::<T>(sources, targets, part, greatest),
+            Reduction::Min => reduce_blocks::<T>(sources, targets, part, min),
+            Reduction::Max => reduce_blocks::<T>(sources, targets, part, max),
         }
     }
 }
@@ -76,7 +76,7 @@ unsafe fn reduce_blocks<T: ElementType>(
     sources: &[NonNull<u8>],
     targets: &[NonNull<u8>],
     part: Range<usize>,
-    join: impl Fn(T::Accumulator, T::Accumulator) -> T::Accumulator + Copy,
+    combine: impl Fn(T::Accumulator, T::Accumulator) -> T::Accumulator + Copy,
 ) {
     // Private memory: the accumulator, and buffers to convert values to another width.
     let mut sum = [T::Accumulator::default(); BLOCK];
@@ -87,32 +87,37 @@ unsafe fn reduce_blocks<T: ElementType>(
         let count = ((part.end - start) / size_of::<T>()).min(BLOCK);
         let (sum, wide, stored) = (&mut sum[..count], &mut wide[..count], &mut stored[..count]);
         // SAFETY: `count` values from `start` are inside `part` and aligned, and nobody else touches them, as
-        // the caller promises. If `IS_WIDE`, a `T` is a `T::Accumulator`.
+        // the caller promises. If `IS_ACCUMULATOR`, a `T` is a `T::Accumulator`.
         unsafe {
             for (rank, source) in sources.iter().enumerate() {
                 let source = source.add(start);
-                if T::IS_WIDE && rank == 0 {
+                if T::IS_ACCUMULATOR && rank == 0 {
                     source
                         .cast()
                         .copy_to_nonoverlapping(NonNull::from(&mut *sum).cast::<T::Accumulator>(), count);
-                } else if T::IS_WIDE {
+                } else if T::IS_ACCUMULATOR {
                     let source = source.cast::<T::Accumulator>();
                     for (index, value) in sum.iter_mut().enumerate() {
-                        *value = join(*value, source.add(index).read());
+                        *value = combine(*value, source.add(index).read());
                     }
                 } else {
                     source.cast().copy_to_nonoverlapping(NonNull::from(&mut *stored).cast::<T>(), count);
                     T::widen(stored, if rank == 0 { &mut *sum } else { &mut *wide });
                     if rank > 0 {
-                        sum.iter_mut().zip(&*wide).for_each(|(value, other)| *value = join(*value, *other));
+                        sum.iter_mut()
+                            .zip(&*wide)
+                            .for_each(|(value, other)| *value = combine(*value, *other));
                     }
                 }
             }
-            if !T::IS_WIDE {
+            if !T::IS_ACCUMULATOR {
                 T::narrow(sum, stored);
             }
-            let result =
-                if T::IS_WIDE { NonNull::from(&*sum).cast() } else { NonNull::from(&*stored).cast::<T>() };
+            let result = if T::IS_ACCUMULATOR {
+                NonNull::from(&*sum).cast()
+            } else {
+                NonNull::from(&*stored).cast::<T>()
+            };
             for target in targets {
                 target.add(start).cast().copy_from_nonoverlapping(result, count);
             }
@@ -129,11 +134,11 @@ impl Accumulator for f64 {}
 /// A type of values in memory.
 ///
 /// # Safety
-/// If `IS_WIDE` is true, `Accumulator` is `Self`.
+/// If `IS_ACCUMULATOR` is true, `Accumulator` is `Self`.
 unsafe trait ElementType: Copy + Default {
     type Accumulator: Accumulator;
     /// Whether values are reduced without conversion.
-    const IS_WIDE: bool = true;
+    const IS_ACCUMULATOR: bool = true;
 
     /// Converts values. Both slices have the same length.
     fn widen(_stored: &[Self], _wide: &mut [Self::Accumulator]) {}
@@ -150,10 +155,10 @@ unsafe impl ElementType for f64 {
     type Accumulator = Self;
 }
 
-// SAFETY: `IS_WIDE` is false.
+// SAFETY: `IS_ACCUMULATOR` is false.
 unsafe impl ElementType for f16 {
     type Accumulator = f32;
-    const IS_WIDE: bool = false;
+    const IS_ACCUMULATOR: bool = false;
 
     /// Uses the processor's conversion instructions if it has them.
     fn widen(stored: &[Self], wide: &mut [f32]) {
@@ -165,10 +170,10 @@ unsafe impl ElementType for f16 {
     }
 }
 
-// SAFETY: `IS_WIDE` is false.
+// SAFETY: `IS_ACCUMULATOR` is false.
 unsafe impl ElementType for bf16 {
     type Accumulator = f32;
-    const IS_WIDE: bool = false;
+    const IS_ACCUMULATOR: bool = false;
 
     /// This loop is vectorised; the bfloat16 conversions of `half` are not.
     fn widen(stored: &[Self], wide: &mut [f32]) {

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 /// Locks byte `index`. Returns false if another open file description has locked it.
-pub(crate) fn hold(file: &File, index: usize) -> io::Result<bool> {
+pub(crate) fn try_lock(file: &File, index: usize) -> io::Result<bool> {
     match call(file, libc::F_OFD_SETLK, libc::F_WRLCK, index) {
         Ok(_) => Ok(true),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
@@ -22,7 +22,7 @@ pub(crate) fn release(file: &File, index: usize) -> io::Result<()> {
 }
 
 /// Returns whether another open file description has locked byte `index`.
-pub(crate) fn is_held(file: &File, index: usize) -> io::Result<bool> {
+pub(crate) fn is_locked(file: &File, index: usize) -> io::Result<bool> {
     let lock = call(file, libc::F_OFD_GETLK, libc::F_WRLCK, index)?;
     Ok(i32::from(lock.l_type) != libc::F_UNLCK)
 }
@@ -57,21 +57,21 @@ mod tests {
     fn a_byte_stays_locked_until_its_file_description_closes() {
         let (one, ticket) = Segment::create(2, 1).unwrap();
         let two = Segment::open(&ticket).unwrap();
-        assert!(!is_held(two.file(), 0).unwrap());
-        assert!(hold(one.file(), 0).unwrap());
-        assert!(hold(one.file(), 0).unwrap(), "one's own lock is no obstacle");
-        assert!(is_held(two.file(), 0).unwrap());
-        assert!(!is_held(two.file(), 1).unwrap());
-        assert!(!hold(two.file(), 0).unwrap());
-        assert!(hold(two.file(), 1).unwrap());
+        assert!(!is_locked(two.file(), 0).unwrap());
+        assert!(try_lock(one.file(), 0).unwrap());
+        assert!(try_lock(one.file(), 0).unwrap(), "a second lock of the same description succeeds");
+        assert!(is_locked(two.file(), 0).unwrap());
+        assert!(!is_locked(two.file(), 1).unwrap());
+        assert!(!try_lock(two.file(), 0).unwrap());
+        assert!(try_lock(two.file(), 1).unwrap());
         release(one.file(), 0).unwrap();
-        assert!(!is_held(two.file(), 0).unwrap());
-        assert!(is_held(one.file(), 1).unwrap());
+        assert!(!is_locked(two.file(), 0).unwrap());
+        assert!(is_locked(one.file(), 1).unwrap());
         drop(two);
         // A process that another test starts shares the open file description until its exec.
         let begun = std::time::Instant::now();
-        while is_held(one.file(), 1).unwrap() {
-            assert!(begun.elapsed().as_secs() < 10, "the lock outlives its opening");
+        while is_locked(one.file(), 1).unwrap() {
+            assert!(begun.elapsed().as_secs() < 10, "the lock outlives its file description");
             std::thread::yield_now();
         }
     }

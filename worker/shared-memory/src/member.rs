@@ -29,7 +29,7 @@ impl Member {
         let thread = std::thread::Builder::new()
             .name("shared-reduce".into())
             .spawn(move || engine.run())
-            .map_err(failed("start a thread for communication"))?;
+            .map_err(failed("start the communication thread"))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 

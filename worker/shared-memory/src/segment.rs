@@ -36,11 +36,11 @@ impl Segment {
         let layout = Layout::new(regions, region_bytes)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file: File = rustix::fs::memfd_create("dtrain", flags)
-            .map_err(failed("make shared memory with memfd_create"))?
+            .map_err(failed("create shared memory (memfd_create)"))?
             .into();
         let mut nonce = [0u8; 16];
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
-            .map_err(failed("draw a random number"))?;
+            .map_err(failed("read random bytes (getrandom)"))?;
         let nonce = u128::from_ne_bytes(nonce);
         let ticket = Ticket {
             pid: std::process::id().into(),
@@ -49,7 +49,7 @@ impl Segment {
             regions: regions as i64,
             region_bytes: region_bytes as i64,
         };
-        file.set_len(layout.mapped_bytes as u64).map_err(failed("size shared memory"))?;
+        file.set_len(layout.mapped_bytes as u64).map_err(failed("set the size of shared memory"))?;
         file.write_all_at(&ticket.header(), 0).map_err(failed("write to shared memory"))?;
         // Without the seals a process could truncate the file, and SIGBUS would kill those that map it.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
@@ -69,7 +69,7 @@ impl Segment {
             .custom_flags(libc::O_NONBLOCK)
             .open(&path)
             .map_err(failed(format!("open the shared memory of rank 0 at {path}")))?;
-        let meta = file.metadata().map_err(failed(format!("look at {path}")))?;
+        let meta = file.metadata().map_err(failed(format!("read the metadata of {path}")))?;
         if !meta.is_file() || meta.len() != layout.mapped_bytes as u64 {
             return Err(wrong("a file of another kind or size"));
         }
@@ -202,8 +202,8 @@ impl Ticket {
     fn header(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         let words = [MAGIC, self.nonce[0], self.nonce[1], self.regions, self.region_bytes];
-        for (place, word) in header.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_ne_bytes());
+        for (bytes, word) in header.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
         }
         header
     }

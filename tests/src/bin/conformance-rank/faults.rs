@@ -225,7 +225,7 @@ pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
             group.shutdown()?;
         }
         (Transport::Shared, Err(RendezvousError::NoSharedMemory(reason)))
-            if reason.starts_with("rank 0: cannot size shared memory") => {}
+            if reason.starts_with("rank 0: cannot set the size of shared memory") => {}
         (_, Ok(_)) => return Err("connected without shared memory".into()),
         (_, Err(error)) => return Err(error.into()),
     }

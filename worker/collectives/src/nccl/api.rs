@@ -38,8 +38,8 @@ pub struct NcclError(String);
 impl NcclError {
     fn missing(reason: impl std::fmt::Display) -> Self {
         Self(format!(
-            "NCCL cannot be loaded ({reason}); it comes with libtorch's CUDA set, which `cargo xtask setup --cuda` fetches, and \
-             DTRAIN_TRANSPORT=gloo does without it, slowly"
+            "NCCL cannot be loaded: {reason}; install libtorch's CUDA set (`cargo xtask setup --cuda`), or set \
+             DTRAIN_TRANSPORT=gloo, which is slower"
         ))
     }
 }
@@ -132,8 +132,7 @@ impl Api {
 
     fn from_library(library: Library, name: &str) -> Result<Self, NcclError> {
         let unusable = |reason: String| {
-            let own = "libtorch's own is in its CUDA set";
-            NcclError(format!("{name} is not an NCCL that can be used: {reason}; {own}"))
+            NcclError(format!("NCCL cannot be used: {name}: {reason}; use the NCCL of libtorch's CUDA set"))
         };
         // SAFETY: the library has NCCL's name, and NCCL's interface is stable within a major version.
         let functions = unsafe { Functions::find(&library) }.map_err(|error| unusable(reason(&error)))?;
@@ -142,9 +141,7 @@ impl Api {
         let api = Self::new(functions)?;
         let version = api.version;
         match version < OLDEST {
-            true => {
-                Err(unusable(format!("it is version {version}, and {OLDEST} is the first that can be used")))
-            }
+            true => Err(unusable(format!("version {version} is older than {OLDEST}"))),
             false => Ok(api),
         }
     }
@@ -162,16 +159,16 @@ impl Api {
 
     /// Returns the error of a function that failed immediately.
     pub(super) fn failure(&self, code: Code) -> NcclError {
-        NcclError(format!("NCCL fails at once: {}", self.describe(code, std::ptr::null_mut())))
+        NcclError(format!("NCCL failed: {}", self.describe(code, std::ptr::null_mut())))
     }
 
     /// Returns the meaning of `code` and NCCL's last message about it. `comm` may be null.
     pub(super) fn describe(&self, code: Code, comm: ncclComm_t) -> String {
-        let text = |words: *const c_char| {
+        let text = |message: *const c_char| {
             // SAFETY: both functions accept any code and a live or null communicator. They return null or a
             // string that lives as long as the library.
-            let words = (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) })?;
-            Some(words.to_string_lossy().trim().to_owned()).filter(|words| !words.is_empty())
+            let message = (!message.is_null()).then(|| unsafe { CStr::from_ptr(message) })?;
+            Some(message.to_string_lossy().trim().to_owned()).filter(|message| !message.is_empty())
         };
         // SAFETY: as above.
         let (meaning, detail) =
@@ -181,7 +178,7 @@ impl Api {
     }
 }
 
-/// Returns the loader's message; libloading's own text says only that it failed.
+/// Returns the loader's message; libloading's text has no cause.
 fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| source.to_string())
 }

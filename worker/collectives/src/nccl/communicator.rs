@@ -48,17 +48,17 @@ impl Communicator {
         let code = unsafe {
             (api.functions.comm_init)(&mut raw, size as i32, id, connecting.rank as i32, &mut config)
         };
-        Self::made(api, size, raw, code, connecting)
+        Self::from_raw(api, size, raw, code, connecting)
     }
 
     /// Splits off a communicator of the same ranks with independent operations. Every rank calls it.
     pub(super) fn split(&self, connecting: Operation) -> Result<Self, CollectiveError> {
         let mut state = self.state();
-        live(&state, connecting)?;
+        check_open(&state, connecting)?;
         // NCCL's thread writes the result some time later; after a time-out the time is unknown, so the
         // buffers leak.
         let buffers = Box::into_raw(Box::new(SplitBuffers {
-            made: std::ptr::null_mut(),
+            communicator: std::ptr::null_mut(),
             config: api::config(self.api.version, self.size),
         }));
         // SAFETY: the communicator is live, by the lock. The buffers live until NCCL has finished with them,
@@ -68,34 +68,34 @@ impl Communicator {
                 state.raw,
                 0,
                 connecting.rank as i32,
-                &raw mut (*buffers).made,
+                &raw mut (*buffers).communicator,
                 &raw mut (*buffers).config,
             )
         };
         // Success only means that the split has begun. This communicator is in progress until its end.
-        self.settle(&mut state, begun, connecting)?;
+        self.finish_call(&mut state, begun, connecting)?;
         // SAFETY: the pointer comes from the box above and is taken back once. This communicator is no longer
         // in progress: NCCL's thread has stored the result and does not use the buffers again.
         let buffers = unsafe { Box::from_raw(buffers) };
         drop(state);
-        Self::made(self.api, self.size, buffers.made, SUCCESS, connecting)
+        Self::from_raw(self.api, self.size, buffers.communicator, SUCCESS, connecting)
     }
 
-    fn made(
+    fn from_raw(
         api: &'static Api,
         size: usize,
         raw: ncclComm_t,
         code: Code,
         connecting: Operation,
     ) -> Result<Self, CollectiveError> {
-        let made = Self { api, size, state: Mutex::new(State { raw, failure: None }) };
-        let mut state = made.state();
+        let communicator = Self { api, size, state: Mutex::new(State { raw, failure: None }) };
+        let mut state = communicator.state();
         if state.raw.is_null() && (code == SUCCESS || code == IN_PROGRESS) {
-            return Err(connecting.failed("NCCL: no communicator was made".into()));
+            return Err(connecting.failed("NCCL created no communicator".into()));
         }
-        made.settle(&mut state, code, connecting)?;
+        communicator.finish_call(&mut state, code, connecting)?;
         drop(state);
-        Ok(made)
+        Ok(communicator)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,9 +109,9 @@ impl Communicator {
         start: impl FnOnce(&Api, ncclComm_t) -> Code,
     ) -> Result<(), CollectiveError> {
         let mut state = self.state();
-        live(&state, operation)?;
+        check_open(&state, operation)?;
         let code = start(self.api, state.raw);
-        self.settle(&mut state, code, operation)
+        self.finish_call(&mut state, code, operation)
     }
 
     /// Returns the failure, if there was one.
@@ -120,7 +120,7 @@ impl Communicator {
     }
 
     /// Returns an asynchronous error of NCCL, such as the death of a peer, as an error of `operation`.
-    pub(super) fn asynchronous(&self, operation: Operation) -> Option<CollectiveError> {
+    pub(super) fn asynchronous_error(&self, operation: Operation) -> Option<CollectiveError> {
         let state = self.state();
         if state.raw.is_null() {
             return None;
@@ -160,7 +160,12 @@ impl Communicator {
 
     /// Waits until NCCL has accepted a call, and ends the communicator after an error or a time-out. `code`
     /// is the call's result; even success may mean that the work has only begun.
-    fn settle(&self, state: &mut State, code: Code, operation: Operation) -> Result<(), CollectiveError> {
+    fn finish_call(
+        &self,
+        state: &mut State,
+        code: Code,
+        operation: Operation,
+    ) -> Result<(), CollectiveError> {
         let begun = Instant::now();
         let code = loop {
             let now = match code {
@@ -172,9 +177,9 @@ impl Communicator {
             }
             let waited = begun.elapsed();
             if waited > operation.timeout {
-                let late = operation.timed_out();
-                self.end(state, late.clone());
-                return Err(late);
+                let error = operation.timed_out();
+                self.end(state, error.clone());
+                return Err(error);
             }
             pause(waited, self.api.sleep);
         };
@@ -203,22 +208,25 @@ impl Communicator {
             // SAFETY: raw was live and is taken out, so it is freed once.
             let code = unsafe { (self.api.functions.comm_abort)(raw) };
             if code != SUCCESS && code != IN_PROGRESS {
-                tracing::debug!("aborting a communicator: {}", self.api.describe(code, std::ptr::null_mut()));
+                tracing::debug!(
+                    "aborting an NCCL communicator failed: {}",
+                    self.api.describe(code, std::ptr::null_mut())
+                );
             }
         }
     }
 }
 
-fn live(state: &State, operation: Operation) -> Result<(), CollectiveError> {
+fn check_open(state: &State, operation: Operation) -> Result<(), CollectiveError> {
     match &state.failure {
         Some(failure) => Err(failure.clone()),
-        None if state.raw.is_null() => Err(operation.failed("NCCL: the group was closed before".into())),
+        None if state.raw.is_null() => Err(operation.failed("the NCCL group is already closed".into())),
         None => Ok(()),
     }
 }
 
 /// The buffers that NCCL reads and writes while it splits a communicator.
 struct SplitBuffers {
-    made: ncclComm_t,
+    communicator: ncclComm_t,
     config: ncclConfig_t,
 }

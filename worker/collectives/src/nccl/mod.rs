@@ -108,7 +108,7 @@ impl NcclGroup {
         let communicator = Arc::new(communicator);
         let watchdog = Watchdog::start(Arc::clone(&communicator), Arc::clone(&timeline), config.rank);
         let watchdog = watchdog.map_err(|error| {
-            let message = format!("no thread can be started to watch over NCCL: {error}");
+            let message = format!("cannot start NCCL's watchdog thread: {error}");
             Operation::new("connect", config.rank).failed(message)
         })?;
         Ok(Self { device, caller: Caller::new(config.rank, config.size), watchdog, communicator, timeline })
@@ -163,11 +163,11 @@ impl NcclGroup {
     /// Checks the tensors before anything is sent. NCCL needs tensors on this group's GPU.
     fn check(&self, collective: Collective<'_>) -> Result<(), CollectiveError> {
         self.caller.check(collective)?;
-        let (place, own) = (collective.input().device(), self.device);
-        match place == own {
+        let (device, own) = (collective.input().device(), self.device);
+        match device == own {
             true => Ok(()),
             false => {
-                let reason = format!("the tensor is on {place:?}, and this rank's group on {own:?}");
+                let reason = format!("the tensor is on {device:?}, but this rank's group uses {own:?}");
                 Err(CollectiveError::InvalidTensor(
                     Operation::new(collective.name(), self.caller.rank),
                     reason,

@@ -55,9 +55,9 @@ fn every_operation_works_at_one_two_and_three_ranks() {
             work.wait().unwrap();
             let all = n * (n + 1.0) / 2.0;
             assert_eq!(read(&sum), [all, 10.0 * all]);
-            let most = floats(&[own]);
-            group.all_reduce(&most, ReduceOp::Max).unwrap().wait().unwrap();
-            assert_eq!(read(&most), [n]);
+            let max = floats(&[own]);
+            group.all_reduce(&max, ReduceOp::Max).unwrap().wait().unwrap();
+            assert_eq!(read(&max), [n]);
 
             let last = size - 1;
             let (one, none, two) = (floats(&[own]), floats(&[]), floats(&[own, -own]));
@@ -76,11 +76,11 @@ fn every_operation_works_at_one_two_and_three_ranks() {
             assert_eq!(read(&whole), expected);
 
             // A second group has an independent order.
-            let beside = group.split().unwrap();
+            let second = group.split().unwrap();
             let count = Tensor::from_slice(&[rank as i64]);
-            beside.all_reduce(&count, ReduceOp::Sum).unwrap().wait().unwrap();
+            second.all_reduce(&count, ReduceOp::Sum).unwrap().wait().unwrap();
             assert_eq!(i64::try_from(&count).unwrap(), (size * (size - 1) / 2) as i64);
-            Box::new(beside).shutdown().unwrap();
+            Box::new(second).shutdown().unwrap();
 
             group.barrier().unwrap().wait().unwrap();
             group.health().unwrap();
@@ -95,33 +95,33 @@ fn unsuitable_tensors_are_errors_before_anything_is_sent() {
         let wrong = |result: Result<Box<dyn Work>, CollectiveError>| match result {
             Err(CollectiveError::InvalidTensor(_, reason)) => reason,
             Err(other) => panic!("{other}"),
-            Ok(_) => panic!("it was taken"),
+            Ok(_) => panic!("no error"),
         };
         let tensor = floats(&[1.0, 2.0, 3.0, 4.0]);
-        assert!(wrong(group.broadcast(&tensor, 1)).contains("no rank 1"));
+        assert!(wrong(group.broadcast(&tensor, 1)).contains("rank 1 does not exist"));
         let all = [Collective::AllReduce(&tensor, ReduceOp::Sum), Collective::Broadcast(&tensor, 7)];
         let launches = fake::launches();
-        assert!(wrong(group.start_all(&all)).contains("no rank 7"));
+        assert!(wrong(group.start_all(&all)).contains("rank 7 does not exist"));
         assert_eq!(fake::launches(), launches);
-        let turned = tensor.view([2, 2]).tr();
-        assert!(wrong(group.all_reduce(&turned, ReduceOp::Sum)).contains("not contiguous"));
-        assert!(wrong(group.all_gather(&tensor, &floats(&[1.0]))).contains("do not make"));
+        let transposed = tensor.view([2, 2]).tr();
+        assert!(wrong(group.all_reduce(&transposed, ReduceOp::Sum)).contains("not contiguous"));
+        assert!(wrong(group.all_gather(&tensor, &floats(&[1.0]))).contains("4 elements are not 1 ranks x 1"));
     });
 }
 
 #[test]
 fn a_split_that_a_rank_does_not_join_is_a_time_out() {
-    let given_up = std::sync::Barrier::new(2);
+    let timed_out = std::sync::Barrier::new(2);
     ranks(2, |mut group, _| {
         if group.rank() == 1 {
-            given_up.wait();
+            timed_out.wait();
             // Now the other rank's split completes: NCCL's thread writes to buffers that are no longer used.
             group.split().unwrap();
             return;
         }
         group.set_timeout(Duration::from_millis(100));
         let error = group.split().err().unwrap();
-        given_up.wait();
+        timed_out.wait();
         let text = error.to_string();
         assert!(
             matches!(error, CollectiveError::TimedOut(operation, _) if operation.op == "connect"),
@@ -135,25 +135,25 @@ fn a_split_that_a_rank_does_not_join_is_a_time_out() {
 fn operations_started_together_are_one_launch() {
     ranks(2, |group, _| {
         let (rank, own) = (group.rank() as i64, group.rank() as f32 + 1.0);
-        let (sum, most, count) = (floats(&[own, -own]), floats(&[own]), Tensor::from_slice(&[rank]));
+        let (sum, max, count) = (floats(&[own, -own]), floats(&[own]), Tensor::from_slice(&[rank]));
         let (whole, gathered) = (floats(&[own, 10.0 * own]), floats(&[0.0, 0.0]));
         let part = whole.narrow(0, rank, 1);
         let all = [
             Collective::AllReduce(&sum, ReduceOp::Sum),
-            Collective::AllReduce(&most, ReduceOp::Max),
+            Collective::AllReduce(&max, ReduceOp::Max),
             Collective::AllReduce(&count, ReduceOp::Sum),
             Collective::ReduceScatter { output: &part, input: &whole, op: ReduceOp::Sum },
-            Collective::AllGather { output: &gathered, input: &most.copy() },
+            Collective::AllGather { output: &gathered, input: &max.copy() },
         ];
         let launches = fake::launches();
         group.start_all(&all).unwrap().wait().unwrap();
         assert_eq!(fake::launches(), launches + 1);
-        assert_eq!((read(&sum), read(&most)), (vec![3.0, -3.0], vec![2.0]));
+        assert_eq!((read(&sum), read(&max)), (vec![3.0, -3.0], vec![2.0]));
         assert_eq!(count.int64_value(&[0]), 1);
         assert_eq!(read(&part), [[3.0], [30.0]][rank as usize]);
         assert_eq!(read(&gathered), [1.0, 2.0]);
         group.start_all(&[]).unwrap().wait().unwrap();
-        assert_eq!(fake::launches(), launches + 1, "nothing is no launch");
+        assert_eq!(fake::launches(), launches + 1, "no operation is no launch");
     });
 }
 
@@ -177,7 +177,7 @@ fn end(group: &NcclGroup) -> (CollectiveError, Duration) {
         if let Err(error) = group.health() {
             return (error, begun.elapsed());
         }
-        assert!(begun.elapsed() < TIMEOUT, "the group goes on");
+        assert!(begun.elapsed() < TIMEOUT, "the group did not end");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -197,7 +197,7 @@ fn an_operation_beyond_its_time_out_ends_the_group_and_is_named() {
         let (error, after) = end(&group);
         let text = error.to_string();
         assert!(
-            text.contains("all_reduce number 2 on rank 0 waited 300ms") && text.contains("12 bytes"),
+            text.contains("all_reduce number 2 on rank 0: time-out after 300ms") && text.contains("12 bytes"),
             "{text}"
         );
         assert!(after < Duration::from_millis(800), "{after:?}");
@@ -211,10 +211,10 @@ fn an_operation_beyond_its_time_out_ends_the_group_and_is_named() {
 #[test]
 fn a_peer_that_dies_ends_the_group() {
     ranks(2, |group, unique_id| {
-        let met = group.barrier().and_then(|work| work.wait());
+        let barrier = group.barrier().and_then(|work| work.wait());
         if group.rank() == 1 {
             // The other rank may get the error while it still leaves the barrier.
-            met.unwrap();
+            barrier.unwrap();
             fake::lose_a_peer(unique_id);
         }
         let (error, _) = end(&group);

@@ -78,9 +78,9 @@ fn watch(pending: &WatchedOperations, communicator: &Communicator, rank: usize, 
             (late, pending.front().map(|watched| watched.operation))
         };
         let operation = operation.unwrap_or(Operation::new("watch", rank));
-        if let Some(fault) = late.or_else(|| communicator.asynchronous(operation)) {
+        if let Some(fault) = late.or_else(|| communicator.asynchronous_error(operation)) {
             // The other ranks only see that this rank is gone; log the reason here.
-            tracing::error!("{fault}; the GPU stops waiting");
+            tracing::error!("{fault}; dtrain aborts the NCCL group");
             communicator.abort(fault);
             return;
         }

@@ -27,7 +27,7 @@ pub(super) fn create_jointly<T>(
     }
     broadcast(gloo, &mut words)?;
     let own = match created {
-        Some(created) => created.map(|(thing, _)| thing),
+        Some(created) => created.map(|(object, _)| object),
         // A ticket is never all zeros: rank 0 has failed and reports why.
         None if words == [0; Ticket::WORDS] => Err("".into()),
         None => open(&Ticket::from_words(words)),
@@ -42,7 +42,7 @@ pub(crate) fn broadcast<T: Element>(gloo: &GlooGroup, values: &mut [T]) -> Resul
     let tensor = Tensor::from_slice(values);
     gloo.broadcast(&tensor, 0)?.wait()?;
     let length = values.len();
-    tensor.f_copy_data(values, length).map_err(local(gloo))
+    tensor.f_copy_data(values, length).map_err(local_error(gloo))
 }
 
 /// Returns the values of all ranks in rank order. Every rank passes the same number of values.
@@ -51,10 +51,10 @@ pub(super) fn gather<T: Element + Default + Clone>(
     own: &[T],
 ) -> Result<Vec<T>, CollectiveError> {
     let mut flat = vec![T::default(); own.len() * gloo.size()];
-    let all = Tensor::f_from_slice(&flat).map_err(local(gloo))?;
+    let all = Tensor::f_from_slice(&flat).map_err(local_error(gloo))?;
     gloo.all_gather(&all, &Tensor::from_slice(own))?.wait()?;
     let length = flat.len();
-    all.f_copy_data(&mut flat, length).map_err(local(gloo))?;
+    all.f_copy_data(&mut flat, length).map_err(local_error(gloo))?;
     Ok(flat)
 }
 
@@ -64,23 +64,23 @@ fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option<String>, C
     if let Some(own) = own {
         // The first byte marks a failure, even one without text.
         bytes[0] = 1;
-        for (place, byte) in bytes[1..].iter_mut().zip(own.bytes()) {
-            *place = byte;
+        for (to, byte) in bytes[1..].iter_mut().zip(own.bytes()) {
+            *to = byte;
         }
     }
     let all = gather(gloo, &bytes)?;
     let ranks = all.chunks_exact(REASON_BYTES).enumerate();
-    let failed: Vec<_> = ranks.filter(|(_, said)| said[0] != 0).collect();
+    let failed: Vec<_> = ranks.filter(|(_, reason)| reason[0] != 0).collect();
     // A failure without text only follows from that of another rank.
-    let told = failed.iter().find(|(_, said)| said[1] != 0).or(failed.first());
-    Ok(told.map(|(rank, said)| {
-        let words = String::from_utf8_lossy(&said[1..]);
-        format!("rank {rank}: {}", words.trim_end_matches('\0'))
+    let first = failed.iter().find(|(_, reason)| reason[1] != 0).or(failed.first());
+    Ok(first.map(|(rank, reason)| {
+        let text = String::from_utf8_lossy(&reason[1..]);
+        format!("rank {rank}: {}", text.trim_end_matches('\0'))
     }))
 }
 
 /// Returns the error of a local failure, which can only be a lack of memory.
-fn local(gloo: &GlooGroup) -> impl Fn(TchError) -> CollectiveError {
+fn local_error(gloo: &GlooGroup) -> impl Fn(TchError) -> CollectiveError {
     let operation = Operation::new("share memory", gloo.rank());
     move |error| CollectiveError::OutOfMemory(operation, error.to_string())
 }

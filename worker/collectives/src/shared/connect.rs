@@ -9,7 +9,7 @@ use crate::{CollectiveError, GlooGroup};
 pub(crate) struct Facts {
     /// The transport that the user selected.
     pub(crate) preference: Transport,
-    /// Whether by the environment all ranks are on one machine.
+    /// Whether all ranks are on one machine, by the environment.
     pub(crate) local: bool,
     /// The random boot id of the machine, equal in its containers; 0 if it is unknown.
     pub(crate) boot: [i64; 2],
@@ -67,7 +67,7 @@ pub(crate) enum Decision {
 
 pub(crate) fn decide(all: &[Facts]) -> Decision {
     let Some(first) = all.first() else {
-        return Decision::Gloo("there are no ranks".into());
+        return Decision::Gloo("the run has no ranks".into());
     };
     if let Some(other) = all.iter().position(|facts| facts.preference != first.preference) {
         return Decision::Disagree([(0, first.preference), (other, all[other].preference)]);
@@ -77,7 +77,7 @@ pub(crate) fn decide(all: &[Facts]) -> Decision {
     }
     if let Some(rank) = all.iter().position(|facts| !facts.local) {
         return Decision::Gloo(format!(
-            "by rank {rank}'s environment not all ranks are on one machine (LOCAL_WORLD_SIZE is below WORLD_SIZE)"
+            "rank {rank}'s LOCAL_WORLD_SIZE is below its WORLD_SIZE: the ranks are on several machines"
         ));
     }
     if first.boot == [0, 0] {
@@ -109,15 +109,15 @@ mod tests {
         let spread = Facts { local: false, ..HERE };
         let blind = Facts { boot: [0, 0], ..HERE };
         let gloo = Facts { preference: Transport::Gloo, ..HERE };
-        for (all, word) in [
+        for (all, fragment) in [
             ([HERE, HERE, far], "ranks 0 and 2"),
             ([HERE, spread, HERE], "rank 1"),
             ([blind; 3], "boot_id"),
             ([gloo; 3], "DTRAIN_TRANSPORT"),
         ] {
             match decide(&all) {
-                Decision::Gloo(reason) => assert!(reason.contains(word), "{reason}"),
-                other => panic!("{word}: {other:?}"),
+                Decision::Gloo(reason) => assert!(reason.contains(fragment), "{reason}"),
+                other => panic!("{fragment}: {other:?}"),
             }
         }
     }

@@ -43,7 +43,7 @@ impl SharedGroup {
     /// have called. If a rank fails, all get back `gloo` and the rank with its reason.
     pub fn create(gloo: GlooGroup) -> Result<Result<Self, (GlooGroup, String)>, CollectiveError> {
         let (rank, size) = (gloo.rank(), gloo.size());
-        let made = agree::create_jointly(
+        let created = agree::create_jointly(
             &gloo,
             || {
                 let (control, ticket) = Control::create(size)?;
@@ -51,7 +51,7 @@ impl SharedGroup {
             },
             |ticket| Ok(Member::new(Control::open(ticket, rank)?)?),
         )?;
-        Ok(match made {
+        Ok(match created {
             Ok(member) => {
                 Ok(Self { member, gloo, segments: RefCell::default(), caller: Caller::new(rank, size) })
             }
@@ -104,19 +104,19 @@ fn element(kind: Kind) -> Option<Element> {
     }
 }
 
-struct Reducing {
+struct SharedWork {
     pending: Pending,
     operation: Operation,
 }
 
-impl Work for Reducing {
+impl Work for SharedWork {
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
-        self.pending.wait().map_err(|fault| failed(self.operation, fault))
+        self.pending.wait().map_err(|fault| to_error(self.operation, fault))
     }
 }
 
 /// Converts a fault to an error of the group.
-fn failed(operation: Operation, fault: Fault) -> CollectiveError {
+fn to_error(operation: Operation, fault: Fault) -> CollectiveError {
     let message = fault.to_string();
     match fault {
         Fault::TimedOut(rank, _) => CollectiveError::TimedOut(operation, Some(rank)),
@@ -145,7 +145,7 @@ impl ProcessGroup for SharedGroup {
             return Ok(None);
         };
         let bytes = numel.checked_mul(element.bytes()).ok_or_else(|| {
-            let reason = format!("{numel} elements of {kind:?} cannot be addressed");
+            let reason = format!("{numel} elements of {kind:?} exceed the address space");
             CollectiveError::InvalidTensor(Operation::new("allocate", self.rank()), reason)
         })?;
         let map_tensor = |segment: Segment| -> Result<(Arc<Segment>, Tensor), Failure> {
@@ -154,7 +154,7 @@ impl ProcessGroup for SharedGroup {
             let region = Region::new(&segment, self.rank()).ok_or("this rank has no region")?;
             Ok((segment, blob::from_region(region, numel, kind)?))
         };
-        let made = agree::create_jointly(
+        let created = agree::create_jointly(
             &self.gloo,
             || {
                 let (segment, ticket) = Segment::create(self.size(), bytes)?;
@@ -162,10 +162,10 @@ impl ProcessGroup for SharedGroup {
             },
             |ticket| match ticket.region_bytes() {
                 wanted if wanted == bytes => map_tensor(Segment::open(ticket)?),
-                wanted => Err(format!("rank 0 allocates {wanted} bytes and this rank {bytes}").into()),
+                wanted => Err(format!("rank 0 allocates {wanted} bytes, but this rank {bytes}").into()),
             },
         )?;
-        match made {
+        match created {
             Ok((segment, tensor)) => {
                 self.segments.borrow_mut().push(Arc::downgrade(&segment));
                 Ok(Some(tensor))
@@ -173,7 +173,7 @@ impl ProcessGroup for SharedGroup {
             Err(reason) => {
                 if self.rank() == 0 {
                     tracing::warn!(
-                        "{bytes} bytes per rank of tensors are not in shared memory, which is slower: {reason}"
+                        "{bytes} bytes of tensors per rank use ordinary memory, which is slower than shared memory: {reason}"
                     );
                 }
                 Ok(None)
@@ -189,7 +189,7 @@ impl ProcessGroup for SharedGroup {
         let bytes = reduction.count * reduction.element.bytes();
         let operation = self.caller.operation(collective.name(), bytes);
         let pending = self.member.start(reduction, &segment, self.caller.timeout);
-        Ok(Box::new(Reducing { pending: pending.map_err(|fault| failed(operation, fault))?, operation }))
+        Ok(Box::new(SharedWork { pending: pending.map_err(|fault| to_error(operation, fault))?, operation }))
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {

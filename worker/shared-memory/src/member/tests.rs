@@ -52,11 +52,11 @@ fn team(size: usize, floats: usize) -> Vec<Rank> {
         let control = Control::open(&control_ticket, rank).unwrap();
         ranks.push((control, Segment::open(&data_ticket).unwrap()));
     }
-    let seat = |(control, data): (Control, Segment)| {
+    let handle = |(control, data): (Control, Segment)| {
         data.reserve(control.rank()).unwrap();
         Rank { member: Member::new(control).unwrap(), data: Arc::new(data) }
     };
-    ranks.into_iter().map(seat).collect()
+    ranks.into_iter().map(handle).collect()
 }
 
 fn value(rank: usize, at: usize) -> f32 {
@@ -76,16 +76,16 @@ proptest! {
         let count = each * size;
         let total = first + count + 7;
         let ranks = team(size, total);
-        for (rank, seat) in ranks.iter().enumerate() {
-            seat.write(&(0..total).map(|at| value(rank, at)).collect::<Vec<_>>());
+        for (rank, handle) in ranks.iter().enumerate() {
+            handle.write(&(0..total).map(|at| value(rank, at)).collect::<Vec<_>>());
         }
         let run = |collective| {
-            let pending: Vec<_> = ranks.iter().map(|seat| seat.start(collective, first, count, LONG)).collect();
+            let pending: Vec<_> = ranks.iter().map(|handle| handle.start(collective, first, count, LONG)).collect();
             pending.iter().try_for_each(Pending::wait).unwrap();
         };
         let check = |changed: &dyn Fn(usize, usize) -> f32| {
-            for (rank, seat) in ranks.iter().enumerate() {
-                for (at, got) in seat.read(total).into_iter().enumerate() {
+            for (rank, handle) in ranks.iter().enumerate() {
+                for (at, got) in handle.read(total).into_iter().enumerate() {
                     let inside = (first..first + count).contains(&at);
                     let wanted = if inside { changed(rank, at) } else { value(rank, at) };
                     assert_eq!(got.to_bits(), wanted.to_bits(), "rank {rank} at {at}");
@@ -97,8 +97,8 @@ proptest! {
         check(&|rank, at| if mine(rank, at) { sum(size, at) } else { value(rank, at) });
         run(Collective::AllGather);
         check(&|_, at| sum(size, at));
-        for (rank, seat) in ranks.iter().enumerate() {
-            seat.write(&(0..total).map(|at| value(rank, at)).collect::<Vec<_>>());
+        for (rank, handle) in ranks.iter().enumerate() {
+            handle.write(&(0..total).map(|at| value(rank, at)).collect::<Vec<_>>());
         }
         run(SUM);
         check(&|_, at| sum(size, at));
@@ -110,28 +110,28 @@ fn a_thousand_operations_in_flight_from_ranks_of_different_speed() {
     for size in [2, 3] {
         let ranks = team(size, 16_000);
         std::thread::scope(|scope| {
-            for (rank, seat) in ranks.iter().enumerate() {
+            for (rank, handle) in ranks.iter().enumerate() {
                 scope.spawn(move || {
-                    seat.write(&(0..16_000).map(|at| value(rank, at)).collect::<Vec<_>>());
+                    handle.write(&(0..16_000).map(|at| value(rank, at)).collect::<Vec<_>>());
                     let pending: Vec<_> = (0..1000)
                         .map(|index| {
                             if rank == 1 && index % 100 == 0 {
                                 std::thread::sleep(Duration::from_millis(2));
                             }
-                            seat.start(SUM, index * 16, 16, LONG)
+                            handle.start(SUM, index * 16, 16, LONG)
                         })
                         .collect();
                     for pending in pending.iter().rev() {
                         pending.wait().unwrap();
                         assert_eq!(pending.outcome.get(), Some(&Ok(())));
                     }
-                    let got = seat.read(16_000);
+                    let got = handle.read(16_000);
                     assert!((0..16_000).all(|at| got[at].to_bits() == sum(size, at).to_bits()));
                 });
             }
         });
-        for seat in ranks {
-            seat.member.close();
+        for handle in ranks {
+            handle.member.close();
         }
     }
 }
@@ -152,7 +152,7 @@ fn a_late_rank_is_a_time_out_and_later_operations_fail() {
     let ranks = team(3, 100);
     let limit = Duration::from_millis(250);
     let begun = Instant::now();
-    let pending: Vec<_> = ranks[..2].iter().map(|seat| seat.start(SUM, 0, 100, limit)).collect();
+    let pending: Vec<_> = ranks[..2].iter().map(|handle| handle.start(SUM, 0, 100, limit)).collect();
     for pending in pending {
         let fault = Fault::TimedOut(2, limit);
         assert_eq!(pending.wait(), Err(fault.clone()));
@@ -166,10 +166,10 @@ fn a_late_rank_is_a_time_out_and_later_operations_fail() {
 #[test]
 fn a_rank_that_leaves_is_detected_immediately() {
     let mut ranks = team(3, 100);
-    let before: Vec<_> = ranks.iter().map(|seat| seat.start(SUM, 0, 50, LONG)).collect();
+    let before: Vec<_> = ranks.iter().map(|handle| handle.start(SUM, 0, 50, LONG)).collect();
     before.iter().try_for_each(Pending::wait).unwrap();
     let begun = Instant::now();
-    let pending: Vec<_> = ranks[..2].iter().map(|seat| seat.start(SUM, 0, 100, LONG)).collect();
+    let pending: Vec<_> = ranks[..2].iter().map(|handle| handle.start(SUM, 0, 100, LONG)).collect();
     drop(ranks.pop());
     for pending in pending {
         assert_eq!(pending.wait(), Err(Fault::PeerLost(2)));
@@ -190,7 +190,7 @@ fn dropping_a_member_ends_pending_operations() {
 #[test]
 fn closing_completes_started_operations() {
     let mut ranks = team(2, 100);
-    let pending: Vec<_> = ranks.iter().map(|seat| seat.start(SUM, 0, 100, LONG)).collect();
+    let pending: Vec<_> = ranks.iter().map(|handle| handle.start(SUM, 0, 100, LONG)).collect();
     let other = ranks.pop().unwrap();
     let thread = std::thread::spawn(move || other.member.close());
     ranks.pop().unwrap().member.close();
@@ -210,10 +210,10 @@ fn ranks_with_different_operations_get_a_mismatch() {
 #[test]
 fn ranges_outside_the_segment_are_errors_before_the_start() {
     let ranks = team(2, 100);
-    let seat = &ranks[0];
+    let handle = &ranks[0];
     let start = |collective, element, offset, count| {
         let operation = Operation { collective, element, offset, count };
-        seat.member.start(operation, &seat.data, LONG)
+        handle.member.start(operation, &handle.data, LONG)
     };
     for (collective, element, offset, count) in [
         (SUM, Element::F32, 0, 101),
@@ -228,9 +228,9 @@ fn ranges_outside_the_segment_are_errors_before_the_start() {
     }
     let (small, _) = Segment::create(1, 400).unwrap();
     let operation = Operation { collective: SUM, element: Element::F32, offset: 0, count: 10 };
-    let outcome = seat.member.start(operation, &Arc::new(small), LONG);
+    let outcome = handle.member.start(operation, &Arc::new(small), LONG);
     assert_eq!(outcome.unwrap_err(), Fault::Range, "a segment of another team");
-    let good: Vec<_> = ranks.iter().map(|seat| seat.start(SUM, 0, 100, LONG)).collect();
+    let good: Vec<_> = ranks.iter().map(|handle| handle.start(SUM, 0, 100, LONG)).collect();
     good.iter().try_for_each(Pending::wait).unwrap();
 }
 
@@ -245,12 +245,12 @@ fn run_rank_1_until_killed() {
     let [control, data] = [tickets[0], tickets[1]].map(Ticket::from_words);
     let data = Segment::open(&data).unwrap();
     data.reserve(1).unwrap();
-    let seat =
+    let handle =
         Rank { member: Member::new(Control::open(&control, 1).unwrap()).unwrap(), data: Arc::new(data) };
-    seat.write(&(0..100).map(|at| value(1, at)).collect::<Vec<_>>());
-    seat.start(SUM, 0, 100, LONG).wait().unwrap();
+    handle.write(&(0..100).map(|at| value(1, at)).collect::<Vec<_>>());
+    handle.start(SUM, 0, 100, LONG).wait().unwrap();
     // Rank 0 kills this process while it waits.
-    let _ = seat.start(SUM, 0, 100, LONG).wait();
+    let _ = handle.start(SUM, 0, 100, LONG).wait();
 }
 
 #[test]
@@ -267,20 +267,20 @@ fn a_killed_process_is_detected() {
         .spawn()
         .unwrap();
     let begun = Instant::now();
-    while !control.lives(1) {
-        assert!(begun.elapsed() < LONG, "rank 1 never came");
+    while !control.is_alive(1) {
+        assert!(begun.elapsed() < LONG, "rank 1 did not join");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let seat = Rank { member: Member::new(control).unwrap(), data: Arc::new(data) };
-    seat.write(&(0..100).map(|at| value(0, at)).collect::<Vec<_>>());
-    seat.start(SUM, 0, 100, LONG).wait().unwrap();
-    let got = seat.read(100);
+    let handle = Rank { member: Member::new(control).unwrap(), data: Arc::new(data) };
+    handle.write(&(0..100).map(|at| value(0, at)).collect::<Vec<_>>());
+    handle.start(SUM, 0, 100, LONG).wait().unwrap();
+    let got = handle.read(100);
     assert!((0..100).all(|at| got[at].to_bits() == sum(2, at).to_bits()));
 
     child.kill().unwrap();
     let killed = Instant::now();
     // Rank 1 was ready for one more operation, but cannot have been ready for the second of these two.
-    let pending = [seat.start(SUM, 0, 50, LONG), seat.start(SUM, 50, 50, LONG)];
+    let pending = [handle.start(SUM, 0, 50, LONG), handle.start(SUM, 50, 50, LONG)];
     assert!(matches!(pending[1].wait(), Err(Fault::PeerLost(1) | Fault::Mismatch(1))));
     assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
     child.wait().unwrap();

@@ -10,14 +10,14 @@ fn two_mappings_share_one_memory() {
     assert_eq!(made.identity(), opened.identity());
     for region in 0..2 {
         made.reserve(region).unwrap();
-        let (here, there) = (made.region(region), opened.region(region));
-        assert_ne!(here, there);
-        assert_eq!(here.as_ptr() as usize % rustix::param::page_size(), 0);
+        let (first, second) = (made.region(region), opened.region(region));
+        assert_ne!(first, second);
+        assert_eq!(first.as_ptr() as usize % rustix::param::page_size(), 0);
         // SAFETY: both mappings have 5000 bytes here, and no other thread uses them.
         unsafe {
-            assert_eq!(there.add(4999).read(), 0, "new memory is zero");
-            here.add(4999).write(7 + region as u8);
-            assert_eq!(there.add(4999).read(), 7 + region as u8);
+            assert_eq!(second.add(4999).read(), 0, "new memory is zero");
+            first.add(4999).write(7 + region as u8);
+            assert_eq!(second.add(4999).read(), 7 + region as u8);
         }
     }
 }
@@ -102,9 +102,9 @@ fn a_ticket_survives_conversion_to_words() {
     let good = ticket.to_words();
     assert!(Segment::open(&Ticket::from_words(good)).is_ok());
     // Words that no segment has produced open nothing.
-    for (place, bad) in [(0, 0), (0, -1), (1, -1), (4, 0), (5, -5), (5, 0)] {
+    for (index, bad) in [(0, 0), (0, -1), (1, -1), (4, 0), (5, -5), (5, 0)] {
         let mut words = good;
-        words[place] = bad;
+        words[index] = bad;
         assert!(Segment::open(&Ticket::from_words(words)).is_err(), "{words:?}");
     }
 }
