@@ -14,14 +14,14 @@ namespace {
 
 // Finds a function of CUDA's runtime, which libtorch_cuda.so has loaded.
 template <typename Function>
-Function runtime(const char* name) {
+Function find_runtime(const char* name) {
   return dtrain::find<Function>(name, "CUDA");
 }
 
 // Throws the error of a CUDA call, and clears it so that libtorch's next call does not report it.
-void succeeded(int code, const char* name) {
+void check_cuda(int code, const char* name) {
   if (code == 0) return;
-  runtime<int (*)()>("cudaGetLastError")();
+  find_runtime<int (*)()>("cudaGetLastError")();
   TORCH_CHECK(false, "CUDA error: ", name, " failed with code ", code);
 }
 
@@ -53,7 +53,7 @@ int32_t dt_tensor_copy_to(const void* tensor, void* to, int64_t bytes, DtError* 
   return guard(error, [&] {
     const at::NoGradGuard no_grad;
     const auto from = dtrain::tensor(tensor);
-    TORCH_CHECK_VALUE(static_cast<int64_t>(from.nbytes()) == bytes, "a tensor of ", from.nbytes(), " bytes and room for ", bytes);
+    TORCH_CHECK_VALUE(static_cast<int64_t>(from.nbytes()) == bytes, "the tensor has ", from.nbytes(), " bytes, but the target ", bytes);
     if (bytes == 0) return;
     auto out = at::from_blob(to, from.sizes(), at::TensorOptions().dtype(from.scalar_type()).device(at::kCPU));
     out.copy_(from, /*non_blocking=*/true);
@@ -63,12 +63,12 @@ int32_t dt_tensor_copy_to(const void* tensor, void* to, int64_t bytes, DtError* 
 int32_t dt_host_register(void* data, uint64_t bytes, DtError* error) {
   return guard(error, [&] {
     constexpr unsigned kPortable = 1;
-    succeeded(runtime<int (*)(void*, size_t, unsigned)>("cudaHostRegister")(data, bytes, kPortable), "cudaHostRegister");
+    check_cuda(find_runtime<int (*)(void*, size_t, unsigned)>("cudaHostRegister")(data, bytes, kPortable), "cudaHostRegister");
   });
 }
 
 int32_t dt_host_unregister(void* data, DtError* error) {
-  return guard(error, [&] { succeeded(runtime<int (*)(void*)>("cudaHostUnregister")(data), "cudaHostUnregister"); });
+  return guard(error, [&] { check_cuda(find_runtime<int (*)(void*)>("cudaHostUnregister")(data), "cudaHostUnregister"); });
 }
 
 } // extern "C"

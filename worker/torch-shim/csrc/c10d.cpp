@@ -76,38 +76,38 @@ int32_t dt_gloo_new(StoreHandle* store, int32_t rank, int32_t size, uint64_t tim
   });
 }
 
-// `what` is an `Operation` of src/gloo.rs; `value` is its reduction or root.
-int32_t dt_gloo_start(GlooHandle* group, int32_t what, int32_t value, DtTensors outputs, DtTensors inputs, uint64_t timeout_ms,
+// `operation` is an `Operation` of src/gloo.rs; `value` is its reduction or root.
+int32_t dt_gloo_start(GlooHandle* group, int32_t operation, int32_t value, DtTensors outputs, DtTensors inputs, uint64_t timeout_ms,
                       WorkHandle** out, DtError* error) {
   return guard(error, [&] {
     auto to = outputs.list(), from = inputs.list();
-    const auto timely = [&](auto options) {
+    const auto with_timeout = [&](auto options) {
       options.timeout = Milliseconds(timeout_ms);
       return options;
     };
     const auto start = [&]() -> c10::intrusive_ptr<c10d::Work> {
-      switch (what) {
+      switch (operation) {
         case 0: {
-          auto options = timely(c10d::AllreduceOptions());
+          auto options = with_timeout(c10d::AllreduceOptions());
           options.reduceOp = reduce_op(value);
           return (*group)->allreduce(to, options);
         }
         case 1: {
-          auto options = timely(c10d::BroadcastOptions());
+          auto options = with_timeout(c10d::BroadcastOptions());
           options.rootRank = value;
           options.rootTensor = 0;
           return (*group)->broadcast(to, options);
         }
         case 2: {
           std::vector<std::vector<at::Tensor>> lists{to};
-          return (*group)->allgather(lists, from, timely(c10d::AllgatherOptions()));
+          return (*group)->allgather(lists, from, with_timeout(c10d::AllgatherOptions()));
         }
         case 3: {
-          auto options = timely(c10d::ReduceScatterOptions());
+          auto options = with_timeout(c10d::ReduceScatterOptions());
           options.reduceOp = reduce_op(value);
           return (*group)->_reduce_scatter_base(to[0], from[0], options);
         }
-        default: return (*group)->barrier(timely(c10d::BarrierOptions()));
+        default: return (*group)->barrier(with_timeout(c10d::BarrierOptions()));
       }
     };
     *out = new WorkHandle{start()};

@@ -45,15 +45,15 @@ std::string library_folder() {
 
 // Calls a function of the loaded driver.
 template <typename Function, typename... Arguments>
-void driver(const char* name, Arguments... arguments) {
+void call_driver(const char* name, Arguments... arguments) {
   const int code = dtrain::find<Function*>(name, "the driver", DT_DRIVER_MISSING)(arguments...);
   TORCH_CHECK(code == 0, "CUDA driver error: ", name, " failed with code ", code);
 }
 
 int driver_device(int32_t index) {
   int device = 0;
-  driver<int(unsigned)>("cuInit", 0u);
-  driver<int(int*, int)>("cuDeviceGet", &device, index);
+  call_driver<int(unsigned)>("cuInit", 0u);
+  call_driver<int(int*, int)>("cuDeviceGet", &device, index);
   return device;
 }
 
@@ -109,7 +109,7 @@ int32_t dt_cuda_device_count(uint64_t* out, DtError* error) {
 int32_t dt_cuda_total_memory(int32_t index, uint64_t* out, DtError* error) {
   return guard(error, [&] {
     size_t bytes = 0;
-    driver<int(size_t*, int)>("cuDeviceTotalMem_v2", &bytes, driver_device(index));
+    call_driver<int(size_t*, int)>("cuDeviceTotalMem_v2", &bytes, driver_device(index));
     *out = bytes;
   });
 }
@@ -121,9 +121,9 @@ int32_t dt_cuda_prefers_cudnn_attention(int32_t index, bool* out, DtError* error
   constexpr int kMajor = 75; // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
   return guard(error, [&] {
     int major = 0;
-    driver<int(int*, int, int)>("cuDeviceGetAttribute", &major, kMajor, driver_device(index));
-    const bool last = c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") == true;
-    *out = (major == 9 || major == 10) && !last && at::detail::getCUDAHooks().versionRuntimeCuDNN() > 91500;
+    call_driver<int(int*, int, int)>("cuDeviceGetAttribute", &major, kMajor, driver_device(index));
+    const bool deprioritized = c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") == true;
+    *out = (major == 9 || major == 10) && !deprioritized && at::detail::getCUDAHooks().versionRuntimeCuDNN() > 91500;
   });
 }
 
@@ -196,9 +196,9 @@ void dt_grad_mode_set(bool enabled) { c10::GradMode::set_enabled(enabled); }
 bool dt_grad_mode() { return c10::GradMode::is_enabled(); }
 
 // Throws an exception for the tests of the boundary.
-int32_t dt_throw(int32_t what, DtError* error) {
+int32_t dt_throw(int32_t exception, DtError* error) {
   return guard(error, [&] {
-    switch (what) {
+    switch (exception) {
       case 0: TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate 2.35 GiB.");
       case 1: throw std::bad_alloc();
       case 2: TORCH_CHECK_WITH(DistNetworkError, false, "The client socket has timed out after 1s");

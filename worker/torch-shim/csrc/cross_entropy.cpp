@@ -57,7 +57,7 @@ struct HeadProduct {
     return at::log_softmax(is_half ? logits.to(at::kFloat) : logits, 1);
   }
 
-  // Refuses a target within the padding on the CPU, where libtorch refuses larger ones.
+  // Throws for a target within the padding on the CPU, where libtorch throws for larger ones.
   void check(const Tensor& targets) const {
     if (padding() == 0 || targets.is_cuda() || targets.numel() == 0) return;
     const auto largest = targets.max().item<int64_t>();
@@ -66,10 +66,10 @@ struct HeadProduct {
 };
 
 // `hidden` is R x W, `table` V x W, `targets` R. `seed` is the gradient of the loss, a scalar.
-HeadLoss by_chunks(const Tensor& hidden, const Tensor& table, const Tensor& shadow, const Tensor& targets, at::ScalarType kind,
+HeadLoss compute_in_chunks(const Tensor& hidden, const Tensor& table, const Tensor& shadow, const Tensor& targets, at::ScalarType kind,
                    const DtHead& head, bool needs_hidden_grad, bool needs_table_grad, const Tensor& seed) {
   const at::NoGradGuard no_grad;
-  const c10::impl::ExcludeDispatchKeyGuard as_it_is(c10::autocast_dispatch_keyset);
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const HeadProduct product(table, shadow, kind, head.multiple);
   product.check(targets);
   HeadLoss out;
@@ -102,16 +102,16 @@ HeadLoss by_chunks(const Tensor& hidden, const Tensor& table, const Tensor& shad
 
 struct Head : torch::autograd::Function<Head> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& hidden, const Tensor& table,
-                        const std::optional<Tensor>& shadow, const Tensor& targets, DtHead head, bool records) {
+                        const std::optional<Tensor>& shadow, const Tensor& targets, DtHead head, bool is_recording) {
     const auto device = hidden.device().type();
     const auto kind = at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device) : table.scalar_type();
-    const bool needs_hidden_grad = records && hidden.requires_grad(), needs_table_grad = records && table.requires_grad();
+    const bool needs_hidden_grad = is_recording && hidden.requires_grad(), needs_table_grad = is_recording && table.requires_grad();
     // Float16 needs the loss scale in every product, known only in backward: recompute the chunks there.
-    const bool later = kind == at::kHalf && (needs_hidden_grad || needs_table_grad);
+    const bool recomputes = kind == at::kHalf && (needs_hidden_grad || needs_table_grad);
     // Without recording, the table may have changed since the shadow was made.
-    const auto values = records && shadow.has_value() && shadow->scalar_type() == kind ? *shadow : Tensor();
-    auto loss = by_chunks(hidden, table, values, targets, kind, head, needs_hidden_grad && !later, needs_table_grad && !later, {});
-    if (later)
+    const auto values = is_recording && shadow.has_value() && shadow->scalar_type() == kind ? *shadow : Tensor();
+    auto loss = compute_in_chunks(hidden, table, values, targets, kind, head, needs_hidden_grad && !recomputes, needs_table_grad && !recomputes, {});
+    if (recomputes)
       context->save_for_backward({hidden, table, targets});
     else
       context->save_for_backward({loss.hidden, loss.weight});
@@ -121,14 +121,14 @@ struct Head : torch::autograd::Function<Head> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
-    TORCH_CHECK(!at::GradMode::is_enabled(), "the loss of a head can be differentiated once only");
+    TORCH_CHECK(!at::GradMode::is_enabled(), "the loss of a head can be differentiated only once");
     const auto saved = context->get_saved_variables();
     if (saved.size() == 2) {
       const auto scaled = [&](Tensor gradient) { return gradient.defined() ? gradient.mul_(grads[0]) : gradient; };
       return {scaled(saved[0]), scaled(saved[1]), {}, {}, {}, {}};
     }
     const auto head = context->saved_data["head"].toIntVector();
-    const auto loss = by_chunks(saved[0], saved[1], {}, saved[2], at::kHalf, {head[0], head[1], head[2]}, saved[0].requires_grad(),
+    const auto loss = compute_in_chunks(saved[0], saved[1], {}, saved[2], at::kHalf, {head[0], head[1], head[2]}, saved[0].requires_grad(),
                                 saved[1].requires_grad(), grads[0]);
     return {loss.hidden, loss.weight, {}, {}, {}, {}};
   }
@@ -143,7 +143,7 @@ extern "C" {
 int32_t dt_head_loss(const void* hidden, const void* table, const void* shadow, const void* targets, DtHead head, void** out,
                      DtError* error) {
   return dtrain::guard(error, [&] {
-    TORCH_CHECK_VALUE(head.rows > 0 && head.multiple > 0, "a chunk has rows, and a vocabulary tokens");
+    TORCH_CHECK_VALUE(head.rows > 0 && head.multiple > 0, "rows and multiple must be at least 1");
     const auto values = shadow == nullptr ? std::optional<Tensor>() : dtrain::tensor(shadow);
     *out = new Tensor(Head::apply(dtrain::tensor(hidden), dtrain::tensor(table), values, dtrain::tensor(targets), head,
                                   at::GradMode::is_enabled()));

@@ -35,9 +35,9 @@ constexpr std::size_t kSize = 1024;
 constexpr std::size_t kAlignment = alignof(std::max_align_t);
 
 #ifdef DT_HAS_CUDA_HEADERS
-static_assert(sizeof(at::cuda::CUDAGraph) <= kSize && alignof(at::cuda::CUDAGraph) <= kAlignment, "a graph has its room");
-static_assert(static_cast<int>(cudaStreamCaptureModeThreadLocal) == kThreadLocal, "as CUDA counts");
-static_assert(std::is_same_v<at::cuda::MempoolId_t, Pool>, "a pool is named by two numbers");
+static_assert(sizeof(at::cuda::CUDAGraph) <= kSize && alignof(at::cuda::CUDAGraph) <= kAlignment, "the storage is too small for a graph");
+static_assert(static_cast<int>(cudaStreamCaptureModeThreadLocal) == kThreadLocal, "kThreadLocal differs from CUDA's value");
+static_assert(std::is_same_v<at::cuda::MempoolId_t, Pool>, "a pool id is not two numbers");
 
 struct Inside : at::cuda::CUDAGraph {
   static bool has_ended(const void* graph) {

@@ -25,13 +25,13 @@ constexpr std::array kRandom = {"aten::dropout", "aten::feature_dropout", "aten:
                                 "aten::feature_alpha_dropout", "aten::bernoulli", "aten::rand", "aten::normal", "aten::rrelu",
                                 "aten::multinomial", "aten::poisson", "aten::uniform", "aten::exponential"};
 
-bool draws(const torch::jit::Block* block) {
+bool draws_random_numbers(const torch::jit::Block* block) {
   for (const torch::jit::Node* node : block->nodes()) {
     const std::string name = node->kind().toQualString();
     for (const char* random : kRandom)
       if (name.rfind(random, 0) == 0) return true;
     for (const torch::jit::Block* inner : node->blocks())
-      if (draws(inner)) return true;
+      if (draws_random_numbers(inner)) return true;
   }
   return false;
 }
@@ -65,7 +65,7 @@ constexpr std::array kModeDependent = {
 };
 
 // Operations that attention modules use only in evaluation without gradients. A script has them in a branch.
-constexpr std::array kEvaluating = {"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"};
+constexpr std::array kEvaluationOnly = {"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"};
 
 using Graphs = std::set<const torch::jit::Graph*>;
 using EachFixed = void (*)(void* context, DtText operation, bool training);
@@ -95,32 +95,32 @@ void report_fixed(const torch::jit::Node* node, void* context, EachFixed each) {
     each(context, {name.data() + kPrefix, name.size() - kPrefix}, training);
   };
   const torch::jit::Node* around = node->owningBlock()->owningNode();
-  const bool branches = around != nullptr && around->kind() == c10::prim::If;
-  for (const char* evaluating : kEvaluating)
-    if (name == evaluating && !branches) report(false);
+  const bool is_in_branch = around != nullptr && around->kind() == c10::prim::If;
+  for (const char* evaluating : kEvaluationOnly)
+    if (name == evaluating && !is_in_branch) report(false);
   for (const ModeDependent& operation : kModeDependent) {
     if (plain != operation.name) continue;
     const auto mode = constant(node, operation.flag);
     const auto size = constant(node, operation.size);
     const auto statistics = constant(node, operation.statistics);
-    const bool idle = (size && size->isDouble() && size->toDouble() == 0.0) || (statistics && statistics->isNone());
-    if (mode && !idle && !is_scripted(node)) report(mode->isBool() ? mode->toBool() : mode->isDouble());
+    const bool has_no_effect = (size && size->isDouble() && size->toDouble() == 0.0) || (statistics && statistics->isNone());
+    if (mode && !has_no_effect && !is_scripted(node)) report(mode->isBool() ? mode->toBool() : mode->isDouble());
   }
 }
 
 // Reports the fixed operations of a method and of the methods that it calls. Functions are skipped: constants
 // in the functions of a script are the author's choice, and a trace contains no function calls.
-void walk(const torch::jit::Block* block, Graphs& seen, void* context, EachFixed each) {
+void report_all_fixed(const torch::jit::Block* block, Graphs& seen, void* context, EachFixed each) {
   for (const torch::jit::Node* node : block->nodes()) {
     report_fixed(node, context, each);
-    for (const torch::jit::Block* inner : node->blocks()) walk(inner, seen, context, each);
+    for (const torch::jit::Block* inner : node->blocks()) report_all_fixed(inner, seen, context, each);
     if (node->kind() != c10::prim::CallMethod) continue;
     const auto type = node->input(0)->type()->cast<c10::ClassType>();
     torch::jit::Function* method = type ? type->findMethod(node->s(c10::attr::name)) : nullptr;
     torch::jit::GraphFunction* function = method ? torch::jit::tryToGraphFunction(*method) : nullptr;
     if (function == nullptr) continue;
     const auto graph = function->graph();
-    if (seen.insert(graph.get()).second) walk(graph->block(), seen, context, each);
+    if (seen.insert(graph.get()).second) report_all_fixed(graph->block(), seen, context, each);
   }
 }
 
@@ -141,14 +141,14 @@ int32_t dt_module_load(DtText path, int32_t device, ModuleHandle** out, DtError*
 int32_t dt_module_tensors(ModuleHandle* module, bool parameters, void* context,
                           void (*each)(void* context, DtText name, void* tensor, uint64_t identity), DtError* error) {
   return guard(error, [&] {
-    const auto give = [&](const std::string& name, const at::Tensor& tensor) {
+    const auto pass = [&](const std::string& name, const at::Tensor& tensor) {
       if (!tensor.defined()) return;
       each(context, {name.data(), name.size()}, new at::Tensor(tensor), reinterpret_cast<uint64_t>(tensor.unsafeGetTensorImpl()));
     };
     if (parameters)
-      for (const auto& item : module->named_parameters()) give(item.name, item.value);
+      for (const auto& item : module->named_parameters()) pass(item.name, item.value);
     else
-      for (const auto& item : module->named_buffers()) give(item.name, item.value);
+      for (const auto& item : module->named_buffers()) pass(item.name, item.value);
   });
 }
 
@@ -173,7 +173,7 @@ int32_t dt_module_draws(ModuleHandle* module, bool* out, DtError* error) {
   return guard(error, [&] {
     const auto graph = module->get_method("forward").graph()->copy();
     torch::jit::Inline(*graph);
-    *out = draws(graph->block());
+    *out = draws_random_numbers(graph->block());
   });
 }
 
@@ -182,7 +182,7 @@ int32_t dt_module_draws(ModuleHandle* module, bool* out, DtError* error) {
 int32_t dt_module_fixed(ModuleHandle* module, void* context, EachFixed each, DtError* error) {
   return guard(error, [&] {
     Graphs seen;
-    walk(module->get_method("forward").graph()->block(), seen, context, each);
+    report_all_fixed(module->get_method("forward").graph()->block(), seen, context, each);
   });
 }
 

@@ -36,7 +36,7 @@ constexpr size_t kGpuBlock = 512;
 // Large pages for blocks from this size: fewer page faults at the first touch, and fewer TLB misses later.
 constexpr size_t kLarge = 8 << 20;
 
-void in_large_pages(void* memory, size_t bytes) {
+void advise_large_pages(void* memory, size_t bytes) {
   static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<uintptr_t>(memory) + page - 1) / page * page;
   const auto end = (reinterpret_cast<uintptr_t>(memory) + bytes) / page * page;
@@ -48,7 +48,7 @@ std::atomic<int64_t> budget{0};
 // The number of allocations until one fails on purpose; 0: never.
 std::atomic<int64_t> allocations_until_failure{0};
 
-std::string gib(int64_t bytes) {
+std::string format_bytes(int64_t bytes) {
   char text[32];
   if (bytes < (int64_t{1} << 30))
     std::snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(bytes) / (1 << 20));
@@ -65,11 +65,11 @@ void count(int64_t bytes) {
   }
   const int64_t limit = budget.load();
   const int64_t before = stats.allocated.load();
-  TORCH_CHECK_WITH(OutOfMemoryError, left != 1, "CPU out of memory. Tried to allocate ", gib(bytes),
-                   " (a test made it fail). ", gib(before), " are allocated.");
+  TORCH_CHECK_WITH(OutOfMemoryError, left != 1, "CPU out of memory. Tried to allocate ", format_bytes(bytes),
+                   " (a test made it fail). ", format_bytes(before), " are allocated.");
   TORCH_CHECK_WITH(OutOfMemoryError, limit == 0 || before + bytes <= limit, "CPU out of memory. Tried to allocate ",
-                   gib(bytes), ". The budget is ", gib(limit), ", of which ", gib(std::max<int64_t>(limit - before, 0)),
-                   " are free and ", gib(before), " are allocated.");
+                   format_bytes(bytes), ". The budget is ", format_bytes(limit), ", of which ", format_bytes(std::max<int64_t>(limit - before, 0)),
+                   " are free and ", format_bytes(before), " are allocated.");
   stats.add(bytes);
 }
 
@@ -113,7 +113,7 @@ struct CountingAllocator final : c10::Allocator {
         throw;
       }
       if (symbolic) std::memset(memory, 0, whole);
-      if (whole >= kLarge) in_large_pages(memory, whole);
+      if (whole >= kLarge) advise_large_pages(memory, whole);
     }
     auto* header = new (memory) Header{static_cast<int64_t>(bytes), symbolic, mapped};
     if (symbolic) dtrain::memory_stats(true).add(header->bytes);

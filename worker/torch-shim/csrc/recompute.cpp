@@ -111,8 +111,8 @@ struct Segment : torch::CustomClassHolder {
       output = call(inputs, recomputes).at(0);
     }
     for (size_t index = 0; index < inputs.size(); ++index)
-      TORCH_CHECK(inputs[index]._version() == versions[index], "a segment that is computed again has changed its input ",
-                  index, " in place; let it work on a copy");
+      TORCH_CHECK(inputs[index]._version() == versions[index], "a recomputed segment changed its input ", index,
+                  " in place; change a copy instead");
     return output;
   }
 
@@ -144,7 +144,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
 
   // By reference, so that gradients can be freed immediately after use.
   static variable_list backward(AutogradContext* context, variable_list& grads) {
-    TORCH_CHECK(!at::GradMode::is_enabled(), "a segment that is computed again can be differentiated once only");
+    TORCH_CHECK(!at::GradMode::is_enabled(), "a recomputed segment can be differentiated only once");
     const auto capsule = context->saved_data["segment"].toCapsule();
     const auto& segment = *static_cast<Segment*>(capsule.get());
     auto inputs = context->get_saved_variables();
@@ -186,13 +186,13 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
 };
 
 // Returns the integer dtype of the same width.
-at::ScalarType bits(const at::Tensor& x) {
+at::ScalarType integer_dtype(const at::Tensor& x) {
   switch (x.element_size()) {
     case 1: return at::kByte;
     case 2: return at::kShort;
     case 4: return at::kInt;
     case 8: return at::kLong;
-    default: TORCH_CHECK_NOT_IMPLEMENTED(false, "no fingerprint of elements of ", x.element_size(), " bytes");
+    default: TORCH_CHECK_NOT_IMPLEMENTED(false, "elements of ", x.element_size(), " bytes have no fingerprint");
   }
 }
 
@@ -214,7 +214,7 @@ uint64_t host_fingerprint(const at::Tensor& dense) {
 uint64_t device_fingerprint(const at::Tensor& dense) {
   constexpr int64_t kPiece = 1 << 20;
   const auto count = dense.numel();
-  const auto flat = dense.as_strided({count}, {1}).view(bits(dense));
+  const auto flat = dense.as_strided({count}, {1}).view(integer_dtype(dense));
   const auto options = flat.options().dtype(at::kLong);
   const auto weights = at::arange(1, 2 * std::min(count, kPiece), 2, options);
   auto sum = at::zeros({}, options);

@@ -21,7 +21,7 @@ c10::Device gpu(int32_t index) { return {c10::DeviceType::CUDA, static_cast<c10:
 
 c10::Stream stream(DtStream s) { return c10::Stream(c10::Stream::UNSAFE, gpu(s.device), s.id); }
 
-DtStream plain(const c10::Stream& s) { return {s.id(), s.device_index()}; }
+DtStream to_dt_stream(const c10::Stream& s) { return {s.id(), s.device_index()}; }
 
 using EventHandle = c10::Event;
 
@@ -30,16 +30,16 @@ using EventHandle = c10::Event;
 extern "C" {
 
 int32_t dt_stream_current(int32_t device, DtStream* out, DtError* error) {
-  return guard(error, [&] { *out = plain(devices().getStream(gpu(device))); });
+  return guard(error, [&] { *out = to_dt_stream(devices().getStream(gpu(device))); });
 }
 
 // Returns a stream of libtorch's pool of 32 per priority. It is never destroyed.
 int32_t dt_stream_from_pool(int32_t device, bool high_priority, DtStream* out, DtError* error) {
-  return guard(error, [&] { *out = plain(devices().getStreamFromGlobalPool(gpu(device), high_priority)); });
+  return guard(error, [&] { *out = to_dt_stream(devices().getStreamFromGlobalPool(gpu(device), high_priority)); });
 }
 
 int32_t dt_stream_exchange(DtStream s, DtStream* before, DtError* error) {
-  return guard(error, [&] { *before = plain(devices().exchangeStream(stream(s))); });
+  return guard(error, [&] { *before = to_dt_stream(devices().exchangeStream(stream(s))); });
 }
 
 int32_t dt_stream_native(DtStream s, void** out, DtError* error) {

@@ -99,33 +99,33 @@ Kind kind_of(const c10::OperatorHandle& op) {
 }
 
 // Returns an empty tensor of the same shape on another device.
-Tensor moved(const Tensor& x, c10::DeviceType to) {
+Tensor move_to(const Tensor& x, c10::DeviceType to) {
   if (!x.defined() || x.device().type() == to) return x;
   return at::empty_strided(x.sizes(), x.strides(), x.options().device(to));
 }
 
-IValue moved(const IValue& value, c10::DeviceType to) {
-  if (value.isTensor()) return moved(value.toTensor(), to);
+IValue move_to(const IValue& value, c10::DeviceType to) {
+  if (value.isTensor()) return move_to(value.toTensor(), to);
   if (value.isTensorList()) {
     c10::List<Tensor> list;
-    for (const Tensor& x : value.toTensorVector()) list.push_back(moved(x, to));
+    for (const Tensor& x : value.toTensorVector()) list.push_back(move_to(x, to));
     return list;
   }
   if (value.isOptionalTensorList()) {
     c10::List<std::optional<Tensor>> list;
-    for (const auto& x : value.toOptionalTensorVector()) list.push_back(x ? std::optional(moved(*x, to)) : std::nullopt);
+    for (const auto& x : value.toOptionalTensorVector()) list.push_back(x ? std::optional(move_to(*x, to)) : std::nullopt);
     return list;
   }
   return value.isDevice() ? IValue(c10::Device(to)) : value;
 }
 
-double product_work(const std::string& name, const Stack& arguments) {
+double product_flops(const std::string& name, const Stack& arguments) {
   const auto of = [&](size_t index) { return arguments[index].toTensor(); };
-  const auto work = [](const Tensor& a, const Tensor& b) {
+  const auto product_of = [](const Tensor& a, const Tensor& b) {
     return 2.0 * static_cast<double>(product(a.sizes())) * static_cast<double>(b.size(-1));
   };
-  if (name == "aten::mm" || name == "aten::bmm") return work(of(0), of(1));
-  if (name == "aten::addmm" || name == "aten::addmm_" || name == "aten::baddbmm") return work(of(1), of(2));
+  if (name == "aten::mm" || name == "aten::bmm") return product_of(of(0), of(1));
+  if (name == "aten::addmm" || name == "aten::addmm_" || name == "aten::baddbmm") return product_of(of(1), of(2));
   return 0.0;
 }
 
@@ -135,7 +135,7 @@ size_t written(const c10::FunctionSchema& schema, const c10::AliasInfo& result) 
   const auto found = std::find_if(arguments.begin(), arguments.end(), [&](const c10::Argument& argument) {
     return argument.alias_info() != nullptr && *argument.alias_info() == result;
   });
-  TORCH_CHECK(found != arguments.end(), schema.name(), " returns what it was not given");
+  TORCH_CHECK(found != arguments.end(), schema.name(), " returns a tensor that is not an argument");
   return static_cast<size_t>(found - arguments.begin());
 }
 
@@ -143,15 +143,15 @@ void infer(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
-  flops += product_work(schema.name(), arguments);
+  flops += product_flops(schema.name(), arguments);
   Stack meta;
-  for (const auto& value : arguments) meta.push_back(moved(value, c10::DeviceType::Meta));
+  for (const auto& value : arguments) meta.push_back(move_to(value, c10::DeviceType::Meta));
   op.redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &meta);
   torch::jit::drop(*stack, count);
   for (size_t index = 0; index < schema.returns().size(); ++index) {
     const auto* alias = schema.returns()[index].alias_info();
     if (alias == nullptr || !alias->isWrite()) {
-      stack->push_back(moved(meta[index], c10::DeviceType::CPU));
+      stack->push_back(move_to(meta[index], c10::DeviceType::CPU));
       continue;
     }
     // Resize an `out` argument to the shape of the result.
@@ -166,7 +166,7 @@ void write_in_place(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   const Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
-  flops += product_work(schema.name(), arguments);
+  flops += product_flops(schema.name(), arguments);
   torch::jit::drop(*stack, count);
   for (const auto& result : schema.returns()) stack->push_back(arguments[written(schema, *result.alias_info())]);
 }
@@ -244,7 +244,7 @@ void dt_symbolic_leave(void* mode) { delete static_cast<SymbolicRegion*>(mode); 
 // Counts this thread's operations until dt_count_leave on it. Not allowed in a symbolic mode.
 int32_t dt_count_enter(DtOperations* into, void** out, DtError* error) {
   return guard(error, [&] {
-    TORCH_CHECK(counted == nullptr && dtrain::symbolic_here() == dtrain::Symbolic::kNone, "this thread's mode is another");
+    TORCH_CHECK(counted == nullptr && dtrain::symbolic_here() == dtrain::Symbolic::kNone, "this thread already counts operations or has symbolic tensors");
     prepare();
     *out = new c10::impl::IncludeDispatchKeyGuard(kKey);
     counted = into;

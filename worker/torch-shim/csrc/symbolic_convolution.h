@@ -14,10 +14,10 @@ std::vector<int64_t> per_dimension(at::IntArrayRef list, const Tensor& x) {
 }
 
 // Returns the number of input values per output value.
-int64_t patch_of(const Tensor& weight) { return product(weight.sizes()) / weight.size(0); }
+int64_t patch_size(const Tensor& weight) { return product(weight.sizes()) / weight.size(0); }
 
-double convolution_work(at::IntArrayRef positions, const Tensor& weight) {
-  return 2.0 * static_cast<double>(product(positions)) * static_cast<double>(patch_of(weight));
+double convolution_flops(at::IntArrayRef positions, const Tensor& weight) {
+  return 2.0 * static_cast<double>(product(positions)) * static_cast<double>(patch_size(weight));
 }
 
 // oneDNN uses blocks of channels and copies contiguous tensors to and from this layout. It uses channels-last
@@ -25,7 +25,7 @@ double convolution_work(at::IntArrayRef positions, const Tensor& weight) {
 bool is_blocked(const Tensor& x, bool depthwise) { return !is_channels_last(x) && (depthwise || x.size(1) >= 16); }
 
 // Allocates the block layout, in which the last block is padded.
-Tensor in_blocks(at::IntArrayRef sizes, const Tensor& like) {
+Tensor empty_in_blocks(at::IntArrayRef sizes, const Tensor& like) {
   std::vector<int64_t> filled(sizes.begin(), sizes.end());
   filled[1] = rounded(filled[1], 16);
   return at::empty(filled, like.options());
@@ -35,14 +35,14 @@ Tensor in_blocks(at::IntArrayRef sizes, const Tensor& like) {
 bool is_depthwise(const Tensor& weight, int64_t groups) { return groups > 1 && weight.size(0) == groups && weight.size(1) == 1; }
 
 // Allocates oneDNN's result in libtorch's layout; in half precision or with a stride, copied twice.
-Tensor copied_out(at::IntArrayRef sizes, const Tensor& like, bool strided = false) {
+Tensor allocate_result(at::IntArrayRef sizes, const Tensor& like, bool strided = false) {
   Tensor first;
   if (is_half(like) || strided) first = empty_as(sizes, like);
   return empty_as(sizes, like);
 }
 
 // Allocates the gathered pixels of a strided 1 x 1 convolution, one image per thread at a time.
-Tensor gathered(const Tensor& x, const Tensor& weight, at::IntArrayRef positions, int64_t times) {
+Tensor allocate_gathered(const Tensor& x, const Tensor& weight, at::IntArrayRef positions, int64_t times) {
   if (weight.dim() != 4 || weight.size(2) != 1 || weight.size(3) != 1 || positions == x.sizes().slice(2)) return {};
   return empty_as({times * at::get_num_threads(), x.size(1), product(positions)}, x);
 }
@@ -53,9 +53,9 @@ int64_t bytes_of(at::IntArrayRef sizes, const Tensor& like) { return product(siz
 // workspace has transposed copies of all three tensors if they are contiguous, and the sums of a weight's
 // gradient in float32. Faster algorithms that take more may be chosen.
 void cudnn_workspace(at::IntArrayRef x, at::IntArrayRef y, const Tensor& weight, bool last, bool adds_up) {
-  const int64_t turned = last ? 0 : bytes_of(x, weight) + bytes_of(y, weight) + bytes_of(weight.sizes(), weight);
+  const int64_t transposed = last ? 0 : bytes_of(x, weight) + bytes_of(y, weight) + bytes_of(weight.sizes(), weight);
   const int64_t sums = adds_up && is_half(weight) ? 4 * product(weight.sizes()) : 0;
-  allocate_temporary({turned + sums}, weight.options().dtype(at::kByte));
+  allocate_temporary({transposed + sums}, weight.options().dtype(at::kByte));
 }
 
 // A convolution by cuDNN, which first copies a tensor of the other layout.
@@ -75,21 +75,21 @@ Results mkldnn_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
   const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(3), x), per_dimension(call.sizes(4), x),
                                                   per_dimension(call.sizes(5), x));
-  flops += convolution_work(sizes, weight);
+  flops += convolution_flops(sizes, weight);
   if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
   const bool depthwise = is_depthwise(weight, call[6].toInt());
   Tensor blocked_x, own, y;
   if (last && !is_channels_last(x)) blocked_x = empty_as(x.sizes(), x);
-  if (!last && is_blocked(x, depthwise)) blocked_x = in_blocks(x.sizes(), x);
+  if (!last && is_blocked(x, depthwise)) blocked_x = empty_in_blocks(x.sizes(), x);
   Tensor blocked_weight = empty_as(weight.sizes(), weight);
-  Tensor scratch = gathered(x, weight, at::IntArrayRef(sizes).slice(2), 1);
+  Tensor scratch = allocate_gathered(x, weight, at::IntArrayRef(sizes).slice(2), 1);
   if (last) {
     y = empty_in(sizes, x, true);
   } else {
-    own = in_blocks(sizes, x);
+    own = empty_in_blocks(sizes, x);
     blocked_x = blocked_weight = scratch = Tensor();
-    y = depthwise ? empty_as(sizes, x) : copied_out(sizes, x);
+    y = depthwise ? empty_as(sizes, x) : allocate_result(sizes, x);
   }
   return {y};
 }
@@ -100,7 +100,7 @@ Results mkldnn_transposed(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
   const auto sizes = at::native::conv_input_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(3), x), per_dimension(call.sizes(4), x),
                                                  per_dimension(call.sizes(5), x), per_dimension(call.sizes(6), x), call[7].toInt());
-  flops += convolution_work(x.sizes(), weight);
+  flops += convolution_flops(x.sizes(), weight);
   if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);
   Tensor own;
@@ -119,11 +119,11 @@ Results mkldnn_transposed(const Call& call) {
 Results slow_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
   const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(5), x), per_dimension(call.sizes(4), x));
-  flops += convolution_work(sizes, weight);
+  flops += convolution_flops(sizes, weight);
   if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);
   auto y = empty_in(sizes, x, last);
-  if (weight.size(2) != 1 || weight.size(3) != 1) allocate_temporary({x.size(0), patch_of(weight), sizes[2] * sizes[3]}, x.options());
+  if (weight.size(2) != 1 || weight.size(3) != 1) allocate_temporary({x.size(0), patch_size(weight), sizes[2] * sizes[3]}, x.options());
   return {y};
 }
 
@@ -133,7 +133,7 @@ constexpr int64_t kAdding = 64 << 10;
 // For channels-last depthwise kernels beyond 3x3, oneDNN sums weight gradients with a kernel for groups of 16
 // channels, all but one of which are zeros. In half precision it uses both precisions, and transposes the
 // tensors per thread. The numbers are measured, because this is not documented.
-void filled_depthwise(const Tensor& x, const Tensor& weight) {
+void allocate_depthwise_sums(const Tensor& x, const Tensor& weight) {
   const auto filled = product(weight.sizes()) * 16 * 16;
   const auto sums = at::empty({filled}, weight.options().dtype(at::kFloat));
   if (!is_half(weight)) return;
@@ -168,7 +168,7 @@ Gradients slow_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
   if (for_x) out.x = empty_in(x.sizes(), x, last);
   if (for_weight) out.weight = empty_in(weight.sizes(), weight, is_channels_last(weight));
   const int64_t positions = product(grad.sizes()) / grad.size(0) / grad.size(1);
-  if (weight.size(2) != 1 || weight.size(3) != 1) allocate_temporary({x.size(0), patch_of(weight), positions}, x.options());
+  if (weight.size(2) != 1 || weight.size(3) != 1) allocate_temporary({x.size(0), patch_size(weight), positions}, x.options());
   return out;
 }
 
@@ -181,22 +181,22 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
   if (last && !weight.is_contiguous(at::MemoryFormat::ChannelsLast)) copied_weight = empty_in(weight.sizes(), weight, true);
   if (for_x) {
     Tensor blocked_grad, blocked_weight = empty_as(weight.sizes(), weight), own;
-    if (!last) blocked_grad = in_blocks(grad.sizes(), grad);
-    own = last ? empty_in(x.sizes(), x, true) : in_blocks(x.sizes(), x);
-    Tensor scratch = gathered(x, weight, grad.sizes().slice(2), 2);
+    if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad);
+    own = last ? empty_in(x.sizes(), x, true) : empty_in_blocks(x.sizes(), x);
+    Tensor scratch = allocate_gathered(x, weight, grad.sizes().slice(2), 2);
     blocked_grad = blocked_weight = scratch = Tensor();
     const bool strided = !depthwise && x.sizes().slice(2) != grad.sizes().slice(2);
-    out.x = last ? own : depthwise ? empty_as(x.sizes(), x) : copied_out(x.sizes(), x, strided);
+    out.x = last ? own : depthwise ? empty_as(x.sizes(), x) : allocate_result(x.sizes(), x, strided);
   }
   if (for_weight) {
     Tensor own;
     {
       Tensor blocked_grad, blocked_x;
-      if (!last) blocked_grad = in_blocks(grad.sizes(), grad);
-      if (!last && is_blocked(x, depthwise)) blocked_x = in_blocks(x.sizes(), x);
+      if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad);
+      if (!last && is_blocked(x, depthwise)) blocked_x = empty_in_blocks(x.sizes(), x);
       own = empty_as(weight.sizes(), weight);
       if (last && depthwise && weight.size(2) > 3) {
-        filled_depthwise(x, weight);
+        allocate_depthwise_sums(x, weight);
       } else if (is_half(weight)) {
         // It is summed in float32.
         allocate_temporary({product(weight.sizes()) + kAdding}, weight.options().dtype(at::kFloat));
@@ -222,7 +222,7 @@ Results convolution_backward(const Call& call) {
     for (const auto size : call.sizes(index)) list.emplace_back(size);
     return list;
   };
-  flops += convolution_work((transposed ? x : grad).sizes(), weight) * (int{wanted[0]} + int{wanted[1]});
+  flops += convolution_flops((transposed ? x : grad).sizes(), weight) * (int{wanted[0]} + int{wanted[1]});
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
   Tensor copied_grad;
   // The kernels need the gradient in the layout of the input.

@@ -11,7 +11,7 @@
 
 namespace {
 
-Tensor accumulated(const Tensor& x) {
+Tensor empty_statistic(const Tensor& x) {
   return at::empty({x.size(1)}, x.options().dtype(is_half(x) ? at::kFloat : x.scalar_type()));
 }
 
@@ -20,7 +20,7 @@ Tensor accumulated(const Tensor& x) {
 Results batch_norm(const Call& call) {
   const auto x = call.tensor(0);
   const bool training = call[5].toBool();
-  const auto statistic = [&] { return training ? accumulated(x) : at::empty({0}, x.options()); };
+  const auto statistic = [&] { return training ? empty_statistic(x) : at::empty({0}, x.options()); };
   return {at::empty_like(x, x.suggest_memory_format()), statistic(), statistic()};
 }
 
@@ -76,7 +76,7 @@ Results layer_norm_backward(const Call& call) {
 
 // Returns whether cuDNN computes attention on the simulated GPU (can_use_cudnn_attention of sdp_utils.cpp in
 // libtorch 2.11). If not, the flash kernel does, or in float32 or with a mask the memory-efficient kernel.
-bool attends_by_cudnn(const Tensor& q, const Tensor& k, const Tensor& v) {
+bool uses_cudnn_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   const auto fits = [](int64_t width) { return width % 8 == 0 && width <= 128; };
   const bool wide = q.size(3) == 192 && v.size(3) == 128;
   return cudnn_attends && is_half(q) && k.size(2) != 1 && ((fits(q.size(3)) && fits(v.size(3))) || wide);
@@ -85,7 +85,7 @@ bool attends_by_cudnn(const Tensor& q, const Tensor& k, const Tensor& v) {
 // Allocates the scratch memory of attention in backward: a sum per query and, in half precision, the queries'
 // gradient in float32. Flash attention (Dao 2023, arXiv 2307.08691) pads them; cuDNN (dQ_accum and
 // softmax_sum of its frontend's SDPA backward) does not; the rest of its plan is undocumented.
-void gpu_attention_scratch(const Tensor& q, bool by_cudnn) {
+void allocate_gpu_attention_scratch(const Tensor& q, bool by_cudnn) {
   const int64_t queries = by_cudnn ? q.size(2) : rounded(q.size(2), 128), width = by_cudnn ? q.size(3) : rounded(q.size(3), 32);
   const auto floats = q.options().dtype(at::kFloat);
   const Tensor sums = at::empty({q.size(0), q.size(1), queries}, floats);
@@ -94,9 +94,9 @@ void gpu_attention_scratch(const Tensor& q, bool by_cudnn) {
 
 // Allocates the scratch memory of the CPU's flash attention per thread: a block of scores, their sums and a
 // block of the result; in half precision also the scores in that dtype; with AMX also packed keys and values.
-void attention_scratch(const Tensor& q, const Tensor& k, const Tensor& v, bool backward) {
+void allocate_attention_scratch(const Tensor& q, const Tensor& k, const Tensor& v, bool backward) {
   if (simulates_gpu()) {
-    if (backward) gpu_attention_scratch(q, attends_by_cudnn(q, k, v));
+    if (backward) allocate_gpu_attention_scratch(q, uses_cudnn_attention(q, k, v));
     return;
   }
   const int64_t threads = at::get_num_threads(), queries = q.size(2), keys = k.size(2), width = q.size(3);
@@ -113,11 +113,11 @@ void attention_scratch(const Tensor& q, const Tensor& k, const Tensor& v, bool b
   }
 }
 
-Tensor heads_last(const Tensor& x) {
+Tensor empty_heads_last(const Tensor& x) {
   return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
 }
 
-double attention_work(const Tensor& q, const Tensor& k, bool causal) {
+double attention_flops(const Tensor& q, const Tensor& k, bool causal) {
   return 4.0 * static_cast<double>(product(q.sizes())) * static_cast<double>(k.size(2)) * (causal ? 0.5 : 1.0);
 }
 
@@ -125,10 +125,10 @@ double attention_work(const Tensor& q, const Tensor& k, bool causal) {
 // is_causal, ...)
 Results attention(const Call& call) {
   const auto q = call.tensor(0), k = call.tensor(1), v = call.tensor(2);
-  flops += attention_work(q, k, call[4].toBool());
-  auto y = heads_last(q);
+  flops += attention_flops(q, k, call[4].toBool());
+  auto y = empty_heads_last(q);
   auto sums = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
-  attention_scratch(q, k, v, false);
+  allocate_attention_scratch(q, k, v, false);
   return {y, sums};
 }
 
@@ -136,10 +136,10 @@ Results attention(const Call& call) {
 // value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, ...)
 Results attention_backward(const Call& call) {
   const auto q = call.tensor(1), k = call.tensor(2), v = call.tensor(3);
-  flops += 2.5 * attention_work(q, k, call[7].toBool());
+  flops += 2.5 * attention_flops(q, k, call[7].toBool());
   const auto grad = empty_as(q.sizes(), q);
-  auto grad_q = heads_last(q), grad_k = heads_last(k), grad_v = heads_last(v);
-  attention_scratch(q, k, v, true);
+  auto grad_q = empty_heads_last(q), grad_k = empty_heads_last(k), grad_v = empty_heads_last(v);
+  allocate_attention_scratch(q, k, v, true);
   return {grad_q, grad_k, grad_v};
 }
 
@@ -176,7 +176,7 @@ Results upsample(const Call& call) {
   auto y = empty_in(sizes, x, is_channels_last(x));
   if (!simulates_gpu() && !is_channels_last(x)) {
     // The CPU computes in channels-last.
-    const auto turned = empty_as(x.sizes(), x);
+    const auto transposed = empty_as(x.sizes(), x);
     allocate_temporary(sizes, x.options());
   }
   return {y};

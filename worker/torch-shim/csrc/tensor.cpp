@@ -11,7 +11,7 @@ using dtrain::tensor;
 
 namespace {
 // Converts null to nullopt.
-std::optional<at::Tensor> given(const void* pointer) {
+std::optional<at::Tensor> to_optional(const void* pointer) {
   return pointer == nullptr ? std::nullopt : std::optional(tensor(pointer));
 }
 } // namespace
@@ -46,7 +46,7 @@ int32_t dt_fused_adam(const void* parameter, const void* grad, const void* exp_a
         second{tensor(exp_avg_sq)}, steps{tensor(step)};
     const auto update = [&](auto&& kernel) {
       kernel(parameters, grads, first, second, at::TensorList{}, steps, options.lr, options.betas[0], options.betas[1],
-             options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false, given(grad_scale), given(found_inf));
+             options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false, to_optional(grad_scale), to_optional(found_inf));
     };
     if (options.decoupled)
       update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
@@ -66,8 +66,8 @@ int32_t dt_fused_sgd(const void* parameter, const void* grad, const void* moment
     std::vector<at::Tensor> parameters{tensor(parameter)}, grads{tensor(grad)}, buffers;
     if (momentum_buffer != nullptr) buffers.push_back(tensor(momentum_buffer));
     at::_fused_sgd_(parameters, grads, buffers, options.weight_decay, options.momentum, options.lr,
-                    /*dampening=*/0.0, options.nesterov, /*maximize=*/false, options.first_step, given(grad_scale),
-                    given(found_inf));
+                    /*dampening=*/0.0, options.nesterov, /*maximize=*/false, options.first_step, to_optional(grad_scale),
+                    to_optional(found_inf));
   });
 }
 

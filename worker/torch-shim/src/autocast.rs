@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use tch::{Device, Kind, Tensor};
 
-use crate::error::{ShimError, checked, fetched, tensor};
+use crate::error::{ShimError, create_tensor, fetch, try_call};
 use crate::ffi;
 use crate::tensor::{device_index, scalar_type};
 
@@ -12,7 +12,7 @@ use crate::tensor::{device_index, scalar_type};
 /// is `shadow`, which must have the leaf's values; the gradient goes to the leaf, in its dtype. If nothing is
 /// recorded it is the leaf, whose values may then differ.
 pub fn substitute_shadow(leaf: &Tensor, shadow: &Tensor) -> Result<Tensor, ShimError> {
-    tensor("stand in for a parameter", |out, error| {
+    create_tensor("substitute a parameter's shadow", |out, error| {
         ffi::dt_substitute_shadow(leaf.into(), shadow.into(), out, error)
     })
 }
@@ -31,21 +31,21 @@ impl Autocast {
     pub fn enter(device: Device, dtype: Kind) -> Result<Self, ShimError> {
         let op = "enter autocast";
         let device = device_index(op, device)?;
-        let number = match dtype {
+        let scalar = match dtype {
             Kind::Half | Kind::BFloat16 => scalar_type(dtype),
             _ => None,
         };
-        let number = number.ok_or_else(|| {
-            ShimError::invalid(op, format!("autocast runs in BFloat16 or Half, not {dtype:?}"))
+        let scalar = scalar.ok_or_else(|| {
+            ShimError::invalid(op, format!("autocast supports BFloat16 and Half, not {dtype:?}"))
         })?;
-        let enter = |before: &mut _, error: &mut _| ffi::dt_autocast_enter(device, number, before, error);
-        Ok(Self { device, before: fetched(op, enter)?, _not_send: PhantomData })
+        let enter = |before: &mut _, error: &mut _| ffi::dt_autocast_enter(device, scalar, before, error);
+        Ok(Self { device, before: fetch(op, enter)?, _not_send: PhantomData })
     }
 }
 
 impl Drop for Autocast {
     fn drop(&mut self) {
         // libtorch accepts the state that it returned.
-        let _ = checked("leave autocast", |error| ffi::dt_autocast_leave(self.device, &self.before, error));
+        let _ = try_call("leave autocast", |error| ffi::dt_autocast_leave(self.device, &self.before, error));
     }
 }

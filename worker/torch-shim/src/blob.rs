@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use dtrain_shared_memory::Region;
 use tch::{Kind, Tensor};
 
-use crate::error::{ShimError, tensor};
+use crate::error::{ShimError, create_tensor};
 use crate::ffi;
 use crate::memory::CountedMemory;
 use crate::tensor::scalar_type;
@@ -14,20 +14,21 @@ use crate::tensor::scalar_type;
 /// region stays mapped until the last tensor over it, including views, is gone. Returns `InvalidArgument` if
 /// the elements do not fit, or for dtypes other than Float, Double, Half and BFloat16.
 pub fn from_region(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimError> {
-    let op = "make a tensor over shared memory";
+    let op = "create a tensor in shared memory";
     let dtype = match kind {
         Kind::Half | Kind::Float | Kind::Double | Kind::BFloat16 => scalar_type(kind),
         _ => None,
     };
-    let dtype = dtype.ok_or_else(|| ShimError::invalid(op, format!("shared memory holds no {kind:?}")))?;
-    let (data, room) = (region.as_ptr(), region.bytes());
+    let dtype = dtype.ok_or_else(|| ShimError::invalid(op, format!("{kind:?} is not supported")))?;
+    let (data, region_bytes) = (region.as_ptr(), region.bytes());
     let bytes = count.checked_mul(kind.elt_size_in_bytes());
-    let bytes = bytes.filter(|bytes| *bytes <= room).ok_or_else(|| {
-        let message = format!("{count} elements of {kind:?} do not fit into a region of {room} bytes");
+    let bytes = bytes.filter(|bytes| *bytes <= region_bytes).ok_or_else(|| {
+        let message =
+            format!("{count} elements of {kind:?} do not fit into a region of {region_bytes} bytes");
         ShimError::invalid(op, message)
     })?;
     let owner = Box::into_raw(Box::new((region, CountedMemory::new(bytes)?))).cast();
-    tensor(op, |out, error| {
+    create_tensor(op, |out, error| {
         // SAFETY: data is page-aligned and valid for `count` elements while the owner lives. The owner is a
         // leaked Box, which the call passes to release_region exactly once, also on failure.
         unsafe { ffi::dt_tensor_from_memory(data, count as i64, dtype, owner, release_region, out, error) }

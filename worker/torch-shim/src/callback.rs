@@ -38,7 +38,7 @@ extern "C" fn run(
     let call = unsafe { &*context.cast::<Call>() };
     let pass = if recomputes { Pass::Recompute } else { Pass::Forward };
     let outcome = catch_unwind(AssertUnwindSafe(|| call(&inputs.to_owned(), pass)));
-    let panicked = || ShimError::new("call Rust", ErrorKind::Other, "a call out of the graph panicked");
+    let panicked = || ShimError::new("call Rust", ErrorKind::Other, "a Rust closure in the graph panicked");
     match outcome.unwrap_or_else(|_| Err(panicked())) {
         Ok(computed) => {
             for tensor in &computed {

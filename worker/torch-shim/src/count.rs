@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::error::{ShimError, made};
+use crate::error::{ShimError, create};
 use crate::ffi;
 pub use crate::ffi::Operations;
 
@@ -13,24 +13,24 @@ pub struct OperationCounter {
     /// Dropped before the counts.
     _mode: ffi::Owned<ffi::CountingMode>,
     /// libtorch also writes to it, on this thread. A box would require exclusive access.
-    counted: Rc<Cell<Operations>>,
+    counts: Rc<Cell<Operations>>,
 }
 
 impl OperationCounter {
     /// Starts counting. An error if this thread already counts, or inside [`crate::symbolic`].
     pub fn start() -> Result<Self, ShimError> {
-        let counted = Rc::<Cell<Operations>>::default();
-        let mode = made("count operations", |out, error| {
+        let counts = Rc::<Cell<Operations>>::default();
+        let mode = create("count operations", |out, error| {
             // SAFETY: the counts live until the mode is freed, do not move with this value, and are accessed
             // only through shared cells on this thread.
-            unsafe { ffi::dt_count_enter(counted.as_ptr(), out, error) }
+            unsafe { ffi::dt_count_enter(counts.as_ptr(), out, error) }
         })?;
-        Ok(Self { _mode: mode, counted })
+        Ok(Self { _mode: mode, counts })
     }
 
     /// Returns the counts so far.
     pub fn counts(&self) -> Operations {
-        self.counted.get()
+        self.counts.get()
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tch::kind::Element;
 use tch::{Device, Tensor};
 
-use crate::error::{ShimError, checked, fetched, tensor};
+use crate::error::{ShimError, create_tensor, fetch, try_call};
 use crate::ffi;
 use crate::tensor::{device_index, scalar_type};
 
@@ -14,13 +14,13 @@ use crate::tensor::{device_index, scalar_type};
 /// Call it before the first tensor on a GPU, on any thread. Without a driver it returns `DriverMissing`,
 /// without libtorch's CUDA set `LibraryMissing`, both with the dynamic loader's message.
 pub fn load() -> Result<(), ShimError> {
-    checked("load CUDA", |error| ffi::dt_cuda_load(error))
+    try_call("load CUDA", |error| ffi::dt_cuda_load(error))
 }
 
 /// Returns the number of visible CUDA devices; 0 before [`load`]. It creates no context. The CUDA runtime may
 /// report `DriverMissing`, `DriverTooOld` or another error.
 pub fn device_count() -> Result<usize, ShimError> {
-    let count = fetched("count CUDA devices", |out, error| ffi::dt_cuda_device_count(out, error))?;
+    let count = fetch("count CUDA devices", |out, error| ffi::dt_cuda_device_count(out, error))?;
     Ok(count as usize)
 }
 
@@ -28,32 +28,33 @@ pub fn device_count() -> Result<usize, ShimError> {
 /// tensors must call it first: a thread starts on GPU 0, and many CUDA calls create a context of some hundred
 /// MiB on the current GPU. Threads of backward do it themselves.
 pub fn set_device(index: usize) -> Result<(), ShimError> {
-    let op = "make a GPU the current one";
+    let op = "set the current GPU";
     let index = device_index(op, Device::Cuda(index))?;
-    checked(op, |error| ffi::dt_cuda_set_device(index, error))
+    try_call(op, |error| ffi::dt_cuda_set_device(index, error))
 }
 
 /// Sets whether later float32 products and convolutions on GPUs use TF32. It has 10 bits of mantissa instead
 /// of 23 and is faster on GPUs that have it; other GPUs ignore it.
 pub fn set_tf32(on: bool) -> Result<(), ShimError> {
-    checked("set TF32", |error| ffi::dt_cuda_set_tf32(on, error))
+    try_call("set TF32", |error| ffi::dt_cuda_set_tf32(on, error))
 }
 
 /// Returns whether matrix products, and whether convolutions, may use TF32.
 pub fn tf32() -> Result<(bool, bool), ShimError> {
-    let [products, convolutions] = fetched("read TF32", |out, error| ffi::dt_cuda_tf32(out, error))?;
+    let [products, convolutions] =
+        fetch("read the TF32 setting", |out, error| ffi::dt_cuda_tf32(out, error))?;
     Ok((products, convolutions))
 }
 
 /// Returns whether cuDNN benchmarks the algorithms of each convolution for new shapes and keeps the fastest:
 /// the process's setting of [`tch::Cuda::cudnn_set_benchmark`].
 pub fn cudnn_benchmark() -> Result<bool, ShimError> {
-    fetched("read cuDNN's benchmark", |out, error| ffi::dt_cuda_cudnn_benchmark(out, error))
+    fetch("read cuDNN's benchmark setting", |out, error| ffi::dt_cuda_cudnn_benchmark(out, error))
 }
 
 /// Returns the folder of this process's libtorch.
 pub fn library_folder() -> Result<PathBuf, ShimError> {
-    let folder = fetched("find libtorch", |out, error| ffi::dt_library_folder(out, error))?;
+    let folder = fetch("find libtorch", |out, error| ffi::dt_library_folder(out, error))?;
     Ok(String::from_utf8_lossy(&folder).into_owned().into())
 }
 
@@ -62,9 +63,9 @@ pub fn library_folder() -> Result<PathBuf, ShimError> {
 pub fn pinned<T: Element>(values: &[T]) -> Result<Tensor, ShimError> {
     let op = "copy to pinned memory";
     let dtype = scalar_type(T::KIND)
-        .ok_or_else(|| ShimError::invalid(op, format!("{:?} is not among the dtypes of batches", T::KIND)))?;
+        .ok_or_else(|| ShimError::invalid(op, format!("{:?} is not supported", T::KIND)))?;
     let (data, count) = (values.as_ptr().cast(), values.len() as i64);
-    tensor(op, |out, error| {
+    create_tensor(op, |out, error| {
         // SAFETY: `values` has `count` elements of that dtype, which are only read during the call.
         unsafe { ffi::dt_tensor_pinned(data, count, dtype, out, error) }
     })
@@ -73,21 +74,21 @@ pub fn pinned<T: Element>(values: &[T]) -> Result<Tensor, ShimError> {
 /// Returns the total bytes of GPU number `index` from the driver. Can be called between [`load`] and the
 /// first use of CUDA, for settings that must be made before that; before [`load`] it returns `DriverMissing`.
 pub fn total_memory(index: usize) -> Result<u64, ShimError> {
-    let op = "ask for a GPU's memory";
+    let op = "read a GPU's memory size";
     let index = device_index(op, Device::Cuda(index))?;
-    fetched(op, |out, error| ffi::dt_cuda_total_memory(index, out, error))
+    fetch(op, |out, error| ffi::dt_cuda_total_memory(index, out, error))
 }
 
 /// Returns whether libtorch prefers cuDNN's half-precision attention to its own on GPU number `index`.
 pub fn prefers_cudnn_attention(index: usize) -> Result<bool, ShimError> {
-    let op = "ask for a GPU's compute capability";
+    let op = "read a GPU's compute capability";
     let index = device_index(op, Device::Cuda(index))?;
-    fetched(op, |out, error| ffi::dt_cuda_prefers_cudnn_attention(index, out, error))
+    fetch(op, |out, error| ffi::dt_cuda_prefers_cudnn_attention(index, out, error))
 }
 
 /// Returns the bytes of libtorch's workspace for cuBLAS on the current GPU, for each thread that multiplies.
 pub fn blas_workspace() -> Result<u64, ShimError> {
-    fetched("ask for cuBLAS's workspace", |out, error| ffi::dt_cuda_blas_workspace(out, error))
+    fetch("read the size of cuBLAS's workspace", |out, error| ffi::dt_cuda_blas_workspace(out, error))
 }
 
 #[cfg(test)]

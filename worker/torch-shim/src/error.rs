@@ -5,9 +5,9 @@ use thiserror::Error;
 pub use crate::ffi::ErrorKind;
 use crate::ffi::{DtError, NewTensor};
 
-/// Words that tell the kind of an error of c10d's or libtorch's generic type. The first match counts. Device
-/// errors precede time-outs: a kernel that ran too long "timed out", but no peer is late.
-const WORDS: [(&str, ErrorKind); 22] = {
+/// Fragments of messages, with the kind of error, for c10d's and libtorch's generic types. The first match
+/// counts. Device errors precede time-outs: a kernel that ran too long "timed out", but no peer is late.
+const FRAGMENTS: [(&str, ErrorKind); 22] = {
     use ErrorKind::{Device, Network, OutOfMemory, Timeout};
     [
         ("out of memory", OutOfMemory),
@@ -35,13 +35,13 @@ const WORDS: [(&str, ErrorKind); 22] = {
     ]
 };
 
-fn by_words(message: &str) -> Option<ErrorKind> {
-    WORDS.iter().find(|(words, _)| message.contains(words)).map(|(_, kind)| *kind)
+fn kind_by_message(message: &str) -> Option<ErrorKind> {
+    FRAGMENTS.iter().find(|(fragment, _)| message.contains(fragment)).map(|(_, kind)| *kind)
 }
 
 /// Returns the kind of a tch error, which has only a message: `OutOfMemory`, `Device` or `Other`.
 pub fn kind_of(error: &tch::TchError) -> ErrorKind {
-    match by_words(&error.to_string()) {
+    match kind_by_message(&error.to_string()) {
         Some(kind @ (ErrorKind::OutOfMemory | ErrorKind::Device)) => kind,
         _ => ErrorKind::Other,
     }
@@ -76,12 +76,12 @@ impl ShimError {
 
 impl From<tch::TchError> for ShimError {
     fn from(error: tch::TchError) -> Self {
-        Self::new("a tensor operation", kind_of(&error), error.to_string())
+        Self::new("compute a tensor", kind_of(&error), error.to_string())
     }
 }
 
 /// Makes a call and converts its error.
-pub(crate) fn checked(op: &'static str, call: impl FnOnce(&mut DtError) -> i32) -> Result<(), ShimError> {
+pub(crate) fn try_call(op: &'static str, call: impl FnOnce(&mut DtError) -> i32) -> Result<(), ShimError> {
     let mut error = DtError::default();
     if call(&mut error) == 0 {
         return Ok(());
@@ -89,7 +89,7 @@ pub(crate) fn checked(op: &'static str, call: impl FnOnce(&mut DtError) -> i32) 
     let message = String::from_utf8_lossy(&error.message).trim_end().to_owned();
     let kind = match error.kind {
         kind @ (ErrorKind::Network | ErrorKind::Store | ErrorKind::Other) => {
-            by_words(&message).unwrap_or(kind)
+            kind_by_message(&message).unwrap_or(kind)
         }
         kind => kind,
     };
@@ -97,29 +97,29 @@ pub(crate) fn checked(op: &'static str, call: impl FnOnce(&mut DtError) -> i32) 
 }
 
 /// Returns the value that a call writes to its last argument before the error.
-pub(crate) fn fetched<T: Default>(
+pub(crate) fn fetch<T: Default>(
     op: &'static str,
     call: impl FnOnce(&mut T, &mut DtError) -> i32,
 ) -> Result<T, ShimError> {
     let mut out = T::default();
-    checked(op, |error| call(&mut out, error))?;
+    try_call(op, |error| call(&mut out, error))?;
     Ok(out)
 }
 
 /// Returns the object that a call creates.
-pub(crate) fn made<T>(
+pub(crate) fn create<T>(
     op: &'static str,
     call: impl FnOnce(&mut Option<T>, &mut DtError) -> i32,
 ) -> Result<T, ShimError> {
-    fetched(op, call)?.ok_or_else(|| ShimError::new(op, ErrorKind::Other, "nothing was made"))
+    fetch(op, call)?.ok_or_else(|| ShimError::new(op, ErrorKind::Other, "libtorch returned no object"))
 }
 
 /// Returns the tensor that a call creates.
-pub(crate) fn tensor(
+pub(crate) fn create_tensor(
     op: &'static str,
     call: impl FnOnce(&mut Option<NewTensor>, &mut DtError) -> i32,
 ) -> Result<tch::Tensor, ShimError> {
-    made(op, call).map(NewTensor::take)
+    create(op, call).map(NewTensor::take)
 }
 
 #[cfg(test)]
@@ -127,8 +127,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn thrown(what: i32) -> ShimError {
-        checked("throw", |error| crate::ffi::dt_throw(what, error)).unwrap_err()
+    fn thrown(exception: i32) -> ShimError {
+        try_call("throw", |error| crate::ffi::dt_throw(exception, error)).unwrap_err()
     }
 
     #[test]
@@ -148,8 +148,8 @@ mod tests {
             (11, ErrorKind::DriverMissing),
             (12, ErrorKind::DriverTooOld),
         ];
-        for (what, kind) in kinds {
-            assert_eq!(thrown(what).kind, kind, "exception {what}: {}", thrown(what));
+        for (exception, kind) in kinds {
+            assert_eq!(thrown(exception).kind, kind, "exception {exception}: {}", thrown(exception));
         }
         assert!(thrown(0).is_out_of_memory());
         assert_eq!(thrown(10).to_string(), "throw: a plain error");
@@ -197,7 +197,7 @@ mod tests {
             for text in texts {
                 assert_eq!(kind_of(&tch::TchError::Torch((*text).to_owned())), kind, "{text}");
                 // So exceptions of libtorch's generic type are recognised too.
-                assert_eq!(by_words(text), (kind != ErrorKind::Other).then_some(kind), "{text}");
+                assert_eq!(kind_by_message(text), (kind != ErrorKind::Other).then_some(kind), "{text}");
             }
         }
     }

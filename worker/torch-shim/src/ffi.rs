@@ -108,7 +108,7 @@ fallible! {
         out: &mut Option<Owned<GlooHandle>>
     );
     safe fn dt_gloo_start(
-        group: &GlooHandle, what: i32, value: i32, outputs: BorrowedList<'_>, inputs: BorrowedList<'_>, timeout_ms: u64,
+        group: &GlooHandle, operation: i32, value: i32, outputs: BorrowedList<'_>, inputs: BorrowedList<'_>, timeout_ms: u64,
         out: &mut Option<Owned<WorkHandle>>
     );
     safe fn dt_work_wait(work: &WorkHandle);
@@ -134,7 +134,7 @@ fallible! {
 
 #[cfg(test)]
 fallible! {
-    safe fn dt_throw(what: i32);
+    safe fn dt_throw(exception: i32);
 }
 
 /// The autocast state of a thread for a device.

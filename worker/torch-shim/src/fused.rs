@@ -3,11 +3,11 @@
 
 use tch::Tensor;
 
-use crate::error::{ShimError, checked};
+use crate::error::{ShimError, try_call};
 use crate::ffi::{self, Borrowed, BorrowedList};
 pub use crate::ffi::{Adam, Sgd, WeightDecay};
 
-/// Facts about the gradients that are on the device, so that the host need not wait before an update. Both
+/// Values about the gradients that are on the device, so that the host need not wait before an update. Both
 /// are float32 scalars on the gradients' device.
 #[derive(Debug, Clone, Copy)]
 pub struct ScaleAndSkip<'a> {
@@ -17,8 +17,8 @@ pub struct ScaleAndSkip<'a> {
     pub skip: &'a Tensor,
 }
 
-fn lent(found: Option<ScaleAndSkip<'_>>) -> [Option<Borrowed<'_>>; 2] {
-    [found.map(|found| found.scale.into()), found.map(|found| found.skip.into())]
+fn borrow(device_values: Option<ScaleAndSkip<'_>>) -> [Option<Borrowed<'_>>; 2] {
+    [device_values.map(|values| values.scale.into()), device_values.map(|values| values.skip.into())]
 }
 
 /// Updates `parameter`, `exp_avg` and `exp_avg_sq` in place from `grad`; all four have the same shape, dtype
@@ -29,13 +29,13 @@ pub fn adam(
     exp_avg: &Tensor,
     exp_avg_sq: &Tensor,
     step: &Tensor,
-    found: Option<ScaleAndSkip<'_>>,
+    device_values: Option<ScaleAndSkip<'_>>,
     options: Adam,
 ) -> Result<(), ShimError> {
-    let [scale, skip] = lent(found);
+    let [scale, skip] = borrow(device_values);
     let [parameter, grad, exp_avg, exp_avg_sq, step] =
         [parameter, grad, exp_avg, exp_avg_sq, step].map(Borrowed::from);
-    checked("the Adam update", |error| {
+    try_call("update a parameter by Adam", |error| {
         ffi::dt_fused_adam(parameter, grad, exp_avg, exp_avg_sq, step, scale, skip, options, error)
     })
 }
@@ -45,16 +45,18 @@ pub fn sgd(
     parameter: &Tensor,
     grad: &Tensor,
     momentum_buffer: Option<&Tensor>,
-    found: Option<ScaleAndSkip<'_>>,
+    device_values: Option<ScaleAndSkip<'_>>,
     options: Sgd,
 ) -> Result<(), ShimError> {
-    let op = "the SGD update";
+    let op = "update a parameter by SGD";
     if options.momentum != 0.0 && momentum_buffer.is_none() {
-        return Err(ShimError::invalid(op, "a momentum needs a momentum buffer"));
+        return Err(ShimError::invalid(op, "momentum needs a momentum buffer"));
     }
-    let [scale, skip] = lent(found);
+    let [scale, skip] = borrow(device_values);
     let buffer = momentum_buffer.map(Borrowed::from);
-    checked(op, |error| ffi::dt_fused_sgd(parameter.into(), grad.into(), buffer, scale, skip, options, error))
+    try_call(op, |error| {
+        ffi::dt_fused_sgd(parameter.into(), grad.into(), buffer, scale, skip, options, error)
+    })
 }
 
 /// Multiplies all tensors of `grads` by `inv_scale` in place, and sets `found_inf` to 1 if an element was not
@@ -68,7 +70,7 @@ pub fn unscale(grads: &[&Tensor], found_inf: &Tensor, inv_scale: &Tensor) -> Res
         return Ok(());
     }
     let grads: Vec<Borrowed<'_>> = grads.iter().map(|grad| Borrowed::from(*grad)).collect();
-    checked("unscaling the gradients", |error| {
+    try_call("unscale the gradients", |error| {
         ffi::dt_unscale(BorrowedList::new(&grads), found_inf.into(), inv_scale.into(), error)
     })
 }

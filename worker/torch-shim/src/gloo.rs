@@ -6,7 +6,7 @@ use std::time::Duration;
 pub use dtrain_shared_memory::Reduction as ReduceOp;
 use tch::Tensor;
 
-use crate::error::{ShimError, checked, made};
+use crate::error::{ShimError, create, try_call};
 use crate::ffi::{self, Borrowed, BorrowedList, GlooHandle, Owned, WorkHandle};
 use crate::store::{TcpStore, millis};
 
@@ -75,7 +75,7 @@ impl Gloo {
             Transport::Interface(name) => (true, name),
         };
         let (rank, size, timeout) = (rank as i32, size as i32, millis(timeout));
-        let group = made("connect the Gloo group", |out, error| {
+        let group = create("connect the Gloo group", |out, error| {
             ffi::dt_gloo_new(&store.0, rank, size, timeout, by_interface, name.into(), out, error)
         })?;
         Ok(Self(ManuallyDrop::new(group)))
@@ -89,7 +89,7 @@ impl Gloo {
         inputs: &[Tensor],
         timeout: Duration,
     ) -> Result<GlooWork, ShimError> {
-        let (op, what, value) = match operation {
+        let (op, number, value) = match operation {
             Operation::AllReduce(op) => ("all_reduce", 0, op as i32),
             Operation::Broadcast(root) => ("broadcast", 1, root as i32),
             Operation::AllGather => ("all_gather", 2, 0),
@@ -100,13 +100,13 @@ impl Gloo {
             tensor.defined() && tensor.device() == tch::Device::Cpu && tensor.is_contiguous()
         };
         if !outputs.iter().chain(inputs).all(fits) {
-            return Err(ShimError::invalid(op, "Gloo takes contiguous tensors on the CPU alone"));
+            return Err(ShimError::invalid(op, "Gloo needs contiguous tensors on the CPU"));
         }
         let [to, from] =
             [outputs, inputs].map(|tensors| tensors.iter().map(Borrowed::from).collect::<Vec<_>>());
-        let handle = made(op, |out, error| {
+        let handle = create(op, |out, error| {
             let (to, from, timeout) = (BorrowedList::new(&to), BorrowedList::new(&from), millis(timeout));
-            ffi::dt_gloo_start(&self.0, what, value, to, from, timeout, out, error)
+            ffi::dt_gloo_start(&self.0, number, value, to, from, timeout, out, error)
         })?;
         Ok(GlooWork { handle, op })
     }
@@ -120,6 +120,6 @@ impl Gloo {
 impl GlooWork {
     /// Waits until the operation has ended. Returns `Timeout` if a peer is late, `Network` if a peer died.
     pub fn wait(&self) -> Result<(), ShimError> {
-        checked(self.op, |error| ffi::dt_work_wait(&self.handle, error))
+        try_call(self.op, |error| ffi::dt_work_wait(&self.handle, error))
     }
 }

@@ -8,7 +8,7 @@ mod record;
 use tch::{Device, Kind, Tensor};
 
 use self::record::{Allocator, Recorder, record};
-use crate::error::{ShimError, checked, fetched, made};
+use crate::error::{ShimError, create, fetch, try_call};
 use crate::ffi;
 use crate::stream::Stream;
 use crate::tensor::device_index;
@@ -25,10 +25,10 @@ impl Pool {
     /// Creates a pool on GPU number `device`. It takes no memory before a capture. Returns `LibraryMissing`
     /// before [`crate::cuda::load`] has succeeded, or if libtorch has another version than at compile time.
     pub fn new(device: usize) -> Result<Self, ShimError> {
-        let op = "make a pool of memory for graphs";
+        let op = "create a memory pool for graphs";
         Ok(Self {
             device: device_index(op, Device::Cuda(device))?,
-            name: fetched(op, |out, error| ffi::dt_graph_pool(out, error))?,
+            name: fetch(op, |out, error| ffi::dt_graph_pool(out, error))?,
         })
     }
 }
@@ -56,7 +56,7 @@ impl Graph {
 
     /// Launches the work on the current stream.
     pub fn replay(&mut self) -> Result<(), ShimError> {
-        checked("replay a graph", |error| ffi::dt_graph_replay(&mut self.0, error))
+        try_call("replay a graph", |error| ffi::dt_graph_replay(&mut self.0, error))
     }
 }
 
@@ -68,31 +68,31 @@ struct CudaCapture {
 
 impl CudaCapture {
     fn new(pool: Pool) -> Result<Self, ShimError> {
-        let graph = Graph(made("make a graph", |out, error| ffi::dt_graph_new(out, error))?);
+        let graph = Graph(create("create a graph", |out, error| ffi::dt_graph_new(out, error))?);
         Ok(Self { graph, pool })
     }
 }
 
 impl Recorder for CudaCapture {
     fn begin(&mut self) -> Result<(), ShimError> {
-        checked("begin the capture of a graph", |error| {
+        try_call("begin the capture of a graph", |error| {
             ffi::dt_graph_begin(&mut self.graph.0, self.pool.name, error)
         })
     }
 
     fn end(&mut self) -> Result<(), ShimError> {
-        checked("end the capture of a graph", |error| ffi::dt_graph_end(&mut self.graph.0, error))
+        try_call("end the capture of a graph", |error| ffi::dt_graph_end(&mut self.graph.0, error))
     }
 
     fn has_ended(&self) -> bool {
         // A shim without this function cannot clean up either.
-        fetched("ask for a capture", |out, error| ffi::dt_graph_has_ended(&self.graph.0, out, error))
+        fetch("query a capture", |out, error| ffi::dt_graph_has_ended(&self.graph.0, out, error))
             .unwrap_or(true)
     }
 
     fn end_allocation(&mut self, allocator: Allocator, release: bool) -> Result<(), ShimError> {
         let (host, Pool { device, name }) = (allocator == Allocator::Pinned, self.pool);
-        checked("end the use of a pool of memory", |error| {
+        try_call("release a memory pool", |error| {
             ffi::dt_graph_leave_pool(host, release, device, name, error)
         })
     }

@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use crate::error::{ShimError, tensor};
+use crate::error::{ShimError, create_tensor};
 use crate::ffi;
 pub use crate::ffi::Head;
 
@@ -23,7 +23,7 @@ impl Head {
         targets: &Tensor,
     ) -> Result<Tensor, ShimError> {
         let (hidden, table, targets) = (hidden.into(), table.into(), targets.into());
-        tensor("the loss of a head", |out, error| {
+        create_tensor("compute the loss of a head", |out, error| {
             ffi::dt_head_loss(hidden, table, shadow.map(Into::into), targets, self, out, error)
         })
     }
@@ -42,7 +42,7 @@ mod tests {
     const WIDTH: i64 = 24;
 
     /// Returns hidden features, the table, and targets, some of which are ignored.
-    fn given() -> (Tensor, Tensor, Tensor) {
+    fn inputs() -> (Tensor, Tensor, Tensor) {
         tch::manual_seed(5);
         let cpu = (Kind::Float, Device::Cpu);
         let hidden = Tensor::randn([ROWS, WIDTH], cpu).set_requires_grad(true);
@@ -57,10 +57,10 @@ mod tests {
         let logits = hidden.linear(table, None::<&Tensor>);
         let loss = logits.cross_entropy_loss(targets, None::<&Tensor>, Reduction::Sum, -100, 0.0);
         (&loss * 0.125).backward();
-        taken(&loss, hidden, table)
+        take_gradients(&loss, hidden, table)
     }
 
-    fn taken(loss: &Tensor, hidden: &Tensor, table: &Tensor) -> [Tensor; 3] {
+    fn take_gradients(loss: &Tensor, hidden: &Tensor, table: &Tensor) -> [Tensor; 3] {
         let gradients = [loss.detach(), hidden.grad().copy(), table.grad().copy()];
         let _ = hidden.grad().zero_();
         let _ = table.grad().zero_();
@@ -69,8 +69,8 @@ mod tests {
 
     /// Returns the largest difference, relative to the largest value.
     fn difference(a: &[Tensor; 3], b: &[Tensor; 3]) -> f64 {
-        let far = |(a, b): (&Tensor, &Tensor)| ((a - b).abs().max() / b.abs().max()).double_value(&[]);
-        a.iter().zip(b).map(far).fold(0.0, f64::max)
+        let relative = |(a, b): (&Tensor, &Tensor)| ((a - b).abs().max() / b.abs().max()).double_value(&[]);
+        a.iter().zip(b).map(relative).fold(0.0, f64::max)
     }
 
     fn head(rows: i64, multiple: i64) -> Head {
@@ -79,16 +79,16 @@ mod tests {
 
     #[test]
     fn chunks_and_padding_change_only_the_order_of_sums() {
-        let (hidden, table, targets) = given();
+        let (hidden, table, targets) = inputs();
         let expected = plain(&hidden, &table, &targets);
         for (rows, multiple) in [(64, 1), (ROWS, 64), (8, 1), (1, 64), (5, 8)] {
             let loss = head(rows, multiple).loss(&hidden, &table, None, &targets).unwrap();
             (&loss * 0.125).backward();
-            let got = taken(&loss, &hidden, &table);
-            let far = difference(&got, &expected);
+            let got = take_gradients(&loss, &hidden, &table);
+            let error = difference(&got, &expected);
             assert!(
-                far <= if rows >= ROWS && multiple == 1 { 0.0 } else { 1e-6 },
-                "{rows} {multiple}: {far}"
+                error <= if rows >= ROWS && multiple == 1 { 0.0 } else { 1e-6 },
+                "{rows} {multiple}: {error}"
             );
         }
     }
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn half_precision_is_as_accurate_as_libtorchs() {
         for kind in [Kind::BFloat16, Kind::Half] {
-            let (hidden, table, targets) = given();
+            let (hidden, table, targets) = inputs();
             let exact = plain(&hidden, &table, &targets);
             let region = Autocast::enter(Device::Cpu, kind).unwrap();
             let plain = difference(&plain(&hidden, &table, &targets), &exact);
@@ -104,8 +104,8 @@ mod tests {
                 let loss = head(rows, multiple).loss(&hidden, &table, None, &targets).unwrap();
                 assert_eq!(loss.kind(), Kind::Float);
                 (&loss * 0.125).backward();
-                let far = difference(&taken(&loss, &hidden, &table), &exact);
-                assert!(far <= 1.5 * plain, "{kind:?}: {far} beside {plain}");
+                let error = difference(&take_gradients(&loss, &hidden, &table), &exact);
+                assert!(error <= 1.5 * plain, "{kind:?}: {error}, libtorch {plain}");
             }
             drop(region);
         }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn tensors_without_gradient_get_none() {
-        let (hidden, table, targets) = given();
+        let (hidden, table, targets) = inputs();
         let loss = tch::no_grad(|| head(8, 64).loss(&hidden, &table, None, &targets)).unwrap();
         assert!(!loss.requires_grad());
         let table = table.detach();
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_target_within_the_padding_is_an_error() {
-        let (hidden, table, targets) = given();
+        let (hidden, table, targets) = inputs();
         let _ = targets.narrow(0, 0, 1).fill_(VOCABULARY);
         assert!(head(8, 64).loss(&hidden, &table, None, &targets).is_err());
         assert!(head(0, 64).loss(&hidden, &table, None, &targets).is_err());

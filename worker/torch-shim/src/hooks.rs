@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use crate::callback::callback;
-use crate::error::{ErrorKind, ShimError, checked, tensor};
+use crate::error::{ErrorKind, ShimError, create_tensor, try_call};
 use crate::ffi;
 
 /// A hook on a parameter. Autograd's thread calls it after backward has added to the parameter's gradient:
@@ -21,7 +21,7 @@ impl GradientHook {
             hook();
             Ok(Vec::new())
         });
-        checked("set a gradient hook", |error| ffi::dt_gradient_hook_set(parameter.into(), call, error))?;
+        try_call("set a gradient hook", |error| ffi::dt_gradient_hook_set(parameter.into(), call, error))?;
         Ok(Self { parameter: parameter.shallow_clone() })
     }
 }
@@ -29,7 +29,7 @@ impl GradientHook {
 impl Drop for GradientHook {
     fn drop(&mut self) {
         // The tensor is a leaf with a hook, so this cannot fail.
-        let _ = checked("remove a gradient hook", |error| {
+        let _ = try_call("remove a gradient hook", |error| {
             ffi::dt_gradient_hook_clear((&self.parameter).into(), error)
         });
     }
@@ -41,13 +41,13 @@ pub fn apply_self_adjoint(
     x: &Tensor,
     map: impl Fn(&mut Tensor) -> Result<(), Box<dyn std::error::Error>> + Send + Sync + 'static,
 ) -> Result<Tensor, ShimError> {
-    let op = "call out of the graph";
+    let op = "call Rust from the graph";
     let call = callback(move |inputs, _| {
         let mut own = inputs[0].shallow_clone();
         map(&mut own).map_err(|error| ShimError::new(op, ErrorKind::Other, error.to_string()))?;
         Ok(Vec::new())
     });
-    tensor(op, |out, error| ffi::dt_self_adjoint(x.into(), call, out, error))
+    create_tensor(op, |out, error| ffi::dt_self_adjoint(x.into(), call, out, error))
 }
 
 #[cfg(test)]
@@ -66,9 +66,9 @@ mod tests {
     fn a_hook_runs_once_per_backward_pass_after_the_gradient_is_set() {
         let (used_twice, unused) = (leaf(), leaf());
         let calls = Arc::new(AtomicUsize::new(0));
-        let (count, watched) = (Arc::clone(&calls), Mutex::new(used_twice.shallow_clone()));
+        let (count, parameter) = (Arc::clone(&calls), Mutex::new(used_twice.shallow_clone()));
         let hook = GradientHook::set(&used_twice, move || {
-            assert_eq!(watched.lock().unwrap().grad().double_value(&[0]), 3.0);
+            assert_eq!(parameter.lock().unwrap().grad().double_value(&[0]), 3.0);
             count.fetch_add(1, Ordering::SeqCst);
         })
         .unwrap();
@@ -86,7 +86,7 @@ mod tests {
         let x = leaf();
         let _hook = GradientHook::set(&x, || panic!("on purpose")).unwrap();
         assert!((&x * 2.0).sum(Kind::Float).f_backward().is_err());
-        assert!(GradientHook::set(&(&x * 2.0), || {}).is_err(), "no leaf");
+        assert!(GradientHook::set(&(&x * 2.0), || {}).is_err(), "not a leaf");
     }
 
     #[test]

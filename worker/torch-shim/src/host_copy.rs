@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tch::{Device, Tensor};
 
 use crate::copy::copy_out;
-use crate::error::{ErrorKind, ShimError, checked};
+use crate::error::{ErrorKind, ShimError, try_call};
 use crate::stream::{Event, Stream};
 use crate::{cuda, ffi};
 
@@ -59,9 +59,9 @@ impl<M: DerefMut<Target = [u8]> + Send> HostCopy<M> {
         memory: &mut Option<Box<M>>,
         pairs: impl for<'m> FnOnce(&'m mut [u8]) -> Result<[Pairs<'m>; 2], E>,
     ) -> Result<Self, E> {
-        let (op, queue) = ("copy beside the training", stream.0.as_mut());
+        let (op, queue) = ("copy to host memory", stream.0.as_mut());
         let Some(whole) = memory.as_mut() else {
-            return Err(ShimError::invalid(op, "there is no memory to copy to").into());
+            return Err(ShimError::invalid(op, "the memory is missing").into());
         };
         let bounds = whole.as_mut_ptr_range();
         let [changing, unchanged] = pairs(whole)?;
@@ -71,7 +71,7 @@ impl<M: DerefMut<Target = [u8]> + Send> HostCopy<M> {
                 || (bounds.start.cast_const() <= range.start && range.end <= bounds.end.cast_const())
         };
         if !changing.iter().chain(&unchanged).all(|(_, to)| inside(to)) {
-            return Err(ShimError::invalid(op, "a place outside of the memory").into());
+            return Err(ShimError::invalid(op, "a target is outside the memory").into());
         }
         let mut tensors = Vec::new();
         let done = enqueue(queue, [changing, unchanged], &mut tensors).inspect_err(|_| {
@@ -89,8 +89,9 @@ impl<M: DerefMut<Target = [u8]> + Send> HostCopy<M> {
     /// Waits for the copies, on any thread, and returns the memory.
     pub fn wait(mut self) -> Result<Box<M>, ShimError> {
         self.end()?;
-        let gone = || ShimError::new("wait for a copy", ErrorKind::Other, "the memory was given back");
-        self.memory.take().ok_or_else(gone)
+        let missing =
+            || ShimError::new("wait for a copy", ErrorKind::Other, "the memory was already returned");
+        self.memory.take().ok_or_else(missing)
     }
 }
 
@@ -169,11 +170,11 @@ impl CopyQueue for Gpu {
     }
 
     fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError> {
-        let (place, bytes) = (to.as_mut_ptr(), to.len() as i64);
+        let (data, bytes) = (to.as_mut_ptr(), to.len() as i64);
         self.stream.run(|| {
-            checked("copy a tensor to the host", |error| {
-                // SAFETY: `place` has `bytes` bytes, and the caller keeps it until a later mark.
-                unsafe { ffi::dt_tensor_copy_to(tensor.into(), place, bytes, error) }
+            try_call("copy a tensor to the host", |error| {
+                // SAFETY: `data` has `bytes` bytes, and the caller keeps it until a later mark.
+                unsafe { ffi::dt_tensor_copy_to(tensor.into(), data, bytes, error) }
             })
         })?
     }
@@ -247,7 +248,7 @@ impl Pinned {
     /// Pins `memory`, in about the time of writing it once. Set the GPU first: see [`cuda::set_device`].
     pub fn pin(memory: &mut [u8]) -> Result<Self, ShimError> {
         let data = memory.as_mut_ptr().cast();
-        checked("pin memory", |error| {
+        try_call("pin memory", |error| {
             // SAFETY: the memory is valid for its length during the call, which does not write to it.
             unsafe { ffi::dt_host_register(data, memory.len() as u64, error) }
         })?;
@@ -258,7 +259,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         // On failure the memory stays pinned until the process ends.
-        let _ = checked("unpin memory", |error| {
+        let _ = try_call("unpin memory", |error| {
             // SAFETY: it was pinned, and is unpinned once.
             unsafe { ffi::dt_host_unregister(self.0, error) }
         });

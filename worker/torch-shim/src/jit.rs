@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
 use thiserror::Error;
 
-use crate::error::{ErrorKind, ShimError, checked, fetched, made, tensor};
+use crate::error::{ErrorKind, ShimError, create, create_tensor, fetch, try_call};
 use crate::ffi::{self, Borrowed, BorrowedList, NewTensor, Text};
 use crate::tensor::device_index;
 
@@ -17,12 +17,12 @@ use crate::tensor::device_index;
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// The file could not be opened or read.
-    #[error("{}: the module cannot be read: {}", .0.display(), .1)]
+    #[error("{}: cannot read the module: {}", .0.display(), .1)]
     Read(PathBuf, #[source] io::Error),
     /// The file is not TorchScript, or uses operators that libtorch lacks. Has libtorch's reason.
     #[error(
-        "{}: not a TorchScript module that can be loaded here ({}). Write it in Python by \
-         torch.jit.script(model).save(\"model.pt\"), with PyTorch's own operators.",
+        "{}: cannot load the TorchScript module: {}. Write it in Python with \
+         torch.jit.script(model).save(\"model.pt\"), and use only PyTorch's own operators.",
         .0.display(),
         .1
     )]
@@ -63,7 +63,7 @@ impl Module {
             let error = io::Error::new(io::ErrorKind::InvalidFilename, "the path is not UTF-8; rename it");
             read(error)
         })?;
-        let loaded = made(op, |out, error| ffi::dt_module_load(text.into(), index, out, error));
+        let loaded = create(op, |out, error| ffi::dt_module_load(text.into(), index, out, error));
         loaded.map(Self).map_err(|error| match error.kind {
             ErrorKind::OutOfMemory => failed(error),
             _ => LoadError::NotTorchScript(path.to_owned(), first_sentence(&error.message)),
@@ -82,7 +82,7 @@ impl Module {
 
     fn tensors(&self, parameters: bool) -> Result<Vec<NamedTensor>, ShimError> {
         let mut found: Vec<(NamedTensor, u64)> = Vec::new();
-        checked("list a module's tensors", |error| {
+        try_call("list a module's tensors", |error| {
             let context = (&raw mut found).cast();
             // SAFETY: take_tensor is called only during the call, with this context.
             unsafe { ffi::dt_module_tensors(&self.0, parameters, context, take_tensor, error) }
@@ -92,28 +92,28 @@ impl Module {
 
     /// Sets training or evaluation mode on the module and all its submodules.
     pub fn train(&mut self, on: bool) -> Result<(), ShimError> {
-        checked("set a module's mode", |error| ffi::dt_module_train(&mut self.0, on, error))
+        try_call("set a module's mode", |error| ffi::dt_module_train(&mut self.0, on, error))
     }
 
     /// Calls the module. Its operations run unoptimised, under the calling thread's gradient mode and
     /// autocast. Returns `InvalidArgument` if the result is not a tensor.
     pub fn forward(&self, inputs: &[&Tensor]) -> Result<Tensor, ShimError> {
         let inputs: Vec<Borrowed<'_>> = inputs.iter().map(|input| Borrowed::from(*input)).collect();
-        tensor("call the module", |out, error| {
+        create_tensor("call the module", |out, error| {
             ffi::dt_module_forward(&self.0, BorrowedList::new(&inputs), out, error)
         })
     }
 
     /// Returns whether the module draws random numbers, for example by dropout in training.
     pub fn draws_random_numbers(&self) -> Result<bool, ShimError> {
-        fetched("read a module's graph", |out, error| ffi::dt_module_draws(&self.0, out, error))
+        fetch("read a module's graph", |out, error| ffi::dt_module_draws(&self.0, out, error))
     }
 
     /// Returns the operations whose mode is a constant of the graph, each once. They come from
     /// `torch.jit.trace`, which records operations in the mode that the module had.
     pub fn fixed_modes(&self) -> Result<BTreeSet<FixedMode>, ShimError> {
         let mut found: BTreeSet<FixedMode> = BTreeSet::new();
-        checked("read a module's graph", |error| {
+        try_call("read a module's graph", |error| {
             let context = (&raw mut found).cast();
             // SAFETY: take_fixed is called only during the call, with this context.
             unsafe { ffi::dt_module_fixed(&self.0, context, take_fixed, error) }
@@ -134,7 +134,7 @@ pub struct FixedMode {
 /// Returns the first sentence: libtorch appends advice, traces and lists of operators.
 fn first_sentence(message: &str) -> String {
     let line = message.lines().map(str::trim).find(|line| !line.is_empty());
-    let line = line.unwrap_or("no reason given");
+    let line = line.unwrap_or("libtorch gives no reason");
     let sentence = line.split(". ").next().unwrap_or(line);
     sentence.trim_end_matches(['.', ':']).to_owned()
 }

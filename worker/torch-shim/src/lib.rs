@@ -63,10 +63,6 @@ pub fn keep_freed_memory() -> Result<(), ShimError> {
     // SAFETY: mallopt sets numbers of the allocator and touches no block.
     match settings.into_iter().all(|(setting, value)| unsafe { libc::mallopt(setting, value) } == 1) {
         true => Ok(()),
-        false => Err(ShimError::new(
-            "set how freed memory is kept",
-            ErrorKind::Other,
-            "mallopt refused the settings",
-        )),
+        false => Err(ShimError::new("set malloc's options", ErrorKind::Other, "mallopt failed")),
     }
 }

@@ -5,56 +5,56 @@
 
 use tch::Device;
 
-use crate::error::{ShimError, checked, fetched};
+use crate::error::{ShimError, fetch, try_call};
 use crate::ffi;
 pub use crate::ffi::Usage;
 use crate::tensor::device_index;
 
 /// Starts counting host tensors. Call it before the first tensor; later calls do nothing.
 pub fn enable_stats() -> Result<(), ShimError> {
-    checked("keep account of memory", |error| ffi::dt_memory_enable_stats(error))
+    try_call("enable memory stats", |error| ffi::dt_memory_enable_stats(error))
 }
 
 /// Returns the memory of tensors on `device`; on the host it is zero before [`enable_stats`].
 pub fn usage(device: Device) -> Result<Usage, ShimError> {
-    read(device_index("read memory figures", device)?)
+    read_usage(device_index("read memory stats", device)?)
 }
 
 /// The number of symbolic tensors' memory at the boundary.
 pub(crate) const SYMBOLIC: i32 = -2;
 
-pub(crate) fn read(device: i32) -> Result<Usage, ShimError> {
-    fetched("read memory figures", |out, error| ffi::dt_memory_usage(device, out, error))
+pub(crate) fn read_usage(device: i32) -> Result<Usage, ShimError> {
+    fetch("read memory stats", |out, error| ffi::dt_memory_usage(device, out, error))
 }
 
 /// Resets the peak to the bytes that are allocated now.
 pub fn reset_peak(device: Device) -> Result<(), ShimError> {
-    reset(device_index("reset the peak of memory", device)?)
+    reset_peak_of(device_index("reset the memory peak", device)?)
 }
 
-pub(crate) fn reset(device: i32) -> Result<(), ShimError> {
-    checked("reset the peak of memory", |error| ffi::dt_memory_reset_peak(device, error))
+pub(crate) fn reset_peak_of(device: i32) -> Result<(), ShimError> {
+    try_call("reset the memory peak", |error| ffi::dt_memory_reset_peak(device, error))
 }
 
 /// Returns unused memory to the device, or on the host to the system.
 pub fn empty_cache(device: Device) -> Result<(), ShimError> {
     let op = "empty the cache";
     let device = device_index(op, device)?;
-    checked(op, |error| ffi::dt_memory_empty_cache(device, error))
+    try_call(op, |error| ffi::dt_memory_empty_cache(device, error))
 }
 
 /// Returns the free and the total memory of a GPU in bytes, including other processes.
 pub fn device_memory(device: Device) -> Result<(u64, u64), ShimError> {
-    let op = "ask for the device's memory";
+    let op = "read the device's memory";
     let device = device_index(op, device)?;
-    let [free, total] = fetched(op, |out, error| ffi::dt_memory_info(device, out, error))?;
+    let [free, total] = fetch(op, |out, error| ffi::dt_memory_info(device, out, error))?;
     Ok((free, total))
 }
 
 /// Configures the caching allocator of GPUs in the format of PYTORCH_ALLOC_CONF, such as
 /// `expandable_segments:True`. Call it after [`crate::cuda::load`] and before the first GPU tensor.
 pub fn configure(settings: &str) -> Result<(), ShimError> {
-    checked("set the allocator's settings", |error| ffi::dt_memory_configure(settings.into(), error))
+    try_call("set the allocator's options", |error| ffi::dt_memory_configure(settings.into(), error))
 }
 
 /// Sets the limit of host tensors that [`enable_stats`] counts; `None` is unlimited. An allocation beyond it fails
@@ -72,7 +72,7 @@ impl CountedMemory {
     /// Counts the bytes. Returns `OutOfMemory` beyond the budget.
     pub(crate) fn new(bytes: usize) -> Result<Self, ShimError> {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        checked("take memory", |error| ffi::dt_memory_count(bytes, error))?;
+        try_call("count shared memory", |error| ffi::dt_memory_count(bytes, error))?;
         Ok(Self(bytes))
     }
 }
@@ -80,7 +80,7 @@ impl CountedMemory {
 impl Drop for CountedMemory {
     fn drop(&mut self) {
         // Uncounting cannot fail.
-        let _ = checked("give memory back", |error| ffi::dt_memory_count(-self.0, error));
+        let _ = try_call("uncount shared memory", |error| ffi::dt_memory_count(-self.0, error));
     }
 }
 

@@ -4,7 +4,7 @@ use tch::Tensor;
 
 pub use crate::callback::Pass;
 use crate::callback::callback;
-use crate::error::{ShimError, fetched, tensor};
+use crate::error::{ShimError, create_tensor, fetch};
 use crate::ffi::{self, Borrowed, BorrowedList};
 
 /// Computes `segment` of `inputs` as one node of the graph, which keeps only the inputs. Backward computes
@@ -21,7 +21,7 @@ pub fn recompute(
 ) -> Result<Tensor, ShimError> {
     let inputs: Vec<Borrowed<'_>> = inputs.iter().map(|input| Borrowed::from(*input)).collect();
     let segment = callback(move |inputs, pass| Ok(vec![segment(inputs, pass)?]));
-    tensor("compute a segment", |out, error| {
+    create_tensor("compute a segment", |out, error| {
         ffi::dt_recompute(BorrowedList::new(&inputs), segment, out, error)
     })
 }
@@ -39,7 +39,7 @@ pub fn fingerprint(tensor: &Tensor) -> Result<u64, ShimError> {
 
 /// With `by_loop`, reads host memory directly if the tensor is there; otherwise uses operations, as on a GPU.
 fn fingerprint_by(tensor: &Tensor, by_loop: bool) -> Result<u64, ShimError> {
-    fetched("take a fingerprint", |out, error| ffi::dt_fingerprint(tensor.into(), by_loop, out, error))
+    fetch("compute a fingerprint", |out, error| ffi::dt_fingerprint(tensor.into(), by_loop, out, error))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use tch::{Device, Tensor};
 
-use crate::error::{ShimError, checked, tensor};
+use crate::error::{ShimError, create_tensor, try_call};
 use crate::ffi;
 use crate::tensor::device_index;
 
@@ -10,12 +10,12 @@ use crate::tensor::device_index;
 pub fn state(device: Device) -> Result<Tensor, ShimError> {
     let op = "read the generator state";
     let device = device_index(op, device)?;
-    tensor(op, |out, error| ffi::dt_rng_get_state(device, out, error))
+    create_tensor(op, |out, error| ffi::dt_rng_get_state(device, out, error))
 }
 
 /// Restores a state from [`state`]: the same random numbers follow.
 pub fn set_state(device: Device, state: &Tensor) -> Result<(), ShimError> {
     let op = "set the generator state";
     let device = device_index(op, device)?;
-    checked(op, |error| ffi::dt_rng_set_state(device, state.into(), error))
+    try_call(op, |error| ffi::dt_rng_set_state(device, state.into(), error))
 }

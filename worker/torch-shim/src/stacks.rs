@@ -25,7 +25,7 @@ fn on_abort() {
     // If the write fails, the error cannot be reported.
     let _ = writeln!(
         io::stderr(),
-        "where the thread was that got SIGABRT, the innermost call last:\n{}",
+        "stack of the thread that got SIGABRT, the innermost call last:\n{}",
         innermost_last(&stack)
     );
     let _ = low_level::emulate_default_handler(SIGABRT);
@@ -33,25 +33,25 @@ fn on_abort() {
 
 /// Reverses a printed [`Backtrace`], so that the last lines of a log tell most. Omits calls around `main`.
 fn innermost_last(stack: &str) -> String {
-    let begins = |line: &str| {
+    let is_frame_start = |line: &str| {
         let (number, _) = line.split_once(": ").unwrap_or_default();
         !number.trim().is_empty() && number.trim().bytes().all(|byte| byte.is_ascii_digit())
     };
     let mut frames: Vec<Vec<&str>> = Vec::new();
     for line in stack.lines() {
         match frames.last_mut() {
-            Some(frame) if !begins(line) => frame.push(line),
+            Some(frame) if !is_frame_start(line) => frame.push(line),
             _ => frames.push(vec![line]),
         }
     }
     let named = |frame: &Vec<&str>, name: &str| frame[0].contains(name);
     let outermost =
         frames.iter().position(|frame| named(frame, "__rust_begin_short_backtrace")).unwrap_or(frames.len());
-    let of_the_handler = |frame: &Vec<&str>| {
+    let is_handler = |frame: &Vec<&str>| {
         let names = ["signal_hook", "signal-hook", "__restore_rt"];
         frame.iter().any(|line| names.iter().any(|name| line.contains(name)))
     };
-    let mut handler = frames[..outermost].iter().rposition(of_the_handler).map_or(0, |last| last + 1);
+    let mut handler = frames[..outermost].iter().rposition(is_handler).map_or(0, |last| last + 1);
     // The kernel's return from a handler has no name.
     if handler > 0 && frames.get(handler).is_some_and(|frame| named(frame, "<unknown>")) {
         handler += 1;

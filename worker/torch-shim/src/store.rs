@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{ShimError, checked, fetched, made};
+use crate::error::{ShimError, create, fetch, try_call};
 use crate::ffi;
 
 /// A connection to the key-value store of a run.
@@ -28,32 +28,40 @@ impl TcpStore {
         Self::new("connect to the store", (host, port), false, timeout)
     }
 
-    fn new(op: &'static str, place: (&str, u16), server: bool, wait: Duration) -> Result<Self, ShimError> {
-        let (host, port) = (place.0.into(), place.1);
-        made(op, |out, error| ffi::dt_tcp_store_new(host, port, server, millis(wait), out, error)).map(Self)
+    fn new(
+        op: &'static str,
+        address: (&str, u16),
+        server: bool,
+        timeout: Duration,
+    ) -> Result<Self, ShimError> {
+        let (host, port) = (address.0.into(), address.1);
+        create(op, |out, error| ffi::dt_tcp_store_new(host, port, server, millis(timeout), out, error))
+            .map(Self)
     }
 
     /// Returns the same store with every key under `prefix/`.
     pub fn prefixed(&self, prefix: &str) -> Result<Self, ShimError> {
-        made("prefix the store", |out, error| ffi::dt_store_prefix(&self.0, prefix.into(), out, error))
+        create("prefix the store", |out, error| ffi::dt_store_prefix(&self.0, prefix.into(), out, error))
             .map(Self)
     }
 
     /// Writes a key.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<(), ShimError> {
-        checked("write to the store", |error| ffi::dt_store_set(&self.0, key.into(), value.into(), error))
+        try_call("write to the store", |error| ffi::dt_store_set(&self.0, key.into(), value.into(), error))
     }
 
     /// Reads a key. Waits up to the store's time-out for it; then returns `Timeout`.
     pub fn get(&self, key: &str) -> Result<Vec<u8>, ShimError> {
         let bytes =
-            fetched("read from the store", |out, error| ffi::dt_store_get(&self.0, key.into(), out, error))?;
+            fetch("read from the store", |out, error| ffi::dt_store_get(&self.0, key.into(), out, error))?;
         Ok(bytes.to_vec())
     }
 
     /// Adds to a counter and returns its new value; a missing counter starts at 0.
     pub fn add(&self, key: &str, amount: i64) -> Result<i64, ShimError> {
-        fetched("count in the store", |out, error| ffi::dt_store_add(&self.0, key.into(), amount, out, error))
+        fetch("add to a counter of the store", |out, error| {
+            ffi::dt_store_add(&self.0, key.into(), amount, out, error)
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 
 use tch::{Device, Tensor};
 
-use crate::error::{ShimError, checked, fetched, made};
+use crate::error::{ShimError, create, fetch, try_call};
 use crate::ffi;
 use crate::tensor::device_index;
 
@@ -15,21 +15,21 @@ pub struct Stream(ffi::DtStream);
 impl Stream {
     /// Returns the stream that this thread uses on GPU number `device`.
     pub fn current(device: usize) -> Result<Self, ShimError> {
-        let op = "find the current stream";
+        let op = "get the current stream";
         let device = device_index(op, Device::Cuda(device))?;
-        fetched(op, |out, error| ffi::dt_stream_current(device, out, error)).map(Self)
+        fetch(op, |out, error| ffi::dt_stream_current(device, out, error)).map(Self)
     }
 
     /// Takes another stream from libtorch's pool. Ready work of high priority runs before other work.
     pub fn from_pool(device: usize, high_priority: bool) -> Result<Self, ShimError> {
-        let op = "take a stream";
+        let op = "get a stream from the pool";
         let device = device_index(op, Device::Cuda(device))?;
-        fetched(op, |out, error| ffi::dt_stream_from_pool(device, high_priority, out, error)).map(Self)
+        fetch(op, |out, error| ffi::dt_stream_from_pool(device, high_priority, out, error)).map(Self)
     }
 
     /// Returns CUDA's handle (`cudaStream_t`), for other libraries. Null is the default stream.
     pub fn native(self) -> Result<usize, ShimError> {
-        fetched("find a stream's handle", |out, error| ffi::dt_stream_native(self.0, out, error))
+        fetch("get a stream's handle", |out, error| ffi::dt_stream_native(self.0, out, error))
     }
 
     /// Runs `body` with this stream as the thread's current one.
@@ -44,12 +44,12 @@ impl Stream {
     }
 
     fn exchange(self) -> Result<ffi::DtStream, ShimError> {
-        fetched("change the current stream", |before, error| ffi::dt_stream_exchange(self.0, before, error))
+        fetch("change the current stream", |before, error| ffi::dt_stream_exchange(self.0, before, error))
     }
 
     /// Blocks the host until the stream's work so far is done.
     pub fn synchronize(self) -> Result<(), ShimError> {
-        checked("wait for a stream", |error| ffi::dt_stream_synchronize(self.0, error))
+        try_call("wait for a stream", |error| ffi::dt_stream_synchronize(self.0, error))
     }
 
     /// Marks the end of the stream's work so far.
@@ -62,7 +62,7 @@ impl Stream {
     /// Keeps `tensor`'s memory allocated until the stream's work so far is done, even if the tensor is
     /// dropped before. Needed for a tensor that was created on another stream.
     pub fn record_tensor(self, tensor: &Tensor) -> Result<(), ShimError> {
-        checked("keep a tensor for a stream", |error| {
+        try_call("record a tensor on a stream", |error| {
             ffi::dt_stream_record_tensor(self.0, tensor.into(), error)
         })
     }
@@ -92,40 +92,40 @@ unsafe impl Sync for Event {}
 impl Event {
     /// Creates an event that marks nothing yet.
     pub fn new() -> Result<Self, ShimError> {
-        made("make an event", |out, error| ffi::dt_event_new(false, out, error)).map(Self)
+        create("create an event", |out, error| ffi::dt_event_new(false, out, error)).map(Self)
     }
 
     /// Like [`Event::new`], but the device also records the time: see [`Event::ms_since`].
     pub fn timed() -> Result<Self, ShimError> {
-        made("make an event", |out, error| ffi::dt_event_new(true, out, error)).map(Self)
+        create("create an event", |out, error| ffi::dt_event_new(true, out, error)).map(Self)
     }
 
     /// Marks the end of `stream`'s work so far. Streams that wait for an earlier mark still wait.
     pub fn record(&mut self, stream: Stream) -> Result<(), ShimError> {
-        checked("record an event", |error| ffi::dt_event_record(&mut self.0, stream.0, error))
+        try_call("record an event", |error| ffi::dt_event_record(&mut self.0, stream.0, error))
     }
 
     /// Makes later work on `stream` wait for the mark; the host does not wait.
     pub fn block(&self, stream: Stream) -> Result<(), ShimError> {
-        checked("make a stream wait", |error| ffi::dt_event_block(&self.0, stream.0, error))
+        try_call("make a stream wait for an event", |error| ffi::dt_event_block(&self.0, stream.0, error))
     }
 
     /// Returns whether the mark is reached, or nothing is marked. An error is an earlier one of the device.
     pub fn query(&self) -> Result<bool, ShimError> {
-        fetched("ask for an event", |out, error| ffi::dt_event_query(&self.0, out, error))
+        fetch("query an event", |out, error| ffi::dt_event_query(&self.0, out, error))
     }
 
     /// Returns the milliseconds between the marks of `earlier` and this event, by the device's clock. Both
     /// must be [`Event::timed`] and reached; the host does not wait.
     pub fn ms_since(&self, earlier: &Self) -> Result<f64, ShimError> {
-        fetched("read the time between two events", |out, error| {
+        fetch("read the time between two events", |out, error| {
             ffi::dt_event_elapsed(&earlier.0, &self.0, out, error)
         })
     }
 
     /// Blocks the host until the mark has been reached.
     pub fn synchronize(&self) -> Result<(), ShimError> {
-        checked("wait for an event", |error| ffi::dt_event_synchronize(&self.0, error))
+        try_call("wait for an event", |error| ffi::dt_event_synchronize(&self.0, error))
     }
 }
 

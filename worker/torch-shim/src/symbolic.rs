@@ -3,7 +3,7 @@
 //!
 //! Values are zero or undefined. Do not use tensors of such a region outside of it.
 
-use crate::error::{ShimError, made};
+use crate::error::{ShimError, create};
 use crate::ffi;
 use crate::memory::{self, Usage};
 
@@ -30,7 +30,7 @@ impl Symbolic {
     pub fn enter(gpu: Option<Attention>) -> Result<Self, ShimError> {
         memory::enable_stats()?;
         let by_cudnn = gpu == Some(Attention::Cudnn);
-        made("run on symbolic tensors", |out, error| {
+        create("enter a symbolic region", |out, error| {
             ffi::dt_symbolic_enter(gpu.is_some(), by_cudnn, out, error)
         })
         .map(Self)
@@ -38,12 +38,12 @@ impl Symbolic {
 
     /// Returns the bytes of the process's symbolic tensors: now, and the peak since [`Symbolic::reset_peak`].
     pub fn usage(&self) -> Result<Usage, ShimError> {
-        memory::read(memory::SYMBOLIC)
+        memory::read_usage(memory::SYMBOLIC)
     }
 
     /// Resets the peak to the bytes that are allocated now.
     pub fn reset_peak(&self) -> Result<(), ShimError> {
-        memory::reset(memory::SYMBOLIC)
+        memory::reset_peak_of(memory::SYMBOLIC)
     }
 
     /// Returns the FLOPs of products, convolutions and attention on this thread since the last call.

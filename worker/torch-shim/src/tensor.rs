@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::error::{ShimError, checked};
+use crate::error::{ShimError, try_call};
 use crate::ffi;
 
 /// Makes `target` use `source`'s storage, shape and strides. `target` stays the same leaf of the graph, so
@@ -13,14 +13,14 @@ pub fn set_data(target: &Tensor, source: &Tensor) -> Result<(), ShimError> {
 
 /// Makes `grad`, of equal shape, dtype and device, the gradient of the leaf `target`. Backward adds in place.
 pub fn set_grad(target: &Tensor, grad: &Tensor) -> Result<(), ShimError> {
-    checked("set a parameter's gradient", |error| {
+    try_call("set a parameter's gradient", |error| {
         ffi::dt_tensor_set_grad(target.into(), Some(grad.into()), error)
     })
 }
 
 /// Drops the gradient of `target`.
 pub fn clear_grad(target: &Tensor) -> Result<(), ShimError> {
-    checked("drop a parameter's gradient", |error| ffi::dt_tensor_set_grad(target.into(), None, error))
+    try_call("drop a parameter's gradient", |error| ffi::dt_tensor_set_grad(target.into(), None, error))
 }
 
 /// Writes `values` to `target`, a contiguous Double CPU tensor with as many elements. It allocates nothing,
@@ -33,8 +33,8 @@ pub fn write(target: &Tensor, values: &[f64]) -> Result<(), ShimError> {
         && target.numel() == values.len();
     if !fits {
         let count = values.len();
-        let message = format!("{count} figures need as many float64 on the CPU, one after the other");
-        return Err(ShimError::invalid("write figures into a tensor", message));
+        let message = format!("{count} values need a contiguous float64 CPU tensor of {count} elements");
+        return Err(ShimError::invalid("write values into a tensor", message));
     }
     // SAFETY: the tensor is contiguous and has as many float64 as the slice, on the host. The slice cannot
     // overlap it, because libtorch's memory is never borrowed as a slice.
@@ -62,7 +62,7 @@ pub(crate) fn device_index(op: &'static str, device: Device) -> Result<i32, Shim
         // libtorch numbers devices in 8 bits.
         Device::Cuda(index) => i8::try_from(index)
             .map(i32::from)
-            .map_err(|_| ShimError::invalid(op, format!("there is no GPU {index}"))),
+            .map_err(|_| ShimError::invalid(op, format!("invalid GPU number {index}"))),
         other => Err(ShimError::invalid(op, format!("{other:?} is not supported"))),
     }
 }

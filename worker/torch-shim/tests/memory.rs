@@ -29,16 +29,16 @@ fn tensors_are_counted_and_the_budget_limits_them() {
     assert_eq!(memory::usage(CPU).unwrap().allocated, 3 * MIB, "a view keeps its memory");
     drop(view);
     assert_eq!(memory::usage(CPU).unwrap().allocated, 0);
-    assert!(Tensor::f_zeros([0], (Kind::Float, CPU)).is_ok(), "nothing is no block");
+    assert!(Tensor::f_zeros([0], (Kind::Float, CPU)).is_ok(), "an empty tensor needs no block");
 
     // Beyond the budget libtorch's own error comes, and existing tensors stay usable.
     memory::set_budget(Some(4 * MIB));
     let fits = floats(4).unwrap();
     let error = floats(1).unwrap_err();
     assert_eq!(kind_of(&error), ErrorKind::OutOfMemory, "{error}");
-    let said = "Tried to allocate 1.00 MiB. The budget is 4.00 MiB, of which 0.00 MiB are free and 4.00 MiB are allocated";
-    assert!(error.to_string().contains(said), "{error}");
-    assert_eq!(memory::usage(CPU).unwrap().allocated, 4 * MIB, "a refusal leaves no trace");
+    let expected = "Tried to allocate 1.00 MiB. The budget is 4.00 MiB, of which 0.00 MiB are free and 4.00 MiB are allocated";
+    assert!(error.to_string().contains(expected), "{error}");
+    assert_eq!(memory::usage(CPU).unwrap().allocated, 4 * MIB, "a failed allocation is not counted");
     assert_eq!(
         fits.f_sum(Kind::Float).map(drop).map_err(|error| kind_of(&error)),
         Err(ErrorKind::OutOfMemory)

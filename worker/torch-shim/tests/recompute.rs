@@ -29,22 +29,22 @@ fn block(x: &Tensor, w: &Tensor) -> Result<Tensor, TchError> {
     Ok(y)
 }
 
-fn refused(error: TchError) -> ShimError {
+fn to_shim_error(error: TchError) -> ShimError {
     ShimError { op: "compute", kind: kind_of(&error), message: error.to_string() }
 }
 
-fn forward(x: &Tensor, w: &Tensor, again: bool) -> Result<Tensor, ShimError> {
+fn forward(x: &Tensor, w: &Tensor, recomputes: bool) -> Result<Tensor, ShimError> {
     let mut y = x.shallow_clone();
     for _ in 0..4 {
         let held = Arc::new(Mutex::new(w.shallow_clone()));
-        y = match again {
-            true => {
-                recompute(&[&y], move |inputs, _| block(&inputs[0], &held.lock().unwrap()).map_err(refused))?
-            }
-            false => block(&y, w).map_err(refused)?,
+        y = match recomputes {
+            true => recompute(&[&y], move |inputs, _| {
+                block(&inputs[0], &held.lock().unwrap()).map_err(to_shim_error)
+            })?,
+            false => block(&y, w).map_err(to_shim_error)?,
         };
     }
-    y.f_sum(Kind::Float).map_err(refused)
+    y.f_sum(Kind::Float).map_err(to_shim_error)
 }
 
 #[test]
@@ -53,21 +53,21 @@ fn the_peak_falls_and_a_failed_allocation_in_recompute_is_out_of_memory() {
     memory::enable_stats().unwrap();
     let x = Tensor::randn([512, 16], (Kind::Float, CPU));
     let mut w = Tensor::randn([16, 16], (Kind::Float, CPU)).set_requires_grad(true);
-    let mut peak = |again: bool| {
+    let mut peak = |recomputes: bool| {
         w.zero_grad();
         let before = memory::usage(CPU).unwrap().allocated;
         memory::reset_peak(CPU).unwrap();
-        forward(&x, &w, again).unwrap().backward();
+        forward(&x, &w, recomputes).unwrap().backward();
         memory::usage(CPU).unwrap().peak - before
     };
-    let (plain, again) = (peak(false), peak(true));
-    assert!(5 * again < 3 * plain, "{again} of {plain}");
+    let (plain, recomputed) = (peak(false), peak(true));
+    assert!(5 * recomputed < 3 * plain, "{recomputed} of {plain}");
     let gradient = w.grad().copy();
     w.zero_grad();
 
     // Each allocation of a backward pass with recomputation fails in turn.
     let before = memory::usage(CPU).unwrap().allocated;
-    let mut refusals = 0;
+    let mut failures = 0;
     for allocation in (1..).step_by(3) {
         let loss = forward(&x, &w, true).unwrap();
         memory::fail_allocation(allocation);
@@ -78,7 +78,7 @@ fn the_peak_falls_and_a_failed_allocation_in_recompute_is_out_of_memory() {
         match outcome {
             Err(error) => {
                 assert_eq!(kind_of(&error), ErrorKind::OutOfMemory, "{allocation}: {error}");
-                refusals += 1;
+                failures += 1;
             }
             Ok(()) => {
                 assert!(left > 0, "{allocation}");
@@ -87,12 +87,12 @@ fn the_peak_falls_and_a_failed_allocation_in_recompute_is_out_of_memory() {
         }
         w.zero_grad();
         let now = memory::usage(CPU).unwrap().allocated;
-        assert!(now <= before, "{allocation}: nothing of the graph stays ({now}, {before})");
+        assert!(now <= before, "{allocation}: the graph is freed ({now}, {before})");
     }
-    assert!(refusals > 20, "{refusals}");
+    assert!(failures > 20, "{failures}");
     w.zero_grad();
     forward(&x, &w, true).unwrap().backward();
-    assert!(w.grad().equal(&gradient), "nothing is left of what was refused");
+    assert!(w.grad().equal(&gradient), "failed passes leave no gradient");
 }
 
 type Run = dyn Fn(Tensor) -> Tensor + Send + Sync;
@@ -101,11 +101,11 @@ type Run = dyn Fn(Tensor) -> Tensor + Send + Sync;
 fn compare(segment: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + Clone + 'static, around: &Run) {
     let _alone = alone();
     let (x, w) = (leaf(&[8, 16]), leaf(&[16, 16]));
-    let take = |again: bool| {
+    let run = |recomputes: bool| {
         tch::manual_seed(7);
         let y = {
             let h = &x * 2.0;
-            let y = if again {
+            let y = if recomputes {
                 let (segment, held) = (segment.clone(), Mutex::new(w.shallow_clone()));
                 recompute(&[&h], move |inputs, _| Ok(segment(&inputs[0], &held.lock().unwrap()))).unwrap()
             } else {
@@ -119,8 +119,8 @@ fn compare(segment: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + Clone + 
         let _ = (x.grad().zero_(), w.grad().zero_());
         found
     };
-    let (plain, again) = (take(false), take(true));
-    for (number, (a, b)) in plain.iter().zip(&again).enumerate() {
+    let (plain, recomputed) = (run(false), run(true));
+    for (number, (a, b)) in plain.iter().zip(&recomputed).enumerate() {
         assert!(a.equal(b), "{number}: {a} {b}");
     }
     assert!(plain[2].abs().sum(Kind::Float).double_value(&[]) > 0.0);
@@ -151,12 +151,12 @@ fn weights_cast_without_a_graph_are_not_reused_with_one() {
     let _alone = alone();
     let (x, w) = (leaf(&[8, 16]), leaf(&[16, 16]));
     // The segment needs no gradients, and backward runs outside of the region.
-    let take = |again: bool| {
+    let run = |recomputes: bool| {
         let y = {
             let _region = Autocast::enter(CPU, Kind::BFloat16).unwrap();
             let held = Mutex::new(w.shallow_clone());
             let segment = move |x: &Tensor| x.mm(&held.lock().unwrap()).gelu("none");
-            let y = match again {
+            let y = match recomputes {
                 true => recompute(&[&x], move |inputs, _| Ok(segment(&inputs[0]))).unwrap(),
                 false => segment(&x),
             };
@@ -169,7 +169,7 @@ fn weights_cast_without_a_graph_are_not_reused_with_one() {
         let _ = (x.grad().zero_(), w.grad().zero_());
         found
     };
-    for (a, b) in take(false).iter().zip(&take(true)) {
+    for (a, b) in run(false).iter().zip(&run(true)) {
         let near = a.to_kind(Kind::Float).allclose(&b.to_kind(Kind::Float), 1e-2, 1e-2, false);
         assert!(near, "{a} {b}");
     }

@@ -45,18 +45,18 @@ fn a_store_serves_clients_and_times_out() {
     assert_eq!(server.get("inner/key").unwrap(), b"inside");
 
     // Long enough to connect on a busy machine.
-    let patience = Duration::from_secs(3);
+    let timeout = Duration::from_secs(3);
     let begun = Instant::now();
-    let hasty = TcpStore::connect("127.0.0.1", port, patience).unwrap();
-    assert_eq!(hasty.get("nobody writes this").unwrap_err().kind, ErrorKind::Timeout);
-    assert!(begun.elapsed() >= patience && begun.elapsed() < LONG);
+    let client = TcpStore::connect("127.0.0.1", port, timeout).unwrap();
+    assert_eq!(client.get("missing").unwrap_err().kind, ErrorKind::Timeout);
+    assert!(begun.elapsed() >= timeout && begun.elapsed() < LONG);
 }
 
 #[test]
 fn a_used_port_and_an_absent_server_are_errors() {
     let (_server, port) = serve();
-    let taken = TcpStore::serve("127.0.0.1", port, SHORT).unwrap_err();
-    assert_eq!(taken.kind, ErrorKind::Network, "{taken}");
+    let used = TcpStore::serve("127.0.0.1", port, SHORT).unwrap_err();
+    assert_eq!(used.kind, ErrorKind::Network, "{used}");
     let free = free_port();
     let absent = TcpStore::connect("127.0.0.1", free, SHORT).unwrap_err();
     assert!(matches!(absent.kind, ErrorKind::Timeout | ErrorKind::Network), "{absent}");

@@ -230,15 +230,15 @@ const CASES: &[Case] = &[
 const SMALL: u64 = 160 << 10;
 
 /// Runs forward, then backward. Returns allocated and peak bytes of each, and the result's shape.
-fn books((_, inputs, operation): &Case, usage: &dyn Fn(bool) -> Usage) -> (Vec<u64>, Vec<i64>) {
+fn measure((_, inputs, operation): &Case, usage: &dyn Fn(bool) -> Usage) -> (Vec<u64>, Vec<i64>) {
     let inputs = inputs();
     let start = usage(true).allocated;
     let y = operation(&inputs);
     let forward = usage(true);
     y.square().sum(Kind::Float).backward();
     let backward = usage(true);
-    let figures = [forward.allocated, forward.peak, backward.allocated, backward.peak];
-    (figures.iter().map(|bytes| bytes.wrapping_sub(start)).collect(), y.size())
+    let bytes = [forward.allocated, forward.peak, backward.allocated, backward.peak];
+    (bytes.iter().map(|bytes| bytes.wrapping_sub(start)).collect(), y.size())
 }
 
 /// One test, because memory stats are process-wide.
@@ -247,14 +247,14 @@ fn symbolic_operations_allocate_as_real_ones() {
     memory::enable_stats().unwrap();
     let mut wrong = Vec::new();
     for case in CASES {
-        let real = books(case, &|_| {
+        let real = measure(case, &|_| {
             let usage = memory::usage(CPU).unwrap();
             memory::reset_peak(CPU).unwrap();
             usage
         });
         let region = Symbolic::enter(None).unwrap();
-        let imagined = std::panic::catch_unwind(|| {
-            books(case, &|_| {
+        let symbolic = std::panic::catch_unwind(|| {
+            measure(case, &|_| {
                 let usage = region.usage().unwrap();
                 region.reset_peak().unwrap();
                 usage
@@ -263,13 +263,13 @@ fn symbolic_operations_allocate_as_real_ones() {
         .unwrap_or_default();
         // In half precision each processor generation has other kernels, which copy more or less.
         let part = if case.0.contains("bf16") { 3 } else { 100 };
-        let near = |(real, imagined): (&u64, &u64)| real.abs_diff(*imagined) <= SMALL + real / part;
-        let alike = real.0.len() == imagined.0.len()
-            && real.0.iter().zip(&imagined.0).all(near)
-            && real.1 == imagined.1
-            && (real.0[0], real.0[2]) == (imagined.0[0], imagined.0[2]);
+        let near = |(real, symbolic): (&u64, &u64)| real.abs_diff(*symbolic) <= SMALL + real / part;
+        let alike = real.0.len() == symbolic.0.len()
+            && real.0.iter().zip(&symbolic.0).all(near)
+            && real.1 == symbolic.1
+            && (real.0[0], real.0[2]) == (symbolic.0[0], symbolic.0[2]);
         if !alike {
-            wrong.push(format!("{}: real {real:?}, symbolic {imagined:?}", case.0));
+            wrong.push(format!("{}: real {real:?}, symbolic {symbolic:?}", case.0));
         }
         assert_eq!(region.usage().unwrap().allocated, 0, "{}", case.0);
     }
@@ -290,6 +290,6 @@ fn symbolic_operations_allocate_as_real_ones() {
     drop(region);
     assert!(
         bias(3).unwrap().abs().sum(Kind::Float).double_value(&[]) > 0.0,
-        "outside of the region numbers count"
+        "outside the region values are computed"
     );
 }

@@ -20,7 +20,7 @@ fn conv(x: &Tensor, weight: &Tensor) -> Tensor {
 }
 
 /// Returns the bytes that `body` leaves allocated and their peak, above the start.
-fn taken<T>(region: &Symbolic, body: impl FnOnce() -> T) -> (u64, u64, T) {
+fn measure<T>(region: &Symbolic, body: impl FnOnce() -> T) -> (u64, u64, T) {
     region.reset_peak().unwrap();
     let before = region.usage().unwrap().allocated;
     let value = body();
@@ -36,24 +36,24 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
 
     // The caching allocator rounds blocks to 512 bytes.
     for (bytes, block) in [(1, 512), (512, 512), (513, 1024), (100_000, 100_352)] {
-        let (kept, ..) = taken(&region, || Tensor::empty([bytes], (Kind::Uint8, Device::Cpu)));
+        let (kept, ..) = measure(&region, || Tensor::empty([bytes], (Kind::Uint8, Device::Cpu)));
         assert_eq!(kept, block);
     }
 
     // In channels-last, cuDNN needs only its result; otherwise its workspace has all three tensors too.
     let (x, weight) = (last([4, 8, 32, 32]), last([16, 8, 3, 3]));
     let y_bytes = 4 * 16 * 32 * 32 * 2;
-    let (kept, most, y) = taken(&region, || conv(&x, &weight));
+    let (kept, most, y) = measure(&region, || conv(&x, &weight));
     assert_eq!((kept, most), (y_bytes, y_bytes));
     assert_eq!(y.stride(), [16 * 32 * 32, 1, 32 * 16, 16]);
     let (plain_x, plain_weight) = (Tensor::empty([4, 8, 32, 32], FLOAT), Tensor::empty([16, 8, 3, 3], FLOAT));
-    let (kept, most, _) = taken(&region, || conv(&plain_x, &plain_weight));
+    let (kept, most, _) = measure(&region, || conv(&plain_x, &plain_weight));
     let all = (4 * 8 + 4 * 16) * 32 * 32 * 4 + 16 * 8 * 9 * 4;
     assert_eq!((kept, most), (2 * y_bytes, 2 * y_bytes + all));
     // The gradient of a half-precision weight is summed in float32.
     let trained = last([16, 8, 3, 3]).set_requires_grad(true);
     let loss = conv(&x, &trained).sum(Kind::Float);
-    let (kept, most, ()) = taken(&region, || loss.backward());
+    let (kept, most, ()) = measure(&region, || loss.backward());
     let weight_bytes = 2560; // 16 * 8 * 9 * 2, rounded
     assert_eq!(kept, weight_bytes);
     assert!(most >= weight_bytes + 4 * 16 * 8 * 9, "{most}");
@@ -61,7 +61,7 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
 
     // A GPU's autocast computes log-probabilities in float32, and their gradient returns in half precision.
     let logits = Tensor::empty([64, 1000], HALF).set_requires_grad(true);
-    let (kept, most, logs) = taken(&region, || logits.log_softmax(1, None::<Kind>));
+    let (kept, most, logs) = measure(&region, || logits.log_softmax(1, None::<Kind>));
     let full = 64 * 1000 * 4;
     assert_eq!(logs.kind(), Kind::Float);
     assert_eq!((kept, most), (full, 2 * full));
@@ -76,12 +76,12 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
     let part = || Tensor::empty([2, 12, 256, 64], HALF).set_requires_grad(true);
     let (q, k, v) = (part(), part(), part());
     let attend = || Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, true, None, false);
-    let (kept, most, y) = taken(&region, attend);
+    let (kept, most, y) = measure(&region, attend);
     let (one, sums) = (2 * 12 * 256 * 64 * 2, 2 * 12 * 256 * 4);
     assert_eq!((kept, most), (one + sums, one + sums));
     let loss = y.sum(Kind::Float);
-    let (kept, most, ()) = taken(&region, || loss.backward());
-    assert_eq!(kept, 3 * one - sums, "three gradients, and the sums are gone");
+    let (kept, most, ()) = measure(&region, || loss.backward());
+    assert_eq!(kept, 3 * one - sums, "three gradients, and the sums are freed");
     let queries_in_float = 2 * one;
     assert!(most >= 4 * one + queries_in_float, "{most}");
     drop((q, k, v, y, loss));
@@ -96,7 +96,7 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
         let (q, k, v) = (part(), part(), part());
         let y = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, false, None, false);
         let loss = y.sum(Kind::Float);
-        let (_, most, ()) = taken(&region, || loss.backward());
+        let (_, most, ()) = measure(&region, || loss.backward());
         drop((q, k, v, y, loss));
         assert_eq!(region.usage().unwrap().allocated, 0);
         most
@@ -111,6 +111,6 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
 
     // A CPU region does not round.
     let region = Symbolic::enter(None).unwrap();
-    let (kept, ..) = taken(&region, || Tensor::empty([513], (Kind::Uint8, Device::Cpu)));
+    let (kept, ..) = measure(&region, || Tensor::empty([513], (Kind::Uint8, Device::Cpu)));
     assert_eq!(kept, 513);
 }

@@ -22,15 +22,15 @@ fn leaf(shape: &[i64]) -> Tensor {
 }
 
 /// Converts a tch error, whose kind only its message tells.
-fn refused(error: tch::TchError) -> ShimError {
+fn to_shim_error(error: tch::TchError) -> ShimError {
     ShimError::new("compute", kind_of(&error), error.to_string())
 }
 
 #[test]
 fn parameters_alone_suffice_and_their_hooks_run_once() {
     let (x, w) = (values(&[3, 4]), leaf(&[4, 4]));
-    let fired = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&fired);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&runs);
     let _hook = GradientHook::set(&w, move || {
         count.fetch_add(1, Ordering::SeqCst);
     })
@@ -38,7 +38,7 @@ fn parameters_alone_suffice_and_their_hooks_run_once() {
     let held = Mutex::new(w.shallow_clone());
     let y = recompute(&[&x], move |inputs, _| Ok(inputs[0].mm(&held.lock().unwrap()))).unwrap();
     y.sum(Kind::Float).backward();
-    assert_eq!(fired.load(Ordering::SeqCst), 1);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
     let expected = x.tr().mm(&Tensor::ones([3, 4], CPU));
     assert!(w.grad().equal(&expected), "{} {expected}", w.grad());
     assert!(!x.requires_grad() && !x.grad().defined());
@@ -49,8 +49,7 @@ fn segments_take_several_inputs_used_or_not() {
     let (a, b, c) = (leaf(&[5]), leaf(&[5]), Tensor::ones([5], CPU));
     let out = recompute(&[&a, &b, &c], |inputs, _| {
         let [a, b, c] = inputs else { panic!("three inputs") };
-        let place = a.argmax(0, false);
-        let _ = (b.exp(), place);
+        let _ = (b.exp(), a.argmax(0, false));
         Ok((a * b + c) * 2.0 + a.sin())
     })
     .unwrap();
@@ -61,7 +60,7 @@ fn segments_take_several_inputs_used_or_not() {
 
     // An output that is an input unchanged, and inputs without gradient.
     let same =
-        |place: usize| recompute(&[&a, &c], move |inputs, _| Ok(inputs[place].shallow_clone())).unwrap();
+        |index: usize| recompute(&[&a, &c], move |inputs, _| Ok(inputs[index].shallow_clone())).unwrap();
     let _ = a.grad().zero_();
     same(0).sum(Kind::Float).backward();
     assert!(a.grad().equal(&Tensor::ones([5], CPU)));
@@ -135,7 +134,7 @@ fn errors_keep_their_kind() {
     }
     let panicking = |_: &[Tensor], _| panic!("on purpose");
     let error = recompute(&[&x], panicking).unwrap_err();
-    assert_eq!(error.message, "a call out of the graph panicked");
+    assert_eq!(error.message, "a Rust closure in the graph panicked");
     // Autocast is restored, also after an error in backward.
     assert_eq!(x.view([1, 4]).mm(&x.view([4, 1])).kind(), Kind::Float);
 }
@@ -146,7 +145,7 @@ fn incorrect_uses_are_errors() {
     let h = &x * 1.0;
     let in_place = recompute(&[&h], |inputs, _| {
         let mut input = inputs[0].shallow_clone();
-        input.f_relu_().map_err(refused)
+        input.f_relu_().map_err(to_shim_error)
     });
     let error = in_place.unwrap_err();
     assert!(error.message.contains("changed its input 0 in place"), "{error}");
