@@ -273,7 +273,7 @@ def killed():
     for at, low, high in ((loss, 2.5, 5), (accuracy, 0, 0.2)):
         picture.line(at(kill, low), at(kill, high), "axis dash")
     picture.text(loss(kill, 5)[0] + 6, 76, "SIGKILL", "strong small")
-    for name, colour, width, opacity in (("whole", "grey", 7, "0.5"), ("killed", "blue", 2, None), ("resumed", "orange", 2, None)):
+    for name, colour, width, opacity in (("whole", "grey", 7, "0.7"), ("killed", "blue", 2, None), ("resumed", "orange", 2, None)):
         picture.curve([loss(*point) for point in losses[name].items()], colour, width, opacity)
         points = [accuracy(*point) for point in accuracies[name].items()]
         picture.curve(points, colour, width, opacity)

@@ -43,7 +43,7 @@ killed() { # SIGKILL to the launcher after step 144 of 256, then the same comman
     set -- cifar100 --set "data.root=$data/cifar100" --set model.batchnorm=group:64 --run-dir
     dtrain launch --nproc 2 "$@" whole
     dtrain launch --nproc 2 "$@" killed &
-    until [ "$(grep -c step_ms killed/metrics.jsonl 2>/dev/null)" -ge 144 ]; do sleep 0.02; done
+    until [ "$(grep -s step_ms killed/metrics.jsonl | wc -l)" -ge 144 ]; do sleep 0.02; done
     kill -KILL $!
     wait $! || sleep 2
     cp killed/metrics.jsonl killed.jsonl
