@@ -1,10 +1,10 @@
-//! Work on a separate thread, beside the training.
+//! Tasks on a separate thread, beside the training.
 
 use std::thread::{Builder, JoinHandle};
 
 use super::error::CheckpointError;
 
-/// The progress of work; its number is part of the status of a step.
+/// The progress of a task; its number is part of the status of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     Done,
@@ -12,19 +12,19 @@ pub(super) enum Progress {
     Failed,
 }
 
-/// Work that has begun. Dropping it waits for its end: a checkpoint that is almost written is worth the wait.
-pub(super) struct Work<T> {
+/// A running task. Dropping it waits for its end: a checkpoint that is almost written is worth the wait.
+pub(super) struct BackgroundTask<T> {
     thread: Option<JoinHandle<Result<T, CheckpointError>>>,
     outcome: Option<Result<T, CheckpointError>>,
 }
 
-impl<T: Send + 'static> Work<T> {
-    /// Starts `work` on a thread. If the system refuses a thread, the work has failed.
-    pub(super) fn begin(work: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static) -> Self {
-        let refused = CheckpointError::io("start a thread for", "checkpoints");
-        match Builder::new().name("checkpoint".to_owned()).spawn(work) {
+impl<T: Send + 'static> BackgroundTask<T> {
+    /// Starts `task` on a thread. If no thread can be started, the task has failed.
+    pub(super) fn begin(task: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static) -> Self {
+        let cannot_start = CheckpointError::io("start a thread for", "checkpoints");
+        match Builder::new().name("checkpoint".to_owned()).spawn(task) {
             Ok(thread) => Self { thread: Some(thread), outcome: None },
-            Err(error) => Self { thread: None, outcome: Some(Err(refused(error))) },
+            Err(error) => Self { thread: None, outcome: Some(Err(cannot_start(error))) },
         }
     }
 
@@ -39,13 +39,13 @@ impl<T: Send + 'static> Work<T> {
         }
     }
 
-    pub(super) fn end(mut self) -> Result<T, CheckpointError> {
+    pub(super) fn finish(mut self) -> Result<T, CheckpointError> {
         self.join();
         self.outcome.take().unwrap_or(Err(CheckpointError::Writer))
     }
 }
 
-impl<T> Work<T> {
+impl<T> BackgroundTask<T> {
     fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.outcome = Some(thread.join().unwrap_or(Err(CheckpointError::Writer)));
@@ -53,17 +53,17 @@ impl<T> Work<T> {
     }
 }
 
-impl<T> Drop for Work<T> {
+impl<T> Drop for BackgroundTask<T> {
     fn drop(&mut self) {
         self.join();
     }
 }
 
 /// Lowers the priority of the calling thread, in favour of the training if cores are few.
-pub(super) fn stand_back() {
+pub(super) fn lower_priority() {
     const NICE: i32 = 10;
     let thread = rustix::thread::gettid();
     if let Err(error) = rustix::process::setpriority_process(Some(thread), NICE) {
-        tracing::debug!("a thread that writes checkpoints keeps its priority: {error}");
+        tracing::debug!("cannot lower the priority of a checkpoint thread: {error}");
     }
 }

@@ -18,14 +18,14 @@ use super::remove::{prune, remove};
 /// Gives the partial folder its name, switches the links, and removes old checkpoints. Rank 0 calls this
 /// after every rank has written. If the disk fails, earlier checkpoints and `latest` are unchanged.
 pub(super) fn commit(run_dir: &RunDir, manifest: &Manifest, keep: Keep) -> Result<(), CheckpointError> {
-    let partial = partial(run_dir, manifest.step);
+    let partial = partial_folder(run_dir, manifest.step);
     let folder = run_dir.checkpoint(manifest.step);
     manifest.check_sizes(&partial)?;
     manifest.write(&partial)?;
     sync(&partial)?;
     // The link comes first: after a crash in between, it proves that the run has come this far.
     let (next, latest) = (run_dir.next(), run_dir.latest());
-    point(&next, &folder)?;
+    point_link(&next, &folder)?;
     let replaced = run_dir.replaced_by(manifest.step);
     put_in_place(&partial, &folder, &replaced, exchange)?;
     sync(&run_dir.checkpoints())?;
@@ -52,7 +52,7 @@ pub(crate) fn amend(
 }
 
 /// Returns the folder in which a checkpoint is written before it gets its name.
-pub(super) fn partial(run_dir: &RunDir, step: u64) -> PathBuf {
+pub(super) fn partial_folder(run_dir: &RunDir, step: u64) -> PathBuf {
     run_dir.checkpoints().join(format!("{PARTIAL}{step:08}"))
 }
 
@@ -87,7 +87,7 @@ fn exchange(one: &Path, other: &Path) -> Result<(), Errno> {
 }
 
 /// Points `link` at a checkpoint, unless it already does.
-fn point(link: &Path, folder: &Path) -> Result<(), CheckpointError> {
+fn point_link(link: &Path, folder: &Path) -> Result<(), CheckpointError> {
     let name = folder.file_name().map(PathBuf::from).unwrap_or_default();
     if fs::read_link(link).is_ok_and(|target| target == name) {
         return Ok(());
@@ -99,7 +99,7 @@ fn point_to_best(run_dir: &RunDir, best: Option<&BestSoFar>) -> Result<(), Check
     // If the best checkpoint was removed by hand, there is no link until the next one.
     let folder = best.map(|best| run_dir.checkpoint(best.step));
     match folder.filter(|folder| folder.is_dir()) {
-        Some(folder) => point(&run_dir.best(), &folder),
+        Some(folder) => point_link(&run_dir.best(), &folder),
         None => Ok(()),
     }
 }
@@ -113,10 +113,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn place() -> (tempfile::TempDir, RunDir) {
+    fn old_and_new() -> (tempfile::TempDir, RunDir) {
         let folder = tempfile::tempdir().unwrap();
         let run = RunDir::new(folder.path());
-        for (path, content) in [(run.checkpoint(16), "old"), (partial(&run, 16), "new")] {
+        for (path, content) in [(run.checkpoint(16), "old"), (partial_folder(&run, 16), "new")] {
             fs::create_dir_all(&path).unwrap();
             fs::write(path.join("file"), content).unwrap();
         }
@@ -133,43 +133,43 @@ mod tests {
     }
 
     #[test]
-    fn another_checkpoint_of_the_same_step_takes_its_place() {
+    fn a_checkpoint_of_the_same_step_is_replaced() {
         let cannot = |_: &Path, _: &Path| Err(Errno::INVAL);
         for can_exchange in [true, false] {
-            let (_folder, run) = place();
+            let (_folder, run) = old_and_new();
             let (own, replaced) = (run.checkpoint(16), run.replaced_by(16));
             // Remains of an earlier replacement that cannot be removed: a file in place of a folder.
             fs::write(&replaced, "").unwrap();
             match can_exchange {
-                true => put_in_place(&partial(&run, 16), &own, &replaced, exchange),
-                false => put_in_place(&partial(&run, 16), &own, &replaced, cannot),
+                true => put_in_place(&partial_folder(&run, 16), &own, &replaced, exchange),
+                false => put_in_place(&partial_folder(&run, 16), &own, &replaced, cannot),
             }
             .unwrap();
             assert_eq!(content(&own), "new");
-            assert!(!partial(&run, 16).exists());
-            assert_eq!(replaced.exists(), can_exchange, "it is out of the way");
+            assert!(!partial_folder(&run, 16).exists());
+            assert_eq!(replaced.exists(), can_exchange, "after an exchange the file stays");
         }
     }
 
     /// Simulates a crash by a failure after the first of two renames.
     #[test]
-    fn a_crash_while_a_checkpoint_gives_way_loses_neither() {
-        let (_folder, run) = place();
+    fn a_crash_during_a_replacement_keeps_one_checkpoint() {
+        let (_folder, run) = old_and_new();
         let crash = |one: &Path, _: &Path| {
             fs::rename(one, one.with_file_name("gone")).unwrap();
             Err(Errno::INVAL)
         };
         let own = run.checkpoint(16);
-        put_in_place(&partial(&run, 16), &own, &run.replaced_by(16), crash).unwrap_err();
+        put_in_place(&partial_folder(&run, 16), &own, &run.replaced_by(16), crash).unwrap_err();
         assert!(!own.exists());
         run.recover().unwrap();
         super::super::clear(&run);
         assert_eq!(content(&own), "old");
 
         // After an exchange the new checkpoint has the name; `clear` removes the old one.
-        let (_folder, run) = place();
+        let (_folder, run) = old_and_new();
         let own = run.checkpoint(16);
-        exchange(&partial(&run, 16), &own).unwrap();
+        exchange(&partial_folder(&run, 16), &own).unwrap();
         assert_eq!(content(&own), "new");
         run.recover().unwrap();
         super::super::clear(&run);

@@ -11,8 +11,8 @@ use dtrain_common::env::{DTRAIN_FAULT, EnvError};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
-use super::background::stand_back;
-use super::copying::Copied;
+use super::background::lower_priority;
+use super::copying::CompleteCopy;
 use super::error::CheckpointError;
 use super::layout::Digest;
 use super::memory::PAGE;
@@ -29,7 +29,7 @@ pub(super) struct Output {
 const CHUNK: usize = 16 << 20;
 
 /// Smaller writes gain nothing from direct access.
-const LEAST_DIRECT: usize = 256 << 10;
+const MIN_DIRECT: usize = 256 << 10;
 
 impl Output {
     /// Opens a file, or creates it with this size.
@@ -52,8 +52,8 @@ impl Output {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let Self { file, direct } = self;
-        let (head, pages) = to_whole_pages(bytes, offset);
-        let Some(direct) = direct.as_ref().filter(|_| pages >= LEAST_DIRECT) else {
+        let (head, pages) = split_at_pages(bytes, offset);
+        let Some(direct) = direct.as_ref().filter(|_| pages >= MIN_DIRECT) else {
             return file.write_all_at(bytes, offset);
         };
         let (head, rest) = bytes.split_at(head);
@@ -81,7 +81,7 @@ impl Output {
 
 /// Returns the number of bytes before the file's first whole page, and of bytes in whole pages. The latter is
 /// 0 if memory and file are aligned differently.
-fn to_whole_pages(bytes: &[u8], offset: u64) -> (usize, usize) {
+fn split_at_pages(bytes: &[u8], offset: u64) -> (usize, usize) {
     let behind = (offset % PAGE as u64) as usize;
     let head = ((PAGE - behind) % PAGE).min(bytes.len());
     if bytes.as_ptr().addr() % PAGE != behind {
@@ -164,9 +164,13 @@ impl Fault {
 }
 
 /// Writes the copy into `folder`, creating it if missing. Another thread computes the checksums of its parts.
-pub(super) fn write(copied: &Copied, folder: &Path, disk: &Disk) -> Result<Vec<Digest>, CheckpointError> {
+pub(super) fn write(
+    copied: &CompleteCopy,
+    folder: &Path,
+    disk: &Disk,
+) -> Result<Vec<Digest>, CheckpointError> {
     let hash = || -> Vec<Digest> {
-        stand_back();
+        lower_priority();
         let parts = copied.parts.iter();
         parts.map(|part| blake3::hash(copied.bytes_of(part)).into()).collect()
     };
@@ -178,11 +182,11 @@ pub(super) fn write(copied: &Copied, folder: &Path, disk: &Disk) -> Result<Vec<D
     })
 }
 
-fn write_files(copied: &Copied, folder: &Path, disk: &Disk) -> Result<(), CheckpointError> {
-    fs::create_dir_all(folder).map_err(CheckpointError::io("make the folder", folder))?;
+fn write_files(copied: &CompleteCopy, folder: &Path, disk: &Disk) -> Result<(), CheckpointError> {
+    fs::create_dir_all(folder).map_err(CheckpointError::io("create the folder", folder))?;
     for (layout, parts) in copied.by_file() {
         let path = folder.join(&layout.name);
-        let file = Output::create(&path, layout.bytes).map_err(CheckpointError::io("make", &path))?;
+        let file = Output::create(&path, layout.bytes).map_err(CheckpointError::io("create", &path))?;
         for part in parts {
             disk.write_at(&file, copied.bytes_of(part), part.offset)
                 .map_err(CheckpointError::io("write", &path))?;
@@ -205,19 +209,19 @@ mod tests {
 
         /// Two writers of one file whose ranges meet inside a page, with and without the page cache.
         #[test]
-        fn what_is_written_is_what_is_read(cut in 0usize..1_200_000, shift in prop_oneof![Just(0), 1usize..64]) {
+        fn reads_return_the_written_bytes(cut in 0usize..1_200_000, shift in prop_oneof![Just(0), 1usize..64]) {
             let bytes = 1_200_000;
-            let mut memory = Memory::of(bytes + 2 * PAGE).unwrap();
+            let mut memory = Memory::allocate(bytes + 2 * PAGE).unwrap();
             let content: Vec<u8> = (0..bytes as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
             let folder = tempfile::tempdir_in(".").unwrap();
             let path = folder.path().join("file");
             for range in [0..cut, cut..bytes] {
                 // With a shift, memory and file are aligned differently, and no page is written directly.
                 let start = range.start % PAGE + shift;
-                let place = start..start + range.len();
-                memory[place.clone()].copy_from_slice(&content[range.clone()]);
+                let aligned = start..start + range.len();
+                memory[aligned.clone()].copy_from_slice(&content[range.clone()]);
                 let output = Output::create(&path, bytes as u64).unwrap();
-                output.write_at(&memory[place], range.start as u64).unwrap();
+                output.write_at(&memory[aligned], range.start as u64).unwrap();
                 output.sync().unwrap();
             }
             prop_assert!(std::fs::read(&path).unwrap() == content);
@@ -225,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_longer_write_has_left_gets_its_size() {
+    fn a_longer_file_is_truncated() {
         let folder = tempfile::tempdir_in(".").unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, [7; 100]).unwrap();
@@ -237,9 +241,9 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_those_of_the_file_and_of_the_memory() {
-        let memory = Memory::of(4 * PAGE).unwrap();
-        let whole = |range: std::ops::Range<usize>, offset| to_whole_pages(&memory[range], offset);
+    fn pages_are_aligned_in_file_and_memory() {
+        let memory = Memory::allocate(4 * PAGE).unwrap();
+        let whole = |range: std::ops::Range<usize>, offset| split_at_pages(&memory[range], offset);
         let page = PAGE as u64;
         assert_eq!(whole(0..4 * PAGE, 3 * page), (0, 4 * PAGE));
         assert_eq!(whole(10..4 * PAGE, page + 10), (PAGE - 10, 3 * PAGE));

@@ -32,9 +32,9 @@ pub enum CheckpointError {
     Device(#[from] ShimError),
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    #[error("rank {0} could not write its part; its own message says why")]
+    #[error("rank {0} could not write its part of the checkpoint: see the error of that rank")]
     Peer(usize),
-    #[error("the thread that writes checkpoints has ended; its message stands above")]
+    #[error("the checkpoint thread panicked: see its message above")]
     Writer,
     #[error(transparent)]
     Torch(#[from] TchError),
@@ -42,8 +42,8 @@ pub enum CheckpointError {
 
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::StorageFull => " (free some space)",
-        io::ErrorKind::PermissionDenied => " (the run directory must be writable)",
+        io::ErrorKind::StorageFull => "; free disk space",
+        io::ErrorKind::PermissionDenied => "; make the run directory writable",
         _ => "",
     }
 }

@@ -12,8 +12,8 @@ use dtrain_common::manifest::{self, Manifest};
 use dtrain_common::memory_copies::{SLOTS, mark, step_of};
 use tch::Device;
 
-use super::background::Work;
-use super::copying::{Copied, Copier};
+use super::background::BackgroundTask;
+use super::copying::{CompleteCopy, Copier};
 use super::error::CheckpointError;
 use super::layout::Digest;
 use super::memory::Memory;
@@ -25,20 +25,20 @@ pub(crate) struct MemoryCopies {
     rank: usize,
     slots: [PathBuf; 2],
     copier: Copier,
-    writing: Option<Work<Memory>>,
+    writing: Option<BackgroundTask<Memory>>,
 }
 
 impl MemoryCopies {
     /// Uses the launcher's folder. `cores`: this rank's share of the machine. Every rank calls this.
     pub(crate) fn new(
-        place: &Path,
+        folder: &Path,
         ranks: &Ranks,
         device: Device,
         cores: usize,
     ) -> Result<Self, CheckpointError> {
         Ok(Self {
             rank: ranks.rank(),
-            slots: SLOTS.map(|slot| place.join(slot)),
+            slots: SLOTS.map(|slot| folder.join(slot)),
             copier: Copier::new(ranks, device, cores)?,
             writing: None,
         })
@@ -54,8 +54,8 @@ impl MemoryCopies {
         let entries = copying.files.iter().map(|file| file.entry(&mut unchecked));
         manifest.files = entries.collect();
         let (slot, rank) = (self.slots[(manifest.step % 2) as usize].clone(), self.rank);
-        self.writing = Some(Work::begin(move || {
-            let copied = copying.end()?;
+        self.writing = Some(BackgroundTask::begin(move || {
+            let copied = copying.finish()?;
             write(&slot, rank, &copied, &manifest)?;
             Ok(copied.memory)
         }));
@@ -65,16 +65,16 @@ impl MemoryCopies {
     /// Waits until a begun copy is written. Every rank calls this before it agrees on the next step.
     pub(crate) fn wait_until_written(&mut self) -> Result<(), CheckpointError> {
         if let Some(writing) = self.writing.take() {
-            self.copier.keep(writing.end()?);
+            self.copier.reuse(writing.finish()?);
         }
         Ok(())
     }
 }
 
 /// Returns the newest slot that `ranks` ranks have written completely, and its step.
-pub(crate) fn newest(place: &Path, ranks: usize) -> Option<(PathBuf, u64)> {
+pub(crate) fn newest(folder: &Path, ranks: usize) -> Option<(PathBuf, u64)> {
     let whole = |slot: &str| {
-        let slot = place.join(slot);
+        let slot = folder.join(slot);
         let step = step_of(&slot, ranks)?;
         let manifest = Manifest::read(&slot).ok()?;
         (manifest.step == step && manifest.check_sizes(&slot).is_ok()).then_some((slot, step))
@@ -82,34 +82,39 @@ pub(crate) fn newest(place: &Path, ranks: usize) -> Option<(PathBuf, u64)> {
     SLOTS.into_iter().filter_map(whole).max_by_key(|(_, step)| *step)
 }
 
-fn write(slot: &Path, rank: usize, copied: &Copied, manifest: &Manifest) -> Result<(), CheckpointError> {
+fn write(
+    slot: &Path,
+    rank: usize,
+    copied: &CompleteCopy,
+    manifest: &Manifest,
+) -> Result<(), CheckpointError> {
     let failed = || CheckpointError::io("write", slot);
     mark(slot, rank, 0).map_err(failed())?;
     if rank == 0 {
         let path = slot.join(manifest::FILE_NAME);
         let bytes = manifest.to_bytes(&path)?;
-        fill(&path, bytes.len() as u64, [(0, &bytes[..])])?;
+        write_in_place(&path, bytes.len() as u64, [(0, &bytes[..])])?;
     }
     for (layout, parts) in copied.by_file() {
         let pieces = parts.iter().map(|part| (part.offset, copied.bytes_of(part)));
-        fill(&slot.join(&layout.name), layout.bytes, pieces)?;
+        write_in_place(&slot.join(&layout.name), layout.bytes, pieces)?;
     }
     mark(slot, rank, manifest.step).map_err(failed())
 }
 
 /// Sets an existing file's length, and writes the bytes at their offsets.
-fn fill<'a>(
+fn write_in_place<'a>(
     path: &Path,
     len: u64,
     pieces: impl IntoIterator<Item = (u64, &'a [u8])>,
 ) -> Result<(), CheckpointError> {
-    let fill = || {
+    let write = || {
         let file = File::options().write(true).open(path)?;
         file.set_len(len)?;
         let mut pieces = pieces.into_iter();
         pieces.try_for_each(|(offset, bytes)| file.write_all_at(bytes, offset))
     };
-    fill().map_err(CheckpointError::io("write", path))
+    write().map_err(CheckpointError::io("write", path))
 }
 
 #[cfg(test)]
@@ -118,7 +123,7 @@ mod tests {
     use dtrain_common::memory_copies::FILES;
 
     use super::super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE};
-    use super::fill;
+    use super::write_in_place;
 
     #[test]
     fn the_launcher_knows_every_file() {
@@ -128,10 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_named() {
+    fn an_error_of_a_write_names_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(MODEL_FILE);
-        let error = fill(&path, 1, [(0, &b"a"[..])]).unwrap_err().to_string();
+        let error = write_in_place(&path, 1, [(0, &b"a"[..])]).unwrap_err().to_string();
         assert!(error.contains(&format!("cannot write {}: ", path.display())), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::error::CheckpointError;
-use super::layout::{Held, Item};
+use super::layout::{Holders, Item};
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::collectives::{Collective, Ranks, ReduceOp};
 use crate::models::{Entry, dtype_of};
@@ -26,8 +26,8 @@ pub(super) fn files(
     let mut state = retry_on_oom(device, || updates(table))?;
     let mut average = Vec::new();
     for (spec, held) in table.columns() {
-        let (mut sources, scattered) = retry_on_oom(device, || sources(table, spec, held))?;
-        assemble(&mut sources, &scattered, ranks, device)?;
+        let (mut sources, split_rows) = retry_on_oom(device, || column_sources(table, spec, held))?;
+        gather_split_rows(&mut sources, &split_rows, ranks, device)?;
         match spec.role {
             Role::Moment => state.extend(sources),
             _ => average.extend(sources),
@@ -58,15 +58,15 @@ fn tensors(model: &Model) -> Result<Vec<Source>, CheckpointError> {
             Kind::Float | Kind::Double => tensor,
             _ => tensor.f_to_kind(Kind::Float)?,
         };
-        let lasts = unchanged && updated.contains(entry.name());
-        Ok(Source { lasts, ..Source::whole(entry.name().to_owned(), tensor)? })
+        let unchanged_until_update = unchanged && updated.contains(entry.name());
+        Ok(Source { unchanged_until_update, ..Source::whole(entry.name().to_owned(), tensor)? })
     };
     let buffer = |entry: &Entry| Source::whole(entry.name().to_owned(), entry.tensor().f_detach()?);
     registry.parameters().map(parameter).chain(registry.buffers().map(buffer)).collect()
 }
 
 /// Sources that no rank can write in ranges: index in a list, type, and slot of each.
-type Scattered<'a> = Vec<(usize, Kind, &'a Slot)>;
+type SplitRows<'a> = Vec<(usize, Kind, &'a Slot)>;
 
 /// Returns the name of a row's tensor in the file of its column.
 pub(super) fn name(spec: ColumnSpec, slot: &Slot) -> String {
@@ -76,48 +76,48 @@ pub(super) fn name(spec: ColumnSpec, slot: &Slot) -> String {
     }
 }
 
-/// Returns this rank's sources of a column, in the same order for any layout, and the sources to assemble.
-pub(super) fn sources<'a>(
+/// Returns this rank's sources of a column, in the same order for any layout, and the rows to gather.
+pub(super) fn column_sources<'a>(
     table: &'a Table,
     spec: ColumnSpec,
     held: &[Tensor],
-) -> Result<(Vec<Source>, Scattered<'a>), CheckpointError> {
-    let holders: Vec<Vec<Part>> = match spec.role {
+) -> Result<(Vec<Source>, SplitRows<'a>), CheckpointError> {
+    let parts_of_ranks: Vec<Vec<Part>> = match spec.role {
         Role::Moment => (0..table.shards()).map(|shard| table.parts_of(shard)).collect(),
         _ => vec![table.parts(spec.role)],
     };
     let parts = table.parts(spec.role);
-    let (mut sources, mut scattered) = (Vec::new(), Vec::new());
+    let (mut sources, mut split_rows) = (Vec::new(), Vec::new());
     for (block, slot) in table.slots_of(spec.role) {
         let kind = table.blocks()[block].kind;
         let mut pieces = pieces(&parts, held, (block, slot))?;
-        let owners = owners(&holders, block, slot);
+        let owners = owners(&parts_of_ranks, block, slot);
         let divisible = slot.is_contiguous();
         if !divisible && owners.len() > 1 {
-            scattered.push((sources.len(), kind, slot));
+            split_rows.push((sources.len(), kind, slot));
         } else if !divisible {
             for (_, tensor) in &mut pieces {
                 *tensor = slot.shaped(tensor)?;
             }
         }
-        let held_by = match holders.len() {
-            1 => Held::All { divisible },
-            _ => Held::Parts(owners),
+        let holders = match parts_of_ranks.len() {
+            1 => Holders::All { divisible },
+            _ => Holders::Parts(owners),
         };
-        let held = pieces.into_iter().map(|(range, tensor)| (range.start as u64..range.end as u64, tensor));
+        let ranges = pieces.into_iter().map(|(range, tensor)| (range.start as u64..range.end as u64, tensor));
         sources.push(Source {
-            item: item(name(spec, slot), kind, slot.shape.clone(), held_by)?,
-            held: held.collect(),
-            lasts: true,
+            item: item(name(spec, slot), kind, slot.shape.clone(), holders)?,
+            ranges: ranges.collect(),
+            unchanged_until_update: true,
         });
     }
-    Ok((sources, scattered))
+    Ok((sources, split_rows))
 }
 
 /// Returns the holders of a row's elements, in the order of memory: the end of each range, and its rank.
-fn owners(holders: &[Vec<Part>], block: usize, slot: &Slot) -> Vec<(u64, usize)> {
+fn owners(parts_of_ranks: &[Vec<Part>], block: usize, slot: &Slot) -> Vec<(u64, usize)> {
     let mut owners = Vec::new();
-    for (rank, parts) in holders.iter().enumerate() {
+    for (rank, parts) in parts_of_ranks.iter().enumerate() {
         let own = parts.iter().filter(|part| part.block == block).filter_map(|part| part.of(slot));
         owners.extend(own.map(|range| ((range.end - slot.offset) as u64, rank)));
     }
@@ -127,22 +127,22 @@ fn owners(holders: &[Vec<Part>], block: usize, slot: &Slot) -> Vec<(u64, usize)>
 
 /// Gives every rank the complete tensors that cannot be written in ranges: several ranks hold parts, in
 /// another order than the file's. These are channels-last weights of convolutions at a boundary of two parts.
-pub(super) fn assemble(
+pub(super) fn gather_split_rows(
     sources: &mut [Source],
-    scattered: &Scattered<'_>,
+    split_rows: &SplitRows<'_>,
     ranks: &Ranks,
     device: Device,
 ) -> Result<(), CheckpointError> {
     let mut whole = Vec::new();
-    for (index, kind, slot) in scattered {
+    for (index, kind, slot) in split_rows {
         let source = &sources[*index];
         let width = kind.elt_size_in_bytes() as i64;
         // Each byte is set by one rank only; a sum of floats would lose the sign of a zero.
         let bytes = retry_on_oom(device, || Tensor::f_zeros([slot.len() * width], (Kind::Uint8, device)))?;
-        for (range, tensor) in &source.held {
+        for (range, tensor) in &source.ranges {
             let flat = tensor.f_contiguous()?.f_view_dtype(Kind::Uint8)?;
-            let mut place = bytes.f_narrow(0, range.start as i64 * width, flat.numel() as i64)?;
-            tch::no_grad(|| place.f_copy_(&flat))?;
+            let mut view = bytes.f_narrow(0, range.start as i64 * width, flat.numel() as i64)?;
+            tch::no_grad(|| view.f_copy_(&flat))?;
         }
         whole.push(bytes);
     }
@@ -150,10 +150,10 @@ pub(super) fn assemble(
         let sums = whole.iter().map(|bytes| Collective::AllReduce(bytes, ReduceOp::Sum));
         ranks.start_all(&sums.collect::<Vec<_>>())?.wait()?;
     }
-    for ((index, kind, slot), bytes) in scattered.iter().zip(whole) {
+    for ((index, kind, slot), bytes) in split_rows.iter().zip(whole) {
         let source = &mut sources[*index];
-        source.held = vec![(0..slot.len() as u64, slot.shaped(&bytes.f_view_dtype(*kind)?)?)];
-        source.item.held = Held::All { divisible: false };
+        source.ranges = vec![(0..slot.len() as u64, slot.shaped(&bytes.f_view_dtype(*kind)?)?)];
+        source.item.holders = Holders::All { divisible: false };
     }
     Ok(())
 }
@@ -162,10 +162,10 @@ pub(super) fn assemble(
 pub(super) struct Source {
     pub(super) item: Item,
     /// Ranges in the order of the file, and their tensors: in this order, or all elements in any order.
-    pub(super) held: Vec<(Range<u64>, Tensor)>,
+    pub(super) ranges: Vec<(Range<u64>, Tensor)>,
     /// Whether it stays unchanged until the next update and can be copied during a step: true for optimizer
     /// state and average. Forward changes buffers, and a task may change frozen parameters.
-    pub(super) lasts: bool,
+    pub(super) unchanged_until_update: bool,
 }
 
 impl Borrow<Item> for Source {
@@ -175,21 +175,21 @@ impl Borrow<Item> for Source {
 }
 
 impl Source {
-    /// Returns a source that every rank holds. It is copied at once unless the caller sets `lasts`.
+    /// Returns a source that every rank holds. It is copied at once by default.
     pub(super) fn whole(name: String, tensor: Tensor) -> Result<Self, CheckpointError> {
-        let held = Held::All { divisible: tensor.is_contiguous() };
+        let holders = Holders::All { divisible: tensor.is_contiguous() };
         Ok(Self {
-            item: item(name, tensor.f_kind()?, tensor.size(), held)?,
-            held: vec![(0..tensor.numel() as u64, tensor)],
-            lasts: false,
+            item: item(name, tensor.f_kind()?, tensor.size(), holders)?,
+            ranges: vec![(0..tensor.numel() as u64, tensor)],
+            unchanged_until_update: false,
         })
     }
 
     /// Returns a tensor of the elements `range`, which this rank must hold.
     pub(super) fn elements(&self, range: &Range<u64>) -> Result<Tensor, TchError> {
         let covers = |(held, _): &&(Range<u64>, Tensor)| held.start <= range.start && range.end <= held.end;
-        let missing = || TchError::Convert(format!("{} is not held here", self.item.name));
-        let (held, tensor) = self.held.iter().find(covers).ok_or_else(missing)?;
+        let missing = || TchError::Convert(format!("{} is not on this rank", self.item.name));
+        let (held, tensor) = self.ranges.iter().find(covers).ok_or_else(missing)?;
         if held == range {
             return Ok(tensor.shallow_clone());
         }
@@ -198,12 +198,17 @@ impl Source {
     }
 }
 
-pub(super) fn item(name: String, kind: Kind, shape: Vec<i64>, held: Held) -> Result<Item, CheckpointError> {
+pub(super) fn item(
+    name: String,
+    kind: Kind,
+    shape: Vec<i64>,
+    holders: Holders,
+) -> Result<Item, CheckpointError> {
     let dtype = dtype_of(kind).ok_or_else(|| {
-        let reason = format!("`{name}` has the type {kind:?}, which safetensors files lack");
+        let reason = format!("`{name}` has type {kind:?}, which safetensors does not support");
         CheckpointError::Tensors(reason)
     })?;
-    Ok(Item { name, dtype, shape, held })
+    Ok(Item { name, dtype, shape, holders })
 }
 
 #[cfg(test)]
@@ -213,7 +218,7 @@ mod tests {
     use crate::state::{AVERAGE, Group, LayoutOptions, Parameter};
 
     #[test]
-    fn every_row_of_a_column_is_written_also_one_of_no_elements() {
+    fn every_row_of_a_column_is_written_even_if_it_is_empty() {
         let make = |len: i64| Tensor::ones([len], (Kind::Float, Device::Cpu));
         let rows = [("trained", make(40)), ("nothing", make(0)), ("counter", make(3)), ("empty", make(0))];
         let groups = [Group::Trained(0), Group::Trained(0), Group::Statistics, Group::Statistics];
@@ -229,7 +234,7 @@ mod tests {
                 (AVERAGE, &["trained", "nothing", "counter", "empty"]),
             ] {
                 table.add(spec).unwrap();
-                let (sources, _) = sources(&table, spec, table.column(spec.name).unwrap()).unwrap();
+                let (sources, _) = column_sources(&table, spec, table.column(spec.name).unwrap()).unwrap();
                 let names: Vec<&str> = sources.iter().map(|source| source.item.name.as_str()).collect();
                 assert_eq!(names, expected, "{shards} shards");
             }

@@ -19,12 +19,12 @@ pub(super) struct Item {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<i64>,
-    pub(super) held: Held,
+    pub(super) holders: Holders,
 }
 
 /// The ranks that hold the values of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum Holders {
     /// Every rank. If `divisible`, memory and file have the same order, and several ranks may write ranges.
     All { divisible: bool },
     /// The end of each range and its rank, in rising order; the last end is the number of elements.
@@ -142,7 +142,7 @@ fn divide(name: &str, header: Vec<u8>, items: &[(usize, &Item)], shares: &mut Sh
     let bytes = header.len() as u64;
     let mut file =
         FileLayout { name: name.to_owned(), header, bytes: 0, parts: Vec::new(), pieces: Vec::new() };
-    file.push(bytes, Content::Header, shares.whole(bytes));
+    file.push(bytes, Content::Header, shares.assign_whole(bytes));
     for &(index, item) in items {
         let (elements, width) = (item.elements(), item.width());
         let mut done = 0;
@@ -150,20 +150,20 @@ fn divide(name: &str, header: Vec<u8>, items: &[(usize, &Item)], shares: &mut Sh
             file.push((end - done) * width, Content::Elements(index, done..end), rank);
             done = end;
         };
-        match &item.held {
-            Held::Parts(ends) => ends.iter().for_each(|&(end, rank)| push(end, rank)),
-            Held::All { divisible: false } => push(elements, shares.whole(elements * width)),
-            Held::All { divisible: true } => {
+        match &item.holders {
+            Holders::Parts(ends) => ends.iter().for_each(|&(end, rank)| push(end, rank)),
+            Holders::All { divisible: false } => push(elements, shares.assign_whole(elements * width)),
+            Holders::All { divisible: true } => {
                 let mut end = 0;
                 while end < elements {
-                    let (some, rank) = shares.some(elements - end, width);
+                    let (some, rank) = shares.assign_next(elements - end, width);
                     end += some;
                     push(end, rank);
                 }
             }
         }
     }
-    file.parts = file.parts.into_iter().flat_map(Part::divided).collect();
+    file.parts = file.parts.into_iter().flat_map(Part::split).collect();
     file
 }
 
@@ -172,7 +172,7 @@ pub(super) const PART_BYTES: u64 = 256 << 20;
 
 impl Part {
     /// Divides the part into the fewest parts of equal size.
-    fn divided(self) -> impl Iterator<Item = Self> {
+    fn split(self) -> impl Iterator<Item = Self> {
         let Self { offset, bytes, rank } = self;
         let count = bytes.div_ceil(PART_BYTES).max(1);
         let at = move |number: u64| (u128::from(bytes) * u128::from(number) / u128::from(count)) as u64;
@@ -188,16 +188,16 @@ impl Part {
 struct Shares {
     ranks: usize,
     share: u64,
-    given: u64,
+    assigned: u64,
 }
 
 impl Shares {
     fn new(files: &[Described<'_>], ranks: usize) -> Self {
         let headers = files.iter().map(|(header, _)| header.len() as u64);
         let items = files.iter().flat_map(|(_, items)| items);
-        let held_by_all = items.filter(|(_, item)| matches!(item.held, Held::All { .. }));
+        let held_by_all = items.filter(|(_, item)| matches!(item.holders, Holders::All { .. }));
         let all = headers.chain(held_by_all.map(|(_, item)| item.elements() * item.width()));
-        Self { ranks, share: all.sum::<u64>().div_ceil(ranks as u64).max(1), given: 0 }
+        Self { ranks, share: all.sum::<u64>().div_ceil(ranks as u64).max(1), assigned: 0 }
     }
 
     fn of(&self, byte: u64) -> usize {
@@ -205,18 +205,18 @@ impl Shares {
     }
 
     /// Returns the rank for indivisible bytes: the rank whose share contains their middle.
-    fn whole(&mut self, bytes: u64) -> usize {
-        let rank = self.of(self.given + bytes / 2);
-        self.given += bytes;
+    fn assign_whole(&mut self, bytes: u64) -> usize {
+        let rank = self.of(self.assigned + bytes / 2);
+        self.assigned += bytes;
         rank
     }
 
     /// Returns how many of `elements` (at least 1) of `width` bytes go to the next rank, and that rank.
-    fn some(&mut self, elements: u64, width: u64) -> (u64, usize) {
-        let rank = self.of(self.given);
-        let room = (rank as u64 + 1) * self.share - self.given;
+    fn assign_next(&mut self, elements: u64, width: u64) -> (u64, usize) {
+        let rank = self.of(self.assigned);
+        let room = (rank as u64 + 1) * self.share - self.assigned;
         let some = if rank + 1 == self.ranks { elements } else { elements.min(room.div_ceil(width)) };
-        self.given += some * width;
+        self.assigned += some * width;
         (some, rank)
     }
 }

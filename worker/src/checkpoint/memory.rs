@@ -21,9 +21,9 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Allocates `bytes` zeros; the system provides the pages on first access.
-    pub(super) fn of(bytes: usize) -> Result<Self, CheckpointError> {
+    pub(super) fn allocate(bytes: usize) -> Result<Self, CheckpointError> {
         let memory = MmapMut::map_anon(bytes.max(1))
-            .map_err(CheckpointError::io("make room in memory for", "a checkpoint"))?;
+            .map_err(CheckpointError::io("allocate memory for", "a checkpoint"))?;
         // Huge pages make copies and writes faster; without them both still work.
         let _ = memory.advise(Advice::HugePage);
         Ok(Self { pinned: None, bytes: memory })
@@ -38,7 +38,7 @@ impl Memory {
         }
         match cuda::set_device(gpu).and_then(|()| Pinned::pin(&mut self.bytes)) {
             Ok(pinned) => self.pinned = Some(pinned),
-            Err(error) => tracing::warn!("checkpoints are copied through memory that is not pinned: {error}"),
+            Err(error) => tracing::warn!("cannot pin memory for checkpoints: {error}; copies are slower"),
         }
     }
 }

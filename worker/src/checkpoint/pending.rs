@@ -11,7 +11,7 @@ use dtrain_common::run_dir::{Keep, RunDir};
 use dtrain_torch_shim::host_copy::CopyDone;
 use tch::{Device, Tensor};
 
-use super::background::{Progress, Work, stand_back};
+use super::background::{BackgroundTask, Progress, lower_priority};
 use super::commit;
 use super::copying::Copier;
 use super::disk::{Disk, write};
@@ -39,14 +39,14 @@ struct PendingCheckpoint {
     files: Arc<[FileLayout]>,
     begun: Instant,
     record: CheckpointRecord,
-    copy: Option<Rest>,
+    copy: Option<UnfinishedCopy>,
     /// Returns the copy's memory when it is free, even if the write failed.
     memory: Receiver<Memory>,
     stage: Stage,
 }
 
 /// The part of the copy that the training has not waited for.
-enum Rest {
+enum UnfinishedCopy {
     /// The device copies.
     Device(CopyDone),
     /// The writing thread copies, and then drops the other end.
@@ -55,12 +55,12 @@ enum Rest {
 
 enum Stage {
     /// Every rank writes its part.
-    Write(Work<Wrote>),
+    Write(BackgroundTask<WriteResult>),
     /// All ranks have written; rank 0 commits the checkpoint.
-    Commit(Option<Work<()>>),
+    Commit(Option<BackgroundTask<()>>),
 }
 
-struct Wrote {
+struct WriteResult {
     digests: Vec<Digest>,
     took: Duration,
 }
@@ -105,20 +105,20 @@ impl Checkpoints {
         let files = Arc::clone(&copying.files);
         let (copied, on_host) = mpsc::channel();
         let (free, memory) = mpsc::channel();
-        let copy = copying.landed().map_or(Rest::Host(on_host), Rest::Device);
+        let copy = copying.copy_done().map_or(UnfinishedCopy::Host(on_host), UnfinishedCopy::Device);
         let (step, bytes) = (manifest.step, files.iter().map(|file| file.bytes).sum());
-        let folder = commit::partial(&self.run_dir, step);
+        let folder = commit::partial_folder(&self.run_dir, step);
         let disk = Arc::clone(&self.disk);
-        let write = Work::begin(move || {
-            stand_back();
-            let whole = copying.end();
+        let write = BackgroundTask::begin(move || {
+            lower_priority();
+            let whole = copying.finish();
             drop::<mpsc::Sender<()>>(copied);
             let (whole, begun) = (whole?, Instant::now());
             let digests = write(&whole, &folder, &disk);
             let took = begun.elapsed();
             // If the checkpoint was given up, nothing receives the memory.
             let _ = free.send(whole.memory);
-            Ok(Wrote { digests: digests?, took })
+            Ok(WriteResult { digests: digests?, took })
         });
         self.pending = Some(PendingCheckpoint {
             manifest,
@@ -145,8 +145,8 @@ impl Checkpoints {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         match pending.copy.take() {
             // The device waits; the host continues.
-            Some(Rest::Device(landed)) => landed.block_current_stream()?,
-            Some(Rest::Host(copied)) => {
+            Some(UnfinishedCopy::Device(done)) => done.block_current_stream()?,
+            Some(UnfinishedCopy::Host(copied)) => {
                 let begun = Instant::now();
                 // No message comes: the other end is dropped.
                 let _ = copied.recv();
@@ -164,9 +164,9 @@ impl Checkpoints {
     /// Returns this rank's progress for the status of a step; ranks' figures must not be added.
     pub(crate) fn progress(&mut self) -> f64 {
         let stage = self.pending.as_mut().map(|pending| &mut pending.stage);
-        figure(match stage {
-            Some(Stage::Write(work)) => work.progress(),
-            Some(Stage::Commit(Some(work))) => work.progress(),
+        progress_number(match stage {
+            Some(Stage::Write(task)) => task.progress(),
+            Some(Stage::Commit(Some(task))) => task.progress(),
             Some(Stage::Commit(None)) | None => Progress::Done,
         })
     }
@@ -178,7 +178,8 @@ impl Checkpoints {
         &mut self,
         progress: &[f64],
     ) -> Result<Option<CheckpointRecord>, CheckpointError> {
-        let first = |wanted: Progress| progress.iter().position(|&told| told == figure(wanted));
+        let first =
+            |wanted: Progress| progress.iter().position(|&reported| reported == progress_number(wanted));
         if self.pending.is_none() || first(Progress::Working).is_some() {
             return Ok(None);
         }
@@ -201,7 +202,7 @@ impl Checkpoints {
     /// Ends the current stage of the pending checkpoint, and begins the next.
     fn advance(&mut self) -> Result<Option<CheckpointRecord>, CheckpointError> {
         let Some(pending) = self.pending.take() else { return Ok(None) };
-        let partial = commit::partial(&self.run_dir, pending.manifest.step);
+        let partial = commit::partial_folder(&self.run_dir, pending.manifest.step);
         self.next_stage(pending).inspect_err(|error| {
             let is_agreed = !matches!(error, CheckpointError::Collective(_));
             if self.ranks.rank() == 0 && is_agreed {
@@ -216,10 +217,10 @@ impl Checkpoints {
         mut pending: PendingCheckpoint,
     ) -> Result<Option<CheckpointRecord>, CheckpointError> {
         match pending.stage {
-            Stage::Write(work) => {
-                let wrote = work.end();
+            Stage::Write(task) => {
+                let wrote = task.finish();
                 if let Ok(memory) = pending.memory.try_recv() {
-                    self.copier.keep(memory);
+                    self.copier.reuse(memory);
                 }
                 let own = wrote.as_ref().ok().map(|wrote| &wrote.digests[..]);
                 let digests = match exchange(&self.ranks, &pending.files, own) {
@@ -235,8 +236,8 @@ impl Checkpoints {
                     pending.manifest.files = entries.collect();
                     let (run_dir, manifest) = (self.run_dir.clone(), pending.manifest.clone());
                     let keep = pending.keep;
-                    Work::begin(move || {
-                        stand_back();
+                    BackgroundTask::begin(move || {
+                        lower_priority();
                         commit::commit(&run_dir, &manifest, keep)
                     })
                 });
@@ -245,8 +246,8 @@ impl Checkpoints {
                 Ok(None)
             }
             // Other ranks come here when rank 0 has reported that it is done, or without waiting.
-            Stage::Commit(work) => {
-                work.map_or(Ok(()), Work::end)?;
+            Stage::Commit(task) => {
+                task.map_or(Ok(()), BackgroundTask::finish)?;
                 pending.record.total_ms = ms(pending.begun.elapsed());
                 Ok(Some(pending.record))
             }
@@ -254,7 +255,7 @@ impl Checkpoints {
     }
 }
 
-fn figure(progress: Progress) -> f64 {
+fn progress_number(progress: Progress) -> f64 {
     f64::from(progress as u8)
 }
 
@@ -273,10 +274,10 @@ fn exchange(
     let mut bytes = vec![0u8; ranks.size() + owners().count() * CHECKSUM_BYTES];
     let (failed, digests) = bytes.split_at_mut(ranks.size());
     failed[ranks.rank()] = u8::from(own.is_none());
-    let places = digests.chunks_exact_mut(CHECKSUM_BYTES).zip(owners());
-    let mine = places.filter(|(_, owner)| *owner == ranks.rank());
-    for ((place, _), digest) in mine.zip(own.unwrap_or_default()) {
-        place.copy_from_slice(digest);
+    let slots = digests.chunks_exact_mut(CHECKSUM_BYTES).zip(owners());
+    let mine = slots.filter(|(_, owner)| *owner == ranks.rank());
+    for ((slot, _), digest) in mine.zip(own.unwrap_or_default()) {
+        slot.copy_from_slice(digest);
     }
     let all = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&bytes))?;
     ranks.all_reduce(&all, ReduceOp::Sum)?.wait()?;

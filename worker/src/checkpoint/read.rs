@@ -26,13 +26,13 @@ pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunD
         Resume::Auto => {}
     }
     if run_dir.latest().is_symlink() && !run_dir.latest().exists() {
-        tracing::warn!("{} points nowhere", run_dir.latest().display());
+        tracing::warn!("{} is a broken link", run_dir.latest().display());
     }
     for folder in run_dir.candidates()? {
         match verify(&folder) {
             Ok(()) => return Ok(Some(folder)),
             Err(error @ ManifestError::NewerFormat { .. }) => return Err(error.into()),
-            Err(error) => tracing::warn!("{} is passed over: {error}", folder.display()),
+            Err(error) => tracing::warn!("skipping checkpoint {}: {error}", folder.display()),
         }
     }
     run_dir.check_fresh_start().map(|()| None)
@@ -76,10 +76,10 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
     };
     let columns = || table.columns().filter_map(|(spec, held)| Some((spec, held, file(spec.role)?)));
     // Checks everything before the first change.
-    let updates = updates(table, &moments)?;
+    let updates = read_updates(table, &moments)?;
     for (spec, _, file) in columns() {
         for (_, slot) in table.slots_of(spec.role) {
-            same_shape(file, &name(spec, slot), slot)?;
+            check_shape(file, &name(spec, slot), slot)?;
         }
     }
     load_state(&model.registry, &folder.join(MODEL_FILE), WeightsMode::Strict)?;
@@ -99,22 +99,22 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
 }
 
 /// Returns the number of updates of each trained row.
-fn updates(table: &Table, file: &TensorFile) -> Result<Vec<u64>, CheckpointError> {
+fn read_updates(table: &Table, file: &TensorFile) -> Result<Vec<u64>, CheckpointError> {
     let of_row = |row: &str| {
         let name = format!("{STEPS}.{row}");
         let count = i64::try_from(file.read(&name)?)?;
-        u64::try_from(count).map_err(|_| wrong(file, format!("{name} is negative")))
+        u64::try_from(count).map_err(|_| tensor_error(file, format!("{name} is negative")))
     };
     table.names().map(of_row).collect()
 }
 
-fn same_shape(file: &TensorFile, name: &str, slot: &Slot) -> Result<(), CheckpointError> {
+fn check_shape(file: &TensorFile, name: &str, slot: &Slot) -> Result<(), CheckpointError> {
     let (shape, wanted) = (file.shape(name)?, &slot.shape);
-    let reason = || format!("{name} has the shape {shape:?}, the model's is {wanted:?}");
-    (shape == *wanted).then_some(()).ok_or_else(|| wrong(file, reason()))
+    let reason = || format!("{name} has shape {shape:?}, but shape {wanted:?} in the model");
+    (shape == *wanted).then_some(()).ok_or_else(|| tensor_error(file, reason()))
 }
 
-fn wrong(file: &TensorFile, reason: String) -> CheckpointError {
+fn tensor_error(file: &TensorFile, reason: String) -> CheckpointError {
     CheckpointError::Tensors(format!("{}: {reason}", file.path().display()))
 }
 

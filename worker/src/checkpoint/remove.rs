@@ -10,7 +10,7 @@ use dtrain_common::run_dir::{Keep, PARTIAL, REMOVED, RunDir, rename_for_removal}
 /// after [`RunDir::recover`].
 pub(crate) fn clear(run_dir: &RunDir) {
     for prefix in [PARTIAL, REMOVED] {
-        for folder in left(run_dir, prefix) {
+        for folder in entries_with_prefix(run_dir, prefix) {
             remove_or_warn(&folder);
         }
     }
@@ -19,7 +19,7 @@ pub(crate) fn clear(run_dir: &RunDir) {
             && let Err(error) = dtrain_common::files::remove_temporary(folder)
         {
             let folder = folder.display();
-            tracing::warn!("cannot remove temporary files in {folder}: {error}; they only take room");
+            tracing::warn!("cannot remove temporary files in {folder}: {error}; they only use disk space");
         }
     }
 }
@@ -27,10 +27,10 @@ pub(crate) fn clear(run_dir: &RunDir) {
 /// Removes checkpoints that are not kept, and retries earlier failures. Keeps the just written `newest` and
 /// the targets of `latest` and `best`. Rank 0 calls this after a commit.
 pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
-    for folder in left(run_dir, REMOVED) {
+    for folder in entries_with_prefix(run_dir, REMOVED) {
         // The first failure was a warning.
         if let Err(error) = fs::remove_dir_all(&folder) {
-            tracing::debug!("{} still cannot be removed: {error}", folder.display());
+            tracing::debug!("still cannot remove {}: {error}", folder.display());
         }
     }
     let steps = match run_dir.steps() {
@@ -38,7 +38,7 @@ pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
         Err(error) => {
             let folder = run_dir.checkpoints();
             let folder = folder.display();
-            return tracing::warn!("cannot list {folder}: {error}; older checkpoints stay for now");
+            return tracing::warn!("cannot list {folder}: {error}; older checkpoints are kept for now");
         }
     };
     let linked = [run_dir.latest(), run_dir.best()].map(|link| run_dir.linked(&link));
@@ -60,7 +60,7 @@ pub(super) fn remove(folder: &Path) {
 }
 
 /// Returns the entries of the checkpoints' folder with this prefix.
-fn left(run_dir: &RunDir, prefix: &str) -> Vec<PathBuf> {
+fn entries_with_prefix(run_dir: &RunDir, prefix: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(run_dir.checkpoints()).into_iter().flatten().flatten();
     let begins = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(prefix);
     entries.filter(begins).map(|entry| entry.path()).collect()
@@ -73,10 +73,7 @@ fn remove_or_warn(folder: &Path) {
 }
 
 fn warn(folder: &Path, error: &io::Error) {
-    tracing::warn!(
-        "cannot remove {}: {error}; it takes room until then: the next checkpoint tries again",
-        folder.display()
-    );
+    tracing::warn!("cannot remove {}: {error}; the next checkpoint tries again", folder.display());
 }
 
 #[cfg(test)]
@@ -99,7 +96,7 @@ mod tests {
     const ONE: Keep = Keep { newest: 1, every: None };
 
     #[test]
-    fn a_commit_removes_neither_itself_nor_what_latest_and_best_point_to() {
+    fn a_commit_keeps_itself_and_the_targets_of_latest_and_best() {
         let (_folder, run) = run_of(&[16, 32, 48, 64, 128]);
         symlink("step-00000048", run.latest()).unwrap();
         symlink("step-00000016", run.best()).unwrap();
@@ -108,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_removed_is_tried_again_after_the_next_checkpoint() {
+    fn a_failed_removal_is_retried_after_the_next_checkpoint() {
         let (_folder, run) = run_of(&[32]);
         // A file in place of a folder cannot be removed as a folder.
         fs::write(run.checkpoint(16), "").unwrap();
@@ -127,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_of_clearing_up_does_not_stop_it() {
+    fn clearing_continues_after_a_failed_removal() {
         let (_folder, run) = run_of(&[32]);
         fs::write(run.checkpoints().join(".partial-00000040"), "").unwrap();
         fs::create_dir(run.checkpoints().join(".partial-00000048")).unwrap();

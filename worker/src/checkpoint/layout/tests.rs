@@ -14,15 +14,19 @@ fn files() -> impl Strategy<Value = (Vec<(&'static str, Vec<Item>)>, usize)> {
     let files = prop::collection::vec(prop::collection::vec(item(), 0..12), 1..4);
     (files, 1usize..6).prop_map(|(files, ranks)| {
         let make = |(number, (dtype, shape, held, cuts)): (usize, (Dtype, Vec<i64>, u8, Vec<u64>))| {
-            let mut item =
-                Item { name: format!("t{number}"), dtype, shape, held: Held::All { divisible: held == 0 } };
+            let mut item = Item {
+                name: format!("t{number}"),
+                dtype,
+                shape,
+                holders: Holders::All { divisible: held == 0 },
+            };
             if held == 2 {
                 let elements = item.elements();
                 let mut ends: Vec<u64> = cuts.iter().map(|cut| cut * elements / 100).collect();
                 ends.push(elements);
                 ends.sort_unstable();
                 let of = |(index, end)| (end, (index * 7) % ranks);
-                item.held = Held::Parts(ends.into_iter().enumerate().map(of).collect());
+                item.holders = Holders::Parts(ends.into_iter().enumerate().map(of).collect());
             }
             item
         };
@@ -48,7 +52,7 @@ proptest! {
                     }
                     if let Content::Elements(index, range) = &piece.content {
                         elements[*index] += range.end - range.start;
-                        if let Held::Parts(ends) = &items[*index].held {
+                        if let Holders::Parts(ends) = &items[*index].holders {
                             let (_, owner) = ends.iter().find(|(end, _)| range.start < *end).unwrap();
                             prop_assert_eq!(*owner, rank);
                         }
@@ -71,14 +75,14 @@ proptest! {
 
     /// The safetensors reader accepts the files, and finds every tensor at its pieces.
     #[test]
-    fn the_format_s_reader_finds_every_tensor((files, ranks) in files()) {
+    fn the_safetensors_reader_finds_every_tensor((files, ranks) in files()) {
         for (file, (_, items)) in layout(&files, ranks).unwrap().iter().zip(&files) {
             let mut bytes = vec![0; file.bytes as usize];
             for piece in (0..ranks).flat_map(|rank| file.pieces(rank)) {
-                let place = piece.offset as usize..(piece.offset + piece.bytes) as usize;
+                let range = piece.offset as usize..(piece.offset + piece.bytes) as usize;
                 match &piece.content {
-                    Content::Header => bytes[place].copy_from_slice(&file.header),
-                    Content::Elements(index, _) => bytes[place].fill(*index as u8 + 1),
+                    Content::Header => bytes[range].copy_from_slice(&file.header),
+                    Content::Elements(index, _) => bytes[range].fill(*index as u8 + 1),
                 }
             }
             let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -94,12 +98,12 @@ proptest! {
 
     /// Divisible bytes are divided equally.
     #[test]
-    fn ranks_write_equally_much(sizes in prop::collection::vec(0i64..5000, 1..20), ranks in 1usize..7) {
+    fn ranks_write_equal_shares(sizes in prop::collection::vec(0i64..5000, 1..20), ranks in 1usize..7) {
         let items = sizes.iter().enumerate().map(|(number, &size)| Item {
             name: number.to_string(),
             dtype: Dtype::F32,
             shape: vec![size],
-            held: Held::All { divisible: true },
+            holders: Holders::All { divisible: true },
         });
         let file = layout(&[("f", items.collect::<Vec<_>>())], ranks).unwrap().remove(0);
         let share = file.bytes.div_ceil(ranks as u64);
@@ -114,7 +118,7 @@ proptest! {
     #[test]
     fn large_parts_are_divided_evenly(bytes in prop_oneof![0u64..3 * PART_BYTES, any::<u64>().prop_map(|bytes| bytes % (1 << 40))]) {
         let whole = Part { offset: 5, bytes, rank: 3 };
-        let parts: Vec<Part> = whole.divided().collect();
+        let parts: Vec<Part> = whole.split().collect();
         let ends = parts.iter().map(|part| part.offset + part.bytes);
         prop_assert_eq!(ends.clone().next_back().unwrap(), 5 + bytes);
         prop_assert!(parts.iter().skip(1).map(|part| part.offset).eq(ends.take(parts.len() - 1)));
