@@ -25,7 +25,7 @@ use crate::heartbeat::Heartbeat;
 use crate::host::enter_device;
 use crate::memory;
 use crate::memory_report::Owners;
-use crate::metrics::{Line, MetricsLog, Progress, Surface, TestRecord, figure};
+use crate::metrics::{Line, MetricsLog, Progress, ProgressStyle, TestRecord, figure};
 use crate::plan::{EvalJob, EvalWeights};
 use crate::run::evaluate::{Evaluated, Evaluator};
 use crate::run::followers::{Followers, figures_of};
@@ -58,8 +58,8 @@ pub(crate) struct Evaluation<'a> {
 }
 
 /// Returns the followers of an evaluation.
-fn audience(surface: Surface) -> Followers<'static> {
-    Followers::new(vec![Box::new(Heartbeat::from_env()), Box::new(Progress::new(surface, 0, 0, 1, 0))])
+fn audience(style: ProgressStyle) -> Followers<'static> {
+    Followers::new(vec![Box::new(Heartbeat::from_env()), Box::new(Progress::new(style, 0, 0, 1, 0))])
 }
 
 /// Runs the job of `dtrain eval`. Every rank calls this; rank 0 prints the result to standard output.
@@ -91,7 +91,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
         // An evaluation has nothing to save, so signals end it at once.
         stop: &StopFlag::default(),
     };
-    let record = evaluate::<T>(&evaluation, &mut audience(Surface::detect(env.rank)))?;
+    let record = evaluate::<T>(&evaluation, &mut audience(ProgressStyle::detect(env.rank)))?;
     let peaks = peak_memory(&ranks, memory::report(device).map_err(TrainError::from)?.peak)?;
     ranks.shutdown().map_err(TrainError::from)?;
     if let (0, Some(record)) = (env.rank, record) {
@@ -186,11 +186,11 @@ fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<(T, Manifest, boo
 pub(crate) fn test<T: BuildTask + 'static>(
     of: &Evaluation<'_>,
     run_dir: &RunDir,
-    surface: Surface,
+    style: ProgressStyle,
 ) -> Result<Option<BTreeMap<String, f64>>> {
     Limits::new(of.device, of.recipe.memory.budget).empty_cache();
     let free = memory::report(of.device).map_err(TrainError::from)?;
-    let mut followers = audience(surface);
+    let mut followers = audience(style);
     let Some(record) = evaluate::<T>(of, &mut followers)? else { return Ok(None) };
     if of.env.rank == 0 {
         let path = run_dir.metrics();

@@ -10,7 +10,7 @@ use crate::control::Control;
 use crate::device;
 use crate::error::WorkerError;
 use crate::memory::budget;
-use crate::metrics::Surface;
+use crate::metrics::ProgressStyle;
 use crate::run::StopFlag;
 use crate::step::use_capturable_stream;
 
@@ -18,7 +18,7 @@ pub(crate) struct Host {
     pub(crate) device: Device,
     /// Bytes that tensors may take on the device.
     pub(crate) allowed: u64,
-    pub(crate) surface: Surface,
+    pub(crate) style: ProgressStyle,
     pub(crate) stop: StopFlag,
     /// Removes its socket when dropped.
     _control: Option<Control>,
@@ -28,14 +28,14 @@ impl Host {
     /// Called first, on the main thread.
     pub(crate) fn enter(recipe: &Recipe, env: &WorkerEnv) -> Result<Self, WorkerError> {
         let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
-        let surface = Surface::detect(env.rank);
+        let style = ProgressStyle::detect(env.rank);
         let (device, allowed) =
             enter_device(recipe, env, |device| use_capturable_stream(recipe.model.compile, device))?;
         let control = Control::listen(env.rank, device);
         if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
             tracing::debug!("{error}");
         }
-        Ok(Self { device, allowed, surface, stop, _control: control })
+        Ok(Self { device, allowed, style, stop, _control: control })
     }
 }
 

@@ -104,7 +104,7 @@ impl Setup {
         let check = |folder| check_resume(folder, task.as_ref(), &data, &mut notes);
         let step = folder.map(check).transpose()?.unwrap_or(0);
         // At a boundary of phases, the state is still that of the phase before.
-        let id = plan.nearest(only.unwrap_or_else(|| plan.phase_at(step.saturating_sub(1))));
+        let id = plan.existing_phase(only.unwrap_or_else(|| plan.phase_at(step.saturating_sub(1))));
         let model = Model::new(task, registry, recompute, &stages, id)?;
         let mut replica = Replica::new(model, Precision::new(&recipe.precision, device)?)?;
         if let Some(kernels) = Kernels::new(recipe, device)? {

@@ -95,7 +95,7 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
             device: host.device,
             stop: &host.stop,
         };
-        match evaluation::test::<T>(&evaluation, &run_dir, host.surface)? {
+        match evaluation::test::<T>(&evaluation, &run_dir, host.style)? {
             Some(figures) => result.test = figures,
             None => status = ExitStatus::Requeue,
         }
@@ -167,7 +167,7 @@ fn followers<'a>(
     let earlier = manifest.map(|manifest| manifest.metrics.clone());
     list.push(Box::new(Figures::new(earlier.unwrap_or_default())));
     let (total, epochs, every) = (plan.total_steps, plan.epochs(), recipe.log.every_steps);
-    list.push(Box::new(Progress::new(host.surface, total, epochs, every, done)));
+    list.push(Box::new(Progress::new(host.style, total, epochs, every, done)));
     if let Some(place) = memory_copies(recipe, env) {
         let copies =
             MemoryCopies::new(&place, ranks, host.device, cores).map_err(WorkerError::Checkpoints)?;

@@ -89,7 +89,7 @@ pub fn the_moving_average_follows_torch() {
         // AveragedModel copies the first values.
         let parameter = live.get(0).copy().set_requires_grad(true);
         let mut table = Table::of([("parameter", &parameter)]).unwrap();
-        table.add(AVERAGE).unwrap();
+        table.add_column(AVERAGE).unwrap();
         let mut average = Average::new(decay, false);
         for step in 0..20 {
             if step > 0 {

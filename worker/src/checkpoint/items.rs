@@ -97,7 +97,7 @@ pub(super) fn column_sources<'a>(
             split_rows.push((sources.len(), kind, slot));
         } else if !divisible {
             for (_, tensor) in &mut pieces {
-                *tensor = slot.shaped(tensor)?;
+                *tensor = slot.reshape(tensor)?;
             }
         }
         let holders = match parts_of_ranks.len() {
@@ -118,7 +118,7 @@ pub(super) fn column_sources<'a>(
 fn owners(parts_of_ranks: &[Vec<Part>], block: usize, slot: &Slot) -> Vec<(u64, usize)> {
     let mut owners = Vec::new();
     for (rank, parts) in parts_of_ranks.iter().enumerate() {
-        let own = parts.iter().filter(|part| part.block == block).filter_map(|part| part.of(slot));
+        let own = parts.iter().filter(|part| part.block == block).filter_map(|part| part.overlap(slot));
         owners.extend(own.map(|range| ((range.end - slot.offset) as u64, rank)));
     }
     owners.sort_unstable();
@@ -152,7 +152,7 @@ pub(super) fn gather_split_rows(
     }
     for ((index, kind, slot), bytes) in split_rows.iter().zip(whole) {
         let source = &mut sources[*index];
-        source.ranges = vec![(0..slot.len() as u64, slot.shaped(&bytes.f_view_dtype(*kind)?)?)];
+        source.ranges = vec![(0..slot.len() as u64, slot.reshape(&bytes.f_view_dtype(*kind)?)?)];
         source.item.holders = Holders::All { divisible: false };
     }
     Ok(())
@@ -233,7 +233,7 @@ mod tests {
                 (moment, &["exp_avg.trained", "exp_avg.nothing"][..]),
                 (AVERAGE, &["trained", "nothing", "counter", "empty"]),
             ] {
-                table.add(spec).unwrap();
+                table.add_column(spec).unwrap();
                 let (sources, _) = column_sources(&table, spec, table.column(spec.name).unwrap()).unwrap();
                 let names: Vec<&str> = sources.iter().map(|source| source.item.name.as_str()).collect();
                 assert_eq!(names, expected, "{shards} shards");

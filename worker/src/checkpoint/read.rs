@@ -126,9 +126,9 @@ fn read(
     mut own: Tensor,
 ) -> Result<(), CheckpointError> {
     if range == (0..slot.len()) {
-        return Ok(file.read_into(name, &slot.shaped(&own)?)?);
+        return Ok(file.read_into(name, &slot.reshape(&own)?)?);
     }
-    let whole = slot.flat(&file.read(name)?)?;
+    let whole = slot.flatten(&file.read(name)?)?;
     tch::no_grad(|| own.f_copy_(&narrow(&whole, &range)?))?;
     Ok(())
 }

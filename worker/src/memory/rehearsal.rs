@@ -62,7 +62,7 @@ impl Rehearsal {
         let replica = &mut self.setup.replica;
         replica.model.recompute.set(cut.recompute);
         replica.precision = Precision::for_rehearsal(cut.amp, device)?;
-        Ok(replica.shadow()?)
+        Ok(replica.set_shadow()?)
     }
 
     /// Prepares steps on the micro-batches of `feed`.

@@ -102,7 +102,7 @@ pub(crate) fn settle<T: BuildTask + 'static>(
     for (stage, cut) in tell(ranks, stages, &chosen)?.into_iter().enumerate() {
         let Some((micro_batch, segments)) = cut else { continue };
         plan.stages[stage].recompute = segments;
-        if let Some(cut) = plan.in_micro_batches(stage, micro_batch) {
+        if let Some(cut) = plan.with_micro_batches(stage, micro_batch) {
             *plan = cut;
         }
     }

@@ -13,7 +13,7 @@ pub(crate) fn figure(name: &str, value: f64) -> String {
 }
 
 pub(crate) use log::MetricsLog;
-pub(crate) use progress::{Progress, Surface};
+pub(crate) use progress::{Progress, ProgressStyle};
 pub(crate) use record::{
     CheckpointRecord, EvalRecord, Figures, Line, MicroBatches, OomRecord, SkipCause, StageRecord, StepRecord,
     TestRecord, WaitMs,

@@ -10,7 +10,7 @@ use dtrain_common::units::ByteSize;
 use super::StepRecord;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Surface {
+pub(crate) enum ProgressStyle {
     /// The process's terminal: frames overwrite each other in place.
     Terminal,
     /// The launcher's terminal: a frame is text that ends with a carriage return.
@@ -21,7 +21,7 @@ pub(crate) enum Surface {
     Silent,
 }
 
-impl Surface {
+impl ProgressStyle {
     pub(crate) fn detect(rank: usize) -> Self {
         match std::env::var(DTRAIN_PROGRESS) {
             _ if rank != 0 => Self::Silent,
@@ -38,7 +38,7 @@ const BAR_WIDTH: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Progress {
-    surface: Surface,
+    style: ProgressStyle,
     total_steps: u64,
     total_epochs: u64,
     /// Steps between lines.
@@ -52,14 +52,14 @@ pub(crate) struct Progress {
 impl Progress {
     /// Creates the progress of a run of `total_steps` in `total_epochs` that continues after `done` steps.
     pub(crate) fn new(
-        surface: Surface,
+        style: ProgressStyle,
         total_steps: u64,
         total_epochs: u64,
         every_steps: u64,
         done: u64,
     ) -> Self {
         Self {
-            surface,
+            style,
             total_steps,
             total_epochs,
             every_steps,
@@ -70,36 +70,36 @@ impl Progress {
     }
 
     pub(crate) fn note(&self, text: impl Display) {
-        match self.surface {
-            Surface::Silent => {}
-            Surface::Terminal => say(&format!("\x1b[2K{text}\n")),
-            Surface::Launcher | Surface::Lines => say(&format!("{text}\n")),
+        match self.style {
+            ProgressStyle::Silent => {}
+            ProgressStyle::Terminal => print(&format!("\x1b[2K{text}\n")),
+            ProgressStyle::Launcher | ProgressStyle::Lines => print(&format!("{text}\n")),
         }
     }
 
     /// Ends the output, and clears the bar for later lines.
     pub(crate) fn finish(&self) {
-        if self.surface == Surface::Terminal {
-            say("\x1b[2K");
+        if self.style == ProgressStyle::Terminal {
+            print("\x1b[2K");
         }
     }
 
     pub(crate) fn step(&mut self, record: &StepRecord, now: Instant) {
         let is_last = record.step == self.total_steps;
-        match self.surface {
-            Surface::Silent => {}
-            Surface::Lines => {
+        match self.style {
+            ProgressStyle::Silent => {}
+            ProgressStyle::Lines => {
                 let is_first = record.step == self.first_step + 1;
                 if is_first || is_last || record.step.is_multiple_of(self.every_steps) {
-                    say(&format!("{}\n", self.line(record)));
+                    print(&format!("{}\n", self.line(record)));
                 }
             }
-            Surface::Terminal | Surface::Launcher => {
+            ProgressStyle::Terminal | ProgressStyle::Launcher => {
                 if is_last || self.last_frame.is_none_or(|last| now - last >= FRAME_INTERVAL) {
                     self.last_frame = Some(now);
                     let frame = self.frame(record, now);
-                    say(&match self.surface {
-                        Surface::Terminal => format!("\x1b[2K{}\r", cut(&frame, columns())),
+                    print(&match self.style {
+                        ProgressStyle::Terminal => format!("\x1b[2K{}\r", truncate(&frame, columns())),
                         _ => format!("{frame}\r"),
                     });
                 }
@@ -108,7 +108,7 @@ impl Progress {
     }
 
     fn line(&self, record: &StepRecord) -> String {
-        let skipped = record.skipped.map(|cause| format!("  (skipped: {})", cause.words()));
+        let skipped = record.skipped.map(|cause| format!("  (skipped: {})", cause.describe()));
         format!(
             "step {}/{}  epoch {}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {:.0} samples/s  {}{}",
             record.step,
@@ -151,13 +151,13 @@ fn columns() -> usize {
 }
 
 /// Cuts a frame to the width of the terminal, to avoid wrapping. 0 columns mean an unknown width.
-fn cut(frame: &str, columns: usize) -> String {
+fn truncate(frame: &str, columns: usize) -> String {
     let width = if columns == 0 { 80 } else { columns };
     frame.chars().take(width.saturating_sub(1)).collect()
 }
 
 /// Writes to stderr and ignores errors: a closed reader must not end a training.
-fn say(text: &str) {
+fn print(text: &str) {
     let mut out = io::stderr().lock();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn frames_and_lines_say_the_same() {
-        let progress = Progress::new(Surface::Lines, 100, 4, 10, 0);
+        let progress = Progress::new(ProgressStyle::Lines, 100, 4, 10, 0);
         let line = "step 25/100  epoch 2/4  loss 3.2110  lr 1.000e-3  grad 1.500  312 samples/s  1.50 GiB";
         assert_eq!(progress.line(&record(25)), line);
         let now = progress.begun + Duration::from_secs(50);
@@ -212,14 +212,14 @@ mod tests {
 
     #[test]
     fn frames_do_not_wrap() {
-        assert_eq!(cut("abcdef", 4), "abc");
-        assert_eq!(cut("abcdef", 7), "abcdef");
-        assert_eq!(cut(&"x".repeat(200), 0).len(), 79);
+        assert_eq!(truncate("abcdef", 4), "abc");
+        assert_eq!(truncate("abcdef", 7), "abcdef");
+        assert_eq!(truncate(&"x".repeat(200), 0).len(), 79);
     }
 
     #[test]
     fn the_time_left_counts_this_process_alone() {
-        let progress = Progress::new(Surface::Lines, 20_000, 4, 10, 100);
+        let progress = Progress::new(ProgressStyle::Lines, 20_000, 4, 10, 100);
         assert_eq!(progress.eta(110, progress.begun + Duration::from_secs(10)), "5:31:30");
     }
 }

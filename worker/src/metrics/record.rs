@@ -64,7 +64,7 @@ impl SkipCause {
         }
     }
 
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Loss => "the loss is not finite",
             Self::Gradient => "the gradient is not finite",

@@ -93,7 +93,7 @@ impl Optimizer {
     pub fn new(rule: Rule, groups: Vec<GroupOptions>, table: &mut Table) -> Result<Self, TchError> {
         for name in rule.moments() {
             if table.column(name).is_none() {
-                table.add(ColumnSpec { name, role: Role::Moment })?;
+                table.add_column(ColumnSpec { name, role: Role::Moment })?;
             }
         }
         let number = Tensor::f_scalar_tensor(0.0, (Kind::Float, table.device()))?;
@@ -103,32 +103,34 @@ impl Optimizer {
     /// Updates the rows that `used` marks (by row number) with this step's learning rate. Rows without a
     /// gradient on any rank keep their values and state; torch skips them too.
     ///
-    /// With `found`, the device divides the gradients, and may skip the update. The host always counts it;
+    /// With `scale_and_skip`, the device divides the gradients, and may skip the update. The host always counts it;
     /// after a skip the caller undoes the count.
     pub fn step(
         &mut self,
         table: &mut Table,
         lr: f64,
         used: &[bool],
-        found: Option<ScaleAndSkip<'_>>,
+        scale_and_skip: Option<ScaleAndSkip<'_>>,
     ) -> Result<()> {
         let device = table.device();
         for (index, part) in table.parts(Role::Moment).iter().enumerate() {
             let block = &table.blocks()[part.block];
             let Group::Trained(group) = block.group else { continue };
             let Some(&GroupOptions { lr_factor, weight_decay }) = self.groups.get(group) else { continue };
-            for run in runs(part, &block.slots, table.updates(), used) {
-                let data = table.data().nth(part.block).map(|flat| narrow(flat, &run.range));
+            for update in update_ranges(part, &block.slots, table.updates(), used) {
+                let data = table.data().nth(part.block).map(|flat| narrow(flat, &update.range));
                 let Some(data) = data.transpose()? else { continue };
-                let grad = narrow(table.grad(part.block), &run.range)?;
-                let moment = |(_, held): (_, &[Tensor])| part.within(&held[index], &run.range);
+                let grad = narrow(table.grad(part.block), &update.range)?;
+                let moment = |(_, held): (_, &[Tensor])| part.view(&held[index], &update.range);
                 let moments: Vec<Tensor> = table.moments().map(moment).collect::<Result<_, _>>()?;
-                let _ = tch::no_grad(|| self.number.f_fill_((run.updates + 1) as f64))?;
-                let (figures, is_first) = ((lr * lr_factor, weight_decay), run.updates == 0);
-                retry_on_oom(device, || self.update([&data, &grad], &moments, figures, is_first, found))?;
+                let _ = tch::no_grad(|| self.number.f_fill_((update.updates + 1) as f64))?;
+                let (figures, is_first) = ((lr * lr_factor, weight_decay), update.updates == 0);
+                retry_on_oom(device, || {
+                    self.update([&data, &grad], &moments, figures, is_first, scale_and_skip)
+                })?;
             }
         }
-        table.count(used, 1);
+        table.count_updates(used, 1);
         Ok(())
     }
 
@@ -138,16 +140,16 @@ impl Optimizer {
         moments: &[Tensor],
         (lr, weight_decay): (f64, f64),
         is_first: bool,
-        found: Option<ScaleAndSkip<'_>>,
+        scale_and_skip: Option<ScaleAndSkip<'_>>,
     ) -> Result<()> {
         match (self.rule, moments) {
             (Rule::Adam { betas, eps, decay }, [exp_avg, exp_avg_sq]) => {
                 let figures = fused::Adam { lr, betas: betas.into(), weight_decay, decay, eps };
-                fused::adam(data, grad, exp_avg, exp_avg_sq, &self.number, found, figures)?;
+                fused::adam(data, grad, exp_avg, exp_avg_sq, &self.number, scale_and_skip, figures)?;
             }
             (Rule::Sgd { momentum, nesterov }, moments) => {
                 let figures = fused::Sgd { lr, momentum, nesterov, weight_decay, first_step: is_first };
-                fused::sgd(data, grad, moments.first(), found, figures)?;
+                fused::sgd(data, grad, moments.first(), scale_and_skip, figures)?;
             }
             (Rule::Adam { .. }, _) => return Err(TchError::Convert("Adam without its moments".into()).into()),
         }
@@ -157,15 +159,15 @@ impl Optimizer {
 
 /// A range of a block, over neighbouring rows with the same number of updates.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct UpdateRange {
     pub(super) range: Range<i64>,
     pub(super) updates: u64,
 }
 
-/// Returns the runs of `part`, a range of the block with these `slots`, over the rows that `used` marks: one
+/// Returns the ranges of `part`, a range of the block with these `slots`, over the rows that `used` marks: one
 /// run if a step uses every row, as in most models. A gap for alignment belongs to the row before it.
-pub(super) fn runs(part: &Part, slots: &[Slot], updates: &[u64], used: &[bool]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+pub(super) fn update_ranges(part: &Part, slots: &[Slot], updates: &[u64], used: &[bool]) -> Vec<UpdateRange> {
+    let mut ranges: Vec<UpdateRange> = Vec::new();
     let first = slots.partition_point(|slot| slot.range().end <= part.range.start);
     for (index, slot) in slots.iter().enumerate().skip(first) {
         if slot.offset >= part.range.end {
@@ -177,12 +179,14 @@ pub(super) fn runs(part: &Part, slots: &[Slot], updates: &[u64], used: &[bool]) 
             continue;
         }
         let updates = updates[slot.row];
-        match runs.last_mut() {
-            Some(run) if run.range.end == range.start && run.updates == updates => run.range.end = range.end,
-            _ => runs.push(Run { range, updates }),
+        match ranges.last_mut() {
+            Some(update) if update.range.end == range.start && update.updates == updates => {
+                update.range.end = range.end
+            }
+            _ => ranges.push(UpdateRange { range, updates }),
         }
     }
-    runs
+    ranges
 }
 
 #[cfg(test)]
@@ -210,26 +214,26 @@ mod tests {
 
     #[test]
     fn a_part_whose_parameters_are_alike_is_one_run() {
-        let all = runs(&part(0..80), &slots(), &[3; 4], &[true; 4]);
-        assert_eq!(all, [Run { range: 0..80, updates: 3 }]);
+        let all = update_ranges(&part(0..80), &slots(), &[3; 4], &[true; 4]);
+        assert_eq!(all, [UpdateRange { range: 0..80, updates: 3 }]);
         // A part that begins and ends within parameters, a part within a gap, and a part after the last row.
-        let some = runs(&part(20..50), &slots(), &[3; 4], &[true; 4]);
-        assert_eq!(some, [Run { range: 20..50, updates: 3 }]);
-        assert!(runs(&part(12..16), &slots(), &[3; 4], &[true; 4]).is_empty());
-        assert!(runs(&part(70..80), &slots(), &[3; 4], &[true; 4]).is_empty());
+        let some = update_ranges(&part(20..50), &slots(), &[3; 4], &[true; 4]);
+        assert_eq!(some, [UpdateRange { range: 20..50, updates: 3 }]);
+        assert!(update_ranges(&part(12..16), &slots(), &[3; 4], &[true; 4]).is_empty());
+        assert!(update_ranges(&part(70..80), &slots(), &[3; 4], &[true; 4]).is_empty());
     }
 
     #[test]
     fn unused_parameters_and_other_counts_divide_it() {
-        let divided = runs(&part(0..80), &slots(), &[3, 3, 3, 2], &[true, false, true, true]);
+        let divided = update_ranges(&part(0..80), &slots(), &[3, 3, 3, 2], &[true, false, true, true]);
         assert_eq!(
             divided,
             [
-                Run { range: 0..16, updates: 3 },
-                Run { range: 32..48, updates: 3 },
-                Run { range: 48..80, updates: 2 }
+                UpdateRange { range: 0..16, updates: 3 },
+                UpdateRange { range: 32..48, updates: 3 },
+                UpdateRange { range: 48..80, updates: 2 }
             ]
         );
-        assert!(runs(&part(0..80), &slots(), &[3; 4], &[false; 4]).is_empty());
+        assert!(update_ranges(&part(0..80), &slots(), &[3; 4], &[false; 4]).is_empty());
     }
 }

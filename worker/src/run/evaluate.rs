@@ -142,12 +142,12 @@ pub(super) fn evaluate(
 ) -> Result<Option<EvalRecord>> {
     // The evaluation needs the memory. Without the shadow, gradients in a task use current weights.
     training.stepper.executor.drop_graphs();
-    training.replica.model.shadow(None)?;
+    training.replica.model.set_shadow(None)?;
     training.replica.model.swap_average()?;
     let record = evaluate_live(training, stop, followers);
     training.replica.model.swap_average()?;
     let record = record?;
-    training.replica.shadow()?;
+    training.replica.set_shadow()?;
     Ok(record)
 }
 
@@ -159,7 +159,7 @@ fn evaluate_live(
     let Training { course, replica, exchange, stepper, retry, .. } = training;
     let (step, last) = (course.done, course.done.saturating_sub(1));
     let largest = course.plan.stage(last).partition.micro_batch();
-    let first = retry.evaluation.map_or(largest, |fitting| fitting.min(largest));
+    let first = retry.evaluation_batch.map_or(largest, |fitting| fitting.min(largest));
     let epoch = course.plan.position(last).epoch + 1;
     let evaluator = Evaluator {
         task: replica.model.task.as_ref(),
@@ -172,7 +172,7 @@ fn evaluate_live(
     match evaluator.run(first, (step, epoch), &mut stepper.phases.fault, followers)? {
         Evaluated::Whole(record, batch) => {
             if batch < first {
-                retry.evaluation = Some(batch);
+                retry.evaluation_batch = Some(batch);
             }
             Ok(Some(*record))
         }

@@ -50,7 +50,7 @@ pub(crate) fn run(
     let mut flow = followers.begin(&mut training)?;
     while flow == Flow::Continue && training.course.done < training.course.plan.total_steps {
         phases::enter(&mut training, followers)?;
-        retry::grow(&mut training, followers)?;
+        retry::grow_micro_batch(&mut training, followers)?;
         let (record, taken) = training.step(followers)?;
         training.follow_backward()?;
         trained_s += record.step_ms / 1e3;
@@ -123,7 +123,7 @@ impl Training<'_> {
             if table.rearrange(&order, self.exchange.ranks())? {
                 self.exchange.adapt_to(table)?;
             }
-            self.replica.shadow()?;
+            self.replica.set_shadow()?;
         }
         self.stepper.executor.set_addresses_final();
         Ok(())

@@ -20,7 +20,7 @@ use crate::train_error::Result;
 pub(super) fn enter(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<()> {
     let id = training.course.plan.phase_at(training.course.done);
     if id != training.course.current.id {
-        pass(training, followers, id)?;
+        change_phase(training, followers, id)?;
     }
     match std::mem::replace(&mut training.course.current.is_announced, true) {
         true => Ok(()),
@@ -29,7 +29,7 @@ pub(super) fn enter(training: &mut Training<'_>, followers: &mut Followers<'_>) 
 }
 
 /// Moves to another phase. Frees old memory before it allocates, to need little memory.
-fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, id: PhaseId) -> Result<()> {
+fn change_phase(training: &mut Training<'_>, followers: &mut Followers<'_>, id: PhaseId) -> Result<()> {
     followers.before_update()?;
     training.stepper.executor.begin_phase();
     let is_new_stage = id.stage != training.course.current.id.stage;
@@ -51,14 +51,14 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, id: PhaseId)
     training.exchange.release();
     let device = training.device();
     let model = &mut training.replica.model;
-    model.table.leave(keep)?;
+    model.table.leave_phase(keep)?;
     memory::empty_cache(device)?;
     if is_new_stage {
         note_memory(followers, device)?;
     }
-    model.enter(&training.course.stages, id, training.exchange.ranks())?;
+    model.enter_phase(&training.course.stages, id, training.exchange.ranks())?;
     training.exchange.adapt_to(&model.table)?;
-    training.replica.shadow()?;
+    training.replica.set_shadow()?;
     let model = &training.replica.model;
     // The length of a status depends on the parameters and on the figures of the stage's task.
     let sums = model.task.sums();
@@ -102,12 +102,12 @@ fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Resul
         done if done == stage.steps.start => String::new(),
         done => format!(" from step {} on", done + 1),
     };
-    let counts = format!("{} of {} parameters trained", count(trained), count(parameters));
-    let what = match id.phase > 0 && course.done == begins {
+    let counts = format!("{} of {} parameters trained", format_count(trained), format_count(parameters));
+    let details = match id.phase > 0 && course.done == begins {
         true => counts,
         false => format!("{}, {counts}, effective batch {cut}, learning rate {rate:e}", stage.length),
     };
-    followers.note(format!("stage {number} of {stages}, {name:?}{from}: {what}"));
+    followers.note(format!("stage {number} of {stages}, {name:?}{from}: {details}"));
     if course.done != begins {
         return Ok(());
     }
@@ -129,7 +129,7 @@ fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Resul
 }
 
 /// Formats a number of parameters: `18.5 M`.
-fn count(parameters: u64) -> String {
+fn format_count(parameters: u64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     let number = parameters as f64;
     let unit = UNITS.iter().find(|(size, _)| number >= *size);
@@ -138,11 +138,11 @@ fn count(parameters: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::count;
+    use super::format_count;
 
     #[test]
     fn parameters_are_counted_for_people() {
-        let counted = [7, 1_500, 18_500_000, 27_349_999, 6_700_000_000].map(count);
+        let counted = [7, 1_500, 18_500_000, 27_349_999, 6_700_000_000].map(format_count);
         assert_eq!(counted, ["7", "1.5 k", "18.5 M", "27.3 M", "6.7 G"]);
     }
 }

@@ -109,7 +109,7 @@ impl RunPlan {
     }
 
     /// Returns `id` if it exists, otherwise the last phase of its stage.
-    pub(crate) fn nearest(&self, id: PhaseId) -> PhaseId {
+    pub(crate) fn existing_phase(&self, id: PhaseId) -> PhaseId {
         let last = self.stages[id.stage].phases.len() - 1;
         let phase = id.phase.min(last);
         PhaseId { phase, ..id }
@@ -117,20 +117,20 @@ impl RunPlan {
 
     /// Returns a plan with the same samples, but with the largest possible micro-batches of at most `most`
     /// samples in one stage. None if the model takes no such micro-batch.
-    pub(crate) fn in_micro_batches(&self, stage: usize, most: usize) -> Option<Self> {
-        (1..=most).rev().find_map(|limit| self.cut_at(stage, limit))
+    pub(crate) fn with_micro_batches(&self, stage: usize, most: usize) -> Option<Self> {
+        (1..=most).rev().find_map(|limit| self.with_limit(stage, limit))
     }
 
     /// Returns a plan with the same samples, but with micro-batches of at most half the size in one stage; if
     /// the model takes none, with its smallest. None if they are already the smallest.
-    pub(crate) fn in_smaller_micro_batches(&self, stage: usize) -> Option<Self> {
+    pub(crate) fn with_smaller_micro_batches(&self, stage: usize) -> Option<Self> {
         let now = self.stages[stage].partition.micro_batch();
         let half = now / 2;
-        self.in_micro_batches(stage, half)
-            .or_else(|| (half + 1..now).find_map(|limit| self.cut_at(stage, limit)))
+        self.with_micro_batches(stage, half)
+            .or_else(|| (half + 1..now).find_map(|limit| self.with_limit(stage, limit)))
     }
 
-    fn cut_at(&self, stage: usize, limit: usize) -> Option<Self> {
+    fn with_limit(&self, stage: usize, limit: usize) -> Option<Self> {
         let cut = self.stages[stage].partition.limited(limit).ok()?;
         let mut plan = self.clone();
         plan.stages[stage].partition = cut;
@@ -178,17 +178,17 @@ impl RunPlan {
     pub(crate) fn samples_after(&self, done: u64) -> u64 {
         let samples =
             |(stage, steps): (&StagePlan, _)| stage.samples(steps, self.train_samples, self.last_batch);
-        self.begun(done).map(samples).sum()
+        self.started_stages(done).map(samples).sum()
     }
 
     /// Returns the passes over the training set after `done` steps.
     pub(crate) fn epochs_after(&self, done: u64) -> f64 {
         let epochs = |(stage, steps): (&StagePlan, u64)| steps as f64 / stage.steps_per_epoch as f64;
-        self.begun(done).map(epochs).sum()
+        self.started_stages(done).map(epochs).sum()
     }
 
     /// Returns the stages that have begun after `done` steps, each with its steps taken so far.
-    fn begun(&self, done: u64) -> impl Iterator<Item = (&StagePlan, u64)> {
+    fn started_stages(&self, done: u64) -> impl Iterator<Item = (&StagePlan, u64)> {
         let last = self.stage_number(done);
         self.stages[..=last].iter().enumerate().map(move |(number, stage)| {
             let end = if number == last { done } else { stage.steps.end };

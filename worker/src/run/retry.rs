@@ -16,9 +16,9 @@ use crate::train_error::Result;
 pub(crate) struct RetryState {
     pub(crate) loader: LoaderOptions,
     /// The largest micro-batch of every stage at the start of the run.
-    first: Vec<usize>,
+    initial_micro_batches: Vec<usize>,
     /// The largest batch of an evaluation that did not run out of memory, if another did.
-    pub(crate) evaluation: Option<usize>,
+    pub(crate) evaluation_batch: Option<usize>,
     recomputes_all: bool,
     pub(crate) count: u64,
 }
@@ -26,7 +26,13 @@ pub(crate) struct RetryState {
 impl RetryState {
     pub(crate) fn new(loader: LoaderOptions, plan: &RunPlan) -> Self {
         let first = plan.stages.iter().map(|stage| stage.partition.micro_batch());
-        Self { loader, first: first.collect(), evaluation: None, recomputes_all: false, count: 0 }
+        Self {
+            loader,
+            initial_micro_batches: first.collect(),
+            evaluation_batch: None,
+            recomputes_all: false,
+            count: 0,
+        }
     }
 }
 
@@ -45,7 +51,7 @@ pub(super) fn retry_step(
     let course = &mut training.course;
     let (stage, step) = (course.plan.stage_number(course.done), course.done + 1);
     let from = course.plan.stages[stage].partition;
-    if let Some(smaller) = course.plan.in_smaller_micro_batches(stage) {
+    if let Some(smaller) = course.plan.with_smaller_micro_batches(stage) {
         course.plan = smaller;
         if course.plan.stages[stage].partition.is_spread() != from.is_spread() {
             training.exchange.forget_sums();
@@ -63,7 +69,7 @@ pub(super) fn retry_step(
 
     let to = training.course.plan.stages[stage].partition;
     let consequence = match to.micro_batch() < from.micro_batch() {
-        true => format!("the micro-batch goes {}", change(&from, &to)),
+        true => format!("the micro-batch goes {}", describe_change(&from, &to)),
         false => "more of the model is computed again in backward".to_owned(),
     } + ", the step is taken again with the same samples";
     let sizes = MicroBatches { from: from.micro_batch(), to: to.micro_batch() };
@@ -82,7 +88,7 @@ fn recompute_all(training: &Training<'_>) -> bool {
 }
 
 /// Formats "from 8 to 4 (accumulation 1 to 2)".
-fn change(from: &Partition, to: &Partition) -> String {
+fn describe_change(from: &Partition, to: &Partition) -> String {
     format!(
         "from {} to {} (accumulation {} to {})",
         from.micro_batch(),
@@ -122,17 +128,17 @@ pub(super) fn owners(training: &mut Training<'_>) -> Owners {
 }
 
 /// With `memory.grow`, doubles a reduced micro-batch at the start of an epoch, up to its first size.
-pub(super) fn grow(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<()> {
+pub(super) fn grow_micro_batch(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<()> {
     let course = &mut training.course;
     let stage = course.plan.stage_number(course.done);
     let from = course.plan.stages[stage].partition;
     let begins = course.plan.position(course.done).step_in_epoch == 0;
-    let first = training.retry.first[stage];
+    let first = training.retry.initial_micro_batches[stage];
     if !training.recipe.memory.grow || !begins || from.micro_batch() >= first {
         return Ok(());
     }
     let most = first.min(from.micro_batch() * 2);
-    let Some(larger) = course.plan.in_micro_batches(stage, most) else { return Ok(()) };
+    let Some(larger) = course.plan.with_micro_batches(stage, most) else { return Ok(()) };
     let to = larger.stages[stage].partition;
     if to.micro_batch() <= from.micro_batch() {
         return Ok(());
@@ -140,7 +146,7 @@ pub(super) fn grow(training: &mut Training<'_>, followers: &mut Followers<'_>) -
     course.plan = larger;
     training.stepper.executor.drop_graphs();
     training.restart_loader()?;
-    let change = change(&from, &to);
+    let change = describe_change(&from, &to);
     followers.note(format!("the micro-batch grows {change}, as memory.grow asks for"));
     Ok(())
 }

@@ -16,14 +16,14 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 /// Whether this process was asked to stop.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StopFlag {
-    asked: Arc<AtomicBool>,
+    requested: Arc<AtomicBool>,
 }
 
 impl StopFlag {
     /// Starts listening for USR1. Call it first: without it the signal kills the process.
     pub(crate) fn listen() -> io::Result<Self> {
         let flag = Self::default();
-        signal_hook::flag::register(SIGUSR1, Arc::clone(&flag.asked))?;
+        signal_hook::flag::register(SIGUSR1, Arc::clone(&flag.requested))?;
         Ok(flag)
     }
 
@@ -39,14 +39,14 @@ impl StopFlag {
                     // Ends the process; if that fails, the launcher kills it later.
                     let _ = emulate_default_handler(signal);
                 }
-                flag.asked.store(true, Ordering::Relaxed);
+                flag.requested.store(true, Ordering::Relaxed);
             }
         })?;
         Ok(())
     }
 
     pub(crate) fn is_requested(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
+        self.requested.load(Ordering::Relaxed)
     }
 }
 

@@ -119,7 +119,7 @@ mod tests {
         let parameter = |(name, tensor)| Parameter { name, tensor, group };
         let parameters: Vec<_> = names.into_iter().zip(tensors.iter().copied()).map(parameter).collect();
         let mut table = Table::new(&parameters, LayoutOptions::default(), 0).unwrap();
-        table.add(AVERAGE).unwrap();
+        table.add_column(AVERAGE).unwrap();
         let held = table.column(AVERAGE.name).unwrap();
         let averages =
             table.slots().into_iter().map(|(block, slot)| slot.view(&held[block]).unwrap()).collect();

@@ -19,7 +19,7 @@ use crate::train_error::Result;
 
 /// Values of 32 and 16 bits from this magnitude on are summed as they are, not as changes: a change would
 /// round a small new value away. A constant still keeps its bits, as float64 is exact enough for that.
-const FAR: f64 = (1u64 << 40) as f64;
+const LARGE: f64 = (1u64 << 40) as f64;
 
 /// Elements whose change is computed at a time: 8 MiB of float64.
 const CHUNK: i64 = 1 << 20;
@@ -37,10 +37,10 @@ struct Flat {
     /// The values before the current step.
     before: Tensor,
     /// For averaged buffers, the value from which changes are counted: `before`, or 0 where `before` reaches
-    /// [`FAR`] or, in float64, is not finite (the difference of two infinities is NaN). None for counters.
+    /// [`LARGE`] or, in float64, is not finite (the difference of two infinities is NaN). None for counters.
     base: Option<Tensor>,
     /// The values after a commit. For averaged buffers, first this rank's part of the sum, in float64.
-    next: Tensor,
+    new_values: Tensor,
 }
 
 impl Flat {
@@ -49,7 +49,7 @@ impl Flat {
         let before = data.f_zeros_like()?;
         Ok(Self {
             base: averaged.then(|| before.f_zeros_like()).transpose()?,
-            next: match averaged {
+            new_values: match averaged {
                 true => Tensor::f_zeros(before.size(), (Kind::Double, before.device()))?,
                 false => before.f_zeros_like()?,
             },
@@ -59,7 +59,7 @@ impl Flat {
     }
 
     fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        [&self.data, &self.before, &self.next].into_iter().chain(&self.base)
+        [&self.data, &self.before, &self.new_values].into_iter().chain(&self.base)
     }
 }
 
@@ -78,42 +78,42 @@ impl Buffers {
         self.flats.iter().flat_map(Flat::tensors).map(bytes).sum()
     }
 
-    /// Moves `next` into the memory that `allocate` (elements, dtype) returns, as [`Table::share`] does.
+    /// Moves `new_values` into the memory that `allocate` (elements, dtype) returns, as [`Table::share`] does.
     pub(crate) fn share(
         &mut self,
         mut allocate: impl FnMut(usize, Kind) -> Result<Option<Tensor>, CollectiveError>,
     ) -> Result<(), CollectiveError> {
         for flat in &mut self.flats {
-            if let Some(memory) = allocate(flat.next.numel(), flat.next.kind())? {
-                flat.next = memory;
+            if let Some(memory) = allocate(flat.new_values.numel(), flat.new_values.kind())? {
+                flat.new_values = memory;
             }
         }
         Ok(())
     }
 
     /// Starts a step. The sum over ranks includes the base once, from rank 0; all ranks have the same base.
-    pub(crate) fn begin(&mut self, rank: usize) -> Result<(), TchError> {
-        self.each(|flat| {
+    pub(crate) fn begin_step(&mut self, rank: usize) -> Result<(), TchError> {
+        self.for_each(|flat| {
             flat.before.f_copy_(&flat.data)?;
-            let Some(base) = &mut flat.base else { return flat.next.f_copy_(&flat.data) };
+            let Some(base) = &mut flat.base else { return flat.new_values.f_copy_(&flat.data) };
             base.f_copy_(&flat.data)?;
             // Retries: at this point a rank cannot report an allocation failure to the others.
-            let far = retry_on_oom(base.device(), || match base.kind() {
+            let large = retry_on_oom(base.device(), || match base.kind() {
                 Kind::Double => base.f_isfinite()?.f_logical_not_(),
-                _ => base.f_abs()?.f_lt(FAR)?.f_logical_not_(),
+                _ => base.f_abs()?.f_lt(LARGE)?.f_logical_not_(),
             })?;
-            let _ = base.f_masked_fill_(&far, 0.0)?;
+            let _ = base.f_masked_fill_(&large, 0.0)?;
             match rank {
-                0 => flat.next.f_copy_(base),
-                _ => flat.next.f_fill_(-0.0).map(drop),
+                0 => flat.new_values.f_copy_(base),
+                _ => flat.new_values.f_fill_(-0.0).map(drop),
             }
         })
     }
 
     /// Records the change that a micro-step with this share of the step's samples made, and sets the buffers
     /// back to their values before the step.
-    pub(crate) fn take(&mut self, share: f64) -> Result<(), TchError> {
-        self.each(|flat| {
+    pub(crate) fn record_change(&mut self, share: f64) -> Result<(), TchError> {
+        self.for_each(|flat| {
             match &flat.base {
                 // In this order an unchanged value gives -0, which changes no sum.
                 Some(base) => {
@@ -122,32 +122,32 @@ impl Buffers {
                         let part = |flat: &Tensor| flat.f_narrow(0, begin, length);
                         let mut change = part(base)?.f_to_dtype(Kind::Double, false, true)?;
                         let change = change.f_sub_(&part(&flat.data)?)?.f_mul_scalar_(-share)?;
-                        let _ = part(&flat.next)?.f_add_(&change)?;
+                        let _ = part(&flat.new_values)?.f_add_(&change)?;
                     }
                 }
-                None => flat.next.f_copy_(&flat.data)?,
+                None => flat.new_values.f_copy_(&flat.data)?,
             }
             flat.data.f_copy_(&flat.before)
         })
     }
 
-    pub(crate) fn start(&self, ranks: &Ranks) -> Result<Box<dyn Work>> {
+    pub(crate) fn start_reduce(&self, ranks: &Ranks) -> Result<Box<dyn Work>> {
         let op = |flat: &Flat| if flat.base.is_some() { ReduceOp::Sum } else { ReduceOp::Max };
-        let all = self.flats.iter().map(|flat| Collective::AllReduce(&flat.next, op(flat)));
+        let all = self.flats.iter().map(|flat| Collective::AllReduce(&flat.new_values, op(flat)));
         Ok(ranks.start_all(&all.collect::<Vec<_>>())?)
     }
 
     /// Sets the buffers back to their values before the step, for a retry.
     pub(crate) fn rewind(&mut self) -> Result<(), TchError> {
-        self.each(|flat| flat.data.f_copy_(&flat.before))
+        self.for_each(|flat| flat.data.f_copy_(&flat.before))
     }
 
     /// Makes the reduced values the layers' buffers. A dropped step does not call it and changes nothing.
     pub(crate) fn commit(&mut self) -> Result<(), TchError> {
-        self.each(|flat| flat.data.f_copy_(&flat.next))
+        self.for_each(|flat| flat.data.f_copy_(&flat.new_values))
     }
 
-    fn each(&mut self, change: impl FnMut(&mut Flat) -> Result<(), TchError>) -> Result<(), TchError> {
+    fn for_each(&mut self, change: impl FnMut(&mut Flat) -> Result<(), TchError>) -> Result<(), TchError> {
         tch::no_grad(|| self.flats.iter_mut().try_for_each(change))
     }
 }
@@ -183,13 +183,13 @@ mod tests {
     #[test]
     fn a_step_moves_once_towards_the_mean_of_its_micro_steps() {
         let (mean, count, mut buffers) = model();
-        buffers.begin(0).unwrap();
+        buffers.begin_step(0).unwrap();
         for (statistic, share) in [(10.0, 0.75), (30.0, 0.25)] {
             micro_step(&mean, &count, statistic);
-            buffers.take(share).unwrap();
+            buffers.record_change(share).unwrap();
             assert_eq!((mean.double_value(&[0]), count.int64_value(&[])), (1.0, 5), "as the step began");
         }
-        buffers.start(&Ranks::single()).unwrap().wait().unwrap();
+        buffers.start_reduce(&Ranks::single()).unwrap().wait().unwrap();
         buffers.commit().unwrap();
         assert!((mean.double_value(&[0]) - (0.9 + 0.1 * 15.0)).abs() < 1e-6);
         assert_eq!(count.int64_value(&[]), 6);
@@ -198,15 +198,15 @@ mod tests {
     #[test]
     fn a_step_that_ends_in_the_middle_is_taken_back() {
         let (mean, count, mut buffers) = model();
-        buffers.begin(0).unwrap();
+        buffers.begin_step(0).unwrap();
         micro_step(&mean, &count, 10.0);
-        buffers.take(0.5).unwrap();
+        buffers.record_change(0.5).unwrap();
         micro_step(&mean, &count, 30.0);
         buffers.rewind().unwrap();
         assert_eq!((mean.double_value(&[0]), count.int64_value(&[])), (1.0, 5));
-        buffers.begin(0).unwrap();
+        buffers.begin_step(0).unwrap();
         micro_step(&mean, &count, 10.0);
-        buffers.take(1.0).unwrap();
+        buffers.record_change(1.0).unwrap();
         buffers.commit().unwrap();
         assert!((mean.double_value(&[0]) - (0.9 + 0.1 * 10.0)).abs() < 1e-6);
         assert_eq!(count.int64_value(&[]), 6);
@@ -215,11 +215,11 @@ mod tests {
     #[test]
     fn a_dropped_step_leaves_no_trace() {
         let (mean, count, mut buffers) = model();
-        buffers.begin(0).unwrap();
+        buffers.begin_step(0).unwrap();
         micro_step(&mean, &count, f64::NAN);
-        buffers.take(1.0).unwrap();
+        buffers.record_change(1.0).unwrap();
         // The next step begins without a commit.
-        buffers.begin(0).unwrap();
+        buffers.begin_step(0).unwrap();
         assert_eq!((mean.double_value(&[1]), count.int64_value(&[])), (2.0, 5));
         // A rank without samples in a step changes nothing.
         buffers.commit().unwrap();
@@ -258,9 +258,9 @@ mod tests {
         let wide = Tensor::from_slice(&[0.1f64, -1e300, 1.0 / 3.0]);
         let mut buffers = of(&[("constant", &constant), ("whole", &whole), ("wide", &wide)]);
         for split in splits() {
-            buffers.begin(0).unwrap();
+            buffers.begin_step(0).unwrap();
             for share in split {
-                buffers.take(share).unwrap();
+                buffers.record_change(share).unwrap();
             }
             buffers.commit().unwrap();
         }
@@ -272,11 +272,11 @@ mod tests {
     #[test]
     fn one_micro_batch_leaves_exactly_what_its_layers_left() {
         let (mean, count, mut buffers) = model();
-        let (expected, _) = (mean.copy(), buffers.begin(0).unwrap());
+        let (expected, _) = (mean.copy(), buffers.begin_step(0).unwrap());
         for (mean, count) in [(&mean, &count), (&expected, &Tensor::from(0i64))] {
             micro_step(mean, count, 0.7);
         }
-        buffers.take(1.0).unwrap();
+        buffers.record_change(1.0).unwrap();
         buffers.commit().unwrap();
         assert_eq!(bits(&mean), bits(&expected));
     }
@@ -286,9 +286,9 @@ mod tests {
         let table = Tensor::arange(CHUNK + 17, (Kind::Float, tch::Device::Cpu));
         let expected = &table * 3.0;
         let mut buffers = of(&[("table", &table)]);
-        buffers.begin(0).unwrap();
+        buffers.begin_step(0).unwrap();
         let _ = table.shallow_clone().g_mul_scalar_(3.0);
-        buffers.take(1.0).unwrap();
+        buffers.record_change(1.0).unwrap();
         buffers.commit().unwrap();
         assert!(table.equal(&expected));
     }
@@ -299,12 +299,12 @@ mod tests {
             let mut sums = Vec::new();
             for rank in 0..2 {
                 let (mean, count, mut buffers) = model();
-                buffers.begin(rank).unwrap();
+                buffers.begin_step(rank).unwrap();
                 for (at, share) in split.iter().enumerate().filter(|(at, _)| at % 2 == rank) {
                     micro_step(&mean, &count, at as f64);
-                    buffers.take(*share).unwrap();
+                    buffers.record_change(*share).unwrap();
                 }
-                sums.push(buffers.flats[0].next.copy());
+                sums.push(buffers.flats[0].new_values.copy());
             }
             let together = (&sums[0] + &sums[1]).to_kind(Kind::Float);
             let statistic: f64 = split.iter().enumerate().map(|(at, share)| at as f64 * share).sum();
@@ -315,18 +315,18 @@ mod tests {
 
     #[test]
     fn what_began_far_away_becomes_what_the_layers_make_of_it() {
-        for far in [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e13] {
-            becomes_what_the_layers_make_of_it(far);
+        for large in [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e13] {
+            becomes_what_the_layers_make_of_it(large);
         }
     }
 
-    fn becomes_what_the_layers_make_of_it(far: f32) {
-        let least = Tensor::from_slice(&[far]);
+    fn becomes_what_the_layers_make_of_it(large: f32) {
+        let least = Tensor::from_slice(&[large]);
         let mut buffers = of(&[("least", &least)]);
-        buffers.begin(0).unwrap();
+        buffers.begin_step(0).unwrap();
         for seen in [2.0, 4.0] {
             let _ = least.shallow_clone().fill_(seen);
-            buffers.take(0.5).unwrap();
+            buffers.record_change(0.5).unwrap();
         }
         buffers.commit().unwrap();
         assert_eq!(least.double_value(&[0]), 3.0);

@@ -38,17 +38,17 @@ pub(crate) struct Keep {
 
 impl Role {
     /// Returns whether the column has rows of this group.
-    pub(super) fn has(self, group: Group) -> bool {
+    pub(super) fn has_rows(self, group: Group) -> bool {
         self == Self::Average || group.is_trained()
     }
 
     /// Returns whether checkpoints contain the column.
-    pub(super) fn lasts(self) -> bool {
+    pub(super) fn is_saved(self) -> bool {
         !matches!(self, Self::Shadow(_))
     }
 
     /// Returns whether the next phase keeps the column.
-    pub(super) fn stays(self, keep: Keep) -> bool {
+    pub(super) fn is_kept(self, keep: Keep) -> bool {
         match self {
             Self::Moment => keep.moments,
             Self::Average => keep.average,
@@ -57,16 +57,16 @@ impl Role {
     }
 
     /// Returns the first values for rows with this data.
-    pub(super) fn first(self, data: &Tensor) -> Result<Tensor, TchError> {
+    pub(super) fn initial(self, data: &Tensor) -> Result<Tensor, TchError> {
         match self {
             Self::Moment => data.f_zeros_like(),
-            Self::Average => copied(data, data.kind()),
-            Self::Shadow(kind) => copied(data, kind),
+            Self::Average => copy_as(data, data.kind()),
+            Self::Shadow(kind) => copy_as(data, kind),
         }
     }
 }
 
-fn copied(data: &Tensor, kind: Kind) -> Result<Tensor, TchError> {
+fn copy_as(data: &Tensor, kind: Kind) -> Result<Tensor, TchError> {
     let mut copy = Tensor::f_empty(data.size(), (kind, data.device()))?;
     tch::no_grad(|| copy.f_copy_(data))?;
     Ok(copy)

@@ -20,7 +20,7 @@ pub(crate) enum Group {
 
 impl Group {
     /// Returns the position among the blocks: trained rows, then resting rows, then statistics.
-    fn class(self) -> usize {
+    fn order(self) -> usize {
         match self {
             Self::Trained(_) => 0,
             Self::Resting => 1,
@@ -86,18 +86,18 @@ impl Slot {
 
     /// Returns the row's elements of a flat tensor of the block, in the row's shape and strides.
     pub(crate) fn view(&self, flat: &Tensor) -> Result<Tensor, TchError> {
-        self.shaped(&narrow(flat, &self.range())?)
+        self.reshape(&narrow(flat, &self.range())?)
     }
 
     /// Views elements in memory order as a tensor of the row's shape.
-    pub(crate) fn shaped(&self, elements: &Tensor) -> Result<Tensor, TchError> {
+    pub(crate) fn reshape(&self, elements: &Tensor) -> Result<Tensor, TchError> {
         elements.f_as_strided(self.shape.as_slice(), self.strides.as_slice(), None)
     }
 
     /// Copies a tensor of the row's shape into the block's order of elements.
-    pub(crate) fn flat(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
+    pub(crate) fn flatten(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
         let flat = Tensor::f_empty([self.len()], (tensor.kind(), tensor.device()))?;
-        let mut view = self.shaped(&flat)?;
+        let mut view = self.reshape(&flat)?;
         tch::no_grad(|| view.f_copy_(tensor))?;
         Ok(flat)
     }
@@ -123,14 +123,14 @@ pub(crate) struct Part {
 
 impl Part {
     /// Returns the elements of a row of this block that the part contains; None if it contains none.
-    pub(crate) fn of(&self, slot: &Slot) -> Option<Range<i64>> {
+    pub(crate) fn overlap(&self, slot: &Slot) -> Option<Range<i64>> {
         let row = slot.range();
         let (start, end) = (row.start.max(self.range.start), row.end.min(self.range.end));
         (start < end).then_some(start..end)
     }
 
     /// Returns a range of the block as a view of `held`, the memory of this part.
-    pub(crate) fn within(&self, held: &Tensor, range: &Range<i64>) -> Result<Tensor, TchError> {
+    pub(crate) fn view(&self, held: &Tensor, range: &Range<i64>) -> Result<Tensor, TchError> {
         let start = range.start - self.range.start;
         held.f_narrow(0, start, range.end - range.start)
     }
@@ -153,11 +153,11 @@ pub(crate) struct Block {
 
 impl Block {
     /// Returns whether both blocks have the same rows at the same offsets.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
+    pub(super) fn has_same_rows(&self, other: &Self) -> bool {
         let same = |(a, b): (&Slot, &Slot)| {
             (&a.name, a.offset, &a.shape, &a.strides) == (&b.name, b.offset, &b.shape, &b.strides)
         };
-        (self.kind, self.len, self.group.class()) == (other.kind, other.len, other.group.class())
+        (self.kind, self.len, self.group.order()) == (other.kind, other.len, other.group.order())
             && self.slots.len() == other.slots.len()
             && self.slots.iter().zip(&other.slots).all(same)
     }
@@ -201,7 +201,7 @@ impl Layout {
                 keys.push(key);
             }
         }
-        keys.sort_by_key(|(_, group)| group.class());
+        keys.sort_by_key(|(_, group)| group.order());
         for of in keys {
             let members = order.iter().copied().filter(|row| key(row) == of);
             layout.add_block(rows, members, of);
@@ -234,7 +234,7 @@ impl Layout {
         let mut limit = self.options.first_bucket_bytes;
         // A bucket ends at a multiple of `unit` elements; the next bucket begins there.
         let mut close = |range: &mut Range<i64>, rows: &mut Vec<usize>| {
-            let end = range.start + up(range.end - range.start, unit);
+            let end = range.start + round_up(range.end - range.start, unit);
             let full = Bucket { block: number, range: range.start..end, rows: std::mem::take(rows) };
             *range = end..end;
             self.buckets.extend((!full.rows.is_empty()).then_some(full));
@@ -243,7 +243,7 @@ impl Layout {
             let of = &rows[row];
             let len: i64 = of.shape.iter().product();
             // A bucket has whole rows only. It is full if the next row would exceed its limit.
-            let bytes = (up(range.end + len, align) - range.start) as usize * element_bytes;
+            let bytes = (round_up(range.end + len, align) - range.start) as usize * element_bytes;
             if bytes > limit && !bucket.is_empty() {
                 limit = self.options.bucket_bytes;
                 close(&mut range, &mut bucket);
@@ -255,7 +255,7 @@ impl Layout {
                 shape: of.shape.clone(),
                 strides: of.strides.clone(),
             });
-            range.end = up(range.end + len, align);
+            range.end = round_up(range.end + len, align);
             bucket.push(row);
         }
         close(&mut range, &mut bucket);
@@ -266,15 +266,15 @@ impl Layout {
     pub(super) fn capacity(&self, block: usize) -> i64 {
         let block = &self.blocks[block];
         let align = (ALIGNMENT_BYTES / block.kind.elt_size_in_bytes()).max(1) as i64;
-        let aligned: i64 = block.slots.iter().map(|slot| up(slot.len(), align)).sum();
+        let aligned: i64 = block.slots.iter().map(|slot| round_up(slot.len(), align)).sum();
         let padding = align * (self.options.shards.max(1) as i64 - 1);
         aligned + padding * block.slots.len() as i64
     }
 
     /// Returns the parts of trained blocks that a shard updates: whole blocks, or its part of every bucket.
-    pub(super) fn shard(&self, shard: usize) -> Vec<Part> {
+    pub(super) fn shard_parts(&self, shard: usize) -> Vec<Part> {
         match self.options.shards {
-            0 | 1 => self.whole(Group::is_trained).collect(),
+            0 | 1 => self.whole_blocks(Group::is_trained).collect(),
             shards => {
                 let part = |bucket: &Bucket| Part { block: bucket.block, range: bucket.part(shard, shards) };
                 self.buckets.iter().map(part).collect()
@@ -283,7 +283,7 @@ impl Layout {
     }
 
     /// Returns all blocks for which `of` is true, as whole parts.
-    pub(super) fn whole(&self, of: impl Fn(Group) -> bool) -> impl Iterator<Item = Part> {
+    pub(super) fn whole_blocks(&self, of: impl Fn(Group) -> bool) -> impl Iterator<Item = Part> {
         let blocks = self.blocks.iter().enumerate();
         let whole = |block, len| Part { block, range: 0..len };
         blocks.filter(move |(_, block)| of(block.group)).map(move |(number, block)| whole(number, block.len))
@@ -291,7 +291,7 @@ impl Layout {
 }
 
 /// Rounds `elements` up to a multiple of `unit`.
-fn up(elements: i64, unit: i64) -> i64 {
+fn round_up(elements: i64, unit: i64) -> i64 {
     (elements as u64).next_multiple_of(unit as u64) as i64
 }
 

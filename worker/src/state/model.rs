@@ -48,7 +48,7 @@ impl Model {
     }
 
     /// On a CPU, moves the tensors that ranks exchange into memory where the exchange is fastest. Every rank
-    /// calls it once, before it creates the exchange; [`Model::enter`] does it for later phases.
+    /// calls it once, before it creates the exchange; [`Model::enter_phase`] does it for later phases.
     pub(crate) fn share(&mut self, ranks: &Ranks) -> Result<()> {
         self.share_table(ranks)?;
         if self.table.device() == Device::Cpu {
@@ -64,9 +64,9 @@ impl Model {
         }
     }
 
-    /// Enters the phase `id` with the columns that [`Table::leave`] has kept.
-    pub(crate) fn enter(&mut self, stages: &Stages, id: PhaseId, ranks: &Ranks) -> Result<()> {
-        self.table.enter(&stages.parameters(id, &self.registry)?, ranks)?;
+    /// Enters the phase `id` with the columns that [`Table::leave_phase`] has kept.
+    pub(crate) fn enter_phase(&mut self, stages: &Stages, id: PhaseId, ranks: &Ranks) -> Result<()> {
+        self.table.enter_phase(&stages.parameters(id, &self.registry)?, ranks)?;
         self.optimizer = optimizer(stages, id, &mut self.table)?;
         self.add_average(stages)?;
         self.share_table(ranks)
@@ -74,17 +74,17 @@ impl Model {
 
     fn add_average(&mut self, stages: &Stages) -> Result<()> {
         if let (Some(settings), None) = (stages.ema, self.table.column(AVERAGE.name)) {
-            self.table.add(AVERAGE)?;
+            self.table.add_column(AVERAGE)?;
             self.average = Some(Average::new(settings.decay, settings.warmup));
         }
         Ok(())
     }
 
     /// Makes products in autocast use copies of their weights in this dtype; with None they cast them.
-    pub(crate) fn shadow(&mut self, kind: Option<Kind>) -> Result<(), TchError> {
+    pub(crate) fn set_shadow(&mut self, kind: Option<Kind>) -> Result<(), TchError> {
         let parameters = self.registry.parameters();
-        let places = parameters.filter_map(|entry| Some((entry.name(), entry.shadow()?)));
-        self.table.shadow(kind, places)
+        let slots = parameters.filter_map(|entry| Some((entry.name(), entry.shadow()?)));
+        self.table.set_shadow(kind, slots)
     }
 
     /// Exchanges the parameters with their average, if any. Call it before and after an evaluation.

@@ -15,13 +15,13 @@ use crate::out_of_memory::retry_on_oom;
 use crate::train_error::{Result, TrainError};
 
 /// The previous layout, with the positions of its rows.
-struct Old {
+struct OldLayout {
     layout: Layout,
     shard: usize,
     slots: HashMap<String, (usize, Slot)>,
 }
 
-impl Old {
+impl OldLayout {
     fn new(layout: Layout, shard: usize) -> Self {
         let blocks = layout.blocks.iter().enumerate();
         let slots = blocks.flat_map(|(number, block)| {
@@ -30,17 +30,17 @@ impl Old {
         Self { slots: slots.collect(), layout, shard }
     }
 
-    fn same(&self, block: &Block) -> Option<usize> {
-        self.layout.blocks.iter().position(|old| old.is_like(block))
+    fn find_same_block(&self, block: &Block) -> Option<usize> {
+        self.layout.blocks.iter().position(|old| old.has_same_rows(block))
     }
 
-    fn of_kind(&self, block: &Block) -> Option<usize> {
+    fn find_kind(&self, block: &Block) -> Option<usize> {
         let is = |old: &Block| (old.kind, old.group) == (block.kind, block.group);
         self.layout.blocks.iter().position(is)
     }
 
     /// Returns the earlier block and range of these elements of a row.
-    fn place(&self, slot: &Slot, range: &Range<i64>) -> Option<(usize, Range<i64>)> {
+    fn old_range(&self, slot: &Slot, range: &Range<i64>) -> Option<(usize, Range<i64>)> {
         let (block, old) = self.slots.get(&slot.name)?;
         let start = old.offset + range.start - slot.offset;
         Some((*block, start..start + range.end - range.start))
@@ -48,15 +48,15 @@ impl Old {
 }
 
 impl Table {
-    /// Frees gradients and the columns that the next phase does not keep. Until [`Table::enter`] only the
+    /// Frees gradients and the columns that the next phase does not keep. Until [`Table::enter_phase`] only the
     /// data and the kept columns may be used.
-    pub(crate) fn leave(&mut self, keep: Keep) -> Result<()> {
-        self.unshadow();
+    pub(crate) fn leave_phase(&mut self, keep: Keep) -> Result<()> {
+        self.remove_shadow();
         for (leaf, name) in self.leaves().iter().zip(self.names()) {
             tensor::clear_grad(leaf).map_err(TrainError::moved(name))?;
         }
         self.grad.clear();
-        self.columns.retain(|column| column.spec.role.stays(keep));
+        self.columns.retain(|column| column.spec.role.is_kept(keep));
         if !keep.moments {
             self.updates.fill(0);
         }
@@ -65,8 +65,8 @@ impl Table {
 
     /// Makes these parameters the rows, trained ones first, each kind in the order of construction. Rows that
     /// stay keep their values; new rows start with the column's first values. Tensors that leave the table
-    /// get separate storage. Every rank calls it after [`Table::leave`] and before [`Table::share`].
-    pub(crate) fn enter(&mut self, parameters: &[Parameter<'_>], ranks: &Ranks) -> Result<()> {
+    /// get separate storage. Every rank calls it after [`Table::leave_phase`] and before [`Table::share`].
+    pub(crate) fn enter_phase(&mut self, parameters: &[Parameter<'_>], ranks: &Ranks) -> Result<()> {
         let rows = parameters.iter().map(row).collect();
         let old_rows = std::mem::replace(&mut self.rows, rows);
         let leaf = |parameter: &Parameter<'_>| parameter.tensor.shallow_clone();
@@ -85,7 +85,7 @@ impl Table {
         let earlier = |row: &Row| updates.get(row.name.as_str()).copied().unwrap_or(0);
         self.updates = self.rows[..self.trained].iter().map(earlier).collect();
         let order: Vec<usize> = (0..self.trained).rev().collect();
-        self.lay_out(self.layout_of(&order), false, ranks)
+        self.apply_layout(self.layout_of(&order), false, ranks)
     }
 
     /// Lays the trained rows out in `order`, in which their gradients became ready: row numbers, the same on
@@ -95,7 +95,7 @@ impl Table {
         if layout == self.layout {
             return Ok(false);
         }
-        self.lay_out(layout, true, ranks).map(|()| true)
+        self.apply_layout(layout, true, ranks).map(|()| true)
     }
 
     fn layout_of(&self, order: &[usize]) -> Layout {
@@ -106,20 +106,20 @@ impl Table {
 
     /// Moves all values into `layout`. `same_rows` means a new order of the same rows, which reuses shared
     /// memory. Retries failed allocations, because the other ranks wait. Drops the shadow;
-    /// [`Table::shadow`] creates it again.
-    fn lay_out(&mut self, layout: Layout, same_rows: bool, ranks: &Ranks) -> Result<()> {
-        self.unshadow();
+    /// [`Table::set_shadow`] creates it again.
+    fn apply_layout(&mut self, layout: Layout, same_rows: bool, ranks: &Ranks) -> Result<()> {
+        self.remove_shadow();
         let device = self.device();
         let data = retry_on_oom(device, || self.new_data(&layout))?;
-        let old = Old::new(std::mem::replace(&mut self.layout, layout), self.shard);
-        self.place_data(data, same_rows, &old)?;
-        self.place_grad(&old)?;
+        let old = OldLayout::new(std::mem::replace(&mut self.layout, layout), self.shard);
+        self.move_data(data, same_rows, &old)?;
+        self.move_grad(&old)?;
         self.zero_grad()?;
-        (0..self.layout.blocks.len()).try_for_each(|block| self.point(block))?;
+        (0..self.layout.blocks.len()).try_for_each(|block| self.point_rows(block))?;
         for number in 0..self.columns.len() {
             let column = &self.columns[number];
             let whole = match column.spec.role {
-                Role::Moment => old.whole(&column.held, ranks)?,
+                Role::Moment => old.gather_column(&column.held, ranks)?,
                 _ => column.held.iter().map(Tensor::shallow_clone).collect(),
             };
             let held = retry_on_oom(device, || self.new_column(column.spec.role, &whole, &old))?;
@@ -131,7 +131,7 @@ impl Table {
     /// Returns the data of every block of a new layout; None for a block that does not change.
     fn new_data(&self, layout: &Layout) -> Result<Vec<Option<Tensor>>, TchError> {
         let data = |block: &Block| {
-            if self.layout.blocks.iter().any(|old| old.is_like(block)) {
+            if self.layout.blocks.iter().any(|old| old.has_same_rows(block)) {
                 return Ok(None);
             }
             let flat = Tensor::f_zeros([block.len], (block.kind, self.device()))?;
@@ -143,14 +143,14 @@ impl Table {
         layout.blocks.iter().map(data).collect()
     }
 
-    fn place_data(&mut self, data: Vec<Option<Tensor>>, same_rows: bool, old: &Old) -> Result<()> {
+    fn move_data(&mut self, data: Vec<Option<Tensor>>, same_rows: bool, old: &OldLayout) -> Result<()> {
         let mut before: Vec<Option<Flat>> = self.data.drain(..).map(Some).collect();
         let mut take = |at: Option<usize>| at.and_then(|at| before[at].take());
         for (block, new) in self.layout.blocks.iter().zip(data) {
             let flat = match new {
-                None => take(old.same(block)),
+                None => take(old.find_same_block(block)),
                 Some(flat) => {
-                    let earlier = take(old.of_kind(block).filter(|_| same_rows));
+                    let earlier = take(old.find_kind(block).filter(|_| same_rows));
                     Some(Flat { flat, memory: None }.moved(earlier.and_then(|earlier| earlier.memory))?)
                 }
             };
@@ -161,13 +161,13 @@ impl Table {
     }
 
     /// Reuses the memory of the gradients within a phase.
-    fn place_grad(&mut self, old: &Old) -> Result<()> {
+    fn move_grad(&mut self, old: &OldLayout) -> Result<()> {
         let mut before: Vec<Option<Flat>> = self.grad.drain(..).map(Some).collect();
         for (block, data) in self.layout.blocks.iter().zip(&self.data) {
             if !block.group.is_trained() {
                 break;
             }
-            let earlier = old.of_kind(block).and_then(|at| before.get_mut(at)?.take());
+            let earlier = old.find_kind(block).and_then(|at| before.get_mut(at)?.take());
             let flat = match earlier {
                 Some(Flat { memory: Some(memory), .. }) => {
                     Flat { flat: memory.f_narrow(0, 0, block.len)?, memory: Some(memory) }
@@ -181,16 +181,16 @@ impl Table {
     }
 
     /// Returns this rank's parts of a column, with values from `whole`, the complete old column.
-    fn new_column(&self, role: Role, whole: &[Tensor], old: &Old) -> Result<Vec<Tensor>, TchError> {
+    fn new_column(&self, role: Role, whole: &[Tensor], old: &OldLayout) -> Result<Vec<Tensor>, TchError> {
         let part = |part: &Part| {
-            let held = self.first(role, part)?;
+            let held = self.initial_values(role, part)?;
             for slot in &self.layout.blocks[part.block].slots {
-                let Some(range) = part.of(slot) else { continue };
-                if let Some((at, from)) = old.place(slot, &range)
+                let Some(range) = part.overlap(slot) else { continue };
+                if let Some((at, from)) = old.old_range(slot, &range)
                     && let Some(flat) = whole.get(at)
                 {
                     let from = narrow(flat, &from)?;
-                    tch::no_grad(|| part.within(&held, &range)?.f_copy_(&from))?;
+                    tch::no_grad(|| part.view(&held, &range)?.f_copy_(&from))?;
                 }
             }
             Ok(held)
@@ -201,7 +201,7 @@ impl Table {
     /// Returns the rows that columns of this role contain, as [`Table::slots`] does.
     pub(crate) fn slots_of(&self, role: Role) -> Vec<(usize, &Slot)> {
         let mut slots = self.slots();
-        slots.retain(|(block, _)| role.has(self.layout.blocks[*block].group));
+        slots.retain(|(block, _)| role.has_rows(self.layout.blocks[*block].group));
         slots
     }
 
@@ -222,9 +222,9 @@ impl Table {
     }
 }
 
-impl Old {
+impl OldLayout {
     /// Gathers a column of the optimizer from all ranks, one tensor for each trained block.
-    fn whole(&self, held: &[Tensor], ranks: &Ranks) -> Result<Vec<Tensor>> {
+    fn gather_column(&self, held: &[Tensor], ranks: &Ranks) -> Result<Vec<Tensor>> {
         if self.layout.options.shards <= 1 {
             return Ok(held.iter().map(Tensor::shallow_clone).collect());
         }
@@ -233,7 +233,7 @@ impl Old {
         let zeros =
             |block: &Block| retry_on_oom(device, || Tensor::f_zeros([block.len], (block.kind, device)));
         let flats: Vec<Tensor> = trained.map(zeros).collect::<Result<_, TchError>>()?;
-        for (part, held) in self.layout.shard(self.shard).iter().zip(held) {
+        for (part, held) in self.layout.shard_parts(self.shard).iter().zip(held) {
             tch::no_grad(|| narrow(&flats[part.block], &part.range)?.f_copy_(held))?;
         }
         gather(&self.layout, self.shard, &flats.iter().collect::<Vec<_>>(), ranks)?;
@@ -250,8 +250,8 @@ pub(crate) fn pieces(
 ) -> Result<Vec<(Range<i64>, Tensor)>, TchError> {
     let of_block = |(part, _): &(&Part, &Tensor)| part.block == block;
     let piece = |(part, held): (&Part, &Tensor)| {
-        let range = part.of(slot)?;
-        let own = part.within(held, &range);
+        let range = part.overlap(slot)?;
+        let own = part.view(held, &range);
         Some(own.map(|own| (range.start - slot.offset..range.end - slot.offset, own)))
     };
     let of_block = std::iter::zip(parts, held).filter(of_block);

@@ -12,26 +12,27 @@ use crate::models::Shadow;
 use crate::out_of_memory::retry_on_oom;
 
 impl Table {
-    /// Creates a shadow of this dtype for the trained rows in `places`, `(name, place)`; None removes it.
-    pub(crate) fn shadow<'a>(
+    /// Creates a shadow of this dtype for the trained rows in `slots`, `(name, slot)`; None removes it.
+    pub(crate) fn set_shadow<'a>(
         &mut self,
         kind: Option<Kind>,
-        places: impl Iterator<Item = (&'a str, &'a Shadow)>,
+        slots: impl Iterator<Item = (&'a str, &'a Shadow)>,
     ) -> Result<(), TchError> {
-        self.unshadow();
+        self.remove_shadow();
         let Some(kind) = kind else { return Ok(()) };
         let numbers: HashMap<&str, usize> = self.names().zip(0..).collect();
-        let place = |(name, place): (&str, &Shadow)| Some((*numbers.get(name)?, place.clone()));
-        self.shadows = places.filter_map(place).collect();
+        let slot = |(name, slot): (&str, &Shadow)| Some((*numbers.get(name)?, slot.clone()));
+        self.shadow_slots = slots.filter_map(slot).collect();
         let role = Role::Shadow(kind);
         // Retries a failed allocation, because the other ranks wait for this one.
         let device = self.device();
-        retry_on_oom(device, || self.add(ColumnSpec { name: "shadow", role }))?;
-        let places: HashMap<usize, &Shadow> = self.shadows.iter().map(|(row, place)| (*row, place)).collect();
-        for (part, held) in self.shadowed().iter().zip(self.shadow_held()) {
+        retry_on_oom(device, || self.add_column(ColumnSpec { name: "shadow", role }))?;
+        let slots: HashMap<usize, &Shadow> =
+            self.shadow_slots.iter().map(|(row, slot)| (*row, slot)).collect();
+        for (part, held) in self.shadow_parts().iter().zip(self.shadow_tensors()) {
             for slot in &self.layout.blocks[part.block].slots {
-                if let (Some(range), Some(place)) = (part.of(slot), places.get(&slot.row)) {
-                    place.set(Some(slot.shaped(&part.within(held, &range)?)?));
+                if let (Some(range), Some(shadow)) = (part.overlap(slot), slots.get(&slot.row)) {
+                    shadow.set(Some(slot.reshape(&part.view(held, &range)?)?));
                 }
             }
         }
@@ -39,14 +40,14 @@ impl Table {
     }
 
     /// Makes the layers use the rows themselves, and frees the shadow's memory.
-    pub(super) fn unshadow(&mut self) {
-        self.shadows.drain(..).for_each(|(_, place)| place.set(None));
-        self.columns.retain(|column| column.spec.role.lasts());
+    pub(super) fn remove_shadow(&mut self) {
+        self.shadow_slots.drain(..).for_each(|(_, slot)| slot.set(None));
+        self.columns.retain(|column| column.spec.role.is_saved());
     }
 
-    pub(crate) fn refresh(&self) -> Result<(), TchError> {
-        let parts = self.shadowed();
-        let mut pairs = parts.iter().zip(self.shadow_held());
+    pub(crate) fn refresh_shadow(&self) -> Result<(), TchError> {
+        let parts = self.shadow_parts();
+        let mut pairs = parts.iter().zip(self.shadow_tensors());
         tch::no_grad(|| {
             pairs.try_for_each(|(part, held)| {
                 let data = narrow(&self.data[part.block].flat, &part.range)?;
@@ -56,9 +57,9 @@ impl Table {
     }
 
     /// Returns the rows that have a shadow; neighbouring rows are one part.
-    pub(super) fn shadowed(&self) -> Vec<Part> {
+    pub(super) fn shadow_parts(&self) -> Vec<Part> {
         let mut is_shadowed = vec![false; self.rows.len()];
-        for (row, _) in &self.shadows {
+        for (row, _) in &self.shadow_slots {
             is_shadowed[*row] = true;
         }
         let mut parts: Vec<Part> = Vec::new();
@@ -71,9 +72,9 @@ impl Table {
         parts
     }
 
-    /// Returns the shadow's tensors, one for each part of [`Table::shadowed`].
-    fn shadow_held(&self) -> &[Tensor] {
-        let shadow = self.columns.iter().find(|column| !column.spec.role.lasts());
+    /// Returns the shadow's tensors, one for each part of [`Table::shadow_parts`].
+    fn shadow_tensors(&self) -> &[Tensor] {
+        let shadow = self.columns.iter().find(|column| !column.spec.role.is_saved());
         shadow.map_or(&[], |column| &column.held)
     }
 }
@@ -95,7 +96,7 @@ mod tests {
         (at * 0.7 + number as f64).sin().view(shape)
     }
 
-    fn places(registry: &Registry) -> impl Iterator<Item = (&str, &Shadow)> {
+    fn shadow_slots(registry: &Registry) -> impl Iterator<Item = (&str, &Shadow)> {
         let parameters = registry.parameters();
         parameters.filter_map(|entry| Some((entry.name(), entry.shadow()?)))
     }
@@ -114,11 +115,11 @@ mod tests {
         }
         let rows = registry.parameters().map(|entry| (entry.name(), entry.tensor()));
         let mut table = Table::of(rows).unwrap();
-        let places = || places(&registry);
-        table.shadow(kind, places()).unwrap();
+        let slots = || shadow_slots(&registry);
+        table.set_shadow(kind, slots()).unwrap();
         let mut losses = Vec::new();
         for step in 0..3 {
-            table.refresh().unwrap();
+            table.refresh_shadow().unwrap();
             for micro_step in 0..2 {
                 let tokens = (wave(&[2, 8], step) * 5.0 + 5.5).to_kind(Kind::Int64);
                 let image = wave(&[1, 2, 5, 5], 2 * step + micro_step);
@@ -142,7 +143,7 @@ mod tests {
             if step == 0 {
                 let order: Vec<usize> = (0..table.leaves().len()).collect();
                 assert!(table.rearrange(&order, &Ranks::single()).unwrap());
-                table.shadow(kind, places()).unwrap();
+                table.set_shadow(kind, slots()).unwrap();
             }
         }
         let flat = Tensor::cat(&table.data().collect::<Vec<_>>(), 0);
@@ -159,17 +160,17 @@ mod tests {
     #[test]
     fn a_shadow_is_no_state() {
         let mut table = Table::of([("row", &Tensor::from_slice(&[1.0f32, 1.0 / 3.0]))]).unwrap();
-        let place = Shadow::default();
-        let places = || std::iter::once(("row", &place));
-        table.shadow(Some(Kind::BFloat16), places()).unwrap();
-        let held = table.shadow_held()[0].shallow_clone();
+        let slot = Shadow::default();
+        let slots = || std::iter::once(("row", &slot));
+        table.set_shadow(Some(Kind::BFloat16), slots()).unwrap();
+        let held = table.shadow_tensors()[0].shallow_clone();
         assert_eq!(Vec::<f32>::try_from(held.to_kind(Kind::Float)).unwrap(), [1.0, 0.333_984_38]);
         assert_eq!(table.columns().count(), 0);
-        assert!(place.is_set());
+        assert!(slot.is_set());
         let keep = Keep { moments: true, average: true };
-        table.leave(keep).unwrap();
+        table.leave_phase(keep).unwrap();
         // The memory is free before the next phase allocates.
-        assert!(table.shadow_held().is_empty() && !place.is_set());
+        assert!(table.shadow_tensors().is_empty() && !slot.is_set());
     }
 
     fn config() -> GptConfig {
@@ -186,7 +187,7 @@ mod tests {
         root.adopt("adopted", &adopted, RegistryRole::Parameter).unwrap();
         let rows = registry.parameters().map(|entry| (entry.name(), entry.tensor()));
         let mut table = Table::of(rows).unwrap();
-        table.shadow(Some(Kind::BFloat16), places(&registry)).unwrap();
+        table.set_shadow(Some(Kind::BFloat16), shadow_slots(&registry)).unwrap();
         let (mut elements, mut rows) = (0, 0);
         for entry in registry.parameters() {
             let is_product = !["adopted", "wpe", "ln_"].iter().any(|name| entry.name().contains(name));
@@ -195,11 +196,11 @@ mod tests {
                 (elements, rows) = (elements + entry.elements() as u64, rows + 1);
             }
         }
-        let held: u64 = table.shadow_held().iter().map(bytes).sum();
+        let held: u64 = table.shadow_tensors().iter().map(bytes).sum();
         assert!((2 * elements..2 * (elements + 16 * rows)).contains(&held), "{held}");
 
         let mut table = Table::of([("adopted", &adopted)]).unwrap();
-        table.shadow(Some(Kind::BFloat16), places(&registry)).unwrap();
-        assert!(table.shadow_held().is_empty());
+        table.set_shadow(Some(Kind::BFloat16), shadow_slots(&registry)).unwrap();
+        assert!(table.shadow_tensors().is_empty());
     }
 }

@@ -67,7 +67,7 @@ pub struct Table {
     pub(super) grad: Vec<Flat>,
     pub(super) columns: Vec<Column>,
     /// Trained rows that have a shadow, with the slot where their layers find it.
-    pub(super) shadows: Vec<(usize, Shadow)>,
+    pub(super) shadow_slots: Vec<(usize, Shadow)>,
 }
 
 impl Table {
@@ -85,9 +85,9 @@ impl Table {
             data: Vec::new(),
             grad: Vec::new(),
             columns: Vec::new(),
-            shadows: Vec::new(),
+            shadow_slots: Vec::new(),
         };
-        table.enter(parameters, &crate::collectives::Ranks::single())?;
+        table.enter_phase(parameters, &crate::collectives::Ranks::single())?;
         Ok(table)
     }
 
@@ -100,33 +100,33 @@ impl Table {
     }
 
     /// Adds a column with its first values.
-    pub fn add(&mut self, spec: ColumnSpec) -> Result<(), TchError> {
+    pub fn add_column(&mut self, spec: ColumnSpec) -> Result<(), TchError> {
         let parts = self.parts(spec.role).into_iter();
-        let held = parts.map(|part| self.first(spec.role, &part)).collect::<Result<_, _>>()?;
+        let held = parts.map(|part| self.initial_values(spec.role, &part)).collect::<Result<_, _>>()?;
         self.columns.push(Column { spec, held });
         Ok(())
     }
 
-    pub(super) fn first(&self, role: Role, part: &Part) -> Result<Tensor, TchError> {
-        role.first(&narrow(&self.data[part.block].flat, &part.range)?)
+    pub(super) fn initial_values(&self, role: Role, part: &Part) -> Result<Tensor, TchError> {
+        role.initial(&narrow(&self.data[part.block].flat, &part.range)?)
     }
 
     /// Returns the parts of columns of this role that this rank holds.
     pub(crate) fn parts(&self, role: Role) -> Vec<Part> {
         match role {
-            Role::Moment => self.layout.shard(self.shard),
-            Role::Average => self.layout.whole(|group| role.has(group)).collect(),
-            Role::Shadow(_) => self.shadowed(),
+            Role::Moment => self.layout.shard_parts(self.shard),
+            Role::Average => self.layout.whole_blocks(|group| role.has_rows(group)).collect(),
+            Role::Shadow(_) => self.shadow_parts(),
         }
     }
 
     /// Returns the parts of the optimizer's state that another rank holds and updates.
     pub(crate) fn parts_of(&self, shard: usize) -> Vec<Part> {
-        self.layout.shard(shard)
+        self.layout.shard_parts(shard)
     }
 
     /// Points the rows' tensors, and the gradients of trained rows, to their views of a block.
-    pub(super) fn point(&self, block: usize) -> Result<()> {
+    pub(super) fn point_rows(&self, block: usize) -> Result<()> {
         for slot in &self.layout.blocks[block].slots {
             let leaf = &self.leaves[slot.row];
             let moved = TrainError::moved(&slot.name);
@@ -155,7 +155,7 @@ impl Table {
                     *flat = own.moved(allocate(capacity, kind)?)?;
                 }
             }
-            self.point(block)?;
+            self.point_rows(block)?;
         }
         Ok(())
     }
@@ -182,8 +182,8 @@ impl Table {
 
     /// Returns the columns that checkpoints contain, in the order in which they were added.
     pub(crate) fn columns(&self) -> impl Iterator<Item = (ColumnSpec, &[Tensor])> {
-        let lasting = self.columns.iter().filter(|column| column.spec.role.lasts());
-        lasting.map(|column| (column.spec, column.held.as_slice()))
+        let saved = self.columns.iter().filter(|column| column.spec.role.is_saved());
+        saved.map(|column| (column.spec, column.held.as_slice()))
     }
 
     /// Returns this rank's bytes of the columns for whose role `of` is true.
@@ -246,7 +246,7 @@ impl Table {
     }
 
     /// Adds `by` to the update counts of the rows that `used` marks: 1, or -1 to undo.
-    pub(crate) fn count(&mut self, used: &[bool], by: i64) {
+    pub(crate) fn count_updates(&mut self, used: &[bool], by: i64) {
         let used = self.updates.iter_mut().zip(used).filter(|(_, used)| **used);
         used.for_each(|(updates, _)| *updates = updates.saturating_add_signed(by));
     }

@@ -96,7 +96,7 @@ pub(super) fn decide_and_update(
             // The host has waited for the device, so this detects a group that broke during the step.
             exchange.check_health()?;
             if decision.is_skipped {
-                model.table.count(used, -1);
+                model.table.count_updates(used, -1);
             }
             decision
         }

@@ -53,15 +53,15 @@ pub(crate) struct Replica {
 impl Replica {
     pub(crate) fn new(model: Model, precision: Precision) -> Result<Self, TchError> {
         let mut replica = Self { model, precision };
-        replica.shadow()?;
+        replica.set_shadow()?;
         Ok(replica)
     }
 
     /// Gives the layers a shadow of their weights for autocast; none if the task may change weights within a
     /// step. Call it after every change of the precision or the layout.
-    pub(crate) fn shadow(&mut self) -> Result<(), TchError> {
+    pub(crate) fn set_shadow(&mut self) -> Result<(), TchError> {
         let kept = self.model.task.leaves_parameters_unchanged();
-        self.model.shadow(self.precision.autocast.filter(|_| kept))
+        self.model.set_shadow(self.precision.autocast.filter(|_| kept))
     }
 }
 
@@ -178,8 +178,8 @@ impl<'b, F: Feed> Stepper<'b, F> {
         let loss_scale = replica.precision.loss_scale();
         self.phases.begin(plan.step, replica.model.owners(), self.feed.prefetched_bytes())?;
         replica.model.registry.groups().set(plan.group);
-        replica.model.buffers.begin(exchange.rank())?;
-        replica.model.table.refresh()?;
+        replica.model.buffers.begin_step(exchange.rank())?;
+        replica.model.table.refresh_shadow()?;
         exchange.begin()?;
         self.tally.begin();
 
@@ -271,7 +271,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
             let mut passes = Passes { replica, exchange, phases: &mut self.phases, tally: &mut self.tally };
             self.executor.run(&mut passes, &micro)?;
             let share = range.len() as f64 / plan.samples as f64;
-            replica.model.buffers.take(share)?;
+            replica.model.buffers.record_change(share)?;
             self.phases.fault.end();
             exchange.end_micro_step()?;
             computed.micro_steps += 1;

@@ -28,15 +28,15 @@ impl Batch {
         let mut fields = Vec::with_capacity(decoded.fields.len());
         for (field, column) in decoded.fields.iter().zip(&decoded.columns) {
             let values = match column {
-                Column::F32(values) => place(values, device)?,
-                Column::I64(values) => place(values, device)?,
+                Column::F32(values) => to_device(values, device)?,
+                Column::I64(values) => to_device(values, device)?,
                 Column::Pixels(pixels) => images(pixels, &decoded.weights, device)?,
             };
             fields.push((field.name, values.f_view(shape(field, samples).as_slice())?));
         }
         Ok(Self {
             fields,
-            weights: place(&decoded.weights, device)?,
+            weights: to_device(&decoded.weights, device)?,
             weight: decoded.weights.iter().map(|&weight| f64::from(weight)).sum(),
             blank: false,
         })
@@ -78,9 +78,9 @@ impl Batch {
     }
 
     pub(crate) fn duplicate(&self) -> Result<Self, TchError> {
-        let room = |(name, values): &(&'static str, Tensor)| Ok((*name, values.f_empty_like()?));
+        let empty = |(name, values): &(&'static str, Tensor)| Ok((*name, values.f_empty_like()?));
         let mut copy = Self {
-            fields: self.fields.iter().map(room).collect::<Result<_, TchError>>()?,
+            fields: self.fields.iter().map(empty).collect::<Result<_, TchError>>()?,
             weights: self.weights.f_empty_like()?,
             ..*self
         };
@@ -133,11 +133,11 @@ fn shape(field: &Field, samples: usize) -> Vec<i64> {
 /// to a GPU as they are, a quarter of the bytes, and a table on the GPU gives the same values.
 fn images(pixels: &Pixels, weights: &[f32], device: Device) -> Result<Tensor, ShimError> {
     let mut values = match pixels.values() {
-        Values::U8(bytes) if device.is_cuda() => looked_up(bytes, pixels.normalize(), weights.len(), device)?,
-        _ => place(&pixels.to_f32(), device)?,
+        Values::U8(bytes) if device.is_cuda() => look_up(bytes, pixels.normalize(), weights.len(), device)?,
+        _ => to_device(&pixels.to_f32(), device)?,
     };
     if weights.contains(&0.0) {
-        let unreadable = place(weights, device)?.f_eq(0.0)?.f_view([-1, 1])?;
+        let unreadable = to_device(weights, device)?.f_eq(0.0)?.f_view([-1, 1])?;
         let mut samples = values.f_view([weights.len() as i64, -1])?;
         let _ = samples.f_masked_fill_(&unreadable, 0.0)?;
         values = samples.f_view([-1])?;
@@ -146,22 +146,17 @@ fn images(pixels: &Pixels, weights: &[f32], device: Device) -> Result<Tensor, Sh
 }
 
 /// Looks up the normalised values of 8-bit images on the device, as a flat tensor.
-fn looked_up(
-    bytes: &[u8],
-    normalize: &Normalize,
-    samples: usize,
-    device: Device,
-) -> Result<Tensor, ShimError> {
+fn look_up(bytes: &[u8], normalize: &Normalize, samples: usize, device: Device) -> Result<Tensor, ShimError> {
     let (samples, channels) = (samples as i64, normalize.channels() as i64);
-    let tables = place(&normalize.tables().concat(), device)?;
+    let tables = to_device(&normalize.tables().concat(), device)?;
     let options = (Kind::Int, device);
     let first = Tensor::f_arange_start_step(0, 256 * channels, 256, options)?.f_view([1, -1, 1])?;
-    let mut places = place(bytes, device)?.f_to_kind(Kind::Int)?.f_view([samples, channels, -1])?;
-    let places = places.f_add_(&first)?.f_view([-1])?;
-    Ok(tables.f_index_select(0, &places)?)
+    let mut indices = to_device(bytes, device)?.f_to_kind(Kind::Int)?.f_view([samples, channels, -1])?;
+    let indices = indices.f_add_(&first)?.f_view([-1])?;
+    Ok(tables.f_index_select(0, &indices)?)
 }
 
-fn place<T: Element>(values: &[T], device: Device) -> Result<Tensor, ShimError> {
+fn to_device<T: Element>(values: &[T], device: Device) -> Result<Tensor, ShimError> {
     if !device.is_cuda() {
         return Ok(Tensor::f_from_slice(values)?.f_to_device(device)?);
     }
@@ -180,7 +175,7 @@ mod tests {
         let bytes: Vec<u8> = (0..2 * 2 * 3 * 256).map(|at| (at * 7 % 256) as u8).collect();
         let mut here = Vec::new();
         normalize.look_up(&bytes, 3 * 128, &mut here);
-        let there = looked_up(&bytes, &normalize, 4, Device::Cpu).unwrap();
+        let there = look_up(&bytes, &normalize, 4, Device::Cpu).unwrap();
         assert_eq!(Vec::<f32>::try_from(there).unwrap(), here);
     }
 

@@ -40,19 +40,19 @@ pub(super) fn survey(
         let (path, class) = (root.join(&train.split), class.clone());
         return Err(DataError::OneClass(path, class).into());
     }
-    let train = looked_at(&train, recipe, context)?;
+    let train = check_and_filter(&train, recipe, context)?;
     let mut test = ImageIndex::scan(root, &recipe.data.test, Some(&train.classes))?;
     test.size = train.size;
-    let test = looked_at(&test, recipe, context)?;
+    let test = check_and_filter(&test, recipe, context)?;
     Ok(Some((train, test)))
 }
 
-fn looked_at(
+fn check_and_filter(
     list: &ImageIndex,
     recipe: &Recipe,
     context: &mut SurveyContext<'_>,
 ) -> Result<ImageIndex, TaskError> {
-    let report = checked(list, needs(recipe), &list.split, &list.ignored, context)?;
+    let report = check_files(list, needs(recipe), &list.split, &list.ignored, context)?;
     Ok(list.without_bad(&report)?)
 }
 
@@ -61,7 +61,7 @@ pub(super) fn needs(recipe: &Recipe) -> Needs {
 }
 
 /// Checks every file of a list. Warns of files that are `ignored` by name and of unreadable files.
-pub(super) fn checked(
+pub(super) fn check_files(
     list: &impl ImageList,
     needs: Needs,
     split: &str,
@@ -76,7 +76,8 @@ pub(super) fn checked(
         ));
     }
     let depth = Depth::for_len(list.count());
-    let report = data::check(list, needs, depth, context.threads, &mut telling(context.report, split));
+    let report =
+        data::check(list, needs, depth, context.threads, &mut progress_callback(context.report, split));
     for bad in report.bad.iter().take(MOST_NAMED) {
         (context.warn)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
     }
@@ -92,14 +93,17 @@ pub(super) fn checked(
 }
 
 /// Returns a callback that reports progress through many files.
-pub(super) fn telling<'a>(say: &'a mut dyn FnMut(String), folder: &'a str) -> impl FnMut(usize, usize) {
+pub(super) fn progress_callback<'a>(
+    report: &'a mut dyn FnMut(String),
+    folder: &'a str,
+) -> impl FnMut(usize, usize) {
     /// Files between two reports.
-    const TELL_EVERY: usize = 50_000;
-    let mut told = 0;
+    const REPORT_EVERY: usize = 50_000;
+    let mut reported = 0;
     move |done, total| {
-        if done - told >= TELL_EVERY {
-            told = done;
-            say(format!("looked at {done} of {total} images in {folder}"));
+        if done - reported >= REPORT_EVERY {
+            reported = done;
+            report(format!("looked at {done} of {total} images in {folder}"));
         }
     }
 }

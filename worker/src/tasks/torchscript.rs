@@ -59,7 +59,7 @@ impl BuildTask for TorchScript {
         let path = recipe.model.file.clone().unwrap_or_default();
         let device = context.registry.device();
         let module = Module::load(&path, device).map_err(ScriptError::from)?;
-        let fixed = module.fixed_modes().map_err(torch(&path))?;
+        let fixed = module.fixed_modes().map_err(torch_error(&path))?;
         if !fixed.is_empty() {
             let it = if fixed.len() == 1 { "it" } else { "them" };
             let reason = format!(
@@ -69,34 +69,34 @@ impl BuildTask for TorchScript {
             );
             return Err(ScriptError::Unfit { path, reason }.into());
         }
-        register(&module, &path, context.registry)?;
-        let draws = module.draws_random_numbers().map_err(torch(&path))?;
+        register_tensors(&module, &path, context.registry)?;
+        let draws = module.draws_random_numbers().map_err(torch_error(&path))?;
         let mut task = Self { module: RefCell::new(module), path, loss: recipe.model.loss, sets, draws };
         // Ends with the first stage, with which the run begins.
         for number in (0..recipe.stages()).rev() {
             task.loss = recipe.of_stage(number).model.loss;
-            task.try_out(device)?;
+            task.check_shapes(device)?;
         }
         Ok(task)
     }
 }
 
-fn torch(path: &Path) -> impl Fn(ShimError) -> ScriptError {
+fn torch_error(path: &Path) -> impl Fn(ShimError) -> ScriptError {
     let path = path.to_owned();
     move |source| ScriptError::Torch { path: path.clone(), source }
 }
 
 /// Lists the module's tensors in the registry. Only buffers of floating-point numbers and 64-bit integers are
 /// listed, the types of running statistics and counters; others keep the file's values.
-fn register(module: &Module, path: &Path, registry: &mut Registry) -> Result<(), TaskError> {
+fn register_tensors(module: &Module, path: &Path, registry: &mut Registry) -> Result<(), TaskError> {
     let mut root = registry.root();
-    let parameters = module.named_parameters().map_err(torch(path))?;
+    let parameters = module.named_parameters().map_err(torch_error(path))?;
     if parameters.is_empty() {
         let reason = "the module has no parameters, so there is nothing to train. Save the network itself, before \
                       torch.jit.freeze: torch.jit.script(model).save(\"model.pt\").";
         return Err(ScriptError::Unfit { path: path.to_owned(), reason: reason.to_owned() }.into());
     }
-    let buffers = module.named_buffers().map_err(torch(path))?;
+    let buffers = module.named_buffers().map_err(torch_error(path))?;
     let counts = |kind| is_floating(kind) || kind == Kind::Int64;
     let changing = buffers.into_iter().filter(|it| counts(it.tensor.kind()));
     let entries = parameters.into_iter().map(|it| (it, Role::Parameter));
@@ -111,7 +111,7 @@ fn register(module: &Module, path: &Path, registry: &mut Registry) -> Result<(),
 
 impl TorchScript {
     /// Runs the module on one image, so that a module that does not fit the data fails before the run.
-    fn try_out(&self, device: Device) -> Result<(), TaskError> {
+    fn check_shapes(&self, device: Device) -> Result<(), TaskError> {
         let fields = self.sets.test.fields();
         let image = fields.iter().filter(|field| field.name == "image");
         let sides = image.flat_map(|field| &field.shape).map(|&length| length as i64);
@@ -132,7 +132,7 @@ impl TorchScript {
         let with_label = self.loss == recipe::Loss::Module;
         let inputs: &[&Tensor] = if with_label { &[images, labels] } else { &[images] };
         let mut module = self.module.borrow_mut();
-        module.train(mode == Mode::Train).map_err(torch(&self.path))?;
+        module.train(mode == Mode::Train).map_err(torch_error(&self.path))?;
         let output = module.forward(inputs).map_err(|source| {
             tracing::debug!("{}: {}", self.path.display(), source.message);
             ScriptError::Call { path: self.path.clone(), with_label, source }

@@ -6,7 +6,7 @@ use dtrain_common::manifest::BestSoFar;
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 
-use super::best::{figures_of, named};
+use super::best::{figures_of, format_figure};
 use super::{Flow, Follower, Followers};
 use crate::checkpoint::{self, Checkpoints};
 use crate::heartbeat::Heartbeat;
@@ -88,8 +88,8 @@ impl<'a> Archive<'a> {
         let evaluation = self.evaluate(training, others)?;
         // The best checkpoint depends on the success of the previous one.
         self.finish_previous(training, others)?;
-        let judged = evaluation.map(|evaluation| judge(training, evaluation, others));
-        let evaluation = judged.transpose()?;
+        let compared = evaluation.map(|evaluation| compare(training, evaluation, others));
+        let evaluation = compared.transpose()?;
         self.save(training, evaluation.as_ref(), others)?;
         Ok(if self.evaluation_missing { Flow::Interrupted } else { Flow::Continue })
     }
@@ -107,7 +107,7 @@ impl Follower for Archive<'_> {
             report(&evaluation, others)?;
             return Ok(Flow::Continue);
         }
-        let evaluation = judge(training, evaluation, others)?;
+        let evaluation = compare(training, evaluation, others)?;
         if self.origin.from_memory {
             self.save(training, Some(&evaluation), others)?;
         } else if training.exchange.rank() == 0 {
@@ -157,7 +157,7 @@ impl Follower for Archive<'_> {
         self.finish_checkpoint(training, others, false)?;
         self.best = training.course.best.so_far.clone();
         if let Some(best) = &self.best {
-            let value = named(&best.by.figure, best.value);
+            let value = format_figure(&best.by.figure, best.value);
             others.note(format!("best checkpoint ({}): {value} after step {}", best.by, best.step));
         }
         Ok(())
@@ -169,20 +169,20 @@ impl Follower for Archive<'_> {
 }
 
 /// Compares an evaluation with earlier ones and reports it.
-fn judge(
+fn compare(
     training: &mut Training<'_>,
     mut evaluation: EvalRecord,
     others: &mut Followers<'_>,
 ) -> Result<EvalRecord> {
     let course = &mut training.course;
-    evaluation.best = course.best.see(&figures_of(&evaluation), course.done);
+    evaluation.best = course.best.compare(&figures_of(&evaluation), course.done);
     report(&evaluation, others)?;
     Ok(evaluation)
 }
 
 fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
     others.record(&Line::Eval(record))?;
-    let figure = |(name, value): &(&str, f64)| format!(", {}", named(name, *value));
+    let figure = |(name, value): &(&str, f64)| format!(", {}", format_figure(name, *value));
     let figures: String = record.metrics.0.iter().map(figure).collect();
     let best = if record.best == Some(true) { ", the best so far" } else { "" };
     others.note(format!(

@@ -31,7 +31,7 @@ impl BestKeeper {
     }
 
     /// Compares an evaluation after `step`. Returns whether it is the best; None without `checkpoint.best`.
-    pub(super) fn see(&mut self, figures: &BTreeMap<String, f64>, step: u64) -> Option<bool> {
+    pub(super) fn compare(&mut self, figures: &BTreeMap<String, f64>, step: u64) -> Option<bool> {
         let by = self.by.as_ref()?;
         let value = figures.get(&by.figure).copied().unwrap_or(f64::NAN);
         let is_best = by.is_better(value, self.so_far.as_ref().map(|best| best.value));
@@ -43,7 +43,7 @@ impl BestKeeper {
     }
 }
 
-pub(super) fn named(name: &str, value: f64) -> String {
+pub(super) fn format_figure(name: &str, value: f64) -> String {
     format!("{} {}", name.replace('_', " "), figure(name, value))
 }
 
@@ -61,16 +61,17 @@ mod tests {
     #[test]
     fn a_checkpoint_that_could_not_be_written_is_not_the_best() {
         let mut best = BestKeeper::new(Some("min loss".parse().unwrap()), None);
-        let see = |best: &mut BestKeeper, loss, step| best.see(&[("loss".to_owned(), loss)].into(), step);
+        let compare =
+            |best: &mut BestKeeper, loss, step| best.compare(&[("loss".to_owned(), loss)].into(), step);
         let step = |best: &BestKeeper| best.so_far.as_ref().map(|best| best.step);
-        assert_eq!(see(&mut best, 2.0, 16), Some(true));
-        assert_eq!(see(&mut best, 1.0, 32), Some(true));
+        assert_eq!(compare(&mut best, 2.0, 16), Some(true));
+        assert_eq!(compare(&mut best, 1.0, 32), Some(true));
         // A later checkpoint that is not the best changes nothing.
         best.forget(48);
         assert_eq!(step(&best), Some(32));
         best.forget(32);
         assert_eq!(step(&best), Some(16));
-        assert_eq!(see(&mut best, 1.5, 64), Some(true));
+        assert_eq!(compare(&mut best, 1.5, 64), Some(true));
         best.forget(32);
         assert_eq!(step(&best), Some(64));
     }

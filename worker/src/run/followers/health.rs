@@ -41,7 +41,7 @@ impl Follower for Health {
         _: &mut Followers<'_>,
     ) -> Result<Flow> {
         let done = training.course.done;
-        self.skipped.see(done, taken.skipped);
+        self.skipped.record(done, taken.skipped);
         if let Some(failure) = self.skipped.failure(done == self.total_steps) {
             return Err(failure);
         }
@@ -74,7 +74,7 @@ struct Skipped {
 
 impl Skipped {
     /// Records a step, counted from 1.
-    fn see(&mut self, step: u64, skipped: Option<SkipCause>) {
+    fn record(&mut self, step: u64, skipped: Option<SkipCause>) {
         match skipped {
             Some(cause) => {
                 self.steps += 1;
@@ -113,7 +113,7 @@ mod tests {
     fn failure(steps: &str, is_over: bool) -> Option<String> {
         let mut skipped = Skipped::default();
         for (step, kind) in (1..).zip(steps.chars()) {
-            skipped.see(step, (kind == 'x').then_some(SkipCause::Loss));
+            skipped.record(step, (kind == 'x').then_some(SkipCause::Loss));
         }
         skipped.failure(is_over).map(|error| error.to_string())
     }
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn the_cause_is_that_of_the_first() {
         let mut skipped = Skipped::default();
-        skipped.see(1, Some(SkipCause::Nothing));
-        skipped.see(2, Some(SkipCause::Loss));
+        skipped.record(1, Some(SkipCause::Nothing));
+        skipped.record(2, Some(SkipCause::Loss));
         let text = skipped.error().map(|error| error.to_string()).unwrap_or_default();
         assert!(text.contains("counted from step 1 to step 2"), "{text}");
     }

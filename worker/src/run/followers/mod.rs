@@ -85,7 +85,10 @@ impl<'a> Followers<'a> {
     }
 
     /// Calls the followers in turn; each can reach the others, but not itself.
-    fn each(&mut self, mut call: impl FnMut(&mut dyn Follower, &mut Self) -> Result<Flow>) -> Result<Flow> {
+    fn call_each(
+        &mut self,
+        mut call: impl FnMut(&mut dyn Follower, &mut Self) -> Result<Flow>,
+    ) -> Result<Flow> {
         let mut flow = Flow::Continue;
         for at in 0..self.0.len() {
             if let Some(mut follower) = self.0[at].take() {
@@ -98,15 +101,16 @@ impl<'a> Followers<'a> {
     }
 
     pub(super) fn begin(&mut self, training: &mut Training<'_>) -> Result<Flow> {
-        self.each(|follower, others| follower.begin(training, others))
+        self.call_each(|follower, others| follower.begin(training, others))
     }
 
     pub(super) fn after_step(&mut self, training: &mut Training<'_>, taken: &Taken) -> Result<Flow> {
-        self.each(|follower, others| follower.after_step(training, taken, others))
+        self.call_each(|follower, others| follower.after_step(training, taken, others))
     }
 
     pub(super) fn finish(&mut self, training: &mut Training<'_>) -> Result<()> {
-        self.each(|follower, others| follower.finish(training, others).map(|()| Flow::Continue)).map(drop)
+        self.call_each(|follower, others| follower.finish(training, others).map(|()| Flow::Continue))
+            .map(drop)
     }
 
     pub(super) fn conclude(&mut self, result: &mut RunResult) {
@@ -160,7 +164,7 @@ mod tests {
             vec![Box::new(Echo("a", &heard)), Box::new(Echo("b", &heard))];
         let mut followers = Followers::new(list);
         let mut turn = 0;
-        let flow = followers.each(|_, others| {
+        let flow = followers.call_each(|_, others| {
             turn += 1;
             others.note(turn);
             Ok(if turn == 1 { Flow::Stopped } else { Flow::Continue })
@@ -169,7 +173,7 @@ mod tests {
         followers.note("all");
         assert_eq!(*heard.borrow(), ["b hears 1", "a hears 2", "a hears all", "b hears all"]);
         // A follower that fails stays in the list, and later ones are not called.
-        let failed = followers.each(|_, _| Err(TrainError::LoaderEnded));
+        let failed = followers.call_each(|_, _| Err(TrainError::LoaderEnded));
         assert!(failed.is_err());
         assert_eq!(followers.all().count(), 2);
     }

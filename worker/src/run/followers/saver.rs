@@ -47,7 +47,7 @@ impl Archive<'_> {
         if self.checkpoints.step().is_some() {
             let begun = Instant::now();
             self.finish_checkpoint(training, others, true)?;
-            self.note_wait(begun.elapsed(), others);
+            self.report_wait(begun.elapsed(), others);
         }
         Ok(())
     }
@@ -107,8 +107,8 @@ impl Archive<'_> {
             Err(source) => {
                 let step = step.unwrap_or(self.done);
                 let error = TrainError::unwritten(step)(source);
-                let goes_on = training.recipe.checkpoint.on_failure == OnFailure::Continue;
-                if goes_on && another_follows && error.is_disk_error() {
+                let may_continue = training.recipe.checkpoint.on_failure == OnFailure::Continue;
+                if may_continue && another_follows && error.is_disk_error() {
                     tracing::warn!(
                         "{error}; the training goes on, and the next one is tried when its time comes"
                     );
@@ -121,9 +121,9 @@ impl Archive<'_> {
     }
 
     /// Reports once that checkpoints are due more often than they can be written.
-    fn note_wait(&mut self, waited: Duration, others: &mut Followers<'_>) {
-        const WORTH_A_WORD: Duration = Duration::from_millis(200);
-        if waited >= WORTH_A_WORD && !std::mem::replace(&mut self.wait_reported, true) {
+    fn report_wait(&mut self, waited: Duration, others: &mut Followers<'_>) {
+        const SHORTEST_REPORTED: Duration = Duration::from_millis(200);
+        if waited >= SHORTEST_REPORTED && !std::mem::replace(&mut self.wait_reported, true) {
             others.note(format!(
                 "waited {:.1} s for the checkpoint before: they are asked for more often than the disk takes them; a larger \
                  checkpoint.every costs less",

@@ -66,7 +66,7 @@ impl Needs {
             (BatchNorms::Synced, _, true) => Some(format!(
                 "BatchNorm normalises over one micro-batch of every rank, here at most {} of the step's {samples} samples; set \
                  memory.micro_batch = {share} if memory allows, since the micro-batches of a rank still normalise alone",
-                joint(step)
+                joint_samples(step)
             )),
         };
         // With groups of this size, the results of the recipe stay as they were.
@@ -82,7 +82,7 @@ impl Needs {
 }
 
 /// Returns the samples of the first micro-step of all ranks, which is the largest.
-fn joint(step: &Partition) -> usize {
+fn joint_samples(step: &Partition) -> usize {
     let first = |rank| step.micro_ranges(rank).first().map_or(0, |range| range.len());
     (0..step.ranks()).map(first).sum()
 }

@@ -85,7 +85,7 @@ fn smaller_micro_batches_are_found_where_there_are_any() {
         let samples = 4 * batch as u64;
         let mut plan = RunPlan::new(&recipe(batch, ""), 1, samples, &needs).unwrap();
         let mut sizes = vec![batch];
-        while let Some(smaller) = plan.in_smaller_micro_batches(0) {
+        while let Some(smaller) = plan.with_smaller_micro_batches(0) {
             plan = smaller;
             sizes.push(plan.stages[0].partition.micro_batch());
         }

@@ -129,8 +129,8 @@ impl Scene {
         let mut scene = Self { tensors, names, tables: Vec::new() };
         for shard in 0..shards {
             let mut table = Table::new(&scene.parameters(shard, groups), options, shard).unwrap();
-            table.add(MOMENT).unwrap();
-            table.add(AVERAGE).unwrap();
+            table.add_column(MOMENT).unwrap();
+            table.add_column(AVERAGE).unwrap();
             for (number, column) in table.columns.iter().enumerate() {
                 for held in &column.held {
                     // Makes the values of all columns different.
@@ -198,9 +198,9 @@ proptest! {
         let before = values(&scene.tables);
         let keep = Keep { moments, average };
         let mut table = scene.tables.remove(0);
-        table.count(&vec![true; table.leaves().len()], 1);
-        table.leave(keep).unwrap();
-        table.enter(&scene.parameters(0, &second), &Ranks::single()).unwrap();
+        table.count_updates(&vec![true; table.leaves().len()], 1);
+        table.leave_phase(keep).unwrap();
+        table.enter_phase(&scene.parameters(0, &second), &Ranks::single()).unwrap();
         let after = values(&[table]);
         for (row, name) in scene.names.iter().enumerate() {
             let of = |column: &str, values: &Values| values.get(&(column.to_owned(), name.clone())).cloned();
@@ -241,8 +241,8 @@ fn what_leaves_the_table_keeps_its_values_in_storage_of_its_own() {
     let mut table = table(&tensors);
     let flat = table.data[0].flat.shallow_clone();
     let keep = Keep { moments: false, average: false };
-    table.leave(keep).unwrap();
-    table.enter(&[], &Ranks::single()).unwrap();
+    table.leave_phase(keep).unwrap();
+    table.enter_phase(&[], &Ranks::single()).unwrap();
     let _ = tch::no_grad(|| flat.shallow_clone().fill_(7.0));
     for ((_, parameter), (value, strides)) in tensors.iter().zip(&before) {
         assert_eq!(parameter, value);

@@ -98,7 +98,7 @@ fn the_device_decides_as_the_host_does() {
             let decision = read_decision(&queued.figures.wait().unwrap()).unwrap();
             assert_eq!(decision.is_skipped, factor.is_none(), "{case}");
             if decision.is_skipped {
-                there.count(&[true], -1);
+                there.count_updates(&[true], -1);
             } else {
                 assert!((decision.norm - norm * correction).abs() <= 1e-12 * norm, "{case}");
                 assert_eq!(decision.totals.sums, [5.0]);

@@ -245,7 +245,7 @@ impl Exchange {
             status.uses = state.used.iter().map(|&used| f64::from(u8::from(used))).collect();
             std::mem::take(&mut state.pending)
         };
-        let updates = buffers.start(&shared.ranks)?;
+        let updates = buffers.start_reduce(&shared.ranks)?;
         let sum = |tensor: &Tensor| shared.ranks.all_reduce(tensor, ReduceOp::Sum);
         let totals = figures.map(sum).transpose()?;
         let merged = self.write_status(&status.values())?;

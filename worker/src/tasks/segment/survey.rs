@@ -4,7 +4,7 @@ use std::path::Path;
 
 use dtrain_common::recipe::{self, DataKind, Recipe};
 
-use super::super::images::{checked, needs, telling};
+use super::super::images::{check_files, needs, progress_callback};
 use super::super::{SurveyContext, TaskError};
 use crate::data::{ClassCounts, DataError, ImageList, MaskIndex, MaskKind, MaskRule};
 
@@ -26,7 +26,7 @@ pub(super) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result
     let root = data.root.as_deref().unwrap_or(Path::new("."));
     let rule = rule(recipe);
     let train = MaskIndex::scan(root, &data.train, &data.train_masks, rule)?;
-    let (train, class_counts) = looked_at(&train, CLASSES_TO_LEARN, recipe, context)?;
+    let (train, class_counts) = check_and_filter(&train, CLASSES_TO_LEARN, recipe, context)?;
     if class_counts.classes() < CLASSES_TO_LEARN {
         let only = class_counts.occurring().next().map(|(class, _)| class);
         let ignored = class_counts.share(class_counts.ignored);
@@ -34,7 +34,7 @@ pub(super) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result
     }
     let mut test = MaskIndex::scan(root, &data.test, &data.test_masks, rule)?;
     test.size = train.size;
-    let (test, class_counts) = looked_at(&test, 1, recipe, context)?;
+    let (test, class_counts) = check_and_filter(&test, 1, recipe, context)?;
     match class_counts.occurring().collect::<Vec<_>>().as_slice() {
         [] => {
             return Err(DataError::NothingToTest(root.join(&data.test_masks), rule.ignore).into());
@@ -51,16 +51,17 @@ pub(super) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result
 
 /// Returns the usable pairs, and reports the classes in their masks: in all masks if the first ones have
 /// fewer than `wanted` classes.
-fn looked_at(
+fn check_and_filter(
     list: &MaskIndex,
     wanted: usize,
     recipe: &Recipe,
     context: &mut SurveyContext<'_>,
 ) -> Result<(MaskIndex, ClassCounts), TaskError> {
-    let report = checked(list, needs(recipe), &list.images, &list.ignored, context)?;
+    let report = check_files(list, needs(recipe), &list.images, &list.ignored, context)?;
     let good = list.without_bad(&report)?;
     let threads = context.threads;
-    let class_counts = list.class_counts(&report, wanted, threads, &mut telling(context.report, &list.masks));
+    let class_counts =
+        list.class_counts(&report, wanted, threads, &mut progress_callback(context.report, &list.masks));
     (context.report)(counts(&class_counts, list));
     if let Some(sentence) = missing(&class_counts, list) {
         (context.warn)(sentence);

@@ -68,10 +68,10 @@ fn stages_and_phases_follow_each_other() {
 fn another_cut_leaves_the_samples() {
     let whole = plan_of(&staged(THREE), 2, 20).unwrap();
     let before = steps(&whole, 2, 0);
-    let plan = whole.in_micro_batches(0, 1).unwrap();
+    let plan = whole.with_micro_batches(0, 1).unwrap();
     assert_eq!(plan.stages[0].partition.micro_batch(), 1);
     assert_eq!(steps(&plan, 2, 0), before);
-    assert!(plan.in_micro_batches(0, 0).is_none());
+    assert!(plan.with_micro_batches(0, 0).is_none());
 }
 
 fn rates(stages: &str, schedule: &str) -> Vec<f64> {
