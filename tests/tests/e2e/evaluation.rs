@@ -141,7 +141,7 @@ fn weights_of_another_make_are_taken_in_part_or_by_other_names() {
     let output = sandbox.launch(2, "partial", &sets);
     let text = output_text(&output);
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("not in the file and left as initialised: `layer1.2."), "{text}");
+    assert!(text.contains("missing in the file, initial values kept: `layer1.2."), "{text}");
 }
 
 #[test]

@@ -22,11 +22,11 @@ pub enum ModelError {
     DuplicateName(String),
 
     /// A classifier or segmenter without classes.
-    #[error("a network that tells classes apart needs at least 1 class")]
+    #[error("a classifier or segmenter needs at least 1 class")]
     NoClasses,
 
     /// A network over images without input channels.
-    #[error("a network over images needs at least 1 input channel")]
+    #[error("a network for images needs at least 1 channel")]
     NoChannels,
 
     /// A setting of the recipe is invalid for this network.
@@ -42,24 +42,23 @@ pub enum ModelError {
 
     /// A text with this many tokens exceeds the model's context.
     #[error(
-        "a text of {0} tokens is longer than the model's context: give it at most {1} at a time, or raise \
-         `model.context`"
+        "a text of {0} tokens exceeds the model's context of {1} tokens; shorten the text, or raise `model.context`"
     )]
     Context(i64, i64),
 
     /// Batch normalisation could not reach the other participants of a step.
-    #[error("batch normalisation over all participants failed: {0}")]
+    #[error("batch normalisation over all ranks failed: {0}")]
     Sync(#[source] Box<dyn std::error::Error + Send + Sync>),
 
     /// The segment of this name gave another result when backward computed it again.
     #[error(
-        "`{0}` was computed again in backward and gave {1}. Its forward pass draws random numbers that are not \
-         torch's, or changes what it computes with; mend that, or set memory.recompute = \"off\""
+        "recomputing `{0}` in backward gave {1}: its forward pass draws random numbers outside torch, or changes its \
+         own state; make it repeatable, or set memory.recompute = \"off\""
     )]
     Recomputed(String, String),
 
     /// The model takes the first, but got a tensor of the second, a shape.
-    #[error("the model takes {0}, but was given a tensor of shape {1:?}")]
+    #[error("the model takes {0}, but got a tensor of shape {1:?}")]
     Input(String, Vec<i64>),
 
     /// A training micro-batch is too small for this batch normalisation, whose input has this shape.
@@ -110,8 +109,8 @@ pub enum WeightsProblem {
 
     /// The bytes of the file, and the different number that its header describes, including the header.
     #[error(
-        "the file is {} ({} bytes, its header describes {}). Fetch or write it again.",
-        if .0 < .1 { "cut short" } else { "too long" }, .0, .1
+        "the file is {}: it has {} bytes, and its header describes {}; download or write it again",
+        if .0 < .1 { "truncated" } else { "too long" }, .0, .1
     )]
     Size(u64, u64),
 
@@ -120,17 +119,16 @@ pub enum WeightsProblem {
     NoTensor(String),
 
     /// libtorch has no dtype for this tensor's dtype.
-    #[error("the tensor `{0}` has the type {1}, which dtrain cannot read")]
+    #[error("the tensor `{0}` has the dtype {1}, which dtrain does not support")]
     Dtype(String, Dtype),
 
     /// Renaming gives the first two tensors the same name, the third.
-    #[error("model.weights_rename gives `{0}` and `{1}` one name, `{2}`; make its patterns narrower")]
+    #[error("model.weights_rename renames both `{0}` and `{1}` to `{2}`; make its patterns more specific")]
     Renamed(String, String, String),
 
     /// The file has two different tensors for one tied tensor of the model. The model's name comes first.
     #[error(
-        "`{1}` is not equal to `{0}`, and the model has one tensor for both. Weights of a model that was trained with \
-         two cannot be used."
+        "`{1}` differs from `{0}`, but the model has one tensor for both; use weights of a model with tied tensors"
     )]
     Untied(String, String),
 

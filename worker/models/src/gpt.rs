@@ -225,7 +225,7 @@ mod tests {
         let chunks = peak(&|model, x| model.loss(x, x).unwrap());
         println!("a step with all logits {whole} bytes, in chunks {chunks}");
         let logits = 4 * 8 * 1024 * 50_257;
-        assert!(chunks + 2 * logits < whole, "{chunks} beside {whole}");
+        assert!(chunks + 2 * logits < whole, "{chunks} in chunks, {whole} with all logits");
     }
 
     #[test]

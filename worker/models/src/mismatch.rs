@@ -12,7 +12,7 @@ use super::recognise::describe_network;
 
 /// A tensor of the model, for comparison.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted<'a> {
+pub(super) struct ExpectedTensor<'a> {
     pub(super) name: &'a str,
     pub(super) shape: Vec<usize>,
     pub(super) kind: Kind,
@@ -47,7 +47,7 @@ pub struct Mismatch {
 }
 
 /// Compares by name. `num_batches_tracked` may be missing, as in files from before PyTorch 0.4.1.
-pub(super) fn compare(model: &[Wanted<'_>], file: &BTreeMap<&str, &TensorInfo>) -> Mismatch {
+pub(super) fn compare(model: &[ExpectedTensor<'_>], file: &BTreeMap<&str, &TensorInfo>) -> Mismatch {
     let mut mismatch = Mismatch {
         model: describe_network(&model.iter().map(|wanted| wanted.name).collect::<Vec<_>>()),
         file: describe_network(&file.keys().copied().collect::<Vec<_>>()),
@@ -146,25 +146,23 @@ impl fmt::Display for Mismatch {
         let with_shape = |(name, shape): &(String, Vec<usize>)| format!("`{name}` {shape:?}");
         let mut parts = Vec::new();
         if !self.unexpected.is_empty() {
-            parts.push(format!(
-                "it holds {}, which the model has not",
-                list_first(&self.unexpected, with_shape)
-            ));
+            parts.push(format!("unexpected tensors: {}", list_first(&self.unexpected, with_shape)));
         }
         if !self.missing.is_empty() {
-            parts.push(format!("it lacks {}", list_first(&self.missing, with_shape)));
+            parts.push(format!("missing tensors: {}", list_first(&self.missing, with_shape)));
         }
         if !self.shapes.is_empty() {
             let both =
                 |d: &ShapeDifference| format!("`{}` is {:?}, in the model {:?}", d.name, d.file, d.model);
-            parts.push(format!("in the file {}", list_first(&self.shapes, both)));
+            parts.push(format!("different shapes: {}", list_first(&self.shapes, both)));
         }
         if !self.types.is_empty() {
-            let both =
-                |(name, file, model): &(String, String, String)| format!("`{name}` is {file}, not {model}");
-            parts.push(format!("in the file {}", list_first(&self.types, both)));
+            let both = |(name, file, model): &(String, String, String)| {
+                format!("`{name}` is {file}, in the model {model}")
+            };
+            parts.push(format!("different dtypes: {}", list_first(&self.types, both)));
         }
-        write!(f, "the file does not fit the model, {}: {}.", self.model, parts.join("; "))?;
+        write!(f, "the file does not fit the model ({}): {}.", self.model, parts.join("; "))?;
         let only_head = self.missing.is_empty()
             && self.unexpected.is_empty()
             && self.types.is_empty()
@@ -175,7 +173,7 @@ impl fmt::Display for Mismatch {
                 " Only the number of classes differs: the file can start a new training, but not continue one."
             )
         } else if self.file == self.model {
-            write!(f, " The file is {} of another make.", self.file)
+            write!(f, " The file holds a variant of {}.", self.file)
         } else {
             write!(f, " The file looks like {}.", self.file)
         }
@@ -187,8 +185,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn wanted<'a>(name: &'a str, shape: &[usize], kind: Kind) -> Wanted<'a> {
-        Wanted { name, shape: shape.to_vec(), kind }
+    fn wanted<'a>(name: &'a str, shape: &[usize], kind: Kind) -> ExpectedTensor<'a> {
+        ExpectedTensor { name, shape: shape.to_vec(), kind }
     }
 
     #[test]
@@ -219,9 +217,12 @@ mod tests {
         assert_eq!(mismatch.shapes, [shapes]);
         assert_eq!(mismatch.types, [("b".to_owned(), "I32".to_owned(), "Float".to_owned())]);
         let text = mismatch.to_string();
-        for part in
-            ["`e` [5]", "lacks `c` [4]", "`a` is [3, 2], in the model [2, 3]", "`b` is I32, not Float"]
-        {
+        for part in [
+            "`e` [5]",
+            "missing tensors: `c` [4]",
+            "`a` is [3, 2], in the model [2, 3]",
+            "`b` is I32, in the model Float",
+        ] {
             assert!(text.contains(part), "{part} in {text}");
         }
     }

@@ -8,7 +8,7 @@ pub(super) fn describe_network(names: &[&str]) -> String {
     if let Some(prefix) = wrapper_prefix(names) {
         let inner: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix(prefix)).collect();
         let inner = describe_network(&inner);
-        return format!("{inner} whose names all begin with `{prefix}` (save it without that prefix)");
+        return format!("{inner} with the prefix `{prefix}` in all names (save it without the prefix)");
     }
     if let Some(kind) = by_first_tensor(names) {
         return kind;
@@ -42,7 +42,7 @@ pub(super) fn describe_network(names: &[&str]) -> String {
     ];
     let marked = |(mark, _): &&(&str, &str)| names.iter().any(|name| name.contains(mark));
     let kind = MARKS.iter().find(marked).map(|(_, kind)| *kind);
-    kind.unwrap_or("no network known to dtrain").to_owned()
+    kind.unwrap_or("an unknown network").to_owned()
 }
 
 /// A tensor that only a vision transformer, a U-Net or a GPT has, in this order, at the root of its names.
@@ -55,13 +55,13 @@ fn by_first_tensor(names: &[&str]) -> Option<String> {
     if first.is_none() && names.contains(&"wte.weight") {
         let depth = numbered(names, "h.");
         return Some(format!(
-            "a GPT of {depth} blocks as Hugging Face names it (put `transformer.` before its names, and transpose the \
+            "a GPT of {depth} blocks with Hugging Face's names (prefix its names with `transformer.`, and transpose the \
              weights of its linear layers)"
         ));
     }
     Some(match first? {
         "cls_token" => match numbered(names, "blocks.") {
-            0 => "a vision transformer of another make".to_owned(),
+            0 => "a variant of a vision transformer".to_owned(),
             depth => format!("a vision transformer of {depth} blocks"),
         },
         "inc.double_conv.0.weight" => {
@@ -121,13 +121,13 @@ mod tests {
         assert_eq!(guess(&network([1, 2, 3, 4], 2, "")), "a residual network with 1-2-3-4 basic blocks");
         assert!(
             guess(&network([2, 2, 2, 2], 2, "module."))
-                .starts_with("a resnet18 whose names all begin with `module.`")
+                .starts_with("a resnet18 with the prefix `module.` in all names")
         );
         assert_eq!(
             guess(&["encoder.layers.encoder_layer_0.mlp.0.weight".to_owned()]),
             "a vision transformer"
         );
-        assert_eq!(guess(&["layer1.99999999999999999999.x".to_owned()]), "no network known to dtrain");
+        assert_eq!(guess(&["layer1.99999999999999999999.x".to_owned()]), "an unknown network");
         assert_eq!(guess(&[]), "an empty file");
     }
 
@@ -139,13 +139,13 @@ mod tests {
         let compiled: Vec<String> = gpt.iter().map(|name| format!("_orig_mod.{name}")).collect();
         assert_eq!(
             guess(&compiled),
-            "a GPT of 11 blocks whose names all begin with `_orig_mod.` (save it without that prefix)"
+            "a GPT of 11 blocks with the prefix `_orig_mod.` in all names (save it without the prefix)"
         );
         let bare = guess(&owned(&["wte.weight", "h.0.attn.c_attn.weight"]));
-        assert!(bare.starts_with("a GPT of 1 blocks as Hugging Face names it"), "{bare}");
+        assert!(bare.starts_with("a GPT of 1 blocks with Hugging Face's names"), "{bare}");
         let vit = ["cls_token", "pos_embed", "blocks.2.attn.qkv.weight"];
         assert_eq!(guess(&owned(&vit)), "a vision transformer of 3 blocks");
-        assert_eq!(guess(&owned(&["cls_token", "layers.0.x"])), "a vision transformer of another make");
+        assert_eq!(guess(&owned(&["cls_token", "layers.0.x"])), "a variant of a vision transformer");
         let unet = ["inc.double_conv.0.weight", "down1.maxpool_conv.1.double_conv.0.weight"];
         assert_eq!(guess(&owned(&unet)), "a U-Net of 1 levels");
     }

@@ -72,7 +72,7 @@ impl Recompute {
     }
 
     /// Keeps the error, and returns its kind and message for libtorch.
-    fn fail(&self, error: ModelError) -> ShimError {
+    fn record_failure(&self, error: ModelError) -> ShimError {
         let kind = match &error {
             ModelError::Torch(error) => kind_of(error),
             ModelError::Sync { .. } => ErrorKind::Network,
@@ -148,13 +148,13 @@ impl<T: Send + 'static> Segment<T> {
             let _region = Region::enter(pass);
             let compute = || {
                 // libtorch returns as many tensors as it got.
-                let count = |_| TchError::Convert("another number of tensors".to_owned());
+                let count = |_| TchError::Convert("wrong number of tensors".to_owned());
                 let inputs = <&[Tensor; N]>::try_from(inputs).map_err(count)?;
                 let output = forward(&lock(&layers), inputs.each_ref())?;
                 check.compare(&output, pass)?;
                 Ok(output)
             };
-            compute().map_err(|error| handle.fail(error))
+            compute().map_err(|error| handle.record_failure(error))
         });
         output.map_err(|error| self.recompute.take_failure().unwrap_or_else(|| error.into()))
     }
@@ -236,7 +236,7 @@ impl Check {
         }
         match first.as_ref().and_then(|first| summary.difference_from(first)) {
             None => Ok(()),
-            Some(what) => Err(ModelError::Recomputed(self.name.to_string(), what)),
+            Some(difference) => Err(ModelError::Recomputed(self.name.to_string(), difference)),
         }
     }
 }

@@ -54,10 +54,10 @@ impl Block {
             let number = index + 1;
             let options = ConvOptions { stride, padding: kernel / 2, ..ConvOptions::kernel(kernel) };
             let conv = Conv2d::new(&mut scope.sub(format_args!("conv{number}")), (from, to), options)?;
-            let mut place = scope.sub(format_args!("bn{number}"));
+            let mut norm = scope.sub(format_args!("bn{number}"));
             // With a last weight of 0 the branch initially adds nothing.
             let weight = if number == shapes.len() { 0.0 } else { 1.0 };
-            layers.push((conv, BatchNorm2d::with_weight(&mut place, to, weight)?));
+            layers.push((conv, BatchNorm2d::with_weight(&mut norm, to, weight)?));
         }
         let downsample = if stride != 1 || input != output {
             let mut scope = scope.sub("downsample");

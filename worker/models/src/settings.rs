@@ -28,8 +28,8 @@ pub(super) fn divides(
     if of.is_multiple_of(value) {
         return Ok(());
     }
-    let near = (1..=value.min(of)).rev().find(|candidate| of.is_multiple_of(*candidate)).unwrap_or(1);
-    let reason = format!("it does not divide `{of_key} = {of}`; take {near}, or another that does");
+    let divisor = (1..=value.min(of)).rev().find(|candidate| of.is_multiple_of(*candidate)).unwrap_or(1);
+    let reason = format!("it does not divide `{of_key} = {of}`; use {divisor}, or another divisor");
     Err(ModelError::Setting { key, value, reason })
 }
 
@@ -43,10 +43,10 @@ mod tests {
         let error = divides(("model.heads", 5), ("model.width", 48)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`model.heads = 5`: it does not divide `model.width = 48`; take 4, or another that does"
+            "`model.heads = 5`: it does not divide `model.width = 48`; use 4, or another divisor"
         );
         let error = divides(("model.heads", 60), ("model.width", 48)).unwrap_err();
-        assert!(error.to_string().contains("take 48"), "{error}");
+        assert!(error.to_string().contains("use 48"), "{error}");
         for (heads, width, key) in [(0, 48, "model.heads"), (4, 0, "model.width")] {
             let error = divides(("model.heads", heads), ("model.width", width)).unwrap_err();
             assert_eq!(error.to_string(), format!("`{key} = 0`: it must be at least 1"));

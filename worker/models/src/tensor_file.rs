@@ -47,14 +47,14 @@ impl TensorFile {
         let format = |reason: String| wrong(WeightsProblem::Format(reason));
 
         let file = File::open(path).map_err(read)?;
-        let about = file.metadata().map_err(read)?;
-        if !about.is_file() {
+        let metadata = file.metadata().map_err(read)?;
+        if !metadata.is_file() {
             return Err(format("it is not a regular file".to_owned()));
         }
-        let actual = about.len();
+        let actual = metadata.len();
         if actual < PREFIX_BYTES {
             return Err(format(format!(
-                "it has {actual} bytes, fewer than the {PREFIX_BYTES} of its length field"
+                "it has {actual} bytes, too few for its length field of {PREFIX_BYTES}"
             )));
         }
         let mut prefix = [0u8; PREFIX_BYTES as usize];
@@ -62,9 +62,11 @@ impl TensorFile {
         let header_bytes = u64::from_le_bytes(prefix);
         if header_bytes > MAX_HEADER_BYTES {
             return Err(format(match prefix.starts_with(ZIP_MARK) {
-                true => "it is a zip, as torch.save writes; convert it with safetensors.torch.save_file"
-                    .to_owned(),
-                false => format!("its first 8 bytes announce a header of {header_bytes} bytes"),
+                true => {
+                    "it is a zip archive, as from torch.save; convert it with safetensors.torch.save_file"
+                        .to_owned()
+                }
+                false => format!("a header of {header_bytes} bytes exceeds the format's limit"),
             }));
         }
         let data_start = PREFIX_BYTES + header_bytes;
@@ -75,8 +77,8 @@ impl TensorFile {
         let mut header = vec![0u8; header_bytes as usize];
         file.read_exact_at(&mut header, PREFIX_BYTES).map_err(read)?;
         // Deserialising checks that tensors are adjacent and as long as their shapes and dtypes require.
-        let metadata: Metadata = serde_json::from_slice(&header)
-            .map_err(|error| format(format!("its header cannot be read: {error}")))?;
+        let metadata: Metadata =
+            serde_json::from_slice(&header).map_err(|error| format(format!("invalid header: {error}")))?;
         let expected = data_start.saturating_add(metadata.data_len() as u64);
         if expected != actual {
             return Err(size(expected));
@@ -106,30 +108,30 @@ impl TensorFile {
 
     /// Returns the shape of a tensor.
     pub fn shape(&self, name: &str) -> Result<Vec<i64>, ModelError> {
-        self.described(name).map(|(_, shape)| shape)
+        self.describe(name).map(|(_, shape)| shape)
     }
 
-    fn described(&self, name: &str) -> Result<(&TensorInfo, Vec<i64>), ModelError> {
-        let info = self.info(name).ok_or_else(|| self.wrong(WeightsProblem::NoTensor(name.to_owned())))?;
+    fn describe(&self, name: &str) -> Result<(&TensorInfo, Vec<i64>), ModelError> {
+        let info = self.info(name).ok_or_else(|| self.error(WeightsProblem::NoTensor(name.to_owned())))?;
         let sizes = info.shape.iter().map(|&size| i64::try_from(size));
         let shape = sizes.collect::<Result<_, _>>().map_err(|_| {
-            self.wrong(WeightsProblem::Format(format!("`{name}` has the shape {:?}", info.shape)))
+            self.error(WeightsProblem::Format(format!("`{name}` has the invalid shape {:?}", info.shape)))
         })?;
         Ok((info, shape))
     }
 
-    fn wrong(&self, problem: WeightsProblem) -> WeightsError {
+    fn error(&self, problem: WeightsProblem) -> WeightsError {
         WeightsError::new(&self.path, problem)
     }
 
     /// Reads one tensor to the CPU, in the file's dtype.
     pub fn read(&self, name: &str) -> Result<Tensor, ModelError> {
-        let (info, shape) = self.described(name)?;
+        let (info, shape) = self.describe(name)?;
         let kind = kind_of(info.dtype)
-            .ok_or_else(|| self.wrong(WeightsProblem::Dtype(name.to_owned(), info.dtype)))?;
+            .ok_or_else(|| self.error(WeightsProblem::Dtype(name.to_owned(), info.dtype)))?;
         let mut value = Tensor::f_empty(shape, (kind, Device::Cpu))?;
         if !self.fill(info, &mut value)? {
-            return Err(TchError::Convert(format!("new memory for `{name}` is not in order")).into());
+            return Err(TchError::Convert(format!("new memory for `{name}` is not contiguous")).into());
         }
         Ok(value)
     }
@@ -137,7 +139,7 @@ impl TensorFile {
     /// Reads one tensor into `target`, which has the same shape, and converts it to its dtype. Autograd
     /// records nothing. If dtypes and layouts agree, it reads directly into `target`.
     pub fn read_into(&self, name: &str, target: &Tensor) -> Result<(), ModelError> {
-        let (info, shape) = self.described(name)?;
+        let (info, shape) = self.describe(name)?;
         let mut target = target.f_detach()?;
         let agrees = kind_of(info.dtype) == Some(target.f_kind()?) && target.size() == shape;
         if !(agrees && self.fill(info, &mut target)?) {
@@ -151,7 +153,7 @@ impl TensorFile {
         let start = self.data_start + info.data_offsets.0 as u64;
         // `open` has checked that the file has the bytes that shape and dtype require.
         let filled = fill(tensor, |bytes| self.file.read_exact_at(bytes, start));
-        let filled = filled.transpose().map_err(|error| self.wrong(WeightsProblem::Read(error)))?;
+        let filled = filled.transpose().map_err(|error| self.error(WeightsProblem::Read(error)))?;
         Ok(filled.is_some())
     }
 }
@@ -178,7 +180,7 @@ pub fn header<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, Vec<i64>)>) -> 
     let mut text = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
     text.resize(text.len().next_multiple_of(PREFIX_BYTES as usize), b' ');
     if text.len() as u64 > MAX_HEADER_BYTES {
-        return Err(format!("the names and shapes take {} bytes", text.len()));
+        return Err(format!("the names and shapes take {} bytes, more than the format allows", text.len()));
     }
     let mut header = (text.len() as u64).to_le_bytes().to_vec();
     header.append(&mut text);
@@ -280,16 +282,16 @@ pub(super) mod tests {
         let file = TensorFile::open(&path).unwrap();
         assert!(file.read("a").unwrap().equal(&values));
         for kind in [Kind::Double, Kind::Float] {
-            let room = Tensor::full([3, 4], -1.0, (kind, Device::Cpu));
+            let buffer = Tensor::full([3, 4], -1.0, (kind, Device::Cpu));
             // Contiguous, transposed, and with gaps.
             for target in [
-                room.narrow(0, 1, 2).view([8]).narrow(0, 1, 6).view([2, 3]),
-                room.narrow(1, 1, 2).transpose(0, 1),
+                buffer.narrow(0, 1, 2).view([8]).narrow(0, 1, 6).view([2, 3]),
+                buffer.narrow(1, 1, 2).transpose(0, 1),
             ] {
-                let _ = tch::no_grad(|| room.shallow_clone().fill_(-1.0));
+                let _ = tch::no_grad(|| buffer.shallow_clone().fill_(-1.0));
                 file.read_into("a", &target).unwrap();
                 assert!(target.to_kind(Kind::Double).equal(&values));
-                assert_eq!((&room + 1.0).count_nonzero(None::<i64>).int64_value(&[]), 6);
+                assert_eq!((&buffer + 1.0).count_nonzero(None::<i64>).int64_value(&[]), 6);
             }
         }
         let leaf = Tensor::zeros([2, 3], (Kind::Double, Device::Cpu)).set_requires_grad(true);

@@ -94,12 +94,12 @@ impl Unet {
         let width = settings::at_least_one("model.width", config.width)?;
         let depth = settings::at_least_one("model.depth", config.depth)?;
         // The width of a level. If it overflows, libtorch fails to allocate it.
-        let at = |level: i64| width.saturating_mul(1i64.checked_shl(level as u32).unwrap_or(i64::MAX));
+        let width_at = |level: i64| width.saturating_mul(1i64.checked_shl(level as u32).unwrap_or(i64::MAX));
         if depth > MAX_DEPTH {
             return Err(ModelError::Setting {
                 key: "model.depth",
                 value: config.depth,
-                reason: format!("a U-Net halves its images at most {MAX_DEPTH} times; 4 is usual"),
+                reason: format!("it must be at most {MAX_DEPTH}; 4 is usual"),
             });
         }
         let (channels_last, synced) = (registry.channels_last, registry.is_batch_synced());
@@ -109,14 +109,14 @@ impl Unet {
             .map(|level| {
                 root.sub(format_args!("down{level}")).segment(|scope| {
                     // Index 0 is the pooling, which has no tensors.
-                    let mut place = scope.sub("maxpool_conv");
-                    DoubleConv::new(&mut place.sub(1), at(level - 1), at(level))
+                    let mut pooled = scope.sub("maxpool_conv");
+                    DoubleConv::new(&mut pooled.sub(1), width_at(level - 1), width_at(level))
                 })
             })
             .collect::<Result<_, _>>()?;
         let up = (1..=depth)
             .map(|step| {
-                let (below, here) = (at(depth - step + 1), at(depth - step));
+                let (below, here) = (width_at(depth - step + 1), width_at(depth - step));
                 root.sub(format_args!("up{step}")).segment(|scope| {
                     Ok(Up {
                         up: ConvTranspose2d::new(&mut scope.sub("up"), (below, here), 2)?,
@@ -139,8 +139,8 @@ impl Unet {
                 key: "data.image_size",
                 value: side as usize,
                 reason: format!(
-                    "nothing of the image is left after `model.depth = {depth}` halvings; it must be at least {smallest}, \
-                     or the depth less"
+                    "the image is too small for `model.depth = {depth}` halvings; use at least {smallest}, or a smaller \
+                     depth"
                 ),
             });
         }
@@ -238,8 +238,7 @@ mod tests {
         let error = model.forward(&images([2, 2, 32, 7]), true).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`data.image_size = 7`: nothing of the image is left after `model.depth = 3` halvings; it must be at least 8, or \
-             the depth less"
+            "`data.image_size = 7`: the image is too small for `model.depth = 3` halvings; use at least 8, or a smaller depth"
         );
         for shape in [[2, 3, 16, 16], [0, 2, 16, 16]] {
             let error = model.forward(&images(shape), true).unwrap_err();
@@ -254,17 +253,17 @@ mod tests {
             }
         }
         assert_eq!([8, 15, 16].map(|size| model.min_micro_batch(size)), [2, 2, 1]);
-        let refused = |config: UnetConfig| Unet::new(config, &mut Registry::new(Device::Cpu)).unwrap_err();
+        let error_of = |config: UnetConfig| Unet::new(config, &mut Registry::new(Device::Cpu)).unwrap_err();
         for (config, key) in [
             (UnetConfig { width: 0, ..SMALL }, "model.width"),
             (UnetConfig { depth: 0, ..SMALL }, "model.depth"),
             (UnetConfig { depth: 64, ..SMALL }, "model.depth"),
         ] {
-            let error = refused(config);
+            let error = error_of(config);
             assert!(matches!(&error, ModelError::Setting { key: got, .. } if *got == key), "{error}");
         }
-        assert!(matches!(refused(UnetConfig { classes: 0, ..SMALL }), ModelError::NoClasses));
-        assert!(matches!(refused(UnetConfig { channels: 0, ..SMALL }), ModelError::NoChannels));
+        assert!(matches!(error_of(UnetConfig { classes: 0, ..SMALL }), ModelError::NoClasses));
+        assert!(matches!(error_of(UnetConfig { channels: 0, ..SMALL }), ModelError::NoChannels));
     }
 
     #[test]

@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn bad_settings_and_images_are_typed_errors() {
-        let refused = |config| Vit::new(config, 3, 5, &mut Registry::new(Device::Cpu)).unwrap_err();
+        let error_of = |config| Vit::new(config, 3, 5, &mut Registry::new(Device::Cpu)).unwrap_err();
         for (config, key) in [
             (VitConfig { heads: 5, ..SMALL }, "model.heads"),
             (VitConfig { heads: 0, ..SMALL }, "model.heads"),
@@ -206,7 +206,7 @@ mod tests {
             (VitConfig { patch: 5, ..SMALL }, "model.patch"),
             (VitConfig { image_size: 0, ..SMALL }, "data.image_size"),
         ] {
-            let error = refused(config);
+            let error = error_of(config);
             assert!(matches!(&error, ModelError::Setting { key: got, .. } if *got == key), "{key}: {error}");
         }
         let registry = &mut Registry::new(Device::Cpu);

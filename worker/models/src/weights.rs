@@ -11,7 +11,9 @@ use tch::TchError;
 
 use super::dtype::kind_of;
 use super::error::{ModelError, WeightsError, WeightsProblem};
-use super::mismatch::{Mismatch, ShapeDifference, Wanted, compare, is_batch_counter, is_head, list_first};
+use super::mismatch::{
+    ExpectedTensor, Mismatch, ShapeDifference, compare, is_batch_counter, is_head, list_first,
+};
 use super::registry::{Entry, Registry};
 use super::tensor_file::TensorFile;
 
@@ -34,7 +36,7 @@ impl Renames {
     }
 
     /// Renames the file's tensors. If two of them get the same name, returns an error.
-    fn of(&self, mut file: TensorFile) -> Result<TensorFile, WeightsError> {
+    fn rename(&self, mut file: TensorFile) -> Result<TensorFile, WeightsError> {
         let mut old = BTreeMap::new();
         for (second, info) in std::mem::take(&mut file.tensors) {
             let name = self.apply(&second);
@@ -70,25 +72,28 @@ impl fmt::Display for LoadReport {
             write!(f, ", {} of them converted", self.converted)?;
         }
         if self.counters_missing > 0 {
-            write!(f, ", {} batch counters not in the file", self.counters_missing)?;
+            write!(f, ", {} batch counters missing in the file", self.counters_missing)?;
         }
         if let Some(first) = self.head_kept.first() {
             let classes = |shape: &[usize]| shape.first().copied().unwrap_or(0);
             let (file, model) = (classes(&first.file), classes(&first.model));
-            write!(f, "; the classifier starts afresh ({file} classes in the file, {model} in the model)")?;
+            write!(
+                f,
+                "; the classifier keeps its initial values ({file} classes in the file, {model} in the model)"
+            )?;
         }
         let Some(rest) = &self.rest else { return Ok(()) };
         let name = |(name, _): &(String, Vec<usize>)| format!("`{name}`");
         let both = |d: &ShapeDifference| format!("`{}` {:?}, in the model {:?}", d.name, d.file, d.model);
         let typed = |(name, file, _): &(String, String, String)| format!("`{name}` ({file})");
-        for (what, count, shown) in [
-            ("not in the file and left as initialised", rest.missing.len(), list_first(&rest.missing, name)),
-            ("in the file alone", rest.unexpected.len(), list_first(&rest.unexpected, name)),
-            ("of another shape", rest.shapes.len(), list_first(&rest.shapes, both)),
-            ("of another type", rest.types.len(), list_first(&rest.types, typed)),
+        for (kind, count, shown) in [
+            ("missing in the file, initial values kept", rest.missing.len(), list_first(&rest.missing, name)),
+            ("only in the file", rest.unexpected.len(), list_first(&rest.unexpected, name)),
+            ("with another shape", rest.shapes.len(), list_first(&rest.shapes, both)),
+            ("with another dtype", rest.types.len(), list_first(&rest.types, typed)),
         ] {
             if count > 0 {
-                write!(f, "; {count} {what}: {shown}")?;
+                write!(f, "; {count} {kind}: {shown}")?;
             }
         }
         Ok(())
@@ -109,14 +114,14 @@ pub fn load_renamed(
     mode: WeightsMode,
     renames: &Renames,
 ) -> Result<LoadReport, ModelError> {
-    let file = renames.of(TensorFile::open(path)?)?;
-    let wanted = registry.state().iter().map(wanted).collect::<Result<Vec<_>, _>>()?;
-    let mut mismatch = compare(&wanted, &found(registry, &file));
+    let file = renames.rename(TensorFile::open(path)?)?;
+    let wanted = registry.state().iter().map(expected_tensor).collect::<Result<Vec<_>, _>>()?;
+    let mut mismatch = compare(&wanted, &file_tensors(registry, &file));
     let mut report = LoadReport::default();
     if mode == WeightsMode::FineTune {
         report.head_kept = mismatch.take_head();
     }
-    let fits = |entry: &Wanted<'_>| mismatch.fits(entry.name) && file.info(entry.name).is_some();
+    let fits = |entry: &ExpectedTensor<'_>| mismatch.fits(entry.name) && file.info(entry.name).is_some();
     if mode == WeightsMode::Partial && wanted.iter().any(fits) {
         report.rest = (!mismatch.is_empty()).then(|| Box::new(std::mem::take(&mut mismatch)));
     }
@@ -130,7 +135,7 @@ pub fn load_renamed(
 
 /// Returns the file's tensors without repeated tied weights. If the file has only the second name, it stays,
 /// so that it is reported as unexpected.
-fn found<'a>(registry: &Registry, file: &'a TensorFile) -> BTreeMap<&'a str, &'a TensorInfo> {
+fn file_tensors<'a>(registry: &Registry, file: &'a TensorFile) -> BTreeMap<&'a str, &'a TensorInfo> {
     let is_second = |name: &str| {
         let tied = registry.tied().iter().find(|(second, _)| second == name);
         tied.is_some_and(|(_, first)| file.info(first).is_some())
@@ -142,7 +147,7 @@ fn found<'a>(registry: &Registry, file: &'a TensorFile) -> BTreeMap<&'a str, &'a
 fn fill(
     registry: &Registry,
     file: &TensorFile,
-    wanted: &[Wanted<'_>],
+    wanted: &[ExpectedTensor<'_>],
     report: &mut LoadReport,
 ) -> Result<(), ModelError> {
     for (entry, wanted) in registry.state().iter().zip(wanted) {
@@ -164,9 +169,9 @@ fn fill(
     Ok(())
 }
 
-fn wanted(entry: &Entry) -> Result<Wanted<'_>, TchError> {
+fn expected_tensor(entry: &Entry) -> Result<ExpectedTensor<'_>, TchError> {
     let shape = entry.tensor().size().into_iter().map(|size| size as usize);
-    Ok(Wanted { name: entry.name(), shape: shape.collect(), kind: entry.tensor().f_kind()? })
+    Ok(ExpectedTensor { name: entry.name(), shape: shape.collect(), kind: entry.tensor().f_kind()? })
 }
 
 /// Checks that a repeated tied weight is equal.

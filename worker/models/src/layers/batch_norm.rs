@@ -67,12 +67,12 @@ impl BatchNorm2d {
             return Err(self.too_small(x));
         }
         // Recomputation normalises by the batch's statistics, but must not update the running ones again.
-        let moved = train && is_recomputing();
-        if train && !moved {
-            self.count()?;
+        let is_repeated = train && is_recomputing();
+        if train && !is_repeated {
+            self.count_batch()?;
         }
         let running = [&self.running_mean, &self.running_var];
-        self.normalise(x, (!moved).then_some(running), train)
+        self.normalise(x, (!is_repeated).then_some(running), train)
     }
 
     /// Normalises with these running statistics; training updates them.
@@ -99,11 +99,11 @@ impl BatchNorm2d {
     fn forward_groups(&self, x: &Tensor, group: i64) -> Result<Tensor, ModelError> {
         let samples = x.size()[0];
         let running = [&self.running_mean, &self.running_var];
-        let moves = !is_recomputing();
-        if moves {
-            self.count()?;
+        let updates_running = !is_recomputing();
+        if updates_running {
+            self.count_batch()?;
         }
-        let mut moved = [running[0].f_zeros_like()?, running[1].f_zeros_like()?];
+        let mut averages = [running[0].f_zeros_like()?, running[1].f_zeros_like()?];
         let mut parts = Vec::new();
         for begin in (0..samples).step_by(group as usize) {
             let length = group.min(samples - begin);
@@ -111,16 +111,17 @@ impl BatchNorm2d {
             if values_per_channel(&part) < 2 {
                 return Err(self.too_small(&part));
             }
-            let own = moves.then(|| Ok::<_, ModelError>([duplicate(running[0])?, duplicate(running[1])?]));
+            let own = updates_running
+                .then(|| Ok::<_, ModelError>([copy_statistic(running[0])?, copy_statistic(running[1])?]));
             let own = own.transpose()?;
             parts.push(self.normalise(&part, own.as_ref().map(|[mean, var]| [mean, var]), true)?);
             let share = length as f64 / samples as f64;
-            for (moved, own) in moved.iter_mut().zip(own.iter().flatten()) {
-                let _ = tch::no_grad(|| moved.f_add_(&own.f_mul_scalar(share)?))?;
+            for (average, own) in averages.iter_mut().zip(own.iter().flatten()) {
+                let _ = tch::no_grad(|| average.f_add_(&own.f_mul_scalar(share)?))?;
             }
         }
-        for (running, moved) in running.into_iter().zip(&moved).filter(|_| moves) {
-            tch::no_grad(|| running.shallow_clone().f_copy_(moved))?;
+        for (running, average) in running.into_iter().zip(&averages).filter(|_| updates_running) {
+            tch::no_grad(|| running.shallow_clone().f_copy_(average))?;
         }
         Ok(Tensor::f_cat(&parts, 0)?)
     }
@@ -136,8 +137,8 @@ impl BatchNorm2d {
             return Err(self.too_small(x));
         }
         if !is_recomputing() {
-            self.count()?;
-            self.track(&joint)?;
+            self.count_batch()?;
+            self.update_running(&joint)?;
         }
         let scale = joint.variance.f_add_scalar(Self::EPS)?.f_rsqrt()?.f_mul(&self.weight)?;
         let by_channel = |vector: &Tensor| vector.f_view([1, -1, 1, 1]);
@@ -146,7 +147,7 @@ impl BatchNorm2d {
     }
 
     /// Moves the running statistics towards those of the joint batch. The variance is the unbiased one.
-    fn track(&self, joint: &JointBatch) -> Result<(), ModelError> {
+    fn update_running(&self, joint: &JointBatch) -> Result<(), ModelError> {
         let kind = self.running_mean.f_kind()?;
         tch::no_grad(|| {
             let correction = joint.count.f_div(&joint.count.f_sub_scalar(1)?)?;
@@ -158,7 +159,7 @@ impl BatchNorm2d {
         })
     }
 
-    fn count(&self) -> Result<(), ModelError> {
+    fn count_batch(&self) -> Result<(), ModelError> {
         // A second handle of the tensor, because the in-place call needs it mutable.
         let _ = self.num_batches_tracked.shallow_clone().f_add_scalar_(1)?;
         Ok(())
@@ -170,7 +171,7 @@ impl BatchNorm2d {
 }
 
 /// Copies a statistic so that it can change independently.
-fn duplicate(statistic: &Tensor) -> Result<Tensor, ModelError> {
+fn copy_statistic(statistic: &Tensor) -> Result<Tensor, ModelError> {
     let mut own = statistic.f_empty_like()?;
     tch::no_grad(|| own.f_copy_(statistic))?;
     Ok(own)

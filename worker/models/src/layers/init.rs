@@ -9,20 +9,20 @@ use super::super::error::ModelError;
 pub(super) const CPU_FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
 thread_local! {
-    static IS_BLANK: Cell<bool> = const { Cell::new(false) };
+    static SKIPS_INIT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `build` without drawing initial weights: for a model that is filled from a checkpoint. Drawing takes
 /// seconds for hundreds of millions of parameters.
 pub fn without_random_init<T>(build: impl FnOnce() -> T) -> T {
     /// Restores the setting, also after a panic.
-    struct Ends(bool);
-    impl Drop for Ends {
+    struct RestoreInit(bool);
+    impl Drop for RestoreInit {
         fn drop(&mut self) {
-            IS_BLANK.set(self.0);
+            SKIPS_INIT.set(self.0);
         }
     }
-    let _ends = Ends(IS_BLANK.replace(true));
+    let _restore = RestoreInit(SKIPS_INIT.replace(true));
     build()
 }
 
@@ -46,7 +46,7 @@ impl Init {
     pub(in super::super) fn weight(self, shape: &[i64]) -> Result<Tensor, ModelError> {
         let fan_out = || shape[0] as f64 * kernel(shape);
         let mut weight = Tensor::f_empty(shape, CPU_FLOAT)?;
-        if IS_BLANK.get() {
+        if SKIPS_INIT.get() {
             return Ok(weight);
         }
         Ok(match self {
@@ -114,7 +114,7 @@ mod tests {
     fn without_random_init_nothing_is_drawn() {
         let state = || dtrain_torch_shim::rng::state(Device::Cpu).unwrap();
         // Other tests use this generator: one unchanged state is enough, as a draw always changes it.
-        let leaves_it = |draw: &dyn Fn()| {
+        let keeps_state = |draw: &dyn Fn()| {
             (0..200).any(|_| {
                 let before = state();
                 draw();
@@ -123,8 +123,8 @@ mod tests {
         };
         let draw = |init: Init| drop(init.weight(&[3, 2]).unwrap());
         for init in [Init::FanOut, Init::FanIn, Init::Normal(1.0), Init::Truncated(1.0)] {
-            assert!(leaves_it(&|| without_random_init(|| draw(init))));
-            assert!(!leaves_it(&|| draw(init)), "it ends with the closure");
+            assert!(keeps_state(&|| without_random_init(|| draw(init))));
+            assert!(!keeps_state(&|| draw(init)), "it ends with the closure");
         }
     }
 

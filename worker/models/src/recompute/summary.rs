@@ -56,7 +56,7 @@ impl Summary {
         let values = match precision {
             Precision::Shapes => Values::Unknown,
             Precision::Bits => Values::Bits(output.stride(), fingerprint(output)?),
-            Precision::Near => tch::no_grad(|| sketch(output))?,
+            Precision::Near => tch::no_grad(|| near_values(output))?,
         };
         Ok(Self { shape: output.size(), kind: output.f_kind()?, values })
     }
@@ -64,11 +64,11 @@ impl Summary {
     /// Returns a description of the difference from the first result.
     pub(super) fn difference_from(&self, first: &Self) -> Option<String> {
         if self.shape != first.shape {
-            Some(format!("a tensor of shape {:?}, where it was {:?}", self.shape, first.shape))
+            Some(format!("a tensor of shape {:?} instead of {:?}", self.shape, first.shape))
         } else if self.kind != first.kind {
-            Some(format!("a tensor of {:?}, where it was {:?}", self.kind, first.kind))
+            Some(format!("a tensor of {:?} instead of {:?}", self.kind, first.kind))
         } else {
-            let other = || "other values than in the forward pass".to_owned();
+            let other = || "other values than the forward pass".to_owned();
             (!self.values.agree(&first.values)).then(other)
         }
     }
@@ -86,21 +86,21 @@ impl Values {
 }
 
 /// Works in pieces to take little memory, and waits for the device once.
-fn sketch(output: &Tensor) -> Result<Values, TchError> {
+fn near_values(output: &Tensor) -> Result<Values, TchError> {
     const PIECE: i64 = 1 << 20;
     let (flat, elements) = (output.f_detach()?.f_reshape([-1])?, output.numel() as i64);
     let options = (Kind::Double, output.device());
-    let mut figures = Tensor::f_zeros([2], options)?;
+    let mut sums = Tensor::f_zeros([2], options)?;
     for begin in (0..elements).step_by(PIECE as usize) {
         let length = PIECE.min(elements - begin);
         let piece = flat.f_narrow(0, begin, length)?.f_to_kind(Kind::Double)?;
         // The cosines of integers, in radians, do not repeat.
-        let places = Tensor::f_arange_start(begin, begin + length, options)?.f_cos_()?;
-        let sums = Tensor::f_stack(&[piece.f_dot(&piece)?, piece.f_dot(&places)?], 0)?;
-        let _ = figures.f_add_(&sums)?;
+        let weights = Tensor::f_arange_start(begin, begin + length, options)?.f_cos_()?;
+        let own = Tensor::f_stack(&[piece.f_dot(&piece)?, piece.f_dot(&weights)?], 0)?;
+        let _ = sums.f_add_(&own)?;
     }
-    let figures = Vec::<f64>::try_from(figures.f_to_device(Device::Cpu)?)?;
-    Ok(Values::Near { norm: figures[0].sqrt(), sum: figures[1] })
+    let sums = Vec::<f64>::try_from(sums.f_to_device(Device::Cpu)?)?;
+    Ok(Values::Near { norm: sums[0].sqrt(), sum: sums[1] })
 }
 
 #[cfg(test)]

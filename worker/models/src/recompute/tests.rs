@@ -15,7 +15,7 @@ type Forward = Box<dyn Fn(&Tensor) -> Result<Tensor, ModelError>>;
 /// Returns all results of a step of two micro-batches: outputs, gradients and buffers by name.
 fn step(registry: &Registry, forward: &Forward, batches: &[Tensor], bf16: bool) -> Vec<(String, Tensor)> {
     tch::manual_seed(11);
-    let mut left = Vec::new();
+    let mut results = Vec::new();
     let before: Vec<Tensor> = registry.buffers().map(|entry| entry.tensor().copy()).collect();
     for (number, batch) in batches.iter().enumerate() {
         let y = {
@@ -24,20 +24,20 @@ fn step(registry: &Registry, forward: &Forward, batches: &[Tensor], bf16: bool) 
         };
         let loss = y.to_kind(Kind::Float).square().sum(Kind::Float);
         registry.recompute().backward(&loss).unwrap();
-        left.push((format!("output {number}"), y.detach()));
+        results.push((format!("output {number}"), y.detach()));
     }
     for entry in registry.parameters() {
         let mut leaf = entry.tensor().shallow_clone();
         if leaf.requires_grad() {
-            left.push((entry.name().to_owned(), leaf.grad().copy()));
+            results.push((entry.name().to_owned(), leaf.grad().copy()));
             leaf.zero_grad();
         }
     }
     for (entry, before) in registry.buffers().zip(before) {
-        left.push((entry.name().to_owned(), entry.tensor().copy()));
+        results.push((entry.name().to_owned(), entry.tensor().copy()));
         tch::no_grad(|| entry.tensor().shallow_clone().copy_(&before));
     }
-    left
+    results
 }
 
 /// Checks that results are identical to the bit with no, the first, and all segments recomputed.
@@ -144,7 +144,7 @@ fn a_segment_is_recomputed_only_if_needed() {
     assert_eq!(&*counted.segment.name, "fc");
     let same = |_, y| y;
     counted.step(same).unwrap();
-    assert_eq!(counted.times(), 1, "not asked for");
+    assert_eq!(counted.times(), 1, "recompute is off");
     counted.registry.recompute().set_all();
     counted.step(same).unwrap();
     assert_eq!(counted.times(), 2);
@@ -183,11 +183,11 @@ fn a_segment_with_another_result_is_an_error() {
     };
     found(counted.step(bit).unwrap_err(), "other values");
     let shape = |time: u64, y: Tensor| y.narrow(0, 0, 1 + (time % 2) as i64);
-    found(counted.step(shape).unwrap_err(), "shape [2, 4], where it was [1, 4]");
+    found(counted.step(shape).unwrap_err(), "shape [2, 4] instead of [1, 4]");
     let kind =
         |time: u64, y: Tensor| y.to_kind(if time.is_multiple_of(2) { Kind::Float } else { Kind::Double });
     counted.times();
-    found(counted.step(kind).unwrap_err(), "of Double, where it was Float");
+    found(counted.step(kind).unwrap_err(), "of Double instead of Float");
 
     // Bits are compared in the runs 1, 2, 4, 8 ... since the last change; shapes always.
     for _ in 0..2 {
@@ -241,10 +241,10 @@ fn layers_know_whether_they_are_recomputed() {
     let segment = registry.root().segment(build).unwrap();
     registry.recompute().set_all();
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&seen);
+    let recorded = Arc::clone(&seen);
     let x = Tensor::randn([2, 2, 3, 3], (Kind::Float, Device::Cpu));
     let y = segment.run(&x, move |(conv, bn), x| {
-        noted.lock().unwrap().push(is_recomputing());
+        recorded.lock().unwrap().push(is_recomputing());
         bn.forward(&conv.forward(x)?, true)
     });
     registry.recompute().backward(&y.unwrap().square().sum(Kind::Float)).unwrap();

@@ -87,7 +87,7 @@ fn fine_tuning_keeps_a_head_of_other_classes_and_strict_is_an_error() {
     let text = mismatch_text(&b, &path, WeightsMode::Strict);
     assert!(text.contains("`fc.weight` is [1000, 512], in the model [10, 512]"), "{text}");
     assert!(text.contains("Only the number of classes differs"), "{text}");
-    assert!(!same(&a, &b, "conv1.weight"), "nothing is loaded by a refused file");
+    assert!(!same(&a, &b, "conv1.weight"), "a strict mismatch loads nothing");
 
     let head = b.get("fc.weight").unwrap().tensor().copy();
     let report = load_state(&b, &path, WeightsMode::FineTune).unwrap();
@@ -96,7 +96,7 @@ fn fine_tuning_keeps_a_head_of_other_classes_and_strict_is_an_error() {
     assert!(b.get("fc.weight").unwrap().tensor().equal(&head));
     let text = report.to_string();
     assert!(
-        text.ends_with("the classifier starts afresh (1000 classes in the file, 10 in the model)"),
+        text.ends_with("the classifier keeps its initial values (1000 classes in the file, 10 in the model)"),
         "{text}"
     );
 
@@ -113,11 +113,11 @@ fn another_network_is_named() {
     for mode in [WeightsMode::Strict, WeightsMode::FineTune] {
         save(&large, &path);
         let text = mismatch_text(&small, &path, mode);
-        assert!(text.contains("the model, a resnet18: it holds `layer1.2."), "{text}");
+        assert!(text.contains("the model (a resnet18): unexpected tensors: `layer1.2."), "{text}");
         assert!(text.ends_with("The file looks like a resnet34."), "{text}");
         save(&small, &path);
         let text = mismatch_text(&large, &path, mode);
-        assert!(text.contains("it lacks `layer1.2.conv1.weight` [64, 64, 3, 3]"), "{text}");
+        assert!(text.contains("missing tensors: `layer1.2.conv1.weight` [64, 64, 3, 3]"), "{text}");
         assert!(text.ends_with("The file looks like a resnet18."), "{text}");
     }
 }
@@ -133,7 +133,11 @@ fn fine_tuning_accepts_only_a_different_head() {
         _ => (name != "fc.bias").then_some(tensor),
     });
     let text = mismatch_text(&registry, &path, WeightsMode::FineTune);
-    for part in ["lacks `fc.bias` [10]", "`conv1.weight` is [64, 1, 7, 7]", "`bn1.bias` is I32, not Float"] {
+    for part in [
+        "missing tensors: `fc.bias` [10]",
+        "`conv1.weight` is [64, 1, 7, 7]",
+        "`bn1.bias` is I32, in the model Float",
+    ] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }
@@ -177,8 +181,8 @@ fn a_repeated_tied_weight_must_be_equal() {
 
     write(Some(table.copy()), false);
     let text = mismatch_text(&b, &path, WeightsMode::Strict);
-    assert!(text.contains("it lacks `transformer.wte.weight`"), "{text}");
-    assert!(text.contains("it holds `lm_head.weight`"), "{text}");
+    assert!(text.contains("missing tensors: `transformer.wte.weight`"), "{text}");
+    assert!(text.contains("unexpected tensors: `lm_head.weight`"), "{text}");
 }
 
 #[test]
@@ -186,11 +190,11 @@ fn every_network_is_saved_loaded_and_fine_tuned() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("net.safetensors");
     let vit = VitConfig { image_size: 8, patch: 4, width: 8, depth: 2, heads: 2 };
-    let make = |which: &str, classes: usize| {
+    let make = |network: &str, classes: usize| {
         let mut registry = Registry::new(Device::Cpu);
         // The memory layout does not affect the file.
         registry.channels_last = classes == 4;
-        match which {
+        match network {
             "vit" => drop(build(Architecture::Vit(vit), 3, classes, &mut registry).unwrap()),
             "resnet50" => drop(build(Architecture::ResNet50, 1, classes, &mut registry).unwrap()),
             _ => {
@@ -200,27 +204,27 @@ fn every_network_is_saved_loaded_and_fine_tuned() {
         }
         registry
     };
-    for (which, kind, head) in [
+    for (network, kind, head) in [
         ("vit", "a vision transformer of 2 blocks", 2),
         ("resnet50", "a resnet50", 2),
         ("unet", "a U-Net of 2 levels", 2),
     ] {
-        let (a, b) = (make(which, 3), make(which, 4));
+        let (a, b) = (make(network, 3), make(network, 4));
         save(&a, &path);
         let text = mismatch_text(&b, &path, WeightsMode::Strict);
         assert!(text.contains(kind), "{text}");
         assert!(text.contains("Only the number of classes differs"), "{text}");
         let report = load_state(&b, &path, WeightsMode::FineTune).unwrap();
-        assert_eq!((report.loaded, report.head_kept.len()), (a.state().len() - head, head), "{which}");
-        let c = make(which, 3);
+        assert_eq!((report.loaded, report.head_kept.len()), (a.state().len() - head, head), "{network}");
+        let c = make(network, 3);
         assert_eq!(load_state(&c, &path, WeightsMode::Strict).unwrap().loaded, a.state().len());
-        assert!(a.state().iter().all(|entry| same(&a, &c, entry.name())), "{which}");
+        assert!(a.state().iter().all(|entry| same(&a, &c, entry.name())), "{network}");
         let kept = a.state().len() - head;
-        assert!(a.state()[..kept].iter().all(|entry| same(&a, &b, entry.name())), "{which}, channels-last");
+        assert!(a.state()[..kept].iter().all(|entry| same(&a, &b, entry.name())), "{network}, channels-last");
         save(&b, &path);
-        let d = make(which, 4);
+        let d = make(network, 4);
         load_state(&d, &path, WeightsMode::Strict).unwrap();
-        assert!(b.state().iter().all(|entry| same(&b, &d, entry.name())), "{which}");
+        assert!(b.state().iter().all(|entry| same(&b, &d, entry.name())), "{network}");
     }
 }
 

@@ -20,12 +20,12 @@ struct Table {
 
 /// One thread's slot.
 #[derive(Debug)]
-struct Seat {
+struct Participant {
     table: Arc<Table>,
     index: usize,
 }
 
-impl BatchSync for Seat {
+impl BatchSync for Participant {
     fn all_reduce(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         self.table.slots.lock().unwrap()[self.index] = Some(x.shallow_clone());
         self.table.barrier.wait();
@@ -43,13 +43,13 @@ impl BatchSync for Seat {
     }
 }
 
-fn seats(count: usize) -> Vec<Arc<dyn BatchSync>> {
+fn create_participants(count: usize) -> Vec<Arc<dyn BatchSync>> {
     let slots = Mutex::new((0..count).map(|_| None).collect());
     let table = Arc::new(Table { slots, barrier: Barrier::new(count) });
     (0..count)
         .map(|index| {
             let table = Arc::clone(&table);
-            Arc::new(Seat { table, index }) as Arc<dyn BatchSync>
+            Arc::new(Participant { table, index }) as Arc<dyn BatchSync>
         })
         .collect()
 }
@@ -72,7 +72,8 @@ fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], t
             let _ = tch::no_grad(|| entry.tensor().shallow_clone().uniform_(0.5, 1.5));
         }
     }
-    let joint: Vec<_> = seats(parts.len()).into_iter().map(|seat| new(Some(seat))).collect();
+    let joint: Vec<_> =
+        create_participants(parts.len()).into_iter().map(|participant| new(Some(participant))).collect();
     for (registry, _) in &joint {
         for (from, to) in whole.state().iter().zip(registry.state()) {
             tch::no_grad(|| to.tensor().shallow_clone().copy_(from.tensor()));
@@ -169,11 +170,11 @@ fn whole_networks_give_the_same_results() {
 
 #[test]
 fn a_large_mean_keeps_the_variance_accurate() {
-    let layers: Vec<_> = seats(2)
+    let layers: Vec<_> = create_participants(2)
         .into_iter()
-        .map(|seat| {
+        .map(|participant| {
             let mut registry = Registry::new(Device::Cpu);
-            registry.set_batch_sync(Some(seat));
+            registry.set_batch_sync(Some(participant));
             let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 1).unwrap();
             (registry, layer)
         })
@@ -206,13 +207,13 @@ fn a_large_mean_keeps_the_variance_accurate() {
 #[test]
 fn too_few_values_fail_on_all_and_one_participant_is_ignored() {
     let outcomes: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = seats(2)
+        let threads: Vec<_> = create_participants(2)
             .into_iter()
             .enumerate()
-            .map(|(index, seat)| {
+            .map(|(index, participant)| {
                 scope.spawn(move || {
                     let mut registry = Registry::new(Device::Cpu);
-                    registry.set_batch_sync(Some(seat));
+                    registry.set_batch_sync(Some(participant));
                     let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();
                     let x = values([index as i64, 5, 1, 1]).to_kind(Kind::Float);
                     let outcome = layer.forward(&x, true).map(drop);
@@ -229,18 +230,18 @@ fn too_few_values_fail_on_all_and_one_participant_is_ignored() {
         assert!(matches!(outcome, Err(ModelError::Batch { .. })), "{outcome:?}");
     }
     let mut registry = Registry::new(Device::Cpu);
-    registry.set_batch_sync(seats(1).pop());
+    registry.set_batch_sync(create_participants(1).pop());
     assert!(!registry.is_batch_synced());
 }
 
 #[test]
 fn half_precision_values_have_float32_statistics() {
-    let [one, other] = <[_; 2]>::try_from(seats(2)).ok().unwrap();
+    let [one, other] = <[_; 2]>::try_from(create_participants(2)).ok().unwrap();
     let half = values([4, 5, 6, 6]).to_kind(Kind::BFloat16);
-    let run = |seat: Arc<dyn BatchSync>, x: Tensor| {
+    let run = |participant: Arc<dyn BatchSync>, x: Tensor| {
         move || {
             let mut registry = Registry::new(Device::Cpu);
-            registry.set_batch_sync(Some(seat));
+            registry.set_batch_sync(Some(participant));
             let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();
             let y = layer.forward(&x, true).unwrap();
             assert_eq!(y.kind(), Kind::BFloat16);
