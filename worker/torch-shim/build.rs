@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let include = lib.parent().ok_or("libtorch's lib folder has no parent")?.join("include");
     let header = include.join("torch/csrc/distributed/c10d/ProcessGroupGloo.hpp");
     if !header.is_file() {
-        return Err(format!("libtorch's headers lack {}; run `cargo xtask setup`", header.display()).into());
+        return Err(format!("{} is missing; run `cargo xtask setup`", header.display()).into());
     }
 
     compile(&include);

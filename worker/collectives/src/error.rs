@@ -167,9 +167,9 @@ mod tests {
     fn a_failed_allocation_is_out_of_memory() {
         let operation = Operation::new("connect", 1);
         let options = (tch::Kind::Float, tch::Device::Cpu);
-        let refused = tch::Tensor::f_zeros([1 << 50], options).expect_err("it is too large");
+        let too_large = tch::Tensor::f_zeros([1 << 50], options).expect_err("the allocation fails");
         assert!(matches!(
-            operation.torch(refused),
+            operation.torch(too_large),
             CollectiveError::OutOfMemory(of, _) if of == operation
         ));
         let other = tch::Tensor::from_slice(&[1f32]).f_view([3]).expect_err("it has one value");

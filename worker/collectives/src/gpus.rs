@@ -123,13 +123,13 @@ mod tests {
 
     #[test]
     fn incompatible_ranks_are_named() {
-        let said =
+        let check =
             |all: &[Facts]| check_facts(all).map_or_else(|error| error.to_string(), |()| "agreed".into());
-        let text = said(&[facts(true, 22_809), facts(false, 0)]);
+        let text = check(&[facts(true, 22_809), facts(false, 0)]);
         assert!(text.contains("rank 0 trains on a GPU and rank 1 on the CPU"), "{text}");
-        let text = said(&[facts(true, 22_809), facts(true, 22_703)]);
+        let text = check(&[facts(true, 22_809), facts(true, 22_703)]);
         assert!(text.contains("rank 0 has NCCL 2.28.9 and rank 1 has 2.27.3"), "{text}");
-        let text = said(&[facts(true, 22_809), facts(true, 22_809), facts(true, 0)]);
+        let text = check(&[facts(true, 22_809), facts(true, 22_809), facts(true, 0)]);
         assert!(text.contains("rank 2 cannot load NCCL"), "{text}");
     }
 }

@@ -60,9 +60,10 @@ impl Rendezvous {
         if self.write_opening(b'-', reason.as_bytes()).is_err() {
             return;
         }
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         let peers = self.env.world_size as i64 - 1;
-        while store.add(OPENING_READ, 0).is_ok_and(|read| read < peers) && begun.elapsed() < FAILURE_LINGER {
+        while store.add(OPENING_READ, 0).is_ok_and(|read| read < peers) && started.elapsed() < FAILURE_LINGER
+        {
             std::thread::sleep(Duration::from_millis(5));
         }
     }

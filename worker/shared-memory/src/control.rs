@@ -256,9 +256,9 @@ mod tests {
     fn a_bell_wakes_the_sleeper_only_when_rung() {
         let (zero, one) = pair();
         let heard = zero.bell();
-        let begun = Instant::now();
+        let started = Instant::now();
         zero.sleep(heard, Duration::from_millis(30));
-        assert!(begun.elapsed() >= Duration::from_millis(30));
+        assert!(started.elapsed() >= Duration::from_millis(30));
         let heard = zero.bell();
         one.publish_ready(1, 0);
         assert_eq!(zero.bell(), heard, "not all ranks are ready");
@@ -273,7 +273,7 @@ mod tests {
             });
             zero.sleep(heard, Duration::from_secs(60));
         });
-        assert!(begun.elapsed() < Duration::from_secs(30));
+        assert!(started.elapsed() < Duration::from_secs(30));
     }
 
     #[test]

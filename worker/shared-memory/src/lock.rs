@@ -69,9 +69,9 @@ mod tests {
         assert!(is_locked(one.file(), 1).unwrap());
         drop(two);
         // A process that another test starts shares the open file description until its exec.
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         while is_locked(one.file(), 1).unwrap() {
-            assert!(begun.elapsed().as_secs() < 10, "the lock outlives its file description");
+            assert!(started.elapsed().as_secs() < 10, "the lock outlives its file description");
             std::thread::yield_now();
         }
     }

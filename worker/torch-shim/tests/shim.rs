@@ -46,10 +46,10 @@ fn a_store_serves_clients_and_times_out() {
 
     // Long enough to connect on a busy machine.
     let timeout = Duration::from_secs(3);
-    let begun = Instant::now();
+    let started = Instant::now();
     let client = TcpStore::connect("127.0.0.1", port, timeout).unwrap();
     assert_eq!(client.get("missing").unwrap_err().kind, ErrorKind::Timeout);
-    assert!(begun.elapsed() >= timeout && begun.elapsed() < LONG);
+    assert!(started.elapsed() >= timeout && started.elapsed() < LONG);
 }
 
 #[test]

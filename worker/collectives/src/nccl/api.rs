@@ -115,9 +115,9 @@ impl Api {
         }
         // A libtorch with static NCCL cannot share it. The NCCL beside libtorch has the tested version.
         let folder = cuda::library_folder().map_err(NcclError::missing)?;
-        let beside = folder.join("../../nvidia/nccl/lib").join(NAME);
-        match beside.is_file() {
-            true => Self::open(&beside),
+        let installed = folder.join("../../nvidia/nccl/lib").join(NAME);
+        match installed.is_file() {
+            true => Self::open(&installed),
             false => Self::open(Path::new(NAME)),
         }
     }

@@ -43,12 +43,12 @@ pub(super) fn enqueue(api: &Api, all: &[Collective<'_>], comm: ncclComm_t, strea
         return enqueue_one(api, *collective, comm, stream);
     }
     // SAFETY: the same thread starts and ends the group.
-    let begun = unsafe { (api.functions.group_start)() };
-    if begun != SUCCESS {
-        return begun;
+    let started = unsafe { (api.functions.group_start)() };
+    if started != SUCCESS {
+        return started;
     }
-    let mut given = all.iter().map(|collective| enqueue_one(api, *collective, comm, stream));
-    let failed = given.find(|&code| code != SUCCESS && code != IN_PROGRESS);
+    let mut codes = all.iter().map(|collective| enqueue_one(api, *collective, comm, stream));
+    let failed = codes.find(|&code| code != SUCCESS && code != IN_PROGRESS);
     // SAFETY: as above.
     let ended = unsafe { (api.functions.group_end)() };
     failed.unwrap_or(ended)

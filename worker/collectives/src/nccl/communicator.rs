@@ -63,7 +63,7 @@ impl Communicator {
         }));
         // SAFETY: the communicator is live, by the lock. The buffers live until NCCL has finished with them,
         // see below. Every rank has color 0. No references are made, as NCCL's thread may write meanwhile.
-        let begun = unsafe {
+        let started = unsafe {
             (self.api.functions.comm_split)(
                 state.raw,
                 0,
@@ -72,8 +72,8 @@ impl Communicator {
                 &raw mut (*buffers).config,
             )
         };
-        // Success only means that the split has begun. This communicator is in progress until its end.
-        self.finish_call(&mut state, begun, connecting)?;
+        // Success only means that the split has started. This communicator is in progress until its end.
+        self.finish_call(&mut state, started, connecting)?;
         // SAFETY: the pointer comes from the box above and is taken back once. This communicator is no longer
         // in progress: NCCL's thread has stored the result and does not use the buffers again.
         let buffers = unsafe { Box::from_raw(buffers) };
@@ -159,14 +159,14 @@ impl Communicator {
     }
 
     /// Waits until NCCL has accepted a call, and ends the communicator after an error or a time-out. `code`
-    /// is the call's result; even success may mean that the work has only begun.
+    /// is the call's result; even success may mean that the work has only started.
     fn finish_call(
         &self,
         state: &mut State,
         code: Code,
         operation: Operation,
     ) -> Result<(), CollectiveError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let code = loop {
             let now = match code {
                 SUCCESS | IN_PROGRESS => self.progress(state),
@@ -175,7 +175,7 @@ impl Communicator {
             if now != IN_PROGRESS {
                 break now;
             }
-            let waited = begun.elapsed();
+            let waited = started.elapsed();
             if waited > operation.timeout {
                 let error = operation.timed_out();
                 self.end(state, error.clone());

@@ -160,7 +160,7 @@ fn operations_started_together_are_one_launch() {
 #[test]
 fn a_call_that_is_ready_immediately_never_sleeps() {
     ranks(2, |group, _| {
-        fake::at_once();
+        fake::launch_immediately();
         let sleeps = fake::sleeps();
         let tensor = floats(&[1.0]);
         for _ in 0..20 {
@@ -172,12 +172,12 @@ fn a_call_that_is_ready_immediately_never_sleeps() {
 
 /// Returns the error with which the group ends, and the time until then.
 fn end(group: &NcclGroup) -> (CollectiveError, Duration) {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         if let Err(error) = group.health() {
-            return (error, begun.elapsed());
+            return (error, started.elapsed());
         }
-        assert!(begun.elapsed() < TIMEOUT, "the group did not end");
+        assert!(started.elapsed() < TIMEOUT, "the group did not end");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -215,7 +215,7 @@ fn a_peer_that_dies_ends_the_group() {
         if group.rank() == 1 {
             // The other rank may get the error while it still leaves the barrier.
             barrier.unwrap();
-            fake::lose_a_peer(unique_id);
+            fake::kill_peer(unique_id);
         }
         let (error, _) = end(&group);
         let text = error.to_string();

@@ -26,10 +26,10 @@ unsafe impl Send for InFlight {}
 
 impl Work for InFlight {
     fn wait(mut self: Box<Self>) -> Result<(), CollectiveError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         // If the operation does not end, the watchdog ends the group, and this returns an error.
         while self.by_host && !self.is_reached()? {
-            pause(begun.elapsed(), std::thread::sleep);
+            pause(started.elapsed(), std::thread::sleep);
         }
         self.communicator.health()?;
         self.mark.block_current_stream().map_err(|error| self.operation.error(error))?;

@@ -184,9 +184,9 @@ fn channels_last_changes_only_the_strides() {
         }
 
         let (ya, yb) = (a.forward(&xa, true).unwrap(), b.forward(&xb, true).unwrap());
-        let near = |a: &Tensor, b: &Tensor, what: &str| {
+        let near = |a: &Tensor, b: &Tensor, name: &str| {
             let difference = ((a - b).norm() / a.norm()).double_value(&[]);
-            assert!(difference < 1e-9, "{what}: {difference:e}");
+            assert!(difference < 1e-9, "{name}: {difference:e}");
         };
         near(&ya, &yb, "logits");
         ya.square().sum(Kind::Double).backward();

@@ -151,13 +151,13 @@ fn nothing_ends_before_the_last_rank_is_ready() {
 fn a_late_rank_is_a_time_out_and_later_operations_fail() {
     let ranks = team(3, 100);
     let limit = Duration::from_millis(250);
-    let begun = Instant::now();
+    let started = Instant::now();
     let pending: Vec<_> = ranks[..2].iter().map(|handle| handle.start(SUM, 0, 100, limit)).collect();
     for pending in pending {
         let fault = Fault::TimedOut(2, limit);
         assert_eq!(pending.wait(), Err(fault.clone()));
     }
-    let waited = begun.elapsed();
+    let waited = started.elapsed();
     assert!(waited >= limit && waited < Duration::from_secs(5), "{waited:?}");
     let next = ranks[0].start(SUM, 0, 100, LONG);
     assert_eq!(next.wait(), Err(Fault::TimedOut(2, limit)));
@@ -168,23 +168,23 @@ fn a_rank_that_leaves_is_detected_immediately() {
     let mut ranks = team(3, 100);
     let before: Vec<_> = ranks.iter().map(|handle| handle.start(SUM, 0, 50, LONG)).collect();
     before.iter().try_for_each(Pending::wait).unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     let pending: Vec<_> = ranks[..2].iter().map(|handle| handle.start(SUM, 0, 100, LONG)).collect();
     drop(ranks.pop());
     for pending in pending {
         assert_eq!(pending.wait(), Err(Fault::PeerLost(2)));
     }
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(5));
 }
 
 #[test]
 fn dropping_a_member_ends_pending_operations() {
     let mut ranks = team(2, 100);
     let pending = ranks[0].start(SUM, 0, 100, LONG);
-    let begun = Instant::now();
+    let started = Instant::now();
     drop(ranks.remove(0));
     assert_eq!(pending.wait(), Err(Fault::Stopped));
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(5));
 }
 
 #[test]
@@ -266,9 +266,9 @@ fn a_killed_process_is_detected() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     while !control.is_alive(1) {
-        assert!(begun.elapsed() < LONG, "rank 1 did not join");
+        assert!(started.elapsed() < LONG, "rank 1 did not join");
         std::thread::sleep(Duration::from_millis(5));
     }
     let handle = Rank { member: Member::new(control).unwrap(), data: Arc::new(data) };

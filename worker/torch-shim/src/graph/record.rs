@@ -68,12 +68,12 @@ impl<R: Recorder> Drop for Unfinished<'_, R> {
     }
 }
 
-/// Restores libtorch's state. With `begun`, the start of the capture succeeded, so both allocators took part.
-fn clean_up(recorder: &mut impl Recorder, begun: bool) {
+/// Restores libtorch's state. With `started`, the start of the capture succeeded, so both allocators took part.
+fn clean_up(recorder: &mut impl Recorder, started: bool) {
     for allocator in [Allocator::Device, Allocator::Pinned] {
         // An allocator that serves the capture also counts it as a user of the pool.
         let took_part = recorder.end_allocation(allocator, false).is_ok();
-        if took_part || begun {
+        if took_part || started {
             // Errors are ignored: the caller returns an earlier one.
             let _ = recorder.end_allocation(allocator, true);
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 
 use self::background::Background;
-pub(super) use self::background::{at_once, launches, sleeps};
+pub(super) use self::background::{launch_immediately, launches, sleeps};
 pub(super) use self::stream::{FakeStream, FakeTimeline};
 use super::super::api::{Api, Code, CudaStream, Functions, IN_PROGRESS, REMOTE_ERROR, SUCCESS};
 
@@ -42,7 +42,7 @@ pub(super) fn api() -> Api {
         all_gather,
         reduce_scatter,
     };
-    let mut api = Api::new(functions).expect("it tells its version");
+    let mut api = Api::new(functions).expect("a version");
     api.sleep = background::sleep;
     api
 }
@@ -50,13 +50,13 @@ pub(super) fn api() -> Api {
 /// The ranks with one unique id.
 #[derive(Default)]
 struct World {
-    state: Mutex<Meeting>,
+    state: Mutex<WorldState>,
     changed: Condvar,
     lost: AtomicBool,
 }
 
 #[derive(Default)]
-struct Meeting {
+struct WorldState {
     arrived: usize,
     /// By operation: the inputs of the ranks, and how many ranks have read the result.
     rounds: HashMap<u64, (HashMap<usize, Vec<u8>>, usize)>,
@@ -76,20 +76,20 @@ struct Comm {
 static WORLDS: LazyLock<Mutex<HashMap<[u8; 8], Arc<World>>>> = LazyLock::new(Mutex::default);
 static IDS: AtomicU64 = AtomicU64::new(1);
 
-fn comm(raw: ncclComm_t) -> &'static Comm {
+fn comm_of(raw: ncclComm_t) -> &'static Comm {
     assert!(!raw.is_null());
     // SAFETY: `join` created every communicator and leaked it.
     unsafe { &*raw.cast::<Comm>() }
 }
 
-fn name(unique_id: &[u8]) -> [u8; 8] {
+fn world_id(unique_id: &[u8]) -> [u8; 8] {
     unique_id[..8].try_into().expect("eight bytes")
 }
 
 /// Simulates the death of a process of the group.
-pub(super) fn lose_a_peer(unique_id: &[u8]) {
+pub(super) fn kill_peer(unique_id: &[u8]) {
     let worlds = WORLDS.lock().expect("no panic");
-    worlds[&name(unique_id)].lost.store(true, Ordering::SeqCst);
+    worlds[&world_id(unique_id)].lost.store(true, Ordering::SeqCst);
 }
 
 extern "C" fn get_version(out: *mut c_int) -> Code {
@@ -100,8 +100,8 @@ extern "C" fn get_version(out: *mut c_int) -> Code {
 
 extern "C" fn get_unique_id(out: *mut ncclUniqueId) -> Code {
     let mut id = ncclUniqueId { internal: [0; 128] };
-    for (place, byte) in id.internal.iter_mut().zip(IDS.fetch_add(1, Ordering::SeqCst).to_le_bytes()) {
-        *place = byte as c_char;
+    for (to, byte) in id.internal.iter_mut().zip(IDS.fetch_add(1, Ordering::SeqCst).to_le_bytes()) {
+        *to = byte as c_char;
     }
     // SAFETY: the caller's pointer is valid for writes.
     unsafe { *out = id };
@@ -125,7 +125,7 @@ fn join(id: [u8; 8], rank: usize, size: usize) -> &'static Comm {
 }
 
 impl Comm {
-    fn meet(&self) {
+    fn wait_for_all(&self) {
         let mut state = self.world.state.lock().expect("no panic");
         while state.arrived < self.size {
             state = self.world.changed.wait(state).expect("no panic");
@@ -153,7 +153,7 @@ extern "C" fn comm_init(
         return INVALID;
     }
     let unique_id = id.internal.map(|byte| byte as u8);
-    let comm = join(name(&unique_id), rank as usize, size as usize);
+    let comm = join(world_id(&unique_id), rank as usize, size as usize);
     // SAFETY: the caller's pointer is valid for writes.
     unsafe { *out = comm.raw() };
     match blocking {
@@ -169,22 +169,22 @@ extern "C" fn comm_split(
     out: *mut ncclComm_t,
     _config: *mut ncclConfig_t,
 ) -> Code {
-    let parent = comm(raw);
+    let parent = comm_of(raw);
     let number = parent.splits.fetch_add(1, Ordering::SeqCst) + 1;
     let name = u64::from_le_bytes(parent.id) + (number << 32);
     // SAFETY: the caller's pointer is valid for writes.
     unsafe { *out = std::ptr::null_mut() };
-    let place = out as usize;
-    let make = move || {
+    let out = out as usize;
+    let create = move || {
         let child = join(name.to_le_bytes(), parent.rank, parent.size);
         // It waits for the other ranks even after an abort: the worst case for a caller.
-        child.meet();
+        child.wait_for_all();
         // SAFETY: the caller's pointer must stay valid until this write.
-        unsafe { *(place as *mut ncclComm_t) = child.raw() };
+        unsafe { *(out as *mut ncclComm_t) = child.raw() };
     };
     match parent.size {
-        1 => make(),
-        _ => parent.background.run(make),
+        1 => create(),
+        _ => parent.background.run(create),
     }
     // ncclCommSplit ignores the result of its group.
     SUCCESS
@@ -199,14 +199,14 @@ extern "C" fn comm_destroy(_comm: ncclComm_t) -> Code {
 }
 
 extern "C" fn comm_abort(raw: ncclComm_t) -> Code {
-    let comm = comm(raw);
+    let comm = comm_of(raw);
     comm.aborted.store(true, Ordering::SeqCst);
     comm.world.changed.notify_all();
     SUCCESS
 }
 
 extern "C" fn comm_async_error(raw: ncclComm_t, out: *mut Code) -> Code {
-    let comm = comm(raw);
+    let comm = comm_of(raw);
     let all_here = comm.world.state.lock().expect("no panic").arrived >= comm.size;
     let code = match (all_here, comm.world.lost.load(Ordering::SeqCst)) {
         (_, true) => REMOTE_ERROR,
@@ -240,14 +240,14 @@ extern "C" fn group_end() -> Code {
 }
 
 /// Queues a job that exchanges `from` with the other ranks and writes `result` of all parts to `to`.
-fn give(
+fn enqueue(
     raw: ncclComm_t,
     stream: CudaStream,
     (from, from_bytes): (*const c_void, usize),
     (to, to_bytes): (*mut c_void, usize),
     result: impl FnOnce(&[&[u8]], usize) -> Vec<u8> + Send + 'static,
 ) -> Code {
-    let comm = comm(raw);
+    let comm = comm_of(raw);
     let (world, aborted) = (Arc::clone(&comm.world), Arc::clone(&comm.aborted));
     let (rank, size) = (comm.rank, comm.size);
     let round = comm.started.fetch_add(1, Ordering::SeqCst);
@@ -268,13 +268,12 @@ fn give(
             let waited = world.changed.wait_timeout(state, Duration::from_millis(20));
             state = waited.expect("no panic").0;
         }
-        let (brought, taken) = state.rounds.get_mut(&round).expect("it was made above");
-        let brought_by: Vec<&[u8]> = (0..size).map(|rank| brought[&rank].as_slice()).collect();
-        let bytes = result(&brought_by, rank);
+        let (inputs, reads) = state.rounds.get_mut(&round).expect("inserted above");
+        let by_rank: Vec<&[u8]> = (0..size).map(|rank| inputs[&rank].as_slice()).collect();
+        let bytes = result(&by_rank, rank);
         assert_eq!(bytes.len(), to_bytes);
-        *taken += 1;
-        let is_last = *taken == size;
-        if is_last {
+        *reads += 1;
+        if *reads == size {
             state.rounds.remove(&round);
         }
         // SAFETY: as above.
@@ -282,7 +281,7 @@ fn give(
     };
     // SAFETY: every stream here is a FakeStream, which lives until the process ends.
     let stream: &'static FakeStream = unsafe { &*stream.cast::<FakeStream>() };
-    background::give(comm, stream, Box::new(job))
+    background::enqueue(comm, stream, Box::new(job))
 }
 
 fn width(kind: c_int) -> usize {
@@ -295,7 +294,7 @@ fn width(kind: c_int) -> usize {
 }
 
 /// Reduces parts of float32 or int64, which is enough for the tests.
-fn reduced(parts: &[&[u8]], kind: c_int, op: c_int) -> Vec<u8> {
+fn reduce(parts: &[&[u8]], kind: c_int, op: c_int) -> Vec<u8> {
     fn fold<T: Copy, const N: usize>(
         parts: &[&[u8]],
         read: fn([u8; N]) -> T,
@@ -320,7 +319,7 @@ fn reduced(parts: &[&[u8]], kind: c_int, op: c_int) -> Vec<u8> {
             }
         });
     }
-    assert_eq!(kind, ncclDataType_t::ncclInt64 as c_int, "not built here");
+    assert_eq!(kind, ncclDataType_t::ncclInt64 as c_int, "unsupported dtype");
     fold(parts, i64::from_le_bytes, i64::to_le_bytes, |a, b| a + b)
 }
 
@@ -334,7 +333,7 @@ extern "C" fn all_reduce(
     stream: CudaStream,
 ) -> Code {
     let bytes = count * width(kind);
-    give(comm, stream, (from, bytes), (to, bytes), move |parts, _| reduced(parts, kind, op))
+    enqueue(comm, stream, (from, bytes), (to, bytes), move |parts, _| reduce(parts, kind, op))
 }
 
 extern "C" fn broadcast(
@@ -347,7 +346,7 @@ extern "C" fn broadcast(
     stream: CudaStream,
 ) -> Code {
     let bytes = count * width(kind);
-    give(comm, stream, (from, bytes), (to, bytes), move |parts, _| parts[root as usize].to_vec())
+    enqueue(comm, stream, (from, bytes), (to, bytes), move |parts, _| parts[root as usize].to_vec())
 }
 
 extern "C" fn all_gather(
@@ -359,8 +358,8 @@ extern "C" fn all_gather(
     stream: CudaStream,
 ) -> Code {
     let bytes = count * width(kind);
-    let size = comm(comm_).size;
-    give(comm_, stream, (from, bytes), (to, bytes * size), |parts, _| parts.concat())
+    let size = comm_of(comm_).size;
+    enqueue(comm_, stream, (from, bytes), (to, bytes * size), |parts, _| parts.concat())
 }
 
 extern "C" fn reduce_scatter(
@@ -373,8 +372,8 @@ extern "C" fn reduce_scatter(
     stream: CudaStream,
 ) -> Code {
     let bytes = count * width(kind);
-    let size = comm(comm_).size;
-    give(comm_, stream, (from, bytes * size), (to, bytes), move |parts, rank| {
-        reduced(parts, kind, op)[rank * bytes..][..bytes].to_vec()
+    let size = comm_of(comm_).size;
+    enqueue(comm_, stream, (from, bytes * size), (to, bytes), move |parts, rank| {
+        reduce(parts, kind, op)[rank * bytes..][..bytes].to_vec()
     })
 }

@@ -102,10 +102,10 @@ fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], t
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    let near = |got: &Tensor, expected: &Tensor, what: &str| {
+    let near = |got: &Tensor, expected: &Tensor, name: &str| {
         let scale = expected.abs().max().double_value(&[]).max(1e-6);
         let difference = (got - expected).abs().max().double_value(&[]) / scale;
-        assert!(difference < tolerance, "{what}: {difference:e}");
+        assert!(difference < tolerance, "{name}: {difference:e}");
     };
     let got = Tensor::cat(&outputs, 0);
     near(&got, &expected.detach(), "outputs");

@@ -13,7 +13,7 @@ thread_local! {
     static GROUP: RefCell<Option<Vec<Call>>> = const { RefCell::new(None) };
     static LAUNCHES: Cell<usize> = const { Cell::new(0) };
     static SLEEPS: Cell<usize> = const { Cell::new(0) };
-    static AT_ONCE: Cell<bool> = const { Cell::new(false) };
+    static LAUNCHES_IMMEDIATELY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Returns the number of launches by this thread: operations or groups of them.
@@ -27,8 +27,8 @@ pub(in super::super) fn sleeps() -> usize {
 }
 
 /// Makes this thread's later calls launch before they return, although they report that they are in progress.
-pub(in super::super) fn at_once() {
-    AT_ONCE.set(true);
+pub(in super::super) fn launch_immediately() {
+    LAUNCHES_IMMEDIATELY.set(true);
 }
 
 pub(super) fn sleep(pause: Duration) {
@@ -64,11 +64,11 @@ pub(super) fn group_start() {
 }
 
 pub(super) fn group_end() -> Code {
-    launch(GROUP.take().expect("a group was begun"))
+    launch(GROUP.take().expect("a group was started"))
 }
 
 /// Launches an operation, or adds it to the group that this thread has started.
-pub(super) fn give(comm: &'static Comm, stream: &'static FakeStream, job: Job) -> Code {
+pub(super) fn enqueue(comm: &'static Comm, stream: &'static FakeStream, job: Job) -> Code {
     let call = (comm, stream, job);
     let alone = GROUP.with_borrow_mut(|group| match group {
         Some(calls) => {
@@ -85,19 +85,19 @@ fn launch(calls: Vec<Call>) -> Code {
     let Some(&(comm, ..)) = calls.first() else {
         return SUCCESS;
     };
-    let give_all = move || calls.into_iter().for_each(|(_, stream, job)| stream.give(job));
-    match (comm.size, AT_ONCE.get()) {
+    let enqueue_all = move || calls.into_iter().for_each(|(_, stream, job)| stream.enqueue(job));
+    match (comm.size, LAUNCHES_IMMEDIATELY.get()) {
         // A single rank blocks.
         (1, _) => {
-            give_all();
+            enqueue_all();
             SUCCESS
         }
         (_, true) => {
-            give_all();
+            enqueue_all();
             IN_PROGRESS
         }
         (_, false) => {
-            comm.background.run(give_all);
+            comm.background.run(enqueue_all);
             IN_PROGRESS
         }
     }

@@ -15,7 +15,7 @@ pub(super) type Job = Box<dyn FnOnce() + Send>;
 /// A queue of jobs that a thread executes in order.
 pub(in super::super) struct FakeStream {
     jobs: mpsc::Sender<Job>,
-    given: AtomicU64,
+    enqueued: AtomicU64,
     done: Arc<AtomicU64>,
 }
 
@@ -24,18 +24,18 @@ impl FakeStream {
     pub(in super::super) fn leaked() -> &'static Self {
         let (jobs, queue) = mpsc::channel::<Job>();
         let done = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&done);
+        let counter = Arc::clone(&done);
         std::thread::spawn(move || {
             for job in queue {
                 job();
-                counted.fetch_add(1, Ordering::SeqCst);
+                counter.fetch_add(1, Ordering::SeqCst);
             }
         });
-        Box::leak(Box::new(Self { jobs, given: AtomicU64::new(0), done }))
+        Box::leak(Box::new(Self { jobs, enqueued: AtomicU64::new(0), done }))
     }
 
-    pub(super) fn give(&self, job: Job) {
-        self.given.fetch_add(1, Ordering::SeqCst);
+    pub(super) fn enqueue(&self, job: Job) {
+        self.enqueued.fetch_add(1, Ordering::SeqCst);
         self.jobs.send(job).expect("the thread waits for jobs");
     }
 }
@@ -57,7 +57,10 @@ impl Timeline for FakeTimeline {
     }
 
     fn mark(&self) -> Result<Arc<dyn Mark>, ShimError> {
-        Ok(Arc::new(FakeMark { place: self.0.given.load(Ordering::SeqCst), done: Arc::clone(&self.0.done) }))
+        Ok(Arc::new(FakeMark {
+            position: self.0.enqueued.load(Ordering::SeqCst),
+            done: Arc::clone(&self.0.done),
+        }))
     }
 
     fn record_tensor(&self, _tensor: &Tensor) -> Result<(), ShimError> {
@@ -66,7 +69,7 @@ impl Timeline for FakeTimeline {
 }
 
 struct FakeMark {
-    place: u64,
+    position: u64,
     done: Arc<AtomicU64>,
 }
 
@@ -79,6 +82,6 @@ impl Mark for FakeMark {
     }
 
     fn is_reached(&self) -> Result<bool, ShimError> {
-        Ok(self.done.load(Ordering::SeqCst) >= self.place)
+        Ok(self.done.load(Ordering::SeqCst) >= self.position)
     }
 }
