@@ -1,8 +1,13 @@
-"""Checkpoints of a training in PyTorch, the peer of dtrain's in `cargo xtask bench checkpoint`.
+"""Measures checkpoints of a training in PyTorch.
 
-Trains the GPT of checkpoint.toml in one process and saves model and optimizer after every --every steps: by torch.save and
-fsync while the training waits, or by torch.distributed.checkpoint.async_save beside it, whose FileSystemWriter calls fsync
-too. Loads the last checkpoint at the end. Writes one JSON object.
+The counterpart of dtrain in `cargo xtask bench checkpoint`. Trains the GPT of checkpoint.toml in one process and
+saves model and optimizer every --every steps:
+
+    save         torch.save and fsync; the training waits
+    async        torch.distributed.checkpoint.async_save, whose FileSystemWriter calls fsync too
+    async-kept   the same, with the memory of its copy kept between calls
+
+Loads the last checkpoint at the end. Writes one JSON object.
 """
 
 import argparse
@@ -119,13 +124,15 @@ class AsyncSaver(Saver):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--way", choices=["save", "async", "async-kept"], required=True)
-    parser.add_argument("--context", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--every", type=int, required=True, help="steps between two checkpoints")
-    parser.add_argument("--folder", type=pathlib.Path, required=True, help="where checkpoints go; must be empty")
-    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--way", choices=["save", "async", "async-kept"], required=True, help="how to save")
+    parser.add_argument("--context", type=int, required=True, help="tokens per sample")
+    parser.add_argument("--steps", type=int, required=True, help="optimizer steps")
+    parser.add_argument("--every", type=int, required=True, help="steps between checkpoints")
+    parser.add_argument("--folder", type=pathlib.Path, required=True, help="empty folder for the checkpoints")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file of the results")
     args = parser.parse_args()
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -157,7 +164,7 @@ def main():
             saver.save(step)
     saver.wait()
     if not loss.item() == loss.item():
-        raise RuntimeError("the loss is not a number")
+        raise RuntimeError("the loss is not finite")
     size = sum(file.stat().st_size for file in args.folder.rglob("*") if file.is_file())
     begun = now_ms()
     saver.load()

@@ -1,7 +1,7 @@
-"""A small training with DistributedDataParallel, written for torchrun: nothing in it knows of dtrain.
+"""Trains a small model with DistributedDataParallel, written for torchrun.
 
-`cargo xtask torchrun` starts it by torchrun and by `dtrain launch`. Every rank prints one JSON object: the loss of the last step,
-and a checksum of the parameters, which all ranks must have in common.
+`cargo xtask torchrun` starts it with torchrun and with `dtrain launch`. Every rank prints one JSON object: the last
+loss, and a checksum of the parameters, which must be the same on all ranks.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def checksum(model):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=10, help="optimizer steps")
     args = parser.parse_args()
 
     dist.init_process_group("gloo")

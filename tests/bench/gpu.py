@@ -1,8 +1,8 @@
-"""One training in PyTorch on a GPU, the peer of dtrain in `cargo xtask gpu-test`.
+"""Measures one training in PyTorch on a GPU.
 
-Trains ResNet-50, ViT-B/16 or GPT-2 in bfloat16 by autocast, the same networks, optimizers and batches as in gpu-*.toml: as
-written (eager), under DistributedDataParallel, or compiled, without and with CUDA graphs. Writes one JSON object. Exit code 3:
-it cannot be run here, and the last line on standard error says why.
+The counterpart of dtrain in `cargo xtask gpu-test`. Trains ResNet-50, ViT-B/16 or GPT-2 in bfloat16 by autocast, with
+the networks, optimizers and batches of gpu-*.toml. Writes one JSON object.
+Exit code 3: PyTorch cannot run here; the last line of standard error is the reason.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 import time
 
 # Exit code if this machine or this Python cannot be used for measurements.
-NOT_HERE = 3
+SKIPPED = 3
 
 # Batches created before the training and used in turn.
 BATCHES = 4
@@ -23,9 +23,9 @@ GPT2 = {"vocabulary": 50257, "width": 768, "depth": 12, "heads": 12}
 CONTEXT = 1024
 
 
-def not_here(reason):
+def skip(reason):
     print(reason, file=sys.stderr)
-    sys.exit(NOT_HERE)
+    sys.exit(SKIPPED)
 
 
 try:
@@ -37,7 +37,7 @@ try:
 
     import models
 except ImportError as error:
-    not_here(f"this Python lacks what is measured beside dtrain: {error}")
+    skip(f"this Python cannot import the benchmark's packages: {error}")
 
 
 class WithLoss(nn.Module):
@@ -79,7 +79,7 @@ def build(name, tiny=False):
     try:
         import torchvision
     except ImportError as error:
-        not_here(f"this Python has no torchvision, whose {name} is measured beside dtrain's: {error}")
+        skip(f"this Python has no torchvision for {name}: {error}")
     if name == "resnet50":
         net = torchvision.models.resnet50(num_classes=1000, zero_init_residual=True)
         return net.to(memory_format=torch.channels_last), images(32 if tiny else 224, True), 1
@@ -150,23 +150,23 @@ class Ahead:
 def check(device):
     """Ends the program if torch is not the version to compare with, or if there is no GPU."""
     if not torch.__version__.startswith("2.11."):
-        not_here(f"dtrain is compared with PyTorch 2.11, and this Python has {torch.__version__}")
+        skip(f"PyTorch 2.11 is needed, this Python has {torch.__version__}")
     if device.type == "cpu":
         return
     if torch.version.cuda is None:
-        not_here(f"PyTorch {torch.__version__} is built without CUDA")
+        skip(f"PyTorch {torch.__version__} has no CUDA")
     if not torch.cuda.is_available():
-        not_here("PyTorch finds no GPU that it can use")
+        skip("PyTorch finds no usable GPU")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=["resnet50", "vit-b16", "gpt2"], required=True)
-    parser.add_argument("--batch", type=int, required=True, help="samples of a step")
-    parser.add_argument("--way", choices=["eager", "ddp", "compile", "compile-graphs"], required=True)
-    parser.add_argument("--steps", type=int, required=True, help="steps that are counted")
-    parser.add_argument("--skip", type=int, required=True, help="steps before them, in which kernels are chosen or compiled")
-    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--batch", type=int, required=True, help="samples per step")
+    parser.add_argument("--way", choices=["eager", "ddp", "compile", "compile-graphs"], required=True, help="how to train")
+    parser.add_argument("--steps", type=int, required=True, help="measured steps")
+    parser.add_argument("--skip", type=int, required=True, help="warm-up steps before them")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file of the results")
     # For trying this program on a machine without a GPU.
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)

@@ -1,6 +1,7 @@
-"""Images per second of torch's DataLoader with torchvision's ImageFolder, the peer of `loader-bench` in `cargo xtask bench`.
+"""Measures torch's DataLoader with torchvision's ImageFolder, in images per second.
 
-One worker process decodes, resizes and normalises; this process only takes its batches. Writes one JSON object.
+The counterpart of `loader-bench` in `cargo xtask bench`. One worker process decodes, resizes and normalises; this
+process only takes its batches. Writes one JSON object.
 """
 
 import argparse
@@ -31,11 +32,11 @@ def cpu_seconds():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=pathlib.Path, required=True, help="a folder with a folder for each class")
-    parser.add_argument("--size", type=int, required=True)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--epochs", type=int, required=True, help="passes that are measured, after one that is not")
-    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--images", type=pathlib.Path, required=True, help="folder with a folder per class")
+    parser.add_argument("--size", type=int, required=True, help="width and height in pixels")
+    parser.add_argument("--batch", type=int, required=True, help="images per batch")
+    parser.add_argument("--epochs", type=int, required=True, help="measured passes, after one warm-up pass")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file of the results")
     args = parser.parse_args()
 
     torch.set_num_threads(1)

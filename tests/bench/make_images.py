@@ -1,8 +1,9 @@
-"""Writes JPEG files about as photographs are: for `cargo xtask bench loader` where no folder of real ones is given.
+"""Writes JPEG files that are as complex as photographs.
 
-The pixels are noise whose amplitude falls with the frequency, as that of natural images does (Field 1987, "Relations between
-the statistics of natural images and the response properties of cortical cells"), so that a file has about as many bytes, and
-a decoder about as much to do, as with a photograph of that size. The same arguments write the same files.
+`cargo xtask bench loader` uses them without --images. The pixels are noise whose amplitude falls with the frequency,
+as that of natural images does (Field 1987, "Relations between the statistics of natural images and the response
+properties of cortical cells"): files have about as many bytes, and take about as long to decode, as photographs of
+that size. The same arguments give the same files.
 """
 
 import argparse
@@ -32,10 +33,10 @@ def photograph(rng, height, width):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--count", type=int, default=256)
-    parser.add_argument("--classes", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("folder", type=pathlib.Path, help="output folder")
+    parser.add_argument("--count", type=int, default=256, help="number of files")
+    parser.add_argument("--classes", type=int, default=4, help="number of class folders")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the noise")
     args = parser.parse_args()
     rng = np.random.default_rng(args.seed)
     for number in range(args.count):

@@ -1,4 +1,4 @@
-"""The networks of the training benchmarks, written as PyTorch users write them; dtrain has the same ones."""
+"""The networks of the training benchmarks in PyTorch; dtrain has the same."""
 
 import torch
 import torch.nn.functional as F

@@ -1,14 +1,17 @@
-"""Two builds of dtrain side by side: whether they train alike, bit by bit, and which is faster.
+"""Compares two builds of dtrain: results bit by bit, and speed.
 
-    python3 tests/bench/same_runs.py record FOLDER OUT [--data DATA]   runs the `dtrain` of FOLDER, and writes OUT/result.json
-    python3 tests/bench/same_runs.py compare OUT OTHER                 losses, gradient norms, rates, and every tensor of the checkpoints
-    python3 tests/bench/same_runs.py time OLD NEW [--rounds N]         time and memory of the builds in two folders, in turn
+    python3 tests/bench/same_runs.py record FOLDER OUT [--data DATA]
+    python3 tests/bench/same_runs.py compare OUT OTHER
+    python3 tests/bench/same_runs.py time OLD NEW [--data DATA] [--rounds N]
 
-The recipes of `record`: demo, camvid, shakespeare, and one of three stages with a moving average and a sharded optimizer, of which the
-last freezes parameters whose average goes on. DATA holds the folders camvid, shakespeare and cifar100. Exit code 1: something differs.
+`record` runs the `dtrain` in FOLDER and writes OUT/result.json. Its recipes: demo, camvid, shakespeare, and one of
+three stages with a moving average and a sharded optimizer, whose last stage freezes parameters while their average
+still moves. DATA has the folders camvid, shakespeare and cifar100.
 
-`time` runs every case with both builds in every round, and prints the medians of the rounds and their ratio. Trainings have two ranks of
-one thread. A step's time is the median of a run's steps but the first five.
+`compare` compares losses, gradient norms, rates and every tensor of the checkpoints. Exit code 1: a difference.
+
+`time` runs every case with both builds in every round, and prints medians of the rounds and their ratio. Trainings
+have two ranks of one thread. A step's time is the median of a run's steps without the first five.
 """
 
 import argparse
@@ -136,7 +139,7 @@ def compare(out, other):
             if mine["files"].get(file, {}).get(tensor) != theirs["files"].get(file, {}).get(tensor)
         ]
         count = sum(map(len, mine["files"].values()))
-        print(f"{name}: {len(mine['steps'])} lines {'equal' if same else 'DIFFER'}, {len(differing)} of {count} tensors differ {differing[:3]}")
+        print(f"{name}: {len(mine['steps'])} lines {'equal' if same else 'different'}, {len(differing)} of {count} tensors differ {differing[:3]}")
         alike &= same and not differing and count > 0
     return 0 if alike else 1
 
@@ -213,24 +216,24 @@ def compare_times(old, new, data, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    runs = commands.add_parser("record")
+    runs = commands.add_parser("record", help="run the recipes and record results")
     runs.add_argument("folder", type=Path)
     runs.add_argument("out", type=Path)
     runs.add_argument("--data", type=Path, default=Path("data"))
-    both = commands.add_parser("compare")
+    both = commands.add_parser("compare", help="compare two recorded results")
     both.add_argument("out", type=Path)
     both.add_argument("other", type=Path)
-    times = commands.add_parser("time")
+    times = commands.add_parser("time", help="compare time and memory of two builds")
     times.add_argument("old", type=Path)
     times.add_argument("new", type=Path)
     times.add_argument("--data", type=Path, default=Path("data"))
     times.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
-    if asked.command == "time":
-        return compare_times(asked.old.resolve(), asked.new.resolve(), asked.data.resolve(), asked.rounds)
-    if asked.command == "record":
-        return record(asked.folder.resolve(), asked.out.resolve(), asked.data.resolve())
-    return compare(asked.out, asked.other)
+    args = parser.parse_args()
+    if args.command == "time":
+        return compare_times(args.old.resolve(), args.new.resolve(), args.data.resolve(), args.rounds)
+    if args.command == "record":
+        return record(args.folder.resolve(), args.out.resolve(), args.data.resolve())
+    return compare(args.out, args.other)
 
 
 if __name__ == "__main__":

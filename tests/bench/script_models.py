@@ -1,6 +1,8 @@
-"""Writes torchvision networks that dtrain lacks as TorchScript, for `cargo xtask memory accuracy --python`.
+"""Writes torchvision's networks as TorchScript files.
 
     python script_models.py FOLDER NAME...
+
+`cargo xtask memory accuracy --python` uses networks that dtrain lacks.
 """
 
 import pathlib

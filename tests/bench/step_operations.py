@@ -1,8 +1,8 @@
-"""Counts on a CPU the operations that PyTorch starts in a training step, and how often the host waits.
+"""Counts the operations and waits of a PyTorch training step on a CPU.
 
-The peer of the test `the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts`: ResNet-18 on images of
+The counterpart of the test `the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts`: ResNet-18 on images of
 32 pixels in a batch of 8, fused AdamW, clipping by norm. As there, views and new memory do not count. Prints
-a line of JSON for a step that reads its loss, and another for a step that also goes through a GradScaler.
+a line of JSON for a step that reads its loss, and another for a step that also uses a GradScaler.
 """
 
 import json

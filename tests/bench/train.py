@@ -1,7 +1,8 @@
-"""One rank of a training in PyTorch, the peer of `dtrain launch` in `cargo xtask bench`.
+"""Runs one rank of a training in PyTorch.
 
-With --world it reduces gradients by DistributedDataParallel; without, it trains alone, like the process beside it. What
-torchrun would set (RANK, OMP_NUM_THREADS=1) is set by the benchmark. Writes one JSON object with the duration of every step.
+The counterpart of `dtrain launch` in `cargo xtask bench`. With --world, DistributedDataParallel reduces gradients;
+without it, the rank trains alone. The benchmark sets the variables of torchrun (RANK, OMP_NUM_THREADS=1). Writes one
+JSON object with the duration of every step.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def peak_bytes():
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return 1024 * int(line.split()[1])
-    raise RuntimeError("/proc/self/status names no VmHWM")
+    raise RuntimeError("/proc/self/status has no VmHWM")
 
 
 def gpu_library_bytes():
@@ -52,12 +53,12 @@ def gpu_library_bytes():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--batch", type=int, required=True, help="samples on this rank")
-    parser.add_argument("--context", type=int, default=256, help="tokens of a sample of the GPT")
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--world", type=int, default=1, help="ranks that reduce together")
-    parser.add_argument("--meet", type=pathlib.Path, help="the file by which the ranks find each other")
+    parser.add_argument("--batch", type=int, required=True, help="samples per step on this rank")
+    parser.add_argument("--context", type=int, default=256, help="tokens per sample of the GPT")
+    parser.add_argument("--steps", type=int, required=True, help="optimizer steps")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file of the results")
+    parser.add_argument("--world", type=int, default=1, help="number of DDP ranks")
+    parser.add_argument("--meet", type=pathlib.Path, help="file for the rendezvous of the ranks")
     args = parser.parse_args()
 
     rank = int(os.environ["RANK"])
@@ -91,7 +92,7 @@ def main():
     peak, gpu_libraries = peak_bytes(), gpu_library_bytes()
     loss = loss.item()
     if not loss == loss:
-        raise RuntimeError("the loss is not a number")
+        raise RuntimeError("the loss is not finite")
 
     result = {
         "rank": rank,

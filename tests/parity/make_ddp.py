@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the reference of whole trainings: what PyTorch's DistributedDataParallel computes on two processes.
+"""Computes reference trainings with PyTorch's DistributedDataParallel on two processes.
 
     pip install -r tests/parity/requirements.txt
     python tests/parity/make_ddp.py --out tests/parity/reference
 
-README.md beside it describes the file. Each case is trained in float64 too, and the script refuses to write a case whose
-float32 losses are not well inside the test's tolerance of them: what rounding alone moves further is no matter of parity.
+README.md describes the file. Each case is also trained in float64. A case is an error if its float32 losses are not
+well within the test's tolerance of the float64 losses: rounding alone must not decide the comparison.
 """
 
 import json
@@ -150,7 +150,7 @@ def main():
             apart = max(abs(a / b - 1) for a, b in zip(cases[case]["float32"]["losses"], exact, strict=True))
             print(f"{case}: float32 against float64: losses {apart:.1e}")
             if apart > 2e-5:
-                sys.exit(f"{case} magnifies rounding too much to be compared in float32")
+                sys.exit(f"{case} amplifies rounding too much for a comparison in float32")
     path = out / "ddp.json"
     path.write_text(json.dumps({"torch": version("torch"), "cases": cases}, indent=1) + "\n")
     print(f"{path.name}: {path.stat().st_size} bytes")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes small JPEG files, and the pixels that Pillow reads from them.
+"""Makes small JPEG files and the pixels that Pillow reads.
 
     pip install -r tests/parity/requirements.txt
     python tests/parity/make_jpeg.py --out tests/parity/reference
 
-Running it again writes the same bytes. README.md beside it describes every file.
+A second run writes the same bytes. README.md describes every file.
 """
 
 import sys
@@ -51,7 +51,7 @@ def main():
     out = begin(__doc__) / "jpeg"
     out.mkdir(exist_ok=True)
     if not features.check("libjpeg_turbo"):
-        sys.exit("this Pillow is built with another decoder than libjpeg-turbo")
+        sys.exit("this Pillow is not built with libjpeg-turbo")
     for name, (width, height, mode, options) in CASES.items():
         image = Image.fromarray(scene(width, height)).convert(mode)
         if name == "rotated":

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Makes the references of the networks besides ResNet-18 and ResNet-34: what PyTorch computes for given numbers.
+"""Computes references of ViT, GPT, U-Net and ResNet-50 with PyTorch.
 
     pip install -r tests/parity/requirements.txt
     python tests/parity/make_models.py --out tests/parity/reference
 
-Running it again writes the same bytes. README.md beside it describes every file. The vision transformer, the U-Net and the
-GPT are written here, from their papers, with the names that the usual modules have; ResNets are torchvision's.
+A second run writes the same bytes. README.md describes every file. The vision transformer,
+the U-Net and the GPT are written here, from their papers, with the names of the usual modules; ResNets are
+torchvision's.
 """
 
 import sys
@@ -246,7 +247,7 @@ def case_reference(case, out):
     # Deep networks with normalisation over few images amplify rounding errors: compared only in float64.
     conditioned = logits < 3e-5 and gradient < 3e-4
     if conditioned == (case == "resnet50"):
-        sys.exit(f"{case} is conditioned otherwise than it was")
+        sys.exit(f"{case} has float32 errors outside of the expected range")
     keep = lambda name, t: t if name in ("grad.norms", "grad.probes") or name.startswith("state.") else t.float()  # noqa: E731
     tensors = {name: keep(name, tensor).contiguous() for name, tensor in exact.items()}
     build, settings, shape, classes, _ = cases()[case]

@@ -1,5 +1,8 @@
-"""Writes names.json: tensor names and shapes of dtrain's models and of the same models in torchvision, timm,
-and transformers. Needs the packages of requirements.txt and requirements-names.txt."""
+"""Writes names.json: tensor names and shapes of several libraries.
+
+Compares dtrain's models with the same models in torchvision, timm and transformers. Needs the packages of
+requirements.txt and requirements-names.txt.
+"""
 
 import argparse
 import json
@@ -96,8 +99,8 @@ def models():
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser = argparse.ArgumentParser(description="Writes names.json: tensor names and shapes of several libraries.")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of names.json")
     out = parser.parse_args().out
     lists = {name: {whose: shapes(model) for whose, model in by.items()} for name, by in models().items()}
     # The head shares the token table; a checkpoint stores it once.

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the files under tests/parity/reference: what PyTorch and torchvision compute for given numbers.
+"""Computes references of ResNets, optimizers and schedules with PyTorch.
 
     pip install -r tests/parity/requirements.txt
     python tests/parity/make_reference.py --out tests/parity/reference
 
-Running it again writes the same bytes. README.md beside it describes every file.
+A second run writes the same bytes. README.md describes every file.
 """
 
 import json
@@ -118,7 +118,7 @@ def model_reference(architecture, build, out):
         logits, gradient = conditioning(exact, single)
         print(f"{architecture} {size}x{size}: float32 against float64: logits {logits:.1e}, gradients {gradient:.1e}")
         if logits > 3e-5 or gradient > 3e-4:
-            sys.exit(f"{architecture} at {size}x{size} is too ill-conditioned to be compared in float32")
+            sys.exit(f"{architecture} at {size}x{size} is too ill-conditioned for a comparison in float32")
         for name, tensor in exact.items():
             keep = tensor if tensor.dtype == torch.int64 or name in ("grad.norms", "grad.probes") else tensor.float()
             tensors[f"{size}.{name}"] = keep.contiguous()
@@ -199,7 +199,7 @@ def learning_rates(lr, min_lr, warmup, total):
     closed = np.where(t < warmup, lr * (t + 1) / warmup, falling)
     worst = np.max(np.abs(np.array(rates) - closed) / closed)
     if worst > 1e-12:
-        sys.exit(f"SequentialLR is {worst:.1e} away from the definition of the learning rate")
+        sys.exit(f"SequentialLR differs by {worst:.1e} from the definition of the learning rate")
     return torch.tensor(rates, dtype=torch.float64)
 
 

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Makes schedules.json and scaler.json under tests/parity/reference: what PyTorch's learning-rate schedulers and its
-gradient scaler do at every step.
+"""Computes references of PyTorch's schedulers and gradient scaler.
 
     pip install -r tests/parity/requirements.txt
     python tests/parity/make_schedules.py --out tests/parity/reference
 
-Running it again writes the same bytes. README.md beside it describes both files.
+A second run writes the same bytes. README.md describes both files.
 """
 
 import json

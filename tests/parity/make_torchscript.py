@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes small TorchScript modules, and what PyTorch trains them to.
+"""Makes small TorchScript modules and their results after PyTorch trained them.
 
     pip install -r tests/parity/requirements.txt
     python tests/parity/make_torchscript.py --out tests/parity/reference
 
-Running it again writes the same bytes. README.md beside it describes every file.
+A second run writes the same bytes. README.md describes every file.
 """
 
 import io
@@ -204,7 +204,7 @@ def as_from_cuda(name, content):
         return content
     text = {device: b"X" + len(device).to_bytes(4, "little") + device for device in (b"cpu", b"cuda:0")}
     if text[b"cpu"] not in content:
-        sys.exit("the pickle of a module does not name the device as it used to")
+        sys.exit("the pickle of a module names the device in an unknown form")
     return content.replace(text[b"cpu"], text[b"cuda:0"])
 
 

@@ -19,12 +19,12 @@ def begin(description, *modules):
     """Reads the command line, creates and returns the output folder. Ends the script if torch or one of `modules`
     has another version than required."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder to write the reference files to")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the reference files")
     out = parser.parse_args().out
     for module in ("torch", *modules):
         found, wanted = version(module), VERSIONS[module]
         if found != wanted:
-            sys.exit(f"{module} {wanted} is needed, this is {found}: see requirements.txt beside this script")
+            sys.exit(f"{module} {found} found, {wanted} needed: install tests/parity/requirements.txt")
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)

@@ -9,12 +9,12 @@ use xtask::workspace::Workspace;
 /// The variable with the number of files that the test tries.
 const CASES: &str = "DTRAIN_FUZZ";
 
-/// What `fuzz` is asked for.
+/// The arguments of `fuzz`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     set: SetArgs,
-    /// How many changed files are read
+    /// Number of changed files
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
     cases: u32,
 }

@@ -31,10 +31,10 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Describes this machine now; without a workspace, there is no commit.
-    pub(crate) fn look(workspace: Option<&Workspace>, other: serde_json::Value) -> Result<Self> {
+    pub(crate) fn describe(workspace: Option<&Workspace>, other: serde_json::Value) -> Result<Self> {
         let file = |path: &str| fs::read_to_string(path).ok();
         Ok(Self {
-            date: said(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))
+            date: command_output(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))
                 .context("cannot run date")?,
             cores: thread::available_parallelism().map_or(1, usize::from),
             processor: file("/proc/cpuinfo").and_then(|text| field(&text, "model name")),
@@ -56,7 +56,7 @@ impl Machine {
         let load = self.load_before?;
         (load > QUIET * self.cores as f64).then(|| {
             format!(
-                "the machine is busy (load {load} on {} cores): the figures will be noisy; the ratios are less so",
+                "the machine is busy, load {load} on {} cores: figures will be noisy, ratios less so; stop other programs",
                 self.cores
             )
         })
@@ -64,13 +64,13 @@ impl Machine {
 }
 
 fn commit(workspace: &Workspace) -> Option<String> {
-    let git = |args: &[&str]| said(Command::new("git").current_dir(workspace.root()).args(args));
+    let git = |args: &[&str]| command_output(Command::new("git").current_dir(workspace.root()).args(args));
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
     let clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
     Some(if clean { commit } else { format!("{commit}+") })
 }
 
-fn said(command: &mut Command) -> Option<String> {
+fn command_output(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

@@ -3,6 +3,8 @@
 
 mod attempts;
 mod bench;
+mod commands;
+mod files;
 mod fuzz;
 mod gpu_test;
 mod kills;
@@ -10,12 +12,10 @@ mod machine;
 mod marked;
 mod memory;
 mod parity;
-mod place;
 mod python;
 mod report;
 mod rounds;
 mod soak;
-mod started;
 mod stats;
 mod torchrun;
 
@@ -26,7 +26,7 @@ use clap::{Parser, Subcommand};
 use xtask::process::{self, Signals};
 use xtask::workspace::Workspace;
 
-/// Measurements of dtrain
+/// Measure dtrain
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
 struct Cli {
@@ -36,44 +36,48 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make the reference files under tests/parity/reference anew, with PyTorch
+    /// Make the files of tests/parity/reference again, with PyTorch
     ///
-    /// Installs PyTorch and torchvision into target/parity-venv (5 GB on the disk) and runs the scripts make_*.py of
-    /// tests/parity there. Only needed when one of them changes: the files are in the repository.
+    /// Installs PyTorch into target/parity-venv (5 GB).
+    /// Needed only if a script tests/parity/make_*.py changes.
     Parity,
-    /// Measure dtrain beside PyTorch, in turn on this machine: all of it takes about half an hour
+    /// Compare dtrain's speed and memory with PyTorch's, on this machine
     ///
-    /// Prints medians over the rounds, ratios and goals, and writes all of it as JSON. Installs PyTorch and torchvision into
-    /// target/bench-venv (5 GB on the disk) unless --python names a Python that has them. Leave the machine alone meanwhile.
+    /// All benchmarks take about half an hour; use an idle machine.
+    /// Prints medians, ratios and goals, and writes JSON.
+    /// Installs PyTorch into target/bench-venv (5 GB) without --python.
     Bench(bench::Args),
-    /// Hold predictions of memory against what is taken, and train under budgets from hopeless to ample: some minutes
+    /// Compare memory predictions with measurements; train under many budgets
     ///
-    /// Prints tables in Markdown. The exit code is 1 where a prediction or a run misses its goal.
+    /// Takes some minutes and prints tables in Markdown.
+    /// Exit code 1: a prediction or a run missed its goal.
     Memory(memory::Args),
-    /// Kill trainings at random moments, resume them, and compare with runs that nobody killed: takes some minutes
+    /// Kill trainings at random moments, resume and compare them
     ///
-    /// Kills a worker, all workers or the launcher, many of them while a checkpoint is written. Every checkpoint must be whole
-    /// after each, the resumed run must end with the same bits, and no process may be left. Prints a table in Markdown. The
-    /// exit code is 1 where something missed; what it left is kept in target/kills then.
+    /// Takes some minutes and prints a table in Markdown.
+    /// Checkpoints must stay intact, and resumed runs end bit-equal.
+    /// Exit code 1: a case failed; its files stay in target/kills.
     Kills(kills::Args),
-    /// Kill launchers, guardians and workers at many moments, and see that no process is left: takes some minutes
+    /// Kill launchers, guardians and workers at many moments
     ///
+    /// Takes some minutes. No process may remain.
     /// Needs neither libtorch nor Python.
     Soak(soak::Args),
-    /// Have the readers of checkpoints read a million changed files: takes some minutes
+    /// Read a million randomly changed checkpoint files
     ///
-    /// None may be read as whole, panic, or take more memory than files of that length do.
+    /// Takes some minutes. Readers must report an error and not panic.
+    /// Their memory must stay in proportion to the file.
     Fuzz(fuzz::Args),
-    /// Check dtrain on this machine's GPUs, and measure it beside PyTorch there
+    /// Check dtrain on this machine's GPUs; compare it with PyTorch
     ///
-    /// Collectives by NCCL, kernels against PyTorch's results, trainings cut up in every way, graphs, predictions of memory, faults and
-    /// benchmarks. Prints a table and writes JSON. The exit code is 1 where something does not hold, and 2 without a GPU.
+    /// Prints a table and writes JSON.
+    /// Exit code 1: a check failed; 2: no GPU.
     GpuTest(gpu_test::Args),
-    /// Run a PyTorch script under dtrain and dtrain's worker under torchrun, and compare the results
+    /// Compare dtrain and torchrun as launchers, bit by bit
     ///
-    /// The script trains by DistributedDataParallel over Gloo, in two processes: by torchrun, by `dtrain launch -- python
-    /// script.py`, `dtrain launch script.py` and `dtrain launch -m script`. The exit code is 1 where a loss or a parameter
-    /// differs in a bit. Installs PyTorch as `bench` does.
+    /// Runs a DDP script under both, and dtrain's worker under both.
+    /// Exit code 1: a loss or a parameter differs in a bit.
+    /// Installs PyTorch as `bench` does.
     Torchrun(torchrun::Args),
 }
 

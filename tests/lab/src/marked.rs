@@ -39,9 +39,9 @@ pub(crate) struct Process {
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pid = self.pid.as_raw_nonzero();
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words = String::from_utf8_lossy(&words).replace('\0', " ");
-        write!(f, "{pid} ({})", words.trim_end())
+        let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let command_line = String::from_utf8_lossy(&command_line).replace('\0', " ");
+        write!(f, "{pid} ({})", command_line.trim_end())
     }
 }
 
@@ -60,7 +60,7 @@ impl Mark {
     }
 
     /// Adds the mark to the command's environment.
-    pub(crate) fn put<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub(crate) fn add_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let value = String::from_utf8_lossy(&self.entry[NAME.len() + 1..]).into_owned();
         command.env(NAME, value)
     }
@@ -98,7 +98,7 @@ impl Mark {
     }
 
     /// Waits until all have ended, for at most `within`; returns whether they have.
-    pub(crate) fn is_gone(&self, within: Duration) -> bool {
+    pub(crate) fn wait_until_gone(&self, within: Duration) -> bool {
         let begun = Instant::now();
         loop {
             if self.processes().is_empty() {
@@ -112,7 +112,7 @@ impl Mark {
     }
 
     /// Kills the remaining processes until none is left.
-    pub(crate) fn end(&self) {
+    pub(crate) fn kill_all(&self) {
         for _ in 0..1000 {
             let left = self.processes();
             if left.is_empty() {

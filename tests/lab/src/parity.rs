@@ -29,10 +29,10 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals) -> Result<u8> {
         let code = signals.run(&mut python)?.code;
         signals.check()?;
         if code != 0 {
-            eprintln!("{script} has failed");
+            eprintln!("{script} failed with exit code {code}");
             return Ok(code);
         }
     }
-    eprintln!("the reference files in {REFERENCE} are made anew; git shows what has changed");
+    eprintln!("wrote the reference files in {REFERENCE}; `git diff` shows changes");
     Ok(0)
 }

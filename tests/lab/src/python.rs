@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::place::read;
+use crate::files::read;
 use xtask::process::Signals;
 use xtask::python::install;
 use xtask::setup::{Problem, find_python};
@@ -29,7 +29,7 @@ pub(crate) fn environment(
     // A copy of the pins, written last, marks the environment as complete.
     let stamp = folder.join("dtrain-requirements.txt");
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == pins) {
-        eprintln!("PyTorch: in {}", workspace.show(&folder));
+        eprintln!("PyTorch: {}", workspace.show(&folder));
         return Ok(python);
     }
     eprintln!("installing PyTorch and torchvision into {}", workspace.show(&folder));

@@ -32,8 +32,8 @@ impl Goal {
 impl fmt::Display for Goal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AtLeast(least) => write!(f, ">= {}", shown(*least)),
-            Self::AtMost(most) => write!(f, "<= {}", shown(*most)),
+            Self::AtLeast(least) => write!(f, ">= {}", format_number(*least)),
+            Self::AtMost(most) => write!(f, "<= {}", format_number(*most)),
         }
     }
 }
@@ -55,7 +55,7 @@ impl Verdict {
         if passed { Self::Passed } else { Self::Failed }
     }
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Passed => "pass",
             Self::Failed => "FAIL",
@@ -96,23 +96,23 @@ impl Row {
     }
 
     /// Adds the columns of a repeated measurement in this unit; the goal applies to the median.
-    pub(crate) fn measured(mut self, spread: &Spread, unit: &str, goal: Option<Goal>) -> Self {
+    pub(crate) fn with_spread(mut self, spread: &Spread, unit: &str, goal: Option<Goal>) -> Self {
         self.unit = unit.to_owned();
         self.rounds.clone_from(&spread.rounds);
         self.with("median", spread.median)
             .with("lowest", spread.lowest)
             .with("highest", spread.highest)
-            .aimed(spread.median, goal)
+            .with_goal(spread.median, goal)
     }
 
     /// Adds a goal for this value.
-    pub(crate) fn aimed(mut self, value: f64, goal: Option<Goal>) -> Self {
+    pub(crate) fn with_goal(mut self, value: f64, goal: Option<Goal>) -> Self {
         self.goal = goal;
         self.verdict = goal.map(|goal| Verdict::of(goal.is_met(value)));
         self
     }
 
-    pub(crate) fn judged(mut self, verdict: Verdict, note: impl Into<String>) -> Self {
+    pub(crate) fn with_verdict(mut self, verdict: Verdict, note: impl Into<String>) -> Self {
         self.verdict = Some(verdict);
         self.note = note.into();
         self
@@ -162,9 +162,9 @@ impl Report {
         let mut json = serde_json::to_vec_pretty(self)?;
         json.push(b'\n');
         fs::write(out, json).map_err(|error| Problem::write(out, error))?;
-        let beside = out.with_extension("md");
-        fs::write(&beside, text).map_err(|error| Problem::write(&beside, error))?;
-        eprintln!("all figures are in {}", out.display());
+        let tables = out.with_extension("md");
+        fs::write(&tables, text).map_err(|error| Problem::write(&tables, error))?;
+        eprintln!("all figures: {}", out.display());
         Ok(())
     }
 }
@@ -204,7 +204,7 @@ fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
     };
     head("");
     columns.iter().for_each(|column| head(column));
-    for (wanted, name) in [(units, "unit"), (goals, "goal"), (verdicts, ""), (notes, "found")] {
+    for (wanted, name) in [(units, "unit"), (goals, "goal"), (verdicts, ""), (notes, "result")] {
         if wanted {
             head(name);
         }
@@ -212,12 +212,12 @@ fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
     for row in rows {
         let figure = |column: &&str| {
             let found = row.figures.iter().find(|(name, _)| name == column);
-            found.map_or_else(|| "-".to_owned(), |(_, value)| shown(*value))
+            found.map_or_else(|| "-".to_owned(), |(_, value)| format_number(*value))
         };
         let mut line = vec![row.name.clone()];
         line.extend(columns.iter().map(figure));
         let goal = row.goal.map(|goal| goal.to_string()).unwrap_or_default();
-        let verdict = row.verdict.map_or("", Verdict::word).to_owned();
+        let verdict = row.verdict.map_or("", Verdict::as_str).to_owned();
         let tail = [(units, row.unit.clone()), (goals, goal), (verdicts, verdict), (notes, row.note.clone())];
         line.extend(tail.into_iter().filter(|(wanted, _)| *wanted).map(|(_, text)| text));
         lines.push(line);
@@ -242,7 +242,7 @@ fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
 }
 
 /// Formats a value with four significant digits; whole numbers with all digits.
-pub(crate) fn shown(value: f64) -> String {
+pub(crate) fn format_number(value: f64) -> String {
     if !value.is_finite() || value.fract() == 0.0 && value.abs() < 1e15 {
         return format!("{value}");
     }
@@ -265,24 +265,24 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_four_digits_that_count() {
-        let all = [0.0, 7.0, 123_456.0, 1.28, 12.8, 1234.5, 0.0625, 1.5e-8, f64::NAN].map(shown);
+    fn numbers_have_four_significant_digits() {
+        let all = [0.0, 7.0, 123_456.0, 1.28, 12.8, 1234.5, 0.0625, 1.5e-8, f64::NAN].map(format_number);
         let expected = ["0", "7", "123456", "1.280", "12.80", "1234", "0.06250", "1.5e-8", "NaN"];
         assert_eq!(all, expected);
     }
 
     #[test]
-    fn a_table_shows_medians_goals_and_what_was_not_measured() {
+    fn a_table_shows_medians_goals_and_missing_measurements() {
         let spread = |rounds: &[f64]| Spread::of(rounds.to_vec()).expect("rounds");
         let mut report = Report::new("cargo xtask bench".to_owned(), Machine::default());
         let mut group = Group::new("speed");
-        let fast = Row::new("dtrain").measured(
+        let fast = Row::new("dtrain").with_spread(
             &spread(&[128.0, 130.0, 64.5]),
             "images/s",
             Some(Goal::AtLeast(120.0)),
         );
-        let slow = Row::new("DDP").measured(&spread(&[100.0]), "images/s", Some(Goal::AtLeast(120.0)));
-        group.rows.extend([fast, slow, Row::new("a | b").judged(Verdict::Skipped, "not\nhere")]);
+        let slow = Row::new("DDP").with_spread(&spread(&[100.0]), "images/s", Some(Goal::AtLeast(120.0)));
+        group.rows.extend([fast, slow, Row::new("a | b").with_verdict(Verdict::Skipped, "not\nhere")]);
         report.groups.push(group);
         let text = report.to_string();
         let line = |words: &str| {

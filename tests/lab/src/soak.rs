@@ -14,13 +14,13 @@ const REPEATS: &str = "DTRAIN_SOAK";
 /// Parts of the names of these tests.
 const CASES: [&str; 4] = ["killed", "frozen", "inspected", "in_the_pause"];
 
-/// What `soak` is asked for.
+/// The arguments of `soak`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How often each case is repeated
+    /// Repetitions of each case
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     repeats: u32,
-    /// Only tests whose names contain this, such as `frozen`
+    /// Run only tests whose names contain this, such as `frozen`
     #[arg(long)]
     case: Option<String>,
 }

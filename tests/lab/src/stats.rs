@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle_whatever_the_order() {
+    fn the_median_does_not_depend_on_the_order() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
         assert_eq!(median(&[7.0]), Some(7.0));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_round_does_not_move_the_median() {
+    fn a_slow_round_does_not_change_the_median() {
         let spread = Spread::of(vec![10.0, 11.0, 2.0]).unwrap();
         assert_eq!((spread.median, spread.lowest, spread.highest), (10.0, 2.0, 11.0));
         assert_eq!(spread.rounds, [10.0, 11.0, 2.0]);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_ratio_of_other_rounds_or_by_nothing() {
+    fn a_ratio_needs_equal_rounds_and_a_nonzero_divisor() {
         let two = Spread::of(vec![1.0, 2.0]).unwrap();
         let three = Spread::of(vec![1.0, 2.0, 3.0]).unwrap();
         let none = Spread::of(vec![0.0, 0.0]).unwrap();

@@ -13,7 +13,7 @@ fn bench(args: &[&str]) -> Command {
 }
 
 #[test]
-fn what_is_measured_is_the_program_s_time_and_memory_and_its_exit_code_is_passed_on() {
+fn measure_records_time_and_memory_and_returns_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("measured.json");
     for (script, code) in [("sleep 0.05", 0), ("exit 7", 7), ("kill -KILL $$", 137)] {
@@ -28,7 +28,7 @@ fn what_is_measured_is_the_program_s_time_and_memory_and_its_exit_code_is_passed
 }
 
 #[test]
-fn so_many_lines_are_printed_and_no_two_alike() {
+fn lines_prints_the_given_number_of_different_lines() {
     let lines = |rank: &str| -> Vec<String> {
         let output = bench(&["lines", "1000"]).env("RANK", rank).stdout(Stdio::piped()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -40,7 +40,7 @@ fn so_many_lines_are_printed_and_no_two_alike() {
 }
 
 #[test]
-fn a_run_that_fails_without_a_kill_is_told() {
+fn kills_reports_a_run_that_fails_without_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_lab"))
         .args(["kills", "--moments", "1", "--bin-dir"])

@@ -1,7 +1,7 @@
 //! The cases of the benchmarks: networks, ways to train them, loaders, launches and checkpoints.
 
-use super::checkpoint::Saving;
-use super::launch::{By, Job};
+use super::checkpoint::CheckpointCase;
+use super::launch::{Job, Launcher};
 
 /// A network that both sides train, with the batch of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,7 +115,7 @@ impl Transport {
 
 /// How a network is trained, always by two processes at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+pub(super) enum Mode {
     /// dtrain, two ranks.
     Dtrain { transport: Transport, overlap: bool },
     /// PyTorch's DistributedDataParallel over Gloo, two ranks.
@@ -127,12 +127,12 @@ pub(super) enum Way {
 }
 
 /// dtrain with default settings.
-pub(super) const DTRAIN: Way = Way::Dtrain { transport: Transport::Shared, overlap: true };
+pub(super) const DTRAIN: Mode = Mode::Dtrain { transport: Transport::Shared, overlap: true };
 
 /// A case that every round runs once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Case {
-    Train(Network, Way),
+    Train(Network, Mode),
     /// dtrain's loader, one thread.
     Loader,
     /// The same from the second epoch on, if all images fit into its cache.
@@ -140,33 +140,33 @@ pub(super) enum Case {
     /// torch's DataLoader with torchvision, one worker process.
     TorchLoader,
     /// A launch, or several launches of the same kind.
-    Launch(Job, By),
+    Launch(Job, Launcher),
     /// Checkpoints, or the disk that stores them.
-    Checkpoint(Saving),
+    Checkpoint(CheckpointCase),
 }
 
 impl Case {
     /// Returns the name for files and JSON.
     pub(super) fn name(self) -> String {
         match self {
-            Self::Train(network, way) => format!("{}/{}", network.name(), way.name()),
+            Self::Train(network, mode) => format!("{}/{}", network.name(), mode.name()),
             Self::Loader => "loader/dtrain".to_owned(),
             Self::CachedLoader => "loader/dtrain-cached".to_owned(),
             Self::TorchLoader => "loader/torch".to_owned(),
-            Self::Launch(job, by) => format!("{}/{}", job.name(), by.name()),
-            Self::Checkpoint(saving) => saving.name(),
+            Self::Launch(job, launcher) => format!("{}/{}", job.name(), launcher.name()),
+            Self::Checkpoint(case) => case.name(),
         }
     }
 
     /// Returns the name for people, in a table about its network.
     pub(super) fn title(self) -> &'static str {
         match self {
-            Self::Train(_, way) => way.title(),
-            Self::Loader => "dtrain, one thread, nothing kept",
-            Self::CachedLoader => "dtrain, one thread, from the second epoch on",
+            Self::Train(_, mode) => mode.title(),
+            Self::Loader => "dtrain, one thread, no cache",
+            Self::CachedLoader => "dtrain, one thread, from the cache",
             Self::TorchLoader => "DataLoader with torchvision, one worker",
-            Self::Launch(_, by) => by.title(),
-            Self::Checkpoint(saving) => saving.title(),
+            Self::Launch(_, launcher) => launcher.title(),
+            Self::Checkpoint(case) => case.title(),
         }
     }
 
@@ -176,12 +176,12 @@ impl Case {
             Self::Train(network, _) => network.name(),
             Self::Loader | Self::CachedLoader | Self::TorchLoader => "loader".to_owned(),
             Self::Launch(job, _) => job.name(),
-            Self::Checkpoint(saving) => saving.part(),
+            Self::Checkpoint(case) => case.part(),
         }
     }
 }
 
-impl Way {
+impl Mode {
     fn name(self) -> String {
         match self {
             Self::Dtrain { transport, overlap } => {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::case::{Network, Steps};
-use crate::place::RunFiles;
+use crate::files::RunFiles;
 use crate::stats::median;
 use xtask::metrics;
 
@@ -78,7 +78,7 @@ pub(super) type Figures = BTreeMap<Metric, f64>;
 
 /// One process, or two ranks that train together.
 #[derive(Debug)]
-struct Trained {
+struct ProcessFigures {
     step_ms: f64,
     /// Units (images, tokens) per step.
     counted: f64,
@@ -86,13 +86,13 @@ struct Trained {
 }
 
 /// Reads the files of a dtrain run with `ranks` ranks.
-pub(super) fn of_dtrain(files: &RunFiles, network: Network, ranks: u64, steps: Steps) -> Result<Figures> {
+pub(super) fn read_dtrain(files: &RunFiles, network: Network, ranks: u64, steps: Steps) -> Result<Figures> {
     let records = metrics::steps(&files.metrics).context("metrics.jsonl")?;
     let counted = counted_steps(&records, steps).context("metrics.jsonl")?;
     let batch = network.batch() * ranks;
     for pair in counted.windows(2) {
         let seen = number(&pair[1], &["samples"])? - number(&pair[0], &["samples"])?;
-        ensure!(seen == batch as f64, "a step had {seen} samples and not {batch}");
+        ensure!(seen == batch as f64, "a step had {seen} samples, expected {batch}");
     }
     let all =
         |path: &[&str]| -> Result<Vec<f64>> { counted.iter().map(|record| number(record, path)).collect() };
@@ -100,10 +100,10 @@ pub(super) fn of_dtrain(files: &RunFiles, network: Network, ranks: u64, steps: S
     let shares: Vec<f64> = wait_ms.iter().zip(&step_ms).map(|(wait, step)| wait / step).collect();
     let last = counted.last().context("no step")?;
     let result: Value = serde_json::from_str(&files.result).context("result.json")?;
-    let peaks = result["peak_memory_bytes"].as_array().context("result.json names no peak memory")?;
+    let peaks = result["peak_memory_bytes"].as_array().context("result.json has no peak memory")?;
     let highest = peaks.iter().filter_map(Value::as_f64).fold(0.0, f64::max);
     let plan: Value = serde_json::from_str(&files.plan).context("plan.json")?;
-    let mut figures = of(&[Trained {
+    let mut figures = combine(&[ProcessFigures {
         step_ms: middle(&step_ms)?,
         counted: (batch * network.per_sample()) as f64,
         peak_bytes: number(last, &["memory", "peak"])?,
@@ -118,7 +118,7 @@ pub(super) fn of_dtrain(files: &RunFiles, network: Network, ranks: u64, steps: S
 }
 
 /// Combines two independent runs of dtrain, each with its figures.
-pub(super) fn of_pair(each: &[Figures]) -> Result<Figures> {
+pub(super) fn combine_pair(each: &[Figures]) -> Result<Figures> {
     let all = |metric: Metric| -> Result<Vec<f64>> {
         let values = each.iter().map(|figures| figures.get(&metric).copied());
         values.collect::<Option<_>>().with_context(|| format!("a process has no {metric:?}"))
@@ -135,14 +135,14 @@ pub(super) fn of_pair(each: &[Figures]) -> Result<Figures> {
 }
 
 /// Reads the output of `train.py` on each rank; with `together`, they are ranks of one training.
-pub(super) fn of_torch(files: &[String], together: bool, steps: Steps) -> Result<Figures> {
+pub(super) fn read_torch(files: &[String], together: bool, steps: Steps) -> Result<Figures> {
     let ranks: Vec<Value> = files.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?;
-    let trained: Vec<Trained> = ranks
+    let trained: Vec<ProcessFigures> = ranks
         .iter()
         .map(|rank| {
-            let all = rank["step_ms"].as_array().context("a rank names no steps")?;
+            let all = rank["step_ms"].as_array().context("a rank has no steps")?;
             let times: Vec<f64> = counted_steps(all, steps)?.iter().filter_map(Value::as_f64).collect();
-            Ok(Trained {
+            Ok(ProcessFigures {
                 step_ms: middle(&times)?,
                 counted: number(rank, &["samples"])? * number(rank, &["per_sample"])?,
                 peak_bytes: number(rank, &["peak_bytes"])?,
@@ -153,9 +153,9 @@ pub(super) fn of_torch(files: &[String], together: bool, steps: Steps) -> Result
     let first = trained.first().zip(ranks.first()).context("no rank")?;
     let mut figures = if together {
         // Rank 0 only, as in dtrain, whose rank 0 writes the metrics.
-        of(&[Trained { counted: trained.iter().map(|rank| rank.counted).sum(), ..*first.0 }])
+        combine(&[ProcessFigures { counted: trained.iter().map(|rank| rank.counted).sum(), ..*first.0 }])
     } else {
-        of(&trained)
+        combine(&trained)
     };
     figures.insert(Metric::RunPeakBytes, highest);
     if together {
@@ -167,20 +167,20 @@ pub(super) fn of_torch(files: &[String], together: bool, steps: Steps) -> Result
 }
 
 /// Reads the output of a loader.
-pub(super) fn of_loader(text: &str) -> Result<Figures> {
+pub(super) fn read_loader(text: &str) -> Result<Figures> {
     let value: Value = serde_json::from_str(text)?;
     let read = |key| number(&value, &[key]);
     let (images, seconds, cpu) = (read("images")?, read("seconds")?, read("cpu_seconds")?);
     ensure!(
         images > 0.0 && seconds > 0.0 && cpu > 0.0,
-        "it loaded {images} images in {seconds} s, {cpu} s of processor time"
+        "invalid loader output: {images} images in {seconds} s, {cpu} s of processor time"
     );
     let mean = number(&value, &["mean"])?;
     Ok([(Metric::Rate, images / seconds), (Metric::CpuRate, images / cpu), (Metric::PixelMean, mean)].into())
 }
 
 /// Combines independent processes.
-fn of(processes: &[Trained]) -> Figures {
+fn combine(processes: &[ProcessFigures]) -> Figures {
     let rate = processes.iter().map(|process| 1e3 * process.counted / process.step_ms).sum();
     let times: Vec<f64> = processes.iter().map(|process| process.step_ms).collect();
     let peak = processes.iter().map(|process| process.peak_bytes).fold(0.0, f64::max);
@@ -190,11 +190,11 @@ fn of(processes: &[Trained]) -> Figures {
 }
 
 fn middle(values: &[f64]) -> Result<f64> {
-    median(values).context("there is no step to take a median of")
+    median(values).context("no steps to take a median of")
 }
 
 fn counted_steps<T>(all: &[T], steps: Steps) -> Result<&[T]> {
-    ensure!(all.len() == steps.all(), "it holds {} steps and not {}", all.len(), steps.all());
+    ensure!(all.len() == steps.all(), "{} steps, expected {}", all.len(), steps.all());
     Ok(&all[steps.skipped..])
 }
 

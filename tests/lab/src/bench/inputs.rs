@@ -53,15 +53,13 @@ pub(super) fn images(
     signals: &Signals,
 ) -> Result<PathBuf> {
     if let Some(given) = given {
-        return given
-            .canonicalize()
-            .with_context(|| format!("--images names {}, which cannot be opened", given.display()));
+        return given.canonicalize().with_context(|| format!("cannot open --images {}", given.display()));
     }
     let made = folder.join("images");
     if made.is_dir() {
         return Ok(made);
     }
-    eprintln!("making JPEG files for the loaders");
+    eprintln!("making JPEG files for the loader benchmark");
     // The folder gets its final name only when it is complete.
     let part = folder.join("images.part");
     if part.exists() {
@@ -70,7 +68,7 @@ pub(super) fn images(
     let code = signals.run(Command::new(python).arg(script).arg(&part))?.code;
     signals.check()?;
     if code != 0 {
-        bail!("{} has failed with exit code {code}", script.display());
+        bail!("{} failed with exit code {code}", script.display());
     }
     fs::rename(&part, &made).map_err(|error| Problem::write(&made, error))?;
     Ok(made)

@@ -3,12 +3,12 @@
 //! Every round runs each case once, dtrain and PyTorch in turn. Ratios are computed within a round: a slow
 //! phase of the machine affects both sides. Reports show median, minimum and maximum over the rounds.
 
+mod benchmarks;
 mod case;
 mod checkpoint;
 mod figures;
 mod inputs;
 mod launch;
-mod question;
 mod report;
 mod runner;
 mod table;
@@ -29,12 +29,12 @@ use xtask::workspace::Workspace;
 use crate::machine::Machine;
 use crate::report::{Group, Report, Row, Verdict};
 use crate::rounds::interleave;
+use benchmarks::Benchmark;
 use case::Case;
 pub(crate) use case::Steps;
 use figures::Figures;
 pub(crate) use figures::number;
 pub(crate) use inputs::numbers;
-use question::Benchmark;
 use runner::Runner;
 
 /// The folder with the recipes and PyTorch's programs, from the workspace's root.
@@ -43,27 +43,27 @@ const SOURCES: &str = "tests/bench";
 /// The version of PyTorch to compare with.
 const TORCH: &str = "2.11.0";
 
-/// What `bench` is asked for.
+/// The arguments of `bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     set: SetArgs,
-    /// The benchmarks to run; all without any
+    /// Benchmarks to run [default: all]
     #[arg(value_enum)]
     names: Vec<Benchmark>,
-    /// How often each case is run
+    /// Runs of each case
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Where the JSON goes; target/bench/results.json without it
+    /// JSON file of the results [default: target/bench/results.json]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// A Python with torch 2.11.0 and torchvision, instead of one that is set up
+    /// A Python with torch 2.11.0 and torchvision [default: target/bench-venv]
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
-    /// A folder with the programs, built already, instead of those for release; their figures are of the way they were built
+    /// Folder of built programs [default: a new release build]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["cpu", "cuda"])]
     bin_dir: Option<PathBuf>,
-    /// A folder of JPEG files in class folders for `loader`, instead of generated ones
+    /// Folder of JPEG class folders for `loader` [default: generated images]
     #[arg(long, value_name = "DIR")]
     images: Option<PathBuf>,
 }
@@ -73,7 +73,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let benchmarks = chosen(&args.names);
     ensure!(
         args.images.is_none() || benchmarks.contains(&Benchmark::Loader),
-        "--images is for the benchmark loader, which is not asked for: leave it out, or name loader too"
+        "--images has no effect without the benchmark loader: name loader too, or omit --images"
     );
     // The launcher needs no libtorch, so its benchmark needs none either.
     let ready = if args.bin_dir.is_some() {
@@ -83,7 +83,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     } else {
         ensure!(
             !args.set.is_given(),
-            "--cpu and --cuda choose a libtorch, and the benchmark launch needs none: leave them out"
+            "--cpu and --cuda have no effect: the benchmark launch needs no libtorch; omit them"
         );
         Ready::without_libtorch()
     };
@@ -95,11 +95,11 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let programs = match &args.bin_dir {
         Some(programs) => programs
             .canonicalize()
-            .with_context(|| format!("--bin-dir names {}, which cannot be opened", programs.display()))?,
+            .with_context(|| format!("cannot open --bin-dir {}", programs.display()))?,
         None => {
             let code = build(workspace, signals, &ready, &benchmarks)?;
             if code != 0 {
-                eprintln!("bench failed: dtrain does not build");
+                eprintln!("bench failed: cannot build dtrain, see cargo's output");
                 return Ok(code);
             }
             ready.build_folder(workspace)?.join("release")
@@ -128,7 +128,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     };
 
     let versions = serde_json::json!({"torch": torch, "torchvision": torchvision});
-    let machine = Machine::look(Some(workspace), versions)?;
+    let machine = Machine::describe(Some(workspace), versions)?;
     if let Some(warning) = machine.warning() {
         eprintln!("warning: {warning}");
     }
@@ -141,7 +141,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let is_whole = failed.rows.is_empty();
     report.groups.extend((!is_whole).then_some(failed));
     report.publish(&out)?;
-    eprintln!("measured for {:.0} s", started.elapsed().as_secs_f64());
+    eprintln!("benchmarks took {:.0} s", started.elapsed().as_secs_f64());
     Ok(u8::from(!is_whole))
 }
 
@@ -169,7 +169,7 @@ type Measured = BTreeMap<Case, Vec<Figures>>;
 
 /// Runs every part, round after round. Omits a failed case and reports its error; a signal ends everything.
 fn measure(runner: &Runner<'_>, parts: &[Vec<Case>], rounds: usize) -> Result<(Measured, Group)> {
-    let (mut measured, mut failed) = (Measured::new(), Group::new("could not be measured"));
+    let (mut measured, mut failed) = (Measured::new(), Group::new("failed measurements"));
     for part in parts {
         let Some(name) = part.first().map(|case| case.part()) else {
             continue;
@@ -178,12 +178,12 @@ fn measure(runner: &Runner<'_>, parts: &[Vec<Case>], rounds: usize) -> Result<(M
             eprintln!("{name}: round {} of {rounds}: {}", round + 1, case.name());
             runner.run(case)
         });
-        match own.and_then(|own| runner::agree(&own, &name).map(|()| own)) {
+        match own.and_then(|own| runner::check_same_work(&own, &name).map(|()| own)) {
             Ok(own) => measured.extend(own),
             Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
             Err(error) => {
-                eprintln!("error: {name} could not be measured: {error:#}");
-                failed.rows.push(Row::new(name).judged(Verdict::Failed, format!("{error:#}")));
+                eprintln!("error: cannot measure {name}: {error:#}");
+                failed.rows.push(Row::new(name).with_verdict(Verdict::Failed, format!("{error:#}")));
             }
         }
     }
@@ -191,7 +191,7 @@ fn measure(runner: &Runner<'_>, parts: &[Vec<Case>], rounds: usize) -> Result<(M
 }
 
 fn build(workspace: &Workspace, signals: &Signals, ready: &Ready, benchmarks: &[Benchmark]) -> Result<u8> {
-    eprintln!("building dtrain; the first time this takes some minutes");
+    eprintln!("building dtrain; the first build takes some minutes");
     let mut build = ready.cargo(workspace);
     build.args(["build", "--release"]);
     for (package, program) in programs(benchmarks) {
@@ -220,20 +220,19 @@ fn versions(python: &Path) -> Result<(String, String)> {
         .args(["-c", "import torch, torchvision; print(torch.__version__, torchvision.__version__)"])
         .output()
         .with_context(|| format!("cannot start {}", python.display()))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let mut words = said.split_whitespace().map(str::to_owned);
-    let (Some(torch), Some(torchvision), true) = (words.next(), words.next(), output.status.success()) else {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let mut parts = stdout.split_whitespace().map(str::to_owned);
+    let (Some(torch), Some(torchvision), true) = (parts.next(), parts.next(), output.status.success()) else {
         let error = String::from_utf8_lossy(&output.stderr);
-        let last = error.lines().last().unwrap_or("it says nothing").to_owned();
+        let last = error.lines().last().unwrap_or("no output").to_owned();
         return Err(anyhow::anyhow!(
-            "{} does not import torch and torchvision ({last}): install what {SOURCES}/requirements.txt names, or leave \
-             --python out",
+            "{} cannot import torch and torchvision: {last}; install {SOURCES}/requirements.txt there, or omit --python",
             python.display()
         ));
     };
     ensure!(
         torch.split('+').next() == Some(TORCH),
-        "{} has torch {torch}, and the comparison is with {TORCH}: install that, or leave --python out",
+        "{} has torch {torch}, not {TORCH}: install {TORCH}, or omit --python",
         python.display()
     );
     Ok((torch, torchvision))

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::benchmarks::Benchmark;
 use super::case::Case;
 use super::figures::{Figures, Metric};
-use super::question::Benchmark;
 use super::table::Table;
 use crate::report::{Goal, Group, Row};
 use crate::stats::Spread;
@@ -22,16 +22,16 @@ fn group(benchmark: Benchmark, table: &Table, measured: &BTreeMap<Case, Vec<Figu
     };
     let mut group = Group::new(format!("{}: {}", benchmark.name(), table.title));
     for &metric in &table.metrics {
-        let About { words, unit, scale } = about(metric, table.unit);
+        let MetricFormat { text, unit, scale } = metric_format(metric, table.unit);
         for &case in &table.cases {
             let target = table.targets.iter().find(|target| target.case == case && target.metric == metric);
             let goal = target.map(|target| match target.goal {
                 Goal::AtLeast(least) => Goal::AtLeast(least * scale),
                 Goal::AtMost(most) => Goal::AtMost(most * scale),
             });
-            let row = Row::new(format!("{}: {words}", case.title()));
+            let row = Row::new(format!("{}: {text}", case.title()));
             group.rows.push(match spread(case, metric, scale) {
-                Some(spread) => row.measured(&spread, unit, goal),
+                Some(spread) => row.with_spread(&spread, unit, goal),
                 None => row,
             });
         }
@@ -41,30 +41,30 @@ fn group(benchmark: Benchmark, table: &Table, measured: &BTreeMap<Case, Vec<Figu
         // Within each round: a slow round does not change the ratio.
         let ratio = of(comparison.over).zip(of(comparison.under));
         if let Some(ratio) = ratio.and_then(|(over, under)| Spread::ratio(&over, &under)) {
-            let words = about(comparison.metric, table.unit).words;
-            let name = format!("{} : {}, {words}", comparison.over.title(), comparison.under.title());
-            group.rows.push(Row::new(name).measured(&ratio, "ratio", comparison.goal));
+            let text = metric_format(comparison.metric, table.unit).text;
+            let name = format!("{} : {}, {text}", comparison.over.title(), comparison.under.title());
+            group.rows.push(Row::new(name).with_spread(&ratio, "ratio", comparison.goal));
         }
     }
     group
 }
 
 /// How a metric is shown.
-struct About {
-    words: &'static str,
+struct MetricFormat {
+    text: &'static str,
     unit: &'static str,
     /// The factor from the value to the shown number.
     scale: f64,
 }
 
-fn about(metric: Metric, rate: &'static str) -> About {
+fn metric_format(metric: Metric, rate: &'static str) -> MetricFormat {
     const MIB: f64 = 1.0 / (1 << 20) as f64;
-    let (words, unit, scale) = match metric {
+    let (text, unit, scale) = match metric {
         Metric::Rate => ("rate", rate, 1.0),
-        Metric::CpuRate => ("rate of processor time", rate, 1.0),
+        Metric::CpuRate => ("rate per processor second", rate, 1.0),
         Metric::StepMs => ("step", "ms", 1.0),
         Metric::WaitMs => ("wait for the other ranks in a step", "ms", 1.0),
-        Metric::WaitShare => ("this wait as share of the step", "%", 100.0),
+        Metric::WaitShare => ("this wait, share of the step", "%", 100.0),
         Metric::TrainingPeakBytes => ("peak after the last training step", "MiB", MIB),
         Metric::OwnPeakBytes => ("this peak without GPU libraries", "MiB", MIB),
         Metric::RunPeakBytes => ("peak of the whole run, largest rank", "MiB", MIB),
@@ -72,23 +72,23 @@ fn about(metric: Metric, rate: &'static str) -> About {
         Metric::PixelMean => ("mean of the values", "", 1.0),
         Metric::WallMs => ("from start to end", "ms", 1.0),
         Metric::LauncherPeakBytes => ("peak of the launcher", "MB", 1e-6),
-        Metric::DeathMs => ("until the others are told, median death", "ms", 1.0),
-        Metric::DeathP99Ms => ("until the others are told, 99th percentile", "ms", 1.0),
-        Metric::RestartMs => ("until all run again, median restart", "ms", 1.0),
+        Metric::DeathMs => ("from a death to the last SIGTERM, median", "ms", 1.0),
+        Metric::DeathP99Ms => ("from a death to the last SIGTERM, 99th percentile", "ms", 1.0),
+        Metric::RestartMs => ("from a death to the last restarted worker, median", "ms", 1.0),
         Metric::LinesLost => ("lines lost", "", 1.0),
-        Metric::BlockedMs => ("wait of the training for a checkpoint", "ms", 1.0),
-        Metric::FirstBlockedMs => ("wait for the first checkpoint", "ms", 1.0),
-        Metric::WriteRate => ("written and synced beside the training", "MB/s", 1e-6),
-        Metric::LastWriteRate => ("written and synced beside nothing", "MB/s", 1e-6),
-        Metric::TotalMs => ("from its beginning until it is there", "ms", 1.0),
-        Metric::AloneStepMs => ("step with nothing beside", "ms", 1.0),
-        Metric::BesideStepMs => ("step beside a write", "ms", 1.0),
-        Metric::Slowdown => ("step beside a write over one with nothing beside", "ratio", 1.0),
+        Metric::BlockedMs => ("training waits for a checkpoint", "ms", 1.0),
+        Metric::FirstBlockedMs => ("training waits for the first checkpoint", "ms", 1.0),
+        Metric::WriteRate => ("written and synced during training", "MB/s", 1e-6),
+        Metric::LastWriteRate => ("written and synced after training", "MB/s", 1e-6),
+        Metric::TotalMs => ("from its start to its end", "ms", 1.0),
+        Metric::AloneStepMs => ("step without a write", "ms", 1.0),
+        Metric::BesideStepMs => ("step during a write", "ms", 1.0),
+        Metric::Slowdown => ("step during a write : step without", "ratio", 1.0),
         Metric::LoadMs => ("loading", "ms", 1.0),
         Metric::FreshStartMs => ("from the command to the first step", "ms", 1.0),
         Metric::ResumedStartMs => ("from the command to the first step of a resumed run", "ms", 1.0),
         Metric::DeathToStepMs => ("from the death to the next step", "ms", 1.0),
-        Metric::BeyondLoadMs => ("from the death to the next step without loading", "ms", 1.0),
+        Metric::BeyondLoadMs => ("from the death to the next step, minus loading", "ms", 1.0),
     };
-    About { words, unit, scale }
+    MetricFormat { text, unit, scale }
 }

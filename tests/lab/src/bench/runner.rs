@@ -9,10 +9,10 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, bail};
 use dtrain_common::run_dir::RunDir;
 
-use super::case::{Case, Network, Transport, Way};
+use super::case::{Case, Mode, Network, Transport};
 use super::figures::{self, Figures};
-use crate::place::{RunFiles, read};
-use crate::started::{last_words, quiet};
+use crate::commands::{cpu_command, last_lines};
+use crate::files::{RunFiles, read};
 use xtask::process::Signals;
 
 /// Ranks or processes of every training.
@@ -57,30 +57,30 @@ impl Runner<'_> {
 
     fn run_in(&self, case: Case, folder: &Path) -> Result<Figures> {
         match case {
-            Case::Train(network, Way::Dtrain { transport, overlap }) => {
+            Case::Train(network, Mode::Dtrain { transport, overlap }) => {
                 let run = folder.join("run");
                 let mut launch = self.launch(network, RANKS, &run);
                 launch
                     .args(["--set", &format!("reduce.overlap={overlap}")])
                     .env("DTRAIN_TRANSPORT", transport.name());
-                self.all(vec![launch], folder)?;
-                of_run(&run, network, RANKS)
+                self.run_all(vec![launch], folder)?;
+                read_run(&run, network, RANKS)
             }
-            Case::Train(network, Way::DtrainAlone) => {
+            Case::Train(network, Mode::DtrainAlone) => {
                 let runs: Vec<PathBuf> = (0..RANKS).map(|rank| folder.join(format!("run-{rank}"))).collect();
-                self.all(runs.iter().map(|run| self.launch(network, 1, run)).collect(), folder)?;
+                self.run_all(runs.iter().map(|run| self.launch(network, 1, run)).collect(), folder)?;
                 let each: Vec<Figures> =
-                    runs.iter().map(|run| of_run(run, network, 1)).collect::<Result<_>>()?;
-                figures::of_pair(&each)
+                    runs.iter().map(|run| read_run(run, network, 1)).collect::<Result<_>>()?;
+                figures::combine_pair(&each)
             }
-            Case::Train(network, Way::Ddp) => self.torch(network, true, folder),
-            Case::Train(network, Way::TorchAlone) => self.torch(network, false, folder),
+            Case::Train(network, Mode::Ddp) => self.torch(network, true, folder),
+            Case::Train(network, Mode::TorchAlone) => self.torch(network, false, folder),
             Case::Loader | Case::CachedLoader => {
                 let cache = if case == Case::CachedLoader { CACHE_MIB } else { "0" };
-                let mut bench = quiet(&self.programs.join("loader-bench"));
+                let mut bench = cpu_command(&self.programs.join("loader-bench"));
                 bench.arg(&self.images).args(LOADER.map(|(_, value)| value)).arg(cache);
-                self.all(vec![bench], folder)?;
-                figures::of_loader(&read(&folder.join("0.out"))?)
+                self.run_all(vec![bench], folder)?;
+                figures::read_loader(&read(&folder.join("0.out"))?)
             }
             Case::TorchLoader => {
                 let out = folder.join("loader.json");
@@ -89,11 +89,11 @@ impl Runner<'_> {
                 for (flag, value) in LOADER {
                     python.args([flag, value]);
                 }
-                self.all(vec![python], folder)?;
-                figures::of_loader(&read(&out)?)
+                self.run_all(vec![python], folder)?;
+                figures::read_loader(&read(&out)?)
             }
-            Case::Launch(job, by) => self.launcher(job, by, folder),
-            Case::Checkpoint(saving) => self.checkpoint(saving, folder),
+            Case::Launch(job, launcher) => self.run_job(job, launcher, folder),
+            Case::Checkpoint(case) => self.run_checkpoint(case, folder),
         }
     }
 
@@ -116,7 +116,7 @@ impl Runner<'_> {
 
     /// Returns `dtrain launch` of a recipe in tests/bench; the caller appends flags.
     pub(super) fn dtrain(&self, recipe: &str) -> Command {
-        let mut launch = quiet(&self.programs.join("dtrain"));
+        let mut launch = cpu_command(&self.programs.join("dtrain"));
         launch
             .arg("launch")
             .arg(self.sources.join(format!("{recipe}.toml")))
@@ -143,13 +143,13 @@ impl Runner<'_> {
             }
             python
         });
-        self.all(ranks.collect(), folder)?;
+        self.run_all(ranks.collect(), folder)?;
         let files: Vec<String> = (0..RANKS).map(|rank| read(&out(rank))).collect::<Result<_>>()?;
-        figures::of_torch(&files, together, network.steps())
+        figures::read_torch(&files, together, network.steps())
     }
 
     pub(super) fn python(&self, script: &str) -> Command {
-        let mut python = quiet(&self.python);
+        let mut python = cpu_command(&self.python);
         python.arg(self.sources.join(script));
         // Both sides use the loopback network; without this, Gloo resolves the host's name.
         python.env("GLOO_SOCKET_IFNAME", "lo");
@@ -158,12 +158,12 @@ impl Runner<'_> {
 
     /// Runs programs simultaneously to their ends. Standard output of the n-th goes to `n.out` in the folder,
     /// standard error to `n.err`.
-    fn all(&self, commands: Vec<Command>, folder: &Path) -> Result<()> {
+    fn run_all(&self, commands: Vec<Command>, folder: &Path) -> Result<()> {
         let outcomes: Vec<Result<()>> = thread::scope(|scope| {
             let threads: Vec<_> = commands
                 .into_iter()
                 .enumerate()
-                .map(|(number, command)| scope.spawn(move || self.one(command, number, folder)))
+                .map(|(number, command)| scope.spawn(move || self.run_one(command, number, folder)))
                 .collect();
             let joined = threads.into_iter().map(|thread| thread.join());
             joined
@@ -174,12 +174,12 @@ impl Runner<'_> {
         outcomes.into_iter().collect()
     }
 
-    fn one(&self, command: Command, number: usize, folder: &Path) -> Result<()> {
-        self.ending(0, command, number, folder)
+    fn run_one(&self, command: Command, number: usize, folder: &Path) -> Result<()> {
+        self.run_expecting(0, command, number, folder)
     }
 
-    /// Runs one program, which must end with this exit code, as [`Self::all`] does.
-    pub(super) fn ending(
+    /// Runs one program, which must end with this exit code, as [`Self::run_all`] does.
+    pub(super) fn run_expecting(
         &self,
         expected: u8,
         mut command: Command,
@@ -190,26 +190,26 @@ impl Runner<'_> {
             let path = folder.join(format!("{number}.{kind}"));
             File::create(&path).map(|file| (path, file))
         };
-        let (_, output) = create("out").context("cannot keep what a program writes")?;
-        let (path, errors) = create("err").context("cannot keep what a program writes")?;
+        let (_, output) = create("out").context("cannot create an output file")?;
+        let (path, errors) = create("err").context("cannot create an output file")?;
         let program = command.get_program().to_string_lossy().into_owned();
         let code = self.signals.run(command.stdout(output).stderr(errors))?.code;
         self.signals.check()?;
         if code == expected {
             return Ok(());
         }
-        let said = fs::read_to_string(&path).unwrap_or_default();
+        let stderr = fs::read_to_string(&path).unwrap_or_default();
         bail!(
-            "{program} ended with exit code {code} and said: {}; all of it is in {}",
-            last_words(&said),
+            "{program} ended with exit code {code}: {}; full output: {}",
+            last_lines(&stderr),
             path.display()
         );
     }
 }
 
-fn of_run(run_dir: &Path, network: Network, ranks: u64) -> Result<Figures> {
+fn read_run(run_dir: &Path, network: Network, ranks: u64) -> Result<Figures> {
     let files = RunFiles::read(&RunDir::new(run_dir))?;
-    figures::of_dtrain(&files, network, ranks, network.steps())
+    figures::read_dtrain(&files, network, ranks, network.steps())
         .with_context(|| format!("the run in {}", run_dir.display()))
 }
 
@@ -217,7 +217,7 @@ fn of_run(run_dir: &Path, network: Network, ranks: u64) -> Result<Figures> {
 ///
 /// # Errors
 /// If two cases differ; names both.
-pub(super) fn agree(measured: &BTreeMap<Case, Vec<Figures>>, part: &str) -> Result<()> {
+pub(super) fn check_same_work(measured: &BTreeMap<Case, Vec<Figures>>, part: &str) -> Result<()> {
     use super::figures::Metric;
     /// For values with deviation 1: decoders and resamplers round differently.
     const PIXELS_WITHIN: f64 = 0.01;
@@ -228,7 +228,7 @@ pub(super) fn agree(measured: &BTreeMap<Case, Vec<Figures>>, part: &str) -> Resu
                 let (other, known) = *first.get_or_insert((*case, *value));
                 if (value - known).abs() > within {
                     bail!(
-                        "{} and {} do not do the same: {metric:?} is {value} and {known}; their figures cannot be compared",
+                        "cannot compare {} and {}: {metric:?} is {value} and {known}",
                         case.name(),
                         other.name()
                     );

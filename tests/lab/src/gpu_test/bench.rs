@@ -16,18 +16,18 @@ use anyhow::{Context, Result};
 use dtrain_common::env::WorkerEnv;
 
 use super::finding::Finding;
-use super::site::{Site, Training};
+use super::suite::{Suite, Training};
 use crate::bench::Steps;
-use crate::place::{self, RunFiles};
-use crate::started::last_words;
-use network::{Network, Way};
+use crate::commands::last_lines;
+use crate::files::{self, RunFiles};
+use network::{Mode, Network};
 use read::Measured;
 
 /// The exit code of gpu.py if it cannot run here; its last line on standard error names the reason.
 const NOT_HERE: u8 = 3;
 
 /// Advice if nothing can be compared; follows the reason.
-const REMEDY: &str = "give --python a Python with `pip install -r tests/bench/requirements.txt`";
+const REMEDY: &str = "set --python to a Python that has the packages of tests/bench/requirements.txt";
 
 /// A network with a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) struct Case {
     is_small: bool,
 }
 
-/// The end of one run of a way.
+/// The result of one run.
 enum Run {
     Measured(Measured),
     /// This Python or this machine cannot be compared with.
@@ -51,9 +51,9 @@ enum Run {
 #[derive(Debug, Default)]
 struct Rounds {
     /// A measurement per round, in order.
-    measured: BTreeMap<Way, Vec<Measured>>,
+    measured: BTreeMap<Mode, Vec<Measured>>,
     /// Ways with a failed run, and the reason.
-    lost: BTreeMap<Way, String>,
+    failed: BTreeMap<Mode, String>,
 }
 
 /// Returns all cases in their order. A round of each takes a minute or two.
@@ -90,39 +90,39 @@ impl Case {
         const RUN: u32 = 20;
         const COMPILED: u32 = 60;
         let rounds = u32::try_from(rounds.max(1)).unwrap_or(u32::MAX);
-        let ways = if self.is_small { 6 } else { 5 };
-        (ways * RUN).saturating_mul(rounds) + if self.is_small { 2 * COMPILED } else { COMPILED }
+        let modes = if self.is_small { 6 } else { 5 };
+        (modes * RUN).saturating_mul(rounds) + if self.is_small { 2 * COMPILED } else { COMPILED }
     }
 
-    /// Trains in all ways for the site's number of rounds, and compares.
+    /// Trains in all modes for the suite's number of rounds, and compares.
     ///
     /// # Errors
     /// If the user stops it, or if the input cannot be written. A failed way is a finding.
-    pub(super) fn run(&self, site: &Site<'_>) -> Result<Finding> {
-        let Some(python) = &site.python else {
-            return Ok(Finding::skipped(format!("there is no Python to compare with; {REMEDY}")));
+    pub(super) fn run(&self, suite: &Suite<'_>) -> Result<Finding> {
+        let Some(python) = &suite.python else {
+            return Ok(Finding::skipped(format!("no Python with PyTorch; {REMEDY}")));
         };
-        let input = self.network.input(site)?;
+        let input = self.network.input(suite)?;
         let mut rounds = Rounds::default();
-        for round in 0..site.rounds.max(1) {
-            for way in Way::of_round(self.is_small, round) {
-                if rounds.lost.contains_key(&way) {
+        for round in 0..suite.rounds.max(1) {
+            for mode in Mode::in_round(self.is_small, round) {
+                if rounds.failed.contains_key(&mode) {
                     continue;
                 }
-                let run = match way.pytorch() {
-                    Some(word) => self.pytorch(site, python, way, word, round),
-                    None => self.dtrain(site, &input, way, round),
+                let run = match mode.pytorch() {
+                    Some(word) => self.pytorch(suite, python, mode, word, round),
+                    None => self.dtrain(suite, &input, mode, round),
                 };
                 match run {
-                    Ok(Run::Measured(measured)) => rounds.measured.entry(way).or_default().push(measured),
+                    Ok(Run::Measured(measured)) => rounds.measured.entry(mode).or_default().push(measured),
                     Ok(Run::NotHere(reason)) => {
                         return Ok(Finding::skipped(format!("{reason}; {REMEDY}")));
                     }
                     Err(error) => {
                         // If the user stopped it, this is no finding.
-                        site.signals.check()?;
-                        rounds.measured.remove(&way);
-                        rounds.lost.insert(way, format!("{error:#}"));
+                        suite.signals.check()?;
+                        rounds.measured.remove(&mode);
+                        rounds.failed.insert(mode, format!("{error:#}"));
                     }
                 }
             }
@@ -130,24 +130,24 @@ impl Case {
         Ok(goals::finding(self, &rounds))
     }
 
-    fn dtrain(&self, site: &Site<'_>, input: &Path, way: Way, round: usize) -> Result<Run> {
-        let recipe = site.bench.join(format!("gpu-{}.toml", self.network.recipe()));
-        let recipe = place::read(&recipe)?;
+    fn dtrain(&self, suite: &Suite<'_>, input: &Path, mode: Mode, round: usize) -> Result<Run> {
+        let recipe = suite.bench.join(format!("gpu-{}.toml", self.network.recipe()));
+        let recipe = files::read(&recipe)?;
         let mut sets = vec![
             format!("data.root={}", input.display()),
             format!("train.effective_batch={}", self.batch),
             format!("memory.micro_batch={}", self.batch),
             format!("train.steps={}", self.steps.all()),
         ];
-        sets.extend(way.setting().map(str::to_owned));
+        sets.extend(mode.setting().map(str::to_owned));
         let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-        let name = self.folder(way, round);
+        let name = self.folder(mode, round);
         let ended =
-            site.try_training(&Training { name: &name, recipe: &recipe, ranks: 1, sets: &sets, vars: &[] });
-        let run = site.run_dir(&name);
+            suite.try_training(&Training { name: &name, recipe: &recipe, ranks: 1, sets: &sets, vars: &[] });
+        let run = suite.run_dir(&name);
         let measured = ended.and_then(|ended| {
             ended.expect(0)?;
-            read::of_dtrain(&RunFiles::read(&run)?, self)
+            read::read_dtrain(&RunFiles::read(&run)?, self)
         });
         // Its checkpoint takes a gigabyte or more.
         let checkpoints = run.checkpoints();
@@ -158,43 +158,43 @@ impl Case {
         measured.map(Run::Measured)
     }
 
-    fn pytorch(&self, site: &Site<'_>, python: &Path, way: Way, word: &str, round: usize) -> Result<Run> {
-        let out = site.work.join(format!("{}.json", self.folder(way, round)));
+    fn pytorch(&self, suite: &Suite<'_>, python: &Path, mode: Mode, word: &str, round: usize) -> Result<Run> {
+        let out = suite.work.join(format!("{}.json", self.folder(mode, round)));
         let mut command = Command::new(python);
         for (name, _) in WorkerEnv::single().vars() {
             command.env_remove(name);
         }
         command
-            .current_dir(&site.work)
+            .current_dir(&suite.work)
             .env_remove("RUST_LOG")
             // Keeps the source tree clean.
             .env("PYTHONDONTWRITEBYTECODE", "1")
             // Later rounds reuse the first round's kernels. The cache goes with the suite's folder.
-            .env("TORCHINDUCTOR_CACHE_DIR", site.work.join("inductor"))
-            .env("TRITON_CACHE_DIR", site.work.join("triton"))
+            .env("TORCHINDUCTOR_CACHE_DIR", suite.work.join("inductor"))
+            .env("TRITON_CACHE_DIR", suite.work.join("triton"))
             .stdin(std::process::Stdio::null())
-            .arg(site.bench.join("gpu.py"))
+            .arg(suite.bench.join("gpu.py"))
             .args(["--model", self.network.recipe(), "--way", word])
             .args(["--batch", &self.batch.to_string()])
             .args(["--steps", &self.steps.counted.to_string()])
             .args(["--skip", &self.steps.skipped.to_string(), "--out"])
             .arg(&out);
-        let ended = site.run(&mut command)?;
+        let ended = suite.run(&mut command)?;
         if ended.code == NOT_HERE {
             return Ok(Run::NotHere(last_line(&ended.stderr)));
         }
         ended.expect(0)?;
-        read::of_pytorch(&place::read(&out)?, self).map(Run::Measured)
+        read::read_pytorch(&files::read(&out)?, self).map(Run::Measured)
     }
 
     /// Returns the unique name of a run's files.
-    fn folder(&self, way: Way, round: usize) -> String {
+    fn folder(&self, mode: Mode, round: usize) -> String {
         let (network, batch) = (self.network.recipe(), self.batch);
-        format!("bench-{network}-{batch}-{}-{round}", way.key())
+        format!("bench-{network}-{batch}-{}-{round}", mode.key())
     }
 }
 
 fn last_line(stderr: &str) -> String {
     let words = stderr.lines().rev().find(|line| !line.trim().is_empty());
-    words.map_or_else(|| last_words(stderr), |line| line.trim().to_owned())
+    words.map_or_else(|| last_lines(stderr), |line| line.trim().to_owned())
 }

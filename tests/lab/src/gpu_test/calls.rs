@@ -62,7 +62,7 @@ fn pieces(seconds: &[u32]) -> Vec<std::ops::Range<usize>> {
 
 /// Returns a table of the calls for people.
 pub(super) fn table(calls: &[Call], rounds: usize) -> String {
-    let mut text = "| Call | Checks | Takes about |\n|---|---|---|\n".to_owned();
+    let mut text = "| Call | Checks | Estimated time |\n|---|---|---|\n".to_owned();
     for call in calls {
         let names: Vec<String> =
             call.part.checks(rounds)[call.checks.clone()].iter().map(|check| check.name.clone()).collect();
@@ -75,7 +75,7 @@ pub(super) fn table(calls: &[Call], rounds: usize) -> String {
     }
     let all: u32 = calls.iter().map(|call| call.seconds).sum();
     text += &format!(
-        "\n{} calls, about {} min together. The times are guessed; a call is ended after {} min",
+        "\n{} calls, about {} min together. Times are estimates; a call ends after {} min",
         calls.len(),
         all.div_ceil(60),
         LONGEST.as_secs() / 60

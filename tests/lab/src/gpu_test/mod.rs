@@ -5,9 +5,9 @@ mod calls;
 mod checks;
 mod finding;
 mod pack;
-mod place;
+mod paths;
 mod scope;
-mod site;
+mod suite;
 
 use std::cell::RefCell;
 use std::fs;
@@ -23,14 +23,14 @@ use xtask::process::{Interrupted, Signals};
 use xtask::setup::{Problem, SetArgs};
 use xtask::workspace::Workspace;
 
+use crate::files::create_empty;
 use crate::machine::Machine;
-use crate::place::empty;
 use crate::report::{Group, Report, Row, Verdict};
 use checks::Part;
 use finding::Finding;
-use place::Place;
+use paths::Paths;
 use scope::Scope;
-use site::Site;
+use suite::Suite;
 
 /// The exit code if there is no GPU to check, the same as for other usage errors.
 const NO_GPU: u8 = 2;
@@ -38,43 +38,42 @@ const NO_GPU: u8 = 2;
 /// The version of libtorch that the programs are built with.
 const TORCH: &str = "2.11.0";
 
-/// What `gpu-test` is asked for.
+/// The arguments of `gpu-test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     set: SetArgs,
-    /// The parts to run; all without any
+    /// Parts to run [default: all]
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// How often each benchmark is run
+    /// Runs of each benchmark
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// Only checks whose name contains this
+    /// Run only checks whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Show the calls that the suite can be run in, each of at most eight minutes, and end
+    /// List the suite's calls of at most eight minutes each
     #[arg(long, conflicts_with_all = ["parts", "only", "make_pack", "call"])]
     calls: bool,
-    /// Run one of these calls
+    /// Run one of the calls that --calls lists
     #[arg(long, value_name = "NAME", conflicts_with_all = ["parts", "only", "make_pack"])]
     call: Option<String>,
-    /// Make a folder of programs and scripts that runs all this without Rust and without a network, and end
+    /// Create a folder that runs the suite without Rust and network
     #[arg(long, value_name = "DIR", conflicts_with_all = ["parts", "pack", "only", "out", "libtorch", "python"])]
     make_pack: Option<PathBuf>,
-    /// Run from such a folder
+    /// Run from a folder that --make-pack created
     #[arg(long, value_name = "DIR", conflicts_with_all = ["cpu", "cuda"])]
     pack: Option<PathBuf>,
-    /// libtorch's folder of libraries, instead of that of Python's torch or of set-up
+    /// Folder of libtorch's libraries [default: from Python's torch or set-up]
     #[arg(long, value_name = "DIR")]
     libtorch: Option<PathBuf>,
-    /// A Python with torch 2.11.0 and torchvision, for the benchmarks; without it python3, where that has torch, and otherwise one that is
-    /// set up, where there is a repository
+    /// Python with torch 2.11.0 and torchvision [default: python3 or target/bench-venv]
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
-    /// Run on the CPU what can be run there, as if it were one GPU, to see that the suite itself works
+    /// Run on the CPU as if it were one GPU, to test the suite
     #[arg(long, hide = true)]
     rehearse: bool,
-    /// Where the JSON goes; without it results.json in the suite's folder, or results-NAME.json after a call
+    /// JSON file of the results [default: results.json or results-CALL.json]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -89,53 +88,53 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
         println!("{}", calls::table(&calls::calls(rounds), rounds));
         return Ok(0);
     }
-    let scope = Scope::of(args)?;
+    let scope = Scope::new(args)?;
     // Checked before the build, which takes long.
     let (status, devices) = match gpus() {
         Ok(found) => found,
         Err(_) if args.rehearse => (Status::default(), Vec::new()),
         Err(reason) => {
             eprintln!(
-                "gpu-test needs a GPU, and {reason}. Nothing was checked. The tests that need none are `cargo xtask test`; \
-                 `cargo xtask gpu-test --make-pack DIR` makes a folder to be run on a machine that has one"
+                "error: gpu-test needs a GPU: {reason}; run `cargo xtask test` for the tests without a GPU, or \
+                 `cargo xtask gpu-test --make-pack DIR` to create a folder for a machine with a GPU"
             );
             return Ok(NO_GPU);
         }
     };
-    let place = match Place::find(signals, &scope)? {
-        Ok(place) => place,
+    let paths = match Paths::find(signals, &scope)? {
+        Ok(paths) => paths,
         Err(code) => return Ok(code),
     };
-    let out = args.out.clone().unwrap_or_else(|| place.own.join(scope.results()));
-    let work = place.own.join("gpu-test-work");
-    empty(&work)?;
-    let site = Site {
+    let out = args.out.clone().unwrap_or_else(|| paths.own.join(scope.results()));
+    let work = paths.own.join("gpu-test-work");
+    create_empty(&work)?;
+    let suite = Suite {
         signals,
-        programs: place.programs,
-        bench: place.bench,
-        reference: place.reference,
-        libraries: place.libraries,
-        python: place.python,
+        programs: paths.programs,
+        bench: paths.bench,
+        reference: paths.reference,
+        libraries: paths.libraries,
+        python: paths.python,
         work: work.canonicalize()?,
         gpus: devices.len().max(1),
         devices,
-        rehearses: args.rehearse,
+        is_rehearsal: args.rehearse,
         rounds: args.rounds.into(),
         // The time for building and set-up does not count.
         deadline: scope.call.as_ref().map(|_| Instant::now() + calls::LONGEST),
         commands: RefCell::new(Vec::new()),
     };
     let workspace = Workspace::find().ok();
-    let machine = Machine::look(workspace.as_ref(), serde_json::to_value(&status)?)?;
+    let machine = Machine::describe(workspace.as_ref(), serde_json::to_value(&status)?)?;
     let mut report = Report::new(command(args), machine);
-    report.groups = check(&site, &scope)?;
+    report.groups = check(&suite, &scope)?;
     report.publish(&out)?;
     let failed = report.count(Verdict::Failed);
     if failed == 0 {
         // Files remain only if a check failed, to show the reason.
         fs::remove_dir_all(&work).map_err(|error| Problem::write(&work, error))?;
     } else {
-        eprintln!("what the runs have left is in {}", work.display());
+        eprintln!("files of the runs: {}", work.display());
     }
     Ok(u8::from(failed > 0))
 }
@@ -154,11 +153,11 @@ fn devices(visible: Option<String>, count: usize) -> Vec<String> {
 fn gpus() -> Result<(Status, Vec<String>), String> {
     let status = Nvidia::open().and_then(|mut nvidia| nvidia.status()).map_err(|error| error.to_string())?;
     if status.gpus.is_empty() {
-        return Err("the NVIDIA driver finds none here".to_owned());
+        return Err("the NVIDIA driver finds no GPU".to_owned());
     }
     let devices = devices(std::env::var(CUDA_VISIBLE_DEVICES).ok(), status.gpus.len());
     match devices.is_empty() {
-        true => Err("CUDA_VISIBLE_DEVICES hides all of them".to_owned()),
+        true => Err("CUDA_VISIBLE_DEVICES hides all GPUs".to_owned()),
         false => Ok((status, devices)),
     }
 }
@@ -168,59 +167,57 @@ fn make_pack(signals: &Signals, args: &Args, folder: &Path) -> Result<u8> {
     let programs = match pack::build(&workspace, signals, &args.set)? {
         Ok(programs) => programs,
         Err(code) => {
-            eprintln!("gpu-test failed: dtrain does not build");
+            eprintln!("gpu-test failed: cannot build dtrain, see cargo's output");
             return Ok(code);
         }
     };
     pack::pack(&workspace, &programs, folder)?;
     eprintln!(
-        "{} ({}): copy it to a machine with a GPU and libtorch {TORCH} with CUDA, and start `./run` there",
+        "{} ({}): copy it to a machine with a GPU and libtorch {TORCH} with CUDA, and run `./run` there",
         folder.display(),
         ByteSize(pack::size(folder)?)
     );
     let Some((archive, bytes)) = pack::archive(folder)? else {
-        eprintln!("the pack is not compressed: there is no tar that does it");
+        eprintln!("warning: the pack is not compressed: tar is missing or failed");
         return Ok(0);
     };
     let limit = ByteSize(pack::LARGEST);
-    eprintln!("{} ({}, of at most {limit})", archive.display(), ByteSize(bytes));
+    eprintln!("{} ({}, limit {limit})", archive.display(), ByteSize(bytes));
     if bytes > pack::LARGEST {
-        eprintln!(
-            "gpu-test failed: the pack is too large to be sent: install binutils, whose strip makes it small"
-        );
+        eprintln!("gpu-test failed: the pack exceeds {limit}: install binutils, whose strip reduces it");
         return Ok(1);
     }
     Ok(0)
 }
 
 /// Runs the wanted checks one after another; a signal ends everything.
-fn check(site: &Site<'_>, scope: &Scope<'_>) -> Result<Vec<Group>> {
+fn check(suite: &Suite<'_>, scope: &Scope<'_>) -> Result<Vec<Group>> {
     let mut groups = Vec::new();
     for part in Part::ALL {
         let mut group = Group::new(part.name());
-        for (number, check) in part.checks(site.rounds).into_iter().enumerate() {
+        for (number, check) in part.checks(suite.rounds).into_iter().enumerate() {
             if !scope.wants(part, number, &check.name) {
                 continue;
             }
             eprintln!("{}: {}", part.name(), check.name);
             let begun = Instant::now();
-            site.commands.borrow_mut().clear();
-            let late = site.deadline.is_some_and(|deadline| begun > deadline);
+            suite.commands.borrow_mut().clear();
+            let late = suite.deadline.is_some_and(|deadline| begun > deadline);
             let found = match late {
-                true => Ok(Finding::failed("the call has taken its time already")),
-                false => (check.run)(site),
+                true => Ok(Finding::failed("the call's time limit is over")),
+                false => (check.run)(suite),
             };
             let found = match found {
                 Ok(found) => found,
                 Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
                 Err(error) => Finding::failed(format!("{error:#}")),
             };
-            eprintln!("  {}: {}", found.verdict.word(), found.note);
+            eprintln!("  {}: {}", found.verdict.as_str(), found.note);
             let mut row = Row::new(check.name)
                 .with("seconds", (10.0 * begun.elapsed().as_secs_f64()).round() / 10.0)
-                .judged(found.verdict, found.note);
+                .with_verdict(found.verdict, found.note);
             row.details = found.figures;
-            row.commands = site.commands.take();
+            row.commands = suite.commands.take();
             group.rows.push(row);
         }
         if !group.rows.is_empty() {

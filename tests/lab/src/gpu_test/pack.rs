@@ -36,27 +36,27 @@ const README: &str = "\
 # dtrain on a GPU
 
 `./run` checks dtrain on the GPUs of this machine, compares it with PyTorch, prints a table and writes `results.json`. It needs an
-NVIDIA driver and libtorch 2.11.0 with CUDA, and finds the one in a Python that has `torch`:
+NVIDIA driver and libtorch 2.11.0 with CUDA. It uses the libtorch of a Python with `torch`, or of `--libtorch`:
 
 ```
-./run                                   # all of it
-./run --calls                           # the same in calls of at most 8 minutes: their names and how long each takes
-./run --call training-1                 # one of these; it writes results-training-1.json
+./run                                   # all checks
+./run --calls                           # list calls of at most 8 minutes each, with estimated times
+./run --call training-1                 # one of these calls; writes results-training-1.json
 ./run machine nccl kernels training graphs memory faults     # without the benchmarks, which take longest
-./run benchmarks --rounds 5 --python venv/bin/python         # torch 2.11.0 and torchvision are needed for these
-./run --libtorch /path/to/torch/lib     # a libtorch of your own
+./run benchmarks --rounds 5 --python venv/bin/python         # needs torch 2.11.0 and torchvision
+./run --libtorch /path/to/torch/lib     # with this libtorch
 ./run --help
 ```
 
-`bench/requirements.txt` names what the benchmarks compare with.
+`bench/requirements.txt` lists the Python packages that the benchmarks need.
 
-The exit code is 0 where everything holds, 1 where something does not, and 2 where there is no GPU to check.
+The exit code is 0 if all checks pass, 1 if one fails, and 2 without a GPU.
 ";
 
 /// Builds the programs for release; returns their folder, or cargo's exit code if the build fails.
 pub(super) fn build(workspace: &Workspace, signals: &Signals, set: &SetArgs) -> Result<Result<PathBuf, u8>> {
     let ready: Ready = setup::run(workspace, signals, &set.clone().into())?;
-    eprintln!("building dtrain and the suite; the first time this takes some minutes");
+    eprintln!("building dtrain and the suite; the first build takes some minutes");
     let mut build = ready.cargo(workspace);
     build.args(["build", "--release"]);
     for (package, program) in PROGRAMS {
@@ -80,7 +80,7 @@ pub(super) fn pack(workspace: &Workspace, programs: &Path, folder: &Path) -> Res
         // Debug information is ten times the program's size. Without binutils, it is not stripped.
         match Command::new("strip").arg(&to).status() {
             Ok(status) if status.success() => {}
-            _ => eprintln!("{} is not stripped: there is no strip", to.display()),
+            _ => eprintln!("warning: {} is not stripped: strip is missing or failed", to.display()),
         }
     }
     for (from, to) in [("tests/bench", BENCH), ("tests/parity/reference", REFERENCE)] {

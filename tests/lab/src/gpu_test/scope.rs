@@ -13,16 +13,14 @@ pub(super) struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    pub(super) fn of(args: &'a Args) -> Result<Self> {
+    pub(super) fn new(args: &'a Args) -> Result<Self> {
         let call = args
             .call
             .as_ref()
             .map(|name| {
                 let mut calls = calls::calls(args.rounds.into());
                 let found = calls.iter().position(|call| call.name == *name);
-                let at = found.with_context(|| {
-                    format!("there is no call {name}: `--calls` shows those that there are")
-                })?;
+                let at = found.with_context(|| format!("unknown call {name}: `--calls` lists the names"))?;
                 anyhow::Ok(calls.swap_remove(at))
             })
             .transpose()?;
@@ -37,9 +35,9 @@ impl<'a> Scope<'a> {
     }
 
     pub(super) fn wants(&self, part: Part, number: usize, name: &str) -> bool {
-        let asked = self.args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+        let selected = self.args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
         let called = self.call.as_ref().is_none_or(|call| call.checks.contains(&number));
-        self.wants_part(part) && asked && called
+        self.wants_part(part) && selected && called
     }
 
     /// Returns the name of the JSON file.

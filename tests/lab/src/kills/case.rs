@@ -7,24 +7,24 @@ use anyhow::{Context, Result, bail, ensure};
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 
-use super::disk;
-use super::launched::{Launch, Launched};
 use super::plan::{Kind, Moment, Plan, Resume, STEPS};
+use super::run_files;
+use super::running_launch::{LaunchOptions, RunningLaunch};
 use crate::attempts::{attempts, resumed_after, stderr};
 use crate::marked::{Mark, Process, Role};
 use xtask::process::{Interrupted, Signals};
 
 /// The largest difference of weights to the undisturbed run, if the number of ranks has changed.
-pub(super) const NEAR: f64 = 1e-6;
+pub(super) const TOLERANCE: f64 = 1e-6;
 
 /// The time for a launch's processes to end; the case fails if some remain.
-const GONE: Duration = Duration::from_secs(10);
+const EXIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Tries of a case. After a run that ended before its kill, the next try kills earlier.
 const TRIES: usize = 6;
 
 /// The environment of all cases.
-pub(super) struct Bench<'a> {
+pub(super) struct CaseRunner<'a> {
     pub(super) signals: &'a Signals,
     /// The folder with dtrain and dtrain-worker.
     pub(super) programs: PathBuf,
@@ -43,45 +43,46 @@ pub(super) struct Reference {
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Whether the kill hit the write of a checkpoint.
-    pub(super) inside: bool,
+    pub(super) during_write: bool,
     /// Steps that were repeated.
-    pub(super) lost: u64,
+    pub(super) repeated_steps: u64,
     /// Number of intact checkpoints found.
-    pub(super) whole: usize,
+    pub(super) intact: usize,
     pub(super) damaged: Vec<String>,
     /// Whether the last checkpoint has the expected bytes; only with the same number of ranks.
-    pub(super) equal: Option<bool>,
+    pub(super) same_bytes: Option<bool>,
     /// The largest difference of weights to the expected ones; only with another number of ranks.
     pub(super) difference: Option<f64>,
     /// Time to the first step: from the kill if the launcher restarts, else from the second command.
     pub(super) to_step: Option<Duration>,
-    /// Whether a kill came after the start of a rollback; `inside_back`: whether during the rollback.
-    pub(super) back: bool,
-    pub(super) inside_back: bool,
+    /// Whether a kill came after the start of a rollback; `during_rollback`: whether during the rollback.
+    pub(super) rolled_back: bool,
+    pub(super) during_rollback: bool,
     /// All failed checks.
-    pub(super) missed: Vec<String>,
+    pub(super) failures: Vec<String>,
 }
 
 /// The state when processes were killed.
-struct Killed {
+struct KillState {
     at: Duration,
-    inside: bool,
+    during_write: bool,
     last_step: u64,
     /// Number of the next attempt.
     next: u32,
 }
 
-impl Bench<'_> {
+impl CaseRunner<'_> {
     /// Trains to the end without a kill.
     pub(super) fn reference(&self, ranks: usize) -> Result<Reference> {
         let run = RunDir::new(self.work.join(format!("reference-{ranks}")));
         let begun = Instant::now();
-        let mut launched = Launched::start(&self.launch(&run, ranks, 0, false, 1_000_000 + ranks as u64))?;
+        let mut launched =
+            RunningLaunch::start(&self.launch(&run, ranks, 0, false, 1_000_000 + ranks as u64))?;
         let (code, _) = launched.wait(&stderr(&run, 0))?;
-        ensure!(code == 0, "the run of {ranks} ranks that nobody kills ends with exit code {code}");
+        ensure!(code == 0, "the undisturbed run of {ranks} ranks ended with exit code {code}");
         let took = begun.elapsed();
         drop(launched);
-        disk::ended(&run, STEPS)?;
+        run_files::check_final_state(&run, STEPS)?;
         Ok(Reference { run, took })
     }
 
@@ -96,18 +97,18 @@ impl Bench<'_> {
         let mut plan = *plan;
         for number in 0..TRIES {
             let run = RunDir::new(self.folder(&plan).join(format!("run-{number}")));
-            std::fs::create_dir_all(self.folder(&plan)).context("cannot make a folder for a case")?;
+            std::fs::create_dir_all(self.folder(&plan)).context("cannot create the folder of a case")?;
             match self.attempt(&plan, number, &run, reference, &mut outcome) {
                 Ok(true) => return Ok(outcome),
                 Ok(false) => plan.moment = plan.moment.earlier(),
                 Err(error) if error.is::<Interrupted>() => return Err(error),
                 Err(error) => {
-                    outcome.missed.push(format!("{error:#}"));
+                    outcome.failures.push(format!("{error:#}"));
                     return Ok(outcome);
                 }
             }
         }
-        outcome.missed.push("the run ends before it can be killed".to_owned());
+        outcome.failures.push(format!("the run ended before the kill in all {TRIES} tries"));
         Ok(outcome)
     }
 
@@ -122,12 +123,12 @@ impl Bench<'_> {
     ) -> Result<bool> {
         let restarts = u32::from(plan.resume == Resume::Restart);
         let number = 3 * (TRIES as u64 * plan.number + number as u64);
-        let mut first = Launched::start(&self.launch(run, plan.ranks, restarts, plan.sharded, number))?;
+        let mut first = RunningLaunch::start(&self.launch(run, plan.ranks, restarts, plan.sharded, number))?;
         let Some(killed) = kill(&mut first, plan, run, reference)? else {
             return Ok(false);
         };
-        outcome.inside = killed.inside;
-        look(run, outcome)?;
+        outcome.during_write = killed.during_write;
+        verify_checkpoints(run, outcome)?;
         let log = stderr(run, killed.next);
         let (code, step) = first.wait(&log)?;
         let again = plan.resume != Resume::Restart;
@@ -135,31 +136,34 @@ impl Bench<'_> {
             // The run ended before the signal came.
             return Ok(false);
         }
-        leaves_nothing(&first.mark, "the kill")?;
-        look(run, outcome)?;
+        check_no_process_left(&first.mark, "the kill")?;
+        verify_checkpoints(run, outcome)?;
         outcome.to_step = step.map(|step| step.saturating_sub(killed.at));
         if again {
-            ensure!(code == 4 || code == 137, "after the kill the launch ends with exit code {code}");
-            if let Some(delay) = plan.back {
-                self.go_back(plan, run, delay, number + 2, outcome)?;
+            ensure!(
+                code == 4 || code == 137,
+                "the killed launch ended with exit code {code}, expected 4 or 137"
+            );
+            if let Some(delay) = plan.rollback_delay {
+                self.roll_back(plan, run, delay, number + 2, outcome)?;
             }
             let log = stderr(run, attempts(run));
             let launch = self.launch(run, plan.last_ranks(), 0, plan.sharded, number + 1);
-            let mut second = Launched::start(&launch)?;
+            let mut second = RunningLaunch::start(&launch)?;
             let (code, step) = second.wait(&log)?;
-            ensure!(code == 0, "the resumed run ends with exit code {code}");
-            leaves_nothing(&second.mark, "the end of the resumed run")?;
-            look(run, outcome)?;
+            ensure!(code == 0, "the resumed run ended with exit code {code}");
+            check_no_process_left(&second.mark, "the end of the resumed run")?;
+            verify_checkpoints(run, outcome)?;
             outcome.to_step = step;
         } else {
-            ensure!(code == 0, "the restarted run ends with exit code {code}");
+            ensure!(code == 0, "the restarted run ended with exit code {code}");
         }
-        if plan.back.is_none() {
-            outcome.lost = killed.last_step.saturating_sub(resumed_after(&log));
+        if plan.rollback_delay.is_none() {
+            outcome.repeated_steps = killed.last_step.saturating_sub(resumed_after(&log));
         }
         // Compares the weights even if another check failed.
-        if let Err(error) = disk::ended(run, STEPS) {
-            outcome.missed.push(format!("{error:#}"));
+        if let Err(error) = run_files::check_final_state(run, STEPS) {
+            outcome.failures.push(format!("{error:#}"));
         }
         compare(plan, run, reference, outcome)?;
         Ok(true)
@@ -167,7 +171,7 @@ impl Bench<'_> {
 
     /// Rolls back to the earliest checkpoint, and kills all workers `delay` after the rollback begins. Needs
     /// two or more checkpoints; with fewer, does nothing.
-    fn go_back(
+    fn roll_back(
         &self,
         plan: &Plan,
         run: &RunDir,
@@ -180,22 +184,27 @@ impl Bench<'_> {
             return Ok(());
         };
         let from = run.checkpoint(*to);
-        let (before, _) = disk::rollbacks(run);
+        let (before, _) = run_files::rollbacks(run);
         let log = stderr(run, attempts(run));
-        let launch =
-            Launch { from: Some(&from), ..self.launch(run, plan.last_ranks(), 0, plan.sharded, number) };
-        let mut launched = Launched::start(&launch)?;
-        let begun = launched.until(|| (disk::rollbacks(run).0 > before).then_some(()))?;
-        ensure!(begun.is_some(), "the run that goes back to step {to} ends before it has begun to");
+        let launch = LaunchOptions {
+            from: Some(&from),
+            ..self.launch(run, plan.last_ranks(), 0, plan.sharded, number)
+        };
+        let mut launched = RunningLaunch::start(&launch)?;
+        let begun = launched.wait_for(|| (run_files::rollbacks(run).0 > before).then_some(()))?;
+        ensure!(begun.is_some(), "the run ended before its rollback to step {to}");
         std::thread::sleep(delay);
         launched.mark.workers().into_iter().for_each(Process::kill);
-        outcome.back = true;
-        outcome.inside_back = disk::rollbacks(run).1;
+        outcome.rolled_back = true;
+        outcome.during_rollback = run_files::rollbacks(run).1;
         let (code, _) = launched.wait(&log)?;
-        ensure!(code == 4 || code == 137, "the run that goes back ends with exit code {code}");
-        leaves_nothing(&launched.mark, "the kill in a rollback")?;
-        disk::none_is_lost(run, later)?;
-        look(run, outcome)
+        ensure!(
+            code == 4 || code == 137,
+            "the run killed in its rollback ended with exit code {code}, expected 4 or 137"
+        );
+        check_no_process_left(&launched.mark, "the kill in a rollback")?;
+        run_files::check_none_lost(run, later)?;
+        verify_checkpoints(run, outcome)
     }
 
     fn launch<'a>(
@@ -205,8 +214,8 @@ impl Bench<'_> {
         restarts: u32,
         sharded: bool,
         number: u64,
-    ) -> Launch<'a> {
-        Launch {
+    ) -> LaunchOptions<'a> {
+        LaunchOptions {
             signals: self.signals,
             programs: &self.programs,
             recipe: &self.recipe,
@@ -222,16 +231,16 @@ impl Bench<'_> {
 
 /// Waits for the moment and kills; returns `None` if the run ended before.
 fn kill(
-    launched: &mut Launched<'_>,
+    launched: &mut RunningLaunch<'_>,
     plan: &Plan,
     run: &RunDir,
     reference: &Reference,
-) -> Result<Option<Killed>> {
+) -> Result<Option<KillState>> {
     let begun = Instant::now();
-    let come = match plan.moment {
+    let reached = match plan.moment {
         Moment::Write { step, delay } => {
-            let under_way = || disk::being_written(run).filter(|written| *written >= step);
-            let seen = launched.until(under_way)?;
+            let is_writing = || run_files::step_being_written(run).filter(|written| *written >= step);
+            let seen = launched.wait_for(is_writing)?;
             if seen.is_some() {
                 std::thread::sleep(delay);
             }
@@ -239,10 +248,10 @@ fn kill(
         }
         Moment::Any { share } => {
             let at = reference.took.mul_f64(share);
-            launched.until(|| (begun.elapsed() >= at).then_some(()))?.is_some()
+            launched.wait_for(|| (begun.elapsed() >= at).then_some(()))?.is_some()
         }
     };
-    if !come {
+    if !reached {
         return Ok(None);
     }
     let Some(found) = victims(launched, plan)? else {
@@ -251,18 +260,18 @@ fn kill(
     // Read before the kill: a launcher restarts within milliseconds.
     let next = attempts(run);
     found.into_iter().for_each(Process::kill);
-    Ok(Some(Killed {
+    Ok(Some(KillState {
         at: launched.age(),
-        inside: disk::being_written(run).is_some(),
-        last_step: disk::last_step(run),
+        during_write: run_files::step_being_written(run).is_some(),
+        last_step: run_files::last_step(run),
         next,
     }))
 }
 
 /// Waits for processes to kill, and returns them.
-fn victims(launched: &mut Launched<'_>, plan: &Plan) -> Result<Option<Vec<Process>>> {
+fn victims(launched: &mut RunningLaunch<'_>, plan: &Plan) -> Result<Option<Vec<Process>>> {
     let mark = Mark::clone(&launched.mark);
-    launched.until(|| {
+    launched.wait_for(|| {
         let found = match plan.kind {
             Kind::Workers => mark.workers(),
             Kind::Worker => {
@@ -284,50 +293,50 @@ fn victims(launched: &mut Launched<'_>, plan: &Plan) -> Result<Option<Vec<Proces
 }
 
 /// Verifies all present checkpoints.
-fn look(run: &RunDir, outcome: &mut Outcome) -> Result<()> {
-    let (whole, damaged) = disk::verify(run)?;
-    outcome.whole += whole;
+fn verify_checkpoints(run: &RunDir, outcome: &mut Outcome) -> Result<()> {
+    let (intact, damaged) = run_files::verify(run)?;
+    outcome.intact += intact;
     for text in damaged {
         if !outcome.damaged.contains(&text) {
-            outcome.missed.push(format!("damaged: {text}"));
+            outcome.failures.push(format!("damaged: {text}"));
             outcome.damaged.push(text);
         }
     }
     Ok(())
 }
 
-fn leaves_nothing(mark: &Mark, after: &str) -> Result<()> {
-    if mark.is_gone(GONE) {
+fn check_no_process_left(mark: &Mark, after: &str) -> Result<()> {
+    if mark.wait_until_gone(EXIT_LIMIT) {
         return Ok(());
     }
     let left: Vec<String> = mark.processes().iter().map(|process| process.to_string()).collect();
-    bail!("{} s after {after} there are left: {}", GONE.as_secs(), left.join(", "));
+    bail!("processes remain {} s after {after}: {}", EXIT_LIMIT.as_secs(), left.join(", "));
 }
 
 fn restarted(run: &RunDir) -> Result<u32> {
     let result = RunResult::read(&run.result()).context("result.json")?;
-    Ok(result.context("there is no result.json")?.restarts)
+    Ok(result.context("no result.json")?.restarts)
 }
 
 fn compare(plan: &Plan, run: &RunDir, reference: &Reference, outcome: &mut Outcome) -> Result<()> {
     if plan.last_ranks() == plan.ranks {
-        let other = disk::same_bytes(run, &reference.run)?;
-        outcome.equal = Some(other.is_none());
-        if let Some(file) = other {
-            let apart = disk::difference(run, &reference.run, file)?;
-            outcome.missed.push(format!("{file} differs, by at most {apart:e}"));
+        let differing = run_files::first_differing_file(run, &reference.run)?;
+        outcome.same_bytes = Some(differing.is_none());
+        if let Some(file) = differing {
+            let difference = run_files::difference(run, &reference.run, file)?;
+            outcome.failures.push(format!("{file} differs, by at most {difference:e}"));
         }
         return Ok(());
     }
-    let apart = disk::difference(run, &reference.run, disk::FILES[0])?;
-    outcome.difference = Some(apart);
-    if apart.is_nan() || apart > NEAR {
-        outcome.missed.push(format!("the weights differ by {apart:e}"));
+    let difference = run_files::difference(run, &reference.run, run_files::FILES[0])?;
+    outcome.difference = Some(difference);
+    if difference.is_nan() || difference > TOLERANCE {
+        outcome.failures.push(format!("the weights differ by {difference:e}"));
     }
     Ok(())
 }
 
 /// Returns the folder in which a failed case is kept.
-pub(super) fn kept(folder: &Path, plan: &Plan) -> PathBuf {
-    folder.join(format!("missed-{}", plan.number))
+pub(super) fn failed_case_folder(folder: &Path, plan: &Plan) -> PathBuf {
+    folder.join(format!("failed-{}", plan.number))
 }

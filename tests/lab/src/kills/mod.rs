@@ -4,10 +4,10 @@
 //! moving average must have the bytes of an undisturbed run, and no process may remain.
 
 mod case;
-mod disk;
-mod launched;
 mod plan;
 mod random;
+mod run_files;
+mod running_launch;
 mod table;
 
 use std::collections::BTreeMap;
@@ -21,29 +21,29 @@ use xtask::process::Signals;
 use xtask::setup::{Problem, SetArgs};
 use xtask::workspace::Workspace;
 
+use crate::files::find_programs;
 use crate::machine::Machine;
-use crate::place::programs;
 use crate::report::Report;
-use case::{Bench, Outcome, Reference, kept};
+use case::{CaseRunner, Outcome, Reference, failed_case_folder};
 use plan::{EVERY, Plan, STEPS};
 use random::Random;
 use table::Table;
 
-/// What `kills` is asked for.
+/// The arguments of `kills`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     set: SetArgs,
-    /// How often something is killed
+    /// Number of kills
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     moments: u64,
-    /// Let every run go back to an earlier checkpoint, and kill it again meanwhile
+    /// Roll every run back once, and kill it during the rollback
     #[arg(long)]
     rollbacks: bool,
-    /// Repeats the choices of an earlier run, which has printed it; without it they are new
+    /// Seed of the random choices, printed by each run [default: new]
     #[arg(long)]
     seed: Option<u64>,
-    /// A folder with a dtrain and a dtrain-worker that are built already, instead of those for release
+    /// Folder of built programs [default: a new release build]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["cpu", "cuda"])]
     bin_dir: Option<PathBuf>,
 }
@@ -89,33 +89,30 @@ every_steps = 1
 
 /// Kills, resumes, compares and prints. The exit code is 1 if a case failed.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
-    let programs = match programs(workspace, signals, &args.set, args.bin_dir.as_deref())? {
+    let programs = match find_programs(workspace, signals, &args.set, args.bin_dir.as_deref())? {
         Ok(programs) => programs,
         Err(code) => return Ok(code),
     };
-    let seed = args.seed.unwrap_or_else(from_the_clock);
+    let seed = args.seed.unwrap_or_else(seed_from_clock);
     let folder = workspace.target().join("kills");
-    let work = Work::new(&folder)?;
+    let work = WorkFolder::new(&folder)?;
     let recipe_file = work.0.join("recipe.toml");
     fs::write(&recipe_file, recipe()).map_err(|error| Problem::write(&recipe_file, error))?;
-    let bench = Bench { signals, programs, recipe: recipe_file, work: work.0.clone() };
-    eprintln!(
-        "{} kills of runs of {STEPS} steps with a checkpoint after every {EVERY}, seed {seed}",
-        args.moments
-    );
+    let bench = CaseRunner { signals, programs, recipe: recipe_file, work: work.0.clone() };
+    eprintln!("{} kills, {STEPS} steps per run, a checkpoint every {EVERY} steps, seed {seed}", args.moments);
     let begun = Instant::now();
-    let machine = Machine::look(Some(workspace), serde_json::Value::Null)?;
+    let machine = Machine::describe(Some(workspace), serde_json::Value::Null)?;
     let table = cases(&bench, &folder, args, seed)?;
     let rollbacks = if args.rollbacks { " --rollbacks" } else { "" };
     let command = format!("cargo xtask kills --moments {}{rollbacks} --seed {seed}", args.moments);
     let mut report = Report::new(command, machine);
     report.groups = table.groups();
     report.publish(&folder.join("results.json"))?;
-    eprintln!("killed for {:.0} s", begun.elapsed().as_secs_f64());
-    Ok(u8::from(table.missed() > 0))
+    eprintln!("kills took {:.0} s", begun.elapsed().as_secs_f64());
+    Ok(u8::from(table.failures() > 0))
 }
 
-fn cases(bench: &Bench<'_>, folder: &Path, args: &Args, seed: u64) -> Result<Table> {
+fn cases(bench: &CaseRunner<'_>, folder: &Path, args: &Args, seed: u64) -> Result<Table> {
     /// Cases between two lines of progress: each kind with each number of ranks.
     const GROUP: u64 = 9;
     let mut references: BTreeMap<usize, Reference> = BTreeMap::new();
@@ -139,26 +136,26 @@ fn cases(bench: &Bench<'_>, folder: &Path, args: &Args, seed: u64) -> Result<Tab
 }
 
 /// Removes the files of a case, or keeps them if it failed.
-fn finish(bench: &Bench<'_>, folder: &Path, plan: &Plan, outcome: &Outcome) -> Result<()> {
+fn finish(bench: &CaseRunner<'_>, folder: &Path, plan: &Plan, outcome: &Outcome) -> Result<()> {
     let own = bench.folder(plan);
-    if outcome.missed.is_empty() {
+    if outcome.failures.is_empty() {
         return fs::remove_dir_all(&own).with_context(|| format!("cannot remove {}", own.display()));
     }
-    let kept = kept(folder, plan);
+    let kept = failed_case_folder(folder, plan);
     if kept.exists() {
         fs::remove_dir_all(&kept).with_context(|| format!("cannot remove {}", kept.display()))?;
     }
     fs::rename(&own, &kept).with_context(|| format!("cannot keep {}", own.display()))?;
-    let text = format!("{plan:?}\n  {}\n", outcome.missed.join("\n  "));
-    eprint!("MISSED, kept in {}: {text}", kept.display());
-    let path = kept.join("missed.txt");
+    let text = format!("{plan:?}\n  {}\n", outcome.failures.join("\n  "));
+    eprint!("FAILED, files kept in {}: {text}", kept.display());
+    let path = kept.join("failures.txt");
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The folder for runs, removed at the end, also after a signal.
-struct Work(PathBuf);
+struct WorkFolder(PathBuf);
 
-impl Work {
+impl WorkFolder {
     fn new(folder: &Path) -> Result<Self> {
         let work = folder.join(format!("work-{}", std::process::id()));
         fs::create_dir_all(&work).map_err(|error| Problem::write(&work, error))?;
@@ -166,7 +163,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for WorkFolder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
             eprintln!("cannot remove {}: {error}", self.0.display());
@@ -174,7 +171,7 @@ impl Drop for Work {
     }
 }
 
-fn from_the_clock() -> u64 {
+fn seed_from_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::from(since.subsec_nanos()) ^ since.as_secs()
 }

@@ -85,7 +85,7 @@ pub(super) struct Plan {
     /// Selects one of several possible victims.
     pub(super) victim: u64,
     /// If the resume rolls back to an earlier checkpoint: the time from the rollback's start to its kill.
-    pub(super) back: Option<Duration>,
+    pub(super) rollback_delay: Option<Duration>,
 }
 
 impl Plan {
@@ -113,9 +113,10 @@ impl Plan {
             Moment::Any { share: random.share() }
         };
         let (sharded, victim) = (random.below(2) == 0, random.next());
-        let goes_back = rollbacks || (resume != Resume::Restart && random.below(3) == 0);
-        let back = goes_back.then(|| Duration::from_secs_f64(random.share() * INTO_ROLLBACK_MS / 1e3));
-        Self { number, kind, ranks, resume, moment, sharded, victim, back }
+        let rolls_back = rollbacks || (resume != Resume::Restart && random.below(3) == 0);
+        let rollback_delay =
+            rolls_back.then(|| Duration::from_secs_f64(random.share() * INTO_ROLLBACK_MS / 1e3));
+        Self { number, kind, ranks, resume, moment, sharded, victim, rollback_delay }
     }
 
     /// Returns the number of ranks that end the run.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::case::{NEAR, Outcome};
+use super::case::{Outcome, TOLERANCE};
 use super::plan::{Kind, Plan, Resume};
 use crate::report::{Group, Row, Verdict};
 use crate::stats::Spread;
@@ -16,40 +16,40 @@ pub(super) struct Table {
     restarts: Vec<f64>,
     /// Milliseconds from the second command to its first step.
     again: Vec<f64>,
-    whole: usize,
+    intact: usize,
     /// Kills after the start of a rollback, and those during the rollback.
-    back: usize,
-    inside_back: usize,
+    rolled_back: usize,
+    during_rollback: usize,
 }
 
 #[derive(Debug, Default)]
 struct Cell {
     cases: usize,
-    missed: usize,
-    inside: usize,
-    equal: usize,
+    failures: usize,
+    during_write: usize,
+    same_bytes: usize,
     same_ranks: usize,
     other_ranks: usize,
     difference: f64,
     damaged: usize,
-    lost: Vec<f64>,
+    repeated_steps: Vec<f64>,
 }
 
 impl Table {
     pub(super) fn add(&mut self, plan: &Plan, outcome: &Outcome) {
         let cell = self.cells.entry((plan.kind, plan.ranks)).or_default();
         cell.cases += 1;
-        cell.missed += usize::from(!outcome.missed.is_empty());
-        cell.inside += usize::from(outcome.inside);
-        cell.equal += usize::from(outcome.equal == Some(true));
-        cell.same_ranks += usize::from(outcome.equal.is_some());
+        cell.failures += usize::from(!outcome.failures.is_empty());
+        cell.during_write += usize::from(outcome.during_write);
+        cell.same_bytes += usize::from(outcome.same_bytes == Some(true));
+        cell.same_ranks += usize::from(outcome.same_bytes.is_some());
         cell.other_ranks += usize::from(outcome.difference.is_some());
         cell.difference = cell.difference.max(outcome.difference.unwrap_or(0.0));
         cell.damaged += outcome.damaged.len();
-        cell.lost.push(outcome.lost as f64);
-        self.whole += outcome.whole;
-        self.back += usize::from(outcome.back);
-        self.inside_back += usize::from(outcome.inside_back);
+        cell.repeated_steps.push(outcome.repeated_steps as f64);
+        self.intact += outcome.intact;
+        self.rolled_back += usize::from(outcome.rolled_back);
+        self.during_rollback += usize::from(outcome.during_rollback);
         let times = match plan.resume {
             Resume::Restart => &mut self.restarts,
             Resume::Again | Resume::Ranks(_) => &mut self.again,
@@ -58,71 +58,71 @@ impl Table {
     }
 
     /// Returns the number of failed cases.
-    pub(super) fn missed(&self) -> usize {
-        self.cells.values().map(|cell| cell.missed).sum()
+    pub(super) fn failures(&self) -> usize {
+        self.cells.values().map(|cell| cell.failures).sum()
     }
 
     /// Returns a line of progress.
     pub(super) fn progress(&self) -> String {
         let sum = |of: &dyn Fn(&Cell) -> usize| -> usize { self.cells.values().map(of).sum() };
         format!(
-            "{} kills, {} inside a write: {} of {} equal, {} with other ranks within {:.1e}, {} damaged, {} missed",
+            "{} kills, {} during a write: {} of {} bit-equal, {} on other ranks within {:.1e}, {} damaged, {} failed",
             sum(&|cell| cell.cases),
-            sum(&|cell| cell.inside),
-            sum(&|cell| cell.equal),
+            sum(&|cell| cell.during_write),
+            sum(&|cell| cell.same_bytes),
             sum(&|cell| cell.same_ranks),
             sum(&|cell| cell.other_ranks),
             self.cells.values().map(|cell| cell.difference).fold(0.0, f64::max),
             sum(&|cell| cell.damaged),
-            self.missed(),
+            self.failures(),
         )
     }
 
     /// Returns the whole table.
     pub(super) fn groups(&self) -> Vec<Group> {
-        let mut group = Group::new("kills, by what was killed and by ranks");
+        let mut group = Group::new("kills by target and ranks");
         for ((kind, ranks), cell) in &self.cells {
-            let lost = Spread::of(cell.lost.clone());
-            let [median, most] = lost.map_or([0.0; 2], |lost| [lost.median, lost.highest]);
+            let repeated = Spread::of(cell.repeated_steps.clone());
+            let [median, most] = repeated.map_or([0.0; 2], |repeated| [repeated.median, repeated.highest]);
             let mut row = Row::new(format!("{kind}, {ranks} ranks"));
             for (column, count) in [
                 ("cases", cell.cases),
-                ("while a checkpoint was written", cell.inside),
-                ("equal to the bit", cell.equal),
-                ("of", cell.same_ranks),
+                ("during a write", cell.during_write),
+                ("bit-equal", cell.same_bytes),
+                ("on the same ranks", cell.same_ranks),
                 ("on other ranks", cell.other_ranks),
                 ("damaged", cell.damaged),
-                ("missed", cell.missed),
+                ("failed", cell.failures),
             ] {
                 row = row.with(column, count as f64);
             }
             row = row
                 .with("largest difference", cell.difference)
-                .with("steps lost, median", median)
+                .with("repeated steps, median", median)
                 .with("most", most);
-            row.verdict = Some(Verdict::of(cell.missed == 0));
+            row.verdict = Some(Verdict::of(cell.failures == 0));
             group.rows.push(row);
         }
         let mut times_to_step = Group::new("times");
-        for (times, words) in [
-            (&self.restarts, "from the kill to the first step, where the launcher restarts"),
+        for (times, title) in [
+            (&self.restarts, "from the kill to the first step after a restart"),
             (&self.again, "from the second command to its first step"),
         ] {
             if let Some(spread) = Spread::of(times.clone()) {
                 times_to_step
                     .rows
-                    .push(Row::new(words).measured(&spread, "ms", None).with("cases", times.len() as f64));
+                    .push(Row::new(title).with_spread(&spread, "ms", None).with("cases", times.len() as f64));
             }
         }
         group.notes = vec![
             self.progress(),
             format!(
-                "checkpoints verified: {}; weights after a resume on other ranks must be within {NEAR:e}",
-                self.whole
+                "checkpoints verified: {}; weights after a resume on other ranks must be within {TOLERANCE:e}",
+                self.intact
             ),
             format!(
-                "runs that went back to an earlier checkpoint and were killed again: {}, in the middle of it: {}",
-                self.back, self.inside_back
+                "kills after the start of a rollback: {}, during the rollback: {}",
+                self.rolled_back, self.during_rollback
             ),
         ];
         vec![group, times_to_step]

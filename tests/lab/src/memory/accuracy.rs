@@ -20,7 +20,7 @@ pub(crate) fn profiled(json: &str) -> Result<(u64, u64)> {
     let profile: Value = serde_json::from_str(json)?;
     let measured = &profile["stages"][0]["measured"];
     let (peak, predicted) = (measured["peak"].as_u64(), measured["predicted"]["peak"].as_u64());
-    peak.zip(predicted).context("nothing was measured")
+    peak.zip(predicted).context("no peak was measured")
 }
 
 /// Profiles every case: those that the rules were made for, and others if a Python has them.
@@ -32,11 +32,11 @@ pub(super) fn run(bench: &Bench<'_>, python: Option<&Path>) -> Result<Vec<Group>
             let mut script = Command::new(python);
             script.arg(bench.scripts).arg(&bench.work).args(names);
             let code = bench.signals.run(&mut script)?.code;
-            ensure!(code == 0, "{} ended with code {code}", python.display());
-            groups.push(group(bench, "networks that no rule was made for", UNTUNED)?);
+            ensure!(code == 0, "{} ended with exit code {code}", python.display());
+            groups.push(group(bench, "networks without rules made for them", UNTUNED)?);
         }
         None => eprintln!(
-            "networks of torchvision are left out: give --python one with torch 2.11 and torchvision"
+            "skipping torchvision's networks: give --python a Python with torch 2.11 and torchvision"
         ),
     }
     Ok(groups)
@@ -60,14 +60,14 @@ fn group(bench: &Bench<'_>, title: &str, cases: &[Case]) -> Result<Group> {
             }
             Err(error) => {
                 errors.push(f64::INFINITY);
-                row.judged(Verdict::Failed, format!("{error:#}"))
+                row.with_verdict(Verdict::Failed, format!("{error:#}"))
             }
         });
     }
     let worst = errors.iter().copied().fold(0.0, f64::max);
     let middle = median(&errors).unwrap_or(f64::NAN);
     for (name, value, goal) in [("median error", middle, MEDIAN), ("worst error", worst, WORST)] {
-        group.rows.push(Row::new(name).with("error, %", value).aimed(value, Some(goal)));
+        group.rows.push(Row::new(name).with("error, %", value).with_goal(value, Some(goal)));
     }
     Ok(group)
 }

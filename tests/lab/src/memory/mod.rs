@@ -17,35 +17,35 @@ use xtask::process::Signals;
 use xtask::setup::{Problem, SetArgs};
 use xtask::workspace::Workspace;
 
+use crate::commands::{FinishedCommand, run_to_end};
+use crate::files::{create_empty, find_programs};
 use crate::machine::Machine;
-use crate::place::{empty, programs};
 use crate::report::{Report, Verdict};
-use crate::started::{Ended, to_end};
 
-/// What `memory` is asked for.
+/// The arguments of `memory`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     set: SetArgs,
-    /// Only this part
+    /// Run only this part
     #[arg(value_enum)]
     part: Option<Part>,
-    /// A dtrain that is built already, with its worker beside it, instead of one for release
+    /// Built dtrain with its worker [default: a new release build]
     #[arg(long, value_name = "PATH")]
     dtrain: Option<PathBuf>,
-    /// A Python with torch 2.11 and torchvision: predictions for their networks are measured too
+    /// Python with torch 2.11 and torchvision, to measure their networks too
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
-    /// How many budgets are tried
+    /// Number of budgets
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=1000))]
     budgets: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// Predictions beside the accounting allocator, for models, micro-batches, precisions, optimizers and more
+    /// Compare predictions with measurements for many configurations
     Accuracy,
-    /// One training under many budgets: each must train as without one, or end with exit code 3
+    /// Train under many budgets: equal losses, or exit code 3
     Sweep,
 }
 
@@ -53,17 +53,17 @@ enum Part {
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let dtrain = match &args.dtrain {
         Some(path) => path.clone(),
-        None => match programs(workspace, signals, &args.set, None)? {
+        None => match find_programs(workspace, signals, &args.set, None)? {
             Ok(folder) => folder.join("dtrain"),
             Err(code) => return Ok(code),
         },
     };
     let work = workspace.target().join("memory");
-    empty(&work)?;
+    create_empty(&work)?;
     let out = work.join("results.json");
     let bench =
         Bench { signals, dtrain, work, scripts: &workspace.root().join("tests/bench/script_models.py") };
-    let machine = Machine::look(Some(workspace), serde_json::Value::Null)?;
+    let machine = Machine::describe(Some(workspace), serde_json::Value::Null)?;
     let mut report = Report::new("cargo xtask memory".to_owned(), machine);
     if args.part != Some(Part::Sweep) {
         report.groups.extend(accuracy::run(&bench, args.python.as_deref())?);
@@ -94,12 +94,12 @@ impl Bench<'_> {
     }
 
     /// Runs dtrain to its end.
-    fn dtrain(&self, arguments: &[&str], recipe: &Path, sets: &[String]) -> Result<Ended> {
+    fn dtrain(&self, arguments: &[&str], recipe: &Path, sets: &[String]) -> Result<FinishedCommand> {
         let mut command = Command::new(&self.dtrain);
         command.args(arguments);
         for set in sets {
             command.args(["--set", set]);
         }
-        to_end(self.signals, command.arg(recipe))
+        run_to_end(self.signals, command.arg(recipe))
     }
 }

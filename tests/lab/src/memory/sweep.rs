@@ -11,7 +11,7 @@ use super::accuracy::mib;
 use crate::report::{Group, Row, Verdict};
 
 /// The largest difference between losses with and without a budget.
-const NEAR: f64 = 1e-4;
+const TOLERANCE: f64 = 1e-4;
 
 /// No BatchNorm and no dropout: the cut changes only rounding.
 const RECIPE: &str = "\
@@ -48,35 +48,36 @@ struct Trained {
 /// Trains with every budget: each training must have the losses without a budget, or end with exit code 3.
 pub(super) fn run(bench: &Bench<'_>, budgets: u32) -> Result<Group> {
     let recipe = bench.recipe("sweep", RECIPE)?;
-    let ample = train(bench, &recipe, "ample", None)?;
-    ensure!(ample.code == 0, "the run without a budget ends with {}", ample.code);
+    let unlimited = train(bench, &recipe, "unlimited", None)?;
+    ensure!(unlimited.code == 0, "the run without a budget ended with exit code {}", unlimited.code);
     let mut group = Group::new("one training under many budgets");
-    group.rows.push(Row::new("no budget").with("peak, MiB", mib(ample.peak)));
-    let (mut trained, mut refused) = (0, 0);
+    group.rows.push(Row::new("no budget").with("peak, MiB", mib(unlimited.peak)));
+    let (mut trained, mut too_small) = (0, 0);
     for number in 0..budgets {
         // From 5 % to 110 % of the peak without a budget.
         let share = 0.05 + 1.05 * f64::from(number) / f64::from(budgets - 1);
-        let budget = (ample.peak as f64 * share) as u64;
+        let budget = (unlimited.peak as f64 * share) as u64;
         let own = train(bench, &recipe, &format!("budget-{number}"), Some(budget))?;
         let row = Row::new(format!("budget of {:.2} MiB", mib(budget))).with("seconds", own.seconds);
         let row = if own.code == 0 {
             trained += 1;
-            let apart = ample.losses.iter().zip(&own.losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            let fine = own.losses.len() == ample.losses.len() && apart <= NEAR && own.peak <= budget;
-            let row = row.with("peak, MiB", mib(own.peak)).with("losses apart", apart);
-            row.judged(Verdict::of(fine), "trains")
+            let difference =
+                unlimited.losses.iter().zip(&own.losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            let fine =
+                own.losses.len() == unlimited.losses.len() && difference <= TOLERANCE && own.peak <= budget;
+            let row = row.with("peak, MiB", mib(own.peak)).with("loss difference", difference);
+            row.with_verdict(Verdict::of(fine), "trained")
         } else {
-            refused += 1;
-            row.judged(Verdict::Passed, "exit code 3")
+            too_small += 1;
+            row.with_verdict(Verdict::Passed, "exit code 3")
         };
         eprintln!("{}: {}", row.name, row.note);
         group.rows.push(row);
     }
-    let both = trained > 0 && refused > 0;
-    let note = format!(
-        "{trained} train with the exact effective batch, {refused} end with exit code 3; no other end"
-    );
-    group.rows.push(Row::new(format!("{budgets} budgets")).judged(Verdict::of(both), note));
+    let both = trained > 0 && too_small > 0;
+    let note =
+        format!("{trained} trained with the exact effective batch, {too_small} ended with exit code 3");
+    group.rows.push(Row::new(format!("{budgets} budgets")).with_verdict(Verdict::of(both), note));
     Ok(group)
 }
 

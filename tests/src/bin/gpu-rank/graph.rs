@@ -57,15 +57,15 @@ pub(crate) fn run() -> Result<(), Failure> {
         assert_eq!(got, wanted, "the losses of input {number}");
         assert!(gradient.equal(expected), "the gradient of input {number}");
     }
-    println!("ok replays are to the bit what the kernels compute, dropout included");
+    println!("ok replays are bit-equal to the kernels, with dropout");
 
     // The host cannot read during a capture.
     let failed = Graph::capture(pool, || -> Result<f64, ShimError> {
         let sum = input.f_mm(&weight)?.f_sum(Kind::Float)?;
         Ok(f64::try_from(sum)?)
     });
-    let error = failed.err().ok_or("a value was read within a capture")?;
-    println!("ok a capture that cannot be is an error: {}", first_line(&error.message));
+    let error = failed.err().ok_or("reading a value during a capture did not fail")?;
+    println!("ok a failed capture is an error: {}", first_line(&error.message));
     // The generator does not stay in capture mode: it draws the same random numbers as before.
     let drawn = || {
         tch::manual_seed(3);
@@ -80,7 +80,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     assert!(Graph::capture(pool, || Ok::<_, ShimError>(())).is_err());
     assert!(drawn().1.equal(&second.1));
     own.make_current()?;
-    println!("ok random numbers are drawn after captures that failed");
+    println!("ok random numbers are equal after failed captures");
     let (losses, gradient) = replayed()?;
     assert_eq!(losses, wanted[1].0);
     assert!(gradient.equal(&wanted[1].1));
@@ -93,7 +93,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     drop(large);
     memory::empty_cache(GPU)?;
     assert_eq!(memory::usage(GPU)?.reserved, before.reserved, "memory is given back");
-    println!("ok the device is well behind it");
+    println!("ok the device works after failed captures");
     Ok(())
 }
 

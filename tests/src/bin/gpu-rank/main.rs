@@ -1,12 +1,12 @@
 //! Checks of `cargo xtask gpu-test` within a process, on the first visible GPU: `gpu-rank kernels FOLDER`
 //! with PyTorch's results in the folder, `gpu-rank segments`, `gpu-rank streams` and `gpu-rank graph`.
-//! `gpu-rank hog BYTES` allocates the GPU's memory except BYTES bytes until its standard input ends.
+//! `gpu-rank hold-memory BYTES` allocates the GPU's memory except BYTES bytes until its standard input ends.
 //!
 //! Prints a line for each passed check. A failed check ends the process with a panic.
 #![allow(clippy::unwrap_used)]
 
 mod graph;
-mod hog;
+mod memory_holder;
 mod streams;
 
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ fn main() -> Result<(), Failure> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     cuda::load()?;
     if cuda::device_count()? == 0 {
-        return Err("CUDA finds no GPU here".into());
+        return Err("CUDA finds no GPU".into());
     }
     cuda::set_device(0)?;
     // The references use plain float32.
@@ -64,8 +64,12 @@ fn main() -> Result<(), Failure> {
         }
         ["streams"] => streams::run()?,
         ["graph"] => graph::run()?,
-        ["hog", bytes] => hog::run(bytes.parse()?)?,
-        _ => return Err("kernels FOLDER, segments, streams, graph or hog BYTES".into()),
+        ["hold-memory", bytes] => memory_holder::run(bytes.parse()?)?,
+        _ => {
+            return Err(
+                "usage: gpu-rank kernels FOLDER, segments, streams, graph or hold-memory BYTES".into()
+            );
+        }
     }
     Ok(())
 }

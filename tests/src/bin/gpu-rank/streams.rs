@@ -36,6 +36,6 @@ pub(crate) fn run() -> Result<(), Failure> {
         assert_eq!(sum.double_value(&[]), expected, "round {round}");
         drop((work, other));
     }
-    println!("ok copies beside the computing stream");
+    println!("ok copies on another stream");
     Ok(())
 }

@@ -19,7 +19,7 @@ const BLOCK: usize = 8 << 20;
 const PAGE: usize = 4096;
 
 /// Writes `bytes` bytes into a file of the folder, through the system's cache and past it. Returns bytes per
-/// second of the faster way, with the sync.
+/// second of the faster one, with the sync.
 pub(super) fn write(folder: &Path, bytes: u64) -> Result<f64> {
     let mut block = vec![0; BLOCK + PAGE];
     let begin = block.as_ptr().align_offset(PAGE);

@@ -16,9 +16,9 @@ const CONTEXT: u64 = 32;
 
 /// A case of this benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Saving {
+pub(super) enum CheckpointCase {
     /// A training with checkpoints, on this many threads.
-    Beside(By, u32),
+    DuringTraining(Saver, u32),
     /// A file as large as a checkpoint, written and synced alone, in the part with this many threads.
     Disk(u32),
     /// A dtrain worker that is killed and restarted by the launcher.
@@ -27,7 +27,7 @@ pub(super) enum Saving {
 
 /// The program that trains and saves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum By {
+pub(super) enum Saver {
     Dtrain,
     /// `async_save` with default settings.
     Async,
@@ -37,7 +37,7 @@ pub(super) enum By {
     Save,
 }
 
-impl By {
+impl Saver {
     /// Returns the name for files, JSON and checkpoint.py.
     fn name(self) -> &'static str {
         match self {
@@ -49,11 +49,11 @@ impl By {
     }
 }
 
-impl Saving {
+impl CheckpointCase {
     /// Returns the name for files and JSON.
     pub(super) fn name(self) -> String {
         match self {
-            Self::Beside(by, _) => format!("{}/{}", self.part(), by.name()),
+            Self::DuringTraining(saver, _) => format!("{}/{}", self.part(), saver.name()),
             Self::Disk(_) => format!("{}/disk", self.part()),
             Self::Restart => format!("{}/dtrain", self.part()),
         }
@@ -62,10 +62,10 @@ impl Saving {
     /// Returns the name for people.
     pub(super) fn title(self) -> &'static str {
         match self {
-            Self::Beside(By::Dtrain, _) => "dtrain",
-            Self::Beside(By::Async, _) => "PyTorch async_save",
-            Self::Beside(By::AsyncKept, _) => "PyTorch async_save, memory kept",
-            Self::Beside(By::Save, _) => "PyTorch torch.save and fsync",
+            Self::DuringTraining(Saver::Dtrain, _) => "dtrain",
+            Self::DuringTraining(Saver::Async, _) => "PyTorch async_save",
+            Self::DuringTraining(Saver::AsyncKept, _) => "PyTorch async_save, memory kept",
+            Self::DuringTraining(Saver::Save, _) => "PyTorch torch.save and fsync",
             Self::Disk(_) => "the disk alone, write and fsync",
             Self::Restart => "dtrain launch --max-restarts 1",
         }
@@ -74,7 +74,7 @@ impl Saving {
     /// Returns the part: its cases run in turn.
     pub(super) fn part(self) -> String {
         match self {
-            Self::Beside(_, threads) | Self::Disk(threads) => format!("checkpoint-{threads}-threads"),
+            Self::DuringTraining(_, threads) | Self::Disk(threads) => format!("checkpoint-{threads}-threads"),
             Self::Restart => "checkpoint-restart".to_owned(),
         }
     }

@@ -27,7 +27,7 @@ struct Checkpoint {
 
 /// Reads metrics.jsonl. Its lines are in order of time: steps between the step of a checkpoint and the
 /// checkpoint's line ran during its write.
-pub(super) fn of_dtrain(metrics: &str) -> Result<Figures> {
+pub(super) fn read_dtrain(metrics: &str) -> Result<Figures> {
     let (mut steps, mut checkpoints) = (Vec::new(), Vec::new());
     for line in metrics.lines() {
         let line: Value = serde_json::from_str(line).context("metrics.jsonl")?;
@@ -48,9 +48,9 @@ pub(super) fn of_dtrain(metrics: &str) -> Result<Figures> {
 }
 
 /// Reads the output of checkpoint.py. With `blocks`, no step runs during a write.
-pub(super) fn of_torch(text: &str, blocks: bool) -> Result<Figures> {
+pub(super) fn read_torch(text: &str, blocks: bool) -> Result<Figures> {
     let value: Value = serde_json::from_str(text)?;
-    let list = |key: &str| value[key].as_array().with_context(|| format!("there are no {key}"));
+    let list = |key: &str| value[key].as_array().with_context(|| format!("no {key} in the output"));
     let step = |step: &Value| -> Result<Step> {
         Ok(Step { ms: number(step, "step_ms")?, beside: step["beside"] == true })
     };
@@ -72,17 +72,17 @@ fn checkpoint(value: &Value) -> Result<Checkpoint> {
 }
 
 fn number(value: &Value, key: &str) -> Result<f64> {
-    value[key].as_f64().with_context(|| format!("there is no {key}"))
+    value[key].as_f64().with_context(|| format!("no {key} in the output"))
 }
 
 /// Computes figures. The median wait excludes the first checkpoint; others exclude the last, without steps.
 fn figures(steps: &[Step], checkpoints: &[Checkpoint], beside: bool) -> Result<Figures> {
     let [first, between @ .., last] = checkpoints else {
-        anyhow::bail!("there are {} checkpoints and not three or more", checkpoints.len());
+        anyhow::bail!("{} checkpoints, at least three needed", checkpoints.len());
     };
-    ensure!(!between.is_empty(), "there are two checkpoints and not three or more");
+    ensure!(!between.is_empty(), "2 checkpoints, at least three needed");
     let middle = |of: &dyn Fn(&Checkpoint) -> f64, among: &[Checkpoint]| {
-        median(&among.iter().map(of).collect::<Vec<_>>()).context("a checkpoint has no such figure")
+        median(&among.iter().map(of).collect::<Vec<_>>()).context("no checkpoints to take a median of")
     };
     let rate = |checkpoint: &Checkpoint| 1e3 * checkpoint.bytes / checkpoint.write_ms;
     let not_last = &checkpoints[..checkpoints.len() - 1];
@@ -97,10 +97,10 @@ fn figures(steps: &[Step], checkpoints: &[Checkpoint], beside: bool) -> Result<F
         let counted = steps.iter().skip(SKIPPED).filter(|step| step.beside == wanted);
         counted.map(|step| step.ms).collect()
     };
-    let alone = median(&of(false)).context("beside every step a checkpoint is written")?;
+    let alone = median(&of(false)).context("a checkpoint is written during every step")?;
     figures.insert(Metric::AloneStepMs, alone);
     if beside {
-        let during = median(&of(true)).context("beside no step a checkpoint is written")?;
+        let during = median(&of(true)).context("no step runs during a write")?;
         figures.insert(Metric::BesideStepMs, during);
         figures.insert(Metric::Slowdown, during / alone);
     }

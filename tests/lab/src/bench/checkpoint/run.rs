@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use super::super::figures::{Figures, Metric};
 use super::super::runner::Runner;
-use super::{By, CONTEXT, EVERY, STEPS, Saving, disk};
+use super::{CONTEXT, CheckpointCase, EVERY, STEPS, Saver, disk};
 use crate::attempts::{attempts, has_step, stderr};
+use crate::files::read;
 use crate::marked::{Mark, Process};
-use crate::place::read;
 use crate::stats::median;
 
 /// Bytes of model and moments.
@@ -26,11 +26,11 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 impl Runner<'_> {
     /// Runs one round.
-    pub(in super::super) fn checkpoint(&self, saving: Saving, folder: &Path) -> Result<Figures> {
+    pub(in super::super) fn run_checkpoint(&self, case: CheckpointCase, folder: &Path) -> Result<Figures> {
         // This round must not wait for the writes of the case before.
         rustix::fs::sync();
-        match saving {
-            Saving::Disk(_) => {
+        match case {
+            CheckpointCase::Disk(_) => {
                 let rates: Vec<f64> = (0..disk::WRITES)
                     .map(|_| {
                         self.signals.check()?;
@@ -40,33 +40,33 @@ impl Runner<'_> {
                 let rate = median(&rates).context("nothing was written")?;
                 Ok([(Metric::WriteRate, rate), (Metric::LastWriteRate, rate)].into())
             }
-            Saving::Beside(By::Dtrain, threads) => {
+            CheckpointCase::DuringTraining(Saver::Dtrain, threads) => {
                 let run = RunDir::new(folder.join("run"));
-                self.ending(0, self.training(&run, threads, STEPS), 0, folder)?;
-                let mut figures = super::read::of_dtrain(&read(&run.metrics())?)?;
+                self.run_expecting(0, self.training(&run, threads, STEPS), 0, folder)?;
+                let mut figures = super::read::read_dtrain(&read(&run.metrics())?)?;
                 let plan: Value = serde_json::from_str(&read(&run.plan())?).context("plan.json")?;
                 let parameters = plan["parameters"].as_f64();
-                figures.insert(Metric::Parameters, parameters.context("plan.json names no parameters")?);
+                figures.insert(Metric::Parameters, parameters.context("plan.json has no parameters")?);
                 // The resumed run loads before its first step.
-                self.ending(0, self.training(&run, threads, STEPS + 1), 1, folder)?;
-                figures.insert(Metric::LoadMs, of_result(&run, |result| result.resume_ms)?);
+                self.run_expecting(0, self.training(&run, threads, STEPS + 1), 1, folder)?;
+                figures.insert(Metric::LoadMs, read_result(&run, |result| result.resume_ms)?);
                 Ok(figures)
             }
-            Saving::Beside(by, threads) => {
+            CheckpointCase::DuringTraining(saver, threads) => {
                 let out = folder.join("checkpoint.json");
                 let mut python = self.python("checkpoint.py");
                 python
-                    .args(["--way", by.name(), "--context", &CONTEXT.to_string()])
+                    .args(["--way", saver.name(), "--context", &CONTEXT.to_string()])
                     .args(["--steps", &STEPS.to_string(), "--every", &EVERY.to_string()])
                     .arg("--folder")
                     .arg(folder.join("checkpoints"))
                     .arg("--out")
                     .arg(&out)
                     .env("OMP_NUM_THREADS", threads.to_string());
-                self.ending(0, python, 0, folder)?;
-                super::read::of_torch(&read(&out)?, by == By::Save)
+                self.run_expecting(0, python, 0, folder)?;
+                super::read::read_torch(&read(&out)?, saver == Saver::Save)
             }
-            Saving::Restart => self.restart(folder),
+            CheckpointCase::Restart => self.restart(folder),
         }
     }
 
@@ -92,21 +92,21 @@ impl Runner<'_> {
         let run = RunDir::new(folder.join("run"));
         let mut starts = Vec::new();
         for (number, end) in ENDS.into_iter().enumerate() {
-            self.ending(0, self.training(&run, THREADS, end), number, folder)?;
-            starts.push(of_result(&run, |result| result.startup_ms)?);
+            self.run_expecting(0, self.training(&run, THREADS, end), number, folder)?;
+            starts.push(read_result(&run, |result| result.startup_ms)?);
         }
         let mark = Mark::new(0);
         let mut command = self.training(&run, THREADS, EVERY);
-        mark.put(&mut command).args(["--max-restarts", "1"]);
+        mark.add_to(&mut command).args(["--max-restarts", "1"]);
         let to_step = thread::scope(|scope| {
-            let launch = scope.spawn(|| self.ending(0, command, ENDS.len(), folder));
+            let launch = scope.spawn(|| self.run_expecting(0, command, ENDS.len(), folder));
             let until = |seen: &dyn Fn() -> bool| -> Result<Instant> {
                 let begun = Instant::now();
                 while !seen() {
                     self.signals.check()?;
                     ensure!(
                         begun.elapsed() < LIMIT && !launch.is_finished(),
-                        "the run that is to be killed does not come so far"
+                        "the run ended or hung before the kill"
                     );
                     thread::sleep(Duration::from_millis(1));
                 }
@@ -119,15 +119,15 @@ impl Runner<'_> {
             });
             let stepped = killed.and_then(|(at, next)| Ok((until(&|| has_step(&next))? - at, at)));
             if stepped.is_err() {
-                mark.end();
+                mark.kill_all();
             }
             let ended = launch.join().unwrap_or_else(|_| Err(anyhow!("a thread of the benchmark panicked")));
             let (took, _) = stepped?;
             ended.map(|()| 1e3 * took.as_secs_f64())
         })?;
         let first = ENDS[1] + 1;
-        let step = step_ms(&run, first).with_context(|| format!("there is no step {first}"))?;
-        let load = of_result(&run, |result| result.resume_ms)?;
+        let step = step_ms(&run, first).with_context(|| format!("metrics.jsonl has no step {first}"))?;
+        let load = read_result(&run, |result| result.resume_ms)?;
         let begins = to_step - step;
         Ok([
             (Metric::FreshStartMs, starts[0]),
@@ -140,9 +140,9 @@ impl Runner<'_> {
     }
 }
 
-fn of_result(run: &RunDir, figure: fn(RunResult) -> Option<f64>) -> Result<f64> {
+fn read_result(run: &RunDir, figure: fn(RunResult) -> Option<f64>) -> Result<f64> {
     let result = RunResult::read(&run.result()).context("result.json")?;
-    result.and_then(figure).context("result.json lacks a figure of the start")
+    result.and_then(figure).context("result.json has no start time")
 }
 
 /// Returns the duration of a step if it has ended.

@@ -3,7 +3,7 @@
 use super::super::case::Case;
 use super::super::figures::Metric;
 use super::super::table::{Comparison, Table, Target};
-use super::{By, Saving};
+use super::{CheckpointCase, Saver};
 use crate::report::Goal;
 
 /// Threads of a training. With two on two cores, the writer shares a core.
@@ -21,7 +21,7 @@ const BEYOND: Goal = Goal::AtMost(1000.0);
 /// Returns the tables of the benchmark.
 pub(in super::super) fn tables() -> Vec<Table> {
     let mut tables: Vec<Table> = THREADS.map(beside).into();
-    let case = Case::Checkpoint(Saving::Restart);
+    let case = Case::Checkpoint(CheckpointCase::Restart);
     tables.push(Table {
         title: "kill -9 of the worker until its next step begins, 1.06 GB of state".to_owned(),
         cases: vec![case],
@@ -40,9 +40,9 @@ pub(in super::super) fn tables() -> Vec<Table> {
 }
 
 fn beside(threads: u32) -> Table {
-    let by = |by| Case::Checkpoint(Saving::Beside(by, threads));
-    let [ours, fresh, kept, save] = [By::Dtrain, By::Async, By::AsyncKept, By::Save].map(by);
-    let disk = Case::Checkpoint(Saving::Disk(threads));
+    let case = |saver| Case::Checkpoint(CheckpointCase::DuringTraining(saver, threads));
+    let [ours, fresh, kept, save] = [Saver::Dtrain, Saver::Async, Saver::AsyncKept, Saver::Save].map(case);
+    let disk = Case::Checkpoint(CheckpointCase::Disk(threads));
     let ratio = |over, under, metric, goal| Comparison { over, under, metric, goal };
     Table {
         title: format!(

@@ -22,9 +22,9 @@ fn files(times: &[f64], batch: u64) -> RunFiles {
 }
 
 #[test]
-fn dtrain_s_rate_is_that_of_the_median_step_after_the_first() {
+fn dtrains_rate_is_that_of_the_median_counted_step() {
     let files = files(&[9000.0, 9000.0, 400.0, 500.0, 800.0], 32);
-    let figures = of_dtrain(&files, Network::Resnet18, 2, STEPS).unwrap();
+    let figures = read_dtrain(&files, Network::Resnet18, 2, STEPS).unwrap();
     let expected = [
         (Metric::Rate, 64.0),
         (Metric::StepMs, 500.0),
@@ -39,20 +39,20 @@ fn dtrain_s_rate_is_that_of_the_median_step_after_the_first() {
 }
 
 #[test]
-fn tokens_are_counted_where_samples_have_them() {
+fn the_rate_of_a_gpt_counts_tokens() {
     let files = files(&[1.0, 1.0, 1024.0, 1024.0, 1024.0], 4);
-    let figures = of_dtrain(&files, GPTS[0], 1, STEPS).unwrap();
+    let figures = read_dtrain(&files, GPTS[0], 1, STEPS).unwrap();
     assert_eq!(figures[&Metric::Rate], 1000.0);
 }
 
 #[test]
-fn a_run_of_another_length_or_batch_is_refused() {
+fn a_run_of_another_length_or_batch_is_an_error() {
     let complaint = |files: &RunFiles| {
-        let error = of_dtrain(files, Network::Resnet18, 2, STEPS).unwrap_err();
+        let error = read_dtrain(files, Network::Resnet18, 2, STEPS).unwrap_err();
         format!("{error:#}")
     };
-    assert!(complaint(&files(&[1.0; 4], 32)).contains("4 steps and not 5"));
-    assert!(complaint(&files(&[1.0; 5], 16)).contains("16 samples and not 32"));
+    assert!(complaint(&files(&[1.0; 4], 32)).contains("4 steps, expected 5"));
+    assert!(complaint(&files(&[1.0; 5], 16)).contains("16 samples, expected 32"));
     let mut cut = files(&[1.0; 5], 32);
     cut.metrics.push_str("{\"step\": 6");
     assert!(complaint(&cut).contains("line 7 is not JSON"));
@@ -70,27 +70,27 @@ fn rank(times: [f64; 5], peak: u64) -> String {
 }
 
 #[test]
-fn ranks_together_have_one_step_and_those_alone_each_their_own() {
+fn independent_ranks_add_up_their_rates() {
     let ranks = [rank([9e3, 9e3, 100.0, 100.0, 100.0], 10), rank([9e3, 9e3, 400.0, 400.0, 400.0], 20)];
-    let together = of_torch(&ranks, true, STEPS).unwrap();
+    let together = read_torch(&ranks, true, STEPS).unwrap();
     assert_eq!(together[&Metric::Rate], 640.0);
     assert_eq!(together[&Metric::StepMs], 100.0);
     assert_eq!(together[&Metric::TrainingPeakBytes], 10.0);
     assert_eq!(together[&Metric::RunPeakBytes], 20.0);
     assert_eq!(together[&Metric::OwnPeakBytes], 7.0);
     assert_eq!(together[&Metric::Parameters], 11.0);
-    let alone = of_torch(&ranks, false, STEPS).unwrap();
+    let alone = read_torch(&ranks, false, STEPS).unwrap();
     assert_eq!(alone[&Metric::Rate], 320.0 + 80.0);
     assert_eq!(alone[&Metric::TrainingPeakBytes], 20.0);
 }
 
 #[test]
-fn runs_of_dtrain_alone_add_up_as_pytorch_s_do() {
+fn independent_runs_of_dtrain_add_up_like_pytorchs() {
     let one = |time| {
         let files = files(&[time; 5], 16);
-        of_dtrain(&files, Network::Resnet18, 1, STEPS).unwrap()
+        read_dtrain(&files, Network::Resnet18, 1, STEPS).unwrap()
     };
-    let pair = of_pair(&[one(100.0), one(400.0)]).unwrap();
+    let pair = combine_pair(&[one(100.0), one(400.0)]).unwrap();
     assert_eq!(pair[&Metric::Rate], 160.0 + 40.0);
     assert_eq!(pair[&Metric::StepMs], 250.0);
     assert_eq!(pair[&Metric::RunPeakBytes], 700.0);
@@ -98,15 +98,15 @@ fn runs_of_dtrain_alone_add_up_as_pytorch_s_do() {
 }
 
 #[test]
-fn a_loader_s_rates_are_images_over_seconds() {
+fn a_loaders_rates_are_images_per_second() {
     let loader = |images: u32, cpu: f64| {
         let value = serde_json::json!({
             "images": images, "seconds": 0.5, "cpu_seconds": cpu, "mean": -0.25,
         });
-        of_loader(&value.to_string())
+        read_loader(&value.to_string())
     };
     let expected = [(Metric::Rate, 180.0), (Metric::CpuRate, 225.0), (Metric::PixelMean, -0.25)];
     assert_eq!(loader(90, 0.4).unwrap(), expected.into());
     assert!(loader(0, 0.4).is_err() && loader(90, 0.0).is_err());
-    assert!(of_loader("[]").is_err());
+    assert!(read_loader("[]").is_err());
 }

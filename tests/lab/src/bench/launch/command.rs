@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{By, Job, LINES, WORKERS};
+use super::{Job, LINES, Launcher, WORKERS};
 use crate::python::torchrun;
 
 /// How often torchrun checks its workers. Times of death are spread over this interval.
@@ -31,7 +31,7 @@ pub(super) struct Launch {
 impl Launch {
     /// Creates a launch in a folder. `bench` is the workers' program; `share` is the part of torchrun's
     /// interval that passes before a death.
-    pub(super) fn new(job: Job, by: By, bench: &Path, folder: &Path, share: f64) -> Self {
+    pub(super) fn new(job: Job, launcher: Launcher, bench: &Path, folder: &Path, share: f64) -> Self {
         let (notes, logs) = (folder.join("notes"), folder.join("logs"));
         let (mut flags, mut program) = (Vec::new(), Vec::new());
         match job {
@@ -45,13 +45,13 @@ impl Launch {
             }
             Job::Lines => {
                 program.extend([bench.into(), "lines".into(), LINES.to_string().into()]);
-                match by {
-                    By::Dtrain => flags.extend(["--run-dir".into(), logs.clone().into()]),
-                    By::Torchrun => {
+                match launcher {
+                    Launcher::Dtrain => flags.extend(["--run-dir".into(), logs.clone().into()]),
+                    Launcher::Torchrun => {
                         flags.extend(["--tee", "3", "--log-dir"].map(OsString::from));
                         flags.push(logs.clone().into());
                     }
-                    By::Nobody => {}
+                    Launcher::Nobody => {}
                 }
             }
         }
@@ -60,23 +60,28 @@ impl Launch {
     }
 
     /// Returns the whole command line.
-    pub(super) fn words(&self, by: By, dtrain: &Path, python: &Path) -> Result<Vec<OsString>> {
+    pub(super) fn command_line(
+        &self,
+        launcher: Launcher,
+        dtrain: &Path,
+        python: &Path,
+    ) -> Result<Vec<OsString>> {
         let workers = self.workers.to_string();
-        let mut words: Vec<OsString> = match by {
-            By::Dtrain => vec![dtrain.into(), "launch".into(), "--nproc".into(), workers.into()],
-            By::Torchrun => torchrun(python, &workers)?,
-            By::Nobody => {
-                let words = ["/bin/sh", "-c", ALONE, "workers"].map(OsString::from);
-                words.into_iter().chain([self.logs.clone().into(), workers.into()]).collect()
+        let mut line: Vec<OsString> = match launcher {
+            Launcher::Dtrain => vec![dtrain.into(), "launch".into(), "--nproc".into(), workers.into()],
+            Launcher::Torchrun => torchrun(python, &workers)?,
+            Launcher::Nobody => {
+                let shell = ["/bin/sh", "-c", ALONE, "workers"].map(OsString::from);
+                shell.into_iter().chain([self.logs.clone().into(), workers.into()]).collect()
             }
         };
-        words.extend(self.flags.iter().cloned());
-        words.extend(match by {
-            By::Dtrain => Some("--".into()),
-            By::Torchrun => Some("--no-python".into()),
-            By::Nobody => None,
+        line.extend(self.flags.iter().cloned());
+        line.extend(match launcher {
+            Launcher::Dtrain => Some("--".into()),
+            Launcher::Torchrun => Some("--no-python".into()),
+            Launcher::Nobody => None,
         });
-        words.extend(self.program.iter().cloned());
-        Ok(words)
+        line.extend(self.program.iter().cloned());
+        Ok(line)
     }
 }

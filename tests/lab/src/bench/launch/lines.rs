@@ -10,19 +10,19 @@ use super::line;
 
 /// The lines found so far.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ReceivedLines {
     /// For each rank and line, whether the line was found.
     ranks: Vec<Vec<bool>>,
 }
 
-impl Seen {
+impl ReceivedLines {
     /// Creates an empty record for `ranks` ranks with `lines` lines each.
-    pub(super) fn none(ranks: u32, lines: u32) -> Self {
+    pub(super) fn new(ranks: u32, lines: u32) -> Self {
         Self { ranks: vec![vec![false; lines as usize]; ranks as usize] }
     }
 
     /// Reads a stream. A line counts if it is complete and its number exceeds that of its rank's line before.
-    pub(super) fn stream(&mut self, stream: impl io::Read) -> io::Result<()> {
+    pub(super) fn read_stream(&mut self, stream: impl io::Read) -> io::Result<()> {
         let mut reader = BufReader::with_capacity(1 << 16, stream);
         let mut last: Vec<Option<u32>> = vec![None; self.ranks.len()];
         let mut text = Vec::new();
@@ -42,28 +42,28 @@ impl Seen {
     }
 
     /// Reads a file.
-    pub(super) fn file(&mut self, path: &Path) -> Result<()> {
+    pub(super) fn read_file(&mut self, path: &Path) -> Result<()> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-        self.stream(file).with_context(|| format!("cannot read {}", path.display()))
+        self.read_stream(file).with_context(|| format!("cannot read {}", path.display()))
     }
 
     /// Reads every standard-output log file below the folder, however the launcher names them.
-    pub(super) fn logs(&mut self, folder: &Path) -> Result<()> {
+    pub(super) fn read_logs(&mut self, folder: &Path) -> Result<()> {
         let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
         for entry in entries {
             let path = entry.with_context(|| format!("cannot list {}", folder.display()))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if path.is_dir() {
-                self.logs(&path)?;
+                self.read_logs(&path)?;
             } else if name.starts_with("stdout.log") {
-                self.file(&path)?;
+                self.read_file(&path)?;
             }
         }
         Ok(())
     }
 
     /// Returns how many lines were not found.
-    pub(super) fn lost(&self) -> usize {
+    pub(super) fn count_missing(&self) -> usize {
         self.ranks.iter().flatten().filter(|seen| !**seen).count()
     }
 }
@@ -84,9 +84,9 @@ mod tests {
     use super::*;
 
     fn lost(text: &str) -> usize {
-        let mut seen = Seen::none(2, 2);
-        seen.stream(text.as_bytes()).unwrap();
-        seen.lost()
+        let mut seen = ReceivedLines::new(2, 2);
+        seen.read_stream(text.as_bytes()).unwrap();
+        seen.count_missing()
     }
 
     fn stream(prefix: &str, order: &[(u32, u32)]) -> String {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_several_ranks_may_come_in_any_mixture_and_with_a_prefix() {
+    fn interleaved_and_prefixed_lines_count() {
         let all = [(0, 0), (1, 0), (1, 1), (0, 1)];
         for prefix in ["", "[rank 0] ", "[default0]:"] {
             assert_eq!(lost(&stream(prefix, &all)), 0, "{prefix}");
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_absent_torn_cut_or_out_of_order_is_lost() {
+    fn missing_torn_and_reordered_lines_are_lost() {
         assert_eq!(lost(""), 4);
         assert_eq!(lost(&stream("", &[(0, 0), (0, 1), (1, 0)])), 1);
         assert_eq!(lost(&stream("", &[(0, 1), (0, 0), (1, 0), (1, 1)])), 1);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn log_files_are_found_wherever_they_lie() {
+    fn log_files_are_found_in_subfolders() {
         let folder = tempfile::tempdir().unwrap();
         for rank in 0..2 {
             let logs = folder.path().join(format!("attempt_0/rank_{rank}"));
@@ -124,9 +124,9 @@ mod tests {
             fs::write(logs.join("stdout.log"), stream("", &[(rank, 1)])).unwrap();
             fs::write(logs.join("stderr.log"), "@").unwrap();
         }
-        let mut seen = Seen::none(2, 2);
-        seen.logs(folder.path()).unwrap();
-        assert_eq!(seen.lost(), 0);
-        assert!(seen.logs(&folder.path().join("absent")).is_err());
+        let mut seen = ReceivedLines::new(2, 2);
+        seen.read_logs(folder.path()).unwrap();
+        assert_eq!(seen.count_missing(), 0);
+        assert!(seen.read_logs(&folder.path().join("absent")).is_err());
     }
 }

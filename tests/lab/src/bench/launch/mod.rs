@@ -30,7 +30,7 @@ pub(super) enum Job {
 
 /// The launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum By {
+pub(super) enum Launcher {
     Dtrain,
     Torchrun,
     /// No launcher: a shell starts the processes, each writing to a file.
@@ -51,32 +51,32 @@ impl Job {
     /// Returns the heading of its table.
     pub(super) fn title(self) -> String {
         match self {
-            Self::NoOp(1) => "1 worker that ends at once".to_owned(),
-            Self::NoOp(workers) => format!("{workers} workers that end at once"),
+            Self::NoOp(1) => "1 worker that ends immediately".to_owned(),
+            Self::NoOp(workers) => format!("{workers} workers that end immediately"),
             Self::Death => {
-                format!("death of one of {WORKERS} workers until the last of the others has its SIGTERM")
+                format!("one of {WORKERS} workers dies: until the last other worker receives SIGTERM")
             }
             Self::Restart => {
-                format!("death of one of {WORKERS} workers until the last of all has started again")
+                format!("one of {WORKERS} workers dies: until all have restarted")
             }
             Self::Lines => format!("{WORKERS} workers that print {LINES} lines each"),
         }
     }
 
     /// Returns the launches per round. torchrun takes seconds each time.
-    fn launches(self, by: By) -> u32 {
-        match (self, by) {
-            (Self::Lines, _) | (Self::NoOp(_), By::Torchrun) => 1,
+    fn launches(self, launcher: Launcher) -> u32 {
+        match (self, launcher) {
+            (Self::Lines, _) | (Self::NoOp(_), Launcher::Torchrun) => 1,
             (Self::NoOp(_), _) => 20,
-            (Self::Restart, By::Torchrun) => 3,
+            (Self::Restart, Launcher::Torchrun) => 3,
             (Self::Restart, _) => 20,
-            (Self::Death, By::Torchrun) => 5,
+            (Self::Death, Launcher::Torchrun) => 5,
             (Self::Death, _) => 100,
         }
     }
 }
 
-impl By {
+impl Launcher {
     /// Returns the name for files and JSON.
     pub(super) fn name(self) -> &'static str {
         match self {

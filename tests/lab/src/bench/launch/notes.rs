@@ -10,22 +10,22 @@ use super::{DYING, WORKERS};
 use crate::stats::percentile;
 
 /// Returns milliseconds from the death to the SIGTERM of the last other worker.
-pub(super) fn until_told(folder: &Path) -> Result<f64> {
-    until_all(folder, "told", (0..WORKERS).filter(|rank| *rank != DYING))
+pub(super) fn time_to_sigterm(folder: &Path) -> Result<f64> {
+    time_to_last_note(folder, "stopped", (0..WORKERS).filter(|rank| *rank != DYING))
 }
 
 /// Returns milliseconds from the death to the new start of the last worker.
-pub(super) fn until_again(folder: &Path) -> Result<f64> {
-    until_all(folder, "again", 0..WORKERS)
+pub(super) fn time_to_restart(folder: &Path) -> Result<f64> {
+    time_to_last_note(folder, "restarted", 0..WORKERS)
 }
 
 /// Returns milliseconds from the death to the last note of that name. Every listed rank must have one.
-fn until_all(folder: &Path, name: &str, ranks: impl Iterator<Item = u32>) -> Result<f64> {
+fn time_to_last_note(folder: &Path, name: &str, ranks: impl Iterator<Item = u32>) -> Result<f64> {
     let death = time(folder, &format!("died.{DYING}"))?;
     let mut last = death;
     for rank in ranks {
         let noted = time(folder, &format!("{name}.{rank}"))?;
-        ensure!(noted >= death, "rank {rank} was stopped before there was a death");
+        ensure!(noted >= death, "rank {rank} was stopped before the death of rank {DYING}");
         last = last.max(noted);
     }
     // A launch lasts seconds: the conversion is exact enough.
@@ -34,19 +34,18 @@ fn until_all(folder: &Path, name: &str, ranks: impl Iterator<Item = u32>) -> Res
 
 fn time(folder: &Path, name: &str) -> Result<u64> {
     let path = folder.join(name);
-    let text =
-        fs::read_to_string(&path).with_context(|| format!("no worker has written {}", path.display()))?;
-    text.trim().parse().with_context(|| format!("{} holds no time", path.display()))
+    let text = fs::read_to_string(&path).with_context(|| format!("no worker wrote {}", path.display()))?;
+    text.trim().parse().with_context(|| format!("{} has no time", path.display()))
 }
 
 /// Returns the figures of a round's deaths.
-pub(super) fn of_deaths(times: &[f64]) -> Result<Figures> {
-    let at = |share| percentile(times, share).context("there is no death to take a time of");
+pub(super) fn death_figures(times: &[f64]) -> Result<Figures> {
+    let at = |share| percentile(times, share).context("no deaths measured");
     Ok([(Metric::DeathMs, at(0.5)?), (Metric::DeathP99Ms, at(0.99)?)].into())
 }
 
 /// Returns the figures of a round's restarts.
-pub(super) fn of_restarts(times: &[f64]) -> Result<Figures> {
-    let middle = percentile(times, 0.5).context("there is no restart to take a time of")?;
+pub(super) fn restart_figures(times: &[f64]) -> Result<Figures> {
+    let middle = percentile(times, 0.5).context("no restarts measured")?;
     Ok([(Metric::RestartMs, middle)].into())
 }

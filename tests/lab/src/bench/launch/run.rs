@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::super::figures::{Figures, Metric};
 use super::super::runner::Runner;
 use super::command::Launch;
-use super::lines::Seen;
-use super::{By, Job, LINES, WORKERS, notes};
-use crate::place::read;
-use crate::started::quiet;
+use super::lines::ReceivedLines;
+use super::{Job, LINES, Launcher, WORKERS, notes};
+use crate::commands::cpu_command;
+use crate::files::read;
 use crate::stats::median;
 
 /// The exit code of a launch in which a worker failed. torchrun always uses this code.
@@ -22,13 +22,13 @@ const FAILED: u8 = 1;
 
 impl Runner<'_> {
     /// Runs one round of a job.
-    pub(in super::super) fn launcher(&self, job: Job, by: By, folder: &Path) -> Result<Figures> {
-        let launches = job.launches(by);
+    pub(in super::super) fn run_job(&self, job: Job, launcher: Launcher, folder: &Path) -> Result<Figures> {
+        let launches = job.launches(launcher);
         let once = |number| {
             let own = folder.join(format!("launch-{number}"));
             fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
             let share = f64::from(number) / f64::from(launches);
-            self.launch_once(job, by, &own, share)
+            self.launch_once(job, launcher, &own, share)
                 .with_context(|| format!("launch {} of {launches}", number + 1))
         };
         let each: Vec<Figures> = (0..launches).map(once).collect::<Result<_>>()?;
@@ -37,8 +37,8 @@ impl Runner<'_> {
             values.copied().collect()
         };
         match job {
-            Job::Death => notes::of_deaths(&all(Metric::DeathMs)),
-            Job::Restart => notes::of_restarts(&all(Metric::RestartMs)),
+            Job::Death => notes::death_figures(&all(Metric::DeathMs)),
+            Job::Restart => notes::restart_figures(&all(Metric::RestartMs)),
             Job::NoOp(_) | Job::Lines => {
                 let mut figures: Figures =
                     [(Metric::WallMs, median(&all(Metric::WallMs)).context("nothing was launched")?)].into();
@@ -50,30 +50,33 @@ impl Runner<'_> {
         }
     }
 
-    fn launch_once(&self, job: Job, by: By, folder: &Path, share: f64) -> Result<Figures> {
+    fn launch_once(&self, job: Job, launcher: Launcher, folder: &Path, share: f64) -> Result<Figures> {
         let bench = self.programs.join("launch-bench");
-        let launch = Launch::new(job, by, &bench, folder, share);
+        let launch = Launch::new(job, launcher, &bench, folder, share);
         for folder in [&launch.notes, &launch.logs] {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        let words = launch.words(by, &self.programs.join("dtrain"), &self.python)?;
+        let line = launch.command_line(launcher, &self.programs.join("dtrain"), &self.python)?;
         match job {
             Job::Death => {
-                self.ending(FAILED, start(&words, folder), 0, folder)?;
-                Ok([(Metric::DeathMs, notes::until_told(&launch.notes)?)].into())
+                self.run_expecting(FAILED, start(&line, folder), 0, folder)?;
+                Ok([(Metric::DeathMs, notes::time_to_sigterm(&launch.notes)?)].into())
             }
             Job::Restart => {
-                self.ending(0, start(&words, folder), 0, folder)?;
-                Ok([(Metric::RestartMs, notes::until_again(&launch.notes)?)].into())
+                self.run_expecting(0, start(&line, folder), 0, folder)?;
+                Ok([(Metric::RestartMs, notes::time_to_restart(&launch.notes)?)].into())
             }
             Job::NoOp(_) | Job::Lines => {
                 let out = folder.join("measured.json");
                 let measure = [bench.as_os_str(), OsStr::new("measure"), out.as_os_str()];
-                let measure: Vec<OsString> = measure.map(OsStr::to_owned).into_iter().chain(words).collect();
-                self.ending(0, start(&measure, folder), 0, folder)?;
-                let mut figures = of_measured(&read(&out)?, by)?;
+                let measure: Vec<OsString> = measure.map(OsStr::to_owned).into_iter().chain(line).collect();
+                self.run_expecting(0, start(&measure, folder), 0, folder)?;
+                let mut figures = read_measured(&read(&out)?, launcher)?;
                 if job == Job::Lines {
-                    figures.insert(Metric::LinesLost, lost(by, folder, &launch.logs)? as f64);
+                    figures.insert(
+                        Metric::LinesLost,
+                        count_missing_lines(launcher, folder, &launch.logs)? as f64,
+                    );
                 }
                 Ok(figures)
             }
@@ -81,19 +84,19 @@ impl Runner<'_> {
     }
 }
 
-/// Returns the command of these words. Its temporary files are in the folder.
-fn start(words: &[OsString], folder: &Path) -> Command {
-    let mut command = quiet(Path::new(&words[0]));
-    command.args(&words[1..]).env("TMPDIR", folder);
+/// Returns the command of this line. Its temporary files are in the folder.
+fn start(line: &[OsString], folder: &Path) -> Command {
+    let mut command = cpu_command(Path::new(&line[0]));
+    command.args(&line[1..]).env("TMPDIR", folder);
     command
 }
 
 /// Reads the output of `launch-bench measure`. Without a launcher, peak memory does not matter.
-fn of_measured(text: &str, by: By) -> Result<Figures> {
+fn read_measured(text: &str, launcher: Launcher) -> Result<Figures> {
     let value: Value = serde_json::from_str(text)?;
-    let number = |key: &str| value[key].as_f64().with_context(|| format!("it measured no {key}"));
+    let number = |key: &str| value[key].as_f64().with_context(|| format!("launch-bench measured no {key}"));
     let mut figures = Figures::from([(Metric::WallMs, number("wall_ms")?)]);
-    if by != By::Nobody {
+    if launcher != Launcher::Nobody {
         figures.insert(Metric::LauncherPeakBytes, number("peak_bytes")?);
     }
     Ok(figures)
@@ -101,13 +104,13 @@ fn of_measured(text: &str, by: By) -> Result<Figures> {
 
 /// Counts lines missing from the launcher's standard output plus lines missing from all log files. Without a
 /// launcher, lines are in log files only.
-fn lost(by: By, folder: &Path, logs: &Path) -> Result<usize> {
-    let mut kept = Seen::none(WORKERS, LINES);
-    kept.logs(logs)?;
-    let mut shown = Seen::none(WORKERS, LINES);
-    if by != By::Nobody {
-        shown.file(&folder.join("0.out"))?;
-        return Ok(kept.lost() + shown.lost());
+fn count_missing_lines(launcher: Launcher, folder: &Path, logs: &Path) -> Result<usize> {
+    let mut kept = ReceivedLines::new(WORKERS, LINES);
+    kept.read_logs(logs)?;
+    let mut shown = ReceivedLines::new(WORKERS, LINES);
+    if launcher != Launcher::Nobody {
+        shown.read_file(&folder.join("0.out"))?;
+        return Ok(kept.count_missing() + shown.count_missing());
     }
-    Ok(kept.lost())
+    Ok(kept.count_missing())
 }

@@ -19,7 +19,7 @@ use crate::variable;
 const DYING: u32 = 1;
 
 /// Ends every worker after this time, whatever its launcher does.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns nanoseconds on the clock that all processes of a machine share.
 pub(crate) fn now() -> i128 {
@@ -31,16 +31,16 @@ pub(crate) fn now() -> i128 {
 pub(crate) fn run(folder: &Path, after: Duration, started: i128) -> Result<ExitCode> {
     let rank = variable("RANK")?;
     if variable("TORCHELASTIC_RESTART_COUNT")? > 0 {
-        write(&mut create(folder, "again", rank)?, started)?;
+        write(&mut create(folder, "restarted", rank)?, started)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut signals = Signals::new([SIGTERM]).context("cannot watch for SIGTERM")?;
     thread::spawn(|| {
-        thread::sleep(PATIENCE);
+        thread::sleep(TIME_LIMIT);
         // Fails only if this process has ended.
         let _ = kill_process(getpid(), Signal::KILL);
     });
-    let mut note = create(folder, if rank == DYING { "died" } else { "told" }, rank)?;
+    let mut note = create(folder, if rank == DYING { "died" } else { "stopped" }, rank)?;
     create(folder, "ready", rank)?;
     if rank == DYING {
         let workers = variable("WORLD_SIZE")?;

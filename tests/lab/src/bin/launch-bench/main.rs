@@ -25,14 +25,14 @@ fn main() -> Result<ExitCode> {
     // First, because a worker's start is part of the measured time.
     let started = die::now();
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let (name, args) = words.split_first().context("a command is needed: measure, lines or die")?;
+    let (name, args) = words.split_first().context("missing command: measure, lines or die")?;
     match (name.to_str(), args) {
         (Some("measure"), [file, program, args @ ..]) => measure::run(Path::new(file), program, args),
         (Some("lines"), [count]) => lines::run(number(count)?).map(|()| ExitCode::SUCCESS),
         (Some("die"), [folder, after]) => {
             die::run(Path::new(folder), Duration::from_millis(number(after)?.into()), started)
         }
-        _ => bail!("the arguments are wrong: see the head of this program's main.rs"),
+        _ => bail!("wrong arguments: see the head of this program's main.rs"),
     }
 }
 
@@ -43,7 +43,7 @@ fn number(word: &OsString) -> Result<u32> {
 
 /// Reads a variable that holds a number.
 fn variable(name: &str) -> Result<u32> {
-    let value =
-        std::env::var_os(name).with_context(|| format!("{name} is not set: start this by a launcher"))?;
+    let value = std::env::var_os(name)
+        .with_context(|| format!("{name} is not set: start this program with a launcher"))?;
     number(&value).with_context(|| name.to_owned())
 }

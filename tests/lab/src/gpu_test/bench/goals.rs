@@ -1,7 +1,7 @@
 //! Summarizes the rounds of a case and checks the goals.
 
 use super::super::finding::Finding;
-use super::network::{Way, peak_flops};
+use super::network::{Mode, peak_flops};
 use super::read::Measured;
 use super::{Case, Rounds};
 use crate::stats::median;
@@ -20,52 +20,52 @@ const WAIT_SHARE: f64 = 0.01;
 
 /// A ratio with its goal.
 struct Goal {
-    words: String,
+    text: String,
     /// `None` if one side was not measured.
     is_met: Option<bool>,
 }
 
 /// Returns the finding: medians, ratios within rounds, and notes.
 pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
-    let rates = |way: Way| rounds.values(way, |measured| measured.rate);
-    let peaks = |way: Way| rounds.values(way, |measured| measured.peak_allocated);
+    let rates = |mode: Mode| rounds.values(mode, |measured| measured.rate);
+    let peaks = |mode: Mode| rounds.values(mode, |measured| measured.peak_allocated);
     // With or without graphs, whichever was faster in the round: users can choose too.
-    let best = best(rates(Way::Dtrain), rates(Way::Graph));
-    let speed = ratio(&rates(Way::Dtrain), &rates(Way::Ddp));
-    let memory = ratio(&peaks(Way::Dtrain), &peaks(Way::Ddp));
-    let graphs = ratio(&best, &rates(Way::CompileGraphs));
+    let best = best(rates(Mode::Dtrain), rates(Mode::Graph));
+    let speed = ratio(&rates(Mode::Dtrain), &rates(Mode::Ddp));
+    let memory = ratio(&peaks(Mode::Dtrain), &peaks(Mode::Ddp));
+    let graphs = ratio(&best, &rates(Mode::CompileGraphs));
 
     let mut goals = vec![
-        goal("the speed of DDP", speed, SPEED, f64::ge, "at least"),
-        goal("its peak memory", memory, MEMORY, f64::le, "at most"),
+        goal("DDP's speed", speed, SPEED, f64::ge, "at least"),
+        goal("DDP's peak memory", memory, MEMORY, f64::le, "at most"),
     ];
     if case.is_small {
-        let best = "with graphs where these are faster, the speed of torch.compile with graphs";
+        let best = "the speed of torch.compile with graphs (dtrain with or without graphs)";
         goals.push(goal(best, graphs, GRAPHS, f64::ge, "at least"));
     }
-    let wrong = rounds.wrong();
-    let mut note = rates_in_words(case, rounds);
+    let invalid = rounds.invalid_reason();
+    let mut note = format_rates(case, rounds);
     for goal in &goals {
-        note += &format!("; {}", goal.words);
+        note += &format!("; {}", goal.text);
     }
     let eager = |figure: fn(&Measured) -> f64| {
-        ratio(&rounds.values(Way::Dtrain, figure), &rounds.values(Way::Eager, figure))
+        ratio(&rounds.values(Mode::Dtrain, figure), &rounds.values(Mode::Eager, figure))
     };
     let (eager_speed, eager_memory) =
         (eager(|measured| measured.rate), eager(|measured| measured.peak_allocated));
     if let (Some(speed), Some(memory)) = (eager_speed, eager_memory) {
-        note += &format!("; beside eager PyTorch {speed:.3} x the speed and {memory:.3} x the peak memory");
+        note += &format!("; against eager PyTorch {speed:.3} x the speed and {memory:.3} x the peak memory");
     }
-    for more in wrong.iter().cloned().chain(rounds.waiting(case)) {
+    for more in invalid.iter().cloned().chain(rounds.loader_wait(case)) {
         note += &format!("; {more}");
     }
-    for (way, reason) in &rounds.lost {
-        note += &format!("; {} did not run: {reason}", way.title());
+    for (mode, reason) in &rounds.failed {
+        note += &format!("; {} did not run: {reason}", mode.title());
     }
-    let own_lost = [Way::Dtrain, Way::Graph].iter().any(|way| rounds.lost.contains_key(way));
+    let own_failed = [Mode::Dtrain, Mode::Graph].iter().any(|mode| rounds.failed.contains_key(mode));
     let missed = goals.iter().any(|goal| goal.is_met == Some(false));
     let all_judged = goals.iter().all(|goal| goal.is_met.is_some());
-    let finding = if own_lost || missed || wrong.is_some() {
+    let finding = if own_failed || missed || invalid.is_some() {
         Finding::failed(note)
     } else if all_judged {
         Finding::passed(note)
@@ -76,25 +76,25 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
     let ratios = [
         ("dtrain_to_ddp", speed),
         ("dtrain_to_eager", eager_speed),
-        ("dtrain_graph_to_ddp", ratio(&rates(Way::Graph), &rates(Way::Ddp))),
-        ("dtrain_graph_to_dtrain", ratio(&rates(Way::Graph), &rates(Way::Dtrain))),
-        ("best_to_compile", ratio(&best, &rates(Way::Compile))),
+        ("dtrain_graph_to_ddp", ratio(&rates(Mode::Graph), &rates(Mode::Ddp))),
+        ("dtrain_graph_to_dtrain", ratio(&rates(Mode::Graph), &rates(Mode::Dtrain))),
+        ("best_to_compile", ratio(&best, &rates(Mode::Compile))),
         ("best_to_compile_graphs", graphs),
         ("peak_dtrain_to_ddp", memory),
         ("peak_dtrain_to_eager", eager_memory),
-        ("peak_dtrain_graph_to_ddp", ratio(&peaks(Way::Graph), &peaks(Way::Ddp))),
+        ("peak_dtrain_graph_to_ddp", ratio(&peaks(Mode::Graph), &peaks(Mode::Ddp))),
     ];
     let finding = ratios.into_iter().fold(finding, |finding, (name, ratio)| match ratio {
         Some(ratio) => finding.with(name, ratio),
         None => finding,
     });
-    rounds.measured.keys().fold(finding, |finding, way| with_figures(finding, case, rounds, *way))
+    rounds.measured.keys().fold(finding, |finding, mode| with_figures(finding, case, rounds, *mode))
 }
 
 impl Rounds {
     /// Returns a figure of each round of a way; empty if the way was not measured.
-    fn values(&self, way: Way, figure: impl Fn(&Measured) -> f64) -> Vec<f64> {
-        self.measured.get(&way).map_or_else(Vec::new, |rounds| rounds.iter().map(figure).collect())
+    fn values(&self, mode: Mode, figure: impl Fn(&Measured) -> f64) -> Vec<f64> {
+        self.measured.get(&mode).map_or_else(Vec::new, |rounds| rounds.iter().map(figure).collect())
     }
 
     /// Returns the peak operations per second of the measured GPU.
@@ -104,71 +104,65 @@ impl Rounds {
     }
 
     /// Returns the reason if the comparison is invalid.
-    fn wrong(&self) -> Option<String> {
+    fn invalid_reason(&self) -> Option<String> {
         let mut all = self
             .measured
             .iter()
-            .flat_map(|(way, rounds)| rounds.iter().map(|measured| (*way, measured.parameters)));
+            .flat_map(|(mode, rounds)| rounds.iter().map(|measured| (*mode, measured.parameters)));
         let (first, expected) = all.next()?;
-        let (way, other) = all.find(|(_, parameters)| *parameters != expected)?;
+        let (mode, other) = all.find(|(_, parameters)| *parameters != expected)?;
         Some(format!(
             "the networks differ: {} has {expected} parameters and {} has {other}",
             first.title(),
-            way.title()
+            mode.title()
         ))
     }
 
     /// Returns a note if dtrain waits long for its loader: then the loader is measured, not the step.
-    fn waiting(&self, case: &Case) -> Option<String> {
-        let waited = median(&self.values(Way::Dtrain, |it| it.wait_data_ms.unwrap_or(0.0)))?;
+    fn loader_wait(&self, case: &Case) -> Option<String> {
+        let waited = median(&self.values(Mode::Dtrain, |it| it.wait_data_ms.unwrap_or(0.0)))?;
         let counted = (case.batch * case.network.per_sample()) as f64;
-        let step_ms = 1e3 * counted / median(&self.values(Way::Dtrain, |it| it.rate))?;
+        let step_ms = 1e3 * counted / median(&self.values(Mode::Dtrain, |it| it.rate))?;
         (waited > WAIT_SHARE * step_ms)
-            .then(|| format!("dtrain waits for its loader for {waited:.2} of the {step_ms:.2} ms of a step"))
+            .then(|| format!("dtrain waits {waited:.2} of {step_ms:.2} ms per step for its loader"))
     }
 }
 
 /// Returns the medians as the beginning of a sentence.
-fn rates_in_words(case: &Case, rounds: &Rounds) -> String {
-    let rate = |way: &Way| {
-        let rate = median(&rounds.values(*way, |measured| measured.rate))?;
-        Some(format!("{} {rate:.0}", way.title()))
+fn format_rates(case: &Case, rounds: &Rounds) -> String {
+    let rate = |mode: &Mode| {
+        let rate = median(&rounds.values(*mode, |measured| measured.rate))?;
+        Some(format!("{} {rate:.0}", mode.title()))
     };
     let all: Vec<String> = rounds.measured.keys().filter_map(rate).collect();
     if all.is_empty() {
-        return "nothing was measured".to_owned();
+        return "no measurements".to_owned();
     }
     format!("{}/s: {}", case.network.unit(), all.join(", "))
 }
 
-fn goal(
-    words: &str,
-    ratio: Option<f64>,
-    bound: f64,
-    holds: fn(&f64, &f64) -> bool,
-    bound_words: &str,
-) -> Goal {
+fn goal(text: &str, ratio: Option<f64>, bound: f64, holds: fn(&f64, &f64) -> bool, bound_text: &str) -> Goal {
     match ratio {
         Some(ratio) => {
             let is_met = holds(&ratio, &bound);
             let missed = if is_met { "" } else { ", missed" };
             Goal {
-                words: format!("dtrain has {ratio:.3} x {words} (goal: {bound_words} {bound}{missed})"),
+                text: format!("dtrain has {ratio:.3} x {text} (goal: {bound_text} {bound}{missed})"),
                 is_met: Some(is_met),
             }
         }
-        None => Goal { words: format!("how dtrain compares with {words} is not known"), is_met: None },
+        None => Goal { text: format!("unknown ratio to {text}"), is_met: None },
     }
 }
 
-/// Adds the figures of one way.
-fn with_figures(finding: Finding, case: &Case, rounds: &Rounds, way: Way) -> Finding {
-    let (key, unit) = (way.key(), case.network.unit());
-    let middle = |figure: fn(&Measured) -> f64| median(&rounds.values(way, figure));
+/// Adds the figures of one mode.
+fn with_figures(finding: Finding, case: &Case, rounds: &Rounds, mode: Mode) -> Finding {
+    let (key, unit) = (mode.key(), case.network.unit());
+    let middle = |figure: fn(&Measured) -> f64| median(&rounds.values(mode, figure));
     let rate = middle(|measured| measured.rate);
     let mfu = rate.zip(rounds.peak_flops()).map(|(rate, peak)| rate * case.network.flops() / peak);
-    let waited = match way {
-        Way::Dtrain | Way::Graph => middle(|measured| measured.wait_data_ms.unwrap_or(0.0)),
+    let waited = match mode {
+        Mode::Dtrain | Mode::Graph => middle(|measured| measured.wait_data_ms.unwrap_or(0.0)),
         _ => None,
     };
     let figures = [

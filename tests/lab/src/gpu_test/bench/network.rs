@@ -1,10 +1,10 @@
-//! The networks, the ways to train them, and their work for a GPU.
+//! The networks, the modes of training, and the operations of a step.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::super::site::Site;
+use super::super::suite::Suite;
 use super::inputs;
 
 /// Tokens per window of GPT-2.
@@ -45,10 +45,10 @@ impl Network {
     }
 
     /// Returns the folder of its training data, written unless it exists.
-    pub(super) fn input(self, site: &Site<'_>) -> Result<PathBuf> {
+    pub(super) fn input(self, suite: &Suite<'_>) -> Result<PathBuf> {
         match self {
-            Self::Resnet50 | Self::VitB16 => inputs::images(&site.work),
-            Self::Gpt2 => inputs::text(&site.work),
+            Self::Resnet50 | Self::VitB16 => inputs::images(&suite.work),
+            Self::Gpt2 => inputs::text(&suite.work),
         }
     }
 
@@ -73,7 +73,7 @@ impl Network {
 
 /// How a network is trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+pub(super) enum Mode {
     /// PyTorch's DistributedDataParallel, one rank, eager.
     Ddp,
     /// PyTorch eager without DDP: with one rank, dtrain has no group either.
@@ -88,17 +88,17 @@ pub(super) enum Way {
     CompileGraphs,
 }
 
-impl Way {
-    /// Returns the ways of a round in their order. The first way changes each round, so that a warm GPU does
-    /// not always slow the same way. Round 0 begins with PyTorch, to see whether it can run.
-    pub(super) fn of_round(is_small: bool, round: usize) -> Vec<Self> {
-        let mut ways = vec![Self::Ddp, Self::Eager, Self::Dtrain, Self::Graph, Self::Compile];
+impl Mode {
+    /// Returns the modes of a round in their order. The first mode changes each round, so that a warm GPU does
+    /// not always slow the same mode. Round 0 begins with PyTorch, to see whether it can run.
+    pub(super) fn in_round(is_small: bool, round: usize) -> Vec<Self> {
+        let mut modes = vec![Self::Ddp, Self::Eager, Self::Dtrain, Self::Graph, Self::Compile];
         if is_small {
-            ways.push(Self::CompileGraphs);
+            modes.push(Self::CompileGraphs);
         }
-        let first = round % ways.len();
-        ways.rotate_left(first);
-        ways
+        let first = round % modes.len();
+        modes.rotate_left(first);
+        modes
     }
 
     /// Returns the name for figures and files.
@@ -125,7 +125,7 @@ impl Way {
         }
     }
 
-    /// Returns the value of `gpu.py --way`; `None` for dtrain's ways.
+    /// Returns the value of `gpu.py --way`; `None` for dtrain's modes.
     pub(super) fn pytorch(self) -> Option<&'static str> {
         match self {
             Self::Ddp => Some("ddp"),

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::Case;
 use crate::bench::number;
-use crate::place::RunFiles;
+use crate::files::RunFiles;
 use xtask::metrics::steps;
 
 /// The measurements of one run.
@@ -29,22 +29,22 @@ pub(super) struct Measured {
 ///
 /// # Errors
 /// If a step is missing, was skipped, has another number of samples or was split: PyTorch's steps never are.
-pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
+pub(super) fn read_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     let records = steps(&files.metrics).context("metrics.jsonl")?;
     let all = case.steps.all();
-    ensure!(records.len() == all, "metrics.jsonl holds {} steps and not {all}", records.len());
+    ensure!(records.len() == all, "metrics.jsonl has {} steps, expected {all}", records.len());
     for (done, record) in (1..).zip(&records) {
-        ensure!(record["skipped"] != true, "the update of step {done} was left out");
+        ensure!(record["skipped"] != true, "the update of step {done} was skipped");
         let samples = number(record, &["samples"])?;
         ensure!(
             samples == (done * case.batch) as f64,
-            "there were {samples} samples after {done} steps of {}",
+            "{samples} samples after {done} steps of {}",
             case.batch
         );
     }
     let plan: Value = serde_json::from_str(&files.plan).context("plan.json")?;
     let micro_steps = number(&plan, &["grad_accum_steps"])?;
-    ensure!(micro_steps == 1.0, "a step was cut up into {micro_steps}");
+    ensure!(micro_steps == 1.0, "a step had {micro_steps} micro-steps, expected 1");
 
     // A step retried in smaller micro-batches does not measure that batch; a training that stopped using
     // graphs does not measure graphs.
@@ -53,7 +53,7 @@ pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     let replays = &result["graph_replays"];
     ensure!(
         replays.is_null() || replays.as_u64() >= Some(case.steps.counted as u64),
-        "{replays} micro-steps were replayed as graphs and not {}",
+        "{replays} micro-steps were replayed as graphs, expected {}",
         case.steps.counted
     );
 
@@ -82,7 +82,7 @@ pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
 ///
 /// # Errors
 /// If it belongs to another training.
-pub(super) fn of_pytorch(text: &str, case: &Case) -> Result<Measured> {
+pub(super) fn read_pytorch(text: &str, case: &Case) -> Result<Measured> {
     let value: Value = serde_json::from_str(text).context("gpu.py wrote no JSON")?;
     let read = |key| number(&value, &[key]);
     for (key, expected) in [
@@ -91,7 +91,7 @@ pub(super) fn of_pytorch(text: &str, case: &Case) -> Result<Measured> {
         ("steps", case.steps.counted as u64),
     ] {
         let got = read(key)?;
-        ensure!(got == expected as f64, "gpu.py had {key} = {got} and not {expected}");
+        ensure!(got == expected as f64, "gpu.py had {key} = {got}, expected {expected}");
     }
     Ok(Measured {
         rate: rate(case, read("total_ms")?)?,

@@ -9,9 +9,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::recipes::{LM, LONG};
 use super::{Check, check};
+use crate::commands::{FinishedCommand, RunningCommand};
 use crate::gpu_test::finding::Finding;
-use crate::gpu_test::site::{Site, Training};
-use crate::started::{Ended, Started};
+use crate::gpu_test::suite::{Suite, Training};
 
 /// How long ranks wait for each other in these checks, in seconds.
 const TIMEOUT: &str = "20";
@@ -21,37 +21,37 @@ const END: Duration = Duration::from_secs(60);
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
-        check("a GPU that is full", 30, full),
-        check("a GPU of which others have most", 40, crowded),
-        check("a GPU that is not there", 10, absent),
-        check("a rank that dies", 60, |site| struck(site, "dies", Signal::KILL)),
-        check("a rank that hangs", 90, |site| struck(site, "hangs", Signal::STOP)),
-        check("a run that is asked to stop", 40, stopped),
+        check("full GPU", 30, train_on_full_gpu),
+        check("GPU with little free memory", 40, train_on_crowded_gpu),
+        check("missing GPU", 10, train_on_missing_gpu),
+        check("dead rank", 60, |suite| signal_second_rank(suite, "dies", Signal::KILL)),
+        check("hanging rank", 90, |suite| signal_second_rank(suite, "hangs", Signal::STOP)),
+        check("stop request", 40, stop_training),
     ]
 }
 
 /// A process that holds a GPU's memory until it is dropped.
-struct Hog {
-    started: Started,
+struct MemoryHolder {
+    started: RunningCommand,
     stdin: Option<ChildStdin>,
 }
 
-impl Hog {
+impl MemoryHolder {
     /// Takes all memory except `left` bytes.
-    fn start(site: &Site<'_>, left: u64) -> Result<Self> {
-        let mut command = site.program("gpu-rank");
-        command.args(["hog", &left.to_string()]).stdin(Stdio::piped());
-        let mut started = site.start(&mut command)?;
+    fn start(suite: &Suite<'_>, left: u64) -> Result<Self> {
+        let mut command = suite.program("gpu-rank");
+        command.args(["hold-memory", &left.to_string()]).stdin(Stdio::piped());
+        let mut started = suite.start(&mut command)?;
         let stdin = started.take_stdin();
         let stdout = started.take_stdout().context("the pipe is there")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
-        ensure!(line.starts_with("taken "), "the GPU's memory could not be taken");
+        ensure!(line.starts_with("taken "), "gpu-rank did not allocate the GPU's memory");
         Ok(Self { started, stdin })
     }
 }
 
-impl Drop for Hog {
+impl Drop for MemoryHolder {
     fn drop(&mut self) {
         if let Some(mut stdin) = self.stdin.take() {
             // The process ends when this pipe is closed.
@@ -70,45 +70,45 @@ fn training<'a>(name: &'a str, ranks: usize, sets: &'a [&'a str]) -> Training<'a
     Training { name, recipe: LM, ranks, sets, vars: &[] }
 }
 
-fn full(site: &Site<'_>) -> Result<Finding> {
-    let hog = Hog::start(site, 200 << 20)?;
-    let ended = site.try_training(&training("full", 1, &[]))?.expect(2)?.says("free")?;
-    drop(hog);
+fn train_on_full_gpu(suite: &Suite<'_>) -> Result<Finding> {
+    let holder = MemoryHolder::start(suite, 200 << 20)?;
+    let ended = suite.try_training(&training("full", 1, &[]))?.expect(2)?.expect_stderr("free")?;
+    drop(holder);
     Ok(Finding::passed(format!("exit code 2: {}", line_with(&ended.stderr, "free"))))
 }
 
-fn crowded(site: &Site<'_>) -> Result<Finding> {
-    let hog = Hog::start(site, 3 << 30)?;
-    let run = site.train(&training("crowded", 1, &["memory.micro_batch=auto"]))?;
-    drop(hog);
+fn train_on_crowded_gpu(suite: &Suite<'_>) -> Result<Finding> {
+    let holder = MemoryHolder::start(suite, 3 << 30)?;
+    let run = suite.train(&training("crowded", 1, &["memory.micro_batch=auto"]))?;
+    drop(holder);
     let sentence = line_with(&run.stderr, "free");
-    Ok(Finding::judged(!sentence.is_empty(), format!("trained, and said `{sentence}`")))
+    Ok(Finding::judged(!sentence.is_empty(), format!("trained, with the message `{sentence}`")))
 }
 
-fn absent(site: &Site<'_>) -> Result<Finding> {
-    let absent = Training {
+fn train_on_missing_gpu(suite: &Suite<'_>) -> Result<Finding> {
+    let missing = Training {
         vars: &[("CUDA_VISIBLE_DEVICES", "GPU-00000000-0000-0000-0000-000000000000")],
         ..training("absent", 1, &[])
     };
-    let ended = site.try_training(&absent)?.expect(2)?;
+    let ended = suite.try_training(&missing)?.expect(2)?;
     Ok(Finding::passed(format!("exit code 2: {}", line_with(&ended.stderr, "CUDA_VISIBLE_DEVICES"))))
 }
 
 /// Sends a signal to the second of two ranks: the first must soon end with a reason.
-fn struck(site: &Site<'_>, name: &str, signal: Signal) -> Result<Finding> {
+fn signal_second_rank(suite: &Suite<'_>, name: &str, signal: Signal) -> Result<Finding> {
     let training = Training { vars: &[("DTRAIN_COLLECTIVE_TIMEOUT", TIMEOUT)], ..training(name, 2, LONG) };
-    let recipe = site.write(&format!("{name}.toml"), LM)?;
-    let mut ranks = site
+    let recipe = suite.write(&format!("{name}.toml"), LM)?;
+    let mut ranks = suite
         .ranks(&training, &recipe)?
         .iter_mut()
-        .map(|command| site.start(command))
+        .map(|command| suite.start(command))
         .collect::<Result<Vec<_>>>()?;
-    site.fifth_step(name, &mut ranks)?;
-    send(ranks[1].pid(), signal)?;
+    suite.wait_for_fifth_step(name, &mut ranks)?;
+    send_signal(ranks[1].pid(), signal)?;
     let begun = Instant::now();
-    let first = ranks.remove(0).end(site.signals, begun)?;
+    let first = ranks.remove(0).wait(suite.signals, begun)?;
     ranks[0].kill();
-    let Ended { code, stderr, took, .. } = first;
+    let FinishedCommand { code, stderr, took, .. } = first;
     Ok(Finding::judged(
         code != 0 && took < END,
         format!(
@@ -120,23 +120,23 @@ fn struck(site: &Site<'_>, name: &str, signal: Signal) -> Result<Finding> {
     .with("seconds", took.as_secs_f64()))
 }
 
-fn stopped(site: &Site<'_>) -> Result<Finding> {
-    let training = training("stopped", site.gpus, LONG);
-    let recipe = site.write("stopped.toml", LM)?;
-    let mut launched = [site.start(&mut site.launch(&training, &recipe))?];
-    site.fifth_step("stopped", &mut launched)?;
+fn stop_training(suite: &Suite<'_>) -> Result<Finding> {
+    let training = training("stopped", suite.gpus, LONG);
+    let recipe = suite.write("stopped.toml", LM)?;
+    let mut launched = [suite.start(&mut suite.launch(&training, &recipe))?];
+    suite.wait_for_fifth_step("stopped", &mut launched)?;
     let [launched] = launched;
-    launched.interrupt();
+    launched.terminate();
     let begun = Instant::now();
-    let ended = launched.end(site.signals, begun)?.expect(75)?;
-    let there = site.run_dir("stopped").latest().exists();
+    let ended = launched.wait(suite.signals, begun)?.expect(75)?;
+    let has_checkpoint = suite.run_dir("stopped").latest().exists();
     Ok(Finding::judged(
-        there,
+        has_checkpoint,
         format!("exit code 75 after {:.1} s, with a checkpoint", ended.took.as_secs_f64()),
     ))
 }
 
-fn send(pid: u32, signal: Signal) -> Result<()> {
+fn send_signal(pid: u32, signal: Signal) -> Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("the rank has ended")?;
     kill_process(pid, signal).context("cannot signal the rank")
 }

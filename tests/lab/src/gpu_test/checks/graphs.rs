@@ -3,47 +3,53 @@
 use anyhow::{Context, Result};
 
 use super::recipes::{LM, RESNET};
-use super::training::diverged;
+use super::training::divergence;
 use super::{Check, check};
 use crate::gpu_test::finding::Finding;
-use crate::gpu_test::site::{Site, Trained, Training};
+use crate::gpu_test::suite::{Suite, Trained, Training};
 
 /// Kernels with atomic additions sum in any order.
 const TOLERANCE: f64 = 1e-4;
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
-        check("a GPT by graphs", 30, |site| beside(site, "gpt", LM, 1, &[])),
-        check("a GPT by graphs, in micro-batches with a rest", 30, |site| {
-            beside(site, "gpt-cut", LM, 1, &["memory.micro_batch=5"])
+        check("GPT by graphs", 30, |suite| compare_with_graphs(suite, "gpt", LM, 1, &[])),
+        check("GPT by graphs, uneven micro-batches", 30, |suite| {
+            compare_with_graphs(suite, "gpt-cut", LM, 1, &["memory.micro_batch=5"])
         }),
-        check("a GPT by graphs, on two ranks", 30, |site| {
-            beside(site, "gpt-two", LM, 2, &["memory.micro_batch=6"])
+        check("GPT by graphs, two ranks", 30, |suite| {
+            compare_with_graphs(suite, "gpt-two", LM, 2, &["memory.micro_batch=6"])
         }),
-        check("a ResNet by graphs, evaluated in between", 40, |site| {
-            beside(site, "resnet", RESNET, 1, &["train.steps=24"])
+        check("ResNet by graphs, with evaluations", 40, |suite| {
+            compare_with_graphs(suite, "resnet", RESNET, 1, &["train.steps=24"])
         }),
-        check("a GPT by graphs, in float16", 30, |site| {
+        check("GPT by graphs, float16", 30, |suite| {
             let recipe = LM.replace("tf32 = false\n", "");
-            beside(site, "gpt-half", &recipe, 1, &["precision.amp=fp16"])
+            compare_with_graphs(suite, "gpt-half", &recipe, 1, &["precision.amp=fp16"])
         }),
-        check("what cannot be captured goes on without", 20, refused),
+        check("no capture: training continues without graphs", 20, check_fallback),
     ]
 }
 
-fn train(site: &Site<'_>, name: &str, recipe: &str, ranks: usize, sets: &[&str]) -> Result<Trained> {
-    site.train(&Training { name, recipe, ranks, sets, vars: &[] })
+fn train(suite: &Suite<'_>, name: &str, recipe: &str, ranks: usize, sets: &[&str]) -> Result<Trained> {
+    suite.train(&Training { name, recipe, ranks, sets, vars: &[] })
 }
 
 fn replays(run: &Trained) -> Result<u64> {
-    run.result["graph_replays"].as_u64().context("result.json does not tell of graphs")
+    run.result["graph_replays"].as_u64().context("result.json has no graph_replays")
 }
 
-fn beside(site: &Site<'_>, name: &str, recipe: &str, ranks: usize, sets: &[&str]) -> Result<Finding> {
-    let plain = train(site, &format!("{name}-kernels"), recipe, ranks, sets)?;
+fn compare_with_graphs(
+    suite: &Suite<'_>,
+    name: &str,
+    recipe: &str,
+    ranks: usize,
+    sets: &[&str],
+) -> Result<Finding> {
+    let plain = train(suite, &format!("{name}-kernels"), recipe, ranks, sets)?;
     let sets = [sets, &["model.compile=graph"]].concat();
-    let graphs = train(site, &format!("{name}-graphs"), recipe, ranks, &sets)?;
-    let most = diverged(&plain, &graphs)?;
+    let graphs = train(suite, &format!("{name}-graphs"), recipe, ranks, &sets)?;
+    let most = divergence(&plain, &graphs)?;
     let replays = replays(&graphs)?;
     Ok(Finding::judged(
         most <= TOLERANCE && replays > 0,
@@ -53,8 +59,8 @@ fn beside(site: &Site<'_>, name: &str, recipe: &str, ranks: usize, sets: &[&str]
     .with("most", most))
 }
 
-fn refused(site: &Site<'_>) -> Result<Finding> {
-    let run = train(site, "graphs-refused", LM, 1, &["model.compile=graph", "memory.recompute=on"])?;
+fn check_fallback(suite: &Suite<'_>) -> Result<Finding> {
+    let run = train(suite, "graphs-fallback", LM, 1, &["model.compile=graph", "memory.recompute=on"])?;
     let sentence =
         run.stderr.lines().find(|line| line.contains("no graphs from here on")).unwrap_or_default();
     Ok(Finding::judged(

@@ -4,22 +4,22 @@ use anyhow::Result;
 
 use super::{Check, check};
 use crate::gpu_test::finding::Finding;
-use crate::gpu_test::site::Site;
+use crate::gpu_test::suite::Suite;
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
-        check("updates, loss scale and networks against PyTorch", 60, |site| {
-            let folder = site.reference.display().to_string();
-            rank(site, &["kernels", &folder])
+        check("updates, loss scale and networks against PyTorch", 60, |suite| {
+            let folder = suite.reference.display().to_string();
+            run_gpu_rank(suite, &["kernels", &folder])
         }),
-        check("segments with dropout, to the bit", 20, |site| rank(site, &["segments"])),
-        check("copies beside the computing stream", 20, |site| rank(site, &["streams"])),
-        check("a graph against its kernels, to the bit", 20, |site| rank(site, &["graph"])),
+        check("segments with dropout, bit-equal", 20, |suite| run_gpu_rank(suite, &["segments"])),
+        check("copies on another stream", 20, |suite| run_gpu_rank(suite, &["streams"])),
+        check("graph against its kernels, bit-equal", 20, |suite| run_gpu_rank(suite, &["graph"])),
     ]
 }
 
-fn rank(site: &Site<'_>, args: &[&str]) -> Result<Finding> {
-    let ended = site.run(site.program("gpu-rank").args(args))?.expect(0)?;
-    let held: Vec<&str> = ended.stdout.lines().filter_map(|line| line.strip_prefix("ok ")).collect();
-    Ok(Finding::judged(!held.is_empty(), held.join("; ")).with("held", held.len() as f64))
+fn run_gpu_rank(suite: &Suite<'_>, args: &[&str]) -> Result<Finding> {
+    let ended = suite.run(suite.program("gpu-rank").args(args))?.expect(0)?;
+    let passed: Vec<&str> = ended.stdout.lines().filter_map(|line| line.strip_prefix("ok ")).collect();
+    Ok(Finding::judged(!passed.is_empty(), passed.join("; ")).with("passed", passed.len() as f64))
 }

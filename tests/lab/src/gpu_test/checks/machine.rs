@@ -8,23 +8,26 @@ use dtrain_common::gpu::{Driver, Nvidia, Status};
 use super::recipes::{LM, LONG};
 use super::{Check, check};
 use crate::gpu_test::finding::Finding;
-use crate::gpu_test::site::{Site, Training};
+use crate::gpu_test::suite::{Suite, Training};
 
 /// A context with libtorch's kernels, the tensors of a small training, and the workspaces of libraries.
 const MOST_OF_A_WORKER: u64 = 2 << 30;
 
 pub(super) fn checks() -> Vec<Check> {
-    vec![check("the driver answers", 5, driver), check("a worker is on its own GPU alone", 90, one_context)]
+    vec![
+        check("the driver answers", 5, check_driver),
+        check("a worker uses only its own GPU", 90, check_one_context),
+    ]
 }
 
 fn status() -> Result<Status> {
-    let mut nvidia = Nvidia::open().context("the driver does not answer")?;
+    let mut nvidia = Nvidia::open().context("cannot open the NVIDIA driver")?;
     Ok(nvidia.status()?)
 }
 
-fn driver(site: &Site<'_>) -> Result<Finding> {
-    let said = site.run(site.program("dtrain").args(["gpu", "info", "--json"]))?.expect(0)?;
-    let status: Status = serde_json::from_str(&said.stdout).context("dtrain gpu info --json")?;
+fn check_driver(suite: &Suite<'_>) -> Result<Finding> {
+    let info = suite.run(suite.program("dtrain").args(["gpu", "info", "--json"]))?.expect(0)?;
+    let status: Status = serde_json::from_str(&info.stdout).context("dtrain gpu info --json")?;
     let names: Vec<&str> = status.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
     Ok(Finding::passed(format!(
         "driver {}, CUDA up to {}: {}",
@@ -36,18 +39,18 @@ fn driver(site: &Site<'_>) -> Result<Finding> {
 }
 
 /// Checks that a training adds one process (a context) to each of its GPUs and none to others.
-fn one_context(site: &Site<'_>) -> Result<Finding> {
+fn check_one_context(suite: &Suite<'_>) -> Result<Finding> {
     let count =
         |status: &Status| -> Vec<usize> { status.gpus.iter().map(|gpu| gpu.processes.len()).collect() };
     let before = status()?;
-    let training = Training { name: "one-context", recipe: LM, ranks: site.gpus, sets: LONG, vars: &[] };
-    let recipe = site.write("one-context.toml", LM)?;
-    let mut launched = [site.start(&mut site.launch(&training, &recipe))?];
-    site.fifth_step("one-context", &mut launched)?;
+    let training = Training { name: "one-context", recipe: LM, ranks: suite.gpus, sets: LONG, vars: &[] };
+    let recipe = suite.write("one-context.toml", LM)?;
+    let mut launched = [suite.start(&mut suite.launch(&training, &recipe))?];
+    suite.wait_for_fifth_step("one-context", &mut launched)?;
     let during = status()?;
     let [launched] = launched;
-    launched.interrupt();
-    launched.end(site.signals, Instant::now())?.expect(75)?;
+    launched.terminate();
+    launched.wait(suite.signals, Instant::now())?.expect(75)?;
     let (had, has) = (count(&before), count(&during));
     let taken: Vec<u64> = during
         .gpus
@@ -58,12 +61,12 @@ fn one_context(site: &Site<'_>) -> Result<Finding> {
     let more: Vec<i64> = has.iter().zip(&had).map(|(has, had)| *has as i64 - *had as i64).collect();
     let most = taken.iter().copied().max().unwrap_or_default();
     // Some drivers name no processes, for example in containers; then only the memory is checked.
-    let named = more.iter().sum::<i64>() == site.gpus as i64 && more.iter().all(|&more| more <= 1);
+    let named = more.iter().sum::<i64>() == suite.gpus as i64 && more.iter().all(|&more| more <= 1);
     let alone = named || has.iter().all(|&has| has == 0);
     Ok(Finding::judged(
         alone && most < MOST_OF_A_WORKER,
         format!(
-            "processes more on each GPU: {more:?}; memory more: {:?} MiB",
+            "additional processes per GPU: {more:?}; additional memory: {:?} MiB",
             taken.iter().map(|bytes| bytes >> 20).collect::<Vec<_>>()
         ),
     )

@@ -3,10 +3,10 @@
 use anyhow::{Context, Result};
 
 use super::recipes::LARGE;
-use super::training::apart;
+use super::training::largest_difference;
 use super::{Check, check};
 use crate::gpu_test::finding::Finding;
-use crate::gpu_test::site::{Site, Trained, Training};
+use crate::gpu_test::suite::{Suite, Trained, Training};
 use crate::memory::{CASES, Case, profiled};
 
 /// The goals for predictions in percent, as on the CPU.
@@ -18,20 +18,20 @@ const BATCH: [&str; 2] = ["train.effective_batch=32", "data.train_samples=64"];
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
-        check("predictions", 420, predictions),
-        check("a limit of the allocator: the step is taken again", 40, replay),
-        check("a limit of the allocator: the cut is chosen for it", 40, chosen),
-        check("a limit of the allocator: nothing fits", 20, hopeless),
+        check("predictions", 420, compare_predictions),
+        check("allocator limit: the step is repeated", 40, check_retry),
+        check("allocator limit: the cut fits it", 40, check_chosen_cut),
+        check("allocator limit: nothing fits", 20, check_small_budget),
     ]
 }
 
-fn predictions(site: &Site<'_>) -> Result<Finding> {
+fn compare_predictions(suite: &Suite<'_>) -> Result<Finding> {
     let errors = CASES
         .iter()
         .map(|case| {
-            let error = predicted(site, case);
+            let error = prediction_error(suite, case);
             // If the user stopped it, this is no finding.
-            site.signals.check()?;
+            suite.signals.check()?;
             Ok((case.name, error))
         })
         .collect::<Result<Vec<_>>>()?;
@@ -49,7 +49,7 @@ fn judged(errors: &[(&str, Result<f64>)]) -> Finding {
             known.len(),
             median.abs()
         ),
-        _ => "nothing was measured".to_owned(),
+        _ => "no measurements".to_owned(),
     };
     for (name, error) in errors {
         if let Err(error) = error {
@@ -68,14 +68,14 @@ fn judged(errors: &[(&str, Result<f64>)]) -> Finding {
 }
 
 /// Returns the error of a prediction, in percent of the measurement.
-fn predicted(site: &Site<'_>, case: &Case) -> Result<f64> {
-    let recipe = site.write("profile.toml", &case.recipe(&site.work))?;
-    let mut command = site.program("dtrain");
+fn prediction_error(suite: &Suite<'_>, case: &Case) -> Result<f64> {
+    let recipe = suite.write("profile.toml", &case.recipe(&suite.work))?;
+    let mut command = suite.program("dtrain");
     command.args(["profile", "--stage", "all", "--json", "--nproc", &case.nproc.to_string()]);
     for set in BATCH.iter().chain(case.sets) {
         command.args(["--set", set]);
     }
-    let ended = site.run(command.arg(recipe))?.expect(0)?;
+    let ended = suite.run(command.arg(recipe))?.expect(0)?;
     let (measured, predicted) = profiled(&ended.stdout)?;
     Ok(100.0 * (predicted as f64 / measured as f64 - 1.0))
 }
@@ -85,8 +85,8 @@ fn training<'a>(name: &'a str, sets: &'a [&'a str]) -> Training<'a> {
 }
 
 /// Runs a training without a limit; returns its peak in bytes.
-fn free(site: &Site<'_>, name: &str) -> Result<(Trained, u64)> {
-    let free = site.train(&training(name, &[]))?;
+fn free(suite: &Suite<'_>, name: &str) -> Result<(Trained, u64)> {
+    let free = suite.train(&training(name, &[]))?;
     let peak = free.result["peak_memory_bytes"][0].as_u64().context("no peak memory")?;
     Ok((free, peak))
 }
@@ -97,19 +97,19 @@ fn reserved(run: &Trained) -> f64 {
 }
 
 /// Trains with a fixed micro-batch, so that the first step does not fit.
-fn replay(site: &Site<'_>) -> Result<Finding> {
-    let (free, peak) = free(site, "limitless")?;
+fn check_retry(suite: &Suite<'_>) -> Result<Finding> {
+    let (free, peak) = free(suite, "limitless")?;
     let budget = format!("memory.budget={}", peak / 10 * 6);
-    let limited = site.train(&training("limited", &[&budget]))?;
-    let most = apart(&free, &limited, "loss")?;
+    let limited = suite.train(&training("limited", &[&budget]))?;
+    let most = largest_difference(&free, &limited, "loss")?;
     let replays = limited.result["oom_replays"].as_u64().unwrap_or_default();
     let micro_batch = limited.result["micro_batch"].as_u64().unwrap_or_default();
     let held = reserved(&limited) <= peak as f64 * 0.6 + 1.0;
     Ok(Finding::judged(
         replays > 0 && micro_batch < 64 && most <= 1e-4 && held,
         format!(
-            "of {} MiB {} were allowed: {replays} step(s) taken again, micro-batches of {micro_batch}, losses differ by at most \
-             {most:.1e}, {:.0} MiB reserved",
+            "limit {1} of {0} MiB: {replays} repeated step(s), micro-batches of {micro_batch}, losses differ by at most \
+             {most:.1e}, {2:.0} MiB reserved",
             peak >> 20,
             (peak / 10 * 6) >> 20,
             reserved(&limited) / f64::from(1 << 20)
@@ -119,26 +119,28 @@ fn replay(site: &Site<'_>) -> Result<Finding> {
     .with("most", most))
 }
 
-fn chosen(site: &Site<'_>) -> Result<Finding> {
-    let (free, peak) = free(site, "limitless-too")?;
+fn check_chosen_cut(suite: &Suite<'_>) -> Result<Finding> {
+    let (free, peak) = free(suite, "limitless-too")?;
     let budget = format!("memory.budget={}", peak / 10 * 6);
     let sets = [&budget, "memory.micro_batch=auto"];
-    let limited = site.train(&training("chosen", &sets))?;
-    let most = apart(&free, &limited, "loss")?;
+    let limited = suite.train(&training("chosen", &sets))?;
+    let most = largest_difference(&free, &limited, "loss")?;
     let replays = limited.result["oom_replays"].as_u64().unwrap_or_default();
     let micro_batch = limited.result["micro_batch"].as_u64().unwrap_or_default();
     Ok(Finding::judged(
         replays == 0 && most <= 1e-4,
-        format!("micro-batches of {micro_batch}, {replays} step(s) taken again, losses differ by at most {most:.1e}"),
+        format!(
+            "micro-batches of {micro_batch}, {replays} repeated step(s), losses differ by at most {most:.1e}"
+        ),
     )
     .with("micro_batch", micro_batch as f64))
 }
 
-fn hopeless(site: &Site<'_>) -> Result<Finding> {
-    let ended = site
+fn check_small_budget(suite: &Suite<'_>) -> Result<Finding> {
+    let ended = suite
         .try_training(&training("hopeless", &["memory.budget=200 MiB", "memory.micro_batch=1"]))?
         .expect(3)?
-        .says("out of memory")?;
+        .expect_stderr("out of memory")?;
     let last = ended.stderr.lines().find(|line| line.contains("out of memory")).unwrap_or_default();
     Ok(Finding::passed(format!("exit code 3: `{last}`")))
 }

@@ -13,26 +13,26 @@ use anyhow::Result;
 
 use super::bench;
 use super::finding::Finding;
-use super::site::Site;
+use super::suite::Suite;
 
 /// The parts of the suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Part {
-    /// The GPUs, the driver, and what a worker takes of them
+    /// The driver, and that a worker uses only its GPU
     Machine,
-    /// Collectives by NCCL, with one rank and with several
+    /// NCCL collectives with one and several ranks
     Nccl,
-    /// Updates, loss scale, networks and segments against PyTorch's results, streams and graphs
+    /// Updates, loss scale, networks, segments, streams and graphs against PyTorch
     Kernels,
-    /// The same training cut up in every way, in float16, with recompute, resumed, and with fewer GPUs than asked for
+    /// One training in every cut and precision, resumed, with fewer GPUs
     Training,
-    /// Trainings by graphs beside trainings without
+    /// Trainings with CUDA graphs against trainings without
     Graphs,
-    /// Predictions against measurements, and an allocator that refuses
+    /// Memory predictions against measurements, and an allocator limit
     Memory,
-    /// A full GPU, a dead rank, one that hangs, one that is stopped, and a GPU that is not there
+    /// Full or missing GPU; dead, hanging or stopped rank
     Faults,
-    /// Speed and memory beside PyTorch; the longest part by far
+    /// Speed and memory against PyTorch; the longest part
     Benchmarks,
 }
 
@@ -76,7 +76,7 @@ impl Part {
                 .map(|case| Check {
                     name: case.name(),
                     seconds: case.seconds(rounds),
-                    run: Box::new(move |site| case.run(site)),
+                    run: Box::new(move |suite| case.run(suite)),
                 })
                 .collect(),
         }
@@ -84,7 +84,7 @@ impl Part {
 }
 
 /// Runs a check. An error is a failed check.
-type Run = Box<dyn Fn(&Site<'_>) -> Result<Finding>>;
+type Run = Box<dyn Fn(&Suite<'_>) -> Result<Finding>>;
 
 /// One line of the table.
 pub(super) struct Check {
@@ -95,6 +95,6 @@ pub(super) struct Check {
 }
 
 /// Creates a check from a function.
-fn check(name: &str, seconds: u32, run: fn(&Site<'_>) -> Result<Finding>) -> Check {
+fn check(name: &str, seconds: u32, run: fn(&Suite<'_>) -> Result<Finding>) -> Check {
     Check { name: name.to_owned(), seconds, run: Box::new(run) }
 }

@@ -9,8 +9,8 @@ fn case(is_small: bool) -> Case {
     Case { network: Network::Resnet50, batch: 10, steps: Steps { skipped: 1, counted: 2 }, is_small }
 }
 
-/// Builds rounds from the rates and peaks of each way.
-fn rounds(of: &[(Way, &[(f64, f64)])]) -> Rounds {
+/// Builds rounds from the rates and peaks of each mode.
+fn rounds(of: &[(Mode, &[(f64, f64)])]) -> Rounds {
     let measured = |&(rate, peak): &(f64, f64)| Measured {
         rate,
         peak_allocated: peak,
@@ -20,7 +20,7 @@ fn rounds(of: &[(Way, &[(f64, f64)])]) -> Rounds {
         gpu: Some("NVIDIA H200".to_owned()),
     };
     Rounds {
-        measured: of.iter().map(|(way, all)| (*way, all.iter().map(measured).collect())).collect(),
+        measured: of.iter().map(|(mode, all)| (*mode, all.iter().map(measured).collect())).collect(),
         ..Rounds::default()
     }
 }
@@ -28,17 +28,17 @@ fn rounds(of: &[(Way, &[(f64, f64)])]) -> Rounds {
 /// Returns three rounds; the second is half as fast.
 fn all() -> Rounds {
     rounds(&[
-        (Way::Ddp, &[(100.0, 8.0), (50.0, 8.0), (100.0, 8.0)]),
-        (Way::Eager, &[(105.0, 5.0), (50.0, 5.0), (110.0, 5.0)]),
-        (Way::Dtrain, &[(110.0, 6.0), (55.0, 6.0), (112.0, 6.0)]),
-        (Way::Graph, &[(150.0, 12.0), (75.0, 12.0), (150.0, 12.0)]),
-        (Way::Compile, &[(120.0, 5.0), (60.0, 5.0), (120.0, 5.0)]),
-        (Way::CompileGraphs, &[(150.0, 9.0), (75.0, 9.0), (150.0, 9.0)]),
+        (Mode::Ddp, &[(100.0, 8.0), (50.0, 8.0), (100.0, 8.0)]),
+        (Mode::Eager, &[(105.0, 5.0), (50.0, 5.0), (110.0, 5.0)]),
+        (Mode::Dtrain, &[(110.0, 6.0), (55.0, 6.0), (112.0, 6.0)]),
+        (Mode::Graph, &[(150.0, 12.0), (75.0, 12.0), (150.0, 12.0)]),
+        (Mode::Compile, &[(120.0, 5.0), (60.0, 5.0), (120.0, 5.0)]),
+        (Mode::CompileGraphs, &[(150.0, 9.0), (75.0, 9.0), (150.0, 9.0)]),
     ])
 }
 
 #[test]
-fn what_meets_its_goals_passes_with_all_figures() {
+fn a_case_that_meets_its_goals_passes_with_all_figures() {
     let finding = finding(&case(true), &all());
     assert_eq!(finding.verdict, Verdict::Passed, "{}", finding.note);
     let figure = |name: &str| finding.figures[name];
@@ -65,7 +65,7 @@ fn what_meets_its_goals_passes_with_all_figures() {
     assert!(
         finding.note.starts_with(
             "images/s: DDP 100, eager PyTorch 105, dtrain 110, dtrain with graphs 150, torch.compile 120, torch.compile with graphs 150; \
-             dtrain has 1.100 x the speed of DDP (goal: at least 1.05); dtrain has 0.750 x its peak memory (goal: at most 1)"
+             dtrain has 1.100 x DDP's speed (goal: at least 1.05); dtrain has 0.750 x DDP's peak memory (goal: at most 1)"
         ),
         "{}",
         finding.note
@@ -73,16 +73,16 @@ fn what_meets_its_goals_passes_with_all_figures() {
 }
 
 #[test]
-fn each_missed_goal_fails() {
+fn a_missed_goal_fails() {
     let outcome = |is_small, change: fn(&mut Rounds)| {
         let mut rounds = all();
         change(&mut rounds);
         let finding = finding(&case(is_small), &rounds);
         (finding.verdict, finding.note.contains(", missed"))
     };
-    let slow: fn(&mut Rounds) = |rounds| scale(rounds, Way::Dtrain, 0.95, 1.0);
-    let large: fn(&mut Rounds) = |rounds| scale(rounds, Way::Dtrain, 1.0, 1.4);
-    let no_match: fn(&mut Rounds) = |rounds| scale(rounds, Way::CompileGraphs, 1.06, 1.0);
+    let slow: fn(&mut Rounds) = |rounds| scale(rounds, Mode::Dtrain, 0.95, 1.0);
+    let large: fn(&mut Rounds) = |rounds| scale(rounds, Mode::Dtrain, 1.0, 1.4);
+    let no_match: fn(&mut Rounds) = |rounds| scale(rounds, Mode::CompileGraphs, 1.06, 1.0);
     assert_eq!(outcome(true, slow), (Verdict::Failed, true));
     assert_eq!(outcome(true, large), (Verdict::Failed, true));
     assert_eq!(outcome(true, no_match), (Verdict::Failed, true));
@@ -90,47 +90,47 @@ fn each_missed_goal_fails() {
     assert_eq!(outcome(false, no_match), (Verdict::Passed, false));
 }
 
-fn scale(rounds: &mut Rounds, way: Way, rate: f64, peak: f64) {
-    for measured in rounds.measured.get_mut(&way).unwrap() {
+fn scale(rounds: &mut Rounds, mode: Mode, rate: f64, peak: f64) {
+    for measured in rounds.measured.get_mut(&mode).unwrap() {
         measured.rate *= rate;
         measured.peak_allocated *= peak;
     }
 }
 
 #[test]
-fn where_graphs_are_slower_dtrain_without_them_counts() {
+fn dtrain_without_graphs_counts_if_graphs_are_slower() {
     let mut rounds = all();
-    scale(&mut rounds, Way::Graph, 0.5, 1.0);
+    scale(&mut rounds, Mode::Graph, 0.5, 1.0);
     let finding = finding(&case(true), &rounds);
     assert!((finding.figures["best_to_compile_graphs"] - 110.0 / 150.0).abs() < 1e-12);
     assert_eq!(finding.verdict, Verdict::Failed);
 }
 
 #[test]
-fn a_way_that_did_not_run_is_named() {
-    let without = |way: Way| {
+fn a_mode_that_failed_is_named() {
+    let without = |mode: Mode| {
         let mut rounds = all();
-        rounds.measured.remove(&way);
-        rounds.lost.insert(way, "no compiler".to_owned());
+        rounds.measured.remove(&mode);
+        rounds.failed.insert(mode, "no compiler".to_owned());
         finding(&case(true), &rounds)
     };
     // A failed way of dtrain fails the case; a failed way of PyTorch leaves the goal open.
-    assert_eq!(without(Way::Graph).verdict, Verdict::Failed);
-    assert_eq!(without(Way::Dtrain).verdict, Verdict::Failed);
-    assert_eq!(without(Way::Compile).verdict, Verdict::Passed);
-    let open = without(Way::CompileGraphs);
+    assert_eq!(without(Mode::Graph).verdict, Verdict::Failed);
+    assert_eq!(without(Mode::Dtrain).verdict, Verdict::Failed);
+    assert_eq!(without(Mode::Compile).verdict, Verdict::Passed);
+    let open = without(Mode::CompileGraphs);
     assert_eq!(open.verdict, Verdict::Skipped);
     assert!(open.note.ends_with("torch.compile with graphs did not run: no compiler"), "{}", open.note);
-    assert_eq!(without(Way::Ddp).verdict, Verdict::Skipped);
+    assert_eq!(without(Mode::Ddp).verdict, Verdict::Skipped);
     let nothing = finding(&case(true), &Rounds::default());
     assert_eq!(nothing.verdict, Verdict::Skipped);
-    assert!(nothing.note.starts_with("nothing was measured"));
+    assert!(nothing.note.starts_with("no measurements"));
 }
 
 #[test]
-fn other_networks_cannot_be_compared() {
+fn different_networks_fail() {
     let mut rounds = all();
-    rounds.measured.get_mut(&Way::Graph).unwrap()[1].parameters = 26.0;
+    rounds.measured.get_mut(&Mode::Graph).unwrap()[1].parameters = 26.0;
     let finding = finding(&case(true), &rounds);
     assert_eq!(finding.verdict, Verdict::Failed);
     assert!(
@@ -141,19 +141,19 @@ fn other_networks_cannot_be_compared() {
 }
 
 #[test]
-fn a_step_that_waits_for_its_loader_is_told() {
+fn a_long_wait_for_the_loader_is_noted() {
     let mut rounds = all();
     // A step of 10 images takes 91 ms.
-    assert_eq!(rounds.waiting(&case(true)), None);
-    for measured in rounds.measured.get_mut(&Way::Dtrain).unwrap() {
+    assert_eq!(rounds.loader_wait(&case(true)), None);
+    for measured in rounds.measured.get_mut(&Mode::Dtrain).unwrap() {
         measured.wait_data_ms = Some(5.0);
     }
-    let said = rounds.waiting(&case(true)).unwrap();
-    assert!(said.contains("waits for its loader for 5.00 of the 90.91 ms"), "{said}");
+    let note = rounds.loader_wait(&case(true)).unwrap();
+    assert!(note.contains("waits 5.00 of 90.91 ms per step for its loader"), "{note}");
 }
 
 #[test]
-fn a_gpu_that_is_not_known_has_no_mfu() {
+fn an_unknown_gpu_has_no_mfu() {
     let mut rounds = all();
     for measured in rounds.measured.values_mut().flatten() {
         measured.gpu = Some("Tesla T4".to_owned());

@@ -17,7 +17,7 @@ const TORCH_LIBRARIES: &str =
     "import os, torch; print(os.path.join(os.path.dirname(torch.__file__), 'lib')); print(torch.__version__)";
 
 /// Paths in a pack or in the workspace.
-pub(super) struct Place {
+pub(super) struct Paths {
     pub(super) programs: PathBuf,
     pub(super) bench: PathBuf,
     pub(super) reference: PathBuf,
@@ -27,7 +27,7 @@ pub(super) struct Place {
     pub(super) own: PathBuf,
 }
 
-impl Place {
+impl Paths {
     /// Finds or builds everything. The inner error is cargo's exit code if the build fails.
     pub(super) fn find(signals: &Signals, scope: &Scope<'_>) -> Result<Result<Self, u8>> {
         let args = scope.args;
@@ -37,16 +37,13 @@ impl Place {
             .libtorch
             .as_ref()
             .map(|folder| {
-                folder
-                    .canonicalize()
-                    .with_context(|| format!("--libtorch names {}, which cannot be opened", folder.display()))
+                folder.canonicalize().with_context(|| format!("cannot open --libtorch {}", folder.display()))
             })
             .transpose()?;
         let python = python.map(|(python, _)| python);
         if let Some(pack) = &args.pack {
-            let pack = pack
-                .canonicalize()
-                .with_context(|| format!("--pack names {}, which cannot be opened", pack.display()))?;
+            let pack =
+                pack.canonicalize().with_context(|| format!("cannot open --pack {}", pack.display()))?;
             return Ok(Ok(Self {
                 programs: pack.join(pack::BIN),
                 bench: pack.join(pack::BENCH),
@@ -60,7 +57,7 @@ impl Place {
         let programs = match pack::build(&workspace, signals, &args.set)? {
             Ok(programs) => programs,
             Err(code) => {
-                eprintln!("gpu-test failed: dtrain does not build");
+                eprintln!("gpu-test failed: cannot build dtrain, see cargo's output");
                 return Ok(Err(code));
             }
         };
@@ -87,7 +84,7 @@ fn peer(workspace: &Workspace, signals: &Signals) -> Result<Option<PathBuf>> {
         Ok(python) => Ok(Some(python)),
         Err(error) if error.downcast_ref::<Interrupted>().is_some() => Err(error),
         Err(error) => {
-            eprintln!("warning: there is no PyTorch to compare with: {error:#}");
+            eprintln!("warning: skipping comparisons with PyTorch: {error:#}");
             Ok(None)
         }
     }
@@ -100,17 +97,17 @@ fn python(args: &Args) -> Result<Option<(PathBuf, Option<PathBuf>)>> {
         None => (PathBuf::from("python3"), false),
     };
     let output = Command::new(&python).args(["-c", TORCH_LIBRARIES]).output();
-    let said = match output {
+    let stdout = match output {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
-        _ if named => anyhow::bail!("{} does not import torch: install torch {TORCH}", python.display()),
+        _ if named => anyhow::bail!("{} cannot import torch: install torch {TORCH} there", python.display()),
         _ => return Ok(None),
     };
-    Ok(Some((python, libraries(&said))))
+    Ok(Some((python, libraries(&stdout))))
 }
 
 /// Returns the folder from Python's output, if its torch has the right version.
-fn libraries(said: &str) -> Option<PathBuf> {
-    let mut lines = said.lines();
+fn libraries(stdout: &str) -> Option<PathBuf> {
+    let mut lines = stdout.lines();
     let (folder, version) = (lines.next()?, lines.next()?);
     (version.split('+').next() == Some(TORCH)).then(|| PathBuf::from(folder))
 }

@@ -14,8 +14,8 @@ use dtrain_common::env::{DTRAIN_WORKER, WorkerEnv};
 use dtrain_common::run_dir::RunDir;
 use serde_json::Value;
 
-use crate::place::read;
-use crate::started::{Ended, LIMIT, LOOK, Started};
+use crate::commands::{FinishedCommand, LIMIT, POLL_INTERVAL, RunningCommand};
+use crate::files::read;
 use xtask::metrics;
 use xtask::process::Signals;
 use xtask::setup::Problem;
@@ -24,7 +24,7 @@ const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// The environment of a suite's run.
 #[derive(Debug)]
-pub(super) struct Site<'a> {
+pub(super) struct Suite<'a> {
     pub(super) signals: &'a Signals,
     /// The folder with dtrain, dtrain-worker, conformance-rank and gpu-rank.
     pub(super) programs: PathBuf,
@@ -43,7 +43,7 @@ pub(super) struct Site<'a> {
     /// Their names for CUDA_VISIBLE_DEVICES.
     pub(super) devices: Vec<String>,
     /// Whether everything runs on the CPU, to test the suite itself: checks that need a GPU then fail.
-    pub(super) rehearses: bool,
+    pub(super) is_rehearsal: bool,
     /// Rounds of a benchmark.
     pub(super) rounds: usize,
     /// The deadline of everything, if there is a limit.
@@ -100,7 +100,7 @@ pub(super) struct Training<'a> {
     pub(super) vars: &'a [(&'a str, &'a str)],
 }
 
-impl Site<'_> {
+impl Suite<'_> {
     /// Returns a command of one of the suite's programs, without variables of an outer run.
     pub(super) fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
@@ -115,7 +115,7 @@ impl Site<'_> {
             .env(DTRAIN_WORKER, self.programs.join("dtrain-worker"))
             .current_dir(&self.work)
             .stdin(Stdio::null());
-        if self.rehearses {
+        if self.is_rehearsal {
             command.env("CUDA_VISIBLE_DEVICES", "");
         }
         if let Some(libraries) = &self.libraries {
@@ -133,29 +133,29 @@ impl Site<'_> {
     }
 
     /// Runs a command to its end.
-    pub(super) fn run(&self, command: &mut Command) -> Result<Ended> {
+    pub(super) fn run(&self, command: &mut Command) -> Result<FinishedCommand> {
         let mut ended = self.run_all(vec![command])?;
-        ended.pop().context("one command is one end")
+        ended.pop().context("one command has one result")
     }
 
     /// Runs commands at the same time until all have ended.
-    pub(super) fn run_all(&self, commands: Vec<&mut Command>) -> Result<Vec<Ended>> {
+    pub(super) fn run_all(&self, commands: Vec<&mut Command>) -> Result<Vec<FinishedCommand>> {
         let begun = Instant::now();
         let started = commands.into_iter().map(|command| self.start(command)).collect::<Result<Vec<_>>>()?;
-        started.into_iter().map(|started| started.end(self.signals, begun)).collect()
+        started.into_iter().map(|started| started.wait(self.signals, begun)).collect()
     }
 
     /// Starts a command; dropping it kills the command.
-    pub(super) fn start(&self, command: &mut Command) -> Result<Started> {
+    pub(super) fn start(&self, command: &mut Command) -> Result<RunningCommand> {
         self.signals.check()?;
-        let shown = words(command);
-        self.commands.borrow_mut().push(shown.clone());
+        let command_line = command_line(command);
+        self.commands.borrow_mut().push(command_line.clone());
         let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .with_context(|| format!("cannot start {shown}"))?;
-        Ok(Started::new(child, shown, self.deadline))
+            .with_context(|| format!("cannot start {command_line}"))?;
+        Ok(RunningCommand::new(child, command_line, self.deadline))
     }
 
     /// Trains, and expects success. If there are more ranks than GPUs, starts ranks without the launcher,
@@ -166,9 +166,9 @@ impl Site<'_> {
     }
 
     /// Trains; returns the end of the launcher, or of the first rank that failed.
-    pub(super) fn try_training(&self, training: &Training<'_>) -> Result<Ended> {
+    pub(super) fn try_training(&self, training: &Training<'_>) -> Result<FinishedCommand> {
         let recipe = self.write(&format!("{}.toml", training.name), training.recipe)?;
-        if self.rehearses || training.ranks <= self.gpus {
+        if self.is_rehearsal || training.ranks <= self.gpus {
             return self.run(&mut self.launch(training, &recipe));
         }
         let mut ranks = self.ranks(training, &recipe)?;
@@ -197,16 +197,16 @@ impl Site<'_> {
             command.envs(env.vars()).arg("--run-dir");
             command.arg(self.run_dir(training.name).root());
             set(&mut command, training);
-            self.share(&mut command, rank);
+            self.assign_gpu(&mut command, rank);
             command.arg(recipe);
             command
         };
-        let envs = strangers(training.ranks)?;
+        let envs = envs_of_separate_hosts(training.ranks)?;
         Ok(envs.into_iter().enumerate().map(|(rank, env)| worker(rank, env)).collect())
     }
 
     /// Assigns a GPU to a rank; other ranks may share it.
-    pub(super) fn share(&self, command: &mut Command, rank: usize) {
+    pub(super) fn assign_gpu(&self, command: &mut Command, rank: usize) {
         let Some(device) = self.devices.get(rank % self.devices.len().max(1)) else {
             return;
         };
@@ -223,7 +223,7 @@ impl Site<'_> {
     ///
     /// # Errors
     /// If one of its processes ends earlier (with its last output), or after the limit.
-    pub(super) fn fifth_step(&self, name: &str, started: &mut [Started]) -> Result<()> {
+    pub(super) fn wait_for_fifth_step(&self, name: &str, started: &mut [RunningCommand]) -> Result<()> {
         let metrics = self.run_dir(name).metrics();
         let begun = Instant::now();
         while fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 5 {
@@ -231,8 +231,8 @@ impl Site<'_> {
             for started in &mut *started {
                 started.expect_running()?;
             }
-            ensure!(begun.elapsed() < LIMIT, "no fifth step within {} s", LIMIT.as_secs());
-            thread::sleep(LOOK);
+            ensure!(begun.elapsed() < LIMIT, "no fifth step within {} s of the start", LIMIT.as_secs());
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -261,7 +261,7 @@ fn set(command: &mut Command, training: &Training<'_>) {
 }
 
 /// Returns environments of ranks that each seem to run on another machine.
-pub(super) fn strangers(ranks: usize) -> Result<Vec<WorkerEnv>> {
+pub(super) fn envs_of_separate_hosts(ranks: usize) -> Result<Vec<WorkerEnv>> {
     let port = TcpListener::bind(("127.0.0.1", 0))
         .and_then(|listener| listener.local_addr())
         .context("cannot open a port on 127.0.0.1")?
@@ -278,10 +278,10 @@ pub(super) fn strangers(ranks: usize) -> Result<Vec<WorkerEnv>> {
 }
 
 /// Returns the program's name and arguments, with the environment variables that distinguish ranks.
-fn words(command: &Command) -> String {
-    let told = ["RANK", "CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "DTRAIN_FAULT"];
+fn command_line(command: &Command) -> String {
+    let distinguishing = ["RANK", "CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "DTRAIN_FAULT"];
     let vars = command.get_envs().filter_map(|(name, value)| {
-        let known = told.iter().any(|told| name == *told);
+        let known = distinguishing.iter().any(|variable| name == *variable);
         known.then(|| Some(format!("{}={}", name.to_string_lossy(), value?.to_string_lossy())))?
     });
     let program =

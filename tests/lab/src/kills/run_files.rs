@@ -16,53 +16,53 @@ pub(super) const FILES: [&str; 3] =
 /// Verifies every byte of every checkpoint; returns the number of intact ones and descriptions of the damaged
 /// ones. The run may continue meanwhile: removed checkpoints do not count.
 pub(super) fn verify(run: &RunDir) -> Result<(usize, Vec<String>)> {
-    let (mut whole, mut damaged) = (0, Vec::new());
+    let (mut intact, mut damaged) = (0, Vec::new());
     for step in run.steps().context("cannot list the checkpoints")? {
         let folder = run.checkpoint(step);
         match Manifest::read(&folder).and_then(|manifest| manifest.verify(&folder)) {
-            Ok(()) => whole += 1,
+            Ok(()) => intact += 1,
             Err(_) if !folder.exists() => {}
             Err(error) => damaged.push(format!("step {step}: {error}")),
         }
     }
-    Ok((whole, damaged))
+    Ok((intact, damaged))
 }
 
 /// Returns the highest step of the checkpoints that are being written (folders `.partial-STEP`).
-pub(super) fn being_written(run: &RunDir) -> Option<u64> {
+pub(super) fn step_being_written(run: &RunDir) -> Option<u64> {
     let entries = fs::read_dir(run.checkpoints()).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     names.filter_map(|name| name.strip_prefix(".partial-")?.parse().ok()).max()
 }
 
 /// Returns the folders of rollbacks, with one in progress.
-fn set_aside(run: &RunDir) -> Vec<PathBuf> {
+fn rollback_folders(run: &RunDir) -> Vec<PathBuf> {
     let entries = fs::read_dir(run.checkpoints()).into_iter().flatten().flatten();
-    let is_one = |path: &PathBuf| {
+    let is_rollback = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.trim_start_matches('.').starts_with("rollback-")
     };
-    entries.map(|entry| entry.path()).filter(is_one).collect()
+    entries.map(|entry| entry.path()).filter(is_rollback).collect()
 }
 
 /// Returns the number of rollbacks, and whether one is in progress.
 pub(super) fn rollbacks(run: &RunDir) -> (usize, bool) {
-    let all = set_aside(run);
-    let under_way =
+    let all = rollback_folders(run);
+    let in_progress =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    (all.len(), all.iter().any(under_way))
+    (all.len(), all.iter().any(in_progress))
 }
 
 /// Checks that the checkpoints of these steps are intact, in their usual folders or in a rollback's.
-pub(super) fn none_is_lost(run: &RunDir, steps: &[u64]) -> Result<()> {
-    let aside = set_aside(run);
+pub(super) fn check_none_lost(run: &RunDir, steps: &[u64]) -> Result<()> {
+    let folders = rollback_folders(run);
     for step in steps {
         let own = run.checkpoint(*step);
         let name = own.file_name().context("a checkpoint has a name")?;
-        let places = aside.iter().map(|folder| folder.join(name)).chain([own.clone()]);
-        let whole =
+        let candidates = folders.iter().map(|folder| folder.join(name)).chain([own.clone()]);
+        let is_intact =
             |folder: PathBuf| Manifest::read(&folder).and_then(|manifest| manifest.verify(&folder)).is_ok();
-        ensure!(places.into_iter().any(whole), "the checkpoint of step {step} is lost");
+        ensure!(candidates.into_iter().any(is_intact), "the checkpoint of step {step} is lost");
     }
     Ok(())
 }
@@ -78,12 +78,12 @@ pub(super) fn last_step(run: &RunDir) -> u64 {
 }
 
 /// Checks that the run ended with an intact checkpoint of its last step.
-pub(super) fn ended(run: &RunDir, step: u64) -> Result<()> {
-    let latest = fs::read_link(run.latest()).context("there is no latest checkpoint")?;
+pub(super) fn check_final_state(run: &RunDir, step: u64) -> Result<()> {
+    let latest = fs::read_link(run.latest()).context("no latest checkpoint")?;
     let folder = run.checkpoint(step);
     ensure!(
         Some(latest.as_os_str()) == folder.file_name(),
-        "the latest checkpoint is {} and not that of step {step}",
+        "the latest checkpoint is {}, expected that of step {step}",
         latest.display()
     );
     let entries = fs::read_dir(run.checkpoints()).context("cannot list the checkpoints")?;
@@ -91,7 +91,7 @@ pub(super) fn ended(run: &RunDir, step: u64) -> Result<()> {
         let name = entry.context("cannot list the checkpoints")?.file_name();
         ensure!(
             !name.as_encoded_bytes().starts_with(b"."),
-            "{} is left among the checkpoints",
+            "{} remains among the checkpoints",
             name.display()
         );
     }
@@ -100,7 +100,7 @@ pub(super) fn ended(run: &RunDir, step: u64) -> Result<()> {
 }
 
 /// Compares the newest checkpoints of two runs by bytes; returns the first file that differs.
-pub(super) fn same_bytes(one: &RunDir, other: &RunDir) -> Result<Option<&'static str>> {
+pub(super) fn first_differing_file(one: &RunDir, other: &RunDir) -> Result<Option<&'static str>> {
     for file in FILES {
         if read(&one.latest(), file)? != read(&other.latest(), file)? {
             return Ok(Some(file));
@@ -122,11 +122,11 @@ fn read(folder: &Path, file: &str) -> Result<Vec<u8>> {
 
 fn largest_difference(one: &[u8], other: &[u8]) -> Result<f64> {
     let (one, other) = (SafeTensors::deserialize(one)?, SafeTensors::deserialize(other)?);
-    ensure!(one.len() == other.len(), "there are other tensors");
+    ensure!(one.len() == other.len(), "the numbers of tensors differ");
     let mut largest = 0f64;
     for name in one.names() {
         let (a, b) = (one.tensor(name)?, other.tensor(name).with_context(|| name.to_owned())?);
-        ensure!(a.dtype() == b.dtype() && a.shape() == b.shape(), "{name} has another type or shape");
+        ensure!(a.dtype() == b.dtype() && a.shape() == b.shape(), "{name} differs in type or shape");
         match a.dtype() {
             Dtype::F32 => {
                 let values = |bytes: &[u8]| -> Vec<f32> {
@@ -134,9 +134,9 @@ fn largest_difference(one: &[u8], other: &[u8]) -> Result<f64> {
                     fours.iter().map(|four| f32::from_le_bytes(*four)).collect()
                 };
                 for (a, b) in values(a.data()).into_iter().zip(values(b.data())) {
-                    let apart = f64::from(a) - f64::from(b);
+                    let difference = f64::from(a) - f64::from(b);
                     // NaN counts as an infinite difference.
-                    largest = largest.max(if apart.is_nan() { f64::INFINITY } else { apart.abs() });
+                    largest = largest.max(if difference.is_nan() { f64::INFINITY } else { difference.abs() });
                 }
             }
             _ if a.data() == b.data() => {}

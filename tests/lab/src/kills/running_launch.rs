@@ -10,18 +10,18 @@ use anyhow::{Context, Result, ensure};
 use dtrain_common::run_dir::RunDir;
 
 use crate::attempts::has_step;
+use crate::commands::cpu_command;
 use crate::marked::Mark;
-use crate::started::quiet;
 use xtask::process::{Signals, exit_code};
 
 /// The time after which a case counts as a hang.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The interval between checks.
-const LOOK: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// A launch that may still run. Dropping it kills it with all its processes.
-pub(super) struct Launched<'a> {
+pub(super) struct RunningLaunch<'a> {
     signals: &'a Signals,
     child: Child,
     pub(super) mark: Mark,
@@ -29,7 +29,7 @@ pub(super) struct Launched<'a> {
 }
 
 /// The settings of a launch.
-pub(super) struct Launch<'a> {
+pub(super) struct LaunchOptions<'a> {
     pub(super) signals: &'a Signals,
     /// The folder with dtrain and dtrain-worker.
     pub(super) programs: &'a Path,
@@ -44,9 +44,9 @@ pub(super) struct Launch<'a> {
     pub(super) number: u64,
 }
 
-impl<'a> Launched<'a> {
-    pub(super) fn start(launch: &Launch<'a>) -> Result<Self> {
-        let mut command = quiet(&launch.programs.join("dtrain"));
+impl<'a> RunningLaunch<'a> {
+    pub(super) fn start(launch: &LaunchOptions<'a>) -> Result<Self> {
+        let mut command = cpu_command(&launch.programs.join("dtrain"));
         command
             .arg("launch")
             .args(["--nproc", &launch.ranks.to_string()])
@@ -58,7 +58,7 @@ impl<'a> Launched<'a> {
             .arg(launch.recipe)
             .env("DTRAIN_WORKER", launch.programs.join("dtrain-worker"));
         let mark = Mark::new(launch.number);
-        let child = into_log(mark.put(&mut command), &log(launch.run))?.spawn();
+        let child = into_log(mark.add_to(&mut command), &log(launch.run))?.spawn();
         let child = child.with_context(|| format!("cannot start dtrain of {}", launch.programs.display()))?;
         Ok(Self { signals: launch.signals, child, mark, begun: Instant::now() })
     }
@@ -68,16 +68,16 @@ impl<'a> Launched<'a> {
         self.begun.elapsed()
     }
 
-    /// Calls `look` until it returns a value; `None` if the launch ends before.
-    pub(super) fn until<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<Option<T>> {
+    /// Calls `condition` until it returns a value; `None` if the launch ends before.
+    pub(super) fn wait_for<T>(&mut self, mut condition: impl FnMut() -> Option<T>) -> Result<Option<T>> {
         loop {
-            if let Some(seen) = look() {
+            if let Some(seen) = condition() {
                 return Ok(Some(seen));
             }
             if self.code()?.is_some() {
                 return Ok(None);
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -98,15 +98,15 @@ impl<'a> Launched<'a> {
 
     fn code(&mut self) -> Result<Option<u8>> {
         self.signals.check()?;
-        ensure!(self.age() < LIMIT, "it has not ended within {} s", LIMIT.as_secs());
+        ensure!(self.age() < LIMIT, "the launch did not end within {} s", LIMIT.as_secs());
         let status = self.child.try_wait().context("cannot wait for dtrain")?;
         Ok(status.map(exit_code))
     }
 }
 
-impl Drop for Launched<'_> {
+impl Drop for RunningLaunch<'_> {
     fn drop(&mut self) {
-        self.mark.end();
+        self.mark.kill_all();
         // The launch has ended: this call only collects its status.
         let _ = self.child.wait();
     }

@@ -14,11 +14,11 @@ use xtask::process::{Signals, exit_code, program_name};
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// The interval between checks of processes.
-pub(crate) const LOOK: Duration = Duration::from_millis(5);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// An ended command.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct FinishedCommand {
     /// Its exit code, or 128 + n if signal n ended it.
     pub(crate) code: u8,
     pub(crate) stdout: String,
@@ -26,59 +26,63 @@ pub(crate) struct Ended {
     pub(crate) took: Duration,
 }
 
-impl Ended {
+impl FinishedCommand {
     /// Fails with its last output if it did not end with `code`.
     pub(crate) fn expect(self, code: u8) -> Result<Self> {
         ensure!(
             self.code == code,
-            "exit code {} where {code} was to be: {}",
+            "exit code {}, expected {code}: {}",
             self.code,
-            last_words(&format!("{}\n{}", self.stdout, self.stderr))
+            last_lines(&format!("{}\n{}", self.stdout, self.stderr))
         );
         Ok(self)
     }
 
-    /// Fails if its standard error does not contain `words`.
-    pub(crate) fn says(self, words: &str) -> Result<Self> {
-        ensure!(self.stderr.contains(words), "it does not say `{words}`: {}", last_words(&self.stderr));
+    /// Fails if its standard error does not contain `text`.
+    pub(crate) fn expect_stderr(self, text: &str) -> Result<Self> {
+        ensure!(
+            self.stderr.contains(text),
+            "standard error does not contain `{text}`: {}",
+            last_lines(&self.stderr)
+        );
         Ok(self)
     }
 }
 
 /// A command that may still run. Dropping it kills it.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct RunningCommand {
     child: Option<Child>,
     /// Reads its standard error from the start: a full pipe would stop a training with its line per step.
     stderr: Option<JoinHandle<String>>,
-    shown: String,
+    command_line: String,
     /// The time at which it is killed.
-    until: Instant,
+    kill_at: Instant,
 }
 
 /// Runs a command to its end without input; kills it after the limit, or on Ctrl-C.
-pub(crate) fn to_end(signals: &Signals, command: &mut Command) -> Result<Ended> {
+pub(crate) fn run_to_end(signals: &Signals, command: &mut Command) -> Result<FinishedCommand> {
     signals.check()?;
-    let shown = program_name(command);
+    let command_line = program_name(command);
     let begun = Instant::now();
     let child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("cannot start {shown}"))?;
-    Started::new(child, shown, None).end(signals, begun)
+        .with_context(|| format!("cannot start {command_line}"))?;
+    RunningCommand::new(child, command_line, None).wait(signals, begun)
 }
 
-impl Started {
+impl RunningCommand {
     /// Wraps a new process and its command line. `deadline` limits its time further.
-    pub(crate) fn new(mut child: Child, shown: String, deadline: Option<Instant>) -> Self {
-        let until = Instant::now() + LIMIT;
+    pub(crate) fn new(mut child: Child, command_line: String, deadline: Option<Instant>) -> Self {
+        let kill_at = Instant::now() + LIMIT;
         Self {
             stderr: child.stderr.take().map(reader),
             child: Some(child),
-            shown,
-            until: deadline.map_or(until, |deadline| until.min(deadline)),
+            command_line,
+            kill_at: deadline.map_or(kill_at, |deadline| kill_at.min(deadline)),
         }
     }
 
@@ -98,9 +102,9 @@ impl Started {
         let stderr = self.stderr.take().and_then(|reader| reader.join().ok());
         bail!(
             "{} ended with code {}: {}",
-            self.shown,
+            self.command_line,
             exit_code(status),
-            last_words(&stderr.unwrap_or_default())
+            last_lines(&stderr.unwrap_or_default())
         )
     }
 
@@ -115,7 +119,7 @@ impl Started {
     }
 
     /// Sends SIGTERM, as a batch system does.
-    pub(crate) fn interrupt(&self) {
+    pub(crate) fn terminate(&self) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
             // It may have ended.
@@ -132,15 +136,15 @@ impl Started {
     }
 
     /// Waits for its end; fails after the limit.
-    pub(crate) fn end(mut self, signals: &Signals, begun: Instant) -> Result<Ended> {
+    pub(crate) fn wait(mut self, signals: &Signals, begun: Instant) -> Result<FinishedCommand> {
         let Some(mut child) = self.child.take() else {
-            bail!("{} was waited for before", self.shown);
+            bail!("{} was waited for before", self.command_line);
         };
         let stdout = child.stdout.take().map(reader);
         let status = loop {
             match child.try_wait().context("cannot wait")? {
                 Some(status) => break Some(status),
-                None if Instant::now() > self.until => break None,
+                None if Instant::now() > self.kill_at => break None,
                 None => {}
             }
             if let Err(interrupted) = signals.check() {
@@ -149,25 +153,30 @@ impl Started {
                 let _ = child.wait();
                 return Err(interrupted.into());
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         };
         let took = begun.elapsed();
         if status.is_none() {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let said = |reader: Option<JoinHandle<String>>| {
+        let join = |reader: Option<JoinHandle<String>>| {
             reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
         };
-        let (stdout, stderr) = (said(stdout), said(self.stderr.take()));
+        let (stdout, stderr) = (join(stdout), join(self.stderr.take()));
         let Some(status) = status else {
-            bail!("{} was killed after {:.0} s: {}", self.shown, took.as_secs_f64(), last_words(&stderr));
+            bail!(
+                "{} was killed after {:.0} s: {}",
+                self.command_line,
+                took.as_secs_f64(),
+                last_lines(&stderr)
+            );
         };
-        Ok(Ended { code: exit_code(status), stdout, stderr, took })
+        Ok(FinishedCommand { code: exit_code(status), stdout, stderr, took })
     }
 }
 
-impl Drop for Started {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
             let _ = child.kill();
@@ -189,7 +198,7 @@ fn text_of(mut pipe: impl std::io::Read) -> String {
 }
 
 /// Returns a CPU-only command with one thread per rank, as torchrun sets it, without outer variables.
-pub(crate) fn quiet(program: &Path) -> Command {
+pub(crate) fn cpu_command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .env("OMP_NUM_THREADS", "1")
@@ -201,7 +210,7 @@ pub(crate) fn quiet(program: &Path) -> Command {
 }
 
 /// Returns the last non-empty lines, joined.
-pub(crate) fn last_words(text: &str) -> String {
+pub(crate) fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(3)..].join(" | ")
 }

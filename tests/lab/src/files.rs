@@ -11,30 +11,29 @@ use xtask::workspace::Workspace;
 
 /// Returns the folder of dtrain and its worker: the user's, or that of a new release build. The inner error
 /// is cargo's exit code.
-pub(crate) fn programs(
+pub(crate) fn find_programs(
     workspace: &Workspace,
     signals: &Signals,
     set: &SetArgs,
     named: Option<&Path>,
 ) -> Result<Result<PathBuf, u8>> {
     if let Some(folder) = named {
-        let folder = folder
-            .canonicalize()
-            .with_context(|| format!("--bin-dir names {}, which cannot be opened", folder.display()))?;
+        let folder =
+            folder.canonicalize().with_context(|| format!("cannot open --bin-dir {}", folder.display()))?;
         return Ok(Ok(folder));
     }
     let ready = setup::run(workspace, signals, &set.clone().into())?;
     match ready.build_dtrain(workspace, signals, "release")? {
         0 => Ok(Ok(ready.build_folder(workspace)?.join("release"))),
         code => {
-            eprintln!("dtrain does not build");
+            eprintln!("cannot build dtrain, see cargo's output");
             Ok(Err(code))
         }
     }
 }
 
 /// Creates a folder, or empties an existing one.
-pub(crate) fn empty(folder: &Path) -> Result<()> {
+pub(crate) fn create_empty(folder: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
     }

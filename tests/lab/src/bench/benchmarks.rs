@@ -1,28 +1,28 @@
 //! The benchmarks: their cases, the columns of their tables, and the figures and ratios with goals.
 
-use super::case::{Case, DTRAIN, GPTS, Network, Transport, Way};
+use super::case::{Case, DTRAIN, GPTS, Mode, Network, Transport};
 use super::checkpoint;
 use super::figures::Metric;
-use super::launch::{By, Job};
+use super::launch::{Job, Launcher};
 use super::table::{Comparison, Table, Target};
 use crate::report::Goal;
 
 /// A benchmark, as the command line names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(super) enum Benchmark {
-    /// Images per second of ResNet-18 in two processes, beside DDP and beside no communication
+    /// Images per second of ResNet-18 in two processes, against DDP
     Resnet18,
-    /// Tokens per second of a GPT in two processes, beside DDP and beside no communication
+    /// Tokens per second of a GPT in two processes, against DDP
     Gpt,
-    /// Resident memory of a rank in both of these, beside DDP
+    /// Resident memory of a rank in both, against DDP
     Memory,
-    /// JPEG files to normalised tensors, images per second of one core, beside torchvision
+    /// JPEG images per second of one loading core, against torchvision
     Loader,
-    /// What a step waits for communication, with and without overlap, through shared memory and TCP
+    /// Waits for communication, with and without overlap, by shared memory and TCP
     Overlap,
-    /// Start-up, reaction to a death, restart and output of the launcher, beside torchrun
+    /// Launcher: start, reaction to a death, restart, output, against torchrun
     Launch,
-    /// A gigabyte of state written beside a training and read again, beside torch.save, async_save and the disk alone
+    /// Checkpoints of 1 GB during training, against torch.save and async_save
     Checkpoint,
 }
 
@@ -72,7 +72,7 @@ impl Benchmark {
 
 fn speed(network: Network) -> Table {
     let [ours, ddp, ours_alone, torch_alone] =
-        [DTRAIN, Way::Ddp, Way::DtrainAlone, Way::TorchAlone].map(|way| Case::Train(network, way));
+        [DTRAIN, Mode::Ddp, Mode::DtrainAlone, Mode::TorchAlone].map(|mode| Case::Train(network, mode));
     let ratio = |over, under, goal| Comparison { over, under, metric: Metric::Rate, goal };
     Table {
         title: network.title(),
@@ -90,7 +90,7 @@ fn speed(network: Network) -> Table {
 }
 
 fn memory(network: Network) -> Table {
-    let [over, under] = [DTRAIN, Way::Ddp].map(|way| Case::Train(network, way));
+    let [over, under] = [DTRAIN, Mode::Ddp].map(|mode| Case::Train(network, mode));
     let ratio = |metric, goal| Comparison { over, under, metric, goal };
     Table {
         title: format!("resident memory of a rank, {}", network.name()),
@@ -125,8 +125,8 @@ fn loader() -> Table {
 }
 
 fn overlap(network: Network) -> Table {
-    let ours = |transport, overlap| Case::Train(network, Way::Dtrain { transport, overlap });
-    let ddp = Case::Train(network, Way::Ddp);
+    let ours = |transport, overlap| Case::Train(network, Mode::Dtrain { transport, overlap });
+    let ddp = Case::Train(network, Mode::Ddp);
     let (shared, shared_after) = (ours(Transport::Shared, true), ours(Transport::Shared, false));
     let (tcp, tcp_after) = (ours(Transport::Gloo, true), ours(Transport::Gloo, false));
     let ratio = |over, under| Comparison { over, under, metric: Metric::StepMs, goal: None };
@@ -141,7 +141,8 @@ fn overlap(network: Network) -> Table {
 }
 
 fn launch(job: Job) -> Table {
-    let [ours, torchrun, alone] = [By::Dtrain, By::Torchrun, By::Nobody].map(|by| Case::Launch(job, by));
+    let [ours, torchrun, alone] =
+        [Launcher::Dtrain, Launcher::Torchrun, Launcher::Nobody].map(|launcher| Case::Launch(job, launcher));
     let ratio = |over, under, metric, goal| Comparison { over, under, metric, goal };
     let beside = |metric| ratio(ours, torchrun, metric, None);
     let target = |metric, most| Target { case: ours, metric, goal: Goal::AtMost(most) };
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_compared_is_also_run_and_shown() {
+    fn compared_cases_and_metrics_are_measured_and_shown() {
         for benchmark in Benchmark::ALL {
             for table in benchmark.tables() {
                 for comparison in &table.comparisons {
