@@ -43,12 +43,23 @@ pub struct Gpu {
     pub bytes: u64,
     /// Whether it supports bfloat16; `precision.amp = "auto"` depends on it.
     pub bf16: bool,
+    /// Whether libtorch for CUDA 13 runs on it; true if unknown.
+    #[serde(default = "yes")]
+    pub supported: bool,
 }
+
+fn yes() -> bool {
+    true
+}
+
+/// Follows the name of a GPU that is not [`Gpu::supported`].
+pub const UNSUPPORTED: &str =
+    "libtorch 2.11 for CUDA 13 does not run on it: needs compute capability 7.5 or newer";
 
 impl Gpu {
     /// Returns a recent GPU of which only the memory is known.
     pub fn of_size(bytes: u64) -> Self {
-        Self { name: ByteSize(bytes).exact(), bytes, bf16: true }
+        Self { name: ByteSize(bytes).exact(), bytes, bf16: true, supported: true }
     }
 }
 
@@ -131,7 +142,7 @@ mod tests {
         let text = serde_json::to_string(&plan).unwrap();
         assert_eq!(
             text,
-            r#"{"job":"plan","gpus":[{"name":"16 GiB","bytes":17179869184,"bf16":true}],"nproc":2,"way":"symbolic","stage":null,"brief":false,"json":true}"#
+            r#"{"job":"plan","gpus":[{"name":"16 GiB","bytes":17179869184,"bf16":true,"supported":true}],"nproc":2,"way":"symbolic","stage":null,"brief":false,"json":true}"#
         );
         assert_eq!(serde_json::from_str::<Job>(&text).unwrap(), plan);
         let profile: Job = serde_json::from_str(r#"{"job":"profile","stage":"all","nproc":1}"#).unwrap();

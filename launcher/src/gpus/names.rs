@@ -4,49 +4,49 @@ use dtrain_common::gpu::{Inventory, Visible};
 use dtrain_common::job::Gpu;
 use dtrain_common::units::ByteSize;
 
-/// Name, memory in hundredths of a GiB, and whether it computes in bfloat16 (compute capability 8.0 on).
+/// Name, memory in hundredths of a GiB, and ten times the compute capability.
 ///
 /// The memory is the "total capacity" in PyTorch's out-of-memory messages, from the guides (T4, RTX 2080 Ti,
 /// P100) and published messages (RTX 5090, A100-80GB, L40). The other values are from memory, not checked on
 /// a device. ECC and the driver take a part of the nominal size; the margin covers some hundredths.
-const GPUS: &[(&str, u32, bool)] = &[
-    ("a10", 2198, true),
-    ("a10g", 2198, true),
-    ("a100-40gb", 3939, true),
-    ("a100-80gb", 7914, true),
-    ("a30", 2350, true),
-    ("a40", 4435, true),
-    ("a4000", 1573, true),
-    ("a5000", 2357, true),
-    ("a6000", 4741, true),
-    ("b200", 17835, true),
-    ("gtx1080ti", 1091, false),
-    ("h100", 7910, true),
-    ("h200", 13972, true),
-    ("k80", 1117, false),
-    ("l4", 2195, true),
-    ("l40", 4439, true),
-    ("l40s", 4439, true),
-    ("p100", 1589, false),
-    ("p40", 2238, false),
-    ("rtx2080ti", 1057, false),
-    ("rtx3060", 1166, true),
-    ("rtx3060ti", 766, true),
-    ("rtx3070", 766, true),
-    ("rtx3080", 964, true),
-    ("rtx3080ti", 1166, true),
-    ("rtx3090", 2356, true),
-    ("rtx4060", 763, true),
-    ("rtx4060ti-16gb", 1560, true),
-    ("rtx4070", 1160, true),
-    ("rtx4080", 1570, true),
-    ("rtx4090", 2352, true),
-    ("rtx5070", 1150, true),
-    ("rtx5080", 1546, true),
-    ("rtx5090", 3136, true),
-    ("t4", 1474, false),
-    ("v100-16gb", 1577, false),
-    ("v100-32gb", 3174, false),
+const GPUS: &[(&str, u32, u32)] = &[
+    ("a10", 2198, 86),
+    ("a10g", 2198, 86),
+    ("a100-40gb", 3939, 80),
+    ("a100-80gb", 7914, 80),
+    ("a30", 2350, 80),
+    ("a40", 4435, 86),
+    ("a4000", 1573, 86),
+    ("a5000", 2357, 86),
+    ("a6000", 4741, 86),
+    ("b200", 17835, 100),
+    ("gtx1080ti", 1091, 61),
+    ("h100", 7910, 90),
+    ("h200", 13972, 90),
+    ("k80", 1117, 37),
+    ("l4", 2195, 89),
+    ("l40", 4439, 89),
+    ("l40s", 4439, 89),
+    ("p100", 1589, 60),
+    ("p40", 2238, 61),
+    ("rtx2080ti", 1057, 75),
+    ("rtx3060", 1166, 86),
+    ("rtx3060ti", 766, 86),
+    ("rtx3070", 766, 86),
+    ("rtx3080", 964, 86),
+    ("rtx3080ti", 1166, 86),
+    ("rtx3090", 2356, 86),
+    ("rtx4060", 763, 89),
+    ("rtx4060ti-16gb", 1560, 89),
+    ("rtx4070", 1160, 89),
+    ("rtx4080", 1570, 89),
+    ("rtx4090", 2352, 89),
+    ("rtx5070", 1150, 120),
+    ("rtx5080", 1546, 120),
+    ("rtx5090", 3136, 120),
+    ("t4", 1474, 75),
+    ("v100-16gb", 1577, 70),
+    ("v100-32gb", 3174, 70),
 ];
 
 /// Sizes to plan for if no GPU is named or found.
@@ -62,7 +62,7 @@ pub(crate) fn parse_list(list: &str) -> Result<Vec<Gpu>, String> {
         let entry = entry.trim();
         if entry.is_empty() {
             return Err(format!(
-                "there is an empty entry in `{list}`; separate GPUs by single commas, such as 16GiB,a100-40gb"
+                "`{list}` has an empty entry; separate GPUs by single commas, such as 16GiB,a100-40gb"
             ));
         }
         let gpu = parse(entry)?;
@@ -80,7 +80,7 @@ fn parse(entry: &str) -> Result<Gpu, String> {
         return match (LEAST_BYTES..=MOST_BYTES).contains(&bytes) {
             true => Ok(Gpu { name, ..Gpu::of_size(bytes) }),
             false => Err(format!(
-                "`{entry}` is no memory of a GPU; give at least 256 MiB and at most 16 TiB, with the unit, such as 16GiB"
+                "`{entry}` is not a GPU's memory; give 256 MiB to 16 TiB with the unit, such as 16GiB"
             )),
         };
     }
@@ -99,23 +99,26 @@ fn parse(entry: &str) -> Result<Gpu, String> {
         (None, [_, _, ..]) => {
             let choices: Vec<_> = begun.iter().map(|(name, ..)| *name).collect();
             let choices = choices.join(" or ");
-            return Err(format!("there is more than one `{entry}`; say which: {choices}"));
+            return Err(format!("`{entry}` matches several GPUs; name one: {choices}"));
         }
         _ => {}
     }
     let sized = GPUS.iter().find(|(name, hundredths, _)| is_sized(name, *hundredths));
     sized.or(begun.first().copied()).map(known).ok_or_else(|| {
-        let names: Vec<_> = GPUS.iter().map(|(name, ..)| *name).collect();
+        let (supported, others): (Vec<_>, Vec<_>) = GPUS.iter().map(known).partition(|gpu| gpu.supported);
+        let [supported, others] = [supported, others]
+            .map(|gpus| gpus.into_iter().map(|gpu| gpu.name).collect::<Vec<_>>().join(", "));
         format!(
-            "`{entry}` is no GPU that dtrain knows{}; give a name or a size of memory, such as a100-40gb or 16GiB. Names: {}",
-            nearest(&key),
-            names.join(", ")
+            "`{entry}` is not a known GPU{}; give a name or a size of memory, such as a100-40gb or 16GiB. Names: \
+             {supported}; too old for libtorch 2.11 with CUDA 13: {others}",
+            nearest(&key)
         )
     })
 }
 
-fn known((name, hundredths, bf16): &(&str, u32, bool)) -> Gpu {
-    Gpu { name: (*name).into(), bytes: u64::from(*hundredths) * GIB / 100, bf16: *bf16 }
+fn known((name, hundredths, capability): &(&str, u32, u32)) -> Gpu {
+    let bytes = u64::from(*hundredths) * GIB / 100;
+    Gpu { name: (*name).into(), bytes, bf16: *capability >= 80, supported: *capability >= 75 }
 }
 
 fn key(name: &str) -> String {
@@ -153,9 +156,9 @@ pub(crate) fn of_machine(inventory: &Inventory, visible: &Visible, bf16: bool) -
     if devices.is_empty() {
         devices = visible.devices().to_vec();
     }
-    for place in devices {
-        let device = inventory.device(place);
-        let gpu = Gpu { name: device.name.clone(), bytes: device.total_bytes, bf16 };
+    for index in devices {
+        let device = inventory.device(index);
+        let gpu = Gpu { name: device.name.clone(), bytes: device.total_bytes, bf16, supported: true };
         if !gpus.contains(&gpu) {
             gpus.push(gpu);
         }
@@ -194,6 +197,7 @@ mod tests {
             gpus.iter().map(|gpu| gpu.bf16).collect::<Vec<_>>(),
             [true, true, true, false, true, true, false]
         );
+        assert!(gpus.iter().all(|gpu| gpu.supported == (gpu.name != "v100-32gb")));
         assert_eq!(parse_list("t4,T4").unwrap().len(), 1);
         assert_eq!(gib(&parse_list("rtx4060ti").unwrap()[0]), "rtx4060ti-16gb 15.60 GiB");
     }
@@ -212,17 +216,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_gpu_is_told_with_the_nearest() {
+    fn an_unknown_name_is_an_error_with_the_nearest_names() {
         let said = |list: &str| parse_list(list).unwrap_err().to_string();
-        assert!(
-            said("a100-44gb").starts_with("`a100-44gb` is no GPU that dtrain knows; did you mean a100-40gb")
-        );
+        assert!(said("a100-44gb").starts_with("`a100-44gb` is not a known GPU; did you mean a100-40gb"));
         assert!(said("rtx4900").contains("did you mean rtx4090"), "{}", said("rtx4900"));
         assert!(said("cray").contains("such as a100-40gb or 16GiB. Names: a10, a10g, a100-40gb"));
-        assert_eq!(said("a100"), "there is more than one `a100`; say which: a100-40gb or a100-80gb");
-        assert!(said("16").contains("`16` is no memory of a GPU"));
-        assert!(said("17TiB,t4").contains("at most 16 TiB"));
-        assert!(said("16 GiBs").contains("no GPU that dtrain knows"));
+        let too_old =
+            "t4; too old for libtorch 2.11 with CUDA 13: gtx1080ti, k80, p100, p40, v100-16gb, v100-32gb";
+        assert!(said("cray").ends_with(too_old), "{}", said("cray"));
+        assert_eq!(said("a100"), "`a100` matches several GPUs; name one: a100-40gb or a100-80gb");
+        assert!(said("16").contains("`16` is not a GPU's memory"));
+        assert!(said("17TiB,t4").contains("256 MiB to 16 TiB"));
+        assert!(said("16 GiBs").contains("not a known GPU"));
         for list in ["", ",", "t4,", " , t4"] {
             assert!(said(list).contains("empty entry"), "{list:?}");
         }

@@ -127,7 +127,7 @@ fn what_is_wrong_is_told_before_anything_starts() {
     refused(&["plan", "no-such-recipe"], "no-such-recipe");
     refused(&["plan", "demo", "--set", "train.epochs=x"], "train.epochs");
     refused(&["plan", "demo", "--gpu", "a100-44gb"], "did you mean a100-40gb");
-    refused(&["plan", "demo", "--gpu", "16"], "no memory of a GPU");
+    refused(&["plan", "demo", "--gpu", "16"], "not a GPU's memory");
     refused(&["plan", "demo", "--nproc", "0"], "--nproc");
     refused(
         &["plan", "demo", "--nproc", "3", "--set", "train.effective_batch=2"],

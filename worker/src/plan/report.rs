@@ -1,5 +1,6 @@
 //! `dtrain plan`: a cut for every GPU, and advice.
 
+use dtrain_common::job::UNSUPPORTED;
 use dtrain_common::recipe::{Amp, Recipe};
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +42,7 @@ pub(crate) struct Plan {
     pub(crate) advice: Vec<Advice>,
     /// Ways to save memory compared with the smallest cut, if that does not fit on some GPU.
     pub(crate) helps: Vec<Advice>,
-    /// Reasons why the result depends on the micro-batch.
+    /// Reasons why the result depends on the micro-batch, and GPUs on which libtorch does not run.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -101,7 +102,9 @@ pub(crate) fn report<P: Predictor>(
     let cut_up = |row: &Row| row.choice.prediction().cut.micro_batch < subject.effective_batch;
     let is_cut_up = rows.iter().any(cut_up);
     let depends = subject.depends.iter().filter(|_| is_cut_up);
-    let warnings = depends.map(|words| format!("the result depends on the micro-batch: {words}"));
+    let depends = depends.map(|words| format!("the result depends on the micro-batch: {words}"));
+    let unsupported = job.gpus.iter().filter(|gpu| !gpu.supported);
+    let unsupported = unsupported.map(|gpu| format!("{}: {UNSUPPORTED}", gpu.name));
     Ok(Plan {
         stage: job.stage.clone(),
         subject: subject.clone(),
@@ -113,7 +116,7 @@ pub(crate) fn report<P: Predictor>(
         rows,
         advice,
         helps,
-        warnings: warnings.collect(),
+        warnings: depends.chain(unsupported).collect(),
     })
 }
 

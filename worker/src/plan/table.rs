@@ -6,6 +6,7 @@ use super::advice::Advice;
 use super::report::{Plan, Row};
 use super::solve::Choice;
 use super::{Cut, Mode, PlanJob, Prediction};
+use dtrain_common::job::UNSUPPORTED;
 use dtrain_common::recipe::Amp;
 use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, paragraph, size};
 
@@ -44,7 +45,7 @@ fn brief(plan: &Plan, row: &Row, out: &mut String) {
     let Prediction { cut, peak, way, .. } = row.choice.prediction();
     let gpu = format!("{}, {}", shown(&row.gpu.name), size(row.gpu.bytes));
     let takes = format!("{} {}", size(*peak), way.label());
-    let text = match &row.choice {
+    let mut text = match &row.choice {
         Choice::Fit { partition, .. } => format!(
             "{gpu}: micro-batch {}; {partition}; {}; recompute {}; {takes}",
             cut.micro_batch,
@@ -57,6 +58,10 @@ fn brief(plan: &Plan, row: &Row, out: &mut String) {
             size(row.budget),
         ),
     };
+    if !row.gpu.supported {
+        text += "; ";
+        text += UNSUPPORTED;
+    }
     paragraph(out, 2, &text);
 }
 

@@ -12,11 +12,12 @@ fn job(list: &str) -> PlanJob {
     let gpu = |name: &str| {
         let (hundredths, bf16) = match name {
             "t4" => (1474, false),
+            "v100-16gb" => (1577, false),
             "a100-40gb" => (3939, true),
             "h200" => (13972, true),
             gib => (gib.trim_end_matches("GiB").parse::<u64>().unwrap() * 100, true),
         };
-        Gpu { name: name.into(), bytes: hundredths * GIB / 100, bf16 }
+        Gpu { name: name.into(), bytes: hundredths * GIB / 100, bf16, supported: name != "v100-16gb" }
     };
     PlanJob {
         gpus: list.split(',').map(gpu).collect(),
@@ -109,6 +110,21 @@ t4, 14.74 GiB: micro-batch 16; 16 = 1 rank x 16 x 1 accumulation; fp16; recomput
   predicted (symbolic)
 ";
     assert_eq!(text, expected);
+}
+
+#[test]
+fn a_gpu_that_libtorch_does_not_support_is_planned_with_a_warning() {
+    let sentence = "libtorch 2.11 for CUDA 13 does not run on it: needs compute capability 7.5 or newer";
+    let (text, fits) = said(&[], &job("t4,v100-16gb"));
+    assert!(fits && text.contains("\nv100-16gb  15.77 GiB  16 x 1 x 1 = 16"), "{text}");
+    assert!(text.replace("\n  ", " ").ends_with(&format!("\nwarning: v100-16gb: {sentence}\n")), "{text}");
+    let (text, _) = said(&[], &PlanJob { json: true, ..job("t4,v100-16gb") });
+    let plan: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let supported = [0, 1].map(|row: usize| plan["rows"][row]["gpu"]["supported"].as_bool().unwrap());
+    assert_eq!(supported, [true, false]);
+    assert_eq!(plan["warnings"], serde_json::json!([format!("v100-16gb: {sentence}")]));
+    let (text, _) = said(&[], &PlanJob { brief: true, ..job("v100-16gb") });
+    assert!(text.replace("\n  ", " ").trim_end().ends_with(sentence), "{text}");
 }
 
 #[test]
