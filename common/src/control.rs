@@ -56,15 +56,15 @@ enum Reply {
 /// Reason why a worker did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    #[error("it has ended")]
+    #[error("the worker has ended")]
     Gone,
-    #[error("it is busy and did not answer in time")]
+    #[error("the worker did not answer in time")]
     Busy,
     #[error("{0}")]
     Failed(String),
     #[error("the connection failed: {0}")]
     Io(#[source] io::Error),
-    #[error("its answer cannot be read ({0}); is it of another version of dtrain?")]
+    #[error("cannot read the answer: {0}; the worker may run another version of dtrain")]
     Json(#[from] serde_json::Error),
 }
 
@@ -112,8 +112,8 @@ impl Listener {
         stream.set_read_timeout(Some(LINE_TIMEOUT))?;
         stream.set_write_timeout(Some(LINE_TIMEOUT))?;
         let reply = match serde_json::from_str::<Request>(&line(&stream)?) {
-            Ok(ask) => answer(ask).map_or_else(|error| Reply::Error { error }, Reply::Response),
-            Err(error) => Reply::Error { error: format!("the question cannot be read: {error}") },
+            Ok(request) => answer(request).map_or_else(|error| Reply::Error { error }, Reply::Response),
+            Err(error) => Reply::Error { error: format!("cannot read the request: {error}") },
         };
         let text = serde_json::to_string(&reply)?;
         stream.write_all(format!("{text}\n").as_bytes())
@@ -135,7 +135,7 @@ fn check_private(folder: &Path) -> io::Result<()> {
     }
     Err(io::Error::new(
         ErrorKind::PermissionDenied,
-        format!("{} is not a folder of this user alone (mode 0700)", folder.display()),
+        format!("{} is not a private folder of this user (mode 0700)", folder.display()),
     ))
 }
 
@@ -173,7 +173,7 @@ fn has_no_listener(path: &Path) -> bool {
 }
 
 /// Asks the worker at `path` and waits up to `timeout`. If many clients ask, connecting takes longer.
-pub fn request(path: &Path, ask: Request, timeout: Duration) -> Result<Response, RequestError> {
+pub fn request(path: &Path, request: Request, timeout: Duration) -> Result<Response, RequestError> {
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::NotFound
         | ErrorKind::ConnectionRefused
@@ -186,7 +186,7 @@ pub fn request(path: &Path, ask: Request, timeout: Duration) -> Result<Response,
     let mut stream = UnixStream::connect(path).map_err(failed)?;
     stream.set_read_timeout(Some(timeout)).map_err(failed)?;
     stream.set_write_timeout(Some(timeout)).map_err(failed)?;
-    let text = serde_json::to_string(&ask)?;
+    let text = serde_json::to_string(&request)?;
     stream.write_all(format!("{text}\n").as_bytes()).map_err(failed)?;
     match serde_json::from_str(&line(&stream).map_err(failed)?)? {
         Reply::Response(answer) => Ok(answer),

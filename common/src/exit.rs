@@ -38,8 +38,8 @@ impl ExitStatus {
     /// Returns the launcher's status if a worker of dtrain's own trainer exits with `code`.
     pub fn from_worker_code(code: i32) -> Self {
         let known = [Self::Success, Self::Usage, Self::OutOfMemory, Self::Rendezvous, Self::Requeue];
-        let told = known.into_iter().find(|status| i32::from(status.code()) == code);
-        told.unwrap_or(Self::WorkerFailed)
+        let status = known.into_iter().find(|status| i32::from(status.code()) == code);
+        status.unwrap_or(Self::WorkerFailed)
     }
 
     /// Returns a short description of the code, for banners and `result.json`.
@@ -47,10 +47,10 @@ impl ExitStatus {
         match self {
             Self::Success => "success".into(),
             Self::Usage => "the command line, the recipe or the data are wrong".into(),
-            Self::OutOfMemory => "out of memory even with micro-batches of one sample".into(),
+            Self::OutOfMemory => "out of memory even with the smallest micro-batches".into(),
             Self::WorkerFailed => "a worker failed".into(),
             Self::Rendezvous => "the workers could not connect to each other".into(),
-            Self::Requeue => "stopped on request with a checkpoint written; start it again to go on".into(),
+            Self::Requeue => "stopped on request with a checkpoint written; the same command resumes".into(),
             Self::Signal(signal) => format!("killed by signal {signal}"),
             Self::Program(0) => "the program succeeded".into(),
             Self::Program(code) => format!("the program exited with code {code}"),

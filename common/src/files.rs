@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_and_replaces_leaving_nothing_else() {
+    fn writing_and_replacing_leave_no_other_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
         write_atomic(&path, b"one").unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_replaced_only_where_that_is_asked_for() {
+    fn files_are_replaced_only_with_replace() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let write = |replace, text: &'static str| {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_is_removed_and_nothing_else() {
+    fn only_temporary_files_of_a_killed_process_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at(".dtrain-abc.tmp"), "x").unwrap();

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_whole_when_all_ranks_say_so() {
+    fn a_slot_is_complete_with_the_marks_of_all_ranks() {
         let slot = tempfile::tempdir().unwrap();
         std::fs::write(slot.path().join(MARKS), b"").unwrap();
         assert_eq!(step_of(slot.path(), 2), None);

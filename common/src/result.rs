@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_left_out() {
+    fn unknown_values_are_left_out() {
         assert_eq!(serde_json::to_string(&RunResult::default()).unwrap(), r#"{"restarts":0}"#);
         assert_eq!(serde_json::from_str::<RunResult>("{}").unwrap(), RunResult::default());
     }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_result_is_named() {
+    fn a_file_that_is_not_a_result_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("result.json");
         std::fs::write(&path, "{\"restarts\": -1}").unwrap();

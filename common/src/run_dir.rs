@@ -1,5 +1,5 @@
 //! The run directory: the place of each file of a run, and the rules for a run to begin or resume in a
-//! folder. Invariant: a refusal writes nothing, and no run overwrites another's.
+//! folder. Invariant: an error writes nothing, and no run overwrites another's.
 
 mod entries;
 mod error;
@@ -155,7 +155,7 @@ fn real(path: &Path) -> Result<PathBuf, RunDirError> {
 
 fn exists(path: &Path) -> Result<bool, RunDirError> {
     // A broken link exists too: a write would go through it.
-    let found = none_if_missing(path.symlink_metadata()).map_err(failed("look at", path))?;
+    let found = none_if_missing(path.symlink_metadata()).map_err(failed("read the type of", path))?;
     Ok(found.is_some())
 }
 

@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_reads_or_is_refused(text: String) {
+        fn any_text_reads_or_is_an_error(text: String) {
             let _ = parse_time(&text);
         }
 

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_refused() {
+    fn invalid_sizes_are_errors() {
         for text in ["", "GiB", "-1", "1.5", "1.5 B", "1 G", "1 GiB/s", "1..5 GiB", "1e9", "nan", "1 2", "é"]
         {
             assert!(matches!(text.parse::<ByteSize>(), Err(UnitError::ByteSize { .. })), "{text}");
@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_reads_or_is_refused(text: String) {
+        fn any_text_reads_or_is_an_error(text: String) {
             let _ = text.parse::<ByteSize>();
             let _ = text.parse::<Span>();
         }

@@ -14,7 +14,7 @@ fn the_guides_figures() {
 }
 
 #[test]
-fn refusals() {
+fn invalid_environments_are_errors() {
     assert_eq!(Partition::new(0, 1, None), Err(BatchError::Zero("effective batch")));
     assert_eq!(Partition::new(1, 0, None), Err(BatchError::Zero("number of ranks")));
     assert_eq!(Partition::new(1, 1, Some(0)), Err(BatchError::Zero("micro-batch")));
@@ -30,7 +30,7 @@ fn a_rank_beyond_the_last_is_a_bug() {
 }
 
 #[test]
-fn display_tells_the_cut() {
+fn display_shows_the_partition() {
     let show = |batch, ranks, micro| Partition::new(batch, ranks, micro).unwrap().to_string();
     assert_eq!(show(128, 2, None), "128 = 2 ranks x 64 x 1 accumulation");
     assert_eq!(show(128, 2, Some(16)), "128 = 2 ranks x 16 x 4 accumulation");
@@ -44,7 +44,7 @@ fn display_tells_the_cut() {
 }
 
 #[test]
-fn groups_that_do_not_fit_name_what_would() {
+fn groups_that_do_not_fit_name_suitable_values() {
     let cut = |ranks, micro, group| Partition::in_groups(24, ranks, micro, Some(group));
     assert_eq!(cut(1, None, 8).unwrap().to_string(), "24 = 1 rank x 24 x 1 accumulation");
     assert_eq!(

@@ -10,7 +10,7 @@ fn answer() -> Response {
 }
 
 #[test]
-fn a_question_is_answered_and_the_socket_goes_with_the_listener() {
+fn a_request_is_answered_and_the_listener_removes_its_socket() {
     let folder = tempfile::tempdir().unwrap();
     let folders = [folder.path().join("dtrain")];
     let listener = Listener::open(&folders).unwrap();
@@ -34,7 +34,7 @@ fn a_question_is_answered_and_the_socket_goes_with_the_listener() {
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"{\"ask\":\"dance\"}\n").unwrap();
         let told = line(&stream).unwrap();
-        assert!(told.contains("\"error\":\"the question cannot be read"), "{told}");
+        assert!(told.contains("\"error\":\"cannot read the request"), "{told}");
         server.join().unwrap().unwrap();
     });
     drop(listener);
@@ -84,13 +84,13 @@ fn sockets_of_the_dead_are_removed_and_those_of_the_living_stay() {
 }
 
 #[test]
-fn a_folder_that_others_can_enter_is_not_used() {
+fn a_folder_open_to_others_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
     let open = folder.path().join("open");
     fs::create_dir(&open).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
     let error = Listener::open(std::slice::from_ref(&open)).unwrap_err();
-    assert!(error.to_string().contains("not a folder of this user alone"), "{error}");
+    assert!(error.to_string().contains("not a private folder of this user"), "{error}");
     assert_eq!(workers(std::slice::from_ref(&open)), []);
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path(), &link).unwrap();

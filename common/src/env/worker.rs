@@ -23,7 +23,7 @@ pub enum EnvError {
     Missing { missing: &'static str, present: &'static str },
     #[error("the environment variable {name} is {value:?}; expected {expected}")]
     Invalid { name: &'static str, value: String, expected: &'static str },
-    #[error("the environment variable {0} is {1}, which must be below {2} = {3}")]
+    #[error("the environment variable {0} is {1}; expected a number below {2} = {3}")]
     RankOutOfRange(&'static str, usize, &'static str, usize),
 }
 

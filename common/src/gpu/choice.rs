@@ -21,7 +21,7 @@ pub enum GpuId {
 /// Error for a text that names no GPU.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is neither the number of a GPU, such as 0, nor a UUID that begins with GPU- or MIG-; separate several by commas"
+    "`{0}` is not a GPU; give numbers such as 0, or UUIDs that begin with GPU- or MIG-, separated by commas"
 )]
 pub struct GpuIdError(pub String);
 
@@ -71,8 +71,8 @@ impl Visible {
             let device = self.find(inventory, id)?;
             if let Some(first) = chosen.iter().position(|earlier| *earlier == device) {
                 let (title, first, second) = (inventory.title(device), &ids[first], &ids[position]);
-                let what = format!("{title} is named twice, by `{first}` and `{second}`; name each once, of");
-                return Err(self.refuse(inventory, &what));
+                let what = format!("`{first}` and `{second}` both name {title}; name each device once:");
+                return Err(self.choice_error(inventory, &what));
             }
             chosen.push(device);
         }
@@ -106,27 +106,27 @@ impl Visible {
     fn check_known_order(&self, inventory: &Inventory, order: Option<&str>) -> Result<(), ChoiceError> {
         let (true, Some(list)) = (self.by_index, self.list()) else { return Ok(()) };
         let (why, remedy) = if inventory.gpus.iter().any(|gpu| gpu.mig.is_some()) {
-            ("GPUs in MIG mode, which CUDA counts in a way of its own", "")
+            ("GPUs in MIG mode, which CUDA numbers differently", "")
         } else if inventory.is_mixed() && !is_bus_order(order) {
             (
-                "GPUs of several kinds, which CUDA counts from the fastest on",
-                ", or count as nvidia-smi does with CUDA_DEVICE_ORDER=PCI_BUS_ID",
+                "GPUs of several kinds, which CUDA numbers from the fastest on",
+                ", or number them as nvidia-smi does with CUDA_DEVICE_ORDER=PCI_BUS_ID",
             )
         } else {
             return Ok(());
         };
         Err(ChoiceError(format!(
-            "which GPUs {CUDA_VISIBLE_DEVICES}={list} shows cannot be told, since this machine has {why}; list their UUIDs \
-             there{remedy}"
+            "cannot determine the GPUs of {CUDA_VISIBLE_DEVICES}={list}: this machine has {why}; list UUIDs{remedy}"
         )))
     }
 
     fn find(&self, inventory: &Inventory, id: &GpuId) -> Result<DeviceIndex, ChoiceError> {
-        let refuse = |what: String| self.refuse(inventory, &what);
-        let among = self.list().map_or_else(String::new, |list| {
-            format!(" among those that {CUDA_VISIBLE_DEVICES}={list} shows")
-        });
-        let not_there = || refuse(format!("`{id}` names no GPU{among}; choose from"));
+        let error = |what: String| self.choice_error(inventory, &what);
+        let not_there = || {
+            let list = self.list().map(|list| format!(" visible with {CUDA_VISIBLE_DEVICES}={list}"));
+            let where_from = list.unwrap_or_else(|| " of this machine".to_owned());
+            error(format!("`{id}` is not a GPU{where_from}; choose from:"))
+        };
         let device = match id {
             GpuId::Index(index) => {
                 let position = usize::try_from(*index).ok();
@@ -140,15 +140,14 @@ impl Visible {
                     (Some(device), None, ..) => *device,
                     (None, _, [hidden], Some(list)) => {
                         let title = inventory.title(*hidden);
-                        return Err(refuse(format!(
-                            "`{id}` is {title} of this machine, which {CUDA_VISIBLE_DEVICES}={list} hides; unset it, or \
-                             choose from"
+                        return Err(error(format!(
+                            "`{id}` is {title}, which {CUDA_VISIBLE_DEVICES}={list} hides; unset the variable, or choose from:"
                         )));
                     }
                     (None, ..) => return Err(not_there()),
                     _ => {
-                        return Err(refuse(format!(
-                            "`{id}` is the beginning of several UUIDs; give more of it, or choose from"
+                        return Err(error(format!(
+                            "`{id}` matches several UUIDs; give a longer prefix, or choose from:"
                         )));
                     }
                 }
@@ -156,21 +155,21 @@ impl Visible {
         };
         let title = inventory.title(device);
         match &inventory.gpus[device.gpu].mig {
-            Some(instances) if !device.is_instance() => Err(refuse(if instances.is_empty() {
+            Some(instances) if !device.is_instance() => Err(error(if instances.is_empty() {
                 format!(
-                    "{title} is in MIG mode and has no instances; make some with `nvidia-smi mig -cgi`, leave the mode with \
-                     `nvidia-smi -mig 0`, or choose from"
+                    "{title} is in MIG mode without instances; create instances with `nvidia-smi mig -cgi`, disable MIG \
+                     with `nvidia-smi -mig 0`, or choose from:"
                 )
             } else {
                 format!(
-                    "{title} is divided into MIG instances and cannot be used as a whole; name instances of it by UUID:"
+                    "{title} is divided into MIG instances, so CUDA cannot use it as a whole; name its instances by UUID:"
                 )
             })),
             _ => Ok(device),
         }
     }
 
-    fn refuse(&self, inventory: &Inventory, what: &str) -> ChoiceError {
+    fn choice_error(&self, inventory: &Inventory, what: &str) -> ChoiceError {
         ChoiceError(format!("{what}\n{}", self.choices(inventory)))
     }
 
@@ -186,7 +185,7 @@ impl Visible {
             let mode = if in_mig { ", in MIG mode" } else { "" };
             lines.push(format!("  {number}: {title}{}{mode}", inventory.details(*device)));
             let instances = inventory.instances(device.gpu).filter(|_| whole);
-            let line = |device| format!("     an instance of it: {}", inventory.details(device));
+            let line = |device| format!("     instance: {}", inventory.details(device));
             lines.extend(instances.map(line));
         }
         lines.join("\n")

@@ -35,7 +35,7 @@ impl Nvidia {
 
     /// Returns the versions of the driver and of its CUDA.
     pub fn versions(&self) -> Result<Versions, GpuError> {
-        let driver = self.0.sys_driver_version().map_err(failed("tell its version"))?;
+        let driver = self.0.sys_driver_version().map_err(failed("report its version"))?;
         let cuda = self.0.sys_cuda_driver_version().ok().map(|version| {
             let (major, minor) = (cuda_driver_version_major(version), cuda_driver_version_minor(version));
             format!("{major}.{minor}")
@@ -124,7 +124,9 @@ fn info(
             instances.iter().map(|instance| instance.total_bytes).sum(),
             instances.iter().map(|instance| instance.free_bytes).sum(),
         ),
-        (memory, _) => memory.map(|memory| (memory.total, memory.free)).map_err(of("tell the memory of"))?,
+        (memory, _) => {
+            memory.map(|memory| (memory.total, memory.free)).map_err(of("report the memory of"))?
+        }
     };
     Ok(GpuInfo { index, name: device.name().map_err(of("name"))?, uuid, total_bytes, free_bytes, mig })
 }

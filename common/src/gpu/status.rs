@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn without_it_the_branch_of_the_driver_does() {
+    fn without_a_cuda_version_the_driver_branch_decides() {
         for (driver, serves_12, serves_13) in [
             ("580.65.06", true, true),
             ("579.99", true, false),

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_asks_for_a_device_or_hides_them_all() {
+    fn a_list_names_a_device_or_hides_all() {
         for asking in ["0", "1,0", " 3 ,-1", "+2", "GPU-00aa", "MIG-1c,0"] {
             assert!(Visible::names_a_device(asking), "{asking:?}");
         }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_drivers_name_may_be_the_beginning_of_another() {
+    fn a_uuid_of_an_old_driver_may_be_a_prefix_of_another() {
         let mut machine = divided();
         let instances = machine.gpus[1].mig.iter_mut().flatten();
         for (instance, name) in instances.zip(["MIG-GPU-1/1/0", "MIG-GPU-1/1/00"]) {
@@ -224,12 +224,12 @@ mod tests {
         }
 
         #[test]
-        fn indexes_show_what_they_name_in_their_order(order in order()) {
+        fn indexes_show_their_devices_in_order(order in order()) {
             prop_assert_eq!(numbers(&gpus(6), Some(&joined(&order))), order);
         }
 
         #[test]
-        fn a_list_ends_at_the_first_entry_that_names_nothing(
+        fn a_list_ends_at_the_first_unknown_entry(
             order in order(),
             at in any::<prop::sample::Index>(),
             stop in prop_oneof![Just("-1"), Just(""), Just("77"), Just("x"), Just("GPU-00")]
@@ -243,7 +243,7 @@ mod tests {
         }
 
         #[test]
-        fn a_list_that_names_one_twice_shows_none(order in order(), pick in any::<prop::sample::Index>()) {
+        fn a_list_that_repeats_a_device_shows_none(order in order(), pick in any::<prop::sample::Index>()) {
             prop_assume!(!order.is_empty());
             let again = order[pick.index(order.len())];
             let list = format!("{},{again}", joined(&order));
@@ -251,7 +251,7 @@ mod tests {
         }
 
         #[test]
-        fn uuids_and_indexes_say_the_same(order in order(), letters in 6usize..=13) {
+        fn uuids_and_indexes_are_equivalent(order in order(), letters in 6usize..=13) {
             let inventory = gpus(6);
             let uuids = order.iter().filter_map(|gpu| inventory.uuid(DeviceIndex::whole(*gpu)));
             let uuids: Vec<_> = uuids.map(|uuid| &uuid[..letters]).collect();

@@ -4,12 +4,12 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::{FILE_NAME, FORMAT, MAX_BYTES};
+use super::{FILE_NAME, FORMAT, MAX_BYTES, folder_name};
 
 /// Reason why a checkpoint cannot be used. Paths are the manifest's unless stated otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    #[error("{} holds no {FILE_NAME}, so it is not a whole checkpoint; name a folder such as RUN/checkpoints/step-00000120", .0.display())]
+    #[error("{} is not a whole checkpoint: it has no {FILE_NAME}; name a folder such as RUN/checkpoints/step-00000120", .0.display())]
     Missing(PathBuf),
     #[error("cannot {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
@@ -17,11 +17,11 @@ pub enum ManifestError {
     TooLarge(PathBuf),
     #[error("{} is not a checkpoint manifest: {}", .0.display(), .1)]
     Json(PathBuf, #[source] serde_json::Error),
-    #[error("{} does not have its own checksum; the checkpoint is damaged, use an earlier one", .0.display())]
+    #[error("{} does not match its own checksum; the checkpoint is damaged, use an earlier one", .0.display())]
     OwnChecksum(PathBuf),
     #[error(
-        "{} holds the checkpoint of step {}; it was renamed or overwritten, and is not used",
-        .0.display(), .1
+        "{} contains the checkpoint of step {}, so it was renamed or overwritten; rename it to {}",
+        .0.display(), .1, folder_name(*.1)
     )]
     OtherStep(PathBuf, u64),
     #[error(
@@ -29,10 +29,10 @@ pub enum ManifestError {
         path.display()
     )]
     NewerFormat { path: PathBuf, format: u32 },
-    #[error("{} has format {}, which no dtrain writes", .0.display(), .1)]
+    #[error("{} has format {}, which no dtrain writes; use another checkpoint", .0.display(), .1)]
     UnknownFormat(PathBuf, u32),
     #[error(
-        "{} lists a file {:?}; names must be plain, different file names in the checkpoint's own folder",
+        "{} lists a file {:?}; expected plain and different file names, without folders",
         .0.display(), .1
     )]
     FileName(PathBuf, String),
@@ -42,16 +42,16 @@ pub enum ManifestError {
     )]
     ChecksumForm(PathBuf, String, String),
     #[error(
-        "{} lists {} bytes of {:?}, and parts or a checksum of another number of them",
+        "{} lists {} bytes of {:?}, but parts with another total",
         .0.display(), .2, .1
     )]
     Parts(PathBuf, String, u64),
-    #[error("{} has {got} bytes and its manifest says {expected}; the checkpoint is damaged, use an earlier one", path.display())]
+    #[error("{} has {got} bytes, but its manifest lists {expected}; the checkpoint is damaged, use an earlier one", path.display())]
     Size { path: PathBuf, expected: u64, got: u64 },
     #[error(
-        "{} does not have the checksum of its manifest{}; the checkpoint is damaged, use an earlier one",
+        "{} does not match the checksum in its manifest{}; the checkpoint is damaged, use an earlier one",
         path.display(),
-        place(range, *whole)
+        describe_range(range, *whole)
     )]
     Checksum {
         path: PathBuf,
@@ -64,7 +64,7 @@ pub enum ManifestError {
     },
 }
 
-fn place(range: &Range<u64>, whole: bool) -> String {
+fn describe_range(range: &Range<u64>, whole: bool) -> String {
     if whole { String::new() } else { format!(" in bytes {} to {}", range.start, range.end) }
 }
 

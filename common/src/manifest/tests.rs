@@ -97,7 +97,7 @@ fn damage_is_found() {
 }
 
 #[test]
-fn what_is_no_checkpoint_is_told() {
+fn a_folder_without_a_manifest_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(Manifest::read(dir.path()), Err(ManifestError::Missing { .. })));
     assert!(matches!(Manifest::read(&dir.path().join("no")), Err(ManifestError::Io { .. })));
@@ -119,7 +119,7 @@ fn a_newer_format_is_its_own_error() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn names_outside_of_the_folder_are_errors() {
     let (dir, manifest) = checkpoint();
     let good = manifest.files[0].clone();
     for name in ["", ".", "..", "../x", "/etc/passwd", "a/b", "a\\b", "a\0b", "a\nb", FILE_NAME] {
@@ -240,7 +240,7 @@ fn earlier_formats_are_read() {
 }
 
 #[test]
-fn a_checksum_that_is_none_is_refused() {
+fn a_malformed_checksum_is_an_error() {
     let (_dir, manifest) = checkpoint();
     let text = serde_json::to_string(&manifest).unwrap();
     let old = text.replace(&format!("\"format\":{FORMAT}"), "\"format\":1");
@@ -294,7 +294,7 @@ proptest! {
 
     /// A valid manifest with some bytes changed or cut off.
     #[test]
-    fn any_damage_is_read_or_refused(
+    fn any_damage_is_read_or_an_error(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         keep in any::<prop::sample::Index>(),
     ) {
@@ -310,7 +310,7 @@ proptest! {
 }
 
 #[test]
-fn deep_nesting_is_refused_not_a_crash() {
+fn deep_nesting_is_an_error_not_a_crash() {
     for text in ["[".repeat(1 << 20), "{\"format\":".repeat(1 << 18)] {
         assert!(parse(&text).is_err());
     }

@@ -3,44 +3,44 @@
 use crate::choice::choices;
 
 choices! {
-    /// What the model learns to do.
+    /// The learning task.
     Task {
         Classify = "classify": "One class for each image.",
         Segment = "segment": "One class for each pixel.",
         Lm = "lm": "The next token of a text.",
-        Torchscript = "torchscript": "What a module of `torch.jit.script` makes of an image and its class.",
-        Custom = "custom": "What a trainer of the user's own makes of it.",
+        Torchscript = "torchscript": "The output of a `torch.jit.script` module for an image.",
+        Custom = "custom": "The task of a user's trainer.",
     }
 
-    /// How a GPU is given the work of a micro-step.
+    /// How a micro-step is submitted to a GPU.
     Compile {
         Off = "off": "Kernel by kernel.",
         Graph = "graph": "As one graph, captured once and then replayed.",
     }
 
-    /// Whether segments of the model are computed again in backward instead of keeping what they computed.
+    /// Whether backward recomputes segments of the model instead of keeping their activations.
     Recompute {
         Off = "off": "Never.",
         On = "on": "All segments.",
-        Auto = "auto": "The fewest segments with which the run fits.",
+        Auto = "auto": "The fewest segments with which the step fits in memory.",
     }
 
-    /// Where the samples come from.
+    /// The source of the samples.
     DataKind {
         Folder = "folder": "A folder of images.",
-        Generated = "generated": "Samples made by dtrain itself, for trying things out; nothing to download.",
+        Generated = "generated": "Samples that dtrain generates, for trials without a download.",
         Text = "text": "A text file, or a folder of them.",
     }
 
-    /// What a mask's values mean.
+    /// The meaning of a mask's values.
     Masks {
         Index = "index": "The value of a pixel is its class; of a palette image, the palette's index.",
         Binary = "binary": "Zero is class 0 and everything else class 1.",
     }
 
-    /// How images come to the network's size.
+    /// How images are brought to the network's size.
     Resize {
-        Crop = "crop": "The shorter side is scaled to it and the middle square cut out.",
+        Crop = "crop": "The shorter side is scaled to it, and the middle square is cut out.",
         Stretch = "stretch": "Both sides are scaled to it.",
         None = "none": "Not at all: all images have the same size, and the network takes it.",
     }
@@ -54,7 +54,7 @@ choices! {
         Shift = "shift": "Windows of text begin at a random place.",
     }
 
-    /// What a token of a text is.
+    /// The unit of text that is one token.
     Tokenizer {
         Chars = "chars": "A character; the vocabulary is the set of characters that occur.",
         Bytes = "bytes": "A byte; the vocabulary has 256.",
@@ -72,20 +72,20 @@ choices! {
         Gpt = "gpt": "A GPT-2-style decoder.",
     }
 
-    /// What is made of a TorchScript module's output.
+    /// The loss of a TorchScript module.
     Loss {
         CrossEntropy = "cross-entropy": "Cross-entropy of the output, one logit per class.",
         Mse = "mse": "Mean squared difference of the output to the target.",
         Module = "module": "The module takes sample and target and returns the loss of each sample itself.",
     }
 
-    /// How the values of images and convolution weights lie in memory.
+    /// The memory layout of images and convolution weights.
     MemoryFormat {
         Contiguous = "contiguous": "Channel by channel.",
         ChannelsLast = "channels-last": "Pixel by pixel.",
     }
 
-    /// What happens to the samples that do not fill the last step of an epoch.
+    /// The use of the samples that do not fill the last step of an epoch.
     LastBatch {
         Keep = "keep": "They make a shorter step.",
         Drop = "drop": "They are left out of this epoch.",
@@ -98,17 +98,17 @@ choices! {
         Sgd = "sgd": "Stochastic gradient descent.",
     }
 
-    /// The rule by which a learning rate stated for one batch follows another.
+    /// The rule to scale a learning rate from one batch size to another.
     Scaling {
         None = "none": "The learning rate is used as stated.",
         Linear = "linear": "In proportion to the batch (Goyal et al. 2017, arXiv 1706.02677).",
         Sqrt = "sqrt": "In proportion to the square root of the batch (Malladi et al. 2022, arXiv 2205.10287).",
     }
 
-    /// Which parameters are decayed.
+    /// The parameters with weight decay.
     Decay {
         All = "all": "All.",
-        Weights = "weights": "Weights only: what has two dimensions or more, so neither biases nor norms.",
+        Weights = "weights": "Tensors of two or more dimensions, so neither biases nor norms.",
     }
 
     /// The course of the learning rate after the warm-up.
@@ -116,60 +116,60 @@ choices! {
         Constant = "constant": "Stays.",
         Linear = "linear": "Falls in a straight line to `min_lr` at the end of the run.",
         Cosine = "cosine": "Falls along half a cosine to `min_lr` at the end of the run.",
-        Step = "step": "Is multiplied by `gamma` at certain times.",
+        Step = "step": "Is multiplied by `gamma` at given times.",
         Exponential = "exponential": "Is multiplied by `gamma` in every step or epoch.",
-        OneCycle = "onecycle": "Rises along half a cosine, then falls along another to almost nothing.",
+        OneCycle = "onecycle": "Rises along half a cosine, then falls along another to almost 0.",
     }
 
-    /// How often a schedule moves the learning rate.
+    /// How often a schedule changes the learning rate.
     Per {
         Step = "step": "With every optimizer step.",
         Epoch = "epoch": "Between epochs only.",
     }
 
-    /// What becomes of something that runs on, where a stage begins.
+    /// Whether a schedule, average or comparison continues at the start of a stage.
     AtStageStart {
-        Continue = "continue": "It goes on.",
-        Restart = "restart": "It begins again.",
+        Continue = "continue": "It continues.",
+        Restart = "restart": "It starts anew.",
     }
 
-    /// How closely a file of weights to start from must fit the model.
+    /// The tensors that a file of initial weights must have.
     WeightsMode {
-        FineTune = "fine-tune": "Every tensor, but for the head of another number of classes.",
+        FineTune = "fine-tune": "Every tensor, except a head for another number of classes.",
         Strict = "strict": "Every tensor.",
-        Partial = "partial": "Whatever fits by name and shape.",
+        Partial = "partial": "The tensors that match by name and shape.",
     }
 
-    /// Which weights of a run are tested at its end.
+    /// The weights for the final test.
     TestWeights {
-        Best = "best": "Those of the best checkpoint.",
-        Last = "last": "The last.",
+        Best = "best": "The weights of the best checkpoint.",
+        Last = "last": "The last weights.",
     }
 
-    /// What a checkpoint that cannot be written means for the run.
+    /// Reaction of the run if a checkpoint cannot be written.
     OnFailure {
-        Stop = "stop": "Its end.",
-        Continue = "continue": "A warning; the next one is tried when its time comes.",
+        Stop = "stop": "The run stops.",
+        Continue = "continue": "A warning; the run writes the next checkpoint as usual.",
     }
 
-    /// Which of two figures is the better one.
+    /// The better one of two figures.
     Goal {
-        Max = "max": "The larger.",
-        Min = "min": "The smaller.",
+        Max = "max": "The larger one.",
+        Min = "min": "The smaller one.",
     }
 
     /// Automatic mixed precision.
     Amp {
-        Auto = "auto": "Where the device is faster with it; never on a CPU.",
+        Auto = "auto": "If the device is faster with it; never on a CPU.",
         Off = "off": "Everything in float32.",
-        Bf16 = "bf16": "bfloat16 where it is safe.",
-        Fp16 = "fp16": "float16 where it is safe, with a scaled loss.",
+        Bf16 = "bf16": "bfloat16 for the operations that PyTorch's autocast selects.",
+        Fp16 = "fp16": "float16 for the same operations, with a scaled loss.",
     }
 
-    /// In what form gradients travel between ranks.
+    /// The data type of gradients between ranks.
     Compress {
-        None = "none": "As they are.",
-        Bf16 = "bf16": "As bfloat16.",
-        Fp16 = "fp16": "As float16.",
+        None = "none": "Their own type.",
+        Bf16 = "bf16": "bfloat16.",
+        Fp16 = "fp16": "float16.",
     }
 }

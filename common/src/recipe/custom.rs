@@ -54,14 +54,14 @@ mod tests {
     }
 
     #[test]
-    fn the_section_becomes_the_user_s_type() {
+    fn custom_settings_read_as_the_users_type() {
         assert_eq!(read("").unwrap(), Settings::default());
         let settings = read("[custom]\nwidth = 3\nnoise.level = 0.25\n").unwrap();
         assert_eq!((settings.width, settings.noise.level), (3, 0.25));
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_its_key() {
+    fn wrong_custom_settings_are_named_by_key() {
         for (custom, key, word) in [
             ("[custom]\nwidht = 3\n", "custom.widht", "width"),
             ("[custom]\nwidth = -3\n", "custom.width", "-3"),

@@ -12,9 +12,9 @@ pub const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
 pub const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 
 section! {
-    /// `[data]`. docs/recipe.md says which setting has an effect; the others are at their defaults.
+    /// `[data]`. Settings without effect keep their defaults; see docs/recipe.md.
     Data "data" {
-        /// Folder, generated or text; text for a language model and folder for the rest unless stated.
+        /// Source of the samples. The default is text for a language model, else folder.
         kind: DataKind = DataKind::Folder, choice(DataKind::NAMES), experiment;
         /// Folder that holds the folders below; for text a file or a folder of files. Absolute when loaded.
         root: Option<PathBuf> = None, PATH;
@@ -26,19 +26,19 @@ section! {
         train_masks: String = "train_masks".into(), FOLDER_NAME, experiment;
         /// Name of the folder of the test images' masks below `root`.
         test_masks: String = "test_masks".into(), FOLDER_NAME, experiment;
-        /// What a mask's values mean.
+        /// The meaning of a mask's values.
         masks: Masks = Masks::Index, choice(Masks::NAMES), experiment;
-        /// The value of mask pixels that are not learnt from.
+        /// The value of mask pixels that training ignores.
         ignore: u16 = 255, Kind::Whole(0, u16::MAX as i64), experiment;
         /// Width and height of the network's input in pixels. Without effect for a folder with `resize = "none"`.
         image_size: usize = 224, Kind::Whole(1, 4096), experiment;
-        /// How a folder's images come to that size.
+        /// How a folder's images are brought to that size.
         resize: Resize = Resize::Crop, choice(Resize::NAMES), experiment;
-        /// Channels of an image; as many numbers are in `mean` and `std`.
+        /// Channels of an image; `mean` and `std` have one number for each.
         channels: usize = 3, Kind::Whole(1, 64), experiment;
-        /// Mean of each channel (values run from 0 to 1), subtracted from the input.
+        /// Mean of each channel, of values from 0 to 1; subtracted from the input.
         mean: Vec<f64> = IMAGENET_MEAN.into(), Kind::Numbers(1, 64, Range::ANY), experiment;
-        /// Standard deviation of each channel, by which the input is divided.
+        /// Standard deviation of each channel; the input is divided by it.
         std: Vec<f64> = IMAGENET_STD.into(), Kind::Numbers(1, 64, Range::ABOVE_ZERO), experiment;
         /// Random changes to training samples.
         augment: Augment = Augment::None, choice(Augment::NAMES), experiment;
@@ -46,15 +46,15 @@ section! {
         workers: Workers = Workers::Auto, Kind::AutoOrWhole(1, 1024);
         /// Memory for a folder's decoded images, for each rank.
         cache: Cache = Cache::Auto, CACHE;
-        /// Number of classes of generated images, or of masks. Without effect where a folder's sub-folders are the classes.
+        /// Number of classes of generated images or of masks. A folder of class folders determines it itself.
         classes: usize = 10, Kind::Whole(2, 1 << 20), experiment;
         /// Training samples of generated data.
         train_samples: usize = 2000, COUNT, experiment;
         /// Test samples of generated data.
         test_samples: usize = 400, COUNT, experiment;
-        /// What a token of a text is.
+        /// The unit of text that is one token.
         tokenizer: Tokenizer = Tokenizer::Chars, choice(Tokenizer::NAMES), experiment;
-        /// The part of a text, at its end, that is tested on; above 0 and below 1.
+        /// The part at the end of a text that is the test set; above 0 and below 1.
         test_fraction: f64 = 0.1, PART, experiment;
     }
 }

@@ -1,4 +1,4 @@
-//! Settings without effect, and why. A recipe that states one is refused; a saved recipe leaves them out.
+//! Settings without effect, and why. A recipe that states one is an error; a saved recipe leaves them out.
 
 use super::hints::quoted;
 use super::{Amp, DataKind, ModelName, OptimName, Recipe, Resize, ScheduleName, Task};
@@ -34,24 +34,21 @@ impl Recipe {
             self.add_model(&mut list);
         }
         self.add_optim(&mut list);
-        list.add(!self.stage.is_empty(), "train.epochs train.steps", "every [[stage]] says how long it is");
+        list.add(!self.stage.is_empty(), "train.epochs train.steps", "each [[stage]] has a length");
         let amp = self.precision.amp;
         list.add(
             !matches!(amp, Amp::Fp16 | Amp::Auto),
             "precision.loss_scale",
-            format!("only float16 needs a scaled loss and precision.amp is {:?}", amp.as_str()),
+            format!("only float16 needs a scaled loss, and precision.amp is {:?}", amp.as_str()),
         );
         // A user's module or trainer may turn autocast off for a part of its computation.
         let own = matches!(self.task, Task::Custom | Task::Torchscript);
         list.add(
             matches!(amp, Amp::Bf16 | Amp::Fp16) && !own,
             "precision.tf32",
-            format!(
-                "no matrix product and no convolution is left in float32 where precision.amp is {:?}",
-                amp.as_str()
-            ),
+            format!("precision.amp = {:?} leaves no matrix product or convolution in float32", amp.as_str()),
         );
-        let not_custom = format!("it is for task = \"custom\" and this is {task:?}");
+        let not_custom = format!("it applies to task = \"custom\", and the task is {task:?}");
         list.add(self.task != Task::Custom, "custom", not_custom);
         list.0
     }
@@ -61,19 +58,20 @@ impl Recipe {
         let masks = "data.train_masks data.test_masks data.masks";
         let files = "data.train data.test data.cache";
         let sizes = "data.image_size data.resize data.channels data.mean data.std";
-        let of_images = "it belongs to images and the task is \"lm\"";
+        let of_images = "it applies to images, and the task is \"lm\"";
         list.add(self.task == Task::Lm, files, of_images);
         list.add(self.task == Task::Lm, sizes, of_images);
         let task = self.task.as_str();
-        let of_masks = format!("it belongs to masks, which task = \"segment\" has, and this is {task:?}");
+        let of_masks =
+            format!("it applies to masks, and only task = \"segment\" has them; the task is {task:?}");
         let segments = self.task == Task::Segment;
         list.add(!segments, masks, &*of_masks);
         list.add(!segments, "data.ignore", of_masks);
-        let from_nowhere = "generated data is read from nowhere (data.kind is \"generated\")";
+        let from_nowhere = "generated data has no files (data.kind is \"generated\")";
         list.add(generated, "data.root", from_nowhere);
         list.add(generated, files, from_nowhere);
         list.add(generated, masks, from_nowhere);
-        list.add(generated, "data.resize", "generated images are drawn in the size of data.image_size");
+        list.add(generated, "data.resize", "generated images have the size data.image_size");
         let keeps = !generated && self.data.resize == Resize::None;
         list.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");
     }
@@ -81,9 +79,9 @@ impl Recipe {
     fn add_samples(&self, list: &mut WithoutEffect) {
         let generated = self.data.kind == DataKind::Generated;
         let (task, kind, lm) = (self.task.as_str(), self.data.kind.as_str(), self.task == Task::Lm);
-        let of_texts = format!("it belongs to texts, which task = \"lm\" has, and this is {task:?}");
+        let of_texts = format!("it applies to texts, and only task = \"lm\" has them; the task is {task:?}");
         list.add(!lm, "data.tokenizer data.test_fraction", of_texts);
-        let counted = "the test set of generated data has data.test_samples (data.kind is \"generated\")";
+        let counted = "generated data has data.test_samples test samples (data.kind is \"generated\")";
         list.add(generated, "data.test_fraction", counted);
         list.add(lm, "data.classes", "a language model's classes are the tokens of its text");
         // The masks alone do not state the number of classes.
@@ -98,12 +96,12 @@ impl Recipe {
         let by_file = "the network is the module in model.file (task is \"torchscript\")";
         list.add(torchscript, "model.name", by_file);
         let task = self.task.as_str();
-        let of_modules = format!("it is for task = \"torchscript\" and this is {task:?}");
+        let of_modules = format!("it applies to task = \"torchscript\", and the task is {task:?}");
         list.add(!torchscript, "model.file model.loss", of_modules);
         list.add(
             self.model.weights.is_none(),
             "model.weights_mode model.weights_rename",
-            "it says how the file in model.weights is read, and none is named",
+            "it applies to the file in model.weights, which is not set",
         );
         let name = self.model.name.map_or("", ModelName::as_str);
         let network = match name {
@@ -117,23 +115,22 @@ impl Recipe {
             ("model.context", &["gpt"]),
         ];
         for (keys, names) in sizes {
-            list.add(!names.contains(&name), keys, format!("it belongs to {}; {network}", owners(names)));
+            list.add(!names.contains(&name), keys, format!("it applies to {}; {network}", owners(names)));
         }
         let convolutions = name == "unet" || self.model.name.is_some_and(ModelName::is_resnet);
-        let of_models = |what: &str| {
-            format!("it belongs to models {what}, which are the ResNets and \"unet\"; {network}")
-        };
+        let of_models =
+            |what: &str| format!("it applies to models {what}, that is the ResNets and \"unet\"; {network}");
         list.add(!convolutions, "model.batchnorm", of_models("with BatchNorm"));
         list.add(!convolutions, "model.memory_format", of_models("of convolutions"));
-        let with_convolutions = format!("it belongs to models with convolutions; {network}");
+        let with_convolutions = format!("it applies to models with convolutions; {network}");
         list.add(name == "gpt", "model.cudnn_benchmark", with_convolutions);
     }
 
     fn add_optim(&self, list: &mut WithoutEffect) {
         let (optim, sgd) = (self.optim.name.as_str(), self.optim.name == OptimName::Sgd);
-        let of_sgd = format!("it belongs to optim.name = \"sgd\" and this is {optim:?}");
+        let of_sgd = format!("it applies to optim.name = \"sgd\", and optim.name is {optim:?}");
         list.add(!sgd, "optim.momentum optim.nesterov", of_sgd);
-        let of_adam = "it belongs to \"adamw\" and \"adam\" and optim.name is \"sgd\"";
+        let of_adam = "it applies to \"adamw\" and \"adam\", and optim.name is \"sgd\"";
         list.add(sgd, "optim.betas optim.eps", of_adam);
         let name = self.optim.schedule.name;
         let course: [(&'static str, &[&str]); 4] = [
@@ -144,14 +141,13 @@ impl Recipe {
         ];
         for (keys, names) in course {
             let owners = owners(names);
-            let reason = format!("it belongs to {owners} and optim.schedule.name is {:?}", name.as_str());
+            let reason = format!("it applies to {owners}, and optim.schedule.name is {:?}", name.as_str());
             list.add(!names.contains(&name.as_str()), keys, reason);
         }
         list.add(
             name == ScheduleName::Constant,
             "optim.schedule.per",
-            "the learning rate does not move after the warm-up, and the warm-up always goes by steps \
-             (optim.schedule.name is \"constant\")",
+            "optim.schedule.name = \"constant\" changes the learning rate only in the warm-up, always by steps",
         );
     }
 }

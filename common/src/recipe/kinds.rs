@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use toml::Value;
 
-use super::hints::{describe, nearest, one_of, quoted};
+use super::hints::{describe, nearest, one_of};
 use super::{BatchNorm, Best, Every};
 use crate::units::{ByteSize, Span};
 
@@ -177,8 +177,7 @@ fn check_choice(built: &[&str], planned: &[&str], value: &Value) -> Result<bool,
     match value.as_str() {
         Some(word) if built.contains(&word) => Ok(true),
         Some(word) if planned.contains(&word) => {
-            let built = quoted(built);
-            Err(format!("{word:?} is not built in this version of dtrain, which has {built}"))
+            Err(format!("{word:?} is not built in this version of dtrain; choose {}", one_of(built)))
         }
         word => match word.and_then(|word| nearest(word, built)) {
             None => Ok(false),
@@ -209,7 +208,7 @@ fn size(value: &Value) -> Option<Result<u64, String>> {
         Value::String(text) => Some(match text.parse::<ByteSize>() {
             // TOML holds no larger integer.
             Ok(ByteSize(bytes)) if i64::try_from(bytes).is_ok() => Ok(bytes),
-            Ok(_) => Err(format!("{text:?} is more memory than there is")),
+            Ok(_) => Err(format!("{text:?} is too large")),
             Err(error) => Err(error.to_string()),
         }),
         _ => None,
@@ -221,7 +220,7 @@ fn rename(pair: &Value) -> Result<(), String> {
     match texts.as_deref() {
         Some([Some(pattern), Some(_)]) => regex_lite::Regex::new(pattern)
             .map(drop)
-            .map_err(|error| format!("{pattern:?} is no regular expression: {error}")),
+            .map_err(|error| format!("{pattern:?} is not a regular expression: {error}")),
         _ => Err(format!(
             "expected a regular expression and a replacement, such as [\"^module\\\\.\", \"\"], got {}",
             describe(pair)
@@ -235,11 +234,11 @@ fn is_glob(value: &Value) -> bool {
     !text.trim().is_empty() && !text.contains('\0')
 }
 
-/// Refuses numbers that are not finite: the manifest of a checkpoint cannot hold them.
+/// Rejects numbers that are not finite: the manifest of a checkpoint cannot hold them.
 fn finite(value: &Value) -> Result<(), String> {
     match value {
         Value::Float(number) if !number.is_finite() => {
-            Err(format!("{number} in it cannot be kept with a run; use numbers that are finite"))
+            Err(format!("{number} cannot be saved with a run; use finite numbers"))
         }
         Value::Array(list) => list.iter().try_for_each(finite),
         Value::Table(table) => table.values().try_for_each(finite),
@@ -251,15 +250,11 @@ fn span(value: &Value, zero: bool) -> Result<bool, String> {
     let Some(text) = value.as_str() else { return Ok(false) };
     let unit = text.split_whitespace().nth(1).unwrap_or_default();
     if ["s", "min", "h", "minutes", "hours", "seconds"].contains(&unit) {
-        return Err(format!(
-            "{text:?} is a length of time, which only checkpoint.every can be; give it in epochs or steps"
-        ));
+        return Err(format!("{text:?} is a time, which only checkpoint.every takes; give epochs or steps"));
     }
     match text.parse::<Span>() {
         Err(error) => Err(error.to_string()),
-        Ok(span) if span.is_zero() && !zero => {
-            Err(format!("{text:?} is no time at all; give at least 1 step"))
-        }
+        Ok(span) if span.is_zero() && !zero => Err(format!("{text:?} is zero; give at least 1 step")),
         Ok(_) => Ok(true),
     }
 }

@@ -75,7 +75,7 @@ fn read(path: &Path) -> Result<String, String> {
         .map_err(|error| format!("cannot be read: {error}"))?;
     if bytes.len() as u64 > MAX_BYTES {
         let most = MAX_BYTES >> 20;
-        return Err(format!("is larger than {most} MiB, which no recipe is"));
+        return Err(format!("is larger than {most} MiB, the limit for a recipe"));
     }
     String::from_utf8(bytes).map_err(|_| "is not text in UTF-8".into())
 }
@@ -84,7 +84,7 @@ fn read(path: &Path) -> Result<String, String> {
 fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
     let example = "write key=value, for example train.epochs=3";
     let Some((key, value)) = set.split_once('=') else {
-        return Err(format!("there is no `=` in it; {example}"));
+        return Err(format!("it has no `=`; {example}"));
     };
     let names: Vec<&str> = key.split('.').map(str::trim).collect();
     if names.contains(&"") {
@@ -92,7 +92,7 @@ fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
     }
     if names.len() > MAX_DEPTH {
         let parts = names.len();
-        return Err(format!("the key has {parts} parts and none has more than 5; {example}"));
+        return Err(format!("the key has {parts} parts, and keys have at most 5; {example}"));
     }
     let value = value.trim();
     let value = value.parse().unwrap_or_else(|_| Value::String(value.into()));
@@ -110,12 +110,12 @@ fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
                 let member = name.parse().ok().and_then(|index: usize| list.get_mut(index));
                 member.ok_or_else(|| {
                     format!(
-                        "`{key}` is a list of {count}, whose members are called {key}.0 to {key}.{last}, not {name:?}"
+                        "`{key}` is a list of {count}: name a member {key}.0 to {key}.{last}, not {name:?}"
                     )
                 })?
             }
             other => {
-                return Err(format!("`{key}` is {} and holds no further keys", describe(other)));
+                return Err(format!("`{key}` is {}, which has no keys", describe(other)));
             }
         };
     }

@@ -12,11 +12,11 @@ const MAX_SIZE: i64 = 1 << 16;
 section! {
     /// `[model]`
     Model "model" {
-        /// The network; filled in for the tasks classify, segment and lm, never there for torchscript.
+        /// The network; filled in for the tasks classify, segment and lm, and none for torchscript.
         name: Option<ModelName> = None, choice(ModelName::NAMES), experiment;
-        /// Torchscript: the file of the module; absolute.
+        /// Torchscript: the absolute path of the module.
         file: Option<PathBuf> = None, PATH;
-        /// Torchscript: what is made of the module's output.
+        /// Torchscript: the loss.
         loss: Loss = Loss::CrossEntropy, choice(Loss::NAMES), experiment;
         /// Size of a token's vector (vit, gpt) or channels of the first level (unet); filled in (192, 384, 32).
         width: Option<usize> = None, Kind::Whole(1, MAX_SIZE), experiment;
@@ -26,24 +26,24 @@ section! {
         heads: Option<usize> = None, Kind::Whole(1, 1024), experiment;
         /// Width and height of a vit's patch in pixels, a divisor of the image's; filled in (16).
         patch: Option<usize> = None, Kind::Whole(1, 4096), experiment;
-        /// Tokens that a gpt sees at once; filled in (256).
+        /// Tokens in the context of a gpt; filled in (256).
         context: Option<usize> = None, Kind::Whole(1, 1 << 20), experiment;
-        /// A safetensors file with the usual PyTorch names to start from; absolute.
+        /// The absolute path of a safetensors file with initial weights under their usual PyTorch names.
         weights: Option<PathBuf> = None, PATH;
-        /// How closely that file must fit the model.
+        /// The tensors that this file must have.
         weights_mode: WeightsMode = WeightsMode::FineTune, choice(WeightsMode::NAMES);
-        /// Pairs of a regular expression and its replacement, which make the names in that file those of the model.
+        /// Pairs of a regular expression and its replacement, which turn names in that file into names of the model.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         weights_rename: Vec<(String, String)> = Vec::new(), RENAMES;
         /// Globs of the parameters that are not trained.
         freeze: Vec<String> = Vec::new(), GLOBS, experiment;
-        /// Over what BatchNorm takes its statistics in training.
+        /// The samples that BatchNorm normalises together in training.
         batchnorm: BatchNorm = BatchNorm::Local, BATCH_NORM, experiment;
-        /// How images and convolution weights lie in memory.
+        /// The memory layout of images and convolution weights.
         memory_format: MemoryFormat = MemoryFormat::Contiguous, choice(MemoryFormat::NAMES);
-        /// Whether cuDNN tries which of its algorithms is the fastest for each convolution.
+        /// Whether cuDNN measures its algorithms for each convolution and takes the fastest.
         cudnn_benchmark: Switch = Switch::Auto, AUTO_OR_FLAG;
-        /// How a GPU is given the work of a micro-step.
+        /// How a micro-step is submitted to a GPU.
         compile: Compile = Compile::Off, choice(Compile::NAMES);
     }
 }

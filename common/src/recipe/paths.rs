@@ -112,8 +112,8 @@ fn folders_of(root: &Path) -> String {
     names.sort();
     let (root, shown) = (root.display(), names[..names.len().min(8)].join(", "));
     match names.len() {
-        0 => format!("{root} holds no folders"),
-        1..=8 => format!("{root} holds {shown}"),
-        count => format!("{root} holds {shown} and {} more", count - 8),
+        0 => format!("{root} has no folders"),
+        1..=8 => format!("{root} has the folders {shown}"),
+        count => format!("{root} has the folders {shown} and {} more", count - 8),
     }
 }

@@ -14,13 +14,13 @@ section! {
     Train "train" {
         /// Samples of one optimizer step, over all ranks and micro-steps.
         effective_batch: usize = 128, COUNT, experiment;
-        /// Passes over the training set. At least one of `epochs` and `steps` is given; with both the shorter counts.
+        /// Passes over the training set. Of `epochs` and `steps` at least one is set; the shorter counts.
         epochs: Option<u64> = None, COUNT;
         /// Optimizer steps.
         steps: Option<u64> = None, COUNT;
-        /// Decides the initial weights, the order of samples and their augmentation.
+        /// Seed of the initial weights, the order of samples and their augmentation.
         seed: u64 = 1, Kind::Whole(0, i64::MAX), experiment;
-        /// What happens to the short last step of an epoch.
+        /// The use of the samples that do not fill the last step of an epoch.
         last_batch: LastBatch = LastBatch::Keep, choice(LastBatch::NAMES), experiment;
     }
 }
@@ -47,9 +47,9 @@ section! {
     Precision "precision" {
         /// Automatic mixed precision.
         amp: Amp = Amp::Auto, choice(Amp::NAMES);
-        /// The factor by which the loss is first scaled up where float16 is used; filled in (65536).
+        /// First factor of the loss with float16; filled in (65536).
         loss_scale: Option<f64> = None, Kind::Number(Range::ABOVE_ZERO);
-        /// Whether a GPU computes what is left in float32, its matrix products and convolutions, in TF32.
+        /// Whether a GPU computes float32 matrix products and convolutions in TF32.
         tf32: Switch = Switch::Auto, AUTO_OR_FLAG;
     }
 }
@@ -59,11 +59,11 @@ section! {
     Memory "memory" {
         /// Largest number of samples in one forward and backward pass.
         micro_batch: MicroBatch = MicroBatch::Auto, AUTO_OR_COUNT;
-        /// The most that a rank's tensors may take.
+        /// The most memory of a rank's tensors.
         budget: Budget = Budget::Auto, BUDGET;
-        /// Whether segments of the model are computed again in backward (Chen et al. 2016, arXiv 1604.06174).
+        /// Whether backward recomputes segments of the model (Chen et al. 2016, arXiv 1604.06174).
         recompute: Recompute = Recompute::Auto, choice(Recompute::NAMES);
-        /// Whether a micro-batch that was halved for want of memory is tried larger again at the beginning of every epoch.
+        /// Whether each epoch begins with a larger micro-batch again after an OOM halved it.
         grow: bool = false, FLAG;
         /// Whether each rank keeps only its part of the optimizer's state (ZeRO-1, Rajbhandari 2020, arXiv 1910.02054).
         shard_optimizer: bool = false, FLAG;
@@ -73,13 +73,13 @@ section! {
 section! {
     /// `[reduce]`: how gradients are summed over ranks.
     Reduce "reduce" {
-        /// Size of a bucket, the piece of the gradients that is reduced in one go.
+        /// Size of a bucket: gradients that are reduced in one operation.
         bucket: ByteSize = ByteSize(25 << 20), Kind::Size(1 << 10);
         /// Size of the first bucket, smaller so that the reduction begins early.
         first_bucket: ByteSize = ByteSize(1 << 20), Kind::Size(1 << 10);
-        /// Whether buckets are reduced while backward goes on; otherwise after it.
+        /// Whether buckets are reduced during backward; otherwise after it.
         overlap: bool = true, FLAG;
-        /// In what form gradients travel.
+        /// The data type of gradients between ranks.
         compress: Compress = Compress::None, choice(Compress::NAMES);
     }
 }
@@ -88,9 +88,9 @@ entry! {
     /// `[ema]`: an exponential moving average of the weights.
     #[derive(Copy)]
     Ema {
-        /// What the average keeps of itself in each step; above 0 and below 1.
+        /// The share that the average keeps in each step; above 0 and below 1.
         decay: f64, PART;
-        /// Whether it keeps less at first, so that it does not hold on to the initial weights.
+        /// Whether it keeps less at first, so that the initial weights fade.
         #[serde(default = "yes")]
         warmup: bool, FLAG;
     }
@@ -105,24 +105,24 @@ section! {
     Checkpoint "checkpoint" {
         /// Time between two checkpoints; never zero.
         every: Every = Every::Span(Span::Epochs(1.0)), EVERY;
-        /// How many of the newest checkpoints stay; at least 1.
+        /// Number of newest checkpoints that stay; at least 1.
         keep: usize = 3, COUNT;
-        /// The last one of every span of this length stays too.
+        /// The last checkpoint of every span of this length stays too.
         keep_every: Option<Span> = None, SPAN;
-        /// Whether the state after every step is copied in memory, for the ranks to go on from when one of them has died.
+        /// Whether the state after every step is copied in memory, for a restart after a worker failed.
         in_memory: bool = false, FLAG;
-        /// What one that cannot be written means.
+        /// Reaction if a checkpoint cannot be written.
         on_failure: OnFailure = OnFailure::Stop, choice(OnFailure::NAMES);
-        /// Which one stays beside them.
+        /// The figure of the best checkpoint, which stays too.
         best: Option<Best> = None, BEST;
     }
 }
 
 section! {
-    /// `[test]`: the test set once more when the training is over and its memory is free.
+    /// `[test]`: a final test after the training.
     #[derive(Copy)]
     Test "test" {
-        /// With which weights.
+        /// The weights to test.
         weights: TestWeights = TestWeights::Last, choice(TestWeights::NAMES);
     }
 }

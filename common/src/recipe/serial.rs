@@ -42,7 +42,7 @@ impl Recipe {
     /// Returns the recipe as TOML, which reads back as an equal one; an error if a path is not UTF-8.
     pub fn to_toml(&self) -> Result<String, RecipeError> {
         let body = toml::to_string(self).map_err(|error| unwritable(&error))?;
-        // The writer also writes integers that the reader refuses.
+        // The writer also writes integers that the reader rejects.
         body.parse::<Table>().map_err(|error| unwritable(&error))?;
         Ok(format!("# The recipe of this run as dtrain {} resolved it.\n{body}", env!("CARGO_PKG_VERSION")))
     }

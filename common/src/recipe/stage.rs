@@ -6,18 +6,18 @@ use super::optim::{one, one_or_many};
 use super::{AtStageStart, Loss, MicroBatch, OptimGroup, Recipe, Recompute};
 
 entry! {
-    /// `[[stage]]`: what is not stated is as the rest of the recipe says.
+    /// `[[stage]]`; the rest of the recipe has the defaults.
     Stage {
-        /// Its name; no other stage has the same.
+        /// The name, different for each stage.
         name: String, NAME;
-        /// Passes over the training set. Exactly one of `epochs` and `steps` is given.
+        /// Passes over the training set. Exactly one of `epochs` and `steps` is set.
         epochs: Option<u64>, COUNT;
         /// Optimizer steps.
         steps: Option<u64>, COUNT;
-        /// Globs of parameters that are not trained, beside `model.freeze`. Without it a stage that unfreezes
-        /// begins with what was frozen before, and any other with `model.freeze` alone.
+        /// Globs of parameters that are not trained, besides `model.freeze`. The default is the state of the stage
+        /// before for a stage that unfreezes, else none.
         freeze: Option<Vec<String>>, GLOBS;
-        /// What is trained after all, and from when on; in rising order of `at`.
+        /// Parameters that are trained from a part of the stage on; in rising order of `at`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unfreeze: Vec<Unfreeze>, Kind::Sections(Unfreeze::KEYS, 2);
         /// In place of `train.effective_batch`.
@@ -36,13 +36,13 @@ entry! {
         recompute: Option<Recompute>, choice(Recompute::NAMES);
         /// In place of `model.loss`.
         loss: Option<Loss>, choice(Loss::NAMES);
-        /// Whether the schedule runs over this stage alone or is the run's.
+        /// Whether the schedule covers this stage alone or the run.
         #[serde(default = "restart")]
         schedule: AtStageStart, choice(AtStageStart::NAMES);
-        /// Whether the moving average goes on or begins again with the weights as they are.
+        /// Whether the moving average continues or restarts from the current weights.
         #[serde(default = "continues")]
         ema: AtStageStart, choice(AtStageStart::NAMES);
-        /// Whether `checkpoint.best` goes on comparing with the stage before.
+        /// Whether `checkpoint.best` compares with earlier stages.
         #[serde(default = "continues")]
         best: AtStageStart, choice(AtStageStart::NAMES);
     }
@@ -51,9 +51,9 @@ entry! {
 entry! {
     /// `unfreeze = [{ at = 0.5, match = [...] }]`
     Unfreeze {
-        /// After which part of the stage's steps; at least 0 and below 1.
+        /// Start, as a part of the stage's steps; at least 0 and below 1.
         at: f64, Kind::Number(Range::BELOW_ONE);
-        /// Globs on the names of parameters, at least one; `match` in a recipe, where one may stand without a list.
+        /// Globs on the names of parameters, at least one. In a recipe `match`, where a single glob needs no list.
         #[serde(deserialize_with = "one_or_many")]
         patterns as "match": Vec<String>, GLOB_OR_GLOBS;
     }

@@ -89,7 +89,7 @@ impl FromStr for Every {
         }
         match text.parse::<Span>() {
             Err(error) => Err(format!("{error}; or a length of time, such as \"10 min\"")),
-            Ok(span) if span.is_zero() => Err(format!("{text:?} is no time at all; give at least 1 step")),
+            Ok(span) if span.is_zero() => Err(format!("{text:?} is zero; give at least 1 step")),
             Ok(span) => Ok(Self::Span(span)),
         }
     }
@@ -174,7 +174,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn values_read_back_and_others_name_those_there_are() {
+    fn batchnorm_values_round_trip_and_errors_list_them() {
         for batchnorm in [BatchNorm::Local, BatchNorm::Synced, BatchNorm::Group(16)] {
             assert_eq!(batchnorm.to_string().parse::<BatchNorm>().unwrap(), batchnorm);
         }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn training_and_time_read() {
+    fn lengths_of_training_and_time_read() {
         for (text, every, shown) in [
             ("1 epoch", Every::Span(Span::Epochs(1.0)), "1 epoch"),
             ("500 steps", Every::Span(Span::Steps(500)), "500 steps"),
@@ -207,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_reads_or_is_refused(text: String) {
+        fn any_text_reads_or_is_an_error(text: String) {
             let _ = text.parse::<Every>();
         }
 

@@ -45,7 +45,7 @@ pub(super) fn check(recipe: &Value) -> Vec<Problem> {
         (
             "ema.decay",
             is_stated(recipe, "ema"),
-            "state what the average keeps of itself in a step, for example decay = 0.9999",
+            "state the share that the average keeps in a step, such as decay = 0.9999",
         ),
     ] {
         if needed && !is_stated(recipe, key) {
@@ -90,9 +90,9 @@ fn members(keys: &'static [Key], required: usize, path: &[String], list: &[Value
         section(keys, &path, value, found);
         for key in keys[..required].iter().filter(|key| value.get(key.name).is_none()) {
             let remedy = match key.name {
-                "name" => "give it a name, by which it is told from the others",
-                "match" => "name the parameters by a glob such as \"backbone.*\", or by a list of them",
-                _ => "state after which part it begins, such as 0.5 for the half",
+                "name" => "give each a different name",
+                "match" => "name the parameters by a glob such as \"backbone.*\", or by a list of globs",
+                _ => "state the part of the stage after which it begins, such as 0.5",
             };
             found.push(Problem {
                 path: [&path[..], &[key.name.to_owned()]].concat(),

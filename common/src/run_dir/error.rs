@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::manifest::ManifestError;
 use crate::recipe::RecipeError;
 
-/// Settings that differ: key, value asked for, value found.
+/// Settings that differ: key, value in the recipe, value found.
 pub type Differences = Vec<(String, String, String)>;
 
 /// Reason why a run may not use a folder. Nothing was written. The first path is the one at fault.
@@ -15,7 +15,7 @@ pub enum RunDirError {
     #[error("{} is not a folder; choose another --run-dir", .0.display())]
     NotAFolder(PathBuf),
     #[error(
-        "{} is not empty and holds no run of dtrain (it holds {:?}); choose another --run-dir",
+        "{} is not empty and is not a run directory (it contains {:?}); choose another --run-dir",
         .0.display(), .1
     )]
     NotARun(PathBuf, String),
@@ -27,40 +27,40 @@ pub enum RunDirError {
     #[error("{} holds another run, which is not overwritten; choose another --run-dir", .0.display())]
     HoldsRun(PathBuf),
     #[error(
-        "{} holds checkpoints but neither a recipe.toml nor a manifest that reads, so it cannot be told which run they \
-         belong to; choose another --run-dir",
+        "cannot determine the run of the checkpoints in {}: it has no recipe.toml and no readable manifest; choose \
+         another --run-dir",
         .0.display()
     )]
     UnknownRun(PathBuf),
     #[error(
-        "no checkpoint in {} is whole; `dtrain ckpt verify` says what is wrong with each. Choose another --run-dir to begin anew",
+        "no checkpoint in {} is whole; `dtrain ckpt verify` lists the errors of each; choose another --run-dir for a new run",
         .0.display()
     )]
     NoneWhole(PathBuf),
     #[error(
-        "{}/latest names step {}, which is gone, and the oldest checkpoint there is of step {}: it belongs to steps that \
-         were given up, or `latest` is wrong; name the checkpoint with --resume to go on from it",
+        "{}/latest names step {}, which is missing, and the oldest checkpoint is of step {}: a rollback left it, or \
+         `latest` is wrong; name a checkpoint with --resume",
         .0.display(), .1, .2
     )]
     OnlyLater(PathBuf, u64, u64),
     #[error(
-        "{} holds no checkpoint but those that a rollback set aside in {}; name one with --resume to go on from it, or choose another \
-         --run-dir to begin anew",
+        "{} has no checkpoints except those that a rollback set aside in {}; name one with --resume, or choose another \
+         --run-dir for a new run",
         .0.display(),
         .1.display()
     )]
     OnlySetAside(PathBuf, PathBuf),
     #[error(
-        "the run in {} began with {} and has no checkpoint of its own; give --resume {1} to begin with it again, or remove {} to begin \
-         without it",
+        "the run in {} started from {} and has written no checkpoint; repeat --resume {1} to start from it again, or \
+         remove {} to start without it",
         path.display(),
         checkpoint.display(),
         record.display(),
     )]
     BeganElsewhere { path: PathBuf, checkpoint: PathBuf, record: PathBuf },
     #[error(
-        "cannot complete the rollback in {}: the checkpoint {} that it brings back is gone; put it back, or rename the folder to {} \
-         to go on without it",
+        "cannot complete the rollback in {}: its checkpoint {} is missing; put it back, or rename the folder to {} to \
+         continue without it",
         .0.display(), .1.display(), .2
     )]
     RestoredIsGone(PathBuf, PathBuf, String),
@@ -69,14 +69,14 @@ pub enum RunDirError {
     #[error("the checkpoint {} is of another experiment: {}; resume it with its own recipe", .0.display(), list(.1))]
     CheckpointDiffers(PathBuf, Differences),
     #[error(
-        "the checkpoint {} does not belong to the run in {}; choose another --run-dir to go on from it",
+        "the checkpoint {} does not belong to the run in {}; choose another --run-dir to resume from it",
         .0.display(),
         .1.display()
     )]
     CheckpointElsewhere(PathBuf, PathBuf),
     #[error("cannot resume: {0}")]
     Checkpoint(#[from] ManifestError),
-    #[error("cannot tell which experiment {} holds: {}; choose another --run-dir", .0.display(), .1)]
+    #[error("cannot compare the experiment with the run in {}: {}; choose another --run-dir", .0.display(), .1)]
     SavedRecipe(PathBuf, #[source] RecipeError),
     #[error("{0}")]
     Recipe(#[from] RecipeError),

@@ -64,7 +64,7 @@ impl State {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LeaseError {
-    #[error("another process renews it: {0}")]
+    #[error("another process holds the lease: {0}")]
     Held(String),
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -75,10 +75,10 @@ impl Lease {
     /// and until it is clear whether it is renewed.
     pub(super) fn take(path: PathBuf, patience: Duration, timing: Timing) -> Result<Self, LeaseError> {
         let own = Holder::this();
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut watch = Watch::default();
         loop {
-            let asked = Instant::now();
+            let read_start = Instant::now();
             match create(&path, &own) {
                 Ok(()) => return Ok(Self::keep(path, own, timing)?),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -86,7 +86,7 @@ impl Lease {
             }
             let Some(text) = content(&path)? else { continue };
             let now = Instant::now();
-            let unchanged = watch.unchanged_for(&text, now - asked, now, timing.settle);
+            let unchanged = watch.unchanged_for(&text, now - read_start, now, timing.settle);
             let holder = Holder::parse(&text);
             let life = holder.as_ref().and_then(|holder| holder.is_alive(&own));
             // A holder that lives on this machine is at most suspended.
@@ -95,7 +95,7 @@ impl Lease {
                 if overwrite(&path, &text, &own, timing.settle)? {
                     return Ok(Self::keep(path, own, timing)?);
                 }
-            } else if begun.elapsed() >= patience && (life == Some(true) || watch.renewed) {
+            } else if start.elapsed() >= patience && (life == Some(true) || watch.renewed) {
                 return Err(LeaseError::Held(holder.map(|holder| holder.describe()).unwrap_or_default()));
             }
             std::thread::sleep(timing.settle / 10);
@@ -246,10 +246,10 @@ fn overwrite(path: &Path, stale: &str, own: &Holder, settle: Duration) -> io::Re
     if content(path)?.as_deref() != Some(stale) {
         return Ok(false);
     }
-    let begun = Instant::now();
+    let start = Instant::now();
     write_atomic(path, own.text(0).as_bytes())?;
     // Other processes may be as slow and have looked at the same moment.
-    std::thread::sleep(settle.max(begun.elapsed() * 2));
+    std::thread::sleep(settle.max(start.elapsed() * 2));
     Ok(content(path)?.as_deref() == Some(&*own.text(0)))
 }
 

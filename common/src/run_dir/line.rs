@@ -21,7 +21,7 @@ impl RunDir {
         steps.sort_unstable();
         steps.dedup();
         let (set_aside, head) = match self.interrupted()? {
-            Some(rollback) => rollback.begins_at(self),
+            Some(rollback) => rollback.resume_point(self),
             None => (None, self.head()),
         };
         let line = steps.into_iter().rev().filter(|step| *step <= head);

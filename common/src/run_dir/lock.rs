@@ -34,8 +34,8 @@ impl RunLock {
     pub fn no_locks_message(&self) -> Option<String> {
         let why = self.file.as_ref().err()?;
         Some(format!(
-            "the file system of {} has no locks ({why}): the run keeps other runs out by a file that it renews every {} s; \
-             after a crash on another machine the next start waits {} s",
+            "the file system of {} has no locks ({why}): a lease file, renewed every {} s, keeps other runs out; after a \
+             crash on another machine the next start waits {} s",
             self.root.display(),
             Timing::USUAL.renewal.as_secs(),
             Timing::USUAL.stale.as_secs()
@@ -51,8 +51,8 @@ impl RunLock {
     pub fn renewal_warning(&self) -> Option<String> {
         let why = self.lease.as_ref()?.failure()?;
         Some(format!(
-            "the lease in {} could not be renewed: {why}; it is tried again every {} s; after {} s without it a run on another \
-             machine may take the folder: see to the file system",
+            "cannot renew the lease in {}: {why}; trying again every {} s; after {} s without a renewal another machine may \
+             use the folder; check the file system",
             self.root.display(),
             Timing::USUAL.renewal.as_secs(),
             Timing::USUAL.stale.as_secs()
@@ -76,7 +76,7 @@ impl RunDir {
     fn lock(&self, name: &str, patience: Duration, try_lock: TryLock) -> Result<RunLock, RunDirError> {
         let root = self.root().to_owned();
         let path = root.join(name);
-        let begun = Instant::now();
+        let start = Instant::now();
         let in_use = |holder: &str| RunDirError::InUse(root.clone(), holder.trim().to_owned());
         let lease = |is_locked| {
             let path = root.join(format!("{name}{SUFFIX}"));
@@ -97,7 +97,7 @@ impl RunDir {
         loop {
             match try_lock(&file) {
                 Ok(()) => break,
-                Err(TryLockError::WouldBlock) if begun.elapsed() < patience => std::thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) if start.elapsed() < patience => std::thread::sleep(PAUSE),
                 Err(TryLockError::WouldBlock) => {
                     return Err(in_use(&fs::read_to_string(&path).unwrap_or_default()));
                 }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_locks_has_one_run_at_a_time_too_and_says_how() {
+    fn a_file_system_without_locks_uses_a_lease_and_reports_it() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
         for errno in [Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOLCK] {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_that_each_machine_keeps_for_itself_do_not_let_two_runs_into_a_folder() {
+    fn the_lease_protects_a_folder_whose_locks_are_per_machine() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
         let path = folder.path().join(format!("{RUN}{SUFFIX}"));

@@ -53,7 +53,7 @@ impl RunDir {
         Ok(known || !(self.has_begun()? || exists(&self.logs())?))
     }
 
-    /// Refuses a fresh start if the run has begun, or was to begin, with a checkpoint of another run.
+    /// Checks a fresh start: it is an error if the run has begun, or was to begin, with a checkpoint of another run.
     pub(super) fn check_not_begun_elsewhere(&self) -> Result<(), RunDirError> {
         match self.read_record()? {
             Some(named) if named.checkpoint.is_absolute() => Err(RunDirError::BeganElsewhere {
@@ -66,7 +66,7 @@ impl RunDir {
     }
 
     /// Returns the path of a checkpoint for the record; independent of the current and the run directory.
-    pub(super) fn below(&self, checkpoint: &Path) -> PathBuf {
+    pub(super) fn stored_path(&self, checkpoint: &Path) -> PathBuf {
         let path = std::path::absolute(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
         let Ok(own) = fs::canonicalize(self.checkpoints()) else { return path };
         // The checkpoint's folder may be gone.
@@ -79,36 +79,36 @@ impl RunDir {
     }
 
     fn state_of(&self, checkpoint: &Path) -> Result<Option<State>, RunDirError> {
-        // The rollback is written down but not noted here yet; the checkpoint may have moved.
-        if self.is_coming_back(checkpoint)? {
+        // The rollback has a plan but is not recorded here yet; the checkpoint may have moved.
+        if self.is_being_restored(checkpoint)? {
             return Ok(Some(State::Begun));
         }
-        let name = self.below(checkpoint);
+        let name = self.stored_path(checkpoint);
         let named = self.read_record()?;
         Ok(named.filter(|named| named.checkpoint == name).map(|named| named.state))
     }
 
-    /// Notes the checkpoint of a launch. The caller has claimed the folder, which holds the recipe.
+    /// Records the checkpoint of a launch. The caller has claimed the folder, which holds the recipe.
     pub(super) fn record_resume(&self, resume: &Resume) -> Result<(), RunDirError> {
         let Resume::From(checkpoint) = resume else {
             let path = self.resume();
             return none_if_missing(fs::remove_file(&path)).map_err(failed("remove", &path)).map(drop);
         };
         // The next start completes the rollback and does not begin with the checkpoint again.
-        let state = match self.is_coming_back(checkpoint)? {
+        let state = match self.is_being_restored(checkpoint)? {
             true => State::Begun,
             false if self.resumes_newest(checkpoint)? => return Ok(()),
             false => State::Named,
         };
-        self.write_record(&ResumeRecord { checkpoint: self.below(checkpoint), state })
+        self.write_record(&ResumeRecord { checkpoint: self.stored_path(checkpoint), state })
     }
 
-    /// Notes that the run has begun with the named checkpoint, if any.
+    /// Records that the run has begun with the named checkpoint, if any.
     pub(super) fn record_start(&self) -> Result<(), RunDirError> {
         self.change_state(State::Named, State::Begun)
     }
 
-    /// Notes that the run has ended well. The launcher calls it last; without a launcher rank 0 does.
+    /// Records that the run has ended well. The launcher calls it last; without a launcher rank 0 does.
     pub fn record_end(&self) -> Result<(), RunDirError> {
         self.change_state(State::Begun, State::Ended)
     }

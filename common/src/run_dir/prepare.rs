@@ -47,7 +47,7 @@ impl RunDir {
     fn decide(&self, recipe: &Recipe, resume: &Resume) -> Result<Start, RunDirError> {
         let holds_run = match self.first_entry()? {
             None => false,
-            Some(_) if exists(&self.recipe())? || exists(&self.checkpoints())? => !self.was_refused()?,
+            Some(_) if exists(&self.recipe())? || exists(&self.checkpoints())? => !self.was_rejected()?,
             Some(entry) => return Err(RunDirError::NotARun(self.root.clone(), entry)),
         };
         // The same command continues a run: its checkpoint was used the first time.
@@ -63,7 +63,7 @@ impl RunDir {
                 same_experiment(recipe, &manifest, checkpoint)?;
                 if holds_run {
                     if !self.began_elsewhere(checkpoint)? {
-                        self.owns(checkpoint)?;
+                        self.check_own(checkpoint)?;
                     }
                     self.compare_saved(recipe)?;
                 }
@@ -90,8 +90,8 @@ impl RunDir {
         }
     }
 
-    /// Returns whether the folder's run was refused before it began, as for an unsuitable recipe.
-    fn was_refused(&self) -> Result<bool, RunDirError> {
+    /// Returns whether the folder's run was rejected before it began, as for an unsuitable recipe.
+    fn was_rejected(&self) -> Result<bool, RunDirError> {
         if self.has_begun()? {
             return Ok(false);
         }
@@ -107,7 +107,7 @@ impl RunDir {
 
     /// Resolves a named checkpoint. For this run's `latest`, returns its target after recovery from a crash.
     fn newest_if_latest(&self, checkpoint: &Path) -> Result<PathBuf, RunDirError> {
-        let is_latest = checkpoint.exists() && self.latest().ends_with(self.below(checkpoint));
+        let is_latest = checkpoint.exists() && self.latest().ends_with(self.stored_path(checkpoint));
         let newest = if is_latest { self.candidates()?.into_iter().next() } else { None };
         Ok(newest.unwrap_or_else(|| checkpoint.to_owned()))
     }
@@ -145,8 +145,8 @@ impl RunDir {
         }
     }
 
-    /// Refuses a checkpoint of another run. This run's checkpoints include those that rollbacks set aside.
-    fn owns(&self, checkpoint: &Path) -> Result<(), RunDirError> {
+    /// Rejects a checkpoint of another run. This run's checkpoints include those that rollbacks set aside.
+    fn check_own(&self, checkpoint: &Path) -> Result<(), RunDirError> {
         let folder = self.checkpoints();
         if exists(&folder)? {
             let (checkpoint, folder) = (real(checkpoint)?, real(&folder)?);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::entries::{numbered, rename_for_removal, steps_in};
 use super::error::failed;
-use super::set_aside::{FILE, PREFIX, Rollback, SetAside, UNDER_WAY, name_of, read, step_named};
+use super::set_aside::{FILE, INTERRUPTED, PREFIX, Rollback, SetAside, name_of, read, step_named};
 use super::{RunDir, RunDirError, real};
 use crate::files::{none_if_missing, remove_temporary, symlink_atomic, sync_folder, write_atomic};
 use crate::metrics;
@@ -32,7 +32,7 @@ impl RunDir {
         let restores = if checkpoint.exists() { self.set_aside_in(&real(checkpoint)?) } else { None };
         let to = match &restores {
             Some(name) => {
-                let left = self.since(name)?.into_iter().map(|(_, rollback)| rollback.to);
+                let left = self.rollbacks_since(name)?.into_iter().map(|(_, rollback)| rollback.to);
                 left.min().unwrap_or(u64::MAX).min(step.saturating_sub(1))
             }
             None => step,
@@ -90,14 +90,14 @@ impl RunDir {
         let steps = steps_in(&folder).map_err(failed("list the folder", &folder))?;
         let (tidied, doing) = match steps.is_empty() {
             true => (fs::remove_dir_all(&folder), "remove"),
-            false => (fs::rename(&folder, self.done(&folder)), "rename"),
+            false => (fs::rename(&folder, self.final_folder(&folder)), "rename"),
         };
         tidied.map_err(failed(doing, &folder))?;
         Ok(None)
     }
 
     /// Returns the rollback that set this checkpoint aside and all later ones, with their folders.
-    fn since(&self, restores: &Path) -> Result<Vec<(PathBuf, Rollback)>, RunDirError> {
+    fn rollbacks_since(&self, restores: &Path) -> Result<Vec<(PathBuf, Rollback)>, RunDirError> {
         let own = restores.parent();
         let all = self.set_aside().map_err(self.unlisted())?;
         Ok(all
@@ -109,7 +109,7 @@ impl RunDir {
     }
 
     /// Returns the final name of a rollback's folder.
-    fn done(&self, folder: &Path) -> PathBuf {
+    fn final_folder(&self, folder: &Path) -> PathBuf {
         self.checkpoints().join(name_of(folder).trim_start_matches('.'))
     }
 
@@ -117,7 +117,7 @@ impl RunDir {
     fn write_plan(&self, rollback: &Rollback) -> Result<PathBuf, RunDirError> {
         let all = numbered(&self.checkpoints(), PREFIX).map_err(self.unlisted())?;
         let next = all.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
-        let folder = self.checkpoints().join(format!("{UNDER_WAY}{next}"));
+        let folder = self.checkpoints().join(format!("{INTERRUPTED}{next}"));
         fs::create_dir(&folder).map_err(failed("create the folder", &folder))?;
         let path = folder.join(FILE);
         let written = serde_json::to_vec_pretty(rollback).map_err(io::Error::other);
@@ -130,9 +130,9 @@ impl RunDir {
 
     /// Carries out the plan, from the beginning or from the point of a crash.
     fn apply(&self, rollback: Rollback, folder: &Path) -> Result<SetAside, RunDirError> {
-        let (parent, done) = (self.checkpoints(), self.done(folder));
-        remove_temporary(folder).map_err(failed("tidy up", folder))?;
-        let (restored, head) = rollback.begins_at(self);
+        let (parent, done) = (self.checkpoints(), self.final_folder(folder));
+        remove_temporary(folder).map_err(failed("remove temporary files in", folder))?;
+        let (restored, head) = rollback.resume_point(self);
         if let Some(restores) = &rollback.restores
             && restored.is_none()
             && !parent.join(name_of(restores)).exists()
@@ -153,7 +153,7 @@ impl RunDir {
         if let Some(restored) = &restored {
             fs::rename(restored, parent.join(name_of(restored))).map_err(failed("move", restored))?;
         }
-        self.point_latest(rollback.begins_at(self).1)?;
+        self.point_latest(rollback.resume_point(self).1)?;
         for changed in [folder, &parent] {
             sync_folder(changed).map_err(failed("sync", changed))?;
         }
@@ -200,10 +200,10 @@ impl RunDir {
         let Some(text) = none_if_missing(fs::read(&path)).map_err(failed("read", &path))? else {
             return Ok(());
         };
-        let mut told = serde_json::json!({"rollback": rollback});
-        told["rollback"]["folder"] = name_of(done).into();
-        let told = format!("{told}\n").into_bytes();
-        if text.ends_with(&told) {
+        let mut line = serde_json::json!({"rollback": rollback});
+        line["rollback"]["folder"] = name_of(done).into();
+        let line = format!("{line}\n").into_bytes();
+        if text.ends_with(&line) {
             return Ok(());
         }
         let (mut kept, left) = metrics::split(&text, rollback.to);
@@ -214,14 +214,14 @@ impl RunDir {
         if let Some(restores) = &rollback.restores {
             kept.extend(self.lines_of(restores)?);
         }
-        kept.extend(told);
+        kept.extend(line);
         write_atomic(&path, &kept).map_err(failed("write", &path))
     }
 
     /// Returns the metrics up to a restored checkpoint, without the steps shared with the present line.
     fn lines_of(&self, restores: &Path) -> Result<Vec<u8>, RunDirError> {
         let (mut lines, mut up_to) = (Vec::new(), step_named(restores).unwrap_or_default());
-        for (folder, rollback) in self.since(restores)? {
+        for (folder, rollback) in self.rollbacks_since(restores)? {
             // The lines that a later rollback took from this line, before the steps already collected.
             if rollback.to < up_to {
                 let aside = fs::read(folder.join(METRICS)).unwrap_or_default();

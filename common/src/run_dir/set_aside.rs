@@ -12,7 +12,7 @@ use super::{RunDir, RunDirError, real, step_of};
 /// Prefix of folders of checkpoints that a rollback has set aside.
 pub(super) const PREFIX: &str = "rollback-";
 /// Prefix of the folder of a rollback under way.
-pub(super) const UNDER_WAY: &str = ".rollback-";
+pub(super) const INTERRUPTED: &str = ".rollback-";
 /// The file in the folder with the rollback's plan.
 pub(super) const FILE: &str = "rollback.json";
 
@@ -41,7 +41,7 @@ pub struct SetAside {
 impl SetAside {
     /// Returns whether a crash interrupted it; the next start completes it.
     pub fn is_interrupted(&self) -> bool {
-        name_of(&self.folder).starts_with(UNDER_WAY)
+        name_of(&self.folder).starts_with(INTERRUPTED)
     }
 
     /// Returns the new path of a checkpoint that this rollback has moved.
@@ -55,7 +55,7 @@ impl SetAside {
 
 impl Rollback {
     /// Returns the checkpoint to restore and resume from, if any, and the newest step of its line.
-    pub(super) fn begins_at(&self, run_dir: &RunDir) -> (Option<PathBuf>, u64) {
+    pub(super) fn resume_point(&self, run_dir: &RunDir) -> (Option<PathBuf>, u64) {
         let Some(restores) = &self.restores else { return (None, self.to) };
         let set_aside = run_dir.checkpoints().join(restores);
         match set_aside.exists() {
@@ -70,7 +70,7 @@ impl RunDir {
     pub fn set_aside(&self) -> io::Result<Vec<SetAside>> {
         let mut folders = numbered(&self.checkpoints(), PREFIX)?;
         folders.sort_unstable();
-        folders.extend(numbered(&self.checkpoints(), UNDER_WAY)?);
+        folders.extend(numbered(&self.checkpoints(), INTERRUPTED)?);
         let of = |(_, folder): (u64, PathBuf)| {
             Ok(SetAside { rollback: read(&folder), steps: steps_in(&folder)?, folder })
         };
@@ -78,9 +78,9 @@ impl RunDir {
     }
 
     /// Returns whether a rollback under way brings this checkpoint back. It may have moved.
-    pub(super) fn is_coming_back(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
+    pub(super) fn is_being_restored(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
         let restores = self.interrupted()?.and_then(|rollback| rollback.restores);
-        Ok(restores.is_some_and(|restores| restores == self.below(checkpoint)))
+        Ok(restores.is_some_and(|restores| restores == self.stored_path(checkpoint)))
     }
 
     /// Returns the last step that stays in an interrupted rollback, which may need the later checkpoints.
@@ -94,7 +94,7 @@ impl RunDir {
     }
 
     pub(super) fn interrupted_in(&self) -> Result<Option<(u64, PathBuf)>, RunDirError> {
-        Ok(numbered(&self.checkpoints(), UNDER_WAY).map_err(self.unlisted())?.into_iter().max())
+        Ok(numbered(&self.checkpoints(), INTERRUPTED).map_err(self.unlisted())?.into_iter().max())
     }
 
     /// Returns the path below `checkpoints/` of a checkpoint that a rollback of this run has set aside.

@@ -96,7 +96,7 @@ fn saved(run: &RunDir) -> Recipe {
 }
 
 #[test]
-fn files_lie_where_the_design_says() {
+fn files_have_their_documented_paths() {
     let run = RunDir::new("r");
     for (path, expected) in [
         (run.root().to_path_buf(), "r"),
@@ -165,7 +165,7 @@ fn a_run_without_checkpoints_starts_again() {
 }
 
 #[test]
-fn a_run_that_was_refused_gives_way_to_the_mended_recipe() {
+fn a_run_rejected_for_its_recipe_makes_room_for_a_corrected_one() {
     let place = place();
     let mended = recipe(&["train.effective_batch=8"]);
     for resume in [Resume::Auto, Resume::Never] {
@@ -185,7 +185,7 @@ fn a_run_that_was_refused_gives_way_to_the_mended_recipe() {
 }
 
 #[test]
-fn a_folder_that_is_no_run_is_left_alone() {
+fn a_folder_without_a_run_is_left_alone() {
     let place = place();
     fs::create_dir_all(place.run.root()).unwrap();
     fs::write(place.run.root().join("thesis.tex"), "years of work").unwrap();
@@ -197,7 +197,7 @@ fn a_folder_that_is_no_run_is_left_alone() {
 }
 
 #[test]
-fn a_path_that_is_no_folder_is_refused() {
+fn a_path_that_is_not_a_folder_is_an_error() {
     let place = place();
     fs::create_dir_all(place.run.root().parent().unwrap()).unwrap();
     fs::write(place.run.root(), "a file").unwrap();
@@ -208,7 +208,7 @@ fn a_path_that_is_no_folder_is_refused() {
 }
 
 #[test]
-fn never_refuses_any_run() {
+fn never_with_any_run_is_an_error() {
     let place = place();
     place.run.prepare(&recipe(&[]), &Resume::Never).unwrap();
     let error = refused(&place.run, &recipe(&[]), &Resume::Never);
@@ -222,7 +222,7 @@ fn never_refuses_any_run() {
 }
 
 #[test]
-fn auto_refuses_another_experiment_and_names_what_differs() {
+fn auto_with_another_experiment_is_an_error_with_the_differences() {
     let place = place();
     place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
     let error = refused(&place.run, &recipe(&["optim.lr=0.5", "model.name=resnet34"]), &Resume::Auto);
@@ -266,7 +266,7 @@ fn auto_takes_latest_else_the_highest_whole_step() {
         fs::remove_dir_all(run.checkpoint(step)).unwrap();
     }
     let error = refused(run, &recipe, &Resume::Auto).to_string();
-    assert!(error.contains("names step 11, which is gone") && error.contains("--resume"), "{error}");
+    assert!(error.contains("names step 11, which is missing") && error.contains("--resume"), "{error}");
     fs::remove_dir_all(run.checkpoint(200)).unwrap();
     fs::remove_file(run.latest()).unwrap();
     assert_eq!(auto(), Start::Fresh);
@@ -279,7 +279,7 @@ fn auto_takes_latest_else_the_highest_whole_step() {
 }
 
 #[test]
-fn names_that_are_no_checkpoint_are_passed_over() {
+fn other_names_are_ignored() {
     let place = place();
     let run = &place.run;
     run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
@@ -292,7 +292,7 @@ fn names_that_are_no_checkpoint_are_passed_over() {
 }
 
 #[test]
-fn auto_without_a_saved_recipe_goes_by_the_checkpoints() {
+fn auto_without_a_saved_recipe_uses_the_checkpoints() {
     let place = place();
     let run = &place.run;
     write_checkpoint(&run.checkpoint(5), 5, &recipe(&[]));
@@ -306,7 +306,7 @@ fn auto_without_a_saved_recipe_goes_by_the_checkpoints() {
 }
 
 #[test]
-fn auto_refuses_a_saved_recipe_that_does_not_read() {
+fn auto_with_an_unreadable_saved_recipe_is_an_error() {
     let place = place();
     fs::create_dir_all(place.run.root()).unwrap();
     fs::write(place.run.recipe(), "task = \"classify\"\nnext = 1\n").unwrap();

@@ -44,7 +44,7 @@ pub(super) fn sentence(error: &ManifestError) -> String {
             format!("{} is missing", name(path))
         }
         ManifestError::Size { path, expected, got } => {
-            format!("{} has {got} bytes and its manifest says {expected}", name(path))
+            format!("{} has {got} bytes, but its manifest lists {expected}", name(path))
         }
         ManifestError::Checksum { path, range, whole, .. } => {
             let place = match whole {

@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(
             said,
             "pid 10 (rank 0, GPU 0): freed 1.00 GiB; now 1.00 MiB allocated | 2.00 MiB reserved\n\
-             pid 11: it is busy and did not answer in time\n\
+             pid 11: the worker did not answer in time\n\
              pid 12: the driver failed\n\
              1 worker freed 1.00 GiB\n"
         );

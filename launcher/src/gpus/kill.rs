@@ -106,7 +106,7 @@ fn chosen<'a>(status: &'a Status, args: &KillArgs) -> anyhow::Result<Vec<&'a Gpu
         match status.gpus.iter().filter(is_meant).collect::<Vec<_>>()[..] {
             [gpu] => gpus.push(gpu),
             [] => bail!("--gpu-ids: `{id}` is no GPU of this machine; `dtrain gpu info` shows them"),
-            _ => bail!("--gpu-ids: `{id}` is the beginning of several UUIDs; give more of it"),
+            _ => bail!("--gpu-ids: `{id}` matches several UUIDs; give a longer prefix"),
         }
     }
     if gpus.is_empty() {

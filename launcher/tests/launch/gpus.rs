@@ -71,12 +71,12 @@ fn a_recipe_on_the_cpu_by_choice() {
 #[test]
 fn lists_that_are_wrong() {
     for (list, part) in [
-        ("x", "`x` is neither the number of a GPU"),
-        ("0,,1", "`` is neither"),
-        ("0,none", "`none` is neither"),
-        ("0 1", "separate several by commas"),
-        ("-1", "`-1` is neither"),
-        ("GPU-", "`GPU-` is neither"),
+        ("x", "`x` is not a GPU; give numbers"),
+        ("0,,1", "`` is not a GPU;"),
+        ("0,none", "`none` is not a GPU;"),
+        ("0 1", "separated by commas"),
+        ("-1", "`-1` is not a GPU;"),
+        ("GPU-", "`GPU-` is not a GPU;"),
     ] {
         refused(&["--gpu-ids", list], &["--gpu-ids", part]);
     }

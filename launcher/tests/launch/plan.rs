@@ -136,7 +136,7 @@ fn what_is_wrong_is_told_before_anything_starts() {
     refused(&["profile", "cifar100", "--set", "data.root=nowhere"], "nowhere");
     refused(&["gpu"], "Usage: dtrain gpu");
     refused(&["gpu", "monitor", "--interval", "0"], "give seconds from 0.1");
-    refused(&["gpu", "kill", "--gpu-ids", "x"], "neither the number of a GPU");
+    refused(&["gpu", "kill", "--gpu-ids", "x"], "`x` is not a GPU; give numbers");
 }
 
 /// With or without a driver, each command works or fails with one sentence.

@@ -69,7 +69,7 @@ fn what_cannot_be_evaluated_is_refused() {
         assert!(text.contains(words), "{words} in {text}");
     };
     refused(&[], "nowhere", "there is no such folder");
-    refused(&[], ".", "so it is not a whole checkpoint");
+    refused(&[], ".", "is not a whole checkpoint: it has no manifest.json");
     refused(&["--weights", "average"], "run", "holds no moving average");
     refused(&["--set", "model.name=resnet34"], "run", "does not fit the model");
     refused(&["--set", "data.classes=5"], "run", "does not fit the model");
@@ -132,7 +132,7 @@ fn weights_of_another_make_are_taken_in_part_or_by_other_names() {
         "does not fit the model",
     );
     refused(&["model.weights_mode=strict", steps], "none is named");
-    refused(&[&weights, "model.weights_rename=[[\"(\", \"\"]]", steps], "no regular expression");
+    refused(&[&weights, "model.weights_rename=[[\"(\", \"\"]]", steps], "is not a regular expression");
 
     let output = sandbox.launch(1, "strict", &[&weights, steps, rename, "model.weights_mode=strict"]);
     assert!(output.status.success(), "{}", output_text(&output));

@@ -179,7 +179,7 @@ fn a_run_that_fails_before_its_first_checkpoint_begins_with_the_same_one_again()
     assert!(run.0.steps().unwrap().is_empty());
     // It never starts from the beginning by itself.
     let text = expect_exit_code(&sandbox.launch(2, "run", &[]), 2);
-    assert!(text.contains("has no checkpoint of its own; give --resume /"), "{text}");
+    assert!(text.contains("has written no checkpoint; repeat --resume /"), "{text}");
     let text = expect_exit_code(&sandbox.launch_with(2, "run", &[], &more), 0);
     assert!(text.contains("after step 4"), "{text}");
     assert_eq!(run.per_step("step"), [5.0, 6.0, 7.0, 8.0]);

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pixels_are_counted_by_class_and_those_of_no_class_beside_them() {
+    fn pixels_are_counted_by_class_and_ignored_pixels_separately() {
         let mut class_counts = ClassCounts::default();
         class_counts.count(&[0, 0, 255, 3, 3, 3, 0, 255], 255);
         class_counts.count(&[], 255);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_whose_number_means_none_is_none() {
+    fn the_ignored_value_is_not_a_class() {
         let mut class_counts = ClassCounts::default();
         class_counts.count(&[0, 1, 1], 1);
         assert_eq!((class_counts.classes(), class_counts.ignored), (1, 2));

@@ -6,7 +6,7 @@
 //! Three channels mean a picture: everything becomes 8-bit RGB ([`rgb8`]). Grey is copied to the three
 //! channels, palettes are converted to colours, 16 bits are scaled to 8 with rounding, and transparent pixels
 //! are laid over white. TIFF files with floating-point samples, or with bands other than RGB and alpha, are
-//! refused: as RGB they would mean nothing.
+//! errors: as RGB they would mean nothing.
 //!
 //! Any other number of channels means data ([`pixels`]): the file must have exactly that many. 8-bit values
 //! from 0 to 255 and floating-point values stay unchanged; 16-bit values are divided by 65535. One channel
@@ -111,7 +111,7 @@ fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>> {
     open(bytes).map(Source::Picture)
 }
 
-/// Opens an image for conversion to RGB, and refuses data that is not a picture.
+/// Opens an image for conversion to RGB, and rejects data that is not a picture.
 fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
     let opened = open(bytes);
     let is_tiff = || format_of(bytes).is_ok_and(|format| format == ImageFormat::Tiff);
@@ -132,7 +132,7 @@ fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
     Ok(decoder)
 }
 
-/// Refuses a JPEG that is cut short: its decoder would fill the rest with grey.
+/// Rejects a truncated JPEG: its decoder would fill the rest with grey.
 fn whole(bytes: &[u8]) -> Result<()> {
     if bytes.starts_with(&[0xff, jpeg::SOI]) && !jpeg::is_whole(bytes) {
         return Err(truncated());
@@ -140,7 +140,7 @@ fn whole(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses values that are not finite: one would spread over the whole model.
+/// Rejects values that are not finite: one would spread over the whole model.
 fn finite(image: &Raster) -> Result<()> {
     let Values::F32(values) = &image.values else { return Ok(()) };
     match values.iter().position(|value| !value.is_finite()) {

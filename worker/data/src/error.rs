@@ -15,44 +15,43 @@ pub const MOST_NAMED: usize = 20;
 /// An error that ends the run. Each message has a place and a remedy; the first path is the place.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    #[error("there is no folder {}; {}", .0.display(), .1)]
+    #[error("the folder {} does not exist; {}", .0.display(), .1)]
     MissingFolder(PathBuf, String),
-    #[error("{} is not a folder; images are read from folders, one for each class", .0.display())]
+    #[error("{} is not a folder; name a folder that has one folder of images for each class", .0.display())]
     NotAFolder(PathBuf),
-    #[error("the folder {} cannot be listed ({}); give the user who runs dtrain read and execute permission", .0.display(), .1)]
+    #[error("cannot list the folder {}: {}; give the user of dtrain read and execute permission", .0.display(), .1)]
     UnreadableFolder(PathBuf, #[source] io::Error),
     #[error(
-        "{} has no class folders{}; expected one folder for each class with images in it, as in {}/cat/001.png",
+        "{} has no class folders{}; expected one folder of images for each class, as in {}/cat/001.png",
         .0.display(), loose_note(*.1), .0.display()
     )]
     NoClasses(PathBuf, usize),
     #[error(
-        "{} in {} no images: {}; add images ({}) or remove the {}",
+        "{} in {} without images: {}; add images ({}) or remove the {}",
         plural(.1.len(), "class folder", "class folders"), .0.display(), listed(.1),
         EXTENSIONS.join(", "), if .1.len() == 1 { "folder" } else { "folders" }
     )]
     EmptyClasses(PathBuf, Vec<String>),
     #[error(
-        "{} has {} that the training split lacks: {}; a model cannot be tested on what it was never shown, \
-         so add training images or remove the folders",
+        "{} has {} that the training split lacks: {}; add training images, or remove the folders",
         .0.display(), plural(.1.len(), "class", "classes"), listed(.1)
     )]
     UnknownClasses(PathBuf, Vec<String>),
     #[error(
-        "there are no images in {}; add images ({}) or set data.root and the names of its folders to where they are",
+        "{} has no images; add images ({}), or set data.root and its folder names to their location",
         .0.display(), EXTENSIONS.join(", ")
     )]
     NoImages(PathBuf),
     #[error(
         "images and masks do not pair up by name: {} in {} without a mask in {}{}; {} without an image{}; give both the \
-         same names (endings may differ) or remove what has no partner",
+         same names (endings may differ), or remove files without a partner",
         plural(.1.len(), "image", "images"), .0[0].display(), .0[1].display(), names(.1),
         plural(.2.len(), "mask", "masks"), names(.2)
     )]
     Unpaired([PathBuf; 2], Vec<String>, Vec<String>),
     #[error(
-        "{} has two files `{}` and `{}` of one name but for the ending; rename or remove one, since images and \
-         masks are paired by name",
+        "{} has the files `{}` and `{}`, which differ only in the ending; rename or remove one: images and masks \
+         pair by name",
         .0.display(), .1, .2
     )]
     SameName(PathBuf, String, String),
@@ -65,31 +64,30 @@ pub enum DataError {
     #[error("the name of {} is not valid UTF-8; rename it", .0.display())]
     NotUnicode(PathBuf),
     #[error(
-        "{} of {} images cannot be used, and more than 1% is taken for damage to the data set; \
-         replace or remove them: {}", .0.len(), .1, lines(.0)
+        "{} of {} images cannot be used, more than the 1% that a run tolerates; replace or remove them: {}", .0.len(), .1, lines(.0)
     )]
     TooManyBad(Vec<BadSample>, usize),
     #[error("no image of class `{}` can be used; replace them or remove the class: {}", .0, lines(.1))]
     ClassLost(String, Vec<BadSample>),
     #[error(
-        "{} holds images of one class only, `{}`, and a classifier needs two or more; add a folder of images for each other \
+        "{} has images of one class only, `{}`, but a classifier needs at least two; add a folder of images for each other \
          class, or set data.root and data.train to the folder that holds the class folders",
         .0.display(), .1
     )]
     OneClass(PathBuf, String),
-    #[error("the training masks in {} {}, and a model needs two classes or more to learn; {}", .0.display(), .1, .2)]
+    #[error("the training masks in {} {}, but a model needs at least two classes to learn; {}", .0.display(), .1, .2)]
     OneMaskClass(PathBuf, String, &'static str),
     #[error(
-        "every pixel of the test masks in {} has the value {}, which data.ignore = {} leaves out, so nothing is left to \
-         test with; set data.ignore to the value that means no class",
+        "every pixel of the test masks in {} has the value {}, which data.ignore = {} excludes; \
+         set data.ignore to the value that means no class",
         .0.display(), .1, .1
     )]
     NothingToTest(PathBuf, i64),
-    #[error("the text {} cannot be read ({}); set data.root to a text file or to a folder of .txt files", .0.display(), .1)]
+    #[error("cannot read the text {}: {}; set data.root to a text file or to a folder of .txt files", .0.display(), .1)]
     UnreadableText(PathBuf, #[source] io::Error),
-    #[error("there are no .txt files in {}; set data.root to a text file or to a folder of .txt files", .0.display())]
+    #[error("{} has no .txt files; set data.root to a text file or to a folder of .txt files", .0.display())]
     NoTexts(PathBuf),
-    #[error("the text {} is empty; set data.root to one that is not", .0.display())]
+    #[error("the text {} is empty; set data.root to another text", .0.display())]
     EmptyText(PathBuf),
     #[error("the text {} is not UTF-8 from byte {} on; convert it to UTF-8, for example with iconv", .0.display(), .1)]
     NotUtf8(PathBuf, usize),
@@ -100,16 +98,16 @@ pub enum DataError {
     )]
     ShortText { part: &'static str, tokens: usize, context: usize },
     #[error(
-        "the text has the character {0:?} (character {1}), which the vocabulary of {2} characters lacks; train on \
-         the text that the vocabulary was made of, or start a new run"
+        "the text has the character {0:?} (character {1}), which the vocabulary of {2} characters lacks; use the text \
+         of the vocabulary, or start a new run"
     )]
     UnknownCharacter(char, usize, usize),
     #[error(
-        "the text below {} is not the one that rank 0 read; give all machines the same files and leave them unchanged while a run \
-         starts", .0.display()
+        "the text at {} differs from the text of rank 0; give all machines the same files, and do not change them while a \
+         run starts", .0.display()
     )]
     TextDiffers(PathBuf),
-    #[error("a loader thread cannot be started ({0}); lower data.workers or raise the process limit")]
+    #[error("cannot start a loader thread: {0}; lower data.workers or raise the process limit")]
     ThreadStart(#[source] io::Error),
     #[error(
         "loading stopped at {0}: {1}; this is a bug in dtrain or in the data set's code, please report it"
@@ -127,21 +125,19 @@ pub enum SampleError {
     Read(#[from] io::Error),
     #[error("the file is empty")]
     Empty,
-    #[error("not an image: the file begins with {0}, and PNG, JPEG, BMP, TIFF and WebP are read")]
+    #[error("not an image: the file begins with {0}; expected PNG, JPEG, BMP, TIFF or WebP")]
     NotAnImage(String),
-    #[error("{0} is not read; convert the image to 8-bit RGB, for example as PNG")]
+    #[error("{0} is not supported; convert the image to 8-bit RGB, for example as PNG")]
     Unsupported(String),
     #[error(
-        "it holds data in {0} band(s), which are no RGB picture; set data.channels = {0} to train on the values as \
-         they are, or convert the image to 8-bit RGB"
+        "it has {0} band(s) of data, not an RGB picture; set data.channels = {0} to train on the values, \
+         or convert the image to 8-bit RGB"
     )]
     NotRgb(usize),
-    #[error(
-        "it has {found} channels where {expected} are expected; set data.channels = {found} or convert the image"
-    )]
+    #[error("it has {found} channels, expected {expected}; set data.channels = {found} or convert the image")]
     Channels { found: usize, expected: usize },
     #[error(
-        "samples of type {0} with {1} bits are not read; convert the image to 8- or 16-bit unsigned or to 32-bit \
+        "samples of type {0} with {1} bits are not supported; convert the image to 8- or 16-bit unsigned or to 32-bit \
          floating-point samples"
     )]
     SampleType(String, u8),
@@ -151,7 +147,7 @@ pub enum SampleError {
     )]
     NotFinite { value: f32, channel: usize, row: usize, column: usize, count: usize },
     #[error(
-        "it is {}x{} pixels where all are to be {}x{}; set data.resize = \"crop\" or \"stretch\"",
+        "it has {}x{} pixels, expected {}x{}; set data.resize = \"crop\" or \"stretch\"",
         .0.0, .0.1, .1.0, .1.1
     )]
     Size((u32, u32), (u32, u32)),
@@ -163,12 +159,12 @@ pub enum SampleError {
     )]
     ColorMask(usize),
     #[error(
-        "the mask has the value {value} at column {column}, row {row}, but classes go from 0 to {} and {ignore} means none; \
-         set data.classes to the number of classes, or data.ignore to the value that means none",
+        "the mask has the value {value} at column {column}, row {row}, but classes go from 0 to {} and {ignore} means no class; \
+         set data.classes to the number of classes, or data.ignore to the value that means no class",
         classes.saturating_sub(1)
     )]
     MaskValue { value: u16, column: usize, row: usize, classes: usize, ignore: i64 },
-    #[error("its mask {} is {}x{} pixels and the image {}x{}; make both of one size", .0, .1.0, .1.1, .2.0, .2.1)]
+    #[error("its mask {} has {}x{} pixels, but the image {}x{}; make both the same size", .0, .1.0, .1.1, .2.0, .2.1)]
     MaskSize(String, (u32, u32), (u32, u32)),
     #[error("its mask {0}: {1}")]
     Mask(String, #[source] Box<SampleError>),

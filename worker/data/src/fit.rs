@@ -109,11 +109,11 @@ fn resize(
         frame.width,
         frame.height,
     );
-    let refused = |reason: &dyn Display| SampleError::Damaged(format!("it cannot be resized: {reason}"));
-    let source = ImageRef::new(width, height, from, kind).map_err(|error| refused(&error))?;
+    let damaged = |reason: &dyn Display| SampleError::Damaged(format!("cannot be resized: {reason}"));
+    let source = ImageRef::new(width, height, from, kind).map_err(|error| damaged(&error))?;
     let (width, height) = frame.target;
-    let mut target = Image::from_slice_u8(width, height, to, kind).map_err(|error| refused(&error))?;
-    resizer.resize(&source, &mut target, &options).map_err(|error| refused(&error))
+    let mut target = Image::from_slice_u8(width, height, to, kind).map_err(|error| damaged(&error))?;
+    resizer.resize(&source, &mut target, &options).map_err(|error| damaged(&error))
 }
 
 /// Returns the part of a mask in the frame: each pixel is the one under its centre.

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endings_are_told_by_how_often_they_occur() {
+    fn endings_are_listed_by_frequency() {
         let mut ignored = Ignored::default();
         for name in ["a.gif", "b.GIF", "c.heic", "d.txt", "README", "f.a", "g.b", "h.c"] {
             ignored.count(name);

@@ -210,7 +210,7 @@ pub(super) fn folder_error(error: DataError, root: &Path, folder: &Path, setting
                     [] => "has no folders".to_owned(),
                     names => format!("has the folders {}", listed(names)),
                 };
-                format!("{} {there}: set {settings} to what is there", root.display())
+                format!("{} {there}; set {settings} to existing folders", root.display())
             });
             let no_root = |_| "set data.root to the folder that holds the splits".to_owned();
             DataError::MissingFolder(folder.to_path_buf(), hint.unwrap_or_else(no_root))

@@ -51,7 +51,7 @@ impl MaskRule {
     /// Makes the error of masks in `folder` with at most one class; `ignored` is the share of ignored pixels.
     pub fn one_class(self, folder: PathBuf, only: Option<usize>, ignored: f64) -> DataError {
         let left_out = format!(
-            "{:.1}% of the pixels have the value {}, which data.ignore leaves out",
+            "{:.1}% of the pixels have the value {}, which data.ignore excludes",
             100.0 * ignored,
             self.ignore
         );
@@ -66,12 +66,12 @@ impl MaskRule {
                  means no class"
             }
             MaskKind::Index => {
-                "the value of a pixel is its class: if these are other files, set data.train_masks to the folder of the \
+                "the value of a pixel is its class: if these files are not masks, set data.train_masks to the folder of the \
                  masks"
             }
             MaskKind::Binary if ignored > 0.0 => "set data.ignore to another value than 0 and 1",
             MaskKind::Binary => {
-                "0 is class 0 and any other value class 1: if these are other files, set data.train_masks to the folder \
+                "0 is class 0 and any other value class 1: if these files are not masks, set data.train_masks to the folder \
                  of the masks"
             }
         };

@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_evenly_taken() {
+    fn crops_are_uniform() {
         // Sample 0 must come at each of 5 places about equally often.
         let mut counts = [0u32; 5];
         for epoch in 0..10_000 {

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_gives_the_same_stream_for_ever() {
+    fn a_key_always_gives_the_same_stream() {
         // Computed with a second implementation of ChaCha with 8 rounds.
         let mut rng = keyed(Domain::Order, 1, 2, 3);
         let drawn: Vec<u32> = (0..4).map(|_| rng.next_u32()).collect();

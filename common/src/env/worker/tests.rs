@@ -52,7 +52,7 @@ fn the_rest_follows_from_rank_and_size() {
 }
 
 #[test]
-fn what_is_set_wins() {
+fn set_variables_win() {
     let env = read(&with(&[
         (LOCAL_RANK, "0"),
         (LOCAL_WORLD_SIZE, "1"),

@@ -61,7 +61,7 @@ fn an_index_counts_the_visible_ones() {
         Some("4,6"),
         "6",
         &[
-            "`6` names no GPU among those that CUDA_VISIBLE_DEVICES=4,6 shows; choose from\n",
+            "`6` is not a GPU visible with CUDA_VISIBLE_DEVICES=4,6; choose from:\n",
             "\n  1: GPU 6, NVIDIA T4, 16.00 GiB, GPU-66aa-0001",
         ],
     );
@@ -75,27 +75,27 @@ fn a_uuid_must_be_among_the_visible_ones() {
         &eight,
         Some("4,6"),
         "GPU-55",
-        &["`GPU-55` is GPU 5 of this machine, which CUDA_VISIBLE_DEVICES=4,6 hides", "  0: GPU 4, "],
+        &["`GPU-55` is GPU 5, which CUDA_VISIBLE_DEVICES=4,6 hides", "  0: GPU 4, "],
     );
     let mut two = gpus(2);
     two.gpus[1].uuid = Some("GPU-00ab".into());
-    refused(&two, None, "GPU-00a", &["`GPU-00a` is the beginning of several UUIDs"]);
+    refused(&two, None, "GPU-00a", &["`GPU-00a` matches several UUIDs"]);
     assert_eq!(choose(&two, Some("1"), "GPU-00a").unwrap(), ["GPU-00ab"]);
 }
 
 #[test]
-fn what_is_not_there_or_there_twice_is_told_with_what_is() {
+fn missing_and_repeated_devices_are_errors_with_the_choices() {
     let two = gpus(2);
     let all = "  0: NVIDIA T4, 16.00 GiB, GPU-00aa-0001\n  1: NVIDIA T4, 16.00 GiB, GPU-11aa-0001";
-    refused(&two, None, "2", &["`2` names no GPU; choose from\n", all]);
-    refused(&two, None, "GPU-ff", &["`GPU-ff` names no GPU; choose from\n", all]);
-    refused(&two, None, "MIG-ff", &["`MIG-ff` names no GPU; choose from\n", all]);
-    refused(&two, None, "1,0,1", &["GPU 1 is named twice, by `1` and `1`", all]);
-    refused(&two, None, "1,GPU-11", &["GPU 1 is named twice, by `1` and `GPU-11`", all]);
+    refused(&two, None, "2", &["`2` is not a GPU of this machine; choose from:\n", all]);
+    refused(&two, None, "GPU-ff", &["`GPU-ff` is not a GPU of this machine; choose from:\n", all]);
+    refused(&two, None, "MIG-ff", &["`MIG-ff` is not a GPU of this machine; choose from:\n", all]);
+    refused(&two, None, "1,0,1", &["`1` and `1` both name GPU 1", all]);
+    refused(&two, None, "1,GPU-11", &["`1` and `GPU-11` both name GPU 1", all]);
 }
 
 #[test]
-fn of_a_divided_gpu_only_the_instances_can_be_used() {
+fn only_the_instances_of_a_divided_gpu_can_be_used() {
     let machine = divided();
     assert_eq!(choose(&machine, None, "MIG-1c,0").unwrap(), ["MIG-1c-77", "GPU-00aa-0001"]);
     assert_eq!(choose(&machine, Some("MIG-1c,MIG-0c"), "1").unwrap(), ["MIG-0c-77"]);
@@ -106,18 +106,18 @@ fn of_a_divided_gpu_only_the_instances_can_be_used() {
             name,
             &[
                 "GPU 1 is divided into MIG instances",
-                "  1: NVIDIA A100, 16.00 GiB, GPU-11aa-0001, in MIG mode\n     an instance of it: NVIDIA A100 MIG \
+                "  1: NVIDIA A100, 16.00 GiB, GPU-11aa-0001, in MIG mode\n     instance: NVIDIA A100 MIG \
                  3g.20gb, 20.00 GiB, MIG-0c-77\n",
             ],
         );
     }
-    refused(&machine, None, "2", &["GPU 2 is in MIG mode and has no instances"]);
-    refused(&machine, Some("MIG-0c"), "MIG-1c", &["`MIG-1c` is MIG instance 1 of GPU 1 of"]);
+    refused(&machine, None, "2", &["GPU 2 is in MIG mode without instances"]);
+    refused(&machine, Some("MIG-0c"), "MIG-1c", &["`MIG-1c` is MIG instance 1 of GPU 1, which"]);
     refused(&machine, Some("MIG-0c"), "GPU-11", &["hides"]);
 }
 
 #[test]
-fn an_inherited_list_of_numbers_is_not_guessed_at() {
+fn an_ambiguous_inherited_list_of_numbers_is_an_error() {
     let two = mixed();
     refused(&two, Some("1"), "0", &["GPUs of several kinds", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]);
     let visible = Visible::new(&two, Some("1"));
@@ -125,7 +125,7 @@ fn an_inherited_list_of_numbers_is_not_guessed_at() {
     assert!(visible.choose(&two, &ids("0"), Some("PCI_BUS_ID")).is_ok());
     assert_eq!(choose(&two, Some("GPU-11"), "0").unwrap(), ["GPU-11aa-0001"]);
     assert_eq!(choose(&two, None, "1").unwrap(), ["GPU-11aa-0001"]);
-    refused(&divided(), Some("0"), "0", &["GPUs in MIG mode", "list their UUIDs there"]);
+    refused(&divided(), Some("0"), "0", &["GPUs in MIG mode", "list UUIDs"]);
 }
 
 fn name() -> impl Strategy<Value = GpuId> {
@@ -134,14 +134,14 @@ fn name() -> impl Strategy<Value = GpuId> {
 
 proptest! {
     #[test]
-    fn any_text_is_a_name_or_refused(text in prop_oneof![".*", "[-0-9GPUMI/ ]{0,12}"]) {
+    fn any_text_is_a_gpu_id_or_an_error(text in prop_oneof![".*", "[-0-9GPUMI/ ]{0,12}"]) {
         if let Ok(id) = text.parse::<GpuId>() {
             prop_assert_eq!(id.to_string().parse::<GpuId>(), Ok(id));
         }
     }
 
     #[test]
-    fn what_is_chosen_is_visible_usable_and_there_once(
+    fn chosen_devices_are_visible_usable_and_distinct(
         names in prop::collection::vec(name(), 1..4),
         list in prop::option::of("((GPU-|MIG-)?[0-3],?){0,4}"),
     ) {
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn an_index_is_the_entry_of_the_list_that_it_counts(
+    fn an_index_selects_that_entry_of_the_list(
         list in Just((0..6u32).collect::<Vec<_>>()).prop_shuffle(),
         pick in 0..6u32,
     ) {
@@ -174,7 +174,7 @@ proptest! {
 
     /// A worker of an inner launch finds the devices of the outer launch by UUID, in the same order.
     #[test]
-    fn what_is_chosen_is_what_is_seen(
+    fn a_program_sees_the_chosen_devices(
         ids in Just((0..6u32).collect::<Vec<_>>()).prop_shuffle(),
         count in 1..6usize,
     ) {
@@ -189,7 +189,7 @@ proptest! {
 }
 
 #[test]
-fn what_the_first_workers_compute_on_is_only_told_where_it_is_certain() {
+fn first_devices_are_known_only_in_a_certain_order() {
     let of = |inventory: &Inventory, list, count, order| {
         let devices = Visible::new(inventory, list).first_devices(inventory, count, order)?;
         Some(devices.into_iter().map(|device| inventory.title(device)).collect::<Vec<_>>().join(", "))

@@ -4,7 +4,7 @@ use super::errors::{LINES, by_set};
 use super::*;
 
 #[test]
-fn settings_without_effect_are_refused() {
+fn settings_without_effect_are_errors() {
     for (sets, key) in [
         (&["data.classes=5"][..], "data.classes"),
         (&["data.train_samples=5"], "data.train_samples"),
@@ -78,7 +78,7 @@ fn settings_must_fit_together() {
 }
 
 #[test]
-fn what_is_planned_says_so() {
+fn values_of_a_later_version_are_errors() {
     for (set, key) in [("task=elevation", "task"), ("optim.schedule.name=polynomial", "optim.schedule.name")]
     {
         let error = by_set(&[set]);
@@ -107,7 +107,7 @@ fn paths_are_checked() {
          test folders"
     );
     assert!(error(&["data.root=~/x"]).to_string().contains("`~` is not expanded"));
-    assert!(error(&[]).to_string().contains("holds no folders"));
+    assert!(error(&[]).to_string().contains("has no folders"));
     std::fs::create_dir(root.join("train")).unwrap();
     std::fs::create_dir(root.join("val")).unwrap();
     let test = error(&[]);

@@ -24,7 +24,7 @@ fn optimizers_have_their_own_defaults() {
 }
 
 #[test]
-fn decay_needs_something_to_decay_by() {
+fn decay_needs_a_weight_decay() {
     for name in ["adam", "sgd"] {
         let sets = [&format!("optim.name={name}"), "optim.lr=0.1", "optim.decay=weights"];
         refuses(SMALL, &sets, "optim.decay", "optim.weight_decay is 0");
@@ -68,7 +68,7 @@ fn settings_of_other_schedules_have_no_effect() {
 #[test]
 fn schedules_must_make_sense() {
     for (settings, key, part) in [
-        ("name = \"onecycle\", warmup = \"1 step\"", "warmup", "\"onecycle\" rises by itself"),
+        ("name = \"onecycle\", warmup = \"1 step\"", "warmup", "\"onecycle\" already has a rise"),
         (
             "name = \"exponential\"",
             "gamma",
@@ -100,9 +100,9 @@ fn schedules_must_make_sense() {
         ("name = \"step\", milestones = [\"2 steps\", \"2 steps\"]", "milestones", "each once"),
         ("name = \"step\", milestones = []", "milestones", "a list of lengths of training"),
         ("name = \"step\", milestones = \"1 epoch\"", "milestones", "a list of lengths of training"),
-        ("name = \"step\", milestones = [\"0 steps\"]", "milestones", "is no time at all"),
-        ("name = \"step\", milestones = [\"10 min\"]", "milestones", "which only checkpoint.every can be"),
-        ("name = \"step\", every = \"0 epochs\"", "every", "is no time at all"),
+        ("name = \"step\", milestones = [\"0 steps\"]", "milestones", "is zero"),
+        ("name = \"step\", milestones = [\"10 min\"]", "milestones", "which only checkpoint.every takes"),
+        ("name = \"step\", every = \"0 epochs\"", "every", "is zero"),
         ("name = \"step\", every = \"1 epoch\", gamma = 0", "gamma", "a number above 0"),
         ("name = \"onecycle\", rise = 1", "rise", "a number above 0 and below 1"),
         ("name = \"onecycle\", rise = 0", "rise", "a number above 0 and below 1"),

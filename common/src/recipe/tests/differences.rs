@@ -39,7 +39,7 @@ fn differences_are_those_of_the_experiment() {
 }
 
 #[test]
-fn where_the_data_lies_is_no_difference() {
+fn the_location_of_the_data_is_not_a_difference() {
     let at = |root: &str| parse(FULL, &[&format!("data.root={root}")]).unwrap();
     assert_eq!(at("/a").differences(&at("/b")), []);
     assert_eq!(at("/a").differences(&parse(FULL, &["data.train=other"]).unwrap()).len(), 1);

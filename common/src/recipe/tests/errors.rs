@@ -66,7 +66,7 @@ fn unknown_keys_are_explained() {
 }
 
 #[test]
-fn wrong_values_say_what_was_expected_and_what_was_found() {
+fn wrong_values_name_the_expected_and_the_found_value() {
     for (text, key, expected) in [
         ("epochs = \"ten\"", "train.epochs", "expected a whole number of at least 1, got the text \"ten\""),
         ("epochs = 2.0", "train.epochs", "expected a whole number of at least 1, got the number 2.0"),
@@ -156,7 +156,7 @@ fn sections_must_be_sections() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_keys_are_named() {
     let error = parse("[data]\nkind = \"generated\"\n", &[]).unwrap_err();
     assert_eq!(error.0.key.as_deref(), Some("task"));
     assert!(error.to_string().contains("task = \"classify\""), "{error}");
@@ -176,7 +176,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn syntax_errors_have_their_line() {
+fn syntax_errors_name_the_line() {
     for (line, text) in [(5, "epochs = "), (5, "epochs 10"), (6, "[optim"), (5, "epochs = 1\nepochs = 2")] {
         let error = at_line(line, text);
         assert_eq!(error.0.key.as_deref(), None);
@@ -187,7 +187,7 @@ fn syntax_errors_have_their_line() {
 }
 
 #[test]
-fn a_number_beyond_64_bits_has_its_key() {
+fn a_number_beyond_64_bits_names_its_key() {
     let error = at_line(5, "steps = 9999999999999999999999");
     assert_eq!((error.0.line, error.0.key.as_deref()), (Some(5), Some("train.steps")), "{error}");
     assert!(error.to_string().contains("too large"), "{error}");
@@ -207,7 +207,7 @@ fn overrides_must_be_well_formed() {
         ("train.=3", "is not a key"),
         (".train=3", "is not a key"),
         ("train..epochs=3", "is not a key"),
-        ("task.name=x", "`task` is the text \"classify\" and holds no further keys"),
+        ("task.name=x", "`task` is the text \"classify\", which has no keys"),
         ("train.epochs.x=1", "`train.epochs` is the whole number 10"),
         ("data.nothing.x=1", "unknown key"),
         ("nothing.x.y=1", "unknown key"),
@@ -221,7 +221,7 @@ fn overrides_must_be_well_formed() {
 }
 
 #[test]
-fn of_several_overrides_the_one_that_decides_is_named() {
+fn the_deciding_override_is_named() {
     let error = by_set(&["train.epochs=1", "train.epochs=x", "train.seed=2"]);
     assert_eq!(error.0.set.as_deref(), Some("train.epochs=x"));
     let error = by_set(&["optim={ lr = -1 }"]);

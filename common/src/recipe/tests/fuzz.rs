@@ -129,7 +129,7 @@ proptest! {
 }
 
 #[test]
-fn deep_nesting_is_refused_not_a_crash() {
+fn deep_nesting_is_an_error_not_a_crash() {
     for text in [
         format!("task = {}1{}", "[".repeat(100_000), "]".repeat(100_000)),
         format!("{}a = 1", "a.".repeat(100_000)),

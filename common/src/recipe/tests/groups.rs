@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn groups_have_places_and_remedies() {
+fn errors_of_groups_have_a_line_and_a_remedy() {
     let text = |group: &str| {
         format!("{SMALL}[[optim.group]]\nmatch = \"a\"\nlr_factor = 2\n[[optim.group]]\n{group}\n")
     };

@@ -38,8 +38,8 @@ fn settings_of_other_networks_have_no_effect() {
         (SMALL, "model.width=8", "\"vit\" and \"unet\" and \"gpt\"; the model is \"resnet18\""),
         (SMALL, "model.depth=8", "the model is \"resnet18\""),
         (SMALL, "model.heads=8", "the model is \"resnet18\""),
-        (SMALL, "model.patch=8", "it belongs to \"vit\""),
-        (SMALL, "model.context=8", "it belongs to \"gpt\""),
+        (SMALL, "model.patch=8", "it applies to \"vit\""),
+        (SMALL, "model.context=8", "it applies to \"gpt\""),
         (SMALL, "model.file=/m.pt", "task = \"torchscript\" and this is \"classify\""),
         (SMALL, "model.loss=mse", "task = \"torchscript\" and this is \"classify\""),
         (SEGMENT, "model.heads=8", "the model is \"unet\""),
@@ -89,7 +89,7 @@ fn a_unet_cannot_halve_a_pixel() {
         SEGMENT,
         &["model.depth=8"],
         "model.depth",
-        "nothing is left of images of 128 pixels when they are halved 8 times; set data.image_size to at least 256",
+        "images of 128 pixels cannot be halved 8 times; set data.image_size to at least 256",
     );
     assert!(parse(SEGMENT, &["model.depth=7"]).is_ok());
     assert!(parse(BINARY, &["model.depth=8"]).is_ok(), "the size of the images is not known yet");

@@ -18,7 +18,7 @@ fn a_scaled_loss_is_for_float16() {
 }
 
 #[test]
-fn tf32_is_for_what_is_left_in_float32() {
+fn tf32_needs_float32_operations() {
     assert_eq!(small(&[]).precision.tf32, Switch::Auto);
     for (word, switch) in
         [("auto", Switch::Auto), ("true", Switch::Value(true)), ("false", Switch::Value(false))]
@@ -54,7 +54,7 @@ fn buckets_are_sizes() {
         ("reduce.bucket=-1", "a size of at least 1 KiB"),
         ("reduce.bucket=2.5", "a size of at least 1 KiB"),
         ("reduce.bucket=fast", "is not a size; write for example"),
-        ("reduce.bucket=9999 PiB", "is more memory than there is"),
+        ("reduce.bucket=9999 PiB", "is too large"),
         ("reduce.overlap=yes", "true or false"),
         ("reduce.compress=fp8", "\"none\", \"bf16\", \"fp16\""),
         ("memory.shard_optimizer=2", "true or false"),
@@ -67,7 +67,7 @@ fn buckets_are_sizes() {
 fn the_average_has_a_decay() {
     let recipe = parse(LM, &["ema.decay=0.9999"]).unwrap();
     assert_eq!(recipe.ema.map(|ema| (ema.decay, ema.warmup)), Some((0.9999, true)));
-    refuses(LM, &["ema.warmup=true"], "ema.decay", "missing; state what the average keeps of itself");
+    refuses(LM, &["ema.warmup=true"], "ema.decay", "missing; state the share that the average keeps");
     refuses(&format!("{SMALL}[ema]\n"), &[], "ema.decay", "missing");
     for decay in ["0", "1", "-0.5", "nan"] {
         refuses(LM, &[&format!("ema.decay={decay}")], "ema.decay", "a number above 0 and below 1");
@@ -81,11 +81,11 @@ fn checkpoints_are_written_after_training_or_time() {
     assert_eq!(every("checkpoint.every=2 epochs"), Every::Span(Span::Epochs(2.0)));
     for (set, part) in [
         ("checkpoint.every=0 min", "or a length of time"),
-        ("checkpoint.every=0 steps", "is no time at all"),
+        ("checkpoint.every=0 steps", "is zero"),
         ("checkpoint.every=often", "epochs"),
         ("checkpoint.every=5", "a length of training or of time"),
-        ("checkpoint.keep_every=10 min", "which only checkpoint.every can be"),
-        ("checkpoint.keep_every=0 epochs", "is no time at all"),
+        ("checkpoint.keep_every=10 min", "which only checkpoint.every takes"),
+        ("checkpoint.keep_every=0 epochs", "is zero"),
         ("checkpoint.on_failure=ignore", "\"stop\", \"continue\""),
     ] {
         refuses(SMALL, &[set], set.split_once('=').unwrap().0, part);

@@ -11,7 +11,7 @@ fn staged(sections: &str) -> String {
 const TWO: &str = "[[stage]]\nname = \"a\"\nepochs = 2\n[[stage]]\nname = \"b\"\nsteps = 7\n";
 
 #[test]
-fn a_stage_says_little_and_changes_nothing_else() {
+fn a_short_stage_keeps_all_other_settings() {
     let recipe = parse(&staged(TWO), &[]).unwrap();
     assert_eq!((recipe.stages(), small(&[]).stages()), (2, 1));
     let [first, second] = &recipe.stage[..] else { panic!("two stages") };
@@ -24,7 +24,7 @@ fn a_stage_says_little_and_changes_nothing_else() {
 }
 
 #[test]
-fn a_stage_s_settings_go_over_the_recipe_s() {
+fn stage_settings_override_the_recipe() {
     let recipe = parse(STAGES, &[]).unwrap();
     let (first, second) = (recipe.of_stage(0), recipe.of_stage(1));
     assert_eq!((first.train.epochs, first.train.effective_batch), (Some(30), 16));
@@ -41,7 +41,7 @@ fn a_stage_s_settings_go_over_the_recipe_s() {
 }
 
 #[test]
-fn unfreezing_falls_on_the_nearest_step_and_always_before_the_end() {
+fn unfreezing_rounds_to_a_step_before_the_end() {
     let after = |at, steps| {
         let patterns = vec!["*".into()];
         Unfreeze { at, patterns }.after(steps)
@@ -51,7 +51,7 @@ fn unfreezing_falls_on_the_nearest_step_and_always_before_the_end() {
 }
 
 #[test]
-fn a_member_of_a_list_is_called_by_its_number() {
+fn list_members_are_named_by_number() {
     let sets = [
         "stage.0.epochs=5",
         "stage.1.unfreeze=[{ at = 0.25, match = \"a\" }, { at = 0.5, match = \"b\" }]",
@@ -70,33 +70,26 @@ fn a_member_of_a_list_is_called_by_its_number() {
     assert_eq!(error.0.key.as_deref(), Some("stage[0].epochs"));
     assert_eq!(error.0.set.as_deref(), Some("stage.0.epochs=many"));
     for (set, part) in [
-        (
-            "stage.2.epochs=1",
-            "`stage` is a list of 2, whose members are called stage.0 to stage.1, not \"2\"",
-        ),
+        ("stage.2.epochs=1", "`stage` is a list of 2: name a member stage.0 to stage.1, not \"2\""),
         ("stage.full.epochs=1", "not \"full\""),
-        ("stage.0.name.x=1", "`stage[0].name` is the text \"a\" and holds no further keys"),
+        ("stage.0.name.x=1", "`stage[0].name` is the text \"a\", which has no keys"),
     ] {
         assert!(refused(set).0.message.contains(part), "{}", refused(set));
     }
 }
 
 #[test]
-fn stages_have_places_and_remedies() {
+fn errors_of_stages_have_a_line_and_a_remedy() {
     let one = |lines: &str| staged(&format!("[[stage]]\nname = \"a\"\n{lines}\n"));
     for (text, key, part) in [
         (staged("[[stage]]\nepochs = 1\n"), "stage[0].name", "missing; give it a name"),
         (one(""), "stage[0].epochs", "missing; state the length of the stage"),
-        (one("epochs = 1\nsteps = 2"), "stage[0].steps", "state its length in one of them"),
+        (one("epochs = 1\nsteps = 2"), "stage[0].steps", "the stage has epochs and steps; remove one"),
         (one("epochs = 0"), "stage[0].epochs", "at least 1"),
         (staged("[[stage]]\nname = \" \"\nepochs = 1\n"), "stage[0].name", "a name in quotes"),
         (staged(&TWO.replace("\"b\"", "\"a\"")), "stage[1].name", "the name of an earlier stage"),
         (one("epoch = 1"), "stage[0].epoch", "did you mean `epochs`? [[stage]] takes name"),
-        (
-            one("epochs = 1\nbest = \"restart\""),
-            "stage[0].best",
-            "no best checkpoint is kept, which checkpoint.best asks for",
-        ),
+        (one("epochs = 1\nbest = \"restart\""), "stage[0].best", "checkpoint.best is not set"),
         (
             one("epochs = 1\nbest = \"restart\"\n[checkpoint]\nbest = \"min loss\""),
             "stage[0].best",
@@ -125,16 +118,16 @@ fn stages_have_places_and_remedies() {
         (
             one("epochs = 1\nunfreeze = [{ at = 0.25, match = \"a\" }, { at = 0.5, match = \"a\" }]"),
             "stage[0].unfreeze[1].match",
-            "\"a\" is unfrozen by an earlier entry already",
+            "an earlier entry already unfreezes \"a\"",
         ),
         (
             one("epochs = 1\nfreeze = [\"a\", \"b\"]\nunfreeze = [{ at = 0, match = \"b\" }]"),
             "stage[0].unfreeze[0].match",
-            "\"b\" is frozen by this stage and unfrozen where it begins",
+            "this stage freezes \"b\" and unfreezes it at its start",
         ),
         (one("epochs = 1\ngroup = [{ match = \"a\" }]"), "stage[0].group[0]", "this group has no effect"),
-        (one("epochs = 1\nloss = \"mse\""), "stage[0].loss", "it is for task = \"torchscript\""),
-        (one("epochs = 1\nema = \"restart\""), "stage[0].ema", "the recipe has no moving average"),
+        (one("epochs = 1\nloss = \"mse\""), "stage[0].loss", "it applies to task = \"torchscript\""),
+        (one("epochs = 1\nema = \"restart\""), "stage[0].ema", "the recipe has no [ema]"),
         (one("epochs = 1\nema = \"restart\"\n[ema]\ndecay = 0.9"), "stage[0].ema", "begins with the run"),
         (
             one("epochs = 1\nlr_factor = 0.1\n[optim]\nschedule = { name = \"cosine\", min_lr = 5e-4 }"),
@@ -144,7 +137,7 @@ fn stages_have_places_and_remedies() {
         (
             format!("{SMALL}[[stage]]\nname = \"a\"\nepochs = 1\n"),
             "train.epochs",
-            "every [[stage]] says how long it is",
+            "each [[stage]] has a length",
         ),
         (
             one("epochs = 1\neffective_batch = 4000").replace("[train]", "[train]\nlast_batch = \"drop\""),

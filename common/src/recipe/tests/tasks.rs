@@ -37,7 +37,7 @@ fn a_language_model_has_its_own_defaults() {
 }
 
 #[test]
-fn torchscript_and_custom_have_no_network_of_their_own() {
+fn torchscript_and_custom_have_no_built_in_network() {
     let recipe = read(TORCHSCRIPT);
     assert_eq!((recipe.model.name, recipe.model.width), (None, None));
     assert_eq!(recipe.model.file, Some(PathBuf::from("/m/module.pt")));
@@ -46,7 +46,7 @@ fn torchscript_and_custom_have_no_network_of_their_own() {
 }
 
 #[test]
-fn a_users_own_task_takes_what_is_typed() {
+fn a_custom_task_takes_any_settings() {
     let recipe = read(CUSTOM);
     assert_eq!(recipe.data.mean, [0.5]);
     assert_eq!((recipe.data.image_size, recipe.data.resize), (7, Resize::None));
@@ -65,7 +65,12 @@ fn a_users_own_task_takes_what_is_typed() {
     refuses(CUSTOM, &["optim.momentum=0.9"], "optim.momentum", "has no effect");
     refuses(CUSTOM, &["custom=3"], "custom", "expected a section with the settings of your trainer");
     refuses(CUSTOM, &["custom.a.b=[1, nan]"], "custom", "use numbers that are finite");
-    refuses(SMALL, &["custom.a=3"], "custom", "it is for task = \"custom\" and this is \"classify\"");
+    refuses(
+        SMALL,
+        &["custom.a=3"],
+        "custom",
+        "it applies to task = \"custom\", and the task is \"classify\"",
+    );
     refuses("task = \"lm\"\n[train]\nsteps = 1", &[], "data", "missing");
 }
 
@@ -123,7 +128,7 @@ fn settings_of_other_data_have_no_effect() {
         (SMALL, "data.tokenizer=chars", "texts"),
         (SMALL, "data.test_fraction=0.5", "texts"),
         (SMALL, "data.cache=auto", "generated"),
-        (SMALL, "data.resize=crop", "drawn in the size of data.image_size"),
+        (SMALL, "data.resize=crop", "have the size data.image_size"),
         (folder, "data.masks=index", "task = \"segment\" has, and this is \"classify\""),
         (folder, "data.train_masks=a", "masks"),
         (folder, "data.test_masks=a", "masks"),
@@ -140,14 +145,14 @@ fn settings_of_other_data_have_no_effect() {
     for key in ["train_masks", "test_masks", "masks"] {
         let (value, key) = (if key == "masks" { "index" } else { "a" }, format!("data.{key}"));
         let set = format!("{key}={value}");
-        refuses(SMALL, &["task=segment", &set], &key, "generated data is read from nowhere");
+        refuses(SMALL, &["task=segment", &set], &key, "generated data has no files");
     }
     // Pixels of one generated class can be left out of the loss.
     assert_eq!(parse(SMALL, &["task=segment", "data.ignore=0"]).unwrap().data.ignore, 0);
 }
 
 #[test]
-fn data_must_say_where_it_is() {
+fn data_needs_a_location() {
     let without_root = |text: &str| text.replace("root = ", "# ");
     refuses(&without_root(LM), &[], "data.root", "name a text file (.txt) or a folder of them");
     refuses(&without_root(SEGMENT), &[], "data.root", "the train and test folders");
@@ -155,10 +160,9 @@ fn data_must_say_where_it_is() {
 }
 
 #[test]
-fn channels_have_as_many_means() {
-    let one = "the list has 1 numbers and data.channels is 3; give as many numbers as there are channels, or set \
-               data.channels = 1";
-    refuses(FULL, &["data.channels=1"], "data.mean", "the list has 3 numbers and data.channels is 1");
+fn means_match_the_channels() {
+    let one = "the list has 1 numbers, but data.channels is 3; give one number for each channel, or set data.channels = 1";
+    refuses(FULL, &["data.channels=1"], "data.mean", "the list has 3 numbers, but data.channels is 1");
     refuses(SMALL, &["data.mean=[0.5]"], "data.mean", one);
     refuses(SMALL, &["data.std=[0.5]"], "data.std", one);
     refuses(SMALL, &["data.channels=1"], "data.channels", "generated images have 3 channels, not 1");
@@ -167,9 +171,9 @@ fn channels_have_as_many_means() {
 }
 
 #[test]
-fn masks_have_classes_and_folders_of_their_own() {
+fn masks_have_classes_and_separate_folders() {
     let unknown = SEGMENT.replace("classes = 7", "");
-    refuses(&unknown, &[], "data.classes", "missing; state how many classes the masks tell apart");
+    refuses(&unknown, &[], "data.classes", "missing; state the number of classes in the masks");
     refuses(BINARY, &["data.classes=3"], "data.classes", "binary masks have 2 classes, not 3");
     assert!(parse(BINARY, &["data.classes=2"]).is_ok());
     refuses(

@@ -48,8 +48,7 @@ impl Checks<'_> {
             };
             if count != channels {
                 let message = format!(
-                    "the list has {count} numbers and data.channels is {channels}; give as many numbers as there are \
-                     channels{or}"
+                    "the list has {count} numbers, but data.channels is {channels}; give one number for each channel{or}"
                 );
                 self.add(key, message);
             }
@@ -66,7 +65,7 @@ impl Checks<'_> {
         match data.masks {
             Masks::Index if !self.is_stated("data.classes") => self.add(
                 "data.classes",
-                "missing; state how many classes the masks tell apart, without the value of data.ignore",
+                "missing; state the number of classes in the masks, without data.ignore",
             ),
             Masks::Binary if classes != 2 => self.add(
                 "data.classes",
@@ -81,8 +80,7 @@ impl Checks<'_> {
             (&data.test, &data.test_masks, "data.test_masks"),
         ] {
             if images == masks {
-                let message =
-                    format!("{masks:?} is the folder of the images; masks lie in a folder of their own");
+                let message = format!("{masks:?} is the folder of the images; name the folder of the masks");
                 self.add(key, message);
             }
         }

@@ -66,8 +66,8 @@ impl Checks<'_> {
             && samples < largest
         {
             let message = format!(
-                "\"drop\" leaves no step at all: the effective batch of {largest} is larger than the {samples} training \
-                 samples"
+                "\"drop\" leaves no step: the effective batch of {largest} is larger than the {samples} training samples; \
+                 use \"keep\" or a smaller train.effective_batch"
             );
             self.add("train.last_batch", message);
         }
@@ -75,8 +75,7 @@ impl Checks<'_> {
         if best && recipe.checkpoint.best.is_none() {
             self.add(
                 "test.weights",
-                "\"best\" needs checkpoint.best to say by which figure, such as best = \"max accuracy\"; or test those of the \
-                 last step, \"last\"",
+                "\"best\" needs checkpoint.best, such as best = \"max accuracy\"; set it, or use \"last\"",
             );
         }
     }

@@ -26,7 +26,7 @@ impl Checks<'_> {
     pub(super) fn model(&mut self) {
         let model = &self.recipe.model;
         if self.recipe.task == Task::Torchscript && model.file.is_none() {
-            let message = "missing; name the file of a module that torch.jit.script made and save() wrote";
+            let message = "missing; name a file that save() of a torch.jit.script module wrote";
             self.add("model.file", message);
         }
         let is_a = |name| model.name == Some(name);
@@ -85,8 +85,8 @@ impl Checks<'_> {
         {
             let least = 1_usize << depth;
             let message = format!(
-                "nothing is left of images of {size} pixels when they are halved {depth} times; set data.image_size to at \
-                 least {least}, or lower model.depth"
+                "images of {size} pixels cannot be halved {depth} times; set data.image_size to at least {least}, or lower \
+                 model.depth"
             );
             self.add(self.first_given(["model.depth", "data.image_size"]), message);
         }

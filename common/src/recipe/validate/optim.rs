@@ -12,7 +12,7 @@ impl Checks<'_> {
     pub(super) fn optim(&mut self) {
         let optim = &self.recipe.optim;
         if optim.name == OptimName::Sgd && !self.is_stated("optim.lr") {
-            self.add("optim.lr", "missing; SGD has no usual learning rate, so state one");
+            self.add("optim.lr", "missing; SGD has no default learning rate, so state one");
         }
         if optim.nesterov == Some(true) && optim.momentum.is_none_or(|momentum| momentum == 0.0) {
             self.add("optim.nesterov", "Nesterov's method needs optim.momentum above 0");
@@ -23,14 +23,16 @@ impl Checks<'_> {
                 format!("{rule:?} needs optim.reference_batch, the batch for which optim.lr was stated");
             self.add("optim.scaling", message);
         } else if !self.recipe.learning_rate().is_finite() {
-            self.add("optim.lr", "the learning rate becomes infinite when it is scaled to the batch");
+            self.add(
+                "optim.lr",
+                "the learning rate becomes infinite when it is scaled to the batch; lower it",
+            );
         }
         // A stated decay of 0 may be one value of a search; only a default of 0 is an error.
         let no_decay = optim.weight_decay == Some(0.0) && !self.is_stated("optim.weight_decay");
         if optim.decay == Decay::Weights && no_decay {
             let message = format!(
-                "there is nothing to decay by: optim.weight_decay is 0 for {:?} unless it is stated; state it, or remove this \
-                 setting",
+                "this setting has no effect: optim.weight_decay is 0 by default for {:?}; set it, or remove this setting",
                 optim.name.as_str()
             );
             self.add("optim.decay", message);
@@ -55,15 +57,14 @@ impl Checks<'_> {
         let lr = self.recipe.learning_rate();
         if let Some(min_lr) = schedule.min_lr.filter(|min_lr| *min_lr > lr) {
             let scaled = if lr == self.recipe.optim.lr { "" } else { " after scaling" };
-            let message = format!("{min_lr} is above the learning rate, which is {lr}{scaled}");
+            let message = format!("{min_lr} is above the learning rate, which is {lr}{scaled}; lower it");
             self.add("optim.schedule.min_lr", message);
         }
         if let Some(warmup) = schedule.warmup {
             if schedule.name == ScheduleName::OneCycle {
                 self.add(
                     "optim.schedule.warmup",
-                    "\"onecycle\" rises by itself; remove this setting, and set optim.schedule.rise for another length of \
-                     the rise",
+                    "\"onecycle\" already has a rise; remove this setting, and set optim.schedule.rise for its length",
                 );
             } else if let Some(run) = shorter_run(self.recipe, warmup) {
                 let message =
@@ -93,7 +94,7 @@ impl Checks<'_> {
             ),
             (Some(_), Some(_)) => self.add(
                 MILESTONES,
-                "optim.schedule.every is stated too, and only one of them can be; remove one",
+                "optim.schedule.every is also set; remove one of the two",
             ),
             _ => {}
         }

@@ -12,7 +12,7 @@ impl Checks<'_> {
             let name = &stage.name;
             let earlier = &self.recipe.stage[..number];
             if earlier.iter().any(|earlier| earlier.name == *name) {
-                let message = format!("{name:?} is the name of an earlier stage; give each its own");
+                let message = format!("{name:?} is the name of an earlier stage; give each a different name");
                 self.of_stage(number, "name", message);
             }
             match (stage.epochs, stage.steps) {
@@ -20,11 +20,9 @@ impl Checks<'_> {
                     let message = "missing; state the length of the stage as epochs or as steps";
                     self.of_stage(number, "epochs", message);
                 }
-                (Some(_), Some(_)) => self.of_stage(
-                    number,
-                    "steps",
-                    "the stage has epochs and steps; state its length in one of them, and remove the other",
-                ),
+                (Some(_), Some(_)) => {
+                    self.of_stage(number, "steps", "the stage has epochs and steps; remove one of the two")
+                }
                 _ => {}
             }
             self.stage_effect(number);
@@ -43,19 +41,19 @@ impl Checks<'_> {
         let (recipe, stage) = (self.recipe, &self.recipe.stage[number]);
         let chooses = matches!(recipe.task, Task::Torchscript | Task::Custom);
         let task = recipe.task.as_str();
-        let of_modules = format!("it is for task = \"torchscript\" and this is {task:?}");
-        let no_average = "the recipe has no moving average, which [ema] asks for";
-        let no_best = "no best checkpoint is kept, which checkpoint.best asks for";
+        let of_modules = format!("it applies to task = \"torchscript\", and the task is {task:?}");
+        let no_average = "the recipe has no [ema]";
+        let no_best = "checkpoint.best is not set";
         let (ema, best) = (stage.ema == AtStageStart::Restart, stage.best == AtStageStart::Restart);
         let (has_ema, has_best) = (recipe.ema.is_some(), recipe.checkpoint.best.is_some());
-        for (idle, key, reason) in [
+        for (has_no_effect, key, reason) in [
             (stage.loss.is_some() && !chooses, "loss", &*of_modules),
             (ema && !has_ema, "ema", no_average),
             (ema && has_ema && number == 0, "ema", "the moving average begins with the run"),
             (best && !has_best, "best", no_best),
-            (best && has_best && number == 0, "best", "the best is sought from the beginning of the run"),
+            (best && has_best && number == 0, "best", "checkpoint.best begins with the run"),
         ] {
-            if idle {
+            if has_no_effect {
                 self.of_stage(number, key, format!("this setting has no effect: {reason}; remove it"));
             }
         }
@@ -70,14 +68,14 @@ impl Checks<'_> {
             _ => "effective_batch",
         };
         if !rate.is_finite() {
-            let message = "the learning rate of this stage becomes infinite when it is scaled to the batch";
+            let message =
+                "the learning rate of this stage becomes infinite when it is scaled to the batch; lower it";
             self.of_stage(number, key, message);
         } else if let Some(min_lr) = alone.optim.schedule.min_lr.filter(|min_lr| *min_lr > rate)
             && self.recipe.learning_rate() >= min_lr
         {
             let message = format!(
-                "the learning rate of this stage is {rate}, below optim.schedule.min_lr, which is {min_lr}; raise the one or \
-                 lower the other"
+                "the learning rate of this stage is {rate}, below optim.schedule.min_lr = {min_lr}; raise it, or lower min_lr"
             );
             self.of_stage(number, key, message);
         }
@@ -99,14 +97,13 @@ impl Checks<'_> {
             for glob in &entry.patterns {
                 if earlier.iter().any(|entry| entry.patterns.contains(glob)) {
                     let message =
-                        format!("{glob:?} is unfrozen by an earlier entry already; remove it here or there");
+                        format!("an earlier entry already unfreezes {glob:?}; remove one of the two");
                     self.of_stage(number, &key, message);
                 }
                 let frozen = stage.freeze.as_ref().is_some_and(|globs| globs.contains(glob));
                 if frozen && entry.at == 0.0 {
                     let message = format!(
-                        "{glob:?} is frozen by this stage and unfrozen where it begins; remove it from freeze, or unfreeze it \
-                         at a later part"
+                        "this stage freezes {glob:?} and unfreezes it at its start; remove it from freeze, or raise `at`"
                     );
                     self.of_stage(number, &key, message);
                 }

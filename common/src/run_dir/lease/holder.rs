@@ -10,7 +10,7 @@ use rustix::process::Pid;
 pub(super) struct Holder {
     pub(super) pid: u32,
     /// Start of the process in the kernel's ticks: another process may get its pid later.
-    pub(super) began: u64,
+    pub(super) started: u64,
     pub(super) host: String,
     /// The kernel and namespace of `pid`. If they are unknown, a random text that equals no other.
     pub(super) namespace: String,
@@ -19,32 +19,32 @@ pub(super) struct Holder {
 impl Holder {
     pub(super) fn this() -> Self {
         let pid = std::process::id();
-        let (began, namespace) = match (began(pid), namespace(pid)) {
-            (Some(Some(began)), Some(namespace)) => (began, namespace),
+        let (started, namespace) = match (start_of(pid), namespace(pid)) {
+            (Some(Some(started)), Some(namespace)) => (started, namespace),
             _ => (0, format!("unknown/{:016x}", random())),
         };
         Self {
             pid,
-            began,
+            started,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             namespace,
         }
     }
 
-    /// Returns the file's content at renewal `beat`. Its length is constant, to overwrite in namespace.
+    /// Returns the file's content at renewal `beat`. Its length is constant, to overwrite in place.
     pub(super) fn text(&self, beat: u64) -> String {
-        let Self { pid, began, host, namespace } = self;
-        format!("process {pid} on {host}\nbegan {began} in {namespace}\nbeat {beat:020}\n")
+        let Self { pid, started, host, namespace } = self;
+        format!("process {pid} on {host}\nbegan {started} in {namespace}\nbeat {beat:020}\n")
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let (pid, host) = lines.next()?.strip_prefix("process ")?.split_once(" on ")?;
-        let (began, namespace) = lines.next()?.strip_prefix("began ")?.split_once(" in ")?;
+        let (started, namespace) = lines.next()?.strip_prefix("began ")?.split_once(" in ")?;
         lines.next()?;
         Some(Self {
             pid: pid.parse().ok()?,
-            began: began.parse().ok()?,
+            started: started.parse().ok()?,
             host: host.to_owned(),
             namespace: namespace.to_owned(),
         })
@@ -55,9 +55,9 @@ impl Holder {
         if self.namespace != here.namespace || self.host != here.host {
             return None;
         }
-        match began(self.pid) {
-            Some(began) => Some(began == Some(self.began)),
-            // The process may have ended, or /proc may rename_for_removal it from other users (hidepid).
+        match start_of(self.pid) {
+            Some(started) => Some(started == Some(self.started)),
+            // The process may have ended, or /proc may hide it from other users (hidepid).
             None => {
                 let pid = Pid::from_raw(self.pid.cast_signed())?;
                 (rustix::process::test_kill_process(pid) == Err(Errno::SRCH)).then_some(false)
@@ -80,13 +80,13 @@ fn namespace(pid: u32) -> Option<String> {
 }
 
 /// Returns a process's start in ticks, `Some(None)` if it has ended or is a zombie, `None` if unknown.
-fn began(pid: u32) -> Option<Option<u64>> {
+fn start_of(pid: u32) -> Option<Option<u64>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in brackets may hold anything; behind it, the state is field 1 and the start time field 20.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let has_ended = matches!(fields.next()?, "Z" | "X");
-    let began = fields.nth(18)?.parse().ok()?;
-    Some((!has_ended).then_some(began))
+    let started = fields.nth(18)?.parse().ok()?;
+    Some((!has_ended).then_some(started))
 }
 
 /// Returns a number that differs between processes.
@@ -103,10 +103,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_dead_only_where_that_is_known() {
+    fn a_process_is_dead_only_if_that_is_known() {
         let own = Holder::this();
         assert_eq!(own.is_alive(&own), Some(true));
-        let earlier = Holder { began: own.began + 1, ..own.clone() };
+        let earlier = Holder { started: own.started + 1, ..own.clone() };
         assert_eq!(earlier.is_alive(&own), Some(false), "its number is another's");
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_tells_who_holds_it() {
+    fn a_lease_names_its_holder() {
         let own = Holder::this();
         assert_eq!(Holder::parse(&own.text(3)), Some(own.clone()));
         for broken in ["", "process 1", &own.text(3)[..20], "\0\0\0\0"] {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_known_of_processes_no_two_are_the_same() {
+    fn unknown_processes_are_all_different() {
         assert_ne!(random(), random());
         assert_eq!(namespace(std::process::id() + 1), None, "/proc counts otherwise");
     }

@@ -15,7 +15,7 @@ fn elsewhere(beat: u64) -> String {
 }
 
 #[test]
-fn a_lease_that_is_held_here_is_refused_at_once_and_free_after_its_end() {
+fn a_lease_held_on_this_machine_is_an_error_at_once_and_free_after_release() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
     let first = Lease::take(path.clone(), NONE, QUICK).unwrap();
@@ -32,7 +32,7 @@ fn a_lease_that_is_held_here_is_refused_at_once_and_free_after_its_end() {
 fn a_lease_of_a_dead_process_of_this_machine_is_taken_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
-    let dead = Holder { began: 1, ..Holder::this() };
+    let dead = Holder { started: 1, ..Holder::this() };
     fs::write(&path, dead.text(7)).unwrap();
     let timing = Timing { stale: Duration::from_secs(3600), ..QUICK };
     let lease = Lease::take(path.clone(), NONE, timing).unwrap();
@@ -41,7 +41,7 @@ fn a_lease_of_a_dead_process_of_this_machine_is_taken_at_once() {
 }
 
 #[test]
-fn a_lease_elsewhere_is_refused_while_it_is_renewed_and_taken_when_it_is_not() {
+fn a_lease_of_another_machine_is_taken_only_when_stale() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
     fs::write(&path, elsewhere(0)).unwrap();
@@ -70,7 +70,7 @@ fn a_lease_elsewhere_is_refused_while_it_is_renewed_and_taken_when_it_is_not() {
 }
 
 #[test]
-fn of_two_that_take_a_stale_lease_at_a_time_the_last_has_it() {
+fn of_two_takers_of_a_stale_lease_the_last_has_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
     fs::write(&path, elsewhere(0)).unwrap();
@@ -88,7 +88,7 @@ fn of_two_that_take_a_stale_lease_at_a_time_the_last_has_it() {
 }
 
 #[test]
-fn a_lease_that_somebody_else_has_taken_is_neither_renewed_nor_removed() {
+fn a_lease_of_another_holder_is_neither_renewed_nor_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
     let lost = Lease::take(path.clone(), NONE, QUICK).unwrap();
@@ -142,7 +142,7 @@ fn wait_until_renewed(path: &Path) {
 }
 
 #[test]
-fn a_lease_that_somebody_has_removed_or_cut_off_is_written_again() {
+fn a_removed_or_truncated_lease_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
     let lease = Lease::take(path.clone(), NONE, QUICK).unwrap();
@@ -159,7 +159,7 @@ fn a_lease_that_somebody_has_removed_or_cut_off_is_written_again() {
 }
 
 #[test]
-fn a_lease_that_is_gone_after_a_long_time_without_renewals_was_another_runs() {
+fn a_lease_missing_after_a_long_pause_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
     // As if the process had been suspended: at its next look, others could have taken the lease.
@@ -170,7 +170,7 @@ fn a_lease_that_is_gone_after_a_long_time_without_renewals_was_another_runs() {
 }
 
 #[test]
-fn a_renewal_that_fails_is_told_and_tried_again() {
+fn a_failed_renewal_is_reported_and_retried() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
     let lease = Lease::take(path.clone(), NONE, QUICK).unwrap();
@@ -188,7 +188,7 @@ fn a_renewal_that_fails_is_told_and_tried_again() {
 }
 
 #[test]
-fn a_server_that_was_away_says_nothing_of_the_holder() {
+fn a_slow_read_does_not_count_as_a_silent_holder() {
     let mut watch = Watch::default();
     let now = Instant::now();
     let at = |ms| now + Duration::from_millis(ms);

@@ -15,7 +15,7 @@ fn from_starts_a_new_folder_from_another_runs_checkpoint() {
 }
 
 #[test]
-fn from_refuses_what_does_not_fit() {
+fn from_with_an_unsuitable_checkpoint_is_an_error() {
     let place = place();
     let parent = place.run.root().parent().unwrap().to_path_buf();
     let from = |path: &str| Resume::From(parent.join(path));
@@ -62,7 +62,7 @@ fn from_goes_into_a_run_only_by_its_own_checkpoints() {
 }
 
 #[test]
-fn a_folder_that_is_no_run_is_refused_with_from_too() {
+fn a_folder_without_a_run_is_an_error_with_from_too() {
     let place = place();
     let old = place.run.root().parent().unwrap().join("old");
     write_checkpoint(&old, 7, &recipe(&[]));
@@ -72,7 +72,7 @@ fn a_folder_that_is_no_run_is_refused_with_from_too() {
 }
 
 #[test]
-fn a_launch_that_was_killed_behind_its_recipe_begins_elsewhere_by_the_same_command() {
+fn a_launch_killed_after_writing_the_recipe_starts_from_the_named_checkpoint_again() {
     let place = place();
     let run = &place.run;
     let foreign = run.root().parent().unwrap().join("foreign");
@@ -84,7 +84,7 @@ fn a_launch_that_was_killed_behind_its_recipe_begins_elsewhere_by_the_same_comma
 }
 
 #[test]
-fn latest_is_what_it_will_be_when_what_a_crash_broke_off_is_completed() {
+fn latest_resolves_as_after_recovery() {
     let place = run_of(&[16, 32, 48]);
     let run = &place.run;
     let latest = || run.prepare(&recipe(&[]), &Resume::From(run.latest())).unwrap();

@@ -27,7 +27,7 @@ fn gone_back() -> (Place, Resume) {
 }
 
 #[test]
-fn the_same_command_goes_on_after_a_launch_of_which_nothing_is_left_but_checkpoints() {
+fn the_same_command_resumes_with_only_checkpoints_left() {
     let (place, from) = gone_back();
     let run = &place.run;
     assert!(!run.result().exists());
@@ -40,7 +40,7 @@ fn the_same_command_goes_on_after_a_launch_of_which_nothing_is_left_but_checkpoi
 }
 
 #[test]
-fn the_same_command_goes_back_once_more_after_a_good_end_or_another_command() {
+fn the_same_command_rolls_back_again_after_a_good_end_or_another_command() {
     let (place, from) = gone_back();
     let run = &place.run;
     run.record_end().unwrap();
@@ -60,7 +60,7 @@ fn the_same_command_goes_back_once_more_after_a_good_end_or_another_command() {
 }
 
 #[test]
-fn a_checkpoint_that_a_crash_left_on_its_way_back_is_gone_on_from_by_the_same_command() {
+fn the_same_command_resumes_after_a_crash_while_restoring() {
     let (place, _) = gone_back();
     let run = &place.run;
     let aside = run.checkpoints().join("rollback-1/step-00000048");
@@ -75,7 +75,7 @@ fn a_checkpoint_that_a_crash_left_on_its_way_back_is_gone_on_from_by_the_same_co
 }
 
 #[test]
-fn a_run_that_died_before_its_first_checkpoint_begins_elsewhere_again() {
+fn a_run_that_died_before_its_first_checkpoint_starts_from_the_named_one_again() {
     let place = place();
     let run = &place.run;
     let foreign = run.root().parent().unwrap().join("foreign");
@@ -98,7 +98,7 @@ fn a_run_that_died_before_its_first_checkpoint_begins_elsewhere_again() {
 }
 
 #[test]
-fn the_same_command_goes_on_where_the_run_directory_has_been_moved() {
+fn the_same_command_resumes_in_a_moved_run_directory() {
     let (place, _) = gone_back();
     let moved = RunDir::new(place.run.root().with_file_name("moved"));
     fs::rename(place.run.root(), moved.root()).unwrap();
@@ -113,7 +113,7 @@ fn the_same_command_goes_on_where_the_run_directory_has_been_moved() {
 }
 
 #[test]
-fn a_copy_of_a_run_directory_has_not_begun_with_what_the_original_names() {
+fn a_copied_run_directory_has_not_started_from_the_original_checkpoint() {
     let (place, from) = gone_back();
     let copy = RunDir::new(place.run.root().with_file_name("copy"));
     fs::create_dir(copy.root()).unwrap();
@@ -127,7 +127,7 @@ fn a_copy_of_a_run_directory_has_not_begun_with_what_the_original_names() {
 }
 
 #[test]
-fn a_checkpoint_that_came_back_is_gone_on_from_after_one_more_early_end() {
+fn a_restored_checkpoint_resumes_after_another_early_end() {
     let (place, _) = gone_back();
     let run = &place.run;
     let aside = run.checkpoints().join("rollback-1/step-00000048");

@@ -55,7 +55,7 @@ fn newest(run: &RunDir) -> Option<PathBuf> {
 }
 
 #[test]
-fn what_lies_behind_the_checkpoint_that_a_run_goes_back_to_is_set_aside() {
+fn a_rollback_sets_later_checkpoints_aside() {
     let place = run_of(&[16, 32, 48, 64]);
     let run = &place.run;
     point(&run.best(), 48);
@@ -83,7 +83,7 @@ fn what_lies_behind_the_checkpoint_that_a_run_goes_back_to_is_set_aside() {
 }
 
 #[test]
-fn a_checkpoint_that_was_set_aside_comes_back() {
+fn resuming_from_a_set_aside_checkpoint_restores_it() {
     let place = run_of(&[16, 32, 48, 64]);
     let run = &place.run;
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
@@ -106,7 +106,7 @@ fn a_checkpoint_that_was_set_aside_comes_back() {
 
 /// Interrupts at every point by removing the next thing to move, then begins again.
 #[test]
-fn a_crash_in_the_middle_of_a_rollback_is_completed_by_the_next_start() {
+fn an_interrupted_rollback_is_completed_by_the_next_start() {
     for moved in 0..=2 {
         let place = run_of(&[16, 32, 48, 64]);
         let run = &place.run;
@@ -132,7 +132,7 @@ fn a_crash_in_the_middle_of_a_rollback_is_completed_by_the_next_start() {
 }
 
 #[test]
-fn a_crash_in_the_middle_of_bringing_one_back_is_completed_too() {
+fn an_interrupted_restore_is_completed_by_the_next_start() {
     let place = run_of(&[16, 32, 48]);
     let run = &place.run;
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
@@ -160,7 +160,7 @@ fn a_crash_in_the_middle_of_bringing_one_back_is_completed_too() {
 }
 
 #[test]
-fn a_checkpoint_comes_back_to_what_all_rollbacks_since_have_left() {
+fn a_restored_checkpoint_follows_the_line_of_all_later_rollbacks() {
     let place = run_of(&[8, 16, 32, 48]);
     let run = &place.run;
     fs::write(run.metrics(), "{\"step\": 8}\n{\"step\": 16}\n{\"step\": 48}\n").unwrap();
@@ -179,7 +179,7 @@ fn a_checkpoint_comes_back_to_what_all_rollbacks_since_have_left() {
 }
 
 #[test]
-fn a_rollback_that_was_broken_off_is_completed_before_another_begins() {
+fn an_interrupted_rollback_is_completed_before_the_next() {
     let place = run_of(&[16, 32, 48, 64]);
     let run = &place.run;
     let folder = broken_off(run, 1, r#"{"from": 64, "to": 32}"#, &[48]);
@@ -195,7 +195,7 @@ fn a_rollback_that_was_broken_off_is_completed_before_another_begins() {
 }
 
 #[test]
-fn best_is_decided_when_what_was_set_aside_is_back() {
+fn best_is_updated_after_a_restore() {
     let place = run_of(&[16, 32, 48]);
     let run = &place.run;
     point(&run.best(), 48);
@@ -211,7 +211,7 @@ fn best_is_decided_when_what_was_set_aside_is_back() {
 }
 
 #[test]
-fn a_commit_that_a_crash_broke_off_is_completed() {
+fn an_interrupted_commit_is_completed() {
     let place = run_of(&[16, 32]);
     let run = &place.run;
     // The link was announced, but the checkpoint was not written.
@@ -243,7 +243,7 @@ fn a_commit_that_a_crash_broke_off_is_completed() {
 }
 
 #[test]
-fn a_checkpoint_that_was_to_come_back_and_is_gone_is_an_error() {
+fn restoring_a_missing_checkpoint_is_an_error() {
     let place = run_of(&[16, 32, 48]);
     let run = &place.run;
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
@@ -263,7 +263,7 @@ fn a_checkpoint_that_was_to_come_back_and_is_gone_is_an_error() {
 }
 
 #[test]
-fn a_run_whose_checkpoints_are_all_set_aside_does_not_begin_anew() {
+fn a_run_with_only_set_aside_checkpoints_does_not_start_fresh() {
     let place = run_of(&[16, 32]);
     let run = &place.run;
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
@@ -274,7 +274,7 @@ fn a_run_whose_checkpoints_are_all_set_aside_does_not_begin_anew() {
 }
 
 #[test]
-fn an_accepted_checkpoint_that_a_broken_off_rollback_moves_is_found() {
+fn a_checkpoint_moved_by_an_interrupted_rollback_is_found() {
     let place = run_of(&[16, 32, 48, 64]);
     let run = &place.run;
     broken_off(run, 1, r#"{"from": 64, "to": 32}"#, &[]);
@@ -294,7 +294,7 @@ fn an_accepted_checkpoint_that_a_broken_off_rollback_moves_is_found() {
 }
 
 #[test]
-fn the_best_that_the_link_names_is_known_by_its_own_manifest() {
+fn the_linked_best_is_read_from_its_manifest() {
     let place = run_of(&[16, 32, 48]);
     let run = &place.run;
     assert_eq!(run.linked_best(48), None);

@@ -109,6 +109,7 @@ fn a_choice_without_gpus_is_refused_with_the_remedy() {
     assert!(refused(machine(gpus(0), Some("0")), "0").contains("finds no GPU; leave the flag out"));
     assert!(refused(machine(gpus(2), Some("")), "0").contains("hides the 2 GPUs of this machine; unset it"));
     assert!(
-        refused(machine(gpus(2), None), "2").starts_with("--gpu-ids 2: `2` names no GPU; choose from\n  0: ")
+        refused(machine(gpus(2), None), "2")
+            .starts_with("--gpu-ids 2: `2` is not a GPU of this machine; choose from:\n  0: ")
     );
 }

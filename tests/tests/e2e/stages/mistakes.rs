@@ -40,7 +40,7 @@ fn stages_that_are_a_mistake() {
         &["stage.0.group=[{ match = \"inc.*\", lr_factor = 2 }]"],
         &["stage[0].group[0]", "frozen in this stage", "remove the group"],
     );
-    refused(1, &["train.epochs=3"], &["train.epochs", "every [[stage]] says how long it is"]);
+    refused(1, &["train.epochs=3"], &["train.epochs", "each [[stage]] has a length"]);
     refused(1, &["stage.1.epochs=1"], &["stage[1].steps", "remove the other"]);
     refused(1, &["stage.2.epochs=1"], &["stage.0 to stage.1"]);
     refused(

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn first_come_first_kept_within_the_bound() {
+fn the_first_samples_are_kept_within_the_bound() {
     let places = 10 * size_of::<OnceLock<Box<u32>>>() as u64;
     let each = 1000 + (size_of::<u32>() + OVERHEAD_BYTES) as u64;
     let budget = CacheBudget::new(places + 3 * each + 5);

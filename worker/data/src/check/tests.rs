@@ -79,7 +79,7 @@ fn many_bad_images_are_listed_in_part() {
 }
 
 #[test]
-fn a_class_without_images_left_is_an_error() {
+fn losing_all_images_of_a_class_is_an_error() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 150)]);
     put(root.path().join("train/rare/1.png"), b"");

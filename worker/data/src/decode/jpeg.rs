@@ -116,7 +116,9 @@ fn frame(bytes: &[u8]) -> Result<Frame> {
                 let what = format!("a JPEG of the coding process {:#04x}", segment.marker);
                 return Err(SampleError::Unsupported(what));
             }
-            SOS | EOI => return Err(SampleError::Damaged("pixels come before their size".to_owned())),
+            SOS | EOI => {
+                return Err(SampleError::Damaged("the pixels come before the frame header".to_owned()));
+            }
             _ => {}
         }
     }

@@ -11,13 +11,13 @@ pub(super) const LIMIT_BYTES: u64 = 512 << 20;
 
 /// Makes the most frequent error of a damaged file.
 pub(super) fn truncated() -> SampleError {
-    SampleError::Damaged("the file is cut short".to_owned())
+    SampleError::Damaged("the file is truncated".to_owned())
 }
 
 /// Turns a panic of a decoder into the error of one bad image: files may hold anything.
 pub(super) fn catch_panic<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(decode))
-        .unwrap_or_else(|_| Err(SampleError::Damaged("the decoder failed on it".to_owned())))
+        .unwrap_or_else(|_| Err(SampleError::Damaged("the decoder failed".to_owned())))
 }
 
 pub(super) fn check_size(width: u32, height: u32, decoded_bytes: u64) -> Result<()> {

@@ -26,7 +26,7 @@ pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32)> {
 }
 
 /// Reads the numbers of a mask: palette indexes, or grey values as stored. RGB is read if the three values
-/// agree, transparency is ignored, JPEG files are refused.
+/// agree, transparency is ignored, JPEG files are errors.
 pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
     out.values.clear();
     catch_panic(|| match format_of(bytes)? {

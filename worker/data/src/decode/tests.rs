@@ -20,7 +20,7 @@ fn decode(bytes: &[u8]) -> Result<(Vec<u8>, (u32, u32)), SampleError> {
 }
 
 #[test]
-fn lossless_formats_give_the_very_pixels() {
+fn lossless_formats_give_exact_pixels() {
     let image = gradient(13, 7);
     for format in [ImageFormat::Png, ImageFormat::Bmp, ImageFormat::Tiff, ImageFormat::WebP] {
         let bytes = encoded(image.clone(), format);
@@ -40,7 +40,7 @@ fn jpeg_gives_nearly_the_pixels() {
 
 /// `tests/parity/README.md` describes how the files are made.
 #[test]
-fn jpeg_gives_the_very_pixels_that_pillow_reads() {
+fn jpeg_pixels_equal_those_of_pillow() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/jpeg");
     let mut cases = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
@@ -65,7 +65,7 @@ fn jpeg_gives_the_very_pixels_that_pillow_reads() {
 
 /// Pillow reads all of these files.
 #[test]
-fn a_jpeg_with_damaged_codes_is_read_and_right_above_the_damage() {
+fn a_jpeg_with_damaged_codes_is_correct_above_the_damage() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/jpeg");
     for name in ["444", "420", "restarts", "grey"] {
         let whole = std::fs::read(folder.join(name).with_extension("jpg")).unwrap();
@@ -93,7 +93,7 @@ fn a_jpeg_with_damaged_codes_is_read_and_right_above_the_damage() {
 }
 
 #[test]
-fn jpeg_headers_need_no_more_of_the_file_than_themselves() {
+fn jpeg_headers_are_read_without_the_rest() {
     let whole = std::fs::read(
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/jpeg/progressive.jpg"),
     );
@@ -101,7 +101,7 @@ fn jpeg_headers_need_no_more_of_the_file_than_themselves() {
     let sof = whole.windows(2).position(|pair| pair == [0xff, 0xc2]).unwrap();
     assert_eq!(header(&whole[..sof + 20], 3).unwrap(), (37, 23));
     let text = header(&whole[..sof + 8], 3).unwrap_err().to_string();
-    assert!(text.contains("cut short"), "{text}");
+    assert!(text.contains("truncated"), "{text}");
     let changed = |at: usize, value: u8| {
         let mut bytes = whole.clone();
         bytes[sof + at] = value;
@@ -163,7 +163,7 @@ fn the_name_does_not_matter_and_one_pixel_is_an_image() {
 }
 
 #[test]
-fn files_that_are_no_images_say_what_they_are() {
+fn files_that_are_not_images_are_errors_with_their_content() {
     let error = |bytes: &[u8]| {
         let text = decode(bytes).unwrap_err().to_string();
         assert_eq!(header(bytes, 3).unwrap_err().to_string(), text);
@@ -172,14 +172,14 @@ fn files_that_are_no_images_say_what_they_are() {
     assert_eq!(error(b""), "the file is empty");
     assert_eq!(
         error(b"hello, world and more"),
-        "not an image: the file begins with \"hello, world\", and PNG, JPEG, BMP, TIFF and WebP are read"
+        "not an image: the file begins with \"hello, world\"; expected PNG, JPEG, BMP, TIFF or WebP"
     );
     assert!(error(&[0, 1, 2, 0xff]).contains("begins with 00 01 02 ff"));
     assert!(error(b"GIF89a\x01\0\x01\0\0\0\0").contains("the format Gif is not read"));
 }
 
 #[test]
-fn files_cut_short_are_found() {
+fn truncated_files_are_found() {
     let image = gradient(64, 64);
     for format in
         [ImageFormat::Png, ImageFormat::Bmp, ImageFormat::Tiff, ImageFormat::WebP, ImageFormat::Jpeg]
@@ -194,7 +194,7 @@ fn files_cut_short_are_found() {
 }
 
 #[test]
-fn a_jpeg_with_something_after_its_end_or_a_preview_before_is_whole() {
+fn a_jpeg_with_trailing_data_or_a_preview_is_whole() {
     let whole = encoded(gradient(32, 32), ImageFormat::Jpeg);
     let mut trailing = whole.clone();
     trailing.extend([0; 100]);
@@ -207,7 +207,7 @@ fn a_jpeg_with_something_after_its_end_or_a_preview_before_is_whole() {
     with_preview.extend(&whole[2..]);
     assert_eq!(decode(&with_preview).unwrap().1, (32, 32));
     with_preview.truncate(with_preview.len() - 30);
-    assert!(decode(&with_preview).unwrap_err().to_string().contains("cut short"));
+    assert!(decode(&with_preview).unwrap_err().to_string().contains("truncated"));
 }
 
 #[test]
@@ -223,10 +223,10 @@ fn a_huge_size_in_the_header_costs_no_memory() {
 }
 
 #[test]
-fn floating_point_rgb_is_refused() {
+fn floating_point_rgb_is_an_error() {
     let image = ImageBuffer::<Rgb<f32>, _>::from_raw(1, 1, vec![0.5f32; 3]).unwrap();
     let error = decode(&encoded(DynamicImage::ImageRgb32F(image), ImageFormat::Tiff)).unwrap_err();
-    assert!(error.to_string().contains("floating-point samples is not read; convert"), "{error}");
+    assert!(error.to_string().contains("floating-point samples is not supported; convert"), "{error}");
 }
 
 #[test]
@@ -255,9 +255,7 @@ fn real_images_decode_and_satellite_bands_are_no_pictures() {
         for file in files(folder.join("img"), ".tif") {
             let error = decode(&std::fs::read(file).unwrap()).unwrap_err().to_string();
             assert!(
-                error.starts_with(
-                    "it holds data in 4 band(s), which are no RGB picture; set data.channels = 4"
-                ),
+                error.starts_with("it has 4 band(s) of data, not an RGB picture; set data.channels = 4"),
                 "{error}"
             );
         }

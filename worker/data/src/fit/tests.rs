@@ -24,7 +24,7 @@ fn bytes(view: View<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn what_fits_is_not_resampled() {
+fn an_image_of_the_right_size_is_not_resampled() {
     let mut fitter = Fitter::default();
     let image = gradient(8, 8);
     assert_eq!(square(&mut fitter, &image, (8, 8), 8), image.to_vec());
@@ -50,7 +50,7 @@ fn cuts_agree_with_torchvision() {
 }
 
 #[test]
-fn a_resized_cut_is_the_cut_of_the_resized() {
+fn cropping_and_resizing_commute() {
     // The box in the original must give the same as resizing everything and then cropping.
     let image = gradient(97, 40);
     let plan = Crop::new((97, 40), (16, 16));
@@ -97,7 +97,7 @@ proptest! {
 }
 
 #[test]
-fn stretching_shows_all_and_none_demands_the_size() {
+fn stretch_shows_all_and_none_requires_the_size() {
     let image = picture(&gradient(64, 16), (64, 16));
     let frame = Frame::new(Resize::Stretch, (64, 16), (8, 8)).unwrap();
     let got = bytes(Fitter::default().fit(&image, frame).unwrap());
@@ -107,10 +107,7 @@ fn stretching_shows_all_and_none_demands_the_size() {
     let frame = Frame::new(Resize::None, (64, 16), (64, 16)).unwrap();
     assert_eq!(bytes(Fitter::default().fit(&image, frame).unwrap()), *gradient(64, 16));
     let text = Frame::new(Resize::None, (64, 16), (64, 17)).unwrap_err().to_string();
-    assert_eq!(
-        text,
-        "it is 64x16 pixels where all are to be 64x17; set data.resize = \"crop\" or \"stretch\""
-    );
+    assert_eq!(text, "it has 64x16 pixels, expected 64x17; set data.resize = \"crop\" or \"stretch\"");
 }
 
 #[test]

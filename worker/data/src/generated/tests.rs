@@ -24,7 +24,7 @@ fn set(classes: usize, samples: usize, size: usize, seed: u64, split: Split) -> 
 }
 
 #[test]
-fn an_image_depends_on_seed_split_and_number_alone() {
+fn images_depend_only_on_seed_split_and_number() {
     let image = load(&set(10, 2000, 16, 1, Split::Train), 13);
     assert_eq!(image, load(&set(10, 100, 16, 1, Split::Train), 13), "nor on how many there are");
     assert_ne!(image, load(&set(10, 2000, 16, 2, Split::Train), 13));
@@ -97,7 +97,7 @@ fn accuracy(features: impl Fn(&[f32]) -> Vec<f32>) -> f32 {
 }
 
 #[test]
-fn classes_can_be_told_apart_but_not_by_pixels() {
+fn classes_are_separable_but_not_by_single_pixels() {
     let pixels = accuracy(<[f32]>::to_vec);
     // Histogram of the directions of slopes in brightness: like a simple first layer of a network.
     let slopes = accuracy(|image| {

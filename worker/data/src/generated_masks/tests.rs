@@ -14,7 +14,7 @@ fn load(set: &GeneratedMasks, index: usize, random: Option<u64>) -> (Vec<f32>, V
 }
 
 #[test]
-fn an_image_depends_on_seed_split_and_number_alone() {
+fn images_depend_only_on_seed_split_and_number() {
     let set = GeneratedMasks::new(4, 50, 16, 1, Split::Train);
     let first = load(&set, 7, None);
     assert_eq!(first, load(&GeneratedMasks::new(4, 10, 16, 1, Split::Train), 7, None));
@@ -40,7 +40,7 @@ fn ground_and_blobs_share_the_pixels() {
 }
 
 #[test]
-fn colours_tell_much_of_the_classes() {
+fn colours_predict_the_classes_well() {
     // The nearest mean colour of a class, across splits: far above chance, so that there is something to
     // learn, but not perfect.
     let plain =

@@ -55,11 +55,11 @@ fn classes_and_images_are_sorted_and_other_files_ignored() {
 }
 
 #[test]
-fn missing_folders_say_what_is_there() {
+fn errors_of_missing_folders_list_the_existing_ones() {
     let root = tempfile::tempdir().unwrap();
     let text = scan_error(root.path(), "train", None);
     assert!(
-        text.starts_with(&format!("there is no folder {}", root.path().join("train").display())),
+        text.starts_with(&format!("the folder {} does not exist", root.path().join("train").display())),
         "{text}"
     );
     assert!(text.contains("has no folders: set data.root"), "{text}");
@@ -82,15 +82,13 @@ fn a_file_in_place_of_a_folder_is_named() {
 }
 
 #[test]
-fn no_class_folders_says_what_was_expected() {
+fn missing_class_folders_are_an_error_with_the_expected_layout() {
     let root = tempfile::tempdir().unwrap();
     put(root.path().join("train/loose.png"), b"");
     let text = scan_error(root.path(), "train", None);
-    assert!(
-        text.contains(
-            "has no class folders (1 image lies directly in it); expected one folder for each class"
-        )
-    );
+    assert!(text.contains(
+        "has no class folders (1 image lies directly in it); expected one folder of images for each class"
+    ));
     assert!(text.contains("train/cat/001.png"), "{text}");
     put(root.path().join("train/looser.png"), b"");
     assert!(scan_error(root.path(), "train", None).contains("(2 images lie directly in it)"));
@@ -169,7 +167,7 @@ fn a_folder_without_permission_is_named() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn names_that_are_not_utf8_are_refused_if_they_matter() {
+fn names_of_used_files_must_be_utf8() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let root = tempfile::tempdir().unwrap();
@@ -191,7 +189,7 @@ fn a_real_set_is_listed() {
 
 proptest! {
     #[test]
-    fn an_index_survives_the_journey(
+    fn an_index_round_trips_as_json(
         classes in prop::collection::vec("\\PC{0,8}", 1..6),
         samples in prop::collection::vec((any::<u32>(), "\\PC{0,20}"), 0..20),
         root in "\\PC{0,12}",

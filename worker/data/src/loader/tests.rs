@@ -33,7 +33,7 @@ fn batches_come_in_order_with_their_content() {
 }
 
 #[test]
-fn what_is_loaded_can_be_had_without_waiting() {
+fn loaded_batches_come_without_waiting() {
     let mut loader =
         Loader::start(Arc::new(Numbers::default()), options(2), work(&[&[5, 8], &[1], &[999]]).into_iter())
             .unwrap();
@@ -67,7 +67,7 @@ fn augmentation_depends_on_seed_epoch_and_sample() {
 }
 
 #[test]
-fn no_more_is_loaded_than_may_wait() {
+fn prefetching_is_bounded() {
     let set = Arc::new(Numbers::default());
     let endless = (0..).map(|epoch| MicroBatch { epoch, indices: vec![1; 4] });
     let mut loader = Loader::start(set.clone(), options(4), endless).unwrap();
@@ -93,7 +93,7 @@ fn one_batch_is_shared_by_all_threads() {
 }
 
 #[test]
-fn memory_is_used_again_and_nothing_of_it_shows() {
+fn reused_memory_does_not_change_batches() {
     let set = Arc::new(Numbers { bad: Some(3), ..Numbers::default() });
     let plan = work(&[&[900; 50], &[1, 3], &[2; 9]]);
     let fresh = all(set.clone(), options(2), plan.clone());
@@ -149,7 +149,7 @@ proptest! {
 
     /// The same samples in other micro-batches are the same images.
     #[test]
-    fn content_is_independent_of_the_cut(cut in 1usize..20, threads in 1usize..5) {
+    fn content_is_independent_of_the_partition(cut in 1usize..20, threads in 1usize..5) {
         let set: Arc<dyn Dataset> = Arc::new(Generated::new(5, 100, 6, 1, Split::Train).with_augment(Augment::ResizedCropFlip));
         let indices: Vec<u32> = (0..40).rev().collect();
         let whole = all(set.clone(), options(threads), vec![MicroBatch { epoch: 2, indices: indices.clone() }]);

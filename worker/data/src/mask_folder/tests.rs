@@ -74,7 +74,7 @@ fn missing_partners_are_listed() {
 }
 
 #[test]
-fn one_name_twice_is_refused() {
+fn a_repeated_name_is_an_error() {
     let (root, _) = pairs(2);
     put(root.path().join("train_masks/001.bmp"), b"");
     let text = scan(root.path()).unwrap_err().to_string();
@@ -92,7 +92,7 @@ fn missing_and_empty_folders_name_the_setting() {
     assert!(text.contains("set data.root, data.train_masks and data.test_masks"), "{text}");
     std::fs::create_dir(root.path().join("train_masks")).unwrap();
     let text = scan(root.path()).unwrap_err().to_string();
-    assert!(text.starts_with("there are no images in ") && text.contains("train_masks"), "{text}");
+    assert!(text.contains(" has no images; ") && text.contains("train_masks"), "{text}");
 }
 
 #[test]
@@ -110,8 +110,8 @@ fn bad_masks_are_bad_samples() {
             && reason.contains("007.png: the mask has the value 9 at column 2, row 3"),
         "{reason}"
     );
-    assert!(reason.contains("classes go from 0 to 2 and 255 means none; set data.classes"), "{reason}");
-    assert!(report.bad[1].reason.contains("is 4x8 pixels and the image 8x8"), "{}", report.bad[1].reason);
+    assert!(reason.contains("classes go from 0 to 2 and 255 means no class; set data.classes"), "{reason}");
+    assert!(report.bad[1].reason.contains("has 4x8 pixels, but the image 8x8"), "{}", report.bad[1].reason);
     assert!(report.bad[2].reason.contains("not an image"), "{}", report.bad[2].reason);
     assert_eq!(index.without_bad(&report).unwrap().count(), 297);
     // Masks of a small set are always decoded.
@@ -121,7 +121,7 @@ fn bad_masks_are_bad_samples() {
 }
 
 #[test]
-fn of_many_masks_some_are_counted_and_the_others_where_those_hold_one_class() {
+fn many_masks_are_counted_in_part_unless_that_finds_one_class() {
     let (_root, index) = pairs(COUNTED + 100);
     let quick = checked(&index, Resize::Crop, Depth::Header);
     assert_eq!((quick.class_counts.masks, quick.class_counts.classes()), (COUNTED / 2 + 50, 1));

@@ -29,7 +29,7 @@ fn a_file_or_all_texts_of_a_folder_are_read() {
 }
 
 #[test]
-fn other_ranks_read_the_same_or_say_so() {
+fn other_ranks_read_the_same_text_or_fail() {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("x.txt");
     put(&file, "grüße".as_bytes());
@@ -40,11 +40,11 @@ fn other_ranks_read_the_same_or_say_so() {
     assert_eq!(sent.load().unwrap().tokens, corpus.tokens);
     put(&file, "grüsse".as_bytes());
     let error = sent.load().unwrap_err().to_string();
-    assert!(error.contains("is not the one that rank 0 read"), "{error}");
+    assert!(error.contains("differs from the text of rank 0"), "{error}");
 }
 
 #[test]
-fn what_is_no_text_is_named() {
+fn files_that_are_not_texts_are_errors() {
     let root = tempfile::tempdir().unwrap();
     let error = |path: &Path| scan(path).unwrap_err().to_string();
     let said = error(&root.path().join("nothing.txt"));
@@ -53,7 +53,7 @@ fn what_is_no_text_is_named() {
         "{said}"
     );
     let said = error(root.path());
-    assert!(said.starts_with("there are no .txt files in "), "{said}");
+    assert!(said.contains(" has no .txt files; "), "{said}");
     put(root.path().join("a.txt"), b"");
     let said = error(root.path());
     assert!(said.contains("a.txt is empty"), "{said}");
@@ -63,7 +63,7 @@ fn what_is_no_text_is_named() {
 }
 
 #[test]
-fn the_generated_text_is_the_same_for_ever_and_grows_at_its_end() {
+fn the_generated_text_never_changes_and_grows_at_its_end() {
     let first = Corpus::generated(Tokenizer::Chars, 5000, 1).unwrap();
     assert_eq!(first.tokens.count(), 5000);
     let longer = text(&Corpus::generated(Tokenizer::Chars, 9000, 1).unwrap());

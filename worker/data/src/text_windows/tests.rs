@@ -40,7 +40,7 @@ fn windows_follow_each_other_and_targets_are_one_ahead() {
 }
 
 #[test]
-fn training_windows_begin_elsewhere_in_every_epoch() {
+fn training_windows_shift_in_every_epoch() {
     let set = TextWindows::new(counting(1000), Split::Train, 0.1, 16).unwrap();
     let starts: BTreeSet<i64> = (0..400).map(|epoch| load(&set, 5, Some(epoch)).0[0]).collect();
     assert_eq!(starts, (80..96).collect());

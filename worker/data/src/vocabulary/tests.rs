@@ -31,7 +31,7 @@ fn bytes_are_themselves() {
 }
 
 #[test]
-fn an_unknown_character_is_named_with_its_place() {
+fn an_unknown_character_is_named_with_its_position() {
     let vocabulary = Vocabulary::of(Tokenizer::Chars, "abü");
     for (text, start) in [
         ("abc", "the text has the character 'c' (character 2), which the vocabulary of 3"),

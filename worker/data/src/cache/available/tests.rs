@@ -15,7 +15,7 @@ const MEMINFO: (&str, &str) =
     ("proc/meminfo", "MemTotal:       2000 kB\nMemFree:  10 kB\nMemAvailable:   1000 kB\nBuffers: 1 kB\n");
 
 #[test]
-fn the_system_s_figure_counts() {
+fn without_a_container_the_systems_memory_counts() {
     assert_eq!(at(machine(&[MEMINFO]).path()), 1_024_000);
     assert_eq!(at(machine(&[]).path()), 0);
     assert_eq!(at(machine(&[("proc/meminfo", "MemAvailable: many kB\n")]).path()), 0);

@@ -86,16 +86,16 @@ fn channels_of_pictures_can_be_data() {
     assert_eq!(floats_of(data(&bytes, 4).unwrap()), [0.0, 0.2, 0.4, 1.0]);
     assert_eq!(
         text(&encoded(gradient(4, 4), ImageFormat::Jpeg), 2),
-        "it has 3 channels where 2 are expected; set data.channels = 3 or convert the image"
+        "it has 3 channels, expected 2; set data.channels = 3 or convert the image"
     );
-    assert!(text(&gray(4, 4, |_, _| 0), 4).starts_with("it has 1 channels where 4 are expected"));
+    assert!(text(&gray(4, 4, |_, _| 0), 4).starts_with("it has 1 channels, expected 4"));
     assert!(header(&gray(4, 4, |_, _| 0), 4).is_err());
     // Three channels are always a picture.
     assert_eq!(bytes_of(data(&gray(1, 1, |_, _| 9), 3).unwrap()), [9, 9, 9]);
 }
 
 #[test]
-fn tiff_bands_of_any_number_are_read_as_they_are() {
+fn tiff_bands_of_any_count_are_read() {
     let few = [1u8, 2, 3, 4, 5, 6, 7, 8, 9, 10];
     for (planar, expected) in [(false, [1u8, 6, 2, 7, 3, 8, 4, 9, 5, 10]), (true, few)] {
         for photometric in [1, 2] {
@@ -105,11 +105,11 @@ fn tiff_bands_of_any_number_are_read_as_they_are() {
             if photometric == 1 {
                 assert_eq!(
                     text(&file.bytes(), 3),
-                    "it holds data in 5 band(s), which are no RGB picture; set data.channels = 5 to train on the values as \
-                     they are, or convert the image to 8-bit RGB"
+                    "it has 5 band(s) of data, not an RGB picture; set data.channels = 5 to train on the values, or \
+                     convert the image to 8-bit RGB"
                 );
             }
-            assert!(text(&file.bytes(), 4).starts_with("it has 5 channels where 4 are expected"));
+            assert!(text(&file.bytes(), 4).starts_with("it has 5 channels, expected 4"));
         }
     }
     let words = [0u16, 13107, 26214, 65535];
@@ -135,11 +135,11 @@ fn tiff_bands_of_any_number_are_read_as_they_are() {
 }
 
 #[test]
-fn samples_of_other_types_say_what_to_do() {
+fn errors_of_other_sample_types_have_a_remedy() {
     let signed = tiff(1, 16, 2, 1, &[1, 0, 2, 0]).bytes();
     assert_eq!(
         text(&signed, 1),
-        "samples of type I16 with 16 bits are not read; convert the image to 8- or 16-bit unsigned or to 32-bit \
+        "samples of type I16 with 16 bits are not supported; convert the image to 8- or 16-bit unsigned or to 32-bit \
          floating-point samples"
     );
     let wide = tiff(2, 32, 1, 1, &[0; 16]).bytes();

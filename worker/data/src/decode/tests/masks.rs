@@ -17,7 +17,7 @@ fn labels(bytes: &[u8]) -> Result<(Vec<u16>, (u32, u32)), SampleError> {
 }
 
 #[test]
-fn masks_hold_the_very_numbers() {
+fn masks_keep_exact_values() {
     assert_eq!(labels(&gray(3, 1, |x, _| 100 * x as u8)).unwrap(), (vec![0, 100, 200], (3, 1)));
     // Not scaled to 255, unlike a picture.
     let bits = raw_png(3, 2, 1, 0, &[], &[0, 0b1010_0000, 0, 0b0100_0000]);
@@ -49,7 +49,7 @@ fn masks_hold_the_very_numbers() {
 }
 
 #[test]
-fn what_is_no_mask_says_why() {
+fn files_that_are_not_masks_are_errors() {
     let said = |bytes: &[u8]| labels(bytes).unwrap_err().to_string();
     assert!(said(&encoded(GrayImage::new(8, 8), ImageFormat::Jpeg)).contains("save masks as PNG"));
     for format in [ImageFormat::Png, ImageFormat::Bmp] {
@@ -62,7 +62,7 @@ fn what_is_no_mask_says_why() {
     assert!(said(&tiff(1, 32, 3, 1, &halves).bytes()).contains("colours or fractions"));
     let below = le(&[-1.0f32, f32::NAN], f32::to_le_bytes);
     assert!(said(&tiff(1, 32, 3, 1, &below).bytes()).contains("colours or fractions"));
-    assert!(said(&tiff(3, 8, 1, 2, &[0; 6]).bytes()).starts_with("it has 3 channels where 1"));
+    assert!(said(&tiff(3, 8, 1, 2, &[0; 6]).bytes()).starts_with("it has 3 channels, expected 1"));
     assert_eq!(said(b""), "the file is empty");
     assert!(said(b"hello").starts_with("not an image"));
     let whole = gray(64, 64, |x, y| (x * y) as u8);

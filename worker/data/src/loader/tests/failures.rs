@@ -52,7 +52,7 @@ fn dropping_in_the_middle_stops_at_once() {
 }
 
 #[test]
-fn a_panic_in_a_sample_becomes_an_error_at_its_place() {
+fn a_panic_in_a_sample_becomes_an_error_in_order() {
     for threads in [1, 3] {
         let set = Numbers { panics: Some(6), ..Numbers::default() };
         let mut loader =
@@ -74,7 +74,7 @@ fn a_sample_out_of_range_becomes_an_error() {
 }
 
 #[test]
-fn a_panic_in_the_plan_becomes_an_error_at_its_place() {
+fn a_panic_in_the_plan_becomes_an_error_in_order() {
     let plan = (0..).map(|epoch| {
         assert!(epoch < 2, "no third batch");
         MicroBatch { epoch, indices: vec![4] }
@@ -106,7 +106,7 @@ impl Dataset for Hopeless {
 }
 
 #[test]
-fn threads_that_cannot_work_are_no_hang() {
+fn panicking_threads_do_not_hang_the_loader() {
     let mut loader = Loader::start(Arc::new(Hopeless), options(2), work(&[&[0]]).into_iter()).unwrap();
     assert!(loader.next().unwrap().unwrap_err().to_string().contains("no fields"));
     assert!(loader.next().is_none());

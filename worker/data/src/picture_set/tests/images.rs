@@ -134,7 +134,7 @@ fn the_cache_changes_nothing_but_the_work() {
 }
 
 #[test]
-fn images_of_another_size_are_refused_where_none_is_resized() {
+fn without_resizing_another_size_is_an_error() {
     let (_root, index) = train_folder(40);
     let options = ImageOptions {
         resize: Resize::None,
@@ -146,7 +146,7 @@ fn images_of_another_size_are_refused_where_none_is_resized() {
     assert_eq!(set.fields()[0].shape, [3, 43, 40]);
     assert_eq!(image(&set, 0, None).unwrap().len(), 3 * 40 * 43);
     let text = image(&set, 1, Some(&mut rng(1))).unwrap_err().to_string();
-    assert!(text.starts_with("it is 47x43 pixels where all are to be 40x43; set data.resize"), "{text}");
+    assert!(text.starts_with("it has 47x43 pixels, expected 40x43; set data.resize"), "{text}");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn satellite_tiles_keep_their_bands() {
     let highest = metres.iter().copied().fold(0.0, f32::max);
     assert!((3.0..=84.0).contains(&highest), "{highest} m");
     let text = image(&heights, 0, None).unwrap_err().to_string();
-    assert!(text.starts_with("it has 4 channels where 1 are expected; set data.channels = 4"), "{text}");
+    assert!(text.starts_with("it has 4 channels, expected 1; set data.channels = 4"), "{text}");
     index.samples.truncate(1);
     let tiles = ImageFolder::new(index, options(4, 1.0 / 65535.0));
     let values = image(&tiles, 0, None).unwrap();

@@ -90,7 +90,7 @@ fn a_bad_mask_is_a_bad_sample() {
     assert!(text.starts_with("its mask ") && text.contains("the value 12"), "{text}");
     put(root.path().join("m/1.png"), &gray(48, 48, |_, _| 1));
     let text = load_one(&set, 0, None).unwrap_err().to_string();
-    assert!(text.contains("is 48x48 pixels and the image 64x48; make both of one size"), "{text}");
+    assert!(text.contains("has 48x48 pixels, but the image 64x48; make both the same size"), "{text}");
     put(root.path().join("m/1.png"), &png(64, 48));
     let text = load_one(&set, 0, None).unwrap_err().to_string();
     assert!(text.contains("holds colours or fractions"), "{text}");
