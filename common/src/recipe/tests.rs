@@ -32,8 +32,8 @@ fn small(overrides: &[&str]) -> Recipe {
     parse(SMALL, overrides).unwrap()
 }
 
-/// Checks that a recipe is refused for this key, with these words in the message.
-fn refuses(text: &str, overrides: &[&str], key: &str, part: &str) {
+/// Checks that a recipe is an error for this key, with `part` in the message.
+fn expect_error(text: &str, overrides: &[&str], key: &str, part: &str) {
     let error = match parse(text, overrides) {
         Ok(_) => panic!("{overrides:?} is taken"),
         Err(error) => error,

@@ -90,7 +90,7 @@ fn members(keys: &'static [Key], required: usize, path: &[String], list: &[Value
         section(keys, &path, value, found);
         for key in keys[..required].iter().filter(|key| value.get(key.name).is_none()) {
             let remedy = match key.name {
-                "name" => "give each a different name",
+                "name" => "give it a name that no other stage has",
                 "match" => "name the parameters by a glob such as \"backbone.*\", or by a list of globs",
                 _ => "state the part of the stage after which it begins, such as 0.5",
             };

@@ -83,7 +83,7 @@ fn snapshot(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 /// Checks that a refusal leaves everything below the run directory's parent unchanged.
-fn refused(run: &RunDir, recipe: &Recipe, resume: &Resume) -> RunDirError {
+fn prepare_error(run: &RunDir, recipe: &Recipe, resume: &Resume) -> RunDirError {
     let parent = run.root().parent().unwrap();
     let before = snapshot(parent);
     let error = run.prepare(recipe, resume).unwrap_err();
@@ -170,15 +170,15 @@ fn a_run_rejected_for_its_recipe_makes_room_for_a_corrected_one() {
     let mended = recipe(&["train.effective_batch=8"]);
     for resume in [Resume::Auto, Resume::Never] {
         place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-        // It ended, but was not refused: it stays a run.
+        // It ended, but was not rejected: it stays a run.
         fs::write(place.run.result(), r#"{"exit_code": 4}"#).unwrap();
-        refused(&place.run, &mended, &resume);
+        prepare_error(&place.run, &mended, &resume);
         fs::write(place.run.result(), r#"{"exit_code": 2}"#).unwrap();
         assert_eq!(place.run.prepare(&mended, &resume).unwrap(), Start::Fresh);
         assert_eq!(saved(&place.run), mended);
         // It begins and is now a run.
         fs::write(place.run.plan(), "{}").unwrap();
-        let error = refused(&place.run, &recipe(&[]), &Resume::Auto);
+        let error = prepare_error(&place.run, &recipe(&[]), &Resume::Auto);
         assert!(matches!(error, RunDirError::Differs { .. }), "{error}");
         fs::remove_dir_all(place.run.root()).unwrap();
     }
@@ -190,7 +190,7 @@ fn a_folder_without_a_run_is_left_alone() {
     fs::create_dir_all(place.run.root()).unwrap();
     fs::write(place.run.root().join("thesis.tex"), "years of work").unwrap();
     for resume in [Resume::Auto, Resume::Never] {
-        let error = refused(&place.run, &recipe(&[]), &resume);
+        let error = prepare_error(&place.run, &recipe(&[]), &resume);
         assert!(matches!(error, RunDirError::NotARun { .. }), "{error}");
         assert!(error.to_string().contains("thesis.tex"), "{error}");
     }
@@ -201,31 +201,31 @@ fn a_path_that_is_not_a_folder_is_an_error() {
     let place = place();
     fs::create_dir_all(place.run.root().parent().unwrap()).unwrap();
     fs::write(place.run.root(), "a file").unwrap();
-    assert!(matches!(refused(&place.run, &recipe(&[]), &Resume::Auto), RunDirError::NotAFolder { .. }));
+    assert!(matches!(prepare_error(&place.run, &recipe(&[]), &Resume::Auto), RunDirError::NotAFolder { .. }));
     fs::remove_file(place.run.root()).unwrap();
     std::os::unix::fs::symlink("nowhere", place.run.root()).unwrap();
-    assert!(matches!(refused(&place.run, &recipe(&[]), &Resume::Auto), RunDirError::Io { .. }));
+    assert!(matches!(prepare_error(&place.run, &recipe(&[]), &Resume::Auto), RunDirError::Io { .. }));
 }
 
 #[test]
 fn never_with_any_run_is_an_error() {
     let place = place();
     place.run.prepare(&recipe(&[]), &Resume::Never).unwrap();
-    let error = refused(&place.run, &recipe(&[]), &Resume::Never);
+    let error = prepare_error(&place.run, &recipe(&[]), &Resume::Never);
     assert!(
         error.to_string().contains("holds another run, which is not overwritten; choose another --run-dir")
     );
     // Checkpoints alone make a run too.
     fs::remove_file(place.run.recipe()).unwrap();
     write_checkpoint(&place.run.checkpoint(1), 1, &recipe(&[]));
-    assert!(matches!(refused(&place.run, &recipe(&[]), &Resume::Never), RunDirError::HoldsRun { .. }));
+    assert!(matches!(prepare_error(&place.run, &recipe(&[]), &Resume::Never), RunDirError::HoldsRun { .. }));
 }
 
 #[test]
 fn auto_with_another_experiment_is_an_error_with_the_differences() {
     let place = place();
     place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-    let error = refused(&place.run, &recipe(&["optim.lr=0.5", "model.name=resnet34"]), &Resume::Auto);
+    let error = prepare_error(&place.run, &recipe(&["optim.lr=0.5", "model.name=resnet34"]), &Resume::Auto);
     let text = error.to_string();
     assert!(text.contains("model.name is \"resnet18\" there and \"resnet34\" here"), "{text}");
     assert!(text.contains("optim.lr is 0.001 there and 0.5 here"), "{text}");
@@ -260,12 +260,12 @@ fn auto_takes_latest_else_the_highest_whole_step() {
     fs::write(run.checkpoint(10).join("model.safetensors"), "").unwrap();
     assert_eq!(auto(), Start::Resume(run.checkpoint(9)));
     fs::write(run.checkpoint(9).join("manifest.json"), "{").unwrap();
-    let error = refused(run, &recipe, &Resume::Auto);
+    let error = prepare_error(run, &recipe, &Resume::Auto);
     assert!(matches!(error, RunDirError::NoneWhole { .. }), "{error}");
     for step in [9, 10, 11] {
         fs::remove_dir_all(run.checkpoint(step)).unwrap();
     }
-    let error = refused(run, &recipe, &Resume::Auto).to_string();
+    let error = prepare_error(run, &recipe, &Resume::Auto).to_string();
     assert!(error.contains("names step 11, which is missing") && error.contains("--resume"), "{error}");
     fs::remove_dir_all(run.checkpoint(200)).unwrap();
     fs::remove_file(run.latest()).unwrap();
@@ -274,7 +274,7 @@ fn auto_takes_latest_else_the_highest_whole_step() {
     write_checkpoint(&run.checkpoint(3), 3, &recipe);
     write_checkpoint(&run.checkpoint(4), 4, &recipe);
     fs::write(run.checkpoint(4).join("manifest.json"), "{\"format\": 99}").unwrap();
-    let error = refused(run, &recipe, &Resume::Auto);
+    let error = prepare_error(run, &recipe, &Resume::Auto);
     assert!(matches!(error, RunDirError::Checkpoint(_)), "{error}");
 }
 
@@ -296,13 +296,13 @@ fn auto_without_a_saved_recipe_uses_the_checkpoints() {
     let place = place();
     let run = &place.run;
     write_checkpoint(&run.checkpoint(5), 5, &recipe(&[]));
-    let error = refused(run, &recipe(&["train.seed=2"]), &Resume::Auto);
+    let error = prepare_error(run, &recipe(&["train.seed=2"]), &Resume::Auto);
     assert!(matches!(error, RunDirError::CheckpointDiffers { .. }), "{error}");
     assert_eq!(run.prepare(&recipe(&[]), &Resume::Auto).unwrap(), Start::Resume(run.checkpoint(5)));
 
     fs::remove_file(run.recipe()).unwrap();
     fs::remove_file(run.checkpoint(5).join("manifest.json")).unwrap();
-    assert!(matches!(refused(run, &recipe(&[]), &Resume::Auto), RunDirError::UnknownRun { .. }));
+    assert!(matches!(prepare_error(run, &recipe(&[]), &Resume::Auto), RunDirError::UnknownRun { .. }));
 }
 
 #[test]
@@ -310,6 +310,6 @@ fn auto_with_an_unreadable_saved_recipe_is_an_error() {
     let place = place();
     fs::create_dir_all(place.run.root()).unwrap();
     fs::write(place.run.recipe(), "task = \"classify\"\nnext = 1\n").unwrap();
-    let error = refused(&place.run, &recipe(&[]), &Resume::Auto);
+    let error = prepare_error(&place.run, &recipe(&[]), &Resume::Auto);
     assert!(error.to_string().contains("recipe.toml:2: next: unknown key"), "{error}");
 }

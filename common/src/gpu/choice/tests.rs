@@ -14,9 +14,9 @@ fn choose(inventory: &Inventory, list: Option<&str>, text: &str) -> Result<Vec<S
 }
 
 #[track_caller]
-fn refused(inventory: &Inventory, list: Option<&str>, text: &str, says: &[&str]) {
+fn expect_error(inventory: &Inventory, list: Option<&str>, text: &str, parts: &[&str]) {
     let error = choose(inventory, list, text).unwrap_err().to_string();
-    for part in says {
+    for part in parts {
         assert!(error.contains(part), "{part:?} is missing in: {error}");
     }
 }
@@ -56,7 +56,7 @@ fn an_index_counts_the_visible_ones() {
     assert_eq!(choose(&eight, Some("6,4"), "1,0").unwrap(), ["GPU-44aa-0001", "GPU-66aa-0001"]);
     assert_eq!(choose(&eight, None, "6").unwrap(), ["GPU-66aa-0001"]);
     assert_eq!(choose(&eight, Some("GPU-55,GPU-2"), "0").unwrap(), ["GPU-55aa-0001"]);
-    refused(
+    expect_error(
         &eight,
         Some("4,6"),
         "6",
@@ -71,7 +71,7 @@ fn an_index_counts_the_visible_ones() {
 fn a_uuid_must_be_among_the_visible_ones() {
     let eight = gpus(8);
     assert_eq!(choose(&eight, Some("4,6"), "GPU-66aa").unwrap(), ["GPU-66aa-0001"]);
-    refused(
+    expect_error(
         &eight,
         Some("4,6"),
         "GPU-55",
@@ -79,7 +79,7 @@ fn a_uuid_must_be_among_the_visible_ones() {
     );
     let mut two = gpus(2);
     two.gpus[1].uuid = Some("GPU-00ab".into());
-    refused(&two, None, "GPU-00a", &["`GPU-00a` matches several UUIDs"]);
+    expect_error(&two, None, "GPU-00a", &["`GPU-00a` matches several UUIDs"]);
     assert_eq!(choose(&two, Some("1"), "GPU-00a").unwrap(), ["GPU-00ab"]);
 }
 
@@ -87,11 +87,11 @@ fn a_uuid_must_be_among_the_visible_ones() {
 fn missing_and_repeated_devices_are_errors_with_the_choices() {
     let two = gpus(2);
     let all = "  0: NVIDIA T4, 16.00 GiB, GPU-00aa-0001\n  1: NVIDIA T4, 16.00 GiB, GPU-11aa-0001";
-    refused(&two, None, "2", &["`2` is not a GPU of this machine; choose from:\n", all]);
-    refused(&two, None, "GPU-ff", &["`GPU-ff` is not a GPU of this machine; choose from:\n", all]);
-    refused(&two, None, "MIG-ff", &["`MIG-ff` is not a GPU of this machine; choose from:\n", all]);
-    refused(&two, None, "1,0,1", &["`1` and `1` both name GPU 1", all]);
-    refused(&two, None, "1,GPU-11", &["`1` and `GPU-11` both name GPU 1", all]);
+    expect_error(&two, None, "2", &["`2` is not a GPU of this machine; choose from:\n", all]);
+    expect_error(&two, None, "GPU-ff", &["`GPU-ff` is not a GPU of this machine; choose from:\n", all]);
+    expect_error(&two, None, "MIG-ff", &["`MIG-ff` is not a GPU of this machine; choose from:\n", all]);
+    expect_error(&two, None, "1,0,1", &["`1` and `1` both name GPU 1", all]);
+    expect_error(&two, None, "1,GPU-11", &["`1` and `GPU-11` both name GPU 1", all]);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn only_the_instances_of_a_divided_gpu_can_be_used() {
     assert_eq!(choose(&machine, None, "MIG-1c,0").unwrap(), ["MIG-1c-77", "GPU-00aa-0001"]);
     assert_eq!(choose(&machine, Some("MIG-1c,MIG-0c"), "1").unwrap(), ["MIG-0c-77"]);
     for name in ["1", "GPU-11"] {
-        refused(
+        expect_error(
             &machine,
             None,
             name,
@@ -111,21 +111,21 @@ fn only_the_instances_of_a_divided_gpu_can_be_used() {
             ],
         );
     }
-    refused(&machine, None, "2", &["GPU 2 is in MIG mode without instances"]);
-    refused(&machine, Some("MIG-0c"), "MIG-1c", &["`MIG-1c` is MIG instance 1 of GPU 1, which"]);
-    refused(&machine, Some("MIG-0c"), "GPU-11", &["hides"]);
+    expect_error(&machine, None, "2", &["GPU 2 is in MIG mode without instances"]);
+    expect_error(&machine, Some("MIG-0c"), "MIG-1c", &["`MIG-1c` is MIG instance 1 of GPU 1, which"]);
+    expect_error(&machine, Some("MIG-0c"), "GPU-11", &["hides"]);
 }
 
 #[test]
 fn an_ambiguous_inherited_list_of_numbers_is_an_error() {
     let two = mixed();
-    refused(&two, Some("1"), "0", &["GPUs of several kinds", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]);
+    expect_error(&two, Some("1"), "0", &["GPUs of several kinds", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]);
     let visible = Visible::new(&two, Some("1"));
     assert!(visible.choose(&two, &ids("0"), Some("FASTEST_FIRST")).is_err());
     assert!(visible.choose(&two, &ids("0"), Some("PCI_BUS_ID")).is_ok());
     assert_eq!(choose(&two, Some("GPU-11"), "0").unwrap(), ["GPU-11aa-0001"]);
     assert_eq!(choose(&two, None, "1").unwrap(), ["GPU-11aa-0001"]);
-    refused(&divided(), Some("0"), "0", &["GPUs in MIG mode", "list UUIDs"]);
+    expect_error(&divided(), Some("0"), "0", &["GPUs in MIG mode", "list UUIDs"]);
 }
 
 fn name() -> impl Strategy<Value = GpuId> {

@@ -112,7 +112,7 @@ fn paths_are_checked() {
     std::fs::create_dir(root.join("val")).unwrap();
     let test = error(&[]);
     assert_eq!(test.0.key.as_deref(), Some("data.test"));
-    assert!(test.to_string().ends_with("holds train, val"), "{test}");
+    assert!(test.to_string().ends_with("has the folders train, val"), "{test}");
     recipe(&["data.test=val"]).check_paths().unwrap();
     std::fs::write(root.join("test"), "").unwrap();
     assert!(error(&[]).to_string().contains("is not a folder"));
@@ -152,7 +152,7 @@ fn paths_of_other_tasks_are_checked() {
     }
     let error = check(samples::BINARY, &[]).unwrap_err();
     assert_eq!(error.0.key.as_deref(), Some("data.test_masks"));
-    assert!(error.to_string().ends_with("holds test, train, train_masks"), "{error}");
+    assert!(error.to_string().ends_with("has the folders test, train, train_masks"), "{error}");
     std::fs::create_dir(root.join("test_masks")).unwrap();
     check(samples::BINARY, &[]).unwrap();
 

@@ -9,7 +9,7 @@ fn schedule(settings: &str) -> Result<Recipe, RecipeError> {
 
 fn refused(settings: &str, key: &str, part: &str) {
     let set = format!("optim.schedule={{ {settings} }}");
-    refuses(SMALL, &[&set], &format!("optim.schedule.{key}"), part);
+    expect_error(SMALL, &[&set], &format!("optim.schedule.{key}"), part);
 }
 
 #[test]
@@ -19,15 +19,15 @@ fn optimizers_have_their_own_defaults() {
         (adam.lr, adam.weight_decay, adam.betas, adam.eps, adam.momentum),
         (1e-3, Some(0.0), Some([0.9, 0.999]), Some(1e-8), None)
     );
-    refuses(SMALL, &["optim.name=adam", "optim.momentum=0.9"], "optim.momentum", "optim.name = \"sgd\"");
-    refuses(SMALL, &["optim.name=adan"], "optim.name", "did you mean \"adam\"?");
+    expect_error(SMALL, &["optim.name=adam", "optim.momentum=0.9"], "optim.momentum", "optim.name = \"sgd\"");
+    expect_error(SMALL, &["optim.name=adan"], "optim.name", "did you mean \"adam\"?");
 }
 
 #[test]
 fn decay_needs_a_weight_decay() {
     for name in ["adam", "sgd"] {
         let sets = [&format!("optim.name={name}"), "optim.lr=0.1", "optim.decay=weights"];
-        refuses(SMALL, &sets, "optim.decay", "optim.weight_decay is 0");
+        expect_error(SMALL, &sets, "optim.decay", "optim.weight_decay is 0");
         let with = [&sets[..], &["optim.weight_decay=0"]].concat();
         assert!(parse(SMALL, &with).is_ok(), "0 may be one of several that are tried");
     }
@@ -58,7 +58,7 @@ fn settings_of_other_schedules_have_no_effect() {
         ("name = \"linear\", rise = 0.5", "rise", "\"onecycle\""),
         ("name = \"linear\", start_factor = 2", "start_factor", "\"onecycle\""),
         ("name = \"linear\", final_factor = 2", "final_factor", "\"onecycle\""),
-        ("per = \"epoch\"", "per", "does not move"),
+        ("per = \"epoch\"", "per", "changes the learning rate only in the warm-up"),
     ] {
         refused(settings, key, "this setting has no effect");
         refused(settings, key, owner);
@@ -79,7 +79,7 @@ fn schedules_must_make_sense() {
         (
             "name = \"step\", every = \"1 epoch\", milestones = [\"1 epoch\"]",
             "milestones",
-            "only one of them can be",
+            "optim.schedule.every is also set; remove one of the two",
         ),
         (
             "name = \"step\", per = \"epoch\", every = \"1.5 epochs\"",

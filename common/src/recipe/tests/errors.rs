@@ -201,8 +201,8 @@ fn a_number_beyond_64_bits_names_its_key() {
 #[test]
 fn overrides_must_be_well_formed() {
     for (set, part) in [
-        ("", "there is no `=`"),
-        ("train.epochs", "there is no `=`"),
+        ("", "it has no `=`"),
+        ("train.epochs", "it has no `=`"),
         ("=3", "is not a key"),
         ("train.=3", "is not a key"),
         (".train=3", "is not a key"),

@@ -1,4 +1,4 @@
-//! Any recipe is read or refused, and a recipe that was read survives a file.
+//! Any recipe is read or an error, and a recipe that was read survives a file.
 
 use proptest::prelude::*;
 

@@ -32,19 +32,19 @@ fn errors_of_groups_have_a_line_and_a_remedy() {
         assert_eq!((error.0.key.as_deref(), error.0.line), (Some(key), Some(line)), "{error}");
         assert!(error.0.message.contains(part), "{error}");
     }
-    refuses(
+    expect_error(
         SMALL,
         &["optim.group=3"],
         "optim.group",
         "expected sections [[optim.group]], got the whole number 3",
     );
-    refuses(
+    expect_error(
         SMALL,
         &["optim.group=[3]"],
         "optim.group",
         "expected sections [[optim.group]], got the list [3]",
     );
-    refuses(SMALL, &["optim.match=x"], "optim.match", "it belongs in [[optim.group]]");
+    expect_error(SMALL, &["optim.match=x"], "optim.match", "it belongs in [[optim.group]]");
 }
 
 #[test]

@@ -18,18 +18,18 @@ fn a_vit_has_its_own_sizes() {
 
 #[test]
 fn a_task_takes_its_networks() {
-    refuses(
+    expect_error(
         SMALL,
         &["model.name=gpt"],
         "model.name",
         "task = \"classify\" takes \"resnet18\", \"resnet34\", \"resnet50\", \"resnet101\", \"resnet152\", \"vit\", not \
          \"gpt\"",
     );
-    refuses(SMALL, &["model.name=unet"], "model.name", "task = \"classify\" takes");
-    refuses(SEGMENT, &["model.name=resnet18"], "model.name", "task = \"segment\" takes \"unet\", not");
-    refuses(LM, &["model.name=vit"], "model.name", "task = \"lm\" takes \"gpt\", not");
-    refuses(TORCHSCRIPT, &["model.name=vit"], "model.name", "the network is the module in model.file");
-    refuses(SMALL, &["model.name=resnet20"], "model.name", "did you mean");
+    expect_error(SMALL, &["model.name=unet"], "model.name", "task = \"classify\" takes");
+    expect_error(SEGMENT, &["model.name=resnet18"], "model.name", "task = \"segment\" takes \"unet\", not");
+    expect_error(LM, &["model.name=vit"], "model.name", "task = \"lm\" takes \"gpt\", not");
+    expect_error(TORCHSCRIPT, &["model.name=vit"], "model.name", "the network is the module in model.file");
+    expect_error(SMALL, &["model.name=resnet20"], "model.name", "did you mean");
 }
 
 #[test]
@@ -40,8 +40,8 @@ fn settings_of_other_networks_have_no_effect() {
         (SMALL, "model.heads=8", "the model is \"resnet18\""),
         (SMALL, "model.patch=8", "it applies to \"vit\""),
         (SMALL, "model.context=8", "it applies to \"gpt\""),
-        (SMALL, "model.file=/m.pt", "task = \"torchscript\" and this is \"classify\""),
-        (SMALL, "model.loss=mse", "task = \"torchscript\" and this is \"classify\""),
+        (SMALL, "model.file=/m.pt", "task = \"torchscript\", and the task is \"classify\""),
+        (SMALL, "model.loss=mse", "task = \"torchscript\", and the task is \"classify\""),
         (SEGMENT, "model.heads=8", "the model is \"unet\""),
         (LM, "model.patch=8", "the model is \"gpt\""),
         (LM, "model.batchnorm=local", "the ResNets and \"unet\"; the model is \"gpt\""),
@@ -55,37 +55,37 @@ fn settings_of_other_networks_have_no_effect() {
         (TORCHSCRIPT, "model.memory_format=channels-last", "the module in model.file"),
     ] {
         let key = set.split_once('=').unwrap().0;
-        refuses(text, &[set], key, "this setting has no effect");
-        refuses(text, &[set], key, part);
+        expect_error(text, &[set], key, "this setting has no effect");
+        expect_error(text, &[set], key, part);
     }
 }
 
 #[test]
 fn sizes_must_divide() {
-    refuses(
+    expect_error(
         VIT,
         &["model.width=50"],
         "model.width",
         "a width of 50 does not divide by 4 heads; set model.width = 52, or model.heads to a divisor of 50",
     );
-    refuses(LM, &["model.heads=5"], "model.width", "a width of 64 does not divide by 5 heads");
+    expect_error(LM, &["model.heads=5"], "model.width", "a width of 64 does not divide by 5 heads");
     // The error names the key that the recipe states.
-    refuses(SMALL, &["model.name=vit", "model.heads=5"], "model.heads", "a width of 192");
-    refuses(
+    expect_error(SMALL, &["model.name=vit", "model.heads=5"], "model.heads", "a width of 192");
+    expect_error(
         VIT,
         &["model.patch=7"],
         "model.patch",
         "images of 32 pixels do not divide into patches of 7; set data.image_size = 35, or model.patch to a divisor of 32",
     );
-    refuses(SMALL, &["model.name=vit", "data.image_size=20"], "data.image_size", "patches of 16");
+    expect_error(SMALL, &["model.name=vit", "data.image_size=20"], "data.image_size", "patches of 16");
     let folder = "task = \"classify\"\n[data]\nroot = \"/x\"\nresize = \"none\"\n[model]\nname = \"vit\"\n[train]\nsteps = 1";
-    refuses(folder, &[], "data.resize", "\"vit\" needs images of a known size");
+    expect_error(folder, &[], "data.resize", "\"vit\" needs images of a known size");
 }
 
 #[test]
 fn a_unet_cannot_halve_a_pixel() {
-    refuses(SEGMENT, &["model.depth=9"], "model.depth", "set model.depth to at most 8");
-    refuses(
+    expect_error(SEGMENT, &["model.depth=9"], "model.depth", "set model.depth to at most 8");
+    expect_error(
         SEGMENT,
         &["model.depth=8"],
         "model.depth",
@@ -98,7 +98,12 @@ fn a_unet_cannot_halve_a_pixel() {
 #[test]
 fn a_module_has_a_file() {
     let text = TORCHSCRIPT.replace("file = ", "# ");
-    refuses(&text, &[], "model.file", "missing; name the file of a module");
+    expect_error(
+        &text,
+        &[],
+        "model.file",
+        "missing; name a file that save() of a torch.jit.script module wrote",
+    );
     let recipe = parse(TORCHSCRIPT, &["model.file=m.pt"]).unwrap();
     assert_eq!(recipe.model.file, Some(std::env::current_dir().unwrap().join("m.pt")));
 }
@@ -116,7 +121,7 @@ fn globs_are_texts() {
         ("model.cudnn_benchmark=1", "\"auto\", true or false"),
         ("model.compile=inductor", "\"off\", \"graph\""),
     ] {
-        refuses(SMALL, &[set], set.split_once('=').unwrap().0, part);
+        expect_error(SMALL, &[set], set.split_once('=').unwrap().0, part);
     }
     assert_eq!(small(&["model.freeze=[]"]), small(&[]));
 }

@@ -93,12 +93,12 @@ fn errors_of_stages_have_a_line_and_a_remedy() {
         (
             one("epochs = 1\nbest = \"restart\"\n[checkpoint]\nbest = \"min loss\""),
             "stage[0].best",
-            "sought from the beginning of the run",
+            "checkpoint.best begins with the run",
         ),
         (
             one("epochs = 1\nunfreeze = [{ match = \"a\" }]"),
             "stage[0].unfreeze[0].at",
-            "missing; state after which part",
+            "missing; state the part of the stage after which it begins",
         ),
         (
             one("epochs = 1\nunfreeze = [{ at = 0.5 }]"),
@@ -145,9 +145,9 @@ fn errors_of_stages_have_a_line_and_a_remedy() {
             "the effective batch of 4000 is larger",
         ),
     ] {
-        refuses(&text, &[], key, part);
+        expect_error(&text, &[], key, part);
     }
-    refuses(TORCHSCRIPT, &["stage=3"], "stage", "expected sections [[stage]]");
+    expect_error(TORCHSCRIPT, &["stage=3"], "stage", "expected sections [[stage]]");
 }
 
 #[test]

@@ -20,18 +20,18 @@ fn from_with_an_unsuitable_checkpoint_is_an_error() {
     let parent = place.run.root().parent().unwrap().to_path_buf();
     let from = |path: &str| Resume::From(parent.join(path));
     write_checkpoint(&parent.join("other"), 7, &recipe(&["model.name=resnet34"]));
-    let error = refused(&place.run, &recipe(&[]), &from("other"));
+    let error = prepare_error(&place.run, &recipe(&[]), &from("other"));
     assert!(matches!(error, RunDirError::CheckpointDiffers { .. }), "{error}");
     assert!(error.to_string().contains("model.name is \"resnet34\" there and \"resnet18\" here"), "{error}");
     assert!(!place.run.root().exists());
 
     fs::create_dir(parent.join("empty")).unwrap();
-    let error = refused(&place.run, &recipe(&[]), &from("empty"));
+    let error = prepare_error(&place.run, &recipe(&[]), &from("empty"));
     assert!(matches!(error, RunDirError::Checkpoint(ManifestError::Missing { .. })), "{error}");
-    assert!(matches!(refused(&place.run, &recipe(&[]), &from("no")), RunDirError::Checkpoint(_)));
+    assert!(matches!(prepare_error(&place.run, &recipe(&[]), &from("no")), RunDirError::Checkpoint(_)));
     write_checkpoint(&parent.join("cut"), 7, &recipe(&[]));
     fs::write(parent.join("cut/model.safetensors"), "").unwrap();
-    let error = refused(&place.run, &recipe(&[]), &from("cut"));
+    let error = prepare_error(&place.run, &recipe(&[]), &from("cut"));
     assert!(matches!(error, RunDirError::Checkpoint(ManifestError::Size { .. })), "{error}");
 }
 
@@ -43,7 +43,7 @@ fn from_goes_into_a_run_only_by_its_own_checkpoints() {
     write_checkpoint(&foreign, 3, &recipe(&[]));
     run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
     fs::write(run.plan(), "{}").unwrap();
-    let error = refused(run, &recipe(&[]), &Resume::From(foreign.clone()));
+    let error = prepare_error(run, &recipe(&[]), &Resume::From(foreign.clone()));
     assert!(matches!(error, RunDirError::CheckpointElsewhere { .. }), "{error}");
 
     for step in [3, 4] {
@@ -52,7 +52,7 @@ fn from_goes_into_a_run_only_by_its_own_checkpoints() {
     let own = Resume::From(run.checkpoint(3));
     assert_eq!(run.prepare(&recipe(&[]), &own).unwrap(), Start::Resume(run.checkpoint(3)));
     assert!(matches!(
-        refused(run, &recipe(&[]), &Resume::From(foreign)),
+        prepare_error(run, &recipe(&[]), &Resume::From(foreign)),
         RunDirError::CheckpointElsewhere { .. }
     ));
 
@@ -68,7 +68,10 @@ fn a_folder_without_a_run_is_an_error_with_from_too() {
     write_checkpoint(&old, 7, &recipe(&[]));
     fs::create_dir_all(place.run.root()).unwrap();
     fs::write(place.run.root().join("x"), "").unwrap();
-    assert!(matches!(refused(&place.run, &recipe(&[]), &Resume::From(old)), RunDirError::NotARun { .. }));
+    assert!(matches!(
+        prepare_error(&place.run, &recipe(&[]), &Resume::From(old)),
+        RunDirError::NotARun { .. }
+    ));
 }
 
 #[test]

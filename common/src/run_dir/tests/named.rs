@@ -88,7 +88,7 @@ fn a_run_that_died_before_its_first_checkpoint_starts_from_the_named_one_again()
     // It cannot resume from the newest one: it has written none.
     assert!(!run.resumes_newest(&foreign).unwrap());
     // Never a silent fresh start.
-    let error = refused(run, &recipe(&[]), &Resume::Auto);
+    let error = prepare_error(run, &recipe(&[]), &Resume::Auto);
     let text = error.to_string();
     assert!(matches!(error, RunDirError::BeganElsewhere { .. }), "{text}");
     assert!(text.contains(&format!("--resume {}", foreign.display())), "{text}");
@@ -122,7 +122,7 @@ fn a_copied_run_directory_has_not_started_from_the_original_checkpoint() {
         fs::copy(original, path).unwrap();
     }
     write_checkpoint(&copy.checkpoint(24), 24, &recipe(&[]));
-    let error = refused(&copy, &recipe(&[]), &from);
+    let error = prepare_error(&copy, &recipe(&[]), &from);
     assert!(matches!(error, RunDirError::CheckpointElsewhere { .. }), "{error}");
 }
 

@@ -268,7 +268,7 @@ fn a_run_with_only_set_aside_checkpoints_does_not_start_fresh() {
     let run = &place.run;
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
     fs::remove_dir_all(run.checkpoint(16)).unwrap();
-    let error = refused(run, &recipe(&[]), &Resume::Auto);
+    let error = prepare_error(run, &recipe(&[]), &Resume::Auto);
     assert!(matches!(error, RunDirError::OnlySetAside { .. }), "{error}");
     assert!(error.to_string().contains("rollback-1"), "{error}");
 }

@@ -58,7 +58,7 @@ fn more_than_one_percent_is_an_error() {
     assert!(index.without_bad(&quiet(&index, Depth::Full, 2)).is_ok(), "2 of 200 are 1%");
     index.samples.retain(|sample| sample.1 != "a/002.png");
     let text = index.without_bad(&quiet(&index, Depth::Full, 2)).unwrap_err().to_string();
-    assert!(text.starts_with("2 of 199 images cannot be used, and more than 1%"), "{text}");
+    assert!(text.starts_with("2 of 199 images cannot be used, more than the 1%"), "{text}");
     assert!(
         text.contains(&format!("\n  {}: damaged", root.path().join("train/a/050.png").display())),
         "{text}"

@@ -62,10 +62,10 @@ fn errors_of_missing_folders_list_the_existing_ones() {
         text.starts_with(&format!("the folder {} does not exist", root.path().join("train").display())),
         "{text}"
     );
-    assert!(text.contains("has no folders: set data.root"), "{text}");
+    assert!(text.contains("has no folders; set data.root"), "{text}");
     folder(root.path(), "training", &[("cat", 1)]);
     let text = scan_error(root.path(), "train", None);
-    assert!(text.contains("has the folders `training`: set data.root, data.train and data.test"), "{text}");
+    assert!(text.contains("has the folders `training`; set data.root, data.train and data.test"), "{text}");
     let text = scan_error(&root.path().join("nowhere"), "train", None);
     assert!(text.ends_with("set data.root to the folder that holds the splits"), "{text}");
 }
@@ -101,7 +101,8 @@ fn empty_classes_are_named_and_counted() {
     fs::create_dir_all(root.path().join("train/empty")).unwrap();
     let text = scan_error(root.path(), "train", None);
     assert!(
-        text.starts_with("1 class folder in ") && text.contains("no images: `empty`; add images (png, jpg"),
+        text.starts_with("1 class folder in ")
+            && text.contains("without images: `empty`; add images (png, jpg"),
         "{text}"
     );
     for number in 0..7 {
@@ -162,7 +163,12 @@ fn a_folder_without_permission_is_named() {
     let result = with_permissions(|| ImageIndex::scan(root.path(), "train", None));
     fs::set_permissions(&shut, fs::Permissions::from_mode(0o755)).unwrap();
     let text = result.unwrap_err().to_string();
-    assert!(text.contains("train/shut cannot be listed") && text.contains("permission"), "{text}");
+    assert!(
+        text.contains("cannot list the folder ")
+            && text.contains("train/shut: ")
+            && text.contains("permission"),
+        "{text}"
+    );
 }
 
 #[cfg(target_os = "linux")]

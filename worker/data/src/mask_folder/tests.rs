@@ -78,7 +78,10 @@ fn a_repeated_name_is_an_error() {
     let (root, _) = pairs(2);
     put(root.path().join("train_masks/001.bmp"), b"");
     let text = scan(root.path()).unwrap_err().to_string();
-    assert!(text.contains("train_masks has two files `001.bmp` and `001.png` of one name"), "{text}");
+    assert!(
+        text.contains("train_masks has the files `001.bmp` and `001.png`, which differ only in the ending"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -86,7 +89,7 @@ fn missing_and_empty_folders_name_the_setting() {
     let root = tempfile::tempdir().unwrap();
     put(root.path().join("images/1.png"), b"");
     let text = scan(root.path()).unwrap_err().to_string();
-    assert!(text.contains("has the folders `images`: set data.root, data.train and data.test"), "{text}");
+    assert!(text.contains("has the folders `images`; set data.root, data.train and data.test"), "{text}");
     put(root.path().join("train/1.png"), b"");
     let text = scan(root.path()).unwrap_err().to_string();
     assert!(text.contains("set data.root, data.train_masks and data.test_masks"), "{text}");
