@@ -345,7 +345,7 @@ PICTURES = {
     "batch": batch, "memory-by-owner": memory_by_owner, "plan-by-owner": plan_by_owner, "prediction": prediction, "ranks": ranks,
     "killed": killed, "architecture": architecture,
     "plan": lambda: terminal("plan", "dtrain plan in a terminal", r"^  (ema|buffers)|progressive|model\.freeze|images of|image_size"),
-    "failing-rank": lambda: terminal("failing-rank", "A rank fails", r"^\[rank \d\] \[rank\d\]:  "),
+    "failing-rank": lambda: terminal("failing-rank", "A rank fails", r"^\[rank \d\] \[rank\d\]: ( |Traceback)"),
 }
 
 
