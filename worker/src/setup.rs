@@ -94,7 +94,7 @@ impl Setup {
             test_samples: task.test_set().len() as u64,
             sha256: opening.data.clone(),
         };
-        let (depends, batch_norms) = (task.micro_batch_warning(), batch_norms(&registry));
+        let (depends, batch_norms) = (task.micro_batch_warning(), batch_norms(&registry, recipe));
         let needs = Needs { min_micro_batch: task.min_micro_batch(), batch_norms, depends };
         let plan = RunPlan::new(recipe, env.world_size, data.train_samples, &needs)?;
         if let (Some(weights), None) = (&recipe.model.weights, folder) {
@@ -252,10 +252,11 @@ fn has_figure(task: &dyn Task, wanted: &str) -> Result<()> {
 }
 
 /// Returns which samples share the model's BatchNorm statistics.
-pub(crate) fn batch_norms(registry: &Registry) -> BatchNorms {
+pub(crate) fn batch_norms(registry: &Registry, recipe: &Recipe) -> BatchNorms {
     let has_any = registry.buffers().any(|entry| entry.name().ends_with("running_mean"));
     match (registry.is_batch_grouped, registry.is_batch_synced()) {
         _ if !has_any => BatchNorms::None,
+        _ if recipe.task == recipe::Task::Torchscript => BatchNorms::InModule,
         (true, _) => BatchNorms::Grouped,
         (false, true) => BatchNorms::Synced,
         (false, false) => BatchNorms::Local,

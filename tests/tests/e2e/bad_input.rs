@@ -94,9 +94,9 @@ fn of_many_corrupt_images_twenty_are_named_and_all_are_counted() {
     let output = sandbox.launch(2, "run", &["train.steps=1"]);
     let text = output_text(&output);
     assert!(output.status.success(), "{text}");
-    assert_eq!(text.matches("left out, cannot be read").count(), 20, "{text}");
-    assert!(text.contains("25 of 2500 images in train are left out"), "{text}");
-    assert!(text.contains("4 files of train are not used: 2 .gif, 1 .heic, 1 .txt"), "{text}");
+    assert_eq!(text.matches("cannot be read and is left out").count(), 20, "{text}");
+    assert!(text.contains("25 of 2500 images in train cannot be read and are left out"), "{text}");
+    assert!(text.contains("ignoring 4 files in train: 2 .gif, 1 .heic, 1 .txt"), "{text}");
 }
 
 #[test]

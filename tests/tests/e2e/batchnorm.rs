@@ -109,7 +109,7 @@ fn an_uneven_batch_in_micro_steps_lets_no_rank_wait() {
     let warned = warnings(&two);
     assert!(
         warned.len() == 1
-            && warned[0].contains("still normalise alone")
+            && warned[0].contains("over one micro-batch of every rank")
             && warned[0].contains("memory.micro_batch = 7"),
         "{warned:?}"
     );
@@ -153,7 +153,7 @@ fn a_result_that_depends_on_the_micro_batch_is_said_to() {
     assert_eq!(run(2, "synced", &[SYNCED]), "");
     let accumulated = run(1, "accumulated", &["memory.micro_batch=4"]);
     assert!(
-        accumulated.contains("memory.micro_batch = 16") && accumulated.contains("normalise alone"),
+        accumulated.contains("memory.micro_batch = 16") && accumulated.contains("over each micro-batch"),
         "{accumulated}"
     );
     let vit =

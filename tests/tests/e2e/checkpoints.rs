@@ -102,7 +102,7 @@ fn the_best_checkpoint_is_one_that_is_there() {
     let mut command = sandbox.command(2, "fails", &sets, &[]);
     command.env("DTRAIN_FAULT", "write:rank=0,after=0,error=ENOSPC");
     let text = expect_exit_code(&command.output().unwrap(), 0);
-    assert!(text.contains("the training goes on"), "{text}");
+    assert!(text.contains("training continues"), "{text}");
     assert!(best_is_there("fails") > 1);
 
     // A checkpoint of another run, without its evaluation.
@@ -145,7 +145,7 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
 
         let name = format!("on-{rank}");
         let text = expect_exit_code(&launch(rank, error, &name, &["checkpoint.on_failure=continue"]), 0);
-        assert!(text.contains("the training goes on") && text.contains(words), "{text}");
+        assert!(text.contains("training continues") && text.contains(words), "{text}");
         let run = sandbox.run(&name);
         let steps = run.0.steps().unwrap();
         assert!(steps.len() < 6 && steps.last() == Some(&6), "{steps:?}");

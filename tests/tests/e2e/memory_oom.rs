@@ -305,7 +305,7 @@ fn it_grows_again_only_where_the_recipe_asks_for_it() {
     let grows = ranks.train("grows", &["memory.grow=true"], None, fault);
     assert_eq!(grows.result().micro_batch, Some(2));
     assert_close(&grows.per_step("loss"), &stays.per_step("loss"), 1e-5);
-    assert!(log(&grows, 0).contains("the micro-batch grows from 1 to 2"));
+    assert!(log(&grows, 0).contains("memory.grow: micro-batch 2 instead of 1"));
 }
 
 #[test]

@@ -153,7 +153,8 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<'_, T> {
 impl Rehearsal {
     fn subject(&self) -> Subject {
         let (model, plan) = (&self.setup.replica.model, &self.setup.course.plan);
-        let is_local = batch_norms(&model.registry) == BatchNorms::Local;
+        let norms = batch_norms(&model.registry, &self.recipe);
+        let is_local = matches!(norms, BatchNorms::Local | BatchNorms::InModule);
         let batch_norm = is_local.then(|| "BatchNorm normalises over each micro-batch".to_owned());
         Subject {
             model: self.recipe.model_name().to_owned(),

@@ -26,14 +26,14 @@ pub(crate) struct ParameterInfo<'a> {
 /// Mistakes in globs or rules. The caller adds the recipe's key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GroupError {
-    #[error("{glob:?} is not a pattern for parameter names: {reason}")]
+    #[error("{glob:?} is not a pattern for parameter names: {reason}; correct it")]
     Glob { glob: String, reason: String },
     #[error("{glob:?} matches no parameter{}", suggestion(.nearest))]
     NoMatch { glob: String, nearest: Vec<String> },
     #[error("optimizer group {rule} has no pattern; give it one, or remove the group")]
     Empty { rule: usize },
     #[error(
-        "optimizer group {rule} ({}) has no parameter left: group {earlier} comes before it and takes {example} first. Move the \
+        "optimizer group {rule} ({}) has no parameter left: group {earlier} comes before it and takes {example} first; move the \
          narrower group up, or remove it",
         quoted(.globs)
     )]
@@ -153,7 +153,7 @@ fn nearest<N: AsRef<str>>(pattern: &str, names: &[N]) -> Vec<String> {
 
 fn suggestion(nearest: &[String]) -> String {
     if nearest.is_empty() {
-        return ": the model has none".to_owned();
+        return ": the model has no parameters".to_owned();
     }
     format!("; the nearest are {}. A `*` also matches dots", quoted(nearest))
 }

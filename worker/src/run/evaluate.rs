@@ -65,7 +65,7 @@ impl Evaluator<'_> {
             self.limits.empty_cache();
             let sizes = MicroBatches { from: batch, to: batch / 2 };
             let consequence =
-                format!("the test set is begun again in batches of {} instead of {}", sizes.to, sizes.from);
+                format!("restarting the evaluation with batches of {} instead of {}", sizes.to, sizes.from);
             report_oom(followers, &status.shortages, ("after", step), &consequence, sizes, (1, false))?;
             batch = sizes.to;
         }

@@ -84,7 +84,7 @@ impl Training<'_> {
         self.replica.model.recompute.set(self.course.stage().recompute);
         phases::begin_stage(self, self.course.current.id)?;
         if let Some(reason) = self.stepper.executor.take_disabled_reason() {
-            followers.note(format!("warning: model.compile = \"graph\" does nothing: {reason}"));
+            followers.note(format!("warning: model.compile = \"graph\" has no effect: {reason}"));
         }
         self.began = Instant::now();
         Ok(())
@@ -97,7 +97,7 @@ impl Training<'_> {
             let (replica, exchange) = (&mut self.replica, &mut self.exchange);
             let attempt = self.stepper.step(replica, exchange, &plan, followers)?;
             if let Some(reason) = self.stepper.executor.take_disabled_reason() {
-                followers.note(format!("warning: no graphs from here on: {reason}"));
+                followers.note(format!("warning: training continues without CUDA graphs: {reason}"));
             }
             match attempt {
                 Attempt::Taken(taken) => {

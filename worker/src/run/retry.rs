@@ -69,9 +69,9 @@ pub(super) fn retry_step(
 
     let to = training.course.plan.stages[stage].partition;
     let consequence = match to.micro_batch() < from.micro_batch() {
-        true => format!("the micro-batch goes {}", describe_change(&from, &to)),
-        false => "more of the model is computed again in backward".to_owned(),
-    } + ", the step is taken again with the same samples";
+        true => format!("retrying the same samples with {}", describe_change(&from, &to)),
+        false => "retrying the same samples with all segments recomputed in backward".to_owned(),
+    };
     let sizes = MicroBatches { from: from.micro_batch(), to: to.micro_batch() };
     let cut = (to.grad_accum_steps(), training.retry.recomputes_all);
     report_oom(followers, shortages, ("at", step), &consequence, sizes, cut)
@@ -87,14 +87,14 @@ fn recompute_all(training: &Training<'_>) -> bool {
     more
 }
 
-/// Formats "from 8 to 4 (accumulation 1 to 2)".
+/// Formats "micro-batch 4 instead of 8 (accumulation 2 instead of 1)".
 fn describe_change(from: &Partition, to: &Partition) -> String {
     format!(
-        "from {} to {} (accumulation {} to {})",
-        from.micro_batch(),
+        "micro-batch {} instead of {} (accumulation {} instead of {})",
         to.micro_batch(),
-        from.grad_accum_steps(),
-        to.grad_accum_steps()
+        from.micro_batch(),
+        to.grad_accum_steps(),
+        from.grad_accum_steps()
     )
 }
 
@@ -147,6 +147,6 @@ pub(super) fn grow_micro_batch(training: &mut Training<'_>, followers: &mut Foll
     training.stepper.executor.drop_graphs();
     training.restart_loader()?;
     let change = describe_change(&from, &to);
-    followers.note(format!("the micro-batch grows {change}, as memory.grow asks for"));
+    followers.note(format!("memory.grow: {change}"));
     Ok(())
 }

@@ -221,7 +221,10 @@ fn read_decision(figures: &[f64]) -> Result<Decision> {
             finite: *found == 0.0,
             is_skipped: *skip != 0.0,
         }),
-        few => Err(TchError::Convert(format!("a verdict of {} figures", few.len())).into()),
+        few => {
+            Err(TchError::Convert(format!("a decision of {} figures; this is a bug of dtrain", few.len()))
+                .into())
+        }
     }
 }
 

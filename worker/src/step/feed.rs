@@ -190,7 +190,9 @@ fn warn_unreadable(decoded: &data::Batch, loader: &Loader) {
         tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
     }
     if left > 0 && decoded.bad.len() >= left {
-        tracing::warn!("{MOST_NAMED} samples that cannot be read were named; further ones are only counted");
+        tracing::warn!(
+            "{MOST_NAMED} unreadable samples were reported; later ones are only counted, as skipped_images"
+        );
     }
 }
 

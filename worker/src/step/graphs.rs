@@ -260,14 +260,13 @@ fn run_capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Resul
 fn find_obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
     if !model.task.is_capturable() {
         return Some(
-            "the task does not say that the work of its loss is the same for every batch of a size (`Task::is_capturable`)",
+            "the task does not declare that its loss does the same work on every batch of a size (`Task::is_capturable`)",
         );
     }
     if joint_sums {
-        return Some("model.batchnorm lets the ranks exchange sums in the middle of a step");
+        return Some("model.batchnorm sums over the ranks within a step");
     }
-    (model.recompute.count() > 0)
-        .then_some("segments are computed again in backward, for which the host keeps random states")
+    (model.recompute.count() > 0).then_some("memory.recompute keeps random states on the host")
 }
 
 #[cfg(test)]

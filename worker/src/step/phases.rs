@@ -114,7 +114,9 @@ impl Fault {
             return;
         }
         if memory::allocations_until_failure() > 0 {
-            tracing::warn!("DTRAIN_FAULT: the phase took less memory than that, and nothing was refused");
+            tracing::warn!(
+                "DTRAIN_FAULT had no effect: the phase made no more than `after` allocations; lower `after`"
+            );
         }
         memory::fail_allocation(0);
     }

@@ -37,8 +37,8 @@ pub enum PrecisionError {
     )]
     Tf32OnCpu,
     #[error(
-        "precision.tf32 = true, and not all GPUs of this machine compute in TF32 (compute capability 8.0, Ampere, or newer); \
-         leave it out, or set it to \"auto\""
+        "precision.tf32 = true needs compute capability 8.0 (Ampere) or newer, and a GPU of this machine is older; leave it out, or \
+         set it to \"auto\""
     )]
     NoTf32,
     #[error(

@@ -29,11 +29,11 @@ impl Default for ScalerOptions {
 /// Settings or a state that a scaler cannot have.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum ScalerError {
-    #[error("the loss scaler's first scale is {0}; it must be above 0 and within float32")]
+    #[error("the first loss scale is {0}; choose one above 0 and within float32's range")]
     First(f64),
     #[error(
-        "the loss scaler cannot go on from a scale of {scale} after {clean_steps} clean steps: the checkpoint is damaged, \
-         or was written with a longer growth interval than {growth_interval}"
+        "the checkpoint's loss scale is invalid: {scale} after {clean_steps} clean steps, with a growth interval of \
+         {growth_interval}; resume from an earlier checkpoint"
     )]
     State { scale: f64, clean_steps: u32, growth_interval: u32 },
 }

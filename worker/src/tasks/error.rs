@@ -30,7 +30,7 @@ pub enum TaskError {
     /// An error of a user's task.
     #[error(transparent)]
     Custom(Box<dyn Error + Send + Sync>),
-    #[error("the data has no field `{name}`, only `{}`; set task and data.kind to ones that go together", fields.join("`, `"))]
+    #[error("the data has no field `{name}`, only `{}`; choose a data.kind with the fields of the task", fields.join("`, `"))]
     NoField { name: &'static str, fields: Vec<&'static str> },
 }
 

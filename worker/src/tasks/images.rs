@@ -70,7 +70,7 @@ pub(super) fn check_files(
 ) -> Result<CheckReport, TaskError> {
     if ignored.files() > 0 {
         (context.warn)(format!(
-            "{} files of {split} are not used: {ignored} (images end in {}, and lie in the folders of their classes if there are any)",
+            "ignoring {} files in {split}: {ignored}; images end in {} and are in class folders, if any",
             ignored.files(),
             EXTENSIONS.join(", ")
         ));
@@ -79,15 +79,13 @@ pub(super) fn check_files(
     let report =
         data::check(list, needs, depth, context.threads, &mut progress_callback(context.report, split));
     for bad in report.bad.iter().take(MOST_NAMED) {
-        (context.warn)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
+        (context.warn)(format!("{} cannot be read and is left out: {}", bad.path, bad.reason));
     }
     if !report.bad.is_empty() {
         let (bad, count) = (report.bad.len(), list.count());
-        let first = format!("; the first {MOST_NAMED} are named above");
+        let first = format!("; the first {MOST_NAMED} are listed above");
         let named = if bad > MOST_NAMED { &first } else { "" };
-        (context.warn)(format!(
-            "{bad} of {count} images in {split} are left out because they cannot be read{named}"
-        ));
+        (context.warn)(format!("{bad} of {count} images in {split} cannot be read and are left out{named}"));
     }
     Ok(report)
 }
@@ -103,7 +101,7 @@ pub(super) fn progress_callback<'a>(
     move |done, total| {
         if done - reported >= REPORT_EVERY {
             reported = done;
-            report(format!("looked at {done} of {total} images in {folder}"));
+            report(format!("checked {done} of {total} images in {folder}"));
         }
     }
 }

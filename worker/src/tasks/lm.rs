@@ -120,7 +120,7 @@ impl Task for Lm {
     fn describe(&self) -> String {
         let (corpus, context) = (self.train.corpus(), self.train.context());
         format!(
-            "windows of {context} tokens of a text of {}, {} different",
+            "windows of {context} tokens, {} tokens of text, vocabulary of {}",
             corpus.tokens.count(),
             corpus.vocabulary.size()
         )

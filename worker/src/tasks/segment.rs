@@ -44,8 +44,8 @@ impl BuildTask for Segment {
         let smallest = config.smallest_image();
         if size.0.min(size.1) < smallest {
             let reason = format!(
-                "nothing is left of images of {} x {} pixels after so many halvings; lower it, or bring the images to at \
-                 least {smallest} pixels by data.resize and data.image_size",
+                "images of {} x {} pixels are too small for this many halvings; lower model.depth, or enlarge the images to at \
+                 least {smallest} pixels with data.resize and data.image_size",
                 size.0, size.1
             );
             let (key, value) = ("model.depth", config.depth);

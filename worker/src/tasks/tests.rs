@@ -30,7 +30,10 @@ fn fields_become_tensors_of_their_shapes() {
 fn a_missing_field_says_what_there_is() {
     let batch = Batch::new(&decoded(&[0]), Device::Cpu).unwrap();
     let text = batch.field("mask").unwrap_err().to_string();
-    assert!(text.starts_with("the data has no field `mask`, only `image`, `label`; set task"), "{text}");
+    assert!(
+        text.starts_with("the data has no field `mask`, only `image`, `label`; choose a data.kind"),
+        "{text}"
+    );
 }
 
 #[test]

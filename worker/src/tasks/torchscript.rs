@@ -61,10 +61,9 @@ impl BuildTask for TorchScript {
         let module = Module::load(&path, device).map_err(ScriptError::from)?;
         let fixed = module.fixed_modes().map_err(torch_error(&path))?;
         if !fixed.is_empty() {
-            let it = if fixed.len() == 1 { "it" } else { "them" };
             let reason = format!(
-                "the module cannot change between training and evaluation: {}, as torch.jit.trace left {it}. Save it by \
-                 torch.jit.script(model).save(\"model.pt\"), which keeps both modes.",
+                "the module cannot switch between training and evaluation: {}, as torch.jit.trace does; save it with \
+                 torch.jit.script(model).save(\"model.pt\"), which keeps both modes",
                 modes(&fixed)
             );
             return Err(ScriptError::Unfit { path, reason }.into());
@@ -92,8 +91,8 @@ fn register_tensors(module: &Module, path: &Path, registry: &mut Registry) -> Re
     let mut root = registry.root();
     let parameters = module.named_parameters().map_err(torch_error(path))?;
     if parameters.is_empty() {
-        let reason = "the module has no parameters, so there is nothing to train. Save the network itself, before \
-                      torch.jit.freeze: torch.jit.script(model).save(\"model.pt\").";
+        let reason = "the module has no parameters, so it cannot be trained; save the network itself, before torch.jit.freeze: \
+                      torch.jit.script(model).save(\"model.pt\")";
         return Err(ScriptError::Unfit { path: path.to_owned(), reason: reason.to_owned() }.into());
     }
     let buffers = module.named_buffers().map_err(torch_error(path))?;
@@ -141,8 +140,8 @@ impl TorchScript {
         let (samples, classes) = (images.size()[0], self.sets.classes as i64);
         let wrong = |expected: String| {
             let reason = format!(
-                "with model.loss = \"{}\" the module has to return {expected}, but of {samples} image(s) it returned the \
-                 shape {:?}. Change the module or model.loss.",
+                "model.loss = \"{}\" needs {expected}, but the module returned the shape {:?} for {samples} image(s); change the \
+                 module or model.loss",
                 self.loss,
                 output.size()
             );
@@ -215,13 +214,13 @@ impl Task for TorchScript {
     }
 
     fn micro_batch_warning(&self) -> Option<String> {
-        let words = "the module draws random numbers (dropout, say) for each micro-batch";
+        let words = "the module draws random numbers, such as dropout, for each micro-batch";
         self.draws.then(|| words.to_owned())
     }
 
     fn describe(&self) -> String {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        format!("{} classes, the module {name}", self.sets.classes)
+        format!("{} classes, module {name}", self.sets.classes)
     }
 
     fn classes(&self) -> usize {

@@ -121,7 +121,7 @@ fn a_glob_that_matches_nothing_names_what_is_near() {
     let text = error(&[rule(&["backbone"], 0.1, None)]).to_string();
     assert!(text.contains("\"backbone.*\""), "{text}");
     let none = match_names::<&str, _>(&[], &["*"]).unwrap_err();
-    assert!(none.to_string().contains("the model has none"), "{none}");
+    assert!(none.to_string().contains("the model has no parameters"), "{none}");
 }
 
 #[test]

@@ -104,8 +104,8 @@ impl Follower for Figures {
         let beyond = usage.reserved.saturating_sub(used);
         if device.is_cuda() && beyond * FRAGMENTED >= usage.reserved {
             others.note(format!(
-                "{} of {} reserved were never in use at once, which is {}%: memory in pieces. expandable_segments:True in \
-                 PYTORCH_CUDA_ALLOC_CONF, which is on unless that is set, keeps it together",
+                "memory is fragmented: {} of {} reserved ({}%) were never used; if you set PYTORCH_CUDA_ALLOC_CONF, add \
+                 expandable_segments:True, which is dtrain's default",
                 ByteSize(beyond),
                 ByteSize(usage.reserved),
                 100 * beyond / usage.reserved.max(1)

@@ -109,9 +109,7 @@ impl Archive<'_> {
                 let error = TrainError::unwritten(step)(source);
                 let may_continue = training.recipe.checkpoint.on_failure == OnFailure::Continue;
                 if may_continue && another_follows && error.is_disk_error() {
-                    tracing::warn!(
-                        "{error}; the training goes on, and the next one is tried when its time comes"
-                    );
+                    tracing::warn!("{error}; training continues until the next checkpoint");
                     training.course.best.forget(step);
                     return Ok(());
                 }
@@ -125,8 +123,7 @@ impl Archive<'_> {
         const SHORTEST_REPORTED: Duration = Duration::from_millis(200);
         if waited >= SHORTEST_REPORTED && !std::mem::replace(&mut self.wait_reported, true) {
             others.note(format!(
-                "waited {:.1} s for the checkpoint before: they are asked for more often than the disk takes them; a larger \
-                 checkpoint.every costs less",
+                "training waited {:.1} s for the previous checkpoint: writing one takes longer than checkpoint.every; raise it",
                 waited.as_secs_f64()
             ));
         }

@@ -13,6 +13,8 @@ pub(crate) enum BatchNorms {
     Synced,
     /// Groups of a fixed size. Only the split over all ranks may divide a group.
     Grouped,
+    /// As `Local`, in a TorchScript module, where `model.batchnorm` has no effect.
+    InModule,
 }
 
 /// The requirements of a model.
@@ -48,33 +50,38 @@ impl Needs {
         }
         let (ranks, accumulated) = (step.ranks(), step.grad_accum_steps() > 1);
         let share = step.samples_of(0);
+        let local = format!(
+            "BatchNorm normalises over each micro-batch, here of {micro_batch} of the step's {samples} samples"
+        );
+        // With groups of this size, the results of the recipe stay as they were.
+        let groups = format!(
+            "or set model.batchnorm = \"group:{micro_batch}\" for the same result with every partition"
+        );
         let normalised = match (self.batch_norms, ranks > 1, accumulated) {
             (BatchNorms::None | BatchNorms::Grouped, ..) | (BatchNorms::Synced, _, false) => None,
             (BatchNorms::Local, true, false) => Some(format!(
-                "BatchNorm normalises over each micro-batch, here of {micro_batch} of the step's {samples} samples; set \
-                 model.batchnorm = \"synced\" to normalise over all of them"
+                "{local}; set model.batchnorm = \"synced\" to normalise over all of them, {groups}"
             )),
             (BatchNorms::Local, true, true) => Some(format!(
-                "BatchNorm normalises over each micro-batch, here of {micro_batch} of the step's {samples} samples; \
-                 model.batchnorm = \"synced\" takes those of all ranks together, but the micro-batches of a rank still \
-                 normalise alone unless memory.micro_batch is {share}"
+                "{local}; set model.batchnorm = \"synced\" and, if memory allows, memory.micro_batch = {share}, to normalise \
+                 over all of them, {groups}"
             )),
-            (BatchNorms::Local, false, _) => Some(format!(
-                "BatchNorm normalises over each micro-batch, here of {micro_batch} of the step's {samples} samples; set \
-                 memory.micro_batch = {share} if memory allows, since the micro-batches of a rank normalise alone"
-            )),
+            (BatchNorms::Local, false, _) => {
+                Some(format!("{local}; if memory allows, set memory.micro_batch = {share}, {groups}"))
+            }
             (BatchNorms::Synced, _, true) => Some(format!(
-                "BatchNorm normalises over one micro-batch of every rank, here at most {} of the step's {samples} samples; set \
-                 memory.micro_batch = {share} if memory allows, since the micro-batches of a rank still normalise alone",
+                "BatchNorm normalises over one micro-batch of every rank, here at most {} of the step's {samples} samples; if \
+                 memory allows, set memory.micro_batch = {share}, {groups}",
                 joint_samples(step)
             )),
+            (BatchNorms::InModule, true, _) => Some(format!(
+                "{local}; train on one rank with memory.micro_batch = {samples}, or replace the module's BatchNorm by GroupNorm"
+            )),
+            (BatchNorms::InModule, false, _) => Some(format!(
+                "{local}; if memory allows, set memory.micro_batch = {samples}, or replace the module's BatchNorm by GroupNorm"
+            )),
         };
-        // With groups of this size, the results of the recipe stay as they were.
-        let groups = format!(
-            "model.batchnorm = \"group:{micro_batch}\" keeps groups of that size, however a step is cut up"
-        );
-        let normalised = normalised.map(|words| format!("{words}; {groups}"));
-        let same = "the same effective batch gives another result where it is cut up in another way";
+        let same = "other micro-batches or ranks give another result for the same effective batch";
         let other = self.depends.as_ref().map(|words| format!("{words}; {same}"));
         let sentence = |words| format!("the result depends on the micro-batch: {words}");
         normalised.into_iter().chain(other).map(sentence).collect()
@@ -94,30 +101,29 @@ pub enum PlanError {
     Batch(#[from] BatchError),
     #[error(
         "the training set has {samples} samples, fewer than train.effective_batch = {effective_batch}, and \
-         train.last_batch = \"drop\" leaves no step; lower the batch or keep the last one"
+         train.last_batch = \"drop\" leaves no step; lower train.effective_batch, or set train.last_batch = \"keep\""
     )]
     NoSteps { samples: u64, effective_batch: usize },
     #[error(
-        "optim.schedule.warmup is {warmup} steps, but the schedule runs over {total} only; shorten it or train for longer"
+        "optim.schedule.warmup is {warmup} steps, longer than the schedule of {total}; shorten the warmup or train longer"
     )]
     Warmup { warmup: u64, total: u64 },
     #[error(
-        "schedule = \"continue\" cannot count epochs here: optim.schedule moves by epochs, and an epoch has {here} steps in this \
-         stage and {there} in another; give the times of optim.schedule in steps and set optim.schedule.per = \"step\", or give \
-         the stages one effective_batch"
+        "schedule = \"continue\" cannot count epochs here: an epoch has {here} steps in this stage and {there} in another; state \
+         optim.schedule in steps with optim.schedule.per = \"step\", or use one effective_batch in all stages"
     )]
     Epochs { here: u64, there: u64 },
     #[error("stage {name:?}: {source}")]
     Stage { name: String, source: Box<PlanError> },
     #[error(
-        "a micro-batch of {smallest} sample would occur ({partition}), but BatchNorm needs at least {least} samples where \
-         the last feature map is one pixel: raise train.effective_batch or memory.micro_batch, use fewer ranks, larger \
+        "a micro-batch of {smallest} is too small ({partition}): the model needs at least {least} samples, since BatchNorm's last \
+         feature map is one pixel; raise train.effective_batch or memory.micro_batch, use fewer ranks or larger \
          images{remedy}"
     )]
     MicroBatch { smallest: usize, least: usize, partition: Partition, remedy: &'static str },
     #[error(
-        "with model.batchnorm = \"synced\", or a group that is spread over the ranks, all ranks take the same number of micro-steps, but \
-         of {partition} some rank has fewer samples than another has micro-steps: set another train.effective_batch or a larger \
+        "the ranks need equally many micro-steps with model.batchnorm = \"synced\" or a group over several ranks, but with \
+         {partition} a rank has fewer samples than another has micro-steps; change train.effective_batch, raise \
          memory.micro_batch, use fewer ranks{remedy}"
     )]
     Uneven { partition: Partition, remedy: &'static str },

@@ -111,7 +111,7 @@ impl BatchSync for RankSync {
     fn all_reduce(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let (shared, sums) = (Arc::clone(&self.ranks), Arc::clone(&self.sums));
         apply_self_adjoint(x, move |tensor| {
-            let ranks = lock(shared.get().ok_or("the ranks have not found each other yet")?);
+            let ranks = lock(shared.get().ok_or("the ranks are not connected yet")?);
             ranks.all_reduce(tensor, ReduceOp::Sum)?.wait()?;
             lock(&sums).current.push(JointSum {
                 elements: tensor.numel(),

@@ -29,8 +29,8 @@ impl fmt::Display for Exhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "out of memory {}, with batches of {}, and no smaller ones are left. Give each rank more memory, share the optimizer's \
-             state among more ranks (memory.shard_optimizer), or make the model or its input smaller. The memory of this rank{}:",
+            "out of memory {}, with micro-batches of {}, the smallest possible; give each rank more memory, shard the optimizer's state \
+             over more ranks (memory.shard_optimizer), or use a smaller model or input. Memory of this rank{}:",
             self.location,
             self.batch,
             if self.predicted { ", predicted" } else { "" }
@@ -47,14 +47,14 @@ impl fmt::Display for Exhausted {
         row(f, "all", self.owners.total())?;
         if let Some(bytes) = self.requested_bytes {
             writeln!(f)?;
-            row(f, "refused", bytes)?;
+            row(f, "requested", bytes)?;
         }
         match self.other_usage {
             Some(OtherUsage { bytes, total }) => write!(
                 f,
-                "\nOf the GPU's {} the CUDA context, libraries and other processes have {}; `dtrain gpu info` names the processes",
-                ByteSize(total),
-                ByteSize(bytes)
+                "\nThe CUDA context, libraries and other processes use {} of the GPU's {}; `dtrain gpu info` lists the processes",
+                ByteSize(bytes),
+                ByteSize(total)
             ),
             None => Ok(()),
         }
@@ -86,7 +86,7 @@ mod tests {
                 "  parameters      1.00 MiB",
                 "  activations   512.00 KiB",
                 "  all             1.50 MiB",
-                "  refused         1.50 MiB"
+                "  requested       1.50 MiB"
             ]
         );
         let on_gpu =
@@ -94,7 +94,7 @@ mod tests {
         let text = on_gpu.to_string();
         assert!(
             text.ends_with(
-                "Of the GPU's 8.00 GiB the CUDA context, libraries and other processes have 3.00 GiB; `dtrain gpu info` names the \
+                "The CUDA context, libraries and other processes use 3.00 GiB of the GPU's 8.00 GiB; `dtrain gpu info` lists the \
                  processes"
             ),
             "{text}"

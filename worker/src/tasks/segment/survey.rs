@@ -40,7 +40,7 @@ pub(super) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result
             return Err(DataError::NothingToTest(root.join(&data.test_masks), rule.ignore).into());
         }
         [(class, _)] => (context.warn)(format!(
-            "{} of {} hold class {class} alone: a model that always answers {class} would get the best figures there",
+            "{} of {} have only class {class}, so a model that always predicts {class} scores best; add masks of other classes",
             read(&class_counts, &test),
             data.test_masks
         )),

@@ -15,7 +15,7 @@ pub enum ScriptError {
     #[error("{}: {reason}", path.display())]
     Unfit { path: PathBuf, reason: String },
     #[error(
-        "{}: the module's forward({}) failed: {}. Change the module, model.loss, or the images by data.image_size and data.channels.",
+        "{}: the module's forward({}) failed: {}; change the module, model.loss, data.image_size or data.channels",
         path.display(), if *with_label { "image, label" } else { "image" }, reason(source)
     )]
     Call { path: PathBuf, with_label: bool, source: ShimError },

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::run::plan::BatchNorms;
+use crate::setup::batch_norms;
 
 fn recipe(file: &str, loss: &str) -> Recipe {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/parity/reference");
@@ -47,8 +49,11 @@ fn the_registry_has_the_module_s_own_tensors() {
     assert!(after.sum.double_value(&[]) > before.sum.double_value(&[]) + 10.0);
     after.sum.backward();
     assert!(bias.grad().abs().min().double_value(&[]) > 0.0);
-    let matters = task.micro_batch_warning().unwrap();
-    assert!(matters.contains("random") && !matters.contains("BatchNorm"), "{matters}");
+    let warning = task.micro_batch_warning().unwrap();
+    assert!(warning.contains("random") && !warning.contains("BatchNorm"), "{warning}");
+    let net = recipe("net.pt", "cross-entropy");
+    let (registry, _) = build(&net).unwrap();
+    assert_eq!(batch_norms(&registry, &net), BatchNorms::InModule, "its advice is not model.batchnorm");
 }
 
 #[test]
@@ -100,7 +105,7 @@ fn modules_that_do_not_go_with_the_recipe_are_refused_before_the_run() {
         (
             "traced-training.pt",
             "cross-entropy",
-            "batch_norm is fixed in training mode, dropout is fixed in training mode, as torch.jit.trace left them",
+            "batch_norm is fixed in training mode, dropout is fixed in training mode, as torch.jit.trace does",
         ),
         ("traced-evaluation.pt", "cross-entropy", "evaluation mode"),
     ] {
