@@ -1,6 +1,6 @@
 """Counts the operations and waits of a PyTorch training step on a CPU.
 
-The counterpart of the test `the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts`: ResNet-18 on images of
+The counterpart of the test `a_gpu_step_waits_once_after_queueing_all_work`: ResNet-18 on images of
 32 pixels in a batch of 8, fused AdamW, clipping by norm. As there, views and new memory do not count. Prints
 a line of JSON for a step that reads its loss, and another for a step that also uses a GradScaler.
 """

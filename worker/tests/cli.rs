@@ -1,5 +1,5 @@
-//! The worker's command line: what it answers and refuses before it trains. Its existence also makes `cargo test` build
-//! the program, which the end-to-end tests start.
+//! The worker's command line before a training. This file also makes `cargo test` build the program, which the end-to-end
+//! tests start.
 #![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Output};
@@ -15,11 +15,11 @@ fn worker(args: &[&str], env: &[(&str, &str)]) -> Output {
     command.args(args).envs(env.iter().copied()).current_dir(folder.path());
     let output = command.output().unwrap();
     let left = std::fs::read_dir(folder.path()).unwrap().count();
-    assert_eq!(left, 0, "a refused run writes nothing");
+    assert_eq!(left, 0, "an invalid run writes nothing");
     output
 }
 
-fn refused(args: &[&str], env: &[(&str, &str)], words: &[&str]) {
+fn expect_usage_error(args: &[&str], env: &[(&str, &str)], words: &[&str]) {
     let output = worker(args, env);
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{text}");
@@ -29,7 +29,7 @@ fn refused(args: &[&str], env: &[(&str, &str)], words: &[&str]) {
 }
 
 #[test]
-fn it_names_its_version_and_explains_itself() {
+fn version_and_help_are_printed() {
     let output = worker(&["--version"], &[]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -42,18 +42,18 @@ fn it_names_its_version_and_explains_itself() {
 }
 
 #[test]
-fn wrong_usage_is_refused() {
-    refused(&[], &[], &["RECIPE"]);
-    refused(&["demo", "--nproc", "2"], &[], &["--nproc"]);
-    refused(&["no-such-recipe"], &[], &["no-such-recipe", "demo"]);
-    refused(&["demo", "--set", "train.epoch=1"], &[], &["train.epoch", "epochs"]);
-    refused(&["demo", "--set", "optim.lr=-1"], &[], &["optim.lr"]);
+fn wrong_usage_is_an_error() {
+    expect_usage_error(&[], &[], &["RECIPE"]);
+    expect_usage_error(&["demo", "--nproc", "2"], &[], &["--nproc"]);
+    expect_usage_error(&["no-such-recipe"], &[], &["no-such-recipe", "demo"]);
+    expect_usage_error(&["demo", "--set", "train.epoch=1"], &[], &["train.epoch", "epochs"]);
+    expect_usage_error(&["demo", "--set", "optim.lr=-1"], &[], &["optim.lr"]);
 }
 
 #[test]
-fn a_broken_environment_names_what_is_missing() {
-    refused(&["demo"], &[("RANK", "0")], &["WORLD_SIZE"]);
-    refused(
+fn an_incomplete_environment_names_the_variable() {
+    expect_usage_error(&["demo"], &[("RANK", "0")], &["WORLD_SIZE"]);
+    expect_usage_error(
         &["demo"],
         &[("RANK", "2"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "x"), ("MASTER_PORT", "1")],
         &["RANK"],
@@ -61,7 +61,7 @@ fn a_broken_environment_names_what_is_missing() {
 }
 
 #[test]
-fn an_error_goes_into_the_error_file_too() {
+fn errors_are_also_written_to_the_error_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("error.json");
     let env = [

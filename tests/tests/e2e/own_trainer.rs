@@ -52,11 +52,11 @@ fn it_learns_and_is_the_same_on_one_rank_and_on_two() {
     assert_close(&losses, &one.per_step("loss"), 1e-5);
     let result = one.result();
     assert_eq!((result.exit_code, result.nproc), (Some(0), Some(1)));
-    let met = result.final_metrics["met"];
-    assert!(met > 0.8, "{met}");
+    let close = result.final_metrics["close"];
+    assert!(close > 0.8, "{close}");
     let evaluation = &two.evaluations()[1];
     assert_eq!(evaluation["samples"].as_u64(), Some(250));
-    assert!((evaluation["met"].as_f64().unwrap() - met).abs() < 0.01);
+    assert!((evaluation["close"].as_f64().unwrap() - close).abs() < 0.01);
 }
 
 #[test]

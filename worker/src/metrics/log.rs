@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resumed_run_drops_what_it_will_make_again() {
+    fn a_resumed_run_drops_lines_of_later_steps() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let eval = |step| EvalRecord {

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_and_lines_say_the_same() {
+    fn frames_contain_the_line() {
         let progress = Progress::new(ProgressStyle::Lines, 100, 4, 10, 0);
         let line = "step 25/100  epoch 2/4  loss 3.2110  lr 1.000e-3  grad 1.500  312 samples/s  1.50 GiB";
         assert_eq!(progress.line(&record(25)), line);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skipped_step_names_its_cause() {
+    fn skipped_steps_have_a_cause() {
         assert_eq!(SkipCause::of(f64::NAN, 0.0), SkipCause::Nothing);
         assert_eq!(SkipCause::of(f64::INFINITY, 8.0), SkipCause::Loss);
         assert_eq!(SkipCause::of(1.0, 8.0), SkipCause::Gradient);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_left_counts_this_process_alone() {
+    fn the_eta_counts_only_steps_of_this_process() {
         let progress = Progress::new(ProgressStyle::Lines, 20_000, 4, 10, 100);
         assert_eq!(progress.eta(110, progress.begun + Duration::from_secs(10)), "5:31:30");
     }

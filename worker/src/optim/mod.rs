@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_whose_parameters_are_alike_is_one_run() {
+    fn equal_update_counts_give_one_range() {
         let all = update_ranges(&part(0..80), &slots(), &[3; 4], &[true; 4]);
         assert_eq!(all, [UpdateRange { range: 0..80, updates: 3 }]);
         // A part that begins and ends within parameters, a part within a gap, and a part after the last row.
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_parameters_and_other_counts_divide_it() {
+    fn unused_rows_and_other_counts_split_ranges() {
         let divided = update_ranges(&part(0..80), &slots(), &[3, 3, 3, 2], &[true, false, true, true]);
         assert_eq!(
             divided,

@@ -141,7 +141,7 @@ mod tests {
     use super::format_count;
 
     #[test]
-    fn parameters_are_counted_for_people() {
+    fn parameter_counts_have_units() {
         let counted = [7, 1_500, 18_500_000, 27_349_999, 6_700_000_000].map(format_count);
         assert_eq!(counted, ["7", "1.5 k", "18.5 M", "27.3 M", "6.7 G"]);
     }

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_echo_is_no_second_request() {
+    fn repeated_signals_within_the_limit_are_one_request() {
         let begun = Instant::now();
         let mut first = None;
         assert!(!is_second(&mut first, begun));

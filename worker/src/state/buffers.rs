@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_moves_once_towards_the_mean_of_its_micro_steps() {
+    fn buffers_move_once_towards_the_mean_of_the_micro_steps() {
         let (mean, count, mut buffers) = model();
         buffers.begin_step(0).unwrap();
         for (statistic, share) in [(10.0, 0.75), (30.0, 0.25)] {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_ends_in_the_middle_is_taken_back() {
+    fn rewinding_restores_the_buffers() {
         let (mean, count, mut buffers) = model();
         buffers.begin_step(0).unwrap();
         micro_step(&mean, &count, 10.0);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_step_leaves_no_trace() {
+    fn a_dropped_step_changes_no_buffer() {
         let (mean, count, mut buffers) = model();
         buffers.begin_step(0).unwrap();
         micro_step(&mean, &count, f64::NAN);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_micro_step_changes_keeps_its_bits_in_every_split() {
+    fn unchanged_buffers_keep_their_bits_in_every_split() {
         let constant = Tensor::from_slice(&constants());
         let whole = Tensor::from_slice(&[i64::MAX, -3, 0]);
         let wide = Tensor::from_slice(&[0.1f64, -1e300, 1.0 / 3.0]);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn one_micro_batch_leaves_exactly_what_its_layers_left() {
+    fn one_micro_batch_gives_exactly_the_layers_values() {
         let (mean, count, mut buffers) = model();
         let (expected, _) = (mean.copy(), buffers.begin_step(0).unwrap());
         for (mean, count) in [(&mean, &count), (&expected, &Tensor::from(0i64))] {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_change_what_they_share_by_the_mean_of_their_micro_steps() {
+    fn buffers_change_by_the_mean_over_ranks() {
         for split in splits() {
             let mut sums = Vec::new();
             for rank in 0..2 {
@@ -314,13 +314,13 @@ mod tests {
     }
 
     #[test]
-    fn what_began_far_away_becomes_what_the_layers_make_of_it() {
+    fn large_initial_values_are_replaced_exactly() {
         for large in [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e13] {
-            becomes_what_the_layers_make_of_it(large);
+            check_replaced(large);
         }
     }
 
-    fn becomes_what_the_layers_make_of_it(large: f32) {
+    fn check_replaced(large: f32) {
         let least = Tensor::from_slice(&[large]);
         let mut buffers = of(&[("least", &least)]);
         buffers.begin_step(0).unwrap();

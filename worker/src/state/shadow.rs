@@ -151,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn products_with_a_shadow_give_the_bits_of_those_that_cast() {
+    fn shadows_give_the_same_bits_as_casts() {
         let (shadowed, cast) = (train(Some(Kind::BFloat16)), train(None));
         assert_eq!(shadowed.0, cast.0);
         assert!(shadowed.1 == cast.1);
     }
 
     #[test]
-    fn a_shadow_is_no_state() {
+    fn shadows_are_not_saved() {
         let mut table = Table::of([("row", &Tensor::from_slice(&[1.0f32, 1.0 / 3.0]))]).unwrap();
         let slot = Shadow::default();
         let slots = || std::iter::once(("row", &slot));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_products_take_has_a_shadow() {
+    fn only_weights_of_products_have_shadows() {
         let mut registry = Registry::new(Device::Cpu);
         let _model = Gpt::new(config(), &mut registry).unwrap();
         // Like the parameters of a TorchScript module.

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn micro_batches_come_in_order_fetched_ahead_or_not() {
+    fn micro_batches_come_in_order_with_and_without_prefetch() {
         let plan: &[&[u32]] = &[&[1, 2], &[7, 3], &[4], &[5, 6]];
         for fetched in [[false; 4], [true; 4], [false, true, true, false]] {
             let mut feed = feed(plan);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_fetched_ahead_on_a_cpu_and_what_is_forgotten_is_gone() {
+    fn a_cpu_prefetches_nothing_and_dropping_frees_the_batch() {
         let mut feed = feed(&[&[1], &[2]]);
         let first = feed.next().unwrap();
         assert_eq!(values(&first), [1]);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_waits_for_its_own_step() {
+    fn an_error_while_prefetching_fails_its_own_step() {
         let mut feed = feed(&[&[1], &[9]]);
         feed.next().unwrap();
         fetch(&mut feed);

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_cpu_there_is_a_reason() {
+    fn graphs_are_disabled_on_a_cpu_with_a_reason() {
         let mut on_cpu = Graphs::new(Device::Cpu);
         for _ in 0..2 * WARM_UP {
             assert_eq!(on_cpu.choose_mode(key(4, true)), ExecutionMode::Eager);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_against_them_in_one_stage_may_be_gone_in_the_next() {
+    fn graphs_disabled_in_a_phase_are_enabled_in_the_next() {
         let mut graphs = on();
         graphs.disable("recompute");
         assert_eq!(graphs.take_disabled_reason().unwrap(), "recompute");
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sort_of_micro_steps_is_met_some_times_before_its_capture() {
+    fn a_key_is_captured_after_its_warm_up() {
         let mut graphs = on();
         for _ in 0..WARM_UP {
             assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_fails_is_told_once_and_the_last() {
+    fn a_failed_capture_is_reported_once_and_disables_captures() {
         let mut graphs = on();
         let batch = Batch::blank(&[], 2, Device::Cpu).unwrap();
         // The capture fails without a GPU, or in the work.

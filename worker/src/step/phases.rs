@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_of_one_rank() {
+    fn a_fault_affects_one_rank() {
         let value = "oom:rank=1,step=3,phase=backward,times=2";
         let fault = Fault::parse(value, 1).unwrap();
         let failure =
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fault_is_refused() {
+    fn invalid_faults_are_errors() {
         for value in [
             "",
             "oom",

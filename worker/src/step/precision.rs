@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_decides_what_auto_is_and_what_can_be_had() {
+    fn auto_precision_depends_on_the_device() {
         let on_cpu = |amp| Precision::new(&settings(amp, None), Device::Cpu);
         assert_eq!(on_cpu(Amp::Auto).unwrap().describe(), "fp32");
         assert_eq!(on_cpu(Amp::Bf16).unwrap().describe(), "bf16");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_casts_and_ends() {
+    fn autocast_ends_with_its_region() {
         let precision = Precision::new(&settings(Amp::Bf16, None), Device::Cpu).unwrap();
         let x = Tensor::ones([4, 4], (Kind::Float, Device::Cpu));
         assert_eq!(precision.run(|| x.mm(&x)).unwrap().kind(), Kind::BFloat16);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_are_unscaled_once_and_infinities_found() {
+    fn unscaling_detects_infinities() {
         let x = Tensor::from_slice(&[1.0f32, 2.0]).set_requires_grad(true);
         let table = Table::of([("x", &x)]).unwrap();
         let exchange = Exchange::new(Ranks::single(), None, &table, recipe::Reduce::default()).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_has_nothing_to_set_and_says_so() {
+    fn gpu_settings_on_a_cpu_are_errors() {
         assert_eq!(Kernels::new(&recipe(&[]), Device::Cpu).unwrap(), None);
         let off = recipe(&["precision.tf32=false", "model.cudnn_benchmark=false"]);
         assert_eq!(Kernels::new(&off, Device::Cpu).unwrap(), None);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_does_what_is_stated() {
+    fn gpu_settings_follow_the_recipe() {
         let gpu = Device::Cuda(0);
         let auto = Kernels::new(&recipe(&[]), gpu).unwrap().unwrap();
         assert_eq!(auto, Kernels { tf32: all_support_bf16(), cudnn_benchmark: true });

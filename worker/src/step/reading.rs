@@ -84,7 +84,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_time_on_a_host_ends_with_the_stop() {
+    fn a_stopped_stopwatch_keeps_its_time() {
         let mut watch = Stopwatch::start(Device::Cpu).unwrap();
         std::thread::sleep(Duration::from_millis(5));
         watch.stop().unwrap();

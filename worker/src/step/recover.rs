@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_read_back() {
+    fn shortages_round_trip_through_figures() {
         for phase in Phase::ALL {
             let one = shortage(phase);
             assert_eq!(Shortage::from_figures(&Shortage::to_figures(Some(one))), Some(one));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_names_every_rank_and_the_first_phase() {
+    fn descriptions_list_all_ranks_and_the_first_phase() {
         let words = |shortages: &[Option<Shortage>]| describe_shortages(shortages).unwrap().0;
         let (forward, backward) = (Some(shortage(Phase::Forward)), Some(shortage(Phase::Backward)));
         assert_eq!(words(&[None, backward]), "on rank 1 in backward");

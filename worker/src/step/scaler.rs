@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_scaler_goes_on_as_the_first() {
+    fn a_restored_scaler_continues_identically() {
         let mut first = scaler(7);
         let pattern = |step: u32| step % 19 == 4 || step % 23 == 22;
         (0..50).for_each(|step| first.update(pattern(step)));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn scales_out_of_range_are_refused() {
+    fn scales_out_of_range_are_errors() {
         for init in [0.0, -1.0, f64::NAN, 1e39] {
             let options = ScalerOptions { init, ..ScalerOptions::default() };
             assert!(matches!(GradScaler::new(options), Err(ScalerError::First(_))));

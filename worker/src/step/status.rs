@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vector_carries_every_field() {
+    fn the_status_vector_round_trips() {
         let status = status();
         assert_eq!(status.merge(&tensor(&status)).unwrap(), status);
         let twice = status.merge(&(tensor(&status) * 2.0)).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_learns_where_memory_ran_out() {
+    fn merging_keeps_the_shortages_of_all_ranks() {
         let shortage = Shortage {
             phase: Phase::Backward,
             at_us: 1_795_000_000_123_456,
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tally_adds_micro_batches() {
+    fn tallies_add_micro_batches() {
         let loss = |sum: f32, weight: f32, own: f64| Loss {
             sum: Tensor::from(sum).set_requires_grad(true),
             weight: Tensor::from(weight),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tally_without_a_micro_batch_is_zero_in_every_step_and_takes_no_memory() {
+    fn an_empty_tally_is_zero_and_allocates_nothing() {
         let mut tally = Tally::new(2, Device::Cpu).unwrap();
         for _ in 0..2 {
             tally.begin();

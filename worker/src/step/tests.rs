@@ -144,7 +144,7 @@ fn third(as_on_a_gpu: bool) -> Counted {
 }
 
 #[test]
-fn the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts() {
+fn a_gpu_step_waits_once_after_queueing_all_work() {
     let (gpu, cpu) = (third(true), third(false));
     println!("{:?} as on a GPU, {:?} on a CPU", gpu.operations, cpu.operations);
     assert_eq!((gpu.waits, cpu.waits), (1, 2));
@@ -158,10 +158,10 @@ fn the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts() {
 
 /// Runs in a separate process, because it counts allocations of the whole process.
 #[test]
-fn a_step_waits_and_allocates_as_much_as_the_one_before() {
+fn waits_and_allocations_do_not_grow_over_steps() {
     const ALONE: &str = "DTRAIN_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
-        let name = "step::tests::a_step_waits_and_allocates_as_much_as_the_one_before";
+        let name = "step::tests::waits_and_allocations_do_not_grow_over_steps";
         let mut alone = Command::new(std::env::current_exe().unwrap());
         let output = alone.args([name, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
         let said = [output.stdout, output.stderr].concat();
@@ -186,7 +186,7 @@ fn a_step_waits_and_allocates_as_much_as_the_one_before() {
 }
 
 #[test]
-fn a_rehearsed_step_that_is_skipped_takes_what_one_that_counts_takes() {
+fn a_rehearsed_step_with_nan_still_updates() {
     let setup = resnet(&["ema.decay=0.9"]);
     let data = setup.replica.model.table.data().next().unwrap().shallow_clone();
     tch::no_grad(|| drop(data.shallow_clone().fill_(f64::NAN)));

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_normalises_to_the_bits_of_the_host() {
+    fn lookup_tables_normalise_bit_exactly() {
         let normalize = Normalize::new(&[0.485, 0.456], &[0.229, 0.224]);
         let bytes: Vec<u8> = (0..2 * 2 * 3 * 256).map(|at| (at * 7 % 256) as u8).collect();
         let mut here = Vec::new();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_image_is_zeros() {
+    fn unreadable_images_are_zeros() {
         let field = Field::image("image", [1, 1, 2], Normalize::new(&[0.5], &[0.25]));
         let decoded = data::Batch {
             columns: vec![Column::of(&field, 2)],

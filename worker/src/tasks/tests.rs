@@ -27,7 +27,7 @@ fn fields_become_tensors_of_their_shapes() {
 }
 
 #[test]
-fn a_missing_field_says_what_there_is() {
+fn a_missing_field_error_lists_the_fields() {
     let batch = Batch::new(&decoded(&[0]), Device::Cpu).unwrap();
     let text = batch.field("mask").unwrap_err().to_string();
     assert!(
@@ -37,7 +37,7 @@ fn a_missing_field_says_what_there_is() {
 }
 
 #[test]
-fn no_samples_are_a_batch_too() {
+fn an_empty_batch_is_valid() {
     let fields: Arc<[Field]> = vec![Field::i64("tokens", [5])].into();
     let empty = data::Batch { fields, columns: vec![Column::I64(Vec::new())], ..data::Batch::default() };
     let batch = Batch::new(&empty, Device::Cpu).unwrap();

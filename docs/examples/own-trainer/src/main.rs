@@ -70,18 +70,18 @@ impl Task for Surface {
     }
 
     fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
-        let x = self.first.forward(batch.field("place")?)?.f_tanh()?;
+        let x = self.first.forward(batch.field("position")?)?.f_tanh()?;
         let x = self.second.run(&x, |layer, x| Ok(layer.forward(x)?.f_tanh()?))?;
         let error = self.last.forward(&x)?.f_squeeze_dim(1)?.f_sub(batch.field("height")?)?;
         let squares = error.f_square()?;
         // Points count by their precision. The engine divides the sum by the weight, over all micro-batches
         // of all ranks.
         let weights = batch.field("precision")?.f_mul(&batch.weights)?;
-        let near = error.f_abs()?.f_le(0.1)?.f_to_kind(Kind::Double)?.f_mul(&batch.weights)?;
+        let close = error.f_abs()?.f_le(0.1)?.f_to_kind(Kind::Double)?.f_mul(&batch.weights)?;
         Ok(Loss {
             sum: squares.f_mul(&weights)?.f_sum(Kind::Float)?,
             weight: weights.f_sum(Kind::Double)?,
-            sums: Tensor::f_stack(&[near.f_sum(Kind::Double)?, batch.weights.f_sum(Kind::Double)?], 0)?,
+            sums: Tensor::f_stack(&[close.f_sum(Kind::Double)?, batch.weights.f_sum(Kind::Double)?], 0)?,
         })
     }
 
@@ -91,7 +91,7 @@ impl Task for Surface {
 
     /// Returns the share of points with an error of at most 0.1.
     fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
-        vec![("met", totals.sums[0] / totals.sums[1])]
+        vec![("close", totals.sums[0] / totals.sums[1])]
     }
 
     /// Returns the average weight of a point; dividing by it keeps gradients at their usual size.

@@ -14,7 +14,7 @@ pub(crate) struct Points {
 impl Points {
     /// Returns the points with these numbers and this noise.
     pub(crate) fn new(range: Range<usize>, noise: f32) -> Self {
-        let fields = [Field::f32("place", [2]), Field::f32("height", []), Field::f32("precision", [])];
+        let fields = [Field::f32("position", [2]), Field::f32("height", []), Field::f32("precision", [])];
         Self { range, noise, fields }
     }
 
@@ -40,7 +40,7 @@ impl Dataset for Points {
         random: Option<&mut SampleRng>,
         out: &mut [Column],
     ) -> Result<(), SampleError> {
-        let [place, height, precision] = out else {
+        let [position, height, precision] = out else {
             panic!("a point has three fields, not {}", out.len());
         };
         let number = (self.range.start + index) as f64;
@@ -48,7 +48,7 @@ impl Dataset for Points {
         let (x, y) = ((number * 0.754_877_666_246_693).fract(), (number * 0.569_840_290_998_053_2).fract());
         let spread = if index % 3 == 2 { 3.0 } else { 1.0 };
         let error = random.map_or(0.0, |random| self.noise * spread * rng::between(random, -1.0, 1.0));
-        place.f32().copy_from_slice(&[x as f32, y as f32]);
+        position.f32().copy_from_slice(&[x as f32, y as f32]);
         height.f32()[0] = ((3.0 * x).sin() * (2.0 * y).cos()) as f32 + error;
         precision.f32()[0] = 1.0 / (spread * spread);
         Ok(())

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn it_trains_and_leaves_a_result() {
+fn the_example_trains_and_writes_a_result() {
     let folder = concat!(env!("CARGO_TARGET_TMPDIR"), "/alone");
     let _ = std::fs::remove_dir_all(folder);
     let output = Command::new(env!("CARGO_BIN_EXE_own-trainer"))
@@ -16,8 +16,8 @@ fn it_trains_and_leaves_a_result() {
         ])
         .output()
         .expect("the program starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("1000 points") && said.contains("met"), "{said}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("1000 points") && text.contains("close"), "{text}");
     assert!(std::path::Path::new(folder).join("result.json").is_file());
 }

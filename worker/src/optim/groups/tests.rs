@@ -57,7 +57,7 @@ fn error(rules: &[OptimGroup]) -> GroupError {
 }
 
 #[test]
-fn without_rules_there_is_one_group_or_one_more_without_decay() {
+fn without_rules_groups_differ_only_by_decay() {
     assert_eq!(groups(&[], Decay::All), [(1.0, 0.05, vec![0, 1, 2, 3, 4, 5, 6])]);
     assert_eq!(groups(&[], Decay::Weights), [(1.0, 0.05, vec![0, 3, 5]), (1.0, 0.0, vec![1, 2, 4, 6])]);
     assert_eq!(assign(&[], &[], 0.05, Decay::All).unwrap(), []);
@@ -73,7 +73,7 @@ fn the_first_rule_wins_and_a_star_crosses_dots() {
 }
 
 #[test]
-fn a_stated_decay_is_for_all_that_the_rule_matches() {
+fn a_rule_s_decay_applies_to_all_its_parameters() {
     let rules = [rule(&["head.*"], 1.0, Some(0.2)), rule(&["*.conv1.*"], 0.1, None)];
     assert_eq!(
         groups(&rules, Decay::Weights),
@@ -107,7 +107,7 @@ fn alternatives_and_classes_are_globs_too() {
 }
 
 #[test]
-fn a_glob_that_matches_nothing_names_what_is_near() {
+fn an_unmatched_glob_suggests_similar_names() {
     let found = error(&[rule(&["head.*", "backbone.layers1.*"], 0.1, None)]);
     let GroupError::NoMatch { glob, nearest } = &found else {
         panic!("{found}");

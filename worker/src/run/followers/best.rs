@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_that_could_not_be_written_is_not_the_best() {
+    fn an_unwritten_checkpoint_is_not_the_best() {
         let mut best = BestKeeper::new(Some("min loss".parse().unwrap()), None);
         let compare =
             |best: &mut BestKeeper, loss, step| best.compare(&[("loss".to_owned(), loss)].into(), step);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn skipped_steps_at_the_end_are_a_failure_that_names_the_first() {
+    fn skipped_steps_at_the_end_fail_the_run() {
         assert_eq!(failure("..xx", true), None);
         assert_eq!(failure("..xxx.", true), None);
         let text = failure("..xxx", true).unwrap_or_default();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_skipped_steps_alone_is_a_failure() {
+    fn a_run_with_only_skipped_steps_fails() {
         for steps in ["x", "xx", "xxx"] {
             assert!(failure(steps, true).is_some(), "{steps}");
         }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn twenty_in_a_row_end_a_run_in_its_middle() {
+    fn twenty_skipped_steps_in_a_row_end_the_run() {
         let nineteen = "x".repeat(19);
         assert_eq!(failure(&nineteen, false), None);
         assert_eq!(failure(&format!("{nineteen}.x"), false), None);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_that_of_the_first() {
+    fn the_error_has_the_cause_of_the_first_skipped_step() {
         let mut skipped = Skipped::default();
         skipped.record(1, Some(SkipCause::Nothing));
         skipped.record(2, Some(SkipCause::Loss));

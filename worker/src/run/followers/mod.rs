@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_called_in_turn_and_tells_the_others() {
+    fn followers_are_called_in_turn_and_reach_the_others() {
         let heard = RefCell::new(Vec::new());
         let list: Vec<Box<dyn Follower + '_>> =
             vec![Box::new(Echo("a", &heard)), Box::new(Echo("b", &heard))];

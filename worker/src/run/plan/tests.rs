@@ -37,7 +37,7 @@ fn steps(plan: &RunPlan, ranks: usize, done: u64) -> Vec<Vec<u32>> {
 
 proptest! {
     #[test]
-    fn steps_hold_the_same_samples_however_they_are_cut(
+    fn steps_have_the_same_samples_for_every_partition(
         samples in 1u64..200, batch in 1usize..40, ranks in 1usize..6, micro in 1usize..12, drop: bool
     ) {
         prop_assume!(ranks <= batch && (!drop || samples >= batch as u64));
@@ -59,7 +59,7 @@ proptest! {
 }
 
 #[test]
-fn figures_that_do_not_go_together_are_named() {
+fn invalid_plans_are_errors_with_remedies() {
     let plan = |recipe: &Recipe, ranks, samples, min_micro_batch| {
         let needs = Needs { min_micro_batch, ..Needs::default() };
         RunPlan::new(recipe, ranks, samples, &needs)
@@ -79,7 +79,7 @@ fn figures_that_do_not_go_together_are_named() {
 }
 
 #[test]
-fn smaller_micro_batches_are_found_where_there_are_any() {
+fn smaller_micro_batches_respect_the_model_s_minimum() {
     let needs = Needs { min_micro_batch: 2, ..Needs::default() };
     let sizes = |batch: usize| {
         let samples = 4 * batch as u64;
@@ -110,7 +110,7 @@ fn with_batch_norms(
 }
 
 #[test]
-fn where_forward_passes_meet_all_ranks_take_as_many() {
+fn synced_batch_norm_needs_even_micro_steps() {
     let plan =
         |batch, more, ranks, samples| with_batch_norms(batch, more, ranks, samples, BatchNorms::Synced);
     let one = "[memory]\nmicro_batch = 1";
@@ -129,7 +129,7 @@ fn where_forward_passes_meet_all_ranks_take_as_many() {
 }
 
 #[test]
-fn a_result_that_depends_on_the_micro_batch_is_warned_of() {
+fn dependence_on_the_micro_batch_is_a_warning() {
     use BatchNorms::{InModule, Local, None, Synced};
     let warnings = |norms, ranks, more: &str| {
         let plan = with_batch_norms(16, more, ranks, 32, norms).unwrap();

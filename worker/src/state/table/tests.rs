@@ -172,7 +172,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_new_order_moves_no_value(
+    fn rearranging_keeps_all_values(
         lengths in prop::collection::vec(1i64..200, 5), groups in groups(5), seed: u64
     ) {
         let mut scene = Scene::new(&lengths, &groups, 1);
@@ -191,7 +191,7 @@ proptest! {
     }
 
     #[test]
-    fn another_phase_keeps_what_stays_and_begins_what_comes(
+    fn a_new_phase_keeps_old_rows_and_initializes_new_ones(
         lengths in prop::collection::vec(1i64..200, 5), first in groups(5), second in groups(5), moments: bool, average: bool
     ) {
         let mut scene = Scene::new(&lengths, &first, 1);
@@ -218,7 +218,7 @@ proptest! {
 }
 
 #[test]
-fn shards_together_hold_every_value_once() {
+fn shards_have_every_value_exactly_once() {
     let groups = [Group::Trained(0), Group::Trained(1), Group::Resting, Group::Trained(0)];
     let lengths = [40, 300, 7, 77];
     let whole = values(&Scene::new(&lengths, &groups, 1).tables);
@@ -234,7 +234,7 @@ fn shards_together_hold_every_value_once() {
 }
 
 #[test]
-fn what_leaves_the_table_keeps_its_values_in_storage_of_its_own() {
+fn removed_rows_keep_their_values_in_separate_storage() {
     let tensors = tensors();
     let before: Vec<(Tensor, Vec<i64>)> =
         tensors.iter().map(|(_, tensor)| (tensor.copy(), tensor.stride())).collect();

@@ -24,19 +24,19 @@ fn totals(loss_sum: f64, weight: f64) -> Totals {
 }
 
 #[test]
-fn a_finite_step_commits_unscaled() {
+fn a_finite_step_has_factor_1() {
     let commit = Some(1.0);
     assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, 3.0, true, &step_plan(None)), commit);
     assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, 3.0, true, &step_plan(Some(5.0))), commit);
 }
 
 #[test]
-fn unreadable_samples_leave_the_mean_of_the_others() {
+fn unreadable_samples_are_excluded_from_the_mean() {
     assert_eq!(choose_factor(&totals(1.0, 6.0), 8.0 / 6.0, 3.0, true, &step_plan(None)), Some(8.0 / 6.0));
 }
 
 #[test]
-fn clipping_is_torch_s() {
+fn clipping_equals_torch() {
     assert_eq!(
         choose_factor(&totals(1.0, 8.0), 1.0, 4.0, true, &step_plan(Some(1.0))),
         Some(1.0 / (4.0 + 1e-6))
@@ -44,7 +44,7 @@ fn clipping_is_torch_s() {
 }
 
 #[test]
-fn what_is_not_finite_is_dropped() {
+fn non_finite_steps_are_skipped() {
     let skip = None;
     assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, f64::NAN, true, &step_plan(None)), skip);
     assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, f64::INFINITY, true, &step_plan(Some(1.0))), skip);
@@ -75,7 +75,7 @@ const STEPS: [(&[f32], f64, f64); 8] = [
 ];
 
 #[test]
-fn the_device_decides_as_the_host_does() {
+fn device_and_host_decide_alike() {
     for (gradient, loss, weight) in STEPS {
         for clip in [None, Some(1.0), Some(100.0)] {
             let plan = step_plan(clip);
@@ -114,7 +114,7 @@ fn the_device_decides_as_the_host_does() {
 }
 
 #[test]
-fn a_gradient_that_the_scaler_found_is_skipped_whatever_the_norm() {
+fn a_scaler_overflow_skips_the_step() {
     let (table, _) = trained(&[3.0, -4.0]);
     let plan = step_plan(None);
     let (found, counted) = (Tensor::from(1f32), Tensor::from_slice(&[1.0, 8.0]));

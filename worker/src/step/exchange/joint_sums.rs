@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_group_of_normalisations_is_no_healthy_one() {
+    fn a_broken_normalisation_group_fails_the_health_check() {
         let group = |broken| Ranks::new(Box::new(Counting(Arc::default(), broken)));
         let nothing = Table::of(std::iter::empty::<(&str, &Tensor)>()).unwrap();
         let health = |ranks: Ranks, sync: Option<&Arc<RankSync>>| {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_fails_takes_part_in_the_sums_that_are_left() {
+    fn a_failed_rank_joins_the_remaining_sums() {
         let (sync, seen) = sync();
         let call = |elements: i64| {
             let ones = Tensor::ones([elements], (Kind::Float, Device::Cpu));

@@ -35,7 +35,7 @@ fn buffers() -> Buffers {
 }
 
 #[test]
-fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
+fn a_step_records_used_parameters_and_their_order() {
     let (leaves, table) = table();
     let mut exchange = exchange(&table, true);
     exchange.begin().unwrap();
@@ -45,7 +45,7 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
     (&leaves[2] * 2.0).sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [true, false, true]);
-    assert_eq!(exchange.gradient_order().unwrap(), [2, 1, 0], "what had none comes last");
+    assert_eq!(exchange.gradient_order().unwrap(), [2, 1, 0], "parameters without a gradient come last");
     let first = |table: &Table| -> Vec<f64> {
         let grads = table.grads().unwrap();
         grads.iter().map(|grad| grad.double_value(&[0])).collect()
@@ -96,7 +96,7 @@ impl ProcessGroup for Together {
 }
 
 #[test]
-fn buckets_leave_one_by_one_whatever_a_rank_does() {
+fn buckets_start_one_by_one_with_and_without_hooks() {
     let (leaves, table) = table();
     let launches = Arc::new(Mutex::new(Vec::new()));
     let ranks = Ranks::new(Box::new(Together(Arc::clone(&launches))));
@@ -120,7 +120,7 @@ fn buckets_leave_one_by_one_whatever_a_rank_does() {
 }
 
 #[test]
-fn what_a_replay_left_in_its_places_is_a_gradient_like_others() {
+fn replayed_gradients_accumulate_like_others() {
     let (leaves, table) = table();
     let mut exchange = exchange(&table, true);
     let places = table.grads().unwrap();
@@ -141,11 +141,11 @@ fn what_a_replay_left_in_its_places_is_a_gradient_like_others() {
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [true, false, true]);
     let first: Vec<f64> = places.iter().map(|place| place.double_value(&[0])).collect();
-    assert_eq!(first, [1.0, 0.0, 5.0], "b has none");
+    assert_eq!(first, [1.0, 0.0, 5.0], "b has no gradient");
 }
 
 #[test]
-fn a_capture_that_failed_leaves_nothing_behind() {
+fn an_undone_capture_leaves_no_error_and_no_gradient() {
     let (leaves, table) = table();
     let mut exchange = exchange(&table, true);
     let fail = || {
@@ -175,7 +175,7 @@ fn a_capture_that_failed_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_gradient_that_changes_after_its_bucket_left_is_an_error() {
+fn a_gradient_changed_after_its_bucket_started_is_an_error() {
     let backward_twice = |overlap| {
         let (leaves, table) = table();
         let mut exchange = exchange(&table, overlap);
@@ -193,7 +193,7 @@ fn a_gradient_that_changes_after_its_bucket_left_is_an_error() {
 }
 
 #[test]
-fn a_table_in_a_new_order_keeps_its_exchange() {
+fn an_exchange_adapts_to_a_rearranged_table() {
     let (leaves, mut table) = table();
     let mut exchange = exchange(&table, true);
     assert!(table.rearrange(&[1, 0, 2], &Ranks::single()).unwrap());

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_names_what_there_is() {
+    fn the_memory_table_lists_nonzero_owners() {
         let exhausted = Exhausted {
             location: "on rank 1 in forward at step 3: 2.00 MiB of 2.50 MiB allocated".to_owned(),
             batch: 1,

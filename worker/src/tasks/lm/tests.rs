@@ -43,7 +43,7 @@ fn every_token_weighs_the_same() {
 }
 
 #[test]
-fn generated_text_has_the_samples_asked_for() {
+fn generated_text_has_the_recipe_s_sample_counts() {
     for tokenizer in ["chars", "bytes"] {
         let sets = [format!("data.tokenizer=\"{tokenizer}\"")];
         let recipe = Recipe::parse("test", RECIPE, &sets).unwrap();
@@ -68,7 +68,7 @@ fn generated_text_has_the_samples_asked_for() {
 }
 
 #[test]
-fn texts_that_are_too_short_or_absent_are_named() {
+fn short_or_missing_texts_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("short.txt");
     std::fs::write(&path, "too short a text").unwrap();

@@ -14,7 +14,7 @@ fn pixels() -> (Tensor, Tensor) {
 }
 
 #[test]
-fn only_counted_pixels_weigh() {
+fn only_counted_pixels_have_weight() {
     let (logits, mask) = pixels();
     // The second sample is unreadable: 4 pixels fewer. One of the other 8 is ignored.
     let weights = Tensor::from_slice(&[1f32, 0.0, 1.0]);
@@ -44,7 +44,7 @@ fn only_counted_pixels_weigh() {
 }
 
 #[test]
-fn sums_add_up_however_the_batch_is_cut() {
+fn sums_are_equal_for_every_partition() {
     let (logits, mask) = pixels();
     let whole = pixel_loss(&logits, &mask, &Tensor::ones([3], CPU), 9).unwrap();
     let (mut sum, mut weight, mut sums) = (0.0, 0.0, Tensor::zeros([6], (Kind::Double, Device::Cpu)));
@@ -76,7 +76,7 @@ fn areas_are_intersections_and_unions() -> Result<(), TchError> {
 }
 
 #[test]
-fn the_mean_is_over_classes_that_occur() {
+fn mean_iou_ignores_absent_classes() {
     let recipe = "task = \"segment\"\n[data]\nkind = \"generated\"\nclasses = 4\nimage_size = 16\ntrain_samples = 2\n\
                   test_samples = 2\n[model]\nwidth = 2\ndepth = 2\n[train]\nsteps = 1\n";
     let recipe = Recipe::parse("test", recipe, &[]).unwrap();

@@ -34,7 +34,7 @@ fn batch() -> Batch {
 }
 
 #[test]
-fn the_registry_has_the_module_s_own_tensors() {
+fn the_registry_has_the_module_s_tensors() {
     let (registry, task) = build(&recipe("autoencoder.pt", "mse")).unwrap();
     let names: Vec<&str> = registry.state().iter().map(|entry| entry.name()).collect();
     let expected = ["encode.weight", "encode.bias", "first.weight", "decode.weight", "decode.bias"];
@@ -57,7 +57,7 @@ fn the_registry_has_the_module_s_own_tensors() {
 }
 
 #[test]
-fn losses_are_of_the_samples_that_count() {
+fn losses_exclude_unreadable_samples() {
     for (file, loss) in [
         ("net.pt", "cross-entropy"),
         ("net.pt", "mse"),
@@ -94,7 +94,7 @@ fn losses_are_of_the_samples_that_count() {
 }
 
 #[test]
-fn modules_that_do_not_go_with_the_recipe_are_refused_before_the_run() {
+fn unfit_modules_are_errors_before_the_run() {
     for (file, loss, words) in [
         ("no-parameters.pt", "mse", "no parameters"),
         ("two-outputs.pt", "mse", "Tuple"),

@@ -65,7 +65,7 @@ fn stages_and_phases_follow_each_other() {
 }
 
 #[test]
-fn another_cut_leaves_the_samples() {
+fn another_partition_keeps_the_samples() {
     let whole = plan_of(&staged(THREE), 2, 20).unwrap();
     let before = steps(&whole, 2, 0);
     let plan = whole.with_micro_batches(0, 1).unwrap();
@@ -91,7 +91,7 @@ fn close(one: &[f64], other: &[f64]) {
 const LINE: &str = "name = \"linear\"";
 
 #[test]
-fn a_schedule_begins_again_with_every_stage() {
+fn schedules_restart_in_every_stage() {
     let stages = "[[stage]]\nname = \"a\"\nsteps = 2\n[[stage]]\nname = \"b\"\nsteps = 4\nlr_factor = 0.1\n";
     close(&rates(stages, LINE), &[1.0, 0.5, 0.1, 0.075, 0.05, 0.025]);
     // The warm-up restarts too.
@@ -100,7 +100,7 @@ fn a_schedule_begins_again_with_every_stage() {
 }
 
 #[test]
-fn a_schedule_goes_on_through_the_stages() {
+fn continued_schedules_span_the_stages() {
     let stages = |second: &str| {
         format!(
             "[[stage]]\nname = \"a\"\nsteps = 2\nschedule = \"continue\"\n[[stage]]\nname = \"b\"\nsteps = 2\nschedule = \
@@ -120,18 +120,18 @@ fn a_schedule_goes_on_through_the_stages() {
 }
 
 #[test]
-fn what_does_not_go_together_names_its_stage() {
-    let refused =
+fn errors_and_warnings_name_their_stage() {
+    let plan_error =
         |text: &str, ranks, samples| plan_of(&staged(text), ranks, samples).unwrap_err().to_string();
     let two = |first: &str, second: &str| {
         format!("[[stage]]\nname = \"a\"\nepochs = 1\n{first}[[stage]]\nname = \"b\"\nepochs = 1\n{second}")
     };
     let batch = "[train]\neffective_batch = 8\n";
     let small = format!("{batch}{}", two("", "effective_batch = 2\n"));
-    let error = refused(&small, 3, 20);
+    let error = plan_error(&small, 3, 20);
     assert!(error.starts_with("stage \"b\": train.effective_batch: "), "{error}");
     let warm = "[optim]\nschedule = { name = \"cosine\", warmup = \"3 steps\" }\n";
-    let error = refused(&format!("{batch}{warm}{}", two("", "effective_batch = 16\n")), 1, 20);
+    let error = plan_error(&format!("{batch}{warm}{}", two("", "effective_batch = 16\n")), 1, 20);
     assert!(error.contains("stage \"b\"") && error.contains("the schedule of 2"), "{error}");
     for schedule in [
         "name = \"cosine\", per = \"epoch\"",
@@ -142,7 +142,7 @@ fn what_does_not_go_together_names_its_stage() {
             "{batch}[optim]\nschedule = {{ {schedule} }}\n{}",
             two("", "effective_batch = 4\nschedule = \"continue\"\n")
         );
-        let error = refused(&text, 1, 20);
+        let error = plan_error(&text, 1, 20);
         assert!(error.contains("stage \"b\"") && error.contains("5 steps in this stage and 3"), "{error}");
     }
     let needs = Needs { min_micro_batch: 2, ..Needs::default() };
@@ -184,7 +184,7 @@ fn text_of(draws: &[Draw], drop: bool) -> String {
 proptest! {
     /// Every epoch has every sample once, for any stages, ranks and partitions; phases cover stages.
     #[test]
-    fn every_epoch_of_every_stage_holds_every_sample_once(
+    fn every_epoch_has_every_sample_once(
         samples in 12u64..60, ranks in 1usize..4, drop: bool,
         draws in prop::collection::vec(
             (any::<bool>(), 1u64..5, 4usize..12, 1usize..5, prop::collection::vec(0u8..100, 0..4)), 1..4),
