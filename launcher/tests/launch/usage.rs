@@ -45,7 +45,7 @@ fn flags_without_effect() {
 }
 
 #[test]
-fn recipes_that_are_wrong() {
+fn invalid_recipes_are_errors() {
     let scene = Scene::new();
     fs::write(scene.path(".bad.toml"), "task = \"classify\"\n[train]\nefective_batch = 3\n").unwrap();
     refused(&scene, &["no-such-recipe"], "no-such-recipe");

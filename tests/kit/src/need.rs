@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_list_names_is_required() {
+    fn listed_needs_are_required() {
         assert_eq!(is_required(Need::PyTorch, ""), Ok(false));
         assert_eq!(is_required(Need::PyTorch, "python, cgroup"), Ok(false));
         assert_eq!(is_required(Need::PyTorch, "python, pytorch"), Ok(true));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_no_need_is_named() {
+    fn unknown_needs_are_errors() {
         assert_eq!(is_required(Need::Python, "python,pytorhc"), Err("pytorhc"));
         assert_eq!(names(), "cgroup, data, mount, no-driver, python, pytorch");
     }

@@ -44,7 +44,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn nobody_reads_a_file_without_permission() {
+    fn with_permissions_cannot_read_forbidden_files() {
         let path = std::env::temp_dir().join(format!("dtrain-test-kit-{}", std::process::id()));
         fs::write(&path, "secret").expect("a file is written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("it is shut");

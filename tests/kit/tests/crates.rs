@@ -34,7 +34,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn packages_depend_on_what_lies_below_them() {
+fn packages_depend_only_on_lower_packages() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |folder: &str| fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap();
     let workspace = read("");

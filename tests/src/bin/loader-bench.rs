@@ -20,7 +20,7 @@ const STRIDE: usize = 16;
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [folder, size, batch, epochs, cache] = args.as_slice() else {
-        return Err("five arguments are needed: FOLDER SIZE BATCH EPOCHS CACHE_MIB".into());
+        return Err("usage: loader-bench FOLDER SIZE BATCH EPOCHS CACHE_MIB".into());
     };
     let (size, batch, epochs): (u32, usize, u64) = (size.parse()?, batch.parse()?, epochs.parse()?);
     let cache: u64 = cache.parse()?;
@@ -33,7 +33,7 @@ fn main() -> Result<(), Failure> {
     let folder = Path::new(folder).canonicalize()?;
     let (Some(root), Some(split)) = (folder.parent(), folder.file_name().and_then(|name| name.to_str()))
     else {
-        return Err("FOLDER must have a name in UTF-8".into());
+        return Err("the name of FOLDER must be UTF-8".into());
     };
     let index = ImageIndex::scan(root, split, None)?;
     let samples = u32::try_from(index.samples.len())?;
@@ -50,11 +50,11 @@ fn main() -> Result<(), Failure> {
     });
     let mut loader = Loader::start(Arc::new(dataset), options, passes)?;
 
-    one_pass(&mut loader, samples, size)?;
+    run_pass(&mut loader, samples, size)?;
     let (begun, cpu_before) = (Instant::now(), cpu_seconds()?);
     let mut mean = 0.0;
     for _ in 0..epochs {
-        mean = one_pass(&mut loader, samples, size)?;
+        mean = run_pass(&mut loader, samples, size)?;
     }
     let images = epochs * u64::from(samples);
     let result = serde_json::json!({
@@ -77,13 +77,13 @@ fn cpu_seconds() -> Result<f64, Failure> {
 }
 
 /// Takes all batches of a pass; returns the mean of the checked values.
-fn one_pass(loader: &mut Loader, samples: u32, size: u32) -> Result<f64, Failure> {
+fn run_pass(loader: &mut Loader, samples: u32, size: u32) -> Result<f64, Failure> {
     let (size, samples) = (size as usize, samples as usize);
-    let (mut taken, mut sum, mut looked_at) = (0, 0.0, 0usize);
+    let (mut taken, mut sum, mut checked) = (0, 0.0, 0usize);
     while taken < samples {
         let batch = loader.next().ok_or("the loader ended early")??;
         if let Some(bad) = batch.bad.first() {
-            return Err(format!("{} cannot be read: {}", bad.path, bad.reason).into());
+            return Err(format!("cannot read {}: {}", bad.path, bad.reason).into());
         }
         let values =
             batch.column("image").and_then(|column| column.as_f32()).ok_or("a batch has no images")?;
@@ -91,11 +91,11 @@ fn one_pass(loader: &mut Loader, samples: u32, size: u32) -> Result<f64, Failure
             for row in plane.chunks_exact(size).step_by(STRIDE) {
                 let seen = row.iter().step_by(STRIDE);
                 sum += seen.map(|value| f64::from(*value)).sum::<f64>();
-                looked_at += size.div_ceil(STRIDE);
+                checked += size.div_ceil(STRIDE);
             }
         }
         taken += batch.indices.len();
         loader.recycle(batch);
     }
-    Ok(sum / looked_at as f64)
+    Ok(sum / checked as f64)
 }

@@ -25,7 +25,7 @@ const COUNTS: [usize; 4] = [0, 7, 11, 12];
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [width, context, batch, rounds] = args.as_slice() else {
-        return Err("four arguments are needed: WIDTH CONTEXT BATCH ROUNDS".into());
+        return Err("usage: recompute-bench WIDTH CONTEXT BATCH ROUNDS".into());
     };
     let (width, context): (usize, usize) = (width.parse()?, context.parse()?);
     let (batch, rounds): (i64, usize) = (batch.parse()?, rounds.parse()?);
@@ -51,7 +51,7 @@ fn main() -> Result<(), Failure> {
     }
     println!("width {width}, context {context}, batch {batch}, {DEPTH} layers, {rounds} rounds\n");
     println!(
-        "| Segments computed again | Activations | Of the plain ones | Step | Processor time | Of the plain one |"
+        "| Recomputed segments | Activations | Share of plain | Step | Processor time | Ratio to plain |"
     );
     println!("|---|---|---|---|---|---|");
     for (own, count) in steps.iter().zip(COUNTS) {

@@ -12,26 +12,26 @@ use std::sync::OnceLock;
 
 use tch::Device;
 
-static PLACE: OnceLock<(Device, PathBuf)> = OnceLock::new();
+static TARGET: OnceLock<(Device, PathBuf)> = OnceLock::new();
 
 /// Sets the device of the comparisons and the folder with PyTorch's results. Call it once, before the first
 /// comparison; by default, comparisons use the CPU and the repository's results.
 pub fn compare_on(device: Device, folder: PathBuf) {
-    PLACE.get_or_init(|| (device, folder));
+    TARGET.get_or_init(|| (device, folder));
 }
 
-fn place() -> &'static (Device, PathBuf) {
-    PLACE.get_or_init(|| {
+fn target() -> &'static (Device, PathBuf) {
+    TARGET.get_or_init(|| {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("parity/reference");
         (Device::Cpu, folder)
     })
 }
 
 fn device() -> Device {
-    place().0
+    target().0
 }
 
 /// Returns the path of a PyTorch result.
 pub fn reference(name: &str) -> PathBuf {
-    place().1.join(name)
+    target().1.join(name)
 }

@@ -231,7 +231,7 @@ pub fn evaluation_gives_pytorchs_logits() {
 ///
 /// # Panics
 /// If they differ too much.
-pub fn a_training_pass_gives_pytorchs_logits_gradients_and_statistics() {
+pub fn training_gives_pytorchs_logits_gradients_and_statistics() {
     for case in Case::all() {
         let (input, target) = case.data();
         let logits = (case.forward)(&input, true).unwrap();

@@ -145,7 +145,7 @@ pub fn evaluation_gives_torchvisions_logits() {
 ///
 /// # Panics
 /// If they differ too much.
-pub fn a_training_pass_gives_torchvisions_logits_gradients_and_statistics() {
+pub fn training_gives_torchvisions_logits_gradients_and_statistics() {
     for arch in ARCHITECTURES {
         for (size, count) in Case::new(arch).sizes() {
             // New weights: the pass above has changed the running statistics.

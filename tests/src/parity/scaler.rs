@@ -48,7 +48,7 @@ fn found_inf(scaler: &GradScaler, gradient: f32, injected: f32) -> bool {
 ///
 /// # Panics
 /// If they differ.
-pub fn ten_thousand_steps_are_torchs() {
+pub fn ten_thousand_steps_equal_torchs() {
     let mut least = f64::INFINITY;
     let mut most = 0f64;
     for (name, case) in cases(&super::reference("scaler.json")) {

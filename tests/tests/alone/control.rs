@@ -20,7 +20,7 @@ fn clear(runtime: &Path) -> Output {
 }
 
 #[test]
-fn a_run_under_way_answers_and_goes_on() {
+fn a_running_training_answers_requests_and_continues() {
     let _alone = crate::alone();
     let sandbox = Sandbox::new(TINY);
     let runtime = sandbox.path("runtime");

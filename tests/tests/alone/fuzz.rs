@@ -140,7 +140,7 @@ fn read(folder: &Path) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn anything_is_read_or_refused() {
+fn changed_files_read_or_fail_without_panic() {
     let _alone = crate::alone();
     /// More than the largest file of this test takes in any form.
     const MOST: u64 = 64 << 20;

@@ -69,13 +69,13 @@ every_steps = 1
 "#;
 
 #[test]
-fn a_language_model_is_trained_alike() {
+fn recompute_does_not_change_a_language_model() {
     same(LM, 1, &[], 3);
     same(LM, 2, &["precision.amp=\"bf16\"", "optim.clip=0.5"], 3);
 }
 
 #[test]
-fn networks_with_batch_norm_are_trained_alike() {
+fn recompute_does_not_change_networks_with_batch_norm() {
     let steps = "train.steps=4";
     // Joint sums over the ranks within segments, during the sums of the gradients.
     same(TINY, 2, &[steps, "model.batchnorm=\"synced\""], 9);
@@ -86,13 +86,13 @@ fn networks_with_batch_norm_are_trained_alike() {
 }
 
 #[test]
-fn a_transformer_of_images_is_trained_alike() {
+fn recompute_does_not_change_a_vision_transformer() {
     let vit = ["model.name=\"vit\"", "model.patch=8", "model.width=24", "model.depth=2", "model.heads=2"];
     same(TINY, 2, &[&vit[..], &["train.steps=4", "reduce.overlap=false"]].concat(), 2);
 }
 
 #[test]
-fn a_trainer_of_ones_own_is_trained_alike() {
+fn recompute_does_not_change_a_custom_trainer() {
     let _alone = crate::alone();
     let recipe = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/own-trainer/recipe.toml");
     let sandbox = Sandbox::new("");
@@ -113,7 +113,7 @@ fn a_trainer_of_ones_own_is_trained_alike() {
 }
 
 #[test]
-fn a_model_without_segments_is_refused() {
+fn recompute_without_segments_is_an_error() {
     let outcome = train::<Moody<0>>(&Sandbox::new(MOODY), ON);
     let error = outcome.unwrap_err();
     let text = error.to_string();
@@ -122,7 +122,7 @@ fn a_model_without_segments_is_refused() {
 }
 
 #[test]
-fn a_model_that_differs_from_time_to_time_ends_the_run() {
+fn a_nondeterministic_segment_ends_the_run() {
     let sandbox = Sandbox::new(MOODY);
     train::<Moody<1>>(&sandbox, OFF).unwrap();
     let error = train::<Moody<1>>(&sandbox, ON).unwrap_err();
@@ -148,7 +148,7 @@ fn activations(model: &Gpt, recompute: &Recompute, tokens: &Tensor) -> f64 {
 }
 
 #[test]
-fn a_transformer_of_twelve_layers_needs_less_than_half() {
+fn recompute_more_than_halves_the_activations_of_twelve_layers() {
     let _alone = alone();
     let config = GptConfig { vocabulary: 65, context: 64, width: 64, depth: 12, heads: 4 };
     let mut registry = Registry::new(Device::Cpu);
@@ -170,7 +170,7 @@ fn a_transformer_of_twelve_layers_needs_less_than_half() {
 }
 
 #[test]
-fn memory_that_runs_out_the_second_time_is_known_as_that() {
+fn running_out_of_memory_in_recompute_is_reported() {
     let _alone = alone();
     let config = GptConfig { vocabulary: 11, context: 16, width: 16, depth: 2, heads: 2 };
     let mut registry = Registry::new(Device::Cpu);
@@ -192,7 +192,7 @@ fn memory_that_runs_out_the_second_time_is_known_as_that() {
 }
 
 #[test]
-fn dropout_within_segments_draws_the_same() {
+fn dropout_in_recomputed_segments_is_equal() {
     let _alone = alone();
     dropout_draws_the_same(Device::Cpu);
 }

@@ -36,7 +36,7 @@ fn image_folder(sandbox: &Sandbox, train: usize, test: usize) {
 /// Far longer than an error takes, and shorter than the ranks wait for each other.
 const LIMIT: Duration = Duration::from_secs(120);
 
-fn refused(sandbox: &Sandbox, nproc: usize, sets: &[&str], more: &[&str], words: &[&str]) {
+fn expect_error(sandbox: &Sandbox, nproc: usize, sets: &[&str], more: &[&str], words: &[&str]) {
     refused_by(&mut sandbox.command(nproc, "run", sets, more), words);
 }
 
@@ -54,15 +54,15 @@ pub(crate) fn refused_by(command: &mut Command, words: &[&str]) {
 }
 
 #[test]
-fn image_folders_that_cannot_be_used() {
+fn unusable_image_folders_are_errors() {
     let sandbox = Sandbox::new(&folder_recipe());
-    refused(&sandbox, 2, &[], &[], &["data.root", "data"]);
+    expect_error(&sandbox, 2, &[], &[], &["data.root", "data"]);
     fs::create_dir_all(sandbox.path("data/train")).unwrap();
     fs::create_dir_all(sandbox.path("data/test")).unwrap();
-    refused(&sandbox, 2, &[], &[], &["train"]);
+    expect_error(&sandbox, 2, &[], &[], &["train"]);
     image_folder(&sandbox, 20, 4);
     fs::create_dir(sandbox.path("data/train/hollow")).unwrap();
-    refused(&sandbox, 2, &[], &[], &["hollow"]);
+    expect_error(&sandbox, 2, &[], &[], &["hollow"]);
     fs::remove_dir(sandbox.path("data/train/hollow")).unwrap();
     let run = sandbox.train(2, "whole", &[]);
     assert_eq!(run.result().skipped_images, Some(0));
@@ -82,7 +82,7 @@ fn a_few_corrupt_images_are_named_and_skipped() {
 }
 
 #[test]
-fn of_many_corrupt_images_twenty_are_named_and_all_are_counted() {
+fn twenty_of_many_corrupt_images_are_named() {
     let sandbox = Sandbox::new(&folder_recipe());
     image_folder(&sandbox, 1250, 4);
     for index in 0..25 {
@@ -100,7 +100,7 @@ fn of_many_corrupt_images_twenty_are_named_and_all_are_counted() {
 }
 
 #[test]
-fn what_is_no_file_among_the_images_hangs_nothing() {
+fn a_pipe_among_the_images_does_not_hang() {
     let sandbox = Sandbox::new(&folder_recipe());
     image_folder(&sandbox, 100, 4);
     let pipe = sandbox.path("data/train/dark/pipe.png");
@@ -111,17 +111,17 @@ fn what_is_no_file_among_the_images_hangs_nothing() {
 }
 
 #[test]
-fn images_of_one_class_are_refused() {
+fn images_of_one_class_are_an_error() {
     let sandbox = Sandbox::new(&folder_recipe());
     image_folder(&sandbox, 20, 4);
     for split in ["train", "test"] {
         fs::remove_dir_all(sandbox.path(&format!("data/{split}/light"))).unwrap();
     }
-    refused(&sandbox, 2, &[], &[], &["train", "one class only, `dark`"]);
+    expect_error(&sandbox, 2, &[], &[], &["train", "one class only, `dark`"]);
 }
 
 #[test]
-fn a_batch_larger_than_the_training_set_is_told() {
+fn a_batch_larger_than_the_training_set_is_reported() {
     let sandbox = Sandbox::new(TINY);
     let run = sandbox.launch(2, "run", &["train.effective_batch=128", "train.steps=1"]);
     let text = output_text(&run);
@@ -136,11 +136,11 @@ fn many_corrupt_images_are_an_error() {
     image_folder(&sandbox, 20, 4);
     let whole = fs::read(sandbox.path("data/train/dark/000.png")).unwrap();
     fs::write(sandbox.path("data/train/dark/000.png"), &whole[..whole.len() / 2]).unwrap();
-    refused(&sandbox, 2, &[], &[], &["000.png", "1%"]);
+    expect_error(&sandbox, 2, &[], &[], &["000.png", "1%"]);
 }
 
 #[test]
-fn what_rank_0_refuses_is_one_sentence() {
+fn an_error_of_rank_0_is_reported_once() {
     let sandbox = Sandbox::new(&folder_recipe());
     image_folder(&sandbox, 100, 4);
     // The number of steps per epoch is known only from the data.
@@ -154,17 +154,17 @@ fn what_rank_0_refuses_is_one_sentence() {
 }
 
 #[test]
-fn recipes_that_are_wrong() {
+fn invalid_recipes_are_errors() {
     let sandbox = Sandbox::new(TINY);
-    refused(&sandbox, 2, &["train.efective_batch=8"], &[], &["efective_batch", "effective_batch"]);
-    refused(&sandbox, 2, &["train.effective_batch=\"many\""], &[], &["train.effective_batch"]);
+    expect_error(&sandbox, 2, &["train.efective_batch=8"], &[], &["efective_batch", "effective_batch"]);
+    expect_error(&sandbox, 2, &["train.effective_batch=\"many\""], &[], &["train.effective_batch"]);
     fs::write(sandbox.path("recipe.toml"), TINY.replace("seed = 3", "sead = 3")).unwrap();
-    refused(&sandbox, 2, &[], &[], &["recipe.toml:15", "train.sead", "`seed`"]);
+    expect_error(&sandbox, 2, &[], &[], &["recipe.toml:15", "train.sead", "`seed`"]);
     assert!(!sandbox.path("run").exists(), "nothing is written for a recipe that is refused");
 }
 
 #[test]
-fn optimizers_schedules_and_precisions_that_there_are_not() {
+fn unknown_optimizers_schedules_and_precisions_are_errors() {
     let sandbox = Sandbox::new(TINY);
     let cases: [(&str, &[&str]); 5] = [
         ("optim.name=\"adamx\"", &["optim.name", "adamx", "adamw"]),
@@ -174,7 +174,7 @@ fn optimizers_schedules_and_precisions_that_there_are_not() {
         ("train.effective_batch=-4", &["train.effective_batch", "-4"]),
     ];
     for (set, words) in cases {
-        refused(&sandbox, 2, &[set], &[], words);
+        expect_error(&sandbox, 2, &[set], &[], words);
     }
     // Errors that only the trainer can detect: there is no GPU for float16.
     let on_the_cpu: [(&str, &[&str]); 3] = [
@@ -192,7 +192,7 @@ fn optimizers_schedules_and_precisions_that_there_are_not() {
 }
 
 #[test]
-fn a_gpu_on_a_machine_without_a_driver() {
+fn a_gpu_without_a_driver_is_an_error() {
     if !matches!(inventory(), Err(GpuError::NoDriver)) {
         return need::skip(Need::NoDriver, "there is one");
     }
@@ -206,15 +206,15 @@ fn a_gpu_on_a_machine_without_a_driver() {
 }
 
 #[test]
-fn globs_that_match_nothing_or_everything() {
+fn globs_that_match_nothing_or_everything_are_errors() {
     let sandbox = Sandbox::new(TINY);
     let group = "optim.group=[{ match = \"layr1.*\", lr_factor = 0.1 }]";
-    refused(&sandbox, 2, &[group], &[], &["optim.group", "layr1.*", "matches no parameter", "layer1"]);
+    expect_error(&sandbox, 2, &[group], &[], &["optim.group", "layr1.*", "matches no parameter", "layer1"]);
     let groups = "optim.group=[{ match = \"*\", lr_factor = 0.1 }, { match = \"fc.*\", lr_factor = 10 }]";
-    refused(&sandbox, 2, &[groups], &[], &["optim.group", "fc.*", "Move the narrower group up"]);
-    refused(&sandbox, 2, &["model.freeze=[\"fc2.*\"]"], &[], &["model.freeze", "fc2.*", "fc."]);
-    refused(&sandbox, 2, &["model.freeze=[\"*\"]"], &[], &["model.freeze", "every parameter"]);
-    refused(&sandbox, 2, &["model.freeze=[\"[\"]"], &[], &["model.freeze", "not a pattern"]);
+    expect_error(&sandbox, 2, &[groups], &[], &["optim.group", "fc.*", "Move the narrower group up"]);
+    expect_error(&sandbox, 2, &["model.freeze=[\"fc2.*\"]"], &[], &["model.freeze", "fc2.*", "fc."]);
+    expect_error(&sandbox, 2, &["model.freeze=[\"*\"]"], &[], &["model.freeze", "every parameter"]);
+    expect_error(&sandbox, 2, &["model.freeze=[\"[\"]"], &[], &["model.freeze", "not a pattern"]);
 }
 
 #[test]
@@ -227,14 +227,14 @@ fn images_of_mixed_sizes_need_a_resize() {
         image::RgbImage::new(40, 24).save(path).unwrap();
     };
     other("x0.png");
-    refused(&sandbox, 2, &[], &[], &["x0.png", "40x24", "32x32", "data.resize = \"crop\""]);
+    expect_error(&sandbox, 2, &[], &[], &["x0.png", "40x24", "32x32", "data.resize = \"crop\""]);
     // The remedy works, also in the folder of the failed run.
     fs::remove_file(sandbox.path("data/train/light/x0.png")).unwrap();
     sandbox.train(2, "run", &["train.steps=1"]);
 }
 
 #[test]
-fn values_that_are_not_finite_are_not_learnt_from() {
+fn non_finite_values_are_not_trained_on() {
     let sandbox =
         Sandbox::new(&folder_recipe().replace("image_size = 32\n", "image_size = 32\nchannels = 1\n"));
     let tiff = |split: &str, class: &str, index: usize, broken: bool| {
@@ -267,17 +267,17 @@ fn values_that_are_not_finite_are_not_learnt_from() {
             tiff("train", class, index, true);
         }
     }
-    refused(&sandbox, 2, &[], &[], &["000.tiff", "NaN", "column 3, row 5 of channel 0", "replace them"]);
+    expect_error(&sandbox, 2, &[], &[], &["000.tiff", "NaN", "column 3, row 5 of channel 0", "replace them"]);
 }
 
 #[test]
-fn numbers_of_ranks_that_cannot_be() {
+fn invalid_numbers_of_ranks_are_errors() {
     let sandbox = Sandbox::new(TINY);
-    refused(&sandbox, 0, &[], &[], &["--nproc"]);
-    refused(&sandbox, 3, &["train.effective_batch=2"], &[], &["2", "3"]);
+    expect_error(&sandbox, 0, &[], &[], &["--nproc"]);
+    expect_error(&sandbox, 3, &["train.effective_batch=2"], &[], &["2", "3"]);
     assert!(!sandbox.path("run").exists());
     // BatchNorm cannot normalise one pixel of one sample.
-    refused(&sandbox, 2, &["train.effective_batch=2"], &[], &["micro-batch", "BatchNorm"]);
+    expect_error(&sandbox, 2, &["train.effective_batch=2"], &[], &["micro-batch", "BatchNorm"]);
 }
 
 #[test]
@@ -285,8 +285,8 @@ fn another_run_is_not_overwritten() {
     let sandbox = Sandbox::new(TINY);
     sandbox.train(1, "run", &["train.steps=2"]);
     let before = contents(&sandbox.path("run"));
-    refused(&sandbox, 1, &["model.name=\"resnet34\""], &[], &["model.name", "resnet34", "--run-dir"]);
-    refused(&sandbox, 1, &[], &["--resume", "never"], &["--run-dir"]);
+    expect_error(&sandbox, 1, &["model.name=\"resnet34\""], &[], &["model.name", "resnet34", "--run-dir"]);
+    expect_error(&sandbox, 1, &[], &["--resume", "never"], &["--run-dir"]);
     assert!(before == contents(&sandbox.path("run")), "the first run was changed");
 
     // Its checkpoint does not fit another model in another folder either.
@@ -298,7 +298,7 @@ fn another_run_is_not_overwritten() {
 }
 
 #[test]
-fn damaged_checkpoints_and_foreign_weights_are_refused() {
+fn damaged_checkpoints_and_foreign_weights_are_errors() {
     let sandbox = Sandbox::new(TINY);
     sandbox.train(1, "run", &["train.steps=2"]);
     let model = sandbox.path("run/checkpoints/step-00000002/model.safetensors");
@@ -312,7 +312,7 @@ fn damaged_checkpoints_and_foreign_weights_are_refused() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(&model, bytes).unwrap();
-    refused(&sandbox, 1, &["train.steps=4"], &[], &["model.safetensors"]);
+    expect_error(&sandbox, 1, &["train.steps=4"], &[], &["model.safetensors"]);
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn a_folder_without_permission_is_named() {
     let mut permissions = fs::metadata(&train).unwrap().permissions();
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o000);
     fs::set_permissions(&train, permissions.clone()).unwrap();
-    with_permissions(|| refused(&sandbox, 2, &[], &[], &["train"]));
+    with_permissions(|| expect_error(&sandbox, 2, &[], &[], &["train"]));
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
     fs::set_permissions(&train, permissions).unwrap();
 }

@@ -27,7 +27,7 @@ fn assert_same(one: &[f64], other: &[f64], what: &str) {
 }
 
 #[test]
-fn over_all_ranks_it_is_that_of_the_whole_batch() {
+fn synced_batch_norm_equals_the_whole_batch() {
     let sandbox = Sandbox::new(TINY);
     for batch in [24, 13] {
         let batch = format!("train.effective_batch={batch}");
@@ -55,7 +55,7 @@ fn over_all_ranks_it_is_that_of_the_whole_batch() {
 }
 
 #[test]
-fn over_groups_of_samples_no_cut_makes_a_difference() {
+fn group_batch_norm_does_not_depend_on_the_cut() {
     let sandbox = Sandbox::new(TINY);
     // Groups within one rank, groups over several ranks, and steps that end with a smaller group.
     type Cuts<'a> = &'a [(usize, Option<usize>)];
@@ -99,7 +99,7 @@ fn over_groups_of_samples_no_cut_makes_a_difference() {
 }
 
 #[test]
-fn an_uneven_batch_in_micro_steps_lets_no_rank_wait() {
+fn uneven_micro_steps_do_not_block_synced_batch_norm() {
     let sandbox = Sandbox::new(TINY);
     // The ranks have 7 and 6 samples: with micro-batches of 3, both take 3 micro-steps, although rank 1 alone
     // would need 2. The last step of the epoch has 96 - 7 x 13 = 5 samples for 2 ranks.
@@ -134,7 +134,7 @@ fn an_uneven_batch_in_micro_steps_lets_no_rank_wait() {
 }
 
 #[test]
-fn a_result_that_depends_on_the_micro_batch_is_said_to() {
+fn local_batch_norm_warns_about_the_micro_batch() {
     let sandbox = Sandbox::new(TINY);
     let run = |ranks: usize, name: &str, sets: &[&str]| {
         let run = sandbox.train(ranks, name, &[&["train.steps=1"], sets].concat());

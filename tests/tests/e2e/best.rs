@@ -40,7 +40,7 @@ fn marks(run: &Run) -> Vec<bool> {
 }
 
 #[test]
-fn the_best_checkpoint_stays_and_is_remembered() {
+fn the_best_checkpoint_is_kept_and_survives_a_resume() {
     let sandbox = falling();
     let falling = sandbox.train(2, "falling", &[]);
     let losses_of = losses(&falling);
@@ -74,7 +74,7 @@ fn the_best_checkpoint_stays_and_is_remembered() {
 }
 
 #[test]
-fn a_link_that_was_not_switched_in_time_is_mended_by_the_next_checkpoint() {
+fn the_next_checkpoint_repairs_an_outdated_best_link() {
     let sandbox = falling();
     let sets = ["checkpoint.best=max loss", "train.steps=1"];
     let run = sandbox.train(1, "run", &sets);
@@ -86,7 +86,7 @@ fn a_link_that_was_not_switched_in_time_is_mended_by_the_next_checkpoint() {
 }
 
 #[test]
-fn a_stage_may_seek_its_own() {
+fn a_stage_can_choose_its_own_best_metric() {
     let stages = "[[stage]]\nname = \"a\"\nsteps = 3\n[[stage]]\nname = \"b\"\nsteps = 3\n";
     let recipe = gpt(6, BEST).replace("steps = 6\n", "").replace("min loss", "max loss") + stages;
     let sandbox = Sandbox::new(&recipe);
@@ -117,7 +117,7 @@ fn a_stage_may_seek_its_own() {
 }
 
 #[test]
-fn a_run_in_another_folder_keeps_the_best_of_its_own() {
+fn a_resume_in_another_folder_searches_its_own_best() {
     let sandbox = falling();
     let most = "checkpoint.best=max loss";
     let first = sandbox.train(1, "first", &[most, "train.steps=2"]);
@@ -129,7 +129,7 @@ fn a_run_in_another_folder_keeps_the_best_of_its_own() {
 }
 
 #[test]
-fn a_figure_that_there_is_not_ends_the_run_before_it_begins() {
+fn an_unknown_best_metric_is_an_error_at_the_start() {
     let sandbox = falling();
     let output = sandbox.launch(2, "run", &["checkpoint.best=max accuracy"]);
     let text = expect_exit_code(&output, 2);

@@ -48,7 +48,7 @@ fn checkpoints(run: &Run) -> Vec<u64> {
 }
 
 #[test]
-fn every_rank_writes_its_part_of_the_same_files() {
+fn ranks_write_parts_of_the_same_files() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let one = sandbox.train(1, "one", &[]);
     let folder = one.0.checkpoint(6);
@@ -74,7 +74,7 @@ fn every_rank_writes_its_part_of_the_same_files() {
 
 /// Convolution weights in channels-last format, divided by the boundaries of shards.
 #[test]
-fn what_lies_otherwise_in_memory_than_in_a_file_is_whole_in_it() {
+fn channels_last_weights_are_saved_the_same_on_any_partition() {
     let sandbox = Sandbox::new(TINY);
     let sets = ["model.memory_format=channels-last", "train.effective_batch=12", "train.steps=2"];
     let plain = sandbox.train(3, "plain", &sets);
@@ -89,7 +89,7 @@ fn what_lies_otherwise_in_memory_than_in_a_file_is_whole_in_it() {
 
 /// The loss falls: the first checkpoint would stay the best.
 #[test]
-fn the_best_checkpoint_is_one_that_is_there() {
+fn the_best_checkpoint_exists_after_failed_writes() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let sets = ["checkpoint.best=max loss", "checkpoint.on_failure=continue"];
     let best_is_there = |name: &str| {
@@ -119,7 +119,7 @@ fn the_best_checkpoint_is_one_that_is_there() {
 }
 
 #[test]
-fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
+fn a_failed_write_ends_the_run_or_skips_one_checkpoint() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let launch = |rank: usize, error: &str, name: &str, sets: &[&str]| {
         let after = 100_000;
@@ -167,7 +167,7 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_to_is_an_error_at_once() {
+fn an_unwritable_folder_is_an_error_at_the_start() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let run = sandbox.train(1, "run", &["train.steps=2"]);
     // A file in place of the folder: even root cannot write into it.
@@ -182,7 +182,7 @@ fn a_folder_that_cannot_be_written_to_is_an_error_at_once() {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
+fn a_damaged_checkpoint_is_named_and_an_intact_one_resumes() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let reference = sandbox.train(2, "reference", &[]);
     let run = sandbox.train(2, "run", &["train.steps=4"]);
@@ -226,7 +226,7 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
 }
 
 #[test]
-fn checkpoints_come_after_a_time_and_some_are_kept_for_ever() {
+fn checkpoints_are_written_by_time_and_some_are_kept_permanently() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let run = sandbox.train(2, "time", &["checkpoint.every=0.001 s", "train.steps=20"]);
     let written = checkpoints(&run);
@@ -245,7 +245,7 @@ fn checkpoints_come_after_a_time_and_some_are_kept_for_ever() {
 }
 
 #[test]
-fn a_checkpoint_that_takes_longer_than_the_patience_for_a_hang_is_waited_for() {
+fn a_slow_checkpoint_is_not_a_hang() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     // Both ranks wait for the last checkpoint: one writes, the other is idle.
     let sets = ["train.steps=2", "checkpoint.every=2 steps"];

@@ -50,7 +50,7 @@ fn passed_over(run: &Run, what: &str) {
 }
 
 #[test]
-fn no_damage_is_loaded() {
+fn damaged_checkpoints_are_not_loaded() {
     let (_sandbox, run) = trained();
     let (old, new) = (run.0.checkpoint(1), run.0.checkpoint(2));
     assert_eq!(choose(&run.0, &Resume::Auto).unwrap(), Some(new.clone()));
@@ -107,7 +107,7 @@ fn exchange(one: &Path, other: &Path) {
 }
 
 #[test]
-fn what_another_run_or_a_newer_dtrain_wrote_is_refused() {
+fn checkpoints_of_other_runs_or_newer_formats_are_errors() {
     let (sandbox, run) = trained();
     let refused = |sets: &[&str], words: &str| {
         let output = sandbox.launch(1, "run", sets);

@@ -29,7 +29,7 @@ fn answer(output: &Output) -> Value {
 }
 
 #[test]
-fn an_evaluation_finds_what_the_training_found() {
+fn eval_gives_the_results_of_the_training() {
     let sandbox = Sandbox::new(&format!("{TINY}[ema]\ndecay = 0.5\n"));
     let run = sandbox.train(2, "run", &["checkpoint.every=3 steps"]);
     let lines = run.evaluations();
@@ -59,30 +59,30 @@ fn an_evaluation_finds_what_the_training_found() {
 }
 
 #[test]
-fn what_cannot_be_evaluated_is_refused() {
+fn unusable_checkpoints_are_errors_in_eval() {
     let sandbox = Sandbox::new(TINY);
     let run = sandbox.train(1, "run", &["train.steps=1"]);
-    let refused = |more: &[&str], checkpoint: &str, words: &str| {
+    let expect_error = |more: &[&str], checkpoint: &str, words: &str| {
         let output = eval(&sandbox, 1, checkpoint, more);
         let text = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(words), "{words} in {text}");
     };
-    refused(&[], "nowhere", "there is no such folder");
-    refused(&[], ".", "is not a whole checkpoint: it has no manifest.json");
-    refused(&["--weights", "average"], "run", "holds no moving average");
-    refused(&["--set", "model.name=resnet34"], "run", "does not fit the model");
-    refused(&["--set", "data.classes=5"], "run", "does not fit the model");
+    expect_error(&[], "nowhere", "there is no such folder");
+    expect_error(&[], ".", "is not a whole checkpoint: it has no manifest.json");
+    expect_error(&["--weights", "average"], "run", "holds no moving average");
+    expect_error(&["--set", "model.name=resnet34"], "run", "does not fit the model");
+    expect_error(&["--set", "data.classes=5"], "run", "does not fit the model");
     let model = run.0.checkpoint(1).join("model.safetensors");
     let mut bytes = fs::read(&model).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     fs::write(&model, bytes).unwrap();
-    refused(&[], "run/checkpoints/step-00000001", "checksum");
+    expect_error(&[], "run/checkpoints/step-00000001", "checksum");
 }
 
 #[test]
-fn a_run_tests_its_best_or_last_weights_at_its_end() {
+fn the_final_test_uses_the_best_or_last_weights() {
     let sandbox = Sandbox::new(TINY);
     let sets = ["checkpoint.every=2 steps", "checkpoint.best=min loss"];
     for (ranks, weights) in [(1, "last"), (2, "best")] {
@@ -106,7 +106,7 @@ fn a_run_tests_its_best_or_last_weights_at_its_end() {
 }
 
 #[test]
-fn weights_of_another_make_are_taken_in_part_or_by_other_names() {
+fn foreign_weights_load_partially_or_by_other_names() {
     let sandbox = Sandbox::new(TINY);
     let run = sandbox.train(1, "run", &["train.steps=1"]);
     let file = TensorFile::open(&run.0.latest().join("model.safetensors")).unwrap();
@@ -120,19 +120,19 @@ fn weights_of_another_make_are_taken_in_part_or_by_other_names() {
     let rename = "model.weights_rename=[[\"^module\\\\.\", \"\"]]";
     let steps = "train.steps=1";
 
-    let refused = |sets: &[&str], words: &str| {
+    let expect_error = |sets: &[&str], words: &str| {
         let output = sandbox.launch(1, "refused", sets);
         assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
         assert!(output_text(&output).contains(words), "{words} in {}", output_text(&output));
     };
-    refused(&[&weights, steps, "model.weights_mode=strict"], "does not fit the model");
-    refused(&[&weights, steps, "model.weights_mode=partial"], "does not fit the model");
-    refused(
+    expect_error(&[&weights, steps, "model.weights_mode=strict"], "does not fit the model");
+    expect_error(&[&weights, steps, "model.weights_mode=partial"], "does not fit the model");
+    expect_error(
         &[&weights, steps, rename, "model.weights_mode=strict", "data.classes=7"],
         "does not fit the model",
     );
-    refused(&["model.weights_mode=strict", steps], "none is named");
-    refused(&[&weights, "model.weights_rename=[[\"(\", \"\"]]", steps], "is not a regular expression");
+    expect_error(&["model.weights_mode=strict", steps], "none is named");
+    expect_error(&[&weights, "model.weights_rename=[[\"(\", \"\"]]", steps], "is not a regular expression");
 
     let output = sandbox.launch(1, "strict", &[&weights, steps, rename, "model.weights_mode=strict"]);
     assert!(output.status.success(), "{}", output_text(&output));
@@ -145,7 +145,7 @@ fn weights_of_another_make_are_taken_in_part_or_by_other_names() {
 }
 
 #[test]
-fn other_data_under_a_run_is_told_of() {
+fn changed_data_of_a_run_is_reported() {
     let sandbox = Sandbox::new(&TINY.replace(
         "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n",
         "root = \"pictures\"\n",
@@ -186,7 +186,7 @@ fn other_data_under_a_run_is_told_of() {
 }
 
 #[test]
-fn classes_that_were_renamed_are_refused_by_eval_and_resume() {
+fn renamed_classes_are_an_error_in_eval_and_resume() {
     let sandbox = Sandbox::new(&TINY.replace(
         "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n",
         "root = \"pictures\"\n",

@@ -252,7 +252,7 @@ const VARIANTS: [Variant; 13] = [
 ];
 
 #[test]
-fn no_setting_breaks_it_by_shared_memory_nor_by_tcp() {
+fn settings_do_not_change_the_invariance_on_any_transport() {
     let sandbox = Sandbox::new(RECIPE);
     let list = |place: &str, micro_batch| -> TrainingList {
         let of = |variant: &Variant| {

@@ -25,7 +25,7 @@ fn is_torch(library: &str) -> bool {
 }
 
 #[test]
-fn the_launcher_names_no_torch_library() {
+fn the_launcher_links_no_torch_library() {
     let libraries = needed(&dtrain());
     assert!(!libraries.is_empty() && !libraries.iter().any(|library| is_torch(library)), "{libraries:?}");
     let output = Command::new("ldd").arg(dtrain()).output().unwrap();
@@ -36,7 +36,7 @@ fn the_launcher_names_no_torch_library() {
 }
 
 #[test]
-fn the_worker_names_libtorch_cpu_and_c10_alone() {
+fn the_worker_links_only_libtorch_cpu_and_c10() {
     let mut libraries = needed(&worker());
     libraries.retain(|library| is_torch(library));
     libraries.sort();
@@ -147,7 +147,7 @@ fn mentions(folder: &str, word: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn folders_do_not_know_what_they_must_not() {
+fn forbidden_words_are_absent_from_folders() {
     assert_eq!(mentions("worker/models/src", "collectives"), [] as [PathBuf; 0]);
     assert_eq!(mentions("common/src", "use tch"), [] as [PathBuf; 0]);
     assert_eq!(mentions("common/src", "unsafe {"), [] as [PathBuf; 0]);
@@ -172,7 +172,7 @@ fn folders_do_not_know_what_they_must_not() {
 }
 
 #[test]
-fn only_the_shim_holds_cpp() {
+fn cpp_is_only_in_the_shim() {
     let outside: Vec<PathBuf> = sources("", &["cpp", "cc", "h", "hpp", "c"])
         .into_iter()
         .filter(|path| !path.starts_with(workspace().join("worker/torch-shim/csrc")))

@@ -36,7 +36,7 @@ fn steps(sandbox: &Sandbox) -> usize {
 }
 
 #[test]
-fn a_run_whose_worker_dies_goes_on_with_the_next_step() {
+fn a_run_continues_with_the_next_step_after_a_death() {
     for (ranks, shard) in [(1, "false"), (2, "false"), (3, "true")] {
         let sandbox = Sandbox::new(RECIPE);
         let shard = format!("memory.shard_optimizer={shard}");
@@ -69,7 +69,7 @@ fn a_run_whose_worker_dies_goes_on_with_the_next_step() {
 
 /// When the worker dies, a checkpoint on the disk is due: the restarted run writes it.
 #[test]
-fn what_was_to_follow_the_step_is_made_up() {
+fn evaluation_and_checkpoint_after_the_step_are_made_up() {
     let sandbox = Sandbox::new(RECIPE);
     let sets = ["checkpoint.every=100 steps", "data.test_samples=40000", "train.steps=110"];
     let mut command = sandbox.command(2, "run", &sets, &["--max-restarts", "1"]);

@@ -156,7 +156,7 @@ const COMPRESSED: [&str; 4] = [
 ];
 
 #[test]
-fn alone_and_with_two_ranks_the_step_is_taken_again() {
+fn the_step_is_repeated_on_one_and_two_ranks() {
     let sandbox = Sandbox::new(LM);
     for nproc in [1, 2] {
         Ranks::new(&sandbox, nproc, &[]).assert_taken_again(2, &PHASES);
@@ -164,13 +164,13 @@ fn alone_and_with_two_ranks_the_step_is_taken_again() {
 }
 
 #[test]
-fn with_three_ranks_the_step_is_taken_again() {
+fn the_step_is_repeated_on_three_ranks() {
     let sandbox = Sandbox::new(LM);
     Ranks::new(&sandbox, 3, &[]).assert_taken_again(2, &["forward,after=9", "backward,after=30", "prepare"]);
 }
 
 #[test]
-fn the_reduction_loses_no_bucket() {
+fn a_failed_reduction_loses_no_bucket() {
     let sandbox = Sandbox::new(LM);
     for nproc in [2, 3] {
         Ranks::new(&sandbox, nproc, &COMPRESSED).assert_taken_again(2, &["reduce", "reduce,after=2"]);
@@ -178,7 +178,7 @@ fn the_reduction_loses_no_bucket() {
 }
 
 #[test]
-fn shards_and_messages_by_tcp_are_no_different() {
+fn the_step_is_repeated_with_shards_and_over_tcp() {
     let sandbox = Sandbox::new(LM);
     let sets = [&COMPRESSED[..], &["memory.shard_optimizer=true"]].concat();
     let ranks = Ranks { transport: "gloo", ..Ranks::new(&sandbox, 2, &sets) };
@@ -205,7 +205,7 @@ fn running_statistics_are_those_of_the_last_try() {
 }
 
 #[test]
-fn ranks_that_normalise_together_do_not_wait_for_one_that_failed() {
+fn synced_batch_norm_does_not_wait_for_a_failed_rank() {
     let sandbox = Sandbox::new(SEGMENT);
     let synced = "model.batchnorm=\"synced\"";
     for (nproc, rank) in [(2, 0), (2, 1), (3, 1)] {
@@ -233,7 +233,7 @@ fn ranks_that_normalise_together_do_not_wait_for_one_that_failed() {
 }
 
 #[test]
-fn what_the_update_is_refused_it_asks_for_again() {
+fn an_update_without_memory_is_repeated() {
     let sandbox = Sandbox::new(LM);
     for nproc in [1, 2, 3] {
         let ranks = Ranks::new(&sandbox, nproc, &[]);
@@ -251,7 +251,7 @@ fn what_the_update_is_refused_it_asks_for_again() {
 }
 
 #[test]
-fn the_test_set_is_begun_again_in_smaller_batches() {
+fn an_evaluation_restarts_in_smaller_batches() {
     let sandbox = Sandbox::new(LM);
     for nproc in [1, 2] {
         let ranks = Ranks::new(&sandbox, nproc, &[]);
@@ -270,7 +270,7 @@ fn the_test_set_is_begun_again_in_smaller_batches() {
 }
 
 #[test]
-fn it_halves_as_often_as_it_must_and_ends_with_a_table() {
+fn the_micro_batch_halves_until_the_run_ends_with_a_table() {
     let sandbox = Sandbox::new(LM);
     for nproc in [1, 2] {
         let ranks = Ranks::new(&sandbox, nproc, &[]);
@@ -295,7 +295,7 @@ fn it_halves_as_often_as_it_must_and_ends_with_a_table() {
 }
 
 #[test]
-fn it_grows_again_only_where_the_recipe_asks_for_it() {
+fn the_micro_batch_grows_again_only_if_configured() {
     let sandbox = Sandbox::new(LM);
     let ranks = Ranks::new(&sandbox, 2, &["train.steps=8"]);
     let fault = "oom:rank=1,step=2,phase=forward,times=2";
@@ -309,7 +309,7 @@ fn it_grows_again_only_where_the_recipe_asks_for_it() {
 }
 
 #[test]
-fn under_any_budget_a_run_trains_exactly_or_ends_with_code_3() {
+fn any_budget_trains_exactly_or_ends_with_code_3() {
     let sandbox = Sandbox::new(LM);
     let ranks = Ranks::new(&sandbox, 2, &["train.effective_batch=32", "train.seed=4"]);
     let free = ranks.train("free", &[], None, "");

@@ -66,7 +66,7 @@ fn json(output: &Output) -> Value {
 }
 
 #[test]
-fn predictions_are_what_real_steps_take() {
+fn predictions_match_measurements() {
     let profile = |sandbox: &Sandbox, more: &[&str]| {
         let mut arguments = vec!["--stage", "all", "--json"];
         arguments.extend(more);
@@ -116,7 +116,7 @@ fn a_model_larger_than_any_machine_is_planned() {
 }
 
 #[test]
-fn a_run_fits_its_budget_or_says_what_it_would_take() {
+fn a_run_fits_its_budget_or_names_a_micro_batch_that_fits() {
     let sandbox = Sandbox::new(GPT);
     let free = sandbox.train(1, "free", &[]);
     let peak = free.result().peak_memory_bytes[0];
@@ -155,7 +155,7 @@ fn a_run_fits_its_budget_or_says_what_it_would_take() {
 }
 
 #[test]
-fn steps_say_where_their_memory_was() {
+fn steps_report_memory_by_owner() {
     let sandbox = Sandbox::new(GPT);
     let run = sandbox.train(2, "run", &["ema.decay=0.9"]);
     let steps: Vec<Value> = run.metrics().into_iter().filter(|line| line.get("loss").is_some()).collect();
@@ -174,7 +174,7 @@ fn steps_say_where_their_memory_was() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused() {
+fn invalid_plan_arguments_are_errors() {
     let sandbox = Sandbox::new(GPT);
     for (verb, arguments, says) in [
         ("plan", vec!["--gpu", "a1000"], "a100"),

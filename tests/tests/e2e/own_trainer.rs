@@ -38,7 +38,7 @@ fn as_worker(sandbox: &Sandbox, nproc: usize, run: &str, sets: &[&str]) -> std::
 }
 
 #[test]
-fn it_learns_and_is_the_same_on_one_rank_and_on_two() {
+fn own_trainer_learns_equally_on_one_and_two_ranks() {
     let sandbox = Sandbox::new("");
     let two = as_program(&sandbox, 2, "two");
     let losses = two.per_step("loss");
@@ -60,7 +60,7 @@ fn it_learns_and_is_the_same_on_one_rank_and_on_two() {
 }
 
 #[test]
-fn a_mistyped_setting_of_its_own_is_named() {
+fn a_mistyped_custom_setting_is_named() {
     let sandbox = Sandbox::new("");
     let output = as_worker(&sandbox, 2, "run", &["custom.widht=3"]);
     let text = output_text(&output);
@@ -69,7 +69,7 @@ fn a_mistyped_setting_of_its_own_is_named() {
 }
 
 #[test]
-fn dtrain_s_own_worker_says_who_trains_it() {
+fn the_worker_names_the_program_of_a_custom_task() {
     let sandbox = Sandbox::new("");
     let output = launch()
         .args(["--nproc", "1", "--run-dir", "run"])

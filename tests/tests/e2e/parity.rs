@@ -19,16 +19,16 @@ compared! {
     models:
         names_shapes_types_and_order_are_pytorchs,
         evaluation_gives_pytorchs_logits,
-        a_training_pass_gives_pytorchs_logits_gradients_and_statistics;
+        training_gives_pytorchs_logits_gradients_and_statistics;
     resnets:
         the_formula_is_the_same_in_both_languages,
         names_shapes_types_and_order_are_torchvisions,
         evaluation_gives_torchvisions_logits,
-        a_training_pass_gives_torchvisions_logits_gradients_and_statistics;
+        training_gives_torchvisions_logits_gradients_and_statistics;
     optimizers:
         updates_follow_torch,
         the_moving_average_follows_torch,
         the_schedule_follows_torch;
     scaler:
-        ten_thousand_steps_are_torchs;
+        ten_thousand_steps_equal_torchs;
 }

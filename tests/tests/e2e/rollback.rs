@@ -34,7 +34,7 @@ fn ckpt(sandbox: &Sandbox, words: &[&str]) -> Output {
 }
 
 #[test]
-fn new_checkpoints_of_a_run_that_went_back_stay() {
+fn new_checkpoints_after_a_rollback_are_kept() {
     let sandbox = Sandbox::new(&gpt(16, EVERY_OTHER));
     let reference = sandbox.train(1, "reference", &["checkpoint.keep=9"]);
     let run = sandbox.train(1, "run", &["checkpoint.keep=9"]);
@@ -80,7 +80,7 @@ fn new_checkpoints_of_a_run_that_went_back_stay() {
 /// Rolls back by a command, ends the launch with signal `by` after some steps, and runs the same command
 /// again. Returns the exit code of the first launch.
 #[track_caller]
-fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
+fn expect_continuation_by_the_same_command(by: Signal) -> Option<i32> {
     let sandbox = Sandbox::new(&gpt(16, EVERY_OTHER));
     let long = ["train.steps=4000", "checkpoint.keep=3"];
     let run = sandbox.train(2, "run", &["train.steps=16", "checkpoint.keep=9"]);
@@ -124,17 +124,17 @@ fn goes_on_by_the_same_command(by: Signal) -> Option<i32> {
 }
 
 #[test]
-fn a_run_that_went_back_and_was_stopped_goes_on_by_the_same_command() {
-    assert_eq!(goes_on_by_the_same_command(Signal::TERM), Some(75));
+fn the_same_command_continues_a_stopped_rollback() {
+    assert_eq!(expect_continuation_by_the_same_command(Signal::TERM), Some(75));
 }
 
 #[test]
-fn a_run_that_went_back_and_died_with_its_machine_goes_on_by_the_same_command() {
-    assert_eq!(goes_on_by_the_same_command(Signal::KILL), None);
+fn the_same_command_continues_a_crashed_rollback() {
+    assert_eq!(expect_continuation_by_the_same_command(Signal::KILL), None);
 }
 
 #[test]
-fn the_best_checkpoint_that_comes_back_is_the_best_on_all_ranks() {
+fn a_restored_best_checkpoint_is_known_on_all_ranks() {
     let more = format!("{EVERY_OTHER}best = \"min loss\"\n[test]\nweights = \"best\"\n");
     let sandbox = Sandbox::new(&gpt(16, &more));
     let run = sandbox.train(1, "run", &["checkpoint.keep=9", "train.steps=8"]);
@@ -152,7 +152,7 @@ fn the_best_checkpoint_that_comes_back_is_the_best_on_all_ranks() {
 }
 
 #[test]
-fn a_refused_rollback_moves_nothing() {
+fn a_rejected_rollback_moves_nothing() {
     let sandbox = Sandbox::new(&gpt(16, EVERY_OTHER));
     let run = sandbox.train(1, "run", &["checkpoint.keep=9"]);
     let model = run.0.checkpoint(4).join("model.safetensors");
@@ -168,7 +168,7 @@ fn a_refused_rollback_moves_nothing() {
 }
 
 #[test]
-fn a_run_that_fails_before_its_first_checkpoint_begins_with_the_same_one_again() {
+fn a_run_without_new_checkpoints_resumes_from_the_same_one_again() {
     let sandbox = Sandbox::new(&gpt(8, EVERY_OTHER));
     sandbox.train(1, "other", &["train.steps=4"]);
     let more = ["--resume", "other/checkpoints/step-00000004"];

@@ -50,7 +50,7 @@ fn decay(about: &Value) -> Decay {
 }
 
 #[test]
-fn every_step_has_torchs_rate() {
+fn learning_rates_equal_torchs() {
     let mut decays = Vec::new();
     for (name, case) in cases(&reference("schedules.json")) {
         let schedule = schedule(&case["schedule"]);

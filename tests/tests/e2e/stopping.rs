@@ -50,7 +50,7 @@ fn usr1_to_the_launcher_or_to_one_rank_stops_all_with_a_checkpoint() {
 
 /// A batch system signals every process of a job, and the launcher forwards its signal too.
 #[test]
-fn a_signal_that_comes_twice_at_once_is_one_request() {
+fn two_simultaneous_signals_are_one_request() {
     let sandbox = Sandbox::new(TINY);
     let mut launcher = begin(&sandbox, 2, &LONG, &[]);
     signal(rank_pid(launcher.id(), 0), Signal::TERM);
@@ -92,7 +92,7 @@ fn the_end_of_a_slurm_job_is_a_time_limit() {
 
 /// If a stop request interrupts an evaluation, the resume runs it, and the runs do not differ.
 #[test]
-fn an_evaluation_that_was_broken_off_is_made_up() {
+fn an_interrupted_evaluation_is_made_up() {
     let sandbox = Sandbox::new(TINY);
     let sets =
         ["train.steps=4", "checkpoint.every=2 steps", "checkpoint.best=min loss", "data.test_samples=3000"];
@@ -122,7 +122,7 @@ fn an_evaluation_that_was_broken_off_is_made_up() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_waited_for_no_longer_than_was_said() {
+fn a_missing_rank_is_waited_for_until_the_timeout() {
     for transport in ["shared", "gloo"] {
         let sandbox = Sandbox::new(TINY);
         let more = ["--collective-timeout", "3", "--shutdown-timeout", "1"];

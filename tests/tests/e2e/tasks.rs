@@ -65,7 +65,7 @@ fn manifest(run: &Run) -> Manifest {
     Manifest::read(&run.0.latest()).unwrap()
 }
 
-fn refused(sandbox: &Sandbox, sets: &[&str], words: &[&str]) {
+fn expect_error(sandbox: &Sandbox, sets: &[&str], words: &[&str]) {
     // An error of a worker leaves a run directory with its log.
     let _ = fs::remove_dir_all(sandbox.path("refused"));
     refused_by(&mut sandbox.command(2, "refused", sets, &[]), words);
@@ -115,7 +115,7 @@ fn segmentation_learns_on_two_ranks() {
 }
 
 #[test]
-fn ignored_pixels_weigh_nothing_however_a_step_is_cut() {
+fn ignored_pixels_have_no_weight_in_any_cut() {
     let sandbox = Sandbox::new(&scenes_recipe());
     scenes(&sandbox, "train", 16);
     scenes(&sandbox, "test", 5);
@@ -140,11 +140,11 @@ fn scenes_of(sandbox: &Sandbox, split: &str, count: usize, left: u8, right: u8) 
 }
 
 #[test]
-fn masks_whose_object_is_left_out_as_ignored_are_refused() {
+fn masks_with_an_ignored_object_are_an_error() {
     let sandbox = Sandbox::new(&scenes_recipe().replace("ignore = 9\n", ""));
     scenes_of(&sandbox, "train", 8, 0, 255);
     scenes_of(&sandbox, "test", 4, 0, 255);
-    refused(
+    expect_error(
         &sandbox,
         &[],
         &[
@@ -153,7 +153,7 @@ fn masks_whose_object_is_left_out_as_ignored_are_refused() {
             "data.masks = \"binary\"",
         ],
     );
-    refused(
+    expect_error(
         &sandbox,
         &["data.masks=\"binary\"", "data.ignore=1"],
         &["hold class 0 alone", "set data.ignore to another value than 0 and 1"],
@@ -172,11 +172,11 @@ fn masks_whose_object_is_left_out_as_ignored_are_refused() {
     assert!(output.status.success() && text.contains("test_masks hold class 1 alone"), "{text}");
     scenes_of(&sandbox, "train", 8, 0, 1);
     scenes_of(&sandbox, "test", 4, 255, 255);
-    refused(&sandbox, &[], &["test_masks", "value 255", "nothing is left to test with"]);
+    expect_error(&sandbox, &[], &["test_masks", "value 255", "nothing is left to test with"]);
 }
 
 #[test]
-fn classes_that_never_occur_and_pixels_that_are_ignored_are_told() {
+fn absent_classes_and_ignored_pixels_are_reported() {
     let sandbox = Sandbox::new(&scenes_recipe());
     scenes(&sandbox, "train", 8);
     scenes(&sandbox, "test", 4);
@@ -234,7 +234,7 @@ fn a_step_without_a_pixel_that_counts_changes_nothing() {
 }
 
 #[test]
-fn every_pixel_that_counts_is_tested_once() {
+fn counted_pixels_are_tested_once() {
     let sandbox = Sandbox::new(&scenes_recipe());
     scenes(&sandbox, "train", 12);
     scenes(&sandbox, "test", 5);
@@ -255,23 +255,23 @@ fn every_pixel_that_counts_is_tested_once() {
 }
 
 #[test]
-fn folders_that_are_no_masks_are_named() {
+fn folders_without_masks_are_named() {
     let sandbox = Sandbox::new(&scenes_recipe());
     scenes(&sandbox, "train", 8);
     scenes(&sandbox, "test", 4);
-    refused(&sandbox, &["data.train_masks=\"labels\""], &["data.train_masks", "labels"]);
+    expect_error(&sandbox, &["data.train_masks=\"labels\""], &["data.train_masks", "labels"]);
     // A mask without an image, and a value that is not a class.
     let mask = sandbox.path("data/train_masks/03.png");
     fs::rename(&mask, sandbox.path("data/train_masks/elsewhere.png")).unwrap();
-    refused(&sandbox, &[], &["03.png", "elsewhere.png"]);
+    expect_error(&sandbox, &[], &["03.png", "elsewhere.png"]);
     fs::rename(sandbox.path("data/train_masks/elsewhere.png"), &mask).unwrap();
-    refused(&sandbox, &["data.ignore=255"], &["value 9", "data.ignore"]);
-    refused(&sandbox, &["model.name=\"resnet18\""], &["model.name", "\"unet\""]);
-    refused(&sandbox, &["model.depth=8"], &["model.depth"]);
+    expect_error(&sandbox, &["data.ignore=255"], &["value 9", "data.ignore"]);
+    expect_error(&sandbox, &["model.name=\"resnet18\""], &["model.name", "\"unet\""]);
+    expect_error(&sandbox, &["model.depth=8"], &["model.depth"]);
     // Images keep their size, which only the files tell, and the network is too deep for it.
     let recipe = scenes_recipe().replace("image_size = 16", "resize = \"none\"");
     fs::write(sandbox.path("recipe.toml"), recipe).unwrap();
-    refused(&sandbox, &["model.depth=5"], &["model.depth", "16 x 16"]);
+    expect_error(&sandbox, &["model.depth=5"], &["model.depth", "16 x 16"]);
     sandbox.train(2, "whole", &["train.steps=1"]);
 }
 
@@ -293,7 +293,7 @@ fn a_language_model_learns_on_two_ranks_and_keeps_its_vocabulary() {
 }
 
 #[test]
-fn a_language_model_s_steps_are_the_same_however_they_are_cut() {
+fn steps_of_a_language_model_do_not_depend_on_the_cut() {
     let sandbox = Sandbox::new(LM);
     let one = sandbox.train(1, "one", &[]);
     // 64 samples in steps of 10: the last of an epoch has 4. Three ranks hold 4, 3 and 3.
@@ -320,15 +320,15 @@ fn evaluations_of_a_text_are_the_same_on_any_number_of_ranks() {
 }
 
 #[test]
-fn texts_that_cannot_be_used_are_named() {
+fn unusable_texts_are_named() {
     let generated = "kind = \"generated\"\ntrain_samples = 64\ntest_samples = 13\n";
     let sandbox = Sandbox::new(&LM.replace(generated, "root = \"text.txt\"\n"));
-    refused(&sandbox, &[], &["data.root", "text.txt"]);
+    expect_error(&sandbox, &[], &["data.root", "text.txt"]);
     fs::write(sandbox.path("text.txt"), "A short text.").unwrap();
-    refused(&sandbox, &[], &["context", "16"]);
+    expect_error(&sandbox, &[], &["context", "16"]);
     fs::write(sandbox.path("text.txt"), [0x41, 0xff, 0x42]).unwrap();
-    refused(&sandbox, &[], &["text.txt", "UTF-8"]);
-    refused(&sandbox, &["model.name=\"vit\""], &["model.name", "\"gpt\""]);
+    expect_error(&sandbox, &[], &["text.txt", "UTF-8"]);
+    expect_error(&sandbox, &["model.name=\"vit\""], &["model.name", "\"gpt\""]);
 
     // A text with the same number of different characters would change the meaning of the numbers.
     let text = |from: &str| from.repeat(100);

@@ -51,7 +51,7 @@ every_steps = 1
 }
 
 #[test]
-fn ten_steps_are_pytorch_s() {
+fn ten_steps_equal_pytorchs() {
     let text = std::fs::read_to_string(reference("torchscript.json")).unwrap();
     let about: Value = serde_json::from_str(&text).unwrap();
     let setting = |key: &str| about["sgd"][key].as_f64().unwrap();
@@ -102,7 +102,7 @@ fn ten_steps_are_pytorch_s() {
 }
 
 #[test]
-fn a_module_learns_and_is_the_same_on_one_rank_and_on_two() {
+fn a_module_learns_equally_on_one_and_two_ranks() {
     for (file, loss) in [("net.pt", "cross-entropy"), ("with-loss.pt", "module")] {
         let sandbox = Sandbox::new(&recipe(file, loss));
         let one = sandbox.train(1, "one", &["train.epochs=8"]);
@@ -124,7 +124,7 @@ fn a_module_learns_and_is_the_same_on_one_rank_and_on_two() {
 }
 
 #[test]
-fn a_trace_of_what_is_the_same_in_both_modes_is_trained() {
+fn a_mode_independent_trace_is_trained() {
     let sandbox = Sandbox::new(&recipe("traced-plain.pt", "cross-entropy"));
     let one = sandbox.train(1, "one", &[]);
     let two = sandbox.train(2, "two", &[]);
@@ -171,7 +171,7 @@ fn mixed_precision_groups_and_frozen_parameters_work_on_modules() {
 }
 
 #[test]
-fn files_that_are_no_modules_are_refused() {
+fn files_that_are_no_modules_are_errors() {
     let sandbox = Sandbox::new(&recipe("net.pt", "cross-entropy"));
     std::fs::write(sandbox.path("text.pt"), "not a module").unwrap();
     let plain = |name: &str| reference(name).to_str().unwrap().to_owned();

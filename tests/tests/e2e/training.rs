@@ -8,7 +8,7 @@ use dtrain_tests::programs::{self, worker};
 use dtrain_tests::runs::{Run, Sandbox, TINY, assert_close};
 
 #[test]
-fn a_run_learns_and_leaves_what_the_design_says() {
+fn a_run_learns_and_writes_all_its_files() {
     let sandbox = Sandbox::new(TINY);
     let run = sandbox.train(2, "run", &["train.epochs=6", "checkpoint.keep=2"]);
     let losses = run.per_step("loss");
@@ -128,7 +128,7 @@ fn an_effective_batch_that_does_not_divide_is_exact() {
 }
 
 #[test]
-fn every_test_sample_counts_once() {
+fn test_samples_count_once() {
     let sandbox = Sandbox::new(TINY);
     for nproc in 1..=3 {
         let run =
@@ -214,7 +214,7 @@ fn a_killed_worker_ends_the_run_and_is_named() {
 }
 
 #[test]
-fn a_training_that_hangs_is_found_by_its_silence() {
+fn a_hang_is_detected_by_missing_heartbeats() {
     let sandbox = Sandbox::new(TINY);
     let mut command = sandbox.command(2, "run", &["train.epochs=200000"], &["--hang-timeout", "3"]);
     let mut launcher = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -250,7 +250,7 @@ fn a_worker_started_by_hand_is_rank_0_of_1() {
 }
 
 #[test]
-fn a_run_that_diverges_says_so() {
+fn a_diverging_run_is_reported() {
     let sandbox = Sandbox::new(TINY);
     let output = sandbox.launch(2, "run", &["optim.lr=1e30", "train.epochs=20"]);
     assert_eq!(output.status.code(), Some(4), "{}", output_text(&output));
@@ -259,7 +259,7 @@ fn a_run_that_diverges_says_so() {
 }
 
 #[test]
-fn a_run_that_ends_in_skipped_steps_is_a_failure_however_short_it_is() {
+fn a_run_that_ends_in_skipped_steps_fails() {
     let sandbox = Sandbox::new(TINY);
     for (steps, which) in [(2, "at step 2,"), (6, "from step 2 to step 6,")] {
         let name = format!("run-{steps}");

@@ -69,7 +69,7 @@ fn assert_never_touched(run: &Run, name: &str) {
 }
 
 #[test]
-fn unused_parameters_end_as_on_one_rank_and_nobody_waits() {
+fn unused_parameters_end_equal_on_any_number_of_ranks() {
     let sandbox = Sandbox::new(RECIPE);
     for ranks in 1..=3 {
         let list = VARIANTS.iter().map(|(name, values)| (format!("{name}-{ranks}"), sets(values))).collect();
@@ -94,7 +94,7 @@ fn unused_parameters_end_as_on_one_rank_and_nobody_waits() {
 }
 
 #[test]
-fn a_resumed_run_knows_which_parameters_were_used_how_often() {
+fn a_resumed_run_restores_update_counts() {
     let sandbox = Sandbox::new(RECIPE);
     let steps = |steps: &str, more: &[&str]| {
         let mut sets = sets(more);

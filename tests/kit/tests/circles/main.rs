@@ -18,7 +18,7 @@ use tokens::{is_word, tokens};
 const KNOWN: &[&str] = &[];
 
 #[test]
-fn no_file_is_in_a_circle() {
+fn files_have_no_circular_imports() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let mut found = BTreeMap::new();
     for source in crates(&root) {

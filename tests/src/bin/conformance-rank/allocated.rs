@@ -4,7 +4,7 @@ use dtrain_worker::collectives::{ProcessGroup, ReduceOp, Work};
 use tch::{Device, Kind, Tensor};
 
 use crate::suite::{expected, same, values};
-use crate::{Failure, shares};
+use crate::{Failure, uses_shared_memory};
 
 const FLOATS: [Kind; 4] = [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16];
 const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
@@ -24,18 +24,18 @@ pub(crate) fn all(g: &dyn ProcessGroup) -> Result<(), Failure> {
     many(g)?;
     mixed(g)?;
     dropped(g)?;
-    refused(g)?;
+    rejected(g)?;
     println!("ok allocated");
     Ok(())
 }
 
 /// Returns a zeroed tensor in the group's memory, or in ordinary memory if the group has no such memory.
 fn zeros(g: &dyn ProcessGroup, size: i64, kind: Kind) -> Result<Tensor, Failure> {
-    let shares = shares();
+    let shares = uses_shared_memory();
     match g.allocate(size as usize, kind)? {
         Some(tensor) if shares => Ok(tensor),
         None if !shares => Ok(Tensor::zeros([size], (kind, Device::Cpu))),
-        other => Err(format!("in shared memory: {shares}, and it allocates {other:?}").into()),
+        other => Err(format!("shared memory: {shares}, but allocate returned {other:?}").into()),
     }
 }
 
@@ -82,7 +82,7 @@ fn parts(g: &dyn ProcessGroup, kind: Kind) -> Result<(), Failure> {
             let wanted = before.copy();
             wanted.narrow(0, mine, each).copy_(&sum.narrow(0, mine, each));
             // Backends differ in the final contents of the other parts; only shared memory keeps them.
-            if shares() {
+            if uses_shared_memory() {
                 same(&format!("reduce_scatter {op:?} {kind:?} in place"), &flat, &wanted)?;
             }
             same("the own part", &own, &sum.narrow(0, mine, each))?;
@@ -96,7 +96,7 @@ fn parts(g: &dyn ProcessGroup, kind: Kind) -> Result<(), Failure> {
 
 fn empty(g: &dyn ProcessGroup) -> Result<(), Failure> {
     if let Some(tensor) = g.allocate(0, Kind::Float)? {
-        return Err(format!("nothing became {tensor:?}").into());
+        return Err(format!("allocating nothing returned {tensor:?}").into());
     }
     let tensor = zeros(g, 10, Kind::Float)?;
     g.all_reduce(&tensor.narrow(0, 10, 0), ReduceOp::Sum)?.wait()?;
@@ -121,7 +121,7 @@ fn order_of_ranks(g: &dyn ProcessGroup) -> Result<(), Failure> {
             for rank in 1..g.size() {
                 wanted += draw(rank, size, kind).to_kind(wide);
             }
-            if shares() {
+            if uses_shared_memory() {
                 same("the sum in the order of ranks", &tensor, &wanted.to_kind(kind))?;
             }
         }
@@ -132,7 +132,7 @@ fn order_of_ranks(g: &dyn ProcessGroup) -> Result<(), Failure> {
 
 /// Runs many small operations together: a thousand in shared memory, fewer by messages, which are slower.
 fn many(g: &dyn ProcessGroup) -> Result<(), Failure> {
-    let count = if shares() { 1000 } else { 100 };
+    let count = if uses_shared_memory() { 1000 } else { 100 };
     let mut flat = zeros(g, count * 7, Kind::Float)?;
     flat.copy_(&values(g.rank(), count * 7, Kind::Float));
     let start = |index: i64| g.all_reduce(&flat.narrow(0, index * 7, 7), ReduceOp::Sum);
@@ -141,7 +141,7 @@ fn many(g: &dyn ProcessGroup) -> Result<(), Failure> {
         work.wait()?;
     }
     let sum = expected(count * 7, Kind::Float, g.size(), ReduceOp::Sum);
-    same("many in flight", &flat, &sum)?;
+    same("many operations", &flat, &sum)?;
     println!("ok many");
     Ok(())
 }
@@ -198,7 +198,7 @@ fn dropped(g: &dyn ProcessGroup) -> Result<(), Failure> {
     let begun = std::time::Instant::now();
     while mapped()? > before {
         if begun.elapsed().as_secs() > 5 {
-            return Err(format!("{} mappings became {}", before, mapped()?).into());
+            return Err(format!("mappings grew from {} to {}", before, mapped()?).into());
         }
         std::thread::yield_now();
     }
@@ -206,15 +206,15 @@ fn dropped(g: &dyn ProcessGroup) -> Result<(), Failure> {
 }
 
 /// Checks that other dtypes are not allocated, and that unsuitable tensors are rejected before any message.
-fn refused(g: &dyn ProcessGroup) -> Result<(), Failure> {
+fn rejected(g: &dyn ProcessGroup) -> Result<(), Failure> {
     for kind in [Kind::Int64, Kind::Int, Kind::Uint8, Kind::Bool] {
         if let Some(tensor) = g.allocate(100, kind)? {
-            return Err(format!("{kind:?} became {tensor:?}").into());
+            return Err(format!("allocating {kind:?} returned {tensor:?}").into());
         }
     }
     let tensor = zeros(g, 16, Kind::Float)?;
     if g.all_reduce(&tensor.view([4, 4]).tr(), ReduceOp::Sum).is_ok() {
-        return Err("a transposed view was taken".into());
+        return Err("a transposed view was accepted".into());
     }
     // The same memory as integers is reduced like ordinary memory.
     let whole = tensor.view_dtype(Kind::Int);

@@ -12,8 +12,8 @@ use crate::{Failure, Group};
 const NUMEL: i64 = 45_000_000 / 4;
 const ROUNDS: usize = 31;
 
-/// A way to store the gradients, and its times so far.
-struct Way {
+/// A kind of memory for the gradients, and its times so far.
+struct Storage {
     name: &'static str,
     tensor: Tensor,
     wall: Vec<Duration>,
@@ -23,54 +23,54 @@ struct Way {
 
 pub(crate) fn run(group: Group) -> Result<(), Failure> {
     let g = group.as_ref();
-    let mut ways = Vec::new();
+    let mut storages = Vec::new();
     let before = resident_bytes()?;
     if let Some(own) = g.allocate(NUMEL as usize, Kind::Float)? {
-        ways.push(Way::new(g, "allocated", own, before)?);
+        storages.push(Storage::new(g, "allocated", own, before)?);
     }
     let before = resident_bytes()?;
     let ordinary = Tensor::zeros([NUMEL], (Kind::Float, Device::Cpu));
-    ways.push(Way::new(g, "ordinary", ordinary, before)?);
+    storages.push(Storage::new(g, "ordinary", ordinary, before)?);
     let before = resident_bytes()?;
     if let Some(short) = g.allocate(NUMEL as usize, Kind::BFloat16)? {
-        ways.push(Way::new(g, "allocated", short, before)?);
+        storages.push(Storage::new(g, "allocated", short, before)?);
     }
     for round in 0..=ROUNDS {
-        for way in &mut ways {
-            let _ = way.tensor.fill_(1);
+        for storage in &mut storages {
+            let _ = storage.tensor.fill_(1);
             g.barrier()?.wait()?;
             let (begun, spent) = (Instant::now(), cpu_time());
-            reduce(g, &way.tensor)?;
+            reduce(g, &storage.tensor)?;
             // The first round fills caches and is not counted.
             if round > 0 {
-                way.wall.push(begun.elapsed());
-                way.cpu += cpu_time().saturating_sub(spent);
+                storage.wall.push(begun.elapsed());
+                storage.cpu += cpu_time().saturating_sub(spent);
             }
             g.barrier()?.wait()?;
             for _ in 0..20 {
                 let begun = Instant::now();
-                g.all_reduce(&way.tensor.narrow(0, 0, 16), ReduceOp::Sum)?.wait()?;
-                way.small.push(begun.elapsed());
+                g.all_reduce(&storage.tensor.narrow(0, 0, 16), ReduceOp::Sum)?.wait()?;
+                storage.small.push(begun.elapsed());
             }
         }
     }
-    for way in &mut ways {
+    for storage in &mut storages {
         println!(
             "{} {}: {} MB of {:?} all_reduce median {:.2} ms (of {ROUNDS}), CPU {:.2} ms per rank; 16 values median {:.1} us",
-            way_of(g)?,
-            way.name,
-            NUMEL as f64 * way.tensor.kind().elt_size_in_bytes() as f64 / 1e6,
-            way.tensor.kind(),
-            median(&mut way.wall).as_secs_f64() * 1e3,
-            way.cpu.as_secs_f64() * 1e3 / ROUNDS as f64,
-            median(&mut way.small).as_secs_f64() * 1e6
+            transport_name(g)?,
+            storage.name,
+            NUMEL as f64 * storage.tensor.kind().elt_size_in_bytes() as f64 / 1e6,
+            storage.tensor.kind(),
+            median(&mut storage.wall).as_secs_f64() * 1e3,
+            storage.cpu.as_secs_f64() * 1e3 / ROUNDS as f64,
+            median(&mut storage.small).as_secs_f64() * 1e6
         );
     }
     group.shutdown()?;
     Ok(())
 }
 
-impl Way {
+impl Storage {
     /// Fills the tensor, reduces it once, and prints the memory used since `before`.
     fn new(g: &dyn ProcessGroup, name: &'static str, tensor: Tensor, before: f64) -> Result<Self, Failure> {
         let _ = tensor.shallow_clone().fill_(1);
@@ -79,7 +79,7 @@ impl Way {
         let reduced = resident_bytes()? - before;
         println!(
             "{} {name} {:?}: resident memory +{:.1} MB, after a reduction +{:.1} MB",
-            way_of(g)?,
+            transport_name(g)?,
             tensor.kind(),
             filled / 1e6,
             reduced / 1e6
@@ -88,7 +88,7 @@ impl Way {
     }
 }
 
-fn way_of(g: &dyn ProcessGroup) -> Result<&'static str, Failure> {
+fn transport_name(g: &dyn ProcessGroup) -> Result<&'static str, Failure> {
     Ok(if g.allocate(1, Kind::Float)?.is_some() { "shared memory" } else { "messages" })
 }
 

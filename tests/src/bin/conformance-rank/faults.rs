@@ -52,12 +52,12 @@ pub(crate) fn peer_dies(group: Group, shared: bool) -> Result<(), Failure> {
         }
         // The watcher of a GPU group does not know the operation.
         Err(CollectiveError::PeerLost { .. }) => device() != Device::Cpu,
-        other => return Err(format!("expected a lost peer, got {other:?}").into()),
+        other => return Err(format!("expected PeerLost, got {other:?}").into()),
     };
     println!("ok peer lost after {} ms", begun.elapsed().as_millis());
     match lost {
         true => Ok(()),
-        false => Err("the lost peer was in no operation".into()),
+        false => Err("the lost peer has no operation number".into()),
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn peer_dies_amid(group: Group, abort: bool) -> Result<(), Failure> {
     for (index, work) in works.into_iter().enumerate() {
         match work.wait() {
             Ok(()) if index == ended => {
-                same("what had ended", &parts[index], &sum[index])?;
+                same("ended operations", &parts[index], &sum[index])?;
                 ended += 1;
             }
             Err(CollectiveError::PeerLost { .. }) => {}
@@ -135,7 +135,7 @@ pub(crate) fn time_out(mut group: Group, shared: bool) -> Result<(), Failure> {
             if (operation.op, operation.bytes, operation.timeout) == ("all_reduce", 4000, limit)
                 && (!shared || late == Some(group.size() - 1)) => {}
         Err(CollectiveError::PeerLost { .. }) if group.size() > 2 => {}
-        other => return Err(format!("expected a time-out, got {other:?}").into()),
+        other => return Err(format!("expected TimedOut, got {other:?}").into()),
     }
     if waited < limit.mul_f32(0.8) || waited > Duration::from_secs(3) {
         return Err(format!("a time-out of {limit:?} took {waited:?}").into());
@@ -159,23 +159,23 @@ pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
         let limit = Some((kib << 10) + (numel * 4 * g.size() / 2) as u64);
         setrlimit(Resource::As, Rlimit { current: limit, ..before })?;
     }
-    let refused = g.allocate(numel, Kind::Float)?;
+    let allocated = g.allocate(numel, Kind::Float)?;
     if is_last(g) {
         setrlimit(Resource::As, before)?;
     }
-    if let Some(tensor) = refused {
-        return Err(format!("{tensor:?} was allocated although a rank has no room for it").into());
+    if let Some(tensor) = allocated {
+        return Err(format!("{tensor:?} was allocated although a rank lacks address space").into());
     }
     let tensor = filled(g, true, 1000)?;
     g.all_reduce(&tensor, ReduceOp::Sum)?.wait()?;
-    same("after a refusal", &tensor, &expected(1000, Kind::Float, g.size(), ReduceOp::Sum))?;
+    same("after a failed allocation", &tensor, &expected(1000, Kind::Float, g.size(), ReduceOp::Sum))?;
     group.shutdown()?;
     println!("ok no memory");
     Ok(())
 }
 
 /// One rank after another cannot open or create the memory: every time all ranks fail with the same reason.
-pub(crate) fn refused(env: &WorkerEnv) -> Result<(), Failure> {
+pub(crate) fn no_descriptors(env: &WorkerEnv) -> Result<(), Failure> {
     let (rank, size) = (env.rank, env.world_size);
     let limit = Duration::from_secs(30);
     let store = if rank == 0 {
@@ -184,7 +184,7 @@ pub(crate) fn refused(env: &WorkerEnv) -> Result<(), Failure> {
         TcpStore::connect("127.0.0.1", env.master_port, limit)?
     };
     for failing in 0..size {
-        let gloo = crate::gloo(&store.prefixed(&failing.to_string())?, rank, size)?;
+        let gloo = crate::connect_gloo(&store.prefixed(&failing.to_string())?, rank, size)?;
         let before = getrlimit(Resource::Nofile);
         if rank == failing {
             // No descriptor beyond those of standard input, output and error.
@@ -195,17 +195,19 @@ pub(crate) fn refused(env: &WorkerEnv) -> Result<(), Failure> {
         match outcome {
             Err((gloo, reason)) if reason.starts_with(&format!("rank {failing}: ")) => {
                 all_reduce(&gloo, Kind::Float, 1000)?;
-                println!("ok refused: {reason}");
+                println!("ok no descriptors: {reason}");
                 Box::new(gloo).shutdown()?;
             }
-            other => return Err(format!("rank {failing} can open nothing, but {other:?}").into()),
+            other => {
+                return Err(format!("rank {failing} cannot open files, but the result is {other:?}").into());
+            }
         }
     }
     Ok(())
 }
 
 /// Rank 0 cannot create the memory: all ranks fall back to Gloo, or all fail if the user demands sharing.
-pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
+pub(crate) fn fallback(env: WorkerEnv, preference: Transport) -> Result<(), Failure> {
     let first = env.rank == 0;
     let rendezvous = Rendezvous::open(env)?;
     let before = getrlimit(Resource::Fsize);
@@ -214,12 +216,12 @@ pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
         signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         setrlimit(Resource::Fsize, Rlimit { current: Some(0), ..before })?;
     }
-    let outcome = rendezvous.connect_by(wish, Device::Cpu);
+    let outcome = rendezvous.connect_by(preference, Device::Cpu);
     setrlimit(Resource::Fsize, before)?;
-    match (wish, outcome) {
+    match (preference, outcome) {
         (Transport::Auto, Ok(group)) => {
             if group.allocate(100, Kind::Float)?.is_some() {
-                return Err("Gloo allocates nothing".into());
+                return Err("Gloo allocated shared memory".into());
             }
             all_reduce(group.as_ref(), Kind::Float, 1000)?;
             group.shutdown()?;
@@ -236,8 +238,8 @@ pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
 /// The ranks' environments request different transports: all ranks fail and name them.
 pub(crate) fn disagreement(env: WorkerEnv) -> Result<(), Failure> {
     let last = env.rank + 1 == env.world_size;
-    let wish = if last { Transport::Gloo } else { Transport::Auto };
-    match Rendezvous::open(env.clone())?.connect_by(wish, Device::Cpu) {
+    let preference = if last { Transport::Gloo } else { Transport::Auto };
+    match Rendezvous::open(env.clone())?.connect_by(preference, Device::Cpu) {
         Err(error @ RendezvousError::Disagreement { .. }) => {
             let text = error.to_string();
             let wanted = format!("Auto on rank 0 and Gloo on rank {}", env.world_size - 1);

@@ -28,21 +28,21 @@ fn main() -> Result<(), Failure> {
     dtrain_torch_shim::quiet_logs();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [backend, scenario] = args.as_slice() else {
-        return Err("two arguments are needed".into());
+        return Err("usage: conformance-rank BACKEND SCENARIO".into());
     };
     let env = WorkerEnv::from_process()?;
     // These scenarios create their group themselves.
     match scenario.as_str() {
-        "refused" => return faults::refused(&env),
-        "fallback" => return faults::fallback(env, wish(backend)?),
+        "no-descriptors" => return faults::no_descriptors(&env),
+        "fallback" => return faults::fallback(env, preference(backend)?),
         "disagreement" => return faults::disagreement(env),
         _ => {}
     }
     if backend == "nccl" {
         choose_gpu(env.local_rank)?;
     }
-    let meeting = Meeting::open(backend, env)?;
-    let group = meeting.connect(backend)?;
+    let connection = Connection::open(backend, env)?;
+    let group = connection.connect(backend)?;
     match scenario.as_str() {
         "suite" => suite::run(group),
         "peer-dies" => faults::peer_dies(group, false),
@@ -53,12 +53,12 @@ fn main() -> Result<(), Failure> {
         "shared-time-out" => faults::time_out(group, true),
         "no-memory" => faults::no_memory(group),
         "bench" => bench::run(group),
-        other => Err(format!("no scenario {other}").into()),
+        other => Err(format!("unknown scenario {other}").into()),
     }
 }
 
 /// Returns whether the ranks must use shared memory.
-fn shares() -> bool {
+fn uses_shared_memory() -> bool {
     std::env::args().nth(1).is_some_and(|backend| backend == "shared")
 }
 
@@ -72,30 +72,30 @@ fn device() -> Device {
 fn choose_gpu(local_rank: usize) -> Result<(), Failure> {
     cuda::load()?;
     let gpus = cuda::device_count()?;
-    let gpu = local_rank.checked_rem(gpus).ok_or("there is no GPU")?;
+    let gpu = local_rank.checked_rem(gpus).ok_or("CUDA finds no GPU")?;
     cuda::set_device(gpu)?;
     DEVICE.get_or_init(|| Device::Cuda(gpu));
     Ok(())
 }
 
-fn wish(backend: &str) -> Result<Transport, Failure> {
+fn preference(backend: &str) -> Result<Transport, Failure> {
     match backend {
         "gloo" => Ok(Transport::Gloo),
         "shared" => Ok(Transport::Shared),
         "auto" | "nccl" => Ok(Transport::Auto),
-        other => Err(format!("no backend {other}").into()),
+        other => Err(format!("unknown backend {other}").into()),
     }
 }
 
 /// How the ranks meet; lives as long as the group. For one rank, the rendezvous would always create a
 /// single-process group; this type can create other groups too.
-enum Meeting {
+enum Connection {
     None,
     One(TcpStore),
     Many(Rendezvous),
 }
 
-impl Meeting {
+impl Connection {
     fn open(backend: &str, env: WorkerEnv) -> Result<Self, Failure> {
         Ok(match (backend, env.world_size) {
             ("single", _) => Self::None,
@@ -109,9 +109,9 @@ impl Meeting {
             Self::None => Ok(Box::new(LoneGroup(1))),
             Self::One(store) => {
                 if let Device::Cuda(gpu) = device() {
-                    return alone(gpu);
+                    return connect_lone_nccl(gpu);
                 }
-                let gloo = gloo(store, 0, 1)?;
+                let gloo = connect_gloo(store, 0, 1)?;
                 if backend == "gloo" {
                     return Ok(Box::new(gloo));
                 }
@@ -121,19 +121,19 @@ impl Meeting {
                 }
             }
             Self::Many(rendezvous) if backend == "auto" => Ok(rendezvous.connect(Device::Cpu)?),
-            Self::Many(rendezvous) => Ok(rendezvous.connect_by(wish(backend)?, device())?),
+            Self::Many(rendezvous) => Ok(rendezvous.connect_by(preference(backend)?, device())?),
         }
     }
 }
 
 /// Creates NCCL's group of one rank, which the rendezvous does not offer.
-fn alone(gpu: usize) -> Result<Group, Failure> {
+fn connect_lone_nccl(gpu: usize) -> Result<Group, Failure> {
     let nccl = Nccl::load()?;
     let config = RankConfig { rank: 0, size: 1, timeout: Duration::from_secs(60) };
     Ok(Box::new(NcclGroup::connect(&nccl, &nccl.create_unique_id()?, config, gpu)?))
 }
 
-fn gloo(store: &TcpStore, rank: usize, size: usize) -> Result<GlooGroup, Failure> {
+fn connect_gloo(store: &TcpStore, rank: usize, size: usize) -> Result<GlooGroup, Failure> {
     let limit = Duration::from_secs(30);
     Ok(GlooGroup::connect(store, rank, size, limit, Address::Host("127.0.0.1"))?)
 }

@@ -27,16 +27,16 @@ type Check = (&'static str, fn());
 const KERNELS: [Check; 7] = [
     ("updates of the optimizers", optimizers::updates_follow_torch),
     ("moving average", optimizers::the_moving_average_follows_torch),
-    ("loss scaler", scaler::ten_thousand_steps_are_torchs),
+    ("loss scaler", scaler::ten_thousand_steps_equal_torchs),
     ("evaluation of ResNet-18 and 34", resnets::evaluation_gives_torchvisions_logits),
     (
         "gradients and statistics of ResNet-18 and 34",
-        resnets::a_training_pass_gives_torchvisions_logits_gradients_and_statistics,
+        resnets::training_gives_torchvisions_logits_gradients_and_statistics,
     ),
     ("evaluation of ViT, GPT, U-Net and ResNet-50", models::evaluation_gives_pytorchs_logits),
     (
         "gradients and statistics of ViT, GPT, U-Net and ResNet-50",
-        models::a_training_pass_gives_pytorchs_logits_gradients_and_statistics,
+        models::training_gives_pytorchs_logits_gradients_and_statistics,
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! Numbered samples with values from the formula, which Python computes too.
+//! NumberedSamples samples with values from the formula, which Python computes too.
 
 use dtrain_tests::formula;
 use dtrain_worker::data::{Column, Dataset, Field, SampleError, SampleRng, epoch_order};
@@ -6,14 +6,14 @@ use dtrain_worker::data::{Column, Dataset, Field, SampleError, SampleRng, epoch_
 use crate::nets::Kind;
 
 /// Samples for one kind of network.
-pub(crate) struct Numbered {
+pub(crate) struct NumberedSamples {
     fields: Vec<Field>,
     kind: Kind,
     /// The number of each sample.
     numbers: Vec<usize>,
 }
 
-impl Numbered {
+impl NumberedSamples {
     /// Creates `samples` samples. With `in_order_of` a seed, numbers follow the first epoch's order: step k
     /// has the numbers from k times the effective batch. Otherwise, numbers follow the data set's order.
     pub(crate) fn new(kind: Kind, samples: usize, in_order_of: Option<u64>) -> Self {
@@ -39,7 +39,7 @@ impl Numbered {
     }
 }
 
-impl Dataset for Numbered {
+impl Dataset for NumberedSamples {
     fn len(&self) -> usize {
         self.numbers.len()
     }

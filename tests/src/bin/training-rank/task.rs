@@ -21,7 +21,7 @@ use dtrain_worker::data::Dataset;
 use dtrain_worker::tasks::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError};
 use tch::{Device, Kind as Dtype, TchError, Tensor};
 
-use crate::data::Numbered;
+use crate::data::NumberedSamples;
 use crate::nets::{Kind, Net};
 
 /// The task; the module describes its settings.
@@ -30,8 +30,8 @@ pub(crate) struct Subject {
     dtype: Dtype,
     weighted: bool,
     scale: f64,
-    train: Arc<Numbered>,
-    test: Arc<Numbered>,
+    train: Arc<NumberedSamples>,
+    test: Arc<NumberedSamples>,
     ids: Option<RefCell<File>>,
 }
 
@@ -75,8 +75,8 @@ impl BuildTask for Subject {
             dtype,
             weighted: is("weighted"),
             scale: recipe.custom.get("scale").and_then(|value| value.as_float()).unwrap_or(1.0),
-            train: Arc::new(Numbered::new(kind, samples as usize, order)),
-            test: Arc::new(Numbered::new(kind, 4, None)),
+            train: Arc::new(NumberedSamples::new(kind, samples as usize, order)),
+            test: Arc::new(NumberedSamples::new(kind, 4, None)),
             ids,
         })
     }

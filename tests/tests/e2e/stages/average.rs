@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_stage_may_train_less_and_the_average_goes_on() {
+fn the_average_of_newly_frozen_parameters_still_moves() {
     let sandbox = Sandbox::new(GPT);
     let run = sandbox.train(1, "one", &[]);
     let steps = 9;

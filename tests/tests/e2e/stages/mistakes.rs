@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn stages_that_are_a_mistake() {
+fn invalid_stages_are_errors() {
     let sandbox = Sandbox::new(UNET);
     let refused = |nproc: usize, sets: &[&str], words: &[&str]| {
         let output = sandbox.launch(nproc, "run", sets);

@@ -161,7 +161,7 @@ fn resume(sandbox: &Sandbox, nproc: usize, name: &str, from: &Path, sets: &[&str
 }
 
 #[test]
-fn one_stage_is_a_run() {
+fn one_stage_equals_a_run_without_stages() {
     let plain = GPT.split("[[stage]]").next().unwrap();
     let plain = plain.replace("[train]\n", "[train]\nsteps = 3\n");
     let sandbox = Sandbox::new(&plain);
