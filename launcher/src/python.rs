@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_python_will_do_where_there_is_no_python3() {
+    fn python_is_used_if_python3_is_missing() {
         let folder = tempfile::tempdir().unwrap();
         let python = executable(&folder.path().join("python"));
         assert_eq!(found(&[("PATH", folder.path())]), Ok(python));

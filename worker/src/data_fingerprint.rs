@@ -133,7 +133,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_where_the_data_lies_may_change() {
+    fn the_data_folder_may_change() {
         let survey = |root: &str, files: [&str; 2], class: &str| {
             digest(
                 &json!([{"root": root, "classes": [class], "samples": files}, {"files": [format!("{root}/a.txt")], "tokens": 3}]),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_named() {
+    fn changed_parts_of_the_data_are_named() {
         let mark = |train_samples, sha256: &str| DataFingerprint {
             train_samples,
             test_samples: 5,

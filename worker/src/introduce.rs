@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_fit_is_said_where_the_recipe_rules_it_out() {
+    fn the_hint_names_a_cut_that_fits_if_the_recipe_excludes_it() {
         let cut = |micro_batch, recompute| Cut {
             ranks: 1,
             micro_batch,

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn every_worker_is_asked_and_a_busy_one_delays_nobody() {
+    fn a_busy_worker_delays_no_other_request() {
         let folder = tempfile::tempdir().unwrap();
         let workers = vec![
             worker(

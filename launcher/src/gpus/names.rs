@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_reads_as_itself_and_holds_less_than_it_says() {
+    fn gpu_names_parse_and_usable_memory_is_below_nominal() {
         for gpu in GPUS {
             let read = &parse_list(gpu.0).unwrap()[0];
             assert_eq!((read.name.as_str(), read), (gpu.0, &known(gpu)));

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn every_start_in_a_run_directory_has_logs_of_its_own() {
+    fn starts_in_a_run_directory_have_separate_logs() {
         let temporary = Temporary::make().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path().join("run"));

@@ -22,7 +22,7 @@ fn of_the_contract(name: &str) -> bool {
 }
 
 #[test]
-fn every_variable_of_torchrun_at_1_2_and_3_workers() {
+fn torchruns_variables_are_set_for_1_2_and_3_workers() {
     for world in [1, 2, 3] {
         let scene = Scene::new();
         scene.sh(world, &[], WRITE_ENV).expect_code(0);
@@ -118,7 +118,7 @@ fn a_file_at_standard_input_is_passed_on_to_all_or_to_the_named_rank() {
 }
 
 #[test]
-fn every_worker_leads_a_process_group_of_its_own() {
+fn workers_lead_their_own_process_groups() {
     let scene = Scene::new();
     scene.sh(2, &[], r#"read -r _ _ _ _ group _ < /proc/$$/stat; test "$group" = $$"#).expect_code(0);
 }

@@ -57,7 +57,7 @@ fn an_error_file_goes_before_the_last_lines() {
 }
 
 #[test]
-fn what_the_others_said_in_error_files_is_told_once() {
+fn error_files_of_other_ranks_are_reported_once() {
     let script = r#"
         trap '' TERM
         say() { printf '{"message":{"message":"%s","extraInfo":{}}}' "$1" > "$TORCHELASTIC_ERROR_FILE"; }

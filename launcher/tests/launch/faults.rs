@@ -36,7 +36,7 @@ fn recipes_that_cannot_be_read_are_refused_before_anything_is_written() {
 }
 
 #[test]
-fn what_a_worker_prints_need_not_be_text() {
+fn worker_output_may_be_any_bytes() {
     // Without carriage returns, which end a progress frame.
     let script = r"head -c 300000 /dev/urandom | tr -d '\r'; printf '\n'; head -c 5000 /dev/zero >&2";
     let done = Scene::new().sh(2, &["--run-dir", "out"], script);

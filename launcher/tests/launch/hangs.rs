@@ -162,7 +162,7 @@ fn a_stopped_worker_is_a_hang_too() {
 }
 
 #[test]
-fn who_never_beats_or_is_not_watched_is_left_alone() {
+fn workers_without_heartbeats_or_watch_are_left_alone() {
     Scene::new().sh(1, &["--hang-timeout", "1"], "sleep 4").expect_code(0);
     let beats = r#"for n in 1 2 3 4 5 6; do touch "$DTRAIN_HEARTBEAT_FILE"; sleep 0.6; done; sleep 4"#;
     Scene::new().sh(1, &["--hang-timeout", "0"], beats).expect_code(0);

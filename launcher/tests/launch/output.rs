@@ -40,7 +40,7 @@ fn long_lines_of_several_ranks_are_never_torn_and_none_is_lost() {
 }
 
 #[test]
-fn one_worker_writes_without_prefix_and_byte_by_byte() {
+fn a_single_worker_writes_unprefixed_bytes() {
     let done = Scene::new().sh(1, &[], r"printf 'one\n\377\376\0two\r\nlast'; printf 'err' >&2");
     done.expect_code(0);
     assert_eq!(done.stdout, b"one\n\xff\xfe\0two\r\nlast");
@@ -61,7 +61,7 @@ fn a_last_line_without_end_is_kept() {
 }
 
 #[test]
-fn one_worker_and_every_log_have_every_byte_of_a_progress_bar() {
+fn progress_bars_are_complete_for_one_worker_and_in_logs() {
     let scene = Scene::new();
     let done =
         scene.sh(1, &["--run-dir", "run"], r"printf '10%%\r20%%\rdone\n' >&2; printf '\r 5%%\r 9%%\n'");

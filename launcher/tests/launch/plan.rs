@@ -116,7 +116,7 @@ fn a_signal_is_the_workers() {
 }
 
 #[test]
-fn what_is_wrong_is_told_before_anything_starts() {
+fn mistakes_are_reported_before_the_start() {
     let worker = r#": > "$TEST_DIR/started""#;
     let refused = |args: &[&str], message: &str| {
         let scene = Scene::new();

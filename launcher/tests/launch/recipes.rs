@@ -157,7 +157,7 @@ fn the_trainers_own_message_is_the_banner_and_in_the_result() {
 }
 
 #[test]
-fn what_the_trainer_refuses_is_one_sentence() {
+fn errors_of_the_trainer_are_one_sentence() {
     let scene = Scene::new();
     let worker = r#"
         [ $RANK = 1 ] && exec sleep 600

@@ -4,7 +4,7 @@ use crate::harness::{Scene, wait_until};
 use rustix::process::Signal;
 
 #[test]
-fn all_workers_are_restarted_and_know_how_often() {
+fn restarted_workers_know_the_restart_count() {
     let scene = Scene::new();
     let script = r#"
         echo "$TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS on $MASTER_PORT" >> "$TEST_DIR/seen.$RANK"

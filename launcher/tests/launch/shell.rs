@@ -219,7 +219,7 @@ fn ctrl_c_stops_the_whole_job_after_a_worker_has_read_a_line() {
 }
 
 #[test]
-fn one_ctrl_c_leaves_the_others_their_time_when_the_worker_dies_of_it_that_has_read_a_line() {
+fn after_ctrl_c_on_the_stdin_worker_others_keep_their_time() {
     let scene = Scene::new();
     let mut shell = Shell::start(&scene);
     // Rank 0 dies of the signal so late that a second Ctrl-C would count as another request.

@@ -103,7 +103,7 @@ fn a_real_python_gets_its_arguments_and_writes_unbuffered() {
 }
 
 #[test]
-fn what_cannot_be_run_by_python_is_refused() {
+fn files_that_python_cannot_run_are_errors() {
     refused(&[], &["no/such.py"], "the script `no/such.py` does not exist");
     refused(&[], &["-m", "pkg/train"], "leave -m out for a script");
     let nowhere = [("PATH", "/no/such/folder")];
@@ -178,7 +178,7 @@ fn a_port_that_is_taken_is_named_before_anything_is_started() {
 }
 
 #[test]
-fn what_needs_several_nodes_is_refused_by_name() {
+fn flags_for_several_nodes_are_errors() {
     for (args, message) in [
         (&["--nnodes", "2"][..], "--nnodes 2: several nodes are not built in this version"),
         (&["--nnodes=1:2"], "--nnodes 1:2: several nodes are not built in this version"),
@@ -203,7 +203,7 @@ fn a_flag_without_use_gets_a_sentence() {
 }
 
 #[test]
-fn what_torchrun_takes_is_taken_and_cut_short_as_it_cuts() {
+fn flags_and_abbreviations_of_torchrun_are_accepted() {
     let scene = Scene::new();
     let flags = [
         "--nproc_per=2",

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_micro_step_takes_is_counted_from_its_beginning() {
+    fn memory_of_a_micro_step_is_counted_from_its_start() {
         let region = Symbolic::enter(None).unwrap();
         let stats = MemoryStats::Symbolic(&region);
         let bytes = |count: i64| tch::Tensor::empty([count], (tch::Kind::Uint8, Device::Cpu));

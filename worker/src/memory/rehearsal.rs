@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_step_tries_on_a_gpu_is_not_measured() {
+    fn algorithm_searches_of_the_first_gpu_step_are_not_measured() {
         assert_eq!(measured(1), ((1000.0 / 3.0, 100, 2), 1));
         assert_eq!(measured(0), ((500.0, 900, 1), 0));
     }

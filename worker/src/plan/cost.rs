@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_counted_a_forward_pass_is_a_third() {
+    fn without_counts_a_forward_pass_takes_a_third() {
         let machine = Machine { counts: false, ..Machine::default() };
         assert!((time(&machine, 16, 4) - 4.0 / 3.0).abs() < 1e-12);
         assert!((time(&machine, 2, 0) - 1.2121).abs() < 1e-4);

@@ -86,7 +86,7 @@ fn groups_of_a_stage_come_before_the_recipe_s() {
 }
 
 #[test]
-fn what_is_a_mistake_names_key_and_remedy() {
+fn invalid_settings_name_key_and_remedy() {
     for (text, key, part) in [
         (stage("a", "freeze = [\"blok.*\"]"), "stage[0].freeze: ", "matches no parameter; the nearest are"),
         (

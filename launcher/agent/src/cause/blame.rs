@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_a_peer_yields_to_a_cause_of_the_same_moment() {
+    fn a_lost_peer_yields_to_a_simultaneous_cause() {
         let lost = Some(true);
         let own = Some(false);
         for (suspects, expected) in [
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_a_peer_yields_to_one_that_waited_in_vain_and_both_to_a_cause_of_its_own() {
+    fn a_lost_peer_yields_to_a_timeout_and_both_to_an_own_cause() {
         let waited = |rank, ms| {
             let mut suspect = suspect(rank, ms, Some(true));
             suspect.cause.as_mut().expect("it is known").kind = Kind::CollectiveTimeout;

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_around_a_line_is_taken_off() {
+    fn prefixes_and_suffixes_of_a_line_are_removed() {
         for (line, expected) in [
             ("[rank12]: ValueError: no", "ValueError: no"),
             ("[rank1]:   File \"a.py\", line 1", "  File \"a.py\", line 1"),

@@ -238,7 +238,7 @@ IndexError: list index out of range
     }
 
     #[test]
-    fn what_only_looks_like_a_traceback_is_none() {
+    fn text_that_resembles_a_traceback_is_not_one() {
         for text in [
             "",
             "ValueError: no frames\n",

@@ -36,7 +36,7 @@ fn raised(exception: &str) -> String {
 const EXIT_1: Outcome = Outcome::Exited(1);
 const ABORTED: Outcome = Outcome::Signaled(6);
 #[test]
-fn what_says_nothing_of_a_cause_is_none() {
+fn texts_without_a_cause_have_none() {
     for text in [
         "",
         "epoch 3 done\n",
@@ -58,7 +58,7 @@ fn an_exception_that_was_dealt_with_is_not_the_cause() {
 }
 
 #[test]
-fn what_an_exception_followed_from_may_name_the_cause() {
+fn chained_exceptions_may_name_the_cause() {
     let link = "During handling of the above exception, another exception occurred:";
     let text = format!(
         "{}\n{link}\n\n{}",
@@ -163,7 +163,7 @@ fn how_a_program_takes_the_launchers_signal_is_no_cause() {
 }
 
 #[test]
-fn only_a_lost_connection_is_somebody_elses_fault() {
+fn only_a_lost_connection_blames_a_peer() {
     let lost = |text: &str| found(EXIT_1, text).unwrap().peer_lost;
     assert!(lost("Connection closed by peer [127.0.0.1]:5"));
     assert!(lost(
@@ -176,7 +176,7 @@ fn only_a_lost_connection_is_somebody_elses_fault() {
 }
 
 #[test]
-fn every_text_is_one_line_of_bearable_length() {
+fn causes_are_one_line_of_limited_length() {
     let long = raised(&format!("ValueError: {}", "x\u{e4}".repeat(5000)));
     let text = found(EXIT_1, &long).unwrap().text;
     assert!(text.chars().count() < 500 && !text.contains('\n'), "{text}");

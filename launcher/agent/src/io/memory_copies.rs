@@ -52,7 +52,7 @@ mod tests {
     use dtrain_common::memory_copies::{mark, step_of};
 
     #[test]
-    fn what_is_written_through_the_links_is_there_until_the_end() {
+    fn copies_written_through_links_exist_until_the_end() {
         let temporary = Temporary::make().unwrap();
         let copies = MemoryCopies::new(&temporary).unwrap();
         let slot = copies.path().join(SLOTS[1]);

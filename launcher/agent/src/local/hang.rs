@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_silent_first_is_named_first() {
+    fn the_first_silent_worker_is_named_first() {
         let mut progress = Progress::new(POLICY, 3);
         for second in 0..5 {
             for rank in 0..3 {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_hardly_beaten_is_not_judged() {
+    fn workers_with_few_heartbeats_are_not_judged() {
         let mut progress = Progress::new(POLICY, 2);
         assert_eq!(progress.deadline(), None);
         for second in 0..MIN_INTERVALS as u64 {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_frozen_has_its_time_anew_and_the_order_of_silence_stays() {
+    fn a_freeze_restarts_the_timeout_and_keeps_the_order() {
         let mut progress = Progress::new(POLICY, 2);
         for second in 0..5 {
             progress.beat(0, s(second), false);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_a_chunk_is_whole() {
+    fn tensors_longer_than_a_chunk_are_written_whole() {
         let found = numbers(&made(1, (CHUNK as u64 / 4) * 2 + 5, Form::Same, None));
         assert!(found.iter().enumerate().all(|(at, value)| *value == at as f32));
         let half = made(2, 2, Form::Transposed, Some(Dtype::BF16));

@@ -52,7 +52,7 @@ fn the_names_are_those_of_the_other_programs() {
 }
 
 #[test]
-fn what_has_no_counterpart_is_told() {
+fn names_without_a_counterpart_are_errors() {
     let error = rename(Names::Timm, "unet", "inc.double_conv.0.weight").unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -45,7 +45,7 @@ fn sample() -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn written_tensors_read_back() {
     let file = open(&sample()).unwrap();
     let shown: Vec<_> = file
         .tensors
@@ -118,7 +118,7 @@ fn a_header_that_is_wrong_is_told_as_such() {
 }
 
 #[test]
-fn every_truncation_is_refused() {
+fn truncated_files_are_errors() {
     let whole = sample();
     for length in 0..whole.len() {
         refused(&whole[..length]);
@@ -127,7 +127,7 @@ fn every_truncation_is_refused() {
 }
 
 #[test]
-fn what_is_no_file_is_told() {
+fn invalid_tensor_files_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     for path in [folder.path().to_path_buf(), folder.path().join("none")] {
         let error = TensorFile::open(&path).unwrap_err();

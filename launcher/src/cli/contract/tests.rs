@@ -39,7 +39,7 @@ fn flags_that_contradict_each_other_are_named() {
 }
 
 #[test]
-fn of_two_places_to_meet_the_one_that_torchrun_takes_counts() {
+fn of_two_rendezvous_addresses_torchruns_choice_counts() {
     let endpoint = "--rdzv-endpoint=localhost:1";
     for (line, weaker, stronger, port) in [
         (&["--standalone", endpoint][..], "--rdzv-endpoint", "--standalone", None),
@@ -123,7 +123,7 @@ fn a_flag_may_be_cut_short_as_long_as_it_is_clear() {
 }
 
 #[test]
-fn where_rank_0_listens_is_said_by_any_of_three_flags() {
+fn three_flags_set_the_address_of_rank_0() {
     let asked = |line: &[&str]| {
         let args = contract(line).unwrap();
         (args.host().map(|(flag, host)| (flag, host.to_owned())), args.port())

@@ -42,7 +42,7 @@ fn the_form_follows_from_flags_and_name() {
 }
 
 #[test]
-fn what_follows_a_script_or_a_module_belongs_to_it() {
+fn arguments_after_a_script_or_module_belong_to_it() {
     let own = ["--nproc", "9", "-m", "--", "--no-such", "--help", "-x=1"];
     for before in
         [&["--nproc", "2", "t.py"][..], &["--nproc", "2", "-m", "t"], &["--nproc", "2", "--no-python", "t"]]
@@ -84,7 +84,7 @@ fn two_targets_are_refused() {
 }
 
 #[test]
-fn every_flag_may_be_spelt_with_underscores() {
+fn flags_may_be_spelled_with_underscores() {
     let launch = command(false).unwrap().0;
     let launch = launch.find_subcommand("launch").unwrap();
     for arg in launch.get_arguments() {

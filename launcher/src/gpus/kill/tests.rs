@@ -39,7 +39,7 @@ fn own_processes_end_by_term_or_else_by_kill() {
 }
 
 #[test]
-fn only_on_the_gpus_named() {
+fn kill_is_limited_to_the_named_gpus() {
     let mut child = started(":");
     let mut driver = FakeDriver::new(machine(vec![process(child.id())]));
     for (ids, ends) in [("1", false), ("GPU-aa1", false), ("GPU-aa0", true)] {
@@ -58,7 +58,7 @@ fn only_on_the_gpus_named() {
 }
 
 #[test]
-fn what_is_not_ours_or_not_there_is_left_alone() {
+fn foreign_and_missing_processes_are_left_alone() {
     let mut gone = Command::new("true").spawn().unwrap();
     let pid = gone.id();
     gone.wait().unwrap();
@@ -88,7 +88,7 @@ fn a_process_on_two_gpus_is_ended_once() {
 }
 
 #[test]
-fn with_nobody_to_ask_yes_has_to_be_given() {
+fn yes_is_required_without_a_terminal() {
     let refused = confirm(2, false).unwrap_err().to_string();
     assert_eq!(
         refused,

@@ -26,7 +26,7 @@ fn refused(machine: Machine, ids: &str) -> String {
 }
 
 #[test]
-fn what_is_visible_in_words() {
+fn visible_devices_are_described() {
     let described = |inventory, list| machine(inventory, list).described();
     assert_eq!(described(gpus(1), None), "1 GPU (NVIDIA T4)");
     assert_eq!(described(gpus(3), Some("0,1")), "2 GPUs (NVIDIA T4)");
@@ -68,7 +68,7 @@ fn without_uuids_gpus_have_numbers_in_the_order_of_the_bus() {
 }
 
 #[test]
-fn each_worker_sees_its_mig_instance_alone() {
+fn workers_see_only_their_own_mig_instance() {
     let devices = choose(machine(divided(), None), "MIG-1,MIG-0");
     for (rank, uuid) in [(0, "MIG-1"), (1, "MIG-0")] {
         let vars = told(&devices, rank, None);

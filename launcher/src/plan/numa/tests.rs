@@ -78,7 +78,7 @@ fn a_machine_of_one_node_is_bound_to_all_of_it() {
 }
 
 #[test]
-fn what_cannot_be_had_is_told() {
+fn unavailable_bindings_are_errors() {
     let mut machine = machine(2, 2, 1, &[0, 1]);
     machine.nodes.insert(1, Cores::new());
     let refused =
@@ -109,7 +109,7 @@ fn the_binding_is_told_and_bounds_the_threads() {
 
 proptest! {
     #[test]
-    fn every_share_has_cores_and_exclusive_ones_do_not_meet(
+    fn shares_have_cores_and_exclusive_ones_are_disjoint(
         nodes in 1usize..5,
         each in 1usize..9,
         gpus in prop::collection::vec(0usize..5, 0..9),

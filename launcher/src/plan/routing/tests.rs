@@ -107,7 +107,7 @@ fn the_flag_comes_before_the_variable() {
 }
 
 #[test]
-fn what_has_no_place_is_refused() {
+fn log_flags_without_log_files_are_errors() {
     refused(
         &["--duplicate-stdout-filters", "x"],
         1,

@@ -89,7 +89,7 @@ fn a_recipe_gets_one_worker_on_each_visible_gpu_where_they_are_fewer_than_asked_
 }
 
 #[test]
-fn of_several_mig_instances_a_recipe_gets_one_unless_they_are_named() {
+fn a_recipe_uses_one_unnamed_mig_instance() {
     let (count, _, note) = visible(true, Nproc::Count(2), machine(divided(), None)).unwrap();
     assert_eq!(count, 1);
     let note = note.unwrap();
@@ -154,7 +154,7 @@ fn more_workers_than_gpus_are_a_sentence_for_a_program() {
 }
 
 #[test]
-fn one_worker_on_each_gpu_that_is_named() {
+fn named_gpus_get_one_worker_each() {
     for nproc in [Nproc::Auto, Nproc::Gpu, Nproc::Count(2)] {
         let size = chosen(nproc, "1,0", || machine(gpus(8), Some("4,6"))).unwrap();
         assert_eq!(size.nproc, 2);

@@ -70,7 +70,7 @@ fn an_export_is_one_file_of_the_weights_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_exported_leaves_no_file() {
+fn failed_exports_leave_no_file() {
     let scene = Scene::new();
     let run = run(&scene, &[10]);
     checkpoint(&run, 20, |folder, manifest| {

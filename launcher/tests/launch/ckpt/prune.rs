@@ -58,7 +58,7 @@ fn prune_leaves_damaged_and_young_ones_alone() {
 }
 
 #[test]
-fn what_a_crash_or_a_rollback_left_is_listed_and_what_a_run_needs_stays() {
+fn prune_lists_leftovers_and_keeps_needed_files() {
     let scene = Scene::new();
     let run = run(&scene, &[10, 20]);
     let folder = run.join("checkpoints");

@@ -15,7 +15,7 @@ fn what(advice: &[Advice]) -> Vec<(&str, u64)> {
 }
 
 #[test]
-fn every_line_has_its_effect() {
+fn advice_lines_have_their_effect() {
     let mut machine = Machine {
         overridden: vec![("image_size=192", 75), ("model.freeze", 40), ("model.name=resnet34", 60)],
         ..Machine::default()
@@ -50,7 +50,7 @@ fn every_line_has_its_effect() {
 }
 
 #[test]
-fn what_has_no_effect_is_left_out() {
+fn advice_without_effect_is_omitted() {
     let mut machine = Machine { segments: 0, ema: false, ..Machine::default() };
     let smallest = Cut { amp: Amp::Bf16, ..Machine::cut(1, 1, 0) };
     let base = machine.prediction(&smallest);

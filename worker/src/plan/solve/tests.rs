@@ -63,7 +63,7 @@ fn a_smaller_micro_batch_comes_before_recompute_until_that_costs_less() {
 }
 
 #[test]
-fn what_the_recipe_settles_is_not_touched() {
+fn settings_of_the_recipe_are_kept() {
     let machine = Machine::default();
     let budget = 5 * GIB;
     let off = Asked { recompute: Recompute::Off, budget: GIB, ..asked(0) };
@@ -77,7 +77,7 @@ fn what_the_recipe_settles_is_not_touched() {
 }
 
 #[test]
-fn where_nothing_fits_the_smallest_cut_is_told() {
+fn the_smallest_cut_is_reported_if_nothing_fits() {
     let mut machine = Machine::default();
     let expected = Choice::NoFit {
         smallest: machine.prediction(&Machine::cut(1, 1, 4)),
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn what_does_not_quite_follow_a_line_still_fits(
+    fn measurements_near_a_line_are_fitted(
         effective_batch in 1usize..100,
         segments in 1usize..9,
         budget in 600u64..30_000,

@@ -199,7 +199,7 @@ fn errors_of_nccl_have_remedies() {
 }
 
 #[test]
-fn what_only_sounds_like_it_is_no_cause() {
+fn similar_words_are_not_a_gpu_cause() {
     for text in [
         "NCCL version 2.28.9+cuda13.0\n",
         "node1:71:90 [0] NCCL INFO Using network Socket\n",

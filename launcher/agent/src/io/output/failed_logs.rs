@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_given_up_is_told_twice() {
+    fn failed_logs_are_reported_twice() {
         let (sender, notices) = crossbeam_channel::unbounded();
         let failed_logs = FailedLogs::new(sender);
         assert_eq!(failed_logs.report(), None);

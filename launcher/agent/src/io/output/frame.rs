@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_the_cursor_is_left_out() {
+    fn cursor_movements_are_omitted() {
         assert_eq!(fitted("a\x1b[2Ab\tc\x1b[K", 80).as_deref(), Some("abc"));
         assert_eq!(fitted("a\x1b", 80).as_deref(), Some("a"));
         assert_eq!(fitted("a\x1b[3", 80).as_deref(), Some("a"));

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_end_is_not_waited_for() {
+    fn a_helper_that_does_not_end_is_not_waited_for() {
         let start_time = Instant::now();
         let mut command = Command::new("sh");
         command.args(["-c", "echo first; exec sleep 60"]);

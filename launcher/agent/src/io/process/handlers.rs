@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_last_of_suspending_and_continuing_is_known() {
+    fn the_last_of_suspend_and_continue_counts() {
         let latest = LatestOfJob::watch().ok();
         for (signal, is_continue) in [(Signal::TSTP, false), (Signal::CONT, true), (Signal::TTIN, false)] {
             assert!(rustix::process::kill_process(rustix::process::getpid(), signal).is_ok());

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happened_between_two_looks() {
+    fn equal_counters_mean_no_memory_kill() {
         // Reading works, whatever this machine allows.
         let since = MemoryKills::note().since(&[std::process::id()]);
         assert_ne!(since(Some(std::process::id())), Some(MemoryKill::Logged));

@@ -79,7 +79,7 @@ fn an_old_client_is_served_by_its_own_numbers() {
 }
 
 #[test]
-fn who_waits_is_woken_and_one_that_goes_is_forgotten() {
+fn waiting_clients_are_woken_and_lost_clients_forgotten() {
     let store = Store::new();
     let wait = sent(6, &[Number(1), Bytes(b"key")]);
     let mut gone = store.client();

@@ -59,7 +59,7 @@ fn after_an_attempt_that_lasted_there_is_no_pause() {
 }
 
 #[test]
-fn what_would_not_help_or_is_not_wanted_is_not_restarted() {
+fn useless_or_unwanted_restarts_do_not_happen() {
     let over = |reason| Next::Finish { reason };
     let after = |verdict: &Verdict| Restarts::new(POLICY).after(verdict, Duration::ZERO, false, NOW);
     for cause in [
@@ -145,7 +145,7 @@ fn a_request_while_a_failure_is_handled_comes_to_the_same_as_one_in_the_pause_af
 }
 
 #[test]
-fn what_an_attempt_did_not_heed_the_next_one_has_to() {
+fn unhandled_notices_pass_to_the_next_attempt() {
     let mut restarts = Restarts::new(POLICY);
     let missed = Verdict { notices: vec![signals::USR1], ..failed(1) };
     restarts.after(&missed, Duration::ZERO, false, NOW);

@@ -126,7 +126,7 @@ proptest! {
     /// worker of its last attempt exited with 0. Asserted on the way: no worker is killed because of a
     /// freeze, suspected after a recent beat, or started after the time limit; no notice is lost.
     #[test]
-    fn every_run_ends_in_one_true_verdict(
+    fn runs_end_with_one_correct_verdict(
         setup in setup(),
         happenings in prop::collection::vec((0_u64..5000, test_event()), 0..60),
     ) {

@@ -99,7 +99,7 @@ fn a_worker_that_breaks_during_a_requested_stop_is_the_cause() {
 }
 
 #[test]
-fn what_breaks_because_a_peer_died_of_the_stop_signal_is_not_the_cause() {
+fn failures_after_the_stop_signal_are_not_the_cause() {
     let mut agent = running(2, Some(75));
     stop(&mut agent, TERM, 10);
     die(&mut agent, 0, TERM, 20);
@@ -238,7 +238,7 @@ fn before_its_time_limit_a_training_is_asked_to_stop_and_may_be_requeued() {
 }
 
 #[test]
-fn what_runs_on_to_the_end_of_the_time_limit_is_killed() {
+fn workers_are_killed_at_the_time_limit() {
     let mut agent = limited(USR1, Some(75));
     timer(&mut agent, 100);
     assert_eq!(agent.deadline(), Some(ms(150)));

@@ -31,7 +31,7 @@ fn values_are_set_compared_added_appended_and_deleted() {
 }
 
 #[test]
-fn who_waits_is_woken_by_the_last_key_however_it_comes() {
+fn waiting_clients_are_woken_by_the_last_key() {
     let mut table = Table::default();
     assert!(!table.wait(A, &[b"x", b"y", b"x"]).unwrap());
     assert!(!table.wait(B, &[b"y"]).unwrap());
@@ -98,7 +98,7 @@ fn a_store_that_is_full_takes_no_more_and_serves_what_it_has() {
 
 proptest! {
     #[test]
-    fn nothing_is_left_of_what_is_gone(steps in prop::collection::vec((0_u8..8, 0_u8..4, 0_u8..4), 0..200)) {
+    fn removed_waits_and_keys_leave_nothing(steps in prop::collection::vec((0_u8..8, 0_u8..4, 0_u8..4), 0..200)) {
         let mut table = Table::default();
         for (what, key, client) in steps {
             let (name, client) = ([key], Client::from(client));
