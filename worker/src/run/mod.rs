@@ -117,7 +117,7 @@ impl Training<'_> {
             return Ok(());
         }
         let order = self.exchange.gradient_order()?;
-        if self.has_room_to_rearrange()? {
+        if self.can_rearrange()? {
             self.stepper.executor.drop_graphs();
             let table = &mut self.replica.model.table;
             if table.rearrange(&order, self.exchange.ranks())? {
@@ -131,13 +131,13 @@ impl Training<'_> {
 
     /// Returns whether every rank has scratch memory for a new order: a copy of the parameters or one column
     /// and, if sharded, the whole column. Otherwise the run keeps the old order, which is only slower.
-    fn has_room_to_rearrange(&self) -> Result<bool> {
+    fn can_rearrange(&self) -> Result<bool> {
         let table = &self.replica.model.table;
         let times = if table.shards() > 1 { 2 } else { 1 };
         let bytes = table.bytes(|_| true) as i64 * times;
         let options = (Kind::Uint8, self.device());
-        let room = retry_on_oom(self.device(), || Tensor::f_empty([bytes], options));
-        let is_short = self.stepper.limits.to_shortage(room, Phase::AllocateUpdate)?.is_err();
+        let scratch = retry_on_oom(self.device(), || Tensor::f_empty([bytes], options));
+        let is_short = self.stepper.limits.to_shortage(scratch, Phase::AllocateUpdate)?.is_err();
         Ok(!self.exchange.any_rank(is_short)?)
     }
 

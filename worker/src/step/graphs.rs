@@ -315,7 +315,7 @@ mod tests {
             assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
         }
         graphs.addresses_final = false;
-        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager, "its places will move");
+        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager, "its addresses will change");
         graphs.set_addresses_final();
         assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Capture);
         // Other kinds have separate graphs.

@@ -21,9 +21,9 @@ use crate::setup::{Opening, Setup};
 use crate::tasks::{BuildTask, Classify, SurveyContext};
 
 /// An operation that counts waits for it.
-struct Waited(Arc<AtomicU64>);
+struct CountedWork(Arc<AtomicU64>);
 
-impl Work for Waited {
+impl Work for CountedWork {
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -31,9 +31,9 @@ impl Work for Waited {
 }
 
 /// One of two ranks; the other has zeros. Records the host's waits before each operation.
-struct Watching(Arc<Mutex<Vec<u64>>>, Arc<AtomicU64>);
+struct RecordingGroup(Arc<Mutex<Vec<u64>>>, Arc<AtomicU64>);
 
-impl ProcessGroup for Watching {
+impl ProcessGroup for RecordingGroup {
     fn rank(&self) -> usize {
         0
     }
@@ -48,7 +48,7 @@ impl ProcessGroup for Watching {
         self.barrier()
     }
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
-        Ok(Box::new(Waited(Arc::clone(&self.1))))
+        Ok(Box::new(CountedWork(Arc::clone(&self.1))))
     }
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
         Ok(())
@@ -56,7 +56,7 @@ impl ProcessGroup for Watching {
 }
 
 /// Limit for tensor allocations in a step of a ResNet-18.
-const MOST_ALLOCATIONS: u64 = 800;
+const MAX_ALLOCATIONS: u64 = 800;
 
 struct Counted {
     operations: Operations,
@@ -72,8 +72,8 @@ fn resnet(others: &[&str]) -> Setup {
     let sets = ["model.name=resnet18", "data.image_size=32", "train.effective_batch=8", "optim.clip=1.0"];
     let sets = sets.iter().chain(others);
     let recipe = Recipe::load("demo", &sets.map(ToString::to_string).collect::<Vec<_>>()).unwrap();
-    let mut console = SurveyContext { threads: 1, report: &mut |_| (), warn: &mut |_| () };
-    let survey = serde_json::to_value(Classify::survey(&recipe, &mut console).unwrap()).unwrap();
+    let mut context = SurveyContext { threads: 1, report: &mut |_| (), warn: &mut |_| () };
+    let survey = serde_json::to_value(Classify::survey(&recipe, &mut context).unwrap()).unwrap();
     let opening = Opening::rehearsed(survey);
     Setup::build::<Classify>(&recipe, &opening, &WorkerEnv::single(), Device::Cpu, None).unwrap()
 }
@@ -91,7 +91,7 @@ impl Bench {
     fn new(setup: Setup, two_ranks: bool) -> Self {
         let (seen, works) = (Arc::default(), Arc::default());
         let ranks = match two_ranks {
-            true => Ranks::new(Box::new(Watching(Arc::clone(&seen), Arc::clone(&works)))),
+            true => Ranks::new(Box::new(RecordingGroup(Arc::clone(&seen), Arc::clone(&works)))),
             false => Ranks::single(),
         };
         // As with graphs, after which all buckets start at once.
@@ -164,9 +164,9 @@ fn waits_and_allocations_do_not_grow_over_steps() {
         let name = "step::tests::waits_and_allocations_do_not_grow_over_steps";
         let mut alone = Command::new(std::env::current_exe().unwrap());
         let output = alone.args([name, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        let output_text = [output.stdout, output.stderr].concat();
+        let output_text = String::from_utf8_lossy(&output_text);
+        assert!(output.status.success() && output_text.contains("1 passed"), "{output_text}");
         return;
     }
     memory::enable_stats().unwrap();
@@ -178,7 +178,7 @@ fn waits_and_allocations_do_not_grow_over_steps() {
         assert_eq!((step.waits, step.works, step.operations), (first.waits, first.works, first.operations));
         // The host waits once for every reduction.
         assert_eq!(step.works, step.reductions.len() as u64);
-        assert!(*allocations <= MOST_ALLOCATIONS, "{allocations}");
+        assert!(*allocations <= MAX_ALLOCATIONS, "{allocations}");
     }
     let most = |steps: &[(Counted, u64)]| steps.iter().map(|(_, allocations)| *allocations).max();
     let (early, late) = (most(&steady[..4]).unwrap(), most(&steady[4..]).unwrap());

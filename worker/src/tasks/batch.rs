@@ -173,10 +173,10 @@ mod tests {
     fn lookup_tables_normalise_bit_exactly() {
         let normalize = Normalize::new(&[0.485, 0.456], &[0.229, 0.224]);
         let bytes: Vec<u8> = (0..2 * 2 * 3 * 256).map(|at| (at * 7 % 256) as u8).collect();
-        let mut here = Vec::new();
-        normalize.look_up(&bytes, 3 * 128, &mut here);
-        let there = look_up(&bytes, &normalize, 4, Device::Cpu).unwrap();
-        assert_eq!(Vec::<f32>::try_from(there).unwrap(), here);
+        let mut expected = Vec::new();
+        normalize.look_up(&bytes, 3 * 128, &mut expected);
+        let values = look_up(&bytes, &normalize, 4, Device::Cpu).unwrap();
+        assert_eq!(Vec::<f32>::try_from(values).unwrap(), expected);
     }
 
     #[test]

@@ -59,10 +59,10 @@ impl Follower for Health {
 }
 
 /// Skipped steps in a row that end a run.
-const MOST_IN_A_ROW: u64 = 20;
+const FATAL_SKIPS_IN_A_ROW: u64 = 20;
 
 /// Skipped steps at the end that make a run fail. Fewer may result from a falling loss scale or one batch.
-const MOST_AT_THE_END: u64 = 3;
+const FATAL_SKIPS_AT_THE_END: u64 = 3;
 
 /// The steps skipped since the last update.
 #[derive(Debug, Default)]
@@ -87,8 +87,8 @@ impl Skipped {
     /// Returns the failure after too many skipped steps in a row; if the run `is_over`, fewer are enough.
     fn failure(&self, is_over: bool) -> Option<TrainError> {
         let too_many = match is_over {
-            true => self.steps >= MOST_AT_THE_END || self.first.is_some_and(|(first, _)| first == 1),
-            false => self.steps >= MOST_IN_A_ROW,
+            true => self.steps >= FATAL_SKIPS_AT_THE_END || self.first.is_some_and(|(first, _)| first == 1),
+            false => self.steps >= FATAL_SKIPS_IN_A_ROW,
         };
         self.error().filter(|_| too_many)
     }

@@ -90,24 +90,25 @@ fn device_and_host_decide_alike() {
                 optimizer.step(&mut table, 0.01, &[true], None).unwrap();
             }
             // On the device; the host does not wait before the update.
-            let (mut there, mut others) = trained(gradient);
+            let (mut device_table, mut device_optimizer) = trained(gradient);
             let counted = Tensor::from_slice(&[loss, weight, 5.0]);
-            let queued = queue_decision(&single(&there), &there, None, &counted, &plan).unwrap();
+            let queued =
+                queue_decision(&single(&device_table), &device_table, None, &counted, &plan).unwrap();
             let scale_and_skip = fused::ScaleAndSkip { scale: &queued.scale, skip: &queued.skip };
-            others.step(&mut there, 0.01, &[true], Some(scale_and_skip)).unwrap();
+            device_optimizer.step(&mut device_table, 0.01, &[true], Some(scale_and_skip)).unwrap();
             let decision = read_decision(&queued.figures.wait().unwrap()).unwrap();
             assert_eq!(decision.is_skipped, factor.is_none(), "{case}");
             if decision.is_skipped {
-                there.count_updates(&[true], -1);
+                device_table.count_updates(&[true], -1);
             } else {
                 assert!((decision.norm - norm * correction).abs() <= 1e-12 * norm, "{case}");
                 assert_eq!(decision.totals.sums, [5.0]);
             }
-            assert_eq!(there.updates(), table.updates(), "{case}");
+            assert_eq!(device_table.updates(), table.updates(), "{case}");
             let value = |table: &Table| table.leaves()[0].copy();
-            assert!(value(&there).allclose(&value(&table), 1e-6, 0.0, false), "{case}");
-            for ((_, there), (_, here)) in there.moments().zip(table.moments()) {
-                assert!(there[0].allclose(&here[0], 1e-5, 1e-12, false), "{case}");
+            assert!(value(&device_table).allclose(&value(&table), 1e-6, 0.0, false), "{case}");
+            for ((_, device), (_, host)) in device_table.moments().zip(table.moments()) {
+                assert!(device[0].allclose(&host[0], 1e-5, 1e-12, false), "{case}");
             }
         }
     }

@@ -61,9 +61,9 @@ fn a_step_records_used_parameters_and_their_order() {
 }
 
 /// A backend that records the number of operations in each launch.
-struct Together(Arc<Mutex<Vec<usize>>>);
+struct RecordingGroup(Arc<Mutex<Vec<usize>>>);
 
-impl ProcessGroup for Together {
+impl ProcessGroup for RecordingGroup {
     fn rank(&self) -> usize {
         0
     }
@@ -99,7 +99,7 @@ impl ProcessGroup for Together {
 fn buckets_start_one_by_one_with_and_without_hooks() {
     let (leaves, table) = table();
     let launches = Arc::new(Mutex::new(Vec::new()));
-    let ranks = Ranks::new(Box::new(Together(Arc::clone(&launches))));
+    let ranks = Ranks::new(Box::new(RecordingGroup(Arc::clone(&launches))));
     let exchange = Exchange::new(ranks, None, &table, Reduce::default()).unwrap();
     let since = || std::mem::take(&mut *launches.lock().unwrap());
     // After a replay, without samples, or after a failed allocation: all buckets start at the end.
@@ -123,15 +123,15 @@ fn buckets_start_one_by_one_with_and_without_hooks() {
 fn replayed_gradients_accumulate_like_others() {
     let (leaves, table) = table();
     let mut exchange = exchange(&table, true);
-    let places = table.grads().unwrap();
+    let views = table.grads().unwrap();
     // Gradients of the previous step.
-    for place in &places {
-        let _ = place.shallow_clone().fill_(9.0);
+    for view in &views {
+        let _ = view.shallow_clone().fill_(9.0);
     }
     exchange.begin().unwrap();
     // The first micro-step is replayed: the graph leaves gradients of a and c, without hooks.
-    let _ = places[0].shallow_clone().fill_(1.0);
-    let _ = places[2].shallow_clone().fill_(2.0);
+    let _ = views[0].shallow_clone().fill_(1.0);
+    let _ = views[2].shallow_clone().fill_(2.0);
     exchange.record_replay(&[true, false, true]).unwrap();
     exchange.record_replay(&[true, false, true]).unwrap();
     assert_eq!(exchange.finish_capture().unwrap(), [true, false, true]);
@@ -140,7 +140,7 @@ fn replayed_gradients_accumulate_like_others() {
     (&leaves[2] * 3.0).sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [true, false, true]);
-    let first: Vec<f64> = places.iter().map(|place| place.double_value(&[0])).collect();
+    let first: Vec<f64> = views.iter().map(|view| view.double_value(&[0])).collect();
     assert_eq!(first, [1.0, 0.0, 5.0], "b has no gradient");
 }
 
