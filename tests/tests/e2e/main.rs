@@ -26,4 +26,5 @@ mod stopping;
 mod tasks;
 mod torchscript;
 mod training;
+mod tutorials;
 mod unused;
