@@ -12,7 +12,7 @@ pub enum UnitError {
         "{text:?} is not a size; write for example \"14 GiB\", \"512 MiB\", \"1 GB\" or a number of bytes"
     )]
     ByteSize { text: String },
-    #[error("{text:?} is more bytes than can be counted")]
+    #[error("{text:?} is too many bytes")]
     TooLarge { text: String },
     #[error(
         "{text:?} is not a length of training; write for example \"5 epochs\", \"0.5 epochs\" or \"100 steps\""

@@ -42,8 +42,8 @@ pub enum ManifestError {
     )]
     ChecksumForm(PathBuf, String, String),
     #[error(
-        "{} lists {} bytes of {:?}, but parts with another total",
-        .0.display(), .2, .1
+        "{} lists {:?} with {} bytes, but its parts have another total",
+        .0.display(), .1, .2
     )]
     Parts(PathBuf, String, u64),
     #[error("{} has {got} bytes, but its manifest lists {expected}; the checkpoint is damaged, use an earlier one", path.display())]

@@ -34,7 +34,7 @@ impl Recipe {
             self.add_model(&mut list);
         }
         self.add_optim(&mut list);
-        list.add(!self.stage.is_empty(), "train.epochs train.steps", "each [[stage]] has a length");
+        list.add(!self.stage.is_empty(), "train.epochs train.steps", "each [[stage]] states its length");
         let amp = self.precision.amp;
         list.add(
             !matches!(amp, Amp::Fp16 | Amp::Auto),
@@ -85,7 +85,7 @@ impl Recipe {
         list.add(generated, "data.test_fraction", counted);
         list.add(lm, "data.classes", "a language model's classes are the tokens of its text");
         // The masks alone do not state the number of classes.
-        let folders = "a folder's class folders are counted (data.kind is \"folder\")";
+        let folders = "the class folders determine it (data.kind is \"folder\")";
         list.add(!generated && self.task != Task::Segment, "data.classes", folders);
         let all = format!("all samples are used (data.kind is {kind:?})");
         list.add(!generated, "data.train_samples data.test_samples", all);

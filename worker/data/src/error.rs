@@ -56,8 +56,8 @@ pub enum DataError {
     )]
     SameName(PathBuf, String, String),
     #[error(
-        "{} is {}x{} pixels where {} is {}x{}; data.resize = \"none\" uses images as they are, so set data.resize = \
-         \"crop\" or \"stretch\", or make all images of one size",
+        "{} has {}x{} pixels, but {} has {}x{}; data.resize = \"none\" needs images of one size: set data.resize = \
+         \"crop\" or \"stretch\", or resize the images",
         .0.0, .0.1.0, .0.1.1, .1.0, .1.1.0, .1.1.1
     )]
     MixedSizes((String, (u32, u32)), (String, (u32, u32))),

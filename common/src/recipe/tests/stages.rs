@@ -137,7 +137,7 @@ fn errors_of_stages_have_a_line_and_a_remedy() {
         (
             format!("{SMALL}[[stage]]\nname = \"a\"\nepochs = 1\n"),
             "train.epochs",
-            "each [[stage]] has a length",
+            "each [[stage]] states its length",
         ),
         (
             one("epochs = 1\neffective_batch = 4000").replace("[train]", "[train]\nlast_batch = \"drop\""),

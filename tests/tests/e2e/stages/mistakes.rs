@@ -40,7 +40,7 @@ fn invalid_stages_are_errors() {
         &["stage.0.group=[{ match = \"inc.*\", lr_factor = 2 }]"],
         &["stage[0].group[0]", "frozen in this stage", "remove the group"],
     );
-    refused(1, &["train.epochs=3"], &["train.epochs", "each [[stage]] has a length"]);
+    refused(1, &["train.epochs=3"], &["train.epochs", "each [[stage]] states its length"]);
     refused(1, &["stage.1.epochs=1"], &["stage[1].steps", "remove the other"]);
     refused(1, &["stage.2.epochs=1"], &["stage.0 to stage.1"]);
     refused(

@@ -146,7 +146,7 @@ fn images_that_are_not_resized_have_one_size() {
     assert_eq!(index.without_bad(&quiet(&index, Depth::Header, 2)).unwrap().size, None);
     put(root.path().join("train/b/007.png"), &png(8, 12));
     let text = found(&index).unwrap_err().to_string();
-    assert!(text.contains("train/b/007.png is 8x12 pixels where "), "{text}");
+    assert!(text.contains("train/b/007.png has 8x12 pixels, but "), "{text}");
     assert!(
         text.contains("train/a/001.png is 8x8; data.resize = \"none\"")
             && text.contains("\"crop\" or \"stretch\""),

@@ -166,14 +166,14 @@ fn the_common_size_is_that_of_the_first_good_image() {
     put(root.path().join("train_masks/003.png"), &gray(9, 8, |_, _| 1));
     let text = index.without_bad(&checked(&index, Resize::None, Depth::Full)).unwrap_err().to_string();
     assert!(
-        text.contains("train/003.png is 9x8 pixels where ") && text.contains("train/001.png is 8x8;"),
+        text.contains("train/003.png has 9x8 pixels, but ") && text.contains("train/001.png has 8x8;"),
         "{text}"
     );
     assert!(text.contains("set data.resize = \"crop\" or \"stretch\""), "{text}");
     // A test split must have the training images' size.
     index.size = Some((16, 16));
     let text = index.without_bad(&checked(&index, Resize::None, Depth::Header)).unwrap_err().to_string();
-    assert!(text.contains("is 8x8 pixels where every training image is 16x16"), "{text}");
+    assert!(text.contains("has 8x8 pixels, but every training image has 16x16"), "{text}");
 }
 
 #[test]
