@@ -213,7 +213,9 @@ fn a_checkpoint_is_shown_with_whose_the_bytes_are() {
     let out = ckpt(&scene, &["show", "a"]).expect_code(0).stdout();
     assert!(out.contains("damaged: model.safetensors has 100 bytes"), "{out}");
     fs::remove_file(run.join("checkpoints/step-00000025/manifest.json")).unwrap();
-    ckpt(&scene, &["show", "a"]).expect_code(1).expect_stderr("holds no manifest.json");
+    ckpt(&scene, &["show", "a"])
+        .expect_code(1)
+        .expect_stderr("is not a whole checkpoint: it has no manifest.json");
 }
 
 #[test]

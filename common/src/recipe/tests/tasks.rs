@@ -138,8 +138,8 @@ fn settings_of_other_data_have_no_effect() {
         (folder, "data.train_masks=a", "masks"),
         (folder, "data.test_masks=a", "masks"),
         (folder, "data.ignore=3", "masks"),
-        (folder, "data.classes=3", "counted"),
-        (TORCHSCRIPT, "data.classes=3", "counted"),
+        (folder, "data.classes=3", "the class folders determine it"),
+        (TORCHSCRIPT, "data.classes=3", "the class folders determine it"),
         (SEGMENT, "data.train_samples=3", "data.kind is \"folder\""),
         (BINARY, "data.image_size=32", "data.resize is \"none\""),
     ] {

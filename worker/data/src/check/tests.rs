@@ -148,7 +148,7 @@ fn images_that_are_not_resized_have_one_size() {
     let text = found(&index).unwrap_err().to_string();
     assert!(text.contains("train/b/007.png has 8x12 pixels, but "), "{text}");
     assert!(
-        text.contains("train/a/001.png is 8x8; data.resize = \"none\"")
+        text.contains("train/a/001.png has 8x8; data.resize = \"none\"")
             && text.contains("\"crop\" or \"stretch\""),
         "{text}"
     );
