@@ -131,7 +131,7 @@ fn foreign_weights_load_partially_or_by_other_names() {
         &[&weights, steps, rename, "model.weights_mode=strict", "data.classes=7"],
         "does not fit the model",
     );
-    expect_error(&["model.weights_mode=strict", steps], "none is named");
+    expect_error(&["model.weights_mode=strict", steps], "model.weights, which is not set");
     expect_error(&[&weights, "model.weights_rename=[[\"(\", \"\"]]", steps], "is not a regular expression");
 
     let output = sandbox.launch(1, "strict", &[&weights, steps, rename, "model.weights_mode=strict"]);

@@ -172,7 +172,7 @@ fn masks_with_an_ignored_object_are_an_error() {
     assert!(output.status.success() && text.contains("test_masks hold class 1 alone"), "{text}");
     scenes_of(&sandbox, "train", 8, 0, 1);
     scenes_of(&sandbox, "test", 4, 255, 255);
-    expect_error(&sandbox, &[], &["test_masks", "value 255", "nothing is left to test with"]);
+    expect_error(&sandbox, &[], &["test_masks", "value 255", "data.ignore = 255 excludes"]);
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn invalid_stages_are_errors() {
     refused(
         1,
         &["stage.1.freeze=[\"up*\"]"],
-        &["stage[1].unfreeze[0].match", "remove it from freeze, or unfreeze it at a later part"],
+        &["stage[1].unfreeze[0].match", "remove it from freeze, or raise `at`"],
     );
     refused(1, &["stage.0.freeze=[\"*\"]"], &["stage \"head\" begins with every parameter frozen"]);
     refused(
@@ -41,7 +41,7 @@ fn invalid_stages_are_errors() {
         &["stage[0].group[0]", "frozen in this stage", "remove the group"],
     );
     refused(1, &["train.epochs=3"], &["train.epochs", "each [[stage]] states its length"]);
-    refused(1, &["stage.1.epochs=1"], &["stage[1].steps", "remove the other"]);
+    refused(1, &["stage.1.epochs=1"], &["stage[1].steps", "remove one of the two"]);
     refused(1, &["stage.2.epochs=1"], &["stage.0 to stage.1"]);
     refused(
         1,
