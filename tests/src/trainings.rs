@@ -28,7 +28,7 @@ pub fn tensors(run: &Run, file: &str) -> BTreeMap<String, Tensor> {
 pub fn distance(one: &BTreeMap<String, Tensor>, other: &BTreeMap<String, Tensor>) -> f64 {
     assert!(!one.is_empty() && one.keys().eq(other.keys()), "{one:?} and {other:?}");
     let squares = |tensor: &Tensor| tensor.square().sum(Kind::Double).double_value(&[]);
-    let apart: f64 = one.iter().map(|(name, tensor)| squares(&(tensor - &other[name]))).sum();
+    let squared: f64 = one.iter().map(|(name, tensor)| squares(&(tensor - &other[name]))).sum();
     let length: f64 = other.values().map(squares).sum();
-    (apart / length).sqrt()
+    (squared / length).sqrt()
 }

@@ -51,8 +51,8 @@ impl Display for Need {
 pub fn skip(need: Need, why: impl Display) {
     let required = std::env::var(REQUIRE).unwrap_or_default();
     match is_required(need, &required) {
-        Err(unknown) => panic!("{REQUIRE} names {unknown:?}: name {}, or all", names()),
-        Ok(true) => panic!("{REQUIRE} names {need}, and {why}"),
+        Err(unknown) => panic!("unknown {unknown:?} in {REQUIRE}: use {}, or all", names()),
+        Ok(true) => panic!("{REQUIRE} requires {need}: {why}"),
         // Not by eprintln: the test harness hides its output if the test passes.
         Ok(false) => {
             let test = std::thread::current().name().unwrap_or("a test").to_owned();
@@ -70,13 +70,13 @@ pub fn skip(need: Need, why: impl Display) {
 pub fn pytorch() -> Option<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     let target = workspace.unwrap_or(Path::new(".")).join("target");
-    let places = match std::env::var_os(PYTHON_WITH_PYTORCH) {
+    let candidates = match std::env::var_os(PYTHON_WITH_PYTORCH) {
         Some(named) => vec![PathBuf::from(named)],
         None => ["pytorch", "bench-venv"].map(|folder| target.join(folder).join("bin/python")).into(),
     };
-    let found = places.iter().find(|python| python.is_file());
+    let found = candidates.iter().find(|python| python.is_file());
     if found.is_none() {
-        skip(Need::PyTorch, format!("there is no {} (set {PYTHON_WITH_PYTORCH})", places[0].display()));
+        skip(Need::PyTorch, format!("{} is missing; set {PYTHON_WITH_PYTORCH}", candidates[0].display()));
     }
     found.cloned()
 }

@@ -27,13 +27,13 @@ fn give_up_overrides() {
     for capability in OVERRIDES {
         let _ = remove_capability_from_bounding_set(capability);
     }
-    let mut sets = capabilities(None).expect("Linux says what a thread may do");
+    let mut sets = capabilities(None).expect("cannot read capabilities");
     for capability in OVERRIDES {
         sets.effective.remove(capability);
         sets.permitted.remove(capability);
         sets.inheritable.remove(capability);
     }
-    set_capabilities(None, sets).expect("a thread may give up what it has");
+    set_capabilities(None, sets).expect("cannot drop capabilities");
 }
 
 #[cfg(test)]
@@ -47,13 +47,13 @@ mod tests {
     fn with_permissions_cannot_read_forbidden_files() {
         let path = std::env::temp_dir().join(format!("dtrain-test-kit-{}", std::process::id()));
         fs::write(&path, "secret").expect("a file is written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("it is shut");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("permissions change");
         let (here, started) = with_permissions(|| {
             let cat = Command::new("cat").arg(&path).output().expect("cat starts");
             (fs::read(&path).is_err(), !cat.status.success())
         });
-        fs::remove_file(&path).expect("it is removed");
-        assert!(here, "a thread reads it");
-        assert!(started, "a program reads it");
+        fs::remove_file(&path).expect("the file is removed");
+        assert!(here, "a thread reads the file");
+        assert!(started, "a program reads the file");
     }
 }

@@ -81,7 +81,7 @@ pub fn rank_pid(guardian: u32, rank: usize) -> u32 {
     // The zero byte ends the variable.
     let ranks = processes_with(&[&format!("RANK={rank}\0")]);
     let below = |pid: &u32| parent(*pid).and_then(parent) == Some(guardian);
-    ranks.into_iter().rfind(below).expect("the rank runs")
+    ranks.into_iter().rfind(below).expect("the rank is not running")
 }
 
 fn parent(pid: u32) -> Option<u32> {
@@ -142,8 +142,8 @@ pub fn expect_exit_code(output: &Output, code: i32) -> String {
 
 /// Returns how often to try a timing-dependent case: `usual`, or the number set by `cargo xtask soak`.
 pub fn repeats(usual: usize) -> usize {
-    let asked = std::env::var("DTRAIN_SOAK").ok();
-    asked.and_then(|number| number.parse().ok()).unwrap_or(usual)
+    let repetitions = std::env::var("DTRAIN_SOAK").ok();
+    repetitions.and_then(|number| number.parse().ok()).unwrap_or(usual)
 }
 
 /// Tries a case [`repeats`] times, several at once, if it mostly waits. `case` gets the try's number.

@@ -68,6 +68,6 @@ pub fn test_data(name: &str) -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    need::skip(Need::Data, format!("there is no {} (set DTRAIN_TEST_DATA)", folder.display()));
+    need::skip(Need::Data, format!("{} is missing; set DTRAIN_TEST_DATA", folder.display()));
     None
 }

@@ -192,7 +192,7 @@ impl Run {
     /// # Panics
     /// If it is absent or unreadable.
     pub fn result(&self) -> RunResult {
-        RunResult::read(&self.0.result()).expect("result.json can be read").expect("result.json is there")
+        RunResult::read(&self.0.result()).expect("result.json is unreadable").expect("no result.json")
     }
 
     /// Returns the bytes of the newest checkpoint's model.

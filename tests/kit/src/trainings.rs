@@ -49,7 +49,7 @@ pub fn train(
         .collect();
     let path = sandbox.path(&format!("list-{world_size}.json"));
     let text = serde_json::to_string(&trainings).expect("a list is JSON");
-    fs::write(&path, text).expect("the sandbox takes a file");
+    fs::write(&path, text).expect("cannot write the list");
     // The tests compare CPU arithmetic.
     let mut vars = vars.to_vec();
     vars.push(("CUDA_VISIBLE_DEVICES", ""));

@@ -43,7 +43,7 @@ fn packages_depend_only_on_lower_packages() {
     members.sort_unstable();
     let mut known: Vec<&str> = PACKAGES.iter().map(|(folder, _)| *folder).collect();
     known.sort_unstable();
-    assert_eq!(members, known, "a new package belongs into this table");
+    assert_eq!(members, known, "add the new package to this table");
 
     let name = |folder: &str| {
         let manifest = read(folder);
@@ -52,15 +52,12 @@ fn packages_depend_only_on_lower_packages() {
     };
     let mut below: Vec<&str> = Vec::new();
     for (folder, allowed) in PACKAGES {
-        assert!(
-            allowed.iter().all(|lower| below.contains(lower)),
-            "{folder}: the table does not run upwards"
-        );
+        assert!(allowed.iter().all(|lower| below.contains(lower)), "{folder}: the table is not in order");
         let manifest = read(folder);
         for other in known.iter().filter(|other| !allowed.contains(other)) {
-            let words = name(other);
+            let other_name = name(other);
             let depends = manifest.lines().any(|line| {
-                let rest = line.strip_prefix(&words);
+                let rest = line.strip_prefix(&other_name);
                 rest.is_some_and(|rest| rest.starts_with(".workspace") || rest.trim_start().starts_with('='))
             });
             assert!(!depends, "{folder} must not depend on {other}");

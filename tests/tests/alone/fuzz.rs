@@ -152,8 +152,8 @@ fn changed_files_read_or_fail_without_panic() {
     let contents = names.map(|name| fs::read(whole.join(name)).unwrap());
     // In memory if possible: the test writes files very often.
     let parent = Some(PathBuf::from("/dev/shm")).filter(|shm| shm.is_dir());
-    let place = tempfile::tempdir_in(parent.unwrap_or_else(std::env::temp_dir)).unwrap();
-    let folder = place.path().join("step-00000001");
+    let scratch = tempfile::tempdir_in(parent.unwrap_or_else(std::env::temp_dir)).unwrap();
+    let folder = scratch.path().join("step-00000001");
     fs::create_dir(&folder).unwrap();
     for (name, content) in names.iter().zip(&contents) {
         fs::write(folder.join(name), content).unwrap();

@@ -40,8 +40,8 @@ fn same(recipe: &str, ranks: usize, sets: &[&str], segments: usize) {
     }
     assert!(on.weights() == off.weights(), "weights of {sets:?}");
     let log = std::fs::read_to_string(on.0.rank_logs(0, 0).join("stderr.log")).unwrap();
-    let said = format!("recompute: all {segments} segments of the model are computed again");
-    assert!(log.contains(&said), "{log}");
+    let message = format!("recompute: all {segments} segments of the model are computed again");
+    assert!(log.contains(&message), "{log}");
 }
 
 const LM: &str = r#"

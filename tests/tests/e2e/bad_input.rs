@@ -49,7 +49,7 @@ pub(crate) fn refused_by(command: &mut Command, words: &[&str]) {
         assert!(text.contains(word), "no {word:?} in: {text}");
     }
     let errors = text.lines().filter(|line| line.contains("error:")).count();
-    assert_eq!(errors, 1, "one error, said once: {text}");
+    assert_eq!(errors, 1, "expected one error line: {text}");
     assert!(!text.contains("panicked"), "{text}");
 }
 
@@ -148,9 +148,9 @@ fn an_error_of_rank_0_is_reported_once() {
     let output = finish(&mut sandbox.command(2, "run", &sets, &[]), LIMIT);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{text}");
-    let said: Vec<_> = text.lines().filter(|line| !line.contains("run directory")).collect();
-    assert_eq!(said.len(), 1, "{text}");
-    assert!(said[0].starts_with("dtrain: error: optim.schedule.warmup is "), "{text}");
+    let lines: Vec<_> = text.lines().filter(|line| !line.contains("run directory")).collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    assert!(lines[0].starts_with("dtrain: error: optim.schedule.warmup is "), "{text}");
 }
 
 #[test]

@@ -80,9 +80,9 @@ fn group_batch_norm_does_not_depend_on_the_cut() {
             let evaluated = |run: &Run| run.evaluations()[0]["loss"].as_f64().unwrap();
             let losses = |run: &Run| [run.per_step("loss"), vec![evaluated(run)]].concat();
             for (step, (a, b)) in std::iter::zip(losses(&cut), losses(&whole)).enumerate() {
-                let apart = (a / b - 1.0).abs();
+                let difference = (a / b - 1.0).abs();
                 assert!(
-                    apart < 1e-5,
+                    difference < 1e-5,
                     "{batch}, {group}, {ranks} ranks, {micro:?}, step {step}: {a} against {b}"
                 );
             }

@@ -28,9 +28,9 @@ fn best(run: &Run, value: f64) -> u64 {
     let target = fs::read_link(run.0.best()).unwrap();
     let step = Manifest::read(&run.0.best()).unwrap().step;
     assert_eq!(run.0.checkpoints().join(target), run.0.checkpoint(step));
-    let told = run.result().best.unwrap();
-    assert_eq!((told.step, told.value), (step, value));
-    assert_eq!(Manifest::read(&run.0.latest()).unwrap().best, Some(told));
+    let best = run.result().best.unwrap();
+    assert_eq!((best.step, best.value), (step, value));
+    assert_eq!(Manifest::read(&run.0.latest()).unwrap().best, Some(best));
     step
 }
 

@@ -36,12 +36,12 @@ fn train(sandbox: &Sandbox, case: &str, reference: &Value, ranks: usize, double:
 }
 
 /// Returns the largest relative difference of the losses.
-fn apart(run: &Run, expected: &Value) -> f64 {
+fn largest_difference(run: &Run, expected: &Value) -> f64 {
     let (got, expected) =
         (run.per_step("loss"), serde_json::from_value::<Vec<f64>>(expected["losses"].clone()).unwrap());
     assert_eq!(got.len(), expected.len());
-    let apart = std::iter::zip(&got, &expected).map(|(got, expected)| (got / expected - 1.0).abs());
-    apart.fold(0.0, f64::max)
+    let differences = std::iter::zip(&got, &expected).map(|(got, expected)| (got / expected - 1.0).abs());
+    differences.fold(0.0, f64::max)
 }
 
 fn sandbox() -> Sandbox {
@@ -60,10 +60,10 @@ fn compare(name: &str, ranks: &[usize], exact: f64) {
     let (sandbox, reference) = (sandbox(), case(name));
     for &ranks in ranks {
         let run = train(&sandbox, name, &reference, ranks, false);
-        let single = apart(&run, &reference["float32"]);
+        let single = largest_difference(&run, &reference["float32"]);
         assert!(single < TOLERANCE, "{name} on {ranks} ranks: {single:e}");
         let run = train(&sandbox, name, &reference, ranks, true);
-        let double = apart(&run, &reference["float64"]);
+        let double = largest_difference(&run, &reference["float64"]);
         assert!(double < exact, "{name} on {ranks} ranks in float64: {double:e}");
         println!(
             "{name} on {ranks} ranks: losses differ from DDP's by {single:.1e}, in float64 by {double:.1e}"
@@ -89,7 +89,7 @@ fn unused_parameters_are_treated_as_by_ddp() {
     let (sandbox, reference) = (sandbox(), case("branches"));
     for ranks in [1, 2, 3] {
         let run = train(&sandbox, "branches", &reference, ranks, true);
-        let losses = apart(&run, &reference["float64"]);
+        let losses = largest_difference(&run, &reference["float64"]);
         assert!(losses < 1e-10, "{ranks} ranks: {losses:e}");
         let weights = tensors(&run, "model.safetensors");
         let expected = reference["float64"]["weights"].as_object().unwrap();

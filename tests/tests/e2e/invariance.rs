@@ -140,11 +140,11 @@ fn a_step_has_the_same_gradient_under_any_partition() {
                 assert_eq!(state.len(), 6, "{state:?}");
                 state
             };
-            let apart = distance(&gradient(&name), &gradient(whole));
-            assert!(apart < 1e-6, "{name}, {weighted}: {apart:e}");
+            let difference = distance(&gradient(&name), &gradient(whole));
+            assert!(difference < 1e-6, "{name}, {weighted}: {difference:e}");
             let loss = |name: &str| sandbox.run(name).per_step("loss")[0];
             assert!((loss(&name) / loss(whole) - 1.0).abs() < 1e-6, "{name}, {weighted}");
-            worst = worst.max(apart);
+            worst = worst.max(difference);
         });
         println!("{weighted}: gradients in float32 differ by at most {worst:.1e}");
         assert!(worst > 0.0, "nothing was compared");
@@ -175,8 +175,8 @@ fn a_gradient_is_a_weighted_mean() {
     for weighted in [false, true] {
         let state = |scale: &str| tensors(&sandbox.run(&format!("{weighted}-{scale}")), OPTIMIZER);
         for scale in ["3.0", "0.01"] {
-            let apart = distance(&state(scale), &state("1.0"));
-            assert!(apart < 1e-12, "weighted {weighted}, times {scale}: {apart:e}");
+            let difference = distance(&state(scale), &state("1.0"));
+            assert!(difference < 1e-12, "weighted {weighted}, times {scale}: {difference:e}");
         }
     }
     let norm = |name: &str| sandbox.run(name).per_step("grad_norm")[0];
@@ -189,9 +189,9 @@ fn fifty_steps_end_in_the_same_weights_under_any_partition() {
     for_all_partitions(&["custom.double=true"], |sandbox, whole, ranks, batch, micro_batch| {
         let name = name(ranks, batch, micro_batch);
         let weights = |name: &str| tensors(&sandbox.run(name), MODEL);
-        let apart = distance(&weights(&name), &weights(whole));
-        assert!(apart < 1e-10, "{name}: {apart:e}");
-        worst = worst.max(apart);
+        let difference = distance(&weights(&name), &weights(whole));
+        assert!(difference < 1e-10, "{name}: {difference:e}");
+        worst = worst.max(difference);
         let expected = ids(sandbox, whole, 1, batch, None);
         assert_eq!(ids(sandbox, &name, ranks, batch, micro_batch), expected, "{name}");
         let losses = sandbox.run(&name).per_step("loss");
@@ -254,19 +254,19 @@ const VARIANTS: [Variant; 13] = [
 #[test]
 fn settings_do_not_change_the_invariance_on_any_transport() {
     let sandbox = Sandbox::new(RECIPE);
-    let list = |place: &str, micro_batch| -> TrainingList {
+    let list = |name: &str, micro_batch| -> TrainingList {
         let of = |variant: &Variant| {
             let mut sets = sets(variant.sets);
             sets.extend(["custom.double=true".into(), cut(micro_batch)]);
-            (format!("{}-{place}", variant.name), sets)
+            (format!("{}-{name}", variant.name), sets)
         };
         VARIANTS.iter().map(of).collect()
     };
     train(&sandbox, 1, &[], &list("whole", None));
     let places = [(2, "shared"), (3, "shared"), (2, "gloo"), (3, "gloo")];
     for (ranks, transport) in places {
-        let place = format!("{ranks}-{transport}");
-        train(&sandbox, ranks, &[("DTRAIN_TRANSPORT", transport)], &list(&place, Some(3)));
+        let name = format!("{ranks}-{transport}");
+        train(&sandbox, ranks, &[("DTRAIN_TRANSPORT", transport)], &list(&name, Some(3)));
     }
     for Variant { name, sets, tolerance } in &VARIANTS {
         let whole = sandbox.run(&format!("{name}-whole"));
@@ -277,10 +277,13 @@ fn settings_do_not_change_the_invariance_on_any_transport() {
         for (ranks, transport) in places {
             let run = sandbox.run(&format!("{name}-{ranks}-{transport}"));
             for file in &files {
-                let apart = distance(&tensors(&run, file), &tensors(&whole, file));
-                assert!(apart < *tolerance, "{name} on {ranks} ranks by {transport}, {file}: {apart:e}");
+                let difference = distance(&tensors(&run, file), &tensors(&whole, file));
+                assert!(
+                    difference < *tolerance,
+                    "{name} on {ranks} ranks by {transport}, {file}: {difference:e}"
+                );
                 // Compression has an effect.
-                assert!(*tolerance < 1e-9 || apart > 1e-6, "{name}: {apart:e}");
+                assert!(*tolerance < 1e-9 || difference > 1e-6, "{name}: {difference:e}");
             }
         }
     }

@@ -78,7 +78,7 @@ fn ldd_shows_no_library_of_a_gpu() {
 fn a_moved_worker_finds_its_libraries() {
     let folder = tempfile::tempdir_in(build_folder()).unwrap();
     // A hard link costs no space; a symbolic link would lead back to the original folder.
-    let place = |from: &Path, to: PathBuf| {
+    let copy = |from: &Path, to: PathBuf| {
         if fs::hard_link(from, &to).is_err() {
             fs::copy(from, &to).unwrap();
         }
@@ -90,9 +90,9 @@ fn a_moved_worker_finds_its_libraries() {
         fs::create_dir_all(&bin).unwrap();
         let lib = root.join("lib");
         fs::create_dir_all(&lib).unwrap();
-        place(&worker(), bin.join("dtrain-worker"));
+        copy(&worker(), bin.join("dtrain-worker"));
         for library in &libtorch {
-            place(library, lib.join(library.file_name().unwrap()));
+            copy(library, lib.join(library.file_name().unwrap()));
         }
         let output = Command::new("ldd").arg(bin.join("dtrain-worker")).output().unwrap();
         let text = output_text(&output);

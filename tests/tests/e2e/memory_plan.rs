@@ -73,8 +73,8 @@ fn predictions_match_measurements() {
         let answer = json(&ask(sandbox, "profile", &arguments));
         let measured = answer["stages"][0]["measured"].clone();
         let bytes = |value: &Value| value["peak"].as_f64().unwrap();
-        let (took, said) = (bytes(&measured), bytes(&measured["predicted"]));
-        assert!((said / took - 1.0).abs() < 0.03, "{more:?}: {said} predicted, {took} measured");
+        let (took, predicted) = (bytes(&measured), bytes(&measured["predicted"]));
+        assert!((predicted / took - 1.0).abs() < 0.03, "{more:?}: {predicted} predicted, {took} measured");
         // Memory that persists between steps is predicted to the byte.
         for owner in ["parameters", "gradients", "optimizer", "ema", "buffers"] {
             assert_eq!(measured["owners"][owner], measured["predicted"]["owners"][owner], "{owner}");

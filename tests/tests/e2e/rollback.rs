@@ -46,9 +46,9 @@ fn new_checkpoints_after_a_rollback_are_kept() {
     is_whole(&run, &[8, 10], 10);
     let aside = run.0.set_aside().unwrap();
     assert_eq!(aside[0].steps, [6, 8, 10, 12, 14, 16]);
-    let told = run.metrics().into_iter().find_map(|line| line.get("rollback").cloned());
-    let told = told.unwrap();
-    assert_eq!((&told["from"], &told["to"]), (&16.into(), &4.into()));
+    let rollback = run.metrics().into_iter().find_map(|line| line.get("rollback").cloned());
+    let rollback = rollback.unwrap();
+    assert_eq!((&rollback["from"], &rollback["to"]), (&16.into(), &4.into()));
     assert_eq!(run.per_step("step"), (1..=10).map(f64::from).collect::<Vec<_>>());
 
     // The same run resumes from its newest checkpoint, not from those set aside.
@@ -102,9 +102,9 @@ fn expect_continuation_by_the_same_command(by: Signal) -> Option<i32> {
     drop(run.0.claim_training(Duration::from_secs(60)).unwrap());
     let stopped = run.0.linked(&latest).expect("latest points to a checkpoint");
     if code.is_some() {
-        let told = run.result();
-        assert_eq!(told.steps, Some(stopped));
-        assert_eq!(told.resumed_from.as_deref(), Some(Path::new(&from)));
+        let result = run.result();
+        assert_eq!(result.steps, Some(stopped));
+        assert_eq!(result.resumed_from.as_deref(), Some(Path::new(&from)));
     }
 
     let sets = [format!("train.steps={}", stopped + 2), "checkpoint.keep=3".to_owned()];

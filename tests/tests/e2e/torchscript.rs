@@ -188,6 +188,6 @@ fn files_that_are_no_modules_are_errors() {
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(words.iter().all(|word| text.contains(word)), "{words:?} in: {text}");
         let errors = text.lines().filter(|line| line.contains("error:")).count();
-        assert_eq!(errors, 1, "one error, said once: {text}");
+        assert_eq!(errors, 1, "expected one error line: {text}");
     }
 }

@@ -86,8 +86,8 @@ fn unused_parameters_end_equal_on_any_number_of_ranks() {
             let run = sandbox.run(&name);
             assert_never_touched(&run, &name);
             for file in [MODEL, OPTIMIZER] {
-                let apart = distance(&tensors(&run, file), &tensors(&alone, file));
-                assert!(apart < 1e-12, "{name}, {file}: {apart:e}");
+                let difference = distance(&tensors(&run, file), &tensors(&alone, file));
+                assert!(difference < 1e-12, "{name}, {file}: {difference:e}");
             }
         }
     }
@@ -113,8 +113,8 @@ fn a_resumed_run_restores_update_counts() {
         assert_eq!(run.per_step("loss").len(), 20, "{name}");
         assert_never_touched(&run, name);
         for file in [MODEL, OPTIMIZER] {
-            let apart = distance(&tensors(&run, file), &tensors(&whole, file));
-            assert!(apart < 1e-12, "{name}, {file}: {apart:e}");
+            let difference = distance(&tensors(&run, file), &tensors(&whole, file));
+            assert!(difference < 1e-12, "{name}, {file}: {difference:e}");
         }
     }
 }

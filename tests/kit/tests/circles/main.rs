@@ -35,7 +35,7 @@ fn files_have_no_circular_imports() {
         new.into_iter().map(|circle| format!("  {circle}\n")).collect::<String>()
     );
     let gone: Vec<&&str> = KNOWN.iter().filter(|file| !found.contains_key(**file)).collect();
-    assert!(gone.is_empty(), "no longer in a circle, take them out of KNOWN: {gone:?}");
+    assert!(gone.is_empty(), "no longer in a circle, remove them from KNOWN: {gone:?}");
 }
 
 /// Returns the `src` folders of the workspace's packages.
@@ -96,11 +96,11 @@ impl Crate {
             match token {
                 "mod" if tokens.get(at + 2).is_some_and(|next| next == ";") => {
                     let child = &tokens[at + 1];
-                    let places = [folder.join(format!("{child}.rs")), folder.join(child).join("mod.rs")];
-                    if let Some(place) = places.iter().find(|place| place.is_file()) {
+                    let candidates = [folder.join(format!("{child}.rs")), folder.join(child).join("mod.rs")];
+                    if let Some(file) = candidates.iter().find(|file| file.is_file()) {
                         let name = [name.clone(), vec![child.clone()]].concat();
                         if !self.modules.contains_key(&name) {
-                            self.module(name, place);
+                            self.module(name, file);
                         }
                     }
                     at += 2;
@@ -167,7 +167,7 @@ impl Crate {
         if depth > 16 {
             return None;
         }
-        let mut place: Name = match first.as_str() {
+        let mut module_name: Name = match first.as_str() {
             "crate" => Vec::new(),
             _ => {
                 // Relative: a child module or an import of this module.
@@ -184,31 +184,31 @@ impl Crate {
             }
         };
         for (index, segment) in rest.iter().enumerate() {
-            let child = [place.clone(), vec![segment.clone()]].concat();
+            let child = [module_name.clone(), vec![segment.clone()]].concat();
             if self.modules.contains_key(&child) {
-                place = child;
+                module_name = child;
                 continue;
             }
-            let module = self.modules.get(&place)?;
+            let module = self.modules.get(&module_name)?;
             if module.items.contains(segment) {
                 return Some(module);
             }
             let named = module.imports.iter().find(|(name, _, _)| name == segment);
             let globs = module.imports.iter().filter(|(name, _, _)| name == "*");
-            let ways = named
+            let candidates = named
                 .into_iter()
                 .map(|(_, whole, _)| whole.clone())
                 .chain(globs.map(|(_, whole, _)| [&whole[..], std::slice::from_ref(segment)].concat()));
-            for whole in ways {
+            for whole in candidates {
                 let whole = [&whole[..], &rest[index + 1..]].concat();
-                if let Some(found) = self.definition(&place, &whole, depth + 1) {
+                if let Some(found) = self.definition(&module_name, &whole, depth + 1) {
                     return Some(found);
                 }
             }
             // An item made by a macro, or a variant or method of an item found here.
             return Some(module);
         }
-        self.modules.get(&place)
+        self.modules.get(&module_name)
     }
 
     /// Returns the files that each file uses.

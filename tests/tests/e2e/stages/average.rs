@@ -26,10 +26,10 @@ fn the_average_of_newly_frozen_parameters_still_moves() {
     assert!(same(&raw[2][wte], &raw[4][wte]), "frozen in the second stage");
     assert!(!same(&raw[4][wte], &raw[5][wte]), "trained again in the third");
     // A resting parameter's average moves towards it: the factor of update t is (1 + t) / (10 + t) at first.
-    let apart = |step: usize| (&averages[step - 1][wte] - &raw[step - 1][wte]).norm().double_value(&[]);
+    let distance = |step: usize| (&averages[step - 1][wte] - &raw[step - 1][wte]).norm().double_value(&[]);
     let left = |t: f64| (1.0 + t) / (10.0 + t);
-    assert!((apart(4) / apart(3) - left(3.0)).abs() < 1e-3, "{} of {}", apart(4), apart(3));
-    assert!((apart(5) / apart(4) - left(4.0)).abs() < 1e-3);
+    assert!((distance(4) / distance(3) - left(3.0)).abs() < 1e-3, "{} of {}", distance(4), distance(3));
+    assert!((distance(5) / distance(4) - left(4.0)).abs() < 1e-3);
     // It starts again with the last stage; frozen parameters were not trained since then.
     assert!(!averages[5].contains_key(frozen) && averages[7].contains_key(frozen));
     assert!(averages[4].contains_key(frozen));

@@ -58,7 +58,7 @@ fn two_stages_with_progressive_unfreezing() {
     };
     assert_eq!((updates(4, "outc.conv.weight"), updates(4, "inc.double_conv.0.weight")), (Some(4), None));
     assert_eq!(updates(5, "outc.conv.weight"), Some(1), "a new stage has a new optimizer");
-    assert_eq!(updates(10, "outc.conv.weight"), Some(6), "within a stage it goes on");
+    assert_eq!(updates(10, "outc.conv.weight"), Some(6), "the optimizer continues within a stage");
     assert_eq!(updates(10, "inc.double_conv.0.weight"), Some(2));
 
     for words in [

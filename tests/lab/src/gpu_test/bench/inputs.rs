@@ -73,8 +73,8 @@ fn once(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf
 fn characters(length: usize) -> String {
     let mut next = numbers();
     (0..length)
-        .map(|place| match u32::try_from(place) {
-            Ok(place) if place < VOCABULARY => place,
+        .map(|index| match u32::try_from(index) {
+            Ok(index) if index < VOCABULARY => index,
             _ => next() % VOCABULARY,
         })
         .filter_map(|number| char::from_u32(FIRST_CHARACTER + number))
