@@ -156,7 +156,7 @@ fn images_that_are_not_resized_have_one_size() {
     index.samples.truncate(100);
     index.size = Some((32, 8));
     let text = found(&index).unwrap_err().to_string();
-    assert!(text.contains("where every training image is 32x8"), "{text}");
+    assert!(text.contains("but every training image has 32x8"), "{text}");
 }
 
 #[test]
