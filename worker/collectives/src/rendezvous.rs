@@ -102,8 +102,8 @@ impl Rendezvous {
         self.connect_by(self.preference, device)
     }
 
-    /// Connects all ranks; every rank passes the same `preference`. Keep the rendezvous as long as the group: rank
-    /// 0's store serves it. GPUs use NCCL, unless `preference` selects a transport through host memory.
+    /// Connects all ranks; every rank passes the same `preference`. Keep the rendezvous as long as the group:
+    /// rank 0's store serves it. GPUs use NCCL, unless `preference` selects a transport through host memory.
     /// `Disagreement`, `Gpus` and `NoSharedMemory` are errors on all ranks together.
     pub fn connect_by(
         &self,

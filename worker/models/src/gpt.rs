@@ -49,10 +49,10 @@ impl Gpt {
 
     /// Registers the model's tensors in `registry`, in the order of PyTorch's `state_dict`.
     pub fn new(config: GptConfig, registry: &mut Registry) -> Result<Self, ModelError> {
-        let vocabulary = settings::at_least_one("model.vocabulary", config.vocabulary)?;
-        let context = settings::at_least_one("model.context", config.context)?;
-        let depth = settings::at_least_one("model.depth", config.depth)?;
-        settings::divides(("model.heads", config.heads), ("model.width", config.width))?;
+        let vocabulary = settings::check_at_least_one("model.vocabulary", config.vocabulary)?;
+        let context = settings::check_at_least_one("model.context", config.context)?;
+        let depth = settings::check_at_least_one("model.depth", config.depth)?;
+        settings::check_divides(("model.heads", config.heads), ("model.width", config.width))?;
         let width = settings::size(config.width);
         let options = BlockOptions {
             width,

@@ -63,7 +63,7 @@ pub(super) fn compare(model: &[ExpectedTensor<'_>], file: &BTreeMap<&str, &Tenso
                 file: found.shape.to_vec(),
                 model: wanted.shape.clone(),
             }),
-            Some(found) if !converts(found.dtype, wanted.kind) => {
+            Some(found) if !is_convertible(found.dtype, wanted.kind) => {
                 mismatch.types.push((name, found.dtype.to_string(), format!("{:?}", wanted.kind)));
             }
             Some(_) => {}
@@ -121,7 +121,7 @@ fn is_other_class_count(difference: &ShapeDifference) -> bool {
 }
 
 /// Returns whether a file's dtype converts to a model's: between floats, and integers to counters.
-fn converts(from: Dtype, to: Kind) -> bool {
+fn is_convertible(from: Dtype, to: Kind) -> bool {
     match to {
         Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => {
             matches!(from, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64)

@@ -13,7 +13,7 @@ pub(super) fn describe_network(names: &[&str]) -> String {
     if let Some(kind) = by_first_tensor(names) {
         return kind;
     }
-    let blocks = [1, 2, 3, 4].map(|stage| numbered(names, &format!("layer{stage}.")));
+    let blocks = [1, 2, 3, 4].map(|stage| count_numbered(names, &format!("layer{stage}.")));
     let in_block = |name: &&str| name.starts_with("layer") && name.contains(".conv3.");
     let bottleneck = names.iter().any(in_block);
     const RESIDUAL: [([usize; 4], bool, &str); 5] = [
@@ -53,14 +53,14 @@ fn by_first_tensor(names: &[&str]) -> Option<String> {
     let first = FIRST.into_iter().find(|first| names.contains(first));
     // GPT-2 from Hugging Face: the same blocks, but at the root or with transposed weights.
     if first.is_none() && names.contains(&"wte.weight") {
-        let depth = numbered(names, "h.");
+        let depth = count_numbered(names, "h.");
         return Some(format!(
             "a GPT of {depth} blocks with Hugging Face's names (prefix its names with `transformer.`, and transpose the \
              weights of its linear layers)"
         ));
     }
     Some(match first? {
-        "cls_token" => match numbered(names, "blocks.") {
+        "cls_token" => match count_numbered(names, "blocks.") {
             0 => "a variant of a vision transformer".to_owned(),
             depth => format!("a vision transformer of {depth} blocks"),
         },
@@ -71,12 +71,12 @@ fn by_first_tensor(names: &[&str]) -> Option<String> {
             });
             format!("a U-Net of {} levels", depth.count())
         }
-        _ => format!("a GPT of {} blocks", numbered(names, "transformer.h.")),
+        _ => format!("a GPT of {} blocks", count_numbered(names, "transformer.h.")),
     })
 }
 
 /// Returns one more than the largest number after `prefix`, or 0 if there is no number.
-fn numbered(names: &[&str], prefix: &str) -> usize {
+fn count_numbered(names: &[&str], prefix: &str) -> usize {
     let number = |name: &&str| name.strip_prefix(prefix)?.split('.').next()?.parse::<usize>().ok();
     names.iter().filter_map(number).max().map_or(0, |last| last.saturating_add(1))
 }

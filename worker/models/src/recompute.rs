@@ -148,8 +148,8 @@ impl<T: Send + 'static> Segment<T> {
             let _region = Region::enter(pass);
             let compute = || {
                 // libtorch returns as many tensors as it got.
-                let count = |_| TchError::Convert("wrong number of tensors".to_owned());
-                let inputs = <&[Tensor; N]>::try_from(inputs).map_err(count)?;
+                let wrong_count = |_| TchError::Convert("wrong number of tensors".to_owned());
+                let inputs = <&[Tensor; N]>::try_from(inputs).map_err(wrong_count)?;
                 let output = forward(&lock(&layers), inputs.each_ref())?;
                 check.compare(&output, pass)?;
                 Ok(output)

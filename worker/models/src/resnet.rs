@@ -116,8 +116,8 @@ impl ResNet {
         classes: usize,
         registry: &mut Registry,
     ) -> Result<Self, ModelError> {
-        let channels = settings::positive(channels, ModelError::NoChannels)?;
-        let classes = settings::positive(classes, ModelError::NoClasses)?;
+        let channels = settings::check_positive(channels, ModelError::NoChannels)?;
+        let classes = settings::check_positive(classes, ModelError::NoClasses)?;
         let (channels_last, synced) = (registry.channels_last, registry.is_batch_synced());
         let mut root = registry.root();
         let stem = root.segment(|root| {

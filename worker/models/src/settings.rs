@@ -8,23 +8,23 @@ pub(super) fn size(value: usize) -> i64 {
 }
 
 /// Returns a size, or the error if it is 0.
-pub(super) fn positive(value: usize, error: ModelError) -> Result<i64, ModelError> {
+pub(super) fn check_positive(value: usize, error: ModelError) -> Result<i64, ModelError> {
     if value == 0 { Err(error) } else { Ok(size(value)) }
 }
 
 /// Checks a setting that must be at least 1.
-pub(super) fn at_least_one(key: &'static str, value: usize) -> Result<i64, ModelError> {
+pub(super) fn check_at_least_one(key: &'static str, value: usize) -> Result<i64, ModelError> {
     let reason = "it must be at least 1".to_owned();
-    positive(value, ModelError::Setting { key, value, reason })
+    check_positive(value, ModelError::Setting { key, value, reason })
 }
 
 /// Checks a setting that must divide another.
-pub(super) fn divides(
+pub(super) fn check_divides(
     (key, value): (&'static str, usize),
     (of_key, of): (&'static str, usize),
 ) -> Result<(), ModelError> {
-    at_least_one(key, value)?;
-    at_least_one(of_key, of)?;
+    check_at_least_one(key, value)?;
+    check_at_least_one(of_key, of)?;
     if of.is_multiple_of(value) {
         return Ok(());
     }
@@ -40,19 +40,19 @@ mod tests {
 
     #[test]
     fn messages_name_the_key_and_a_valid_value() {
-        let error = divides(("model.heads", 5), ("model.width", 48)).unwrap_err();
+        let error = check_divides(("model.heads", 5), ("model.width", 48)).unwrap_err();
         assert_eq!(
             error.to_string(),
             "`model.heads = 5`: it does not divide `model.width = 48`; use 4, or another divisor"
         );
-        let error = divides(("model.heads", 60), ("model.width", 48)).unwrap_err();
+        let error = check_divides(("model.heads", 60), ("model.width", 48)).unwrap_err();
         assert!(error.to_string().contains("use 48"), "{error}");
         for (heads, width, key) in [(0, 48, "model.heads"), (4, 0, "model.width")] {
-            let error = divides(("model.heads", heads), ("model.width", width)).unwrap_err();
+            let error = check_divides(("model.heads", heads), ("model.width", width)).unwrap_err();
             assert_eq!(error.to_string(), format!("`{key} = 0`: it must be at least 1"));
         }
-        assert!(divides(("model.heads", 6), ("model.width", 48)).is_ok());
-        assert_eq!(at_least_one("model.depth", 3).unwrap(), 3);
+        assert!(check_divides(("model.heads", 6), ("model.width", 48)).is_ok());
+        assert_eq!(check_at_least_one("model.depth", 3).unwrap(), 3);
         assert_eq!(size(usize::MAX), i64::MAX);
     }
 }

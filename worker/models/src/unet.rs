@@ -57,12 +57,12 @@ impl DoubleConv {
 
 /// One level of the decoder: enlarges, appends the skip connection, and convolves.
 #[derive(Debug)]
-struct Up {
+struct UpBlock {
     up: ConvTranspose2d,
     conv: DoubleConv,
 }
 
-impl Up {
+impl UpBlock {
     fn forward(&self, x: &Tensor, skip: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let mut x = self.up.forward(x)?;
         let ((_, _, h, w), (_, _, height, width)) = (x.size4()?, skip.size4()?);
@@ -80,7 +80,7 @@ impl Up {
 pub(super) struct Unet {
     inc: Segment<DoubleConv>,
     down: Vec<Segment<DoubleConv>>,
-    up: Vec<Segment<Up>>,
+    up: Vec<Segment<UpBlock>>,
     outc: Conv2d,
     config: UnetConfig,
     channels_last: bool,
@@ -89,10 +89,10 @@ pub(super) struct Unet {
 
 impl Unet {
     pub(super) fn new(config: UnetConfig, registry: &mut Registry) -> Result<Self, ModelError> {
-        let channels = settings::positive(config.channels, ModelError::NoChannels)?;
-        let classes = settings::positive(config.classes, ModelError::NoClasses)?;
-        let width = settings::at_least_one("model.width", config.width)?;
-        let depth = settings::at_least_one("model.depth", config.depth)?;
+        let channels = settings::check_positive(config.channels, ModelError::NoChannels)?;
+        let classes = settings::check_positive(config.classes, ModelError::NoClasses)?;
+        let width = settings::check_at_least_one("model.width", config.width)?;
+        let depth = settings::check_at_least_one("model.depth", config.depth)?;
         // The width of a level. If it overflows, libtorch fails to allocate it.
         let width_at = |level: i64| width.saturating_mul(1i64.checked_shl(level as u32).unwrap_or(i64::MAX));
         if depth > MAX_DEPTH {
@@ -118,7 +118,7 @@ impl Unet {
             .map(|step| {
                 let (below, here) = (width_at(depth - step + 1), width_at(depth - step));
                 root.sub(format_args!("up{step}")).segment(|scope| {
-                    Ok(Up {
+                    Ok(UpBlock {
                         up: ConvTranspose2d::new(&mut scope.sub("up"), (below, here), 2)?,
                         conv: DoubleConv::new(&mut scope.sub("conv"), below, here)?,
                     })

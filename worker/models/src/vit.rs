@@ -58,11 +58,11 @@ impl Vit {
         classes: usize,
         registry: &mut Registry,
     ) -> Result<Self, ModelError> {
-        let channels = settings::positive(channels, ModelError::NoChannels)?;
-        let classes = settings::positive(classes, ModelError::NoClasses)?;
-        let depth = settings::at_least_one("model.depth", config.depth)?;
-        settings::divides(("model.patch", config.patch), ("data.image_size", config.image_size))?;
-        settings::divides(("model.heads", config.heads), ("model.width", config.width))?;
+        let channels = settings::check_positive(channels, ModelError::NoChannels)?;
+        let classes = settings::check_positive(classes, ModelError::NoClasses)?;
+        let depth = settings::check_at_least_one("model.depth", config.depth)?;
+        settings::check_divides(("model.patch", config.patch), ("data.image_size", config.image_size))?;
+        settings::check_divides(("model.heads", config.heads), ("model.width", config.width))?;
         let (patch, width) = (settings::size(config.patch), settings::size(config.width));
         let image_size = settings::size(config.image_size);
         let options = BlockOptions {

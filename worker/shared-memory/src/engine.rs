@@ -99,14 +99,14 @@ impl Engine {
         let own = regions[rank];
         match collective {
             Collective::AllReduce(reduction) => {
-                let part = parts::by_lines(&range, rank, size);
+                let part = parts::part_by_lines(&range, rank, size);
                 // SAFETY: Member::start has checked that the range is aligned and inside every region. All
                 // ranks are ready, so their callers leave the range alone until all have done. By the
                 // protocol only this rank touches this part of the range, in all regions.
                 unsafe { kernel::reduce(&regions, &regions, part, element, reduction) }
             }
             Collective::ReduceScatter(reduction) => {
-                let part = parts::equal(&range, rank, size);
+                let part = parts::equal_part(&range, rank, size);
                 // SAFETY: as above. The other ranks read their parts of this region and write to their own
                 // regions.
                 unsafe { kernel::reduce(&regions, &[own], part, element, reduction) }
@@ -114,7 +114,7 @@ impl Engine {
             Collective::AllGather => {
                 // Each rank begins with its neighbour, so that not all ranks read the same region at once.
                 for from in (1..size).map(|step| (rank + step) % size) {
-                    let part = parts::equal(&range, from, size);
+                    let part = parts::equal_part(&range, from, size);
                     // SAFETY: as above. Rank `from` does not write to its own part, and only this rank
                     // touches the other parts of this rank's region.
                     unsafe { kernel::copy(regions[from], own, part) }

@@ -7,7 +7,7 @@ pub(crate) const LINE_BYTES: usize = 64;
 
 /// Returns the `index`-th of `count` parts of `range` (bytes of a page-aligned region). Parts meet at cache
 /// lines and are otherwise as equal as possible; some are empty if there are fewer lines than parts.
-pub(crate) fn by_lines(range: &Range<usize>, index: usize, count: usize) -> Range<usize> {
+pub(crate) fn part_by_lines(range: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let first = range.start / LINE_BYTES;
     let lines = range.end.div_ceil(LINE_BYTES).saturating_sub(first);
     let cut = |index: usize| {
@@ -19,7 +19,7 @@ pub(crate) fn by_lines(range: &Range<usize>, index: usize, count: usize) -> Rang
 }
 
 /// Returns the `index`-th of `count` equal parts. The length must be a multiple of `count`.
-pub(crate) fn equal(range: &Range<usize>, index: usize, count: usize) -> Range<usize> {
+pub(crate) fn equal_part(range: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let length = range.len() / count;
     let start = range.start + index * length;
     start..start + length
@@ -36,7 +36,7 @@ mod tests {
             let range = start * 2..(start + len) * 2;
             let mut next = range.start;
             for index in 0..count {
-                let part = by_lines(&range, index, count);
+                let part = part_by_lines(&range, index, count);
                 prop_assert_eq!(part.start, next);
                 prop_assert!(part.end >= part.start);
                 if index + 1 < count && part.end != range.start && part.end != range.end {
@@ -53,7 +53,7 @@ mod tests {
         fn equal_parts_are_equal(start in 0usize..1000, each in 0usize..1000, count in 1usize..9) {
             let range = start..start + each * count;
             for index in 0..count {
-                let part = equal(&range, index, count);
+                let part = equal_part(&range, index, count);
                 prop_assert_eq!(part.len(), each);
                 prop_assert_eq!(part.start, start + each * index);
             }

@@ -53,7 +53,7 @@ int32_t dt_tensor_copy_to(const void* tensor, void* to, int64_t bytes, DtError* 
   return guard(error, [&] {
     const at::NoGradGuard no_grad;
     const auto from = dtrain::tensor(tensor);
-    TORCH_CHECK_VALUE(static_cast<int64_t>(from.nbytes()) == bytes, "the tensor has ", from.nbytes(), " bytes, but the target ", bytes);
+    TORCH_CHECK_VALUE(static_cast<int64_t>(from.nbytes()) == bytes, "the tensor has ", from.nbytes(), " bytes, the target ", bytes);
     if (bytes == 0) return;
     auto out = at::from_blob(to, from.sizes(), at::TensorOptions().dtype(from.scalar_type()).device(at::kCPU));
     out.copy_(from, /*non_blocking=*/true);

@@ -21,7 +21,7 @@ struct DtCallback {
 
 namespace dtrain {
 
-[[noreturn]] inline void raise(int32_t kind, const std::string& reason) {
+[[noreturn]] inline void throw_error(int32_t kind, const std::string& reason) {
   switch (kind) {
     case DT_OUT_OF_MEMORY:
       // If only the text of an error is left, these words identify it.
@@ -45,7 +45,7 @@ struct Callback {
     variable_list outputs;
     std::string reason;
     const int32_t kind = callback.call(callback.context, {pointers.data(), pointers.size()}, recomputes, &outputs, &reason);
-    if (kind != DT_OK) raise(kind, reason);
+    if (kind != DT_OK) throw_error(kind, reason);
     return outputs;
   }
 

@@ -49,7 +49,8 @@ struct HeadProduct {
 
   int64_t padding() const { return weight.size(0) - vocabulary; }
 
-  // Returns the logarithms of the probabilities, in float32 for half-precision logits, as in autocast. Padding has probability 0.
+  // Returns the logarithms of the probabilities, in float32 for half-precision logits, as in autocast. Padding
+  // has probability 0.
   Tensor log_probabilities(const Tensor& x) const {
     auto logits = at::mm(x, weight.t());
     if (padding() > 0) logits.narrow(1, vocabulary, padding()).fill_(-std::numeric_limits<double>::infinity());
@@ -66,8 +67,9 @@ struct HeadProduct {
 };
 
 // `hidden` is R x W, `table` V x W, `targets` R. `seed` is the gradient of the loss, a scalar.
-HeadLoss compute_in_chunks(const Tensor& hidden, const Tensor& table, const Tensor& shadow, const Tensor& targets, at::ScalarType kind,
-                   const DtHead& head, bool needs_hidden_grad, bool needs_table_grad, const Tensor& seed) {
+HeadLoss compute_in_chunks(const Tensor& hidden, const Tensor& table, const Tensor& shadow, const Tensor& targets,
+                           at::ScalarType kind, const DtHead& head, bool needs_hidden_grad, bool needs_table_grad,
+                           const Tensor& seed) {
   const at::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const HeadProduct product(table, shadow, kind, head.multiple);
@@ -110,7 +112,8 @@ struct Head : torch::autograd::Function<Head> {
     const bool recomputes = kind == at::kHalf && (needs_hidden_grad || needs_table_grad);
     // Without recording, the table may have changed since the shadow was made.
     const auto values = is_recording && shadow.has_value() && shadow->scalar_type() == kind ? *shadow : Tensor();
-    auto loss = compute_in_chunks(hidden, table, values, targets, kind, head, needs_hidden_grad && !recomputes, needs_table_grad && !recomputes, {});
+    auto loss = compute_in_chunks(hidden, table, values, targets, kind, head, needs_hidden_grad && !recomputes,
+                                  needs_table_grad && !recomputes, {});
     if (recomputes)
       context->save_for_backward({hidden, table, targets});
     else
@@ -128,8 +131,8 @@ struct Head : torch::autograd::Function<Head> {
       return {scaled(saved[0]), scaled(saved[1]), {}, {}, {}, {}};
     }
     const auto head = context->saved_data["head"].toIntVector();
-    const auto loss = compute_in_chunks(saved[0], saved[1], {}, saved[2], at::kHalf, {head[0], head[1], head[2]}, saved[0].requires_grad(),
-                                saved[1].requires_grad(), grads[0]);
+    const auto loss = compute_in_chunks(saved[0], saved[1], {}, saved[2], at::kHalf, {head[0], head[1], head[2]},
+                                        saved[0].requires_grad(), saved[1].requires_grad(), grads[0]);
     return {loss.hidden, loss.weight, {}, {}, {}, {}};
   }
 };

@@ -35,7 +35,7 @@ constexpr std::size_t kSize = 1024;
 constexpr std::size_t kAlignment = alignof(std::max_align_t);
 
 #ifdef DT_HAS_CUDA_HEADERS
-static_assert(sizeof(at::cuda::CUDAGraph) <= kSize && alignof(at::cuda::CUDAGraph) <= kAlignment, "the storage is too small for a graph");
+static_assert(sizeof(at::cuda::CUDAGraph) <= kSize && alignof(at::cuda::CUDAGraph) <= kAlignment, "the storage is too small");
 static_assert(static_cast<int>(cudaStreamCaptureModeThreadLocal) == kThreadLocal, "kThreadLocal differs from CUDA's value");
 static_assert(std::is_same_v<at::cuda::MempoolId_t, Pool>, "a pool id is not two numbers");
 

@@ -68,8 +68,8 @@ void count(int64_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, left != 1, "CPU out of memory. Tried to allocate ", format_bytes(bytes),
                    " (a test made it fail). ", format_bytes(before), " are allocated.");
   TORCH_CHECK_WITH(OutOfMemoryError, limit == 0 || before + bytes <= limit, "CPU out of memory. Tried to allocate ",
-                   format_bytes(bytes), ". The budget is ", format_bytes(limit), ", of which ", format_bytes(std::max<int64_t>(limit - before, 0)),
-                   " are free and ", format_bytes(before), " are allocated.");
+                   format_bytes(bytes), ". The budget is ", format_bytes(limit), ", of which ",
+                   format_bytes(std::max<int64_t>(limit - before, 0)), " are free and ", format_bytes(before), " are allocated.");
   stats.add(bytes);
 }
 

@@ -54,7 +54,7 @@ struct Kind {
 };
 
 // Operations whose CPU kernel touches no data or only calls other operations.
-bool runs_as_it_is(const std::string& name) {
+bool runs_real_kernel(const std::string& name) {
   static const std::unordered_set<std::string> names{
       "aten::empty",   "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::resize_",
       "aten::set_",    "aten::_fused_sdp_choice", "aten::relu",   "aten::linear",    "aten::zeros_like",
@@ -68,7 +68,7 @@ Kind classify(const c10::OperatorHandle& op) {
   // Rules are for functional forms only: `.out` has other arguments.
   const bool out = schema.overload_name().find("out") != std::string::npos;
   if (const auto rule = rules().find(name); rule != rules().end() && !out) return {Mode::Rule, rule->second};
-  if (runs_as_it_is(name)) return {Mode::Real};
+  if (runs_real_kernel(name)) return {Mode::Real};
   bool views = !schema.returns().empty(), writes = !schema.returns().empty();
   for (const auto& result : schema.returns()) {
     const auto* alias = result.alias_info();
@@ -130,7 +130,7 @@ double product_flops(const std::string& name, const Stack& arguments) {
 }
 
 // Returns the index of the argument that a written result aliases.
-size_t written(const c10::FunctionSchema& schema, const c10::AliasInfo& result) {
+size_t written_argument(const c10::FunctionSchema& schema, const c10::AliasInfo& result) {
   const auto& arguments = schema.arguments();
   const auto found = std::find_if(arguments.begin(), arguments.end(), [&](const c10::Argument& argument) {
     return argument.alias_info() != nullptr && *argument.alias_info() == result;
@@ -139,7 +139,7 @@ size_t written(const c10::FunctionSchema& schema, const c10::AliasInfo& result) 
   return static_cast<size_t>(found - arguments.begin());
 }
 
-void infer(const c10::OperatorHandle& op, Stack* stack) {
+void infer_shapes(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
@@ -155,7 +155,7 @@ void infer(const c10::OperatorHandle& op, Stack* stack) {
       continue;
     }
     // Resize an `out` argument to the shape of the result.
-    auto out = arguments[written(schema, *alias)].toTensor();
+    auto out = arguments[written_argument(schema, *alias)].toTensor();
     const auto& shape = meta[index].toTensor();
     if (out.sizes() != shape.sizes()) out.resize_(shape.sizes());
     stack->push_back(out);
@@ -168,16 +168,16 @@ void write_in_place(const c10::OperatorHandle& op, Stack* stack) {
   const Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
   flops += product_flops(schema.name(), arguments);
   torch::jit::drop(*stack, count);
-  for (const auto& result : schema.returns()) stack->push_back(arguments[written(schema, *result.alias_info())]);
+  for (const auto& result : schema.returns()) stack->push_back(arguments[written_argument(schema, *result.alias_info())]);
 }
 
-void apply(Rule rule, const Call& call) {
+void apply_rule(Rule rule, const Call& call) {
   auto results = rule(call);
   torch::jit::drop(*call.stack, call.count);
   for (auto& result : results) call.stack->push_back(std::move(result));
 }
 
-void symbolic(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+void dispatch(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   if (counted != nullptr) {
     // Operations that a kernel calls are part of it and not counted.
     const bool composed = count(op) == Counts::Nothing;
@@ -198,32 +198,32 @@ void symbolic(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) 
   // Allocations of rules and of inference are real operations.
   c10::impl::ExcludeDispatchKeyGuard plain(kKey);
   if (kind.mode == Mode::Rule)
-    apply(kind.rule, {stack, op.schema().arguments().size()});
+    apply_rule(kind.rule, {stack, op.schema().arguments().size()});
   else if (kind.mode == Mode::Computed)
     op.redispatchBoxed(keys & kBelow, stack);
   else
-    infer(op, stack);
+    infer_shapes(op, stack);
 }
 
-void prepare() {
+void register_fallback() {
   static std::once_flag once;
   std::call_once(once, [] {
     static torch::Library library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
-    library.fallback(torch::CppFunction::makeFromBoxedFunction<&symbolic>());
+    library.fallback(torch::CppFunction::makeFromBoxedFunction<&dispatch>());
   });
 }
 
 struct SymbolicRegion {
   c10::impl::IncludeDispatchKeyGuard include{kKey};
   dtrain::Symbolic before;
-  bool attended;
-  SymbolicRegion(bool gpu, bool cudnn_attention) : before(dtrain::symbolic_here()), attended(cudnn_attends) {
+  bool cudnn_before;
+  SymbolicRegion(bool gpu, bool cudnn_attention) : before(dtrain::symbolic_here()), cudnn_before(prefers_cudnn_attention) {
     dtrain::symbolic_here() = gpu ? dtrain::Symbolic::kGpu : dtrain::Symbolic::kCpu;
-    cudnn_attends = cudnn_attention;
+    prefers_cudnn_attention = cudnn_attention;
   }
   ~SymbolicRegion() {
     dtrain::symbolic_here() = before;
-    cudnn_attends = attended;
+    prefers_cudnn_attention = cudnn_before;
   }
 };
 
@@ -234,7 +234,7 @@ extern "C" {
 // Enters a symbolic mode. Leave it by dt_symbolic_leave on the same thread, the last entered first.
 int32_t dt_symbolic_enter(bool gpu, bool cudnn_attention, void** out, DtError* error) {
   return guard(error, [&] {
-    prepare();
+    register_fallback();
     *out = new SymbolicRegion(gpu, cudnn_attention);
   });
 }
@@ -244,8 +244,9 @@ void dt_symbolic_leave(void* mode) { delete static_cast<SymbolicRegion*>(mode); 
 // Counts this thread's operations until dt_count_leave on it. Not allowed in a symbolic mode.
 int32_t dt_count_enter(DtOperations* into, void** out, DtError* error) {
   return guard(error, [&] {
-    TORCH_CHECK(counted == nullptr && dtrain::symbolic_here() == dtrain::Symbolic::kNone, "this thread already counts operations or has symbolic tensors");
-    prepare();
+    TORCH_CHECK(counted == nullptr && dtrain::symbolic_here() == dtrain::Symbolic::kNone,
+                "this thread already counts operations or has symbolic tensors");
+    register_fallback();
     *out = new c10::impl::IncludeDispatchKeyGuard(kKey);
     counted = into;
   });

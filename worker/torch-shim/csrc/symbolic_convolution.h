@@ -73,8 +73,8 @@ Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef 
 // dilation, SymInt groups)
 Results mkldnn_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(3), x), per_dimension(call.sizes(4), x),
-                                                  per_dimension(call.sizes(5), x));
+  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(3), x),
+                                                  per_dimension(call.sizes(4), x), per_dimension(call.sizes(5), x));
   flops += convolution_flops(sizes, weight);
   if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
@@ -98,8 +98,9 @@ Results mkldnn_convolution(const Call& call) {
 // output_padding, SymInt[] stride, SymInt[] dilation, SymInt groups)
 Results mkldnn_transposed(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  const auto sizes = at::native::conv_input_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(3), x), per_dimension(call.sizes(4), x),
-                                                 per_dimension(call.sizes(5), x), per_dimension(call.sizes(6), x), call[7].toInt());
+  const auto sizes = at::native::conv_input_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(3), x),
+                                                 per_dimension(call.sizes(4), x), per_dimension(call.sizes(5), x),
+                                                 per_dimension(call.sizes(6), x), call[7].toInt());
   flops += convolution_flops(x.sizes(), weight);
   if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);
@@ -118,12 +119,14 @@ Results mkldnn_transposed(const Call& call) {
 // SymInt[2] padding)
 Results slow_convolution(const Call& call) {
   const auto x = call.tensor(0), weight = call.tensor(1);
-  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(5), x), per_dimension(call.sizes(4), x));
+  const auto sizes = at::native::conv_output_size(x.sizes(), weight.sizes(), per_dimension(call.sizes(5), x),
+                                                  per_dimension(call.sizes(4), x));
   flops += convolution_flops(sizes, weight);
   if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);
   auto y = empty_in(sizes, x, last);
-  if (weight.size(2) != 1 || weight.size(3) != 1) allocate_temporary({x.size(0), patch_size(weight), sizes[2] * sizes[3]}, x.options());
+  if (weight.size(2) != 1 || weight.size(3) != 1)
+    allocate_temporary({x.size(0), patch_size(weight), sizes[2] * sizes[3]}, x.options());
   return {y};
 }
 
@@ -226,7 +229,8 @@ Results convolution_backward(const Call& call) {
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
   Tensor copied_grad;
   // The kernels need the gradient in the layout of the input.
-  if (last ? !grad.is_contiguous(at::MemoryFormat::ChannelsLast) : !grad.is_contiguous()) copied_grad = empty_in(grad.sizes(), grad, last);
+  if (last ? !grad.is_contiguous(at::MemoryFormat::ChannelsLast) : !grad.is_contiguous())
+    copied_grad = empty_in(grad.sizes(), grad, last);
   Gradients out;
   if (simulates_gpu()) {
     out = cudnn_gradients(grad, x, weight, last, wanted[0], wanted[1]);

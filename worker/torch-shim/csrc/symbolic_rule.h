@@ -44,7 +44,7 @@ Tensor empty_as(at::IntArrayRef sizes, const Tensor& like) { return at::empty(si
 void allocate_temporary(at::IntArrayRef sizes, const at::TensorOptions& options) { (void)at::empty(sizes, options); }
 
 // Whether the simulated GPU prefers cuDNN's attention to the flash kernel.
-thread_local bool cudnn_attends = false;
+thread_local bool prefers_cudnn_attention = false;
 
 bool simulates_gpu() { return dtrain::symbolic_here() == dtrain::Symbolic::kGpu; }
 

@@ -46,7 +46,8 @@ int32_t dt_fused_adam(const void* parameter, const void* grad, const void* exp_a
         second{tensor(exp_avg_sq)}, steps{tensor(step)};
     const auto update = [&](auto&& kernel) {
       kernel(parameters, grads, first, second, at::TensorList{}, steps, options.lr, options.betas[0], options.betas[1],
-             options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false, to_optional(grad_scale), to_optional(found_inf));
+             options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false, to_optional(grad_scale),
+             to_optional(found_inf));
     };
     if (options.decoupled)
       update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });

@@ -1,7 +1,7 @@
 //! The C functions of `csrc`, by file.
 //!
-//! The types of their parameters express C++'s requirements, so most functions are safe to call: [`Borrowed`] is
-//! a live tensor, [`Text`] has bytes that live during the call, a reference is valid for reads and writes.
+//! The types of their parameters express C++'s requirements, so most functions are safe to call: [`Borrowed`]
+//! is a live tensor, [`Text`] has bytes that live during the call, a reference is valid for reads and writes.
 
 mod options;
 mod types;

@@ -52,8 +52,8 @@ impl CopyDone {
 impl<M: DerefMut<Target = [u8]> + Send> HostCopy<M> {
     /// Starts to copy tensors of `stream`'s device, after the calling thread's work so far. `pairs` assigns
     /// tensors to parts of the memory: first those that the calling thread may change next, so its later work
-    /// waits for these copies; then those that it changes only after [`CopyDone::block_current_stream`]. On success the memory
-    /// is taken. If the memory is not [`Pinned`], the host waits for the copies.
+    /// waits for these copies; then those that it changes only after [`CopyDone::block_current_stream`]. On
+    /// success the memory is taken. If the memory is not [`Pinned`], the host waits for the copies.
     pub fn start<E: From<ShimError>>(
         stream: &mut CopyStream,
         memory: &mut Option<Box<M>>,

@@ -1,7 +1,7 @@
 //! The memory of tensors: memory stats, a budget for the host, and the accelerator's caching allocator.
 //!
-//! On the host, [`enable_stats`] installs an allocator in front of libtorch's. It counts every tensor, and beyond
-//! [`set_budget`] fails with the error of a full GPU, so a CPU process behaves like one on a small GPU.
+//! On the host, [`enable_stats`] installs an allocator in front of libtorch's. It counts every tensor, and
+//! beyond [`set_budget`] fails with the error of a full GPU, so a CPU process behaves like one on a small GPU.
 
 use tch::Device;
 
@@ -57,8 +57,8 @@ pub fn configure(settings: &str) -> Result<(), ShimError> {
     try_call("set the allocator's options", |error| ffi::dt_memory_configure(settings.into(), error))
 }
 
-/// Sets the limit of host tensors that [`enable_stats`] counts; `None` is unlimited. An allocation beyond it fails
-/// with an error of kind `OutOfMemory`.
+/// Sets the limit of host tensors that [`enable_stats`] counts; `None` is unlimited. An allocation beyond it
+/// fails with an error of kind `OutOfMemory`.
 pub fn set_budget(bytes: Option<u64>) {
     let bytes = bytes.map_or(0, |bytes| i64::try_from(bytes.max(1)).unwrap_or(i64::MAX));
     ffi::dt_memory_set_budget(bytes);

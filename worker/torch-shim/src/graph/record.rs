@@ -68,7 +68,7 @@ impl<R: Recorder> Drop for Unfinished<'_, R> {
     }
 }
 
-/// Restores libtorch's state. With `started`, the start of the capture succeeded, so both allocators took part.
+/// Restores libtorch's state. With `started`, the capture had started, so both allocators took part.
 fn clean_up(recorder: &mut impl Recorder, started: bool) {
     for allocator in [Allocator::Device, Allocator::Pinned] {
         // An allocator that serves the capture also counts it as a user of the pool.
@@ -89,7 +89,7 @@ mod tests {
 
     /// The point at which a step of libtorch fails, in order.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-    enum Fails {
+    enum FailAt {
         AtOnce,
         AfterGenerator,
         AfterDevice,
@@ -105,9 +105,9 @@ mod tests {
 
     /// A model of libtorch's source: the order of its steps, and which of them throw.
     struct Libtorch {
-        begins: Fails,
+        begins: FailAt,
         /// `AfterGenerator` means here that both allocators have ended and the generator has not.
-        ends: Fails,
+        ends: FailAt,
         generator_captures: bool,
         allocators: [PoolUse; 2],
         has_ended: bool,
@@ -118,7 +118,7 @@ mod tests {
     }
 
     impl Libtorch {
-        fn new(begins: Fails, ends: Fails) -> Self {
+        fn new(begins: FailAt, ends: FailAt) -> Self {
             // Another graph also uses the pool.
             let allocators = [PoolUse { allocates: false, users: 1 }; 2];
             Self { begins, ends, generator_captures: false, allocators, has_ended: false }
@@ -144,39 +144,39 @@ mod tests {
 
     impl Recorder for Libtorch {
         fn begin(&mut self) -> Result<(), ShimError> {
-            if self.begins == Fails::AtOnce {
+            if self.begins == FailAt::AtOnce {
                 return thrown("another capture is under way");
             }
             self.generator_captures = true;
-            if self.begins == Fails::AfterGenerator {
+            if self.begins == FailAt::AfterGenerator {
                 return thrown("the default stream");
             }
             self.start(Allocator::Device);
-            if self.begins == Fails::AfterDevice {
+            if self.begins == FailAt::AfterDevice {
                 return thrown("no memory for a list");
             }
             self.start(Allocator::Pinned);
             match self.begins {
-                Fails::AfterPinned => thrown("CUDA begins no capture"),
+                FailAt::AfterPinned => thrown("CUDA begins no capture"),
                 _ => Ok(()),
             }
         }
 
         fn end(&mut self) -> Result<(), ShimError> {
-            if self.ends == Fails::AtOnce {
+            if self.ends == FailAt::AtOnce {
                 return thrown("operation failed due to a previous error during capture");
             }
             self.end_allocation(Allocator::Device, false)?;
-            if self.ends == Fails::AfterDevice {
+            if self.ends == FailAt::AfterDevice {
                 return thrown("no memory for a list");
             }
             self.end_allocation(Allocator::Pinned, false)?;
-            if self.ends == Fails::AfterGenerator {
+            if self.ends == FailAt::AfterGenerator {
                 return thrown("Invalid capture.");
             }
             (self.generator_captures, self.has_ended) = (false, true);
             match self.ends {
-                Fails::AfterPinned => thrown("the graph cannot be instantiated"),
+                FailAt::AfterPinned => thrown("the graph cannot be instantiated"),
                 _ => Ok(()),
             }
         }
@@ -202,8 +202,8 @@ mod tests {
         }
     }
 
-    const ALL: [Fails; 5] =
-        [Fails::AtOnce, Fails::AfterGenerator, Fails::AfterDevice, Fails::AfterPinned, Fails::Never];
+    const ALL: [FailAt; 5] =
+        [FailAt::AtOnce, FailAt::AfterGenerator, FailAt::AfterDevice, FailAt::AfterPinned, FailAt::Never];
 
     fn is_as_before(libtorch: &Libtorch) -> bool {
         let idle = PoolUse { allocates: false, users: 1 };
@@ -215,7 +215,7 @@ mod tests {
         for begins in ALL {
             for ends in ALL {
                 for body in [Ok(()), thrown("not while capturing")] {
-                    let fails = begins != Fails::Never || ends != Fails::Never || body.is_err();
+                    let fails = begins != FailAt::Never || ends != FailAt::Never || body.is_err();
                     let mut libtorch = Libtorch::new(begins, ends);
                     let outcome = record(&mut libtorch, || body.clone());
                     assert_eq!(outcome.is_err(), fails, "{begins:?}, {ends:?}");
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_graph_holds_its_pool_until_dropped() {
-        let mut libtorch = Libtorch::new(Fails::Never, Fails::Never);
+        let mut libtorch = Libtorch::new(FailAt::Never, FailAt::Never);
         record(&mut libtorch, || Ok::<_, ShimError>(())).unwrap();
         assert!(libtorch.allocators.iter().all(|allocator| allocator.users == 2));
         assert!(is_as_before(&libtorch.dropped()));
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_a_capture_restores_libtorchs_state() {
-        let mut libtorch = Libtorch::new(Fails::Never, Fails::AtOnce);
+        let mut libtorch = Libtorch::new(FailAt::Never, FailAt::AtOnce);
         let panics = std::panic::AssertUnwindSafe(|| {
             record(&mut libtorch, || -> Result<(), ShimError> { panic!("made to fail") })
         });
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn the_first_error_is_returned() {
-        let mut libtorch = Libtorch::new(Fails::Never, Fails::AtOnce);
+        let mut libtorch = Libtorch::new(FailAt::Never, FailAt::AtOnce);
         let error = record(&mut libtorch, || thrown("not while capturing")).unwrap_err();
         assert_eq!(error.message, "not while capturing");
     }
