@@ -103,7 +103,7 @@ pub(crate) fn check_module(name: &OsStr) -> anyhow::Result<()> {
     let script = path.extension().is_some_and(|extension| extension == "py") && path.is_file();
     if script || name.is_empty() || name.as_encoded_bytes().contains(&b'/') {
         bail!(
-            "-m takes the name of a module, such as `package.train`, and `{}` is a path; leave -m out for a script",
+            "-m needs the name of a module, such as `package.train`, but `{}` is a path; leave -m out for a script",
             name.display()
         );
     }

@@ -30,7 +30,7 @@ pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     };
     let nproc = args.nproc.map(|number| number as usize).or(visible).unwrap_or(1);
     let mode = if args.measured { Mode::Measured } else { Mode::Symbolic };
-    let (stage, json) = (args.stage.clone(), args.json);
+    let (stage, json) = (Some(args.stage.clone()), args.json);
     let job = Job::Plan(PlanJob { gpus, nproc, mode, stage, brief: false, json });
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
@@ -69,7 +69,7 @@ pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
     load_recipe(&args.recipe)?.check_paths()?;
     if !args.checkpoint.is_dir() {
         bail!(
-            "--checkpoint {}: there is no such folder; name one such as RUN_DIR/checkpoints/latest, or RUN_DIR itself",
+            "--checkpoint {}: no such folder; give a checkpoint such as RUN_DIR/checkpoints/latest, or RUN_DIR",
             args.checkpoint.display()
         );
     }

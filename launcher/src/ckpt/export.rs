@@ -61,7 +61,7 @@ fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
         bail!("{} is a folder; name the file to write", out.display());
     }
     if !force && out.symlink_metadata().is_ok() {
-        bail!("{} is there already; --force overwrites it", out.display());
+        bail!("{} already exists; --force overwrites it", out.display());
     }
     let folder = match out.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -69,13 +69,10 @@ fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
         None => bail!("{} names no file", out.display()),
     };
     if !folder.is_dir() {
-        bail!("there is no folder {} to write {} into", folder.display(), out.display());
+        bail!("the folder {} of {} does not exist", folder.display(), out.display());
     }
     if folder.join(FILE_NAME).exists() {
-        bail!(
-            "{} is a checkpoint, whose files are not to be touched; name a file elsewhere",
-            folder.display()
-        );
+        bail!("{} is a checkpoint, which must not change; choose a file elsewhere", folder.display());
     }
     Ok(())
 }
@@ -125,7 +122,7 @@ fn unwritten(error: Unwritten, out: &Path) -> anyhow::Error {
     let shown = out.display();
     match error {
         Unwritten::Io(error) if error.kind() == ErrorKind::AlreadyExists => {
-            failed(anyhow::anyhow!("{shown} has come to be there meanwhile; --force overwrites it"))
+            failed(anyhow::anyhow!("{shown} was created meanwhile; --force overwrites it"))
         }
         Unwritten::Io(error) => failed(anyhow::Error::new(error).context(format!("cannot write {shown}"))),
         Unwritten::Stopped(signal) => Failed {
@@ -142,7 +139,8 @@ fn too_large(overflows: &[(&Output, u64)]) -> Option<String> {
     let (first, _) = overflows.first()?;
     let number = overflows.iter().map(|(_, number)| number).sum::<u64>();
     Some(format!(
-        "{} in {} (the first is {:?}) would become infinite in {}; bf16 has the range of float32, and --dtype keep changes nothing",
+        "{} in {} (the first is {:?}) would become infinite in {}; use --dtype bf16, which has the range of float32, \
+         or --dtype keep",
         counted(number as usize, "number"),
         counted(overflows.len(), "tensor"),
         first.source.name,

@@ -23,16 +23,16 @@ pub(super) fn find(path: &Path) -> anyhow::Result<Found> {
     let about = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             if let Ok(target) = fs::read_link(path) {
-                bail!("{shown} points to {}, which is not there", target.display());
+                bail!("{shown} points to {}, which does not exist", target.display());
             }
             return match at(path)? {
                 Some(checkpoint) => Ok(Found::Checkpoint(checkpoint)),
                 None => bail!(
-                    "there is no {shown}; name a run directory, or a checkpoint such as RUN_DIR/checkpoints/latest"
+                    "{shown} does not exist; give a run directory, or a checkpoint such as RUN_DIR/checkpoints/latest"
                 ),
             };
         }
-        other => other.with_context(|| format!("cannot look at {shown}"))?,
+        other => other.with_context(|| format!("cannot read {shown}"))?,
     };
     if !about.is_dir() {
         bail!("{shown} is a file; name the folder of a checkpoint, or a run directory");
@@ -68,7 +68,7 @@ pub(super) fn run_dir(path: &Path) -> anyhow::Result<RunDir> {
         Found::Run(run_dir) => Ok(run_dir),
         Found::Checkpoint(folder) => {
             let folder = folder.display();
-            bail!("{folder} is a checkpoint; name the run directory that it lies in")
+            bail!("{folder} is a checkpoint; give its run directory")
         }
     }
 }
@@ -98,7 +98,7 @@ fn at(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     }
     let linked = |link: PathBuf| match run_dir.linked(&link) {
         Some(step) => Ok(Some(run_dir.checkpoint(step))),
-        None => bail!("{} is not there, or no link to a checkpoint of this run", link.display()),
+        None => bail!("{} does not exist, or is not a link to a checkpoint of this run", link.display()),
     };
     match which {
         "latest" => linked(run_dir.latest()),
@@ -106,7 +106,7 @@ fn at(path: &Path) -> anyhow::Result<Option<PathBuf>> {
         number => {
             let Ok(step) = number.parse() else {
                 let path = path.display();
-                bail!("{number:?} in {path} is no step; write a number, latest or best");
+                bail!("{number:?} in {path} is not a step; write a number, latest or best");
             };
             let folder = run_dir.checkpoint(step);
             if !folder.is_dir() {
@@ -116,7 +116,7 @@ fn at(path: &Path) -> anyhow::Result<Option<PathBuf>> {
                     steps => steps.join(", "),
                 };
                 let folder = folder.display();
-                bail!("there is no {folder}; the steps of this run's checkpoints are: {steps}");
+                bail!("{folder} does not exist; this run has checkpoints of the steps: {steps}");
             }
             Ok(Some(folder))
         }

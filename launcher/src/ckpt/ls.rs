@@ -44,17 +44,17 @@ fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: 
     for (name, link) in [("latest", run_dir.latest()), ("best", run_dir.best())] {
         if let (Ok(target), None) = (fs::read_link(&link), run_dir.linked(&link)) {
             let target = target.display();
-            notes.push(format!("{name} points to {target}, which is no checkpoint of this run"));
+            notes.push(format!("{name} points to {target}, which is not a checkpoint of this run"));
         }
     }
     notes.extend(set_aside.iter().map(aside));
     notes.extend(leftovers.iter().map(|leftover| {
         let (name, bytes) = (leftover.name(), size(leftover.bytes));
         if leftover.comes_back(run_dir) {
-            return format!("{name}: a checkpoint, {bytes}; the next start of the run gives it its name");
+            return format!("{name}: a checkpoint, {bytes}; the next start of the run renames it back");
         }
-        let state = if leftover.is_partial() { "not finished" } else { "not wholly removed" };
-        format!("{name}: {state}, {bytes}; a run may be at it, or `dtrain ckpt prune` removes it")
+        let state = if leftover.is_partial() { "not finished" } else { "partly removed" };
+        format!("{name}: {state}, {bytes}; if no run uses it, `dtrain ckpt prune` removes it")
     }));
     if !notes.is_empty() {
         out.push_str(&format!("\n{}\n", notes.join("\n")));
@@ -79,9 +79,7 @@ fn aside(set_aside: &SetAside) -> String {
     if steps.is_empty() {
         return format!("{name}: no checkpoint left, {bytes}; `dtrain ckpt prune --rollbacks` removes it");
     }
-    format!(
-        "{name}: set aside{when}, {bytes}; steps {listed}; `dtrain launch --resume` with the path of one brings it back"
-    )
+    format!("{name}: set aside{when}, {bytes}; steps {listed}; `dtrain launch --resume PATH` restores one")
 }
 
 fn table(out: &mut String, entries: &[Entry]) {

@@ -51,12 +51,10 @@ pub(super) fn sentence(error: &ManifestError) -> String {
                 true => String::new(),
                 false => format!(" in bytes {} to {}", range.start, range.end),
             };
-            format!("{} does not have its checksum{place}", name(path))
+            format!("{} has a wrong checksum{place}", name(path))
         }
         ManifestError::NewerFormat { format, .. } => {
-            format!(
-                "it has format {format}, which a newer dtrain wrote; this one cannot tell whether it is whole"
-            )
+            format!("a newer dtrain wrote its format {format}; this version cannot verify it")
         }
         other => other.to_string(),
     }

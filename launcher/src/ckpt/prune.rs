@@ -38,7 +38,7 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     for leftover in leftovers(&run_dir, SystemTime::now())? {
         if leftover.comes_back(&run_dir) {
             let name = leftover.name();
-            notes.push(format!("kept {name}: the next start of the run gives it its name"));
+            notes.push(format!("kept {name}: the next start of the run renames it back"));
         } else if leftover.is_partial() && leftover.age < YOUNG && !args.force {
             let (name, seconds) = (leftover.name(), leftover.age.as_secs());
             notes.push(format!(
@@ -68,7 +68,7 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     let (folders, bytes) = (counted(doomed.len(), "folder"), size(freed));
     let total = match (doomed.len(), args.dry_run) {
         (0, _) => "nothing to remove\n".to_owned(),
-        (_, true) => format!("{folders} and {bytes} would go; nothing was touched\n"),
+        (_, true) => format!("{folders} and {bytes} would be removed; nothing was changed\n"),
         (_, false) => format!("{folders} removed, {bytes} freed\n"),
     };
     print(&total)?;
@@ -87,7 +87,7 @@ fn rollbacks(
         let name = name(&set_aside.folder);
         if set_aside.is_interrupted() {
             let steps = match interrupted_at {
-                Some(step) => format!(", and all behind step {step}"),
+                Some(step) => format!(", and all after step {step}"),
                 None => String::new(),
             };
             notes.push(format!("kept {name}{steps}: the next start of the run completes this rollback"));
@@ -144,13 +144,14 @@ fn keep(args: &PruneArgs, run_dir: &RunDir) -> anyhow::Result<(Keep, String)> {
     let settings = match (args.keep, args.keep_every) {
         (Some(_), Some(_)) => None,
         _ if !path.exists() => bail!(
-            "cannot tell what the run keeps, since there is no {}; give --keep and --keep-every (0: none) to say what stays",
+            "cannot read how many checkpoints the run keeps: {} does not exist; give --keep and --keep-every (0: \
+             none)",
             path.display()
         ),
         _ => match Recipe::load(&path.to_string_lossy(), &[]) {
             Ok(recipe) => Some(recipe.checkpoint),
             Err(error) => bail!(
-                "cannot tell what the run keeps: {error}; give --keep and --keep-every (0: none) to say what stays"
+                "cannot read how many checkpoints the run keeps: {error}; give --keep and --keep-every (0: none)"
             ),
         },
     };
@@ -192,11 +193,11 @@ fn steps_per_epoch(run_dir: &RunDir, span: Span) -> anyhow::Result<u64> {
         return Ok(1);
     }
     let path = run_dir.plan();
-    let way_out = "so `checkpoint.keep_every` cannot be told in steps; give --keep-every";
+    let way_out = "so the steps of `checkpoint.keep_every` are unknown; give --keep-every";
     let text =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}, {way_out}", path.display()))?;
     let plan: Plan = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no plan of a run, {way_out}", path.display()))?;
+        .with_context(|| format!("{} is not the plan of a run, {way_out}", path.display()))?;
     // The shortest stage removes the fewest checkpoints.
     let shortest = plan.stages.iter().map(|stage| stage.steps_per_epoch).min();
     Ok(shortest.unwrap_or(plan.steps_per_epoch).max(1))

@@ -54,7 +54,7 @@ fn compare(manifest: &Manifest, folder: &Path, against: Option<&Path>) -> anyhow
         Some(path) if path.extension() == Some(OsStr::new("toml")) => (path.to_owned(), load(path)?),
         Some(path) => {
             // The error names both meanings.
-            find(path).context("--against names no checkpoint, and no recipe, which ends in .toml")?;
+            find(path).context("--against is neither a checkpoint nor a recipe (.toml)")?;
             let other = checkpoint(path)?;
             let recipe = Manifest::read(&other).map_err(failed)?.recipe;
             (other, recipe)
@@ -106,13 +106,13 @@ impl Shown {
             columns(&mut out, 2, &[Left, Right, Right, Right], &rows);
         }
         match &self.comparison {
-            None => out.push_str("\nThere is no recipe.toml beside it to compare its recipe with.\n"),
+            None => out.push_str("\nNo recipe.toml to compare with.\n"),
             Some((with, differences)) if differences.is_empty() => {
                 out.push_str(&format!("\nThe same experiment as {}.\n", with.display()));
             }
             Some((with, differences)) => {
                 let count = counted(differences.len(), "setting");
-                out.push_str(&format!("\n{count} other than in {}:\n", with.display()));
+                out.push_str(&format!("\n{count} different from {}:\n", with.display()));
                 let mut rows = vec![["key", "here", "there"].map(str::to_owned).to_vec()];
                 rows.extend(differences.iter().cloned().map(|(key, here, there)| vec![key, here, there]));
                 columns(&mut out, 2, &[Left, Left, Left], &rows);

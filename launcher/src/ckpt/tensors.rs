@@ -20,7 +20,7 @@ pub(super) enum TensorFileError {
     #[error("cannot read {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     /// The file has another format or is damaged.
-    #[error("{} is not a sound safetensors file: {source:#}", path.display())]
+    #[error("{} is not a valid safetensors file: {source:#}", path.display())]
     Header { path: PathBuf, source: anyhow::Error },
 }
 
@@ -160,7 +160,7 @@ fn parse(text: &[u8], data_bytes: u64) -> anyhow::Result<Vec<Tensor>> {
     let expected = header.data_len() as u64;
     ensure!(
         expected == data_bytes,
-        "its tensors take {expected} bytes and it holds {data_bytes}; it is cut short or has bytes to spare"
+        "its tensors take {expected} bytes and it holds {data_bytes}; it is truncated or too long"
     );
     let names = header.offset_keys().into_iter();
     let tensors = names.filter_map(|name| {

@@ -111,7 +111,7 @@ fn headers(folder: &Path, manifest: &Manifest) -> Vec<Problem> {
     let wrong = tensors.filter_map(|name| {
         let message = match TensorFile::open(&folder.join(name)).err()? {
             TensorFileError::Header { source, .. } => {
-                format!("{name} is no sound safetensors file: {source:#}")
+                format!("{name} is not a valid safetensors file: {source:#}")
             }
             other => other.to_string(),
         };

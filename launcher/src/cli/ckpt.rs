@@ -4,22 +4,22 @@ use clap::{Args, Subcommand, ValueEnum};
 use std::fmt;
 use std::path::PathBuf;
 
-/// What is to be done about checkpoints.
+/// The commands about checkpoints.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CkptCommand {
     /// List the checkpoints of a run.
     #[command(after_help = help!("ckpt-ls"))]
     Ls(LsArgs),
-    /// Show what a checkpoint holds, and how its recipe differs from another.
+    /// Show the contents of a checkpoint, and how its recipe differs.
     #[command(after_help = help!("ckpt-show"))]
     Show(ShowArgs),
-    /// Check every byte of checkpoints against their checksums.
+    /// Verify every byte of checkpoints against their checksums.
     #[command(after_help = help!("ckpt-verify"))]
     Verify(VerifyArgs),
-    /// Remove older checkpoints of a run, and what a crash has left.
+    /// Remove older checkpoints of a run, and leftovers of crashes.
     #[command(after_help = help!("ckpt-prune"))]
     Prune(PruneArgs),
-    /// Write a checkpoint's model into one file, for other programs.
+    /// Write the model of a checkpoint into one safetensors file.
     #[command(after_help = help!("ckpt-export"))]
     Export(ExportArgs),
 }
@@ -30,7 +30,7 @@ pub(crate) struct LsArgs {
     #[arg(value_name = "RUN_DIR")]
     pub(crate) run_dir: PathBuf,
 
-    /// One object of JSON, in a line, instead of the table.
+    /// Print one line of JSON instead of the table.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -41,22 +41,22 @@ pub(crate) struct ShowArgs {
     #[arg(value_name = "CHECKPOINT")]
     pub(crate) checkpoint: PathBuf,
 
-    /// Compare the recipe with that of another checkpoint, or with a recipe [default: the run's own recipe.toml].
+    /// Compare with this recipe [default: the run's recipe.toml].
     #[arg(long, value_name = "CHECKPOINT|RECIPE.toml")]
     pub(crate) against: Option<PathBuf>,
 
-    /// One object of JSON, in a line.
+    /// Print one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// Checkpoints, or run directories for all of theirs.
+    /// Checkpoints, or run directories for all their checkpoints.
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<PathBuf>,
 
-    /// One object of JSON, in a line.
+    /// Print one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -67,27 +67,27 @@ pub(crate) struct PruneArgs {
     #[arg(value_name = "RUN_DIR")]
     pub(crate) run_dir: PathBuf,
 
-    /// How many of the newest whole checkpoints stay [default: checkpoint.keep of the run's recipe].
+    /// Keep the N newest whole checkpoints [default: checkpoint.keep].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep: Option<u32>,
 
-    /// The last one of every so many steps stays too; 0: none does [default: checkpoint.keep_every of the run's recipe].
+    /// Also keep the last of every STEPS steps [default: checkpoint.keep_every].
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub(crate) keep_every: Option<u64>,
 
-    /// Also remove checkpoints that are damaged.
+    /// Also remove damaged checkpoints.
     #[arg(long)]
     pub(crate) damaged: bool,
 
-    /// Also remove the checkpoints that rollbacks set aside.
+    /// Also remove checkpoints that rollbacks set aside.
     #[arg(long)]
     pub(crate) rollbacks: bool,
 
-    /// Also remove partial checkpoints of the last ten minutes, which a run may be writing.
+    /// Also remove partial checkpoints younger than ten minutes.
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Only say what would be removed.
+    /// Only print what would be removed.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -102,20 +102,20 @@ pub(crate) struct ExportArgs {
     #[arg(value_name = "OUT.safetensors")]
     pub(crate) out: PathBuf,
 
-    /// Which weights: those of the moving average or those that are trained.
+    /// Trained weights, or their moving average; `auto` prefers the average.
     #[arg(long, value_enum, default_value_t = Weights::Auto, hide_possible_values = true, value_name = "auto|raw|ema")]
     pub(crate) weights: Weights,
 
-    /// The type of floating-point numbers; integers stay as they are.
+    /// Type of floating-point tensors; others stay as they are.
     #[arg(long, value_enum, default_value_t = Dtype::Keep, hide_possible_values = true, value_name = "keep|f32|bf16|f16")]
     pub(crate) dtype: Dtype,
 
-    /// Whose names the tensors get.
+    /// Naming scheme of the tensors.
     #[arg(long, value_enum, default_value_t = Names::Pytorch, hide_possible_values = true,
           value_name = "pytorch|torchvision|timm|huggingface")]
     pub(crate) names: Names,
 
-    /// Overwrite the file if it is there.
+    /// Overwrite the file.
     #[arg(long)]
     pub(crate) force: bool,
 }

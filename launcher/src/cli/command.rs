@@ -7,7 +7,7 @@ use super::launch::LaunchArgs;
 use super::plan::{PlanArgs, ProfileArgs};
 use clap::{Parser, Subcommand};
 
-/// Train on all GPUs of this machine, or start any program on them.
+/// Train on all GPUs of this machine, or run any program on them.
 #[derive(Debug, Parser)]
 #[command(name = "dtrain", version, arg_required_else_help = true, after_help = help!("launch-examples"))]
 pub(crate) struct Cli {
@@ -17,10 +17,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start one worker process per GPU: a training recipe, a Python script, or any program.
+    /// Start a recipe, a Python script or a program, one worker per GPU.
     #[command(override_usage = USAGE, after_help = help!("launch-examples"), after_long_help = help!("launch-examples", "launch"), infer_long_args = true)]
     Launch(Box<LaunchArgs>),
-    /// Say before the run what fits: micro-batch, accumulation, precision and recompute for each GPU.
+    /// Predict the micro-batch, precision and recompute that fit each GPU.
     #[command(after_help = help!("plan-examples"), after_long_help = help!("plan-examples", "plan"))]
     Plan(PlanArgs),
     /// Measure real steps, and find the largest micro-batch that fits.
@@ -29,10 +29,10 @@ pub(crate) enum Command {
     /// Evaluate a checkpoint on the whole test set.
     #[command(after_help = help!("eval"))]
     Eval(Box<EvalArgs>),
-    /// The checkpoints of a run: list, show, check, remove and export them.
+    /// List, show, verify, prune and export checkpoints.
     #[command(subcommand, after_help = help!("ckpt"))]
     Ckpt(CkptCommand),
-    /// The GPUs of this machine: what they do, what fits on them, and ending what holds them.
+    /// Show GPUs, suggest batch sizes, and free or end GPU processes.
     #[command(subcommand, after_help = help!("gpu"))]
     Gpu(GpuCommand),
 }

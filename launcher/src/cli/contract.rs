@@ -14,61 +14,60 @@ const ONE_NODE: &str = "several nodes are not built in this version";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "torchrun's flags")]
 pub(crate) struct ContractArgs {
-    /// Start a Python module, whose name and arguments follow, as `python3 -m` does.
+    /// Run a Python module, as `python3 -m` does.
     #[arg(short, long)]
     pub(crate) module: bool,
 
-    /// Execute the named program itself, also if its name ends in `.py`.
+    /// Execute the program itself, even if its name ends in `.py`.
     #[arg(long)]
     pub(crate) no_python: bool,
 
-    /// ROLE_NAME of the workers.
+    /// Value of ROLE_NAME.
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) role: String,
 
-    /// Each worker has LOCAL_RANK=0, and in CUDA_VISIBLE_DEVICES only its own GPU, where there is one.
+    /// Set LOCAL_RANK=0 and show each worker only its own GPU.
     #[arg(long)]
     pub(crate) virtual_local_rank: bool,
 
-    /// Bind each worker to CPU cores near its GPU; without GPUs the workers are spread over the NUMA nodes.
+    /// Bind each worker to CPU cores near its GPU.
     #[arg(long, value_name = "MODE")]
     pub(crate) numa_binding: Option<Binding>,
 
-    /// Signals that the launcher handles; those left out end it, and the kernel then ends the workers [default:
-    /// TERM,INT,HUP,QUIT,USR1,USR2].
+    /// Signals to handle [default: TERM,INT,HUP,QUIT,USR1,USR2].
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', num_args = 1, action = ArgAction::Set,
           value_parser = signal)]
     signals_to_handle: Option<Vec<i32>>,
 
-    /// Name of the run, for TORCHELASTIC_RUN_ID [default: one of its own for each launch].
+    /// Value of TORCHELASTIC_RUN_ID [default: unique for each launch].
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) rdzv_id: Option<String>,
 
-    /// MASTER_ADDR: an address of this machine, where rank 0 listens [default: 127.0.0.1].
+    /// MASTER_ADDR: an address of this machine [default: 127.0.0.1].
     #[arg(long, value_name = "HOST", value_parser = host)]
     master_addr: Option<String>,
 
-    /// MASTER_PORT: a port that is free on this machine; 0 chooses one [default: 0].
+    /// MASTER_PORT: a free port; 0 chooses one [default: 0].
     #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
     master_port: Option<u16>,
 
-    /// The same as `--master-addr`.
+    /// Same as `--master-addr`.
     #[arg(long, value_name = "HOST", value_parser = host)]
     local_addr: Option<String>,
 
-    /// `--master-addr` and `--master-port` in one, before which those have no use.
+    /// Set `--master-addr` and `--master-port` together; overrides both.
     #[arg(long, value_name = "HOST[:PORT]", value_parser = endpoint)]
     rdzv_endpoint: Option<(String, u16)>,
 
-    /// Known are `static` and `c10d`, which do the same on one node.
+    /// `static` or `c10d`; no difference on one node.
     #[arg(long, value_name = "NAME", value_parser = backend)]
     rdzv_backend: Option<String>,
 
-    /// Settings of the rendezvous, which have no use on one node.
+    /// Ignored on one node.
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = rdzv_conf)]
     rdzv_conf: Option<RdzvConf>,
 
-    /// One node, which is all that this version starts; `--rdzv-endpoint` then has no use.
+    /// One node, as always; overrides `--rdzv-endpoint`.
     #[arg(long)]
     pub(crate) standalone: bool,
 
@@ -76,11 +75,11 @@ pub(crate) struct ContractArgs {
     #[arg(long, value_name = "N|MIN:MAX", allow_negative_numbers = true, value_parser = nodes)]
     nnodes: Option<String>,
 
-    /// This node's number: 0.
+    /// Number of this node: 0.
     #[arg(long, value_name = "RANK", allow_negative_numbers = true)]
     node_rank: Option<u32>,
 
-    /// Has no use: the end of a worker is seen at once, without polling.
+    /// Ignored: exits are detected immediately.
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = interval)]
     monitor_interval: Option<f64>,
 
@@ -97,7 +96,7 @@ pub(crate) struct ContractArgs {
     run_path: bool,
 }
 
-/// To which cores a worker is bound.
+/// The CPU cores of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Binding {
     /// All cores of the GPU's NUMA node.
@@ -138,34 +137,30 @@ impl ContractArgs {
             let without_use = without_use(conf)?.join(", ");
             if !without_use.is_empty() {
                 notes.push(format!(
-                    "--rdzv-conf {without_use} has no use: the only node waits for no other, and the store is served over TCP"
+                    "--rdzv-conf {without_use} is ignored: there is only one node, and the store uses TCP"
                 ));
             }
         }
         if self.rdzv_backend.as_deref() == Some("c10d") {
-            notes.push("--rdzv-backend c10d: on one node it does the same as static".to_owned());
+            notes.push("--rdzv-backend c10d is the same as static on one node".to_owned());
         }
         let handler = self.event_log_handler.as_deref();
         for (given, flag, why) in [
-            (self.monitor_interval.is_some(), "--monitor-interval", "the end of a worker is seen at once"),
-            (
-                self.start_method.is_some(),
-                "--start-method",
-                "workers are programs, which have one way to start",
-            ),
+            (self.monitor_interval.is_some(), "--monitor-interval", "exits are detected immediately"),
+            (self.start_method.is_some(), "--start-method", "workers are started as programs"),
             (
                 handler.is_some_and(|name| name != "null"),
                 "--event-log-handler",
-                "it names a Python object, and events of the launcher are printed",
+                "it names a Python object; the launcher prints its events",
             ),
             (
                 self.logs_specs.is_some(),
                 "--logs-specs",
-                "it names a Python object; --log-dir, --redirects and --tee say where output goes",
+                "it names a Python object; use --log-dir, --redirects and --tee",
             ),
-            (self.run_path, "--run-path", "every worker runs the script in a Python of its own"),
+            (self.run_path, "--run-path", "every worker runs the script in its own Python"),
         ] {
-            notes.extend(given.then(|| format!("{flag} has no use: {why}")));
+            notes.extend(given.then(|| format!("{flag} is ignored: {why}")));
         }
         Ok(notes)
     }
@@ -185,7 +180,7 @@ impl ContractArgs {
         pairs
             .into_iter()
             .filter(|(_, given, _, stronger)| *given && *stronger)
-            .map(|(flag, _, stronger, _)| format!("{flag} has no use beside {stronger}"))
+            .map(|(flag, _, stronger, _)| format!("{flag} is ignored: {stronger} overrides it"))
             .collect()
     }
 
@@ -241,7 +236,7 @@ fn nodes(text: &str) -> Result<String, &'static str> {
     let (least, most) = text.split_once(':').unwrap_or((text, text));
     match (whole::<u32>(least), whole::<u32>(most)) {
         (Some(least), Some(most)) if least > 0 && least <= most => Ok(text.to_owned()),
-        _ => Err("give a number of nodes from 1 on, or a range MIN:MAX"),
+        _ => Err("give a number of nodes of at least 1, or a range MIN:MAX"),
     }
 }
 
@@ -252,7 +247,7 @@ fn host(text: &str) -> Result<String, &'static str> {
         return Err("give a host name or an IP address");
     }
     if host.contains(':') && host.parse::<std::net::Ipv6Addr>().is_err() {
-        return Err("give a host name or an IP address; a port is given apart, by --master-port");
+        return Err("give a host name or an IP address; set the port with --master-port");
     }
     Ok(host.to_owned())
 }
@@ -270,8 +265,8 @@ fn endpoint(text: &str) -> Result<(String, u16), &'static str> {
 fn backend(text: &str) -> Result<String, String> {
     match text {
         "static" | "c10d" => Ok(text.to_owned()),
-        "etcd" | "etcd-v2" => Err(format!("it serves several nodes, and {ONE_NODE}; use static or c10d")),
-        _ => Err("known are static and c10d".to_owned()),
+        "etcd" | "etcd-v2" => Err(format!("{ONE_NODE}; use static or c10d")),
+        _ => Err("unknown backend; use static or c10d".to_owned()),
     }
 }
 
@@ -327,7 +322,7 @@ fn without_use(RdzvConf(settings): &RdzvConf) -> anyhow::Result<Vec<String>> {
             _ => true,
         };
         if !sound {
-            bail!("--rdzv-conf {key}={value}: give a whole number from 1 on");
+            bail!("--rdzv-conf {key}={value}: give a whole number of at least 1");
         }
         without_use.push(format!("{key}={value}"));
     }

@@ -6,37 +6,33 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dtrain_common::job::EvalWeights;
 use std::path::PathBuf;
 
-/// What `dtrain eval` is to do.
+/// The flags of `dtrain eval`.
 #[derive(Debug, Args)]
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
 
-    /// A checkpoint's folder, or that of a run, whose newest whole checkpoint is meant.
-    ///
-    /// Every byte of it is checked first.
+    /// Checkpoint, or run directory for its newest whole checkpoint.
     #[arg(long, value_name = "DIR")]
     pub(crate) checkpoint: PathBuf,
 
-    /// Which of its weights: `auto` is the moving average where there is one.
+    /// Trained weights, or their moving average; `auto` prefers the average.
     #[arg(long, value_name = "auto|raw|average", default_value = "auto", hide_possible_values = true,
           value_parser = weights())]
     pub(super) weights: EvalWeights,
 
-    /// Samples of a batch on each worker [default: as in training].
-    ///
-    /// It is halved where memory runs out.
+    /// Batch size of each worker [default: as in training].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) batch: Option<u32>,
 
-    /// Number of worker processes, as for `dtrain launch`.
+    /// Number of workers, as for `dtrain launch`.
     #[arg(long, value_name = "N|auto|gpu|cpu", default_value = "auto", allow_negative_numbers = true)]
     pub(super) nproc: String,
 
     #[command(flatten)]
     pub(super) gpus: GpuArgs,
 
-    /// One object of JSON, in a line, instead of the table.
+    /// Print one line of JSON instead of the table.
     #[arg(long)]
     pub(super) json: bool,
 }

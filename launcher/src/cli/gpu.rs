@@ -5,16 +5,16 @@ use clap::{Args, Subcommand};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GpuCommand {
-    /// Show the GPUs of this machine, their memory, and the processes that use it.
+    /// Show GPUs, their memory, and the processes that use it.
     #[command(after_help = help!("gpu-info"))]
     Info(InfoArgs),
-    /// Show the same again and again.
+    /// Repeat the tables of `dtrain gpu info`.
     #[command(after_help = help!("gpu-monitor"))]
     Monitor(MonitorArgs),
-    /// Say which micro-batch fits on the GPUs of this machine.
+    /// Print the micro-batch that fits on each GPU.
     #[command(after_help = help!("gpu-suggest-batch-size"))]
     SuggestBatchSize(SuggestArgs),
-    /// Ask your running trainings to give back memory that they hold and do not use.
+    /// Free unused memory of your running dtrain workers.
     #[command(after_help = help!("gpu-clear"))]
     Clear,
     /// End your processes that use GPUs.
@@ -24,37 +24,37 @@ pub(crate) enum GpuCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
-    /// One object of JSON, in a line, instead of the tables.
+    /// Print one line of JSON instead of the tables.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArgs {
-    /// Seconds between two looks.
+    /// Seconds between two updates.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
     pub(crate) interval: f64,
 
-    /// Look so many times, and end; without it until Ctrl-C.
+    /// Number of updates [default: until Ctrl-C].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 
-    /// One object of JSON, in a line, for each GPU and look.
+    /// Print one line of JSON per GPU and update.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct KillArgs {
-    /// Do not ask; for scripts.
+    /// Do not ask for confirmation.
     #[arg(long)]
     pub(crate) yes: bool,
 
-    /// Only processes on these GPUs: numbers of nvidia-smi, or UUIDs or their beginnings.
+    /// Only processes on these GPUs: numbers of nvidia-smi, or UUIDs.
     #[arg(long, value_name = "IDS", allow_negative_numbers = true)]
     pub(crate) gpu_ids: Option<GpuIds>,
 
-    /// Seconds that a process has to end after SIGTERM, before SIGKILL.
+    /// Seconds from SIGTERM until SIGKILL.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = grace)]
     pub(crate) grace: f64,
 }

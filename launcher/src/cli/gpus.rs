@@ -7,11 +7,7 @@ use std::str::FromStr;
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct GpuArgs {
-    /// The GPUs to use, one worker on each: numbers such as `2` or `0,1`, or UUIDs; `none` for the CPU.
-    ///
-    /// Numbers are those of nvidia-smi, or count the entries of CUDA_VISIBLE_DEVICES where it is set. A UUID is that of a GPU
-    /// (`GPU-...`) or of a MIG instance (`MIG-...`), or as much of its beginning as no other has. Without this flag
-    /// workers see what the launcher sees.
+    /// GPUs, one worker each: `0,1`, UUIDs, or `none` (CPU).
     #[arg(long, value_name = "IDS", allow_negative_numbers = true)]
     pub(crate) gpu_ids: Option<GpuIds>,
 }

@@ -20,14 +20,12 @@ const MOST_RESTARTS: i64 = 1_000_000;
 /// The longest shutdown timeout: a week.
 const LONGEST_TIMEOUT_S: u64 = 7 * 24 * 3600;
 
-/// What `dtrain launch` is to do.
+/// The flags of `dtrain launch`.
 #[derive(Debug, Args)]
 pub(crate) struct LaunchArgs {
-    /// Number of worker processes: a number, `auto`, `gpu` or `cpu`.
+    /// Number of workers; `auto`, `gpu`: one per visible GPU.
     ///
-    /// `auto`: one per visible GPU, or one on the CPU where there is none. `gpu`: one per visible GPU, an error
-    /// where there is none. `cpu`: one per CPU core. CUDA_VISIBLE_DEVICES is honoured. With --gpu-ids: one per GPU named.
-    /// Where fewer GPUs are visible than a number asks for, a recipe gets one worker on each.
+    /// `auto` without a GPU: 1. `cpu`: one per CPU core.
     #[arg(
         long,
         value_name = "N|auto|gpu|cpu",
@@ -40,51 +38,36 @@ pub(crate) struct LaunchArgs {
     #[command(flatten)]
     pub(crate) gpus: GpuArgs,
 
-    /// Folder for everything that the run writes.
-    ///
-    /// For a recipe: a new folder, or that of an earlier run of the same experiment, which is then resumed
-    /// [default: runs/RECIPE-DATE-TIME]. For a program: a new or empty folder, which gets the logs and
-    /// result.json; without it nothing is written.
+    /// Folder of the run; for a recipe [default: runs/RECIPE-DATE-TIME].
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
-    /// Where a recipe's training begins: `auto`, `never`, or the folder of a checkpoint [default: auto].
-    ///
-    /// `auto`: at the newest checkpoint in the run directory, or at the beginning where there is none. `never`: at
-    /// the beginning, and only in a new run directory. A path: at this checkpoint.
+    /// Resume from the newest checkpoint, from none, or from PATH [default: auto].
     #[arg(long, value_name = "auto|never|PATH", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) resume: Option<String>,
 
-    /// Change a setting of the recipe, such as `train.epochs=3`; may be repeated, the last one wins.
+    /// Set one key of the recipe, such as `train.epochs=3`; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 
-    /// How often all workers are started again after one has failed.
-    ///
-    /// A training goes on from its newest checkpoint. The first restart comes at once, further ones in a row after 1, 2, 4
-    /// ... 60 seconds. A program that could not be started at all, a wrong recipe and a model that does not fit are not
-    /// restarted, and nothing is after a request to stop.
+    /// Restart all workers up to K times after a failure.
     #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(..=MOST_RESTARTS))]
     pub(crate) max_restarts: u32,
 
-    /// Seconds without progress after which workers count as hanging; 0: never.
+    /// Seconds without heartbeat that count as a hang; 0: never.
     ///
-    /// For trainings, and programs that touch the file named in DTRAIN_HEARTBEAT_FILE. It is at least 20 times the usual
-    /// time of a step. Workers that hang are asked where they are (SIGABRT), and stopped; that is a failure.
+    /// Checks only workers that have sent four heartbeats.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
     hang_timeout: u64,
 
-    /// Seconds between asking workers to stop and killing them.
+    /// Seconds from the request to stop until workers are killed.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
     shutdown_timeout: u64,
 
-    /// The only rank that reads the launcher's standard input.
-    ///
-    /// For programs. Without it, a terminal is for a single worker, and a file or a pipe is for all workers. The others read
-    /// from an empty input. On a terminal this rank writes to it directly too, so bars of several lines work.
+    /// Only this rank reads standard input; for programs.
     #[arg(long, value_name = "RANK", allow_negative_numbers = true)]
     pub(crate) stdin_rank: Option<usize>,
 
@@ -94,10 +77,7 @@ pub(crate) struct LaunchArgs {
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 
-    /// A recipe (the path of a TOML file or the name of a built-in one), a Python script and its arguments, or,
-    /// after `--`, any program and its arguments.
-    ///
-    /// Flags may follow a recipe. What follows a script, a module or a program belongs to it.
+    /// Recipe, Python script or, after `--`, program, with arguments.
     #[arg(value_name = "RECIPE|SCRIPT.py|PROGRAM", trailing_var_arg = true)]
     pub(super) words: Vec<OsString>,
 
@@ -189,10 +169,10 @@ impl FromStr for Nproc {
             number => match number.parse() {
                 Ok(0) => Err("at least 1 worker is needed".into()),
                 Ok(count) if count > MOST_WORKERS => {
-                    Err(format!("at most {MOST_WORKERS} workers are started"))
+                    Err(format!("at most {MOST_WORKERS} workers are possible"))
                 }
                 Ok(count) => Ok(Self::Count(count)),
-                Err(_) => Err("give a whole number from 1 on, or auto, gpu or cpu".into()),
+                Err(_) => Err("give a whole number of at least 1, or auto, gpu or cpu".into()),
             },
         }
     }

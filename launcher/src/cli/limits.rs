@@ -8,24 +8,17 @@ use std::time::Duration;
 /// Limits in time.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LimitArgs {
-    /// Stop in good time before so long has passed, counted from the start of the launch: `90 min`, `2h30min`, `1-12:00:00`.
+    /// Stop the run before TIME: `90 min`, `2h30min`, `1-12:00:00`.
     ///
-    /// Some time before its end (--time-margin) a training finishes its step, writes a checkpoint and ends with exit code 75;
-    /// a program gets SIGTERM. Whatever still runs at its end is killed, and nothing is restarted. In a Slurm job a training
-    /// heeds the end of the job by itself; `none`: not even that.
+    /// Counted from the start. Default for a recipe: the Slurm job's end.
     #[arg(long, value_name = "TIME|none")]
     pub(crate) time_limit: Option<Limit>,
 
-    /// How long before the end of the time limit workers are asked to stop [default: a tenth of it, at most 2 min].
-    ///
-    /// It should be longer than a step and the writing of a checkpoint.
+    /// Stop workers this long before the limit [default: 10%, at most 2 min].
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) time_margin: Option<Duration>,
 
-    /// How long a training's workers wait for each other in one operation [default: 10 min].
-    ///
-    /// Then all of them end with the name of the operation, which counts as a failure. Programs find the seconds in
-    /// DTRAIN_COLLECTIVE_TIMEOUT.
+    /// Longest wait of a rank in one collective operation [default: 10 min].
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) collective_timeout: Option<Duration>,
 }

@@ -10,54 +10,41 @@ use std::path::PathBuf;
 /// Smaller logs would hold only a few lines.
 const SMALLEST_LOG: u64 = 4096;
 
-/// What is to become of the workers' output.
+/// The flags for output.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct OutputArgs {
-    /// Folder for a program's logs, where no run directory is wanted.
-    ///
-    /// Each launch makes attempt_N in it, the next that is free, with rank_R/stdout.log, stderr.log and error.json.
+    /// Log folder for a program without --run-dir.
     #[arg(long, value_name = "DIR")]
     pub(crate) log_dir: Option<PathBuf>,
 
-    /// Output that goes to its log file only: 0 none, 1 standard output, 2 standard error, 3 both.
+    /// Only log: 0 nothing, 1 stdout, 2 stderr, 3 both.
     ///
-    /// One number for all workers, or `LOCAL_RANK:N,...` for some. Without --redirects and --tee everything is
-    /// shown, and kept as well where there is a run or log directory; with one of them, what neither names is only
-    /// shown. Without such a folder --redirects makes a temporary one.
+    /// N for all workers, or `LOCAL_RANK:N,...` for some.
     #[arg(short, long, value_name = "N|RANK:N,...", allow_negative_numbers = true, value_parser = choice)]
     pub(crate) redirects: Option<Choice>,
 
-    /// Output that is shown and goes to its log file, in the form of --redirects; it comes before --redirects.
+    /// Show and log: values as for --redirects.
     #[arg(short, long, value_name = "N|RANK:N,...", allow_negative_numbers = true, value_parser = choice)]
     pub(crate) tee: Option<Choice>,
 
-    /// Show the output of these local ranks only, such as `0,2`; log files are kept of all.
+    /// Show only these local ranks, such as `0,2`; log all.
     #[arg(long, value_name = "RANK,...", allow_negative_numbers = true, value_delimiter = ',', num_args = 1,
           action = ArgAction::Set, value_parser = listed)]
     pub(crate) local_ranks_filter: Option<Vec<usize>>,
 
-    /// What stands before each line that is shown [default: '[rank ${rank}] ' if there are several workers].
-    ///
-    /// `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}` are filled in; `$$` is a dollar sign. Without
-    /// the flag TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE counts, if it is set.
+    /// Prefix of shown lines [default: '[rank ${rank}] ' for several workers].
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = PrefixTemplate::new)]
     pub(crate) log_line_prefix_template: Option<PrefixTemplate>,
 
-    /// Lines of standard output with one of these texts also go to filtered_stdout.log, for all workers.
-    ///
-    /// Texts are separated by commas; two commas are a comma within a text. The file lies in the folder of the
-    /// attempt. Lines that are not shown are left out.
+    /// Copy stdout lines with these texts to filtered_stdout.log.
     #[arg(long, value_name = "TEXT,...", allow_hyphen_values = true, value_parser = filters)]
     pub(crate) duplicate_stdout_filters: Option<FilterList>,
 
-    /// The same for standard error and filtered_stderr.log.
+    /// Copy stderr lines with these texts to filtered_stderr.log.
     #[arg(long, value_name = "TEXT,...", allow_hyphen_values = true, value_parser = filters)]
     pub(crate) duplicate_stderr_filters: Option<FilterList>,
 
-    /// Size from which a log file is begun anew; 0 is no bound [default: 1 GiB].
-    ///
-    /// The full one is kept beside it as stdout.log.1, in the place of an earlier one, so a stream takes at most
-    /// twice the size.
+    /// Rotate log files at this size; 0: never [default: 1 GiB].
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = log_size)]
     pub(crate) log_max_size: Option<u64>,
 }
@@ -109,7 +96,7 @@ impl PrefixTemplate {
     /// Checks the text. Errors: an unknown name, or a line break.
     pub(crate) fn new(text: &str) -> Result<Self, String> {
         if text.contains(['\n', '\r']) {
-            return Err("the prefix stands before a line and cannot contain the end of one".into());
+            return Err("the prefix must not contain a line break".into());
         }
         expand(text, &PrefixValues::default()).map(|_| Self(text.to_owned()))
     }
@@ -142,8 +129,8 @@ fn expand(text: &str, values: &PrefixValues<'_>) -> Result<String, String> {
             "hostname" => filled.push_str(values.hostname),
             _ => {
                 return Err(format!(
-                    "`${{{name}}}` is not known; there are ${{role_name}}, ${{local_rank}}, ${{rank}} and ${{hostname}}, and $$ is \
-                     a dollar sign"
+                    "unknown name `${{{name}}}`; use ${{role_name}}, ${{local_rank}}, ${{rank}}, ${{hostname}}, or $$ \
+                     for a dollar sign"
                 ));
             }
         }
@@ -189,10 +176,10 @@ fn filters(text: &str) -> Result<FilterList, &'static str> {
         }
     }
     if filters.iter().any(String::is_empty) {
-        return Err("a filter is empty and would take every line; write `,,` for a comma within a text");
+        return Err("a filter is empty and would match every line; write `,,` for a comma within a text");
     }
     if text.contains(['\n', '\r']) {
-        return Err("a filter is searched for within a line and cannot contain the end of one");
+        return Err("a filter must not contain a line break");
     }
     Ok(FilterList(filters))
 }
@@ -200,7 +187,7 @@ fn filters(text: &str) -> Result<FilterList, &'static str> {
 fn log_size(text: &str) -> Result<u64, String> {
     match text.parse::<ByteSize>().map_err(|error| error.to_string())?.0 {
         0 => Ok(u64::MAX),
-        size if size < SMALLEST_LOG => Err("give at least 4 KiB, or 0 for no bound".into()),
+        size if size < SMALLEST_LOG => Err("give at least 4 KiB, or 0 for no limit".into()),
         size => Ok(size),
     }
 }
@@ -281,7 +268,7 @@ mod tests {
         for wrong in ["$", "${rank", "${}", "$ranks", "${host}", "a\nb", "a\r"] {
             assert!(PrefixTemplate::new(wrong).is_err(), "{wrong:?}");
         }
-        assert!(PrefixTemplate::new("${host}").unwrap_err().contains("`${host}` is not known"));
+        assert!(PrefixTemplate::new("${host}").unwrap_err().contains("unknown name `${host}`"));
     }
 
     proptest! {

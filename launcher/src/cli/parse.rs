@@ -55,7 +55,7 @@ fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error>
     };
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     let Command::Launch(mut args) = cli.command else {
-        return Err(command.error(ErrorKind::InvalidSubcommand, "this is no launch"));
+        return Err(command.error(ErrorKind::InvalidSubcommand, "this is not a launch"));
     };
     let given = matches.subcommand().map(|(_, given)| given);
     let counts = |env_flag: &EnvFlag| given.is_some_and(|given| env_flag.counts(given));
@@ -122,7 +122,7 @@ fn command(environment: bool) -> Result<(clap::Command, Vec<EnvFlag>), clap::Err
             let other = others.iter().find(|other| other.value != env_flag.value);
             differ = differ.take().or(other.map(|other| {
                 format!(
-                    "the environment variables {}={} and {}={} stand for the same flag; unset one",
+                    "the environment variables {}={} and {}={} set the same flag to different values; unset one",
                     env_flag.variable,
                     env_flag.value.display(),
                     other.variable,
@@ -183,16 +183,16 @@ impl LaunchArgs {
         let shown = recipe.display();
         match words.map(|(name, _)| (name.display(), self.is_recipe(name))) {
             None if self.contract.module || self.contract.no_python => anyhow::bail!(
-                "{} stands after `{shown}`; put it before the name of what it starts",
+                "{} comes after `{shown}`; put it before the name of the module or program",
                 if self.contract.module { "-m" } else { "--no-python" }
             ),
             None => Ok(Some(Target { form: Form::Recipe, name: recipe, args: &[] })),
             Some((name, true)) => anyhow::bail!(
-                "two recipes are given, `{shown}` and `{name}`; give one, and its settings by --set"
+                "two recipes are given, `{shown}` and `{name}`; give one, and change its keys with --set"
             ),
             Some((name, false)) => anyhow::bail!(
-                "both a recipe (`{shown}`) and a program (`{name}`) are given; to pass arguments to a program, put all of them \
-                 after the two dashes: `dtrain launch -- PROGRAM ARGS`"
+                "both a recipe (`{shown}`) and a program (`{name}`) are given; start a program with `dtrain launch -- \
+                 PROGRAM ARGS`"
             ),
         }
     }

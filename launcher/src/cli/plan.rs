@@ -9,11 +9,11 @@ use std::str::FromStr;
 
 #[derive(Debug, Args)]
 pub(crate) struct RecipeArgs {
-    /// The path of a recipe, or the name of a built-in one.
+    /// Path of a recipe, or name of a built-in one.
     #[arg(value_name = "RECIPE", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) recipe: String,
 
-    /// Change a setting of the recipe, such as `train.effective_batch=64`; may be repeated, the last one wins.
+    /// Set one key of the recipe, such as `train.epochs=3`; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 }
@@ -23,27 +23,25 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
 
-    /// The GPUs to plan for: names or sizes of memory, such as `16GiB,t4,a100-40gb`.
+    /// GPUs to plan for: names or memory sizes, such as `t4,16GiB`.
     ///
-    /// Without this flag: the visible GPUs of this machine, or where there is none 8, 12, 16, 24, 40, 48 and 80 GiB.
+    /// Default: visible GPUs, else 8, 12, 16, 24, 40, 48, 80 GiB.
     #[arg(long, value_name = "LIST")]
     pub(crate) gpu: Option<GpuList>,
 
-    /// Number of ranks, each on a GPU of its own [default: the visible GPUs if --gpu is not given, else 1].
+    /// Number of ranks, one per GPU [default: visible GPUs, or 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ranks())]
     pub(crate) nproc: Option<u64>,
 
-    /// The stage to plan, or `all` [default: the first].
-    #[arg(long, value_name = "NAME|all", value_parser = NonEmptyStringValueParser::new())]
-    pub(crate) stage: Option<String>,
+    /// Stage to plan, or `all`.
+    #[arg(long, value_name = "NAME|all", default_value = "all", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) stage: String,
 
-    /// Run steps at two micro-batches on this machine, and calculate from those.
-    ///
-    /// Without this flag a step is run on tensors without storage, which needs neither a GPU nor memory.
+    /// Measure steps at two micro-batches on this machine, and interpolate.
     #[arg(long)]
     pub(crate) measured: bool,
 
-    /// One object of JSON, in a line, for each stage instead of the table.
+    /// Print one line of JSON per stage instead of the table.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -53,11 +51,11 @@ pub(crate) struct ProfileArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
 
-    /// The stage to measure, or `all`.
+    /// Stage to measure, or `all`.
     #[arg(long, value_name = "NAME|all", default_value = "all", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) stage: String,
 
-    /// Also find the largest micro-batch that fits with a margin, by trying.
+    /// Also find the largest micro-batch that fits, by trial.
     #[arg(long)]
     pub(crate) find_optimal: bool,
 
@@ -65,7 +63,7 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = ranks())]
     pub(crate) nproc: u64,
 
-    /// One object of JSON, in a line, instead of the tables.
+    /// Print one line of JSON instead of the tables.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -75,15 +73,15 @@ pub(crate) struct SuggestArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
 
-    /// The GPUs, as for `dtrain plan` [default: the visible ones of this machine].
+    /// GPUs, as for `dtrain plan` [default: visible GPUs].
     #[arg(long, value_name = "LIST")]
     pub(crate) gpu: Option<GpuList>,
 
-    /// Number of ranks, each on a GPU of its own.
+    /// Number of ranks, one per GPU.
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = ranks())]
     pub(crate) nproc: u64,
 
-    /// The same object of JSON as `dtrain plan --json`, without advice.
+    /// Print the JSON of `dtrain plan`, without advice.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -38,7 +38,7 @@ pub(super) fn text(status: &Status, owner: impl Fn(u32) -> Option<Owner>) -> Str
         for process in &gpu.processes {
             let (user, command) = match owner(process.pid) {
                 Some(owner) => (owner.user, owner.command),
-                None => ("?".into(), "(not to be seen from here)".into()),
+                None => ("?".into(), "(not visible from here)".into()),
             };
             let memory = process.used_bytes.map(size);
             table.push(vec![gpu.index.to_string(), process.pid.to_string(), user, or_dash(memory), command]);
@@ -98,7 +98,7 @@ GPU  name             used       free     memory  busy  heat  power
 
 GPU  pid  user    memory  command
   0   77  ann   1.00 GiB  python train.py
-  0  123  ?     1.00 GiB  (not to be seen from here)
+  0  123  ?     1.00 GiB  (not visible from here)
 ";
         assert_eq!(text(&machine(vec![process(77), process(123)]), owners), expected);
         assert!(text(&machine(vec![]), owners).ends_with("\nNo process uses a GPU.\n"));

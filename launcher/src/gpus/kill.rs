@@ -86,7 +86,7 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
             _ => ("are", "processes"),
         };
         text.push_str(&format!(
-            "{others} other {processes} {is} left alone: of another user, or not to be seen from here.\n"
+            "{others} other {processes} {is} left alone: of another user, or not visible from here.\n"
         ));
     }
     Ok(Found { own, text, place })
@@ -105,12 +105,12 @@ fn chosen<'a>(status: &'a Status, args: &KillArgs) -> anyhow::Result<Vec<&'a Gpu
         };
         match status.gpus.iter().filter(is_meant).collect::<Vec<_>>()[..] {
             [gpu] => gpus.push(gpu),
-            [] => bail!("--gpu-ids: `{id}` is no GPU of this machine; `dtrain gpu info` shows them"),
+            [] => bail!("--gpu-ids: `{id}` is not a GPU of this machine; `dtrain gpu info` lists them"),
             _ => bail!("--gpu-ids: `{id}` matches several UUIDs; give a longer prefix"),
         }
     }
     if gpus.is_empty() {
-        bail!("--gpu-ids none names no GPU whose processes could be ended");
+        bail!("--gpu-ids none names no GPU");
     }
     Ok(gpus)
 }
@@ -126,7 +126,7 @@ fn confirm(count: usize, on_a_terminal: bool) -> anyhow::Result<bool> {
         _ => format!("these {count} processes"),
     };
     if !on_a_terminal {
-        bail!("standard input is no terminal on which to ask whether to end {processes}; give --yes");
+        bail!("cannot ask before ending {processes}: standard input is not a terminal; give --yes");
     }
     write!(io::stderr(), "End {processes}? [y/N] ")?;
     let mut answer = String::new();
@@ -149,7 +149,7 @@ fn end(mut victims: Vec<Victim>, grace: Duration) -> anyhow::Result<bool> {
         print(&format!("pid {pid} was killed\n"))?;
     }
     for Victim { pid, .. } in &victims {
-        print(&format!("pid {pid} is still there; it hangs in the kernel or the driver\n"))?;
+        print(&format!("pid {pid} still runs: it hangs in the kernel or the driver\n"))?;
     }
     Ok(victims.is_empty())
 }

@@ -154,6 +154,6 @@ impl EarlierResult {
     pub(super) fn restore(&self) -> Option<String> {
         let Self(path, content) = self;
         let error = write_atomic(path, content).err()?;
-        Some(format!("dtrain: cannot put back {}: {error}", path.display()))
+        Some(format!("dtrain: cannot restore {}: {error}", path.display()))
     }
 }

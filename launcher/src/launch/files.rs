@@ -51,7 +51,7 @@ impl Files {
                 made.retain(|folder| !folder.exists());
                 let flag = if run_dir.is_some() { "--run-dir" } else { "--log-dir" };
                 make(&root).and_then(|_| new_attempt(&root)).with_context(|| {
-                    format!("no logs can be kept in {}; choose another {flag}", root.display())
+                    format!("cannot write logs in {}; choose another {flag}", root.display())
                 })?
             }
         };
@@ -115,7 +115,7 @@ impl Files {
     }
 
     fn open(&self, path: PathBuf) -> anyhow::Result<RotatingLog> {
-        let context = format!("cannot make the log file {}", path.display());
+        let context = format!("cannot create the log file {}", path.display());
         RotatingLog::create(path, self.routing.log_size).context(context)
     }
 
@@ -139,7 +139,7 @@ pub(super) fn read_error(file: &Path) -> Option<String> {
 
 /// Creates a folder and its parents; returns its absolute path.
 fn make(folder: &Path) -> anyhow::Result<PathBuf> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
     std::path::absolute(folder)
         .with_context(|| format!("cannot find the absolute path of {}", folder.display()))
 }
@@ -152,7 +152,7 @@ fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
         match fs::create_dir(&folder) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => attempt += 1,
             made => {
-                made.with_context(|| format!("cannot make the folder {}", folder.display()))?;
+                made.with_context(|| format!("cannot create the folder {}", folder.display()))?;
                 return Ok(folder);
             }
         }

@@ -157,9 +157,14 @@ fn collect_stacks(rank: usize, pid: u32, path: Option<&Path>) -> String {
     let found = stacks::of(pid, INSPECTION);
     let indented: String = found.lines().map(|line| format!("\n    {line}")).collect();
     match path.map(|path| (path, fs::write(path, &found))) {
-        Some((path, Ok(()))) => format!("dtrain: where rank {rank} is: {}", path.display()),
-        Some((_, Err(error))) => format!("dtrain: where rank {rank} is (cannot be kept: {error}):{indented}"),
-        None => format!("dtrain: where rank {rank} is:{indented}"),
+        Some((path, Ok(()))) => format!("dtrain: thread stacks of rank {rank}: {}", path.display()),
+        Some((path, Err(error))) => {
+            format!(
+                "dtrain: thread stacks of rank {rank} (cannot write {}: {error}):{indented}",
+                path.display()
+            )
+        }
+        None => format!("dtrain: thread stacks of rank {rank}:{indented}"),
     }
 }
 

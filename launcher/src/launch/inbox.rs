@@ -41,7 +41,7 @@ impl Inbox {
         guardian_info: &GuardianInfo,
         handled: &[i32],
     ) -> anyhow::Result<Self> {
-        descendants::adopt().context("cannot become the parent of processes that workers leave behind")?;
+        descendants::adopt().context("cannot become the parent of orphaned processes")?;
         let (sender, events) = crossbeam_channel::unbounded();
         let (signals_out, abandoned_out) = (sender.clone(), sender.clone());
         let relatives = Family::default();
@@ -62,7 +62,7 @@ impl Inbox {
         .context("cannot receive signals")?;
         handlers::survive_file_size_limit().context("cannot receive signals")?;
         guardian::watch(guardian_info.guardian, move || drop(abandoned_out.send(Event::Abandoned)))
-            .context("cannot watch the process that stands behind the launcher")?;
+            .context("cannot watch the guardian process")?;
         Ok(Self { start_time, sender, events, family, job: guardian_info.job })
     }
 
@@ -78,7 +78,7 @@ impl Inbox {
         let (mut kept, mut stopped, mut give_up) = (Vec::new(), None, crossbeam_channel::never());
         let result = loop {
             crossbeam_channel::select! {
-                recv(result) -> result => break result.context("the checks before the start ended by a bug of dtrain")?,
+                recv(result) -> result => break result.context("the checks before the start panicked; this is a bug of dtrain")?,
                 recv(self.events) -> event => {
                     let event = event.unwrap_or(Event::Abandoned);
                     match (&event, stopped) {

@@ -72,9 +72,9 @@ impl MasterAddress {
 fn own_addresses(flag: &str, host: &str) -> anyhow::Result<Vec<IpAddr>> {
     let known: BTreeSet<IpAddr> = match (host, 0).to_socket_addrs() {
         Ok(found) => found.map(|address| address.ip()).collect(),
-        Err(error) => bail!(
-            "{flag} {host}: no address is known for this name ({error}); give an address of this machine"
-        ),
+        Err(error) => {
+            bail!("{flag} {host}: cannot resolve this name ({error}); give an address of this machine")
+        }
     };
     let is_own = |address: &IpAddr| TcpListener::bind((*address, 0)).is_ok();
     let own: Vec<IpAddr> = known.into_iter().filter(is_own).collect();
@@ -98,8 +98,8 @@ fn expect_free(flag: &str, addresses: &[IpAddr], port: u16) -> anyhow::Result<()
                  for a free one"
             ),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => bail!(
-                "{flag}: port {port} may not be used without special rights; choose one from 1024 on, or leave it out \
-                 for a free one"
+                "{flag}: port {port} needs special privileges; choose one of at least 1024, or leave it out for a free \
+                 one"
             ),
             // A machine without IPv6 does not have this address.
             Err(_) if !addresses.contains(&tried) => {}

@@ -41,7 +41,7 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
             counted(*workers, "worker")
         )),
         Notice::TimeLimit { workers, left } => Some(format!(
-            "dtrain: the time limit is near: asked {} to stop; what still runs in {} s is killed",
+            "dtrain: the time limit is near: asked {} to stop; killing them after {} s",
             counted(*workers, "worker"),
             left.as_secs()
         )),
@@ -49,15 +49,15 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
             let rank = |(rank, since): &(usize, Duration)| format!("rank {rank} for {} s", since.as_secs());
             let ranks: Vec<_> = silent.iter().map(rank).collect();
             Some(format!(
-                "dtrain: no progress: nothing was heard of {}; finding out where the workers are, and stopping them unless \
-                 they go on",
-                ranks.join(", of ")
+                "dtrain: no progress: no heartbeat from {}; collecting thread stacks, then stopping the workers unless \
+                 they continue",
+                ranks.join(", ")
             ))
         }
         Notice::Resumed { frozen, hang_dropped } => {
-            let hang = if *hang_dropped { ", also whether the workers hang" } else { "" };
+            let hang = if *hang_dropped { "; the suspected hang is dropped" } else { "" };
             Some(format!(
-                "dtrain: the launcher did not run for {} s: all times but the time limit begin anew{hang}",
+                "dtrain: the launcher did not run for {} s: all timeouts except the time limit restart{hang}",
                 frozen.as_secs()
             ))
         }
@@ -85,8 +85,8 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
 pub(super) fn evicted(plan: &Plan) -> String {
     let folder = plan.run_dir.as_ref().map(|run_dir| run_dir.root().display().to_string());
     format!(
-        "dtrain: another run has taken {}, because this launcher was suspended or its file system did not answer: killing the \
-         workers, and writing nothing more there",
+        "dtrain: another run has taken {}, because this launcher was suspended or its file system did not answer: \
+         killing the workers and writing nothing more there",
         folder.unwrap_or_default()
     )
 }
@@ -103,12 +103,12 @@ pub(super) fn cannot_start(plan: &Plan, rank: usize, error: &io::Error) -> Strin
 fn why_not_started(error: &io::Error) -> String {
     match error.kind() {
         _ if is_temporary(error) => format!(
-            "{error}: the system lacks room for another process; end others, or raise the limit: `ulimit -u`, `ulimit -n`, a \
-             container's --pids-limit (pids.max of the control group), memory"
+            "{error}: the system cannot start another process; end others, or raise a limit: `ulimit -u`, `ulimit -n`, \
+             a container's --pids-limit (pids.max of the control group), memory"
         ),
         io::ErrorKind::NotFound => "the interpreter named in its first line does not exist".to_owned(),
         _ if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
-            "it is neither a program for this machine nor a script whose first line names its interpreter (`#!/bin/sh`)"
+            "it is not a program for this machine, and has no interpreter in its first line (`#!/bin/sh`)"
                 .to_owned()
         }
         _ => error.to_string(),
@@ -120,6 +120,6 @@ pub(super) fn ended(outcome: Outcome) -> String {
     match outcome {
         Outcome::Exited(code) => format!("exit code {code}"),
         Outcome::Signaled(signal) => format!("killed by {}", signals::name(signal)),
-        Outcome::Lost => "its exit code is lost".to_owned(),
+        Outcome::Lost => "exit code unknown".to_owned(),
     }
 }

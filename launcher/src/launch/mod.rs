@@ -204,8 +204,8 @@ impl RunningLaunch<'_> {
             }
             Next::OtherPort if is_served => {
                 self.say(format!(
-                    "dtrain: the program uses port {port} itself, where dtrain serves PyTorch's store; starting again \
-                     without the store, as {TORCHELASTIC_USE_AGENT_STORE}=False does from the beginning"
+                    "dtrain: the program itself listens at port {port}, where dtrain serves PyTorch's store; starting \
+                     again without the store; to avoid this, set {TORCHELASTIC_USE_AGENT_STORE}=False"
                 ));
                 self.launch.plan.serve_no_store();
                 Duration::ZERO

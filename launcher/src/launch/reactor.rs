@@ -29,7 +29,7 @@ pub(super) fn attempt(
     let Launch { args, plan, inbox, .. } = launch;
     let specs = attempt.specs(launch);
     let failed_logs = FailedLogs::new(screen.notices.clone());
-    let (stop, stop_out) = io::pipe().context("cannot make a pipe")?;
+    let (stop, stop_out) = io::pipe().context("cannot create a pipe")?;
     let (alive, readers_done) = crossbeam_channel::bounded(0);
     let capture = Capture {
         routing: &plan.routing,

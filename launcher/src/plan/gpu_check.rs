@@ -87,12 +87,12 @@ fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Res
         let begin = format!("{title} ({name}) has {} of {} free", ByteSize(free), ByteSize(total));
         // The driver does not report which processes use an instance.
         let who = match index.is_instance() {
-            true => "the processes on that GPU are in `dtrain gpu info`".to_owned(),
+            true => "`dtrain gpu info` lists the processes on that GPU".to_owned(),
             false => in_words(users(index.gpu())),
         };
         if free < LEAST_FREE {
             full.push(format!(
-                "{begin}, and a training takes at least {} before its first tensor: {who}",
+                "{begin}, and a training needs at least {} before its first tensor: {who}",
                 ByteSize(LEAST_FREE)
             ));
         } else {
@@ -105,13 +105,14 @@ fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Res
     bail!("{}; {REMEDY}", full.join("; "))
 }
 
-const REMEDY: &str = "`dtrain gpu monitor` shows when memory becomes free, `dtrain gpu kill` ends processes of your own, and \
-                      --gpu-ids names other GPUs";
+const REMEDY: &str = "`dtrain gpu monitor` shows when memory becomes free, `dtrain gpu kill` ends your processes, and \
+    --gpu-ids names other GPUs";
 
 /// Formats `pid 4711 of ann (python train.py) holds 12.00 GiB, pid 99 ...`.
 fn in_words(mut users: Vec<User>) -> String {
     if users.is_empty() {
-        return "the driver names no process that holds the rest, as in a container or after one that has just ended".to_owned();
+        return "the driver lists no process for the rest, as in a container or just after an exit"
+            .to_owned();
     }
     users.sort_by_key(|(process, _)| std::cmp::Reverse(process.used_bytes));
     let more = users.len().saturating_sub(NAMED);
@@ -125,7 +126,7 @@ fn in_words(mut users: Vec<User>) -> String {
 fn user((process, owner): &User) -> String {
     let who = match owner {
         Some(owner) => format!(" of {} ({})", owner.user, owner.command),
-        None => ", which cannot be seen from here,".to_owned(),
+        None => " (not visible from here)".to_owned(),
     };
     let memory = process.used_bytes.map_or("an unknown part".to_owned(), |bytes| ByteSize(bytes).to_string());
     format!("pid {}{who} holds {memory}", process.pid)
@@ -149,8 +150,9 @@ fn several_kinds(gpus: &InUse) -> Option<String> {
     let listed = kinds.iter();
     let listed: Vec<_> = listed.map(|(name, bytes)| format!("{name} with {}", ByteSize(*bytes))).collect();
     Some(format!(
-        "the GPUs are of {} kinds, {}: the memory of the smallest ({name}, {}) bounds the micro-batch, the slowest sets the \
-         pace, and bf16 is used by itself only where all of the machine's GPUs compute in it; --gpu-ids names GPUs of one kind",
+        "the GPUs are of {} kinds, {}: the smallest memory ({name}, {}) limits the micro-batch, the slowest GPU sets \
+         the pace, and precision.amp = \"auto\" is bf16 only if all GPUs of the machine support it; to use one kind, \
+         name its GPUs in --gpu-ids",
         kinds.len(),
         listed.join(" and "),
         ByteSize(bytes)

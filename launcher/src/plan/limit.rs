@@ -36,9 +36,9 @@ pub(super) fn limit(
     };
     let job = heeds_job.then(|| left(start_time, inherited)).flatten();
     let (end, whose) = match (own, job) {
-        (Some(own), Some(job)) if job < own => (job, "the Slurm job's"),
+        (Some(own), Some(job)) if job < own => (job, "limit of the Slurm job"),
         (Some(own), _) => (own, "--time-limit"),
-        (None, Some(job)) => (job, "the Slurm job's; --time-limit none heeds none"),
+        (None, Some(job)) => (job, "limit of the Slurm job; --time-limit none ignores it"),
         (None, None) => {
             if args.time_margin.is_some() {
                 bail!("--time-margin has no effect without a time limit: give --time-limit, or leave it out");

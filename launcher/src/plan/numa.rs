@@ -37,7 +37,7 @@ impl CoreBinding {
         let mode = self.mode?.name();
         let shares = self.cores.iter().enumerate();
         let shares: Vec<_> =
-            shares.map(|(rank, cores)| format!("rank {rank} to {}", topology::in_words(cores))).collect();
+            shares.map(|(rank, cores)| format!("rank {rank}: {}", topology::in_words(cores))).collect();
         Some(format!("--numa-binding {mode}: CPU cores: {}", shares.join("; ")))
     }
 }
@@ -66,8 +66,8 @@ fn share_out(topology: &Topology, mode: Binding, workers: usize) -> anyhow::Resu
         let cores = topology.nodes.get(&node).filter(|cores| !cores.is_empty());
         let cores = cores.with_context(|| {
             format!(
-                "none of the CPU cores of NUMA node {node}, where the GPU of rank {rank} lies, may be used by this process; \
-                 allow them in the batch system's or the container's settings"
+                "this process may not use any CPU core of NUMA node {node}, which has the GPU of rank {rank}; allow \
+                 them in the batch system's or the container's settings"
             )
         })?;
         // The worker's index among the workers of its node, and their number.
@@ -138,7 +138,7 @@ fn grouped(
     for core in cores {
         let group = group_of.get(core);
         let group = group
-            .with_context(|| format!("the system does not tell {what} of CPU core {core}; use `node`"))?;
+            .with_context(|| format!("the system does not report {what} of CPU core {core}; use `node`"))?;
         groups.entry(*group).or_default().insert(*core);
     }
     Ok(groups)

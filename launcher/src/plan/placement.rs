@@ -30,8 +30,8 @@ pub(super) fn placement(
 fn share_out(visible: Option<&str>, gpus: usize, workers: usize) -> anyhow::Result<Vec<String>> {
     if gpus > 0 && workers > gpus {
         bail!(
-            "--virtual-local-rank gives each worker a GPU of its own, but {workers} workers are asked for and {} {} visible; use \
-             --nproc {gpus}",
+            "--virtual-local-rank needs one GPU per worker, but for {workers} workers {} {} visible; use --nproc \
+             {gpus}",
             counted(gpus, "GPU"),
             if gpus == 1 { "is" } else { "are" }
         );

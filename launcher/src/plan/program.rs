@@ -30,7 +30,7 @@ pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, start_time: StartTime
     let nproc = size.nproc;
     if let Some(rank) = args.stdin_rank.filter(|rank| *rank >= nproc) {
         let last = nproc - 1;
-        bail!("--stdin-rank {rank}: there are ranks 0 to {last}; name one of them");
+        bail!("--stdin-rank {rank}: no such rank; give 0 to {last}");
     }
     let home = if args.run_dir.is_some() { Home::RunDir } else { Home::Nowhere };
     let mut routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;

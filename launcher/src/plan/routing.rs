@@ -100,7 +100,7 @@ impl Routing {
             let filter = args.local_ranks_filter.is_some();
             for (given, flag) in [(filter, "--local-ranks-filter"), (template, "--log-line-prefix-template")]
             {
-                ensure!(!given, "{flag} has no effect: --redirects leaves nothing to be shown");
+                ensure!(!given, "{flag} has no effect: --redirects hides all output");
             }
         }
         let filter = args.local_ranks_filter.as_ref();
@@ -118,7 +118,7 @@ impl Routing {
             "--log-max-size has no effect: no log files are kept; give --log-dir DIR or --run-dir DIR"
         );
         let note = (!has_folder && args.tee.is_some()).then_some(
-            "--tee: the output is shown and kept in no file; --log-dir DIR or --run-dir DIR gives it a place",
+            "--tee: the output is shown but not logged; to log it, give --log-dir DIR or --run-dir DIR",
         );
         let template = args.log_line_prefix_template.as_ref().or(setting.template);
         let prefixes = (0..setting.workers).map(|rank| prefix(template, rank, setting));
@@ -137,7 +137,7 @@ impl Routing {
     pub(crate) fn make_folder(&mut self) -> anyhow::Result<()> {
         if std::mem::take(&mut self.temporary) {
             let folder = temporary::make_lasting("dtrain-logs-");
-            let context = "--redirects: cannot make a folder for logs; give --log-dir DIR";
+            let context = "--redirects: cannot create a folder for logs; give --log-dir DIR";
             self.log_dir = Some(folder.context(context)?);
         }
         Ok(())
@@ -209,7 +209,7 @@ fn check_filters(args: &OutputArgs, routes: &[[Route; 2]], has_folder: bool) -> 
         );
         ensure!(
             is_shown(routes, stream),
-            "{flag} has no effect: it copies lines that are shown, and --redirects leaves none"
+            "{flag} has no effect: it copies shown lines, and --redirects hides all"
         );
     }
     Ok(())
@@ -222,12 +222,12 @@ fn check_folders(args: &OutputArgs, home: Home) -> anyhow::Result<()> {
     let log_dir = log_dir.display();
     match home {
         Home::Nowhere => Ok(()),
-        Home::Recipe => bail!(
-            "--log-dir is for programs: a recipe's logs lie in its run directory, under logs; name that with --run-dir"
-        ),
+        Home::Recipe => {
+            bail!("--log-dir is for programs: the logs of a recipe are in its run directory; use --run-dir")
+        }
         Home::RunDir => bail!(
-            "--run-dir and --log-dir are both given; leave out --log-dir {log_dir}, since the run directory holds the \
-             logs, or leave out --run-dir to get the logs alone"
+            "--run-dir and --log-dir are both given; leave out --log-dir {log_dir} (the run directory has the logs), \
+             or leave out --run-dir"
         ),
     }
 }

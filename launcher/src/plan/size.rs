@@ -80,7 +80,7 @@ fn on_the_visible(
         _ if count <= gpus || gpus == 0 => None,
         true => Some(fewer(request.nproc, count, &machine)?),
         false => Some(format!(
-            "there are more workers ({count}) than visible GPUs: what is visible is {described}, and LOCAL_RANK goes to {}",
+            "there are more workers ({count}) than visible GPUs ({described}); LOCAL_RANK goes up to {}",
             count - 1
         )),
     };
@@ -102,8 +102,8 @@ fn fewer(nproc: Nproc, workers: usize, machine: &Machine) -> anyhow::Result<Stri
     if nproc == Nproc::Cpu {
         let more = if instances { ", name as many MIG instances in --gpu-ids," } else { "" };
         bail!(
-            "--nproc cpu: there would be {workers} workers, and what is visible is {described}; use --nproc {gpus}{more} or \
-             --gpu-ids none for workers on the CPU"
+            "--nproc cpu: {workers} workers, but only {described} visible; use --nproc {gpus}{more} or --gpu-ids none \
+             for workers on the CPU"
         )
     }
     let more = match instances {
@@ -115,9 +115,9 @@ fn fewer(nproc: Nproc, workers: usize, machine: &Machine) -> anyhow::Result<Stri
         _ => format!("{gpus} workers instead, one on each"),
     };
     Ok(format!(
-        "--nproc {workers}, and what is visible is {described}: starting {started}; the result is the same, since effective \
-         batch and learning rate stay those of the recipe and each worker takes a larger share of every step, in more \
-         micro-batches; {more} --gpu-ids none for {workers} workers on the CPU"
+        "--nproc {workers}, but only {described} visible: starting {started}; effective batch and learning rate stay those \
+         of the recipe, and each worker computes a larger share of every step; results differ by rounding, and more with \
+         local BatchNorm; {more} --gpu-ids none for {workers} workers on the CPU"
     ))
 }
 
@@ -156,7 +156,7 @@ fn on_the_chosen(
     };
     if count != named {
         bail!(
-            "--nproc {} asks for {}, and --gpu-ids {ids} names {}; leave --nproc out for one worker on each GPU that is named",
+            "--nproc {} gives {}, but --gpu-ids {ids} names {}; leave out --nproc for one worker per named GPU",
             word(nproc),
             counted(count, "worker"),
             counted(named, "GPU")

@@ -94,7 +94,7 @@ fn summary<'a>(
         _ => return Ok((summary, resume)),
     };
     let since = format!(
-        "{summary}, the newest since the run began with {}; to begin with that again, remove {}",
+        "{summary}, the newest since the run started from {}; to start from that again, remove {}",
         asked.display(),
         run_dir.resume().display()
     );
@@ -104,16 +104,17 @@ fn summary<'a>(
 /// Explains an unknown recipe: the name may be a program's.
 fn no_recipe(name: &str, error: RecipeError) -> anyhow::Error {
     let path = Path::new(name);
-    if path.extension().is_some_and(|extension| extension == "toml") {
+    let is_embedded = Recipe::embedded().iter().any(|(known, _)| *known == name);
+    if is_embedded || path.extension().is_some_and(|extension| extension == "toml") {
         return error.into();
     }
-    let told = error.to_string();
-    let told = told.trim_end_matches('.');
+    let message = error.to_string();
+    let message = message.trim_end_matches('.');
     match path.is_file() {
         true => anyhow!(
-            "{told}. A Python script starts by `dtrain launch -- python3 {name}`, another program by `dtrain launch -- {name}`"
+            "{message}. Start a Python script with `dtrain launch -- python3 {name}`, another program with `dtrain launch -- {name}`"
         ),
-        false => anyhow!("{told}. A program stands after two dashes: `dtrain launch -- {name}`"),
+        false => anyhow!("{message}. Start a program with `dtrain launch -- {name}`"),
     }
 }
 
@@ -149,7 +150,7 @@ fn prepare(
     let root = RunDir::default_root(name, start_time.wall);
     let parent = root.parent().unwrap_or(Path::new("."));
     let parent_was_there = parent.exists();
-    fs::create_dir_all(parent).with_context(|| format!("cannot make the folder {}", parent.display()))?;
+    fs::create_dir_all(parent).with_context(|| format!("cannot create the folder {}", parent.display()))?;
     let root = claim(&root)?;
     let run_dir = RunDir::new(&root);
     let prepared = run_dir.begin(recipe, resume).inspect_err(|_| {
@@ -169,7 +170,7 @@ fn claim(root: &Path) -> anyhow::Result<PathBuf> {
     let mut number = 1;
     while let Err(error) = fs::create_dir(&candidate) {
         if error.kind() != ErrorKind::AlreadyExists {
-            return Err(error).with_context(|| format!("cannot make the folder {}", candidate.display()));
+            return Err(error).with_context(|| format!("cannot create the folder {}", candidate.display()));
         }
         number += 1;
         candidate = format!("{}-{number}", root.display()).into();
@@ -190,8 +191,8 @@ pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
     }
     program::find(OsStr::new(WORKER), path.as_deref()).map_err(|_| {
         anyhow!(
-            "the trainer {WORKER} lies neither beside dtrain nor in PATH; build it with `cargo build --release -p \
-             {WORKER}`, or name it in {DTRAIN_WORKER}"
+            "cannot find the trainer {WORKER} beside dtrain or in PATH; build it with `cargo build --release -p \
+             {WORKER}`, or set {DTRAIN_WORKER} to its path"
         )
     })
 }

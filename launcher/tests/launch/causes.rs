@@ -66,7 +66,7 @@ fn last_words_are_understood() {
         (
             "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has",
             "cuda-out-of-memory",
-            "asked for 2.00 GiB",
+            "allocation of 2.00 GiB failed",
         ),
         ("ncclSystemError: System call failed", "nccl", "with ncclSystemError"),
         ("gloo/pair.cc:547] Connection closed by peer [127.0.0.1]:1", "gloo", "other ranks"),
@@ -89,10 +89,10 @@ load(9)
     let done = scene.launch(&["--nproc", "1", "--run-dir", "run", "--", "python3", "train.py"]);
     done.expect_code(1)
         .expect_stderr("  cause: the program raised json.decoder.JSONDecodeError: Expecting property name")
-        .expect_stderr("its log: run/logs/attempt_0/rank_0/stderr.log");
+        .expect_stderr("log: run/logs/attempt_0/rank_0/stderr.log");
     done.expect_stderr("train.py:5, in load)\n");
     let banner = &done.stderr[done.stderr.find("\n  cause: ").unwrap()..];
-    assert!(banner.contains(" lines left out; where it happened: "), "{banner}");
+    assert!(banner.contains(" lines left out; raised at "), "{banner}");
     assert!(!banner.contains("load(depth - 1)"), "{banner}");
     assert!(scene.read("run/logs/attempt_0/rank_0/stderr.log").contains("load(depth - 1)"));
     assert_eq!(failure(&scene)["cause"]["kind"], "python-exception");
@@ -103,7 +103,7 @@ fn a_module_and_a_library_that_are_missing_are_named() {
     let module = "python3 -c 'import no_such_module_anywhere'";
     assert_eq!(kind_of(module, 1, "the module `no_such_module_anywhere`"), "module-not-found");
     let library = "python3 -c 'import ctypes; ctypes.CDLL(\"libnowhere.so.7\")'";
-    assert_eq!(kind_of(library, 1, "the shared library libnowhere.so.7 is not found"), "missing-library");
+    assert_eq!(kind_of(library, 1, "the shared library libnowhere.so.7 is missing"), "missing-library");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_port_that_is_taken_is_told_of_by_python() {
 import socket
 a = socket.socket(); a.bind(("127.0.0.1", 0)); a.listen()
 socket.socket().bind(a.getsockname())'"#;
-    assert_eq!(kind_of(program, 1, "is taken by another process"), "port-in-use");
+    assert_eq!(kind_of(program, 1, "another process uses the port"), "port-in-use");
 }
 
 #[test]
@@ -153,9 +153,9 @@ fn a_rank_that_only_lost_its_peer_yields_to_the_one_with_the_cause() {
         let done = scene.sh(2, &["--run-dir", "run"], &script(winds_up));
         done.expect_code(9)
             .expect_stderr("dtrain: rank 1 (pid ")
-            .expect_stderr(&format!(": {ended}, after rank 0 had failed because of it\n"))
-            .expect_stderr("  cause: the GPU's memory ran out (it asked for 1.00 GiB more)")
-            .expect_stderr("  failed because of it: rank 0 (exit code 9)\n");
+            .expect_stderr(&format!(": {ended} (rank 0 failed first, as a consequence)\n"))
+            .expect_stderr("  cause: the GPU's memory ran out (allocation of 1.00 GiB failed)")
+            .expect_stderr("  failed as a consequence: rank 0 (exit code 9)\n");
         let failure = failure(&scene);
         assert_eq!(failure["rank"], 1);
         assert_eq!(failure["cause"]["kind"], "cuda-out-of-memory");
@@ -183,9 +183,9 @@ fn a_rank_that_leaves_the_group_and_then_fails_by_itself_is_the_cause() {
         .sh(2, &["--run-dir", "run"], script)
         .expect_code(7)
         .expect_stderr("dtrain: rank 1 (pid ")
-        .expect_stderr(": exit code 7, after rank 0 had failed because of it\n")
+        .expect_stderr(": exit code 7 (rank 0 failed first, as a consequence)\n")
         .expect_stderr("the data of shard 3 is broken")
-        .expect_stderr("  failed because of it: rank 0 (exit code 1)\n");
+        .expect_stderr("  failed as a consequence: rank 0 (exit code 1)\n");
     assert_eq!(failure(&scene)["rank"], 1);
     assert_eq!(failure(&scene)["exit_code"], 7);
 }
@@ -274,7 +274,7 @@ fn a_worker_that_the_kernel_killed_for_memory_is_told_as_such() {
     };
     done.expect_code(137)
         .expect_stderr("dtrain: rank 1 (pid ")
-        .expect_stderr("  cause: the kernel killed it because memory ran out");
+        .expect_stderr("  cause: the kernel killed the worker because memory ran out");
     assert_eq!(failure(&scene)["cause"]["kind"], "out-of-memory-killed");
     assert_eq!(failure(&scene)["signal"], "SIGKILL");
 }
@@ -289,7 +289,7 @@ fn a_process_of_a_worker_that_the_kernel_killed_is_counted_in_the_group() {
         return;
     };
     done.expect_code(137).expect_stderr(
-        "  cause: the kernel killed a process that it ran because memory ran out: the count of such kills",
+        "  cause: the kernel killed a child process of the worker because memory ran out: its control group",
     );
     assert_eq!(failure(&scene)["cause"]["kind"], "out-of-memory-killed");
 }
@@ -300,6 +300,6 @@ fn a_trainer_that_the_kernel_killed_is_still_a_failed_worker() {
     let Some(done) = out_of_memory(&scene, "recipe", &["--nproc", "2", "--run-dir", "run", "demo"]) else {
         return;
     };
-    done.expect_code(4).expect_stderr("  cause: the kernel killed it because memory ran out");
+    done.expect_code(4).expect_stderr("  cause: the kernel killed the worker because memory ran out");
     assert_eq!(failure(&scene)["cause"]["kind"], "out-of-memory-killed");
 }

@@ -246,10 +246,10 @@ fn verify_names_all_that_is_wrong() {
     for said in [
         "step-00000010: damaged\n",
         "  optimizer-00000-of-00001.safetensors is missing\n",
-        "  model.safetensors does not have its checksum\n",
+        "  model.safetensors has a wrong checksum\n",
         "step-00000020: of a newer dtrain\n  it has format 9",
         "is not a checkpoint manifest: EOF",
-        "  model.safetensors is no sound safetensors file: its first 8 bytes announce",
+        "  model.safetensors is not a valid safetensors file: its first 8 bytes announce",
         "4 checkpoints: 0 whole, 4 not\n",
     ] {
         assert!(out.contains(said), "{said:?} is missing in:\n{out}");
@@ -263,7 +263,7 @@ fn verify_names_all_that_is_wrong() {
         .map(|problem| problem["kind"].as_str().unwrap())
         .collect();
     assert_eq!(kinds, ["missing", "checksum", "header"]);
-    ckpt(&scene, &["verify", "a", "nowhere"]).expect_code(2).expect_stderr("there is no nowhere");
+    ckpt(&scene, &["verify", "a", "nowhere"]).expect_code(2).expect_stderr("nowhere does not exist");
 }
 
 #[test]

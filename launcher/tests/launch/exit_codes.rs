@@ -38,9 +38,9 @@ fn the_banner_has_rank_pid_code_last_lines_and_log() {
     assert!(banner.contains(": exit code 42\n"), "{banner}");
     assert!(!banner.contains("line 30 of it") && banner.contains("      line 31 of it\n"), "{banner}");
     assert!(banner.contains("      line 50 of it\n"), "{banner}");
-    assert!(banner.contains("its log: run/logs/attempt_0/rank_1/stderr.log\n"), "{banner}");
+    assert!(banner.contains("log: run/logs/attempt_0/rank_1/stderr.log\n"), "{banner}");
     assert!(
-        banner.contains("stopped because of it: rank 0 (killed by SIGTERM), rank 2 (killed by SIGTERM)\n")
+        banner.contains("stopped as a consequence: rank 0 (killed by SIGTERM), rank 2 (killed by SIGTERM)\n")
     );
     assert!(banner.ends_with("dtrain: exit code 42: the program exited with code 42\n"), "{banner}");
 }
@@ -77,7 +77,7 @@ fn error_files_of_other_ranks_are_reported_once() {
 
 #[test]
 fn a_failure_without_a_word_is_said_to_be_one() {
-    Scene::new().sh(1, &[], "exit 3").expect_code(3).expect_stderr("it wrote nothing to standard error");
+    Scene::new().sh(1, &[], "exit 3").expect_code(3).expect_stderr("nothing on standard error");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn others_that_fail_by_themselves_are_listed_not_blamed() {
         while :; do sleep 0.05; done"#;
     let done = Scene::new().sh(3, &[], script);
     done.expect_code(5).expect_stderr("dtrain: rank 2 (pid ");
-    done.expect_stderr("  stopped because of it: rank 0 (exit code 9), rank 1 (exit code 9)\n");
+    done.expect_stderr("  stopped as a consequence: rank 0 (exit code 9), rank 1 (exit code 9)\n");
 }
 
 #[test]
@@ -108,11 +108,11 @@ fn a_program_that_is_not_there_or_cannot_be_executed_gives_2_and_writes_nothing(
     make(".shell", "exit 0\n", 0o755);
     make(".lost", "#!/no/such/interpreter\n", 0o755);
     let cases = [
-        ("no-such-program-anywhere", "is in no folder of PATH"),
+        ("no-such-program-anywhere", "is not in PATH"),
         ("./absent", "does not exist"),
         ("./.plain", "is not executable; `chmod +x "),
         ("/", "is not a file"),
-        (".shell", "is in no folder of PATH; to run the one in this folder, write `./.shell`"),
+        (".shell", "is not in PATH; to run the file in this folder, write `./.shell`"),
         (
             "./.lost",
             "cannot start `./.lost` for rank 0: the interpreter named in its first line does not exist",

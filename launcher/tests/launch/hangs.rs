@@ -18,8 +18,8 @@ fn workers_that_stop_beating_are_found_and_where_they_are_is_kept() {
     let scene = Scene::new();
     let done = scene.sh(2, &["--hang-timeout", "3", "--run-dir", "out"], STUCK);
     done.expect_code(4)
-        .expect_stderr("dtrain: no progress: nothing was heard of rank 1 for ")
-        .expect_stderr("dtrain: where rank 0 is: out/logs/attempt_0/rank_0/stacks.txt")
+        .expect_stderr("dtrain: no progress: no heartbeat from rank 1 for ")
+        .expect_stderr("dtrain: thread stacks of rank 0: out/logs/attempt_0/rank_0/stacks.txt")
         .expect_stderr("killed by SIGABRT");
     for rank in 0..2 {
         let stacks = scene.read(&format!("out/logs/attempt_0/rank_{rank}/stacks.txt"));
@@ -79,7 +79,7 @@ fn the_rank_that_was_silent_first_is_named_however_soon_the_other_followed() {
         Scene::new()
             .sh(2, &["--hang-timeout", "2", "--shutdown-timeout", "1"], script)
             .expect_code(4)
-            .expect_stderr("nothing was heard of rank 1 for ");
+            .expect_stderr("no heartbeat from rank 1 for ");
     }
 }
 
@@ -93,7 +93,7 @@ fn the_time_between_two_looks_is_not_taken_for_that_of_a_step() {
     done.expect_code(4);
     // With looks every half second counted as steps, the limit would be 20 of these: 10 s.
     let soon = (3..8).any(|seconds| {
-        let text = format!("nothing was heard of rank 0 for {seconds} s;");
+        let text = format!("no heartbeat from rank 0 for {seconds} s;");
         done.stderr.contains(&text)
     });
     assert!(soon, "{}", done.stderr);
@@ -145,7 +145,7 @@ fn a_hang_is_restarted_like_a_failure() {
     scene
         .sh(2, &["--hang-timeout", "2", "--max-restarts", "1"], &script)
         .expect_code(0)
-        .expect_stderr("dtrain: where rank 1 is:\n    threads of process ")
+        .expect_stderr("dtrain: thread stacks of rank 1:\n    threads of process ")
         .expect_stderr("restarting all 2 workers (restart 1 of 1)");
 }
 

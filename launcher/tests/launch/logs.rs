@@ -77,7 +77,7 @@ fn a_log_that_cannot_grow_is_told_twice_and_the_run_goes_on() {
     for rank in ["0", "1"] {
         let path = format!("logs/attempt_0/rank_{rank}/stdout.log");
         let told = format!(
-            "cannot write {path}: File too large (os error 27); its output is shown but no longer kept"
+            "cannot write {path}: File too large (os error 27); this output is shown but no longer logged"
         );
         assert_eq!(said.matches(&told).count(), 1, "{said}");
         let kept = numbers(&scene.read(&path), |line| line)[rank].clone();
@@ -94,7 +94,7 @@ fn output_that_is_only_kept_is_told_to_be_lost() {
     let args = ["--log-dir", "logs", "-r", "1", "--nproc", "1", "--", "sh", "-c", &script];
     let (code, out, said) = through_pipes(&scene, "ulimit -f 64", &args);
     assert_eq!((code, out.as_str()), (Some(3), ""), "{said}");
-    assert!(said.contains("the rest of its output is neither kept nor shown"), "{said}");
+    assert!(said.contains("the rest of this output is lost"), "{said}");
     let report = "\ndtrain: incomplete log: logs/attempt_0/rank_0/stdout.log (File too large";
     assert!(said.contains(report), "{said}");
     assert!(said.lines().last().unwrap().starts_with("dtrain: exit code 3"), "{said}");
@@ -136,7 +136,7 @@ fn a_full_disk_is_told_and_the_run_goes_on() {
     }
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(
-        said.contains("No space left on device (os error 28); its output is shown but no longer kept"),
+        said.contains("No space left on device (os error 28); this output is shown but no longer logged"),
         "{said}"
     );
     assert!(said.contains("dtrain: incomplete logs: small/logs/attempt_0/rank_"), "{said}");

@@ -152,7 +152,7 @@ fn the_trainers_own_message_is_the_banner_and_in_the_result() {
     let done = run(&scene, &["--nproc", "1", "demo", "--run-dir", "run"], worker);
     done.expect_code(4)
         .expect_stderr("    the disk is full\n")
-        .expect_stderr("its log: run/logs/attempt_0/rank_0/stderr.log");
+        .expect_stderr("log: run/logs/attempt_0/rank_0/stderr.log");
     assert_eq!(result(&scene)["failure"]["message"], "the disk is full");
 }
 

@@ -77,7 +77,7 @@ fn a_failure_names_its_log_in_the_log_directory() {
     scene
         .sh(1, &["--log-dir", "logs"], "echo broken >&2; exit 7")
         .expect_code(7)
-        .expect_stderr("its log: logs/attempt_0/rank_0/stderr.log");
+        .expect_stderr("log: logs/attempt_0/rank_0/stderr.log");
     // If standard error is not kept, the report names no log, but has the last lines.
     let done = scene.sh(
         1,
@@ -85,7 +85,7 @@ fn a_failure_names_its_log_in_the_log_directory() {
         "echo broken >&2; exit 7",
     );
     done.expect_code(7).expect_stderr("      broken");
-    assert!(!done.stderr.contains("its log:"), "{}", done.stderr);
+    assert!(!done.stderr.contains("\n  log: "), "{}", done.stderr);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn tee_shows_and_keeps_and_comes_before_redirects() {
         &[("attempt_0/rank_0/stdout.log", "out0\n"), ("attempt_0/rank_1/stdout.log", "out1\n")],
     );
     let done = scene.sh(1, &["-t", "3"], "echo out");
-    done.expect_code(0).expect_stderr("dtrain: --tee: the output is shown and kept in no file");
+    done.expect_code(0).expect_stderr("dtrain: --tee: the output is shown but not logged");
 }
 
 #[test]

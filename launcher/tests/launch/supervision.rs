@@ -30,7 +30,7 @@ fn a_peer_that_ignores_sigterm_is_killed_after_the_timeout() {
     let begun = Instant::now();
     let done = Scene::new().sh(2, &["--shutdown-timeout", "1"], script);
     done.expect_code(8).expect_stderr("dtrain: killing rank 0: still running after 1 s");
-    done.expect_stderr("stopped because of it: rank 0 (killed by SIGKILL)");
+    done.expect_stderr("stopped as a consequence: rank 0 (killed by SIGKILL)");
     assert!(begun.elapsed() >= Duration::from_secs(1));
 }
 

@@ -198,8 +198,8 @@ fn a_flag_without_use_gets_a_sentence() {
     let flags = ["--monitor-interval", "5", "--rdzv-conf", "join_timeout=60"];
     let done = scene.sh(1, &flags, "true");
     done.expect_code(0)
-        .expect_stderr("dtrain: --monitor-interval has no use: the end of a worker is seen at once\n")
-        .expect_stderr("dtrain: --rdzv-conf join_timeout=60 has no use: the only node waits for no other");
+        .expect_stderr("dtrain: --monitor-interval is ignored: exits are detected immediately\n")
+        .expect_stderr("dtrain: --rdzv-conf join_timeout=60 is ignored: there is only one node");
 }
 
 #[test]
@@ -224,12 +224,12 @@ fn flags_and_abbreviations_of_torchrun_are_accepted() {
     let flags: Vec<_> = flags.into_iter().filter(|flag| !flag.starts_with("--master")).collect();
     let done = scene.launch(&[&flags[..], &["t.py"]].concat());
     done.expect_code(0)
-        .expect_stderr("dtrain: --rdzv-endpoint has no use beside --standalone\n")
-        .expect_stderr("dtrain: --rdzv-conf is_host=0, store_type=file, own=1 has no use")
-        .expect_stderr("dtrain: --start-method has no use")
-        .expect_stderr("dtrain: --event-log-handler has no use")
-        .expect_stderr("dtrain: --logs-specs has no use")
-        .expect_stderr("dtrain: --run-path has no use");
+        .expect_stderr("dtrain: --rdzv-endpoint is ignored: --standalone overrides it\n")
+        .expect_stderr("dtrain: --rdzv-conf is_host=0, store_type=file, own=1 is ignored")
+        .expect_stderr("dtrain: --start-method is ignored")
+        .expect_stderr("dtrain: --event-log-handler is ignored")
+        .expect_stderr("dtrain: --logs-specs is ignored")
+        .expect_stderr("dtrain: --run-path is ignored");
     assert_eq!(done.stdout().lines().count(), 2);
 }
 
@@ -250,7 +250,7 @@ fn python_runs_whatever_is_pythons() {
     fs::write(scene.path("plain"), print).unwrap();
     for (name, says) in [
         ("plain", "`dtrain launch -- python3 plain`"),
-        ("no-such", "A program stands after two dashes: `dtrain launch -- no-such`"),
+        ("no-such", "Start a program with `dtrain launch -- no-such`"),
     ] {
         scene.launch(&[name]).expect_code(2).expect_stderr(says);
     }
@@ -272,7 +272,7 @@ fn twins_in_the_environment_stand_for_flags() {
     let vars = scene.read(".vars.1");
     assert!(vars.starts_with("trainer 0 ") && vars.ends_with(" typed\n"), "{vars}");
     let both = [("PET_NPROC", "1"), ("PET_NPROC_PER_NODE", "2")];
-    refused(&both, &["--", "true"], "PET_NPROC=1 and PET_NPROC_PER_NODE=2 stand for the same flag");
+    refused(&both, &["--", "true"], "PET_NPROC=1 and PET_NPROC_PER_NODE=2 set the same flag");
     for (variable, value, why) in [
         ("PET_STANDALONE", "perhaps", "is `perhaps`: "),
         ("PET_NUMA_BINDING", "everywhere", "core-complex"),
@@ -290,7 +290,7 @@ fn twins_in_the_environment_stand_for_flags() {
     refused(
         &[("PET_NPROC_PER_NODE", "many")],
         &["--", "true"],
-        "the environment variable PET_NPROC_PER_NODE is `many`: give a whole number from 1 on",
+        "the environment variable PET_NPROC_PER_NODE is `many`: give a whole number of at least 1",
     );
     refused(&[("PET_NO_PYTHON", "1")], &["-m", "x"], "(set in the environment: PET_NO_PYTHON)");
 }

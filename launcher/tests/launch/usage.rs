@@ -15,13 +15,13 @@ fn refused(scene: &Scene, args: &[&str], message: &str) {
 fn numbers_of_workers_that_make_no_sense() {
     let scene = Scene::new();
     refused(&scene, &["--nproc", "0", "demo"], "at least 1 worker is needed");
-    refused(&scene, &["--nproc", "x", "demo"], "a whole number from 1 on, or auto, gpu or cpu");
-    refused(&scene, &["--nproc", "-1", "--", "true"], "a whole number from 1 on");
+    refused(&scene, &["--nproc", "x", "demo"], "a whole number of at least 1, or auto, gpu or cpu");
+    refused(&scene, &["--nproc", "-1", "--", "true"], "a whole number of at least 1");
     refused(&scene, &["--nproc", "5000", "--", "true"], "at most 1024 workers");
     refused(
         &scene,
         &["--nproc", "2", "--stdin-rank", "2", "--", "true"],
-        "--stdin-rank 2: there are ranks 0 to 1; name one of them",
+        "--stdin-rank 2: no such rank; give 0 to 1",
     );
     refused(&scene, &["--nproc", "gpu", "--", "true"], "use --nproc N for N workers on the CPU");
 }
@@ -52,6 +52,8 @@ fn invalid_recipes_are_errors() {
     refused(&scene, &[".bad.toml"], "efective_batch");
     refused(&scene, &["demo", "--set", "train.epochs=many"], "train.epochs");
     refused(&scene, &["demo", "--set", "nonsense"], "nonsense");
+    let done = scene.launch(&["demo", "--set", "nonsense"]);
+    assert!(!done.stderr.contains("Start a program with"), "{}", done.stderr);
     refused(&scene, &["cifar100", "--set", "data.root=nowhere"], "nowhere");
     refused(&scene, &["demo", "--resume", "no/such/checkpoint"], "no/such/checkpoint");
 }

@@ -112,14 +112,14 @@ fn expect_continuation_by_the_same_command(by: Signal) -> Option<i32> {
     let output = sandbox.launch_with(2, "run", &sets, &more);
     let text = expect_exit_code(&output, 0);
     assert!(text.contains(&format!("after step {stopped}")), "{text}");
-    assert!(text.contains("the newest since the run began with"), "{text}");
+    assert!(text.contains("the newest since the run started from"), "{text}");
     assert_eq!(run.0.set_aside().unwrap().len(), 1);
     let steps = run.0.steps().unwrap();
     assert!(steps.len() <= 3 && steps.last() == Some(&(stopped + 2)), "{steps:?}");
     assert_eq!(run.result().resumed_from.as_deref(), Some(Path::new(&from)));
     // It has ended well: the command now rolls back again, if step 4 still exists.
     let text = output_text(&sandbox.launch_with(2, "run", &sets, &more));
-    assert!(!text.contains("the newest since the run began with"), "{text}");
+    assert!(!text.contains("the newest since the run started from"), "{text}");
     code
 }
 

@@ -84,10 +84,7 @@ pub struct Cause {
 
 impl Cause {
     pub fn hang() -> Self {
-        Self::new(
-            Kind::Hang,
-            "it made no progress any more; where its threads were stands in stacks.txt beside its log, or above",
-        )
+        Self::new(Kind::Hang, "no progress; thread stacks: stacks.txt beside the log, or above")
     }
 
     pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {

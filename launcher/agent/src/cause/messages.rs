@@ -36,9 +36,7 @@ pub fn shortened(lines: &[String]) -> Vec<String> {
     while at < lines.len() {
         let native = plain[at..].iter().take_while(|line| is_native_frame(line));
         let (count, left_out) = match (python::frames(&plain[at..]), native.count()) {
-            (Some((count, place)), _) => {
-                (count, format!("  ({count} lines left out; where it happened: {place})"))
-            }
+            (Some((count, place)), _) => (count, format!("  ({count} lines left out; raised at {place})")),
             (None, 0) => (1, String::new()),
             (None, count) => (count, format!("  ({count} frames of C++ left out)")),
         };
@@ -139,7 +137,7 @@ mod tests {
             [
                 "before",
                 "Traceback (most recent call last):",
-                "  (6 lines left out; where it happened: train.py:5, in main)",
+                "  (6 lines left out; raised at train.py:5, in main)",
                 "ValueError: no",
                 "after"
             ]

@@ -82,25 +82,27 @@ impl Death {
         let signal = self.signal.unwrap_or_default();
         let name = signals::name(signal);
         match self.in_shell {
-            true => format!("{name}, if exit code {} means what it means in a shell", signal + 128),
+            true => format!("{name} (exit code {}, as in a shell)", signal + 128),
             false => name,
         }
     }
 }
 
 fn killed_for_memory(how: MemoryKill, death: &Death) -> Cause {
-    let what = if death.is(Signal::KILL) && !death.in_shell { "it" } else { "a process that it ran" };
+    let what = if death.is(Signal::KILL) && !death.in_shell {
+        "the worker"
+    } else {
+        "a child process of the worker"
+    };
     let text = match how {
         MemoryKill::Logged => {
-            format!("the kernel killed {what} because memory ran out, as the kernel's log says")
+            format!("the kernel killed {what} because memory ran out (source: the kernel's log)")
         }
         MemoryKill::Group => format!(
-            "the kernel killed {what} because memory ran out: the count of such kills in its control group rose during \
-             the run"
+            "the kernel killed {what} because memory ran out: its control group counted such a kill during the run"
         ),
         MemoryKill::Machine => format!(
-            "most probably the kernel killed {what} because memory ran out: the machine's count of such kills rose \
-             during the run"
+            "probably the kernel killed {what} because memory ran out: the machine counted such a kill during the run"
         ),
     };
     let remedy = "give the job more memory, or use fewer workers, smaller batches or fewer loader processes";
@@ -148,8 +150,7 @@ fn abort(what: Option<&[String]>, death: &Death) -> Cause {
     let message = lines.find_map(|line| line.trim_start().strip_prefix("what():"));
     let message = match message {
         Some(message) => format!(" with the message: {}", quoted(message.trim())),
-        None => ", as native code does when it finds an error it cannot handle; its last lines say more"
-            .to_owned(),
+        None => ", usually native code after an error; see its last lines".to_owned(),
     };
     let text = format!("{}: the program ended itself{message}", death.describe());
     Cause::new(Kind::Abort, text)

@@ -69,7 +69,7 @@ fn chained_exceptions_may_name_the_cause() {
 }
 
 #[test]
-fn signals_that_speak_for_themselves() {
+fn known_signals_are_a_cause_by_themselves() {
     for (signal, kind, says) in [
         (4, Kind::IllegalInstruction, "SIGILL: "),
         (6, Kind::Abort, "SIGABRT: "),
@@ -86,7 +86,11 @@ fn signals_that_speak_for_themselves() {
         assert!(cause.text.contains(says), "{}", cause.text);
         let shell = found(Outcome::Exited(128 + signal), "").unwrap();
         assert_eq!(shell.kind, kind, "{signal}");
-        assert!(shell.text.contains(&format!("if exit code {} means", 128 + signal)), "{}", shell.text);
+        assert!(
+            shell.text.contains(&format!("(exit code {}, as in a shell)", 128 + signal)),
+            "{}",
+            shell.text
+        );
         let sent = Evidence { sent: &[signal], ..evidence(Outcome::Signaled(signal), &[]) };
         assert_eq!(cause_kind(&sent), None, "the launcher's own signal {signal}");
     }
@@ -110,17 +114,17 @@ fn a_kill_for_memory_needs_evidence_and_a_sigkill() {
             Outcome::Signaled(9),
             MemoryKill::Logged,
             "",
-            "the kernel killed it because memory ran out, as the kernel's log",
+            "the kernel killed the worker because memory ran out (source: the kernel's log)",
         ),
-        (Outcome::Signaled(9), MemoryKill::Group, "", "the count of such kills in its control group rose"),
-        (Outcome::Signaled(9), MemoryKill::Machine, "", "most probably the kernel killed it"),
-        (Outcome::Exited(137), MemoryKill::Group, "", "the kernel killed a process that it ran"),
-        (EXIT_1, MemoryKill::Group, &loader, "the kernel killed a process that it ran"),
+        (Outcome::Signaled(9), MemoryKill::Group, "", "its control group counted such a kill"),
+        (Outcome::Signaled(9), MemoryKill::Machine, "", "probably the kernel killed the worker"),
+        (Outcome::Exited(137), MemoryKill::Group, "", "the kernel killed a child process of the worker"),
+        (EXIT_1, MemoryKill::Group, &loader, "the kernel killed a child process of the worker"),
         (
             EXIT_1,
             MemoryKill::Group,
             "run.sh: line 3: 7 Killed   ./a",
-            "the kernel killed a process that it ran",
+            "the kernel killed a child process of the worker",
         ),
     ] {
         let cause = with(outcome, how, stderr);

@@ -63,7 +63,7 @@ fn filled(means: &str, line: &str) -> String {
     let parts: [(&str, Part); 5] = [
         ("{asked}", |line| {
             let (_, rest) = line.split_once("Tried to allocate ")?;
-            Some(format!(" (it asked for {}iB more)", rest.split_once("iB")?.0))
+            Some(format!(" (allocation of {}iB failed)", rest.split_once("iB")?.0))
         }),
         ("{port}", |line| {
             let (_, rest) = line.split_once("port: ")?;

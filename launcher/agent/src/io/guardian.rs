@@ -91,7 +91,7 @@ pub fn run_guardian(handled: &[i32]) -> anyhow::Result<ExitCode> {
         descendants::finish_readers();
         return Ok(code);
     }
-    descendants::adopt().context("cannot become the parent of processes that are left behind")?;
+    descendants::adopt().context("cannot become the parent of orphaned processes")?;
     let temporary = Temporary::make()?;
     let folder = temporary.path().into();
     let variables = [(DTRAIN_GUARDIAN, own), (DTRAIN_TEMPORARY, folder)];
@@ -195,7 +195,7 @@ fn exit_code(pid: u32, status: process::ExitStatus) -> ExitCode {
     let signal = status.signal().unwrap_or(signals::KILL);
     let _ = writeln!(
         io::stderr(),
-        "dtrain: the launcher (pid {pid}) was killed by {}; its workers and what they had started are ended",
+        "dtrain: the launcher (pid {pid}) was killed by {}; all its processes are ended",
         signals::name(signal)
     );
     ExitStatus::Signal(signal).into()

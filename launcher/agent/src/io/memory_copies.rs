@@ -26,13 +26,14 @@ impl MemoryCopies {
         let mut files = Vec::new();
         for slot in SLOTS {
             let slot = folder.path().join(slot);
-            fs::create_dir(&slot).with_context(|| format!("cannot make the folder {}", slot.display()))?;
+            fs::create_dir(&slot).with_context(|| format!("cannot create the folder {}", slot.display()))?;
             for name in FILES {
                 let file = memfd_create(name, MemfdFlags::CLOEXEC)
-                    .context("cannot make a file in memory for checkpoint.in_memory")?;
+                    .context("cannot create a file in memory for checkpoint.in_memory")?;
                 let target = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
                 let link = slot.join(name);
-                symlink(target, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
+                symlink(target, &link)
+                    .with_context(|| format!("cannot create the link {}", link.display()))?;
                 files.push(file);
             }
         }

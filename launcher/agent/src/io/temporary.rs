@@ -43,7 +43,7 @@ impl Temporary {
     /// Creates a subfolder whose name begins with `prefix`. Dropping removes it.
     pub fn folder(&self, prefix: &str) -> anyhow::Result<TempDir> {
         private(&self.folder, prefix)
-            .with_context(|| format!("cannot make a temporary folder in {}", self.folder.display()))
+            .with_context(|| format!("cannot create a temporary folder in {}", self.folder.display()))
     }
 }
 
@@ -70,13 +70,13 @@ fn make_in(prefix: &str, wanted: &Path, others: &[&Path]) -> anyhow::Result<(Tem
     let Some((other, folder)) = others.find_map(|other| Some((other, private(other, prefix).ok()?))) else {
         return Err(refused).with_context(|| {
             format!(
-                "no temporary folder can be made in {}; name a folder in TMPDIR that can be written to",
+                "cannot create a temporary folder in {}; set TMPDIR to a writable folder",
                 wanted.display()
             )
         });
     };
     let warning = format!(
-        "temporary folder {}: {refused}; using {}; set TMPDIR to a folder that can be written to",
+        "temporary folder {}: {refused}; using {}; set TMPDIR to a writable folder",
         wanted.display(),
         other.display()
     );

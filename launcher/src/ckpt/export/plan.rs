@@ -50,10 +50,7 @@ impl Plan {
             bail!("{} lists no {MODEL}; there is nothing to export", folder.display());
         }
         if args.weights == Weights::Ema && !has(EMA) {
-            bail!(
-                "{} has no {EMA}: the run keeps no moving average; --weights raw exports what was trained",
-                folder.display()
-            );
+            bail!("{} has no {EMA}: the run keeps no moving average; use --weights raw", folder.display());
         }
         let average = args.weights != Weights::Raw && has(EMA);
         let mut files = Vec::new();
@@ -122,7 +119,7 @@ fn outputs(
         if source.shape != own.shape {
             let (path, other) = (first.path.display(), files[file].path.display());
             bail!(
-                "{path} has {:?} in the shape {:?} and {other} in {:?}; they are not of one model",
+                "{path} has {:?} in the shape {:?} and {other} in {:?}; the files are of different models",
                 own.name,
                 own.shape,
                 source.shape
@@ -144,7 +141,7 @@ fn outputs(
     }
     if let Some((name, (file, _))) = newer.first_key_value() {
         let (has, has_not) = (files[*file].path.display(), first.path.display());
-        bail!("{has} has {name:?} and {has_not} has not; they are not of one model");
+        bail!("{has} has {name:?} and {has_not} has not; the files are of different models");
     }
     // A stable sort keeps the model's order otherwise.
     outputs.sort_by_key(|output| std::cmp::Reverse(output.target.width()));

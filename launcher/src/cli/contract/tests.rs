@@ -48,7 +48,7 @@ fn of_two_rendezvous_addresses_torchruns_choice_counts() {
         (&["--local-addr=a", endpoint], "--local-addr", "--rdzv-endpoint", Some(1)),
         (&["--local-addr=b", "--master-addr=localhost"], "--local-addr", "--master-addr", None),
     ] {
-        assert_eq!(notes(line), [format!("{weaker} has no use beside {stronger}")], "{line:?}");
+        assert_eq!(notes(line), [format!("{weaker} is ignored: {stronger} overrides it")], "{line:?}");
         let args = contract(line).unwrap();
         assert_eq!(args.port().map(|(_, port)| port), port, "{line:?}");
         let host = args.host().map(|(_, host)| host);
@@ -79,17 +79,17 @@ fn several_nodes_are_refused_and_one_is_accepted() {
 #[test]
 fn flags_without_use_are_answered_with_a_sentence() {
     for (line, flag) in [
-        (&["--monitor-interval", "0.5"][..], "--monitor-interval has no use"),
+        (&["--monitor-interval", "0.5"][..], "--monitor-interval is ignored"),
         (&["--rdzv-backend", "c10d"], "--rdzv-backend c10d"),
-        (&["--rdzv-conf", "timeout=9,is_host=1"], "--rdzv-conf timeout=9 has no use"),
+        (&["--rdzv-conf", "timeout=9,is_host=1"], "--rdzv-conf timeout=9 is ignored"),
         (
             &["--rdzv-conf", "is_host=0,store_type=file,own=x"],
-            "--rdzv-conf is_host=0, store_type=file, own=x has no use",
+            "--rdzv-conf is_host=0, store_type=file, own=x is ignored",
         ),
-        (&["--start-method", "fork"], "--start-method has no use"),
-        (&["--event_log_handler", "console"], "--event-log-handler has no use"),
-        (&["--logs-specs", "x"], "--logs-specs has no use"),
-        (&["--run-path"], "--run-path has no use"),
+        (&["--start-method", "fork"], "--start-method is ignored"),
+        (&["--event_log_handler", "console"], "--event-log-handler is ignored"),
+        (&["--logs-specs", "x"], "--logs-specs is ignored"),
+        (&["--run-path"], "--run-path is ignored"),
     ] {
         let notes = notes(line);
         assert!(notes.len() == 1 && notes[0].starts_with(flag), "{notes:?}");
@@ -225,7 +225,7 @@ fn settings_of_the_rendezvous_are_sorted_by_their_use() {
 fn backends_of_several_nodes_are_told_apart_from_typing_errors() {
     assert_eq!(backend("c10d").as_deref(), Ok("c10d"));
     assert!(backend("etcd").unwrap_err().contains(ONE_NODE));
-    assert!(backend("c10").unwrap_err().contains("known are"));
+    assert!(backend("c10").unwrap_err().contains("unknown backend"));
 }
 
 proptest! {

@@ -75,8 +75,8 @@ fn two_targets_are_refused() {
         (&["a.toml", "t.py"], "both a recipe (`a.toml`) and a program (`t.py`)"),
         (&["a.toml", "--", "t"], "both a recipe (`a.toml`) and a program (`t`)"),
         (&["a.toml", "-m", "t"], "both a recipe (`a.toml`) and a program (`t`)"),
-        (&["a.toml", "-m"], "-m stands after `a.toml`"),
-        (&["a.toml", "--no-python"], "--no-python stands after `a.toml`"),
+        (&["a.toml", "-m"], "-m comes after `a.toml`"),
+        (&["a.toml", "--no-python"], "--no-python comes after `a.toml`"),
     ] {
         let error = parsed(line).unwrap().target().unwrap_err().to_string();
         assert!(error.contains(says), "{line:?}: {error}");

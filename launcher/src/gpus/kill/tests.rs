@@ -52,7 +52,7 @@ fn kill_is_limited_to_the_named_gpus() {
         run(&mut driver, &args).unwrap_err().to_string()
     };
     let mut wrong = wrong;
-    assert!(wrong("7").contains("`7` is no GPU of this machine"));
+    assert!(wrong("7").contains("`7` is not a GPU of this machine"));
     assert!(wrong("GPU-aa").contains("several UUIDs"));
     assert!(wrong("none").contains("names no GPU"));
 }
@@ -66,10 +66,7 @@ fn foreign_and_missing_processes_are_left_alone() {
     let status = machine(vec![process(pid), process(std::process::id())]);
     let found = find(&status, &args()).unwrap();
     assert_eq!(found.own.len(), 0);
-    assert_eq!(
-        found.text,
-        "2 other processes are left alone: of another user, or not to be seen from here.\n"
-    );
+    assert_eq!(found.text, "2 other processes are left alone: of another user, or not visible from here.\n");
     let done = run(&mut FakeDriver::new(status), &args()).unwrap();
     assert_eq!(code(&done), code(&ExitCode::SUCCESS));
 }
@@ -92,6 +89,6 @@ fn yes_is_required_without_a_terminal() {
     let refused = confirm(2, false).unwrap_err().to_string();
     assert_eq!(
         refused,
-        "standard input is no terminal on which to ask whether to end these 2 processes; give --yes"
+        "cannot ask before ending these 2 processes: standard input is not a terminal; give --yes"
     );
 }

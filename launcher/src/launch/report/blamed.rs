@@ -73,7 +73,7 @@ impl<'a> BlamedWorker<'a> {
         }
         let sender = if self.end.stopped_by_agent() { " from the launcher" } else { "" };
         let first = self.seen_first.rank;
-        format!("{how}{sender}, after rank {first} had failed because of it")
+        format!("{how}{sender} (rank {first} failed first, as a consequence)")
     }
 
     /// Returns whether another worker was seen first.
@@ -96,14 +96,14 @@ impl<'a> BlamedWorker<'a> {
         let mut indented = |text: &str| lines.extend(text.lines().map(|line| format!("    {line}")));
         match &self.reported {
             Some(message) => indented(message),
-            None if self.tail.is_empty() => indented("it wrote nothing to standard error"),
+            None if self.tail.is_empty() => indented("nothing on standard error"),
             None => {
-                indented("the last lines of its standard error:");
+                indented("last lines of standard error:");
                 self.tail.iter().for_each(|line| indented(&format!("  {line}")));
             }
         }
         if let Some(log) = files.log_path(rank, Stream::Stderr) {
-            lines.push(format!("  its log: {}", log.display()));
+            lines.push(format!("  log: {}", log.display()));
         }
         if nproc > 1 {
             lines.extend(self.peers(&run.verdict, files));
@@ -117,7 +117,7 @@ impl<'a> BlamedWorker<'a> {
         let others = verdict.ends.iter().filter(is_other);
         let (mut stopped, failed): (Vec<_>, Vec<_>) = others.partition(|end| !end.sent.is_empty());
         stopped.sort_by_key(|end| end.rank);
-        let failed_how = if self.blames_other() { "failed because of it" } else { "failed after it" };
+        let failed_how = if self.blames_other() { "failed as a consequence" } else { "failed later" };
         let mut messages: Vec<String> = self.reported.iter().cloned().collect();
         let mut words = Vec::new();
         for end in failed.iter().chain(&stopped) {
@@ -130,7 +130,7 @@ impl<'a> BlamedWorker<'a> {
         }
         let how = |end: &&End| format!("rank {} ({})", end.rank, ended(end.outcome));
         let mut lines = Vec::new();
-        for (what, ends) in [(failed_how, failed), ("stopped because of it", stopped)] {
+        for (what, ends) in [(failed_how, failed), ("stopped as a consequence", stopped)] {
             if !ends.is_empty() {
                 let ends: Vec<_> = ends.iter().map(how).collect();
                 lines.push(format!("  {what}: {}", ends.join(", ")));

@@ -100,7 +100,7 @@ fn reason(plan: &Plan, run: &Run, blamed: Option<&BlamedWorker<'_>>, meaning: St
         (None, ..) => meaning,
         (Some(blamed), _, Cause::Hung { .. }) => {
             let rank = blamed.end.rank;
-            format!("no progress, rank {rank} was among the first to be silent; {meaning}")
+            format!("no progress, rank {rank} was among the first without heartbeats; {meaning}")
         }
         (Some(blamed), ..) => format!("rank {} failed: {}; {meaning}", blamed.end.rank, blamed.ended()),
     }
@@ -157,7 +157,7 @@ fn meaning(status: ExitStatus, cause: Cause) -> String {
             format!("stopped by {}", signals::name(signal))
         }
         (_, Cause::Evicted) => "another run has taken the run directory".to_owned(),
-        (_, Cause::TimeIsUp) => "stopped at the end of its time limit".to_owned(),
+        (_, Cause::TimeIsUp) => "stopped at the end of the time limit".to_owned(),
         (ExitStatus::Signal(signal), _) => format!("the program was killed by {}", signals::name(signal)),
         _ => status.describe(),
     }

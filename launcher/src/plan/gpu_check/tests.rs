@@ -85,9 +85,9 @@ fn memory_that_others_hold_is_told_with_their_names() {
     assert_eq!(
         notes,
         [
-            "GPU 1 (NVIDIA T4) has 3.00 GiB of 16.00 GiB free: pid 4711 of ann (python train.py) holds 12.00 GiB, pid 7, which \
-             cannot be seen from here, holds 1.00 GiB, pid 99, which cannot be seen from here, holds an unknown part; `dtrain \
-             gpu monitor` shows when memory becomes free, `dtrain gpu kill` ends processes of your own, and --gpu-ids names \
+            "GPU 1 (NVIDIA T4) has 3.00 GiB of 16.00 GiB free: pid 4711 of ann (python train.py) holds 12.00 GiB, pid \
+             7 (not visible from here) holds 1.00 GiB, pid 99 (not visible from here) holds an unknown part; `dtrain \
+             gpu monitor` shows when memory becomes free, `dtrain gpu kill` ends your processes, and --gpu-ids names \
              other GPUs"
         ]
     );
@@ -95,7 +95,7 @@ fn memory_that_others_hold_is_told_with_their_names() {
     let notes = check_memory(&with_free(3 * GIB), many).unwrap();
     assert!(notes[0].contains(", 2 more; "), "{notes:?}");
     let notes = check_memory(&with_free(LEAST_FREE), nobody).unwrap();
-    assert!(notes[0].contains("has 512.00 MiB of 16.00 GiB free: the driver names no process"), "{notes:?}");
+    assert!(notes[0].contains("has 512.00 MiB of 16.00 GiB free: the driver lists no process"), "{notes:?}");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn next_to_nothing_free_is_refused() {
     let error = check_memory(&with_free(LEAST_FREE - 1), users).unwrap_err().to_string();
     assert!(
         error.starts_with(
-            "GPU 1 (NVIDIA T4) has 512.00 MiB of 16.00 GiB free, and a training takes at least 512.00 MiB before its first \
+            "GPU 1 (NVIDIA T4) has 512.00 MiB of 16.00 GiB free, and a training needs at least 512.00 MiB before its first \
              tensor: pid 4711 of ann"
         ),
         "{error}"
@@ -136,7 +136,7 @@ fn an_instance_has_memory_of_its_own() {
     let notes = check_memory(&one, never).unwrap();
     assert!(
         notes[0].starts_with(
-            "MIG instance 1 of GPU 1 (NVIDIA T4 MIG 1g.8gb) has 4.00 GiB of 8.00 GiB free: the processes on that GPU"
+            "MIG instance 1 of GPU 1 (NVIDIA T4 MIG 1g.8gb) has 4.00 GiB of 8.00 GiB free: `dtrain gpu info` lists"
         ),
         "{notes:?}"
     );
@@ -151,8 +151,8 @@ fn gpus_of_several_kinds_are_named() {
     inventory.gpus[2].total_bytes += 1;
     assert_eq!(
         several_kinds(&all(inventory)).unwrap(),
-        "the GPUs are of 2 kinds, NVIDIA H200 with 139.00 GiB and NVIDIA T4 with 16.00 GiB: the memory of the smallest \
-         (NVIDIA T4, 16.00 GiB) bounds the micro-batch, the slowest sets the pace, and bf16 is used by itself only where all \
-         of the machine's GPUs compute in it; --gpu-ids names GPUs of one kind"
+        "the GPUs are of 2 kinds, NVIDIA H200 with 139.00 GiB and NVIDIA T4 with 16.00 GiB: the smallest memory (NVIDIA \
+         T4, 16.00 GiB) limits the micro-batch, the slowest GPU sets the pace, and precision.amp = \"auto\" is bf16 only if \
+         all GPUs of the machine support it; to use one kind, name its GPUs in --gpu-ids"
     );
 }

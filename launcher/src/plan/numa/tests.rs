@@ -83,11 +83,11 @@ fn unavailable_bindings_are_errors() {
     machine.nodes.insert(1, Cores::new());
     let refused =
         |machine: &Topology, mode, workers| share_out(machine, mode, workers).unwrap_err().to_string();
-    assert!(refused(&machine, Binding::Node, 2).contains("NUMA node 1, where the GPU of rank 1 lies"));
+    assert!(refused(&machine, Binding::Node, 2).contains("NUMA node 1, which has the GPU of rank 1"));
     machine.caches.clear();
     machine.sockets.clear();
     for (mode, what) in [(Binding::CoreComplex, "the caches"), (Binding::Socket, "the socket")] {
-        assert!(refused(&machine, mode, 1).contains(&format!("does not tell {what} of CPU core 0")));
+        assert!(refused(&machine, mode, 1).contains(&format!("does not report {what} of CPU core 0")));
     }
 }
 
@@ -95,10 +95,7 @@ fn unavailable_bindings_are_errors() {
 fn the_binding_is_told_and_bounds_the_threads() {
     let core_binding =
         CoreBinding { mode: Some(Binding::Exclusive), cores: vec![cores("0-2"), cores("3,7")] };
-    assert_eq!(
-        core_binding.note().unwrap(),
-        "--numa-binding exclusive: CPU cores: rank 0 to 0-2; rank 1 to 3,7"
-    );
+    assert_eq!(core_binding.note().unwrap(), "--numa-binding exclusive: CPU cores: rank 0: 0-2; rank 1: 3,7");
     assert_eq!((core_binding.at_most(8), core_binding.at_most(1)), (2, 1));
     let set = core_binding.of(1).unwrap();
     assert!(set.is_set(3) && set.is_set(7) && set.count() == 2);

@@ -29,7 +29,7 @@ pub(super) struct Topology {
 impl Topology {
     /// Reads this machine's topology for this process. `visible` is CUDA_VISIBLE_DEVICES.
     pub(super) fn of_this_machine(visible: Option<&str>) -> anyhow::Result<Self> {
-        let set = sched_getaffinity(None).context("cannot read which CPU cores may be used")?;
+        let set = sched_getaffinity(None).context("cannot read the allowed CPU cores")?;
         let allowed = (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
         Self::read(Path::new("/"), &allowed, visible)
     }
@@ -78,7 +78,8 @@ fn nodes_of_gpus(root: &Path, visible: Option<&str>, usual: usize) -> anyhow::Re
         && !addresses.is_empty()
     {
         bail!(
-            "the NUMA node of {entry} in {CUDA_VISIBLE_DEVICES} is not known; name whole GPUs, or do not bind"
+            "the NUMA node of {entry} in {CUDA_VISIBLE_DEVICES} is unknown; name whole GPUs, or leave out \
+             --numa-binding"
         );
     }
     let known = |(index, address): (u32, &OsString)| {

@@ -117,7 +117,7 @@ fn log_flags_without_log_files_are_errors() {
     refused(&["--log-max-size", "1 MiB"], 1, Home::Nowhere, "no log files are kept");
     refused(&["--log-max-size", "1 MiB", "-r", "0"], 1, Home::RunDir, "no log files are kept");
     let note = routing(&["-t", "3"], 1, Home::Nowhere).unwrap().note.unwrap();
-    assert!(note.starts_with("--tee: the output is shown and kept in no file"));
+    assert!(note.starts_with("--tee: the output is shown but not logged"));
     assert_eq!(routing(&["-t", "3"], 1, Home::RunDir).unwrap().note, None);
 }
 

@@ -44,7 +44,7 @@ fn auto_takes_the_visible_gpus() {
 }
 
 #[test]
-fn without_a_gpu_auto_says_so_and_gpu_refuses() {
+fn without_a_gpu_auto_gives_a_note_and_gpu_an_error() {
     for is_training in [true, false] {
         let (count, place, note) = visible(is_training, Nproc::Auto, no_driver()).unwrap();
         assert_eq!((count, place.as_str()), (1, " on the CPU"));
@@ -68,18 +68,18 @@ fn a_programs_number_of_workers_needs_no_driver() {
 }
 
 #[test]
-fn a_recipe_gets_one_worker_on_each_visible_gpu_where_they_are_fewer_than_asked_for() {
+fn with_fewer_gpus_than_nproc_a_recipe_gets_one_worker_per_gpu() {
     let (count, place, note) = visible(true, Nproc::Count(4), machine(gpus(4), Some("0,2"))).unwrap();
     assert_eq!((count, place.as_str()), (2, ", 2 GPUs (NVIDIA T4) visible"));
     assert_eq!(
         note.unwrap(),
-        "--nproc 4, and what is visible is 2 GPUs (NVIDIA T4): starting 2 workers instead, one on each; the result is the \
-         same, since effective batch and learning rate stay those of the recipe and each worker takes a larger share of \
-         every step, in more micro-batches; use --gpu-ids none for 4 workers on the CPU"
+        "--nproc 4, but only 2 GPUs (NVIDIA T4) visible: starting 2 workers instead, one on each; effective batch and \
+         learning rate stay those of the recipe, and each worker computes a larger share of every step; results differ by \
+         rounding, and more with local BatchNorm; use --gpu-ids none for 4 workers on the CPU"
     );
     let (count, _, note) = visible(true, Nproc::Count(2), machine(gpus(1), None)).unwrap();
     assert_eq!(count, 1);
-    assert!(note.unwrap().contains("1 GPU (NVIDIA T4): starting 1 worker instead"));
+    assert!(note.unwrap().contains("1 GPU (NVIDIA T4) visible: starting 1 worker instead"));
     let fits = visible(true, Nproc::Count(2), machine(gpus(2), None)).unwrap();
     assert_eq!(fits, (2, ", 2 GPUs (NVIDIA T4) visible".into(), None));
     for hidden in [machine(gpus(2), Some("")), no_driver()] {
@@ -94,7 +94,7 @@ fn a_recipe_uses_one_unnamed_mig_instance() {
     assert_eq!(count, 1);
     let note = note.unwrap();
     for part in [
-        "what is visible is 1 of 2 MIG instances (NVIDIA T4 MIG 1g.8gb): starting 1 worker instead",
+        "only 1 of 2 MIG instances (NVIDIA T4 MIG 1g.8gb) visible: starting 1 worker instead",
         "name as many MIG instances in --gpu-ids for a worker on each, or use --gpu-ids none",
     ] {
         assert!(note.contains(part), "{note}");
@@ -106,15 +106,14 @@ fn all_cores_and_fewer_gpus_are_an_error_for_a_recipe() {
     let error = visible(true, Nproc::Cpu, machine(gpus(2), None)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "--nproc cpu: there would be 6 workers, and what is visible is 2 GPUs (NVIDIA T4); use --nproc 2 or --gpu-ids \
-         none for workers on the CPU"
+        "--nproc cpu: 6 workers, but only 2 GPUs (NVIDIA T4) visible; use --nproc 2 or --gpu-ids none for workers on the CPU"
     );
     let error = visible(true, Nproc::Cpu, machine(divided(), None)).unwrap_err();
     assert!(error.to_string().contains("name as many MIG instances"), "{error}");
 }
 
 #[test]
-fn a_driver_that_fails_is_told_before_training_on_the_cpu() {
+fn a_failing_driver_is_reported_before_training_on_the_cpu() {
     let broken = Machine {
         inventory: Err(GpuError::Driver { what: "start".into(), source: NvmlError::LibRmVersionMismatch }),
         ..no_driver()
@@ -127,7 +126,7 @@ fn a_driver_that_fails_is_told_before_training_on_the_cpu() {
 }
 
 #[test]
-fn the_gpus_in_use_are_known_where_the_driver_was_asked() {
+fn gpus_in_use_are_known_if_the_driver_was_asked() {
     let of = |is_training, nproc, probe: Machine| {
         let size = size(request(is_training, nproc), HOST, || probe).unwrap();
         size.gpus.map(|gpus| gpus.devices.len())
@@ -142,12 +141,12 @@ fn the_gpus_in_use_are_known_where_the_driver_was_asked() {
 }
 
 #[test]
-fn more_workers_than_gpus_are_a_sentence_for_a_program() {
+fn a_program_with_more_workers_than_gpus_gets_a_note() {
     let (count, _, note) = visible(false, Nproc::Count(3), machine(gpus(2), None)).unwrap();
     assert_eq!(count, 3);
     assert_eq!(
         note.unwrap(),
-        "there are more workers (3) than visible GPUs: what is visible is 2 GPUs (NVIDIA T4), and LOCAL_RANK goes to 2"
+        "there are more workers (3) than visible GPUs (2 GPUs (NVIDIA T4)); LOCAL_RANK goes up to 2"
     );
     let without = visible(false, Nproc::Count(3), no_driver()).unwrap();
     assert_eq!(without, (3, String::new(), None));
@@ -162,9 +161,9 @@ fn named_gpus_get_one_worker_each() {
         assert_eq!(size.note, None);
     }
     for (nproc, says) in [
-        (Nproc::Count(3), "--nproc 3 asks for 3 workers, and --gpu-ids 1,0 names 2 GPUs"),
-        (Nproc::Count(1), "--nproc 1 asks for 1 worker, and"),
-        (Nproc::Cpu, "--nproc cpu asks for 6 workers, and"),
+        (Nproc::Count(3), "--nproc 3 gives 3 workers, but --gpu-ids 1,0 names 2 GPUs"),
+        (Nproc::Count(1), "--nproc 1 gives 1 worker, but"),
+        (Nproc::Cpu, "--nproc cpu gives 6 workers, but"),
     ] {
         let error = chosen(nproc, "1,0", never).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
@@ -172,7 +171,7 @@ fn named_gpus_get_one_worker_each() {
 }
 
 #[test]
-fn no_gpu_by_choice_is_the_cpu() {
+fn gpu_ids_none_means_the_cpu() {
     for (nproc, count) in [(Nproc::Auto, 1), (Nproc::Count(3), 3), (Nproc::Cpu, 6)] {
         let size = chosen(nproc, "none", never).unwrap();
         assert_eq!((size.nproc, size.devices), (count, Devices::Cpu));

@@ -65,7 +65,7 @@ fn an_export_is_one_file_of_the_weights_asked_for() {
         .expect_stderr("keeps no moving average");
     ckpt(&scene, &["export", "a", "a/checkpoints/latest/model.safetensors", "--force"])
         .expect_code(2)
-        .expect_stderr("is a checkpoint, whose files are not to be touched");
+        .expect_stderr("is a checkpoint, which must not change");
     assert_eq!(fs::metadata(&out).unwrap().permissions().mode() & 0o444, 0o444, "others may read it");
 }
 
@@ -86,7 +86,7 @@ fn failed_exports_leave_no_file() {
     damage(&run.join("checkpoints/step-00000010"));
     ckpt(&scene, &["export", "a@10", "x"])
         .expect_code(1)
-        .expect_stderr("is damaged, use another one: model.safetensors does not have its checksum");
+        .expect_stderr("is damaged, use another one: model.safetensors has a wrong checksum");
     let left: Vec<_> = fs::read_dir(scene.path(""))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

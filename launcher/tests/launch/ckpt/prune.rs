@@ -10,7 +10,7 @@ fn prune_keeps_what_the_recipe_keeps() {
     let out = ckpt(&scene, &["prune", "a", "--dry-run"]).expect_code(0).stdout();
     assert!(out.contains("keeping the newest 2 (checkpoint.keep of a/recipe.toml)"), "{out}");
     assert!(
-        out.contains("kept step-00000010: `best` points to it") && out.contains("nothing was touched"),
+        out.contains("kept step-00000010: `best` points to it") && out.contains("nothing was changed"),
         "{out}"
     );
     assert_eq!(names(&run), all);
@@ -71,8 +71,8 @@ fn prune_lists_leftovers_and_keeps_needed_files() {
     for line in [
         "rollback-1: no checkpoint left, 0 B; `dtrain ckpt prune --rollbacks` removes it",
         ".rollback-2: not completed when the run went back from step 40 to step 20, 22 B; steps 40; the next start",
-        ".replaced-00000010: not wholly removed, 0 B; a run may be at it, or",
-        ".replaced-00000030: a checkpoint, 0 B; the next start of the run gives it its name",
+        ".replaced-00000010: partly removed, 0 B; if no run uses it,",
+        ".replaced-00000030: a checkpoint, 0 B; the next start of the run renames it back",
     ] {
         assert!(out.contains(line), "{line} in {out}");
     }
@@ -117,7 +117,7 @@ fn prune_keeps_what_a_rollback_that_was_broken_off_needs() {
     let out = ckpt(&scene, &[&["prune", "a"], &args[..]].concat());
     let out = out.expect_code(0).stdout();
     assert!(
-        out.contains("kept .rollback-2, and all behind step 20: the next start")
+        out.contains("kept .rollback-2, and all after step 20: the next start")
             && out.contains("kept rollback-1: the next start"),
         "{out}"
     );

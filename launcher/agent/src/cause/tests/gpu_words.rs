@@ -53,7 +53,7 @@ fn errors_of_cuda_have_names_and_remedies() {
         ("CUDA error: an illegal memory access was encountered", Kind::CudaKernel, "CUDA_LAUNCH_BLOCKING=1"),
         ("CUDA error: misaligned address", Kind::CudaKernel, "a bug"),
         ("CUDA error: device-side assert triggered", Kind::CudaKernel, "number of classes"),
-        ("CUDA error: the launch timed out and was terminated", Kind::CudaKernel, "drives a display"),
+        ("CUDA error: the launch timed out and was terminated", Kind::CudaKernel, "with a display"),
         ("CUDA error: uncorrectable ECC error encountered", Kind::GpuHardware, "nvidia-smi -r"),
         (
             "CUDA error: uncorrectable NVLink error detected during the execution",
@@ -63,7 +63,7 @@ fn errors_of_cuda_have_names_and_remedies() {
         (
             "CUDA error: unknown error",
             Kind::GpuLost,
-            "a restart takes the same GPUs again unless --gpu-ids names others",
+            "restarts use the same GPUs unless --gpu-ids names others",
         ),
     ] {
         let python = raised(&format!("torch.AcceleratorError: {words}{ADDED}"));
@@ -110,18 +110,18 @@ fn words_without_an_error_of_cuda() {
         (
             "NVRM: Xid (PCI:0000:17:00): 79, pid=4711, GPU has fallen off the bus.",
             Kind::GpuLost,
-            "cannot reach a GPU",
+            "the driver lost a GPU",
         ),
         (
             "[ 1843.3] NVRM: Xid (PCI:0000:17:00): 119, pid=4711, Timeout after 6s of waiting for RPC response from GPU0 GSP!",
             Kind::GpuLost,
-            "cannot reach a GPU",
+            "the driver lost a GPU",
         ),
         ("NVRM: Xid (PCI:0000:17:00): 48, pid=4711, DBE (double bit error)", Kind::GpuHardware, "ECC"),
         (
             "NVRM: Xid (PCI:0000:17:00): 31, pid=4711, name=python, Ch 00000008, MMU Fault: FAULT_PDE ACCESS_TYPE_READ",
             Kind::CudaKernel,
-            "not its own",
+            "out of bounds",
         ),
         (
             "DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")",
@@ -144,7 +144,7 @@ fn errors_of_nccl_have_remedies() {
             format!(
                 "{torch}invalid usage {run_with}\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
             ),
-            "two ranks compute on the same GPU",
+            "two ranks use the same GPU",
         ),
         (
             format!(
@@ -172,7 +172,7 @@ fn errors_of_nccl_have_remedies() {
             format!(
                 "{torch}unhandled cuda error {run_with}\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'invalid argument'"
             ),
-            "whether the GPU is well",
+            "check the GPU with `nvidia-smi`",
         ),
         (
             "ImportError: /v/lib/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister".to_owned(),

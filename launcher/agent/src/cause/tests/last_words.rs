@@ -16,7 +16,7 @@ fn exceptions_that_python_programs_end_by() {
         (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.72 GiB of which 1.00 GiB is free.",
             Kind::CudaOutOfMemory,
-            "asked for 2.00 GiB more",
+            "allocation of 2.00 GiB failed",
         ),
         ("torch.cuda.OutOfMemoryError: CUDA out of memory.", Kind::CudaOutOfMemory, "nvidia-smi"),
         ("RuntimeError: CUDA error: out of memory", Kind::CudaOutOfMemory, "smaller micro-batches"),
@@ -58,7 +58,7 @@ fn exceptions_that_python_programs_end_by() {
         (
             "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete",
             Kind::Gloo,
-            "until the time was up",
+            "a Gloo operation timed out",
         ),
         ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", Kind::Store, "rank 0"),
         (
@@ -69,9 +69,9 @@ fn exceptions_that_python_programs_end_by() {
         (
             "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29700, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
             Kind::PortInUse,
-            "the port 29700 that",
+            "uses the port 29700;",
         ),
-        ("OSError: [Errno 98] Address already in use", Kind::PortInUse, "the port that"),
+        ("OSError: [Errno 98] Address already in use", Kind::PortInUse, "uses the port;"),
         ("ModuleNotFoundError: No module named 'einops'", Kind::ModuleNotFound, "the module `einops`;"),
         (
             "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
@@ -83,7 +83,7 @@ fn exceptions_that_python_programs_end_by() {
             Kind::BusError,
             "df -h /dev/shm",
         ),
-        ("BrokenPipeError: [Errno 32] Broken pipe", Kind::BrokenPipe, "other end is closed"),
+        ("BrokenPipeError: [Errno 32] Broken pipe", Kind::BrokenPipe, "the reader of its pipe"),
         ("ValueError: bad sample 17", Kind::PythonException, "raised ValueError: bad sample 17 "),
         ("AssertionError", Kind::PythonException, "raised AssertionError "),
         ("KeyboardInterrupt", Kind::PythonException, "raised KeyboardInterrupt "),
@@ -103,7 +103,7 @@ fn exceptions_that_python_programs_end_by() {
 #[test]
 fn last_words_without_a_traceback() {
     for (outcome, text, kind, says) in [
-        (ABORTED, WATCHDOG, Kind::Nccl, "did not end in time"),
+        (ABORTED, WATCHDOG, Kind::Nccl, "an NCCL collective timed out"),
         (
             ABORTED,
             "terminate called after throwing an instance of 'c10::OutOfMemoryError'\n  what():  CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has\n",
@@ -133,7 +133,7 @@ fn last_words_without_a_traceback() {
         (EXIT_1, "Error: Connection closed by peer [127.0.0.1]:55\n", Kind::Gloo, "went away"),
         (EXIT_1, "listen: Address already in use (os error 98)\n", Kind::PortInUse, "ss -ltnp"),
         (EXIT_1, "worker: No space left on device: '/torch_71_4080'\n", Kind::BusError, "df -h /dev/shm"),
-        (EXIT_1, "sh: 1: echo: I/O error: Broken pipe\n", Kind::BrokenPipe, "other end is closed"),
+        (EXIT_1, "sh: 1: echo: I/O error: Broken pipe\n", Kind::BrokenPipe, "the reader of its pipe"),
         (
             EXIT_1,
             "node1:71:90 [0] NCCL WARN socketProgress: Connection closed by remote peer node2<4000>\n",

@@ -103,8 +103,8 @@ impl Reader {
             && let Err(error) = log.write(bytes)
         {
             let consequence = match self.style {
-                Style::Hidden => "the rest of its output is neither kept nor shown",
-                _ => "its output is shown but no longer kept",
+                Style::Hidden => "the rest of this output is lost",
+                _ => "this output is shown but no longer logged",
             };
             self.failed_logs.add(&log.path, &error, consequence);
             self.log = None;

@@ -214,8 +214,7 @@ impl Writer {
             && error != Errno::PIPE
         {
             self.notice(&format!(
-                "dtrain: cannot write to standard output: {}; the run goes on, and what the workers print there is no \
-                 longer shown",
+                "dtrain: cannot write to standard output: {}; the run continues without showing standard output",
                 io::Error::from(error)
             ));
         }

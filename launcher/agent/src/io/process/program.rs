@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ProgramError {
     /// The name and a hint.
-    #[error("program `{0}` is in no folder of PATH{1}")]
+    #[error("program `{0}` is not in PATH{1}")]
     NotInPath(String, String),
     #[error("program `{0}` does not exist")]
     Missing(PathBuf),
@@ -39,7 +39,7 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError>
         let hint = match (name.is_empty(), Path::new(name).is_file()) {
             (true, _) => "; its name is empty".to_owned(),
             (false, true) if is_python(Path::new(name)) => format!("; run it as `python3 {shown}`"),
-            (false, true) => format!("; to run the one in this folder, write `./{shown}`"),
+            (false, true) => format!("; to run the file in this folder, write `./{shown}`"),
             (false, false) => String::new(),
         };
         ProgramError::NotInPath(shown, hint)
@@ -54,7 +54,7 @@ fn check(path: &Path) -> Result<(), ProgramError> {
         Ok(_) if rustix::fs::access(&path, Access::EXEC_OK).is_err() => {
             let remedy = match is_python(&path) {
                 true => format!("run it as `python3 {shown}`"),
-                false => format!("`chmod +x {shown}` makes it so"),
+                false => format!("run `chmod +x {shown}`"),
             };
             Err(ProgramError::NotExecutable(path, remedy))
         }

@@ -20,7 +20,7 @@ pub fn of(pid: u32, patience: Duration) -> String {
     let threads = threads(pid);
     let stacks = match debugger(pid, patience) {
         Some((name, stacks)) => format!("\nstacks, by {name}:\n{stacks}"),
-        None => "\nno stacks: install py-spy, gdb or eu-stack (elfutils) to have them here\n".to_owned(),
+        None => "\nno stacks: install py-spy, gdb or eu-stack (elfutils)\n".to_owned(),
     };
     threads + &stacks
 }
@@ -30,7 +30,7 @@ fn threads(pid: u32) -> String {
     let mut text = format!("threads of process {pid} (name, state, waiting in the kernel at):\n");
     let tasks = proc::folder(pid).map(|folder| fs::read_dir(folder.join("task")));
     let Some(Ok(tasks)) = tasks else {
-        text.push_str("  it has ended\n");
+        text.push_str("  the process has ended\n");
         return text;
     };
     for task in tasks.flatten() {
@@ -89,6 +89,6 @@ mod tests {
         }
         drop(stop);
         let _ = thread.join();
-        assert!(threads(u32::MAX).contains("it has ended"));
+        assert!(threads(u32::MAX).contains("the process has ended"));
     }
 }

@@ -55,24 +55,24 @@ pub(super) enum Request<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ClientError {
     /// The first bytes are no request.
-    #[error("it spoke another protocol")]
+    #[error("it uses another protocol")]
     Stranger,
     /// A request of a newer PyTorch than this server supports.
-    #[error("it sent request {0}, which this version of dtrain does not know")]
+    #[error("this version of dtrain does not support its request {0}")]
     Unknown(u8),
-    #[error("it sent a key of {0} bytes, and the most are {LONGEST_KEY}")]
+    #[error("its key has {0} bytes; the limit is {LONGEST_KEY}")]
     Key(u64),
-    #[error("it sent a value of {0} bytes, and the most are {LONGEST_VALUE}")]
+    #[error("its value has {0} bytes; the limit is {LONGEST_VALUE}")]
     Value(u64),
-    #[error("it sent {0} keys in one request, and the most are {MOST_KEYS}")]
+    #[error("its request has {0} keys; the limit is {MOST_KEYS}")]
     Keys(u64),
-    #[error("it sent or asked for more than {LONGEST_REQUEST} bytes in one request")]
+    #[error("its request or the answer has more than {LONGEST_REQUEST} bytes")]
     Request,
     #[error("it added to a value that is not a number")]
     NotANumber,
-    #[error("it sent more than there is room for")]
+    #[error("the store is full")]
     Full,
-    #[error("too many are connected; they may be half of the open files allowed (`ulimit -n`)")]
+    #[error("too many clients; the limit is half of the open files (`ulimit -n`)")]
     Clients,
 }
 
@@ -81,7 +81,7 @@ impl ClientError {
     pub(super) const fn remedy(&self) -> &'static str {
         match self {
             Self::Stranger | Self::Unknown(_) | Self::Request | Self::Full => {
-                ". If the program needs that, set TORCHELASTIC_USE_AGENT_STORE=False: rank 0 then has the port"
+                ". If the program needs it, set TORCHELASTIC_USE_AGENT_STORE=False: rank 0 then serves the port"
             }
             Self::Key(_) | Self::Value(_) | Self::Keys(_) => {
                 ". PyTorch's own store has the same limit: send large objects by a collective, such as broadcast"
