@@ -98,17 +98,17 @@ mod tests {
     use dtrain_common::control::{request, workers};
 
     #[test]
-    fn a_worker_answers_until_its_end() {
+    fn a_worker_answers_until_it_ends() {
         let control = Control::listen(3, Device::Cpu).unwrap();
         let path = control.path.clone();
-        let here = || workers(&folders()).iter().any(|(_, found)| *found == path);
-        assert!(here());
+        let is_listed = || workers(&folders()).iter().any(|(_, found)| *found == path);
+        assert!(is_listed());
         let answer = request(&path, Request::Clear, Duration::from_secs(20)).unwrap();
         assert_eq!((answer.rank, answer.device.as_str()), (3, "CPU"));
         assert!(answer.reserved > 0 && answer.allocated > 0, "{answer:?}");
         let answer = request(&path, Request::Memory, Duration::from_secs(20)).unwrap();
         assert_eq!(answer.freed, 0);
         drop(control);
-        assert!(!here());
+        assert!(!is_listed());
     }
 }

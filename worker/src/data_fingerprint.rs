@@ -11,19 +11,19 @@ use crate::error::WorkerError;
 use crate::tasks::Task;
 
 /// Keys of locations, which may change.
-const PLACES: [&str; 1] = ["root"];
+const LOCATION_KEYS: [&str; 1] = ["root"];
 /// Keys of lists of paths; only the last part of a path counts.
-const PATHS: [&str; 1] = ["files"];
+const PATH_KEYS: [&str; 1] = ["files"];
 
 /// Returns the SHA-256 of a survey in hexadecimal digits, independent of the data's folder.
 pub(crate) fn digest(survey: &Value) -> String {
     let mut hasher = Sha256::new();
-    take(survey, false, &mut hasher);
+    hash_value(survey, false, &mut hasher);
     hex(&hasher.finalize())
 }
 
 /// Hashes type, length if any, and value, so that no two surveys hash the same bytes.
-fn take(value: &Value, is_path: bool, hasher: &mut Sha256) {
+fn hash_value(value: &Value, is_path: bool, hasher: &mut Sha256) {
     match value {
         Value::Null => hasher.update(b"n"),
         Value::Bool(value) => hasher.update([b'b', u8::from(*value)]),
@@ -32,14 +32,14 @@ fn take(value: &Value, is_path: bool, hasher: &mut Sha256) {
         Value::String(string) => text(b's', string, hasher),
         Value::Array(values) => {
             count(b'a', values.len(), hasher);
-            values.iter().for_each(|value| take(value, is_path, hasher));
+            values.iter().for_each(|value| hash_value(value, is_path, hasher));
         }
         Value::Object(fields) => {
-            let told = || fields.iter().filter(|(key, _)| !PLACES.contains(&key.as_str()));
-            count(b'o', told().count(), hasher);
-            for (key, value) in told() {
+            let hashed = || fields.iter().filter(|(key, _)| !LOCATION_KEYS.contains(&key.as_str()));
+            count(b'o', hashed().count(), hasher);
+            for (key, value) in hashed() {
                 text(b'k', key, hasher);
-                take(value, PATHS.contains(&key.as_str()), hasher);
+                hash_value(value, PATH_KEYS.contains(&key.as_str()), hasher);
             }
         }
     }
@@ -56,10 +56,10 @@ fn text(kind: u8, text: &str, hasher: &mut Sha256) {
 }
 
 /// Returns a warning if the data differs from the checkpoint's; None if it is the same, or unknown.
-pub(crate) fn changed(then: Option<&DataFingerprint>, now: &DataFingerprint) -> Option<String> {
+pub(crate) fn describe_change(then: Option<&DataFingerprint>, now: &DataFingerprint) -> Option<String> {
     let then = then.filter(|then| *then != now)?;
-    let samples = |mark: &DataFingerprint| {
-        format!("{} training and {} test samples", mark.train_samples, mark.test_samples)
+    let samples = |data: &DataFingerprint| {
+        format!("{} training and {} test samples", data.train_samples, data.test_samples)
     };
     let (before, after) = (samples(then), samples(now));
     let how = match before == after {
@@ -74,7 +74,11 @@ pub(crate) fn changed(then: Option<&DataFingerprint>, now: &DataFingerprint) -> 
 
 /// Returns an error if the task now stores other `extra` values than the checkpoint, or if classes have other
 /// names: the model's outputs would have another meaning.
-pub(crate) fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Result<(), WorkerError> {
+pub(crate) fn check_same_data(
+    folder: &Path,
+    manifest: &Manifest,
+    task: &dyn Task,
+) -> Result<(), WorkerError> {
     let folder = folder.to_owned();
     if let Some(differing) = other_classes(&manifest.class_names, task.class_names()) {
         return Err(WorkerError::OtherClasses { folder, differing });
@@ -111,20 +115,21 @@ fn differing(then: &Value, now: &Value) -> Vec<String> {
 /// Describes the first classes with different names. Returns None if all agree, or if one side has no names.
 fn other_classes(then: &[String], now: &[String]) -> Option<String> {
     /// Longer lists are not read.
-    const TOLD: usize = 3;
+    const SHOWN: usize = 3;
     if then == now || then.is_empty() || now.is_empty() {
         return None;
     }
     let name = |name: Option<&String>| name.map_or("not there".to_owned(), |name| format!("{name:?}"));
     let classes = (0..then.len().max(now.len())).map(|class| (class, then.get(class), now.get(class)));
     let mut differing = classes.filter(|(_, then, now)| then != now);
-    let tell = |(class, then, now)| format!("class {class} is {} there and {} here", name(then), name(now));
-    let mut told: Vec<String> = differing.by_ref().take(TOLD).map(tell).collect();
+    let describe =
+        |(class, then, now)| format!("class {class} is {} there and {} here", name(then), name(now));
+    let mut shown: Vec<String> = differing.by_ref().take(SHOWN).map(describe).collect();
     let more = differing.count();
     if more > 0 {
-        told.push(format!("and {more} more differ"));
+        shown.push(format!("and {more} more differ"));
     }
-    Some(told.join(", "))
+    Some(shown.join(", "))
 }
 
 #[cfg(test)]
@@ -161,11 +166,11 @@ mod tests {
             sha256: sha256.to_owned(),
         };
         let then = mark(10, "a");
-        assert_eq!(changed(None, &then), None);
-        assert_eq!(changed(Some(&then), &then), None);
-        let fewer = changed(Some(&then), &mark(9, "b")).unwrap_or_default();
+        assert_eq!(describe_change(None, &then), None);
+        assert_eq!(describe_change(Some(&then), &then), None);
+        let fewer = describe_change(Some(&then), &mark(9, "b")).unwrap_or_default();
         assert!(fewer.contains("10 training and 5 test samples then, 9 training and 5 test samples now"));
-        let others = changed(Some(&then), &mark(10, "b")).unwrap_or_default();
+        let others = describe_change(Some(&then), &mark(10, "b")).unwrap_or_default();
         assert!(others.contains("as many samples, but others"));
     }
 }

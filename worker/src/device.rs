@@ -41,7 +41,7 @@ impl OutOfMemory for DeviceError {
 /// none is requested and none works. From then on tensors are counted, and a GPU's tensors may take at most
 /// `limit` bytes. Called once, on the main thread, before any other use of libtorch.
 pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, DeviceError> {
-    memory::enable_stats().map_err(|source| failed(env, source))?;
+    memory::enable_stats().map_err(|source| device_failed(env, source))?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
     if list.as_deref().is_some_and(|list| !Visible::names_a_device(list)) {
         // A run on the CPU does not wait for CUDA to load.
@@ -50,9 +50,9 @@ pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, Devi
     let found = cuda::load()
         .and_then(|()| budget::configure(limit, env.local_rank))
         .and_then(|()| cuda::device_count());
-    let (device, why_not) = decide(env, list, found)?;
-    why_not.inspect(|why| explain(env, why));
-    enter(device).map_err(|source| failed(env, source))?;
+    let (device, why_not) = select(env, list, found)?;
+    why_not.inspect(|why| log_fallback(env, why));
+    enter(device).map_err(|source| device_failed(env, source))?;
     Ok(device)
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn enter(device: Device) -> Result<(), ShimError> {
 
 /// Returns the device, and the error that prevented the use of a GPU. `list` is CUDA_VISIBLE_DEVICES; without
 /// a list, any GPU may be used. `found` is the number of GPUs that CUDA reports.
-fn decide(
+fn select(
     env: &WorkerEnv,
     list: Option<String>,
     found: Result<usize, ShimError>,
@@ -95,19 +95,19 @@ fn decide(
                         "the NVIDIA driver is too old for CUDA 13.0: {reason} Install driver R580 or newer"
                     )
                 }
-                _ => return Err(failed(env, error)),
+                _ => return Err(device_failed(env, error)),
             };
             Err(DeviceError::Unusable { list, why })
         }
     }
 }
 
-fn failed(env: &WorkerEnv, source: ShimError) -> DeviceError {
+fn device_failed(env: &WorkerEnv, source: ShimError) -> DeviceError {
     DeviceError::Failed { rank: env.rank, source }
 }
 
 /// Logs why no GPU is used. A missing driver is usual, and no warning.
-fn explain(env: &WorkerEnv, error: &ShimError) {
+fn log_fallback(env: &WorkerEnv, error: &ShimError) {
     let remedy = match error.kind {
         ErrorKind::DriverMissing => return tracing::debug!("training on the CPU: {error}"),
         ErrorKind::LibraryMissing => "`cargo xtask setup --cuda` fetches libtorch's CUDA set",
@@ -140,34 +140,34 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_has_the_gpu_of_its_local_number() {
+    fn a_rank_uses_the_gpu_of_its_local_rank() {
         for list in [None, Some("6,4".to_owned())] {
-            let (device, why) = decide(&worker(1), list, Ok(2)).unwrap();
+            let (device, why) = select(&worker(1), list, Ok(2)).unwrap();
             assert_eq!(device, Device::Cuda(1));
             assert!(why.is_none());
         }
     }
 
     #[test]
-    fn without_a_wish_the_cpu_will_do_and_the_reason_is_kept() {
-        let (device, why) = decide(&worker(0), None, Ok(0)).unwrap();
+    fn without_a_list_the_cpu_is_used_and_the_reason_is_kept() {
+        let (device, why) = select(&worker(0), None, Ok(0)).unwrap();
         assert!(device == Device::Cpu && why.is_none());
         for kind in
             [ErrorKind::DriverMissing, ErrorKind::LibraryMissing, ErrorKind::DriverTooOld, ErrorKind::Other]
         {
-            let (device, why) = decide(&worker(0), None, Err(error(kind))).unwrap();
+            let (device, why) = select(&worker(0), None, Err(error(kind))).unwrap();
             assert_eq!((device, why.unwrap().kind), (Device::Cpu, kind));
         }
     }
 
     #[test]
-    fn a_gpu_that_was_asked_for_is_had_or_an_error_with_a_remedy() {
-        let asked = |found| decide(&worker(2), Some("GPU-7,3".to_owned()), found).unwrap_err();
+    fn a_missing_listed_gpu_is_an_error_with_a_remedy() {
+        let error_of = |found| select(&worker(2), Some("GPU-7,3".to_owned()), found).unwrap_err();
         let cases = [
-            (asked(Err(error(ErrorKind::DriverMissing))), "R580"),
-            (asked(Err(error(ErrorKind::LibraryMissing))), "setup --cuda"),
-            (asked(Err(error(ErrorKind::DriverTooOld))), "R580"),
-            (asked(Ok(0)), "dtrain gpu info"),
+            (error_of(Err(error(ErrorKind::DriverMissing))), "R580"),
+            (error_of(Err(error(ErrorKind::LibraryMissing))), "setup --cuda"),
+            (error_of(Err(error(ErrorKind::DriverTooOld))), "R580"),
+            (error_of(Ok(0)), "dtrain gpu info"),
         ];
         for (error, remedy) in cases {
             let text = error.to_string();
@@ -177,15 +177,15 @@ mod tests {
             let status = crate::WorkerError::from(error).exit_status();
             assert_eq!(status, dtrain_common::exit::ExitStatus::Usage);
         }
-        let few = asked(Ok(2)).to_string();
+        let few = error_of(Ok(2)).to_string();
         assert!(few.contains("rank 6 is worker 2") && few.contains("at most 2"), "{few}");
         // The same error without a list: the machine has too few GPUs.
-        assert!(matches!(decide(&worker(2), None, Ok(2)), Err(DeviceError::TooFew { visible: 2, .. })));
+        assert!(matches!(select(&worker(2), None, Ok(2)), Err(DeviceError::TooFew { visible: 2, .. })));
     }
 
     #[test]
-    fn a_gpu_that_fails_is_no_mistake_of_the_user_s() {
-        let failed = decide(&worker(0), Some("0".to_owned()), Err(error(ErrorKind::Device))).unwrap_err();
+    fn a_failing_gpu_is_no_usage_error() {
+        let failed = select(&worker(0), Some("0".to_owned()), Err(error(ErrorKind::Device))).unwrap_err();
         assert!(failed.to_string().contains("nvidia-smi"), "{failed}");
         let status = crate::WorkerError::from(failed).exit_status();
         assert_eq!(status, dtrain_common::exit::ExitStatus::Program(1));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_needs_no_entering() {
+    fn entering_the_cpu_succeeds() {
         assert!(enter(Device::Cpu).is_ok());
     }
 }

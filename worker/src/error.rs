@@ -42,7 +42,7 @@ pub enum WorkerError {
     #[error("{key}: {source}")]
     Globs { key: String, source: GroupError },
     #[error("{key}: this setting has no effect: {reason}")]
-    Idle { key: String, reason: &'static str },
+    NoEffect { key: String, reason: &'static str },
     #[error(
         "stage {stage:?} begins with every parameter frozen; freeze fewer of them, or give its unfreeze an entry with at = 0"
     )]
@@ -102,7 +102,7 @@ pub enum WorkerError {
     #[error("there is no stage {name:?}; {}", stage_names(names))]
     NoStage { name: String, names: Vec<String> },
     #[error("{0}")]
-    Attempt(String),
+    Trial(String),
     #[error(transparent)]
     Train(#[from] TrainError),
     #[error("cannot write {}: {source}", path.display())]

@@ -19,7 +19,7 @@ use tch::Device;
 use crate::TrainError;
 use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
-use crate::data_fingerprint::{same_data, unnamed_classes};
+use crate::data_fingerprint::{check_same_data, unnamed_classes};
 use crate::error::{Result, WorkerError};
 use crate::heartbeat::Heartbeat;
 use crate::host::enter_device;
@@ -58,7 +58,7 @@ pub(crate) struct Evaluation<'a> {
 }
 
 /// Returns the followers of an evaluation.
-fn audience(style: ProgressStyle) -> Followers<'static> {
+fn followers_of(style: ProgressStyle) -> Followers<'static> {
     Followers::new(vec![Box::new(Heartbeat::from_env()), Box::new(Progress::new(style, 0, 0, 1, 0))])
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
     let rendezvous = Rendezvous::open(env.clone())?;
     let opening = if env.rank == 0 {
         let opening =
-            lead::<T>(recipe, job).inspect_err(|error| rendezvous.announce_failure(&error.to_string()))?;
+            open::<T>(recipe, job).inspect_err(|error| rendezvous.announce_failure(&error.to_string()))?;
         rendezvous.announce(&serde_json::to_vec(&opening)?)?;
         opening
     } else {
@@ -91,21 +91,21 @@ pub(crate) fn run<T: BuildTask + 'static>(
         // An evaluation has nothing to save, so signals end it at once.
         stop: &StopFlag::default(),
     };
-    let record = evaluate::<T>(&evaluation, &mut audience(ProgressStyle::detect(env.rank)))?;
+    let record = evaluate::<T>(&evaluation, &mut followers_of(ProgressStyle::detect(env.rank)))?;
     let peaks = peak_memory(&ranks, memory::report(device).map_err(TrainError::from)?.peak)?;
     ranks.shutdown().map_err(TrainError::from)?;
     if let (0, Some(record)) = (env.rank, record) {
-        answer(&record, &peaks, job.json)?;
+        print_result(&record, &peaks, job.json)?;
     }
     Ok(ExitStatus::Success)
 }
 
-fn lead<T: BuildTask>(recipe: &Recipe, job: &EvalJob) -> Result<Opening> {
-    Ok(Opening { checkpoint: choose(&job.checkpoint)?, survey: surveyed::<T>(recipe)? })
+fn open<T: BuildTask>(recipe: &Recipe, job: &EvalJob) -> Result<Opening> {
+    Ok(Opening { checkpoint: find_checkpoint(&job.checkpoint)?, survey: surveyed::<T>(recipe)? })
 }
 
 /// Returns the newest intact checkpoint if `named` is a run directory, otherwise the checkpoint `named`.
-fn choose(named: &Path) -> Result<PathBuf> {
+fn find_checkpoint(named: &Path) -> Result<PathBuf> {
     let run_dir = RunDir::new(named);
     if run_dir.checkpoints().is_dir()
         && let Some(newest) = checkpoint::choose(&run_dir, &Resume::Auto)?
@@ -169,7 +169,7 @@ fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<(T, Manifest, boo
     let context = BuildContext { registry: &mut registry, local_ranks: of.env.local_world_size };
     let task: T = build_to_fill(recipe, serde_json::from_value(of.survey.clone())?, context)?;
     let manifest = Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()))?;
-    same_data(folder, &manifest, &task)?;
+    check_same_data(folder, &manifest, &task)?;
     if let (0, Some(warning)) = (of.env.rank, unnamed_classes(folder, &manifest, &task)) {
         tracing::warn!("{warning}");
     }
@@ -190,7 +190,7 @@ pub(crate) fn test<T: BuildTask + 'static>(
 ) -> Result<Option<BTreeMap<String, f64>>> {
     Limits::new(of.device, of.recipe.memory.budget).empty_cache();
     let free = memory::report(of.device).map_err(TrainError::from)?;
-    let mut followers = audience(style);
+    let mut followers = followers_of(style);
     let Some(record) = evaluate::<T>(of, &mut followers)? else { return Ok(None) };
     if of.env.rank == 0 {
         let path = run_dir.metrics();
@@ -200,7 +200,7 @@ pub(crate) fn test<T: BuildTask + 'static>(
         let peak = memory::report(of.device).map_err(TrainError::from)?.peak;
         followers.note(format_args!(
             "test of {}\n  memory: {} when the training's was free, {} at most",
-            table(&record, &[peak]),
+            format_result(&record, &[peak]),
             ByteSize(free.allocated),
             ByteSize(peak)
         ));
@@ -208,8 +208,8 @@ pub(crate) fn test<T: BuildTask + 'static>(
     Ok(Some(figures_of(&record.eval)))
 }
 
-fn answer(record: &TestRecord, peaks: &[u64], json: bool) -> Result<()> {
-    let mut text = table(record, peaks);
+fn print_result(record: &TestRecord, peaks: &[u64], json: bool) -> Result<()> {
+    let mut text = format_result(record, peaks);
     if json {
         let mut value = serde_json::to_value(record)?;
         value["peak_memory_bytes"] = serde_json::json!(peaks);
@@ -220,7 +220,7 @@ fn answer(record: &TestRecord, peaks: &[u64], json: bool) -> Result<()> {
     Ok(())
 }
 
-fn table(record: &TestRecord, peaks: &[u64]) -> String {
+fn format_result(record: &TestRecord, peaks: &[u64]) -> String {
     let TestRecord { checkpoint, weights, batch, eval } = record;
     let average = if *weights == "average" { ", moving average" } else { "" };
     let mut lines = vec![

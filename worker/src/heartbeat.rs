@@ -32,7 +32,7 @@ impl Heartbeat {
         let opened = options.create(true).truncate(false).write(true).open(path);
         let opened = opened.inspect_err(|error| {
             let path = path.display();
-            tracing::warn!("cannot make {path}: {error}; a hang of this training will not be found");
+            tracing::warn!("cannot create {path}: {error}; the launcher cannot detect a hang of this worker");
         });
         Self(opened.ok().map(Arc::new))
     }
@@ -61,7 +61,7 @@ fn touch(file: &File) {
 fn log_failure(written: io::Result<()>) {
     if let Err(error) = written {
         // The file is on a local disk, and only many missing heartbeats are a hang.
-        tracing::debug!("cannot give a sign of life: {error}");
+        tracing::debug!("cannot send a heartbeat: {error}");
     }
 }
 
@@ -86,7 +86,7 @@ impl WriteGuard {
         };
         let thread = std::thread::Builder::new().name("heartbeat".to_owned());
         if let Err(error) = thread.spawn(send_heartbeats) {
-            tracing::debug!("no signs of life while a checkpoint is written: {error}");
+            tracing::debug!("cannot send heartbeats while a checkpoint is written: {error}");
         }
         let file = Arc::clone(file);
         Self { file, _alive: alive }
@@ -115,19 +115,19 @@ mod tests {
         long_ago
     }
 
-    fn beaten_since(path: &Path, long_ago: SystemTime) -> bool {
+    fn touched_since(path: &Path, long_ago: SystemTime) -> bool {
         path.metadata().unwrap().modified().unwrap() > long_ago + Duration::from_secs(3000)
     }
 
-    fn wait_for_beat(path: &Path, long_ago: SystemTime) {
+    fn wait_for_heartbeat(path: &Path, long_ago: SystemTime) {
         let begun = Instant::now();
-        while !beaten_since(path, long_ago) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "no sign of life");
+        while !touched_since(path, long_ago) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no heartbeat");
             std::thread::sleep(EVERY / 10);
         }
     }
 
-    fn in_a_folder() -> (tempfile::TempDir, PathBuf, Heartbeat) {
+    fn heartbeat_in_folder() -> (tempfile::TempDir, PathBuf, Heartbeat) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("beat");
         let heartbeat = Heartbeat::at(&path);
@@ -135,35 +135,35 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_moves_the_time_and_no_file_is_no_error() {
-        let (folder, path, heartbeat) = in_a_folder();
+    fn a_heartbeat_sets_the_time_and_a_missing_file_is_no_error() {
+        let (folder, path, heartbeat) = heartbeat_in_folder();
         let long_ago = set_back(&path);
         heartbeat.touch();
-        assert!(beaten_since(&path, long_ago));
+        assert!(touched_since(&path, long_ago));
         Heartbeat::at(&folder.path().join("no/such/folder")).touch();
         Heartbeat::default().touch();
         drop(Heartbeat::default().guard_write());
     }
 
     #[test]
-    fn a_write_gives_signs_by_itself_and_the_file_says_that_it_is_one() {
-        let (_folder, path, heartbeat) = in_a_folder();
+    fn a_guarded_write_sends_heartbeats_and_marks_the_file() {
+        let (_folder, path, heartbeat) = heartbeat_in_folder();
         let writing = heartbeat.guard_write();
-        wait_for_beat(&path, set_back(&path));
+        wait_for_heartbeat(&path, set_back(&path));
         assert_eq!(fs::read_to_string(&path).unwrap(), HEARTBEAT_WRITING);
         let long_ago = set_back(&path);
         drop(writing);
         assert_eq!(fs::read_to_string(&path).unwrap(), "");
-        assert!(beaten_since(&path, long_ago), "its end is a sign of life");
+        assert!(touched_since(&path, long_ago), "its end sends a heartbeat");
     }
 
     #[test]
-    fn a_write_that_takes_too_long_falls_silent() {
-        let (_folder, path, heartbeat) = in_a_folder();
+    fn heartbeats_stop_after_the_longest_write() {
+        let (_folder, path, heartbeat) = heartbeat_in_folder();
         let guard = WriteGuard::begin(heartbeat.0.as_ref().unwrap(), Duration::ZERO);
         let long_ago = set_back(&path);
         std::thread::sleep(3 * EVERY);
-        assert!(!beaten_since(&path, long_ago));
+        assert!(!touched_since(&path, long_ago));
         drop(guard);
     }
 }

@@ -20,10 +20,10 @@ use crate::setup::{Opening, Setup, surveyed};
 use crate::tasks::BuildTask;
 
 /// Time to wait for the end of a rank 0 whose launcher was killed.
-const TAKE_OVER: Duration = Duration::from_secs(60);
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Prepares the run on rank 0: claims the run directory, surveys the data, and builds everything once.
-pub(crate) fn lead<T: BuildTask + 'static>(
+pub(crate) fn prepare_run<T: BuildTask + 'static>(
     request: &Request,
     recipe: &Recipe,
     env: &WorkerEnv,
@@ -32,17 +32,17 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     let survey = surveyed::<T>(recipe)?;
     let default = || RunDir::default_root(&request.recipe, SystemTime::now());
     let run_dir = RunDir::new(request.run_dir.clone().unwrap_or_else(default));
-    let (mut asked, mut claims) = claim(request, recipe, &run_dir)?;
-    claims.push(run_dir.claim_training(TAKE_OVER)?);
+    let (mut resume_from, mut claims) = claim(request, recipe, &run_dir)?;
+    claims.push(run_dir.claim_training(TAKEOVER_TIMEOUT)?);
     let completed = run_dir.recover()?;
     // Completing a rollback may have moved the named checkpoint.
-    if let (Resume::From(named), Some(completed)) = (&asked, &completed)
+    if let (Resume::From(named), Some(completed)) = (&resume_from, &completed)
         && let Some(moved) = completed.moved(named)
     {
-        asked = Resume::From(moved);
+        resume_from = Resume::From(moved);
     }
     let begun = Instant::now();
-    let (resume, from_memory) = where_to_begin(recipe, &asked, env, &run_dir)?;
+    let (resume, from_memory) = choose_checkpoint(recipe, &resume_from, env, &run_dir)?;
     let chosen_in = begun.elapsed();
     checkpoint::clear(&run_dir);
     let mut opening = Opening {
@@ -54,7 +54,7 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         data: data_fingerprint::digest(&survey),
         survey,
     };
-    let room = start::Room {
+    let inputs = start::PlanInputs {
         request,
         survey: &opening.survey,
         ranks: env.world_size,
@@ -63,17 +63,17 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         amp: recipe.precision.amp,
     };
     let mut setup = Setup::build::<T>(recipe, &opening, env, host.device, None)
-        .map_err(|error| start::explained::<T>(error, &room, recipe))?;
+        .map_err(|error| start::with_smallest_step::<T>(error, &inputs, recipe))?;
     if let (Some(checkpoint), Some(resumed)) = (opening.resume.take(), &mut setup.resumed) {
         // Choosing a checkpoint includes its verification.
         resumed.took += chosen_in;
-        go_on(recipe, &run_dir, &checkpoint, completed, &mut opening, &mut setup)?;
+        set_later_steps_aside(recipe, &run_dir, &checkpoint, completed, &mut opening, &mut setup)?;
     }
     Ok((opening, setup, claims))
 }
 
 /// Sets later steps in the run directory aside, when nothing can refuse the run any more.
-fn go_on(
+fn set_later_steps_aside(
     recipe: &Recipe,
     run_dir: &RunDir,
     checkpoint: &Path,
@@ -82,18 +82,18 @@ fn go_on(
     setup: &mut Setup,
 ) -> Result<(), WorkerError> {
     let (done, resumed) = (setup.course.done, &mut setup.resumed);
-    let is_sought = |best: &BestSoFar| Some(&best.by) == recipe.checkpoint.best.as_ref();
+    let is_wanted = |best: &BestSoFar| Some(&best.by) == recipe.checkpoint.best.as_ref();
     let best = resumed.as_mut().and_then(|resumed| resumed.manifest.best.take());
-    let best = best.filter(is_sought);
+    let best = best.filter(is_wanted);
     let (checkpoint, set_aside) =
         run_dir.start_from(checkpoint, done, best.as_ref().map(|best| best.step))?;
-    setup.notes.extend(completed.iter().chain(&set_aside).filter_map(went_back));
+    setup.notes.extend(completed.iter().chain(&set_aside).filter_map(describe_rollback));
     opening.is_foreign = !opening.from_memory && !run_dir.checkpoint(done).is_dir();
     // Only a best checkpoint in this run's folder counts. If the best one of a copy in memory was never
     // written, the previous one is best again.
     opening.best = best.and_then(|best| match run_dir.checkpoint(best.step).is_dir() {
         true => Some(best),
-        false => run_dir.linked_best(done).filter(is_sought),
+        false => run_dir.linked_best(done).filter(is_wanted),
     });
     opening.resume = Some(checkpoint);
     setup.course.best = BestKeeper::new(recipe.checkpoint.best.clone(), opening.best.clone());
@@ -106,27 +106,27 @@ fn claim(
     recipe: &Recipe,
     run_dir: &RunDir,
 ) -> Result<(Resume, Vec<RunLock>), WorkerError> {
-    let asked = request.resume.clone();
+    let resume_from = request.resume.clone();
     if request.prepared {
-        return Ok((asked, Vec::new()));
+        return Ok((resume_from, Vec::new()));
     }
-    let (start, claim) = run_dir.begin(recipe, &asked)?;
+    let (start, claim) = run_dir.begin(recipe, &resume_from)?;
     // The launcher prints the note itself.
     if let Some(note) = claim.no_locks_message() {
         tracing::warn!("{note}");
     }
-    let asked = match (&asked, start) {
+    let resume_from = match (&resume_from, start) {
         (Resume::From(named), Start::Resume(checkpoint)) => match run_dir.resumes_newest(named)? {
             true => Resume::Auto,
             false => Resume::From(checkpoint),
         },
-        _ => asked,
+        _ => resume_from,
     };
-    Ok((asked, vec![claim]))
+    Ok((resume_from, vec![claim]))
 }
 
 /// Describes the checkpoints that were set aside; None if there were no such checkpoints.
-fn went_back(set_aside: &SetAside) -> Option<String> {
+fn describe_rollback(set_aside: &SetAside) -> Option<String> {
     let (first, last) = (set_aside.steps.first()?, set_aside.steps.last()?);
     let count = counted(set_aside.steps.len(), "later checkpoint");
     Some(format!(
@@ -136,16 +136,16 @@ fn went_back(set_aside: &SetAside) -> Option<String> {
 }
 
 /// Returns the checkpoint with the latest step, and whether it is a copy in memory.
-fn where_to_begin(
+fn choose_checkpoint(
     recipe: &Recipe,
-    asked: &Resume,
+    resume: &Resume,
     env: &WorkerEnv,
     run_dir: &RunDir,
 ) -> Result<(Option<PathBuf>, bool), WorkerError> {
     // Copies of this run exist only after a restart.
-    let copies = memory_copies(recipe, env).filter(|_| env.restart_count > 0);
-    let copy = copies.and_then(|place| checkpoint::newest_in_memory(&place, env.world_size));
-    let chosen = match checkpoint::choose(run_dir, asked) {
+    let copies = memory_copies_folder(recipe, env).filter(|_| env.restart_count > 0);
+    let copy = copies.and_then(|folder| checkpoint::newest_in_memory(&folder, env.world_size));
+    let chosen = match checkpoint::choose(run_dir, resume) {
         // The copy is intact, whatever the state of the disk.
         Err(_) if copy.is_some() => None,
         chosen => chosen?,
@@ -160,8 +160,8 @@ fn where_to_begin(
 }
 
 /// Returns the folder of copies in memory if launcher and recipe enable them and all ranks share a machine.
-pub(crate) fn memory_copies(recipe: &Recipe, env: &WorkerEnv) -> Option<PathBuf> {
-    let place = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
+pub(crate) fn memory_copies_folder(recipe: &Recipe, env: &WorkerEnv) -> Option<PathBuf> {
+    let folder = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
     let local = env.local_world_size == env.world_size;
-    place.filter(|_| recipe.checkpoint.in_memory && local)
+    folder.filter(|_| recipe.checkpoint.in_memory && local)
 }

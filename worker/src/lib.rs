@@ -7,12 +7,12 @@
 pub mod checkpoint;
 mod control;
 mod data_fingerprint;
+mod describe;
 mod device;
 mod error;
 mod evaluation;
 mod heartbeat;
 mod host;
-mod introduce;
 mod job;
 mod lead;
 mod memory;

@@ -50,7 +50,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
         .init();
     dtrain_torch_shim::quiet_logs();
     if let Err(error) = dtrain_torch_shim::stacks::print_on_abort() {
-        tracing::debug!("a stack will not be printed on SIGABRT: {error}");
+        tracing::debug!("cannot print a stack on SIGABRT: {error}");
     }
     let env = WorkerEnv::from_process();
     let error_file = env.as_ref().ok().and_then(|env| env.error_file.clone());
@@ -62,9 +62,9 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     };
     let reported = error_file.is_some_and(|path| write_error_file(&path, &error));
     // The launcher's report shows the error once for all ranks.
-    let said_by_launcher = reported && request.prepared;
-    let said_by_another = !is_first && error.is_reported_by_rank_0();
-    if !said_by_launcher && !said_by_another {
+    let reported_by_launcher = reported && request.prepared;
+    let reported_by_rank_0 = !is_first && error.is_reported_by_rank_0();
+    if !reported_by_launcher && !reported_by_rank_0 {
         eprintln!("error: {}", message_of(&error));
     }
     error.exit_status().into()
@@ -73,8 +73,8 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
 /// Returns the message without the C++ stack that libtorch appends.
 fn message_of(error: &WorkerError) -> String {
     let text = error.to_string();
-    let said = text.split("\nException raised from").next().unwrap_or(&text);
-    said.trim_end().to_owned()
+    let message = text.split("\nException raised from").next().unwrap_or(&text);
+    message.trim_end().to_owned()
 }
 
 /// Writes torchrun's error file, which the launcher reads for its report. Returns whether it was written.

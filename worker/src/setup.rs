@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
-use super::data_fingerprint::{self, same_data, unnamed_classes};
+use super::data_fingerprint::{self, check_same_data, unnamed_classes};
 use super::error::{Result, WorkerError};
 use super::trained;
 use crate::TrainError;
@@ -98,9 +98,9 @@ impl Setup {
         let needs = Needs { min_micro_batch: task.min_micro_batch(), batch_norms, depends };
         let plan = RunPlan::new(recipe, env.world_size, data.train_samples, &needs)?;
         if let (Some(weights), None) = (&recipe.model.weights, folder) {
-            notes.push(import(recipe, weights, &registry)?);
+            notes.push(import_weights(recipe, weights, &registry)?);
         }
-        let stages = stages(recipe, &registry, &plan, env)?;
+        let stages = build_stages(recipe, &registry, &plan, env)?;
         let check = |folder| check_resume(folder, task.as_ref(), &data, &mut notes);
         let step = folder.map(check).transpose()?.unwrap_or(0);
         // At a boundary of phases, the state is still that of the phase before.
@@ -181,7 +181,7 @@ fn build_task<T: BuildTask + 'static>(
         false => T::build(recipe, survey, context)?,
     };
     if let Some(best) = &recipe.checkpoint.best {
-        has_figure(&task, &best.figure)?;
+        check_figure(&task, &best.figure)?;
     }
     Ok(Box::new(task))
 }
@@ -194,8 +194,8 @@ fn check_resume(
     notes: &mut Vec<String>,
 ) -> Result<u64> {
     let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
-    same_data(folder, &manifest, task)?;
-    notes.extend(data_fingerprint::changed(manifest.data.as_ref(), data));
+    check_same_data(folder, &manifest, task)?;
+    notes.extend(data_fingerprint::describe_change(manifest.data.as_ref(), data));
     notes.extend(unnamed_classes(folder, &manifest, task).map(|text| format!("warning: {text}")));
     Ok(manifest.step)
 }
@@ -208,7 +208,7 @@ fn resume(folder: &Path, replica: &mut Replica) -> Result<Resumed> {
 }
 
 /// Loads the weights file of the recipe into the model, and returns a report.
-fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String> {
+fn import_weights(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String> {
     let renames = Renames::new(&recipe.model.weights_rename)
         .map_err(|error| WorkerError::Rename { reason: error.to_string() })?;
     let report = models::load_renamed(registry, weights, recipe.model.weights_mode, &renames)?;
@@ -216,19 +216,19 @@ fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String
 }
 
 /// Returns the trained parameters of every phase, and the settings that all phases share.
-fn stages(recipe: &Recipe, registry: &Registry, plan: &RunPlan, env: &WorkerEnv) -> Result<Stages> {
+fn build_stages(recipe: &Recipe, registry: &Registry, plan: &RunPlan, env: &WorkerEnv) -> Result<Stages> {
     let layout = LayoutOptions {
         first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
         bucket_bytes: recipe.reduce.bucket.0 as usize,
         shards: if recipe.memory.shard_optimizer { env.world_size } else { 1 },
     };
-    let passage = |number: usize, of: fn(&recipe::Stage) -> AtStageStart| {
+    let at_start = |number: usize, of: fn(&recipe::Stage) -> AtStageStart| {
         recipe.stage.get(number).map_or(AtStageStart::Continue, of)
     };
     let stage = |(number, phases): (usize, Vec<Trained>)| Stage {
         recipe: recipe.of_stage(number),
-        ema: passage(number, |stage| stage.ema),
-        best: passage(number, |stage| stage.best),
+        ema: at_start(number, |stage| stage.ema),
+        best: at_start(number, |stage| stage.best),
         phases,
     };
     let phases = trained::phases(recipe, registry, plan)?;
@@ -241,7 +241,7 @@ fn stages(recipe: &Recipe, registry: &Registry, plan: &RunPlan, env: &WorkerEnv)
 }
 
 /// Returns an error if no evaluation of the task has the figure `wanted`.
-fn has_figure(task: &dyn Task, wanted: &str) -> Result<()> {
+fn check_figure(task: &dyn Task, wanted: &str) -> Result<()> {
     let nothing = Totals { loss_sum: 0.0, weight: 1.0, sums: vec![0.0; task.sums()] };
     let figures = task.metrics(&nothing).into_iter().map(|(name, _)| name.to_owned());
     let known: Vec<String> = std::iter::once("loss".to_owned()).chain(figures).collect();

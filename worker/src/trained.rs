@@ -40,13 +40,13 @@ pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Re
         if let Some(rule) = (0..rules.len()).find(|&rule| !trains(rule)) {
             let reason =
                 "all that it matches is frozen in this stage; remove the group, or unfreeze what it matches";
-            return Err(WorkerError::Idle { key: format!("stage[{number}].group[{rule}]"), reason });
+            return Err(WorkerError::NoEffect { key: format!("stage[{number}].group[{rule}]"), reason });
         }
         stages.push(of.phases.iter().map(|of| globs.trained(&rule_of, &frozen[of.unfrozen])).collect());
     }
     let trains = |rule: usize| zip(&common, &ever).any(|(own, ever)| *own == Some(rule) && *ever);
     match (0..globs.rules.len()).find(|&rule| !trains(rule)) {
-        Some(rule) if !recipe.stage.is_empty() => Err(WorkerError::Idle {
+        Some(rule) if !recipe.stage.is_empty() => Err(WorkerError::NoEffect {
             key: format!("optim.group[{rule}]"),
             reason: "all that it matches is frozen in every stage; remove the group, or unfreeze what it matches",
         }),
@@ -109,7 +109,7 @@ impl<'a> Globs<'a> {
             if !zip(&matched, &frozen).any(|(matched, frozen)| *matched && *frozen) {
                 let reason = "nothing that it matches is frozen at that part of the stage; remove the entry, or freeze what it \
                               matches before";
-                return Err(WorkerError::Idle { key, reason });
+                return Err(WorkerError::NoEffect { key, reason });
             }
             for (frozen, matched) in frozen.iter_mut().zip(matched) {
                 *frozen &= !matched;
@@ -120,7 +120,7 @@ impl<'a> Globs<'a> {
             if entry.at == 0.0 && own.as_ref().is_some_and(undone) {
                 let reason = "it unfreezes where the stage begins all that the stage's freeze matches; remove the one or the \
                               other, or unfreeze at a later part";
-                return Err(WorkerError::Idle { key, reason });
+                return Err(WorkerError::NoEffect { key, reason });
             }
             all.push(frozen.clone());
         }

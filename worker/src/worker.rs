@@ -14,12 +14,12 @@ use super::setup::{Opening, Setup, cores_per_rank, loader_options};
 use crate::TrainError;
 use crate::checkpoint::{Checkpoints, MemoryCopies};
 use crate::collectives::{Collective, Ranks, Rendezvous};
+use crate::describe::describe_run;
 use crate::evaluation::{self, Evaluation};
 use crate::heartbeat::Heartbeat;
 use crate::host::Host;
-use crate::introduce::introduce;
 use crate::job;
-use crate::lead::{lead, memory_copies};
+use crate::lead::{memory_copies_folder, prepare_run};
 use crate::memory::{MemoryStats, start};
 use crate::metrics::{MetricsLog, Progress};
 use crate::plan::EvalWeights;
@@ -36,10 +36,10 @@ use crate::tasks::{BuildTask, Classify, Lm, Segment, TorchScript};
 pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
     match recipe.task {
-        Task::Classify => begin::<Classify>(&recipe, request, env),
-        Task::Segment => begin::<Segment>(&recipe, request, env),
-        Task::Lm => begin::<Lm>(&recipe, request, env),
-        Task::Torchscript => begin::<TorchScript>(&recipe, request, env),
+        Task::Classify => start_job::<Classify>(&recipe, request, env),
+        Task::Segment => start_job::<Segment>(&recipe, request, env),
+        Task::Lm => start_job::<Lm>(&recipe, request, env),
+        Task::Torchscript => start_job::<TorchScript>(&recipe, request, env),
         other @ Task::Custom => Err(WorkerError::NoTask(other)),
     }
 }
@@ -47,11 +47,15 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
 /// Works like [`run`] for the task `T`, whatever task the recipe names: the entry point of custom trainers.
 pub fn run_task<T: BuildTask + 'static>(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
-    begin::<T>(&recipe, request, env)
+    start_job::<T>(&recipe, request, env)
 }
 
 /// Turns a panic caused by out of memory into an error, where no step can be retried.
-fn begin<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
+fn start_job<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    request: &Request,
+    env: &WorkerEnv,
+) -> Result<ExitStatus> {
     catch_oom_panic(|| match &request.job {
         Some(job) => job::run::<T>(recipe, request, env, job),
         None => train::<T>(recipe, request, env),
@@ -63,20 +67,20 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     let host = Host::enter(recipe, env)?;
     let fault = Fault::from_env(env.rank)?;
     // Rank 0 holds its claims until the run ends.
-    let (opening, mut setup, _claims, ranks) = meet::<T>(request, recipe, env, &host)?;
+    let (opening, mut setup, _claims, ranks) = join_run::<T>(request, recipe, env, &host)?;
     host.stop.handle_signals().map_err(WorkerError::Signals)?;
-    begin_alike(&ranks, &mut setup)?;
-    let chosen = start::settle::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
+    share_state(&ranks, &mut setup)?;
+    let chosen = start::choose_cuts::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
     let run_dir = RunDir::new(&opening.run_dir);
     let mut followers = followers(recipe, &opening, &setup, env, &host, &ranks, &run_dir)?;
     if env.rank == 0 {
         let to = (&run_dir, &mut followers);
-        introduce(recipe, &setup, env, host.device, &chosen, to)?;
+        describe_run(recipe, &setup, env, host.device, &chosen, to)?;
     }
     let resumed_in = setup.resumed.as_ref().map(|resumed| resumed.took);
     let training = training(recipe, setup, ranks.clone(), env, host.device, fault)?;
     // The training's memory is freed on return, and the followers' by the next line.
-    let (is_finished, mut result) = run_training(training, &mut followers, launched())?;
+    let (is_finished, mut result) = run_training(training, &mut followers, launch_time())?;
     drop(followers);
     let mut status = if is_finished { ExitStatus::Success } else { ExitStatus::Requeue };
     let peak = result.peak_memory_bytes.first().copied().unwrap_or_default();
@@ -103,13 +107,13 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     ranks.shutdown().map_err(TrainError::from)?;
     result.resume_ms = resumed_in.map(|took| 1e3 * took.as_secs_f64());
     if env.rank == 0 {
-        conclude(result, status, request, env, &run_dir, began.elapsed())?;
+        write_result(result, status, request, env, &run_dir, began.elapsed())?;
     }
     Ok(status)
 }
 
 /// Rank 0 decides how the run begins, or refuses it; the other ranks follow.
-fn meet<T: BuildTask + 'static>(
+fn join_run<T: BuildTask + 'static>(
     request: &Request,
     recipe: &Recipe,
     env: &WorkerEnv,
@@ -117,10 +121,10 @@ fn meet<T: BuildTask + 'static>(
 ) -> Result<(Opening, Setup, Vec<RunLock>, Ranks)> {
     let rendezvous = Rendezvous::open(env.clone())?;
     let (opening, setup, claims) = if env.rank == 0 {
-        let led = lead::<T>(request, recipe, env, host)
+        let prepared = prepare_run::<T>(request, recipe, env, host)
             .inspect_err(|error| rendezvous.announce_failure(&error.to_string()))?;
-        rendezvous.announce(&serde_json::to_vec(&led.0)?)?;
-        led
+        rendezvous.announce(&serde_json::to_vec(&prepared.0)?)?;
+        prepared
     } else {
         let opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
         let setup = Setup::build::<T>(recipe, &opening, env, host.device, None)?;
@@ -134,7 +138,7 @@ fn meet<T: BuildTask + 'static>(
 }
 
 /// Broadcasts rank 0's parameters and buffers, so that all ranks begin with the same state.
-fn begin_alike(ranks: &Ranks, setup: &mut Setup) -> Result<(), TrainError> {
+fn share_state(ranks: &Ranks, setup: &mut Setup) -> Result<(), TrainError> {
     let model = &mut setup.replica.model;
     model.share(ranks)?;
     let data = model.table.data();
@@ -168,9 +172,9 @@ fn followers<'a>(
     list.push(Box::new(Figures::new(earlier.unwrap_or_default())));
     let (total, epochs, every) = (plan.total_steps, plan.epochs(), recipe.log.every_steps);
     list.push(Box::new(Progress::new(host.style, total, epochs, every, done)));
-    if let Some(place) = memory_copies(recipe, env) {
+    if let Some(folder) = memory_copies_folder(recipe, env) {
         let copies =
-            MemoryCopies::new(&place, ranks, host.device, cores).map_err(WorkerError::Checkpoints)?;
+            MemoryCopies::new(&folder, ranks, host.device, cores).map_err(WorkerError::Checkpoints)?;
         list.push(Box::new(Copies::new(copies, heartbeat.clone(), done)));
     }
     list.push(Box::new(host.stop.clone()));
@@ -217,13 +221,13 @@ fn training<'a>(
 }
 
 /// Returns the time of the launch command, if the launcher provides it.
-fn launched() -> Option<SystemTime> {
+fn launch_time() -> Option<SystemTime> {
     let nanos = std::env::var(DTRAIN_START_UNIX_NS).ok()?.parse().ok()?;
     UNIX_EPOCH.checked_add(Duration::from_nanos(nanos))
 }
 
 /// Writes result.json, to which a launcher adds its fields.
-fn conclude(
+fn write_result(
     result: RunResult,
     status: ExitStatus,
     request: &Request,

@@ -1,8 +1,8 @@
 //! Jobs of a worker besides training: plan, profile, evaluation, or a try of a cut in a separate process.
 
-mod attempt;
 mod plan;
 mod profile;
+mod trial;
 
 use std::io::Write;
 
@@ -36,10 +36,10 @@ pub(crate) fn run<T: BuildTask + 'static>(
         let survey = surveyed::<T>(recipe)?;
         Ok::<_, WorkerError>(Subject { request, recipe, survey })
     };
-    if let Ok(attempt) = serde_json::from_str::<attempt::Attempt>(text) {
+    if let Ok(trial) = serde_json::from_str::<trial::CutTrial>(text) {
         let subject = subject()?;
-        let limit = Some(attempt.limit).filter(|&limit| limit < attempt::LIMITLESS);
-        return attempt::run::<T>(subject, attempt, device::choose(env, limit)?);
+        let limit = Some(trial.limit).filter(|&limit| limit < trial::NO_LIMIT);
+        return trial::run::<T>(subject, trial, device::choose(env, limit)?);
     }
     match serde_json::from_str(text).map_err(WorkerError::Job)? {
         Job::Plan(job) => plan::run::<T>(subject()?, &job),
@@ -49,9 +49,9 @@ pub(crate) fn run<T: BuildTask + 'static>(
 }
 
 /// Returns the stages of a job, counted from 0: the named stage, all stages, or the first by default.
-fn stages(recipe: &Recipe, asked: Option<&str>) -> Result<Vec<usize>> {
+fn select_stages(recipe: &Recipe, name: Option<&str>) -> Result<Vec<usize>> {
     let named = |name: &str| recipe.stage.iter().position(|stage| stage.name == name);
-    match asked {
+    match name {
         None => Ok(vec![0]),
         Some("all") => Ok((0..recipe.stages()).collect()),
         Some(name) => named(name).map(|stage| vec![stage]).ok_or_else(|| {
@@ -62,7 +62,7 @@ fn stages(recipe: &Recipe, asked: Option<&str>) -> Result<Vec<usize>> {
 }
 
 /// Prints an answer; a closed pipe is not an error.
-fn answer(text: &str) {
+fn print_answer(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();

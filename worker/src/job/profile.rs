@@ -1,15 +1,15 @@
 //! `dtrain profile`: compares real steps with their prediction, and finds the largest micro-batch that fits.
 
 use crate::plan::{
-    Asked, Choice, Cut, MeasuredStage, Optimal, Profile, ProfileJob, ProfiledStage, Solver,
-    Subject as Planned, Tried, TriedOutcome, largest,
+    Choice, Cut, CutRequest, MeasuredStage, Optimal, Profile, ProfileJob, ProfiledStage, Solver,
+    Subject as Planned, Trial, TrialOutcome, find_largest,
 };
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Amp;
 use tch::Device;
 
-use super::attempt::{Attempt, Came, LIMITLESS, start};
-use super::{Subject, answer};
+use super::trial::{CutTrial, NO_LIMIT, ProcessOutcome, start};
+use super::{Subject, print_answer};
 use crate::TrainError;
 use crate::device;
 use crate::error::{Result, WorkerError};
@@ -27,22 +27,22 @@ pub(super) fn run<T: BuildTask + 'static>(
     job: &ProfileJob,
     device: Device,
 ) -> Result<ExitStatus> {
-    let numbers = super::stages(subject.recipe, Some(&job.stage))?;
+    let numbers = super::select_stages(subject.recipe, Some(&job.stage))?;
     let limit = budget::bytes(subject.recipe.memory.budget, device, job.nproc).map_err(TrainError::from)?;
     let amp = Precision::new(&subject.recipe.precision, device)?.amp();
     let (mut stages, mut fits) = (Vec::new(), true);
     for stage in numbers {
-        let (profiled, fitting) = one::<T>(&subject, job, stage, (limit, device), amp)?;
+        let (profiled, fitting) = profile_stage::<T>(&subject, job, stage, (limit, device), amp)?;
         stages.push(profiled);
         fits &= fitting;
     }
     let profile = Profile { device: device::name(device), budget: limit, stages };
-    answer(&profile.render(job.json).map_err(WorkerError::Job)?);
+    print_answer(&profile.render(job.json).map_err(WorkerError::Job)?);
     Ok(if fits { ExitStatus::Success } else { ExitStatus::OutOfMemory })
 }
 
 /// Profiles one stage, and returns whether any cut of it fits.
-fn one<T: BuildTask + 'static>(
+fn profile_stage<T: BuildTask + 'static>(
     subject: &Subject<'_>,
     job: &ProfileJob,
     stage: usize,
@@ -52,23 +52,23 @@ fn one<T: BuildTask + 'static>(
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let mut predictor = SymbolicPredictor::<T>::new(request, &subject.survey, stage, Target::of(device));
     let planned_for = predictor.subject(&[])?;
-    let asked = Asked::new(&alone, job.nproc, limit, amp);
-    let choice = Solver::new(&planned_for, &mut predictor).solve(&asked)?;
+    let cut_request = CutRequest::new(&alone, job.nproc, limit, amp);
+    let choice = Solver::new(&planned_for, &mut predictor).solve(&cut_request)?;
     let cut = choice.prediction().cut;
     let name = subject.recipe.stage.get(stage);
-    let attempt = |cut, steps, limit| Attempt { cut, stage, steps, limit };
-    let measured = match start(request, &[], &attempt(cut, STEPS, limit))? {
-        Came::Ran(measured) => Some(MeasuredStage {
+    let trial = |cut, steps, limit| CutTrial { cut, stage, steps, limit };
+    let measured = match start(request, &[], &trial(cut, STEPS, limit))? {
+        ProcessOutcome::Ran(measured) => Some(MeasuredStage {
             stage: name.map_or_else(|| "all".to_owned(), |stage| stage.name.clone()),
             micro_batch: cut.micro_batch,
             figures: *measured,
             predicted: *choice.prediction(),
         }),
-        Came::OutOfMemory | Came::Died(_) => None,
+        ProcessOutcome::OutOfMemory | ProcessOutcome::Died(_) => None,
     };
     let optimal = match job.find_optimal {
         true => Some(search(&planned_for, cut, limit, |cut| {
-            start(request, &[], &attempt(cut, TRY_STEPS, LIMITLESS))
+            start(request, &[], &trial(cut, TRY_STEPS, NO_LIMIT))
         })?),
         false => None,
     };
@@ -83,7 +83,7 @@ fn search(
     planned_for: &Planned,
     cut: Cut,
     limit: u64,
-    mut run: impl FnMut(Cut) -> Result<Came>,
+    mut run: impl FnMut(Cut) -> Result<ProcessOutcome>,
 ) -> Result<Optimal> {
     let whole = planned_for.partition(cut.ranks, None)?;
     // Sizes that occur: a limit of 15 of 16 samples results in micro-batches of 8.
@@ -93,15 +93,15 @@ fn search(
     };
     let sizes = planned_for.min_micro_batch..=whole.micro_batch();
     let sizes: Vec<usize> = sizes.filter(occurs).collect();
-    let mut tried = Vec::new();
-    let found = largest(&sizes, limit, |micro_batch| {
+    let mut trials = Vec::new();
+    let found = find_largest(&sizes, limit, |micro_batch| {
         let (outcome, peak) = match run(Cut { micro_batch, ..cut })? {
-            Came::Ran(measured) => (TriedOutcome::Ran(measured.peak), Some(measured.peak)),
-            Came::OutOfMemory => (TriedOutcome::OutOfMemory, None),
-            Came::Died(how) => (TriedOutcome::Died(how), None),
+            ProcessOutcome::Ran(measured) => (TrialOutcome::Ran(measured.peak), Some(measured.peak)),
+            ProcessOutcome::OutOfMemory => (TrialOutcome::OutOfMemory, None),
+            ProcessOutcome::Died(how) => (TrialOutcome::Died(how), None),
         };
-        tried.push(Tried { micro_batch, outcome });
+        trials.push(Trial { micro_batch, outcome });
         Ok::<_, WorkerError>(peak)
     })?;
-    Ok(Optimal { largest: found.map(|at| sizes[at]), limit, tried })
+    Ok(Optimal { largest: found.map(|at| sizes[at]), limit, trials })
 }

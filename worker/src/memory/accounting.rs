@@ -34,7 +34,7 @@ impl MemoryStats<'_> {
 
 /// Returns the memory of tensors on `device`, for messages.
 pub(crate) fn report(device: Device) -> Result<MemoryReport, ShimError> {
-    memory::usage(device).map(of)
+    memory::usage(device).map(to_report)
 }
 
 /// GPU memory outside this process's tensors and allocator cache.
@@ -54,7 +54,7 @@ pub(crate) fn other_usage(device: Device) -> Option<OtherUsage> {
     Some(OtherUsage { bytes: total.saturating_sub(free).saturating_sub(own), total })
 }
 
-fn of(usage: Usage) -> MemoryReport {
+fn to_report(usage: Usage) -> MemoryReport {
     MemoryReport { allocated: usage.allocated, reserved: usage.reserved, peak: usage.peak }
 }
 
@@ -195,7 +195,7 @@ impl<'a> Account<'a> {
         let rest = peak.saturating_sub(owners.state());
         owners.activations = self.activations.min(rest);
         owners.workspace = rest - owners.activations;
-        let mut report = of(self.stats.usage()?);
+        let mut report = to_report(self.stats.usage()?);
         report.peak = peak;
         Ok(StepMemory { report, owners, phases })
     }
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replayed_micro_step_counts_as_it_did_when_it_was_captured() {
+    fn a_replayed_micro_step_counts_as_when_captured() {
         let region = Symbolic::enter(None).unwrap();
         let stats = MemoryStats::Symbolic(&region);
         let taken = MicroStepMemory { forward: 300, backward: 500, activations: 200 };

@@ -24,7 +24,7 @@ pub(crate) fn configure(limit: Option<u64>, gpu: usize) -> Result<(), ShimError>
     if own.iter().any(|name| std::env::var_os(name).is_some()) {
         if limit.is_some() {
             tracing::warn!(
-                "PYTORCH_ALLOC_CONF is set: the GPU's allocator is left as it says, and memory.budget bounds the plan alone"
+                "PYTORCH_ALLOC_CONF is set: memory.budget limits only the plan, not the GPU's allocator"
             );
         }
         return Ok(());
@@ -76,7 +76,7 @@ mod tests {
     use dtrain_common::units::ByteSize;
 
     #[test]
-    fn a_size_is_taken_as_it_is_and_auto_is_shared() {
+    fn a_size_is_used_as_is_and_auto_is_shared() {
         let size = recipe::Budget::Value(ByteSize(1 << 20));
         assert_eq!(bytes(size, Device::Cpu, 8).unwrap(), 1 << 20);
         // A GPU's allocator loses some memory between its blocks.
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_s_allocator_is_told_of_a_limit_below_what_there_is() {
+    fn a_gpu_allocator_is_limited_below_its_total_memory() {
         assert_eq!(settings(None), ALLOCATOR);
         assert_eq!(settings(Some((2 << 30, 1 << 30))), ALLOCATOR);
         for (limit, total) in [(1u64 << 30, 150_754_820_096u64), (14_000_000_001, 15_828_320_256)] {

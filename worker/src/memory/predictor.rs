@@ -58,7 +58,7 @@ impl Target {
         }
     }
 
-    fn region(self) -> Result<Symbolic, TrainError> {
+    fn enter(self) -> Result<Symbolic, TrainError> {
         Ok(match self {
             Self::Cpu => Symbolic::enter(None)?,
             Self::Gpu { attention, .. } => Symbolic::enter(Some(attention))?,
@@ -66,7 +66,7 @@ impl Target {
     }
 
     /// Returns the bytes that libraries keep after the first product; backward has a second thread.
-    fn libraries(self, flops: f64) -> u64 {
+    fn library_bytes(self, flops: f64) -> u64 {
         match self {
             Self::Gpu { blas, .. } if flops > 0.0 => 2 * blas,
             _ => 0,
@@ -75,7 +75,7 @@ impl Target {
 }
 
 /// The key of a rehearsal: settings that override the recipe's, ranks, and sharding of the optimizer.
-type Build = (Vec<String>, usize, bool);
+type RehearsalKey = (Vec<String>, usize, bool);
 
 /// Predicts by rehearsing steps of the task `T` on symbolic tensors.
 pub(crate) struct SymbolicPredictor<'a, T> {
@@ -84,7 +84,7 @@ pub(crate) struct SymbolicPredictor<'a, T> {
     stage: usize,
     target: Target,
     /// The latest rehearsal; two at once would be counted together.
-    built: Option<(Build, Rehearsal)>,
+    built: Option<(RehearsalKey, Rehearsal)>,
     task: std::marker::PhantomData<T>,
 }
 
@@ -95,7 +95,7 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
         Self { request, survey, stage, target, built: None, task: std::marker::PhantomData }
     }
 
-    fn built(&mut self, build: Build) -> Result<&mut Rehearsal, WorkerError> {
+    fn rehearsal_for(&mut self, build: RehearsalKey) -> Result<&mut Rehearsal, WorkerError> {
         let built = match self.built.take() {
             Some((of, built)) if of == build => built,
             other => {
@@ -106,8 +106,8 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
         Ok(&mut self.built.insert((build, built)).1)
     }
 
-    fn build(&self, (overrides, ranks, shard_optimizer): &Build) -> Result<Rehearsal, WorkerError> {
-        let _region = self.target.region()?;
+    fn build(&self, (overrides, ranks, shard_optimizer): &RehearsalKey) -> Result<Rehearsal, WorkerError> {
+        let _region = self.target.enter()?;
         let all: Vec<String> = self.request.overrides.iter().chain(overrides).cloned().collect();
         let mut recipe = Recipe::load(&self.request.recipe, &all)?;
         recipe.memory.shard_optimizer = *shard_optimizer;
@@ -128,7 +128,7 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
         // Any existing rehearsal with the same overrides is suitable.
         let built = self.built.as_ref().map(|(build, _)| build);
         let build = built.filter(|(of, ..)| of == overrides).cloned();
-        let built = self.built(build.unwrap_or((overrides.to_vec(), 1, false)))?;
+        let built = self.rehearsal_for(build.unwrap_or((overrides.to_vec(), 1, false)))?;
         Ok(built.subject())
     }
 
@@ -146,7 +146,7 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<'_, T> {
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
         let (target, shard) = (self.target, cut.shard_optimizer && cut.ranks > 1);
-        self.built((overrides.to_vec(), cut.ranks, shard))?.predict(cut, target)
+        self.rehearsal_for((overrides.to_vec(), cut.ranks, shard))?.predict(cut, target)
     }
 }
 
@@ -170,7 +170,7 @@ impl Rehearsal {
     }
 
     fn predict(&mut self, cut: Cut, target: Target) -> Result<Prediction, WorkerError> {
-        let region = target.region()?;
+        let region = target.enter()?;
         let partition = self.recipe.partition(cut.ranks, Some(cut.micro_batch))?;
         let ranges = partition.micro_ranges(0);
         let sizes: Vec<usize> = ranges.iter().map(|range| range.len()).collect();
@@ -190,16 +190,16 @@ impl Rehearsal {
         let flops = region.take_flops();
         // A graph keeps a copy of its micro-batch.
         let copied = if self.recipe.model.compile == Compile::Graph { batch } else { 0 };
-        let always = target.libraries(flops) + copied;
-        let (peak, owners) = with_more(&memory, batch, always);
+        let always = target.library_bytes(flops) + copied;
+        let (peak, owners) = add_overhead(&memory, batch, always);
         let share = sizes.iter().sum::<usize>() as f64 / taken.iter().sum::<usize>() as f64;
-        Ok(Prediction { cut, way: Mode::Symbolic, peak, owners, flops: flops * share })
+        Ok(Prediction { cut, mode: Mode::Symbolic, peak, owners, flops: flops * share })
     }
 }
 
 /// Returns peak and owners of a step if the next micro-batch, of `ahead` bytes, exists in its last two
 /// phases, and `always` bytes in all phases.
-fn with_more(step: &StepMemory, ahead: u64, always: u64) -> (u64, Owners) {
+fn add_overhead(step: &StepMemory, ahead: u64, always: u64) -> (u64, Owners) {
     let late = step.phases.reduce.max(step.phases.update) + ahead;
     let more = late.saturating_sub(step.report.peak) + always;
     let mut owners = step.owners;
@@ -214,7 +214,7 @@ mod tests {
     use crate::tasks::Segment;
 
     #[test]
-    fn a_model_with_batch_norm_depends_on_the_micro_batch_unless_its_groups_are_fixed() {
+    fn local_batch_norm_depends_on_the_micro_batch_and_groups_do_not() {
         let depends = |batchnorm: &str| {
             let data =
                 "kind = \"generated\"\nclasses = 2\nimage_size = 16\ntrain_samples = 8\ntest_samples = 2";
@@ -231,21 +231,21 @@ mod tests {
     }
 
     #[test]
-    fn libraries_take_their_share_on_a_gpu_where_there_are_products() {
-        assert_eq!(Target::GPU.libraries(1.0), 64 << 20);
-        assert_eq!(Target::GPU.libraries(0.0), 0);
-        assert_eq!(Target::Cpu.libraries(1.0), 0);
+    fn libraries_take_memory_on_a_gpu_with_products() {
+        assert_eq!(Target::GPU.library_bytes(1.0), 64 << 20);
+        assert_eq!(Target::GPU.library_bytes(0.0), 0);
+        assert_eq!(Target::Cpu.library_bytes(1.0), 0);
         assert_eq!(Target::of(Device::Cpu), Target::Cpu);
     }
 
     #[test]
-    fn the_next_micro_batch_counts_where_it_is_there() {
+    fn the_next_micro_batch_counts_in_the_last_two_phases() {
         // Returns peak and workspace of a step with such peaks and such bytes ahead and always.
         let takes = |backward, update, ahead, always| {
             let mut step = StepMemory::default();
             step.report.peak = u64::max(backward, update);
             (step.phases.backward, step.phases.update) = (backward, update);
-            let (peak, owners) = with_more(&step, ahead, always);
+            let (peak, owners) = add_overhead(&step, ahead, always);
             (peak, owners.workspace)
         };
         assert_eq!(takes(100, 60, 30, 0), (100, 0));

@@ -1,6 +1,6 @@
 //! Chooses the cut of every stage before the first step, from symbolic steps.
 
-use crate::plan::{Asked, Choice, Cut, Prediction, Predictor, Solver};
+use crate::plan::{Choice, Cut, CutRequest, Prediction, Predictor, Solver};
 use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 use dtrain_common::units::ByteSize;
 use dtrain_torch_shim::rng;
@@ -25,7 +25,7 @@ const SLACK: u64 = 200;
 
 /// The choice for a stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenCut {
     /// The cut, with its predicted memory.
     pub(crate) prediction: Prediction,
     /// Whether it is within the budget. If no allowed cut is, this is the smallest allowed cut.
@@ -37,21 +37,21 @@ pub(crate) struct Chosen {
 pub(crate) enum Fits {
     Yes,
     /// No allowed cut fits. This cut would fit, but a number or switch of the recipe rules it out.
-    IfFreed(Cut),
+    IfUnrestricted(Cut),
     No,
 }
 
 /// The choices before the first step.
-pub(crate) struct Settled {
+pub(crate) struct ChosenCuts {
     /// The choice for each stage, on rank 0 only; None if the recipe leaves nothing to choose.
-    pub(crate) chosen: Vec<Option<Chosen>>,
+    pub(crate) chosen: Vec<Option<ChosenCut>>,
     /// The smallest budget of all ranks, in bytes.
     pub(crate) limit: u64,
 }
 
 /// The conditions for choosing a cut.
 #[derive(Clone, Copy)]
-pub(crate) struct Room<'a> {
+pub(crate) struct PlanInputs<'a> {
     pub(crate) request: &'a Request,
     pub(crate) survey: &'a Value,
     pub(crate) ranks: usize,
@@ -61,34 +61,34 @@ pub(crate) struct Room<'a> {
     pub(crate) amp: Amp,
 }
 
-impl<'a> Room<'a> {
+impl<'a> PlanInputs<'a> {
     /// Runs `solve` for `stage`, whose recipe is `alone`.
     fn solve<T: BuildTask + 'static, R>(
         &self,
         alone: &Recipe,
         stage: usize,
-        solve: impl FnOnce(&mut Solver<'_, SymbolicPredictor<'a, T>>, &Asked) -> Result<R, WorkerError>,
+        solve: impl FnOnce(&mut Solver<'_, SymbolicPredictor<'a, T>>, &CutRequest) -> Result<R, WorkerError>,
     ) -> Result<R, WorkerError> {
         let target = Target::of(self.device);
         let mut predictor = SymbolicPredictor::<T>::new(self.request, self.survey, stage, target);
         let subject = predictor.subject(&[])?;
         let budget = self.limit - self.limit / SLACK;
-        let asked = Asked::new(alone, self.ranks, budget, self.amp);
-        solve(&mut Solver::new(&subject, &mut predictor), &asked)
+        let cut_request = CutRequest::new(alone, self.ranks, budget, self.amp);
+        solve(&mut Solver::new(&subject, &mut predictor), &cut_request)
     }
 }
 
 /// Sets every stage's cut to rank 0's choice, and prepares BatchNorm sums for it. Every rank calls this.
-pub(crate) fn settle<T: BuildTask + 'static>(
+pub(crate) fn choose_cuts<T: BuildTask + 'static>(
     ranks: &Ranks,
     setup: &mut Setup,
     request: &Request,
     recipe: &Recipe,
     survey: &Value,
     host: &Host,
-) -> Result<Settled, WorkerError> {
-    let limit = agree(ranks, host.allowed)?;
-    let room = Room {
+) -> Result<ChosenCuts, WorkerError> {
+    let limit = smallest_budget(ranks, host.allowed)?;
+    let inputs = PlanInputs {
         request,
         survey,
         ranks: ranks.size(),
@@ -96,10 +96,10 @@ pub(crate) fn settle<T: BuildTask + 'static>(
         device: host.device,
         amp: setup.replica.precision.amp(),
     };
-    let chosen = if ranks.rank() == 0 { choose::<T>(&room, recipe)? } else { Vec::new() };
+    let chosen = if ranks.rank() == 0 { choose_on_rank_0::<T>(&inputs, recipe)? } else { Vec::new() };
     let plan = &mut setup.course.plan;
     let stages = plan.stages.len();
-    for (stage, cut) in tell(ranks, stages, &chosen)?.into_iter().enumerate() {
+    for (stage, cut) in broadcast_choice(ranks, stages, &chosen)?.into_iter().enumerate() {
         let Some((micro_batch, segments)) = cut else { continue };
         plan.stages[stage].recompute = segments;
         if let Some(cut) = plan.with_micro_batches(stage, micro_batch) {
@@ -109,19 +109,19 @@ pub(crate) fn settle<T: BuildTask + 'static>(
     if let Some(sync) = &setup.batch_sync {
         let first = setup.course.stage();
         let cut = Cut {
-            ranks: room.ranks,
+            ranks: inputs.ranks,
             micro_batch: first.partition.micro_batch(),
-            amp: room.amp,
+            amp: inputs.amp,
             recompute: first.recompute,
             shard_optimizer: recipe.memory.shard_optimizer,
         };
-        foresee::<T>(sync, &room, setup.course.current.id.stage, cut)?;
+        predict_joint_sums::<T>(sync, &inputs, setup.course.current.id.stage, cut)?;
     }
-    Ok(Settled { chosen, limit })
+    Ok(ChosenCuts { chosen, limit })
 }
 
 /// Returns the smallest budget of all ranks in bytes: a cut that fits there fits all. Every rank calls this.
-fn agree(ranks: &Ranks, own: u64) -> Result<u64, TrainError> {
+fn smallest_budget(ranks: &Ranks, own: u64) -> Result<u64, TrainError> {
     let least = Tensor::f_from_slice(&[-(own as f64)])?;
     ranks.all_reduce(&least, ReduceOp::Max)?.wait()?;
     Ok((-f64::try_from(&least)?) as u64)
@@ -129,14 +129,14 @@ fn agree(ranks: &Ranks, own: u64) -> Result<u64, TrainError> {
 
 /// Broadcasts rank 0's choice of micro-batch and segments for every stage; None for a stage without a choice.
 /// Every rank calls this; `chosen` of the other ranks is ignored.
-fn tell(
+fn broadcast_choice(
     ranks: &Ranks,
     stages: usize,
-    chosen: &[Option<Chosen>],
+    chosen: &[Option<ChosenCut>],
 ) -> Result<Vec<Option<(usize, usize)>>, TrainError> {
     let mut numbers = vec![0i64; 2 * stages];
     for (pair, chosen) in numbers.chunks_exact_mut(2).zip(chosen) {
-        if let Some(Chosen { prediction: Prediction { cut, .. }, .. }) = chosen {
+        if let Some(ChosenCut { prediction: Prediction { cut, .. }, .. }) = chosen {
             pair.copy_from_slice(&[cut.micro_batch as i64, cut.recompute as i64]);
         }
     }
@@ -149,24 +149,24 @@ fn tell(
 
 /// Chooses a cut for every stage of the recipe that leaves something to choose. If a model cannot run a
 /// symbolic step, nothing is chosen for it.
-fn choose<T: BuildTask + 'static>(
-    room: &Room<'_>,
+fn choose_on_rank_0<T: BuildTask + 'static>(
+    inputs: &PlanInputs<'_>,
     recipe: &Recipe,
-) -> Result<Vec<Option<Chosen>>, WorkerError> {
+) -> Result<Vec<Option<ChosenCut>>, WorkerError> {
     let stage = |stage: usize| {
         let alone = recipe.of_stage(stage);
         let memory = &alone.memory;
         if memory.micro_batch != MicroBatch::Auto && memory.recompute != Recompute::Auto {
             return None;
         }
-        let chosen = room.solve::<T, _>(&alone, stage, fitting);
-        chosen.inspect_err(|error| tracing::debug!("no symbolic step: {error}")).ok()
+        let chosen = inputs.solve::<T, _>(&alone, stage, solve_or_relax);
+        chosen.inspect_err(|error| tracing::debug!("cannot run a symbolic step: {error}")).ok()
     };
-    keeping_generator(|| (0..recipe.stages()).map(stage).collect())
+    keep_generator(|| (0..recipe.stages()).map(stage).collect())
 }
 
 /// Restores the CPU's random generator after `build`: building a model seeds it, even if nothing is drawn.
-fn keeping_generator<R>(build: impl FnOnce() -> R) -> Result<R, WorkerError> {
+fn keep_generator<R>(build: impl FnOnce() -> R) -> Result<R, WorkerError> {
     let generator = rng::state(Device::Cpu).map_err(TrainError::from)?;
     let built = build();
     rng::set_state(Device::Cpu, &generator).map_err(TrainError::from)?;
@@ -175,43 +175,44 @@ fn keeping_generator<R>(build: impl FnOnce() -> R) -> Result<R, WorkerError> {
 
 /// Predicts the BatchNorm sums of a micro-step, so that a rank that runs out of memory in the very first one
 /// can still take part in the others' sums. Every rank calls this, with the chosen cut.
-fn foresee<T: BuildTask + 'static>(
+fn predict_joint_sums<T: BuildTask + 'static>(
     sync: &RankSync,
-    room: &Room<'_>,
+    inputs: &PlanInputs<'_>,
     stage: usize,
     cut: Cut,
 ) -> Result<(), WorkerError> {
-    let mut predictor = SymbolicPredictor::<T>::new(room.request, room.survey, stage, Target::Cpu);
-    match keeping_generator(|| predictor.joint_sums(cut))? {
+    let mut predictor = SymbolicPredictor::<T>::new(inputs.request, inputs.survey, stage, Target::Cpu);
+    match keep_generator(|| predictor.joint_sums(cut))? {
         Ok(sums) => {
-            let there = |sum| JointSum { device: room.device, ..sum };
+            let there = |sum| JointSum { device: inputs.device, ..sum };
             Ok(sync.set_sums(sums.into_iter().map(there).collect())?)
         }
         // The first micro-step then records them.
         Err(error) => {
-            tracing::debug!("no symbolic step: {error}");
+            tracing::debug!("cannot run a symbolic step: {error}");
             Ok(())
         }
     }
 }
 
 /// Adds the smallest step's memory to an out-of-memory error at the start; other errors stay unchanged.
-pub(crate) fn explained<T: BuildTask + 'static>(
+pub(crate) fn with_smallest_step<T: BuildTask + 'static>(
     error: WorkerError,
-    room: &Room<'_>,
+    inputs: &PlanInputs<'_>,
     recipe: &Recipe,
 ) -> WorkerError {
     if !error.is_out_of_memory() {
         return error;
     }
-    let amp = if room.amp == Amp::Auto { Amp::Off } else { room.amp };
+    let amp = if inputs.amp == Amp::Auto { Amp::Off } else { inputs.amp };
     // The smallest possible step, even if the recipe states a larger one.
     let mut free = recipe.of_stage(0);
     free.memory.micro_batch = MicroBatch::Auto;
-    let smallest = Room { amp, ..*room }.solve::<T, _>(&free, 0, |solver, asked| solver.smallest(asked));
+    let smallest = PlanInputs { amp, ..*inputs }
+        .solve::<T, _>(&free, 0, |solver, cut_request| solver.smallest(cut_request));
     let Ok(prediction) = smallest else { return error };
-    let (may, takes) = (ByteSize(room.limit), ByteSize(prediction.peak));
-    let location = match prediction.peak > room.limit {
+    let (may, takes) = (ByteSize(inputs.limit), ByteSize(prediction.peak));
+    let location = match prediction.peak > inputs.limit {
         true => format!("before the first step: tensors may take {may}, and the smallest step takes {takes}"),
         false => format!(
             "before the first step: tensors may take {may}, which is enough for the smallest step, of {takes}, and too little to \
@@ -224,21 +225,24 @@ pub(crate) fn explained<T: BuildTask + 'static>(
         requested_bytes: failed_allocation_bytes(&error.to_string()),
         owners: prediction.owners,
         predicted: true,
-        other_usage: other_usage(room.device),
+        other_usage: other_usage(inputs.device),
     })))
 }
 
 /// Chooses a cut. If no allowed cut fits, also searches with micro-batch and recompute free.
-fn fitting<P: Predictor>(solver: &mut Solver<'_, P>, asked: &Asked) -> Result<Chosen, P::Error> {
-    let choice = solver.solve(asked)?;
-    let free = Asked { micro_batch: MicroBatch::Auto, recompute: Recompute::Auto, ..*asked };
+fn solve_or_relax<P: Predictor>(
+    solver: &mut Solver<'_, P>,
+    cut_request: &CutRequest,
+) -> Result<ChosenCut, P::Error> {
+    let choice = solver.solve(cut_request)?;
+    let free = CutRequest { micro_batch: MicroBatch::Auto, recompute: Recompute::Auto, ..*cut_request };
     let fits = match choice {
         Choice::Fit { .. } => Fits::Yes,
-        Choice::NoFit { .. } if free == *asked => Fits::No,
+        Choice::NoFit { .. } if free == *cut_request => Fits::No,
         Choice::NoFit { .. } => match solver.solve(&free)? {
-            Choice::Fit { prediction, .. } => Fits::IfFreed(prediction.cut),
+            Choice::Fit { prediction, .. } => Fits::IfUnrestricted(prediction.cut),
             Choice::NoFit { .. } => Fits::No,
         },
     };
-    Ok(Chosen { prediction: *choice.prediction(), fits })
+    Ok(ChosenCut { prediction: *choice.prediction(), fits })
 }

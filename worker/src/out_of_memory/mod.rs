@@ -115,7 +115,7 @@ mod tests {
     use crate::collectives::Operation;
     use crate::tasks::TaskError;
 
-    fn refused() -> TchError {
+    fn allocation_failure() -> TchError {
         tch::Tensor::f_zeros([1 << 50], (tch::Kind::Float, tch::Device::Cpu)).unwrap_err()
     }
 
@@ -128,34 +128,34 @@ mod tests {
     }
 
     fn collective(error: TchError) -> CollectiveError {
-        let (operation, refused) = (Operation::new("all_reduce", 0), error.is_out_of_memory());
+        let (operation, is_oom) = (Operation::new("all_reduce", 0), error.is_out_of_memory());
         let message = error.to_string();
-        match refused {
+        match is_oom {
             true => CollectiveError::OutOfMemory(operation, message),
             false => CollectiveError::Backend(operation, message),
         }
     }
 
     #[test]
-    fn a_refusal_is_found_however_deep_it_lies() {
-        let refusals: Vec<TrainError> = vec![
-            refused().into(),
-            ModelError::from(refused()).into(),
-            TaskError::from(ModelError::from(refused())).into(),
-            TaskError::Custom(Box::new(TaskError::from(refused()))).into(),
+    fn out_of_memory_is_found_at_any_depth() {
+        let failures: Vec<TrainError> = vec![
+            allocation_failure().into(),
+            ModelError::from(allocation_failure()).into(),
+            TaskError::from(ModelError::from(allocation_failure())).into(),
+            TaskError::Custom(Box::new(TaskError::from(allocation_failure()))).into(),
             TaskError::Custom(Box::new(shim(ErrorKind::OutOfMemory))).into(),
-            ModelError::Sync(collective(refused()).into()).into(),
+            ModelError::Sync(collective(allocation_failure()).into()).into(),
             shim(ErrorKind::OutOfMemory).into(),
-            collective(refused()).into(),
-            TrainError::Checkpoint { step: 1, source: refused().into() },
+            collective(allocation_failure()).into(),
+            TrainError::Checkpoint { step: 1, source: allocation_failure().into() },
         ];
-        for error in refusals {
+        for error in failures {
             assert!(error.is_out_of_memory(), "{error:?}");
         }
     }
 
     #[test]
-    fn the_size_that_was_refused_is_in_the_words() {
+    fn the_size_of_a_failed_allocation_is_parsed() {
         let cpu = "CPU out of memory. Tried to allocate 12.25 MiB. The budget is 1.00 GiB, of which 3.00 MiB are free";
         assert_eq!(failed_allocation_bytes(cpu), Some(12 * (1 << 20) + (1 << 18)));
         let gpu = "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.11 GiB";
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn other_failures_are_none() {
+    fn other_failures_are_not_out_of_memory() {
         let failures: Vec<TrainError> = vec![
             other().into(),
             TaskError::Custom("out of patience".into()).into(),

@@ -62,7 +62,7 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     #[test]
-    fn a_panic_for_want_of_memory_is_an_error() {
+    fn an_out_of_memory_panic_is_an_error() {
         // An operation with a number, and a method that panics.
         for body in [
             || drop(Tensor::f_full([1 << 50], 1.0, (Kind::Float, Device::Cpu))),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn another_panic_goes_on() {
+    fn another_panic_continues() {
         let outcome = panic::catch_unwind(|| catch_oom_panic(|| panic!("on purpose")));
         let words = outcome.unwrap_err().downcast::<&str>().unwrap();
         assert_eq!(*words, "on purpose");

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
     use tch::{Kind, Tensor};
 
-    fn refused() -> TchError {
+    fn allocation_failure() -> TchError {
         Tensor::f_zeros([1 << 50], (Kind::Float, Device::Cpu)).unwrap_err()
     }
 
@@ -53,14 +53,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_tried_again_and_not_for_ever() {
-        assert_eq!(fails(0, refused), Ok(1));
-        assert_eq!(fails(3, refused), Ok(4));
-        assert_eq!(fails(4, refused), Err(4));
+    fn a_failed_allocation_is_retried_three_times() {
+        assert_eq!(fails(0, allocation_failure), Ok(1));
+        assert_eq!(fails(3, allocation_failure), Ok(4));
+        assert_eq!(fails(4, allocation_failure), Err(4));
     }
 
     #[test]
-    fn another_failure_is_not_tried_again() {
+    fn another_failure_is_not_retried() {
         let wrong_shape = || Tensor::from_slice(&[1f32]).f_view([3]).unwrap_err();
         assert_eq!(fails(1, wrong_shape), Err(1));
     }

@@ -22,7 +22,7 @@ pub(crate) struct Advice {
 }
 
 /// A possible way: description, setting, and changed cut; without a cut, the setting overrides the recipe's.
-type Lever = (String, String, Option<Cut>);
+type Candidate = (String, String, Option<Cut>);
 
 /// Images shrink in multiples of these pixels if the model has no patches: the total stride of the backbones.
 const STRIDE: usize = 32;
@@ -40,8 +40,8 @@ pub(super) fn advise<P: Predictor>(
     let partition = |cut: &Cut| subject.partition(cut.ranks, Some(cut.micro_batch));
     let Ok(whole) = partition(&base.cut) else { return Vec::new() };
     let mut found = Vec::new();
-    let levers = by_cut(subject, base.cut, half).into_iter().chain(by_setting(recipe));
-    for (what, setting, cut) in levers {
+    let candidates = by_cut(subject, base.cut, half).into_iter().chain(by_setting(recipe));
+    for (what, setting, cut) in candidates {
         let overrides = Vec::from_iter(cut.is_none().then(|| setting.clone()));
         let cut = cut.unwrap_or(base.cut);
         let (Ok(prediction), Ok(own)) = (solver.predict_with(&overrides, cut), partition(&cut)) else {
@@ -72,15 +72,15 @@ pub(super) fn advise<P: Predictor>(
     found
 }
 
-/// Returns the levers that change the cut.
-fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Lever> {
-    let mut levers = Vec::new();
-    let mut lever = |what: String, setting: String, cut: Cut| levers.push((what, setting, Some(cut)));
+/// Returns the candidates that change the cut.
+fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Candidate> {
+    let mut candidates = Vec::new();
+    let mut add = |what: String, setting: String, cut: Cut| candidates.push((what, setting, Some(cut)));
     let Cut { ranks, micro_batch, .. } = base;
     let recompute = subject.segments;
     if base.recompute < recompute {
         let what = format!("compute all {recompute} segments again in backward");
-        lever(what, "memory.recompute=on".into(), Cut { recompute, ..base });
+        add(what, "memory.recompute=on".into(), Cut { recompute, ..base });
     }
     if micro_batch > 1
         && let Ok(halved) = subject.partition(ranks, Some(micro_batch.div_ceil(2)))
@@ -89,44 +89,44 @@ fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Lever> {
         let (before, micro_batch) = (micro_batch, halved.micro_batch());
         let what = format!("half the micro-batch: {micro_batch} instead of {before}");
         let cut = Cut { micro_batch, ..base };
-        lever(what, format!("memory.micro_batch={micro_batch}"), cut);
+        add(what, format!("memory.micro_batch={micro_batch}"), cut);
     }
     if ranks > 1 && !base.shard_optimizer {
         let what = format!("every rank keeps its part of the optimizer's state: {ranks} ranks");
         let shard_optimizer = true;
         let cut = Cut { shard_optimizer, ..base };
-        lever(what, "memory.shard_optimizer=true".into(), cut);
+        add(what, "memory.shard_optimizer=true".into(), cut);
     }
     if base.amp == Amp::Off {
         let what = format!("matrix products and convolutions in {half}; rounds otherwise");
-        lever(what, format!("precision.amp={half}"), Cut { amp: half, ..base });
+        add(what, format!("precision.amp={half}"), Cut { amp: half, ..base });
     }
-    levers
+    candidates
 }
 
-/// Returns the levers that change a setting of the recipe.
-fn by_setting(recipe: &Recipe) -> Vec<Lever> {
-    let mut levers = Vec::new();
-    let mut lever = |what: String, setting: String| levers.push((what, setting, None));
+/// Returns the candidates that change a setting of the recipe.
+fn by_setting(recipe: &Recipe) -> Vec<Candidate> {
+    let mut candidates = Vec::new();
+    let mut add = |what: String, setting: String| candidates.push((what, setting, None));
     if recipe.model.freeze.is_empty()
         && let Some((part, globs)) = all_but_the_last(recipe)
     {
         let globs: Vec<_> = globs.iter().map(|glob| format!("{glob:?}")).collect();
         let what = format!("progressive unfreezing, at first: train {part} alone");
-        lever(what, format!("model.freeze=[{}]", globs.join(",")));
+        add(what, format!("model.freeze=[{}]", globs.join(",")));
     }
     if let Some(size) = smaller_image(recipe) {
         let now = recipe.data.image_size;
         let what = format!("images of {size} instead of {now} pixels; another experiment");
-        lever(what, format!("data.image_size={size}"));
+        add(what, format!("data.image_size={size}"));
     }
     if let Some(name) = recipe.model.name.and_then(smaller_backbone)
         && recipe.model.weights.is_none()
     {
         let what = "a smaller backbone; another experiment";
-        lever(what.into(), format!("model.name={name}"));
+        add(what.into(), format!("model.name={name}"));
     }
-    levers
+    candidates
 }
 
 /// Returns the next smaller image size: a multiple of the patch, or of the backbone's stride.

@@ -21,10 +21,10 @@ use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::Amp;
 
 pub(crate) use dtrain_common::job::{EvalJob, EvalWeights, Gpu, Job, Mode, PlanJob, ProfileJob};
-pub(crate) use profile::{Measured, MeasuredStage, Optimal, Profile, ProfiledStage, Tried, TriedOutcome};
+pub(crate) use profile::{Measured, MeasuredStage, Optimal, Profile, ProfiledStage, Trial, TrialOutcome};
 pub(crate) use report::{FRAGMENTATION_PERCENT, Plan, report};
-pub(crate) use search::largest;
-pub(crate) use solve::{Asked, Choice, Solver};
+pub(crate) use search::find_largest;
+pub(crate) use solve::{Choice, CutRequest, Solver};
 
 /// The division of a step: the values that the machine may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,7 +44,8 @@ pub(crate) struct Cut {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Prediction {
     pub cut: Cut,
-    pub way: Mode,
+    #[serde(rename = "way")]
+    pub mode: Mode,
     /// The highest memory in bytes: the sum of `owners`.
     pub peak: u64,
     /// Bytes by owner at the peak.

@@ -56,20 +56,21 @@ pub(crate) struct Optimal {
     pub(crate) largest: Option<usize>,
     /// Limit of the peak in bytes: the device's memory less the margin, or the recipe's budget.
     pub(crate) limit: u64,
-    pub(crate) tried: Vec<Tried>,
+    #[serde(rename = "tried")]
+    pub(crate) trials: Vec<Trial>,
 }
 
-/// A try: steps in a separate process.
+/// A trial: steps in a separate process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Tried {
+pub(crate) struct Trial {
     /// Samples of a micro-batch.
     pub(crate) micro_batch: usize,
-    pub(crate) outcome: TriedOutcome,
+    pub(crate) outcome: TrialOutcome,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum TriedOutcome {
+pub(crate) enum TrialOutcome {
     /// The process ran, and had this peak in bytes, within the limit or not.
     Ran(u64),
     OutOfMemory,
@@ -89,13 +90,13 @@ impl Profile {
         paragraph(&mut out, 2, &text);
         for stage in &self.stages {
             out.push('\n');
-            one(stage, &mut out);
+            write_stage(stage, &mut out);
         }
         Ok(out)
     }
 }
 
-fn one(stage: &ProfiledStage, out: &mut String) {
+fn write_stage(stage: &ProfiledStage, out: &mut String) {
     let subject = &stage.subject;
     let name = stage.measured.as_ref().map(|measured| format!("stage {}, ", measured.stage));
     let text = format!(
@@ -108,15 +109,15 @@ fn one(stage: &ProfiledStage, out: &mut String) {
     );
     paragraph(out, 2, &text);
     match &stage.measured {
-        Some(measured) => step(measured, out),
+        Some(measured) => write_step(measured, out),
         None => out.push_str("No step fits as the recipe has it.\n"),
     }
     if let Some(optimal) = &stage.optimal {
-        tries(optimal, out);
+        write_trials(optimal, out);
     }
 }
 
-fn step(measured: &MeasuredStage, out: &mut String) {
+fn write_step(measured: &MeasuredStage, out: &mut String) {
     let (figures, predicted) = (&measured.figures, &measured.predicted);
     let text = format!(
         "A step of micro-batches of {} takes {:.1} ms, measured.",
@@ -127,7 +128,7 @@ fn step(measured: &MeasuredStage, out: &mut String) {
         "Its peak is {} measured, and {} {}, {:+.1}%.",
         size(figures.peak),
         size(predicted.peak),
-        predicted.way.label(),
+        predicted.mode.label(),
         100.0 * (predicted.peak as f64 / (figures.peak as f64).max(1.0) - 1.0),
     );
     paragraph(out, 2, &text);
@@ -144,7 +145,7 @@ fn step(measured: &MeasuredStage, out: &mut String) {
     paragraph(out, 2, &text);
 }
 
-fn tries(optimal: &Optimal, out: &mut String) {
+fn write_trials(optimal: &Optimal, out: &mut String) {
     let limit = size(optimal.limit);
     let text = match optimal.largest {
         Some(largest) => {
@@ -154,14 +155,14 @@ fn tries(optimal: &Optimal, out: &mut String) {
     };
     paragraph(out, 2, &text);
     let mut table = vec![["micro-batch", "peak", ""].map(str::to_owned).into()];
-    for tried in &optimal.tried {
-        let (peak, outcome) = match &tried.outcome {
-            TriedOutcome::Ran(peak) if *peak <= optimal.limit => (size(*peak), "fits".to_owned()),
-            TriedOutcome::Ran(peak) => (size(*peak), "ran, beyond the limit".to_owned()),
-            TriedOutcome::OutOfMemory => ("-".to_owned(), "out of memory".to_owned()),
-            TriedOutcome::Died(how) => ("-".to_owned(), format!("died: {how}")),
+    for trial in &optimal.trials {
+        let (peak, outcome) = match &trial.outcome {
+            TrialOutcome::Ran(peak) if *peak <= optimal.limit => (size(*peak), "fits".to_owned()),
+            TrialOutcome::Ran(peak) => (size(*peak), "ran, beyond the limit".to_owned()),
+            TrialOutcome::OutOfMemory => ("-".to_owned(), "out of memory".to_owned()),
+            TrialOutcome::Died(how) => ("-".to_owned(), format!("died: {how}")),
         };
-        table.push(vec![tried.micro_batch.to_string(), peak, outcome]);
+        table.push(vec![trial.micro_batch.to_string(), peak, outcome]);
     }
     columns(out, 2, &[Right, Right, Left], &table);
 }
@@ -176,7 +177,7 @@ mod tests {
     fn profile() -> Profile {
         let machine = Machine::default();
         let predicted = machine.prediction(&Machine::cut(1, 4, 0));
-        let tried = |micro_batch, outcome| Tried { micro_batch, outcome };
+        let trial = |micro_batch, outcome| Trial { micro_batch, outcome };
         let measured = MeasuredStage {
             stage: "decoder".into(),
             micro_batch: 4,
@@ -198,11 +199,11 @@ mod tests {
                     optimal: Some(Optimal {
                         largest: Some(4),
                         limit: 8 * GIB,
-                        tried: vec![
-                            tried(16, TriedOutcome::OutOfMemory),
-                            tried(8, TriedOutcome::Ran(9 * GIB)),
-                            tried(1, TriedOutcome::Died("killed by SIGKILL".into())),
-                            tried(4, TriedOutcome::Ran(5 * GIB)),
+                        trials: vec![
+                            trial(16, TrialOutcome::OutOfMemory),
+                            trial(8, TrialOutcome::Ran(9 * GIB)),
+                            trial(1, TrialOutcome::Died("killed by SIGKILL".into())),
+                            trial(4, TrialOutcome::Ran(5 * GIB)),
                         ],
                     }),
                 },

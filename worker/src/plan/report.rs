@@ -5,7 +5,7 @@ use dtrain_common::recipe::{Amp, Recipe};
 use serde::{Deserialize, Serialize};
 
 use super::advice::{Advice, advise};
-use super::solve::{Asked, Choice, Solver};
+use super::solve::{Choice, CutRequest, Solver};
 use super::{Gpu, Mode, PlanJob, Prediction, Predictor, Subject};
 
 /// GPU memory of a process besides tensors: CUDA context, kernels, handles and workspaces of cuBLAS, cuDNN
@@ -18,7 +18,7 @@ const CONTEXT_BYTES: u64 = 614 << 20;
 pub(crate) const FRAGMENTATION_PERCENT: u64 = 5;
 
 /// Returns the bytes for tensors of an otherwise unused GPU with `total` bytes; 0 if below the margin.
-fn usable(total: u64) -> u64 {
+fn usable_bytes(total: u64) -> u64 {
     let rest = total.saturating_sub(CONTEXT_BYTES);
     rest - rest / 100 * FRAGMENTATION_PERCENT
 }
@@ -30,8 +30,9 @@ pub(crate) struct Plan {
     pub(crate) subject: Subject,
     /// Ranks; each has its own GPU.
     pub(crate) nproc: usize,
-    pub(crate) way: Mode,
-    pub(crate) margin: Margin,
+    #[serde(rename = "way")]
+    pub(crate) mode: Mode,
+    pub(crate) margin: ReservedMemory,
     /// `memory.budget`, if it is a size: the limit of every row.
     pub(crate) budget: Option<u64>,
     /// A rank's whole share at once without recompute: the reference for times of rows and advice.
@@ -41,14 +42,15 @@ pub(crate) struct Plan {
     /// Ways to save memory compared with the plain cut, each alone; largest saving first.
     pub(crate) advice: Vec<Advice>,
     /// Ways to save memory compared with the smallest cut, if that does not fit on some GPU.
-    pub(crate) helps: Vec<Advice>,
+    #[serde(rename = "helps")]
+    pub(crate) advice_if_too_large: Vec<Advice>,
     /// Reasons why the result depends on the micro-batch, and GPUs on which libtorch does not run.
     pub(crate) warnings: Vec<String>,
 }
 
 /// The memory of each GPU that tensors may not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Margin {
+pub(crate) struct ReservedMemory {
     pub(crate) context_bytes: u64,
     pub(crate) fragmentation_percent: u64,
 }
@@ -78,30 +80,30 @@ pub(crate) fn report<P: Predictor>(
     job: &PlanJob,
 ) -> Result<Plan, P::Error> {
     let most = recipe.memory.budget.value().map(|size| size.0);
-    let asked = |gpu: &Gpu| {
-        let budget = usable(gpu.bytes).min(most.unwrap_or(u64::MAX));
-        Asked::new(recipe, job.nproc, budget, precision(recipe.precision.amp, gpu))
+    let request = |gpu: &Gpu| {
+        let budget = usable_bytes(gpu.bytes).min(most.unwrap_or(u64::MAX));
+        CutRequest::new(recipe, job.nproc, budget, precision(recipe.precision.amp, gpu))
     };
     let mut solver = Solver::new(subject, predictor);
     let mut rows = Vec::new();
     for gpu in &job.gpus {
-        let asked = asked(gpu);
-        rows.push(Row { gpu: gpu.clone(), budget: asked.budget, choice: solver.solve(&asked)? });
+        let request = request(gpu);
+        rows.push(Row { gpu: gpu.clone(), budget: request.budget, choice: solver.solve(&request)? });
     }
     let usual = Gpu::of_size(0);
     let first = job.gpus.first().unwrap_or(&usual);
-    let plain = solver.plain(&asked(first))?;
+    let plain = solver.plain(&request(first))?;
     let half = precision(Amp::Auto, first);
-    let (mut advice, mut helps) = (Vec::new(), Vec::new());
+    let (mut advice, mut advice_if_too_large) = (Vec::new(), Vec::new());
     if !job.brief {
         advice = advise(recipe, &mut solver, &plain, half);
         if let Some(row) = rows.iter().find(|row| matches!(row.choice, Choice::NoFit { .. })) {
-            helps = advise(recipe, &mut solver, row.choice.prediction(), half);
+            advice_if_too_large = advise(recipe, &mut solver, row.choice.prediction(), half);
         }
     }
-    let cut_up = |row: &Row| row.choice.prediction().cut.micro_batch < subject.effective_batch;
-    let is_cut_up = rows.iter().any(cut_up);
-    let depends = subject.depends.iter().filter(|_| is_cut_up);
+    let is_smaller = |row: &Row| row.choice.prediction().cut.micro_batch < subject.effective_batch;
+    let is_divided = rows.iter().any(is_smaller);
+    let depends = subject.depends.iter().filter(|_| is_divided);
     let depends = depends.map(|words| format!("the result depends on the micro-batch: {words}"));
     let unsupported = job.gpus.iter().filter(|gpu| !gpu.supported);
     let unsupported = unsupported.map(|gpu| format!("{}: {UNSUPPORTED}", gpu.name));
@@ -109,20 +111,20 @@ pub(crate) fn report<P: Predictor>(
         stage: job.stage.clone(),
         subject: subject.clone(),
         nproc: job.nproc,
-        way: plain.way,
-        margin: Margin { context_bytes: CONTEXT_BYTES, fragmentation_percent: FRAGMENTATION_PERCENT },
+        mode: plain.mode,
+        margin: ReservedMemory { context_bytes: CONTEXT_BYTES, fragmentation_percent: FRAGMENTATION_PERCENT },
         budget: most,
         plain,
         rows,
         advice,
-        helps,
+        advice_if_too_large,
         warnings: depends.chain(unsupported).collect(),
     })
 }
 
 /// Returns the precision that a worker would choose on this GPU.
-fn precision(asked: Amp, gpu: &Gpu) -> Amp {
-    match asked {
+fn precision(amp: Amp, gpu: &Gpu) -> Amp {
+    match amp {
         Amp::Auto if gpu.bf16 => Amp::Bf16,
         Amp::Auto => Amp::Fp16,
         given => given,

@@ -5,7 +5,7 @@
 ///
 /// Tries the largest size, the smallest, then interpolates between the nearest two. After two tries in a row
 /// that leave more than half of the sizes, tries the middle: at most three times the tries of a bisection.
-pub(crate) fn largest<E>(
+pub(crate) fn find_largest<E>(
     sizes: &[usize],
     budget: u64,
     mut peak: impl FnMut(usize) -> Result<Option<u64>, E>,
@@ -59,7 +59,7 @@ mod tests {
     /// Returns the answer and the number of tries.
     fn search(sizes: &[usize], budget: u64, peak: impl Fn(usize) -> Option<u64>) -> (Option<usize>, usize) {
         let mut tries = 0;
-        let found = largest(sizes, budget, |size| {
+        let found = find_largest(sizes, budget, |size| {
             tries += 1;
             Ok::<_, Infallible>(peak(size))
         });

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::cost::relative_time;
-use super::search::largest;
+use super::search::find_largest;
 use super::{Cut, Prediction, Predictor, Subject};
 use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
@@ -18,7 +18,7 @@ use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 const CANDIDATES: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct CutRequest {
     pub(crate) ranks: usize,
     /// Bytes that the tensors of a rank may take.
     pub(crate) budget: u64,
@@ -88,38 +88,38 @@ impl<'a, P: Predictor> Solver<'a, P> {
     }
 
     /// Returns the cut of a step if memory does not matter: a rank's whole share at once, without recompute.
-    pub(crate) fn plain(&mut self, asked: &Asked) -> Result<Prediction, P::Error> {
-        let whole = self.subject.partition(asked.ranks, None)?;
-        self.predict(asked.cut(whole.micro_batch(), 0))
+    pub(crate) fn plain(&mut self, request: &CutRequest) -> Result<Prediction, P::Error> {
+        let whole = self.subject.partition(request.ranks, None)?;
+        self.predict(request.cut(whole.micro_batch(), 0))
     }
 
     /// Returns the fitting cut with the least expected cost; of equal costs, the larger micro-batch.
-    pub(crate) fn solve(&mut self, asked: &Asked) -> Result<Choice, P::Error> {
-        let partitions = self.partitions(asked)?;
+    pub(crate) fn solve(&mut self, request: &CutRequest) -> Result<Choice, P::Error> {
+        let partitions = self.partitions(request)?;
         let sizes: Vec<_> = partitions.iter().map(Partition::micro_batch).collect();
         let segments = self.subject.segments;
-        let (least, most) = asked.segments(segments);
-        let plain = self.plain(asked)?;
-        let whole = self.subject.partition(asked.ranks, None)?;
+        let (least, most) = request.segments(segments);
+        let plain = self.plain(request)?;
+        let whole = self.subject.partition(request.ranks, None)?;
         let time = |prediction: &Prediction, partition: &Partition| {
             relative_time((&plain, &whole), (prediction, partition), segments)
         };
         let mut fitting: Vec<(usize, Prediction)> = Vec::new();
-        let without = largest(&sizes, asked.budget, |micro_batch| {
-            let prediction = self.predict(asked.cut(micro_batch, least))?;
+        let without = find_largest(&sizes, request.budget, |micro_batch| {
+            let prediction = self.predict(request.cut(micro_batch, least))?;
             Ok::<_, P::Error>(Some(prediction.peak))
         })?;
         if let Some(position) = without {
-            fitting.push((position, self.predict(asked.cut(sizes[position], least))?));
+            fitting.push((position, self.predict(request.cut(sizes[position], least))?));
         }
         let rest = without.map_or(0, |position| position + 1);
         if rest < sizes.len() && least < most {
-            for position in self.promising(asked, &partitions[rest..], time)? {
-                let found = self.fewest_segments(asked, sizes[position + rest], most)?;
+            for position in self.promising(request, &partitions[rest..], time)? {
+                let found = self.fewest_segments(request, sizes[position + rest], most)?;
                 fitting.extend(found.map(|prediction| (position + rest, prediction)));
             }
             if fitting.is_empty() {
-                let found = self.fewest_segments(asked, sizes[0], most)?;
+                let found = self.fewest_segments(request, sizes[0], most)?;
                 fitting.extend(found.map(|prediction| (0, prediction)));
             }
         }
@@ -134,21 +134,21 @@ impl<'a, P: Predictor> Solver<'a, P> {
             Some((relative_time, _, prediction)) => {
                 Choice::Fit { prediction, partition, grad_accum_steps, relative_time }
             }
-            None => Choice::NoFit { smallest: self.smallest(asked)?, partition, grad_accum_steps },
+            None => Choice::NoFit { smallest: self.smallest(request)?, partition, grad_accum_steps },
         })
     }
 
     /// Predicts the smallest cut that the recipe allows, whatever the budget.
-    pub(crate) fn smallest(&mut self, asked: &Asked) -> Result<Prediction, P::Error> {
-        let smallest = self.partitions(asked)?[0].micro_batch();
-        let (_, most) = asked.segments(self.subject.segments);
-        self.predict(asked.cut(smallest, most))
+    pub(crate) fn smallest(&mut self, request: &CutRequest) -> Result<Prediction, P::Error> {
+        let smallest = self.partitions(request)?[0].micro_batch();
+        let (_, most) = request.segments(self.subject.segments);
+        self.predict(request.cut(smallest, most))
     }
 
     /// Returns the partitions of a step for all micro-batches that the recipe allows, in ascending order.
-    fn partitions(&self, asked: &Asked) -> Result<Vec<Partition>, BatchError> {
-        let cut = |limit| self.subject.partition(asked.ranks, limit);
-        if let MicroBatch::Value(size) = asked.micro_batch {
+    fn partitions(&self, request: &CutRequest) -> Result<Vec<Partition>, BatchError> {
+        let cut = |limit| self.subject.partition(request.ranks, limit);
+        if let MicroBatch::Value(size) = request.micro_batch {
             return Ok(vec![cut(Some(size))?]);
         }
         let whole = cut(None)?;
@@ -175,20 +175,20 @@ impl<'a, P: Predictor> Solver<'a, P> {
     /// between the smallest and the largest of `partitions` (at least one), with all segments and with none.
     fn promising(
         &mut self,
-        asked: &Asked,
+        request: &CutRequest,
         partitions: &[Partition],
         time: impl Fn(&Prediction, &Partition) -> f64,
     ) -> Result<Vec<usize>, P::Error> {
         let segments = self.subject.segments;
         let sizes: Vec<_> = partitions.iter().map(Partition::micro_batch).collect();
         let (low, high) = (sizes[0], sizes[sizes.len() - 1]);
-        if self.predict(asked.cut(low, segments))?.peak > asked.budget {
+        if self.predict(request.cut(low, segments))?.peak > request.budget {
             return Ok(Vec::new());
         }
         let ends = |solver: &mut Self, recompute| {
             Ok::<_, P::Error>((
-                solver.predict(asked.cut(low, recompute))?,
-                solver.predict(asked.cut(high, recompute))?,
+                solver.predict(request.cut(low, recompute))?,
+                solver.predict(request.cut(high, recompute))?,
             ))
         };
         let (none, all) = (ends(self, 0)?, ends(self, segments)?);
@@ -199,7 +199,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
         let mut ranked: Vec<(f64, usize)> = Vec::new();
         for (position, &size) in sizes.iter().enumerate() {
             let (most, least) = (between(&none, size), between(&all, size));
-            let over = (most - asked.budget as f64).max(0.0);
+            let over = (most - request.budget as f64).max(0.0);
             let part = over / (most - least).max(1.0);
             if part > 1.0 {
                 continue;
@@ -207,7 +207,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
             let recompute = (part * segments as f64).ceil() as usize;
             let again = recompute as f64 / segments as f64;
             let guess = Prediction {
-                cut: asked.cut(size, recompute),
+                cut: request.cut(size, recompute),
                 flops: none.0.flops + again * (all.0.flops - none.0.flops),
                 ..none.0
             };
@@ -221,21 +221,21 @@ impl<'a, P: Predictor> Solver<'a, P> {
     /// Predicts a micro-batch with the fewest segments, up to `most`, that make it fit; None if it cannot.
     fn fewest_segments(
         &mut self,
-        asked: &Asked,
+        request: &CutRequest,
         micro_batch: usize,
         most: usize,
     ) -> Result<Option<Prediction>, P::Error> {
         // Kept segments: 0 to `most`.
         let kept: Vec<_> = (0..=most).collect();
-        let found = largest(&kept, asked.budget, |kept| {
-            let prediction = self.predict(asked.cut(micro_batch, most - kept))?;
+        let found = find_largest(&kept, request.budget, |kept| {
+            let prediction = self.predict(request.cut(micro_batch, most - kept))?;
             Ok::<_, P::Error>(Some(prediction.peak))
         })?;
-        found.map(|kept| self.predict(asked.cut(micro_batch, most - kept))).transpose()
+        found.map(|kept| self.predict(request.cut(micro_batch, most - kept))).transpose()
     }
 }
 
-impl Asked {
+impl CutRequest {
     /// Returns the choices that `recipe` leaves on `ranks` ranks with `budget` bytes for the tensors of each.
     /// `amp` is the precision that `precision.amp` results in on their device.
     pub(crate) fn new(recipe: &Recipe, ranks: usize, budget: u64, amp: Amp) -> Self {

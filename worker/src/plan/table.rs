@@ -23,16 +23,16 @@ impl Plan {
         }
         let mut out = String::new();
         if job.brief {
-            self.rows.iter().for_each(|row| brief(self, row, &mut out));
+            self.rows.iter().for_each(|row| write_brief(self, row, &mut out));
             return Ok(out);
         }
-        header(self, &mut out);
-        rows(self, &mut out);
-        bytes(self, &mut out);
+        write_header(self, &mut out);
+        write_rows(self, &mut out);
+        write_bytes(self, &mut out);
         let plain = "What saves memory, each alone, against the plain cut:";
         let smallest = "What helps where it does not fit, each alone, against the smallest cut:";
-        advice(&mut out, plain, &self.advice);
-        advice(&mut out, smallest, &self.helps);
+        write_advice(&mut out, plain, &self.advice);
+        write_advice(&mut out, smallest, &self.advice_if_too_large);
         for warning in &self.warnings {
             out.push('\n');
             paragraph(&mut out, 2, &format!("warning: {warning}"));
@@ -41,10 +41,10 @@ impl Plan {
     }
 }
 
-fn brief(plan: &Plan, row: &Row, out: &mut String) {
-    let Prediction { cut, peak, way, .. } = row.choice.prediction();
+fn write_brief(plan: &Plan, row: &Row, out: &mut String) {
+    let Prediction { cut, peak, mode, .. } = row.choice.prediction();
     let gpu = format!("{}, {}", shown(&row.gpu.name), size(row.gpu.bytes));
-    let takes = format!("{} {}", size(*peak), way.label());
+    let takes = format!("{} {}", size(*peak), mode.label());
     let mut text = match &row.choice {
         Choice::Fit { partition, .. } => format!(
             "{gpu}: micro-batch {}; {partition}; {}; recompute {}; {takes}",
@@ -65,7 +65,7 @@ fn brief(plan: &Plan, row: &Row, out: &mut String) {
     paragraph(out, 2, &text);
 }
 
-fn header(plan: &Plan, out: &mut String) {
+fn write_header(plan: &Plan, out: &mut String) {
     let subject = &plan.subject;
     let trained = match subject.trained == subject.parameters {
         true => "all".to_owned(),
@@ -82,15 +82,15 @@ fn header(plan: &Plan, out: &mut String) {
         counted(plan.nproc, "rank"),
     );
     paragraph(out, 2, &text);
-    let how = match plan.way {
+    let how = match plan.mode {
         Mode::Symbolic => "the step was run on tensors without storage",
         Mode::Measured => "steps were run at two micro-batches, and the rest follows by a straight line",
     };
-    let text = format!("Memory and time are {}: {how}.", plan.way.label());
+    let text = format!("Memory and time are {}: {how}.", plan.mode.label());
     paragraph(out, 2, &text);
 }
 
-fn rows(plan: &Plan, out: &mut String) {
+fn write_rows(plan: &Plan, out: &mut String) {
     let header = "GPU|memory|micro x accum x ranks|amp|recompute|shard|peak|time|fits";
     let mut table = vec![header.split('|').map(str::to_owned).collect()];
     for row in &plan.rows {
@@ -132,17 +132,17 @@ fn rows(plan: &Plan, out: &mut String) {
     }
 }
 
-fn bytes(plan: &Plan, out: &mut String) {
+fn write_bytes(plan: &Plan, out: &mut String) {
     let mut cuts: Vec<(String, &Prediction)> = vec![("plain".into(), &plan.plain)];
     for row in &plan.rows {
         let prediction = row.choice.prediction();
         // bf16 and fp16 take the same memory.
-        let told = |it: &Prediction| (it.cut.micro_batch, it.cut.recompute, it.owners);
-        if !cuts.iter().any(|(_, known)| told(known) == told(prediction)) {
+        let same = |it: &Prediction| (it.cut.micro_batch, it.cut.recompute, it.owners);
+        if !cuts.iter().any(|(_, known)| same(known) == same(prediction)) {
             cuts.push((shown(&row.gpu.name), prediction));
         }
     }
-    let _ = writeln!(out, "\nWhere the bytes are at the peak, {}:", plan.way.label());
+    let _ = writeln!(out, "\nWhere the bytes are at the peak, {}:", plan.mode.label());
     for (index, some) in cuts.chunks(COLUMNS).enumerate() {
         if index > 0 {
             out.push('\n');
@@ -164,7 +164,7 @@ fn bytes(plan: &Plan, out: &mut String) {
     }
 }
 
-fn advice(out: &mut String, title: &str, advice: &[Advice]) {
+fn write_advice(out: &mut String, title: &str, advice: &[Advice]) {
     if advice.is_empty() {
         return;
     }

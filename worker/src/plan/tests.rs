@@ -22,7 +22,7 @@ pub(super) struct Machine {
     pub(super) counts: bool,
     pub(super) ema: bool,
     /// Number of requested predictions.
-    pub(super) asked: usize,
+    pub(super) predictions: usize,
     /// Bytes added to the activations of a cut, so that they are not quite linear.
     pub(super) wobble: fn(&Cut) -> u64,
     /// Percentages of activations for settings with these texts.
@@ -39,7 +39,7 @@ impl Default for Machine {
             per_sample: 1024 * MIB,
             counts: true,
             ema: true,
-            asked: 0,
+            predictions: 0,
             wobble: |_| 0,
             overridden: Vec::new(),
         }
@@ -83,7 +83,7 @@ impl Machine {
         let again = forward * cut.recompute as f64 / self.segments.max(1) as f64;
         Prediction {
             cut: *cut,
-            way: Mode::Symbolic,
+            mode: Mode::Symbolic,
             peak: owners.total(),
             owners,
             flops: if self.counts { 3.0 * forward + again } else { 0.0 },
@@ -95,7 +95,7 @@ impl Predictor for Machine {
     type Error = BatchError;
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, BatchError> {
-        self.asked += 1;
+        self.predictions += 1;
         let mut prediction = self.prediction(&cut);
         for (text, percent) in &self.overridden {
             if overrides.iter().any(|one| one.contains(text)) {

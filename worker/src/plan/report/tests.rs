@@ -143,7 +143,7 @@ fn json_says_the_same_as_the_table() {
     let plan: Plan = serde_json::from_str(&line).unwrap();
     assert_eq!(serde_json::to_string(&plan).unwrap() + "\n", line);
     assert_eq!(plan.stage.as_deref(), Some("full"));
-    assert_eq!(plan.rows[1].budget, usable(plan.rows[1].gpu.bytes));
+    assert_eq!(plan.rows[1].budget, usable_bytes(plan.rows[1].gpu.bytes));
     let value: serde_json::Value = serde_json::from_str(&line).unwrap();
     let fit = &value["rows"][1]["fit"];
     assert_eq!(fit["prediction"]["cut"]["micro_batch"], 16);
@@ -154,9 +154,9 @@ fn json_says_the_same_as_the_table() {
 
 #[test]
 fn the_margin_is_the_context_and_a_part() {
-    let usable_gib = |gib: f64| usable((gib * GIB as f64) as u64) as f64 / GIB as f64;
+    let usable_gib = |gib: f64| usable_bytes((gib * GIB as f64) as u64) as f64 / GIB as f64;
     assert!((usable_gib(14.74) - (14.74 - 0.5996) * 0.95).abs() < 0.001);
-    assert_eq!((usable(0), usable(CONTEXT_BYTES)), (0, 0));
+    assert_eq!((usable_bytes(0), usable_bytes(CONTEXT_BYTES)), (0, 0));
 }
 
 #[test]

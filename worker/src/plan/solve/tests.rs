@@ -4,8 +4,8 @@ use super::*;
 use crate::plan::tests::{GIB, MIB, Machine};
 use proptest::prelude::*;
 
-fn asked(budget: u64) -> Asked {
-    Asked {
+fn request(budget: u64) -> CutRequest {
+    CutRequest {
         ranks: 1,
         budget,
         micro_batch: MicroBatch::Auto,
@@ -15,16 +15,16 @@ fn asked(budget: u64) -> Asked {
     }
 }
 
-fn solve(machine: &mut Machine, asked: &Asked) -> Choice {
+fn solve(machine: &mut Machine, request: &CutRequest) -> Choice {
     let subject = machine.about();
-    Solver::new(&subject, machine).solve(asked).unwrap()
+    Solver::new(&subject, machine).solve(request).unwrap()
 }
 
 /// Returns micro-batch, micro-steps and segments of the choice; None if nothing fits.
-fn chosen(machine: &Machine, asked: &Asked) -> Option<(usize, usize, usize)> {
-    match solve(&mut machine.clone(), asked) {
+fn chosen(machine: &Machine, request: &CutRequest) -> Option<(usize, usize, usize)> {
+    match solve(&mut machine.clone(), request) {
         Choice::Fit { prediction, grad_accum_steps, .. } => {
-            assert!(prediction.peak <= asked.budget);
+            assert!(prediction.peak <= request.budget);
             let cut = prediction.cut;
             Some((cut.micro_batch, grad_accum_steps, cut.recompute))
         }
@@ -42,37 +42,37 @@ fn ample_memory_takes_the_share_at_once() {
         grad_accum_steps: 1,
         relative_time: 1.0,
     };
-    assert_eq!(solve(&mut machine, &asked(80 * GIB)), expected);
-    assert_eq!(machine.asked, 1);
+    assert_eq!(solve(&mut machine, &request(80 * GIB)), expected);
+    assert_eq!(machine.predictions, 1);
 }
 
 #[test]
 fn a_smaller_micro_batch_comes_before_recompute_until_that_costs_less() {
     let machine = Machine::default();
     // Weights, gradients, moments and average take 500 MiB, a sample 1 GiB.
-    assert_eq!(chosen(&machine, &asked(9 * GIB)), Some((8, 2, 0)));
-    assert_eq!(chosen(&machine, &asked(5 * GIB)), Some((4, 4, 0)));
-    assert_eq!(chosen(&machine, &asked(3 * GIB)), Some((2, 8, 0)));
+    assert_eq!(chosen(&machine, &request(9 * GIB)), Some((8, 2, 0)));
+    assert_eq!(chosen(&machine, &request(5 * GIB)), Some((4, 4, 0)));
+    assert_eq!(chosen(&machine, &request(3 * GIB)), Some((2, 8, 0)));
     // In 2 GiB, 1 sample without recompute fits, at 1.45 times the time. 2 samples with 2 of 4 segments and 6
     // with all of them cost 1.41; the larger micro-batch is chosen.
-    assert_eq!(chosen(&machine, &asked(2 * GIB)), Some((6, 3, 4)));
+    assert_eq!(chosen(&machine, &request(2 * GIB)), Some((6, 3, 4)));
     // Not even one sample fits without recompute.
-    assert_eq!(chosen(&machine, &asked(GIB)), Some((2, 8, 4)));
-    assert_eq!(chosen(&machine, &asked(1000 * MIB)), Some((1, 16, 3)));
-    assert_eq!(chosen(&machine, &asked(700 * MIB)), None);
+    assert_eq!(chosen(&machine, &request(GIB)), Some((2, 8, 4)));
+    assert_eq!(chosen(&machine, &request(1000 * MIB)), Some((1, 16, 3)));
+    assert_eq!(chosen(&machine, &request(700 * MIB)), None);
 }
 
 #[test]
 fn settings_of_the_recipe_are_kept() {
     let machine = Machine::default();
     let budget = 5 * GIB;
-    let off = Asked { recompute: Recompute::Off, budget: GIB, ..asked(0) };
+    let off = CutRequest { recompute: Recompute::Off, budget: GIB, ..request(0) };
     assert_eq!(chosen(&machine, &off), None);
-    let on = Asked { recompute: Recompute::On, ..asked(budget) };
+    let on = CutRequest { recompute: Recompute::On, ..request(budget) };
     assert_eq!(chosen(&machine, &on), Some((16, 1, 4)));
-    let fixed = Asked { micro_batch: MicroBatch::Value(8), ..asked(budget) };
+    let fixed = CutRequest { micro_batch: MicroBatch::Value(8), ..request(budget) };
     assert_eq!(chosen(&machine, &fixed), Some((8, 2, 3)));
-    let fixed = Asked { recompute: Recompute::Off, ..fixed };
+    let fixed = CutRequest { recompute: Recompute::Off, ..fixed };
     assert_eq!(chosen(&machine, &fixed), None);
 }
 
@@ -84,17 +84,17 @@ fn the_smallest_cut_is_reported_if_nothing_fits() {
         partition: "16 = 1 rank x 1 x 16 accumulation".into(),
         grad_accum_steps: 16,
     };
-    assert_eq!(solve(&mut machine, &asked(100 * MIB)), expected);
+    assert_eq!(solve(&mut machine, &request(100 * MIB)), expected);
 }
 
 #[test]
 fn the_least_micro_batch_is_kept() {
     let machine = Machine { min_micro_batch: 2, segments: 0, ..Machine::default() };
-    assert_eq!(chosen(&machine, &asked(3 * GIB)), Some((2, 8, 0)));
-    assert_eq!(chosen(&machine, &asked(2 * GIB)), None);
+    assert_eq!(chosen(&machine, &request(3 * GIB)), Some((2, 8, 0)));
+    assert_eq!(chosen(&machine, &request(2 * GIB)), None);
     // 5 samples in micro-batches of at least 2 are 5, or 3 and 2.
     let machine = Machine { effective_batch: 5, ..machine };
-    let smallest = solve(&mut machine.clone(), &asked(1));
+    let smallest = solve(&mut machine.clone(), &request(1));
     assert_eq!(smallest.prediction().cut.micro_batch, 3);
 }
 
@@ -102,7 +102,7 @@ fn the_least_micro_batch_is_kept() {
 fn more_ranks_than_samples_is_an_error() {
     let machine = &mut Machine::default();
     let subject = machine.about();
-    let too_many = Asked { ranks: 17, ..asked(GIB) };
+    let too_many = CutRequest { ranks: 17, ..request(GIB) };
     let error = Solver::new(&subject, machine).solve(&too_many).unwrap_err();
     assert!(
         error.to_string().starts_with("an effective batch of 16 cannot be shared by 17 ranks"),
@@ -111,17 +111,17 @@ fn more_ranks_than_samples_is_an_error() {
 }
 
 /// Returns the least time of all fitting cuts that the recipe allows, by brute force.
-fn least_time(machine: &Machine, asked: &Asked) -> Option<f64> {
-    let samples = machine.effective_batch.div_ceil(asked.ranks);
-    let plain = machine.prediction(&asked.cut(samples, 0));
-    let whole = Partition::new(machine.effective_batch, asked.ranks, None).unwrap();
+fn least_time(machine: &Machine, request: &CutRequest) -> Option<f64> {
+    let samples = machine.effective_batch.div_ceil(request.ranks);
+    let plain = machine.prediction(&request.cut(samples, 0));
+    let whole = Partition::new(machine.effective_batch, request.ranks, None).unwrap();
     let mut least: Option<f64> = None;
     for steps in 1..=samples {
         let limit = samples.div_ceil(steps);
-        let partition = Partition::new(machine.effective_batch, asked.ranks, Some(limit)).unwrap();
+        let partition = Partition::new(machine.effective_batch, request.ranks, Some(limit)).unwrap();
         for recompute in 0..=machine.segments {
-            let prediction = machine.prediction(&asked.cut(partition.micro_batch(), recompute));
-            let fits = prediction.peak <= asked.budget;
+            let prediction = machine.prediction(&request.cut(partition.micro_batch(), recompute));
+            let fits = prediction.peak <= request.budget;
             let time = relative_time((&plain, &whole), (&prediction, &partition), machine.segments);
             if fits && least.is_none_or(|least| time < least) {
                 least = Some(time);
@@ -144,12 +144,12 @@ proptest! {
     ) {
         prop_assume!(effective_batch >= ranks);
         let mut machine = Machine { effective_batch, segments, per_sample: per_sample * MIB, ..Machine::default() };
-        let asked = Asked { ranks, ..asked(budget * MIB) };
-        let least = least_time(&machine, &asked);
-        match solve(&mut machine, &asked) {
+        let request = CutRequest { ranks, ..request(budget * MIB) };
+        let least = least_time(&machine, &request);
+        match solve(&mut machine, &request) {
             Choice::Fit { prediction, grad_accum_steps, relative_time, .. } => {
                 let cut = prediction.cut;
-                prop_assert!(prediction.peak <= asked.budget);
+                prop_assert!(prediction.peak <= request.budget);
                 prop_assert_eq!(prediction, machine.prediction(&cut));
                 let partition = Partition::new(effective_batch, ranks, Some(cut.micro_batch)).unwrap();
                 prop_assert_eq!(partition.micro_batch(), cut.micro_batch);
@@ -158,10 +158,10 @@ proptest! {
             }
             Choice::NoFit { smallest, .. } => {
                 prop_assert_eq!(least, None);
-                prop_assert!(smallest.peak > asked.budget);
+                prop_assert!(smallest.peak > request.budget);
             }
         }
-        prop_assert!(machine.asked <= 40, "{} predictions", machine.asked);
+        prop_assert!(machine.predictions <= 40, "{} predictions", machine.predictions);
     }
 
     #[test]
@@ -173,9 +173,9 @@ proptest! {
     ) {
         let wobble = |cut: &Cut| (cut.micro_batch as u64 * 7919 + cut.recompute as u64 * 104_729) % 97 * MIB;
         let mut machine = Machine { effective_batch, segments, per_sample: 40 * seed * MIB, wobble, ..Machine::default() };
-        let asked = asked(budget * MIB);
-        let choice = solve(&mut machine, &asked);
+        let request = request(budget * MIB);
+        let choice = solve(&mut machine, &request);
         prop_assert_eq!(*choice.prediction(), machine.prediction(&choice.prediction().cut));
-        prop_assert_eq!(matches!(choice, Choice::Fit { .. }), choice.prediction().peak <= asked.budget);
+        prop_assert_eq!(matches!(choice, Choice::Fit { .. }), choice.prediction().peak <= request.budget);
     }
 }

@@ -13,9 +13,9 @@ use tch::Device;
 use crate::TrainError;
 use crate::device;
 use crate::error::WorkerError;
-use crate::lead::memory_copies;
+use crate::lead::memory_copies_folder;
 use crate::memory;
-use crate::memory::start::{Chosen, Fits, Settled};
+use crate::memory::start::{ChosenCut, ChosenCuts, Fits};
 use crate::models::Registry;
 use crate::plan::Prediction;
 use crate::run::Followers;
@@ -26,25 +26,25 @@ use crate::state::Trained;
 /// Parameters are float32.
 const BYTES_PER_PARAMETER: u64 = 4;
 
-pub(crate) fn introduce(
+pub(crate) fn describe_run(
     recipe: &Recipe,
     setup: &Setup,
     env: &WorkerEnv,
     device: Device,
-    settled: &Settled,
+    choices: &ChosenCuts,
     (run_dir, followers): (&RunDir, &mut Followers<'_>),
 ) -> Result<(), WorkerError> {
     let (plan, model) = (&setup.course.plan, &setup.replica.model);
-    let Settled { chosen, limit } = settled;
-    write_plan(setup, env, run_dir, device, settled)?;
+    let ChosenCuts { chosen, limit } = choices;
+    write_plan(setup, env, run_dir, device, choices)?;
     let test_samples = model.task.test_set().len();
     // With stages, the total is shown: trained parameters differ by stage.
-    let told = match recipe.stage.is_empty() {
+    let parameters = match recipe.stage.is_empty() {
         true => model.table.trained_elements(),
         false => model.registry.parameter_count() as u64,
     };
     followers.note(format!(
-        "{} on {} x {} in {}: {told} parameters, {} training and {test_samples} test samples, {}",
+        "{} on {} x {} in {}: {parameters} parameters, {} training and {test_samples} test samples, {}",
         recipe.model_name(),
         env.world_size,
         device::name(device),
@@ -55,7 +55,7 @@ pub(crate) fn introduce(
     followers.note(plan);
     plan.warnings.iter().for_each(|warning| followers.note(format_args!("warning: {warning}")));
     setup.notes.iter().for_each(|note| followers.note(note));
-    if recipe.checkpoint.in_memory && memory_copies(recipe, env).is_none() {
+    if recipe.checkpoint.in_memory && memory_copies_folder(recipe, env).is_none() {
         followers.note(
             "warning: no copies are kept in memory: checkpoint.in_memory needs `dtrain launch` and all workers on one machine",
         );
@@ -69,7 +69,7 @@ pub(crate) fn introduce(
     for (stage, chosen) in plan.stages.iter().zip(chosen) {
         if let Some(chosen) = chosen {
             let (name, segments) = (stage.name.as_deref(), model.recompute.segments());
-            followers.note(predicted(name, chosen, segments, *limit));
+            followers.note(describe_prediction(name, chosen, segments, *limit));
         }
     }
     let memory = memory::report(device).map_err(TrainError::from)?;
@@ -82,10 +82,10 @@ fn write_plan(
     env: &WorkerEnv,
     run_dir: &RunDir,
     device: Device,
-    settled: &Settled,
+    choices: &ChosenCuts,
 ) -> Result<(), WorkerError> {
     let (course, model) = (&setup.course, &setup.replica.model);
-    let (plan, Settled { chosen, limit }) = (&course.plan, settled);
+    let (plan, ChosenCuts { chosen, limit }) = (&course.plan, choices);
     let parameters = model.table.trained_elements();
     let (trained, moments) = (parameters * BYTES_PER_PARAMETER, model.table.moments().count() as u64);
     let first = plan.stage(0);
@@ -104,9 +104,9 @@ fn write_plan(
             "optimizer": trained * moments / model.table.shards() as u64,
         },
     });
-    cut_up(first, &mut file);
+    add_cut(first, &mut file);
     let stages: Vec<Value> = zip(&plan.stages, &course.stages.stages)
-        .filter_map(|(of, stage)| stage_in_plan(of, &stage.phases, &model.registry))
+        .filter_map(|(of, stage)| stage_json(of, &stage.phases, &model.registry))
         .collect();
     if !stages.is_empty() {
         file["stages"] = stages.into();
@@ -124,7 +124,7 @@ fn write_plan(
 }
 
 /// Adds the cut to `file`: plan.json has the same keys for the run and for every stage.
-fn cut_up(of: &StagePlan, file: &mut Value) {
+fn add_cut(of: &StagePlan, file: &mut Value) {
     file["effective_batch"] = of.partition.effective_batch().into();
     file["micro_batch"] = of.partition.micro_batch().into();
     file["grad_accum_steps"] = of.partition.grad_accum_steps().into();
@@ -134,7 +134,7 @@ fn cut_up(of: &StagePlan, file: &mut Value) {
 }
 
 /// Returns a stage for plan.json; None for a run without stages.
-fn stage_in_plan(of: &StagePlan, phases: &[Trained], registry: &Registry) -> Option<Value> {
+fn stage_json(of: &StagePlan, phases: &[Trained], registry: &Registry) -> Option<Value> {
     let phases = zip(&of.phases, phases).map(
         |(of, trained)| json!({ "first_step": of.steps.start + 1, "parameters": trained.count(registry) }),
     );
@@ -143,12 +143,12 @@ fn stage_in_plan(of: &StagePlan, phases: &[Trained], registry: &Registry) -> Opt
         "steps": [of.steps.start + 1, of.steps.end],
         "phases": phases.collect::<Vec<_>>(),
     });
-    cut_up(of, &mut stage);
+    add_cut(of, &mut stage);
     Some(stage)
 }
 
 /// Describes the predicted memory of a stage, for people.
-fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) -> String {
+fn describe_prediction(stage: Option<&str>, chosen: &ChosenCut, segments: usize, limit: u64) -> String {
     let Prediction { cut, peak, owners, .. } = chosen.prediction;
     let of = stage.map(|name| format!(" of stage {name:?}")).unwrap_or_default();
     let again = match cut.recompute {
@@ -158,12 +158,14 @@ fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) 
     let within = match (chosen.fits, limit) {
         (_, u64::MAX) => String::new(),
         (Fits::Yes, _) => format!(" of {}", ByteSize(limit)),
-        (Fits::No | Fits::IfFreed(_), _) => format!(", too much for the {} there are,", ByteSize(limit)),
+        (Fits::No | Fits::IfUnrestricted(_), _) => {
+            format!(", too much for the {} there are,", ByteSize(limit))
+        }
     };
     let remedy = match chosen.fits {
         Fits::Yes => String::new(),
         Fits::No => "; nothing smaller is left".to_owned(),
-        Fits::IfFreed(other) => {
+        Fits::IfUnrestricted(other) => {
             let more = other.recompute > cut.recompute;
             let auto = if more { " with memory.recompute = \"auto\"" } else { "" };
             format!("; memory.micro_batch = {}{auto} fits", other.micro_batch)
@@ -194,26 +196,26 @@ mod tests {
             recompute,
             shard_optimizer: false,
         };
-        let said = |now, fits| {
+        let text_of = |now, fits| {
             let prediction = Prediction {
                 cut: now,
-                way: Mode::Symbolic,
+                mode: Mode::Symbolic,
                 peak: 3 << 20,
                 owners: Owners::default(),
                 flops: 0.0,
             };
-            predicted(None, &Chosen { prediction, fits }, 4, 2 << 20)
+            describe_prediction(None, &ChosenCut { prediction, fits }, 4, 2 << 20)
         };
-        let text = said(cut(1, 4), Fits::No);
+        let text = text_of(cut(1, 4), Fits::No);
         assert!(
             text.starts_with("predicted memory: 3.00 MiB, too much for the 2.00 MiB there are, per rank"),
             "{text}"
         );
         assert!(text.ends_with("; nothing smaller is left"), "{text}");
-        let text = said(cut(8, 4), Fits::IfFreed(cut(2, 4)));
+        let text = text_of(cut(8, 4), Fits::IfUnrestricted(cut(2, 4)));
         assert!(text.ends_with("; memory.micro_batch = 2 fits"), "{text}");
-        let text = said(cut(8, 0), Fits::IfFreed(cut(4, 3)));
+        let text = text_of(cut(8, 0), Fits::IfUnrestricted(cut(4, 3)));
         assert!(text.ends_with("; memory.micro_batch = 4 with memory.recompute = \"auto\" fits"), "{text}");
-        assert!(said(cut(8, 0), Fits::Yes).contains("3.00 MiB of 2.00 MiB per rank"));
+        assert!(text_of(cut(8, 0), Fits::Yes).contains("3.00 MiB of 2.00 MiB per rank"));
     }
 }
