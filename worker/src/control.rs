@@ -23,8 +23,8 @@ impl Control {
     /// Listens for `rank` on `device`. If that fails, the training runs without a control socket.
     pub(crate) fn listen(rank: usize, device: Device) -> Option<Self> {
         let listening = Self::try_listen(rank, device);
-        let words = "no control socket, so `dtrain gpu clear` will not find this worker";
-        listening.inspect_err(|error| tracing::debug!("{words}: {error}")).ok()
+        let message = "cannot open the control socket, so `dtrain gpu clear` cannot find this worker";
+        listening.inspect_err(|error| tracing::debug!("{message}: {error}")).ok()
     }
 
     fn try_listen(rank: usize, device: Device) -> io::Result<Self> {
@@ -33,13 +33,13 @@ impl Control {
         let serve = move || {
             // `empty_cache` runs on this thread, which would otherwise create a context on GPU 0.
             if let Err(error) = device::enter(device) {
-                return tracing::debug!("no control socket: {error}");
+                return tracing::debug!("cannot serve the control socket: {error}");
             }
             loop {
                 if let Err(error) =
                     listener.serve(|ask| answer(ask, rank, device).map_err(|error| error.to_string()))
                 {
-                    tracing::debug!("the control socket: {error}");
+                    tracing::debug!("control socket: {error}");
                     // A repeated error, such as no free file descriptors, must not keep a core busy.
                     thread::sleep(PAUSE);
                 }

@@ -63,12 +63,12 @@ pub(crate) fn describe_change(then: Option<&DataFingerprint>, now: &DataFingerpr
     };
     let (before, after) = (samples(then), samples(now));
     let how = match before == after {
-        true => format!("as many samples, but others or in another order ({after})"),
+        true => format!("as many samples, but other ones or in another order ({after})"),
         false => format!("{before} then, {after} now"),
     };
     Some(format!(
-        "warning: the data is not what the checkpoint was trained on: {how}. The run goes on with it, and its epochs are not those of \
-         the run that was interrupted"
+        "warning: the data differs from the checkpoint's: {how}. The run continues with the new data, so its epochs differ from those of \
+         the interrupted run"
     ))
 }
 
@@ -92,8 +92,7 @@ pub(crate) fn unnamed_classes(folder: &Path, manifest: &Manifest, task: &dyn Tas
     let unnamed = manifest.class_names.is_empty() && !task.class_names().is_empty();
     unnamed.then(|| {
         format!(
-            "{} holds no names of classes, since an earlier dtrain wrote it: that the classes of the data have the order of its training \
-             cannot be checked",
+            "{} has no class names, since an earlier dtrain wrote it: check that the data still has its classes in the same order",
             folder.display()
         )
     })
@@ -119,11 +118,12 @@ fn other_classes(then: &[String], now: &[String]) -> Option<String> {
     if then == now || then.is_empty() || now.is_empty() {
         return None;
     }
-    let name = |name: Option<&String>| name.map_or("not there".to_owned(), |name| format!("{name:?}"));
+    let name = |name: Option<&String>| name.map_or("missing".to_owned(), |name| format!("{name:?}"));
     let classes = (0..then.len().max(now.len())).map(|class| (class, then.get(class), now.get(class)));
     let mut differing = classes.filter(|(_, then, now)| then != now);
-    let describe =
-        |(class, then, now)| format!("class {class} is {} there and {} here", name(then), name(now));
+    let describe = |(class, then, now)| {
+        format!("class {class} is {} in the checkpoint and {} in the data", name(then), name(now))
+    };
     let mut shown: Vec<String> = differing.by_ref().take(SHOWN).map(describe).collect();
     let more = differing.count();
     if more > 0 {
@@ -171,6 +171,6 @@ mod tests {
         let fewer = describe_change(Some(&then), &mark(9, "b")).unwrap_or_default();
         assert!(fewer.contains("10 training and 5 test samples then, 9 training and 5 test samples now"));
         let others = describe_change(Some(&then), &mark(10, "b")).unwrap_or_default();
-        assert!(others.contains("as many samples, but others"));
+        assert!(others.contains("as many samples, but other ones"));
     }
 }

@@ -57,14 +57,14 @@ pub(crate) fn describe_run(
     setup.notes.iter().for_each(|note| followers.note(note));
     if recipe.checkpoint.in_memory && memory_copies_folder(recipe, env).is_none() {
         followers.note(
-            "warning: no copies are kept in memory: checkpoint.in_memory needs `dtrain launch` and all workers on one machine",
+            "warning: checkpoint.in_memory has no effect: it needs `dtrain launch` and all workers on one machine",
         );
     }
     if setup.course.done >= plan.total_steps {
         let has_stages = !recipe.stage.is_empty();
         let longer =
             if has_stages { "make the last stage longer" } else { "raise train.epochs or train.steps" };
-        followers.note(format!("all {} steps have been taken; to train on, {longer}", plan.total_steps));
+        followers.note(format!("all {} steps are done; to train longer, {longer}", plan.total_steps));
     }
     for (stage, chosen) in plan.stages.iter().zip(chosen) {
         if let Some(chosen) = chosen {
@@ -153,18 +153,18 @@ fn describe_prediction(stage: Option<&str>, chosen: &ChosenCut, segments: usize,
     let of = stage.map(|name| format!(" of stage {name:?}")).unwrap_or_default();
     let again = match cut.recompute {
         0 => String::new(),
-        count => format!(", {count} of {segments} segments computed again in backward"),
+        count => format!(", {count} of {segments} segments recomputed"),
     };
     let within = match (chosen.fits, limit) {
         (_, u64::MAX) => String::new(),
-        (Fits::Yes, _) => format!(" of {}", ByteSize(limit)),
+        (Fits::Yes, _) => format!(", limit {}", ByteSize(limit)),
         (Fits::No | Fits::IfUnrestricted(_), _) => {
-            format!(", too much for the {} there are,", ByteSize(limit))
+            format!(", above the limit of {}", ByteSize(limit))
         }
     };
     let remedy = match chosen.fits {
         Fits::Yes => String::new(),
-        Fits::No => "; nothing smaller is left".to_owned(),
+        Fits::No => "; no smaller cut exists".to_owned(),
         Fits::IfUnrestricted(other) => {
             let more = other.recompute > cut.recompute;
             let auto = if more { " with memory.recompute = \"auto\"" } else { "" };
@@ -172,7 +172,7 @@ fn describe_prediction(stage: Option<&str>, chosen: &ChosenCut, segments: usize,
         }
     };
     format!(
-        "predicted memory{of}: {}{within} per rank, {} of it activations of micro-batches of {}{again}{remedy}",
+        "predicted memory{of}: {} per rank{within}; activations {} in micro-batches of {}{again}{remedy}",
         ByteSize(peak),
         ByteSize(owners.activations),
         cut.micro_batch,
@@ -208,14 +208,16 @@ mod tests {
         };
         let text = text_of(cut(1, 4), Fits::No);
         assert!(
-            text.starts_with("predicted memory: 3.00 MiB, too much for the 2.00 MiB there are, per rank"),
+            text.starts_with(
+                "predicted memory: 3.00 MiB per rank, above the limit of 2.00 MiB; activations 0 B"
+            ),
             "{text}"
         );
-        assert!(text.ends_with("; nothing smaller is left"), "{text}");
+        assert!(text.ends_with("; no smaller cut exists"), "{text}");
         let text = text_of(cut(8, 4), Fits::IfUnrestricted(cut(2, 4)));
         assert!(text.ends_with("; memory.micro_batch = 2 fits"), "{text}");
         let text = text_of(cut(8, 0), Fits::IfUnrestricted(cut(4, 3)));
         assert!(text.ends_with("; memory.micro_batch = 4 with memory.recompute = \"auto\" fits"), "{text}");
-        assert!(text_of(cut(8, 0), Fits::Yes).contains("3.00 MiB of 2.00 MiB per rank"));
+        assert!(text_of(cut(8, 0), Fits::Yes).contains("3.00 MiB per rank, limit 2.00 MiB; "));
     }
 }

@@ -12,20 +12,20 @@ use crate::memory::budget;
 /// An error that keeps a rank from using its GPU.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    #[error("CUDA_VISIBLE_DEVICES={list} asks for a GPU, and {why}, or train on the CPU with --gpu-ids none")]
+    #[error("CUDA_VISIBLE_DEVICES={list}: no GPU is usable: {why}, or train on the CPU with --gpu-ids none")]
     Unusable { list: String, why: String },
     #[error(
-        "CUDA_VISIBLE_DEVICES={list} asks for a GPU, and CUDA finds none of these here; `dtrain gpu info` lists what there is, a \
-         container must be given its GPUs (`--gpus all`), and --gpu-ids none trains on the CPU"
+        "CUDA_VISIBLE_DEVICES={list}: CUDA finds none of these GPUs; list the GPUs with `dtrain gpu info`, start a container with \
+         `--gpus all`, or train on the CPU with --gpu-ids none"
     )]
     NoneVisible { list: String },
     #[error(
-        "rank {rank} is worker {local_rank} of its machine, which shows it {visible} GPU(s); start at most {visible} worker(s) \
+        "rank {rank} needs GPU {local_rank}, but only {visible} GPU(s) are visible on its machine; start at most {visible} worker(s) \
          there, or train on the CPU with --gpu-ids none"
     )]
     TooFew { rank: usize, local_rank: usize, visible: usize },
     #[error(
-        "rank {rank} cannot use its GPU: {source}; check it with `nvidia-smi`: another process may have it for itself, or it needs \
+        "rank {rank} cannot use its GPU: {source}; check it with `nvidia-smi`: another process may use it exclusively, or it needs \
          a reset"
     )]
     Failed { rank: usize, source: ShimError },
@@ -82,17 +82,17 @@ fn select(
             let reason = &error.message;
             let why = match error.kind {
                 ErrorKind::DriverMissing => format!(
-                    "there is no NVIDIA driver here ({reason}); install driver R580 or newer, which CUDA 13.0 needs, and in a \
-                     container pass it through (`--gpus all`)"
+                    "no NVIDIA driver was found ({reason}); install driver R580 or newer for CUDA 13.0, start a container with \
+                     `--gpus all`"
                 ),
                 ErrorKind::LibraryMissing => {
                     format!(
-                        "libtorch's CUDA set is not here ({reason}); fetch it with `cargo xtask setup --cuda`"
+                        "libtorch's CUDA libraries are missing ({reason}); install them with `cargo xtask setup --cuda`"
                     )
                 }
                 ErrorKind::DriverTooOld => {
                     format!(
-                        "the NVIDIA driver is too old for CUDA 13.0: {reason} Install driver R580 or newer"
+                        "the NVIDIA driver is too old for CUDA 13.0 ({reason}); install driver R580 or newer"
                     )
                 }
                 _ => return Err(device_failed(env, error)),
@@ -110,9 +110,9 @@ fn device_failed(env: &WorkerEnv, source: ShimError) -> DeviceError {
 fn log_fallback(env: &WorkerEnv, error: &ShimError) {
     let remedy = match error.kind {
         ErrorKind::DriverMissing => return tracing::debug!("training on the CPU: {error}"),
-        ErrorKind::LibraryMissing => "`cargo xtask setup --cuda` fetches libtorch's CUDA set",
-        ErrorKind::DriverTooOld => "CUDA 13.0 needs driver R580 or newer",
-        _ => "`nvidia-smi` may say more",
+        ErrorKind::LibraryMissing => "install libtorch's CUDA libraries with `cargo xtask setup --cuda`",
+        ErrorKind::DriverTooOld => "install driver R580 or newer for CUDA 13.0",
+        _ => "check the GPU with `nvidia-smi`",
     };
     if env.rank == 0 {
         tracing::warn!("training on the CPU: {error}; {remedy}");
@@ -178,7 +178,7 @@ mod tests {
             assert_eq!(status, dtrain_common::exit::ExitStatus::Usage);
         }
         let few = error_of(Ok(2)).to_string();
-        assert!(few.contains("rank 6 is worker 2") && few.contains("at most 2"), "{few}");
+        assert!(few.contains("rank 6 needs GPU 2") && few.contains("at most 2"), "{few}");
         // The same error without a list: the machine has too few GPUs.
         assert!(matches!(select(&worker(2), None, Ok(2)), Err(DeviceError::TooFew { visible: 2, .. })));
     }

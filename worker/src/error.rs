@@ -35,8 +35,7 @@ pub enum WorkerError {
     #[error(transparent)]
     Recipe(#[from] RecipeError),
     #[error(
-        "task = \"{0}\" is trained by a program of your own: set DTRAIN_WORKER to it, or start it with \
-         `dtrain launch -- PROGRAM RECIPE`"
+        "task = \"{0}\" needs your own program: set DTRAIN_WORKER to its path, or run `dtrain launch -- PROGRAM RECIPE`"
     )]
     NoTask(Task),
     #[error("{key}: {source}")]
@@ -44,16 +43,16 @@ pub enum WorkerError {
     #[error("{key}: this setting has no effect: {reason}")]
     NoEffect { key: String, reason: &'static str },
     #[error(
-        "stage {stage:?} begins with every parameter frozen; freeze fewer of them, or give its unfreeze an entry with at = 0"
+        "stage {stage:?} begins with every parameter frozen: freeze fewer parameters, or add an unfreeze entry with at = 0"
     )]
     NothingTrained { stage: String },
     #[error(
-        "memory.recompute = \"on\", but the model has no segments that could be computed again in backward; those of the tasks \
-         classify, segment and lm have, and a task of your own by Scope::segment. Leave the key out, or set it to \"off\""
+        "memory.recompute = \"on\": the model has no segments to recompute. Remove the key, or define segments of a custom model \
+         with Scope::segment"
     )]
     NoSegments,
     #[error(
-        "checkpoint.best: the task has no figure {wanted:?} that checkpoints could be compared by; it has {}",
+        "checkpoint.best: the task has no figure {wanted:?}; use one of {}",
         known.join(", ")
     )]
     NoFigure { wanted: String, known: Vec<String> },
@@ -61,9 +60,9 @@ pub enum WorkerError {
     Rename { reason: String },
     #[error("cannot evaluate: {0}")]
     Evaluate(#[source] CheckpointError),
-    #[error("{} holds no moving average; evaluate its --weights raw", folder.display())]
+    #[error("{} has no moving average; use --weights raw", folder.display())]
     NoAverage { folder: PathBuf },
-    #[error("model.freeze matches every parameter of the model; leave some of them to be trained")]
+    #[error("model.freeze matches every parameter: leave at least one parameter trainable")]
     AllFrozen,
     #[error(transparent)]
     Precision(#[from] PrecisionError),
@@ -73,19 +72,18 @@ pub enum WorkerError {
     Task(#[from] TaskError),
     #[error(transparent)]
     Plan(#[from] PlanError),
-    #[error("checkpoints cannot be written: {0}")]
+    #[error("cannot write checkpoints: {0}")]
     Checkpoints(#[source] CheckpointError),
     #[error("cannot resume: {0}")]
     Resume(#[source] CheckpointError),
     #[error(
-        "cannot resume: {} was trained with another {} than the data gives now; train on the data of that run, or start a new \
-         one with another --run-dir",
+        "cannot resume: {} was trained with another {}; use the data of that run, or start a new run with another --run-dir",
         folder.display(), differing.join(" and ")
     )]
     OtherData { folder: PathBuf, differing: Vec<String> },
     #[error(
-        "the classes of {} are not those of the data: {differing}; classes are numbered by the sorted names of their folders, so give \
-         the folders the names that they had",
+        "the classes of {} differ from those of the data: {differing}. Classes are numbered by sorted folder names: restore the old \
+         folder names",
         folder.display()
     )]
     OtherClasses { folder: PathBuf, differing: String },
@@ -95,11 +93,11 @@ pub enum WorkerError {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
-    #[error("rank 0's opening cannot be read ({0}); all ranks must run the same version of dtrain")]
+    #[error("cannot read the first message of rank 0: {0}; run the same version of dtrain on all ranks")]
     Opening(#[from] serde_json::Error),
-    #[error("--job: {0}; it is the launcher's, start `dtrain plan` or `dtrain profile`")]
+    #[error("--job: {0}; this flag is internal, use `dtrain plan`, `dtrain profile` or `dtrain eval`")]
     Job(#[source] serde_json::Error),
-    #[error("there is no stage {name:?}; {}", stage_names(names))]
+    #[error("--stage: the recipe has no stage {name:?}; {}", stage_names(names))]
     NoStage { name: String, names: Vec<String> },
     #[error("{0}")]
     Trial(String),
@@ -107,7 +105,7 @@ pub enum WorkerError {
     Train(#[from] TrainError),
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("cannot listen for signals: {0}")]
+    #[error("cannot install signal handlers: {0}")]
     Signals(#[source] io::Error),
     #[error(transparent)]
     Torch(#[from] TchError),
@@ -121,8 +119,8 @@ impl From<BatchError> for WorkerError {
 
 fn stage_names(names: &[String]) -> String {
     match names {
-        [] => "the recipe has none, leave --stage out".to_owned(),
-        _ => format!("those of the recipe are \"{}\"", names.join("\", \"")),
+        [] => "it has no stages, remove --stage".to_owned(),
+        _ => format!("use one of \"{}\"", names.join("\", \"")),
     }
 }
 

@@ -199,7 +199,7 @@ pub(crate) fn test<T: BuildTask + 'static>(
             .map_err(|source| WorkerError::Write { path, source })?;
         let peak = memory::report(of.device).map_err(TrainError::from)?.peak;
         followers.note(format_args!(
-            "test of {}\n  memory: {} when the training's was free, {} at most",
+            "test of {}\n  memory: {} after the training was freed, {} at the peak",
             format_result(&record, &[peak]),
             ByteSize(free.allocated),
             ByteSize(peak)
@@ -232,9 +232,6 @@ fn format_result(record: &TestRecord, peaks: &[u64]) -> String {
         lines.push(format!("  {:<16}{}", name.replace('_', " "), figure(name, *value)));
     }
     let peak = ByteSize(peaks.iter().copied().max().unwrap_or(0));
-    lines.push(format!(
-        "  in {:.1} s, in batches of {batch} per rank, with {peak} of memory at most",
-        eval.eval_ms / 1e3
-    ));
+    lines.push(format!("  {:.1} s, batches of {batch} per rank, peak memory {peak}", eval.eval_ms / 1e3));
     lines.join("\n")
 }

@@ -130,7 +130,7 @@ fn describe_rollback(set_aside: &SetAside) -> Option<String> {
     let (first, last) = (set_aside.steps.first()?, set_aside.steps.last()?);
     let count = counted(set_aside.steps.len(), "later checkpoint");
     Some(format!(
-        "set aside {count} (steps {first} to {last}) in {}; --resume and the path of one brings it back",
+        "set aside {count} (steps {first} to {last}) in {}; restore one with --resume PATH",
         set_aside.folder.display()
     ))
 }

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_reads_as_documented() {
+    fn the_line_is_as_documented() {
         let report = MemoryReport { allocated: 13_249_974_108, reserved: 14_184_129_495, peak: 0 };
         let line = "GPU memory: 12.34 GiB allocated | 13.21 GiB reserved";
         assert_eq!(report.line(Device::Cuda(0)), line);

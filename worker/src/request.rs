@@ -13,26 +13,25 @@ Example: dtrain launch --nproc 2 --set train.epochs=2 -- PROGRAM recipe.toml --r
 
 /// Train a recipe as one rank of a run.
 ///
-/// Started by `dtrain launch`, by torchrun (--no-python), or by hand: without RANK and WORLD_SIZE in the environment it
-/// trains alone, as rank 0 of 1.
+/// Started by `dtrain launch`, by torchrun (--no-python), or by hand. Without RANK and WORLD_SIZE, it trains alone.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "dtrain-worker", version, after_help = AFTER_HELP)]
 pub struct Request {
     /// A recipe file, or the name of an embedded recipe.
     pub recipe: String,
-    /// Where the run writes; by default a new folder under `runs/`.
-    #[arg(long, value_name = "DIR", help = "Where the run writes [default: runs/<recipe>-<time>]")]
+    /// Run directory [default: runs/<recipe>-<time>]
+    #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Override a value of the recipe; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub overrides: Vec<String>,
-    /// Where to begin: auto (the newest checkpoint in the run directory, if any), never, or a checkpoint's folder.
+    /// Checkpoint to resume: auto (newest of the run), never, or a folder.
     #[arg(long, value_name = "auto|never|PATH", default_value = "auto")]
     pub resume: Resume,
-    /// The launcher has prepared the run directory, and holds its lock.
+    /// The launcher has prepared and locked the run directory.
     #[arg(long, hide = true)]
     pub prepared: bool,
-    /// What is asked for instead of a training, as JSON: see `dtrain_common::job::Job`.
+    /// Job to run instead of training, as JSON: `dtrain_common::job::Job`.
     #[arg(long, hide = true, value_name = "JSON")]
     pub job: Option<String>,
 }

@@ -113,7 +113,7 @@ impl Setup {
         let resumed = folder.map(|folder| resume(folder, &mut replica)).transpose()?;
         let done = resumed.as_ref().map_or(0, |resumed| resumed.manifest.step);
         notes.extend(folder.map(|folder| match opening.from_memory {
-            true => format!("resumed from the copy in memory after step {done}: nothing is lost"),
+            true => format!("resumed from the copy in memory after step {done}"),
             false => format!("resumed from {} after step {done}", folder.display()),
         }));
         Ok(Self {
@@ -139,7 +139,7 @@ fn recompute_all(recompute: &models::Recompute) -> Result<String> {
         return Err(WorkerError::NoSegments);
     }
     recompute.set_all();
-    Ok(format!("recompute: all {} segments of the model are computed again in backward", recompute.count()))
+    Ok(format!("recompute: all {} segments of the model are recomputed in backward", recompute.count()))
 }
 
 /// Returns rank 0's survey of the data, for the other ranks.

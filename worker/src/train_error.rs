@@ -23,38 +23,38 @@ pub(crate) type Result<T, E = TrainError> = std::result::Result<T, E>;
 pub enum TrainError {
     #[error(transparent)]
     Data(#[from] DataError),
-    #[error("the loader ended before the run did; this is a bug of dtrain")]
+    #[error("the data loader ended before the run: this is a bug in dtrain, please report it")]
     LoaderEnded,
     #[error(
-        "{bad} of {total} training images could not be read, which is more than 1%; the first ones are named above. Mend \
-         or remove them and start again: the run resumes from its last checkpoint"
+        "{bad} of {total} training images are unreadable, more than the limit of 1%; the first are named above. Repair or remove \
+         them and run the same command: the run resumes from its last checkpoint"
     )]
     TooManyBad { bad: u64, total: u64 },
     #[error(
-        "the {what} was not finite {}, so nothing was learnt there; lower optim.lr, set optim.clip, set precision.amp = \"off\" where \
-         it is on, or look for broken values in the data", steps(*first, *last)
+        "the {what} was not finite {}, so these steps were skipped; lower optim.lr, set optim.clip, set precision.amp = \"off\", or \
+         check the data for invalid values", steps(*first, *last)
     )]
     NonFinite { what: &'static str, first: u64, last: u64 },
     #[error(
-        "no sample or pixel counted {}, so nothing was learnt there: the images cannot be read, or all their pixels have the value of \
-         data.ignore; look at the images and masks", steps(*first, *last)
+        "no sample or pixel counted {}: all images are unreadable, or all their pixels have the value of data.ignore; check the images \
+         and masks", steps(*first, *last)
     )]
     NothingCounted { first: u64, last: u64 },
     #[error(
-        "no sample or pixel of the test set counts: its images cannot be read, or all their pixels have the value of data.ignore; look \
-         at the test images and masks, or set data.resize = \"stretch\" if the cut leaves nothing"
+        "no sample or pixel of the test set counts: all images are unreadable, or all their pixels have the value of data.ignore; \
+         check the test images and masks, or set data.resize = \"stretch\" if cropping removes all other pixels"
     )]
     NothingTested,
     #[error(
-        "the loss scale has fallen to {scale:e} because float16 gradients keep overflowing; set precision.amp = \"bf16\", lower \
-         optim.lr, or look for broken values in the data"
+        "the loss scale fell to {scale:e}: float16 gradients keep overflowing; set precision.amp = \"bf16\", lower optim.lr, or check \
+         the data for invalid values"
     )]
     LossScale { scale: f64 },
     #[error(transparent)]
     OutOfMemory(Box<Exhausted>),
     #[error(
-        "out of memory in the first micro-step of the run, in which the other ranks wait for BatchNorm's sums; start with a \
-         smaller memory.micro_batch, or without model.batchnorm = \"synced\""
+        "out of memory in the first micro-step of the run, while other ranks wait for BatchNorm's sums: set a smaller \
+         memory.micro_batch, or remove model.batchnorm = \"synced\""
     )]
     UnknownSums,
     #[error(transparent)]
@@ -68,7 +68,7 @@ pub enum TrainError {
     #[error("parameter {name}: {source}")]
     Moved { name: String, source: ShimError },
     #[error(
-        "the gradient of {name} was added to after its reduction had begun: the model runs backward more than once per \
+        "the gradient of {name} changed after its reduction began: the model runs backward more than once per \
          micro-batch; set reduce.overlap = false"
     )]
     LateGradient { name: String },
@@ -77,11 +77,11 @@ pub enum TrainError {
     #[error(transparent)]
     Torch(#[from] TchError),
     #[error(
-        "the checkpoint after step {step} cannot be written: {source}; earlier checkpoints are intact, and the same \
-         command goes on from the newest"
+        "cannot write the checkpoint after step {step}: {source}. Earlier checkpoints are intact; run the same command to resume from \
+         the newest"
     )]
     Checkpoint { step: u64, source: CheckpointError },
-    #[error("metrics.jsonl cannot be written: {0}")]
+    #[error("cannot write metrics.jsonl: {0}")]
     Metrics(#[source] io::Error),
 }
 

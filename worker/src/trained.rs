@@ -38,8 +38,7 @@ pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Re
         }
         let trains = |rule: usize| zip(&own, &end).any(|(own, frozen)| *own == Some(rule) && !frozen);
         if let Some(rule) = (0..rules.len()).find(|&rule| !trains(rule)) {
-            let reason =
-                "all that it matches is frozen in this stage; remove the group, or unfreeze what it matches";
+            let reason = "every parameter that it matches is frozen in this stage; remove the group, or unfreeze these parameters";
             return Err(WorkerError::NoEffect { key: format!("stage[{number}].group[{rule}]"), reason });
         }
         stages.push(of.phases.iter().map(|of| globs.trained(&rule_of, &frozen[of.unfrozen])).collect());
@@ -48,7 +47,7 @@ pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Re
     match (0..globs.rules.len()).find(|&rule| !trains(rule)) {
         Some(rule) if !recipe.stage.is_empty() => Err(WorkerError::NoEffect {
             key: format!("optim.group[{rule}]"),
-            reason: "all that it matches is frozen in every stage; remove the group, or unfreeze what it matches",
+            reason: "every parameter that it matches is frozen in every stage; remove the group, or unfreeze these parameters",
         }),
         _ => Ok(stages),
     }
@@ -107,8 +106,8 @@ impl<'a> Globs<'a> {
             let key = format!("stage[{number}].unfreeze[{index}].match");
             let matched = self.matching(key.as_str(), &entry.patterns)?;
             if !zip(&matched, &frozen).any(|(matched, frozen)| *matched && *frozen) {
-                let reason = "nothing that it matches is frozen at that part of the stage; remove the entry, or freeze what it \
-                              matches before";
+                let reason = "no parameter that it matches is frozen at that part of the stage; remove the entry, or freeze these \
+                              parameters before";
                 return Err(WorkerError::NoEffect { key, reason });
             }
             for (frozen, matched) in frozen.iter_mut().zip(matched) {
@@ -118,8 +117,8 @@ impl<'a> Globs<'a> {
                 own.contains(&true) && !zip(own, &frozen).any(|(own, frozen)| *own && *frozen)
             };
             if entry.at == 0.0 && own.as_ref().is_some_and(undone) {
-                let reason = "it unfreezes where the stage begins all that the stage's freeze matches; remove the one or the \
-                              other, or unfreeze at a later part";
+                let reason = "it unfreezes every parameter of the stage's freeze at the start of the stage; remove one of the two, \
+                              or unfreeze at a later part";
                 return Err(WorkerError::NoEffect { key, reason });
             }
             all.push(frozen.clone());

@@ -201,7 +201,7 @@ fn a_gpu_without_a_driver_is_an_error() {
     command.env("CUDA_VISIBLE_DEVICES", "0");
     refused_by(
         &mut command,
-        &["CUDA_VISIBLE_DEVICES=0 asks for a GPU", "no NVIDIA driver", "R580", "--gpu-ids none"],
+        &["CUDA_VISIBLE_DEVICES=0: no GPU is usable", "no NVIDIA driver", "R580", "--gpu-ids none"],
     );
 }
 

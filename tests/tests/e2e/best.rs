@@ -133,8 +133,8 @@ fn an_unknown_best_metric_is_an_error_at_the_start() {
     let sandbox = falling();
     let output = sandbox.launch(2, "run", &["checkpoint.best=max accuracy"]);
     let text = expect_exit_code(&output, 2);
-    let words = "checkpoint.best: the task has no figure \"accuracy\" that checkpoints could be compared by; it has loss, perplexity, \
-                 bits_per_";
+    let words =
+        "checkpoint.best: the task has no figure \"accuracy\"; use one of loss, perplexity, bits_per_";
     assert!(text.contains(words), "{text}");
     assert!(!sandbox.path("run/metrics.jsonl").exists());
 }

@@ -130,7 +130,7 @@ fn a_failed_write_ends_the_run_or_skips_one_checkpoint() {
     for (rank, error, words) in [(0, "ENOSPC", "No space left on device"), (1, "EIO", "Input/output error")] {
         let name = format!("stop-{rank}");
         let text = expect_exit_code(&launch(rank, error, &name, &[]), 4);
-        assert!(text.contains(words) && text.contains("cannot be written"), "{text}");
+        assert!(text.contains(words) && text.contains("cannot write the checkpoint after step"), "{text}");
         let run = sandbox.run(&name);
         let steps = run.0.steps().unwrap();
         assert!(!steps.is_empty() && steps.len() < 6, "{steps:?}");
@@ -177,7 +177,7 @@ fn an_unwritable_folder_is_an_error_at_the_start() {
     fs::rename(old.join("step-00000002"), run.0.checkpoint(2)).unwrap();
     fs::write(run.0.checkpoints().join(".partial-00000003"), "").unwrap();
     let text = expect_exit_code(&sandbox.launch(1, "run", &[]), 4);
-    assert!(text.contains("the checkpoint after step 3 cannot be written"), "{text}");
+    assert!(text.contains("cannot write the checkpoint after step 3"), "{text}");
     assert_eq!(run.0.steps().unwrap(), [2]);
 }
 

@@ -167,15 +167,12 @@ fn changed_data_of_a_run_is_reported() {
     let moved = "data.root=moved";
     let output = sandbox.launch(1, "run", &["train.steps=3", moved]);
     assert!(output.status.success(), "{}", output_text(&output));
-    assert!(!output_text(&output).contains("the data is not"), "{}", output_text(&output));
+    assert!(!output_text(&output).contains("the data differs"), "{}", output_text(&output));
     fs::rename(sandbox.path("moved/train/a/3.png"), sandbox.path("moved/train/a/x.png")).unwrap();
     let output = sandbox.launch(1, "run", &["train.steps=4", moved]);
     assert!(output.status.success(), "{}", output_text(&output));
     let text = output_text(&output);
-    assert!(
-        text.contains("warning: the data is not what the checkpoint was trained on: as many samples"),
-        "{text}"
-    );
+    assert!(text.contains("warning: the data differs from the checkpoint's: as many samples"), "{text}");
     fs::remove_file(sandbox.path("moved/train/a/x.png")).unwrap();
     let output = sandbox.launch(1, "run", &["train.steps=5", moved]);
     assert!(
@@ -216,8 +213,8 @@ fn renamed_classes_are_an_error_in_eval_and_resume() {
         let text = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
         for words in [
-            "class 0 is \"cat\" there and \"dog\" here, class 1 is \"dog\" there and \"emu\" here",
-            "give the folders the names that they had",
+            "class 0 is \"cat\" in the checkpoint and \"dog\" in the data, class 1 is \"dog\" in the checkpoint and \"emu\" in the data",
+            "restore the old folder names",
         ] {
             assert!(text.contains(words), "{words} in {text}");
         }
@@ -233,6 +230,6 @@ fn renamed_classes_are_an_error_in_eval_and_resume() {
     ] {
         let text = output_text(&output);
         assert!(output.status.success(), "{text}");
-        assert_eq!(text.matches("holds no names of classes").count(), warnings, "{text}");
+        assert_eq!(text.matches("has no class names").count(), warnings, "{text}");
     }
 }

@@ -141,7 +141,7 @@ fn a_run_fits_its_budget_or_names_a_micro_batch_that_fits() {
     let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("; memory.micro_batch = ") && text.contains(" fits"), "{text}");
-    assert!(!text.contains("nothing smaller"), "{text}");
+    assert!(!text.contains("no smaller cut"), "{text}");
 
     let set = format!("memory.budget={}", state / 2);
     let output = sandbox.launch(1, "hopeless", &[&set]);

@@ -58,12 +58,13 @@ const STEPS: usize = 2;
 
 impl<T: BuildTask + 'static> MeasuringPredictor<'_, T> {
     fn measured(&self, overrides: &[String], cut: Cut) -> Result<Measured> {
-        let without = |why| WorkerError::Trial(format!("{why}; leave out --measured, which needs no memory"));
+        let without =
+            |why| WorkerError::Trial(format!("{why}; plan without --measured, which needs no memory"));
         let trial = CutTrial { cut, stage: self.stage, steps: STEPS, limit: NO_LIMIT };
         match start(self.request, overrides, &trial)? {
             ProcessOutcome::Ran(measured) => Ok(*measured),
             ProcessOutcome::OutOfMemory => {
-                Err(without(format!("a micro-batch of {} does not fit this machine", cut.micro_batch)))
+                Err(without(format!("a micro-batch of {} does not fit on this machine", cut.micro_batch)))
             }
             ProcessOutcome::Died(how) => Err(without(format!(
                 "the process that measured a micro-batch of {} died ({how})",

@@ -211,12 +211,14 @@ pub(crate) fn with_smallest_step<T: BuildTask + 'static>(
     let smallest = PlanInputs { amp, ..*inputs }
         .solve::<T, _>(&free, 0, |solver, cut_request| solver.smallest(cut_request));
     let Ok(prediction) = smallest else { return error };
-    let (may, takes) = (ByteSize(inputs.limit), ByteSize(prediction.peak));
+    let (limit, needed) = (ByteSize(inputs.limit), ByteSize(prediction.peak));
     let location = match prediction.peak > inputs.limit {
-        true => format!("before the first step: tensors may take {may}, and the smallest step takes {takes}"),
+        true => format!(
+            "before the first step: tensors are limited to {limit}, but the smallest step needs {needed}"
+        ),
         false => format!(
-            "before the first step: tensors may take {may}, which is enough for the smallest step, of {takes}, and too little to \
-             build the model"
+            "before the first step: tensors are limited to {limit}, enough for the smallest step ({needed}), but not to build the \
+             model"
         ),
     };
     WorkerError::Train(TrainError::OutOfMemory(Box::new(Exhausted {

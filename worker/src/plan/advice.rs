@@ -61,7 +61,7 @@ pub(super) fn advise<P: Predictor>(
     if recipe.ema.is_some() && base.owners.ema > 0 {
         // The average exists at all times, so every peak shrinks by its size.
         found.push(Advice {
-            what: "no moving average of the weights: remove [ema]".into(),
+            what: "no moving average: remove [ema]".into(),
             setting: None,
             peak: base.peak.saturating_sub(base.owners.ema),
             saves: base.owners.ema,
@@ -79,7 +79,7 @@ fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Candidate> {
     let Cut { ranks, micro_batch, .. } = base;
     let recompute = subject.segments;
     if base.recompute < recompute {
-        let what = format!("compute all {recompute} segments again in backward");
+        let what = format!("recompute all {recompute} segments in backward");
         add(what, "memory.recompute=on".into(), Cut { recompute, ..base });
     }
     if micro_batch > 1
@@ -92,13 +92,13 @@ fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Candidate> {
         add(what, format!("memory.micro_batch={micro_batch}"), cut);
     }
     if ranks > 1 && !base.shard_optimizer {
-        let what = format!("every rank keeps its part of the optimizer's state: {ranks} ranks");
+        let what = format!("shard the optimizer's state over {ranks} ranks");
         let shard_optimizer = true;
         let cut = Cut { shard_optimizer, ..base };
         add(what, "memory.shard_optimizer=true".into(), cut);
     }
     if base.amp == Amp::Off {
-        let what = format!("matrix products and convolutions in {half}; rounds otherwise");
+        let what = format!("matrix products and convolutions in {half}; changes rounding");
         add(what, format!("precision.amp={half}"), Cut { amp: half, ..base });
     }
     candidates
@@ -112,7 +112,7 @@ fn by_setting(recipe: &Recipe) -> Vec<Candidate> {
         && let Some((part, globs)) = all_but_the_last(recipe)
     {
         let globs: Vec<_> = globs.iter().map(|glob| format!("{glob:?}")).collect();
-        let what = format!("progressive unfreezing, at first: train {part} alone");
+        let what = format!("progressive unfreezing: first train only {part}");
         add(what, format!("model.freeze=[{}]", globs.join(",")));
     }
     if let Some(size) = smaller_image(recipe) {

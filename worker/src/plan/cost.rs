@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_formula_is_the_documented_one() {
+    fn the_formula_is_as_documented() {
         let machine = Machine::default();
         assert_eq!(time(&machine, 16, 0), 1.0);
         let expected = [(8, 1.0303), (4, 1.0909), (2, 1.2121), (1, 1.4545)];

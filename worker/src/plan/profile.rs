@@ -86,7 +86,7 @@ impl Profile {
         }
         let mut out = String::new();
         let (device, budget) = (&self.device, size(self.budget));
-        let text = format!("Measured on {device}, where tensors may take {budget}.");
+        let text = format!("Measured on {device}; tensors are limited to {budget}.");
         paragraph(&mut out, 2, &text);
         for stage in &self.stages {
             out.push('\n');
@@ -110,7 +110,7 @@ fn write_stage(stage: &ProfiledStage, out: &mut String) {
     paragraph(out, 2, &text);
     match &stage.measured {
         Some(measured) => write_step(measured, out),
-        None => out.push_str("No step fits as the recipe has it.\n"),
+        None => out.push_str("No step fits with the recipe's settings.\n"),
     }
     if let Some(optimal) = &stage.optimal {
         write_trials(optimal, out);
@@ -151,14 +151,14 @@ fn write_trials(optimal: &Optimal, out: &mut String) {
         Some(largest) => {
             format!("The largest micro-batch within {limit} is {largest}: --set memory.micro_batch={largest}")
         }
-        None => format!("No micro-batch stays within {limit}."),
+        None => format!("No micro-batch fits within {limit}."),
     };
     paragraph(out, 2, &text);
     let mut table = vec![["micro-batch", "peak", ""].map(str::to_owned).into()];
     for trial in &optimal.trials {
         let (peak, outcome) = match &trial.outcome {
             TrialOutcome::Ran(peak) if *peak <= optimal.limit => (size(*peak), "fits".to_owned()),
-            TrialOutcome::Ran(peak) => (size(*peak), "ran, beyond the limit".to_owned()),
+            TrialOutcome::Ran(peak) => (size(*peak), "ran, above the limit".to_owned()),
             TrialOutcome::OutOfMemory => ("-".to_owned(), "out of memory".to_owned()),
             TrialOutcome::Died(how) => ("-".to_owned(), format!("died: {how}")),
         };
@@ -213,10 +213,10 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_exact() {
+    fn the_text_is_printed_exactly() {
         let text = profile().render(false).unwrap();
         let expected = "\
-Measured on CPU, where tensors may take 8.00 GiB.
+Measured on CPU; tensors are limited to 8.00 GiB.
 
 stage decoder, made-up: 26,214,400 of 26,214,400 parameters trained; effective batch 16
 A step of micro-batches of 4 takes 123.5 ms, measured.
@@ -233,12 +233,12 @@ Peak of each phase, measured: forward 4.00 GiB, backward 5.00 GiB, reduce 1.00 G
 The largest micro-batch within 8.00 GiB is 4: --set memory.micro_batch=4
   micro-batch      peak
            16         -  out of memory
-            8  9.00 GiB  ran, beyond the limit
+            8  9.00 GiB  ran, above the limit
             1         -  died: killed by SIGKILL
             4  5.00 GiB  fits
 
 made-up: 26,214,400 of 26,214,400 parameters trained; effective batch 16
-No step fits as the recipe has it.
+No step fits with the recipe's settings.
 ";
         assert_eq!(text, expected);
     }

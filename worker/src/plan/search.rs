@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_everything() {
+    fn no_size_or_all_sizes_may_fit() {
         assert_eq!(search(&[], 10, |_| Some(1)).0, None);
         assert_eq!(search(&[3], 10, |_| Some(11)), (None, 1));
         assert_eq!(search(&[1, 2, 3], 10, |_| Some(10)), (Some(2), 1));
@@ -85,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_growing_memory_gives_the_largest(
+        fn growing_memory_gives_the_largest_size(
             steps in prop::collection::vec((1usize..9, 0u64..1000), 1..60),
             budget in 0u64..40_000,
             dead in any::<bool>(),
@@ -103,7 +103,7 @@ mod tests {
         }
 
         #[test]
-        fn any_memory_gives_one_that_fits(peaks in prop::collection::vec(0u64..100, 1..40), budget in 0u64..100) {
+        fn any_memory_gives_a_fitting_size(peaks in prop::collection::vec(0u64..100, 1..40), budget in 0u64..100) {
             let sizes: Vec<usize> = (1..=peaks.len()).collect();
             if let Some(found) = search(&sizes, budget, |size| Some(peaks[size - 1])).0 {
                 prop_assert!(peaks[found] <= budget);

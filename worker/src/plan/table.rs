@@ -29,8 +29,8 @@ impl Plan {
         write_header(self, &mut out);
         write_rows(self, &mut out);
         write_bytes(self, &mut out);
-        let plain = "What saves memory, each alone, against the plain cut:";
-        let smallest = "What helps where it does not fit, each alone, against the smallest cut:";
+        let plain = "Ways to save memory, each alone, compared with the plain cut:";
+        let smallest = "Ways to fit, each alone, compared with the smallest cut:";
         write_advice(&mut out, plain, &self.advice);
         write_advice(&mut out, smallest, &self.advice_if_too_large);
         for warning in &self.warnings {
@@ -53,8 +53,8 @@ fn write_brief(plan: &Plan, row: &Row, out: &mut String) {
             segments(plan, cut),
         ),
         Choice::NoFit { partition, .. } => format!(
-            "{gpu}: does not fit; the smallest cut, {partition}, takes {takes}, and tensors may take {}; \
-             `dtrain plan` says what helps",
+            "{gpu}: does not fit: the smallest cut, {partition}, needs {takes}, above the limit of {}; \
+             see `dtrain plan` for advice",
             size(row.budget),
         ),
     };
@@ -84,7 +84,7 @@ fn write_header(plan: &Plan, out: &mut String) {
     paragraph(out, 2, &text);
     let how = match plan.mode {
         Mode::Symbolic => "the step was run on tensors without storage",
-        Mode::Measured => "steps were run at two micro-batches, and the rest follows by a straight line",
+        Mode::Measured => "two micro-batches were measured, and the others interpolated",
     };
     let text = format!("Memory and time are {}: {how}.", plan.mode.label());
     paragraph(out, 2, &text);
@@ -119,15 +119,15 @@ fn write_rows(plan: &Plan, out: &mut String) {
     out.push('\n');
     let align = [Left, Right, Left, Left, Right, Left, Right, Right, Left];
     columns(out, 0, &align, &table);
-    out.push_str("Time is that of a step against the plain cut.\n");
+    out.push_str("Time: one step, relative to the plain cut.\n");
     let margin = format!(
-        "Tensors may take a GPU's memory less {} and {}% of the rest.",
+        "Limit for tensors: a GPU's memory less {}, less {}% of the rest.",
         size(plan.margin.context_bytes),
         plan.margin.fragmentation_percent
     );
     paragraph(out, 2, &margin);
     if let Some(budget) = plan.budget {
-        let text = format!("memory.budget allows {} at most, on every GPU.", size(budget));
+        let text = format!("memory.budget limits tensors to {} on every GPU.", size(budget));
         paragraph(out, 2, &text);
     }
 }
@@ -142,7 +142,7 @@ fn write_bytes(plan: &Plan, out: &mut String) {
             cuts.push((shown(&row.gpu.name), prediction));
         }
     }
-    let _ = writeln!(out, "\nWhere the bytes are at the peak, {}:", plan.mode.label());
+    let _ = writeln!(out, "\nMemory at the peak, {}:", plan.mode.label());
     for (index, some) in cuts.chunks(COLUMNS).enumerate() {
         if index > 0 {
             out.push('\n');
@@ -158,7 +158,7 @@ fn write_bytes(plan: &Plan, out: &mut String) {
         ];
         let owners = plan.plain.owners.rows().into_iter().enumerate();
         table.extend(owners.map(|(at, (name, _))| row(name, &|(_, it)| size(it.owners.rows()[at].1))));
-        table.push(row("together", &|(_, it)| size(it.peak)));
+        table.push(row("total", &|(_, it)| size(it.peak)));
         let align: Vec<_> = std::iter::once(Left).chain(some.iter().map(|_| Right)).collect();
         columns(out, 2, &align, &table);
     }

@@ -55,7 +55,7 @@ fn a_stage_that_unfreezes_begins_as_the_one_before_ended() {
 }
 
 #[test]
-fn model_freeze_is_what_every_stage_begins_with() {
+fn every_stage_begins_with_model_freeze() {
     let base = "[model]\nfreeze = [\"stem.*\"]\n[train]\nseed = 1\n";
     let freeze = "freeze = [\"block.*\"]";
     let text = format!("{base}{}{}", stage("a", freeze), stage("b", ""));
@@ -67,7 +67,7 @@ fn model_freeze_is_what_every_stage_begins_with() {
 }
 
 #[test]
-fn groups_of_a_stage_come_before_the_recipe_s() {
+fn groups_of_a_stage_come_before_groups_of_the_recipe() {
     let common = "[optim]\nweight_decay = 0.5\ngroup = [{ match = \"block.*\", lr_factor = 0.1 }]\n";
     let own = "group = [{ match = \"block.3.*\", weight_decay = 0.0 }]\nfreeze = [\"stem.*\"]";
     let phases = phases_of(&format!("{common}{}{}", stage("a", own), stage("b", ""))).unwrap();
@@ -97,7 +97,7 @@ fn invalid_settings_name_key_and_remedy() {
         (
             stage("a", "") + &stage("b", "unfreeze = [{ at = 0.5, match = \"block.*\" }]"),
             "stage[1].unfreeze[0].match: ",
-            "nothing that it matches is frozen at that part",
+            "no parameter that it matches is frozen at that part",
         ),
         (
             stage(
@@ -105,17 +105,17 @@ fn invalid_settings_name_key_and_remedy() {
                 "freeze = [\"block.*\"]\nunfreeze = [{ at = 0.2, match = \"*\" }, { at = 0.5, match = \"block.1.*\" }]",
             ),
             "stage[0].unfreeze[1].match: ",
-            "remove the entry, or freeze what it matches before",
+            "remove the entry, or freeze these parameters before",
         ),
         (
             stage("a", "freeze = [\"block.*\"]\nunfreeze = [{ at = 0, match = \"*\" }]"),
             "stage[0].unfreeze[0].match: ",
-            "all that the stage's freeze matches; remove the one",
+            "every parameter of the stage's freeze at the start",
         ),
         (
             stage("a", "") + &stage("b", "freeze = [\"*\"]"),
             "stage \"b\" begins with every parameter frozen",
-            "give its unfreeze an entry with at = 0",
+            "add an unfreeze entry with at = 0",
         ),
         (
             stage("a", "group = [{ match = \"blok.*\", lr_factor = 2 }]"),
@@ -128,7 +128,7 @@ fn invalid_settings_name_key_and_remedy() {
                 "freeze = [\"block.*\"]\ngroup = [{ match = \"head.*\", lr_factor = 2 }, { match = \"block.*\", lr_factor = 3 }]",
             ),
             "stage[0].group[1]: ",
-            "all that it matches is frozen in this stage",
+            "every parameter that it matches is frozen in this stage",
         ),
         (
             format!(
@@ -136,18 +136,18 @@ fn invalid_settings_name_key_and_remedy() {
                 stage("a", "freeze = [\"stem.*\"]")
             ),
             "optim.group[0]: ",
-            "all that it matches is frozen in every stage",
+            "every parameter that it matches is frozen in every stage",
         ),
         (
             "[model]\nfreeze = [\"*\"]\n[train]\nepochs = 1\n".to_owned(),
             "model.freeze matches every parameter",
-            "leave some of them",
+            "leave at least one",
         ),
     ] {
         let error = phases_of(&text).unwrap_err();
-        let said = error.to_string();
-        assert!(said.starts_with(key) && said.contains(part), "{said}");
-        assert_eq!(error.exit_status().code(), 2, "{said}");
+        let text = error.to_string();
+        assert!(text.starts_with(key) && text.contains(part), "{text}");
+        assert_eq!(error.exit_status().code(), 2, "{text}");
     }
     // All parameters may be frozen if some are unfrozen at once.
     let text = stage(

@@ -27,7 +27,7 @@ fn invalid_stages_are_errors() {
     refused(
         1,
         &["stage.1.unfreeze.1.match=\"up1.*\""],
-        &["stage[1].unfreeze[1].match", "nothing that it matches is frozen", "remove the entry"],
+        &["stage[1].unfreeze[1].match", "no parameter that it matches is frozen", "remove the entry"],
     );
     refused(
         1,

@@ -26,14 +26,14 @@ fn advice_lines_have_their_effect() {
     assert_eq!(
         what(&advice),
         [
-            ("compute all 4 segments again in backward", 6144),
-            ("progressive unfreezing, at first: train layer4 and fc alone", 4915),
+            ("recompute all 4 segments in backward", 6144),
+            ("progressive unfreezing: first train only layer4 and fc", 4915),
             ("half the micro-batch: 4 instead of 8", 4096),
-            ("matrix products and convolutions in bf16; rounds otherwise", 4096),
+            ("matrix products and convolutions in bf16; changes rounding", 4096),
             ("a smaller backbone; another experiment", 3276),
             ("images of 192 instead of 224 pixels; another experiment", 2048),
-            ("every rank keeps its part of the optimizer's state: 2 ranks", 100),
-            ("no moving average of the weights: remove [ema]", 100),
+            ("shard the optimizer's state over 2 ranks", 100),
+            ("no moving average: remove [ema]", 100),
         ]
     );
     assert_eq!(advice[1].setting.as_deref(), Some("model.freeze=[\"conv1.*\",\"bn1.*\",\"layer[1-3].*\"]"));

@@ -33,7 +33,7 @@ fn chosen(machine: &Machine, request: &CutRequest) -> Option<(usize, usize, usiz
 }
 
 #[test]
-fn ample_memory_takes_the_share_at_once() {
+fn ample_memory_computes_the_share_at_once() {
     let mut machine = Machine::default();
     let plain = machine.prediction(&Machine::cut(1, 16, 0));
     let expected = Choice::Fit {
@@ -47,7 +47,7 @@ fn ample_memory_takes_the_share_at_once() {
 }
 
 #[test]
-fn a_smaller_micro_batch_comes_before_recompute_until_that_costs_less() {
+fn a_smaller_micro_batch_is_chosen_unless_recompute_is_cheaper() {
     let machine = Machine::default();
     // Weights, gradients, moments and average take 500 MiB, a sample 1 GiB.
     assert_eq!(chosen(&machine, &request(9 * GIB)), Some((8, 2, 0)));
@@ -88,7 +88,7 @@ fn the_smallest_cut_is_reported_if_nothing_fits() {
 }
 
 #[test]
-fn the_least_micro_batch_is_kept() {
+fn the_smallest_micro_batch_is_respected() {
     let machine = Machine { min_micro_batch: 2, segments: 0, ..Machine::default() };
     assert_eq!(chosen(&machine, &request(3 * GIB)), Some((2, 8, 0)));
     assert_eq!(chosen(&machine, &request(2 * GIB)), None);
@@ -135,7 +135,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn on_straight_lines_the_choice_is_the_best_there_is(
+    fn the_choice_is_best_for_linear_memory(
         effective_batch in 1usize..200,
         ranks in 1usize..5,
         segments in 0usize..13,
