@@ -70,7 +70,7 @@ fn unusable_checkpoints_are_errors_in_eval() {
     };
     expect_error(&[], "nowhere", "there is no such folder");
     expect_error(&[], ".", "is not a whole checkpoint: it has no manifest.json");
-    expect_error(&["--weights", "average"], "run", "holds no moving average");
+    expect_error(&["--weights", "average"], "run", "has no moving average");
     expect_error(&["--set", "model.name=resnet34"], "run", "does not fit the model");
     expect_error(&["--set", "data.classes=5"], "run", "does not fit the model");
     let model = run.0.checkpoint(1).join("model.safetensors");
