@@ -31,7 +31,7 @@ fn a_signal_is_explained() {
         ("ABRT", 6, "abort", "SIGABRT: "),
         ("BUS", 7, "bus-error", "df -h /dev/shm"),
         ("SEGV", 11, "segmentation-fault", "PYTHONFAULTHANDLER=1"),
-        ("PIPE", 13, "broken-pipe", "other end is closed"),
+        ("PIPE", 13, "broken-pipe", "the reader of its pipe"),
         ("TERM", 15, "killed", "not sent by the launcher"),
         ("XCPU", 24, "killed-by-cpu-time", "ulimit -t"),
         ("XFSZ", 25, "file-size", "ulimit -f"),

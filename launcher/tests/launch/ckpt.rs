@@ -204,7 +204,7 @@ fn a_checkpoint_is_shown_with_whose_the_bytes_are() {
         assert_eq!(shown["recipe"]["differences"].as_array().unwrap().len(), 0);
     }
     let out = ckpt(&scene, &["show", "a@best", "--against", "b@5"]).expect_code(0).stdout();
-    assert!(out.contains("1 setting other than in b/checkpoints/step-00000005:"), "{out}");
+    assert!(out.contains("1 setting different from b/checkpoints/step-00000005:"), "{out}");
     assert!(out.contains("optim.lr  0.001  0.5"), "{out}");
     let recipe = run.join("recipe.toml");
     let out = ckpt(&scene, &["show", "b", "--against", &recipe.to_string_lossy()]).expect_code(0).stdout();
@@ -247,7 +247,7 @@ fn verify_names_all_that_is_wrong() {
         "step-00000010: damaged\n",
         "  optimizer-00000-of-00001.safetensors is missing\n",
         "  model.safetensors has a wrong checksum\n",
-        "step-00000020: of a newer dtrain\n  it has format 9",
+        "step-00000020: of a newer dtrain\n  a newer dtrain wrote its format 9",
         "is not a checkpoint manifest: EOF",
         "  model.safetensors is not a valid safetensors file: its first 8 bytes announce",
         "4 checkpoints: 0 whole, 4 not\n",

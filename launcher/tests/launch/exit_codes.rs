@@ -110,7 +110,7 @@ fn a_program_that_is_not_there_or_cannot_be_executed_gives_2_and_writes_nothing(
     let cases = [
         ("no-such-program-anywhere", "is not in PATH"),
         ("./absent", "does not exist"),
-        ("./.plain", "is not executable; `chmod +x "),
+        ("./.plain", "is not executable; run `chmod +x "),
         ("/", "is not a file"),
         (".shell", "is not in PATH; to run the file in this folder, write `./.shell`"),
         (

@@ -87,7 +87,7 @@ fn lists_that_are_wrong() {
 fn another_number_of_workers_than_of_gpus() {
     refused(
         &["--nproc", "3", "--gpu-ids", "0,1"],
-        &["--nproc 3 asks for 3 workers", "--gpu-ids 0,1 names 2 GPUs", "leave --nproc out"],
+        &["--nproc 3 gives 3 workers", "--gpu-ids 0,1 names 2 GPUs", "leave out --nproc"],
     );
     refused(&["--nproc", "1", "--gpu-ids", "0,GPU-8f"], &["--gpu-ids 0,GPU-8f names 2 GPUs"]);
     refused(
