@@ -28,16 +28,16 @@ impl Recipe {
         }
         let embedded = Self::embedded();
         if let Some((name, text)) = embedded.iter().find(|(name, _)| *name == name_or_path) {
-            return Self::parse(&format!("embedded recipe {name}"), text, overrides);
+            return Self::parse(&format!("built-in recipe {name}"), text, overrides);
         }
         let names: Vec<_> = embedded.iter().map(|(name, _)| *name).collect();
         let what = if is_folder { "is a folder, not a recipe file" } else { "there is no such file" };
         let hint = nearest(name_or_path, &names)
-            .map(|name| format!(" Did you mean the embedded recipe `{name}`?"))
+            .map(|name| format!(" Did you mean the built-in recipe `{name}`?"))
             .unwrap_or_default();
         let names = names.join(", ");
         let message =
-            format!("{what}.{hint} Give the path of a recipe or the name of an embedded one: {names}");
+            format!("{what}.{hint} Give the path of a recipe or the name of a built-in one: {names}");
         Err(RecipeError::whole(name_or_path, message))
     }
 

@@ -113,7 +113,8 @@ fn folders_of(root: &Path) -> String {
     let (root, shown) = (root.display(), names[..names.len().min(8)].join(", "));
     match names.len() {
         0 => format!("{root} has no folders"),
-        1..=8 => format!("{root} has the folders {shown}"),
+        1 => format!("{root} has only the folder {shown}"),
+        2..=8 => format!("{root} has the folders {shown}"),
         count => format!("{root} has the folders {shown} and {} more", count - 8),
     }
 }

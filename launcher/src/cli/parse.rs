@@ -28,7 +28,7 @@ pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<Launc
     let count = args.words.len();
     if count > 1 && args.is_recipe(&args.words[0]) {
         let recipe = argv.remove(argv.len() - count);
-        args = read(&argv, environment)?;
+        args = read(&argv, environment).map_err(suggest_set)?;
         args.recipe = Some(recipe);
     } else if let [only] = args.words.as_slice()
         && args.is_recipe(only)
@@ -36,6 +36,15 @@ pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<Launc
         args.recipe = args.words.pop();
     }
     Ok(args)
+}
+
+/// Suggests `--set` for an unknown flag after a recipe; clap would suggest `--`, which starts a program.
+fn suggest_set(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::UnknownArgument {
+        let tip = "to change a key of the recipe, use '--set', such as '--set train.epochs=3'";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error> {

@@ -31,12 +31,13 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
         Notice::Failed { stopping: 0, .. } | Notice::Stopping { workers: 0, .. } => None,
         Notice::Failed { outcome, .. } if plan.training().is_some() && *outcome == usage_error => None,
         Notice::Failed { rank, outcome, stopping } => Some(format!(
-            "dtrain: rank {rank} failed ({}); stopping the other {stopping} of {workers} workers, which are killed after \
-             {timeout} s",
+            "dtrain: rank {rank} failed ({}); stopping the other {stopping} of {workers} workers; those still running after \
+             {timeout} s are killed",
             ended(*outcome)
         )),
         Notice::Stopping { signal, workers } => Some(format!(
-            "dtrain: received {}, passed on to {}; they are killed after {timeout} s, or at once by a second Ctrl-C or SIGTERM",
+            "dtrain: received {}, passed on to {}; those still running after {timeout} s are killed; a second Ctrl-C or SIGTERM \
+             kills at once",
             signals::name(*signal),
             counted(*workers, "worker")
         )),

@@ -64,10 +64,10 @@ pub enum DataError {
     #[error("the name of {} is not valid UTF-8; rename it", .0.display())]
     NotUnicode(PathBuf),
     #[error(
-        "{} of {} images cannot be used, more than the 1% that a run tolerates; replace or remove them: {}", .0.len(), .1, lines(.0)
+        "{} of {} images cannot be used, more than the 1% that a run tolerates; replace or remove them:{}", .0.len(), .1, lines(.0)
     )]
     TooManyBad(Vec<BadSample>, usize),
-    #[error("no image of class `{}` can be used; replace them or remove the class: {}", .0, lines(.1))]
+    #[error("no image of class `{}` can be used; replace them or remove the class:{}", .0, lines(.1))]
     ClassLost(String, Vec<BadSample>),
     #[error(
         "{} has images of one class only, `{}`, but a classifier needs at least two; add a folder of images for each other \

@@ -30,7 +30,7 @@ impl Plan {
         write_rows(self, &mut out);
         write_bytes(self, &mut out);
         let plain = "Ways to save memory, each alone, compared with the plain cut:";
-        let smallest = "Ways to fit, each alone, compared with the smallest cut:";
+        let smallest = "Ways to save memory where no cut fits, each alone, compared with the smallest cut:";
         write_advice(&mut out, plain, &self.advice);
         write_advice(&mut out, smallest, &self.advice_if_too_large);
         for warning in &self.warnings {

@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::Range;
 
 use dtrain_common::recipe::{LastBatch, Recipe};
+use dtrain_common::text::counted;
 
 pub(crate) use needs::{BatchNorms, Needs, PlanError};
 pub(crate) use stage::{PhasePlan, StagePlan};
@@ -237,8 +238,11 @@ impl fmt::Display for RunPlan {
         match &self.stages[..] {
             [stage] if stage.name.is_none() => write!(
                 f,
-                "effective batch {}; {} steps per epoch, {} in all; learning rate {:.4e}",
-                stage.partition, stage.steps_per_epoch, self.total_steps, stage.schedule.peak
+                "effective batch {}; {} per epoch, {} in all; learning rate {:.4e}",
+                stage.partition,
+                counted(stage.steps_per_epoch as usize, "step"),
+                self.total_steps,
+                stage.schedule.peak
             ),
             stages => {
                 let of = |stage: &StagePlan| {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dtrain_common::recipe::{Augment, DataKind, Recipe, Resize};
+use dtrain_common::text::counted;
 use tch::{Kind, Tensor};
 
 use super::{Loss, SurveyContext, TaskError};
@@ -70,8 +71,8 @@ pub(super) fn check_files(
 ) -> Result<CheckReport, TaskError> {
     if ignored.files() > 0 {
         (context.warn)(format!(
-            "ignoring {} files in {split}: {ignored}; images end in {} and are in class folders, if any",
-            ignored.files(),
+            "ignoring {} in {split}: {ignored}; images end in {} and are in class folders, if any",
+            counted(ignored.files(), "file"),
             EXTENSIONS.join(", ")
         ));
     }

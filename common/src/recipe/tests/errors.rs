@@ -255,10 +255,10 @@ fn a_file_that_cannot_be_a_recipe_is_named() {
     let error = Recipe::load("demmo", &[]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "demmo: there is no such file. Did you mean the embedded recipe `demo`? Give the path of a recipe or the \
-         name of an embedded one: demo, cifar100, camvid, shakespeare"
+        "demmo: there is no such file. Did you mean the built-in recipe `demo`? Give the path of a recipe or the \
+         name of a built-in one: demo, cifar100, camvid, shakespeare"
     );
     let error = Recipe::load("cifar", &[]).unwrap_err();
-    assert!(error.to_string().contains("Did you mean the embedded recipe `cifar100`?"), "{error}");
+    assert!(error.to_string().contains("Did you mean the built-in recipe `cifar100`?"), "{error}");
     assert!(Recipe::load("", &[]).is_err());
 }

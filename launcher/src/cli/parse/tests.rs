@@ -65,7 +65,13 @@ fn a_recipe_keeps_its_flags_wherever_they_stand() {
         assert_eq!(args.nproc, Nproc::Count(2));
         expect(line, Form::Recipe, "a.toml", &[]);
     }
-    assert_eq!(parsed(&["a.toml", "--no-such"]).unwrap_err().kind(), ErrorKind::UnknownArgument);
+    let error = parsed(&["a.toml", "--epochs", "3"]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnknownArgument);
+    let text = error.to_string();
+    assert!(
+        text.contains("tip: to change a key of the recipe, use '--set'") && !text.contains("-- --"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -84,7 +84,7 @@ Ways to save memory, each alone, compared with the plain cut:
                                 --set data.image_size=192
   100.00 MiB  8.40 GiB  1.00  no moving average: remove [ema]
 
-Ways to fit, each alone, compared with the smallest cut:
+Ways to save memory where no cut fits, each alone, compared with the smallest cut:
        saves        peak  time
   100.00 MiB  538.00 MiB  1.00  no moving average: remove [ema]
    76.80 MiB  561.20 MiB  0.40  progressive unfreezing: first train only layer4 and fc
@@ -132,7 +132,7 @@ fn the_budget_of_the_recipe_limits_every_gpu() {
     let (text, fits) = render(&["memory.budget=100 MiB"], &job("t4,h200"));
     assert!(!fits);
     assert!(text.contains("memory.budget limits tensors to 100.00 MiB"), "{text}");
-    assert!(text.contains("Ways to fit, each alone"), "{text}");
+    assert!(text.contains("Ways to save memory where no cut fits"), "{text}");
 }
 
 #[test]
