@@ -84,7 +84,7 @@ impl Evaluator<'_> {
         let sums =
             catch_oom_panic(|| self.sum_up(batch, followers)).unwrap_or_else(|error| Err(error.into()));
         fault.end();
-        match self.limits.to_shortage(sums, Phase::Evaluate)? {
+        match self.limits.find_shortage(sums, Phase::Evaluate)? {
             Ok(Some(totals)) => status.totals = totals,
             Ok(None) => status.stop = 1.0,
             Err(shortage) => {

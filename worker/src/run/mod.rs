@@ -137,7 +137,7 @@ impl Training<'_> {
         let bytes = table.bytes(|_| true) as i64 * times;
         let options = (Kind::Uint8, self.device());
         let scratch = retry_on_oom(self.device(), || Tensor::f_empty([bytes], options));
-        let is_short = self.stepper.limits.to_shortage(scratch, Phase::AllocateUpdate)?.is_err();
+        let is_short = self.stepper.limits.find_shortage(scratch, Phase::AllocateUpdate)?.is_err();
         Ok(!self.exchange.any_rank(is_short)?)
     }
 

@@ -235,7 +235,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         let mut computed = ComputeResult::default();
         let outcome = catch_oom_panic(|| self.micro_steps(replica, exchange, plan, &mut computed));
         let outcome = outcome.map_err(TrainError::from).and_then(|outcome| outcome);
-        let shortage = self.limits.to_shortage(outcome, self.phases.current)?.err();
+        let shortage = self.limits.find_shortage(outcome, self.phases.current)?.err();
         if shortage.is_some() {
             exchange.abandon()?;
             self.limits.empty_cache();
@@ -298,7 +298,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
             replica.precision.allocate_figures()?;
             Tensor::f_empty([bytes], options)
         })?;
-        let reserved = self.limits.to_shortage(reserved, Phase::AllocateUpdate)?;
+        let reserved = self.limits.find_shortage(reserved, Phase::AllocateUpdate)?;
         Ok(reserved.map_err(|new| *shortage = Some(new)).ok())
     }
 
@@ -311,7 +311,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         if decides_on_device(self.limits.device) {
             return Ok(Some(self.tally.figures()?));
         }
-        match self.limits.to_shortage(self.tally.totals(), Phase::Reduce)? {
+        match self.limits.find_shortage(self.tally.totals(), Phase::Reduce)? {
             Ok(totals) => status.totals = totals,
             Err(new) => *shortage = shortage.or(Some(new)),
         }

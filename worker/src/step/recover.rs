@@ -48,7 +48,7 @@ impl Limits {
     }
 
     /// Turns a failed allocation in `phase` into a shortage, for all ranks to handle. Other errors remain.
-    pub(crate) fn to_shortage<T, E: OutOfMemory>(
+    pub(crate) fn find_shortage<T, E: OutOfMemory>(
         &self,
         outcome: Result<T, E>,
         phase: Phase,
