@@ -69,7 +69,7 @@ fn a_script_meets_its_peers_where_the_variables_say() {
         done.expect_code(0);
         if world > 1 {
             done.expect_stderr(
-                "starting again without the store, as TORCHELASTIC_USE_AGENT_STORE=False does",
+                "starting again without the store; to avoid this, set TORCHELASTIC_USE_AGENT_STORE=False",
             );
         }
         let total = 10 * (1..=world).sum::<u64>();

@@ -227,10 +227,10 @@ fn wrong_flags_are_refused_before_anything_is_started_or_written() {
         (&["--log-dir", ".file"], "choose another --log-dir"),
         (&["--log-dir", ".file/below"], "choose another --log-dir"),
         (&["--log-dir", ""], "--log-dir"),
-        (&["--log-line-prefix-template", "${node}"], "`${node}` is not known"),
+        (&["--log-line-prefix-template", "${node}"], "unknown name `${node}`"),
         (&["--duplicate-stdout-filters", "x"], "there is no folder for it"),
         (&["--duplicate-stdout-filters", "a,", "--run-dir", "run"], "a filter is empty"),
-        (&["--log-max-size", "10", "--run-dir", "run"], "at least 4 KiB, or 0 for no bound"),
+        (&["--log-max-size", "10", "--run-dir", "run"], "at least 4 KiB, or 0 for no limit"),
         (&["--log-max-size", "-1", "--run-dir", "run"], "is not a size"),
         (&["--log-max-size", "1 MiB"], "no log files are kept"),
     ] {

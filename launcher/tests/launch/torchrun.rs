@@ -334,7 +334,7 @@ fn workers_are_bound_to_the_cores_that_the_launcher_names() {
         }
         let (_scene, done, [first, second]) = bound(mode);
         done.expect_stderr(&format!(
-            "dtrain: --numa-binding {mode}: CPU cores: rank 0 to {first}; rank 1 to {second}\n"
+            "dtrain: --numa-binding {mode}: CPU cores: rank 0: {first}; rank 1: {second}\n"
         ));
         if mode == "exclusive" {
             assert_ne!(first, second);

@@ -68,7 +68,7 @@ fn unusable_checkpoints_are_errors_in_eval() {
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(words), "{words} in {text}");
     };
-    expect_error(&[], "nowhere", "there is no such folder");
+    expect_error(&[], "nowhere", "no such folder");
     expect_error(&[], ".", "is not a whole checkpoint: it has no manifest.json");
     expect_error(&["--weights", "average"], "run", "has no moving average");
     expect_error(&["--set", "model.name=resnet34"], "run", "does not fit the model");

@@ -148,7 +148,9 @@ fn a_run_fits_its_budget_or_names_a_micro_batch_that_fits() {
     let text = output_text(&output);
     assert_eq!(output.status.code(), Some(3), "{text}");
     assert!(
-        text.contains("before the first step") && text.contains("optimizer") && text.contains("  refused  "),
+        text.contains("before the first step")
+            && text.contains("optimizer")
+            && text.contains("  requested  "),
         "{text}"
     );
     assert!(!text.contains("Exception raised from"), "no stack of C++: {text}");

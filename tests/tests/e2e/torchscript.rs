@@ -178,7 +178,7 @@ fn files_that_are_no_modules_are_errors() {
     for (file, words) in [
         ("text.pt".to_owned(), ["text.pt", "torch.jit.script(model).save"]),
         ("absent.pt".to_owned(), ["model.file", "does not exist"]),
-        (plain("no-parameters.pt"), ["no-parameters.pt", "nothing to train"]),
+        (plain("no-parameters.pt"), ["no-parameters.pt", "has no parameters"]),
         (plain("with-loss.pt"), ["with-loss.pt", "model.loss"]),
         (plain("traced-evaluation.pt"), ["torch.jit.trace", "torch.jit.script(model).save"]),
         (plain("autoencoder.pt"), ["autoencoder.pt", "N x K"]),
