@@ -42,7 +42,7 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
-    /// Resume from the newest checkpoint, from none, or from PATH [default: auto].
+    /// `auto`: newest checkpoint; `never`: new run; PATH: this checkpoint [default: auto].
     #[arg(long, value_name = "auto|never|PATH", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) resume: Option<String>,
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Limits in time.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LimitArgs {
-    /// Stop the run before TIME: `90 min`, `2h30min`, `1-12:00:00`.
+    /// Limit the run's time: `90 min`, `2h30min`, `1-12:00:00` or `none`.
     ///
     /// Counted from the start. Default for a recipe: the Slurm job's end.
     #[arg(long, value_name = "TIME|none")]

@@ -59,7 +59,7 @@ pub(crate) struct ProfileArgs {
     #[arg(long)]
     pub(crate) find_optimal: bool,
 
-    /// Number of ranks of the run; one of them is measured.
+    /// Number of ranks of the run; dtrain measures one.
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = ranks())]
     pub(crate) nproc: u64,
 

@@ -58,7 +58,7 @@ impl fmt::Display for Operation {
 }
 
 impl Operation {
-    /// Describes an operation without a number: one outside of a group, or before the group's first.
+    /// Describes an operation without a number: outside a group, or before the group's first operation.
     pub fn new(op: &'static str, rank: usize) -> Self {
         Self { op, rank, sequence: 0, bytes: 0, timeout: Duration::ZERO }
     }

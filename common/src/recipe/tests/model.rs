@@ -66,9 +66,9 @@ fn sizes_must_divide() {
         VIT,
         &["model.width=50"],
         "model.width",
-        "a width of 50 does not divide by 4 heads; set model.width = 52, or model.heads to a divisor of 50",
+        "a width of 50 is not divisible by 4 heads; set model.width = 52, or model.heads to a divisor of 50",
     );
-    expect_error(LM, &["model.heads=5"], "model.width", "a width of 64 does not divide by 5 heads");
+    expect_error(LM, &["model.heads=5"], "model.width", "a width of 64 is not divisible by 5 heads");
     // The error names the key that the recipe states.
     expect_error(SMALL, &["model.name=vit", "model.heads=5"], "model.heads", "a width of 192");
     expect_error(

@@ -57,7 +57,7 @@ impl Checks<'_> {
         let recipe = self.recipe;
         let train = &recipe.train;
         if recipe.stage.is_empty() && train.epochs.is_none() && train.steps.is_none() {
-            self.add("train.epochs", "missing; state the length of the run as train.epochs or train.steps");
+            self.add("train.epochs", "missing; set train.epochs or train.steps to the length of the run");
         }
         let batches = recipe.stage.iter().filter_map(|stage| stage.effective_batch);
         let largest = batches.chain([train.effective_batch]).max().unwrap_or(0);

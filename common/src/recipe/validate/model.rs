@@ -36,7 +36,7 @@ impl Checks<'_> {
         {
             let above = width.next_multiple_of(heads);
             let message = format!(
-                "a width of {width} does not divide by {heads} heads; set model.width = {above}, or model.heads to a divisor \
+                "a width of {width} is not divisible by {heads} heads; set model.width = {above}, or model.heads to a divisor \
                  of {width}"
             );
             self.add(self.first_given(["model.width", "model.heads"]), message);

@@ -108,7 +108,7 @@ fn last_level_cache(folder: &Path) -> Option<usize> {
     list(&last.join("shared_cpu_list")).ok()?.first().copied()
 }
 
-/// Returns the entries named `prefix` and a number; empty without the folder.
+/// Returns the entries named `prefix` and a number. Without the folder the list is empty.
 fn numbered(folder: &Path, prefix: &str) -> Vec<(usize, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries

@@ -115,7 +115,7 @@ impl Block {
     pub(super) fn attention(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let (n, t, width) = x.size3()?;
         let BlockOptions { heads, causal, .. } = self.options;
-        // N x T x 3 x heads x features to three of N x heads x T x features.
+        // Splits N x T x 3 x heads x features into q, k and v, each N x heads x T x features.
         let parts =
             self.qkv.forward(x)?.f_view([n, t, 3, heads, width / heads])?.f_permute([2, 0, 3, 1, 4])?;
         let [q, k, v] = [0, 1, 2].map(|part| parts.f_select(0, part));

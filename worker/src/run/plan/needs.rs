@@ -55,7 +55,7 @@ impl Needs {
         );
         // With groups of this size, the results of the recipe stay as they were.
         let groups = format!(
-            "or set model.batchnorm = \"group:{micro_batch}\" for the same result with every partition"
+            "or set model.batchnorm = \"group:{micro_batch}\" for a result that does not depend on micro-batch and ranks"
         );
         let normalised = match (self.batch_norms, ranks > 1, accumulated) {
             (BatchNorms::None | BatchNorms::Grouped, ..) | (BatchNorms::Synced, _, false) => None,

@@ -18,7 +18,7 @@ use super::suite::Suite;
 /// The parts of the suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Part {
-    /// The driver, and that a worker uses only its GPU
+    /// The driver; each worker uses only its own GPU
     Machine,
     /// NCCL collectives with one and several ranks
     Nccl,
