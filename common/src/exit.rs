@@ -11,7 +11,7 @@ pub enum ExitStatus {
     WorkerFailed,
     /// The workers could not connect to each other (5).
     Rendezvous,
-    /// Stopped on request after a checkpoint; the same command resumes (75, as in `EX_TEMPFAIL`).
+    /// Stopped on request after a checkpoint, from which a later launch resumes (75, as in `EX_TEMPFAIL`).
     Requeue,
     Signal(i32),
     /// The exit code of a launched program other than dtrain's trainer.
@@ -50,7 +50,7 @@ impl ExitStatus {
             Self::OutOfMemory => "out of memory even with the smallest micro-batches".into(),
             Self::WorkerFailed => "a worker failed".into(),
             Self::Rendezvous => "the workers could not connect to each other".into(),
-            Self::Requeue => "stopped on request with a checkpoint written; the same command resumes".into(),
+            Self::Requeue => "stopped on request with a checkpoint written; to resume, start it again".into(),
             Self::Signal(signal) => format!("killed by signal {signal}"),
             Self::Program(0) => "the program succeeded".into(),
             Self::Program(code) => format!("the program exited with code {code}"),

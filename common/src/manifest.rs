@@ -123,7 +123,7 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestSoFar>,
     /// Whether the evaluation of this step is still to be done: a stop request interrupted it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(rename = "evaluation_owed", default, skip_serializing_if = "std::ops::Not::not")]
     pub evaluation_missing: bool,
     pub files: Vec<FileEntry>,
 }

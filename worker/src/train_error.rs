@@ -77,8 +77,8 @@ pub enum TrainError {
     #[error(transparent)]
     Torch(#[from] TchError),
     #[error(
-        "cannot write the checkpoint after step {step}: {source}. Earlier checkpoints are intact; run the same command to resume from \
-         the newest"
+        "cannot write the checkpoint after step {step}: {source}. Earlier checkpoints are intact; start it again with the \
+         same --run-dir to resume from the newest"
     )]
     Checkpoint { step: u64, source: CheckpointError },
     #[error("cannot write metrics.jsonl: {0}")]

@@ -20,7 +20,8 @@ pub enum ManifestError {
     #[error("{} does not match its own checksum; the checkpoint is damaged, use an earlier one", .0.display())]
     OwnChecksum(PathBuf),
     #[error(
-        "{} contains the checkpoint of step {}, so it was renamed or overwritten; rename it to {}",
+        "{} contains the checkpoint of step {}, so it was renamed or overwritten, and is not used; if there is no {}, rename it \
+         to that, else remove it",
         .0.display(), .1, folder_name(*.1)
     )]
     OtherStep(PathBuf, u64),

@@ -315,3 +315,10 @@ fn deep_nesting_is_an_error_not_a_crash() {
         assert!(parse(&text).is_err());
     }
 }
+
+#[test]
+fn an_interrupted_evaluation_keeps_its_key() {
+    let manifest = Manifest { evaluation_missing: true, ..sample() };
+    let bytes = manifest.to_bytes(Path::new("manifest.json")).unwrap();
+    assert!(String::from_utf8(bytes).unwrap().contains("\"evaluation_owed\": true"));
+}

@@ -71,7 +71,7 @@ pub(crate) struct PruneArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep: Option<u32>,
 
-    /// Also keep the last of every STEPS steps [default: checkpoint.keep_every].
+    /// Also keep the last of every STEPS steps; 0: none [default: checkpoint.keep_every].
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
     pub(crate) keep_every: Option<u64>,
 

@@ -11,7 +11,7 @@ pub(crate) enum GpuCommand {
     /// Repeat the tables of `dtrain gpu info`.
     #[command(after_help = help!("gpu-monitor"))]
     Monitor(MonitorArgs),
-    /// Print the micro-batch that fits on each GPU.
+    /// Print the first stage's micro-batch for each GPU.
     #[command(after_help = help!("gpu-suggest-batch-size"))]
     SuggestBatchSize(SuggestArgs),
     /// Free unused memory of your running dtrain workers.
@@ -50,7 +50,7 @@ pub(crate) struct KillArgs {
     #[arg(long)]
     pub(crate) yes: bool,
 
-    /// Only processes on these GPUs: numbers of nvidia-smi, or UUIDs.
+    /// Only processes on these GPUs: numbers of nvidia-smi, or prefixes of UUIDs.
     #[arg(long, value_name = "IDS", allow_negative_numbers = true)]
     pub(crate) gpu_ids: Option<GpuIds>,
 

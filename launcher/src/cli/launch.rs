@@ -57,7 +57,7 @@ pub(crate) struct LaunchArgs {
 
     /// Seconds without heartbeat that count as a hang; 0: never.
     ///
-    /// Checks only workers that have sent four heartbeats.
+    /// At least 20 times the usual interval. Needs four heartbeats (DTRAIN_HEARTBEAT_FILE).
     #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
     hang_timeout: u64,

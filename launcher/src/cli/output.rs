@@ -36,11 +36,11 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = PrefixTemplate::new)]
     pub(crate) log_line_prefix_template: Option<PrefixTemplate>,
 
-    /// Copy stdout lines with these texts to filtered_stdout.log.
+    /// Copy shown stdout lines with these texts to filtered_stdout.log.
     #[arg(long, value_name = "TEXT,...", allow_hyphen_values = true, value_parser = filters)]
     pub(crate) duplicate_stdout_filters: Option<FilterList>,
 
-    /// Copy stderr lines with these texts to filtered_stderr.log.
+    /// Copy shown stderr lines with these texts to filtered_stderr.log.
     #[arg(long, value_name = "TEXT,...", allow_hyphen_values = true, value_parser = filters)]
     pub(crate) duplicate_stderr_filters: Option<FilterList>,
 

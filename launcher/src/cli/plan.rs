@@ -37,7 +37,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "NAME|all", default_value = "all", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) stage: String,
 
-    /// Measure steps at two micro-batches on this machine, and interpolate.
+    /// Measure steps at two micro-batches on this machine; calculate the rest.
     #[arg(long)]
     pub(crate) measured: bool,
 
@@ -81,7 +81,7 @@ pub(crate) struct SuggestArgs {
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = ranks())]
     pub(crate) nproc: u64,
 
-    /// Print the JSON of `dtrain plan`, without advice.
+    /// Print the first stage's JSON of `dtrain plan`, without advice.
     #[arg(long)]
     pub(crate) json: bool,
 }

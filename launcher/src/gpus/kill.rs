@@ -110,7 +110,7 @@ fn chosen<'a>(status: &'a Status, args: &KillArgs) -> anyhow::Result<Vec<&'a Gpu
         }
     }
     if gpus.is_empty() {
-        bail!("--gpu-ids none names no GPU");
+        bail!("--gpu-ids none names no GPU; name GPUs, or leave out the flag for all");
     }
     Ok(gpus)
 }

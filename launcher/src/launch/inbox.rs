@@ -122,7 +122,7 @@ impl Inbox {
 
     /// Waits until `done` disconnects, or the user does not want to wait.
     pub(super) fn wait(&self, done: &Receiver<()>) -> Waited {
-        let start_time = Instant::now();
+        let wait_start = Instant::now();
         let mut waited = Waited::default();
         while !waited.abandoned {
             crossbeam_channel::select! {
@@ -131,7 +131,7 @@ impl Inbox {
                     Ok(Event::Stop { signal }) => {
                         waited.stopped = Some(signal);
                         waited.abandoned =
-                            matches!(signal, signals::INT | signals::TERM) && start_time.elapsed() >= SAME_REQUEST;
+                            matches!(signal, signals::INT | signals::TERM) && wait_start.elapsed() >= SAME_REQUEST;
                     }
                     Ok(Event::Abandoned) => (waited.stopped, waited.abandoned) = (Some(signals::KILL), true),
                     Ok(Event::Forward { signal }) => waited.notices.push(signal),

@@ -42,7 +42,7 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
             counted(*workers, "worker")
         )),
         Notice::TimeLimit { workers, left } => Some(format!(
-            "dtrain: the time limit is near: asked {} to stop; killing them after {} s",
+            "dtrain: the time limit is near: asked {} to stop; those still running after {} s are killed",
             counted(*workers, "worker"),
             left.as_secs()
         )),

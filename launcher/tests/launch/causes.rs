@@ -153,7 +153,7 @@ fn a_rank_that_only_lost_its_peer_yields_to_the_one_with_the_cause() {
         let done = scene.sh(2, &["--run-dir", "run"], &script(winds_up));
         done.expect_code(9)
             .expect_stderr("dtrain: rank 1 (pid ")
-            .expect_stderr(&format!(": {ended} (rank 0 failed first, as a consequence)\n"))
+            .expect_stderr(&format!(": {ended} (the cause; rank 0 failed because of it, but ended first)\n"))
             .expect_stderr("  cause: the GPU's memory ran out (allocation of 1.00 GiB failed)")
             .expect_stderr("  failed as a consequence: rank 0 (exit code 9)\n");
         let failure = failure(&scene);
@@ -183,7 +183,7 @@ fn a_rank_that_leaves_the_group_and_then_fails_by_itself_is_the_cause() {
         .sh(2, &["--run-dir", "run"], script)
         .expect_code(7)
         .expect_stderr("dtrain: rank 1 (pid ")
-        .expect_stderr(": exit code 7 (rank 0 failed first, as a consequence)\n")
+        .expect_stderr(": exit code 7 (the cause; rank 0 failed because of it, but ended first)\n")
         .expect_stderr("the data of shard 3 is broken")
         .expect_stderr("  failed as a consequence: rank 0 (exit code 1)\n");
     assert_eq!(failure(&scene)["rank"], 1);

@@ -53,7 +53,7 @@ fn an_error_file_goes_before_the_last_lines() {
         exit 1"#;
     let done = Scene::new().sh(1, &[], script);
     done.expect_code(1).expect_stderr("    ValueError: the cause\n    line two\n");
-    assert!(!done.stderr.contains("the last lines"), "{}", done.stderr);
+    assert!(!done.stderr.contains("last lines of standard error"), "{}", done.stderr);
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn blocks(page: &str) -> Vec<Block> {
     let text = fs::read_to_string(root().join(page)).unwrap();
     let (mut blocks, mut open) = (Vec::new(), None::<Block>);
     for (number, line) in zip(1.., text.lines()) {
-        match (&mut open, line.strip_prefix("```")) {
+        match (&mut open, line.trim_start().strip_prefix("```")) {
             (None, Some(info)) => {
                 open = Some(Block {
                     page: page.to_owned(),
@@ -81,7 +81,7 @@ fn scene() -> Scene {
 /// Runs a shell block, and compares its output with `shown`.
 fn run(scene: &Scene, block: &Block, shown: Option<&Block>, python: Option<&Path>) {
     let mut bash = Command::new("bash");
-    bash.args(["-euc", &format!("exec 2>&1\n{}", block.text)])
+    bash.args(["-euo", "pipefail", "-c", &format!("exec 2>&1\n{}", block.text)])
         .env("CUDA_VISIBLE_DEVICES", "")
         .env("OMP_NUM_THREADS", "1");
     for name in ["DTRAIN_WORKER", "PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX"] {
@@ -107,7 +107,8 @@ fn run(scene: &Scene, block: &Block, shown: Option<&Block>, python: Option<&Path
 /// Replaces figures that differ between machines and runs.
 fn mask(text: &str) -> String {
     let times = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d";
-    let pattern = format!(r"{times}|\d+(\s+(samples/s|ms)\b)|\d[\d,]*\.\d+(e-?\d+)?(\s+[KMG]iB)?|\d+\s+B\b");
+    let pattern =
+        format!(r"{times}|\d+(\s+(samples/s|ms)\b)|[+-]?\d[\d,]*\.\d+(e-?\d+)?(\s+[KMG]iB)?|\d+\s+B\b");
     let hidden = |found: &Captures| format!("N{}", found.get(1).map_or("", |unit| unit.as_str()));
     Regex::new(&pattern).unwrap().replace_all(text, hidden).into_owned()
 }

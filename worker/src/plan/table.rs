@@ -84,7 +84,9 @@ fn write_header(plan: &Plan, out: &mut String) {
     paragraph(out, 2, &text);
     let how = match plan.mode {
         Mode::Symbolic => "the step was run on tensors without storage",
-        Mode::Measured => "two micro-batches were measured, and the others interpolated",
+        Mode::Measured => {
+            "two micro-batches were measured, and the others are on a straight line through them"
+        }
     };
     let text = format!("Memory and time are {}: {how}.", plan.mode.label());
     paragraph(out, 2, &text);

@@ -71,7 +71,7 @@ pub(super) fn check_files(
 ) -> Result<CheckReport, TaskError> {
     if ignored.files() > 0 {
         (context.warn)(format!(
-            "ignoring {} in {split}: {ignored}; images end in {} and are in class folders, if any",
+            "ignoring {} in {split}: {ignored}; images end in {}, and are in the class folders if there are any",
             counted(ignored.files(), "file"),
             EXTENSIONS.join(", ")
         ));

@@ -82,7 +82,7 @@ impl Death {
         let signal = self.signal.unwrap_or_default();
         let name = signals::name(signal);
         match self.in_shell {
-            true => format!("{name} (exit code {}, as in a shell)", signal + 128),
+            true => format!("probably {name} (exit code {}, as in a shell)", signal + 128),
             false => name,
         }
     }

@@ -73,7 +73,7 @@ impl<'a> BlamedWorker<'a> {
         }
         let sender = if self.end.stopped_by_agent() { " from the launcher" } else { "" };
         let first = self.seen_first.rank;
-        format!("{how}{sender} (rank {first} failed first, as a consequence)")
+        format!("{how}{sender} (the cause; rank {first} failed because of it, but ended first)")
     }
 
     /// Returns whether another worker was seen first.

@@ -104,7 +104,7 @@ impl Follower for Figures {
         let beyond = usage.reserved.saturating_sub(used);
         if device.is_cuda() && beyond * FRAGMENTED >= usage.reserved {
             others.note(format!(
-                "memory is fragmented: {} of {} reserved ({}%) were never used; if you set PYTORCH_CUDA_ALLOC_CONF, add \
+                "memory is fragmented: {} of {} reserved ({}%) were never in use at once; if you set PYTORCH_CUDA_ALLOC_CONF, add \
                  expandable_segments:True, which is dtrain's default",
                 ByteSize(beyond),
                 ByteSize(usage.reserved),

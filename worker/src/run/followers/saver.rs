@@ -109,7 +109,9 @@ impl Archive<'_> {
                 let error = TrainError::unwritten(step)(source);
                 let may_continue = training.recipe.checkpoint.on_failure == OnFailure::Continue;
                 if may_continue && another_follows && error.is_disk_error() {
-                    tracing::warn!("{error}; training continues until the next checkpoint");
+                    tracing::warn!(
+                        "{error}; on_failure = \"continue\": training continues until the next checkpoint"
+                    );
                     training.course.best.forget(step);
                     return Ok(());
                 }

@@ -162,8 +162,8 @@ fn requests_that_would_take_the_memory_together_are_refused() {
     let store = Store::new();
     let value = [Bytes(b"key"), Bytes(&vec![7; 8 << 20])];
     let half = sent(11, &[vec![Number(100)], value.repeat(7)].concat());
-    let mut start_time: Vec<TcpStream> = (0..4).map(|_| store.client()).collect();
-    for client in &mut start_time {
+    let mut half_sent: Vec<TcpStream> = (0..4).map(|_| store.client()).collect();
+    for client in &mut half_sent {
         client.write_all(&half).unwrap();
     }
     assert!(store.reported.try_recv().is_err());
