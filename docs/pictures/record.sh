@@ -66,7 +66,8 @@ for step in range(100):
     torch.nn.functional.cross_entropy(model(torch.randn(4, 8)), labels).backward()
 SCRIPT
     for line in "plan dtrain plan fine-grained.toml --gpu 3GiB,4GiB,t4" "failing-rank dtrain launch --nproc 4 train.py"; do
-        { echo "\$ ${line#* }"; script -qec "stty cols 84; ${line#* }" /dev/null || true; } >"$out/${line%% *}.txt"
+        { echo "\$ ${line#* }"; script -qec "stty cols 84; ${line#* }" /dev/null || true; } |
+            sed "s#$work/##g; s#/[^ \"]*/site-packages/##g" >"$out/${line%% *}.txt" # no paths of this machine
     done
 }
 
