@@ -19,7 +19,7 @@ Example: dtrain launch --nproc 2 --set train.epochs=2 -- PROGRAM recipe.toml --r
 pub struct Request {
     /// A recipe file, or the name of an embedded recipe.
     pub recipe: String,
-    /// Run directory [default: runs/<recipe>-<time>]
+    /// Run directory [default: runs/RECIPE-DATE-TIME]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Override a value of the recipe; may be repeated.
