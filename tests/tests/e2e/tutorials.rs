@@ -151,6 +151,11 @@ fn try_page(scene: &Scene, page: &str, python: Option<&Path>) {
 }
 
 #[test]
+fn the_readme_works() {
+    try_page(&scene(), "README.md", None);
+}
+
+#[test]
 fn the_quickstart_works() {
     if let Err(error) = Command::new("python3").arg("--version").output() {
         return need::skip(Need::Python, format!("python3 does not start: {error}"));
