@@ -7,6 +7,7 @@
 
 pub mod cause;
 pub mod clock;
+pub mod cluster;
 pub mod io;
 pub mod local;
 pub mod signals;

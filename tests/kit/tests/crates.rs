@@ -30,7 +30,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("docs/examples/own-trainer", &["worker"]),
     ("tests", &["common", "tests/kit", "worker", "worker/torch-shim"]),
     ("tests/xtask", &[]),
-    ("tests/lab", &["common", "tests/xtask"]),
+    ("tests/lab", &["common", "launcher/agent", "tests/xtask"]),
 ];
 
 #[test]

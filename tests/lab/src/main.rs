@@ -3,6 +3,7 @@
 
 mod attempts;
 mod bench;
+mod cluster;
 mod commands;
 mod files;
 mod fuzz;
@@ -13,6 +14,7 @@ mod marked;
 mod memory;
 mod parity;
 mod python;
+mod random;
 mod report;
 mod rounds;
 mod soak;
@@ -63,6 +65,11 @@ enum Command {
     /// Takes some minutes. No process may remain.
     /// Needs neither libtorch nor Python.
     Soak(soak::Args),
+    /// Simulate runs on many nodes with random faults
+    ///
+    /// Drops, delays, partitions, freezes and deaths, by a seed.
+    /// Exit code 1: two epochs ran at once, or a run did not end.
+    Cluster(cluster::Args),
     /// Read a million randomly changed checkpoint files
     ///
     /// Takes some minutes. Readers must report an error and not panic.
@@ -97,6 +104,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Kills(args) => kills::run(&workspace()?, &signals, &args),
         Command::Fuzz(args) => fuzz::run(&workspace()?, &signals, &args),
         Command::Soak(args) => soak::run(&workspace()?, &signals, &args),
+        Command::Cluster(args) => cluster::run(&args),
         Command::Torchrun(args) => torchrun::run(&workspace()?, &signals, &args),
     }
 }

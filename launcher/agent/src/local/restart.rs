@@ -7,7 +7,7 @@ use crate::signals;
 use std::time::Duration;
 
 /// After an attempt of at least this length, the pauses start from the first again.
-const LASTING: Duration = Duration::from_secs(60);
+pub(crate) const LASTING: Duration = Duration::from_secs(60);
 /// The pause before the second restart in a row; it doubles with each further one. The first has no pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
@@ -81,15 +81,28 @@ impl Restarts {
             Cause::NotStarted { temporary: true, .. } => None,
             _ => return Next::Finish { reason: None },
         };
+        self.after_failure(outcome, verdict.stop_source, &verdict.notices, lasted, port_taken, now)
+    }
+
+    /// Decides about an attempt that failed. `outcome`: the end of the worker to blame, if one ended.
+    pub(crate) fn after_failure(
+        &mut self,
+        outcome: Option<Outcome>,
+        stop_source: Option<StopSource>,
+        notices: &[i32],
+        lasted: Duration,
+        port_taken: bool,
+        now: Duration,
+    ) -> Next {
         let allowed = self.policy.max_restarts;
         let stay = |reason| Next::Finish { reason: (allowed > 0).then_some(reason) };
-        if verdict.stop_source == Some(StopSource::TimeLimit) {
+        if stop_source == Some(StopSource::TimeLimit) {
             return stay("the time limit was reached");
         }
         if self.is_too_late(now) {
             return stay(NO_TIME);
         }
-        for &signal in &verdict.notices {
+        for &signal in notices {
             self.on_event(&Event::Forward { signal });
         }
         let other_port = port_taken && self.ports < PORTS;
@@ -101,7 +114,7 @@ impl Restarts {
                 return stay("no restart is left");
             }
         }
-        if let Some(StopSource::Request { signal }) = verdict.stop_source {
+        if let Some(StopSource::Request { signal }) = stop_source {
             self.on_event(&Event::Stop { signal });
             return Next::Stop;
         }

@@ -2,10 +2,11 @@
 
 use super::times::{SAME_MOMENT, TimeLimit};
 use crate::signals;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The end of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Exited(i32),
     Signaled(i32),
@@ -69,7 +70,7 @@ impl StopReason {
 }
 
 /// The cause of an attempt's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
     /// All workers ended with code 0.
     Success,

@@ -5,7 +5,6 @@
 
 mod case;
 mod plan;
-mod random;
 mod run_files;
 mod running_launch;
 mod table;
@@ -23,10 +22,10 @@ use xtask::workspace::Workspace;
 
 use crate::files::find_programs;
 use crate::machine::Machine;
+use crate::random::Random;
 use crate::report::Report;
 use case::{CaseRunner, Outcome, Reference, failed_case_folder};
 use plan::{EVERY, Plan, STEPS};
-use random::Random;
 use table::Table;
 
 /// The arguments of `kills`.

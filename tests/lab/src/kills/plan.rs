@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::random::Random;
+use crate::random::Random;
 
 /// Numbers of ranks, used in turn.
 pub(super) const RANKS: [usize; 3] = [1, 2, 3];

@@ -1,0 +1,221 @@
+//! The cause of an epoch's end, from the reports of all nodes.
+
+use super::lease::Moment;
+use super::message::{Report, WorkerEnd};
+use crate::local::{Cause, Outcome, SAME_MOMENT};
+use std::time::Duration;
+
+/// A node of the epoch, at its end.
+#[derive(Clone, Debug)]
+pub struct NodeEnd {
+    pub group_rank: usize,
+    /// `None`: the node was lost before it reported.
+    pub report: Option<Report>,
+    /// When the leader lost the node: between the last sign of it and the end of its connection or lease.
+    pub lost: Option<Moment>,
+}
+
+/// What ended an epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    pub cause: ClusterCause,
+    /// Other ranks and nodes that failed by themselves so near in time that clocks cannot tell which was first.
+    pub ambiguous: Vec<Culprit>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterCause {
+    /// As on one node.
+    Workers(Cause),
+    NodeLost {
+        group_rank: usize,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Culprit {
+    Rank(usize),
+    Node(usize),
+}
+
+/// A failure that may have ended the epoch.
+#[derive(Clone, Copy, Debug)]
+struct Failure {
+    culprit: Culprit,
+    at: Moment,
+    /// Whether it may follow from another failure.
+    is_consequence: bool,
+    cause: ClusterCause,
+}
+
+/// Judges an epoch in which every node has reported or is lost. `requeue` is the exit code of a worker that
+/// stopped with a checkpoint.
+pub fn judge(nodes: &[NodeEnd], requeue: Option<i32>) -> Judgement {
+    let reports = || nodes.iter().filter_map(|node| node.report.as_ref());
+    let clear = |cause| Judgement { cause: ClusterCause::Workers(cause), ambiguous: Vec::new() };
+    if reports().any(|report| report.cause == Cause::Evicted) {
+        return clear(Cause::Evicted);
+    }
+    let failures: Vec<Failure> = nodes.iter().flat_map(|node| failures(node, requeue)).collect();
+    // A failure that is surely no consequence is the cause, if it is not later than its consequences can be.
+    let earliest = |failures: &mut dyn Iterator<Item = &Failure>| failures.min_by_key(|it| it.at.at).copied();
+    let first = earliest(&mut failures.iter());
+    let own = earliest(&mut failures.iter().filter(|it| !it.is_consequence));
+    let blamed = match (first, own) {
+        (Some(first), Some(own)) if own.at.at <= latest(first.at).saturating_add(own.at.error) => Some(own),
+        (first, _) => first,
+    };
+    let Some(blamed) = blamed else {
+        // Nodes agree, or some were stopped before the others had ended.
+        let by_weight = |cause: &Cause| match cause {
+            Cause::TimeIsUp => 3,
+            Cause::Stopped { .. } => 2,
+            Cause::Requeue => 1,
+            _ => 0,
+        };
+        return clear(reports().map(|report| report.cause).max_by_key(by_weight).unwrap_or(Cause::Success));
+    };
+    let near = |it: &&Failure| {
+        it.culprit != blamed.culprit
+            && it.is_consequence == blamed.is_consequence
+            && !blamed.at.is_before(&it.at)
+            && !it.at.is_before(&blamed.at)
+    };
+    // Two failures on one clock are ordered, whatever the error of that clock.
+    let ambiguous = failures.iter().filter(near).filter(|it| node_of(it, nodes) != node_of(&blamed, nodes));
+    Judgement { cause: blamed.cause, ambiguous: ambiguous.map(|it| it.culprit).collect() }
+}
+
+/// A worker that failed until this time after the first may still be its cause.
+fn latest(first: Moment) -> Duration {
+    first.at.saturating_add(first.error).saturating_add(SAME_MOMENT)
+}
+
+fn node_of(failure: &Failure, nodes: &[NodeEnd]) -> Option<usize> {
+    match failure.culprit {
+        Culprit::Node(group_rank) => Some(group_rank),
+        Culprit::Rank(rank) => {
+            let has = |node: &&NodeEnd| {
+                node.report.as_ref().is_some_and(|it| it.ends.iter().any(|end| end.rank == rank))
+            };
+            nodes.iter().find(has).map(|node| node.group_rank)
+        }
+    }
+}
+
+fn failures(node: &NodeEnd, requeue: Option<i32>) -> Vec<Failure> {
+    let lost = node.lost.filter(|_| node.report.is_none()).map(|at| Failure {
+        culprit: Culprit::Node(node.group_rank),
+        at,
+        is_consequence: false,
+        cause: ClusterCause::NodeLost { group_rank: node.group_rank },
+    });
+    let Some(report) = &node.report else { return lost.into_iter().collect() };
+    let rank_failed = |rank, at, is_consequence, cause| Failure {
+        culprit: Culprit::Rank(rank),
+        at,
+        is_consequence,
+        cause: ClusterCause::Workers(cause),
+    };
+    let zero = Moment::exact(Duration::ZERO);
+    match report.cause {
+        // The node has inspected its workers: the rank is known better than from their ends.
+        Cause::Hung { rank } => {
+            let since = report.silent_since.unwrap_or(zero);
+            vec![rank_failed(rank, since, false, report.cause)]
+        }
+        Cause::NotStarted { rank, .. } => vec![rank_failed(rank, zero, false, report.cause)],
+        _ => {
+            let failed =
+                report.ends.iter().filter(|end| !end.outcome.is_well(requeue) && !end.stopped_by_agent());
+            let cause = |end: &WorkerEnd| Cause::Failed { rank: end.rank };
+            failed
+                .map(|end| rank_failed(end.rank, end.at, end.lost_peer || !end.sent.is_empty(), cause(end)))
+                .collect()
+        }
+    }
+}
+
+impl WorkerEnd {
+    /// Returns whether the worker died of a signal that its agent had sent.
+    fn stopped_by_agent(&self) -> bool {
+        matches!(self.outcome, Outcome::Signaled(signal) if self.sent.contains(&signal))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64, error: u64) -> Moment {
+        Moment { at: Duration::from_millis(ms), error: Duration::from_millis(error) }
+    }
+
+    fn end(rank: usize, code: i32, at: Moment, lost_peer: bool) -> WorkerEnd {
+        WorkerEnd { rank, outcome: Outcome::Exited(code), at, sent: Vec::new(), lost_peer }
+    }
+
+    fn node(group_rank: usize, ends: Vec<WorkerEnd>) -> NodeEnd {
+        let failed = ends.iter().find(|end| end.outcome != Outcome::Exited(0));
+        let cause = failed.map_or(Cause::Success, |end| Cause::Failed { rank: end.rank });
+        let report = Report { cause, silent_since: None, ends, notices: Vec::new() };
+        NodeEnd { group_rank, report: Some(report), lost: None }
+    }
+
+    fn lost(group_rank: usize, at: Moment) -> NodeEnd {
+        NodeEnd { group_rank, report: None, lost: Some(at) }
+    }
+
+    fn blamed(nodes: &[NodeEnd]) -> (ClusterCause, Vec<Culprit>) {
+        let judgement = judge(nodes, Some(75));
+        (judgement.cause, judgement.ambiguous)
+    }
+
+    fn failed(rank: usize) -> ClusterCause {
+        ClusterCause::Workers(Cause::Failed { rank })
+    }
+
+    #[test]
+    fn the_first_failure_on_the_leaders_clock_is_blamed() {
+        let nodes =
+            [node(0, vec![end(0, 1, at(900, 1), false)]), node(1, vec![end(1, 1, at(890, 1), false)])];
+        assert_eq!(blamed(&nodes), (failed(1), vec![]));
+    }
+
+    #[test]
+    fn failures_within_the_error_of_the_clocks_are_ambiguous() {
+        let nodes =
+            [node(0, vec![end(0, 1, at(900, 0), false)]), node(1, vec![end(1, 1, at(890, 30), false)])];
+        assert_eq!(blamed(&nodes), (failed(1), vec![Culprit::Rank(0)]));
+    }
+
+    #[test]
+    fn failures_of_one_node_are_ordered_by_its_clock() {
+        let ends = vec![end(0, 1, at(900, 500), false), end(1, 1, at(901, 500), false)];
+        assert_eq!(blamed(&[node(0, ends)]), (failed(0), vec![]));
+    }
+
+    #[test]
+    fn a_lost_peer_is_a_consequence() {
+        let nodes = [node(0, vec![end(0, 1, at(900, 0), true)]), node(1, vec![end(1, 1, at(950, 1), false)])];
+        assert_eq!(blamed(&nodes), (failed(1), vec![]));
+        let nodes = [node(0, vec![end(0, 1, at(900, 0), true)]), lost(1, at(1400, 500))];
+        assert_eq!(blamed(&nodes), (ClusterCause::NodeLost { group_rank: 1 }, vec![]));
+    }
+
+    #[test]
+    fn a_later_failure_is_no_cause() {
+        let nodes =
+            [node(0, vec![end(0, 1, at(900, 0), true)]), node(1, vec![end(1, 1, at(5000, 1), false)])];
+        assert_eq!(blamed(&nodes), (failed(0), vec![]));
+    }
+
+    #[test]
+    fn all_well_is_success_and_a_stop_with_a_checkpoint_is_a_requeue() {
+        let well = |rank| node(rank, vec![end(rank, 0, at(1, 0), false)]);
+        assert_eq!(blamed(&[well(0), well(1)]).0, ClusterCause::Workers(Cause::Success));
+        let mut requeued = node(1, vec![end(1, 75, at(1, 0), false)]);
+        requeued.report.as_mut().expect("it reported").cause = Cause::Requeue;
+        assert_eq!(blamed(&[well(0), requeued]).0, ClusterCause::Workers(Cause::Requeue));
+    }
+}

@@ -1,0 +1,373 @@
+//! A member: joins the leader, and starts and stops the workers of its node as the leader decides.
+
+use super::lease::{Lease, Times};
+use super::message::{Endpoint, Report, StopReason, ToLeader, ToMember, VERSION, WorkerEnd};
+use super::ranks::{Node, Placement};
+use crate::local::{Cause, End, Verdict};
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct MemberPolicy {
+    /// The longest wait for the leader, from the start.
+    pub join_timeout: Duration,
+    /// The longest wait for a leader that was lost.
+    pub rejoin_timeout: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberEvent {
+    /// A connection to the leader is open and authenticated.
+    Connected,
+    Received(ToMember),
+    /// The connection has ended.
+    Disconnected,
+    /// The answer to [`MemberAction::Prepare`]. `listens`: on the node of rank 0.
+    Prepared {
+        listens: Option<Endpoint>,
+    },
+    /// The first failure among this node's workers, which are being stopped. Ranks and times are the node's.
+    Failed(End),
+    /// The answer to [`MemberAction::Start`], in the end: no worker runs any more. `silent_since`: for a hang.
+    Over {
+        verdict: Verdict,
+        silent_since: Option<Duration>,
+    },
+    /// The launcher was asked to stop by this signal. Its own workers have been told already.
+    Asked {
+        signal: i32,
+    },
+    /// [`Member::deadline`] has passed.
+    Timer,
+}
+
+/// An action for the driver, in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberAction {
+    Send(ToLeader),
+    /// Connect to the leader, again and again, and answer with [`MemberEvent::Connected`].
+    Connect,
+    /// End the connection, without an answer.
+    Disconnect,
+    /// Prepare the workers' files and, on the node of rank 0, a port. Earlier preparations are void.
+    Prepare {
+        epoch: u64,
+        restart: u32,
+        placement: Placement,
+    },
+    Start {
+        rank0: Endpoint,
+    },
+    /// Ask the workers to stop.
+    Stop(StopReason),
+    /// Kill the workers: the leader may start others from now on.
+    Kill,
+    Finish(MemberEnding),
+}
+
+/// The end of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberEnding {
+    /// The leader's exit code.
+    Decided {
+        code: u8,
+    },
+    Rejected {
+        reason: String,
+    },
+    /// The leader could not be reached in time.
+    NoLeader,
+    /// The leader was lost and did not come back.
+    LeaderLost,
+    Stopped {
+        signal: i32,
+    },
+}
+
+#[derive(Clone, Debug)]
+enum Connection {
+    None {
+        since: Duration,
+    },
+    /// Joined at this time; not welcomed yet.
+    Joining {
+        since: Duration,
+    },
+    Joined {
+        lease: Lease,
+        next_beat: Duration,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Workers {
+    None,
+    Prepared,
+    Running,
+    /// They were asked to stop.
+    Stopping,
+    Killed,
+}
+
+#[derive(Clone, Debug)]
+pub struct Member {
+    node: Node,
+    policy: MemberPolicy,
+    times: Times,
+    connection: Connection,
+    was_welcome: bool,
+    epoch: u64,
+    placement: Option<Placement>,
+    workers: Workers,
+    /// The lease of the running workers if the connection is lost: when they are killed.
+    kill_at: Option<Duration>,
+    asked: Option<i32>,
+    is_over: bool,
+    actions: Vec<MemberAction>,
+}
+
+impl Member {
+    /// Returns a member that looks for its leader from `now` on, and its first actions.
+    pub fn new(node: Node, policy: MemberPolicy, now: Duration) -> (Self, Vec<MemberAction>) {
+        let member = Self {
+            node,
+            policy,
+            times: Times::default(),
+            connection: Connection::None { since: now },
+            was_welcome: false,
+            epoch: 0,
+            placement: None,
+            workers: Workers::None,
+            kill_at: None,
+            asked: None,
+            is_over: false,
+            actions: Vec::new(),
+        };
+        (member, vec![MemberAction::Connect])
+    }
+
+    /// Handles an event at `now`, and returns the actions.
+    pub fn on(&mut self, event: MemberEvent, now: Duration) -> Vec<MemberAction> {
+        if self.is_over {
+            return Vec::new();
+        }
+        // First: a machine that was suspended must not obey messages from before.
+        self.check_lease(now);
+        match event {
+            MemberEvent::Connected => {
+                self.connection = Connection::Joining { since: now };
+                let node = self.node.clone();
+                self.send(ToLeader::Join { version: VERSION, node });
+            }
+            MemberEvent::Received(message) => self.received(message, now),
+            MemberEvent::Disconnected => self.lose_leader(now),
+            MemberEvent::Prepared { listens } if self.workers == Workers::Prepared => {
+                self.send(ToLeader::Ready { epoch: self.epoch, listens });
+            }
+            MemberEvent::Failed(end) => {
+                self.workers = Workers::Stopping;
+                let end = self.on_leaders_clock(end);
+                self.send(ToLeader::Failed { epoch: self.epoch, end });
+            }
+            MemberEvent::Over { verdict, silent_since } => self.over(verdict, silent_since, now),
+            MemberEvent::Asked { signal } => {
+                self.asked = Some(signal);
+                self.send(ToLeader::Asked { signal });
+                if !matches!(self.connection, Connection::Joined { .. }) && self.workers == Workers::None {
+                    self.finish(MemberEnding::Stopped { signal });
+                }
+            }
+            MemberEvent::Prepared { .. } | MemberEvent::Timer => {}
+        }
+        self.beat(now);
+        self.give_up(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Returns the time by which the driver must send [`MemberEvent::Timer`].
+    pub fn deadline(&self) -> Option<Duration> {
+        let by_connection = match &self.connection {
+            Connection::None { since } | Connection::Joining { since } => {
+                since.saturating_add(self.patience())
+            }
+            Connection::Joined { lease, next_beat } => lease.end().min(*next_beat),
+        };
+        let kill_at = self.kill_at.filter(|_| self.runs());
+        (!self.is_over).then_some(kill_at.map_or(by_connection, |at| at.min(by_connection)))
+    }
+
+    fn received(&mut self, message: ToMember, now: Duration) {
+        match message {
+            ToMember::Welcome { times } => {
+                if let Connection::Joining { since } = self.connection {
+                    self.times = times;
+                    self.was_welcome = true;
+                    self.connection = Connection::Joined { lease: Lease::new(times, since), next_beat: now };
+                }
+            }
+            ToMember::Beat { number, time } => {
+                if let Connection::Joined { lease, .. } = &mut self.connection {
+                    lease.renew(number, time, now);
+                }
+            }
+            ToMember::Propose { epoch, restart, placement } if epoch > self.epoch && !self.runs() => {
+                (self.epoch, self.placement) = (epoch, Some(placement));
+                self.workers = Workers::Prepared;
+                self.actions.push(MemberAction::Prepare { epoch, restart, placement });
+            }
+            ToMember::Start { epoch, rank0 } if epoch == self.epoch && self.workers == Workers::Prepared => {
+                self.workers = Workers::Running;
+                self.actions.push(MemberAction::Start { rank0 });
+            }
+            ToMember::Stop { epoch, reason } if epoch == self.epoch => self.stop(reason),
+            ToMember::Rejected { reason } => self.finish(MemberEnding::Rejected { reason }),
+            ToMember::Decided { code } => self.finish(MemberEnding::Decided { code }),
+            _ => {}
+        }
+    }
+
+    fn stop(&mut self, reason: StopReason) {
+        match self.workers {
+            Workers::Prepared => {
+                self.workers = Workers::None;
+                let report =
+                    Report { cause: Cause::Success, silent_since: None, ends: vec![], notices: vec![] };
+                self.send(ToLeader::Drained { epoch: self.epoch, report });
+            }
+            Workers::Running | Workers::Stopping => {
+                // A batch system sends its signal to every node: it is one request.
+                let is_known =
+                    matches!(reason, StopReason::Asked { again: false, .. }) && self.asked.is_some();
+                if !is_known {
+                    self.actions.push(MemberAction::Stop(reason));
+                }
+                self.workers = Workers::Stopping;
+            }
+            Workers::None | Workers::Killed => {}
+        }
+    }
+
+    fn over(&mut self, verdict: Verdict, silent_since: Option<Duration>, now: Duration) {
+        self.workers = Workers::None;
+        self.kill_at = None;
+        let first = self.placement.map_or(0, |placement| placement.first_rank);
+        let cause = match verdict.cause {
+            Cause::Failed { rank } => Cause::Failed { rank: first + rank },
+            Cause::Hung { rank } => Cause::Hung { rank: first + rank },
+            Cause::NotStarted { rank, temporary } => Cause::NotStarted { rank: first + rank, temporary },
+            other => other,
+        };
+        let silent_since = match &self.connection {
+            Connection::Joined { lease, .. } => silent_since.map(|at| lease.on_leaders_clock(at)),
+            _ => None,
+        };
+        let ends = verdict.ends.into_iter().map(|end| self.on_leaders_clock(end)).collect();
+        let report = Report { cause, silent_since, ends, notices: verdict.notices };
+        self.send(ToLeader::Drained { epoch: self.epoch, report });
+        if let Connection::None { since } = &mut self.connection {
+            *since = now;
+        }
+    }
+
+    fn on_leaders_clock(&self, end: End) -> WorkerEnd {
+        let at = match &self.connection {
+            Connection::Joined { lease, .. } => lease.on_leaders_clock(end.at),
+            _ => super::lease::Moment { at: end.at, error: Duration::MAX },
+        };
+        let first = self.placement.map_or(0, |placement| placement.first_rank);
+        WorkerEnd {
+            rank: first + end.rank,
+            outcome: end.outcome,
+            at,
+            sent: end.sent,
+            lost_peer: end.lost_peer,
+        }
+    }
+
+    /// Kills the workers if their lease has ended.
+    fn check_lease(&mut self, now: Duration) {
+        if let Connection::Joined { lease, .. } = &self.connection
+            && lease.end() <= now
+        {
+            self.actions.push(MemberAction::Disconnect);
+            self.lose_leader(now);
+        }
+        if self.kill_at.is_some_and(|at| at <= now) && self.runs() && self.workers != Workers::Killed {
+            self.workers = Workers::Killed;
+            self.actions.push(MemberAction::Kill);
+        }
+    }
+
+    /// Stops the workers, which are killed when their lease ends, and looks for the leader again.
+    fn lose_leader(&mut self, now: Duration) {
+        let end = match &self.connection {
+            Connection::Joined { lease, .. } => Some(lease.end()),
+            Connection::Joining { .. } => None,
+            Connection::None { .. } => return,
+        };
+        self.connection = Connection::None { since: now };
+        match self.workers {
+            Workers::Prepared => self.workers = Workers::None,
+            Workers::Running | Workers::Stopping => {
+                self.kill_at = end;
+                if self.workers == Workers::Running {
+                    self.workers = Workers::Stopping;
+                    self.actions
+                        .push(MemberAction::Stop(StopReason::NodeLost { host: "the leader".to_owned() }));
+                }
+                self.check_lease(now);
+            }
+            Workers::None | Workers::Killed => {}
+        }
+        self.actions.push(MemberAction::Connect);
+    }
+
+    fn beat(&mut self, now: Duration) {
+        if let Connection::Joined { lease, next_beat } = &mut self.connection
+            && *next_beat <= now
+            && !self.is_over
+        {
+            *next_beat = now.saturating_add(self.times.beat);
+            let number = lease.beat(now);
+            self.send(ToLeader::Beat { number });
+        }
+    }
+
+    /// Ends without a leader, once no worker runs.
+    fn give_up(&mut self, now: Duration) {
+        let since = match self.connection {
+            Connection::None { since } | Connection::Joining { since } => since,
+            Connection::Joined { .. } => return,
+        };
+        if self.runs() || since.saturating_add(self.patience()) > now {
+            return;
+        }
+        let ending = match self.was_welcome {
+            true => MemberEnding::LeaderLost,
+            false => MemberEnding::NoLeader,
+        };
+        self.finish(ending);
+    }
+
+    fn patience(&self) -> Duration {
+        if self.was_welcome { self.policy.rejoin_timeout } else { self.policy.join_timeout }
+    }
+
+    fn runs(&self) -> bool {
+        matches!(self.workers, Workers::Running | Workers::Stopping | Workers::Killed)
+    }
+
+    fn send(&mut self, message: ToLeader) {
+        if matches!(self.connection, Connection::None { .. }) {
+            return;
+        }
+        self.actions.push(MemberAction::Send(message));
+    }
+
+    fn finish(&mut self, ending: MemberEnding) {
+        if self.runs() {
+            self.actions.push(MemberAction::Kill);
+        }
+        self.is_over = true;
+        self.actions.push(MemberAction::Finish(ending));
+    }
+}

@@ -1,0 +1,117 @@
+//! Messages between the leader and the members.
+//!
+//! Every message after joining names the epoch that it is about. Times are on the leader's clock.
+
+use super::lease::{Moment, Times};
+use super::ranks::{Node, Placement};
+use crate::local::{Cause, Outcome};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The version of these messages. Agents of different versions do not make a run.
+pub const VERSION: u32 = 1;
+
+/// Where rank 0 listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoint {
+    pub host: String,
+    pub port: u16,
+}
+
+/// A message from a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ToLeader {
+    /// The first message.
+    Join { version: u32, node: Node },
+    /// Renews the lease.
+    Beat { number: u64 },
+    /// The node can start its workers. `listens`: on the node of rank 0.
+    Ready { epoch: u64, listens: Option<Endpoint> },
+    /// A worker of this node has failed; its other workers are being stopped.
+    Failed { epoch: u64, end: WorkerEnd },
+    /// No worker of the node runs any more.
+    Drained { epoch: u64, report: Report },
+    /// The launcher of this node was asked to stop by this signal.
+    Asked { signal: i32 },
+}
+
+/// A message from the leader.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ToMember {
+    /// Answers [`ToLeader::Join`].
+    Welcome { times: Times },
+    /// Answers [`ToLeader::Join`]: this node does not take part.
+    Rejected { reason: String },
+    /// Answers [`ToLeader::Beat`]. `time`: when the leader answered.
+    Beat { number: u64, time: Duration },
+    /// Prepare for this epoch, and answer with [`ToLeader::Ready`].
+    Propose { epoch: u64, restart: u32, placement: Placement },
+    /// Start the workers.
+    Start { epoch: u64, rank0: Endpoint },
+    /// Stop the workers, and answer with [`ToLeader::Drained`].
+    Stop { epoch: u64, reason: StopReason },
+    /// The run is over with this exit code.
+    Decided { code: u8 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum StopReason {
+    /// A worker of another node failed.
+    WorkerFailed { rank: usize, host: String },
+    /// The leader lost the connection to this node, or did not hear from it.
+    NodeLost { host: String },
+    /// A launcher was asked to stop by this signal. `again`: the user asked a second time.
+    Asked { signal: i32, again: bool },
+    /// Workers of another node stopped with a checkpoint.
+    Requeue,
+    /// The epoch does not begin: a node was lost before its start.
+    Regroup,
+}
+
+/// The end of one worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerEnd {
+    /// Rank among all nodes' workers.
+    pub rank: usize,
+    pub outcome: Outcome,
+    pub at: Moment,
+    /// Stop signals sent before the end, oldest first.
+    pub sent: Vec<i32>,
+    /// Whether the worker's last messages report another worker as gone.
+    pub lost_peer: bool,
+}
+
+/// A node's part of an attempt that is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// The node's own judgement, with ranks among all nodes' workers.
+    pub cause: Cause,
+    /// For [`Cause::Hung`]: the time of the first silent rank's last heartbeat.
+    pub silent_since: Option<Moment>,
+    pub ends: Vec<WorkerEnd>,
+    /// Signals that the workers did not handle, for the next attempt.
+    pub notices: Vec<i32>,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn unknown_fields_are_errors() {
+        let read = |text: &str| serde_json::from_str::<ToMember>(text);
+        let message = ToMember::Decided { code: 75 };
+        assert_eq!(serde_json::to_string(&message).unwrap(), r#"{"decided":{"code":75}}"#);
+        assert_eq!(read(r#"{"decided":{"code":75}}"#).unwrap(), message);
+        assert!(read(r#"{"decided":{"code":75,"epoch":1}}"#).is_err());
+        assert!(read(r#"{"decided":{"code":256}}"#).is_err());
+    }
+}
