@@ -6,13 +6,29 @@ use crate::local::{Cause, Outcome, SAME_MOMENT};
 use std::time::Duration;
 
 /// A node of the epoch, at its end.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEnd {
+    pub host: String,
     pub group_rank: usize,
     /// `None`: the node was lost before it reported.
     pub report: Option<Report>,
     /// When the leader lost the node: between the last sign of it and the end of its connection or lease.
     pub lost: Option<Moment>,
+}
+
+impl NodeEnd {
+    /// Returns whether the worker of this rank ran on the node.
+    pub fn has(&self, rank: usize) -> bool {
+        let report = self.report.as_ref();
+        report.is_some_and(|report| {
+            let names = |named| named == rank;
+            let is_named = match report.cause {
+                Cause::Failed { rank } | Cause::Hung { rank } | Cause::NotStarted { rank, .. } => names(rank),
+                _ => false,
+            };
+            is_named || report.ends.iter().any(|end| names(end.rank))
+        })
+    }
 }
 
 /// What ended an epoch.
@@ -94,12 +110,7 @@ fn latest(first: Moment) -> Duration {
 fn node_of(failure: &Failure, nodes: &[NodeEnd]) -> Option<usize> {
     match failure.culprit {
         Culprit::Node(group_rank) => Some(group_rank),
-        Culprit::Rank(rank) => {
-            let has = |node: &&NodeEnd| {
-                node.report.as_ref().is_some_and(|it| it.ends.iter().any(|end| end.rank == rank))
-            };
-            nodes.iter().find(has).map(|node| node.group_rank)
-        }
+        Culprit::Rank(rank) => nodes.iter().find(|node| node.has(rank)).map(|node| node.group_rank),
     }
 }
 
@@ -158,12 +169,12 @@ mod tests {
     fn node(group_rank: usize, ends: Vec<WorkerEnd>) -> NodeEnd {
         let failed = ends.iter().find(|end| end.outcome != Outcome::Exited(0));
         let cause = failed.map_or(Cause::Success, |end| Cause::Failed { rank: end.rank });
-        let report = Report { cause, silent_since: None, ends, notices: Vec::new() };
-        NodeEnd { group_rank, report: Some(report), lost: None }
+        let report = Report { cause, ends, ..Report::empty() };
+        NodeEnd { host: String::new(), group_rank, report: Some(report), lost: None }
     }
 
     fn lost(group_rank: usize, at: Moment) -> NodeEnd {
-        NodeEnd { group_rank, report: None, lost: Some(at) }
+        NodeEnd { host: String::new(), group_rank, report: None, lost: Some(at) }
     }
 
     fn blamed(nodes: &[NodeEnd]) -> (ClusterCause, Vec<Culprit>) {

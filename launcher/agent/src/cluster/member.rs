@@ -1,9 +1,10 @@
 //! A member: joins the leader, and starts and stops the workers of its node as the leader decides.
 
 use super::lease::{Lease, Times};
-use super::message::{Endpoint, Report, StopReason, ToLeader, ToMember, VERSION, WorkerEnd};
+use super::message::{Endpoint, Report, RunInfo, StopReason, ToLeader, ToMember, VERSION, WorkerEnd};
 use super::ranks::{Node, Placement};
-use crate::local::{Cause, End, Verdict};
+use crate::local::{Cause, End, Outcome, Verdict};
+use dtrain_common::result::Failure;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -27,10 +28,11 @@ pub enum MemberEvent {
     },
     /// The first failure among this node's workers, which are being stopped. Ranks and times are the node's.
     Failed(End),
-    /// The answer to [`MemberAction::Start`], in the end: no worker runs any more. `silent_since`: for a hang.
-    Over {
-        verdict: Verdict,
-        silent_since: Option<Duration>,
+    /// The answer to [`MemberAction::Start`], in the end: no worker runs any more.
+    Over(Box<FinishedAttempt>),
+    /// The node cannot prepare its workers, or go on.
+    Leaving {
+        reason: String,
     },
     /// The launcher was asked to stop by this signal. Its own workers have been told already.
     Asked {
@@ -38,6 +40,16 @@ pub enum MemberEvent {
     },
     /// [`Member::deadline`] has passed.
     Timer,
+}
+
+/// An attempt of this node that is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FinishedAttempt {
+    /// Ranks and times are the node's.
+    pub verdict: Verdict,
+    pub port_taken: bool,
+    pub failure: Option<Failure>,
+    pub banner: Vec<String>,
 }
 
 /// An action for the driver, in the order given.
@@ -48,12 +60,10 @@ pub enum MemberAction {
     Connect,
     /// End the connection, without an answer.
     Disconnect,
+    /// The leader has admitted this node.
+    Joined(RunInfo),
     /// Prepare the workers' files and, on the node of rank 0, a port. Earlier preparations are void.
-    Prepare {
-        epoch: u64,
-        restart: u32,
-        placement: Placement,
-    },
+    Prepare(Preparation),
     Start {
         rank0: Endpoint,
     },
@@ -64,13 +74,26 @@ pub enum MemberAction {
     Finish(MemberEnding),
 }
 
+/// The workers that a node must prepare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preparation {
+    pub epoch: u64,
+    pub restart: u32,
+    /// Number of the log folder.
+    pub logs: u32,
+    pub placement: Placement,
+}
+
 /// The end of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberEnding {
     /// The leader's exit code.
     Decided {
         code: u8,
+        reason: String,
     },
+    /// This node cannot go on.
+    Left,
     Rejected {
         reason: String,
     },
@@ -82,6 +105,9 @@ pub enum MemberEnding {
         signal: i32,
     },
 }
+
+/// The most ends of workers in a report.
+const MOST_ENDS: usize = 200;
 
 #[derive(Clone, Debug)]
 enum Connection {
@@ -168,7 +194,11 @@ impl Member {
                 let end = self.on_leaders_clock(end);
                 self.send(ToLeader::Failed { epoch: self.epoch, end });
             }
-            MemberEvent::Over { verdict, silent_since } => self.over(verdict, silent_since, now),
+            MemberEvent::Over(finished) => self.over(*finished, now),
+            MemberEvent::Leaving { reason } => {
+                self.send(ToLeader::Leaving { reason });
+                self.finish(MemberEnding::Left);
+            }
             MemberEvent::Asked { signal } => {
                 self.asked = Some(signal);
                 self.send(ToLeader::Asked { signal });
@@ -181,6 +211,14 @@ impl Member {
         self.beat(now);
         self.give_up(now);
         std::mem::take(&mut self.actions)
+    }
+
+    /// Returns when the lease of this node's workers ends; `None` without a lease.
+    pub fn lease_end(&self) -> Option<Duration> {
+        match &self.connection {
+            Connection::Joined { lease, .. } => Some(lease.end()),
+            _ => self.kill_at,
+        }
     }
 
     /// Returns the time by which the driver must send [`MemberEvent::Timer`].
@@ -197,11 +235,12 @@ impl Member {
 
     fn received(&mut self, message: ToMember, now: Duration) {
         match message {
-            ToMember::Welcome { times } => {
+            ToMember::Welcome { times, run } => {
                 if let Connection::Joining { since } = self.connection {
                     self.times = times;
                     self.was_welcome = true;
                     self.connection = Connection::Joined { lease: Lease::new(times, since), next_beat: now };
+                    self.actions.push(MemberAction::Joined(run));
                 }
             }
             ToMember::Beat { number, time } => {
@@ -209,10 +248,10 @@ impl Member {
                     lease.renew(number, time, now);
                 }
             }
-            ToMember::Propose { epoch, restart, placement } if epoch > self.epoch && !self.runs() => {
+            ToMember::Propose { epoch, restart, logs, placement } if epoch > self.epoch && !self.runs() => {
                 (self.epoch, self.placement) = (epoch, Some(placement));
                 self.workers = Workers::Prepared;
-                self.actions.push(MemberAction::Prepare { epoch, restart, placement });
+                self.actions.push(MemberAction::Prepare(Preparation { epoch, restart, logs, placement }));
             }
             ToMember::Start { epoch, rank0 } if epoch == self.epoch && self.workers == Workers::Prepared => {
                 self.workers = Workers::Running;
@@ -220,7 +259,7 @@ impl Member {
             }
             ToMember::Stop { epoch, reason } if epoch == self.epoch => self.stop(reason),
             ToMember::Rejected { reason } => self.finish(MemberEnding::Rejected { reason }),
-            ToMember::Decided { code } => self.finish(MemberEnding::Decided { code }),
+            ToMember::Decided { code, reason } => self.finish(MemberEnding::Decided { code, reason }),
             _ => {}
         }
     }
@@ -229,9 +268,7 @@ impl Member {
         match self.workers {
             Workers::Prepared => {
                 self.workers = Workers::None;
-                let report =
-                    Report { cause: Cause::Success, silent_since: None, ends: vec![], notices: vec![] };
-                self.send(ToLeader::Drained { epoch: self.epoch, report });
+                self.send(ToLeader::Drained { epoch: self.epoch, report: Box::new(Report::empty()) });
             }
             Workers::Running | Workers::Stopping => {
                 // A batch system sends its signal to every node: it is one request.
@@ -246,9 +283,10 @@ impl Member {
         }
     }
 
-    fn over(&mut self, verdict: Verdict, silent_since: Option<Duration>, now: Duration) {
+    fn over(&mut self, finished: FinishedAttempt, now: Duration) {
         self.workers = Workers::None;
         self.kill_at = None;
+        let FinishedAttempt { verdict, port_taken, failure, banner } = finished;
         let first = self.placement.map_or(0, |placement| placement.first_rank);
         let cause = match verdict.cause {
             Cause::Failed { rank } => Cause::Failed { rank: first + rank },
@@ -257,11 +295,16 @@ impl Member {
             other => other,
         };
         let silent_since = match &self.connection {
-            Connection::Joined { lease, .. } => silent_since.map(|at| lease.on_leaders_clock(at)),
+            Connection::Joined { lease, .. } => verdict.silent_since.map(|at| lease.on_leaders_clock(at)),
             _ => None,
         };
-        let ends = verdict.ends.into_iter().map(|end| self.on_leaders_clock(end)).collect();
-        let report = Report { cause, silent_since, ends, notices: verdict.notices };
+        // A message has a limited length, and the first failures decide.
+        let (failed, well): (Vec<_>, Vec<_>) =
+            verdict.ends.into_iter().partition(|end| end.outcome != Outcome::Exited(0));
+        let ends = failed.into_iter().chain(well).take(MOST_ENDS);
+        let ends = ends.map(|end| self.on_leaders_clock(end)).collect();
+        let notices = verdict.notices;
+        let report = Box::new(Report { cause, silent_since, ends, notices, port_taken, failure, banner });
         self.send(ToLeader::Drained { epoch: self.epoch, report });
         if let Connection::None { since } = &mut self.connection {
             *since = now;

@@ -5,7 +5,9 @@
 use super::lease::{Moment, Times};
 use super::ranks::{Node, Placement};
 use crate::local::{Cause, Outcome};
+use dtrain_common::result::Failure;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of these messages. Agents of different versions do not make a run.
@@ -17,6 +19,19 @@ pub const VERSION: u32 = 1;
 pub struct Endpoint {
     pub host: String,
     pub port: u16,
+    /// Whether the agent serves PyTorch's store there.
+    pub is_served: bool,
+}
+
+/// Settings of the run, which the leader chooses for all nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunInfo {
+    /// The workers' `TORCHELASTIC_RUN_ID`.
+    pub id: String,
+    /// The run directory of the leader's node; for a recipe.
+    pub run_dir: Option<PathBuf>,
+    pub max_restarts: u32,
 }
 
 /// A message from a member.
@@ -32,9 +47,11 @@ pub enum ToLeader {
     /// A worker of this node has failed; its other workers are being stopped.
     Failed { epoch: u64, end: WorkerEnd },
     /// No worker of the node runs any more.
-    Drained { epoch: u64, report: Report },
+    Drained { epoch: u64, report: Box<Report> },
     /// The launcher of this node was asked to stop by this signal.
     Asked { signal: i32 },
+    /// The node cannot go on, for example because its disk is full.
+    Leaving { reason: String },
 }
 
 /// A message from the leader.
@@ -42,19 +59,19 @@ pub enum ToLeader {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ToMember {
     /// Answers [`ToLeader::Join`].
-    Welcome { times: Times },
+    Welcome { times: Times, run: RunInfo },
     /// Answers [`ToLeader::Join`]: this node does not take part.
     Rejected { reason: String },
     /// Answers [`ToLeader::Beat`]. `time`: when the leader answered.
     Beat { number: u64, time: Duration },
-    /// Prepare for this epoch, and answer with [`ToLeader::Ready`].
-    Propose { epoch: u64, restart: u32, placement: Placement },
+    /// Prepare for this epoch, and answer with [`ToLeader::Ready`]. `logs` is the number of the log folder.
+    Propose { epoch: u64, restart: u32, logs: u32, placement: Placement },
     /// Start the workers.
     Start { epoch: u64, rank0: Endpoint },
     /// Stop the workers, and answer with [`ToLeader::Drained`].
     Stop { epoch: u64, reason: StopReason },
     /// The run is over with this exit code.
-    Decided { code: u8 },
+    Decided { code: u8, reason: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,17 +103,38 @@ pub struct WorkerEnd {
     pub lost_peer: bool,
 }
 
-/// A node's part of an attempt that is over.
+/// A node's part of an attempt that is over. Ranks are those among all nodes' workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// The node's own judgement, with ranks among all nodes' workers.
+    /// The node's own judgement.
     pub cause: Cause,
     /// For [`Cause::Hung`]: the time of the first silent rank's last heartbeat.
     pub silent_since: Option<Moment>,
     pub ends: Vec<WorkerEnd>,
     /// Signals that the workers did not handle, for the next attempt.
     pub notices: Vec<i32>,
+    /// Whether another program took the port of rank 0.
+    pub port_taken: bool,
+    /// The worker that the node blames, for `result.json`.
+    pub failure: Option<Failure>,
+    /// The node's message about it.
+    pub banner: Vec<String>,
+}
+
+impl Report {
+    /// Returns the report of a node that started no worker.
+    pub(super) fn empty() -> Self {
+        Self {
+            cause: Cause::Success,
+            silent_since: None,
+            ends: Vec::new(),
+            notices: Vec::new(),
+            port_taken: false,
+            failure: None,
+            banner: Vec::new(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -108,10 +146,10 @@ mod tests {
     #[test]
     fn unknown_fields_are_errors() {
         let read = |text: &str| serde_json::from_str::<ToMember>(text);
-        let message = ToMember::Decided { code: 75 };
-        assert_eq!(serde_json::to_string(&message).unwrap(), r#"{"decided":{"code":75}}"#);
-        assert_eq!(read(r#"{"decided":{"code":75}}"#).unwrap(), message);
-        assert!(read(r#"{"decided":{"code":75,"epoch":1}}"#).is_err());
-        assert!(read(r#"{"decided":{"code":256}}"#).is_err());
+        let message = ToMember::Decided { code: 75, reason: "stopped".into() };
+        assert_eq!(serde_json::to_string(&message).unwrap(), r#"{"decided":{"code":75,"reason":"stopped"}}"#);
+        assert_eq!(read(r#"{"decided":{"code":75,"reason":"stopped"}}"#).unwrap(), message);
+        assert!(read(r#"{"decided":{"code":75,"reason":"","epoch":1}}"#).is_err());
+        assert!(read(r#"{"decided":{"code":256,"reason":""}}"#).is_err());
     }
 }

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 #[serde(deny_unknown_fields)]
 pub struct Node {
     pub host: String,
+    /// A random number of the agent's process: a node that connects again replaces its earlier connection.
+    pub instance: u64,
     /// Number of workers that this node starts, at least 1.
     pub workers: usize,
     /// The user's `--node-rank`.
@@ -80,7 +82,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn node(host: &str, workers: usize, node_rank: Option<usize>) -> Node {
-        Node { host: host.into(), workers, node_rank, run_id: None, fingerprints: BTreeMap::new() }
+        Node {
+            host: host.into(),
+            instance: 0,
+            workers,
+            node_rank,
+            run_id: None,
+            fingerprints: BTreeMap::new(),
+        }
     }
 
     #[test]

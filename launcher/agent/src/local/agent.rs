@@ -3,7 +3,7 @@
 use super::event::{Action, Event, Notice};
 use super::state::{Agent, Phase, Worker, WorkerState};
 use super::times::{FROZEN, SAME_MOMENT};
-use super::verdict::{End, Outcome, StopReason, Verdict};
+use super::verdict::{Cause, End, Outcome, StopReason, Verdict};
 use crate::signals;
 use std::time::Duration;
 
@@ -64,6 +64,21 @@ impl Agent {
                 self.stop(StopReason::Evicted, None);
                 self.send_to_all(signals::KILL, now);
             }
+            Event::OthersFailed if self.phase == Phase::Running => {
+                self.stop(StopReason::OthersFailed, self.timeout_from(now));
+                self.send_to_all(signals::TERM, now);
+            }
+            Event::OthersRequeue if self.phase == Phase::Running => {
+                self.stop(StopReason::Requeue, self.timeout_from(now));
+            }
+            // The workers are being stopped already.
+            Event::OthersFailed | Event::OthersRequeue => {}
+            Event::LeaseEnded => {
+                if self.phase == Phase::Running {
+                    self.stop(StopReason::OthersFailed, None);
+                }
+                self.kill_all(now, None);
+            }
             Event::Forward { signal } => self.forward(signal),
             Event::Beat { rank, at, writing } => {
                 self.workers[rank].writing = writing.then_some(now);
@@ -75,6 +90,14 @@ impl Agent {
         }
         self.finish_if_over();
         std::mem::take(&mut self.actions)
+    }
+
+    /// Returns the end of this rank, if it has ended.
+    pub fn end_of(&self, rank: usize) -> Option<&End> {
+        match &self.workers.get(rank)?.state {
+            WorkerState::Ended(end) => Some(end),
+            _ => None,
+        }
     }
 
     fn timer(&mut self, now: Duration) {
@@ -167,6 +190,9 @@ impl Agent {
         };
         let mut verdict = Verdict::of(ends.collect(), self.workers.len(), reason, self.policy.requeue_code);
         verdict.stop_source = self.stop_source;
+        if let Cause::Hung { rank } = verdict.cause {
+            verdict.silent_since = self.progress.last_beat(rank);
+        }
         verdict.notices = self.unhandled_notices(&verdict);
         verdict
     }

@@ -40,6 +40,12 @@ pub enum Event {
     Abandoned,
     /// Another run has taken over the run directory: these workers must not write there any more.
     Evicted,
+    /// Workers of another node failed or were lost: these workers cannot go on.
+    OthersFailed,
+    /// Workers of another node stopped with a checkpoint, so these workers are about to.
+    OthersRequeue,
+    /// The node's lease has ended: another epoch may begin, so no worker may run.
+    LeaseEnded,
     /// A signal for the workers (USR1 or USR2).
     Forward { signal: i32 },
     /// [`Agent::deadline`](super::Agent::deadline) has passed, or [`TICK`](super::TICK) since the last event.

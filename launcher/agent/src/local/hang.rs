@@ -74,6 +74,11 @@ impl Progress {
         self.ranks[rank].ended = true;
     }
 
+    /// Returns the time of this rank's last beat.
+    pub(super) fn last_beat(&self, rank: usize) -> Option<Duration> {
+        self.ranks.get(rank)?.last
+    }
+
     /// Records that no process ran for the time `frozen`, not even the launcher.
     pub(super) fn record_freeze(&mut self, frozen: Duration, now: Duration) {
         (self.resumed, self.frozen) = (now, frozen);

@@ -26,7 +26,7 @@ mod tests;
 
 pub use event::{Action, Event, Notice, Policy};
 pub use hang::HangPolicy;
-pub(crate) use restart::LASTING;
+pub(crate) use restart::{FailedAttempt, LASTING};
 pub use restart::{Next, RestartPolicy, Restarts, Resumption};
 pub use state::Agent;
 pub use times::{INSPECTION, SAME_MOMENT, SAME_REQUEST, TICK, TimeLimit};

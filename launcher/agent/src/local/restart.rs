@@ -26,6 +26,19 @@ pub struct RestartPolicy {
     pub training: bool,
 }
 
+/// An attempt that failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailedAttempt<'a> {
+    /// The end of the worker to blame, if one ended.
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) stop_source: Option<StopSource>,
+    /// Signals that the workers did not handle.
+    pub(crate) notices: &'a [i32],
+    pub(crate) lasted: Duration,
+    /// Whether another program took the chosen port.
+    pub(crate) port_taken: bool,
+}
+
 /// The decision after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -81,19 +94,19 @@ impl Restarts {
             Cause::NotStarted { temporary: true, .. } => None,
             _ => return Next::Finish { reason: None },
         };
-        self.after_failure(outcome, verdict.stop_source, &verdict.notices, lasted, port_taken, now)
+        let failed = FailedAttempt {
+            outcome,
+            stop_source: verdict.stop_source,
+            notices: &verdict.notices,
+            lasted,
+            port_taken,
+        };
+        self.after_failure(&failed, now)
     }
 
-    /// Decides about an attempt that failed. `outcome`: the end of the worker to blame, if one ended.
-    pub(crate) fn after_failure(
-        &mut self,
-        outcome: Option<Outcome>,
-        stop_source: Option<StopSource>,
-        notices: &[i32],
-        lasted: Duration,
-        port_taken: bool,
-        now: Duration,
-    ) -> Next {
+    /// Decides about an attempt that failed.
+    pub(crate) fn after_failure(&mut self, failed: &FailedAttempt<'_>, now: Duration) -> Next {
+        let FailedAttempt { outcome, stop_source, notices, lasted, port_taken } = *failed;
         let allowed = self.policy.max_restarts;
         let stay = |reason| Next::Finish { reason: (allowed > 0).then_some(reason) };
         if stop_source == Some(StopSource::TimeLimit) {

@@ -164,7 +164,7 @@ impl Agent {
     }
 
     /// Kills all running workers. After that, only their ends are awaited.
-    fn kill_all(&mut self, now: Duration, timed_out: Option<Duration>) {
+    pub(super) fn kill_all(&mut self, now: Duration, timed_out: Option<Duration>) {
         self.stop_by = None;
         let ranks = self.send_to_all(signals::KILL, now);
         if !ranks.is_empty() {

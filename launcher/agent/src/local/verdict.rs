@@ -49,6 +49,7 @@ pub(super) enum StopReason {
     TimeLimit(TimeLimit),
     Hang { rank: usize },
     Requeue,
+    OthersFailed,
     Evicted,
 }
 
@@ -84,6 +85,8 @@ pub enum Cause {
     Failed { rank: usize },
     /// This worker was the first to be silent.
     Hung { rank: usize },
+    /// Workers of another node failed or were lost.
+    OthersFailed,
     /// Another run has taken over the run directory.
     Evicted,
     /// `temporary`: a resource was missing, so a retry may succeed.
@@ -107,6 +110,8 @@ pub struct Verdict {
     pub ends: Vec<End>,
     /// Whether the workers were asked to stop, also after the cause.
     pub stop_source: Option<StopSource>,
+    /// For [`Cause::Hung`]: the last heartbeat of that rank.
+    pub silent_since: Option<Duration>,
     /// Signals that these workers did not handle, for the next attempt.
     pub notices: Vec<i32>,
 }
@@ -125,6 +130,7 @@ impl Verdict {
         let (request, stopped) = match reason {
             Some(StopReason::Signal { signal }) => (Some(signal), Cause::Stopped { signal }),
             Some(StopReason::TimeLimit(limit)) => (Some(limit.signal), Cause::TimeIsUp),
+            Some(StopReason::OthersFailed) => (None, Cause::OthersFailed),
             _ => (None, Cause::TimeIsUp),
         };
         // The same signal may have come a moment earlier from a batch system or the terminal.
@@ -141,9 +147,10 @@ impl Verdict {
             (_, Some(end)) => Cause::Failed { rank: to_blame(end, &ends, clean) },
             (_, None) if ends.iter().any(requeued) => Cause::Requeue,
             (_, None) if ends.len() < workers => stopped,
+            (Some(StopReason::OthersFailed), None) if !ends.iter().all(clean) => stopped,
             (_, None) => Cause::Success,
         };
-        Self { cause, ends, stop_source: None, notices: Vec::new() }
+        Self { cause, ends, stop_source: None, silent_since: None, notices: Vec::new() }
     }
 
     /// Returns the end of this rank, if it ran.

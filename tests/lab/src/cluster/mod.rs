@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<u8> {
 
 fn simulate(most: u64, seed: u64) -> Outcomes {
     let nodes = 2 + (seed % (most - 1)) as usize;
-    let least = if seed % 3 == 0 { nodes } else { nodes.div_ceil(2) };
+    let least = if seed.is_multiple_of(3) { nodes } else { nodes.div_ceil(2) };
     let work = Duration::from_millis(1000 + seed * 37 % 20_000);
     let setup = Setup { nodes, least, max_restarts: (seed % 7) as u32, work, faults: (seed % 11) as usize };
     let mut world = World::new(setup, seed);

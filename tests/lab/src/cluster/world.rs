@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use dtrain_agent::cluster::leader::{LeaderAction, LeaderEvent};
-use dtrain_agent::cluster::member::{MemberAction, MemberEnding, MemberEvent, MemberPolicy};
-use dtrain_agent::cluster::message::{Endpoint, StopReason, ToLeader, ToMember};
+use dtrain_agent::cluster::member::{
+    FinishedAttempt, MemberAction, MemberEnding, MemberEvent, MemberPolicy, Preparation,
+};
+use dtrain_agent::cluster::message::{Endpoint, RunInfo, StopReason, ToLeader, ToMember};
 use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::{ClusterPolicy, Leader, Member};
 use dtrain_agent::local::{Cause, End, Outcome, RestartPolicy, Restarts, Verdict};
@@ -164,12 +166,15 @@ impl World {
             times: Default::default(),
             requeue_code: Some(75),
             failures_in_a_row: 3,
+            rejoin_call: ms(3000),
+            run: RunInfo::default(),
+            first_logs: 0,
         };
         let restarts =
             Restarts::new(RestartPolicy { max_restarts: setup.max_restarts, ..RestartPolicy::default() });
         let mut random = Random::new(seed);
         let nodes = (0..setup.nodes).map(|_| SimNode::new(ms(random.below(10_000_000)))).collect();
-        let leader = Leader::new(policy, restarts, 0, Duration::ZERO);
+        let leader = Leader::new(policy, restarts, Duration::ZERO);
         let mut world = Self {
             random,
             now: Duration::ZERO,
@@ -224,7 +229,7 @@ impl World {
         for (index, node) in self.nodes.iter().enumerate() {
             assert!(node.running.is_none(), "workers of node {index} are left");
             match &node.ending {
-                Some(MemberEnding::Decided { code }) => assert_eq!(Some(*code), self.outcomes.code),
+                Some(MemberEnding::Decided { code, .. }) => assert_eq!(Some(*code), self.outcomes.code),
                 Some(MemberEnding::LeaderLost) => self.outcomes.leader_lost += 1,
                 Some(MemberEnding::Rejected { .. } | MemberEnding::NoLeader) => {}
                 other => assert!(node.member.is_none() && other.is_none(), "node {index}: {other:?}"),
@@ -288,7 +293,7 @@ impl World {
             Step::Wake { node: None, .. } => self.tell_leader(LeaderEvent::Timer),
             Step::Prepared { node, epoch } => {
                 if self.nodes[node].prepared == epoch {
-                    let listens = Endpoint { host: format!("node{node}"), port: 1024 };
+                    let listens = Endpoint { host: format!("node{node}"), port: 1024, is_served: false };
                     self.tell_member(node, MemberEvent::Prepared { listens: Some(listens) });
                 }
             }
@@ -332,6 +337,7 @@ impl World {
     fn begin_member(&mut self, index: usize) {
         let node = Node {
             host: format!("node{index}"),
+            instance: self.random.next(),
             workers: 1 + index % 3,
             node_rank: None,
             run_id: None,
@@ -405,7 +411,7 @@ impl World {
                 LeaderAction::Finish(_) => {
                     self.is_leader_over = true;
                     self.outcomes.code = Some(4);
-                    let actions = self.leader.decide(4);
+                    let actions = self.leader.decide(4, String::new());
                     self.carry_out_leader(actions);
                     // The leader's process ends: every connection does.
                     for connection in self.open_at_leader.clone().into_keys() {
@@ -466,7 +472,8 @@ impl World {
                         self.after(ms(1), Step::Cut { connection, at_leader: true, at_member: false });
                     }
                 }
-                MemberAction::Prepare { epoch, .. } => {
+                MemberAction::Joined(_) => {}
+                MemberAction::Prepare(Preparation { epoch, .. }) => {
                     self.outcomes.epochs = self.outcomes.epochs.max(epoch);
                     self.nodes[node].prepared = epoch;
                     let delay = ms(self.random.below(50));
@@ -532,8 +539,10 @@ impl World {
             self.tell_member(node, MemberEvent::Failed(end.clone()));
         }
         self.nodes[node].running = None;
-        let verdict = Verdict { cause, ends: vec![end], stop_source: None, notices: vec![] };
-        self.tell_member(node, MemberEvent::Over { verdict, silent_since: None });
+        let verdict =
+            Verdict { cause, ends: vec![end], stop_source: None, silent_since: None, notices: vec![] };
+        let finished = FinishedAttempt { verdict, port_taken: false, failure: None, banner: vec![] };
+        self.tell_member(node, MemberEvent::Over(Box::new(finished)));
     }
 
     fn fault(&mut self, fault: Fault) {

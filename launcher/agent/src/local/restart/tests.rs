@@ -28,6 +28,7 @@ fn verdict(cause: Cause, code: i32, stop_source: Option<StopSource>) -> Verdict 
             lost_peer: false,
         }],
         stop_source,
+        silent_since: None,
         notices: Vec::new(),
     }
 }

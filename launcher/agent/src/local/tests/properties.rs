@@ -159,6 +159,7 @@ proptest! {
             },
             Cause::Success | Cause::Hung { .. } | Cause::NotStarted { .. } => {}
             Cause::Evicted => prop_assert!(false, "nobody else had the folder"),
+            Cause::OthersFailed => prop_assert!(false, "there are no others"),
         }
     }
 }

@@ -1,0 +1,154 @@
+//! Nodes that join: who is admitted, and when there are enough.
+
+use super::state::{Joining, Leader, MemberId, NEXT_WORD, OWN, Part, Peer, Phase};
+use super::{Ending, LeaderAction, LeaderNotice};
+use crate::cluster::lease::Times;
+use crate::cluster::message::{ToMember, VERSION};
+use crate::cluster::ranks::{Node, place};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The lease of the leader's own member: while this process stands still, no other epoch can begin.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+impl Leader {
+    pub(super) fn join(&mut self, from: MemberId, version: u32, node: Node, now: Duration) {
+        if self.peers.contains_key(&from) {
+            return; // A duplicate.
+        }
+        self.replace_earlier_connection(&node, now);
+        if let Some(reason) = self.reason_to_reject(from, version, &node) {
+            let host = node.host;
+            self.send(from, ToMember::Rejected { reason: reason.clone() });
+            self.actions.push(LeaderAction::Close { member: from });
+            self.rejected.push((host.clone(), reason.clone()));
+            return self.tell(LeaderNotice::Rejected { host, reason });
+        }
+        let host = node.host.clone();
+        self.peers.insert(from, Peer { node, heard: now, lost: None, part: None });
+        let times = match from {
+            OWN => Times { length: FOREVER, ..self.policy.times },
+            _ => self.policy.times,
+        };
+        self.send(from, ToMember::Welcome { times, run: self.policy.run.clone() });
+        let nodes = self.here().count();
+        self.tell(LeaderNotice::Joined { host, nodes, most: *self.policy.nodes.end() });
+    }
+
+    /// The agent has lost its earlier connection, which the leader may not know yet.
+    fn replace_earlier_connection(&mut self, node: &Node, now: Duration) {
+        let same = |peer: &Peer| peer.node.host == node.host && peer.node.instance == node.instance;
+        let earlier = self.here().find(|(_, peer)| same(peer)).map(|(id, _)| id);
+        if let Some(earlier) = earlier {
+            self.lose(earlier, true, now);
+        }
+    }
+
+    fn reason_to_reject(&self, from: MemberId, version: u32, node: &Node) -> Option<String> {
+        if version != VERSION {
+            return Some(format!(
+                "its dtrain speaks version {version} of the protocol, and the leader's {VERSION}; use the same dtrain on all \
+                 nodes"
+            ));
+        }
+        let failures = self.failures.get(&node.host).copied().unwrap_or_default();
+        if failures >= self.policy.failures_in_a_row && self.can_go_on_without_a_node() {
+            return Some(format!("it has failed {failures} times in a row"));
+        }
+        if matches!(self.phase, Phase::Decided) {
+            return Some("the run is over".to_owned());
+        }
+        if let Some(reason) = self.peers.get(&OWN).and_then(|leader| difference(&leader.node, node)) {
+            return Some(reason);
+        }
+        let same = |peer: &&Peer| node.node_rank.is_some() && peer.node.node_rank == node.node_rank;
+        if let Some(holder) = self.here().map(|(_, peer)| peer).find(same) {
+            let (rank, host) = (node.node_rank.unwrap_or_default(), &holder.node.host);
+            return Some(format!("node rank {rank} is taken by {host}; give each node its own --node-rank"));
+        }
+        let most = *self.policy.nodes.end();
+        let others = if self.peers.contains_key(&OWN) || from == OWN { most } else { most - 1 };
+        (self.here().count() >= others).then(|| {
+            format!(
+                "all {most} nodes have joined already ({}); raise --nnodes for more",
+                self.hosts().join(", ")
+            )
+        })
+    }
+
+    pub(super) fn can_go_on_without_a_node(&self) -> bool {
+        self.policy.nodes.start() < self.policy.nodes.end()
+    }
+
+    pub(super) fn gather(&mut self, joining: Joining, now: Duration) {
+        let count = self.here().count();
+        let enough = count >= *self.policy.nodes.start() && self.here().any(|(id, _)| id == OWN);
+        let enough_since = joining.enough_since.or(Some(now)).filter(|_| enough);
+        let mut joining = Joining { enough_since, ..joining };
+        let is_last_call_over = |since: Duration| since.saturating_add(joining.last_call) <= now;
+        let is_complete = count == *self.policy.nodes.end() || enough_since.is_some_and(is_last_call_over);
+        if enough && is_complete {
+            return self.propose(now);
+        }
+        if !enough && joining.since.saturating_add(self.policy.join_timeout) <= now {
+            let rejected = std::mem::take(&mut self.rejected);
+            return self.finish(Ending::TooFewNodes {
+                came: self.hosts(),
+                missing: self.missing(),
+                rejected,
+            });
+        }
+        if !enough && joining.word_at <= now {
+            joining.word_at = now.saturating_add(NEXT_WORD);
+            let left = joining.since.saturating_add(self.policy.join_timeout).saturating_sub(now);
+            self.tell(LeaderNotice::Waiting { came: self.hosts(), missing: self.missing(), left });
+        }
+        self.phase = Phase::Joining(joining);
+    }
+
+    /// Returns the nodes that are absent, as far as they are known: lost hosts, and node ranks.
+    fn missing(&self) -> Vec<String> {
+        let hosts: BTreeSet<_> = self.hosts().into_iter().collect();
+        let lost = self.peers.values().filter(|peer| peer.lost.is_some()).map(|peer| peer.node.host.clone());
+        let mut missing: Vec<String> = lost.filter(|host| !hosts.contains(host)).collect();
+        let ranks: BTreeSet<_> = self.here().filter_map(|(_, peer)| peer.node.node_rank).collect();
+        if !ranks.is_empty() && missing.is_empty() {
+            let absent = (0..*self.policy.nodes.start()).filter(|rank| !ranks.contains(rank));
+            missing.extend(absent.map(|rank| format!("node rank {rank}")));
+        }
+        missing
+    }
+
+    fn propose(&mut self, now: Duration) {
+        self.epoch += 1;
+        self.rank0 = None;
+        self.peers.retain(|_, peer| peer.lost.is_none());
+        let placed = place(self.here().map(|(id, peer)| (id, &peer.node)), OWN);
+        let (epoch, restart) = (self.epoch, self.restarts.used);
+        let logs = self.policy.first_logs + self.starts;
+        for (id, placement) in placed {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.part = Some(Part { placement, is_ready: false, report: None });
+            }
+            self.send(id, ToMember::Propose { epoch, restart, logs, placement });
+        }
+        self.phase = Phase::Proposed { since: now };
+    }
+}
+
+/// Returns what differs between the leader's node and another, which must be the same.
+fn difference(leaders: &Node, node: &Node) -> Option<String> {
+    if leaders.run_id != node.run_id {
+        let name = |id: &Option<String>| id.clone().unwrap_or_else(|| "not given".to_owned());
+        return Some(format!(
+            "its --rdzv-id is {}, and the leader's is {}; another run uses this endpoint, or the ids must be made equal",
+            name(&node.run_id),
+            name(&leaders.run_id)
+        ));
+    }
+    let names = leaders.fingerprints.keys().chain(node.fingerprints.keys());
+    let differs = |name: &&String| leaders.fingerprints.get(*name) != node.fingerprints.get(*name);
+    names.into_iter().find(differs).map(|name| {
+        format!("its {name} differs from that of the leader, {}; use the same on all nodes", leaders.host)
+    })
+}

@@ -1,0 +1,122 @@
+//! The end of an epoch: who is to blame, and whether another epoch follows.
+
+use super::state::{Joining, Leader, OWN, Part, Phase};
+use super::{Ending, LeaderAction, LeaderNotice};
+use crate::cluster::blame::{ClusterCause, Judgement, NodeEnd, judge};
+use crate::cluster::message::{ToMember, WorkerEnd};
+use crate::local::{Cause, FailedAttempt, LASTING, Next, Resumption, StopSource};
+use std::time::Duration;
+
+impl Leader {
+    /// Judges the epoch, in which no worker runs any more, and decides about the next. `began`: when the workers
+    /// were started, if they were.
+    pub(super) fn judge(&mut self, began: Option<Duration>, now: Duration) {
+        let mut nodes = Vec::new();
+        for peer in self.peers.values_mut() {
+            if let Some(Part { placement, report, .. }) = peer.part.take() {
+                let host = peer.node.host.clone();
+                nodes.push(NodeEnd { host, group_rank: placement.group_rank, report, lost: peer.lost });
+            }
+        }
+        nodes.sort_by_key(|node| node.group_rank);
+        let Some(began) = began else {
+            // No worker was started: the nodes that are left make the next epoch.
+            if let Some((_, signal)) = self.asked {
+                return self.finish(Ending::StoppedEarly { signal });
+            }
+            return self.gather(Joining::new(now, self.policy.rejoin_call), now);
+        };
+        let judgement = judge(&nodes, self.policy.requeue_code);
+        let reports = || nodes.iter().filter_map(|node| node.report.as_ref());
+        let mut notices: Vec<i32> = reports().flat_map(|report| report.notices.iter().copied()).collect();
+        notices.sort_unstable();
+        notices.dedup();
+        let lasted = now.saturating_sub(began);
+        self.count_failure(nodes.iter().find(|node| judgement.blames(node)), lasted);
+        let outcome_of = |rank: usize| {
+            let mut ends = reports().flat_map(|report| &report.ends);
+            ends.find(|end: &&WorkerEnd| end.rank == rank).map(|end| end.outcome)
+        };
+        let failed = match judgement.cause {
+            ClusterCause::Workers(Cause::Failed { rank } | Cause::Hung { rank }) => Some(outcome_of(rank)),
+            ClusterCause::Workers(Cause::NotStarted { temporary: true, .. })
+            | ClusterCause::NodeLost { .. } => Some(None),
+            ClusterCause::Workers(_) => None,
+        };
+        let stop_source = self.asked.map(|(_, signal)| StopSource::Request { signal });
+        let next = match failed {
+            Some(outcome) => {
+                let port_taken = reports().any(|report| report.port_taken);
+                let failed = FailedAttempt { outcome, stop_source, notices: &notices, lasted, port_taken };
+                self.restarts.after_failure(&failed, now)
+            }
+            None => Next::Finish { reason: None },
+        };
+        let ended = |judgement, nodes, reason| Ending::Judged { judgement, nodes, stop_source, reason };
+        match next {
+            Next::Finish { reason } => self.finish(ended(judgement, nodes, reason)),
+            Next::Stop => self.finish(ended(judgement, nodes, Some("the launcher was asked to stop"))),
+            Next::Restart { restart, pause } => {
+                self.tell(LeaderNotice::Ended { judgement, nodes });
+                self.tell(LeaderNotice::Restarting { restart, pause });
+                self.phase = Phase::Pausing { until: now.saturating_add(pause) };
+                self.advance(now);
+            }
+            Next::OtherPort => {
+                self.phase = Phase::Pausing { until: now };
+                self.advance(now);
+            }
+        }
+    }
+
+    /// Counts failures in a row of the node that is to blame.
+    fn count_failure(&mut self, culprit: Option<&NodeEnd>, lasted: Duration) {
+        let Some(host) = culprit.map(|node| node.host.clone()) else { return };
+        let is_lasting = lasted >= LASTING;
+        self.failures.retain(|known, _| *known == host && !is_lasting);
+        let count = self.failures.entry(host.clone()).or_default();
+        *count += 1;
+        let failures = *count;
+        if failures < self.policy.failures_in_a_row || !self.can_go_on_without_a_node() {
+            return;
+        }
+        let left_out = self.here().find(|(id, peer)| *id != OWN && peer.node.host == host).map(|(id, _)| id);
+        if let Some(id) = left_out {
+            let reason = format!("it has failed {failures} times in a row");
+            self.send(id, ToMember::Rejected { reason });
+            self.actions.push(LeaderAction::Close { member: id });
+            self.peers.remove(&id);
+            self.tell(LeaderNotice::LeftOut { host, failures });
+        }
+    }
+
+    /// Begins the next epoch after the pause, unless the run was asked to stop meanwhile.
+    pub(super) fn resume(&mut self, now: Duration) {
+        match self.restarts.resume(now, false) {
+            Resumption::Start { .. } => self.gather(Joining::new(now, self.policy.rejoin_call), now),
+            Resumption::Stopped { signal } => self.finish(Ending::StoppedEarly { signal }),
+            Resumption::Requeue => self.finish(Ending::StoppedEarly { signal: crate::signals::USR1 }),
+            Resumption::TooLate { .. } => {
+                self.finish(Ending::StoppedEarly { signal: crate::signals::TERM });
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self, ending: Ending) {
+        self.phase = Phase::Decided;
+        self.actions.push(LeaderAction::Finish(Box::new(ending)));
+    }
+}
+
+impl Judgement {
+    /// Returns whether this node, or a worker of it, is to blame.
+    pub fn blames(&self, node: &NodeEnd) -> bool {
+        match self.cause {
+            ClusterCause::NodeLost { group_rank } => node.group_rank == group_rank,
+            ClusterCause::Workers(
+                Cause::Failed { rank } | Cause::Hung { rank } | Cause::NotStarted { rank, .. },
+            ) => node.has(rank),
+            ClusterCause::Workers(_) => false,
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The leader: decides about the epochs of a run on several nodes, but does not act.
+//!
+//! `state` holds what it knows, `join` admits nodes and proposes epochs, `judge` decides after an epoch.
+
+mod join;
+mod judge;
+mod state;
+
+pub use state::{ClusterPolicy, Leader, MemberId, OWN};
+
+use super::blame::{Judgement, NodeEnd};
+use super::lease::Moment;
+use super::message::{Report, StopReason, ToLeader, ToMember, WorkerEnd};
+use crate::local::{Cause, Event, StopSource};
+use state::{Peer, Phase};
+use std::time::Duration;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaderEvent {
+    Received {
+        from: MemberId,
+        message: ToLeader,
+    },
+    Disconnected {
+        from: MemberId,
+    },
+    /// [`Leader::deadline`] has passed.
+    Timer,
+}
+
+/// An action for the driver, in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaderAction {
+    Send {
+        to: MemberId,
+        message: ToMember,
+    },
+    Close {
+        member: MemberId,
+    },
+    Tell(LeaderNotice),
+    /// The run is over. The driver answers with [`Leader::decide`], which tells the members.
+    Finish(Box<Ending>),
+}
+
+/// Messages for the user of the leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaderNotice {
+    Joined {
+        host: String,
+        nodes: usize,
+        most: usize,
+    },
+    Rejected {
+        host: String,
+        reason: String,
+    },
+    /// Too few nodes have come so far. `left`: until the end of the wait.
+    Waiting {
+        came: Vec<String>,
+        missing: Vec<String>,
+        left: Duration,
+    },
+    Started {
+        epoch: u64,
+        nodes: usize,
+        workers: usize,
+    },
+    /// `is_connection`: its connection has ended; otherwise it was silent.
+    NodeLost {
+        host: String,
+        is_connection: bool,
+    },
+    Left {
+        host: String,
+        reason: String,
+    },
+    Failed {
+        host: String,
+        end: WorkerEnd,
+    },
+    /// An epoch that failed, and after which the run goes on.
+    Ended {
+        judgement: Judgement,
+        nodes: Vec<NodeEnd>,
+    },
+    Restarting {
+        restart: u32,
+        pause: Duration,
+    },
+    LeftOut {
+        host: String,
+        failures: u32,
+    },
+}
+
+/// The end of the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Not enough nodes came in time. `missing`: as far as they are known; `rejected`: with the reasons.
+    TooFewNodes { came: Vec<String>, missing: Vec<String>, rejected: Vec<(String, String)> },
+    /// A node could not prepare its workers, or no worker ran when it left.
+    NodeLeft { host: String, reason: String },
+    /// The run was asked to stop while no worker ran.
+    StoppedEarly { signal: i32 },
+    Judged {
+        judgement: Judgement,
+        nodes: Vec<NodeEnd>,
+        stop_source: Option<StopSource>,
+        /// Why an allowed restart is not made.
+        reason: Option<&'static str>,
+    },
+}
+
+impl Leader {
+    /// Handles an event at `now`, and returns the actions.
+    pub fn on(&mut self, event: LeaderEvent, now: Duration) -> Vec<LeaderAction> {
+        match event {
+            LeaderEvent::Received { from, message } => self.received(from, message, now),
+            LeaderEvent::Disconnected { from } => self.lose(from, true, now),
+            LeaderEvent::Timer => {}
+        }
+        self.advance(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Tells all members the exit code of the run, after [`LeaderAction::Finish`].
+    pub fn decide(&mut self, code: u8, reason: String) -> Vec<LeaderAction> {
+        self.phase = Phase::Decided;
+        self.send_to_all(|_, _| true, &ToMember::Decided { code, reason });
+        std::mem::take(&mut self.actions)
+    }
+
+    fn received(&mut self, from: MemberId, message: ToLeader, now: Duration) {
+        if let ToLeader::Join { version, node } = message {
+            return self.join(from, version, node, now);
+        }
+        let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.lost.is_none()) else {
+            return; // It was given up: its connection is being closed.
+        };
+        peer.heard = peer.heard.max(now);
+        let current = self.epoch;
+        match message {
+            ToLeader::Beat { number } => self.send(from, ToMember::Beat { number, time: now }),
+            ToLeader::Ready { epoch, listens } if epoch == current => {
+                let Some(part) = &mut peer.part else { return };
+                part.is_ready = true;
+                if part.placement.group_rank == 0 {
+                    self.rank0 = listens;
+                }
+            }
+            ToLeader::Failed { epoch, end } if epoch == current => {
+                let host = peer.node.host.clone();
+                if matches!(self.phase, Phase::Running { .. }) {
+                    let reason = StopReason::WorkerFailed { rank: end.rank, host: host.clone() };
+                    self.drain(reason, Some(from));
+                    self.tell(LeaderNotice::Failed { host, end });
+                }
+            }
+            ToLeader::Drained { epoch, report } if epoch == current => self.drained(from, *report),
+            ToLeader::Asked { signal } => self.asked(from, signal, now),
+            ToLeader::Leaving { reason } => self.leave(from, reason, now),
+            _ => {}
+        }
+    }
+
+    /// Gives up a node, whose connection has ended or which was silent.
+    fn lose(&mut self, member: MemberId, is_connection: bool, now: Duration) {
+        let Some(peer) = self.peers.get_mut(&member).filter(|peer| peer.lost.is_none()) else {
+            return;
+        };
+        let error = now.saturating_sub(peer.heard) / 2;
+        peer.lost = Some(Moment { at: peer.heard + error, error });
+        let (host, is_reported) = (peer.node.host.clone(), peer.is_reported());
+        self.actions.push(LeaderAction::Close { member });
+        if matches!(self.phase, Phase::Decided) {
+            return;
+        }
+        self.tell(LeaderNotice::NodeLost { host: host.clone(), is_connection });
+        if !is_reported {
+            match self.phase {
+                Phase::Proposed { .. } => self.drain(StopReason::Regroup, None),
+                Phase::Running { .. } => self.drain(StopReason::NodeLost { host }, None),
+                _ => {}
+            }
+        }
+    }
+
+    /// Handles a node that cannot go on: with too few others, the run is over.
+    fn leave(&mut self, member: MemberId, reason: String, now: Duration) {
+        let Some(peer) = self.peers.get_mut(&member) else { return };
+        let host = peer.node.host.clone();
+        if let Some(part) = &mut peer.part {
+            part.report.get_or_insert_with(Report::empty);
+        }
+        let error = Duration::ZERO;
+        peer.lost = Some(Moment { at: now, error });
+        self.actions.push(LeaderAction::Close { member });
+        self.tell(LeaderNotice::Left { host: host.clone(), reason: reason.clone() });
+        let is_enough = member != OWN && self.here().count() >= *self.policy.nodes.start();
+        match self.phase {
+            Phase::Decided => {}
+            _ if !is_enough => self.finish(Ending::NodeLeft { host, reason }),
+            Phase::Proposed { .. } => self.drain(StopReason::Regroup, None),
+            _ => {}
+        }
+    }
+
+    fn drained(&mut self, from: MemberId, report: Report) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let Some(part) = &mut peer.part else { return };
+        let reason = match report.cause {
+            Cause::Success => None,
+            Cause::Requeue => Some(StopReason::Requeue),
+            Cause::Failed { rank } | Cause::Hung { rank } | Cause::NotStarted { rank, .. } => {
+                Some(StopReason::WorkerFailed { rank, host: peer.node.host.clone() })
+            }
+            // The same comes to the other nodes, or was sent by the leader.
+            Cause::Stopped { signal } => Some(StopReason::Asked { signal, again: false }),
+            Cause::TimeIsUp | Cause::Evicted | Cause::OthersFailed => {
+                Some(StopReason::Asked { signal: crate::signals::TERM, again: false })
+            }
+        };
+        part.report = Some(report);
+        if let Some(reason) = reason.filter(|_| matches!(self.phase, Phase::Running { .. })) {
+            self.drain(reason, Some(from));
+        }
+    }
+
+    fn asked(&mut self, from: MemberId, signal: i32, now: Duration) {
+        // Batch systems send a signal to all nodes: only the same node's second one is a second request.
+        let again = match self.asked {
+            Some((first, _)) if first != from => return,
+            Some(_) => true,
+            None => false,
+        };
+        self.asked = Some((from, signal));
+        self.restarts.on_event(&Event::Stop { signal });
+        let reason = StopReason::Asked { signal, again };
+        match self.phase {
+            Phase::Joining(_) => self.finish(Ending::StoppedEarly { signal }),
+            Phase::Proposed { .. } | Phase::Running { .. } => self.drain(reason, Some(from)),
+            Phase::Draining { .. } => self.stop_others(reason, Some(from)),
+            Phase::Pausing { .. } => self.phase = Phase::Pausing { until: now },
+            Phase::Decided => {}
+        }
+    }
+
+    /// Begins to stop the epoch on all nodes, except on the one that stops by itself.
+    fn drain(&mut self, reason: StopReason, except: Option<MemberId>) {
+        let began = match self.phase {
+            Phase::Running { since } => Some(since),
+            _ => None,
+        };
+        self.phase = Phase::Draining { began };
+        // Before the start of the workers, the asked node must stop its preparation too.
+        self.stop_others(reason, except.filter(|_| began.is_some()));
+    }
+
+    fn stop_others(&mut self, reason: StopReason, except: Option<MemberId>) {
+        let message = ToMember::Stop { epoch: self.epoch, reason };
+        let runs = |id: MemberId, peer: &Peer| Some(id) != except && !peer.is_reported();
+        self.send_to_all(runs, &message);
+    }
+
+    /// Makes the transitions that the state and the time allow.
+    fn advance(&mut self, now: Duration) {
+        let times = self.policy.times;
+        let is_silent =
+            |id: MemberId, peer: &Peer| id != OWN && peer.heard.saturating_add(times.length) <= now;
+        let silent: Vec<_> =
+            self.here().filter(|(id, peer)| is_silent(*id, peer)).map(|(id, _)| id).collect();
+        for id in silent {
+            self.lose(id, false, now);
+        }
+        let parts = || self.peers.values().filter(|peer| peer.part.is_some());
+        match self.phase {
+            Phase::Joining(joining) => self.gather(joining, now),
+            Phase::Proposed { since } => {
+                let is_ready = |peer: &Peer| peer.part.as_ref().is_some_and(|part| part.is_ready);
+                if parts().all(is_ready) {
+                    self.start(now);
+                } else if since.saturating_add(self.policy.ready_timeout) <= now {
+                    let late = self.here().filter(|(_, peer)| peer.part.is_some() && !is_ready(peer));
+                    for id in late.map(|(id, _)| id).collect::<Vec<_>>() {
+                        self.lose(id, false, now);
+                    }
+                }
+            }
+            Phase::Running { since } if parts().all(|peer| peer.is_over(times, now)) => {
+                self.judge(Some(since), now);
+            }
+            Phase::Draining { began } if parts().all(|peer| peer.is_over(times, now)) => {
+                self.judge(began, now);
+            }
+            Phase::Pausing { until } if until <= now => self.resume(now),
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, now: Duration) {
+        let Some(rank0) = self.rank0.clone() else {
+            return self.drain(StopReason::Regroup, None);
+        };
+        let epoch = self.epoch;
+        self.starts += 1;
+        self.phase = Phase::Running { since: now };
+        self.send_to_all(|_, peer| peer.part.is_some(), &ToMember::Start { epoch, rank0 });
+        let placement = self.peers.values().find_map(|peer| peer.part.as_ref()).map(|part| part.placement);
+        let (nodes, workers) = placement.map_or((0, 0), |it| (it.group_world_size, it.world_size));
+        self.tell(LeaderNotice::Started { epoch, nodes, workers });
+    }
+}

@@ -1,0 +1,192 @@
+//! The leader's state: its policy, the nodes it knows, and the phase of the current epoch.
+
+use super::{LeaderAction, LeaderNotice};
+use crate::cluster::lease::{Moment, Times};
+use crate::cluster::message::{Endpoint, Report, RunInfo, ToMember};
+use crate::cluster::ranks::{Node, Placement};
+use crate::local::Restarts;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Identifies a connection. The leader's own member has [`OWN`].
+pub type MemberId = u64;
+
+/// The leader's own member, which needs no connection.
+pub const OWN: MemberId = 0;
+
+#[derive(Clone, Debug)]
+pub struct ClusterPolicy {
+    /// Number of nodes of an epoch.
+    pub nodes: RangeInclusive<usize>,
+    /// The longest wait for enough nodes.
+    pub join_timeout: Duration,
+    /// With enough nodes, the wait for more.
+    pub last_call: Duration,
+    /// The same before a restart: the nodes that are left have joined already.
+    pub rejoin_call: Duration,
+    /// The longest time in which a node prepares its workers.
+    pub ready_timeout: Duration,
+    pub times: Times,
+    /// Exit code of a worker that stopped with a checkpoint; `None` for programs.
+    pub requeue_code: Option<i32>,
+    /// A node that is to blame for this number of epochs in a row does not take part any more.
+    pub failures_in_a_row: u32,
+    pub run: RunInfo,
+    /// Number of the first epoch's log folder.
+    pub first_logs: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    Joining(Joining),
+    Proposed { since: Duration },
+    Running { since: Duration },
+    Draining { began: Option<Duration> },
+    Pausing { until: Duration },
+    Decided,
+}
+
+/// The wait for nodes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Joining {
+    pub(super) since: Duration,
+    pub(super) enough_since: Option<Duration>,
+    /// With enough nodes, the wait for more.
+    pub(super) last_call: Duration,
+    /// When the user is told next what the run waits for.
+    pub(super) word_at: Duration,
+}
+
+/// The user is told after this wait what the run waits for, and again after each [`NEXT_WORD`].
+const FIRST_WORD: Duration = Duration::from_secs(5);
+pub(super) const NEXT_WORD: Duration = Duration::from_secs(60);
+
+impl Joining {
+    pub(super) fn new(now: Duration, last_call: Duration) -> Self {
+        Self { since: now, enough_since: None, last_call, word_at: now.saturating_add(FIRST_WORD) }
+    }
+}
+
+/// A node's part in the current epoch.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) placement: Placement,
+    pub(super) is_ready: bool,
+    pub(super) report: Option<Report>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) node: Node,
+    pub(super) heard: Duration,
+    /// When and how the node was lost: between the two times.
+    pub(super) lost: Option<Moment>,
+    pub(super) part: Option<Part>,
+}
+
+impl Peer {
+    /// Returns whether no worker of this node can run any more in the current epoch.
+    pub(super) fn is_over(&self, times: Times, now: Duration) -> bool {
+        self.is_reported() || (self.lost.is_some() && self.fenced_at(times) <= now)
+    }
+
+    pub(super) fn is_reported(&self) -> bool {
+        self.part.as_ref().is_none_or(|part| part.report.is_some())
+    }
+
+    /// Returns when the node's lease has ended and its workers are killed.
+    pub(super) fn fenced_at(&self, times: Times) -> Duration {
+        self.heard.saturating_add(times.length).saturating_add(times.kill)
+    }
+}
+
+/// The leader of a run. See the module.
+#[derive(Clone, Debug)]
+pub struct Leader {
+    pub(super) policy: ClusterPolicy,
+    pub(super) epoch: u64,
+    /// Epochs whose workers were started.
+    pub(super) starts: u32,
+    pub(super) phase: Phase,
+    pub(super) peers: BTreeMap<MemberId, Peer>,
+    pub(super) rank0: Option<Endpoint>,
+    pub(super) restarts: Restarts,
+    /// The first request to stop, and the member that sent it.
+    pub(super) asked: Option<(MemberId, i32)>,
+    /// Failures in a row by host.
+    pub(super) failures: BTreeMap<String, u32>,
+    pub(super) rejected: Vec<(String, String)>,
+    pub(super) actions: Vec<LeaderAction>,
+}
+
+impl Leader {
+    /// Returns a leader that waits for nodes from `now` on.
+    pub fn new(policy: ClusterPolicy, restarts: Restarts, now: Duration) -> Self {
+        let last_call = policy.last_call;
+        Self {
+            policy,
+            epoch: 0,
+            starts: 0,
+            phase: Phase::Joining(Joining::new(now, last_call)),
+            peers: BTreeMap::new(),
+            rank0: None,
+            restarts,
+            asked: None,
+            failures: BTreeMap::new(),
+            rejected: Vec::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// Returns the time by which the driver must send [`LeaderEvent::Timer`](super::LeaderEvent::Timer).
+    pub fn deadline(&self) -> Option<Duration> {
+        let times = self.policy.times;
+        let silence = |(id, peer): (&MemberId, &Peer)| match peer.lost {
+            None => (*id != OWN).then(|| peer.heard.saturating_add(times.length)),
+            Some(_) => (!peer.is_reported()).then(|| peer.fenced_at(times)),
+        };
+        let by_phase = match self.phase {
+            Phase::Joining(Joining { enough_since: Some(since), last_call, .. }) => {
+                Some(since.saturating_add(last_call))
+            }
+            Phase::Joining(Joining { since, word_at, .. }) => {
+                Some(since.saturating_add(self.policy.join_timeout).min(word_at))
+            }
+            Phase::Proposed { since } => Some(since.saturating_add(self.policy.ready_timeout)),
+            Phase::Pausing { until } => Some(until),
+            Phase::Running { .. } | Phase::Draining { .. } => None,
+            Phase::Decided => return None,
+        };
+        self.peers.iter().filter_map(silence).chain(by_phase).min()
+    }
+
+    /// Returns the number of restarts so far.
+    pub fn restarts(&self) -> u32 {
+        self.restarts.used
+    }
+
+    /// Returns the nodes that can take part in the next epoch.
+    pub(super) fn here(&self) -> impl Iterator<Item = (MemberId, &Peer)> {
+        self.peers.iter().filter(|(_, peer)| peer.lost.is_none()).map(|(id, peer)| (*id, peer))
+    }
+
+    pub(super) fn hosts(&self) -> Vec<String> {
+        self.here().map(|(_, peer)| peer.node.host.clone()).collect()
+    }
+
+    pub(super) fn send(&mut self, to: MemberId, message: ToMember) {
+        self.actions.push(LeaderAction::Send { to, message });
+    }
+
+    pub(super) fn send_to_all(&mut self, to: impl Fn(MemberId, &Peer) -> bool, message: &ToMember) {
+        let ids: Vec<_> = self.here().filter(|(id, peer)| to(*id, peer)).map(|(id, _)| id).collect();
+        for id in ids {
+            self.send(id, message.clone());
+        }
+    }
+
+    pub(super) fn tell(&mut self, notice: LeaderNotice) {
+        self.actions.push(LeaderAction::Tell(notice));
+    }
+}
