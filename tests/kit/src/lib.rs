@@ -7,6 +7,7 @@
 
 pub mod formula;
 pub mod need;
+pub mod network;
 pub mod permissions;
 pub mod process;
 pub mod programs;

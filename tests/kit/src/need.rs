@@ -19,6 +19,8 @@ pub enum Need {
     Data,
     /// Permission to mount file systems.
     Mount,
+    /// Permission to create network namespaces, and `ip` and `iptables`.
+    Netns,
     /// The absence of an NVIDIA driver.
     NoDriver,
     /// `python3`.
@@ -27,10 +29,11 @@ pub enum Need {
     PyTorch,
 }
 
-const NEEDS: [(Need, &str); 6] = [
+const NEEDS: [(Need, &str); 7] = [
     (Need::Cgroup, "cgroup"),
     (Need::Data, "data"),
     (Need::Mount, "mount"),
+    (Need::Netns, "netns"),
     (Need::NoDriver, "no-driver"),
     (Need::Python, "python"),
     (Need::PyTorch, "pytorch"),
@@ -110,6 +113,6 @@ mod tests {
     #[test]
     fn unknown_needs_are_errors() {
         assert_eq!(is_required(Need::Python, "python,pytorhc"), Err("pytorhc"));
-        assert_eq!(names(), "cgroup, data, mount, no-driver, python, pytorch");
+        assert_eq!(names(), "cgroup, data, mount, netns, no-driver, python, pytorch");
     }
 }
