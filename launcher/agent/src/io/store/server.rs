@@ -2,27 +2,24 @@
 
 use super::request::{self, ClientError, Dialect, Request};
 use super::table::{Client, Table};
+use crate::io::sockets::{self, CHUNK, Outbox, PAUSE};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::{HashMap, HashSet};
-use std::io::{self, ErrorKind, PipeReader, Read, Write};
+use std::io::{self, PipeReader};
 use std::mem;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
-use std::time::Duration;
 
-const CHUNK: usize = 64 << 10;
 /// Bytes of an incomplete request that a connection may keep before the bytes of all connections are counted.
 const SMALL: usize = 4 << 10;
 /// The limit for the bytes of all requests and answers in progress.
 const UNDER_WAY: usize = 256 << 20;
 /// More clients than any launch has.
 const MOST_CLIENTS: u64 = 16 << 10;
-/// The pause after an error that repeats at once, such as too many open files.
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// The epoll marks: the stop is 0, listening sockets count from 1, clients from `FIRST_CLIENT`.
 const STOP: u64 = 0;
@@ -62,7 +59,7 @@ struct Connection {
     /// Whether the client has sent a valid request.
     is_known: bool,
     inbox: Vec<u8>,
-    outbox: Vec<u8>,
+    outbox: Outbox,
     /// Whether the answer waits until the client reads; its next requests wait for the answer.
     is_full: bool,
 }
@@ -113,22 +110,18 @@ impl<T: Fn(ClientError)> Server<T> {
         let Some(listener) = self.listeners.get((mark - 1) as usize) else {
             return;
         };
-        match listener.accept() {
+        match sockets::accept(listener) {
+            Ok(None) => {}
             Ok(_) if self.connections.len() >= self.most => self.report(ClientError::Clients),
-            Ok((socket, _)) => {
+            Ok(Some((socket, _))) => {
                 // If it cannot be served, the socket is closed.
                 let _ = self.welcome(socket);
             }
-            Err(error) => match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
-                _ => thread::sleep(PAUSE),
-            },
+            Err(_) => thread::sleep(PAUSE),
         }
     }
 
     fn welcome(&mut self, socket: TcpStream) -> io::Result<()> {
-        socket.set_nonblocking(true)?;
-        socket.set_nodelay(true)?;
         let client = self.next;
         epoll::add(&self.epoll, &socket, EventData::new_u64(client), EventFlags::IN)?;
         self.next += 1;
@@ -137,7 +130,7 @@ impl<T: Fn(ClientError)> Server<T> {
             dialect: None,
             is_known: false,
             inbox: Vec::new(),
-            outbox: Vec::new(),
+            outbox: Outbox::default(),
             is_full: false,
         };
         self.connections.insert(client, connection);
@@ -183,11 +176,10 @@ impl<T: Fn(ClientError)> Server<T> {
         if flags.contains(EventFlags::OUT) {
             connection.send(&self.epoll, client).map_err(|_| None)?;
         } else {
-            match connection.socket.read(chunk) {
-                Ok(0) => return Err(None),
-                Ok(count) => connection.inbox.extend_from_slice(&chunk[..count]),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(_) => return Err(None),
+            match sockets::read(&connection.socket, chunk) {
+                Ok(None) => {}
+                Ok(Some([])) | Err(_) => return Err(None),
+                Ok(Some(bytes)) => connection.inbox.extend_from_slice(bytes),
             }
         }
         let mut inbox = mem::take(&mut connection.inbox);
@@ -249,7 +241,7 @@ impl<T: Fn(ClientError)> Server<T> {
         let Some(connection) = self.connections.get_mut(&client) else {
             return Ok(());
         };
-        connection.outbox.extend_from_slice(bytes);
+        connection.outbox.push(bytes);
         connection.send(&self.epoll, client)
     }
 }
@@ -257,20 +249,8 @@ impl<T: Fn(ClientError)> Server<T> {
 impl Connection {
     /// Sends as many answers as the client takes. The rest and the client's requests wait.
     fn send(&mut self, epoll: impl AsFd, client: Client) -> io::Result<()> {
-        let mut sent = 0;
-        while sent < self.outbox.len() {
-            match self.socket.write(&self.outbox[sent..]) {
-                Ok(count) => sent += count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
-        }
-        self.outbox.drain(..sent);
+        self.outbox.send(&self.socket)?;
         let is_full = !self.outbox.is_empty();
-        if !is_full {
-            self.outbox = Vec::new();
-        }
         if is_full != self.is_full {
             self.is_full = is_full;
             let flags = if is_full { EventFlags::OUT } else { EventFlags::IN };
