@@ -8,6 +8,7 @@ use super::port::MasterPort;
 use crate::cli::LaunchArgs;
 use crate::plan::{Plan, cores};
 use anyhow::Context;
+use dtrain_agent::cluster::message::{Endpoint, RunInfo};
 use dtrain_agent::io::heartbeats::Heartbeats;
 use dtrain_agent::io::memory_copies::MemoryCopies;
 use dtrain_agent::io::output::{Stream, Tail, can_draw_frames};
@@ -22,7 +23,6 @@ use dtrain_common::run_dir::RunDir;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// A launch that has passed its checks.
 pub(super) struct Launch<'a> {
@@ -32,13 +32,17 @@ pub(super) struct Launch<'a> {
     pub(super) temporary: Temporary,
     pub(super) inbox: Inbox,
     pub(super) copies: Option<MemoryCopies>,
+    pub(super) run: RunInfo,
 }
 
 /// One start of the whole group.
 pub(super) struct Attempt {
-    pub(super) port: MasterPort,
+    /// On the node of rank 0.
+    pub(super) port: Option<MasterPort>,
     /// The port of the store, until the server takes it.
     pub(super) store: Option<BoundPort>,
+    /// Where rank 0 listens.
+    pub(super) rank0: Endpoint,
     pub(super) files: Files,
     pub(super) heartbeats: Heartbeats,
     /// The kernel's count of memory kills before this attempt.
@@ -66,13 +70,21 @@ pub(super) struct Run {
 }
 
 impl Attempt {
-    pub(super) fn prepare(launch: &Launch<'_>, restart: u32) -> anyhow::Result<Self> {
+    /// `logs`: the number of the log folder; without, the first unused one.
+    pub(super) fn prepare(launch: &Launch<'_>, restart: u32, logs: Option<u32>) -> anyhow::Result<Self> {
         let Launch { plan, master_address, temporary, inbox, .. } = launch;
-        let (port, store) = master_address.bind_port(plan.serves_store())?;
+        let has_rank0 = plan.placement.first_rank == 0;
+        let bound = has_rank0.then(|| master_address.bind_port(plan.serves_store())).transpose()?;
+        let (port, store) = bound.map_or((None, None), |(port, store)| (Some(port), store));
         Ok(Self {
+            rank0: Endpoint {
+                host: master_address.host.clone(),
+                port: port.as_ref().map_or(0, |port| port.number),
+                is_served: store.is_some(),
+            },
             port,
             store,
-            files: Files::create(plan.run_dir.as_ref(), &plan.routing, temporary)?,
+            files: Files::create(plan, temporary, logs)?,
             heartbeats: Heartbeats::new(temporary, plan.nproc, inbox.start_time)?,
             memory_kills: MemoryKills::note(),
             restart,
@@ -81,24 +93,23 @@ impl Attempt {
 
     /// Returns the processes to start, by rank.
     pub(super) fn specs(&self, launch: &Launch<'_>) -> Vec<WorkerSpec> {
-        let Launch { args, plan, master_address, inbox, copies, .. } = launch;
-        // Unique among the launches of this machine at one time.
-        let run_id = || format!("{:x}-{}", inbox.start_time.unix_ms(Duration::ZERO), std::process::id());
+        let Launch { args, plan, inbox, copies, run, .. } = launch;
+        let placement = plan.placement;
         let shared = Shared {
             worker: WorkerEnv {
-                rank: 0,
+                rank: placement.first_rank,
                 local_rank: 0,
-                group_rank: 0,
+                group_rank: placement.group_rank,
                 role_name: args.contract.role.clone(),
-                world_size: plan.nproc,
+                world_size: placement.world_size,
                 local_world_size: plan.nproc,
-                group_world_size: 1,
-                master_addr: master_address.host.clone(),
-                master_port: self.port.number,
+                group_world_size: placement.group_world_size,
+                master_addr: self.rank0.host.clone(),
+                master_port: self.rank0.port,
                 restart_count: self.restart,
-                max_restarts: args.max_restarts,
-                run_id: args.contract.rdzv_id.clone().unwrap_or_else(run_id),
-                use_agent_store: plan.serves_store(),
+                max_restarts: run.max_restarts,
+                run_id: run.id.clone(),
+                use_agent_store: self.rank0.is_served,
                 // Set separately, which also works for a path that is not UTF-8.
                 error_file: None,
             },
@@ -121,17 +132,17 @@ impl Attempt {
 
     /// Returns whether a worker could not listen at its port and a retry helps. Another rank may fail first.
     pub(super) fn port_was_taken(&self, run: &Run) -> bool {
-        let Cause::Failed { rank } = run.verdict.cause else {
+        let (Cause::Failed { rank }, Some(port)) = (run.verdict.cause, &self.port) else {
             return false;
         };
         let says = |rank: usize| {
             let messages = run.tails[rank].lines();
             let reported = self.files.reported_error(rank).unwrap_or_default();
-            self.port.was_taken(messages.iter().map(String::as_str).chain(reported.lines()))
+            port.was_taken(messages.iter().map(String::as_str).chain(reported.lines()))
         };
         match run.clients_seen {
             Some(clients_seen) => clients_seen.only_strangers() || says(rank) || says(0),
-            None => self.port.chosen && says(rank),
+            None => port.chosen && says(rank),
         }
     }
 }

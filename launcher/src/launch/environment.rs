@@ -16,7 +16,7 @@ const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
-    /// The variables of all ranks; rank and local rank are replaced.
+    /// The variables of all workers of this node; `rank` is that of the first, and is replaced.
     pub(super) worker: WorkerEnv,
     pub(super) own_devices: Option<Vec<String>>,
     pub(super) omp_threads: usize,
@@ -30,14 +30,15 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Returns all variables of the worker of `rank`. `inherited` reads the launcher's environment.
+    /// Returns all variables of one worker. `inherited` reads the launcher's environment.
     pub(super) fn vars(
         &self,
-        rank: usize,
+        index: usize,
         [error_file, heartbeat_file]: &[PathBuf; 2],
         inherited: impl Fn(&str) -> Option<OsString>,
     ) -> Vec<(&'static str, OsString)> {
-        let local_rank = if self.own_devices.is_some() { 0 } else { rank };
+        let local_rank = if self.own_devices.is_some() { 0 } else { index };
+        let rank = self.worker.rank + index;
         let vars = WorkerEnv { rank, local_rank, ..self.worker.clone() }.vars().into_iter();
         let mut vars: Vec<(&'static str, OsString)> =
             vars.map(|(name, value)| (name, value.into())).collect();
@@ -66,8 +67,8 @@ impl Shared {
         ];
         let unset = defaults.into_iter().filter(|(name, _)| inherited(name).is_none());
         vars.extend(unset.map(|(name, value)| (name, value.into())));
-        self.devices.set_vars(rank, &mut vars, &inherited);
-        if let Some(own) = self.own_devices.as_ref().and_then(|devices| devices.get(rank)) {
+        self.devices.set_vars(index, &mut vars, &inherited);
+        if let Some(own) = self.own_devices.as_ref().and_then(|devices| devices.get(index)) {
             vars.retain(|(name, _)| *name != CUDA_VISIBLE_DEVICES);
             vars.push((CUDA_VISIBLE_DEVICES, own.into()));
         }

@@ -1,6 +1,6 @@
 //! The files that a launch creates before its workers start: logs and error files.
 
-use crate::plan::Routing;
+use crate::plan::{Plan, Routing};
 use anyhow::Context;
 use dtrain_agent::cause::error_message;
 use dtrain_agent::io::output::{LineFilter, RotatingLog, Stream};
@@ -17,9 +17,11 @@ const LONGEST_ERROR_BYTES: u64 = 1 << 20;
 /// The output and error files of one attempt's workers.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// One folder per rank, absolute.
+    /// One folder per worker of this node, absolute.
     folders: Vec<PathBuf>,
     routing: Routing,
+    /// The rank of this node's first worker.
+    first_rank: usize,
     /// The folder of this attempt, as the user wrote it.
     attempt: PathBuf,
     /// New folders above it, the innermost first.
@@ -32,11 +34,18 @@ pub(super) struct Files {
 pub(super) type ByStream<T> = [Option<T>; 2];
 
 impl Files {
-    /// Creates an attempt's folders in the run directory, `routing`'s log directory, or a temporary one.
-    pub(super) fn create(
+    /// Creates an attempt's folders in the run directory, the log directory, or a temporary one. `number`: of
+    /// the attempt, which is then shared with other nodes.
+    pub(super) fn create(plan: &Plan, temporary: &Temporary, number: Option<u32>) -> anyhow::Result<Self> {
+        Self::of(plan.run_dir.as_ref(), &plan.routing, temporary, plan.placement.first_rank, number)
+    }
+
+    fn of(
         run_dir: Option<&RunDir>,
         routing: &Routing,
         temporary: &Temporary,
+        first_rank: usize,
+        number: Option<u32>,
     ) -> anyhow::Result<Self> {
         let (mut made, mut folder) = (Vec::new(), None);
         let attempt = match run_dir.map(RunDir::logs).or_else(|| routing.log_dir.clone()) {
@@ -50,14 +59,18 @@ impl Files {
                 );
                 made.retain(|folder| !folder.exists());
                 let flag = if run_dir.is_some() { "--run-dir" } else { "--log-dir" };
-                make(&root).and_then(|_| new_attempt(&root)).with_context(|| {
+                let attempt = make(&root).and_then(|_| match number {
+                    Some(number) => shared_attempt(&root, number, first_rank),
+                    None => new_attempt(&root),
+                });
+                attempt.with_context(|| {
                     format!("cannot write logs in {}; choose another {flag}", root.display())
                 })?
             }
         };
-        let folders = (0..routing.workers()).map(|rank| make(&rank_folder(&attempt, rank)));
+        let folders = (0..routing.workers()).map(|index| make(&rank_folder(&attempt, first_rank + index)));
         let folders = folders.collect::<Result<_, _>>()?;
-        Ok(Self { folders, routing: routing.clone(), attempt, made, temporary: folder })
+        Ok(Self { folders, routing: routing.clone(), first_rank, attempt, made, temporary: folder })
     }
 
     /// Returns the error file of `rank`; absolute, because the worker may change its folder.
@@ -82,7 +95,7 @@ impl Files {
     }
 
     fn rank_folder(&self, rank: usize) -> Option<PathBuf> {
-        self.temporary.is_none().then(|| rank_folder(&self.attempt, rank))
+        self.temporary.is_none().then(|| rank_folder(&self.attempt, self.first_rank + rank))
     }
 
     /// Returns the file for the stacks of a hung worker; `None` if no logs are kept.
@@ -106,12 +119,20 @@ impl Files {
     pub(super) fn open_line_filters(&self) -> anyhow::Result<ByStream<LineFilter>> {
         let line_filter = |stream: Stream| {
             let texts = &self.routing.filters[stream.index()];
-            let path = self.attempt.join(format!("filtered_{}.log", stream.name()));
             let is_wanted = self.temporary.is_none() && !texts.is_empty();
-            is_wanted.then(|| self.open(path).map(|log| LineFilter::new(texts, log)))
+            is_wanted.then(|| self.open(self.filter_path(stream)).map(|log| LineFilter::new(texts, log)))
         };
         let [stdout, stderr] = Stream::BOTH.map(line_filter);
         Ok([stdout.transpose()?, stderr.transpose()?])
+    }
+
+    /// Returns the file for the filtered lines of this node's workers.
+    fn filter_path(&self, stream: Stream) -> PathBuf {
+        let folder = match self.first_rank {
+            0 => &self.attempt,
+            _ => &self.folders[0],
+        };
+        folder.join(format!("filtered_{}.log", stream.name()))
     }
 
     fn open(&self, path: PathBuf) -> anyhow::Result<RotatingLog> {
@@ -121,7 +142,14 @@ impl Files {
 
     /// Removes the folders of [`Files::create`] after a failed start.
     pub(super) fn remove(&self) {
-        let _ = fs::remove_dir_all(&self.attempt);
+        for folder in &self.folders {
+            let _ = fs::remove_dir_all(folder);
+        }
+        // Other nodes may have folders there. Filtered lines are kept in files.
+        for stream in Stream::BOTH {
+            let _ = fs::remove_file(self.filter_path(stream));
+        }
+        let _ = fs::remove_dir(&self.attempt);
         for folder in &self.made {
             // Fails if the folder is not empty.
             let _ = fs::remove_dir(folder);
@@ -157,6 +185,23 @@ fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
             }
         }
     }
+}
+
+/// Creates the folder of attempt `number`, which other nodes use too, or of the next in which the logs of this
+/// node's first rank are not taken by an earlier run.
+fn shared_attempt(root: &Path, number: u32, first_rank: usize) -> anyhow::Result<PathBuf> {
+    let mut numbers = (number..).map(|number| root.join(format!("attempt_{number}")));
+    let attempt = numbers.find(|attempt| !rank_folder(attempt, first_rank).exists());
+    let attempt = attempt.context("all numbers of attempts are taken")?;
+    fs::create_dir_all(&attempt)
+        .with_context(|| format!("cannot create the folder {}", attempt.display()))?;
+    Ok(attempt)
+}
+
+/// Returns the number of the first unused attempt.
+#[expect(dead_code, reason = "for several nodes")]
+pub(super) fn first_unused_attempt(root: &Path) -> u32 {
+    (0..).find(|number| !root.join(format!("attempt_{number}")).exists()).unwrap_or_default()
 }
 
 /// Returns a rank's folder in an attempt's folder; the layout of [`RunDir::rank_logs`].
@@ -195,9 +240,9 @@ mod tests {
         let temporary = Temporary::make().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path().join("run"));
-        let first = Files::create(Some(&run_dir), &routing(2, None), &temporary).unwrap();
+        let first = Files::of(Some(&run_dir), &routing(2, None), &temporary, 0, None).unwrap();
         fs::write(first.error_file(1), r#"{"message":"old"}"#).unwrap();
-        let second = Files::create(Some(&run_dir), &routing(2, None), &temporary).unwrap();
+        let second = Files::of(Some(&run_dir), &routing(2, None), &temporary, 0, None).unwrap();
         assert_eq!(first.reported_error(1).as_deref(), Some("old"));
         assert_eq!(second.reported_error(1), None);
         assert_eq!(second.error_file(1), run_dir.rank_logs(1, 1).join("error.json"));
@@ -213,9 +258,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("logs");
         let routing = routing(2, Some(&root));
-        let first = Files::create(None, &routing, &temporary).unwrap();
+        let first = Files::of(None, &routing, &temporary, 0, None).unwrap();
         assert_eq!(first.log_path(1, Stream::Stdout), Some(root.join("attempt_0/rank_1/stdout.log")));
-        let second = Files::create(None, &routing, &temporary).unwrap();
+        let second = Files::of(None, &routing, &temporary, 0, None).unwrap();
         assert!(second.note().unwrap().ends_with("logs/attempt_1"));
         second.remove();
         assert!(root.join("attempt_0/rank_0").is_dir() && !root.join("attempt_1").exists());
@@ -228,12 +273,12 @@ mod tests {
         let temporary = Temporary::make().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let new = RunDir::new(folder.path().join("new"));
-        let files = Files::create(Some(&new), &routing(1, None), &temporary).unwrap();
+        let files = Files::of(Some(&new), &routing(1, None), &temporary, 0, None).unwrap();
         files.open_logs(0).unwrap();
         files.remove();
         assert!(!new.root().exists());
         let there = RunDir::new(folder.path());
-        Files::create(Some(&there), &routing(1, None), &temporary).unwrap().remove();
+        Files::of(Some(&there), &routing(1, None), &temporary, 0, None).unwrap().remove();
         assert!(there.root().exists() && !there.logs().exists());
     }
 
@@ -241,7 +286,7 @@ mod tests {
     fn without_a_folder_error_files_have_a_temporary_place_and_no_logs_are_kept() {
         let temporary = Temporary::make().unwrap();
         let routing = Routing::plan(&OutputArgs::default(), 2, "default", Home::Nowhere).unwrap();
-        let files = Files::create(None, &routing, &temporary).unwrap();
+        let files = Files::of(None, &routing, &temporary, 0, None).unwrap();
         let error_file = files.error_file(1);
         assert!(error_file.parent().unwrap().is_dir());
         assert!(files.open_logs(1).unwrap()[0].is_none());

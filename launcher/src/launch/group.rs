@@ -20,6 +20,8 @@ use std::sync::Arc;
 pub(super) struct Group<'a> {
     inbox: &'a Inbox,
     specs: Vec<WorkerSpec>,
+    /// The rank of the first worker.
+    first_rank: usize,
     files: &'a Files,
     logs: Vec<ByStream<RotatingLog>>,
     workers: Vec<Option<Worker>>,
@@ -34,6 +36,7 @@ impl<'a> Group<'a> {
     pub(super) fn new(
         inbox: &'a Inbox,
         specs: Vec<WorkerSpec>,
+        first_rank: usize,
         files: &'a Files,
         capture: Capture<'a>,
     ) -> anyhow::Result<Self> {
@@ -45,6 +48,7 @@ impl<'a> Group<'a> {
             tails: ranks.map(|_| Tail::default()).collect(),
             inbox,
             specs,
+            first_rank,
             files,
             pending_signals: Vec::new(),
             not_started: None,
@@ -135,7 +139,7 @@ impl<'a> Group<'a> {
     /// Debuggers are slow, so threads do it; the agent gets `number` afterwards.
     pub(super) fn inspect(&self, ranks: &[usize], number: u32, notices: &Sender<String>) {
         let pids = self.pids();
-        let of = |&rank: &usize| Some((rank, pids[rank]?, self.files.stacks_path(rank)));
+        let of = |&rank: &usize| Some((self.first_rank + rank, pids[rank]?, self.files.stacks_path(rank)));
         let hanging: Vec<_> = ranks.iter().filter_map(of).collect();
         let (notices, events) = (notices.clone(), self.inbox.sender.clone());
         let look = move || {

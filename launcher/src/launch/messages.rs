@@ -26,13 +26,16 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
     let workers = plan.nproc;
     let usage_error = Outcome::Exited(ExitStatus::Usage.code().into());
     let timeout = timeout.as_secs();
-    let listed = |ranks: &[usize]| ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let listed = |ranks: &[usize]| {
+        ranks.iter().map(|rank| plan.rank(*rank).to_string()).collect::<Vec<_>>().join(", ")
+    };
     match notice {
         Notice::Failed { stopping: 0, .. } | Notice::Stopping { workers: 0, .. } => None,
         Notice::Failed { outcome, .. } if plan.training().is_some() && *outcome == usage_error => None,
         Notice::Failed { rank, outcome, stopping } => Some(format!(
-            "dtrain: rank {rank} failed ({}); stopping the other {stopping} of {workers} workers; those still running after \
+            "dtrain: rank {} failed ({}); stopping the other {stopping} of {workers} workers; those still running after \
              {timeout} s are killed",
+            plan.rank(*rank),
             ended(*outcome)
         )),
         Notice::Stopping { signal, workers } => Some(format!(
@@ -47,7 +50,9 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
             left.as_secs()
         )),
         Notice::Hanging { silent } => {
-            let rank = |(rank, since): &(usize, Duration)| format!("rank {rank} for {} s", since.as_secs());
+            let rank = |(rank, since): &(usize, Duration)| {
+                format!("rank {} for {} s", plan.rank(*rank), since.as_secs())
+            };
             let ranks: Vec<_> = silent.iter().map(rank).collect();
             Some(format!(
                 "dtrain: no progress: no heartbeat from {}; collecting thread stacks, then stopping the workers unless \
@@ -92,9 +97,9 @@ pub(super) fn evicted(plan: &Plan) -> String {
     )
 }
 pub(super) fn cannot_start(plan: &Plan, rank: usize, error: &io::Error) -> String {
-    let of = match plan.nproc {
+    let of = match plan.placement.world_size {
         1 => String::new(),
-        _ => format!(" for rank {rank}"),
+        _ => format!(" for rank {}", plan.rank(rank)),
     };
     let (program, why) = (plan.command.program.display(), why_not_started(error));
     format!("cannot start `{program}`{of}: {why}")

@@ -16,6 +16,7 @@ use crate::plan;
 use anyhow::{Context, anyhow, bail};
 use attempt::{Attempt, EarlierResult, Launch, Run};
 use dtrain_agent::clock::StartTime;
+use dtrain_agent::cluster::message::RunInfo;
 use dtrain_agent::io::guardian::GuardianInfo;
 use dtrain_agent::io::memory_copies::MemoryCopies;
 use dtrain_agent::io::output::Screen;
@@ -69,8 +70,15 @@ pub(crate) fn run(
         return not_begun(Cause::Evicted);
     }
     let copies = plan.keeps_copies().then(|| MemoryCopies::new(&temporary)).transpose()?;
-    let launch = Launch { args, plan, master_address, temporary, inbox, copies };
-    let first = Attempt::prepare(&launch, 0)?;
+    // Unique among the launches of this machine at one time.
+    let new_id = || format!("{:x}-{}", start_time.unix_ms(Duration::ZERO), std::process::id());
+    let run = RunInfo {
+        id: args.contract.rdzv_id.clone().unwrap_or_else(new_id),
+        run_dir: None,
+        max_restarts: args.max_restarts,
+    };
+    let launch = Launch { args, plan, master_address, temporary, inbox, copies, run };
+    let first = Attempt::prepare(&launch, 0, None)?;
     let screen =
         Screen::start(launch.plan.headline()).context("cannot start the thread that writes the output")?;
     RunningLaunch { launch, restarts, screen, before: None }.run(first, notices)
@@ -183,12 +191,14 @@ impl RunningLaunch<'_> {
         let lasted = now.saturating_sub(started);
         let next = self.restarts.after(&run.verdict, lasted, taken, now);
         if matches!(next, Next::Restart { .. } | Next::Stop) {
-            let lines = report::failure(&self.launch.plan, &run, &attempt);
+            let start_time = self.launch.inbox.start_time;
+            let blame = report::blame(&self.launch.plan, &run, &attempt, start_time);
+            let lines = blame.map_or_else(Vec::new, |blame| blame.banner);
             for line in run.failed_logs.iter().cloned().chain(lines) {
                 self.say(line);
             }
         }
-        let port = attempt.port.number;
+        let port = attempt.rank0.port;
         let mut finished = match self.before.take() {
             Some(before) if run.not_started.is_some() => before,
             _ => Box::new(FinishedAttempt { run, attempt, reason: None }),
@@ -236,8 +246,11 @@ impl RunningLaunch<'_> {
         match self.restarts.resume(now, self.launch.plan.has_checkpoint()) {
             Resumption::Start { notices } if !self.launch.plan.is_evicted() => {
                 let used = self.restarts.used;
-                let prepared =
-                    self.launch.plan.prepare_restart().and_then(|()| Attempt::prepare(&self.launch, used));
+                let prepared = self
+                    .launch
+                    .plan
+                    .prepare_restart()
+                    .and_then(|()| Attempt::prepare(&self.launch, used, None));
                 match prepared {
                     Ok(attempt) => {
                         self.before = Some(finished);
@@ -262,7 +275,8 @@ impl RunningLaunch<'_> {
             run.verdict.cause = Cause::Evicted;
         }
         let start_time = self.launch.inbox.start_time;
-        let report = report::Report::new(plan, &run, &attempt, self.restarts.used, start_time);
+        let conclusion = report::Conclusion::of(plan, &run, &attempt, self.restarts.used, start_time);
+        let report = report::Report::new(plan, conclusion, start_time);
         if let Some(reason) = finished.reason.filter(|_| !report.is_usage_error) {
             self.say(format!("dtrain: not restarted: {reason}"));
         }

@@ -39,7 +39,7 @@ pub(super) fn attempt(
         stop: Arc::new(stop),
         alive,
     };
-    let group = Group::new(inbox, specs, &attempt.files, capture)?;
+    let group = Group::new(inbox, specs, plan.placement.first_rank, &attempt.files, capture)?;
     let say = screen.notices.clone();
     let tell = move |text| drop(say.send(format!("dtrain: {text}")));
     let store = attempt.store.take().map(|store| store.serve(tell)).transpose();

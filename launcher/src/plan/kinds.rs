@@ -4,6 +4,7 @@ use super::devices::Devices;
 use super::limit::LimitWithNote;
 use super::numa::CoreBinding;
 use super::routing::Routing;
+use dtrain_agent::cluster::ranks::Placement;
 use dtrain_agent::io::output::Stream;
 use dtrain_agent::io::process::WorkerSpec;
 use dtrain_agent::local::TimeLimit;
@@ -16,7 +17,10 @@ use std::path::{Path, PathBuf};
 /// A launch that has passed every check.
 #[derive(Debug)]
 pub(crate) struct Plan {
+    /// Number of workers of this node.
     pub(crate) nproc: usize,
+    /// This node's part in the attempt.
+    pub(crate) placement: Placement,
     pub(crate) devices: Devices,
     /// The one GPU that each worker sees as local rank 0, if each has its own. Empty without GPUs.
     pub(crate) own_devices: Option<Vec<String>>,
@@ -67,7 +71,19 @@ impl Plan {
     }
 
     fn claim(&self) -> Option<&RunLock> {
-        self.training().map(|training| &training.lock)
+        self.training()?.lock.as_ref()
+    }
+
+    /// Gives this node its part in the next attempt.
+    #[expect(dead_code, reason = "for several nodes")]
+    pub(crate) fn place(&mut self, placement: Placement) {
+        self.placement = placement;
+        self.routing.place(placement);
+    }
+
+    /// Returns the rank of a worker of this node.
+    pub(crate) fn rank(&self, local_rank: usize) -> usize {
+        self.placement.first_rank + local_rank
     }
 
     /// Prepares a restart: a training resumes from its newest checkpoint, a program starts again.
@@ -168,8 +184,8 @@ impl Plan {
 #[derive(Debug)]
 pub(crate) struct Training {
     pub(super) recipe: Recipe,
-    /// Keeps other runs out of the run directory.
-    pub(super) lock: RunLock,
+    /// Keeps other runs out of the run directory; on the leader's node only.
+    pub(super) lock: Option<RunLock>,
     /// The checkpoint that `--resume` names.
     pub(super) asked: Option<PathBuf>,
 }

@@ -8,6 +8,7 @@ use crate::cli::{Form, LaunchArgs, Target};
 use crate::python;
 use anyhow::{Context, bail};
 use dtrain_agent::clock::StartTime;
+use dtrain_agent::cluster::ranks::Placement;
 use dtrain_agent::io::process::program;
 use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
 use dtrain_common::run_dir::RunDir;
@@ -45,6 +46,7 @@ pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, start_time: StartTime
     }
     Ok(Plan {
         nproc,
+        placement: Placement::alone(nproc),
         devices: size.devices,
         own_devices,
         command,

@@ -5,6 +5,7 @@ mod tests;
 
 use crate::cli::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
 use anyhow::{Context, bail, ensure};
+use dtrain_agent::cluster::ranks::Placement;
 use dtrain_agent::io::output::{FrameStyle, Stream, Style, can_draw_frames};
 use dtrain_agent::io::temporary;
 use std::path::PathBuf;
@@ -36,6 +37,7 @@ pub(crate) struct Routing {
     routes: Vec<[Route; 2]>,
     /// By local rank.
     pub(crate) prefixes: Vec<String>,
+    labels: Labels,
     /// Texts to search in shown lines, in the order of [`Stream::BOTH`]; lines with one are copied.
     pub(crate) filters: [Vec<String>; 2],
     /// The folder for logs of a launch without a run directory.
@@ -57,14 +59,28 @@ pub(crate) enum Home {
     Nowhere,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Setting<'a> {
-    workers: usize,
-    home: Home,
-    role: &'a str,
-    hostname: &'a str,
-    /// The prefix from the environment.
-    template: Option<&'a PrefixTemplate>,
+/// The parts of line prefixes that are equal for all workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Labels {
+    role: String,
+    hostname: String,
+    template: Option<PrefixTemplate>,
+}
+
+impl Labels {
+    fn prefix(&self, local_rank: usize, placement: Placement) -> String {
+        let rank = placement.first_rank + local_rank;
+        match &self.template {
+            Some(template) => template.fill(&PrefixValues {
+                role_name: &self.role,
+                local_rank,
+                rank,
+                hostname: &self.hostname,
+            }),
+            None if placement.world_size > 1 => format!("[rank {rank}] "),
+            None => String::new(),
+        }
+    }
 }
 
 impl Routing {
@@ -82,16 +98,15 @@ impl Routing {
         let template = template.map_err(anyhow::Error::msg);
         let template = template.with_context(|| format!("{TEMPLATE_VARIABLE} is set wrongly"))?;
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let setting = Setting { workers, home, role, hostname: &hostname, template: template.as_ref() };
-        Self::of(args, &setting)
+        Self::of(args, workers, home, Labels { role: role.to_owned(), hostname, template })
     }
 
-    fn of(args: &OutputArgs, setting: &Setting<'_>) -> anyhow::Result<Self> {
-        check_folders(args, setting.home)?;
-        check_ranks(args, setting.workers)?;
+    fn of(args: &OutputArgs, workers: usize, home: Home, inherited: Labels) -> anyhow::Result<Self> {
+        check_folders(args, home)?;
+        check_ranks(args, workers)?;
         let mut routes: Vec<[Route; 2]> =
-            (0..setting.workers).map(|rank| Stream::BOTH.map(|stream| route(args, rank, stream))).collect();
-        let named = setting.home != Home::Nowhere || args.log_dir.is_some();
+            (0..workers).map(|rank| Stream::BOTH.map(|stream| route(args, rank, stream))).collect();
+        let named = home != Home::Nowhere || args.log_dir.is_some();
         // Output that is only kept would be lost without a folder.
         let temporary = !named && routes.iter().flatten().any(|route| !route.shown);
         let has_folder = named || temporary;
@@ -120,17 +135,25 @@ impl Routing {
         let note = (!has_folder && args.tee.is_some()).then_some(
             "--tee: the output is shown but not logged; to log it, give --log-dir DIR or --run-dir DIR",
         );
-        let template = args.log_line_prefix_template.as_ref().or(setting.template);
-        let prefixes = (0..setting.workers).map(|rank| prefix(template, rank, setting));
-        Ok(Self {
+        let template = args.log_line_prefix_template.clone().or(inherited.template);
+        let mut routing = Self {
             routes,
-            prefixes: prefixes.collect(),
+            prefixes: Vec::new(),
+            labels: Labels { template, ..inherited },
             filters: filters.map(|filter| filter.as_ref().map(|list| list.0.clone()).unwrap_or_default()),
             log_dir: args.log_dir.clone(),
             temporary,
             log_size: args.log_max_size.unwrap_or(USUAL_LOG),
             note,
-        })
+        };
+        routing.place(Placement::alone(workers));
+        Ok(routing)
+    }
+
+    /// Gives the workers their ranks in the next attempt.
+    pub(crate) fn place(&mut self, placement: Placement) {
+        let prefix = |local_rank| self.labels.prefix(local_rank, placement);
+        self.prefixes = (0..self.routes.len()).map(prefix).collect();
     }
 
     /// Creates the temporary folder for logs, which stays, if needed. Call it after all other checks.
@@ -250,18 +273,4 @@ fn check_ranks(args: &OutputArgs, workers: usize) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns a line prefix. One machine has all workers, so the local rank is the rank.
-fn prefix(template: Option<&PrefixTemplate>, rank: usize, setting: &Setting<'_>) -> String {
-    match template {
-        Some(template) => template.fill(&PrefixValues {
-            role_name: setting.role,
-            local_rank: rank,
-            rank,
-            hostname: setting.hostname,
-        }),
-        None if setting.workers > 1 => format!("[rank {rank}] "),
-        None => String::new(),
-    }
 }

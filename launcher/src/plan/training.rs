@@ -8,6 +8,7 @@ use super::{gpu_check, limit};
 use crate::cli::LaunchArgs;
 use anyhow::{Context, anyhow, bail};
 use dtrain_agent::clock::StartTime;
+use dtrain_agent::cluster::ranks::Placement;
 use dtrain_agent::io::process::program;
 use dtrain_common::env::DTRAIN_WORKER;
 use dtrain_common::recipe::{Recipe, RecipeError};
@@ -51,6 +52,7 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, start_time: StartTime) -> anyh
     let (summary, effective) = summary(&size, &partition, &run_dir, &start, &resume)?;
     Ok(Plan {
         nproc,
+        placement: Placement::alone(nproc),
         devices: size.devices,
         own_devices,
         command: Command {
@@ -65,7 +67,7 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, start_time: StartTime) -> anyh
         core_binding,
         kind: PlanKind::Training(Box::new(Training {
             recipe,
-            lock,
+            lock: Some(lock),
             asked: match resume {
                 Resume::From(checkpoint) => Some(checkpoint),
                 Resume::Auto | Resume::Never => None,

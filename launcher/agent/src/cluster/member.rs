@@ -1,10 +1,9 @@
 //! A member: joins the leader, and starts and stops the workers of its node as the leader decides.
 
 use super::lease::{Lease, Times};
-use super::message::{Endpoint, Report, RunInfo, StopReason, ToLeader, ToMember, VERSION, WorkerEnd};
+use super::message::{Blame, Endpoint, Report, RunInfo, StopReason, ToLeader, ToMember, VERSION, WorkerEnd};
 use super::ranks::{Node, Placement};
 use crate::local::{Cause, End, Outcome, Verdict};
-use dtrain_common::result::Failure;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -48,8 +47,7 @@ pub struct FinishedAttempt {
     /// Ranks and times are the node's.
     pub verdict: Verdict,
     pub port_taken: bool,
-    pub failure: Option<Failure>,
-    pub banner: Vec<String>,
+    pub blame: Option<Box<Blame>>,
 }
 
 /// An action for the driver, in the order given.
@@ -286,7 +284,7 @@ impl Member {
     fn over(&mut self, finished: FinishedAttempt, now: Duration) {
         self.workers = Workers::None;
         self.kill_at = None;
-        let FinishedAttempt { verdict, port_taken, failure, banner } = finished;
+        let FinishedAttempt { verdict, port_taken, blame } = finished;
         let first = self.placement.map_or(0, |placement| placement.first_rank);
         let cause = match verdict.cause {
             Cause::Failed { rank } => Cause::Failed { rank: first + rank },
@@ -304,7 +302,7 @@ impl Member {
         let ends = failed.into_iter().chain(well).take(MOST_ENDS);
         let ends = ends.map(|end| self.on_leaders_clock(end)).collect();
         let notices = verdict.notices;
-        let report = Box::new(Report { cause, silent_since, ends, notices, port_taken, failure, banner });
+        let report = Box::new(Report { cause, silent_since, ends, notices, port_taken, blame });
         self.send(ToLeader::Drained { epoch: self.epoch, report });
         if let Connection::None { since } = &mut self.connection {
             *since = now;

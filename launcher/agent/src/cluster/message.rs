@@ -116,9 +116,21 @@ pub struct Report {
     pub notices: Vec<i32>,
     /// Whether another program took the port of rank 0.
     pub port_taken: bool,
-    /// The worker that the node blames, for `result.json`.
-    pub failure: Option<Failure>,
-    /// The node's message about it.
+    /// The worker that the node blames.
+    pub blame: Option<Box<Blame>>,
+}
+
+/// The worker to blame, as its own node describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Blame {
+    /// For `result.json`.
+    pub failure: Failure,
+    /// How the worker ended.
+    pub ended: String,
+    /// The worker's own error message.
+    pub reported: Option<String>,
+    /// The lines for the user.
     pub banner: Vec<String>,
 }
 
@@ -131,8 +143,7 @@ impl Report {
             ends: Vec::new(),
             notices: Vec::new(),
             port_taken: false,
-            failure: None,
-            banner: Vec::new(),
+            blame: None,
         }
     }
 }

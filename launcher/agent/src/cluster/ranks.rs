@@ -32,6 +32,13 @@ pub struct Placement {
     pub world_size: usize,
 }
 
+impl Placement {
+    /// Returns the part of the only node.
+    pub fn alone(workers: usize) -> Self {
+        Self { group_rank: 0, group_world_size: 1, first_rank: 0, world_size: workers }
+    }
+}
+
 /// Places nodes: the leader's first, then by `--node-rank`, then by host name, then as they came.
 ///
 /// The names of hosts are compared with their numbers as numbers, so node9 is before node10.

@@ -6,6 +6,7 @@ use crate::launch::messages::ended;
 use crate::plan::Plan;
 use dtrain_agent::cause::{self, Evidence, MemoryKill, Suspect};
 use dtrain_agent::clock::StartTime;
+use dtrain_agent::cluster::message::Blame;
 use dtrain_agent::io::output::Stream;
 use dtrain_agent::local::{Cause, End, Outcome, Verdict};
 use dtrain_agent::signals;
@@ -16,12 +17,12 @@ const LAST_LINES: usize = 20;
 
 /// The worker of the failure message: the first that failed, or the cause of that failure.
 pub(super) struct BlamedWorker<'a> {
-    pub(super) end: &'a End,
+    end: &'a End,
     seen_first: &'a End,
     cause: Option<cause::Cause>,
     host: String,
     /// The message in its error file.
-    pub(super) reported: Option<String>,
+    reported: Option<String>,
     /// The last lines of its standard error.
     tail: Vec<String>,
 }
@@ -62,7 +63,7 @@ impl<'a> BlamedWorker<'a> {
     }
 
     /// Describes the worker's end.
-    pub(super) fn ended(&self) -> String {
+    fn ended(&self, plan: &Plan) -> String {
         let mut how = ended(self.end.outcome);
         let is_hang = |cause: &cause::Cause| cause.kind == cause::Kind::Hang;
         if self.cause.as_ref().is_some_and(is_hang) {
@@ -72,7 +73,7 @@ impl<'a> BlamedWorker<'a> {
             return how;
         }
         let sender = if self.end.stopped_by_agent() { " from the launcher" } else { "" };
-        let first = self.seen_first.rank;
+        let first = plan.rank(self.seen_first.rank);
         format!("{how}{sender} (the cause; rank {first} failed because of it, but ended first)")
     }
 
@@ -81,14 +82,25 @@ impl<'a> BlamedWorker<'a> {
         self.end.rank != self.seen_first.rank
     }
 
-    pub(super) fn banner(&self, nproc: usize, run: &Run, files: &Files) -> Vec<String> {
-        let rank = self.end.rank;
-        let pid = run.pids[rank].map_or(String::new(), |pid| format!(" (pid {pid})"));
+    /// Describes the worker for the user and for `result.json`.
+    pub(super) fn blame(&self, plan: &Plan, run: &Run, files: &Files, start_time: StartTime) -> Blame {
+        Blame {
+            failure: self.failure(plan, start_time),
+            ended: self.ended(plan),
+            reported: self.reported.clone(),
+            banner: self.banner(plan, run, files),
+        }
+    }
+
+    fn banner(&self, plan: &Plan, run: &Run, files: &Files) -> Vec<String> {
+        let local_rank = self.end.rank;
+        let rank = plan.rank(local_rank);
+        let pid = run.pids[local_rank].map_or(String::new(), |pid| format!(" (pid {pid})"));
         let mut lines = vec![format!(
             "dtrain: rank {rank}{pid} failed after {:.1} s on {}: {}",
             self.end.at.as_secs_f64(),
             self.host,
-            self.ended()
+            self.ended(plan)
         )];
         if let Some(cause) = &self.cause {
             lines.push(format!("  cause: {}", cause.text));
@@ -102,17 +114,17 @@ impl<'a> BlamedWorker<'a> {
                 self.tail.iter().for_each(|line| indented(&format!("  {line}")));
             }
         }
-        if let Some(log) = files.log_path(rank, Stream::Stderr) {
+        if let Some(log) = files.log_path(local_rank, Stream::Stderr) {
             lines.push(format!("  log: {}", log.display()));
         }
-        if nproc > 1 {
-            lines.extend(self.peers(&run.verdict, files));
+        if plan.nproc > 1 {
+            lines.extend(self.peers(plan, &run.verdict, files));
         }
         lines
     }
 
     /// Returns a line for workers that failed too, a line for stopped workers, and their messages.
-    fn peers(&self, verdict: &Verdict, files: &Files) -> Vec<String> {
+    fn peers(&self, plan: &Plan, verdict: &Verdict, files: &Files) -> Vec<String> {
         let is_other = |end: &&End| end.rank != self.end.rank && end.outcome != Outcome::Exited(0);
         let others = verdict.ends.iter().filter(is_other);
         let (mut stopped, failed): (Vec<_>, Vec<_>) = others.partition(|end| !end.sent.is_empty());
@@ -124,11 +136,11 @@ impl<'a> BlamedWorker<'a> {
             let message = files.reported_error(end.rank);
             if let Some(message) = message.filter(|message| !messages.contains(message)) {
                 let first = message.lines().next().unwrap_or_default();
-                words.push(format!("    rank {}: {first}", end.rank));
+                words.push(format!("    rank {}: {first}", plan.rank(end.rank)));
                 messages.push(message);
             }
         }
-        let how = |end: &&End| format!("rank {} ({})", end.rank, ended(end.outcome));
+        let how = |end: &&End| format!("rank {} ({})", plan.rank(end.rank), ended(end.outcome));
         let mut lines = Vec::new();
         for (what, ends) in [(failed_how, failed), ("stopped as a consequence", stopped)] {
             if !ends.is_empty() {
@@ -140,7 +152,7 @@ impl<'a> BlamedWorker<'a> {
         lines
     }
 
-    pub(super) fn failure(&self, start_time: StartTime) -> Failure {
+    fn failure(&self, plan: &Plan, start_time: StartTime) -> Failure {
         let (exit_code, signal) = match self.end.outcome {
             Outcome::Exited(code) => (Some(code), None),
             Outcome::Signaled(signal) => (None, Some(signals::name(signal))),
@@ -150,7 +162,7 @@ impl<'a> BlamedWorker<'a> {
         let cause =
             |cause: &cause::Cause| result::Cause { kind: cause.kind.name(), text: cause.text.clone() };
         Failure {
-            rank: self.end.rank,
+            rank: plan.rank(self.end.rank),
             host: self.host.clone(),
             exit_code,
             signal,

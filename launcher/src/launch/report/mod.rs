@@ -7,7 +7,8 @@ use super::messages::cannot_start;
 use crate::plan::Plan;
 use blamed::BlamedWorker;
 use dtrain_agent::clock::StartTime;
-use dtrain_agent::local::{Cause, Outcome, Verdict};
+use dtrain_agent::cluster::message::Blame;
+use dtrain_agent::local::{Cause, Outcome};
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::result::RunResult;
@@ -25,30 +26,68 @@ pub(super) struct Report {
     result: RunResult,
 }
 
-impl Report {
-    pub(super) fn new(
+/// The end of a run, on one node or several.
+#[derive(Debug)]
+pub(super) struct Conclusion {
+    pub(super) cause: Cause,
+    /// The end of the worker to blame.
+    pub(super) outcome: Option<Outcome>,
+    pub(super) blame: Option<Blame>,
+    /// The reason for the user, if the cause alone does not say it.
+    pub(super) reason: Option<String>,
+    pub(super) restarts: u32,
+}
+
+impl Conclusion {
+    /// Returns the end of a run on this node alone.
+    pub(super) fn of(
         plan: &Plan,
         run: &Run,
         attempt: &Attempt,
         restarts: u32,
         start_time: StartTime,
     ) -> Self {
+        let cause = run.verdict.cause;
+        let (Cause::Failed { rank } | Cause::Hung { rank }) = cause else {
+            let not_started = run.not_started.as_ref().filter(|_| matches!(cause, Cause::NotStarted { .. }));
+            let reason = not_started.map(|(rank, error)| cannot_start(plan, *rank, error));
+            return Self { cause, outcome: None, blame: None, reason, restarts };
+        };
+        Self {
+            cause,
+            outcome: run.verdict.end_of(rank).map(|end| end.outcome),
+            blame: blame(plan, run, attempt, start_time),
+            reason: None,
+            restarts,
+        }
+    }
+}
+
+/// Returns the worker to blame for the attempt, if a worker is.
+pub(super) fn blame(plan: &Plan, run: &Run, attempt: &Attempt, start_time: StartTime) -> Option<Blame> {
+    let blamed = BlamedWorker::find(plan, run, attempt)?;
+    Some(blamed.blame(plan, run, &attempt.files, start_time))
+}
+
+impl Report {
+    pub(super) fn new(plan: &Plan, conclusion: Conclusion, start_time: StartTime) -> Self {
         let wall = start_time.elapsed();
         let is_training = plan.training().is_some();
-        let status = exit_status(&run.verdict, is_training);
-        let meaning = meaning(status, run.verdict.cause);
+        let Conclusion { cause, outcome, blame, reason, restarts } = conclusion;
+        let status = exit_status(cause, outcome, is_training);
+        let code = status.code();
+        let plain = meaning(status, cause);
+        let meaning = reason.unwrap_or_else(|| plain.clone());
         // A worker that rejects the recipe or the data has not failed: its message is the usage error.
-        let blamed = BlamedWorker::find(plan, run, attempt);
-        let usage_error = blamed.as_ref().filter(|_| status == ExitStatus::Usage && is_training);
-        let usage_error = usage_error.and_then(|blamed| blamed.reported.as_ref());
-        let mut lines = match (usage_error, &blamed) {
+        let is_usage_error = status == ExitStatus::Usage && is_training;
+        let usage_error = blame.as_ref().filter(|_| is_usage_error).and_then(|blame| blame.reported.as_ref());
+        let mut lines = match (usage_error, &blame) {
             (Some(message), _) => vec![format!("dtrain: error: {message}")],
-            (None, Some(blamed)) => blamed.banner(plan.nproc, run, &attempt.files),
+            (None, Some(blame)) => blame.banner.clone(),
             (None, None) => Vec::new(),
         };
         let run_dir = plan.run_dir.as_ref().filter(|_| is_training);
         let folder = run_dir.map(|run_dir| run_dir.root().display());
-        let code = status.code();
         lines.extend(match (status, folder) {
             (ExitStatus::Success, Some(folder)) => {
                 let seconds = wall.as_secs_f64();
@@ -59,6 +98,10 @@ impl Report {
             (ExitStatus::Requeue, Some(folder)) => {
                 Some(format!("dtrain: exit code {code}: {meaning} with --run-dir {folder}"))
             }
+            // The reason was told when it happened.
+            _ if matches!(cause, Cause::NotStarted { .. }) => {
+                Some(format!("dtrain: exit code {code}: {plain}"))
+            }
             _ => Some(format!("dtrain: exit code {code}: {meaning}")),
         });
         Self {
@@ -67,8 +110,8 @@ impl Report {
             text: (!lines.is_empty()).then(|| lines.join("\n")),
             result: RunResult {
                 exit_code: Some(code),
-                reason: Some(reason(plan, run, blamed.as_ref(), meaning)),
-                failure: blamed.as_ref().map(|blamed| blamed.failure(start_time)),
+                reason: Some(explain(cause, blame.as_ref(), meaning)),
+                failure: blame.map(|blame| blame.failure),
                 restarts,
                 wall_s: Some(wall.as_secs_f64()),
                 nproc: Some(plan.nproc),
@@ -76,6 +119,12 @@ impl Report {
                 ..RunResult::default()
             },
         }
+    }
+
+    /// Returns the reason of `result.json`.
+    #[expect(dead_code, reason = "for several nodes")]
+    pub(super) fn reason(&self) -> &str {
+        self.result.reason.as_deref().unwrap_or_default()
     }
 
     /// Adds the outcome to the training figures of the worker, and records a success for the next `--resume`.
@@ -94,15 +143,14 @@ impl Report {
 }
 
 /// Explains the status of this run.
-fn reason(plan: &Plan, run: &Run, blamed: Option<&BlamedWorker<'_>>, meaning: String) -> String {
-    match (blamed, &run.not_started, run.verdict.cause) {
-        (None, Some((rank, error)), Cause::NotStarted { .. }) => cannot_start(plan, *rank, error),
-        (None, ..) => meaning,
-        (Some(blamed), _, Cause::Hung { .. }) => {
-            let rank = blamed.end.rank;
+fn explain(cause: Cause, blame: Option<&Blame>, meaning: String) -> String {
+    match (blame, cause) {
+        (None, _) => meaning,
+        (Some(blame), Cause::Hung { .. }) => {
+            let rank = blame.failure.rank;
             format!("no progress, rank {rank} was among the first without heartbeats; {meaning}")
         }
-        (Some(blamed), ..) => format!("rank {} failed: {}; {meaning}", blamed.end.rank, blamed.ended()),
+        (Some(blame), _) => format!("rank {} failed: {}; {meaning}", blame.failure.rank, blame.ended),
     }
 }
 
@@ -125,24 +173,17 @@ pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> ExitStatus {
     status
 }
 
-/// Returns the banner of a failed attempt before the next attempt.
-pub(super) fn failure(plan: &Plan, run: &Run, attempt: &Attempt) -> Vec<String> {
-    BlamedWorker::find(plan, run, attempt)
-        .map(|blamed| blamed.banner(plan.nproc, run, &attempt.files))
-        .unwrap_or_default()
-}
-
 /// Maps the verdict to the command's exit status; the only place.
-fn exit_status(verdict: &Verdict, is_training: bool) -> ExitStatus {
-    match verdict.cause {
+fn exit_status(cause: Cause, outcome: Option<Outcome>, is_training: bool) -> ExitStatus {
+    match cause {
         Cause::Success => ExitStatus::Success,
         Cause::Requeue => ExitStatus::Requeue,
         Cause::Stopped { signal } => ExitStatus::Signal(signal),
         Cause::TimeIsUp => ExitStatus::Signal(signals::TERM),
         Cause::NotStarted { temporary: false, .. } => ExitStatus::Usage,
         Cause::NotStarted { temporary: true, .. } => ExitStatus::WorkerFailed,
-        Cause::Hung { .. } | Cause::Evicted => ExitStatus::WorkerFailed,
-        Cause::Failed { rank } => match (verdict.end_of(rank).map(|end| end.outcome), is_training) {
+        Cause::Hung { .. } | Cause::Evicted | Cause::OthersFailed => ExitStatus::WorkerFailed,
+        Cause::Failed { .. } => match (outcome, is_training) {
             (Some(Outcome::Exited(code)), true) => ExitStatus::from_worker_code(code),
             (Some(Outcome::Exited(code)), false) => ExitStatus::Program(code),
             (Some(Outcome::Signaled(signal)), false) => ExitStatus::Signal(signal),

@@ -18,8 +18,8 @@ fn flags(line: &[&str]) -> OutputArgs {
 }
 
 fn routing(line: &[&str], workers: usize, home: Home) -> anyhow::Result<Routing> {
-    let setting = Setting { workers, home, role: "trainer", hostname: "node-a", template: None };
-    Routing::of(&flags(line), &setting)
+    let labels = Labels { role: "trainer".into(), hostname: "node-a".into(), template: None };
+    Routing::of(&flags(line), workers, home, labels)
 }
 
 /// Formats each worker's standard output and error: `s` shown, `k` kept, `b` both, `-` neither.
@@ -92,16 +92,23 @@ fn prefixes() {
 }
 
 #[test]
+fn workers_of_another_node_have_the_ranks_of_all_nodes() {
+    let mut routing = routing(&[], 2, Home::Nowhere).unwrap();
+    routing.place(Placement { group_rank: 1, group_world_size: 2, first_rank: 3, world_size: 5 });
+    assert_eq!(routing.prefixes, ["[rank 3] ", "[rank 4] "]);
+    let mut lone = self::routing(&[], 1, Home::Nowhere).unwrap();
+    lone.place(Placement { group_rank: 1, group_world_size: 2, first_rank: 1, world_size: 2 });
+    assert_eq!(lone.prefixes, ["[rank 1] "], "the outputs of the nodes may come together");
+}
+
+#[test]
 fn the_flag_comes_before_the_variable() {
     let inherited = PrefixTemplate::new("<${rank}>").unwrap();
-    let setting = Setting {
-        workers: 1,
-        home: Home::Nowhere,
-        role: "trainer",
-        hostname: "node-a",
-        template: Some(&inherited),
+    let labels = Labels { role: "trainer".into(), hostname: "node-a".into(), template: Some(inherited) };
+    let of = |line: &[&str]| {
+        let routing = Routing::of(&flags(line), 1, Home::Nowhere, labels.clone());
+        routing.unwrap().prefixes[0].clone()
     };
-    let of = |line: &[&str]| Routing::of(&flags(line), &setting).unwrap().prefixes[0].clone();
     assert_eq!(of(&[]), "<0>");
     assert_eq!(of(&["--log-line-prefix-template", "$hostname"]), "node-a");
 }

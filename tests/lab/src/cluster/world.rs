@@ -541,7 +541,7 @@ impl World {
         self.nodes[node].running = None;
         let verdict =
             Verdict { cause, ends: vec![end], stop_source: None, silent_since: None, notices: vec![] };
-        let finished = FinishedAttempt { verdict, port_taken: false, failure: None, banner: vec![] };
+        let finished = FinishedAttempt { verdict, port_taken: false, blame: None };
         self.tell_member(node, MemberEvent::Over(Box::new(finished)));
     }
 
