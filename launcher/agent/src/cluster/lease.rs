@@ -3,7 +3,8 @@
 //! A member renews its lease with a beat, which the leader answers. The lease lasts [`Lease::length`] from the
 //! moment when the answered beat was sent, on the member's clock. The leader received that beat later, so on
 //! its clock the lease ends before `received + length`. After that and the time to kill workers, no worker of
-//! the member runs. Only durations are compared, so clocks may differ; their rates must not.
+//! the member runs ([`Times::fence`]). Only durations are compared, so clocks may differ; their rates may differ by a
+//! tenth.
 //!
 //! The member's clock must count the time during which the machine was suspended (`CLOCK_BOOTTIME`).
 //! Source of the idea: Gray and Cheriton, Leases, SOSP 1989.
@@ -20,6 +21,15 @@ pub struct Times {
     pub length: Duration,
     /// The longest time in which a member whose lease has ended kills its workers.
     pub kill: Duration,
+}
+
+impl Times {
+    /// Returns how long after the last sign of a member the leader waits until it counts the member's workers as
+    /// killed. A tenth is added: chrony corrects a clock by at most 8.4% of its rate.
+    pub fn fence(&self) -> Duration {
+        let longest = self.length.saturating_add(self.kill);
+        longest.saturating_add(longest / 10)
+    }
 }
 
 impl Default for Times {
@@ -72,8 +82,8 @@ struct Sample {
     error: Duration,
 }
 
-/// Crystals of computers differ by less (50 ppm each).
-const DRIFT: u32 = 10_000;
+/// Crystals of computers differ by less (100 ppm each).
+const DRIFT: u32 = 5_000;
 /// Beats without an answer that are remembered: with more, the lease has long ended.
 const REMEMBERED: usize = 64;
 

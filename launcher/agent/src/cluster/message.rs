@@ -32,6 +32,8 @@ pub struct RunInfo {
     /// The run directory of the leader's node; for a recipe.
     pub run_dir: Option<PathBuf>,
     pub max_restarts: u32,
+    /// A random number of the leader's process: a member does not follow another leader.
+    pub leader: u64,
 }
 
 /// A message from a member.
@@ -64,8 +66,9 @@ pub enum ToMember {
     Rejected { reason: String },
     /// Answers [`ToLeader::Beat`]. `time`: when the leader answered.
     Beat { number: u64, time: Duration },
-    /// Prepare for this epoch, and answer with [`ToLeader::Ready`]. `logs` is the number of the log folder.
-    Propose { epoch: u64, restart: u32, logs: u32, placement: Placement },
+    /// Prepare for this epoch, and answer with [`ToLeader::Ready`]. `logs` is the number of the log folder;
+    /// `notices` are signals for the workers that no attempt has handled.
+    Propose { epoch: u64, restart: u32, logs: u32, placement: Placement, notices: Vec<i32> },
     /// Start the workers.
     Start { epoch: u64, rank0: Endpoint },
     /// Stop the workers, and answer with [`ToLeader::Drained`].

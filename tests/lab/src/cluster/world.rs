@@ -294,7 +294,7 @@ impl World {
             Step::Prepared { node, epoch } => {
                 if self.nodes[node].prepared == epoch {
                     let listens = Endpoint { host: format!("node{node}"), port: 1024, is_served: false };
-                    self.tell_member(node, MemberEvent::Prepared { listens: Some(listens) });
+                    self.tell_member(node, MemberEvent::Prepared { epoch, listens: Some(listens) });
                 }
             }
             Step::WorkersEnd { node, attempt, how } => self.workers_end(node, attempt, how),

@@ -16,11 +16,16 @@ impl Leader {
         if self.peers.contains_key(&from) {
             return; // A duplicate.
         }
+        if let Some(decided) = self.decided.clone() {
+            self.send(from, decided);
+            return self.actions.push(LeaderAction::Close { member: from });
+        }
         self.replace_earlier_connection(&node, now);
         if let Some(reason) = self.reason_to_reject(from, version, &node) {
             let host = node.host;
             self.send(from, ToMember::Rejected { reason: reason.clone() });
             self.actions.push(LeaderAction::Close { member: from });
+            self.rejected.retain(|(known, _)| *known != host);
             self.rejected.push((host.clone(), reason.clone()));
             return self.tell(LeaderNotice::Rejected { host, reason });
         }
@@ -52,11 +57,8 @@ impl Leader {
             ));
         }
         let failures = self.failures.get(&node.host).copied().unwrap_or_default();
-        if failures >= self.policy.failures_in_a_row && self.can_go_on_without_a_node() {
+        if failures >= self.policy.failures_in_a_row && self.can_spare(&node.host) {
             return Some(format!("it has failed {failures} times in a row"));
-        }
-        if matches!(self.phase, Phase::Decided) {
-            return Some("the run is over".to_owned());
         }
         if let Some(reason) = self.peers.get(&OWN).and_then(|leader| difference(&leader.node, node)) {
             return Some(reason);
@@ -76,8 +78,10 @@ impl Leader {
         })
     }
 
-    pub(super) fn can_go_on_without_a_node(&self) -> bool {
-        self.policy.nodes.start() < self.policy.nodes.end()
+    /// Returns whether there are enough nodes without those of this host.
+    pub(super) fn can_spare(&self, host: &str) -> bool {
+        let others = self.here().filter(|(_, peer)| peer.node.host != host).count();
+        others >= *self.policy.nodes.start()
     }
 
     pub(super) fn gather(&mut self, joining: Joining, now: Duration) {
@@ -89,6 +93,9 @@ impl Leader {
         let is_complete = count == *self.policy.nodes.end() || enough_since.is_some_and(is_last_call_over);
         if enough && is_complete {
             return self.propose(now);
+        }
+        if let Some((host, reason)) = self.left.take_if(|_| !enough) {
+            return self.finish(Ending::NodeLeft { host, reason });
         }
         if !enough && joining.since.saturating_add(self.policy.join_timeout) <= now {
             let rejected = std::mem::take(&mut self.rejected);
@@ -122,15 +129,17 @@ impl Leader {
     fn propose(&mut self, now: Duration) {
         self.epoch += 1;
         self.rank0 = None;
+        self.left = None;
         self.peers.retain(|_, peer| peer.lost.is_none());
         let placed = place(self.here().map(|(id, peer)| (id, &peer.node)), OWN);
         let (epoch, restart) = (self.epoch, self.restarts.used);
         let logs = self.policy.first_logs + self.starts;
         for (id, placement) in placed {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.part = Some(Part { placement, is_ready: false, report: None });
+                peer.part = Some(Part { placement, is_ready: false, report: None, is_fenced: false });
             }
-            self.send(id, ToMember::Propose { epoch, restart, logs, placement });
+            let notices = self.notices.clone();
+            self.send(id, ToMember::Propose { epoch, restart, logs, placement, notices });
         }
         self.phase = Phase::Proposed { since: now };
     }

@@ -21,8 +21,19 @@ impl Leader {
         nodes.sort_by_key(|node| node.group_rank);
         let Some(began) = began else {
             // No worker was started: the nodes that are left make the next epoch.
-            if let Some((_, signal)) = self.asked {
+            if let Some(signal) = self.asked {
                 return self.finish(Ending::StoppedEarly { signal });
+            }
+            for NodeEnd { host, .. } in nodes.into_iter().filter(|node| node.lost.is_some()) {
+                self.count_failure(&host, Duration::ZERO);
+                let times = self.regroups.entry(host.clone()).or_default();
+                *times += 1;
+                let times = *times;
+                if times >= self.policy.failures_in_a_row && !self.can_spare(&host) {
+                    let reason =
+                        format!("it was lost {times} times in a row before the workers were started");
+                    return self.finish(Ending::NodeLeft { host, reason });
+                }
             }
             return self.gather(Joining::new(now, self.policy.rejoin_call), now);
         };
@@ -32,7 +43,9 @@ impl Leader {
         notices.sort_unstable();
         notices.dedup();
         let lasted = now.saturating_sub(began);
-        self.count_failure(nodes.iter().find(|node| judgement.blames(node)), lasted);
+        if let Some(culprit) = nodes.iter().find(|node| judgement.blames(node)) {
+            self.count_failure(&culprit.host, lasted);
+        }
         let outcome_of = |rank: usize| {
             let mut ends = reports().flat_map(|report| &report.ends);
             ends.find(|end: &&WorkerEnd| end.rank == rank).map(|end| end.outcome)
@@ -43,7 +56,7 @@ impl Leader {
             | ClusterCause::NodeLost { .. } => Some(None),
             ClusterCause::Workers(_) => None,
         };
-        let stop_source = self.asked.map(|(_, signal)| StopSource::Request { signal });
+        let stop_source = self.asked.map(|signal| StopSource::Request { signal });
         let next = match failed {
             Some(outcome) => {
                 let port_taken = reports().any(|report| report.port_taken);
@@ -58,6 +71,8 @@ impl Leader {
             Next::Stop => self.finish(ended(judgement, nodes, Some("the launcher was asked to stop"))),
             Next::Restart { restart, pause } => {
                 self.tell(LeaderNotice::Ended { judgement, nodes });
+                // A signal for the workers does not wait.
+                let pause = if self.restarts.pause_ended() { Duration::ZERO } else { pause };
                 self.tell(LeaderNotice::Restarting { restart, pause });
                 self.phase = Phase::Pausing { until: now.saturating_add(pause) };
                 self.advance(now);
@@ -69,15 +84,15 @@ impl Leader {
         }
     }
 
-    /// Counts failures in a row of the node that is to blame.
-    fn count_failure(&mut self, culprit: Option<&NodeEnd>, lasted: Duration) {
-        let Some(host) = culprit.map(|node| node.host.clone()) else { return };
+    /// Counts failures in a row of the host that is to blame, and leaves it out if there are too many.
+    fn count_failure(&mut self, host: &str, lasted: Duration) {
+        let most = self.policy.failures_in_a_row;
         let is_lasting = lasted >= LASTING;
-        self.failures.retain(|known, _| *known == host && !is_lasting);
-        let count = self.failures.entry(host.clone()).or_default();
+        self.failures.retain(|known, count| *count >= most || (known == host && !is_lasting));
+        let count = self.failures.entry(host.to_owned()).or_default();
         *count += 1;
         let failures = *count;
-        if failures < self.policy.failures_in_a_row || !self.can_go_on_without_a_node() {
+        if failures < most || !self.can_spare(host) {
             return;
         }
         let left_out = self.here().find(|(id, peer)| *id != OWN && peer.node.host == host).map(|(id, _)| id);
@@ -86,14 +101,17 @@ impl Leader {
             self.send(id, ToMember::Rejected { reason });
             self.actions.push(LeaderAction::Close { member: id });
             self.peers.remove(&id);
-            self.tell(LeaderNotice::LeftOut { host, failures });
+            self.tell(LeaderNotice::LeftOut { host: host.to_owned(), failures });
         }
     }
 
     /// Begins the next epoch after the pause, unless the run was asked to stop meanwhile.
     pub(super) fn resume(&mut self, now: Duration) {
         match self.restarts.resume(now, false) {
-            Resumption::Start { .. } => self.gather(Joining::new(now, self.policy.rejoin_call), now),
+            Resumption::Start { notices } => {
+                self.notices = notices;
+                self.gather(Joining::new(now, self.policy.rejoin_call), now);
+            }
             Resumption::Stopped { signal } => self.finish(Ending::StoppedEarly { signal }),
             Resumption::Requeue => self.finish(Ending::StoppedEarly { signal: crate::signals::USR1 }),
             Resumption::TooLate { .. } => {

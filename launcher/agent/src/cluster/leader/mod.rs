@@ -5,6 +5,8 @@
 mod join;
 mod judge;
 mod state;
+#[cfg(test)]
+mod tests;
 
 pub use state::{ClusterPolicy, Leader, MemberId, OWN};
 
@@ -127,7 +129,9 @@ impl Leader {
     /// Tells all members the exit code of the run, after [`LeaderAction::Finish`].
     pub fn decide(&mut self, code: u8, reason: String) -> Vec<LeaderAction> {
         self.phase = Phase::Decided;
-        self.send_to_all(|_, _| true, &ToMember::Decided { code, reason });
+        let decided = ToMember::Decided { code, reason };
+        self.send_to_all(|_, _| true, &decided);
+        self.decided = Some(decided);
         std::mem::take(&mut self.actions)
     }
 
@@ -166,44 +170,40 @@ impl Leader {
 
     /// Gives up a node, whose connection has ended or which was silent.
     fn lose(&mut self, member: MemberId, is_connection: bool, now: Duration) {
-        let Some(peer) = self.peers.get_mut(&member).filter(|peer| peer.lost.is_none()) else {
-            return;
-        };
-        let error = now.saturating_sub(peer.heard) / 2;
-        peer.lost = Some(Moment { at: peer.heard + error, error });
-        let (host, is_reported) = (peer.node.host.clone(), peer.is_reported());
-        self.actions.push(LeaderAction::Close { member });
-        if matches!(self.phase, Phase::Decided) {
-            return;
-        }
+        let Some(host) = self.remove(member, now) else { return };
         self.tell(LeaderNotice::NodeLost { host: host.clone(), is_connection });
-        if !is_reported {
-            match self.phase {
-                Phase::Proposed { .. } => self.drain(StopReason::Regroup, None),
-                Phase::Running { .. } => self.drain(StopReason::NodeLost { host }, None),
-                _ => {}
-            }
+        if member == OWN {
+            self.left = Some((host, "its agent did not prepare the workers in time".to_owned()));
         }
     }
 
     /// Handles a node that cannot go on: with too few others, the run is over.
     fn leave(&mut self, member: MemberId, reason: String, now: Duration) {
-        let Some(peer) = self.peers.get_mut(&member) else { return };
-        let host = peer.node.host.clone();
-        if let Some(part) = &mut peer.part {
-            part.report.get_or_insert_with(Report::empty);
-        }
-        let error = Duration::ZERO;
-        peer.lost = Some(Moment { at: now, error });
-        self.actions.push(LeaderAction::Close { member });
+        let Some(host) = self.remove(member, now) else { return };
         self.tell(LeaderNotice::Left { host: host.clone(), reason: reason.clone() });
-        let is_enough = member != OWN && self.here().count() >= *self.policy.nodes.start();
+        self.left = Some((host, reason));
+    }
+
+    /// Ends the connection to a node, and stops the epoch if the node has a part in it. Returns its host, except
+    /// after the end of the run.
+    fn remove(&mut self, member: MemberId, now: Duration) -> Option<String> {
+        let peer = self.peers.get_mut(&member).filter(|peer| peer.lost.is_none())?;
+        let error = now.saturating_sub(peer.heard) / 2;
+        peer.lost = Some(Moment { at: peer.heard + error, error });
+        let (host, is_over) = (peer.node.host.clone(), peer.is_over());
+        self.actions.push(LeaderAction::Close { member });
+        // Of a host that is lost again and again, one entry is enough.
+        let is_old = |peer: &Peer| peer.lost.is_some() && peer.part.is_none() && peer.node.host == host;
+        self.peers.retain(|id, peer| *id == member || !is_old(peer));
         match self.phase {
-            Phase::Decided => {}
-            _ if !is_enough => self.finish(Ending::NodeLeft { host, reason }),
-            Phase::Proposed { .. } => self.drain(StopReason::Regroup, None),
+            Phase::Decided => return None,
+            Phase::Proposed { .. } if !is_over => self.drain(StopReason::Regroup, None),
+            Phase::Running { .. } if !is_over => {
+                self.drain(StopReason::NodeLost { host: host.clone() }, None);
+            }
             _ => {}
         }
+        Some(host)
     }
 
     fn drained(&mut self, from: MemberId, report: Report) {
@@ -228,13 +228,12 @@ impl Leader {
     }
 
     fn asked(&mut self, from: MemberId, signal: i32, now: Duration) {
-        // Batch systems send a signal to all nodes: only the same node's second one is a second request.
-        let again = match self.asked {
-            Some((first, _)) if first != from => return,
-            Some(_) => true,
-            None => false,
-        };
-        self.asked = Some((from, signal));
+        // Batch systems send a signal to all nodes: only a node's second one is a second request.
+        let again = !self.askers.insert(from);
+        if self.asked.is_some() && !again {
+            return;
+        }
+        self.asked.get_or_insert(signal);
         self.restarts.on_event(&Event::Stop { signal });
         let reason = StopReason::Asked { signal, again };
         match self.phase {
@@ -259,7 +258,7 @@ impl Leader {
 
     fn stop_others(&mut self, reason: StopReason, except: Option<MemberId>) {
         let message = ToMember::Stop { epoch: self.epoch, reason };
-        let runs = |id: MemberId, peer: &Peer| Some(id) != except && !peer.is_reported();
+        let runs = |id: MemberId, peer: &Peer| Some(id) != except && !peer.is_over();
         self.send_to_all(runs, &message);
     }
 
@@ -273,6 +272,14 @@ impl Leader {
         for id in silent {
             self.lose(id, false, now);
         }
+        // Without a start, a lost node has no workers.
+        let is_started = !matches!(self.phase, Phase::Draining { began: None });
+        for peer in self.peers.values_mut().filter(|peer| peer.lost.is_some()) {
+            let is_fenced = !is_started || peer.fenced_at(times) <= now;
+            if let Some(part) = peer.part.as_mut().filter(|_| is_fenced) {
+                part.is_fenced = true;
+            }
+        }
         let parts = || self.peers.values().filter(|peer| peer.part.is_some());
         match self.phase {
             Phase::Joining(joining) => self.gather(joining, now),
@@ -285,12 +292,13 @@ impl Leader {
                     for id in late.map(|(id, _)| id).collect::<Vec<_>>() {
                         self.lose(id, false, now);
                     }
+                    self.advance(now);
                 }
             }
-            Phase::Running { since } if parts().all(|peer| peer.is_over(times, now)) => {
+            Phase::Running { since } if parts().all(Peer::is_over) => {
                 self.judge(Some(since), now);
             }
-            Phase::Draining { began } if parts().all(|peer| peer.is_over(times, now)) => {
+            Phase::Draining { began } if parts().all(Peer::is_over) => {
                 self.judge(began, now);
             }
             Phase::Pausing { until } if until <= now => self.resume(now),
@@ -300,10 +308,14 @@ impl Leader {
 
     fn start(&mut self, now: Duration) {
         let Some(rank0) = self.rank0.clone() else {
-            return self.drain(StopReason::Regroup, None);
+            let is_first =
+                |peer: &Peer| peer.part.as_ref().is_some_and(|part| part.placement.group_rank == 0);
+            let first = self.here().find(|(_, peer)| is_first(peer)).map_or(OWN, |(id, _)| id);
+            return self.leave(first, "it has no address for rank 0".to_owned(), now);
         };
         let epoch = self.epoch;
         self.starts += 1;
+        self.regroups.clear();
         self.phase = Phase::Running { since: now };
         self.send_to_all(|_, peer| peer.part.is_some(), &ToMember::Start { epoch, rank0 });
         let placement = self.peers.values().find_map(|peer| peer.part.as_ref()).map(|part| part.placement);

@@ -5,7 +5,7 @@ use crate::cluster::lease::{Moment, Times};
 use crate::cluster::message::{Endpoint, Report, RunInfo, ToMember};
 use crate::cluster::ranks::{Node, Placement};
 use crate::local::Restarts;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -74,6 +74,8 @@ pub(super) struct Part {
     pub(super) placement: Placement,
     pub(super) is_ready: bool,
     pub(super) report: Option<Report>,
+    /// Whether the node was lost, and no worker of it can run any more.
+    pub(super) is_fenced: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -87,17 +89,13 @@ pub(super) struct Peer {
 
 impl Peer {
     /// Returns whether no worker of this node can run any more in the current epoch.
-    pub(super) fn is_over(&self, times: Times, now: Duration) -> bool {
-        self.is_reported() || (self.lost.is_some() && self.fenced_at(times) <= now)
-    }
-
-    pub(super) fn is_reported(&self) -> bool {
-        self.part.as_ref().is_none_or(|part| part.report.is_some())
+    pub(super) fn is_over(&self) -> bool {
+        self.part.as_ref().is_none_or(|part| part.report.is_some() || part.is_fenced)
     }
 
     /// Returns when the node's lease has ended and its workers are killed.
     pub(super) fn fenced_at(&self, times: Times) -> Duration {
-        self.heard.saturating_add(times.length).saturating_add(times.kill)
+        self.heard.saturating_add(times.fence())
     }
 }
 
@@ -112,11 +110,20 @@ pub struct Leader {
     pub(super) peers: BTreeMap<MemberId, Peer>,
     pub(super) rank0: Option<Endpoint>,
     pub(super) restarts: Restarts,
-    /// The first request to stop, and the member that sent it.
-    pub(super) asked: Option<(MemberId, i32)>,
-    /// Failures in a row by host.
+    /// The signal of the first request to stop, and the members that sent one.
+    pub(super) asked: Option<i32>,
+    pub(super) askers: BTreeSet<MemberId>,
+    /// Failures in a row by host; of a host that is left out, for good.
     pub(super) failures: BTreeMap<String, u32>,
+    /// By host: how often it was lost before the workers were started, since the last start.
+    pub(super) regroups: BTreeMap<String, u32>,
+    /// The host that has left since the last epoch was proposed, and why.
+    pub(super) left: Option<(String, String)>,
+    /// Signals for the workers of the next epoch.
+    pub(super) notices: Vec<i32>,
     pub(super) rejected: Vec<(String, String)>,
+    /// The end of the run, for nodes that come later.
+    pub(super) decided: Option<ToMember>,
     pub(super) actions: Vec<LeaderAction>,
 }
 
@@ -133,8 +140,13 @@ impl Leader {
             rank0: None,
             restarts,
             asked: None,
+            askers: BTreeSet::new(),
             failures: BTreeMap::new(),
+            regroups: BTreeMap::new(),
+            left: None,
+            notices: Vec::new(),
             rejected: Vec::new(),
+            decided: None,
             actions: Vec::new(),
         }
     }
@@ -144,7 +156,7 @@ impl Leader {
         let times = self.policy.times;
         let silence = |(id, peer): (&MemberId, &Peer)| match peer.lost {
             None => (*id != OWN).then(|| peer.heard.saturating_add(times.length)),
-            Some(_) => (!peer.is_reported()).then(|| peer.fenced_at(times)),
+            Some(_) => (!peer.is_over()).then(|| peer.fenced_at(times)),
         };
         let by_phase = match self.phase {
             Phase::Joining(Joining { enough_since: Some(since), last_call, .. }) => {

@@ -1,5 +1,9 @@
 //! A member: joins the leader, and starts and stops the workers of its node as the leader decides.
 
+mod connection;
+#[cfg(test)]
+mod tests;
+
 use super::lease::{Lease, Times};
 use super::message::{Blame, Endpoint, Report, RunInfo, StopReason, ToLeader, ToMember, VERSION, WorkerEnd};
 use super::ranks::{Node, Placement};
@@ -21,8 +25,9 @@ pub enum MemberEvent {
     Received(ToMember),
     /// The connection has ended.
     Disconnected,
-    /// The answer to [`MemberAction::Prepare`]. `listens`: on the node of rank 0.
+    /// The answer to the [`MemberAction::Prepare`] of this epoch. `listens`: on the node of rank 0.
     Prepared {
+        epoch: u64,
         listens: Option<Endpoint>,
     },
     /// The first failure among this node's workers, which are being stopped. Ranks and times are the node's.
@@ -73,13 +78,15 @@ pub enum MemberAction {
 }
 
 /// The workers that a node must prepare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preparation {
     pub epoch: u64,
     pub restart: u32,
     /// Number of the log folder.
     pub logs: u32,
     pub placement: Placement,
+    /// Signals for the workers that no attempt has handled.
+    pub notices: Vec<i32>,
 }
 
 /// The end of a member.
@@ -109,12 +116,10 @@ const MOST_ENDS: usize = 200;
 
 #[derive(Clone, Debug)]
 enum Connection {
-    None {
-        since: Duration,
-    },
-    /// Joined at this time; not welcomed yet.
+    None,
+    /// Asked to join at this time; not welcomed yet.
     Joining {
-        since: Duration,
+        asked: Duration,
     },
     Joined {
         lease: Lease,
@@ -138,7 +143,10 @@ pub struct Member {
     policy: MemberPolicy,
     times: Times,
     connection: Connection,
-    was_welcome: bool,
+    /// Since when the member has no leader and no worker.
+    alone_since: Duration,
+    /// The number of the leader that has admitted this node.
+    leader: Option<u64>,
     epoch: u64,
     placement: Option<Placement>,
     workers: Workers,
@@ -156,8 +164,9 @@ impl Member {
             node,
             policy,
             times: Times::default(),
-            connection: Connection::None { since: now },
-            was_welcome: false,
+            connection: Connection::None,
+            alone_since: now,
+            leader: None,
             epoch: 0,
             placement: None,
             workers: Workers::None,
@@ -178,17 +187,21 @@ impl Member {
         self.check_lease(now);
         match event {
             MemberEvent::Connected => {
-                self.connection = Connection::Joining { since: now };
+                self.connection = Connection::Joining { asked: now };
                 let node = self.node.clone();
                 self.send(ToLeader::Join { version: VERSION, node });
             }
             MemberEvent::Received(message) => self.received(message, now),
             MemberEvent::Disconnected => self.lose_leader(now),
-            MemberEvent::Prepared { listens } if self.workers == Workers::Prepared => {
-                self.send(ToLeader::Ready { epoch: self.epoch, listens });
+            MemberEvent::Prepared { epoch, listens }
+                if epoch == self.epoch && self.workers == Workers::Prepared =>
+            {
+                self.send(ToLeader::Ready { epoch, listens });
             }
             MemberEvent::Failed(end) => {
-                self.workers = Workers::Stopping;
+                if self.workers == Workers::Running {
+                    self.workers = Workers::Stopping;
+                }
                 let end = self.on_leaders_clock(end);
                 self.send(ToLeader::Failed { epoch: self.epoch, end });
             }
@@ -199,9 +212,8 @@ impl Member {
             }
             MemberEvent::Asked { signal } => {
                 self.asked = Some(signal);
-                self.send(ToLeader::Asked { signal });
-                if !matches!(self.connection, Connection::Joined { .. }) && self.workers == Workers::None {
-                    self.finish(MemberEnding::Stopped { signal });
+                if matches!(self.connection, Connection::Joined { .. }) {
+                    self.send(ToLeader::Asked { signal });
                 }
             }
             MemberEvent::Prepared { .. } | MemberEvent::Timer => {}
@@ -213,51 +225,48 @@ impl Member {
 
     /// Returns when the lease of this node's workers ends; `None` without a lease.
     pub fn lease_end(&self) -> Option<Duration> {
-        match &self.connection {
+        // The lease of an earlier connection counts until its workers have ended.
+        self.kill_at.or(match &self.connection {
             Connection::Joined { lease, .. } => Some(lease.end()),
-            _ => self.kill_at,
-        }
+            _ => None,
+        })
     }
 
     /// Returns the time by which the driver must send [`MemberEvent::Timer`].
     pub fn deadline(&self) -> Option<Duration> {
         let by_connection = match &self.connection {
-            Connection::None { since } | Connection::Joining { since } => {
-                since.saturating_add(self.patience())
-            }
-            Connection::Joined { lease, next_beat } => lease.end().min(*next_beat),
+            Connection::Joined { lease, next_beat } => Some(lease.end().min(*next_beat)),
+            _ => (!self.runs()).then(|| self.alone_since.saturating_add(self.patience())),
         };
-        let kill_at = self.kill_at.filter(|_| self.runs());
-        (!self.is_over).then_some(kill_at.map_or(by_connection, |at| at.min(by_connection)))
+        let kill_at = self.kill_at.filter(|_| self.runs() && self.workers != Workers::Killed);
+        by_connection.into_iter().chain(kill_at).min().filter(|_| !self.is_over)
     }
 
     fn received(&mut self, message: ToMember, now: Duration) {
         match message {
-            ToMember::Welcome { times, run } => {
-                if let Connection::Joining { since } = self.connection {
-                    self.times = times;
-                    self.was_welcome = true;
-                    self.connection = Connection::Joined { lease: Lease::new(times, since), next_beat: now };
-                    self.actions.push(MemberAction::Joined(run));
-                }
-            }
+            ToMember::Rejected { reason } => self.finish(MemberEnding::Rejected { reason }),
+            ToMember::Decided { code, reason } => self.finish(MemberEnding::Decided { code, reason }),
+            ToMember::Welcome { times, run } => self.welcome(times, run, now),
+            // The lease has just ended: the leader may have gone on without this node.
+            _ if !matches!(self.connection, Connection::Joined { .. }) => {}
             ToMember::Beat { number, time } => {
                 if let Connection::Joined { lease, .. } = &mut self.connection {
                     lease.renew(number, time, now);
                 }
             }
-            ToMember::Propose { epoch, restart, logs, placement } if epoch > self.epoch && !self.runs() => {
+            ToMember::Propose { epoch, restart, logs, placement, notices }
+                if epoch > self.epoch && !self.runs() =>
+            {
                 (self.epoch, self.placement) = (epoch, Some(placement));
                 self.workers = Workers::Prepared;
-                self.actions.push(MemberAction::Prepare(Preparation { epoch, restart, logs, placement }));
+                let preparation = Preparation { epoch, restart, logs, placement, notices };
+                self.actions.push(MemberAction::Prepare(preparation));
             }
             ToMember::Start { epoch, rank0 } if epoch == self.epoch && self.workers == Workers::Prepared => {
                 self.workers = Workers::Running;
                 self.actions.push(MemberAction::Start { rank0 });
             }
             ToMember::Stop { epoch, reason } if epoch == self.epoch => self.stop(reason),
-            ToMember::Rejected { reason } => self.finish(MemberEnding::Rejected { reason }),
-            ToMember::Decided { code, reason } => self.finish(MemberEnding::Decided { code, reason }),
             _ => {}
         }
     }
@@ -304,9 +313,7 @@ impl Member {
         let notices = verdict.notices;
         let report = Box::new(Report { cause, silent_since, ends, notices, port_taken, blame });
         self.send(ToLeader::Drained { epoch: self.epoch, report });
-        if let Connection::None { since } = &mut self.connection {
-            *since = now;
-        }
+        self.alone_since = now;
     }
 
     fn on_leaders_clock(&self, end: End) -> WorkerEnd {
@@ -324,81 +331,12 @@ impl Member {
         }
     }
 
-    /// Kills the workers if their lease has ended.
-    fn check_lease(&mut self, now: Duration) {
-        if let Connection::Joined { lease, .. } = &self.connection
-            && lease.end() <= now
-        {
-            self.actions.push(MemberAction::Disconnect);
-            self.lose_leader(now);
-        }
-        if self.kill_at.is_some_and(|at| at <= now) && self.runs() && self.workers != Workers::Killed {
-            self.workers = Workers::Killed;
-            self.actions.push(MemberAction::Kill);
-        }
-    }
-
-    /// Stops the workers, which are killed when their lease ends, and looks for the leader again.
-    fn lose_leader(&mut self, now: Duration) {
-        let end = match &self.connection {
-            Connection::Joined { lease, .. } => Some(lease.end()),
-            Connection::Joining { .. } => None,
-            Connection::None { .. } => return,
-        };
-        self.connection = Connection::None { since: now };
-        match self.workers {
-            Workers::Prepared => self.workers = Workers::None,
-            Workers::Running | Workers::Stopping => {
-                self.kill_at = end;
-                if self.workers == Workers::Running {
-                    self.workers = Workers::Stopping;
-                    self.actions
-                        .push(MemberAction::Stop(StopReason::NodeLost { host: "the leader".to_owned() }));
-                }
-                self.check_lease(now);
-            }
-            Workers::None | Workers::Killed => {}
-        }
-        self.actions.push(MemberAction::Connect);
-    }
-
-    fn beat(&mut self, now: Duration) {
-        if let Connection::Joined { lease, next_beat } = &mut self.connection
-            && *next_beat <= now
-            && !self.is_over
-        {
-            *next_beat = now.saturating_add(self.times.beat);
-            let number = lease.beat(now);
-            self.send(ToLeader::Beat { number });
-        }
-    }
-
-    /// Ends without a leader, once no worker runs.
-    fn give_up(&mut self, now: Duration) {
-        let since = match self.connection {
-            Connection::None { since } | Connection::Joining { since } => since,
-            Connection::Joined { .. } => return,
-        };
-        if self.runs() || since.saturating_add(self.patience()) > now {
-            return;
-        }
-        let ending = match self.was_welcome {
-            true => MemberEnding::LeaderLost,
-            false => MemberEnding::NoLeader,
-        };
-        self.finish(ending);
-    }
-
-    fn patience(&self) -> Duration {
-        if self.was_welcome { self.policy.rejoin_timeout } else { self.policy.join_timeout }
-    }
-
     fn runs(&self) -> bool {
         matches!(self.workers, Workers::Running | Workers::Stopping | Workers::Killed)
     }
 
     fn send(&mut self, message: ToLeader) {
-        if matches!(self.connection, Connection::None { .. }) {
+        if matches!(self.connection, Connection::None) {
             return;
         }
         self.actions.push(MemberAction::Send(message));
