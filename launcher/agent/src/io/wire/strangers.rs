@@ -42,6 +42,11 @@ pub(super) enum Report {
 
 impl Reports {
     pub(super) fn admit(&mut self, peer: IpAddr, reason: StrangerReason) -> Report {
+        let reason = match reason {
+            // Random bytes have many versions.
+            StrangerReason::Refused(Refusal::Version(_)) => StrangerReason::Refused(Refusal::Version(0)),
+            other => other,
+        };
         if self.seen.len() > MOST || !self.seen.insert((peer, reason)) {
             Report::Known
         } else if self.seen.len() > MOST {
@@ -63,7 +68,8 @@ mod tests {
         let mut admit = |peer: u32, reason| reports.admit(Ipv4Addr::from_bits(peer).into(), reason);
         assert_eq!(admit(0, StrangerReason::Silent), Report::New);
         assert_eq!(admit(0, StrangerReason::Silent), Report::Known);
-        assert_eq!(admit(0, StrangerReason::Slow), Report::New);
+        let version = |version| StrangerReason::Refused(Refusal::Version(version));
+        assert_eq!([admit(0, version(2)), admit(0, version(3))], [Report::New, Report::Known]);
         assert!((2..50).all(|peer| admit(peer, StrangerReason::Silent) == Report::New));
         assert_eq!(admit(50, StrangerReason::Silent), Report::Last);
         assert!((51..99).all(|peer| admit(peer, StrangerReason::Silent) == Report::Known));

@@ -2,7 +2,9 @@
 
 mod frames;
 mod harness;
+mod load;
 mod members;
+mod soak;
 mod strangers;
 
 use super::*;
