@@ -3,6 +3,7 @@
 
 pub mod guardian;
 pub mod heartbeats;
+mod mailbox;
 pub mod memory_copies;
 pub mod output;
 pub mod process;

@@ -8,10 +8,11 @@ mod table;
 
 pub use server::ClientsSeen;
 
+use crate::io::mailbox::Mailbox;
 use request::ClientError;
 use server::Server;
 use std::io::{self, PipeWriter};
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
 /// A bound port. Clients can already connect.
@@ -22,7 +23,7 @@ pub struct BoundPort {
 }
 
 impl BoundPort {
-    /// Binds the port at each of these addresses.
+    /// Binds the port at each of these addresses. Without an address, the clients come by [`StoreHandle`] only.
     pub fn bind(addresses: &[IpAddr], port: u16) -> io::Result<Self> {
         let bind = |address: &IpAddr| TcpListener::bind((*address, port));
         let listeners = addresses.iter().map(bind).collect::<io::Result<_>>()?;
@@ -37,13 +38,14 @@ impl BoundPort {
             let remedy = error.remedy();
             report(format!("PyTorch's store at port {port} disconnected a client: {error}{remedy}"));
         };
-        let server = Server::new(self.listeners, &stop, report)?;
+        let handle = StoreHandle { clients: Mailbox::new()? };
+        let server = Server::new(self.listeners, &stop, handle.clients.clone(), report)?;
         let serve = move || {
             let _open = stop;
             server.run()
         };
         let thread = thread::Builder::new().name("store".to_owned()).spawn(serve)?;
-        Ok(Serving { stop: stop_out, thread })
+        Ok(Serving { stop: stop_out, thread, handle })
     }
 }
 
@@ -52,13 +54,37 @@ impl BoundPort {
 pub struct Serving {
     stop: PipeWriter,
     thread: JoinHandle<ClientsSeen>,
+    handle: StoreHandle,
 }
 
 impl Serving {
+    /// Returns a handle for passing clients to this store, until its end.
+    pub fn handle(&self) -> StoreHandle {
+        self.handle.clone()
+    }
+
     /// Disconnects all clients, and returns their kinds.
     pub fn end(self) -> ClientsSeen {
         drop(self.stop);
         self.thread.join().unwrap_or_default()
+    }
+}
+
+/// Passes clients of another listener to a store.
+#[derive(Clone, Debug)]
+pub struct StoreHandle {
+    clients: Mailbox<(TcpStream, Vec<u8>)>,
+}
+
+impl StoreHandle {
+    /// Returns whether a client of the store may have sent these first bytes.
+    pub(super) fn accepts(bytes: &[u8]) -> bool {
+        !bytes.is_empty() && request::greet(bytes).is_ok()
+    }
+
+    /// Passes a non-blocking socket and the bytes that are read from it.
+    pub(super) fn pass(&self, socket: TcpStream, bytes: Vec<u8>) {
+        self.clients.push((socket, bytes));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::request::{self, ClientError, Dialect, Request};
 use super::table::{Client, Table};
+use crate::io::mailbox::Mailbox;
 use crate::io::sockets::{self, CHUNK, Outbox, PAUSE};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -21,8 +22,10 @@ const UNDER_WAY: usize = 256 << 20;
 /// More clients than any launch has.
 const MOST_CLIENTS: u64 = 16 << 10;
 
-/// The epoll marks: the stop is 0, listening sockets count from 1, clients from `FIRST_CLIENT`.
+/// The epoll marks: listening sockets count from 2, clients from `FIRST_CLIENT`.
 const STOP: u64 = 0;
+const PASSED: u64 = 1;
+const FIRST_LISTENER: u64 = 2;
 const FIRST_CLIENT: Client = 1 << 16;
 
 /// The kinds of clients that came to a store.
@@ -44,6 +47,8 @@ impl ClientsSeen {
 pub(super) struct Server<T> {
     epoll: OwnedFd,
     listeners: Vec<TcpListener>,
+    /// Clients of other listeners, with their first bytes.
+    passed: Mailbox<(TcpStream, Vec<u8>)>,
     connections: HashMap<Client, Connection>,
     next: Client,
     most: usize,
@@ -66,10 +71,16 @@ struct Connection {
 
 impl<T: Fn(ClientError)> Server<T> {
     /// Closing the other end of `stop` ends the server; `report` gets each kind of error once.
-    pub(super) fn new(listeners: Vec<TcpListener>, stop: &PipeReader, report: T) -> io::Result<Self> {
+    pub(super) fn new(
+        listeners: Vec<TcpListener>,
+        stop: &PipeReader,
+        passed: Mailbox<(TcpStream, Vec<u8>)>,
+        report: T,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
-        for (listener, mark) in listeners.iter().zip(STOP + 1..FIRST_CLIENT) {
+        epoll::add(&epoll, &passed, EventData::new_u64(PASSED), EventFlags::IN)?;
+        for (listener, mark) in listeners.iter().zip(FIRST_LISTENER..FIRST_CLIENT) {
             listener.set_nonblocking(true)?;
             epoll::add(&epoll, listener, EventData::new_u64(mark), EventFlags::IN)?;
         }
@@ -77,6 +88,7 @@ impl<T: Fn(ClientError)> Server<T> {
         Ok(Self {
             epoll,
             listeners,
+            passed,
             connections: HashMap::new(),
             next: FIRST_CLIENT,
             most: (files / 2).min(MOST_CLIENTS) as usize,
@@ -99,6 +111,13 @@ impl<T: Fn(ClientError)> Server<T> {
             for event in &events {
                 match event.data.u64() {
                     STOP => return self.clients_seen,
+                    PASSED => {
+                        for (socket, bytes) in self.passed.take() {
+                            if let Some(client) = self.welcome(socket, bytes) {
+                                self.serve(client, EventFlags::IN, &mut chunk);
+                            }
+                        }
+                    }
                     mark if mark < FIRST_CLIENT => self.accept(mark),
                     client => self.serve(client, event.flags, &mut chunk),
                 }
@@ -107,34 +126,37 @@ impl<T: Fn(ClientError)> Server<T> {
     }
 
     fn accept(&mut self, mark: u64) {
-        let Some(listener) = self.listeners.get((mark - 1) as usize) else {
+        let Some(listener) = self.listeners.get((mark - FIRST_LISTENER) as usize) else {
             return;
         };
         match sockets::accept(listener) {
             Ok(None) => {}
-            Ok(_) if self.connections.len() >= self.most => self.report(ClientError::Clients),
             Ok(Some((socket, _))) => {
-                // If it cannot be served, the socket is closed.
-                let _ = self.welcome(socket);
+                self.welcome(socket, Vec::new());
             }
             Err(_) => thread::sleep(PAUSE),
         }
     }
 
-    fn welcome(&mut self, socket: TcpStream) -> io::Result<()> {
+    /// Takes a client with its first bytes. `None`: its socket is closed.
+    fn welcome(&mut self, socket: TcpStream, inbox: Vec<u8>) -> Option<Client> {
+        if self.connections.len() >= self.most {
+            self.report(ClientError::Clients);
+            return None;
+        }
         let client = self.next;
-        epoll::add(&self.epoll, &socket, EventData::new_u64(client), EventFlags::IN)?;
+        epoll::add(&self.epoll, &socket, EventData::new_u64(client), EventFlags::IN).ok()?;
         self.next += 1;
         let connection = Connection {
             socket,
             dialect: None,
             is_known: false,
-            inbox: Vec::new(),
+            inbox,
             outbox: Outbox::default(),
             is_full: false,
         };
         self.connections.insert(client, connection);
-        Ok(())
+        Some(client)
     }
 
     fn serve(&mut self, client: Client, flags: EventFlags, chunk: &mut [u8]) {

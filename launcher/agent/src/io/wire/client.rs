@@ -2,10 +2,10 @@
 
 use super::attempt::ConnectError;
 use super::connect::{Command, Connector, Ended, Endpoint};
-use super::mailbox::Mailbox;
 use super::message::{self, SendError};
 use super::secret::Secret;
 use super::session::{CloseReason, Session};
+use crate::io::mailbox::Mailbox;
 use crate::io::sockets::{self, CHUNK};
 use rustix::event::PollFlags;
 use rustix::net::Shutdown;

@@ -1,10 +1,10 @@
 //! Connects to the leader, as often as it takes.
 
 use super::attempt::{Attempt, ConnectError};
-use super::mailbox::Mailbox;
 use super::resolve::{self, Resolved};
 use super::secret::Secret;
 use super::session::Session;
+use crate::io::mailbox::Mailbox;
 use crate::io::sockets::{CHUNK, PAUSE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

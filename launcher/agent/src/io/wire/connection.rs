@@ -27,7 +27,8 @@ pub(super) struct Connection {
     pub(super) deadline: Option<Instant>,
     /// The events that epoll waits for.
     pub(super) flags: EventFlags,
-    greeting: Vec<u8>,
+    /// The bytes before the handshake's end.
+    pub(super) greeting: Vec<u8>,
     session: Option<Session>,
 }
 

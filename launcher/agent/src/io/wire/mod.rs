@@ -9,7 +9,6 @@ mod client;
 mod connect;
 mod connection;
 mod handshake;
-mod mailbox;
 mod message;
 mod resolve;
 mod secret;

@@ -1,6 +1,6 @@
 //! Addresses of a host's name. A name service that does not answer must not hold up the client's end.
 
-use super::mailbox::Mailbox;
+use crate::io::mailbox::Mailbox;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::thread;
 

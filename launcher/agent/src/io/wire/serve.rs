@@ -2,11 +2,12 @@
 
 use super::connection::{Connection, Fault, State};
 use super::handshake::{HandshakeError, Refusal};
-use super::mailbox::Mailbox;
 use super::secret::Secret;
 use super::session::CloseReason;
 use super::strangers::{Report, Reports, StrangerReason};
+use crate::io::mailbox::Mailbox;
 use crate::io::sockets::{self, CHUNK, PAUSE};
+use crate::io::store::StoreHandle;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -86,6 +87,7 @@ pub(super) enum Command {
     /// The connection, and a message's text.
     Send(u64, Vec<u8>),
     Close(u64),
+    SetStore(Option<StoreHandle>),
     End(Duration),
 }
 
@@ -101,6 +103,7 @@ pub(super) struct Loop<In, F> {
     deadlines: BTreeSet<(Instant, u64)>,
     last: u64,
     reports: Reports,
+    store: Option<StoreHandle>,
     is_ending: bool,
     on_event: F,
     message: PhantomData<fn() -> In>,
@@ -130,6 +133,7 @@ impl<In: DeserializeOwned, F: FnMut(ServerEvent<In>)> Loop<In, F> {
             deadlines: BTreeSet::new(),
             last: 0,
             reports: Reports::default(),
+            store: None,
             is_ending: false,
             on_event,
             message: PhantomData,
@@ -212,6 +216,7 @@ impl<In: DeserializeOwned, F: FnMut(ServerEvent<In>)> Loop<In, F> {
                     }
                 }
                 Command::Close(id) => self.begin_close(id, now + CLOSE),
+                Command::SetStore(store) => self.store = store,
                 Command::End(limit) => {
                     self.is_ending = true;
                     self.listeners.clear();
@@ -342,6 +347,12 @@ impl<In: DeserializeOwned, F: FnMut(ServerEvent<In>)> Loop<In, F> {
         }
         if self.is_ending {
             return;
+        }
+        if let Some(store) = &self.store
+            && matches!(fault, Fault::Handshake(HandshakeError::OtherProtocol))
+            && StoreHandle::accepts(&connection.greeting)
+        {
+            return store.pass(connection.socket, connection.greeting);
         }
         let reason = match (connection.state, fault) {
             (State::Stranger, _) => return self.report(&connection, fault),

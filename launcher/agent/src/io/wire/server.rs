@@ -1,9 +1,10 @@
 //! The leader's side.
 
-use super::mailbox::Mailbox;
 use super::message::{self, SendError};
 use super::secret::Secret;
 use super::serve::{Command, Limits, Loop, ServerEvent};
+use crate::io::mailbox::Mailbox;
+use crate::io::store::StoreHandle;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -88,6 +89,12 @@ impl<Out: Serialize> Server<Out> {
     /// Closes a connection after its queued messages are sent, or after one second.
     pub fn close(&self, id: u64) {
         self.mailbox.push(Command::Close(id));
+    }
+
+    /// Passes clients of PyTorch's store to this store. Without a store, they are strangers. Set `None` before the
+    /// store's end.
+    pub fn set_store(&self, store: Option<StoreHandle>) {
+        self.mailbox.push(Command::SetStore(store));
     }
 
     /// Closes all connections in the same way, without events.

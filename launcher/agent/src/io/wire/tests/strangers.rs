@@ -3,6 +3,7 @@
 use super::super::handshake::{Handshake, Refusal, VERSION};
 use super::harness::{Leader, Member, SECRET, client, expect_end, finish, secret};
 use super::*;
+use crate::io::store::BoundPort;
 use rustix::process::{Resource, getrlimit};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -203,4 +204,34 @@ fn members_above_the_limit_are_refused() {
     member.client.end();
     leader.next();
     second.expect_connected();
+}
+
+#[test]
+fn clients_of_the_store_are_passed_to_it() {
+    let key = secret(SECRET);
+    let leader = Leader::new(&key);
+    let store = BoundPort::bind(&[], 0).unwrap().serve(|text| panic!("{text}")).unwrap();
+    // A greeting, and a ping with four bytes.
+    let requests = [&[0][..], &0x3C85_F7CE_u32.to_ne_bytes(), b"\x0dping"].concat();
+    let connect = |first: usize| {
+        let mut client = TcpStream::connect(leader.address).unwrap();
+        client.set_nodelay(true).unwrap();
+        for part in [&requests[..first], &requests[first..]] {
+            client.write_all(part).unwrap();
+            thread::sleep(Duration::from_millis(20));
+        }
+        client
+    };
+    expect_end(&mut connect(requests.len()));
+    leader.expect_stranger(StrangerReason::OtherProtocol);
+    leader.server.set_store(Some(store.handle()));
+    for first in [requests.len(), 1, 3, 7] {
+        let mut answer = [0; 4];
+        connect(first).read_exact(&mut answer).unwrap();
+        assert_eq!(answer, *b"ping");
+    }
+    leader.server.set_store(None);
+    assert!(expect_end(&mut connect(requests.len())).is_empty());
+    leader.expect_nothing();
+    assert!(!store.end().only_strangers());
 }
