@@ -12,7 +12,7 @@ use crate::units::ByteSize;
 
 pub use choice::{ChoiceError, GpuId, GpuIdError};
 pub use driver::{Nvidia, all_support_bf16, inventory};
-pub use status::{Driver, GpuProcess, GpuStatus, Status, Versions, oldest_driver};
+pub use status::{Driver, GpuProcess, GpuStatus, Settings, Status, Versions, oldest_driver};
 pub use visible::Visible;
 
 pub use nvml_wrapper::error::NvmlError;

@@ -59,17 +59,23 @@ pub fn size(bytes: u64) -> String {
 
 /// Appends a paragraph, broken at 100 columns; lines after the first are indented by `indent`.
 pub fn paragraph(out: &mut String, indent: usize, text: &str) {
-    const WIDTH: usize = 100;
-    let mut column = 0;
+    wrapped(out, 100, 0, indent, text);
+}
+
+/// Appends a paragraph, broken at `width` columns. The first line has `column` columns already; later ones
+/// are indented by `indent`.
+pub fn wrapped(out: &mut String, width: usize, mut column: usize, indent: usize, text: &str) {
+    let mut is_first = true;
     for word in text.split(' ') {
         let length = word.chars().count();
-        if column > 0 && column + 1 + length > WIDTH {
+        if !is_first && column + 1 + length > width {
             let _ = write!(out, "\n{}", " ".repeat(indent));
             column = indent;
-        } else if column > 0 {
+        } else if !is_first {
             out.push(' ');
             column += 1;
         }
+        is_first = false;
         out.push_str(word);
         column += length;
     }

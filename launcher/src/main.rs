@@ -1,13 +1,15 @@
 //! The `dtrain` command: starts data-parallel training, or any program, as one process per GPU.
 //!
 //! `cli` reads the command line, `launch` checks a launch and runs it by the rules of `dtrain_agent`. `ask`
-//! lets the worker program plan and profile. `gpus` and `ckpt` are the commands about GPUs and checkpoints.
+//! lets the worker program plan and profile. `gpus`, `ckpt` and `doctor` are the commands
+//! about GPUs, checkpoints and the machine.
 //! Architecture invariant: the launcher does not link libtorch. Of its workers it knows only the variables of
 //! `dtrain_common::env` and the protocol of PyTorch's store.
 #![deny(unsafe_code)]
 
 mod ckpt;
 mod cli;
+mod doctor;
 mod gpus;
 mod launch;
 mod plan;
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Profile(args) => worker_jobs::profile(&args),
         Command::Ckpt(command) => ckpt::run(&command),
         Command::Gpu(command) => gpus::run(&command),
+        Command::Doctor(args) => doctor::run(&args),
     };
     done.unwrap_or_else(|error| print_error(&error, &[]))
 }

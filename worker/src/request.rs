@@ -15,7 +15,7 @@ Example: dtrain launch --nproc 2 --set train.epochs=2 -- PROGRAM recipe.toml --r
 ///
 /// Started by `dtrain launch`, by torchrun (--no-python), or by hand. Without RANK and WORLD_SIZE, it trains alone.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "dtrain-worker", version, after_help = AFTER_HELP)]
+#[command(name = "dtrain-worker", version, long_version = long_version(), after_help = AFTER_HELP)]
 pub struct Request {
     /// A recipe file, or the name of an embedded recipe.
     pub recipe: String,
@@ -34,4 +34,11 @@ pub struct Request {
     /// Job to run instead of training, as JSON: `dtrain_common::job::Job`.
     #[arg(long, hide = true, value_name = "JSON")]
     pub job: Option<String>,
+}
+
+/// Returns the text of `--version`, whose second line `dtrain doctor` reads: `libtorch VERSION in FOLDER`.
+fn long_version() -> String {
+    let folder = dtrain_torch_shim::cuda::library_folder();
+    let folder = folder.map_or_else(|error| error.to_string(), |folder| folder.display().to_string());
+    format!("{}\nlibtorch {} in {folder}", env!("CARGO_PKG_VERSION"), dtrain_torch_shim::libtorch_version())
 }

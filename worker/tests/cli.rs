@@ -33,7 +33,15 @@ fn version_and_help_are_printed() {
     let output = worker(&["--version"], &[]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(text.trim(), concat!("dtrain-worker ", env!("CARGO_PKG_VERSION")));
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some(concat!("dtrain-worker ", env!("CARGO_PKG_VERSION"))));
+    // For `dtrain doctor`.
+    let libtorch = lines.next().and_then(|line| line.strip_prefix("libtorch ")).unwrap();
+    let (version, folder) = libtorch.split_once(" in ").unwrap();
+    assert!(
+        version.starts_with("2.") && std::path::Path::new(folder).join("libtorch_cpu.so").is_file(),
+        "{text}"
+    );
     let help = String::from_utf8(worker(&["--help"], &[]).stdout).unwrap();
     assert!(
         ["--run-dir", "--set", "--resume", "Exit codes"].iter().all(|word| help.contains(word)),

@@ -2,13 +2,13 @@
 
 use std::ffi::OsStr;
 
-use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::enum_wrappers::device::{ComputeMode, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
-use super::{Driver, GpuError, GpuInfo, GpuProcess, GpuStatus, Inventory, Status, Versions};
+use super::{Driver, GpuError, GpuInfo, GpuProcess, GpuStatus, Inventory, Settings, Status, Versions};
 
 /// The driver of this machine, kept open between calls.
 #[derive(Debug)]
@@ -31,6 +31,19 @@ impl Nvidia {
         Ok(Inventory {
             gpus: (0..count(&self.0)?).map(|index| gpu(&self.0, index)).collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Returns the settings of every GPU. An unreported setting is `None`.
+    pub fn settings(&self) -> Result<Vec<Settings>, GpuError> {
+        let read = |index| {
+            let device = self.0.device_by_index(index).map_err(failed(format!("open GPU {index}")))?;
+            Ok(Settings {
+                capability: device.cuda_compute_capability().ok().map(|it| (it.major, it.minor)),
+                is_persistent: device.is_in_persistent_mode().ok(),
+                is_prohibited: device.compute_mode().ok().map(|mode| mode == ComputeMode::Prohibited),
+            })
+        };
+        (0..count(&self.0)?).map(read).collect()
     }
 
     /// Returns the versions of the driver and of its CUDA.

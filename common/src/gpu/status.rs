@@ -41,6 +41,17 @@ pub struct GpuProcess {
     pub used_bytes: Option<u64>,
 }
 
+/// Settings of a GPU that decide whether and how fast programs can use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Settings {
+    /// The compute capability, such as (9, 0).
+    pub capability: Option<(i32, i32)>,
+    /// Whether the driver stays loaded while no program uses the GPU.
+    pub is_persistent: Option<bool>,
+    /// Whether the compute mode forbids every CUDA program.
+    pub is_prohibited: Option<bool>,
+}
+
 impl GpuStatus {
     /// Returns the memory in use by all processes, in bytes.
     pub fn used_bytes(&self) -> u64 {
@@ -52,7 +63,7 @@ impl GpuStatus {
 const OLDEST_DRIVERS: [(u32, u32); 2] = [(13, 580), (12, 525)];
 
 /// Versions of the driver and of its CUDA.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     /// The driver's version, such as `580.65.06`.
     pub driver: String,

@@ -1,6 +1,7 @@
 //! The commands.
 
 use super::ckpt::CkptCommand;
+use super::doctor::DoctorArgs;
 use super::eval::EvalArgs;
 use super::gpu::GpuCommand;
 use super::launch::LaunchArgs;
@@ -35,6 +36,9 @@ pub(crate) enum Command {
     /// Show GPUs, suggest batch sizes, and free or end GPU processes.
     #[command(subcommand, after_help = help!("gpu"))]
     Gpu(GpuCommand),
+    /// Check this machine for training, and name remedies.
+    #[command(after_help = help!("doctor"))]
+    Doctor(DoctorArgs),
 }
 
 const USAGE: &str = "\

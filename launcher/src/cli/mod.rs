@@ -8,6 +8,7 @@ macro_rules! help {
 mod ckpt;
 mod command;
 mod contract;
+mod doctor;
 mod eval;
 mod gpu;
 mod gpus;
@@ -22,6 +23,7 @@ pub(crate) use ckpt::{
 };
 pub(crate) use command::Command;
 pub(crate) use contract::{Binding, ContractArgs};
+pub(crate) use doctor::DoctorArgs;
 pub(crate) use eval::EvalArgs;
 pub(crate) use gpu::{GpuCommand, InfoArgs, KillArgs, MonitorArgs};
 pub(crate) use gpus::{GpuArgs, GpuIds};

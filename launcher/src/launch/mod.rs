@@ -7,7 +7,7 @@ mod group;
 mod inbox;
 mod master_address;
 mod messages;
-mod port;
+pub(crate) mod port;
 mod reactor;
 mod report;
 

@@ -22,15 +22,15 @@ const TRIES: u64 = 200;
 
 /// A port that other launches do not choose while this value exists.
 #[derive(Debug)]
-pub(super) struct MasterPort {
-    pub(super) number: u16,
+pub(crate) struct MasterPort {
+    pub(crate) number: u16,
     /// Whether the launcher chose the port, and can choose another.
     pub(super) chosen: bool,
     _claim: Option<UnixDatagram>,
 }
 
 impl MasterPort {
-    pub(super) fn choose() -> anyhow::Result<Self> {
+    pub(crate) fn choose() -> anyhow::Result<Self> {
         let range =
             candidates(&fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default());
         let random = RandomState::new();
@@ -65,7 +65,7 @@ impl MasterPort {
 }
 
 /// Returns the ports below the system's automatic ports (`ip_local_port_range`: lowest and highest).
-fn candidates(local_range: &str) -> Range<u16> {
+pub(crate) fn candidates(local_range: &str) -> Range<u16> {
     const USUAL: u16 = 32_768;
     let lowest = local_range.split_whitespace().next();
     let given_out = lowest.and_then(|lowest| lowest.parse().ok()).unwrap_or(USUAL);

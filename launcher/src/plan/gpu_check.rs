@@ -5,11 +5,11 @@ use crate::gpus::owner::{Owner, owner};
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::memory_kill::sees_the_kernels_pids;
 use dtrain_common::env::DTRAIN_CUDA;
-use dtrain_common::gpu::{Driver, GpuProcess, Nvidia, Versions, oldest_driver};
+use dtrain_common::gpu::{DeviceIndex, Driver, GpuProcess, Inventory, Nvidia, Versions, oldest_driver};
 use dtrain_common::units::ByteSize;
 
 /// The major version of CUDA that libtorch's CUDA build needs.
-const LIBTORCH_CUDA: u32 = 13;
+pub(crate) const LIBTORCH_CUDA: u32 = 13;
 /// With less free memory, training cannot begin: a CUDA context with libtorch's kernels needs as much.
 const LEAST_FREE: u64 = 512 << 20;
 /// If a smaller percentage is free, other processes than the driver and a desktop use the GPU.
@@ -60,10 +60,10 @@ fn check_driver(versions: &Versions, own: Option<&str>) -> anyhow::Result<()> {
 }
 
 /// A process on a GPU, and its owner if known.
-type User = (GpuProcess, Option<Owner>);
+pub(crate) type User = (GpuProcess, Option<Owner>);
 
 /// Returns the processes on the GPU of this index.
-fn processes(gpu: usize) -> Vec<User> {
+pub(crate) fn processes(gpu: usize) -> Vec<User> {
     let status = Nvidia::open().and_then(|mut driver| driver.status());
     let gpus = status.map(|status| status.gpus).unwrap_or_default();
     // In a container, the driver's pids are of another namespace.
@@ -74,39 +74,57 @@ fn processes(gpu: usize) -> Vec<User> {
 
 /// Returns a message for each GPU whose memory `users` have largely taken; an error if almost none is free.
 fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Result<Vec<String>> {
-    let inventory = &gpus.inventory;
-    let mut notes = Vec::new();
-    let mut full = Vec::new();
-    for index in &gpus.devices {
+    let (full, low): (Vec<_>, Vec<_>) =
+        taken(&gpus.inventory, &gpus.devices, users).into_iter().partition(|taken| taken.is_full);
+    if full.is_empty() {
+        return Ok(low.into_iter().map(|taken| format!("{}; {REMEDY}", taken.text)).collect());
+    }
+    let full: Vec<String> = full.into_iter().map(|taken| taken.text).collect();
+    bail!("{}; {REMEDY}", full.join("; "))
+}
+
+/// A GPU with little free memory.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    /// The figures, and the processes that hold the memory.
+    pub(crate) text: String,
+    /// Whether too little is free to begin a training.
+    pub(crate) is_full: bool,
+}
+
+/// Returns the devices whose memory `users` have largely taken.
+pub(crate) fn taken(
+    inventory: &Inventory,
+    devices: &[DeviceIndex],
+    users: impl Fn(usize) -> Vec<User>,
+) -> Vec<Taken> {
+    let taken = |index: &DeviceIndex| {
         let device = inventory.device(*index);
         let (free, total) = (device.free_bytes, device.total_bytes);
-        if free >= LEAST_FREE && free >= total / 100 * MOSTLY_FREE {
-            continue;
+        let is_full = free < LEAST_FREE;
+        if !is_full && free >= total / 100 * MOSTLY_FREE {
+            return None;
         }
         let (title, name) = (inventory.title(*index), &device.name);
         let begin = format!("{title} ({name}) has {} of {} free", ByteSize(free), ByteSize(total));
+        let least = match is_full {
+            true => {
+                format!(", and a training needs at least {} before its first tensor", ByteSize(LEAST_FREE))
+            }
+            false => String::new(),
+        };
         // The driver does not report which processes use an instance.
         let who = match index.is_instance() {
             true => "`dtrain gpu info` lists the processes on that GPU".to_owned(),
             false => in_words(users(index.gpu())),
         };
-        if free < LEAST_FREE {
-            full.push(format!(
-                "{begin}, and a training needs at least {} before its first tensor: {who}",
-                ByteSize(LEAST_FREE)
-            ));
-        } else {
-            notes.push(format!("{begin}: {who}; {REMEDY}"));
-        }
-    }
-    if full.is_empty() {
-        return Ok(notes);
-    }
-    bail!("{}; {REMEDY}", full.join("; "))
+        Some(Taken { text: format!("{begin}{least}: {who}"), is_full })
+    };
+    devices.iter().filter_map(taken).collect()
 }
 
-const REMEDY: &str = "`dtrain gpu monitor` shows when memory becomes free, `dtrain gpu kill` ends your processes, and \
-    --gpu-ids names other GPUs";
+pub(crate) const REMEDY: &str = "`dtrain gpu monitor` shows when memory becomes free, `dtrain gpu kill` ends your \
+    processes, and --gpu-ids names other GPUs";
 
 /// Formats `pid 4711 of ann (python train.py) holds 12.00 GiB, pid 99 ...`.
 fn in_words(mut users: Vec<User>) -> String {

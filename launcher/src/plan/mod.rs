@@ -1,7 +1,7 @@
 //! Plans a launch: every check that is possible before the start.
 
 mod devices;
-mod gpu_check;
+pub(crate) mod gpu_check;
 mod kinds;
 mod limit;
 mod numa;

@@ -5,6 +5,7 @@
 mod causes;
 mod ckpt;
 mod contract;
+mod doctor;
 mod exit_codes;
 mod faults;
 mod gpus;

@@ -185,6 +185,7 @@ fn the_help_is_what_its_file_says() {
         &["gpu", "suggest-batch-size"],
         &["gpu", "clear"],
         &["gpu", "kill"],
+        &["doctor"],
     ] {
         let mut command = command(&scene, words, "");
         command.arg("--help").env("COLUMNS", "100");

@@ -1,8 +1,9 @@
-//! The parts that act on the system: processes, their output and heartbeats, the store of PyTorch, and
-//! connections between the agents of several nodes.
+//! The parts that act on the system: processes, their output and heartbeats, the store of PyTorch, network
+//! interfaces, and connections between the agents of several nodes.
 
 pub mod guardian;
 pub mod heartbeats;
+pub mod interfaces;
 mod mailbox;
 pub mod memory_copies;
 pub mod output;

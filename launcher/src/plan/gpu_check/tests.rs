@@ -4,7 +4,6 @@
 
 use super::super::devices::fake::{divided, gpus, machine, versions};
 use super::*;
-use dtrain_common::gpu::Inventory;
 
 const GIB: u64 = 1 << 30;
 

@@ -4,16 +4,28 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags};
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Runs a command and returns its output; kills it after `patience`. `None` if it cannot be started.
 pub fn output(command: &mut Command, patience: Duration) -> Option<String> {
-    let mut file = File::from(memfd_create("answer", MemfdFlags::CLOEXEC).ok()?);
-    let mut child =
-        command.stdin(Stdio::null()).stdout(file.try_clone().ok()?).stderr(Stdio::null()).spawn().ok()?;
+    run(command, patience, |_| Ok(Stdio::null())).ok()
+}
+
+/// Like [`output`], with standard error too. The error is that of the start.
+pub fn whole_output(command: &mut Command, patience: Duration) -> io::Result<String> {
+    run(command, patience, |file| Ok(file.try_clone()?.into()))
+}
+
+fn run(
+    command: &mut Command,
+    patience: Duration,
+    stderr: impl Fn(&File) -> io::Result<Stdio>,
+) -> io::Result<String> {
+    let mut file = File::from(memfd_create("answer", MemfdFlags::CLOEXEC)?);
+    let mut child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(stderr(&file)?).spawn()?;
     let pid = Pid::from_raw(child.id().cast_signed());
     let pidfd = pid.map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
     // If the pid is unknown, the process has ended.
@@ -24,10 +36,10 @@ pub fn output(command: &mut Command, patience: Duration) -> Option<String> {
     }
     // The launcher may have reaped the child with adopted orphans; its exit status is not needed.
     let _ = child.wait();
-    file.rewind().ok()?;
+    file.rewind()?;
     let mut bytes = Vec::new();
-    file.take(4 << 20).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    file.take(4 << 20).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Returns whether the process ends before `deadline`: its descriptor becomes readable at the end.
@@ -54,6 +66,10 @@ mod tests {
     fn a_program_that_prints_is_heard() {
         assert_eq!(output(Command::new("echo").arg("frame 0"), PATIENCE).unwrap(), "frame 0\n");
         assert_eq!(output(&mut Command::new("/no/such/debugger"), PATIENCE), None);
+        let mut both = Command::new("sh");
+        both.args(["-c", "echo one; echo two >&2"]);
+        assert_eq!(whole_output(&mut both, PATIENCE).unwrap(), "one\ntwo\n");
+        assert!(whole_output(&mut Command::new("/no/such/program"), PATIENCE).is_err());
     }
 
     #[test]

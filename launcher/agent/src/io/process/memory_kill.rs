@@ -3,12 +3,13 @@
 //! There are two sources. The kernel's log names the process, but reading it needs privileges. The counters
 //! of control groups name no process, but every user can read them; the nearest group that counts is used.
 
+use super::control_groups;
 use crate::cause::MemoryKill;
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// The most bytes of a record of the kernel's log.
 const RECORD_BYTES: usize = 8 * 1024;
@@ -51,8 +52,7 @@ fn evidence(counted: Option<MemoryKill>, logged: Vec<u32>) -> impl Fn(Option<u32
 
 /// Returns the files that may count such kills, the nearest first.
 fn counters() -> Vec<(PathBuf, MemoryKill)> {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    let groups = group_files(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+    let groups = control_groups::files("memory", "memory.oom_control", "memory.events");
     let groups = groups.into_iter().map(|path| (path, MemoryKill::Group));
     groups.chain([("/proc/vmstat".into(), MemoryKill::Machine)]).collect()
 }
@@ -65,57 +65,6 @@ fn count(path: &Path) -> Option<u64> {
 fn counted(text: &str) -> Option<u64> {
     let mut lines = text.lines();
     lines.find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
-}
-
-/// Returns the files that may count kills of this process's control group, the nearest first.
-fn group_files(memberships: &str, mounts: &str) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for (version, name) in [(1, "memory.oom_control"), (2, "memory.events")] {
-        let (Some(member), Some((root, point))) = (membership(memberships, version), mount(mounts, version))
-        else {
-            continue;
-        };
-        // If the group is outside of this mount, the mount's root is the nearest visible group.
-        let below = Path::new(member).strip_prefix(&root).unwrap_or(Path::new(""));
-        let is_outside = below.components().any(|part| part == Component::ParentDir);
-        let below = if is_outside { Path::new("") } else { below };
-        files.extend(below.ancestors().map(|part| point.join(part).join(name)));
-    }
-    files
-}
-
-/// Returns this process's group: in version 1 of the hierarchy for memory, in version 2 of the only one.
-fn membership(memberships: &str, version: u8) -> Option<&str> {
-    memberships.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let wanted = match version {
-            1 => controllers.split(',').any(|name| name == "memory"),
-            _ => id == "0" && controllers.is_empty(),
-        };
-        wanted.then_some(path)
-    })
-}
-
-/// Returns the mounted group and its mount point.
-fn mount(mounts: &str, version: u8) -> Option<(PathBuf, PathBuf)> {
-    mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        let mut place = place.split(' ').skip(3);
-        let (root, point) = (place.next()?, place.next()?);
-        let mut kind = kind.split(' ');
-        let (name, options) = (kind.next()?, kind.nth(1).unwrap_or_default());
-        let wanted = match version {
-            1 => name == "cgroup" && options.split(',').any(|option| option == "memory"),
-            _ => name == "cgroup2",
-        };
-        wanted.then(|| (unescaped(root), unescaped(point)))
-    })
-}
-
-/// Decodes the `\040` of blanks and the `\011` of tabs in `/proc/self/mountinfo`.
-fn unescaped(path: &str) -> PathBuf {
-    path.replace("\\040", " ").replace("\\011", "\t").into()
 }
 
 /// Opens the kernel's log at its end; `None` without the right, or if its process ids are not ours.
@@ -166,22 +115,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const VERSION_1: &str = "\
-25 20 0:22 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
-30 25 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
-31 25 0:28 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
-32 25 0:29 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup rw
-";
-    const VERSION_2: &str = "\
-22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
-28 23 0:25 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot
-";
-
-    fn files(memberships: &str, mounts: &str) -> Vec<String> {
-        let files = group_files(memberships, mounts);
-        files.iter().map(|file| file.to_str().unwrap().to_owned()).collect()
-    }
-
     #[test]
     fn the_counter_of_every_kind_of_file_is_read() {
         let events = "low 0\nhigh 0\nmax 41\noom 3\noom_kill 2\noom_group_kill 1\n";
@@ -200,45 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn in_version_2_the_own_group_comes_first_and_then_those_above() {
-        let found = files("0::/user.slice/user-1000.slice/run.scope\n", VERSION_2);
-        let expected = [
-            "/sys/fs/cgroup/user.slice/user-1000.slice/run.scope/memory.events",
-            "/sys/fs/cgroup/user.slice/user-1000.slice/memory.events",
-            "/sys/fs/cgroup/user.slice/memory.events",
-            "/sys/fs/cgroup/memory.events",
-        ];
-        assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn in_version_1_it_is_the_hierarchy_of_the_memory_controller() {
-        let memberships = "9:cpu,cpuacct:/other\n4:memory:/slurm/job_7\n0::/\n";
-        let found = files(memberships, VERSION_1);
-        assert_eq!(
-            found[..3],
-            [
-                "/sys/fs/cgroup/memory/slurm/job_7/memory.oom_control",
-                "/sys/fs/cgroup/memory/slurm/memory.oom_control",
-                "/sys/fs/cgroup/memory/memory.oom_control",
-            ]
-        );
-        assert_eq!(found[3..], ["/sys/fs/cgroup/unified/memory.events"]);
-    }
-
-    #[test]
-    fn a_containers_mount_begins_at_its_own_group() {
-        let mounts = "31 25 0:28 /docker/abc /sys/fs/cgroup/my\\040memory ro - cgroup cgroup rw,memory\n";
-        let own = ["/sys/fs/cgroup/my memory/memory.oom_control"];
-        assert_eq!(files("4:memory:/docker/abc\n", mounts), own);
-        assert_eq!(files("4:memory:/docker/abc/sub\n", mounts).len(), 2);
-        assert_eq!(files("4:memory:/elsewhere\n", mounts), own, "not visible from here");
-        assert_eq!(files("0::/../../outside\n", VERSION_2), ["/sys/fs/cgroup/memory.events"]);
-    }
-
-    #[test]
-    fn a_machine_without_control_groups_has_the_machines_counter() {
-        assert_eq!(files("", ""), [""; 0]);
+    fn the_machines_counter_comes_last() {
         assert_eq!(counters().last().unwrap().1, MemoryKill::Machine);
     }
 
@@ -277,8 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_input_panics(a in "(\\PC|\n|:|/|\\.){0,80}", b in "(\\PC|\n| |/| - cgroup2){0,80}") {
-            group_files(&a, &b);
+        fn no_input_panics(a in "(\\PC|\n|:|/|\\.){0,80}") {
             counted(&a);
             killed_pid(&format!("out of memory Killed process {a}"));
         }

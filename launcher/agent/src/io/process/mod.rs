@@ -4,6 +4,7 @@
 //! the id of its process group, cannot be given to another process, so a signal never reaches a stranger.
 
 mod answer;
+pub mod control_groups;
 pub mod descendants;
 pub mod descriptors;
 mod family;
@@ -16,7 +17,7 @@ pub mod stacks;
 mod terminal;
 mod worker;
 
-pub use answer::{has_ended, output};
+pub use answer::{has_ended, output, whole_output};
 pub use family::Family;
 pub use shell::ShellJob;
 pub use terminal::Terminal;
