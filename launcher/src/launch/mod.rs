@@ -76,6 +76,7 @@ pub(crate) fn run(
         id: args.contract.rdzv_id.clone().unwrap_or_else(new_id),
         run_dir: None,
         max_restarts: args.max_restarts,
+        leader: 0,
     };
     let launch = Launch { args, plan, master_address, temporary, inbox, copies, run };
     let first = Attempt::prepare(&launch, 0, None)?;

@@ -51,7 +51,7 @@ fn over() -> MemberEvent {
         silent_since: None,
         notices: vec![],
     };
-    let finished = FinishedAttempt { verdict, port_taken: false, failure: None, banner: vec![] };
+    let finished = FinishedAttempt { verdict, port_taken: false, blame: None };
     MemberEvent::Over(Box::new(finished))
 }
 
