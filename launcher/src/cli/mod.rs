@@ -17,6 +17,7 @@ mod limits;
 mod output;
 mod parse;
 mod plan;
+mod rendezvous;
 
 pub(crate) use ckpt::{
     CkptCommand, Dtype, ExportArgs, LsArgs, Names, PruneArgs, ShowArgs, VerifyArgs, Weights,
@@ -32,3 +33,4 @@ pub(crate) use limits::{Limit, LimitArgs};
 pub(crate) use output::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
 pub(crate) use parse::read_command;
 pub(crate) use plan::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
+pub(crate) use rendezvous::RendezvousArgs;

@@ -1,7 +1,7 @@
 //! The meeting point of the workers: the address and port at which rank 0 listens.
 
 use super::port::MasterPort;
-use crate::cli::ContractArgs;
+use crate::cli::RendezvousArgs;
 use anyhow::{Context, bail};
 use dtrain_agent::io::store::BoundPort;
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ pub(super) struct MasterAddress {
 
 impl MasterAddress {
     /// Checks the user's choice: an address of this machine, and a free port.
-    pub(super) fn check(args: &ContractArgs) -> anyhow::Result<Self> {
+    pub(super) fn check(args: &RendezvousArgs) -> anyhow::Result<Self> {
         Self::at(args.host(), args.port())
     }
 
@@ -80,8 +80,8 @@ fn own_addresses(flag: &str, host: &str) -> anyhow::Result<Vec<IpAddr>> {
     let own: Vec<IpAddr> = known.into_iter().filter(is_own).collect();
     if own.is_empty() {
         bail!(
-            "{flag} {host} is not an address of this machine, where rank 0 runs; several nodes are not built in this \
-             version; leave it out, or use {LOOPBACK}"
+            "{flag} {host} is not an address of this machine, where rank 0 runs; for several nodes, give --nnodes; \
+             for one, leave it out, or use {LOOPBACK}"
         );
     }
     Ok(own)

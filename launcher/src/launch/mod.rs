@@ -42,7 +42,10 @@ pub(crate) fn run(
     let asked = Arc::clone(args);
     let check = move || -> anyhow::Result<_> {
         let notes = asked.contract.check()?;
-        let master_address = MasterAddress::check(&asked.contract)?;
+        if let Some(rendezvous) = asked.contract.rendezvous.rendezvous()? {
+            bail!("--nnodes {}: several nodes are not built in this version", rendezvous.nodes.end());
+        }
+        let master_address = MasterAddress::check(&asked.contract.rendezvous)?;
         Ok((notes, master_address, plan::check(&asked, start_time)?))
     };
     let (notes, master_address, mut plan) = match inbox.while_nothing_runs(check)? {
@@ -73,7 +76,7 @@ pub(crate) fn run(
     // Unique among the launches of this machine at one time.
     let new_id = || format!("{:x}-{}", start_time.unix_ms(Duration::ZERO), std::process::id());
     let run = RunInfo {
-        id: args.contract.rdzv_id.clone().unwrap_or_else(new_id),
+        id: args.contract.rendezvous.rdzv_id.clone().unwrap_or_else(new_id),
         run_dir: None,
         max_restarts: args.max_restarts,
         leader: 0,
