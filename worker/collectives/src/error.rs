@@ -103,7 +103,7 @@ pub enum RendezvousError {
     #[error(
         "rank 0 cannot serve the store on port {0}: {1}; if another program uses the port, set another --master-port or MASTER_PORT"
     )]
-    Serve(u16, #[source] ShimError),
+    Serve(u16, #[source] Box<dyn std::error::Error + Send + Sync>),
     /// This rank cannot reach the store at MASTER_ADDR:MASTER_PORT.
     #[error("rank {0} cannot reach the store of rank 0 at {1}: {2}")]
     Connect(usize, String, #[source] ShimError),

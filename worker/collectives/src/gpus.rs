@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     fn facts(gpu: bool, nccl: i32) -> Facts {
-        Facts::new(Transport::Auto, true, gpu, nccl)
+        Facts::new(Transport::Auto, &dtrain_common::env::WorkerEnv::single(), gpu, nccl)
     }
 
     #[test]

@@ -5,15 +5,18 @@
 //! contiguous, and nobody may read or write them between the start of an operation and the end of its `wait`.
 //!
 //! Backends: [`LoneGroup`] (one process, no communication), [`GlooGroup`] (CPU processes over TCP),
-//! [`SharedGroup`] (CPU processes of one machine, through shared memory) and [`NcclGroup`] (GPUs). All pass
-//! the same conformance suite. [`DeviceGroup`] combines a host group and NCCL.
+//! [`SharedGroup`] (CPU processes of one machine, through shared memory), [`NodesGroup`] (CPU processes of
+//! several machines, through shared memory within each) and [`NcclGroup`] (GPUs). All pass the same
+//! conformance suite. [`DeviceGroup`] combines a host group and NCCL.
 
+mod address;
 mod collective;
 mod device;
 mod error;
 mod gloo;
 mod gpus;
 mod nccl;
+mod nodes;
 mod ranks;
 mod rendezvous;
 mod shared;
@@ -30,6 +33,7 @@ pub use dtrain_torch_shim::gloo::ReduceOp;
 pub use error::{CollectiveError, Operation, RendezvousError};
 pub use gloo::GlooGroup;
 pub use nccl::{Nccl, NcclError, NcclGroup, RankConfig, UniqueId, Version};
+pub use nodes::NodesGroup;
 pub use ranks::Ranks;
 pub use rendezvous::Rendezvous;
 pub use shared::SharedGroup;
@@ -55,9 +59,9 @@ pub trait ProcessGroup: Send {
     /// every rank passes the same part of the same allocation. Every rank calls this with the same arguments
     /// in the same order. It blocks until all have called; either all get a tensor or none.
     ///
-    /// Only [`SharedGroup`] is faster here, for Float, Double, Half and BFloat16: [`Collective::AllReduce`],
-    /// and in place [`Collective::ReduceScatter`] and [`Collective::AllGather`]. Without shared memory it
-    /// returns `None`.
+    /// [`SharedGroup`] is faster here, for Float, Double, Half and BFloat16: [`Collective::AllReduce`], and in
+    /// place [`Collective::ReduceScatter`] and [`Collective::AllGather`]. [`NodesGroup`] is faster for
+    /// [`Collective::AllReduce`]. Without shared memory the result is `None`.
     fn allocate(&self, _numel: usize, _kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
         Ok(None)
     }

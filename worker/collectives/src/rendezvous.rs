@@ -7,11 +7,12 @@ use dtrain_torch_shim::store::TcpStore;
 use dtrain_torch_shim::{ShimError, gloo};
 use tch::Device;
 
+use super::address;
 use super::error::RendezvousError;
 use super::gpus::{self, Gpu};
 use super::shared::{Decision, Facts, decide, gather_facts};
 use super::transport::Transport;
-use super::{GlooGroup, LoneGroup, ProcessGroup, Ranks, SharedGroup};
+use super::{GlooGroup, LoneGroup, NodesGroup, ProcessGroup, Ranks, SharedGroup};
 
 /// How long the ranks wait for each other to start. Rank 0 may scan a large data folder meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -115,10 +116,10 @@ impl Rendezvous {
         };
         let gpu = Gpu::of(device, preference);
         let nccl = gpu.as_ref().map_or(0, Gpu::version);
-        let own = Facts::new(preference, self.is_local(), device != Device::Cpu, nccl);
+        let own = Facts::new(preference, &self.env, device != Device::Cpu, nccl);
         let all = gather_facts(&gloo, own)?;
         let gpus = gpus::connect(gpu, &gloo, &all, self.timeout)?;
-        let mut group = share_memory(gloo, own, &all)?;
+        let mut group = self.share_memory(gloo, own, &all)?;
         if let Some(gpus) = gpus {
             group = Box::new(super::DeviceGroup::new(group, gpus));
         }
@@ -138,39 +139,95 @@ impl Rendezvous {
         })
     }
 
-    fn is_local(&self) -> bool {
-        self.env.local_world_size == self.env.world_size
-    }
-
     /// Connects all ranks by TCP under a prefix of the store. Returns None for a single process.
     fn connect_gloo(&self, name: Option<&str>) -> Result<Option<GlooGroup>, RendezvousError> {
         let Some(store) = &self.store else {
             return Ok(None);
         };
+        let (all, is_local) = ((self.env.rank, self.env.world_size), address::is_one_node(&self.env));
+        self.connect_some(store, name, all, is_local).map(Some)
+    }
+
+    /// Connects `size` ranks by TCP, in which this rank has the number `rank`. `is_local` if all are on one
+    /// node.
+    fn connect_some(
+        &self,
+        store: &TcpStore,
+        name: Option<&str>,
+        (rank, size): (usize, usize),
+        is_local: bool,
+    ) -> Result<GlooGroup, RendezvousError> {
         let named = name.map(|name| store.prefixed(name)).transpose();
         let named = named.map_err(unreachable_store(&self.env))?;
         let interface = std::env::var("GLOO_SOCKET_IFNAME").unwrap_or_default();
-        let address = match interface.as_str() {
+        let own = (!is_local).then(|| address::own(&self.env).map(|address| address.to_string())).flatten();
+        let address = match (interface.as_str(), &own) {
             // On one machine the loopback address works however the host name resolves.
-            "" if self.is_local() => gloo::Transport::Host("127.0.0.1"),
-            "" => gloo::Transport::Default,
-            name => gloo::Transport::Interface(name),
+            ("", _) if is_local => gloo::Transport::Host("127.0.0.1"),
+            ("", Some(own)) => gloo::Transport::Host(own),
+            ("", None) => gloo::Transport::Default,
+            (name, _) => gloo::Transport::Interface(name),
         };
-        Ok(Some(GlooGroup::connect(
-            named.as_ref().unwrap_or(store),
-            self.env.rank,
-            self.env.world_size,
-            CONNECT_TIMEOUT,
-            address,
-        )?))
+        Ok(GlooGroup::connect(named.as_ref().unwrap_or(store), rank, size, CONNECT_TIMEOUT, address)?)
+    }
+
+    /// Chooses the group for the ranks of `gloo`: shared memory if they want it and all can use it.
+    fn share_memory(
+        &self,
+        gloo: GlooGroup,
+        own: Facts,
+        all: &[Facts],
+    ) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+        let (gloo, reason) = match decide(all) {
+            Decision::Disagree(preferences) => return Err(RendezvousError::Disagreement(preferences)),
+            Decision::Gloo(reason) => (gloo, reason),
+            Decision::Share(nodes) => match self.connect_nodes(gloo, &nodes)? {
+                Ok(group) => return Ok(group),
+                Err((gloo, reason)) => {
+                    if gloo.rank() == 0 && own.preference == Transport::Auto {
+                        tracing::warn!(
+                            "the ranks communicate by TCP, which is slower, because they cannot share memory: {reason}"
+                        );
+                    }
+                    (gloo, reason)
+                }
+            },
+        };
+        if own.preference == Transport::Shared {
+            return Err(RendezvousError::NoSharedMemory(reason));
+        }
+        tracing::debug!("the ranks communicate by TCP: {reason}");
+        Ok(Box::new(gloo))
+    }
+
+    /// Shares memory within each of `nodes`, which have these ranks.
+    fn connect_nodes(&self, world: GlooGroup, nodes: &[Vec<usize>]) -> Result<Shared, RendezvousError> {
+        let rank = world.rank();
+        let place = |ranks: &Vec<usize>| ranks.iter().position(|one| *one == rank);
+        let own = nodes.iter().enumerate().find_map(|(node, ranks)| Some((node, place(ranks)?)));
+        let (Some((node, place)), Some(store), 2..) = (own, &self.store, nodes.len()) else {
+            return Ok(SharedGroup::create(world)?.map(|group| Box::new(group) as Box<dyn ProcessGroup>));
+        };
+        let name = format!("node-{node}");
+        let node_group = self.connect_some(store, Some(&name), (place, nodes[node].len()), true)?;
+        let between = (place == 0)
+            .then(|| self.connect_some(store, Some("nodes"), (node, nodes.len()), false))
+            .transpose()?;
+        let group = NodesGroup::create(world, node_group, &nodes[node], between)?;
+        Ok(group.map(|group| Box::new(group) as Box<dyn ProcessGroup>))
     }
 }
+
+/// A group with shared memory, or the group without it and the reason.
+type Shared = Result<Box<dyn ProcessGroup>, (GlooGroup, String)>;
 
 /// Opens the store of this attempt.
 fn open_store(env: &WorkerEnv) -> Result<TcpStore, RendezvousError> {
     let (host, port) = (env.master_addr.as_str(), env.master_port);
     let store = if env.rank == 0 && !env.use_agent_store {
-        TcpStore::serve(host, port, CONNECT_TIMEOUT).map_err(|source| RendezvousError::Serve(port, source))?
+        let failed = |source| RendezvousError::Serve(port, source);
+        let listener = address::listener(env).map_err(|error| failed(error.into()))?;
+        TcpStore::serve((host, port), listener, CONNECT_TIMEOUT).map_err(|error| failed(error.into()))?
     } else {
         TcpStore::connect(host, port, CONNECT_TIMEOUT).map_err(unreachable_store(env))?
     };
@@ -184,32 +241,4 @@ fn unreachable_store(env: &WorkerEnv) -> impl FnOnce(ShimError) -> RendezvousErr
         let address = format!("{}:{}", env.master_addr, env.master_port);
         RendezvousError::Connect(env.rank, address, source)
     }
-}
-
-/// Chooses the group for the ranks of `gloo`: shared memory if they want it and all can use it.
-fn share_memory(
-    gloo: GlooGroup,
-    own: Facts,
-    all: &[Facts],
-) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
-    let (gloo, reason) = match decide(all) {
-        Decision::Disagree(preferences) => return Err(RendezvousError::Disagreement(preferences)),
-        Decision::Gloo(reason) => (gloo, reason),
-        Decision::Share => match SharedGroup::create(gloo)? {
-            Ok(group) => return Ok(Box::new(group)),
-            Err((gloo, reason)) => {
-                if gloo.rank() == 0 && own.preference == Transport::Auto {
-                    tracing::warn!(
-                        "the ranks communicate by TCP, which is slower, because they cannot share memory: {reason}"
-                    );
-                }
-                (gloo, reason)
-            }
-        },
-    };
-    if own.preference == Transport::Shared {
-        return Err(RendezvousError::NoSharedMemory(reason));
-    }
-    tracing::debug!("the ranks communicate by TCP: {reason}");
-    Ok(Box::new(gloo))
 }

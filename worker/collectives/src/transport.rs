@@ -1,16 +1,16 @@
-//! The transport between the ranks of one machine.
+//! The transport between the ranks.
 
 use dtrain_common::env::{DTRAIN_TRANSPORT, EnvError};
 
 /// The user's choice of transport, in [`DTRAIN_TRANSPORT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
-    /// Shared memory if all ranks are on one machine and can share it, otherwise TCP.
+    /// Shared memory within each node if all ranks can use it, TCP for the rest.
     #[default]
     Auto,
     /// TCP, by Gloo.
     Gloo,
-    /// Shared memory, or an error.
+    /// Shared memory within each node, or an error.
     Shared,
 }
 

@@ -105,6 +105,14 @@ impl Engine {
                 // protocol only this rank touches this part of the range, in all regions.
                 unsafe { kernel::reduce(&regions, &regions, part, element, reduction) }
             }
+            Collective::Reduce(reduction) => {
+                let part = parts::part_by_lines(&range, rank, size);
+                // SAFETY: as above. Only this rank touches this part of rank 0's range.
+                unsafe { kernel::reduce(&regions, &regions[..1], part, element, reduction) }
+            }
+            Collective::Broadcast if rank == 0 => {}
+            // SAFETY: as above. Nobody writes to rank 0's range, and only this rank touches its own.
+            Collective::Broadcast => unsafe { kernel::copy(regions[0], own, range) },
             Collective::ReduceScatter(reduction) => {
                 let part = parts::equal_part(&range, rank, size);
                 // SAFETY: as above. The other ranks read their parts of this region and write to their own

@@ -72,9 +72,9 @@ impl Member {
         let size = self.shared.control.size();
         let end = count.checked_mul(element).and_then(|bytes| bytes.checked_add(offset));
         let inside = end.is_some_and(|end| end <= segment.region_bytes());
-        let whole = matches!(operation.collective, Collective::AllReduce(_));
+        let has_parts = matches!(operation.collective, Collective::ReduceScatter(_) | Collective::AllGather);
         let fits = inside
-            && (whole || count.is_multiple_of(size))
+            && (!has_parts || count.is_multiple_of(size))
             && offset.is_multiple_of(element)
             && segment.regions() == size;
         fits.then_some(()).ok_or(Fault::Range)
@@ -107,6 +107,8 @@ fn tag(operation: &Operation, segment: &Segment) -> u32 {
         Collective::AllReduce(reduction) => 1 + reduction as u64,
         Collective::ReduceScatter(reduction) => 11 + reduction as u64,
         Collective::AllGather => 21,
+        Collective::Reduce(reduction) => 31 + reduction as u64,
+        Collective::Broadcast => 41,
     };
     let words =
         [kind, operation.element as u64, operation.offset as u64, operation.count as u64, segment.identity()];

@@ -91,6 +91,10 @@ pub enum Reduction {
 pub enum Collective {
     /// Every rank's range becomes the reduction of all ranges, identical to the bit.
     AllReduce(Reduction),
+    /// Rank 0's range becomes the reduction of all ranges; the other ranges stay unchanged.
+    Reduce(Reduction),
+    /// Every rank's range becomes that of rank 0.
+    Broadcast,
     /// On rank r, the r-th part of its range becomes the reduction of that part of all ranges.
     ReduceScatter(Reduction),
     /// On every rank, the r-th of the equal parts is copied from rank r.
@@ -106,7 +110,7 @@ pub struct Operation {
     pub element: Element,
     /// The first byte of the range in the region: a multiple of the element's size.
     pub offset: usize,
-    /// The number of elements: for `ReduceScatter` and `AllGather` a multiple of the number of ranks.
+    /// The number of elements. For `ReduceScatter` and `AllGather` it is a multiple of the number of ranks.
     pub count: usize,
 }
 

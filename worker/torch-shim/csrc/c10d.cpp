@@ -27,11 +27,14 @@ c10d::ReduceOp reduce_op(int32_t op) {
 
 extern "C" {
 
-int32_t dt_tcp_store_new(DtText host, uint16_t port, bool is_server, uint64_t timeout_ms, StoreHandle** out, DtError* error) {
+// `listener` is a bound socket that the server takes, or -1 to listen on all addresses.
+int32_t dt_tcp_store_new(DtText host, uint16_t port, bool is_server, int32_t listener, uint64_t timeout_ms, StoreHandle** out,
+                         DtError* error) {
   return guard(error, [&] {
     c10d::TCPStoreOptions options;
     options.port = port;
     options.isServer = is_server;
+    if (listener >= 0) options.masterListenFd = listener;
     // The trainer waits for peers itself: a store that waits would hide which rank is missing.
     options.waitWorkers = false;
     options.timeout = Milliseconds(timeout_ms);

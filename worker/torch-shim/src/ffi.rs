@@ -98,7 +98,9 @@ macro_rules! fallible {
 
 // c10d.cpp
 fallible! {
-    safe fn dt_tcp_store_new(host: Text<'_>, port: u16, server: bool, timeout_ms: u64, out: &mut Option<Owned<StoreHandle>>);
+    safe fn dt_tcp_store_new(
+        host: Text<'_>, port: u16, server: bool, listener: i32, timeout_ms: u64, out: &mut Option<Owned<StoreHandle>>
+    );
     safe fn dt_store_prefix(store: &StoreHandle, prefix: Text<'_>, out: &mut Option<Owned<StoreHandle>>);
     safe fn dt_store_set(store: &StoreHandle, key: Text<'_>, value: Text<'_>);
     safe fn dt_store_get(store: &StoreHandle, key: Text<'_>, out: &mut Bytes);

@@ -1,5 +1,7 @@
 //! c10d's TCPStore: one rank serves; every rank, including the serving one, reads and writes keys.
 
+use std::net::TcpListener;
+use std::os::fd::IntoRawFd;
 use std::time::Duration;
 
 use crate::error::{ShimError, create, fetch, try_call};
@@ -18,25 +20,35 @@ unsafe impl Send for TcpStore {}
 unsafe impl Sync for TcpStore {}
 
 impl TcpStore {
-    /// Serves a store on `port` of every interface and connects to it. `Network` if the port is in use.
-    pub fn serve(host: &str, port: u16, timeout: Duration) -> Result<Self, ShimError> {
-        Self::new("serve the store", (host, port), true, timeout)
+    /// Serves a store on `listener` and connects to it at `address`, whose port is the listener's. Without a
+    /// listener, serves on the port of all addresses: `Network` if the port is in use.
+    pub fn serve(
+        address: (&str, u16),
+        listener: Option<TcpListener>,
+        timeout: Duration,
+    ) -> Result<Self, ShimError> {
+        // libtorch closes the descriptor.
+        let descriptor = listener.map_or(-1, TcpListener::into_raw_fd);
+        Self::new("serve the store", address, Some(descriptor), timeout)
     }
 
     /// Connects to the store at `host:port`, with retries until `timeout`; then `Timeout` or `Network`.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, ShimError> {
-        Self::new("connect to the store", (host, port), false, timeout)
+        Self::new("connect to the store", (host, port), None, timeout)
     }
 
     fn new(
         op: &'static str,
         address: (&str, u16),
-        server: bool,
+        server: Option<i32>,
         timeout: Duration,
     ) -> Result<Self, ShimError> {
-        let (host, port) = (address.0.into(), address.1);
-        create(op, |out, error| ffi::dt_tcp_store_new(host, port, server, millis(timeout), out, error))
-            .map(Self)
+        let (host, port, timeout) = (address.0.into(), address.1, millis(timeout));
+        let (is_server, listener) = (server.is_some(), server.unwrap_or(-1));
+        create(op, |out, error| {
+            ffi::dt_tcp_store_new(host, port, is_server, listener, timeout, out, error)
+        })
+        .map(Self)
     }
 
     /// Returns the same store with every key under `prefix/`.

@@ -20,7 +20,7 @@ fn free_port() -> u16 {
 fn serve() -> (TcpStore, u16) {
     // Another test may take the port first.
     let mut tries = (0..100).map(|_| free_port());
-    let served = tries.find_map(|port| Some((TcpStore::serve("127.0.0.1", port, LONG).ok()?, port)));
+    let served = tries.find_map(|port| Some((TcpStore::serve(("127.0.0.1", port), None, LONG).ok()?, port)));
     served.unwrap()
 }
 
@@ -55,7 +55,7 @@ fn a_store_serves_clients_and_times_out() {
 #[test]
 fn a_used_port_and_an_absent_server_are_errors() {
     let (_server, port) = serve();
-    let used = TcpStore::serve("127.0.0.1", port, SHORT).unwrap_err();
+    let used = TcpStore::serve(("127.0.0.1", port), None, SHORT).unwrap_err();
     assert_eq!(used.kind, ErrorKind::Network, "{used}");
     let free = free_port();
     let absent = TcpStore::connect("127.0.0.1", free, SHORT).unwrap_err();
@@ -99,7 +99,7 @@ fn gloo_reduces_between_two_ranks() {
 
 #[test]
 fn a_group_without_its_peer_times_out() {
-    let server = TcpStore::serve("127.0.0.1", 0, LONG).unwrap();
+    let server = TcpStore::serve(("127.0.0.1", 0), None, LONG).unwrap();
     let error = Gloo::new(&server, 0, 2, SHORT, Transport::Host("127.0.0.1")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Timeout, "{error}");
 }

@@ -99,7 +99,7 @@ impl Connection {
     fn open(backend: &str, env: WorkerEnv) -> Result<Self, Failure> {
         Ok(match (backend, env.world_size) {
             ("single", _) => Self::None,
-            (_, 1) => Self::One(TcpStore::serve("127.0.0.1", 0, Duration::from_secs(30))?),
+            (_, 1) => Self::One(TcpStore::serve(("127.0.0.1", 0), None, Duration::from_secs(30))?),
             _ => Self::Many(Rendezvous::open(env)?),
         })
     }

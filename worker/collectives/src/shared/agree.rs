@@ -7,25 +7,27 @@ use tch::{TchError, Tensor};
 use crate::{CollectiveError, GlooGroup, Operation, ProcessGroup};
 
 /// Why this rank failed.
-pub(super) type Failure = Box<dyn std::error::Error>;
+pub(crate) type Failure = Box<dyn std::error::Error>;
 
 /// Room for one sentence.
 const REASON_BYTES: usize = 400;
 
-/// Creates an object on rank 0 and sends its ticket; the other ranks open it. Either every rank gets the
-/// object, or all get the reason of the first rank that failed. When the first rank returns, all ranks still
-/// hold the object. The outer error is Gloo's.
-pub(super) fn create_jointly<T>(
-    gloo: &GlooGroup,
+/// Creates an object on rank 0 of `node` and sends its ticket; the other ranks of the node open it. Either
+/// every rank of `all` gets its node's object, or all get the reason of the first rank that failed. When the
+/// first rank returns, all ranks still hold the objects. On one node, both groups are the same. The outer
+/// error is Gloo's.
+pub(crate) fn create_jointly<T>(
+    node: &GlooGroup,
+    all: &GlooGroup,
     create: impl FnOnce() -> Result<(T, Ticket), Failure>,
     open: impl FnOnce(&Ticket) -> Result<T, Failure>,
 ) -> Result<Result<T, String>, CollectiveError> {
     let mut words = [0; Ticket::WORDS];
-    let created = (gloo.rank() == 0).then(create);
+    let created = (node.rank() == 0).then(create);
     if let Some(Ok((_, ticket))) = &created {
         words = ticket.to_words();
     }
-    broadcast(gloo, &mut words)?;
+    broadcast(node, &mut words)?;
     let own = match created {
         Some(created) => created.map(|(object, _)| object),
         // A ticket is never all zeros: rank 0 has failed and reports why.
@@ -33,7 +35,7 @@ pub(super) fn create_jointly<T>(
         None => open(&Ticket::from_words(words)),
     };
     let own = own.map_err(|failure| failure.to_string());
-    let reason = first_reason(gloo, own.as_ref().err().map(String::as_str))?;
+    let reason = first_reason(all, own.as_ref().err().map(String::as_str))?;
     Ok(reason.map_or(own, Err))
 }
 

@@ -9,23 +9,22 @@
 
 mod agree;
 mod connect;
+mod segments;
 
-use std::cell::RefCell;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use dtrain_shared_memory::{
-    Collective as Kernel, Control, Element, Fault, Member, Operation as Reduce, Pending, Region, Segment,
+    Collective as Kernel, Control, Fault, Member, Operation as Reduce, Pending, Segment,
 };
-use dtrain_torch_shim::blob;
 use tch::{Device, Kind, Tensor};
 
 use super::collective::{Caller, bytes_of};
 use super::{Collective, CollectiveError, GlooGroup, Operation, ProcessGroup, Work};
 
-use agree::Failure;
 pub(super) use agree::broadcast;
 pub(super) use connect::{Decision, Facts, decide, gather_facts};
+pub(super) use segments::{Located, Segments};
 
 /// A group of CPU processes on one machine.
 #[derive(Debug)]
@@ -33,8 +32,7 @@ pub struct SharedGroup {
     /// Dropped before Gloo, so that the other ranks notice immediately that this one left.
     member: Member,
     gloo: GlooGroup,
-    /// The segments of `allocate`. A tensor or an operation keeps a segment alive.
-    segments: RefCell<Vec<Weak<Segment>>>,
+    segments: Segments,
     caller: Caller,
 }
 
@@ -43,17 +41,9 @@ impl SharedGroup {
     /// have called. If a rank fails, all get back `gloo` and the rank with its reason.
     pub fn create(gloo: GlooGroup) -> Result<Result<Self, (GlooGroup, String)>, CollectiveError> {
         let (rank, size) = (gloo.rank(), gloo.size());
-        let created = agree::create_jointly(
-            &gloo,
-            || {
-                let (control, ticket) = Control::create(size)?;
-                Ok((Member::new(control)?, ticket))
-            },
-            |ticket| Ok(Member::new(Control::open(ticket, rank)?)?),
-        )?;
-        Ok(match created {
+        Ok(match join_team(&gloo, &gloo)? {
             Ok(member) => {
-                Ok(Self { member, gloo, segments: RefCell::default(), caller: Caller::new(rank, size) })
+                Ok(Self { member, gloo, segments: Segments::new(rank), caller: Caller::new(rank, size) })
             }
             Err(reason) => Err((gloo, reason)),
         })
@@ -72,36 +62,32 @@ impl SharedGroup {
                 is_own_part(output, input, self.rank()).then_some((input, scatter))?
             }
         };
-        if whole.device() != Device::Cpu || whole.numel() == 0 {
-            return None;
-        }
-        let (element, count) = (element(whole.kind())?, whole.numel());
-        let mut segments = self.segments.borrow_mut();
-        // Remove unmapped segments: other memory may have their addresses by now.
-        segments.retain(|segment| segment.strong_count() > 0);
-        let (address, bytes) = (whole.data_ptr().cast(), count * element.bytes());
-        let mut segments = segments.iter().filter_map(Weak::upgrade);
-        let (offset, segment) =
-            segments.find_map(|segment| Some((segment.offset_of(self.rank(), address, bytes)?, segment)))?;
-        let operation = Reduce { collective: kernel, element, offset, count };
-        offset.is_multiple_of(element.bytes()).then_some((operation, segment))
+        let Located { element, offset, segment } = self.segments.locate(whole)?;
+        Some((Reduce { collective: kernel, element, offset, count: whole.numel() }, segment))
     }
+}
+
+/// Joins the team of this node's ranks. All ranks of `all` join theirs, or get the reason of the first that
+/// failed.
+pub(super) fn join_team(
+    node: &GlooGroup,
+    all: &GlooGroup,
+) -> Result<Result<Member, String>, CollectiveError> {
+    agree::create_jointly(
+        node,
+        all,
+        || {
+            let (control, ticket) = Control::create(node.size())?;
+            Ok((Member::new(control)?, ticket))
+        },
+        |ticket| Ok(Member::new(Control::open(ticket, node.rank())?)?),
+    )
 }
 
 /// Returns whether `part` is the `rank`-th of equal parts of `whole`, in the same memory.
 fn is_own_part(part: &Tensor, whole: &Tensor, rank: usize) -> bool {
     part.device() == Device::Cpu
         && part.data_ptr() as usize == (whole.data_ptr() as usize).wrapping_add(rank * bytes_of(part))
-}
-
-fn element(kind: Kind) -> Option<Element> {
-    match kind {
-        Kind::Float => Some(Element::F32),
-        Kind::Double => Some(Element::F64),
-        Kind::Half => Some(Element::F16),
-        Kind::BFloat16 => Some(Element::Bf16),
-        _ => None,
-    }
 }
 
 struct SharedWork {
@@ -116,7 +102,7 @@ impl Work for SharedWork {
 }
 
 /// Converts a fault to an error of the group.
-fn to_error(operation: Operation, fault: Fault) -> CollectiveError {
+pub(super) fn to_error(operation: Operation, fault: Fault) -> CollectiveError {
     let message = fault.to_string();
     match fault {
         Fault::TimedOut(rank, _) => CollectiveError::TimedOut(operation, Some(rank)),
@@ -141,44 +127,7 @@ impl ProcessGroup for SharedGroup {
     }
 
     fn allocate(&self, numel: usize, kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
-        let Some(element) = element(kind).filter(|_| numel > 0) else {
-            return Ok(None);
-        };
-        let bytes = numel.checked_mul(element.bytes()).ok_or_else(|| {
-            let reason = format!("{numel} elements of {kind:?} exceed the address space");
-            CollectiveError::InvalidTensor(Operation::new("allocate", self.rank()), reason)
-        })?;
-        let map_tensor = |segment: Segment| -> Result<(Arc<Segment>, Tensor), Failure> {
-            segment.reserve(self.rank())?;
-            let segment = Arc::new(segment);
-            let region = Region::new(&segment, self.rank()).ok_or("this rank has no region")?;
-            Ok((segment, blob::from_region(region, numel, kind)?))
-        };
-        let created = agree::create_jointly(
-            &self.gloo,
-            || {
-                let (segment, ticket) = Segment::create(self.size(), bytes)?;
-                Ok((map_tensor(segment)?, ticket))
-            },
-            |ticket| match ticket.region_bytes() {
-                wanted if wanted == bytes => map_tensor(Segment::open(ticket)?),
-                wanted => Err(format!("rank 0 allocates {wanted} bytes, but this rank {bytes}").into()),
-            },
-        )?;
-        match created {
-            Ok((segment, tensor)) => {
-                self.segments.borrow_mut().push(Arc::downgrade(&segment));
-                Ok(Some(tensor))
-            }
-            Err(reason) => {
-                if self.rank() == 0 {
-                    tracing::warn!(
-                        "{bytes} bytes of tensors per rank use ordinary memory, which is slower than shared memory: {reason}"
-                    );
-                }
-                Ok(None)
-            }
-        }
+        self.segments.allocate((&self.gloo, &self.gloo), numel, kind)
     }
 
     fn start(&self, collective: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
