@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use dtrain_common::env::WorkerEnv;
+use dtrain_common::env::{OMP_NUM_THREADS, WorkerEnv};
 
 use crate::process::output_text;
 
@@ -28,9 +28,33 @@ pub fn run_with(
     world_size: usize,
     limit: Duration,
 ) -> Vec<Output> {
-    let port = free_port();
-    let mut ranks: Vec<Child> =
-        (0..world_size).map(|rank| start(program, args, vars, rank, world_size, port)).collect();
+    run_on_nodes(program, args, vars, &[world_size], limit)
+}
+
+/// As [`run_with`], with this many ranks on each node. The nodes are one machine and differ in GROUP_RANK.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_on_nodes(
+    program: &Path,
+    args: &[&str],
+    vars: &[(&str, &str)],
+    nodes: &[usize],
+    limit: Duration,
+) -> Vec<Output> {
+    let command = |_: &WorkerEnv| {
+        let mut command = Command::new(program);
+        command.args(args).envs(vars.iter().copied());
+        command
+    };
+    wait(start(&node_environments(nodes), command), limit)
+}
+
+/// Waits until all ranks have ended, and collects their output.
+///
+/// # Panics
+/// As [`run`].
+pub fn wait(mut ranks: Vec<Child>, limit: Duration) -> Vec<Output> {
     let begun = Instant::now();
     while ranks.iter_mut().any(|rank| matches!(rank.try_wait(), Ok(None))) {
         if begun.elapsed() > limit {
@@ -45,32 +69,40 @@ pub fn run_with(
     ranks.into_iter().map(output).collect()
 }
 
-fn start(
-    program: &Path,
-    args: &[&str],
-    vars: &[(&str, &str)],
-    rank: usize,
-    world_size: usize,
-    port: u16,
-) -> Child {
-    let env = WorkerEnv {
+/// Returns the environments of the ranks of nodes with this many ranks each, with a free port.
+pub fn node_environments(nodes: &[usize]) -> Vec<WorkerEnv> {
+    let places = nodes.iter().enumerate();
+    let places = places.flat_map(|(node, local_size)| (0..*local_size).map(move |local| (node, local)));
+    let (world_size, master_port) = (nodes.iter().sum(), free_port());
+    let environment = |(rank, (node, local_rank)): (usize, (usize, usize))| WorkerEnv {
         rank,
-        local_rank: rank,
+        local_rank,
+        group_rank: node,
         world_size,
-        local_world_size: world_size,
-        master_port: port,
+        local_world_size: nodes[node],
+        group_world_size: nodes.len(),
+        master_port,
         ..WorkerEnv::single()
     };
-    Command::new(program)
-        .args(args)
-        .envs(env.vars())
-        .env("OMP_NUM_THREADS", "1")
-        .envs(vars.iter().copied())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("{} does not start: {error}", program.display()))
+    places.enumerate().map(environment).collect()
+}
+
+/// Starts a rank for each environment, with the command that `command` returns for it.
+///
+/// # Panics
+/// If a process cannot be started.
+pub fn start(environments: &[WorkerEnv], command: impl Fn(&WorkerEnv) -> Command) -> Vec<Child> {
+    let start = |env: &WorkerEnv| {
+        let mut command = command(env);
+        command.envs(env.vars());
+        if !command.get_envs().any(|(name, _)| name == OMP_NUM_THREADS) {
+            command.env(OMP_NUM_THREADS, "1");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let program = command.get_program().to_owned();
+        command.spawn().unwrap_or_else(|error| panic!("{} does not start: {error}", program.display()))
+    };
+    environments.iter().map(start).collect()
 }
 
 fn output(rank: Child) -> Output {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use dtrain_tests::process::output_text;
-use dtrain_tests::ranks::run;
+use dtrain_tests::ranks::{run, run_on_nodes};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -61,6 +61,63 @@ fn shared_memory_with_three_ranks() {
 #[test]
 fn shared_memory_with_four_ranks() {
     suite("shared", 4);
+}
+
+/// Runs a scenario on nodes with this many ranks each, and returns the ranks' output.
+fn on_nodes(backend: &str, scenario: &str, nodes: &[usize]) -> Vec<std::process::Output> {
+    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
+    run_on_nodes(program, &[backend, scenario], &[], nodes, LIMIT)
+}
+
+fn succeed_on_nodes(backend: &str, scenario: &str, nodes: &[usize]) {
+    for (rank, output) in on_nodes(backend, scenario, nodes).iter().enumerate() {
+        let text = output_text(output);
+        assert!(output.status.success(), "{scenario}, rank {rank} of {nodes:?}: {text}");
+        // The last rank may leave silently.
+        let is_silent = rank + 1 == nodes.iter().sum::<usize>() && !matches!(scenario, "suite");
+        assert!(is_silent || text.contains("ok "), "{scenario}, rank {rank} of {nodes:?}: {text}");
+    }
+}
+
+#[test]
+fn nodes_of_one_rank_use_gloo() {
+    for backend in ["gloo", "auto"] {
+        succeed_on_nodes(backend, "suite", &[1, 1]);
+    }
+    for (rank, output) in on_nodes("nodes", "suite", &[1, 1]).iter().enumerate() {
+        let text = output_text(output);
+        assert!(text.contains("every node has one rank"), "rank {rank}: {text}");
+    }
+}
+
+#[test]
+fn two_nodes_with_two_ranks() {
+    succeed_on_nodes("nodes", "suite", &[2, 2]);
+}
+
+#[test]
+fn nodes_with_different_numbers_of_ranks() {
+    succeed_on_nodes("nodes", "suite", &[2, 1]);
+    succeed_on_nodes("nodes", "suite", &[1, 3, 1]);
+}
+
+#[test]
+fn faults_on_several_nodes_are_detected() {
+    for nodes in [&[2, 1][..], &[2, 2]] {
+        succeed_on_nodes("nodes", "shared-peer-leaves-amid", nodes);
+        succeed_on_nodes("nodes", "shared-time-out", nodes);
+        succeed_on_nodes("nodes", "no-memory", nodes);
+        succeed_on_nodes("auto", "disagreement", nodes);
+        succeed_on_nodes("auto", "fallback", nodes);
+        for scenario in ["peer-dies", "shared-peer-dies", "shared-peer-dies-amid"] {
+            let mut outputs = on_nodes("nodes", scenario, nodes);
+            assert!(!outputs.pop().unwrap().status.success(), "the last rank was to die");
+            for (rank, output) in outputs.iter().enumerate() {
+                let text = output_text(output);
+                assert!(output.status.success(), "{scenario}, rank {rank} of {nodes:?}: {text}");
+            }
+        }
+    }
 }
 
 /// Checks that every rank ends well.

@@ -17,6 +17,7 @@ mod layout;
 mod memory_copies;
 mod memory_oom;
 mod memory_plan;
+mod nodes;
 mod own_trainer;
 mod parity;
 mod rollback;

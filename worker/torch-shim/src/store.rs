@@ -45,10 +45,8 @@ impl TcpStore {
     ) -> Result<Self, ShimError> {
         let (host, port, timeout) = (address.0.into(), address.1, millis(timeout));
         let (is_server, listener) = (server.is_some(), server.unwrap_or(-1));
-        create(op, |out, error| {
-            ffi::dt_tcp_store_new(host, port, is_server, listener, timeout, out, error)
-        })
-        .map(Self)
+        create(op, |out, error| ffi::dt_tcp_store_new(host, port, is_server, listener, timeout, out, error))
+            .map(Self)
     }
 
     /// Returns the same store with every key under `prefix/`.

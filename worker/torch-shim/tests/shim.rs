@@ -53,6 +53,17 @@ fn a_store_serves_clients_and_times_out() {
 }
 
 #[test]
+fn a_store_listens_on_the_address_of_its_listener_only() {
+    let listener = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = TcpStore::serve(("127.0.0.2", port), Some(listener), LONG).unwrap();
+    let client = TcpStore::connect("127.0.0.2", port, LONG).unwrap();
+    client.set("key", b"value").unwrap();
+    assert_eq!(server.get("key").unwrap(), b"value");
+    std::net::TcpStream::connect(("127.0.0.1", port)).unwrap_err();
+}
+
+#[test]
 fn a_used_port_and_an_absent_server_are_errors() {
     let (_server, port) = serve();
     let used = TcpStore::serve(("127.0.0.1", port), None, SHORT).unwrap_err();

@@ -4,7 +4,7 @@ use dtrain_worker::collectives::{ProcessGroup, ReduceOp, Work};
 use tch::{Device, Kind, Tensor};
 
 use crate::suite::{expected, same, values};
-use crate::{Failure, uses_shared_memory};
+use crate::{Failure, allocates, uses_shared_memory};
 
 const FLOATS: [Kind; 4] = [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16];
 const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
@@ -31,7 +31,7 @@ pub(crate) fn all(g: &dyn ProcessGroup) -> Result<(), Failure> {
 
 /// Returns a zeroed tensor in the group's memory, or in ordinary memory if the group has no such memory.
 fn zeros(g: &dyn ProcessGroup, size: i64, kind: Kind) -> Result<Tensor, Failure> {
-    let shares = uses_shared_memory();
+    let shares = allocates();
     match g.allocate(size as usize, kind)? {
         Some(tensor) if shares => Ok(tensor),
         None if !shares => Ok(Tensor::zeros([size], (kind, Device::Cpu))),

@@ -1,5 +1,6 @@
 //! Measures the reduction of a model's gradients (45 MB in binary32) in a bucket of 1 MiB and
-//! others of 25 MiB. In turn: the group's memory, ordinary memory, and the group's memory with bfloat16.
+//! others of 25 MiB. In turn: the group's memory, ordinary memory, and the group's memory with bfloat16. Then
+//! measures single reductions of 1, 16 and 64 MiB in the group's memory and in ordinary memory.
 
 use std::time::{Duration, Instant};
 
@@ -66,7 +67,37 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
             median(&mut storage.small).as_secs_f64() * 1e6
         );
     }
+    drop(storages);
+    for mib in [1, 16, 64] {
+        single(g, mib)?;
+    }
     group.shutdown()?;
+    Ok(())
+}
+
+/// Measures one reduction of this many MiB of binary32.
+fn single(g: &dyn ProcessGroup, mib: usize) -> Result<(), Failure> {
+    let numel = mib << 18;
+    let ordinary = Tensor::zeros([numel as i64], (Kind::Float, Device::Cpu));
+    let mut tensors = vec![("ordinary", ordinary, Vec::new())];
+    tensors.extend(g.allocate(numel, Kind::Float)?.map(|own| ("allocated", own, Vec::new())));
+    for round in 0..=ROUNDS {
+        for (_, tensor, times) in &mut tensors {
+            let _ = tensor.fill_(1);
+            g.barrier()?.wait()?;
+            let begun = Instant::now();
+            g.all_reduce(tensor, ReduceOp::Sum)?.wait()?;
+            if round > 0 {
+                times.push(begun.elapsed());
+            }
+        }
+    }
+    for (name, _, mut times) in tensors {
+        println!(
+            "{mib} MiB {name}: all_reduce median {:.2} ms (of {ROUNDS})",
+            median(&mut times).as_secs_f64() * 1e3
+        );
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! One rank of the conformance suite: `conformance-rank BACKEND SCENARIO`.
 //!
-//! Backends: `single`, `gloo`, `shared`, `auto` (chosen by the environment), and `nccl`. `nccl` uses the GPU
+//! Backends: `single`, `gloo`, `shared`, `nodes` (shared memory within several nodes), `auto` (chosen by the
+//! environment), and `nccl`. `nccl` uses the GPU
 //! of the rank's local number. With fewer GPUs, ranks share them; NCCL then requires different NCCL_HOSTIDs.
 //! Scenarios: see [`main`].
 
@@ -57,9 +58,14 @@ fn main() -> Result<(), Failure> {
     }
 }
 
-/// Returns whether the ranks must use shared memory.
+/// Returns whether the ranks must use shared memory for everything that they can.
 fn uses_shared_memory() -> bool {
     std::env::args().nth(1).is_some_and(|backend| backend == "shared")
+}
+
+/// Returns whether the group must allocate shared memory.
+fn allocates() -> bool {
+    uses_shared_memory() || std::env::args().nth(1).is_some_and(|backend| backend == "nodes")
 }
 
 static DEVICE: OnceLock<Device> = OnceLock::new();
@@ -81,7 +87,7 @@ fn choose_gpu(local_rank: usize) -> Result<(), Failure> {
 fn preference(backend: &str) -> Result<Transport, Failure> {
     match backend {
         "gloo" => Ok(Transport::Gloo),
-        "shared" => Ok(Transport::Shared),
+        "shared" | "nodes" => Ok(Transport::Shared),
         "auto" | "nccl" => Ok(Transport::Auto),
         other => Err(format!("unknown backend {other}").into()),
     }

@@ -38,7 +38,7 @@ fn train_all() -> Result<(), Box<dyn Error>> {
     let env = WorkerEnv::from_process()?;
     // One store for all trainings: a rank that starts before its store takes half a second to find it.
     let _store = match (env.rank, env.world_size) {
-        (0, 2..) => Some(TcpStore::serve(&env.master_addr, env.master_port, CONNECT_TIMEOUT)?),
+        (0, 2..) => Some(TcpStore::serve((&env.master_addr, env.master_port), None, CONNECT_TIMEOUT)?),
         _ => None,
     };
     for (number, training) in list.into_iter().enumerate() {

@@ -61,22 +61,21 @@ impl Exchanger {
 }
 
 fn run(exchanges: &Receiver<Exchange>, mut between: GlooGroup, spreader: Member) -> GlooGroup {
-    let mut spreader = Ok(spreader);
+    let mut failed = None;
     for exchange in exchanges {
-        let result = match &spreader {
-            Ok(spreader) => exchange.execute(&mut between, spreader),
-            Err(error) => Err(rename(error, exchange.names.operation)),
-        };
-        if let Err(error) = &result
-            && spreader.is_ok()
-        {
-            // Dropping the member tells the node's other ranks.
-            spreader = Err(error.clone());
-        }
+        let result = exchange.execute(&mut between, &spreader);
+        failed = result.as_ref().err().cloned();
         let _ = exchange.outcome.set(result);
+        if failed.is_some() {
+            break;
+        }
     }
-    if let Ok(spreader) = spreader {
-        spreader.close();
+    // Ends earlier copies. After a failure, the node's other ranks then notice that this rank left.
+    spreader.close();
+    if let Some(error) = failed {
+        for exchange in exchanges {
+            let _ = exchange.outcome.set(Err(rename(&error, exchange.names.operation)));
+        }
     }
     between
 }

@@ -100,12 +100,8 @@ impl NodesGroup {
         let mut works: Vec<Box<dyn Work>> = Vec::new();
         for first in (0..tensor.numel()).step_by(per_part) {
             let count = per_part.min(tensor.numel() - first);
-            let at = |collective| Reduce {
-                collective,
-                element,
-                offset: offset + first * element.bytes(),
-                count,
-            };
+            let at =
+                |collective| Reduce { collective, element, offset: offset + first * element.bytes(), count };
             let names = NamedFaults { operation, node_ranks: Arc::clone(&self.node_ranks) };
             let start = |member: &Member, collective| {
                 let pending = member.start(at(collective), &segment, operation.timeout);

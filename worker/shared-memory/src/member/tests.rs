@@ -102,6 +102,13 @@ proptest! {
         }
         run(SUM);
         check(&|_, at| sum(size, at));
+        for (rank, handle) in ranks.iter().enumerate() {
+            handle.write(&(0..total).map(|at| value(rank, at)).collect::<Vec<_>>());
+        }
+        run(Collective::Reduce(Reduction::Sum));
+        check(&|rank, at| if rank == 0 { sum(size, at) } else { value(rank, at) });
+        run(Collective::Broadcast);
+        check(&|_, at| sum(size, at));
     }
 }
 
