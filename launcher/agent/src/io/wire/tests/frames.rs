@@ -5,6 +5,7 @@ use super::super::session::Session;
 use super::harness::{Leader, Raw, SECRET, client, expect_end, secret};
 use super::*;
 use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::io::Write;
 use std::net::TcpStream;
 
@@ -133,12 +134,13 @@ fn a_message_of_another_type_closes_the_connection() {
     }
 }
 
-/// The number of cases: `DTRAIN_FUZZ_WIRE`.
+/// `DTRAIN_FUZZ_WIRE` is the number of cases, `DTRAIN_FUZZ_SEED` a number for other cases.
 #[test]
 fn random_bytes_at_every_stage_open_nothing() {
-    let count = std::env::var("DTRAIN_FUZZ_WIRE").map_or(300, |count| count.parse().unwrap());
-    let mut random =
-        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha);
+    let number = |name, or| std::env::var(name).map_or(or, |number| number.parse::<u64>().unwrap());
+    let (count, seed) = (number("DTRAIN_FUZZ_WIRE", 300), number("DTRAIN_FUZZ_SEED", 0));
+    let seed = [seed.to_be_bytes(); 4].concat();
+    let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let key = secret(SECRET);
     let leader = Leader::new(&key);
     let (mut member, mut open) = client(leader.address, &key);

@@ -4,6 +4,7 @@ mod frames;
 mod harness;
 mod load;
 mod members;
+mod network;
 mod soak;
 mod strangers;
 

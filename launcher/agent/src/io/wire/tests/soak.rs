@@ -65,6 +65,7 @@ fn strangers_disturb_no_member() {
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
+                thread::sleep(Duration::from_millis(1));
                 if disturb(kind, address, &record, &mut open).is_ok() {
                     made[kind as usize].fetch_add(1, Ordering::Relaxed);
                 }
