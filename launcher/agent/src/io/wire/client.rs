@@ -1,7 +1,7 @@
 //! A member's side.
 
 use super::attempt::ConnectError;
-use super::connect::{Command, Connector, Ended, Endpoint};
+use super::connect::{self, Command, Connector, Ended, Endpoint};
 use super::message::{self, SendError};
 use super::secret::Secret;
 use super::session::{CloseReason, Session};
@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// From the first byte of a frame to its last.
 const FRAME: Duration = Duration::from_secs(10);
+/// A connection that was open for less time is opened again after a pause.
+const STABLE: Duration = Duration::from_secs(1);
 /// The most unsent bytes.
 const QUEUE: usize = 1 << 20;
 /// The time for sending queued messages at the end.
@@ -104,12 +106,23 @@ struct Loop<In, F> {
 
 impl<In: DeserializeOwned, F: FnMut(ClientEvent<In>)> Loop<In, F> {
     fn run(mut self) -> Result<(), Ended> {
+        let mut pause = Duration::ZERO;
         loop {
             let on_event = &mut self.on_event;
             let report = |address, reason| on_event(ClientEvent::CannotConnect { address, reason });
-            let (socket, session) = self.connector.connect(report)?;
+            let (socket, session) = self.connector.connect(pause, report)?;
+            let began = Instant::now();
             let reason = self.talk(&socket, session).map_or_else(Ok, Err)?;
             drop(socket);
+            pause = match reason {
+                // A leader that closes the connection at once would be asked without end.
+                CloseReason::Ended | CloseReason::Lost(_) | CloseReason::Malformed
+                    if began.elapsed() < STABLE =>
+                {
+                    connect::longer(pause)
+                }
+                _ => Duration::ZERO,
+            };
             (self.on_event)(ClientEvent::Disconnected { reason });
         }
     }

@@ -59,6 +59,11 @@ pub(super) struct Connector {
     resolved: Option<Resolved>,
 }
 
+/// Returns the pause after this one.
+pub(super) fn longer(pause: Duration) -> Duration {
+    (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE)
+}
+
 impl Connector {
     pub(super) fn new(
         endpoint: Endpoint,
@@ -69,26 +74,27 @@ impl Connector {
         Self { endpoint, secret, source, mailbox, is_resolving: false, resolved: None }
     }
 
-    /// Tries until connected. `report` gets each reason once.
+    /// Tries until connected, after a pause. `report` gets each reason once.
     pub(super) fn connect(
         &mut self,
+        mut pause: Duration,
         mut report: impl FnMut(Option<SocketAddr>, ConnectError),
     ) -> Result<(TcpStream, Session), Ended> {
         let mut reported = HashSet::new();
-        let mut pause = FIRST_PAUSE;
+        let mut until = Some(Instant::now() + pause);
         loop {
-            let (address, reason) = match self.try_all(pause == FIRST_PAUSE)? {
+            if self.pause(until)? {
+                reported.clear();
+                pause = Duration::ZERO;
+            }
+            let (address, reason) = match self.try_all(reported.is_empty())? {
                 Ok(connected) => return Ok(connected),
                 Err(failed) => failed,
             };
-            let until = (!reason.is_permanent()).then(|| Instant::now() + pause);
+            pause = longer(pause);
+            until = (!reason.is_permanent()).then(|| Instant::now() + pause);
             if reported.insert(reason.clone()) {
                 report(address, reason);
-            }
-            pause = LONGEST_PAUSE.min(pause * 2);
-            if self.pause(until)? {
-                reported.clear();
-                pause = FIRST_PAUSE;
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::io::sockets;
 use rustix::event::epoll::EventFlags;
 use rustix::net::Shutdown;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,5 +142,9 @@ impl Connection {
 
 /// A server of IPv6 gives clients of IPv4 addresses such as `::ffff:192.0.2.1`.
 fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
+    match address.ip().to_canonical() {
+        IpAddr::V4(v4) => (v4, address.port()).into(),
+        // With the interface of a link-local address.
+        IpAddr::V6(_) => address,
+    }
 }

@@ -65,6 +65,22 @@ fn each_cause_is_named_once_and_the_member_connects_when_the_leader_comes() {
 }
 
 #[test]
+fn a_leader_that_closes_each_connection_is_not_asked_without_end() {
+    let leader = Leader::new(&Secret::none());
+    let _member = Member::new(&leader, &Secret::none());
+    let began = Instant::now();
+    let mut count = 0;
+    while began.elapsed() < Duration::from_millis(700) {
+        if let Ok(ServerEvent::Opened { id, .. }) = leader.events.recv_timeout(Duration::from_millis(10)) {
+            count += 1;
+            leader.server.close(id);
+        }
+    }
+    // Pauses of 20, 40, 80, 160 and 320 milliseconds.
+    assert!((2..=6).contains(&count), "{count}");
+}
+
+#[test]
 fn the_member_connects_from_its_source_address() {
     let leader = Leader::new(&Secret::none());
     let from =
