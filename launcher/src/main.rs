@@ -77,5 +77,8 @@ fn print_error(error: &anyhow::Error, from_environment: &[String]) -> ExitCode {
     }
     // If standard error is closed, the exit code still reports the error.
     let _ = writeln!(std::io::stderr(), "dtrain: error: {text}");
-    ExitStatus::Usage.into()
+    match error.is::<launch::RendezvousFailed>() {
+        true => ExitStatus::Rendezvous.into(),
+        false => ExitStatus::Usage.into(),
+    }
 }

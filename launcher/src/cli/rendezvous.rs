@@ -95,6 +95,8 @@ pub(crate) struct Rendezvous {
     pub(crate) join_timeout: Duration,
     pub(crate) last_call: Duration,
     pub(crate) times: Times,
+    /// Whether this is torchrun's static form: PyTorch's store is at the same port.
+    pub(crate) is_static: bool,
 }
 
 impl RendezvousArgs {
@@ -181,6 +183,7 @@ impl RendezvousArgs {
             join_timeout: conf.join_timeout()?,
             last_call: conf.last_call()?,
             times: conf.times()?,
+            is_static: by_rank.is_some(),
         }))
     }
 

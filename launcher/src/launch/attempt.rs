@@ -1,5 +1,6 @@
 //! A launch, and the resources of one start of its whole group.
 
+use super::cluster::Order;
 use super::environment::Shared;
 use super::files::Files;
 use super::inbox::Inbox;
@@ -33,6 +34,8 @@ pub(super) struct Launch<'a> {
     pub(super) inbox: Inbox,
     pub(super) copies: Option<MemoryCopies>,
     pub(super) run: RunInfo,
+    /// The network interface towards other nodes.
+    pub(super) interface: Option<String>,
 }
 
 /// One start of the whole group.
@@ -67,6 +70,8 @@ pub(super) struct Run {
     pub(super) has_heartbeats: bool,
     /// Whether the user does not want to wait for the screen.
     pub(super) abandoned: bool,
+    /// The leader's orders for the time after this attempt.
+    pub(super) held: Vec<Order>,
 }
 
 impl Attempt {
@@ -122,6 +127,7 @@ impl Attempt {
             signals: args.contract.signal_names(),
             memory_copies: copies.as_ref().map(|copies| copies.path().to_owned()),
             collective_timeout: args.limits.collective_timeout,
+            interface: launch.interface.clone(),
         };
         let spec = |rank| {
             let files = [self.files.error_file(rank), self.heartbeats.file(rank)];

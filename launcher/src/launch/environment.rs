@@ -14,6 +14,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const PYTHONFAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 
+/// Variables by which libraries choose the network interface.
+const INTERFACES: [&str; 3] = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"];
+
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     /// The variables of all workers of this node; `rank` is that of the first, and is replaced.
@@ -27,6 +30,8 @@ pub(super) struct Shared {
     /// The folder for copies of the state, if the recipe asks for them.
     pub(super) memory_copies: Option<PathBuf>,
     pub(super) collective_timeout: Option<Duration>,
+    /// The network interface towards other nodes.
+    pub(super) interface: Option<String>,
 }
 
 impl Shared {
@@ -65,7 +70,9 @@ impl Shared {
             // Python's output is a pipe, which it would buffer; child processes inherit the setting.
             (PYTHONUNBUFFERED, "1".into()),
         ];
-        let unset = defaults.into_iter().filter(|(name, _)| inherited(name).is_none());
+        let interface = self.interface.iter();
+        let interfaces = interface.flat_map(|name| INTERFACES.map(|variable| (variable, name.clone())));
+        let unset = defaults.into_iter().chain(interfaces).filter(|(name, _)| inherited(name).is_none());
         vars.extend(unset.map(|(name, value)| (name, value.into())));
         self.devices.set_vars(index, &mut vars, &inherited);
         if let Some(own) = self.own_devices.as_ref().and_then(|devices| devices.get(index)) {
@@ -110,6 +117,7 @@ mod tests {
             signals: "SIGTERM,SIGINT".into(),
             memory_copies: None,
             collective_timeout: Some(Duration::from_millis(1500)),
+            interface: None,
         }
     }
 

@@ -199,7 +199,6 @@ fn shared_attempt(root: &Path, number: u32, first_rank: usize) -> anyhow::Result
 }
 
 /// Returns the number of the first unused attempt.
-#[expect(dead_code, reason = "for several nodes")]
 pub(super) fn first_unused_attempt(root: &Path) -> u32 {
     (0..).find(|number| !root.join(format!("attempt_{number}")).exists()).unwrap_or_default()
 }

@@ -1,5 +1,6 @@
 //! Events of the launcher, over all attempts of a run.
 
+use super::cluster::Order;
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dtrain_agent::clock::StartTime;
@@ -16,6 +17,13 @@ pub(super) struct Inbox {
     events: Receiver<Event>,
     pub(super) family: Family,
     pub(super) job: Option<ShellJob>,
+}
+
+/// An input of the main thread.
+pub(super) enum Incoming {
+    Event(Event),
+    /// From the leader of several nodes.
+    Order(Order),
 }
 
 /// The result of work before the start, or the signal that stopped the launcher before.
@@ -114,10 +122,18 @@ impl Inbox {
         }
     }
 
-    /// Returns the next event, or the timer at `deadline`.
-    pub(super) fn next(&self, deadline: Instant) -> Event {
-        // This object has a sender, so the channel cannot close.
-        self.events.recv_deadline(deadline).unwrap_or(Event::Timer)
+    /// Returns the next event or order, or the timer at `deadline`.
+    pub(super) fn next(&self, deadline: Instant, orders: &Receiver<Order>) -> Incoming {
+        crossbeam_channel::select! {
+            recv(orders) -> order => match order {
+                Ok(order) => Incoming::Order(order),
+                // The cluster's thread has panicked, and its leases are not renewed.
+                Err(_) => Incoming::Event(Event::Abandoned),
+            },
+            // This object has a sender, so the channel cannot close.
+            recv(self.events) -> event => Incoming::Event(event.unwrap_or(Event::Timer)),
+            default(deadline.saturating_duration_since(Instant::now())) => Incoming::Event(Event::Timer),
+        }
     }
 
     /// Waits until `done` disconnects, or the user does not want to wait.

@@ -15,7 +15,7 @@ const LOOPBACK: &str = "127.0.0.1";
 const TRIES: u32 = 10;
 
 /// The checked meeting point.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct MasterAddress {
     /// The host in the form for the workers.
     pub(super) host: String,
@@ -28,6 +28,16 @@ impl MasterAddress {
     /// Checks the user's choice: an address of this machine, and a free port.
     pub(super) fn check(args: &RendezvousArgs) -> anyhow::Result<Self> {
         Self::at(args.host(), args.port())
+    }
+
+    /// Returns the meeting point at an address of this machine, with any port.
+    pub(super) fn of(address: IpAddr) -> Self {
+        Self { host: address.to_string(), addresses: vec![address], port: None }
+    }
+
+    /// Returns the meeting point at the leader's port, which passes clients of the store on.
+    pub(super) fn at_leaders_port(address: IpAddr, port: u16) -> Self {
+        Self { host: address.to_string(), addresses: Vec::new(), port: Some(port) }
     }
 
     fn at(host: Option<(&str, &str)>, port: Option<(&str, u16)>) -> anyhow::Result<Self> {

@@ -1,6 +1,7 @@
 //! `dtrain launch`: check everything, start the workers, supervise them, report.
 
 mod attempt;
+mod cluster;
 mod environment;
 mod files;
 mod group;
@@ -13,8 +14,11 @@ mod report;
 
 use crate::cli::LaunchArgs;
 use crate::plan;
+use crate::plan::Seat;
 use anyhow::{Context, anyhow, bail};
 use attempt::{Attempt, EarlierResult, Launch, Run};
+use cluster::Meeting;
+pub(crate) use cluster::RendezvousFailed;
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::message::RunInfo;
 use dtrain_agent::io::guardian::GuardianInfo;
@@ -42,13 +46,15 @@ pub(crate) fn run(
     let asked = Arc::clone(args);
     let check = move || -> anyhow::Result<_> {
         let notes = asked.contract.check()?;
-        if let Some(rendezvous) = asked.contract.rendezvous.rendezvous()? {
-            bail!("--nnodes {}: several nodes are not built in this version", rendezvous.nodes.end());
-        }
-        let master_address = MasterAddress::check(&asked.contract.rendezvous)?;
-        Ok((notes, master_address, plan::check(&asked, start_time)?))
+        let meeting = asked.contract.rendezvous.rendezvous()?.map(Meeting::open).transpose()?;
+        let (seat, master_address) = match &meeting {
+            None => (Seat::Alone, MasterAddress::check(&asked.contract.rendezvous)?),
+            Some(meeting) if meeting.leads() => (Seat::Leader, MasterAddress::default()),
+            Some(_) => (Seat::Member, MasterAddress::default()),
+        };
+        Ok((notes, meeting, master_address, plan::check(&asked, seat, start_time)?))
     };
-    let (notes, master_address, mut plan) = match inbox.while_nothing_runs(check)? {
+    let (notes, meeting, master_address, mut plan) = match inbox.while_nothing_runs(check)? {
         Ok(checked) => checked?,
         Err(signal) => return Ok(report::not_begun(None, Cause::Stopped { signal })),
     };
@@ -81,7 +87,10 @@ pub(crate) fn run(
         max_restarts: args.max_restarts,
         leader: 0,
     };
-    let launch = Launch { args, plan, master_address, temporary, inbox, copies, run };
+    let launch = Launch { args, plan, master_address, temporary, inbox, copies, run, interface: None };
+    if let Some(meeting) = meeting {
+        return cluster::run(launch, meeting, restarts);
+    }
     let first = Attempt::prepare(&launch, 0, None)?;
     let screen =
         Screen::start(launch.plan.headline()).context("cannot start the thread that writes the output")?;
@@ -145,7 +154,9 @@ impl RunningLaunch<'_> {
             false => EarlierResult::take(self.launch.plan.run_dir.as_ref()),
         };
         let (earlier, result) = match taken {
-            Ok(earlier) => (earlier, reactor::attempt(&self.launch, &mut attempt, notices, &self.screen)),
+            Ok(earlier) => {
+                (earlier, reactor::attempt(&self.launch, &mut attempt, notices, &self.screen, None))
+            }
             Err(error) => (None, Err(error)),
         };
         let restore = |course: &Self| {

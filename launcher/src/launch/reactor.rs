@@ -6,13 +6,17 @@
 //! notices a freeze of the launcher.
 
 use super::attempt::{Attempt, Launch, Run};
+use super::cluster::{Cluster, Order};
 use super::group::{Capture, Group};
+use super::inbox::Incoming;
 use super::messages;
 use anyhow::Context;
+use crossbeam_channel::Receiver;
+use dtrain_agent::cluster::member::MemberEvent;
 use dtrain_agent::io::heartbeats::Heartbeats;
 use dtrain_agent::io::output::{FailedLogs, Screen};
 use dtrain_agent::io::store::Serving;
-use dtrain_agent::local::{Action, Agent, Event, Policy, StopSource, TICK, Verdict};
+use dtrain_agent::local::{Action, Agent, Event, Notice, Policy, StopSource, TICK, Verdict};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -25,6 +29,7 @@ pub(super) fn attempt(
     attempt: &mut Attempt,
     notices: Vec<i32>,
     screen: &Screen,
+    cluster: Option<&Cluster>,
 ) -> anyhow::Result<Run> {
     let Launch { args, plan, inbox, .. } = launch;
     let specs = attempt.specs(launch);
@@ -44,6 +49,9 @@ pub(super) fn attempt(
     let tell = move |text| drop(say.send(format!("dtrain: {text}")));
     let store = attempt.store.take().map(|store| store.serve(tell)).transpose();
     let store = store.context("cannot serve the workers' store")?;
+    if let (Some(cluster), Some(store)) = (cluster, &store) {
+        cluster.set_store(Some(store.handle()));
+    }
     let hang = args.hang_policy();
     let reactor = Reactor {
         agent: Agent::new(Policy {
@@ -60,9 +68,15 @@ pub(super) fn attempt(
         poll_interval: hang.map_or(TICK, |hang| hang.poll_interval()),
         launch,
         screen,
+        cluster,
+        orders: cluster.map_or_else(crossbeam_channel::never, |cluster| cluster.orders.clone()),
+        held: Vec::new(),
         evicted: false,
     };
-    let (mut verdict, group) = reactor.run();
+    let (mut verdict, group, held) = reactor.run();
+    if let Some(cluster) = cluster {
+        cluster.set_store(None);
+    }
     let clients_seen = store.map(Serving::end);
     // Output of a daemon that left its process group is not awaited.
     drop(stop_out);
@@ -82,6 +96,7 @@ pub(super) fn attempt(
         clients_seen,
         has_heartbeats,
         abandoned: waited.abandoned,
+        held,
     })
 }
 
@@ -94,15 +109,20 @@ struct Reactor<'a> {
     poll_interval: Duration,
     launch: &'a Launch<'a>,
     screen: &'a Screen,
+    /// The other nodes, if there are several.
+    cluster: Option<&'a Cluster>,
+    orders: Receiver<Order>,
+    /// Orders for the time after this attempt.
+    held: Vec<Order>,
     evicted: bool,
 }
 
 impl<'a> Reactor<'a> {
-    fn run(mut self) -> (Verdict, Group<'a>) {
+    fn run(mut self) -> (Verdict, Group<'a>, Vec<Order>) {
         self.actions.extend(self.agent.begin(self.now()));
         loop {
             match self.actions.pop_front() {
-                Some(Action::Finish(verdict)) => return (verdict, self.group),
+                Some(Action::Finish(verdict)) => return (verdict, self.group, self.held),
                 Some(action) => self.carry_out(action),
                 None => self.wait(),
             }
@@ -134,6 +154,12 @@ impl<'a> Reactor<'a> {
             Action::Notify { rank, signal } => self.group.pending_signals.push((rank, signal)),
             Action::Inspect { ranks, number } => self.group.inspect(&ranks, number, &self.screen.notices),
             Action::Sweep => self.group.sweep(),
+            // The leader tells the user about failures on all nodes.
+            Action::Tell(Notice::Failed { rank, .. }) if self.cluster.is_some() => {
+                if let (Some(cluster), Some(end)) = (self.cluster, self.agent.end_of(rank)) {
+                    cluster.tell(MemberEvent::Failed(end.clone()));
+                }
+            }
             Action::Tell(notice) => {
                 let text = messages::notice(&notice, &self.launch.plan, self.launch.args.shutdown_timeout());
                 text.into_iter().for_each(|text| self.say(text));
@@ -147,7 +173,7 @@ impl<'a> Reactor<'a> {
         let (plan, inbox) = (&self.launch.plan, &self.launch.inbox);
         let look = Instant::now() + self.poll_interval;
         let deadline = self.agent.deadline().and_then(|deadline| inbox.start_time.at.checked_add(deadline));
-        let event = inbox.next(deadline.map_or(look, |deadline| deadline.min(look)));
+        let next = inbox.next(deadline.map_or(look, |deadline| deadline.min(look)), &self.orders);
         if !self.evicted && plan.is_evicted() {
             self.evicted = true;
             self.say(messages::evicted(plan));
@@ -161,6 +187,17 @@ impl<'a> Reactor<'a> {
         for beat in self.heartbeats.look(inbox.start_time) {
             self.hear(&beat);
         }
-        self.hear(&event);
+        match (next, self.cluster) {
+            (Incoming::Event(event), cluster) => {
+                if let (Event::Stop { signal }, Some(cluster)) = (&event, cluster) {
+                    cluster.tell(MemberEvent::Asked { signal: *signal });
+                }
+                self.hear(&event);
+            }
+            (Incoming::Order(order), _) => match order.event() {
+                Some(event) => self.hear(&event),
+                None => self.held.push(order),
+            },
+        }
     }
 }

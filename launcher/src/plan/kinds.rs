@@ -4,14 +4,18 @@ use super::devices::Devices;
 use super::limit::LimitWithNote;
 use super::numa::CoreBinding;
 use super::routing::Routing;
+use anyhow::Context;
 use dtrain_agent::cluster::ranks::Placement;
 use dtrain_agent::io::output::Stream;
 use dtrain_agent::io::process::WorkerSpec;
 use dtrain_agent::local::TimeLimit;
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::files::write_atomic;
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A launch that has passed every check.
@@ -27,7 +31,7 @@ pub(crate) struct Plan {
     /// The CPU cores of each worker.
     pub(crate) core_binding: CoreBinding,
     pub(crate) command: Command,
-    /// The directory to write; always set for a recipe.
+    /// The directory to write; for a recipe always set, after [`Plan::join`].
     pub(crate) run_dir: Option<RunDir>,
     pub(crate) limit: Option<TimeLimit>,
     pub(crate) routing: Routing,
@@ -55,6 +59,17 @@ pub(crate) struct Command {
     pub(crate) args: Vec<OsString>,
 }
 
+/// The role of this node in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seat {
+    /// The run's only node.
+    Alone,
+    /// One of several nodes: it claims the run directory, and writes the result.
+    Leader,
+    /// One of several nodes. The leader has claimed the run directory, which may be the same one.
+    Member,
+}
+
 /// The kind of workers.
 #[derive(Debug)]
 pub(crate) enum PlanKind {
@@ -74,8 +89,50 @@ impl Plan {
         self.training()?.lock.as_ref()
     }
 
+    /// Returns what must be the same on all nodes of a run, by name.
+    pub(crate) fn fingerprints(&self) -> anyhow::Result<BTreeMap<String, String>> {
+        let mut found = BTreeMap::from([("dtrain version".into(), env!("CARGO_PKG_VERSION").into())]);
+        if let Some(training) = self.training() {
+            let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
+            found.insert("recipe".into(), hash(training.recipe.to_toml()?.as_bytes()));
+            let worker = &self.command.program;
+            let read = fs::read(worker).with_context(|| format!("cannot read {}", worker.display()))?;
+            found.insert("dtrain-worker".into(), hash(&read));
+        }
+        Ok(found)
+    }
+
+    /// Takes the run directory that the leader has chosen, unless the user has named one; on another node.
+    /// Returns a message about it.
+    pub(crate) fn join(&mut self, leaders: Option<&Path>) -> Option<String> {
+        self.training()?;
+        let named = self.run_dir.as_ref().map(|run_dir| run_dir.root().to_owned());
+        let run_dir = RunDir::new(named.or(leaders.map(Path::to_owned))?);
+        self.command.args = trainer_args(&run_dir, Start::Fresh, &Resume::Auto);
+        let text = format!("run directory {}", run_dir.root().display());
+        self.run_dir = Some(run_dir);
+        Some(text)
+    }
+
+    /// Writes the recipe for this node's workers, unless the leader's file is in the same place.
+    pub(crate) fn write_recipe(&self) -> anyhow::Result<()> {
+        let (Some(training), Some(run_dir)) = (self.training(), &self.run_dir) else { return Ok(()) };
+        let path = run_dir.recipe();
+        if path.exists() {
+            return Ok(());
+        }
+        fs::create_dir_all(run_dir.root())
+            .with_context(|| format!("cannot create the folder {}", run_dir.root().display()))?;
+        write_atomic(&path, training.recipe.to_toml()?.as_bytes())
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Returns the folder of the logs, if they are kept.
+    pub(crate) fn logs(&self) -> Option<PathBuf> {
+        self.run_dir.as_ref().map(RunDir::logs).or_else(|| self.routing.log_dir.clone())
+    }
+
     /// Gives this node its part in the next attempt.
-    #[expect(dead_code, reason = "for several nodes")]
     pub(crate) fn place(&mut self, placement: Placement) {
         self.placement = placement;
         self.routing.place(placement);

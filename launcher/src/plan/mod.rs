@@ -12,7 +12,7 @@ mod size;
 mod training;
 
 pub(crate) use devices::Devices;
-pub(crate) use kinds::Plan;
+pub(crate) use kinds::{Plan, Seat};
 #[cfg(test)]
 pub(crate) use routing::Home;
 pub(crate) use routing::Routing;
@@ -28,13 +28,13 @@ const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`)
                        launch --help` has examples";
 
 /// Checks the command, and last prepares a recipe's run directory. On an error no file was written.
-pub(crate) fn check(args: &LaunchArgs, start_time: StartTime) -> anyhow::Result<Plan> {
+pub(crate) fn check(args: &LaunchArgs, seat: Seat, start_time: StartTime) -> anyhow::Result<Plan> {
     let target = args.target()?.context(NEITHER)?;
     match target.form {
         Form::Recipe => match target.name.to_str() {
-            Some(name) => training::plan(name, args, start_time),
+            Some(name) => training::plan(name, args, seat, start_time),
             None => bail!("the recipe's name `{}` is not valid UTF-8", target.name.display()),
         },
-        Form::Script | Form::Module | Form::Program => program::plan(&target, args, start_time),
+        Form::Script | Form::Module | Form::Program => program::plan(&target, args, seat, start_time),
     }
 }

@@ -1,6 +1,6 @@
 //! The plan of a program: a script, a module, or any executable.
 
-use super::kinds::{Command, Plan, PlanKind, Program, StandardInput, headline};
+use super::kinds::{Command, Plan, PlanKind, Program, Seat, StandardInput, headline};
 use super::limit;
 use super::placement::{measure, placement};
 use super::routing::{Home, Routing};
@@ -18,7 +18,12 @@ use std::fs;
 use std::io::{ErrorKind, IsTerminal};
 use std::path::Path;
 
-pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, start_time: StartTime) -> anyhow::Result<Plan> {
+pub(super) fn plan(
+    target: &Target<'_>,
+    args: &LaunchArgs,
+    seat: Seat,
+    start_time: StartTime,
+) -> anyhow::Result<Plan> {
     let (command, is_python) = command(target)?;
     for (given, flag) in [(!args.set.is_empty(), "--set"), (args.resume.is_some(), "--resume")] {
         if given {
@@ -29,6 +34,7 @@ pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, start_time: StartTime
     }
     let size = measure(args, false)?;
     let nproc = size.nproc;
+    let most_workers = if seat == Seat::Alone { nproc } else { usize::MAX };
     if let Some(rank) = args.stdin_rank.filter(|rank| *rank >= nproc) {
         let last = nproc - 1;
         bail!("--stdin-rank {rank}: no such rank; give 0 to {last}");
@@ -37,7 +43,12 @@ pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, start_time: StartTime
     let mut routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;
     let (own_devices, core_binding) = placement(args, &size)?;
     let limited = limit::limit(&args.limits, false, start_time, |name| std::env::var(name).ok())?;
-    let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
+    let named = args.run_dir.as_deref();
+    let run_dir = match seat {
+        // The leader's workers may write there already.
+        Seat::Member => named.map(RunDir::new),
+        Seat::Alone | Seat::Leader => named.map(new_or_empty).transpose()?,
+    };
     routing.make_folder()?;
     let (workers, name) = (counted(nproc, "worker"), target.name.display());
     let mut summary = format!("{workers} of {name}{}", size.place);
@@ -57,7 +68,7 @@ pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, start_time: StartTime
         core_binding,
         kind: PlanKind::Program(Program {
             stdin: stdin(args.stdin_rank, nproc, std::io::stdin().is_terminal()),
-            serves_store: is_python && is_for_python(nproc, |name| std::env::var_os(name)),
+            serves_store: is_python && is_for_python(most_workers, |name| std::env::var_os(name)),
         }),
     })
 }

@@ -1,6 +1,6 @@
 //! The plan of a recipe: a training by dtrain's own worker.
 
-use super::kinds::{Command, Plan, PlanKind, Training, headline, trainer_args};
+use super::kinds::{Command, Plan, PlanKind, Seat, Training, headline, trainer_args};
 use super::placement::{measure, placement};
 use super::routing::{Home, Routing};
 use super::size::Size;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 const WORKER: &str = "dtrain-worker";
 
 /// Plans a training. On an error no file was written.
-pub(super) fn plan(name: &str, args: &LaunchArgs, start_time: StartTime) -> anyhow::Result<Plan> {
+pub(super) fn plan(name: &str, args: &LaunchArgs, seat: Seat, start_time: StartTime) -> anyhow::Result<Plan> {
     let recipe = Recipe::load(name, &args.set).map_err(|error| no_recipe(name, error))?;
     recipe.check_paths()?;
     if args.stdin_rank.is_some() {
@@ -42,32 +42,43 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, start_time: StartTime) -> anyh
     let checked = size.gpus.as_ref().map(gpu_check::check).transpose()?;
     let mut notes = Vec::from_iter(size.note.clone());
     notes.extend(checked.into_iter().flatten());
-    let partition = partition(&recipe, nproc)?;
+    let partition = match seat {
+        Seat::Alone => partition(&recipe, nproc)?,
+        // The number of ranks is not known yet.
+        Seat::Leader | Seat::Member => recipe.train.effective_batch.to_string(),
+    };
     let (own_devices, core_binding) = placement(args, &size)?;
     let worker = find_worker()?;
     let Ok(resume) = args.resume.as_deref().map_or(Ok(Resume::Auto), str::parse);
     let limited = limit::limit(&args.limits, true, start_time, |name| std::env::var(name).ok())?;
-    let (run_dir, start, lock) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), start_time)?;
-    notes.extend(lock.no_locks_message());
-    let (summary, effective) = summary(&size, &partition, &run_dir, &start, &resume)?;
+    let named = args.run_dir.as_deref();
+    let (run_dir, lock, summary, worker_args) = match seat {
+        Seat::Member => {
+            let summary = format!("{}{}", counted(nproc, "worker"), size.place);
+            (named.map(RunDir::new), None, summary, Vec::new())
+        }
+        Seat::Alone | Seat::Leader => {
+            let (run_dir, start, lock) = prepare(name, &recipe, &resume, named, start_time)?;
+            notes.extend(lock.no_locks_message());
+            let (summary, effective) = summary(&size, &partition, &run_dir, &start, &resume)?;
+            let worker_args = trainer_args(&run_dir, start, effective);
+            (Some(run_dir), Some(lock), summary, worker_args)
+        }
+    };
     Ok(Plan {
         nproc,
         placement: Placement::alone(nproc),
         devices: size.devices,
         own_devices,
-        command: Command {
-            arg0: worker.clone().into(),
-            program: worker,
-            args: trainer_args(&run_dir, start, effective),
-        },
-        run_dir: Some(run_dir),
+        command: Command { arg0: worker.clone().into(), program: worker, args: worker_args },
+        run_dir,
         limit: limited.as_ref().map(|limited| limited.limit),
         routing,
         headline: headline(notes, summary, &core_binding, limited.as_ref()),
         core_binding,
         kind: PlanKind::Training(Box::new(Training {
             recipe,
-            lock: Some(lock),
+            lock,
             asked: match resume {
                 Resume::From(checkpoint) => Some(checkpoint),
                 Resume::Auto | Resume::Never => None,

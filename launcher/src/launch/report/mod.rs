@@ -36,6 +36,8 @@ pub(super) struct Conclusion {
     /// The reason for the user, if the cause alone does not say it.
     pub(super) reason: Option<String>,
     pub(super) restarts: u32,
+    /// The exit status, if the cause does not decide it.
+    pub(super) status: Option<ExitStatus>,
 }
 
 impl Conclusion {
@@ -51,7 +53,7 @@ impl Conclusion {
         let (Cause::Failed { rank } | Cause::Hung { rank }) = cause else {
             let not_started = run.not_started.as_ref().filter(|_| matches!(cause, Cause::NotStarted { .. }));
             let reason = not_started.map(|(rank, error)| cannot_start(plan, *rank, error));
-            return Self { cause, outcome: None, blame: None, reason, restarts };
+            return Self { cause, outcome: None, blame: None, reason, restarts, status: None };
         };
         Self {
             cause,
@@ -59,6 +61,7 @@ impl Conclusion {
             blame: blame(plan, run, attempt, start_time),
             reason: None,
             restarts,
+            status: None,
         }
     }
 }
@@ -73,8 +76,8 @@ impl Report {
     pub(super) fn new(plan: &Plan, conclusion: Conclusion, start_time: StartTime) -> Self {
         let wall = start_time.elapsed();
         let is_training = plan.training().is_some();
-        let Conclusion { cause, outcome, blame, reason, restarts } = conclusion;
-        let status = exit_status(cause, outcome, is_training);
+        let Conclusion { cause, outcome, blame, reason, restarts, status } = conclusion;
+        let status = status.unwrap_or_else(|| exit_status(cause, outcome, is_training));
         let code = status.code();
         let plain = meaning(status, cause);
         let meaning = reason.unwrap_or_else(|| plain.clone());
@@ -122,7 +125,6 @@ impl Report {
     }
 
     /// Returns the reason of `result.json`.
-    #[expect(dead_code, reason = "for several nodes")]
     pub(super) fn reason(&self) -> &str {
         self.result.reason.as_deref().unwrap_or_default()
     }

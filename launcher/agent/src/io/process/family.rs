@@ -58,6 +58,11 @@ impl Family {
         handlers::stop_this_process();
     }
 
+    /// Kills the process groups of all workers, which are reaped later.
+    pub fn kill_workers(&self) {
+        signal_groups(&self.lock(), Signal::KILL);
+    }
+
     pub fn resume(&self) {
         signal_groups(&self.lock(), Signal::CONT);
     }

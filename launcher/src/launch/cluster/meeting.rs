@@ -1,0 +1,196 @@
+//! Where the nodes meet: this node's role, its address, and the secret.
+
+use crate::cli::Rendezvous;
+use anyhow::{Context, bail};
+use dtrain_agent::cluster::lease::Times;
+use dtrain_agent::io::interfaces::{address_towards, interfaces};
+use dtrain_agent::io::wire::{BoundServer, Endpoint, Secret};
+use dtrain_common::env::DTRAIN_RDZV_SECRET;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// After this time without an answer of the leader, a node gives up.
+const REJOIN: Duration = Duration::from_secs(30);
+
+/// The nodes cannot meet: exit code 5.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct RendezvousFailed(pub(super) String);
+
+/// This node before it joins.
+#[derive(Debug)]
+pub(in crate::launch) struct Meeting {
+    pub(super) endpoint: Endpoint,
+    pub(super) secret: Secret,
+    /// The leader's port, on its node.
+    pub(super) bound: Option<BoundServer>,
+    /// The address by which other nodes reach this one, if the user names it.
+    pub(super) address: Option<IpAddr>,
+    pub(super) nodes: RangeInclusive<usize>,
+    pub(super) node_rank: Option<usize>,
+    pub(super) run_id: Option<String>,
+    pub(super) join_timeout: Duration,
+    pub(super) last_call: Duration,
+    pub(super) times: Times,
+    /// Whether the command line has torchrun's static form.
+    pub(super) is_static: bool,
+}
+
+impl Meeting {
+    /// Reads the secret, and takes the leader's port if this node leads.
+    pub(in crate::launch) fn open(rendezvous: Rendezvous) -> anyhow::Result<Self> {
+        Self::try_open(rendezvous).map_err(|error| RendezvousFailed(format!("{error:#}")).into())
+    }
+
+    fn try_open(rendezvous: Rendezvous) -> anyhow::Result<Self> {
+        let secret = secret(&rendezvous)?;
+        let address = own_address(&rendezvous)?;
+        let endpoint = Endpoint { host: rendezvous.host, port: rendezvous.port };
+        let bound = match rendezvous.leads {
+            Some(false) => None,
+            Some(true) => Some(bind(&endpoint, address).with_context(|| cannot_lead(&endpoint))?),
+            None if is_own(&endpoint.host) => match bind(&endpoint, address) {
+                // Another agent of this machine leads.
+                Err(error) if error.kind() == ErrorKind::AddrInUse => None,
+                bound => Some(bound.with_context(|| cannot_lead(&endpoint))?),
+            },
+            None => None,
+        };
+        Ok(Self {
+            endpoint,
+            secret,
+            bound,
+            address,
+            nodes: rendezvous.nodes,
+            node_rank: rendezvous.node_rank,
+            run_id: rendezvous.run_id,
+            join_timeout: rendezvous.join_timeout,
+            last_call: rendezvous.last_call,
+            times: rendezvous.times,
+            is_static: rendezvous.is_static,
+        })
+    }
+
+    pub(in crate::launch) fn leads(&self) -> bool {
+        self.bound.is_some()
+    }
+
+    pub(super) fn rejoin_timeout(&self) -> Duration {
+        REJOIN.min(self.join_timeout)
+    }
+
+    /// Returns the endpoint for messages.
+    pub(super) fn shown(&self) -> String {
+        let Endpoint { host, port } = &self.endpoint;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+
+    /// Returns a warning about a run that everybody can join.
+    pub(super) fn warning(&self) -> Option<String> {
+        let is_local = is_loopback(&self.endpoint.host);
+        (self.secret.is_none() && !is_local).then(|| {
+            format!(
+                "without a secret, any program that reaches {} can join the run; give all nodes the same --rdzv-secret FILE",
+                self.shown()
+            )
+        })
+    }
+}
+
+fn secret(rendezvous: &Rendezvous) -> anyhow::Result<Secret> {
+    if let Some(path) = &rendezvous.secret {
+        return Ok(Secret::from_file(path)?);
+    }
+    match std::env::var(DTRAIN_RDZV_SECRET) {
+        Ok(text) if !text.is_empty() => {
+            Secret::from_text(text.as_bytes()).with_context(|| format!("{DTRAIN_RDZV_SECRET} is set wrongly"))
+        }
+        _ => Ok(Secret::none()),
+    }
+}
+
+/// Returns the address that the user names for this node, by itself or by its interface.
+fn own_address(rendezvous: &Rendezvous) -> anyhow::Result<Option<IpAddr>> {
+    if let Some(host) = &rendezvous.local_addr {
+        let found = (host.as_str(), 0).to_socket_addrs();
+        let found = found.with_context(|| format!("--local-addr {host}: cannot resolve this name"))?;
+        let mut own = found.map(|address| address.ip()).filter(|address| is_here(*address));
+        return match own.next() {
+            Some(address) => Ok(Some(address)),
+            None => bail!("--local-addr {host} is not an address of this machine"),
+        };
+    }
+    let Some(name) = &rendezvous.interface else { return Ok(None) };
+    let all = interfaces().context("cannot list the network interfaces")?;
+    let Some(interface) = all.iter().find(|interface| interface.name == *name) else {
+        let names: Vec<_> = all.iter().map(|interface| interface.name.as_str()).collect();
+        bail!("--rdzv-interface {name}: there is no such interface; this machine has {}", names.join(", "));
+    };
+    if !interface.is_up {
+        bail!("--rdzv-interface {name}: the interface is down");
+    }
+    let is_v6 = rendezvous.host.parse::<Ipv6Addr>().is_ok();
+    let preferred = interface.addresses.iter().find(|address| address.is_ipv6() == is_v6);
+    match preferred.or(interface.addresses.first()) {
+        Some(address) => Ok(Some(*address)),
+        None => bail!("--rdzv-interface {name}: the interface has no address"),
+    }
+}
+
+fn cannot_lead(endpoint: &Endpoint) -> String {
+    format!("this node leads, but cannot listen at port {}; choose another port on all nodes", endpoint.port)
+}
+
+/// Binds the leader's port: at a loopback address if the endpoint is one, otherwise at all addresses, because
+/// a name may mean another address on this machine than on the others.
+fn bind(endpoint: &Endpoint, address: Option<IpAddr>) -> io::Result<BoundServer> {
+    let port = endpoint.port;
+    if is_loopback(&endpoint.host) {
+        let addresses: Vec<_> = (endpoint.host.as_str(), port).to_socket_addrs()?.collect();
+        return BoundServer::bind(&addresses);
+    }
+    if let Some(address) = address {
+        return BoundServer::bind(&[(address, port).into()]);
+    }
+    let everywhere: [SocketAddr; 2] =
+        [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()];
+    match BoundServer::bind(&everywhere[..1]) {
+        // Without IPv6.
+        Err(error) if error.kind() != ErrorKind::AddrInUse => BoundServer::bind(&everywhere[1..]),
+        bound => bound,
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+/// Returns whether a name is one of this machine.
+fn is_own(host: &str) -> bool {
+    (host, 0).to_socket_addrs().is_ok_and(|mut found| found.any(|address| is_here(address.ip())))
+}
+
+fn is_here(address: IpAddr) -> bool {
+    TcpListener::bind((address, 0)).is_ok()
+}
+
+/// Returns the address of this machine if no other node has reached it yet: that of the endpoint's name, but
+/// rather one that is not loopback.
+pub(super) fn usual_address(host: &str) -> IpAddr {
+    let found = (host, 0).to_socket_addrs().into_iter().flatten().map(|address| address.ip());
+    let mut own: Vec<IpAddr> = found.filter(|address| is_here(*address)).collect();
+    own.sort_by_key(|address| (address.is_loopback(), address.is_ipv6()));
+    own.first().copied().unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
+/// Returns the name of the interface with this address; `None` for loopback.
+pub(super) fn interface_of(address: IpAddr) -> Option<String> {
+    if address.is_loopback() || address_towards(address).is_err() {
+        return None;
+    }
+    let all = interfaces().ok()?;
+    let found = all.into_iter().find(|interface| interface.addresses.contains(&address));
+    found.map(|interface| interface.name)
+}

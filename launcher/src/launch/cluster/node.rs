@@ -1,0 +1,433 @@
+//! The main thread's work on one of several nodes: prepares and runs attempts as the leader decides.
+
+use super::driver::is_decided;
+use super::meeting::{interface_of, usual_address};
+use super::{Cluster, LeaderSetup, Meeting, Order, words};
+use crate::launch::attempt::{Attempt, EarlierResult, Launch, Run};
+use crate::launch::files::first_unused_attempt;
+use crate::launch::inbox::Incoming;
+use crate::launch::master_address::MasterAddress;
+use crate::launch::report::{self, Conclusion, Report};
+use crate::launch::{close, messages, reactor};
+use dtrain_agent::cluster::ClusterPolicy;
+use dtrain_agent::cluster::blame::{ClusterCause, Judgement, NodeEnd};
+use dtrain_agent::cluster::leader::Ending;
+use dtrain_agent::cluster::member::{FinishedAttempt, MemberEnding, MemberEvent, Preparation};
+use dtrain_agent::cluster::message::{Blame, Endpoint, RunInfo};
+use dtrain_agent::cluster::ranks::Node;
+use dtrain_agent::io::output::Screen;
+use dtrain_agent::local::{Cause, Event, Restarts, SAME_REQUEST, TICK};
+use dtrain_agent::signals;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::result::Failure;
+use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// A node prepares its workers within this time, also on a slow file system.
+const READY: Duration = Duration::from_secs(120);
+/// Before a restart, the wait for nodes that were lost.
+const REJOIN_CALL: Duration = Duration::from_secs(5);
+/// A node that is to blame this often in a row is left out.
+const FAILURES_IN_A_ROW: u32 = 3;
+/// After a request to stop, the longest wait for the leader's answer while no worker runs.
+const STOPPING: Duration = Duration::from_secs(5);
+
+/// Runs this node's part of the run to its end. `restarts` are the leader's.
+pub(in crate::launch) fn run(
+    mut launch: Launch<'_>,
+    meeting: Meeting,
+    restarts: Restarts,
+) -> anyhow::Result<ExitStatus> {
+    let leads = meeting.leads();
+    let (least, endpoint_host) = (*meeting.nodes.start(), meeting.endpoint.host.clone());
+    let shared_port = meeting.is_static.then_some(meeting.endpoint.port);
+    launch.run.leader = random();
+    let plan = &launch.plan;
+    let node = Node {
+        host: own_host(),
+        instance: random(),
+        workers: plan.nproc,
+        node_rank: meeting.node_rank,
+        run_id: meeting.run_id.clone(),
+        fingerprints: plan.fingerprints()?,
+    };
+    let setup = leads.then(|| LeaderSetup {
+        policy: ClusterPolicy {
+            nodes: meeting.nodes.clone(),
+            join_timeout: meeting.join_timeout,
+            last_call: meeting.last_call,
+            rejoin_call: REJOIN_CALL.min(meeting.last_call),
+            ready_timeout: READY,
+            times: meeting.times,
+            requeue_code: plan.requeue_code(),
+            failures_in_a_row: FAILURES_IN_A_ROW,
+            run: RunInfo {
+                run_dir: plan.training().and(plan.run_dir.as_ref()).map(|run_dir| run_dir.root().into()),
+                ..launch.run.clone()
+            },
+            first_logs: plan.logs().map_or(0, |logs| first_unused_attempt(&logs)),
+        },
+        restarts,
+    });
+    let mut headline = vec![plan.headline()];
+    let role = if leads { "leads the run at" } else { "joins the run at" };
+    headline.push(format!("dtrain: {} {role} {}", node.host, meeting.shown()));
+    headline.extend(meeting.warning().filter(|_| leads).map(|warning| format!("dtrain: {warning}")));
+    let screen = Screen::start(headline.join("\n"))?;
+    let cluster = Cluster::start(meeting, node, setup, &launch.inbox, screen.notices.clone())?;
+    let node_run = NodeRun {
+        launch,
+        cluster,
+        screen,
+        leads,
+        least,
+        endpoint_host,
+        shared_port,
+        prepared: None,
+        latest: None,
+        asked: None,
+        concluded: None,
+        restarts: 0,
+        held: VecDeque::new(),
+        is_over: false,
+        has_heartbeats: false,
+        is_abandoned: false,
+    };
+    Ok(node_run.run())
+}
+
+/// One node's part of a run.
+struct NodeRun<'a> {
+    launch: Launch<'a>,
+    cluster: Cluster,
+    screen: Screen,
+    leads: bool,
+    /// Number of nodes without which the run does not start.
+    least: usize,
+    endpoint_host: String,
+    /// The port where torchrun would serve both the rendezvous and PyTorch's store.
+    shared_port: Option<u16>,
+    prepared: Option<(Attempt, Preparation)>,
+    latest: Option<Run>,
+    /// The first request to stop while no worker ran.
+    asked: Option<(i32, Instant)>,
+    /// The leader's end of the run.
+    concluded: Option<ExitStatus>,
+    restarts: u32,
+    /// Whether this node's member has ended.
+    is_over: bool,
+    has_heartbeats: bool,
+    is_abandoned: bool,
+    /// Orders that came while workers ran.
+    held: VecDeque<Order>,
+}
+
+impl NodeRun<'_> {
+    fn run(mut self) -> ExitStatus {
+        let status = loop {
+            let next = match self.held.pop_front() {
+                Some(order) => Incoming::Order(order),
+                None => self.launch.inbox.next(Instant::now() + TICK, &self.cluster.orders),
+            };
+            let ended = match next {
+                Incoming::Order(order) => self.obey(order),
+                Incoming::Event(event) => self.hear(&event),
+            };
+            if let Some(status) = ended {
+                break status;
+            }
+        };
+        drop(self.cluster);
+        if !self.is_abandoned {
+            close(self.screen, &self.launch.inbox);
+        }
+        status
+    }
+
+    fn say(&self, text: String) {
+        // Cannot fail while the launcher runs: the screen's thread ends only after its last sender.
+        drop(self.screen.notices.send(text));
+    }
+
+    /// Handles an event while no worker runs. Returns the status if that ends this node's part.
+    fn hear(&mut self, event: &Event) -> Option<ExitStatus> {
+        match *event {
+            Event::Stop { signal } => {
+                self.cluster.tell(MemberEvent::Asked { signal });
+                match self.asked {
+                    Some((first, at)) if at.elapsed() >= SAME_REQUEST => return Some(self.give_up(first)),
+                    Some(_) => {}
+                    None => self.asked = Some((signal, Instant::now())),
+                }
+            }
+            Event::Forward { signal } => {
+                if let Some((_, preparation)) = &mut self.prepared {
+                    preparation.notices.push(signal);
+                }
+            }
+            Event::Abandoned => return Some(self.give_up(signals::KILL)),
+            _ => {}
+        }
+        let (signal, at) = self.asked?;
+        (at.elapsed() >= STOPPING).then(|| self.give_up(signal))
+    }
+
+    fn give_up(&mut self, signal: i32) -> ExitStatus {
+        let status = ExitStatus::Signal(signal);
+        let name = signals::name(signal);
+        self.say(format!("dtrain: exit code {}: stopped by {name}", status.code()));
+        status
+    }
+
+    fn obey(&mut self, order: Order) -> Option<ExitStatus> {
+        match order {
+            Order::Joined(run) => self.joined(run),
+            Order::Prepare { preparation, address } => self.prepare(preparation, address),
+            Order::Start(rank0) => self.start(rank0),
+            Order::Stop(_) | Order::Kill => self.prepared = None,
+            Order::Ended { judgement, nodes } => {
+                let conclusion = self.conclusion(&judgement, nodes);
+                let mut lines = conclusion.blame.map_or_else(Vec::new, |blame| blame.banner);
+                lines.extend(conclusion.reason.map(|reason| format!("dtrain: {reason}")));
+                self.say(lines.join("\n"));
+            }
+            Order::Restarting { restart, pause } => {
+                self.restarts = restart;
+                let (allowed, workers) =
+                    (self.launch.run.max_restarts, self.launch.plan.placement.world_size);
+                self.say(messages::restarting(restart, allowed, workers, pause));
+            }
+            Order::Conclude(ending) => {
+                self.conclude(*ending);
+                return self.concluded.filter(|_| self.is_over);
+            }
+            Order::Over(ending) => return self.over(ending),
+        }
+        None
+    }
+
+    fn joined(&mut self, run: RunInfo) {
+        if !self.leads
+            && let Some(text) = self.launch.plan.join(run.run_dir.as_deref())
+        {
+            self.say(format!("dtrain: {text}"));
+        }
+        self.launch.run = run;
+    }
+
+    fn prepare(&mut self, preparation: Preparation, address: Option<IpAddr>) {
+        self.prepared = None;
+        let epoch = preparation.epoch;
+        match self.try_prepare(&preparation, address) {
+            Ok(attempt) => {
+                let listens = (preparation.placement.group_rank == 0).then(|| attempt.rank0.clone());
+                self.prepared = Some((attempt, preparation));
+                self.cluster.tell(MemberEvent::Prepared { epoch, listens });
+            }
+            Err(error) => self.cluster.tell(MemberEvent::Leaving { reason: format!("{error:#}") }),
+        }
+    }
+
+    fn try_prepare(&mut self, preparation: &Preparation, address: Option<IpAddr>) -> anyhow::Result<Attempt> {
+        let address = address.unwrap_or_else(|| usual_address(&self.endpoint_host));
+        let serves_store = self.leads && self.launch.plan.serves_store();
+        self.launch.master_address = match self.shared_port {
+            Some(port) if serves_store && preparation.placement.group_rank == 0 => {
+                MasterAddress::at_leaders_port(address, port)
+            }
+            _ => MasterAddress::of(address),
+        };
+        self.launch.interface = interface_of(address);
+        let plan = &mut self.launch.plan;
+        plan.place(preparation.placement);
+        match self.leads {
+            true if preparation.restart > 0 => plan.prepare_restart()?,
+            true => {}
+            false => plan.write_recipe()?,
+        }
+        Attempt::prepare(&self.launch, preparation.restart, Some(preparation.logs))
+    }
+
+    /// Runs the prepared attempt to its end.
+    fn start(&mut self, rank0: Endpoint) {
+        let Some((mut attempt, preparation)) = self.prepared.take() else { return };
+        attempt.rank0 = rank0;
+        let earlier = match self.leads {
+            true => EarlierResult::take(self.launch.plan.run_dir.as_ref()),
+            false => Ok(None),
+        };
+        let cluster = Some(&self.cluster);
+        let result = earlier.and_then(|_| {
+            reactor::attempt(&self.launch, &mut attempt, preparation.notices, &self.screen, cluster)
+        });
+        match result {
+            Err(error) => self.cluster.tell(MemberEvent::Leaving { reason: format!("{error:#}") }),
+            Ok(run) => self.after(run, &attempt),
+        }
+    }
+
+    /// Tells the leader about an attempt that is over.
+    fn after(&mut self, mut run: Run, attempt: &Attempt) {
+        self.held.extend(std::mem::take(&mut run.held));
+        let (plan, start_time) = (&self.launch.plan, self.launch.inbox.start_time);
+        let port_taken = attempt.port_was_taken(&run);
+        let blame = match &run.not_started {
+            Some((rank, error)) => {
+                let text = messages::cannot_start(plan, *rank, error);
+                let failure = Failure {
+                    rank: plan.rank(*rank),
+                    host: own_host(),
+                    message: Some(text.clone()),
+                    at_ms: start_time.unix_ms(start_time.elapsed()),
+                    ..Failure::default()
+                };
+                let banner = vec![format!("dtrain: {}: {text}", failure.host)];
+                Some(Blame { failure, ended: text, reported: None, banner })
+            }
+            None => report::blame(plan, &run, attempt, start_time),
+        };
+        for line in run.failed_logs.iter().cloned() {
+            self.say(line);
+        }
+        if port_taken && run.clients_seen.is_some() {
+            self.launch.plan.serve_no_store();
+        }
+        self.has_heartbeats |= run.has_heartbeats;
+        self.is_abandoned = run.abandoned;
+        let verdict = run.verdict.clone();
+        self.cluster.tell(MemberEvent::Over(Box::new(FinishedAttempt {
+            verdict,
+            port_taken,
+            blame: blame.map(Box::new),
+        })));
+        self.latest = Some(run);
+    }
+
+    /// Decides about the exit code, reports it to the user, and tells all nodes; on the leader's node.
+    fn conclude(&mut self, ending: Ending) {
+        let mut not_restarted = None;
+        let conclusion = match ending {
+            Ending::TooFewNodes { came, missing, rejected } => {
+                let reason = words::too_few(&came, &missing, &rejected, self.least);
+                self.ended_early(ExitStatus::Rendezvous, reason)
+            }
+            Ending::NodeLeft { host, reason } => {
+                self.ended_early(ExitStatus::WorkerFailed, format!("{host} cannot go on: {reason}"))
+            }
+            Ending::StoppedEarly { signal } => self.stopped(signal),
+            Ending::Judged { judgement, nodes, reason, .. } => {
+                not_restarted = reason;
+                self.conclusion(&judgement, nodes)
+            }
+        };
+        let (plan, start_time) = (&self.launch.plan, self.launch.inbox.start_time);
+        let report = Report::new(plan, conclusion, start_time);
+        if let Some(reason) = not_restarted.filter(|_| !report.is_usage_error) {
+            self.say(format!("dtrain: not restarted: {reason}"));
+        }
+        if let Some(run_dir) = plan.run_dir.as_ref().filter(|run_dir| {
+            // A run that never started leaves an earlier result.
+            !plan.is_evicted() && self.latest.is_some() && run_dir.root().is_dir()
+        }) && let Err(error) = report.write(run_dir)
+        {
+            self.say(format!("dtrain: cannot write {}: {error}", run_dir.result().display()));
+        }
+        report.text.iter().for_each(|text| self.say(text.clone()));
+        self.cluster.decide(report.status.code(), report.reason().to_owned());
+        self.concluded = Some(report.status);
+    }
+
+    fn ended_early(&self, status: ExitStatus, reason: String) -> Conclusion {
+        Conclusion {
+            cause: Cause::OthersFailed,
+            outcome: None,
+            blame: None,
+            reason: Some(reason),
+            restarts: self.restarts,
+            status: Some(status),
+        }
+    }
+
+    /// Returns the end of a run that was asked to stop while no worker ran.
+    fn stopped(&self, signal: i32) -> Conclusion {
+        let plan = &self.launch.plan;
+        let cause = match self.latest.is_some() && plan.training().is_some() && plan.has_checkpoint() {
+            true => Cause::Requeue,
+            false => Cause::Stopped { signal },
+        };
+        Conclusion { cause, outcome: None, blame: None, reason: None, restarts: self.restarts, status: None }
+    }
+
+    /// Returns the end of an attempt from the reports of all nodes.
+    fn conclusion(&self, judgement: &Judgement, mut nodes: Vec<NodeEnd>) -> Conclusion {
+        let plan = &self.launch.plan;
+        let others = words::others(judgement, &nodes);
+        let reason = words::lost(judgement, &nodes);
+        let mut cause = match judgement.cause {
+            ClusterCause::Workers(cause) => cause,
+            ClusterCause::NodeLost { .. } => Cause::OthersFailed,
+        };
+        // SIGTERM, as of batch systems, stopped the workers before any step could be lost.
+        let is_early = cause == (Cause::Stopped { signal: signals::TERM }) && !self.has_heartbeats;
+        if is_early && plan.training().is_some() && plan.has_checkpoint() {
+            cause = Cause::Requeue;
+        }
+        let blamed = nodes.iter_mut().find(|node| judgement.blames(node));
+        let mut report = blamed.and_then(|node| node.report.take());
+        let outcome = match (cause, &report) {
+            (Cause::Failed { rank } | Cause::Hung { rank }, Some(report)) => {
+                report.ends.iter().find(|end| end.rank == rank).map(|end| end.outcome)
+            }
+            _ => None,
+        };
+        let mut blame = report.as_mut().and_then(|report| report.blame.take()).map(|blame| *blame);
+        if let Some(blame) = &mut blame {
+            blame.banner.extend(others.iter().cloned());
+        }
+        let reason = reason.map(|reason| [vec![reason], others].concat().join("\n"));
+        Conclusion { cause, outcome, blame, reason, restarts: self.restarts, status: None }
+    }
+
+    /// Handles the end of this node's member.
+    fn over(&mut self, ending: MemberEnding) -> Option<ExitStatus> {
+        self.is_over = true;
+        if self.leads {
+            // The leader's own member may end before the run does.
+            return self.concluded.or_else(|| match &ending {
+                MemberEnding::Stopped { signal } => Some(self.give_up(*signal)),
+                ending if is_decided(ending) => Some(ExitStatus::WorkerFailed),
+                _ => None,
+            });
+        }
+        let (status, reason) = match ending {
+            MemberEnding::Decided { code: 0, .. } => return Some(ExitStatus::Success),
+            MemberEnding::Decided { code, reason } => (ExitStatus::Program(code.into()), reason),
+            MemberEnding::Left => (ExitStatus::WorkerFailed, "this node cannot go on".to_owned()),
+            MemberEnding::Rejected { reason } => {
+                (ExitStatus::Rendezvous, format!("the leader refused this node: {reason}"))
+            }
+            MemberEnding::NoLeader => {
+                (ExitStatus::Rendezvous, "no leader could be reached in time".to_owned())
+            }
+            MemberEnding::LeaderLost => {
+                let text = "the leader was lost and did not come back; start the job again, and it goes on from its \
+                            newest checkpoint";
+                (ExitStatus::Requeue, text.to_owned())
+            }
+            MemberEnding::Stopped { signal } => return Some(self.give_up(signal)),
+        };
+        self.say(format!("dtrain: exit code {}: {reason}", status.code()));
+        Some(status)
+    }
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
+
+fn own_host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

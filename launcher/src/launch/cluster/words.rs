@@ -1,0 +1,126 @@
+//! Messages for the user about the nodes of a run.
+
+use crate::launch::messages::ended;
+use dtrain_agent::cluster::blame::{ClusterCause, Culprit, Judgement, NodeEnd};
+use dtrain_agent::cluster::leader::LeaderNotice;
+use dtrain_agent::io::wire::ConnectError;
+use dtrain_agent::local::Outcome;
+use dtrain_common::text::counted;
+use std::net::SocketAddr;
+
+pub(super) fn notice(notice: &LeaderNotice) -> String {
+    match notice {
+        LeaderNotice::Joined { host, nodes, most } => format!("{host} joined ({nodes} of {most} nodes)"),
+        LeaderNotice::Rejected { host, reason } => format!("refused {host}: {reason}"),
+        LeaderNotice::Waiting { came, missing, left } => {
+            let missing = match missing.as_slice() {
+                [] => "others".to_owned(),
+                names => names.join(", "),
+            };
+            format!("waiting for {missing} for at most {} s more; here: {}", left.as_secs(), listed(came))
+        }
+        LeaderNotice::Started { nodes, workers, .. } => {
+            format!("started {} on {}", counted(*workers, "worker"), counted(*nodes, "node"))
+        }
+        LeaderNotice::NodeLost { host, is_connection: true } => {
+            format!("lost {host}: the connection to its agent ended")
+        }
+        LeaderNotice::NodeLost { host, is_connection: false } => {
+            format!("lost {host}: its agent does not answer")
+        }
+        LeaderNotice::Left { host, reason } => format!("{host} leaves the run: {reason}"),
+        LeaderNotice::Failed { host, end } => format!(
+            "rank {} on {host} failed ({}); stopping the workers of all nodes",
+            end.rank,
+            ended(end.outcome)
+        ),
+        LeaderNotice::LeftOut { host, failures } => {
+            format!("{host} is left out from now on: it has failed {failures} times in a row")
+        }
+        // The main thread words these.
+        LeaderNotice::Ended { .. } | LeaderNotice::Restarting { .. } => String::new(),
+    }
+}
+
+pub(super) fn cannot_connect(endpoint: &str, address: Option<SocketAddr>, reason: &ConnectError) -> String {
+    let at = address.map(|address| address.to_string()).filter(|address| address != endpoint);
+    let at = at.map_or_else(String::new, |at| format!(" ({at})"));
+    let again = if reason.is_permanent() { "" } else { "; trying again" };
+    format!("cannot reach the leader at {endpoint}{at}: {reason}{again}")
+}
+
+fn listed(hosts: &[String]) -> String {
+    match hosts {
+        [] => "no node".to_owned(),
+        hosts => hosts.join(", "),
+    }
+}
+
+/// Returns the reason for a run that ends because too few nodes came.
+pub(super) fn too_few(
+    came: &[String],
+    missing: &[String],
+    rejected: &[(String, String)],
+    least: usize,
+) -> String {
+    let mut text =
+        format!("only {} of {} joined in time ({})", came.len(), counted(least, "node"), listed(came));
+    if !missing.is_empty() {
+        text.push_str(&format!("; missing: {}", missing.join(", ")));
+    }
+    for (host, reason) in rejected {
+        text.push_str(&format!("; refused {host}: {reason}"));
+    }
+    text
+}
+
+/// Returns the reason for a failed epoch if no worker is to blame.
+pub(super) fn lost(judgement: &Judgement, nodes: &[NodeEnd]) -> Option<String> {
+    let ClusterCause::NodeLost { group_rank } = judgement.cause else { return None };
+    let host = nodes.iter().find(|node| node.group_rank == group_rank).map(|node| node.host.as_str());
+    Some(format!(
+        "lost node {}: its agent or machine died, stood still, or its network failed",
+        host.unwrap_or("?")
+    ))
+}
+
+/// Returns lines about the other nodes: failures that may also be the cause, and consequences.
+pub(super) fn others(judgement: &Judgement, nodes: &[NodeEnd]) -> Vec<String> {
+    let host_of = |rank| nodes.iter().find(|node| node.has(rank)).map_or("?", |node| node.host.as_str());
+    let mut lines = Vec::new();
+    let ambiguous: Vec<_> = judgement
+        .ambiguous
+        .iter()
+        .map(|culprit| match culprit {
+            Culprit::Rank(rank) => format!("rank {rank} on {}", host_of(*rank)),
+            Culprit::Node(group_rank) => {
+                let node = nodes.iter().find(|node| node.group_rank == *group_rank);
+                format!("node {}", node.map_or("?", |node| node.host.as_str()))
+            }
+        })
+        .collect();
+    if !ambiguous.is_empty() {
+        lines.push(format!(
+            "  ambiguous: {} failed at the same time within the error of the clocks",
+            ambiguous.join(", ")
+        ));
+    }
+    let (mut lost, mut stopped) = (Vec::new(), Vec::new());
+    for node in nodes.iter().filter(|node| !judgement.blames(node)) {
+        let ends = node.report.iter().flat_map(|report| &report.ends);
+        let mut failed: Vec<_> = ends.filter(|end| end.outcome != Outcome::Exited(0)).collect();
+        failed.sort_by_key(|end| end.rank);
+        for end in failed {
+            let text = format!("rank {} on {} ({})", end.rank, node.host, ended(end.outcome));
+            if end.sent.is_empty() { lost.push(text) } else { stopped.push(text) }
+        }
+    }
+    for (what, ends) in
+        [("failed as a consequence on other nodes", lost), ("stopped on other nodes", stopped)]
+    {
+        if !ends.is_empty() {
+            lines.push(format!("  {what}: {}", ends.join(", ")));
+        }
+    }
+    lines
+}
