@@ -172,7 +172,8 @@ impl RendezvousArgs {
         let by_rank = self.node_rank.map(|rank| rank == 0).filter(|_| !is_c10d);
         Ok(Some(Rendezvous {
             nodes,
-            node_rank: self.node_rank,
+            // As with torchrun, where node ranks belong to the static form.
+            node_rank: self.node_rank.filter(|_| !is_c10d),
             host,
             port,
             run_id: self.rdzv_id.clone(),

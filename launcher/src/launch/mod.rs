@@ -52,7 +52,14 @@ pub(crate) fn run(
             Some(meeting) if meeting.leads() => (Seat::Leader, MasterAddress::default()),
             Some(_) => (Seat::Member, MasterAddress::default()),
         };
-        Ok((notes, meeting, master_address, plan::check(&asked, seat, start_time)?))
+        match (plan::check(&asked, seat, start_time), meeting) {
+            (Ok(plan), meeting) => Ok((notes, meeting, master_address, plan)),
+            (Err(error), Some(meeting)) => {
+                cluster::refuse(meeting, &error);
+                Err(error)
+            }
+            (Err(error), None) => Err(error),
+        }
     };
     let (notes, meeting, master_address, mut plan) = match inbox.while_nothing_runs(check)? {
         Ok(checked) => checked?,

@@ -1,16 +1,18 @@
 //! A launch on several nodes: this node's agent finds the others, and does what the leader decides.
 //!
 //! `meeting` finds the node's role and address, `driver` is the thread that talks to the other nodes, `node`
-//! is the main thread's work.
+//! is the main thread's work. `refuse` is for a leader that cannot start.
 
 mod driver;
 mod meeting;
 mod node;
+mod refuse;
 mod words;
 
 pub(super) use meeting::Meeting;
 pub(crate) use meeting::RendezvousFailed;
 pub(super) use node::run;
+pub(super) use refuse::refuse;
 
 use crossbeam_channel::{Receiver, Sender};
 use driver::{Driver, Input, Link};

@@ -4,7 +4,7 @@ use super::handlers;
 use crate::io::thread;
 use crate::local::Outcome;
 use crate::signals;
-use dtrain_common::env::{DTRAIN_FRONT, DTRAIN_GUARDIAN, DTRAIN_TEMPORARY};
+use dtrain_common::env::{DTRAIN_FRONT, DTRAIN_GUARDIAN, DTRAIN_RDZV_SECRET, DTRAIN_TEMPORARY};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::ffi::OsString;
@@ -55,6 +55,7 @@ impl Worker {
             .env_remove(DTRAIN_GUARDIAN)
             .env_remove(DTRAIN_FRONT)
             .env_remove(DTRAIN_TEMPORARY)
+            .env_remove(DTRAIN_RDZV_SECRET)
             .stdin(if spec.inherit_stdin { Stdio::inherit() } else { Stdio::null() })
             .stdout(if spec.inherit_stdout { Stdio::inherit() } else { Stdio::piped() })
             .stderr(Stdio::piped())
