@@ -6,7 +6,6 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 use dtrain_agent::signals;
 use std::collections::HashSet;
-use std::str::FromStr;
 
 /// See the module.
 #[derive(Debug, Args)]
@@ -119,12 +118,6 @@ impl ContractArgs {
         let names: Vec<_> = self.signals().into_iter().map(signals::name).collect();
         names.join(",")
     }
-}
-
-/// Parses digits only; the standard library also accepts a plus sign.
-pub(super) fn whole<T: FromStr>(text: &str) -> Option<T> {
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_number)
 }
 
 fn interval(text: &str) -> Result<f64, &'static str> {

@@ -14,6 +14,7 @@ mod gpu;
 mod gpus;
 mod launch;
 mod limits;
+mod numbers;
 mod output;
 mod parse;
 mod plan;

@@ -1,6 +1,6 @@
 //! The flags for the workers' output, with torchrun's names and meaning. `plan::routing` combines them.
 
-use super::contract::whole;
+use super::numbers::whole;
 use clap::{ArgAction, Args};
 use dtrain_agent::io::output::Stream;
 use dtrain_common::units::ByteSize;

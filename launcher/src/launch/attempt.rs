@@ -1,6 +1,6 @@
 //! A launch, and the resources of one start of its whole group.
 
-use super::cluster::Order;
+use super::cluster::order::Order;
 use super::environment::Shared;
 use super::files::Files;
 use super::inbox::Inbox;

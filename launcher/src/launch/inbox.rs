@@ -1,6 +1,6 @@
 //! Events of the launcher, over all attempts of a run.
 
-use super::cluster::Order;
+use super::cluster::order::Order;
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dtrain_agent::clock::StartTime;

@@ -6,7 +6,8 @@
 //! notices a freeze of the launcher.
 
 use super::attempt::{Attempt, Launch, Run};
-use super::cluster::{Cluster, Order};
+use super::cluster::handle::Cluster;
+use super::cluster::order::Order;
 use super::group::{Capture, Group};
 use super::inbox::Incoming;
 use super::messages;

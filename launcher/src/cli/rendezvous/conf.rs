@@ -1,6 +1,6 @@
 //! The settings of `--rdzv-conf`.
 
-use crate::cli::contract::whole;
+use crate::cli::numbers::whole;
 use anyhow::bail;
 use dtrain_agent::cluster::lease::Times;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Parsers of hosts, endpoints and numbers of nodes.
 
-use crate::cli::contract::whole;
+use crate::cli::numbers::whole;
 use std::ops::RangeInclusive;
 
 /// More nodes are probably a typing error.

@@ -3,7 +3,7 @@
 //! It never waits for a disk, a worker or the screen, so heartbeats are in time. When the lease of this node
 //! ends, it kills the workers itself, whatever the main thread does.
 
-use super::Order;
+use super::order::Order;
 use super::words;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dtrain_agent::clock::StartTime;

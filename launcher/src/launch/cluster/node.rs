@@ -1,8 +1,11 @@
 //! The main thread's work on one of several nodes: prepares and runs attempts as the leader decides.
 
 use super::driver::is_decided;
+use super::handle::{Cluster, LeaderSetup};
+use super::meeting::Meeting;
 use super::meeting::{interface_of, usual_address};
-use super::{Cluster, LeaderSetup, Meeting, Order, words};
+use super::order::Order;
+use super::words;
 use crate::launch::attempt::{Attempt, EarlierResult, Launch, Run};
 use crate::launch::files::first_unused_attempt;
 use crate::launch::inbox::Incoming;

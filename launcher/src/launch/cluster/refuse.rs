@@ -1,6 +1,6 @@
 //! A leader that cannot start the run tells those that come, so that they do not wait.
 
-use super::Meeting;
+use super::meeting::Meeting;
 use dtrain_agent::cluster::message::{ToLeader, ToMember};
 use dtrain_agent::io::wire::{Limits, Server, ServerEvent};
 use dtrain_common::exit::ExitStatus;

@@ -1,0 +1,49 @@
+//! What the cluster asks of the main thread.
+
+use dtrain_agent::cluster::blame::{Judgement, NodeEnd};
+use dtrain_agent::cluster::leader::Ending;
+use dtrain_agent::cluster::member::{MemberEnding, Preparation};
+use dtrain_agent::cluster::message::{Endpoint, RunInfo, StopReason};
+use dtrain_agent::local::Event;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::launch) enum Order {
+    Joined(RunInfo),
+    /// `address`: by which other nodes reach this one, if it is known.
+    Prepare {
+        preparation: Preparation,
+        address: Option<IpAddr>,
+    },
+    Start(Endpoint),
+    Stop(StopReason),
+    /// The workers have been killed: the lease of this node has ended.
+    Kill,
+    /// The leader's: an attempt failed, and the run goes on.
+    Ended {
+        judgement: Judgement,
+        nodes: Vec<NodeEnd>,
+    },
+    Restarting {
+        restart: u32,
+        pause: Duration,
+    },
+    /// The leader's: the run is over. The main thread decides about the exit code.
+    Conclude(Box<Ending>),
+    Over(MemberEnding),
+}
+
+impl Order {
+    /// Returns the event for this node's workers, if they run.
+    pub(in crate::launch) fn event(&self) -> Option<Event> {
+        match self {
+            Self::Stop(StopReason::Asked { signal, .. }) => Some(Event::Stop { signal: *signal }),
+            Self::Stop(StopReason::Requeue) => Some(Event::OthersRequeue),
+            Self::Stop(_) => Some(Event::OthersFailed),
+            Self::Kill => Some(Event::LeaseEnded),
+            _ => None,
+        }
+    }
+}
