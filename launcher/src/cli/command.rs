@@ -36,9 +36,9 @@ pub(crate) enum Command {
     /// Show GPUs, suggest batch sizes, and free or end GPU processes.
     #[command(subcommand, after_help = help!("gpu"))]
     Gpu(GpuCommand),
-    /// Check this machine for training, and name remedies.
+    /// Check this machine, or the nodes of a job, and name remedies.
     #[command(after_help = help!("doctor"))]
-    Doctor(DoctorArgs),
+    Doctor(Box<DoctorArgs>),
 }
 
 const USAGE: &str = "\

@@ -34,4 +34,4 @@ pub(crate) use limits::{Limit, LimitArgs};
 pub(crate) use output::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
 pub(crate) use parse::read_command;
 pub(crate) use plan::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
-pub(crate) use rendezvous::{Rendezvous, RendezvousArgs};
+pub(crate) use rendezvous::{C10D_PORT, Rendezvous, RendezvousArgs};

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// torchrun's default port of the backend `c10d`.
-const C10D_PORT: u16 = 29400;
+pub(crate) const C10D_PORT: u16 = 29400;
 /// torchrun's default port of the backend `static`.
 const STATIC_PORT: u16 = 29500;
 
@@ -100,8 +100,29 @@ pub(crate) struct Rendezvous {
 }
 
 impl RendezvousArgs {
+    /// Returns `--rdzv-interface`.
+    pub(crate) fn interface(&self) -> Option<&str> {
+        self.rdzv_interface.as_deref()
+    }
+
+    /// Returns the flags that `dtrain doctor` cannot use on one node.
+    pub(crate) fn without_use_alone(&self) -> Vec<&'static str> {
+        let given = [
+            ("--node-rank", self.node_rank.is_some()),
+            ("--rdzv-endpoint", self.rdzv_endpoint.is_some()),
+            ("--rdzv-id", self.rdzv_id.is_some()),
+            ("--rdzv-secret", self.rdzv_secret.is_some()),
+            ("--rdzv-backend", self.rdzv_backend.is_some()),
+            ("--rdzv-conf", self.rdzv_conf.is_some()),
+            ("--master-addr", self.master_addr.is_some()),
+            ("--master-port", self.master_port.is_some()),
+            ("--local-addr", self.local_addr.is_some()),
+        ];
+        given.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag).collect()
+    }
+
     /// Checks the flags against each other; returns warnings for the user.
-    pub(super) fn check(&self) -> anyhow::Result<Vec<String>> {
+    pub(crate) fn check(&self) -> anyhow::Result<Vec<String>> {
         if let Some(nodes) = self.nnodes.as_ref().filter(|nodes| **nodes != (1..=1) && self.standalone) {
             let nodes = described(nodes);
             bail!("--standalone and --nnodes {nodes} contradict each other: --standalone is one node");

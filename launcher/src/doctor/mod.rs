@@ -1,24 +1,31 @@
 //! `dtrain doctor`: what this machine has and lacks for training, with remedies.
 //!
 //! Each check reads the machine, and a pure function turns the reading into rows. Checks run on threads of
-//! their own, so that a driver, disk or name server that hangs is itself a row.
+//! their own, so that a driver, disk or name server that hangs is itself a row. `job` is the doctor of several
+//! nodes that know each other, `hosts` asks nothing of the other machines.
 
 mod clock;
 mod folder;
 mod gpus;
+mod hosts;
+mod job;
 mod libtorch;
 mod limits;
 mod network;
+mod pairs;
+mod probe;
 mod python;
 mod row;
 mod variables;
 
-use crate::cli::DoctorArgs;
+use crate::cli::{C10D_PORT, DoctorArgs};
 use crate::stdout::print;
+use anyhow::bail;
 use dtrain_common::exit::ExitStatus;
 use gpus::Gpus;
 use libtorch::Libtorch;
 use row::{Level, Row};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -36,10 +43,31 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         return folder::try_lock(file);
     }
     let begun = Instant::now();
-    let Machine { rows, .. } = examine(args);
+    if let Some(rendezvous) = args.rendezvous.rendezvous()? {
+        // Its warnings are the launch's.
+        args.rendezvous.check()?;
+        return job::run(args, rendezvous);
+    }
+    if let [flag, ..] = args.rendezvous.without_use_alone()[..] {
+        bail!("{flag} has no effect on one node; leave it out, or give --nnodes");
+    }
+    if args.nodes.is_empty() {
+        return show(args, &examine(args).rows, begun);
+    }
+    let port = args.port.unwrap_or(C10D_PORT);
+    let check = |host: &String| {
+        let host = host.clone();
+        let names = (Level::Fail, "the name server hangs; add the name to /etc/hosts");
+        Check(host.clone(), names, Box::new(move || hosts::check(&host, port).into()))
+    };
+    show(args, &run_all(args.nodes.iter().map(check).collect()).rows, begun)
+}
+
+/// Prints the rows and returns the exit code.
+fn show(args: &DoctorArgs, rows: &[Row], begun: Instant) -> anyhow::Result<ExitCode> {
     let text = match args.json {
-        true => serde_json::to_string(&rows)? + "\n",
-        false => row::table(&rows, width()) + "\n" + &row::summary(&rows, begun.elapsed()),
+        true => serde_json::to_string(rows)? + "\n",
+        false => row::table(rows, width()) + "\n" + &row::summary(rows, begun.elapsed()),
     };
     print(&text)?;
     let fails = rows.iter().any(|row| row.level == Level::Fail);
@@ -53,7 +81,7 @@ fn width() -> usize {
 }
 
 /// The result of the checks of one machine.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Machine {
     rows: Vec<Row>,
     gpus: Option<Gpus>,
@@ -67,16 +95,20 @@ impl From<Vec<Row>> for Machine {
 }
 
 /// A check: its name, its row if it hangs, and the function.
-struct Check(&'static str, Hang, Box<dyn FnOnce() -> Machine + Send>);
+struct Check(String, Hang, Box<dyn FnOnce() -> Machine + Send>);
 
 /// The level and the remedy of a check that hangs.
 type Hang = (Level, &'static str);
 
-/// Runs all checks at once.
+/// Checks this machine.
 fn examine(args: &DoctorArgs) -> Machine {
-    let checks = checks(args);
+    run_all(checks(args))
+}
+
+/// Runs all checks at once.
+fn run_all(checks: Vec<Check>) -> Machine {
     let (sender, receiver) = mpsc::channel();
-    let names: Vec<(&str, Hang)> = checks.iter().map(|check| (check.0, check.1)).collect();
+    let names: Vec<(String, Hang)> = checks.iter().map(|check| (check.0.clone(), check.1)).collect();
     for (position, Check(_, _, check)) in checks.into_iter().enumerate() {
         let sender = sender.clone();
         // A thread that cannot start, or panics, gives no answer.
@@ -90,7 +122,7 @@ fn examine(args: &DoctorArgs) -> Machine {
     }
     let mut machine = Machine::default();
     for ((name, hang), result) in names.into_iter().zip(found) {
-        let result = result.unwrap_or_else(|| vec![hung(name, hang)].into());
+        let result = result.unwrap_or_else(|| vec![hung(&name, hang)].into());
         machine.rows.extend(result.rows);
         machine.gpus = machine.gpus.or(result.gpus);
         if result.libtorch.is_some() {
@@ -110,17 +142,17 @@ fn hung(name: &str, (level, remedy): Hang) -> Row {
 /// Returns the checks in the order of the table. GPUs come before libtorch, which must fit them.
 fn checks(args: &DoctorArgs) -> Vec<Check> {
     fn simple(name: &'static str, hang: Hang, check: impl FnOnce() -> Vec<Row> + Send + 'static) -> Check {
-        Check(name, hang, Box::new(move || check().into()))
+        Check(name.into(), hang, Box::new(move || check().into()))
     }
     let read = (Level::Warn, "run the command again");
     let driver = (Level::Fail, "the NVIDIA driver hangs; if `nvidia-smi` hangs too, restart the machine");
     let names = (Level::Fail, "the name server hangs; add this machine's name to /etc/hosts");
     let disk = (Level::Fail, "the file system hangs; choose another --run-dir, or mount it again");
     let folder = args.run_dir.clone().unwrap_or_else(|| PathBuf::from("."));
-    let interface = args.rdzv_interface.clone();
+    let interface = args.rendezvous.interface().map(str::to_owned);
     vec![
         Check(
-            "GPUs",
+            "GPUs".into(),
             driver,
             Box::new(|| {
                 let (rows, gpus) = gpus::check();
@@ -128,7 +160,7 @@ fn checks(args: &DoctorArgs) -> Vec<Check> {
             }),
         ),
         Check(
-            "libtorch",
+            "libtorch".into(),
             read,
             Box::new(|| {
                 let (rows, libtorch) = libtorch::check(PROGRAM);

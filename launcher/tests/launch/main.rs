@@ -6,6 +6,7 @@ mod causes;
 mod ckpt;
 mod contract;
 mod doctor;
+mod doctor_nodes;
 mod exit_codes;
 mod faults;
 mod gpus;

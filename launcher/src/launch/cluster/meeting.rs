@@ -21,17 +21,17 @@ pub(crate) struct RendezvousFailed(pub(super) String);
 
 /// This node before it joins.
 #[derive(Debug)]
-pub(in crate::launch) struct Meeting {
-    pub(super) endpoint: Endpoint,
-    pub(super) secret: Secret,
+pub(crate) struct Meeting {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) secret: Secret,
     /// The leader's port, on its node.
-    pub(super) bound: Option<BoundServer>,
+    pub(crate) bound: Option<BoundServer>,
     /// The address by which other nodes reach this one, if the user names it.
-    pub(super) address: Option<IpAddr>,
-    pub(super) nodes: RangeInclusive<usize>,
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) nodes: RangeInclusive<usize>,
     pub(super) node_rank: Option<usize>,
-    pub(super) run_id: Option<String>,
-    pub(super) join_timeout: Duration,
+    pub(crate) run_id: Option<String>,
+    pub(crate) join_timeout: Duration,
     pub(super) last_call: Duration,
     pub(super) times: Times,
     /// Whether the command line has torchrun's static form.
@@ -40,7 +40,7 @@ pub(in crate::launch) struct Meeting {
 
 impl Meeting {
     /// Reads the secret, and takes the leader's port if this node leads.
-    pub(in crate::launch) fn open(rendezvous: Rendezvous) -> anyhow::Result<Self> {
+    pub(crate) fn open(rendezvous: Rendezvous) -> anyhow::Result<Self> {
         Self::try_open(rendezvous).map_err(|error| RendezvousFailed(format!("{error:#}")).into())
     }
 
@@ -178,7 +178,7 @@ fn is_here(address: IpAddr) -> bool {
 
 /// Returns the address of this machine if no other node has reached it yet: that of the endpoint's name, but
 /// rather one that is not loopback.
-pub(super) fn usual_address(host: &str) -> IpAddr {
+pub(crate) fn usual_address(host: &str) -> IpAddr {
     let found = (host, 0).to_socket_addrs().into_iter().flatten().map(|address| address.ip());
     let mut own: Vec<IpAddr> = found.filter(|address| is_here(*address)).collect();
     own.sort_by_key(|address| (address.is_loopback(), address.is_ipv6()));

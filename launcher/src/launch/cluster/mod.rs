@@ -11,7 +11,6 @@ pub(super) mod order;
 mod refuse;
 mod words;
 
-pub(super) use meeting::Meeting;
-pub(crate) use meeting::RendezvousFailed;
+pub(crate) use meeting::{Meeting, RendezvousFailed, usual_address};
 pub(super) use node::run;
 pub(super) use refuse::refuse;
