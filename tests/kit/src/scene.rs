@@ -115,8 +115,13 @@ impl Scene {
     }
 
     /// Starts the command, with its output in files.
-    pub fn start(&self, mut command: Command) -> Launch<'_> {
-        let (out, err) = (self.path(".out"), self.path(".err"));
+    pub fn start(&self, command: Command) -> Launch<'_> {
+        self.start_as("", command)
+    }
+
+    /// Starts one of several commands, with its output in files of this name.
+    pub fn start_as(&self, name: &str, mut command: Command) -> Launch<'_> {
+        let (out, err) = (self.path(&format!("{name}.out")), self.path(&format!("{name}.err")));
         command.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
         Launch { child: command.spawn().unwrap(), scene: self, out, err }
     }

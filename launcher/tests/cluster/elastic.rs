@@ -1,0 +1,77 @@
+//! Nodes that leave and come.
+
+use crate::harness::{Cluster, WORK, expect_codes};
+use dtrain_test_kit::process::Signal;
+
+/// [`WORK`] that writes its number of workers first.
+fn counting() -> String {
+    format!(r#"echo "$WORLD_SIZE" > "$TEST_DIR/world.$TORCHELASTIC_RESTART_COUNT"; {WORK}"#)
+}
+
+fn world(cluster: &Cluster, attempt: u32) -> String {
+    cluster.scene.read(&format!("world.{attempt}")).trim().to_owned()
+}
+
+#[test]
+fn the_others_go_on_without_a_killed_node() {
+    for (nodes, nnodes) in [(2, "1:2"), (3, "2:3")] {
+        let Some(cluster) = Cluster::new(nodes) else { return };
+        let mut launches = cluster.start_all(nnodes, &["--max-restarts", "3"], &counting());
+        cluster.wait_for_workers(0..nodes, 0);
+        launches.remove(nodes - 1).signal(Signal::KILL);
+        cluster.wait_for_workers(0..nodes - 1, 1);
+        assert_eq!(world(&cluster, 1), (nodes - 1).to_string());
+        cluster.finish_work();
+        expect_codes(&cluster.wait(launches), 0);
+        cluster.expect_one_writer();
+    }
+}
+
+#[test]
+fn a_node_that_comes_back_takes_part_after_the_next_failure() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let flags = ["--max-restarts", "5"];
+    let script = counting();
+    let mut launches = cluster.start_all("2:3", &flags, &script);
+    cluster.wait_for_workers(0..3, 0);
+    let killed = launches.remove(2);
+    killed.signal(Signal::KILL);
+    killed.wait_leaving_processes();
+    cluster.wait_for_workers(0..2, 1);
+    launches.push(cluster.start(2, "2:3", &flags, &script));
+    launches[0].wait_for_stderr("n2");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    cluster.signal_worker(0, Signal::KILL);
+    cluster.wait_for_workers(0..3, 2);
+    assert_eq!(["0", "1", "2"].map(|n| world(&cluster, n.parse().unwrap())), ["3", "2", "3"]);
+    cluster.finish_work();
+    expect_codes(&cluster.wait(launches), 0);
+    cluster.expect_one_writer();
+}
+
+#[test]
+fn a_cut_half_is_fenced_before_the_other_goes_on() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let mut launches = cluster.start_all("2:3", &["--max-restarts", "3"], WORK);
+    cluster.wait_for_workers(0..3, 0);
+    cluster.network.cut(&[2]);
+    let apart = launches.remove(2);
+    cluster.wait_for_workers(0..2, 1);
+    let pid = cluster.worker(2);
+    assert!(!cluster.network[2].processes().contains(&pid), "the cut node's worker still runs");
+    expect_codes(&[apart.wait_leaving_processes()], 75);
+    cluster.finish_work();
+    expect_codes(&cluster.wait(launches), 0);
+    cluster.expect_one_writer();
+}
+
+#[test]
+fn a_run_that_may_be_smaller_starts_without_the_absent() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let start = |node| cluster.start(node, "2:3", &["--rdzv-conf", "last_call_timeout=1"], &counting());
+    let launches: Vec<_> = (0..2).map(start).collect();
+    cluster.wait_for_workers(0..2, 0);
+    assert_eq!(world(&cluster, 0), "2");
+    cluster.finish_work();
+    expect_codes(&cluster.wait(launches), 0);
+}

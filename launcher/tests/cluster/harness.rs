@@ -1,0 +1,142 @@
+//! A launcher on each of several nodes.
+
+use dtrain_test_kit::network::{Addresses, Network};
+use dtrain_test_kit::process::{Signal, signal, wait_until};
+pub(crate) use dtrain_test_kit::scene::{Finished, Launch, Scene};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// The endpoint of node 0.
+pub(crate) const ENDPOINT: &str = "n0:29500";
+
+/// Ready, then until a stop signal or the file `go`: a line in the file that all workers share.
+pub(crate) const WORK: &str = r#"
+    trap 'echo "$RANK" >> "$TEST_DIR/signalled"; exit 143' TERM INT
+    echo $$ > "$TEST_DIR/pid.$RANK"
+    : > "$TEST_DIR/ready.$RANK.$TORCHELASTIC_RESTART_COUNT"
+    until [ -e "$TEST_DIR/go" ]; do
+        echo "$TORCHELASTIC_RESTART_COUNT $RANK" >> "$TEST_DIR/written"
+        sleep 0.05
+    done
+"#;
+
+/// Nodes with a shared folder and a secret.
+pub(crate) struct Cluster {
+    // Dropped first: the processes on the nodes.
+    pub(crate) network: Network,
+    pub(crate) scene: Scene,
+}
+
+impl Cluster {
+    /// Returns `None` if the machine cannot have nodes; the test is then skipped.
+    #[track_caller]
+    pub(crate) fn new(nodes: usize) -> Option<Self> {
+        Self::with(Addresses::V4, &vec![0; nodes])
+    }
+
+    /// As [`Network::with`].
+    #[track_caller]
+    pub(crate) fn with(addresses: Addresses, ahead: &[i64]) -> Option<Self> {
+        let network = Network::with(addresses, ahead)?;
+        let scene = Scene::new();
+        write_secret(&scene.path("secret"), "0123456789abcdef0123456789abcdef");
+        Some(Self { network, scene })
+    }
+
+    /// Starts `dtrain launch ARGS` on a node.
+    pub(crate) fn start_with(&self, node: usize, args: &[&str]) -> Launch<'_> {
+        let command = self.scene.command(args);
+        self.scene.start_as(&format!(".n{node}"), self.network[node].enter(&command))
+    }
+
+    /// Starts `dtrain launch --nnodes N FLAGS -- sh -c SCRIPT` on a node, with the endpoint and the secret.
+    pub(crate) fn start(&self, node: usize, nnodes: &str, flags: &[&str], script: &str) -> Launch<'_> {
+        let before = ["--nnodes", nnodes, "--rdzv-endpoint", ENDPOINT, "--rdzv-secret", "secret"];
+        self.start_with(node, &[&before, flags, &["--", "sh", "-c", script]].concat())
+    }
+
+    /// As [`Cluster::start`], on each node.
+    pub(crate) fn start_all(&self, nnodes: &str, flags: &[&str], script: &str) -> Vec<Launch<'_>> {
+        (0..self.network.nodes().len()).map(|node| self.start(node, nnodes, flags, script)).collect()
+    }
+
+    /// As [`Cluster::start_all`] for as many nodes as there are, and waits until all workers of [`WORK`] are ready.
+    #[track_caller]
+    pub(crate) fn work(&self, flags: &[&str]) -> Vec<Launch<'_>> {
+        let nodes = self.network.nodes().len();
+        let launches = self.start_all(&nodes.to_string(), flags, WORK);
+        self.wait_for_workers(0..nodes, 0);
+        launches
+    }
+
+    /// Waits until these ranks of [`WORK`] are ready in the attempt.
+    #[track_caller]
+    pub(crate) fn wait_for_workers(&self, ranks: impl IntoIterator<Item = usize>, attempt: u32) {
+        for rank in ranks {
+            let file = self.scene.path(&format!("ready.{rank}.{attempt}"));
+            wait_until(&format!("rank {rank} to be ready in attempt {attempt}"), || file.exists());
+        }
+    }
+
+    /// Ends the workers of [`WORK`] with exit code 0.
+    pub(crate) fn finish_work(&self) {
+        fs::write(self.scene.path("go"), "").unwrap();
+    }
+
+    /// Returns the process of a rank of [`WORK`].
+    #[track_caller]
+    pub(crate) fn worker(&self, rank: usize) -> u32 {
+        let text = self.scene.read(&format!("pid.{rank}"));
+        text.trim().parse().unwrap()
+    }
+
+    /// Returns the launcher below the guardian on a node.
+    #[track_caller]
+    pub(crate) fn launcher(&self, node: usize) -> u32 {
+        let here = self.network[node].processes();
+        self.scene.launcher().into_iter().find(|pid| here.contains(pid)).expect("a launcher")
+    }
+
+    /// Sends a rank of [`WORK`] a signal.
+    #[track_caller]
+    pub(crate) fn signal_worker(&self, rank: usize, number: Signal) {
+        signal(self.worker(rank), number);
+    }
+
+    /// Waits for the end of all launchers, and fails if a process is left on a node.
+    #[track_caller]
+    pub(crate) fn wait<'a>(&'a self, launches: impl IntoIterator<Item = Launch<'a>>) -> Vec<Finished> {
+        let done = launches.into_iter().map(Launch::wait_leaving_processes).collect();
+        self.network.wait_until_empty();
+        done
+    }
+
+    /// Fails if an attempt wrote after a later one had begun.
+    #[track_caller]
+    pub(crate) fn expect_one_writer(&self) {
+        let text = self.scene.read("written");
+        let attempts: Vec<u32> =
+            text.lines().map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect();
+        assert!(attempts.is_sorted(), "two attempts wrote at once:\n{text}");
+    }
+}
+
+/// Writes a secret that others cannot read.
+pub(crate) fn write_secret(path: &Path, secret: &str) {
+    fs::write(path, secret).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// Fails if the launchers did not all end with this code.
+#[track_caller]
+pub(crate) fn expect_codes(done: &[Finished], code: i32) {
+    let codes: Vec<_> = done.iter().map(|done| done.code).collect();
+    let text: String = done.iter().enumerate().map(|(n, done)| format!("n{n}:\n{}\n", done.stderr)).collect();
+    assert!(codes.iter().all(|found| *found == Some(code)), "{codes:?} instead of {code}:\n{text}");
+}
+
+/// Returns how many of the launchers' messages contain the text.
+pub(crate) fn count_lines(done: &[Finished], text: &str) -> usize {
+    done.iter().flat_map(|done| done.stderr.lines()).filter(|line| line.contains(text)).count()
+}

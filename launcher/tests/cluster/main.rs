@@ -1,0 +1,13 @@
+//! `dtrain launch` on several nodes, which are network namespaces of this machine. Needs root and `iptables`.
+
+#![allow(clippy::unwrap_used)]
+
+mod elastic;
+mod failures;
+mod frozen;
+mod harness;
+mod python;
+mod refused;
+mod restarts;
+mod start;
+mod stop;

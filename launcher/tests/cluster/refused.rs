@@ -1,0 +1,81 @@
+//! Runs that cannot begin: exit code 5, with the names.
+
+use crate::harness::{Cluster, ENDPOINT, WORK, expect_codes, write_secret};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+/// Seconds to wait for the nodes, in a test of this time.
+const SHORT: [&str; 2] = ["--rdzv-conf", "join_timeout=2"];
+
+#[test]
+fn too_few_nodes_in_time_are_named() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let flags = |rank| [&SHORT[..], &["--node-rank", rank]].concat();
+    let launches = vec![cluster.start(0, "3", &flags("0"), WORK), cluster.start(2, "3", &flags("2"), WORK)];
+    let done = cluster.wait(launches);
+    expect_codes(&done, 5);
+    done[0].expect_stderr("n0").expect_stderr("n2").expect_stderr("node rank 1");
+}
+
+#[test]
+fn one_node_more_than_allowed_is_refused_and_the_others_go_on() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let launches: Vec<_> = (0..2).map(|node| cluster.start(node, "2", &[], WORK)).collect();
+    cluster.wait_for_workers(0..2, 0);
+    let late = cluster.start(2, "2", &SHORT, WORK).wait_leaving_processes();
+    late.expect_code(5).expect_stderr("2 nodes").expect_stderr("n0");
+    cluster.finish_work();
+    expect_codes(&cluster.wait(launches), 0);
+}
+
+#[test]
+fn a_node_rank_given_twice_is_refused() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    let flags = |rank| [&SHORT[..], &["--node-rank", rank]].concat();
+    let first = cluster.start(0, "2", &flags("0"), WORK);
+    let second = cluster.start(1, "2", &flags("1"), WORK);
+    cluster.wait_for_workers(0..2, 0);
+    let third = cluster.start(2, "2", &flags("1"), WORK).wait_leaving_processes();
+    third.expect_code(5);
+    cluster.finish_work();
+    expect_codes(&cluster.wait([first, second]), 0);
+
+    let Some(cluster) = Cluster::new(2) else { return };
+    let launches: Vec<_> = (0..2).map(|node| cluster.start(node, "2", &flags("0"), WORK)).collect();
+    let done = cluster.wait(launches);
+    expect_codes(&done, 5);
+    done[1].expect_stderr("node rank 0").expect_stderr("--node-rank");
+    done[0].expect_stderr("n1");
+}
+
+#[test]
+fn two_ids_at_one_endpoint_are_refused() {
+    let Some(cluster) = Cluster::new(2) else { return };
+    let start = |(node, id)| cluster.start(node, "2", &[&SHORT[..], &["--rdzv-id", id]].concat(), WORK);
+    let done = cluster.wait([(0, "mine"), (1, "theirs")].map(start));
+    expect_codes(&done, 5);
+    done[1].expect_stderr("mine").expect_stderr("theirs").expect_stderr("--rdzv-id");
+}
+
+#[test]
+fn another_secret_is_refused() {
+    let Some(cluster) = Cluster::new(2) else { return };
+    write_secret(&cluster.scene.path("other"), "another secret of the same length");
+    let start = |(node, secret)| {
+        let line = ["--nnodes=2", "--rdzv-endpoint", ENDPOINT, "--rdzv-secret", secret];
+        cluster.start_with(node, &[&line[..], &SHORT, &["--", "sh", "-c", WORK]].concat())
+    };
+    let done = cluster.wait([(0, "secret"), (1, "other")].map(start));
+    expect_codes(&done, 5);
+    done[1].expect_stderr("secret");
+    done[0].expect_stderr("secret");
+}
+
+#[test]
+fn a_secret_that_others_can_read_is_refused() {
+    let Some(cluster) = Cluster::new(1) else { return };
+    fs::set_permissions(cluster.scene.path("secret"), fs::Permissions::from_mode(0o644)).unwrap();
+    let done = cluster.wait([cluster.start(0, "2", &SHORT, WORK)]);
+    assert!(matches!(done[0].code, Some(2 | 5)), "{:?}", done[0].code);
+    done[0].expect_stderr("secret").expect_stderr("chmod 600");
+}
