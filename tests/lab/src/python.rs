@@ -42,16 +42,19 @@ pub(crate) fn environment(
 /// Returns the first words of a torchrun command with this Python and `workers` workers; other flags and the
 /// program follow. Sets a free port: torchrun's default is a fixed port, which may be in use.
 pub(crate) fn torchrun(python: &Path, workers: &str) -> Result<Vec<OsString>> {
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
-        .context("cannot find a free port on 127.0.0.1")?
-        .port();
+    let port = free_port()?;
     let mut words = vec![python.as_os_str().to_owned()];
     words.extend(
         ["-m", "torch.distributed.run", "--nproc-per-node", workers, "--master-port"].map(Into::into),
     );
     words.push(port.to_string().into());
     Ok(words)
+}
+
+/// Returns a free port of 127.0.0.1.
+pub(crate) fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    Ok(listener.context("cannot find a free port on 127.0.0.1")?.port())
 }
 
 fn make_environment(signals: &Signals, folder: &Path) -> Result<()> {

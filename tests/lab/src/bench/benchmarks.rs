@@ -22,18 +22,21 @@ pub(super) enum Benchmark {
     Overlap,
     /// Launcher: start, reaction to a death, restart, output, against torchrun
     Launch,
+    /// Agents on one machine: start, reaction to a death, restart, against torchrun
+    Cluster,
     /// Checkpoints of 1 GB during training, against torch.save and async_save
     Checkpoint,
 }
 
 impl Benchmark {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Resnet18,
         Self::Gpt,
         Self::Memory,
         Self::Loader,
         Self::Overlap,
         Self::Launch,
+        Self::Cluster,
         Self::Checkpoint,
     ];
 
@@ -46,6 +49,7 @@ impl Benchmark {
             Self::Loader => "loader",
             Self::Overlap => "overlap",
             Self::Launch => "launch",
+            Self::Cluster => "cluster",
             Self::Checkpoint => "checkpoint",
         }
     }
@@ -60,13 +64,14 @@ impl Benchmark {
             Self::Launch => {
                 [Job::NoOp(1), Job::NoOp(8), Job::Death, Job::Restart, Job::Lines].map(launch).to_vec()
             }
+            Self::Cluster => [Job::RemoteRestart, Job::LostAgent, Job::Agents(16)].map(launch).to_vec(),
             Self::Checkpoint => checkpoint::tables(),
         }
     }
 
     /// Returns whether it contains a training or a loader, which need libtorch.
     pub(super) fn needs_libtorch(self) -> bool {
-        self != Self::Launch
+        !matches!(self, Self::Launch | Self::Cluster)
     }
 }
 
@@ -165,6 +170,24 @@ fn launch(job: Job) -> Table {
             vec![Metric::RestartMs],
             vec![beside(Metric::RestartMs)],
             vec![target(Metric::RestartMs, 100.0)],
+        ),
+        Job::RemoteRestart => (
+            both,
+            vec![Metric::DeathMs, Metric::RestartMs],
+            vec![beside(Metric::DeathMs), beside(Metric::RestartMs)],
+            vec![target(Metric::DeathMs, 100.0), target(Metric::RestartMs, 300.0)],
+        ),
+        Job::LostAgent => (
+            both,
+            vec![Metric::NoticedMs],
+            vec![beside(Metric::NoticedMs)],
+            vec![target(Metric::NoticedMs, 1000.0)],
+        ),
+        Job::Agents(_) => (
+            both,
+            vec![Metric::StartedMs],
+            vec![beside(Metric::StartedMs)],
+            vec![target(Metric::StartedMs, 500.0)],
         ),
         Job::Lines => (
             vec![ours, torchrun, alone],

@@ -43,6 +43,10 @@ pub(super) enum Metric {
     DeathP99Ms,
     /// From a worker's death to the new start of the last worker; the median of the deaths.
     RestartMs,
+    /// From the start of the first of several agents to that of the last worker.
+    StartedMs,
+    /// From an agent's death to the SIGTERM of the last worker of the other one.
+    NoticedMs,
     /// Lines missing from standard output plus lines missing from all log files.
     LinesLost,
     /// Median time that the training waits for a checkpoint, without the first one.

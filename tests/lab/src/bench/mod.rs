@@ -83,7 +83,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     } else {
         ensure!(
             !args.set.is_given(),
-            "--cpu and --cuda have no effect: the benchmark launch needs no libtorch; omit them"
+            "--cpu and --cuda have no effect: launch and cluster need no libtorch; omit them"
         );
         Ready::without_libtorch()
     };
@@ -208,7 +208,7 @@ fn programs(benchmarks: &[Benchmark]) -> Vec<(&'static str, &'static str)> {
     if benchmarks.iter().any(|benchmark| benchmark.needs_libtorch()) {
         programs.extend([("dtrain-worker", "dtrain-worker"), ("dtrain-tests", "loader-bench")]);
     }
-    if benchmarks.contains(&Benchmark::Launch) {
+    if benchmarks.iter().any(|benchmark| matches!(benchmark, Benchmark::Launch | Benchmark::Cluster)) {
         programs.push(("lab", "launch-bench"));
     }
     programs

@@ -75,6 +75,8 @@ fn metric_format(metric: Metric, rate: &'static str) -> MetricFormat {
         Metric::DeathMs => ("from a death to the last SIGTERM, median", "ms", 1.0),
         Metric::DeathP99Ms => ("from a death to the last SIGTERM, 99th percentile", "ms", 1.0),
         Metric::RestartMs => ("from a death to the last restarted worker, median", "ms", 1.0),
+        Metric::StartedMs => ("until all workers have started", "ms", 1.0),
+        Metric::NoticedMs => ("until the other agent's workers receive SIGTERM", "ms", 1.0),
         Metric::LinesLost => ("lines lost", "", 1.0),
         Metric::BlockedMs => ("training waits for a checkpoint", "ms", 1.0),
         Metric::FirstBlockedMs => ("training waits for the first checkpoint", "ms", 1.0),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::{Job, LINES, Launcher, WORKERS};
-use crate::python::torchrun;
+use crate::python::{free_port, torchrun};
 
 /// How often torchrun checks its workers. Times of death are spread over this interval.
 const TORCHRUN_INTERVAL_MS: f64 = 100.0;
@@ -19,6 +19,7 @@ wait"#;
 /// A launch, without the launcher.
 #[derive(Debug)]
 pub(super) struct Launch {
+    agents: u32,
     workers: u32,
     flags: Vec<OsString>,
     program: Vec<OsString>,
@@ -36,10 +37,12 @@ impl Launch {
         let (mut flags, mut program) = (Vec::new(), Vec::new());
         match job {
             Job::NoOp(_) => program.push("/bin/true".into()),
-            Job::Death | Job::Restart => {
+            Job::Agents(_) => program.extend([bench.into(), "start".into(), notes.clone().into()]),
+            Job::LostAgent => program.extend([bench.into(), "wait".into()]),
+            Job::Death | Job::Restart | Job::RemoteRestart => {
                 let after = format!("{:.0}", share * TORCHRUN_INTERVAL_MS);
                 program.extend([bench.into(), "die".into(), notes.clone().into(), after.into()]);
-                if job == Job::Restart {
+                if job != Job::Death {
                     flags.extend(["--max-restarts", "1"].map(OsString::from));
                 }
             }
@@ -55,8 +58,18 @@ impl Launch {
                 }
             }
         }
-        let workers = if let Job::NoOp(workers) = job { workers } else { WORKERS };
-        Self { workers, flags, program, notes, logs }
+        let agents = match job {
+            Job::Agents(agents) => agents,
+            Job::RemoteRestart | Job::LostAgent => 2,
+            _ => 1,
+        };
+        let workers = match job {
+            Job::NoOp(workers) => workers,
+            Job::Agents(_) => 1,
+            Job::RemoteRestart | Job::LostAgent => WORKERS / 2,
+            _ => WORKERS,
+        };
+        Self { agents, workers, flags, program, notes, logs }
     }
 
     /// Returns the whole command line.
@@ -76,6 +89,12 @@ impl Launch {
             }
         };
         line.extend(self.flags.iter().cloned());
+        if self.agents > 1 {
+            let nodes =
+                ["--nnodes", &self.agents.to_string(), "--rdzv-backend", "c10d", "--rdzv-id", "bench"];
+            line.extend(nodes.map(OsString::from));
+            line.extend(["--rdzv-endpoint".into(), format!("127.0.0.1:{}", free_port()?).into()]);
+        }
         line.extend(match launcher {
             Launcher::Dtrain => Some("--".into()),
             Launcher::Torchrun => Some("--no-python".into()),

@@ -1,5 +1,6 @@
-//! The launcher compared with torchrun: jobs and launchers.
+//! The launcher compared with torchrun: jobs and launchers, on one node and as agents of several.
 
+mod agents;
 mod command;
 mod line;
 mod lines;
@@ -11,6 +12,9 @@ const WORKERS: u32 = 4;
 
 /// The worker that dies; `launch-bench` has the same constant.
 const DYING: u32 = 1;
+
+/// The time after which a killed agent counts as unnoticed.
+const NEVER_MS: u64 = 15_000;
 
 /// Lines per worker.
 const LINES: u32 = 200_000;
@@ -26,6 +30,12 @@ pub(super) enum Job {
     Restart,
     /// All workers print at full speed, to the terminal and into log files.
     Lines,
+    /// This many agents with one worker each, on this machine: until the last worker has started.
+    Agents(u32),
+    /// Two agents, and a worker of one of them dies: all are restarted.
+    RemoteRestart,
+    /// Two agents, and one of them is killed.
+    LostAgent,
 }
 
 /// The launcher.
@@ -45,6 +55,9 @@ impl Job {
             Self::Death => "death".to_owned(),
             Self::Restart => "restart".to_owned(),
             Self::Lines => "lines".to_owned(),
+            Self::Agents(agents) => format!("agents-{agents}"),
+            Self::RemoteRestart => "remote-restart".to_owned(),
+            Self::LostAgent => "lost-agent".to_owned(),
         }
     }
 
@@ -60,6 +73,11 @@ impl Job {
                 format!("one of {WORKERS} workers dies: until all have restarted")
             }
             Self::Lines => format!("{WORKERS} workers that print {LINES} lines each"),
+            Self::Agents(agents) => format!("{agents} agents with one worker each"),
+            Self::RemoteRestart => format!("one of {WORKERS} workers of two agents dies"),
+            Self::LostAgent => {
+                format!("one of two agents is killed ({NEVER_MS} ms: the other did not notice)")
+            }
         }
     }
 
@@ -72,6 +90,9 @@ impl Job {
             (Self::Restart, _) => 20,
             (Self::Death, Launcher::Torchrun) => 5,
             (Self::Death, _) => 100,
+            (Self::Agents(_) | Self::LostAgent | Self::RemoteRestart, Launcher::Torchrun) => 1,
+            (Self::Agents(_) | Self::LostAgent, _) => 5,
+            (Self::RemoteRestart, _) => 20,
         }
     }
 }

@@ -21,18 +21,27 @@ pub(super) fn time_to_restart(folder: &Path) -> Result<f64> {
 
 /// Returns milliseconds from the death to the last note of that name. Every listed rank must have one.
 fn time_to_last_note(folder: &Path, name: &str, ranks: impl Iterator<Item = u32>) -> Result<f64> {
-    let death = time(folder, &format!("died.{DYING}"))?;
+    time_from(time(folder, &format!("died.{DYING}"))?, folder, name, ranks)
+}
+
+/// Returns milliseconds from a time to the last note of that name. Every listed rank must have one.
+pub(super) fn time_from(
+    death: u64,
+    folder: &Path,
+    name: &str,
+    ranks: impl Iterator<Item = u32>,
+) -> Result<f64> {
     let mut last = death;
     for rank in ranks {
         let noted = time(folder, &format!("{name}.{rank}"))?;
-        ensure!(noted >= death, "rank {rank} was stopped before the death of rank {DYING}");
+        ensure!(noted >= death, "{name}.{rank} is earlier than the event before it");
         last = last.max(noted);
     }
     // A launch lasts seconds: the conversion is exact enough.
     Ok((last - death) as f64 / 1e6)
 }
 
-fn time(folder: &Path, name: &str) -> Result<u64> {
+pub(super) fn time(folder: &Path, name: &str) -> Result<u64> {
     let path = folder.join(name);
     let text = fs::read_to_string(&path).with_context(|| format!("no worker wrote {}", path.display()))?;
     text.trim().parse().with_context(|| format!("{} has no time", path.display()))

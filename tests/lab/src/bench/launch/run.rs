@@ -39,6 +39,11 @@ impl Runner<'_> {
         match job {
             Job::Death => notes::death_figures(&all(Metric::DeathMs)),
             Job::Restart => notes::restart_figures(&all(Metric::RestartMs)),
+            Job::Agents(_) | Job::LostAgent | Job::RemoteRestart => {
+                let metrics = [Metric::StartedMs, Metric::NoticedMs, Metric::DeathMs, Metric::RestartMs];
+                let middle = |metric| Some((metric, median(&all(metric))?));
+                Ok(metrics.into_iter().filter_map(middle).collect())
+            }
             Job::NoOp(_) | Job::Lines => {
                 let mut figures: Figures =
                     [(Metric::WallMs, median(&all(Metric::WallMs)).context("nothing was launched")?)].into();
@@ -58,6 +63,9 @@ impl Runner<'_> {
         }
         let line = launch.command_line(launcher, &self.programs.join("dtrain"), &self.python)?;
         match job {
+            Job::Agents(agents) => self.start_agents(agents, &line, &launch.notes, folder),
+            Job::RemoteRestart => self.restart_agents(&line, &launch.notes, folder),
+            Job::LostAgent => self.lose_agent(&line, &launch.notes, folder),
             Job::Death => {
                 self.run_expecting(FAILED, start(&line, folder), 0, folder)?;
                 Ok([(Metric::DeathMs, notes::time_to_sigterm(&launch.notes)?)].into())
@@ -85,7 +93,7 @@ impl Runner<'_> {
 }
 
 /// Returns the command of this line. Its temporary files are in the folder.
-fn start(line: &[OsString], folder: &Path) -> Command {
+pub(super) fn start(line: &[OsString], folder: &Path) -> Command {
     let mut command = cpu_command(Path::new(&line[0]));
     command.args(&line[1..]).env("TMPDIR", folder);
     command

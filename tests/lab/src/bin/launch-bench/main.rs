@@ -3,6 +3,8 @@
 //! ```text
 //! launch-bench measure FILE PROGRAM ARGS...   runs the program; its time and peak memory go to FILE as JSON
 //! launch-bench lines COUNT                    a worker that prints COUNT lines, each with a system call
+//! launch-bench start FOLDER                   a worker that notes its start in FOLDER
+//! launch-bench wait                           a worker that notes its SIGTERM in $LAUNCH_BENCH_NOTES
 //! launch-bench die FOLDER MILLISECONDS        a worker of a group in which one dies; notes events in FOLDER
 //! ```
 //!
@@ -25,10 +27,15 @@ fn main() -> Result<ExitCode> {
     // First, because a worker's start is part of the measured time.
     let started = die::now();
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let (name, args) = words.split_first().context("missing command: measure, lines or die")?;
+    let (name, args) = words.split_first().context("missing command: measure, lines, start, wait or die")?;
     match (name.to_str(), args) {
         (Some("measure"), [file, program, args @ ..]) => measure::run(Path::new(file), program, args),
         (Some("lines"), [count]) => lines::run(number(count)?).map(|()| ExitCode::SUCCESS),
+        (Some("start"), [folder]) => die::start(Path::new(folder), started).map(|()| ExitCode::SUCCESS),
+        (Some("wait"), []) => {
+            let folder = std::env::var_os("LAUNCH_BENCH_NOTES").context("LAUNCH_BENCH_NOTES is not set")?;
+            die::wait(Path::new(&folder)).map(|()| ExitCode::SUCCESS)
+        }
         (Some("die"), [folder, after]) => {
             die::run(Path::new(folder), Duration::from_millis(number(after)?.into()), started)
         }
