@@ -6,6 +6,7 @@ mod elastic;
 mod failures;
 mod frozen;
 mod harness;
+mod planted;
 mod python;
 mod refused;
 mod restarts;

@@ -22,6 +22,7 @@ mod own_trainer;
 mod parity;
 mod rollback;
 mod schedules;
+mod several_nodes;
 mod stages;
 mod stopping;
 mod tasks;
