@@ -31,7 +31,7 @@ fn one_node_more_than_allowed_is_refused_and_the_others_go_on() {
 #[test]
 fn a_node_rank_given_twice_is_refused() {
     let Some(cluster) = Cluster::new(3) else { return };
-    let flags = |rank| [&SHORT[..], &["--node-rank", rank]].concat();
+    let flags = |rank| [&SHORT[..], &["--rdzv-backend", "c10d", "--node-rank", rank]].concat();
     let first = cluster.start(0, "2", &flags("0"), WORK);
     let second = cluster.start(1, "2", &flags("1"), WORK);
     cluster.wait_for_workers(0..2, 0);
