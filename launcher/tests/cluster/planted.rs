@@ -77,7 +77,7 @@ fn expect_code(done: &Finished, code: i32) {
 fn an_unresolvable_endpoint() {
     let Some(cluster) = Cluster::new(2) else { return };
     let job = Job::new(&cluster).flags(1, &["--rdzv-endpoint", "head:29500"]);
-    let done = job.fail(1, &["head", "resolve"]);
+    let done = job.fail(1, &["head", "cannot be resolved"]);
     expect_code(&done[1], 5);
 }
 
@@ -86,7 +86,7 @@ fn nothing_listens_at_the_endpoint() {
     let Some(cluster) = Cluster::new(2) else { return };
     // Node 0 waits at another port.
     let job = Job::new(&cluster).flags(0, &["--rdzv-endpoint", "n0:29501"]);
-    let done = job.fail(1, &["n0:29500", "refused"]);
+    let done = job.fail(1, &["n0:29500", "no process listens"]);
     expect_code(&done[1], 5);
 }
 
@@ -94,7 +94,7 @@ fn nothing_listens_at_the_endpoint() {
 fn the_endpoints_host_is_down() {
     let Some(cluster) = Cluster::new(2) else { return };
     cluster.network.cut(&[0]);
-    let done = Job::new(&cluster).fail_within(1, &["n0:29500", "no answer"], None);
+    let done = Job::new(&cluster).fail_within(1, &["n0:29500", "does not answer"], None);
     expect_code(&done[1], 5);
 }
 
@@ -208,7 +208,7 @@ fn nodes_with_ipv6_only_run() {
 fn an_ipv4_address_on_nodes_with_ipv6_only() {
     let Some(cluster) = Cluster::with(Addresses::V6, &[0, 0]) else { return };
     let endpoint = &["--rdzv-endpoint", "10.77.0.1:29500"];
-    let done = Job::new(&cluster).flags(1, endpoint).fail(1, &["10.77.0.1:29500", "unreachable"]);
+    let done = Job::new(&cluster).flags(1, endpoint).fail(1, &["10.77.0.1:29500", "no route"]);
     expect_code(&done[1], 5);
 }
 
@@ -269,7 +269,7 @@ fn the_secrets_differ() {
     let done = Job::new(&cluster)
         .flags(0, &secret("secret"))
         .flags(1, &secret("other"))
-        .fail(1, &["secret", "differ"]);
+        .fail(1, &["secret differs"]);
     expect_code(&done[1], 5);
     assert!(done[0].stderr.contains("n1") || done[0].stderr.contains("10.77.0.2"), "{}", done[0].stderr);
 }
@@ -278,7 +278,7 @@ fn the_secrets_differ() {
 fn one_node_has_no_secret() {
     let Some(cluster) = Cluster::new(2) else { return };
     let secret = ["--rdzv-endpoint", ENDPOINT, "--rdzv-secret", "secret"];
-    let done = Job::new(&cluster).flags(0, &secret).fail(1, &["secret", "--rdzv-secret"]);
+    let done = Job::new(&cluster).flags(0, &secret).fail(1, &["the leader has a secret and the member does not"]);
     expect_code(&done[1], 5);
 }
 
