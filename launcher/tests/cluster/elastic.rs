@@ -1,7 +1,7 @@
 //! Nodes that leave and come.
 
 use crate::harness::{Cluster, WORK, expect_codes};
-use dtrain_test_kit::process::Signal;
+use dtrain_test_kit::process::{Signal, wait_until};
 
 /// [`WORK`] that writes its number of workers first.
 fn counting() -> String {
@@ -39,8 +39,7 @@ fn a_node_that_comes_back_takes_part_after_the_next_failure() {
     killed.wait_leaving_processes();
     cluster.wait_for_workers(0..2, 1);
     launches.push(cluster.start(2, "2:3", &flags, &script));
-    launches[0].wait_for_stderr("n2");
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    wait_until("n2 to join again", || launches[0].stderr().matches("n2 joined").count() == 2);
     cluster.signal_worker(0, Signal::KILL);
     cluster.wait_for_workers(0..3, 2);
     assert_eq!(["0", "1", "2"].map(|n| world(&cluster, n.parse().unwrap())), ["3", "2", "3"]);

@@ -66,7 +66,7 @@ fn a_short_pause_of_an_agent_disturbs_nothing() {
 #[test]
 fn a_frozen_leader_ends_all_others_with_75_and_starts_nothing_when_it_wakes() {
     let Some(cluster) = Cluster::new(3) else { return };
-    let mut launches = cluster.work(&["--max-restarts", "3"]);
+    let mut launches = cluster.work(&["--max-restarts", "3", "--rdzv-conf", "join_timeout=3"]);
     let leader = launches.remove(0);
     let pids = freeze_agent(&cluster, 0, leader.child.id());
     let done: Vec<_> = launches.into_iter().map(|launch| launch.wait_leaving_processes()).collect();

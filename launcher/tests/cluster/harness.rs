@@ -12,7 +12,8 @@ pub(crate) const ENDPOINT: &str = "n0:29500";
 
 /// Ready, then until a stop signal or the file `go`: a line in the file that all workers share.
 pub(crate) const WORK: &str = r#"
-    trap 'echo "$RANK" >> "$TEST_DIR/signalled"; exit 143' TERM INT
+    trap 'echo "$RANK" >> "$TEST_DIR/signalled"; trap - TERM; kill -TERM $$' TERM
+    trap 'echo "$RANK" >> "$TEST_DIR/signalled"; trap - INT; kill -INT $$' INT
     echo $$ > "$TEST_DIR/pid.$RANK"
     : > "$TEST_DIR/ready.$RANK.$TORCHELASTIC_RESTART_COUNT"
     until [ -e "$TEST_DIR/go" ]; do
@@ -119,6 +120,17 @@ impl Cluster {
         let attempts: Vec<u32> =
             text.lines().map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect();
         assert!(attempts.is_sorted(), "two attempts wrote at once:\n{text}");
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for node in self.network.nodes() {
+                let text = fs::read_to_string(self.scene.path(&format!(".{}.err", node.name)));
+                eprintln!("standard error of {}:\n{}", node.name, text.unwrap_or_default());
+            }
+        }
     }
 }
 

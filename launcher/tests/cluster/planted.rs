@@ -278,7 +278,8 @@ fn the_secrets_differ() {
 fn one_node_has_no_secret() {
     let Some(cluster) = Cluster::new(2) else { return };
     let secret = ["--rdzv-endpoint", ENDPOINT, "--rdzv-secret", "secret"];
-    let done = Job::new(&cluster).flags(0, &secret).fail(1, &["the leader has a secret and the member does not"]);
+    let done =
+        Job::new(&cluster).flags(0, &secret).fail(1, &["the leader has a secret and the member does not"]);
     expect_code(&done[1], 5);
 }
 

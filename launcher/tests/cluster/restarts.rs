@@ -49,7 +49,7 @@ fn a_healed_partition_continues_in_the_next_attempt() {
     let launches = cluster.start_all("3", &["--max-restarts", "3"], WORK);
     cluster.wait_for_workers(0..3, 0);
     cluster.network.cut(&[1]);
-    launches[0].wait_for_stderr("n1");
+    launches[0].wait_for_stderr("lost n1");
     cluster.network.heal();
     cluster.wait_for_workers(0..3, 1);
     cluster.finish_work();
@@ -66,7 +66,7 @@ fn a_launcher_that_was_killed_may_be_started_again() {
     let killed = launches.remove(1);
     signal(killed.child.id(), Signal::KILL);
     killed.wait_leaving_processes();
-    launches[0].wait_for_stderr("n1");
+    launches[0].wait_for_stderr("lost n1");
     launches.push(cluster.start(1, "2", &flags, WORK));
     cluster.wait_for_workers(0..2, 1);
     cluster.finish_work();

@@ -79,11 +79,6 @@ fn torchruns_static_form_starts_the_nodes_in_the_order_of_their_ranks() {
     };
     expect_codes(&cluster.wait([2, 0, 1].map(start)), 0);
     expect_variables(&cluster, &[2, 2, 2]);
-    let vars = variables(&cluster, 6);
-    assert!(
-        vars.iter().all(|vars| vars["MASTER_ADDR"] == "n0" && vars["MASTER_PORT"] == "29400"),
-        "{vars:?}"
-    );
 }
 
 #[test]
@@ -106,7 +101,8 @@ fn torchruns_c10d_form_starts_the_nodes() {
 #[test]
 fn node_ranks_of_the_user_decide_over_host_names() {
     let Some(cluster) = Cluster::new(2) else { return };
-    let start = |(node, rank)| cluster.start(node, "2", &["--rdzv-backend", "c10d", "--node-rank", rank], WRITE);
+    let start =
+        |(node, rank)| cluster.start(node, "2", &["--rdzv-backend", "c10d", "--node-rank", rank], WRITE);
     expect_codes(&cluster.wait([(0, "1"), (1, "0")].map(start)), 0);
     assert_eq!(cluster.scene.read("host.0"), "n1\n");
     assert_eq!(cluster.scene.read("host.1"), "n0\n");

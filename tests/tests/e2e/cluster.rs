@@ -116,7 +116,7 @@ fn a_silent_partition_does_not_change_the_weights() {
     compare(&LONG, |scene, network, launches| {
         wait_for_steps(scene, 6);
         network.cut(&[1]);
-        launches[0].wait_for_stderr("n1");
+        launches[0].wait_for_stderr("lost n1");
         network.heal();
     });
 }
@@ -127,7 +127,7 @@ fn a_frozen_node_does_not_change_the_weights() {
         wait_for_steps(scene, 6);
         let pids = network[1].processes();
         pids.iter().for_each(|pid| kill(*pid, Signal::STOP));
-        launches[0].wait_for_stderr("n1");
+        launches[0].wait_for_stderr("lost n1");
         pids.iter().for_each(|pid| kill(*pid, Signal::CONT));
     });
 }
