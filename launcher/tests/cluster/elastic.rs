@@ -51,7 +51,8 @@ fn a_node_that_comes_back_takes_part_after_the_next_failure() {
 #[test]
 fn a_cut_half_is_fenced_before_the_other_goes_on() {
     let Some(cluster) = Cluster::new(3) else { return };
-    let mut launches = cluster.start_all("2:3", &["--max-restarts", "3"], WORK);
+    let mut launches =
+        cluster.start_all("2:3", &["--max-restarts", "3", "--rdzv-conf", "join_timeout=5"], WORK);
     cluster.wait_for_workers(0..3, 0);
     cluster.network.cut(&[2]);
     let apart = launches.remove(2);

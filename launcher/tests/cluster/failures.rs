@@ -4,6 +4,9 @@ use crate::harness::{Cluster, count_lines, expect_codes};
 use dtrain_test_kit::network::Addresses;
 use dtrain_test_kit::process::{Signal, kill, signal, wait_until};
 
+/// Seconds for which a node looks for a lost leader.
+const SHORT_LOSS: [&str; 2] = ["--rdzv-conf", "join_timeout=5"];
+
 #[test]
 fn a_worker_that_fails_on_another_node_stops_all_and_is_named_once() {
     for nodes in [2, 3, 4] {
@@ -92,7 +95,7 @@ fn an_agent_and_its_guardian_killed_together_are_noticed() {
 #[test]
 fn a_silent_partition_stops_both_sides() {
     let Some(cluster) = Cluster::new(3) else { return };
-    let mut launches = cluster.work(&[]);
+    let mut launches = cluster.work(&SHORT_LOSS);
     cluster.network.cut(&[2]);
     let lost = launches.remove(2);
     let done = cluster.wait([lost]);
@@ -107,7 +110,7 @@ fn a_silent_partition_stops_both_sides() {
 #[test]
 fn a_lost_leader_ends_all_others_with_75() {
     let Some(cluster) = Cluster::new(3) else { return };
-    let mut launches = cluster.work(&["--max-restarts", "3"]);
+    let mut launches = cluster.work(&[&["--max-restarts", "3"], &SHORT_LOSS[..]].concat());
     let leader = launches.remove(0);
     leader.signal(Signal::KILL);
     let done = cluster.wait(launches);
@@ -122,7 +125,7 @@ fn a_lost_leader_ends_all_others_with_75() {
 #[test]
 fn a_leader_behind_a_partition_ends_all_others_with_75() {
     let Some(cluster) = Cluster::new(3) else { return };
-    let mut launches = cluster.work(&[]);
+    let mut launches = cluster.work(&SHORT_LOSS);
     cluster.network.cut(&[0]);
     let leader = launches.remove(0);
     let done = cluster.wait(launches);

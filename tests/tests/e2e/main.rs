@@ -7,7 +7,6 @@ mod bad_input;
 mod batchnorm;
 mod best;
 mod checkpoints;
-mod cluster;
 mod conformance;
 mod damage;
 mod ddp;

@@ -140,7 +140,7 @@ impl Driver {
                 MemberEvent::Disconnected
             }
             ClientEvent::CannotConnect { address, reason } => {
-                self.say(&words::cannot_connect(&self.endpoint, address, &reason));
+                self.say(&words::cannot_connect(&self.endpoint, address, self.address, &reason));
                 // The process of the leader has ended, and nobody follows it.
                 let is_gone = reason == ConnectError::Refused && address.is_some() && address == self.leaders;
                 match (is_gone, reason.is_permanent()) {

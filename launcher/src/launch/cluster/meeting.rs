@@ -87,13 +87,17 @@ impl Meeting {
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// Returns a warning about a run that everybody can join.
+    /// Returns a warning about a run that everybody can join, or only this machine.
     pub(super) fn warning(&self) -> Option<String> {
-        let is_local = is_loopback(&self.endpoint.host);
-        (self.secret.is_none() && !is_local).then(|| {
+        let at = self.shown();
+        if is_loopback(&self.endpoint.host) {
+            return Some(format!(
+                "only agents of this machine can join at {at}; for others, use a name that they know"
+            ));
+        }
+        self.secret.is_none().then(|| {
             format!(
-                "without a secret, any program that reaches {} can join the run; give all nodes the same --rdzv-secret FILE",
-                self.shown()
+                "without a secret, any program that reaches {at} can join the run; give all nodes the same --rdzv-secret FILE"
             )
         })
     }

@@ -189,7 +189,7 @@ impl NodeRun<'_> {
         match order {
             Order::Joined(run) => self.joined(run),
             Order::Prepare { preparation, address } => self.prepare(preparation, address),
-            Order::Start(rank0) => self.start(rank0),
+            Order::Start(rank0) => return self.start(rank0),
             Order::Stop(_) | Order::Kill => self.prepared = None,
             Order::Ended { judgement, nodes } => {
                 let conclusion = self.conclusion(&judgement, nodes);
@@ -255,8 +255,8 @@ impl NodeRun<'_> {
     }
 
     /// Runs the prepared attempt to its end.
-    fn start(&mut self, rank0: Endpoint) {
-        let Some((mut attempt, preparation)) = self.prepared.take() else { return };
+    fn start(&mut self, rank0: Endpoint) -> Option<ExitStatus> {
+        let (mut attempt, preparation) = self.prepared.take()?;
         attempt.rank0 = rank0;
         let earlier = match self.leads {
             true => EarlierResult::take(self.launch.plan.run_dir.as_ref()),
@@ -268,8 +268,14 @@ impl NodeRun<'_> {
         });
         match result {
             Err(error) => self.cluster.tell(MemberEvent::Leaving { reason: format!("{error:#}") }),
+            // The guardian was killed, and this node with it. The others lose the connection.
+            Ok(run) if run.verdict.cause == (Cause::Stopped { signal: signals::KILL }) => {
+                self.is_abandoned = run.abandoned;
+                return Some(self.give_up(signals::KILL));
+            }
             Ok(run) => self.after(run, &attempt),
         }
+        None
     }
 
     /// Tells the leader about an attempt that is over.

@@ -6,7 +6,7 @@ use dtrain_agent::cluster::leader::LeaderNotice;
 use dtrain_agent::io::wire::ConnectError;
 use dtrain_agent::local::Outcome;
 use dtrain_common::text::counted;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 pub(super) fn notice(notice: &LeaderNotice) -> String {
     match notice {
@@ -42,11 +42,18 @@ pub(super) fn notice(notice: &LeaderNotice) -> String {
     }
 }
 
-pub(super) fn cannot_connect(endpoint: &str, address: Option<SocketAddr>, reason: &ConnectError) -> String {
+/// `from`: the address of this node, as far as it is known or chosen.
+pub(super) fn cannot_connect(
+    endpoint: &str,
+    address: Option<SocketAddr>,
+    from: Option<IpAddr>,
+    reason: &ConnectError,
+) -> String {
     let at = address.map(|address| address.to_string()).filter(|address| address != endpoint);
     let at = at.map_or_else(String::new, |at| format!(" ({at})"));
+    let from = from.map_or_else(String::new, |from| format!(" from {from}"));
     let again = if reason.is_permanent() { "" } else { "; trying again" };
-    format!("cannot reach the leader at {endpoint}{at}: {reason}{again}")
+    format!("cannot reach the leader at {endpoint}{at}{from}: {reason}{again}")
 }
 
 fn listed(hosts: &[String]) -> String {
