@@ -1,6 +1,6 @@
 //! Runs that cannot begin: exit code 5, with the names.
 
-use crate::harness::{Cluster, ENDPOINT, WORK, expect_codes, write_secret};
+use crate::harness::{Cluster, ENDPOINT, WORK, count_lines, expect_codes, write_secret};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -31,7 +31,7 @@ fn one_node_more_than_allowed_is_refused_and_the_others_go_on() {
 #[test]
 fn a_node_rank_given_twice_is_refused() {
     let Some(cluster) = Cluster::new(3) else { return };
-    let flags = |rank| [&SHORT[..], &["--rdzv-backend", "c10d", "--node-rank", rank]].concat();
+    let flags = |rank| [&SHORT[..], &["--node-rank", rank]].concat();
     let first = cluster.start(0, "2", &flags("0"), WORK);
     let second = cluster.start(1, "2", &flags("1"), WORK);
     cluster.wait_for_workers(0..2, 0);
@@ -40,12 +40,12 @@ fn a_node_rank_given_twice_is_refused() {
     cluster.finish_work();
     expect_codes(&cluster.wait([first, second]), 0);
 
-    let Some(cluster) = Cluster::new(2) else { return };
-    let launches: Vec<_> = (0..2).map(|node| cluster.start(node, "2", &flags("0"), WORK)).collect();
-    let done = cluster.wait(launches);
+    let Some(cluster) = Cluster::new(3) else { return };
+    let start = |(node, rank)| cluster.start(node, "3", &flags(rank), WORK);
+    let done = cluster.wait([(0, "0"), (1, "1"), (2, "1")].map(start));
     expect_codes(&done, 5);
-    done[1].expect_stderr("node rank 0").expect_stderr("--node-rank");
-    done[0].expect_stderr("n1");
+    assert_eq!(count_lines(&done[1..], "refused this node: node rank 1 is taken by n"), 1);
+    done[0].expect_stderr("node rank 1 is taken by n").expect_stderr("missing: node rank 2");
 }
 
 #[test]

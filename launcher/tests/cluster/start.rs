@@ -101,8 +101,10 @@ fn torchruns_c10d_form_starts_the_nodes() {
 #[test]
 fn node_ranks_of_the_user_decide_over_host_names() {
     let Some(cluster) = Cluster::new(2) else { return };
-    let start =
-        |(node, rank)| cluster.start(node, "2", &["--rdzv-backend", "c10d", "--node-rank", rank], WRITE);
+    let start = |(node, rank)| {
+        let line = ["--nnodes=2", "--rdzv-endpoint=n1:29500", "--rdzv-secret=secret", "--node-rank", rank];
+        cluster.start_with(node, &[&line[..], &["--", "sh", "-c", WRITE]].concat())
+    };
     expect_codes(&cluster.wait([(0, "1"), (1, "0")].map(start)), 0);
     assert_eq!(cluster.scene.read("host.0"), "n1\n");
     assert_eq!(cluster.scene.read("host.1"), "n0\n");
