@@ -66,6 +66,8 @@ pub const HEARTBEAT_WRITING: &str = "writing";
 pub const DTRAIN_COLLECTIVE_TIMEOUT: &str = "DTRAIN_COLLECTIVE_TIMEOUT";
 /// Folder that the launcher makes for `checkpoint.in_memory`; see [`crate::memory_copies`].
 pub const DTRAIN_MEMORY_COPIES: &str = "DTRAIN_MEMORY_COPIES";
+/// File with the end of the lease of this node's agent; see [`crate::agent_lease`].
+pub const DTRAIN_LEASE: &str = "DTRAIN_LEASE";
 /// Set by Slurm: number of the job.
 pub const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
 /// Set by Slurm from version 23 on: end of the job in seconds since the Unix epoch.
@@ -76,7 +78,7 @@ pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";
 pub const DTRAIN_FRONT: &str = "DTRAIN_FRONT";
 /// Folder that the guardian makes for temporary files of the run, for the launcher.
 pub const DTRAIN_TEMPORARY: &str = "DTRAIN_TEMPORARY";
-/// Transport between the ranks of one machine: `shared` (memory), `gloo` (TCP), or unset or `auto`.
+/// Transport between the ranks: `shared` (memory within each node), `gloo` (TCP), or unset or `auto`.
 pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
 /// For tests: makes allocations fail in a worker, such as `oom:rank=1,step=3,phase=backward`. `step` counts
 /// from 1. `phase` is `forward`, `backward`, `reduce`, `prepare`, `update` or `evaluate` (after `step`).

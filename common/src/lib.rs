@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
 
+pub mod agent_lease;
 pub mod batch;
 mod choice;
 pub mod control;

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use dtrain_common::agent_lease::LeaseError;
 use dtrain_common::batch::BatchError;
 use dtrain_common::env::EnvError;
 use dtrain_common::exit::ExitStatus;
@@ -93,6 +94,10 @@ pub enum WorkerError {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
+    #[error(
+        "the ranks must run the same program, but differ in {0}; use the same build, recipe and data on all nodes"
+    )]
+    DifferentPrograms(String),
     #[error("cannot read the first message of rank 0: {0}; run the same version of dtrain on all ranks")]
     Opening(#[from] serde_json::Error),
     #[error("--job: {0}; this flag is internal, use `dtrain plan`, `dtrain profile` or `dtrain eval`")]
@@ -103,6 +108,8 @@ pub enum WorkerError {
     Trial(String),
     #[error(transparent)]
     Train(#[from] TrainError),
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("cannot install signal handlers: {0}")]
@@ -148,6 +155,7 @@ impl WorkerError {
             | Self::Checkpoints(_)
             | Self::Device(DeviceError::Failed { .. })
             | Self::Opening(_)
+            | Self::Lease(_)
             | Self::Write { .. }
             | Self::Signals(_)
             | Self::Torch(_) => ExitStatus::Program(1),

@@ -26,6 +26,7 @@ use crate::host::enter_device;
 use crate::memory;
 use crate::memory_report::Owners;
 use crate::metrics::{Line, MetricsLog, Progress, ProgressStyle, TestRecord, figure};
+use crate::nodes::send_manifest;
 use crate::plan::{EvalJob, EvalWeights};
 use crate::run::evaluate::{Evaluated, Evaluator};
 use crate::run::followers::{Followers, figures_of};
@@ -48,6 +49,8 @@ pub(crate) struct Evaluation<'a> {
     pub(crate) survey: &'a Value,
     /// The checkpoint, which rank 0 has verified or written.
     pub(crate) folder: PathBuf,
+    /// Whether every rank can read it; otherwise rank 0 sends the weights.
+    pub(crate) is_shared: bool,
     pub(crate) weights: EvalWeights,
     /// Samples of a batch; by default, the micro-batch of the recipe's training.
     pub(crate) batch: Option<usize>,
@@ -83,6 +86,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
         recipe,
         survey: &opening.survey,
         folder: opening.checkpoint,
+        is_shared: true,
         weights: job.weights,
         batch: job.batch,
         env,
@@ -168,13 +172,25 @@ fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<(T, Manifest, boo
     let mut registry = registry(recipe, of.device);
     let context = BuildContext { registry: &mut registry, local_ranks: of.env.local_world_size };
     let task: T = build_to_fill(recipe, serde_json::from_value(of.survey.clone())?, context)?;
-    let manifest = Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()))?;
+    let reads = of.is_shared || of.env.rank == 0;
+    let read = || Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()));
+    let manifest = match reads.then(read).transpose()? {
+        Some(manifest) if of.is_shared => manifest,
+        own => send_manifest(own.as_ref(), of.ranks)?,
+    };
     check_same_data(folder, &manifest, &task)?;
     if let (0, Some(warning)) = (of.env.rank, unnamed_classes(folder, &manifest, &task)) {
         tracing::warn!("{warning}");
     }
-    let average = checkpoint::restore_weights(folder, &manifest, &registry, weights != EvalWeights::Raw)
-        .map_err(WorkerError::Evaluate)?;
+    let wants_average = weights != EvalWeights::Raw;
+    let average = match reads {
+        true => checkpoint::restore_weights(folder, &manifest, &registry, wants_average)
+            .map_err(WorkerError::Evaluate)?,
+        false => wants_average && manifest.ema_updates.is_some(),
+    };
+    if !of.is_shared {
+        checkpoint::send_model(&registry, of.ranks).map_err(WorkerError::Evaluate)?;
+    }
     if weights == EvalWeights::Average && !average {
         return Err(WorkerError::NoAverage { folder: folder.clone() });
     }

@@ -10,13 +10,16 @@ use dtrain_common::run_dir::{Resume, RunDir, RunLock, SetAside, Start};
 use dtrain_common::text::counted;
 
 use crate::checkpoint;
+use crate::collectives::Rendezvous;
 use crate::data_fingerprint;
 use crate::error::WorkerError;
 use crate::host::Host;
 use crate::memory::start;
+use crate::opening::{ForNodes, Opening};
+use crate::programs::{self, Program};
 use crate::request::Request;
 use crate::run::followers::BestKeeper;
-use crate::setup::{Opening, Setup, surveyed};
+use crate::setup::{Setup, surveyed};
 use crate::tasks::BuildTask;
 
 /// Time to wait for the end of a rank 0 whose launcher was killed.
@@ -28,6 +31,7 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     recipe: &Recipe,
     env: &WorkerEnv,
     host: &Host,
+    rendezvous: &Rendezvous,
 ) -> Result<(Opening, Setup, Vec<RunLock>), WorkerError> {
     let survey = surveyed::<T>(recipe)?;
     let default = || RunDir::default_root(&request.recipe, SystemTime::now());
@@ -53,6 +57,7 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
         best: None,
         data: data_fingerprint::digest(&survey),
         survey,
+        ..Opening::default()
     };
     let inputs = start::PlanInputs {
         request,
@@ -64,10 +69,17 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     };
     let mut setup = Setup::build::<T>(recipe, &opening, env, host.device, None)
         .map_err(|error| start::with_smallest_step::<T>(error, &inputs, recipe))?;
+    if !env.is_one_node() {
+        programs::compare(rendezvous, &Program::of_rank(recipe, Some(opening.data.clone()))?)?;
+    }
     if let (Some(checkpoint), Some(resumed)) = (opening.resume.take(), &mut setup.resumed) {
         // Choosing a checkpoint includes its verification.
         resumed.took += chosen_in;
         set_later_steps_aside(recipe, &run_dir, &checkpoint, completed, &mut opening, &mut setup)?;
+    }
+    if !env.is_one_node() {
+        let manifest = setup.resumed.as_ref().map(|resumed| resumed.manifest.clone());
+        opening.nodes = Some(ForNodes::offer(&run_dir, env, manifest)?);
     }
     Ok((opening, setup, claims))
 }
@@ -162,6 +174,5 @@ fn choose_checkpoint(
 /// Returns the folder of copies in memory if launcher and recipe enable them and all ranks share a machine.
 pub(crate) fn memory_copies_folder(recipe: &Recipe, env: &WorkerEnv) -> Option<PathBuf> {
     let folder = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
-    let local = env.local_world_size == env.world_size;
-    folder.filter(|_| recipe.checkpoint.in_memory && local)
+    folder.filter(|_| recipe.checkpoint.in_memory && env.is_one_node())
 }

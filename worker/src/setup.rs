@@ -1,19 +1,19 @@
 //! Builds a trainer from a recipe. Rank 0 first reads the data and the checkpoint and builds everything; the
 //! other ranks start afterwards. A run that cannot start therefore fails once, with one message.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::manifest::{BestSoFar, DataFingerprint, Manifest};
+use dtrain_common::manifest::{DataFingerprint, Manifest};
 use dtrain_common::recipe::{self, AtStageStart, Augment, BatchNorm, MemoryFormat, Recipe, Recompute};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
 use super::data_fingerprint::{self, check_same_data, unnamed_classes};
 use super::error::{Result, WorkerError};
+use super::opening::Opening;
 use super::trained;
 use crate::TrainError;
 use crate::checkpoint;
@@ -26,28 +26,6 @@ use crate::state::{LayoutOptions, Model, Stage, Stages, Trained};
 use crate::step::exchange::RankSync;
 use crate::step::{Kernels, Precision, Replica};
 use crate::tasks::{BuildContext, BuildTask, SurveyContext, Task, Totals, build_to_fill, cores};
-
-/// The message of rank 0 to the other ranks before the run begins.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Opening {
-    pub(crate) run_dir: PathBuf,
-    pub(crate) resume: Option<PathBuf>,
-    /// Whether `resume` is a copy in memory.
-    pub(crate) from_memory: bool,
-    /// Whether `resume` belongs to another run, and stays there.
-    pub(crate) is_foreign: bool,
-    /// The best checkpoint so far, if this run has its folder.
-    pub(crate) best: Option<BestSoFar>,
-    pub(crate) survey: Value,
-    pub(crate) data: String,
-}
-
-impl Opening {
-    /// Returns the opening of a rehearsal, which writes nothing and resumes from nothing.
-    pub(crate) fn rehearsed(survey: Value) -> Self {
-        Self { survey, ..Self::default() }
-    }
-}
 
 /// The parts of a run that do not need the other ranks.
 pub(crate) struct Setup {
@@ -101,7 +79,8 @@ impl Setup {
             notes.push(import_weights(recipe, weights, &registry)?);
         }
         let stages = build_stages(recipe, &registry, &plan, env)?;
-        let check = |folder| check_resume(folder, task.as_ref(), &data, &mut notes);
+        let check =
+            |folder| check_resume((folder, opening.unreadable.as_ref()), task.as_ref(), &data, &mut notes);
         let step = folder.map(check).transpose()?.unwrap_or(0);
         // At a boundary of phases, the state is still that of the phase before.
         let id = plan.existing_phase(only.unwrap_or_else(|| plan.phase_at(step.saturating_sub(1))));
@@ -110,7 +89,8 @@ impl Setup {
         if let Some(kernels) = Kernels::new(recipe, device)? {
             kernels.apply().map_err(TrainError::from)?;
         }
-        let resumed = folder.map(|folder| resume(folder, &mut replica)).transpose()?;
+        let unreadable = opening.unreadable.as_ref();
+        let resumed = folder.map(|folder| resume((folder, unreadable), &mut replica)).transpose()?;
         let done = resumed.as_ref().map_or(0, |resumed| resumed.manifest.step);
         notes.extend(folder.map(|folder| match opening.from_memory {
             true => format!("resumed from the copy in memory after step {done}"),
@@ -186,23 +166,33 @@ fn build_task<T: BuildTask + 'static>(
     Ok(Box::new(task))
 }
 
-/// Checks that the checkpoint in `folder` matches the task and its data. Returns its step.
+/// Checks that the checkpoint in `folder`, or its manifest, matches the task and its data. Returns its step.
 fn check_resume(
-    folder: &Path,
+    (folder, unreadable): (&Path, Option<&Manifest>),
     task: &dyn Task,
     data: &DataFingerprint,
     notes: &mut Vec<String>,
 ) -> Result<u64> {
-    let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
+    let read = || Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()));
+    let manifest = unreadable.cloned().map_or_else(read, Ok)?;
     check_same_data(folder, &manifest, task)?;
     notes.extend(data_fingerprint::describe_change(manifest.data.as_ref(), data));
     notes.extend(unnamed_classes(folder, &manifest, task).map(|text| format!("warning: {text}")));
     Ok(manifest.step)
 }
 
-fn resume(folder: &Path, replica: &mut Replica) -> Result<Resumed> {
+/// Restores the checkpoint, or of an unreadable one what its manifest has.
+fn resume((folder, unreadable): (&Path, Option<&Manifest>), replica: &mut Replica) -> Result<Resumed> {
     let begun = Instant::now();
-    let manifest = checkpoint::restore(folder, &mut replica.model).map_err(WorkerError::Resume)?;
+    let manifest = match unreadable {
+        Some(manifest) => {
+            if let (Some(average), Some(updates)) = (&mut replica.model.average, manifest.ema_updates) {
+                average.restore(updates);
+            }
+            manifest.clone()
+        }
+        None => checkpoint::restore(folder, &mut replica.model).map_err(WorkerError::Resume)?,
+    };
     replica.precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
     Ok(Resumed { manifest, took: begun.elapsed() })
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use dtrain_common::agent_lease;
 use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::{Recipe, Task, TestWeights};
@@ -10,10 +11,12 @@ use dtrain_common::run_dir::{Resume, RunDir, RunLock};
 use tch::Device;
 
 use super::error::{Result, WorkerError};
-use super::setup::{Opening, Setup, cores_per_rank, loader_options};
+use super::opening::Opening;
+use super::setup::{Setup, cores_per_rank, loader_options, surveyed};
 use crate::TrainError;
-use crate::checkpoint::{Checkpoints, MemoryCopies};
+use crate::checkpoint::{Checkpoints, Gathering, MemoryCopies};
 use crate::collectives::{Collective, Ranks, Rendezvous};
+use crate::data_fingerprint;
 use crate::describe::describe_run;
 use crate::evaluation::{self, Evaluation};
 use crate::heartbeat::Heartbeat;
@@ -22,7 +25,9 @@ use crate::job;
 use crate::lead::{memory_copies_folder, prepare_run};
 use crate::memory::{MemoryStats, start};
 use crate::metrics::{MetricsLog, Progress};
+use crate::nodes;
 use crate::plan::EvalWeights;
+use crate::programs::Program;
 use crate::request::Request;
 use crate::run::followers::{Archive, Copies, Figures, Follower, Health, ResumeOrigin};
 use crate::run::{Followers, RetryState, Training, peak_memory, run as run_training};
@@ -67,12 +72,13 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     let host = Host::enter(recipe, env)?;
     let fault = Fault::from_env(env.rank)?;
     // Rank 0 holds its claims until the run ends.
-    let (opening, mut setup, _claims, ranks) = join_run::<T>(request, recipe, env, &host)?;
+    let (opening, mut setup, _claims, ranks, gathering) = join_run::<T>(request, recipe, env, &host)?;
+    let is_shared = matches!(gathering, Gathering::Shared);
     host.stop.handle_signals().map_err(WorkerError::Signals)?;
     share_state(&ranks, &mut setup)?;
     let chosen = start::choose_cuts::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
     let run_dir = RunDir::new(&opening.run_dir);
-    let mut followers = followers(recipe, &opening, &setup, env, &host, &ranks, &run_dir)?;
+    let mut followers = followers(recipe, (&opening, gathering), &setup, env, &host, &ranks, &run_dir)?;
     if env.rank == 0 {
         let to = (&run_dir, &mut followers);
         describe_run(recipe, &setup, env, host.device, &chosen, to)?;
@@ -92,6 +98,7 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
             recipe,
             survey: &opening.survey,
             folder: run_dir.checkpoint(step),
+            is_shared,
             weights: EvalWeights::Auto,
             batch: None,
             env,
@@ -118,23 +125,36 @@ fn join_run<T: BuildTask + 'static>(
     recipe: &Recipe,
     env: &WorkerEnv,
     host: &Host,
-) -> Result<(Opening, Setup, Vec<RunLock>, Ranks)> {
+) -> Result<(Opening, Setup, Vec<RunLock>, Ranks, Gathering)> {
     let rendezvous = Rendezvous::open(env.clone())?;
-    let (opening, setup, claims) = if env.rank == 0 {
-        let prepared = prepare_run::<T>(request, recipe, env, host)
+    let (view, opening, mut setup, claims) = if env.rank == 0 {
+        let prepared = prepare_run::<T>(request, recipe, env, host, &rendezvous)
             .inspect_err(|error| rendezvous.announce_failure(&error.to_string()))?;
         rendezvous.announce(&serde_json::to_vec(&prepared.0)?)?;
-        prepared
+        let (mut opening, setup, claims) = prepared;
+        (nodes::adapt(&mut opening, None, env), opening, setup, claims)
     } else {
-        let opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
+        if !env.is_one_node() {
+            introduce::<T>(recipe, env, &rendezvous)?;
+        }
+        let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
+        let view = nodes::adapt(&mut opening, request.run_dir.clone(), env);
         let setup = Setup::build::<T>(recipe, &opening, env, host.device, None)?;
-        (opening, setup, Vec::new())
+        (view, opening, setup, Vec::new())
     };
     let ranks = Ranks::new(rendezvous.connect(host.device)?);
     if let Some(sync) = &setup.batch_sync {
         sync.connect(rendezvous.connect_second_group("batch-norm", &ranks)?);
     }
-    Ok((opening, setup, claims, ranks))
+    let gathering = nodes::agree(&opening, view, &mut setup, &ranks, &rendezvous)?;
+    Ok((opening, setup, claims, ranks, gathering))
+}
+
+/// Sends rank 0 this rank's program, for a comparison. The first rank of each node surveys its data.
+fn introduce<T: BuildTask>(recipe: &Recipe, env: &WorkerEnv, rendezvous: &Rendezvous) -> Result<()> {
+    let data = (env.local_rank == 0).then(|| surveyed::<T>(recipe)).transpose()?;
+    let program = Program::of_rank(recipe, data.map(|survey| data_fingerprint::digest(&survey)))?;
+    Ok(rendezvous.introduce(&serde_json::to_vec(&program)?)?)
 }
 
 /// Broadcasts rank 0's parameters and buffers, so that all ranks begin with the same state.
@@ -150,7 +170,7 @@ fn share_state(ranks: &Ranks, setup: &mut Setup) -> Result<(), TrainError> {
 /// Returns the followers of a run in the order of their calls.
 fn followers<'a>(
     recipe: &Recipe,
-    opening: &Opening,
+    (opening, gathering): (&Opening, Gathering),
     setup: &Setup,
     env: &WorkerEnv,
     host: &Host,
@@ -179,7 +199,7 @@ fn followers<'a>(
     }
     list.push(Box::new(host.stop.clone()));
     let checkpoints =
-        Checkpoints::new(run_dir, ranks, host.device, cores).map_err(WorkerError::Checkpoints)?;
+        Checkpoints::new(run_dir, ranks, gathering, host.device, cores).map_err(WorkerError::Checkpoints)?;
     let origin = ResumeOrigin {
         run_dir,
         from_memory: opening.from_memory,
@@ -246,6 +266,7 @@ fn write_result(
         },
         ..result
     };
+    agent_lease::check()?;
     let path = run_dir.result();
     result.write(&path).map_err(|source| WorkerError::Write { path, source })?;
     // A launcher does this itself, after all workers have exited.

@@ -120,6 +120,11 @@ impl WorkerEnv {
         Ok(Self { error_file: env.error_file.and(file), ..env })
     }
 
+    /// Returns whether all workers are on one node.
+    pub fn is_one_node(&self) -> bool {
+        self.local_world_size == self.world_size
+    }
+
     /// Returns every variable of the contract with its value. The launcher sets them.
     pub fn vars(&self) -> Vec<(&'static str, String)> {
         // Python's spelling: PyTorch compares with str(True).

@@ -5,11 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddr
 
 use dtrain_common::env::WorkerEnv;
 
-/// Returns whether all ranks are on one node.
-pub(crate) fn is_one_node(env: &WorkerEnv) -> bool {
-    env.local_world_size == env.world_size
-}
-
 /// Returns the addresses of MASTER_ADDR that other nodes can use too; none if it cannot be resolved here.
 fn master(env: &WorkerEnv) -> Vec<SocketAddr> {
     let host = env.master_addr.as_str();
@@ -17,7 +12,7 @@ fn master(env: &WorkerEnv) -> Vec<SocketAddr> {
     // Many systems resolve their own name to a loopback address, which other nodes cannot reach.
     let is_own_name = host != "localhost" && host.parse::<IpAddr>().is_err();
     let is_hidden = |address: &SocketAddr| address.ip().is_loopback() && is_own_name;
-    match is_one_node(env) || !resolved.iter().any(is_hidden) {
+    match env.is_one_node() || !resolved.iter().any(is_hidden) {
         true => resolved,
         false => Vec::new(),
     }
@@ -27,7 +22,7 @@ fn master(env: &WorkerEnv) -> Vec<SocketAddr> {
 /// MASTER_ADDR cannot be resolved, is not of this machine, or over several nodes has several addresses.
 pub(crate) fn listener(env: &WorkerEnv) -> io::Result<Option<TcpListener>> {
     let addresses = master(env);
-    if addresses.is_empty() || addresses.len() > 1 && !is_one_node(env) {
+    if addresses.is_empty() || addresses.len() > 1 && !env.is_one_node() {
         return Ok(None);
     }
     match TcpListener::bind(&addresses[..]) {

@@ -110,6 +110,9 @@ pub enum RendezvousError {
     /// Rank 0 ended before it sent this rank the opening.
     #[error("rank {0}: rank 0 ended before the run started: {1}")]
     NoOpening(usize, #[source] ShimError),
+    /// A rank did not introduce itself to rank 0.
+    #[error("rank {0} did not start: {1}; see the log of that rank")]
+    Absent(usize, #[source] ShimError),
     /// Rank 0 did not start the run and has logged the reason.
     #[error("rank 0 did not start the run: {0}")]
     NotStarted(String),

@@ -9,7 +9,7 @@ use dtrain_torch_shim::gloo::{Gloo, GlooWork, Operation as Kind, Transport};
 use dtrain_torch_shim::store::TcpStore;
 use tch::{Device, TchError, Tensor};
 
-use super::collective::Caller;
+use super::collective::{Caller, bytes_of};
 use super::{Collective, CollectiveError, CompletedWork, Operation, ProcessGroup, Work};
 
 /// A group of CPU processes connected by Gloo.
@@ -32,6 +32,24 @@ impl GlooGroup {
         let gloo = Gloo::new(store, rank, size, timeout, transport)
             .map_err(|error| Operation::connecting(rank, timeout).error(error))?;
         Ok(Self { gloo, caller: Caller::new(rank, size) })
+    }
+}
+
+impl GlooGroup {
+    /// Sends a contiguous CPU tensor to rank `to`, which receives it. Blocks until it has.
+    pub fn send(&self, tensor: &Tensor, to: usize) -> Result<(), CollectiveError> {
+        self.exchange("send", Kind::Send(to), tensor)
+    }
+
+    /// Receives into a contiguous CPU tensor what rank `from` sends.
+    pub fn receive(&self, tensor: &Tensor, from: usize) -> Result<(), CollectiveError> {
+        self.exchange("receive", Kind::Receive(from), tensor)
+    }
+
+    fn exchange(&self, name: &'static str, kind: Kind, tensor: &Tensor) -> Result<(), CollectiveError> {
+        let operation = self.caller.operation(name, bytes_of(tensor));
+        let work = self.gloo.start(kind, &[tensor.shallow_clone()], &[], self.caller.timeout);
+        work.and_then(|work| work.wait()).map_err(|error| operation.error(error))
     }
 }
 

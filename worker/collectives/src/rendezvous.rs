@@ -49,6 +49,22 @@ impl Rendezvous {
         Ok(Self { env, preference, timeout, store })
     }
 
+    /// Sends rank 0 an opaque message about this rank. The other ranks call it before
+    /// [`Rendezvous::receive_opening`], if rank 0 calls [`Rendezvous::introductions`].
+    pub fn introduce(&self, message: &[u8]) -> Result<(), RendezvousError> {
+        let (Some(store), rank) = (&self.store, self.env.rank) else { return Ok(()) };
+        let written = store.set(&introduction_of(rank), message);
+        written.map_err(|source| RendezvousError::NoOpening(rank, source))
+    }
+
+    /// Waits for the messages of all other ranks. Rank 0 calls it before [`Rendezvous::announce`].
+    pub fn introductions(&self) -> Result<Vec<Vec<u8>>, RendezvousError> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        let get =
+            |rank| store.get(&introduction_of(rank)).map_err(|source| RendezvousError::Absent(rank, source));
+        (1..self.env.world_size).map(get).collect()
+    }
+
     /// Sends every other rank the opening, an opaque message. Rank 0 calls it.
     pub fn announce(&self, message: &[u8]) -> Result<(), RendezvousError> {
         self.write_opening(b'+', message)
@@ -139,12 +155,18 @@ impl Rendezvous {
         })
     }
 
+    /// Connects all ranks by TCP for messages between two ranks. Every rank calls it with the same name, and
+    /// uses a name once.
+    pub fn connect_messages(&self, name: &str) -> Result<Option<GlooGroup>, RendezvousError> {
+        self.connect_gloo(Some(name))
+    }
+
     /// Connects all ranks by TCP under a prefix of the store. Returns None for a single process.
     fn connect_gloo(&self, name: Option<&str>) -> Result<Option<GlooGroup>, RendezvousError> {
         let Some(store) = &self.store else {
             return Ok(None);
         };
-        let (all, is_local) = ((self.env.rank, self.env.world_size), address::is_one_node(&self.env));
+        let (all, is_local) = ((self.env.rank, self.env.world_size), self.env.is_one_node());
         self.connect_some(store, name, all, is_local).map(Some)
     }
 
@@ -220,6 +242,10 @@ impl Rendezvous {
 
 /// A group with shared memory, or the group without it and the reason.
 type Shared = Result<Box<dyn ProcessGroup>, (GlooGroup, String)>;
+
+fn introduction_of(rank: usize) -> String {
+    format!("introduction-{rank}")
+}
 
 /// Opens the store of this attempt.
 fn open_store(env: &WorkerEnv) -> Result<TcpStore, RendezvousError> {

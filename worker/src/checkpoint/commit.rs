@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use dtrain_common::agent_lease;
 use dtrain_common::files::symlink_atomic;
 use dtrain_common::manifest::{BestSoFar, Manifest};
 use dtrain_common::run_dir::{Keep, PARTIAL, RunDir};
@@ -16,19 +17,22 @@ use super::error::CheckpointError;
 use super::remove::{prune, remove};
 
 /// Gives the partial folder its name, switches the links, and removes old checkpoints. Rank 0 calls this
-/// after every rank has written. If the disk fails, earlier checkpoints and `latest` are unchanged.
+/// after every rank has written. If the disk fails or the agent's lease has ended, earlier checkpoints and `latest` are unchanged.
 pub(super) fn commit(run_dir: &RunDir, manifest: &Manifest, keep: Keep) -> Result<(), CheckpointError> {
     let partial = partial_folder(run_dir, manifest.step);
     let folder = run_dir.checkpoint(manifest.step);
     manifest.check_sizes(&partial)?;
     manifest.write(&partial)?;
     sync(&partial)?;
+    agent_lease::check()?;
     // The link comes first: after a crash in between, it proves that the run has come this far.
     let (next, latest) = (run_dir.next(), run_dir.latest());
     point_link(&next, &folder)?;
     let replaced = run_dir.replaced_by(manifest.step);
+    agent_lease::check()?;
     put_in_place(&partial, &folder, &replaced, exchange)?;
     sync(&run_dir.checkpoints())?;
+    agent_lease::check()?;
     fs::rename(&next, &latest).map_err(CheckpointError::io("rename", &next))?;
     sync(&run_dir.checkpoints())?;
     point_to_best(run_dir, manifest.best.as_ref())?;
@@ -47,6 +51,7 @@ pub(crate) fn amend(
     let folder = run_dir.checkpoint(step);
     let mut manifest = Manifest::read(&folder)?;
     (manifest.metrics, manifest.best, manifest.evaluation_missing) = (metrics, best, false);
+    agent_lease::check()?;
     manifest.write(&folder)?;
     point_to_best(run_dir, manifest.best.as_ref())
 }

@@ -169,17 +169,21 @@ pub(super) fn write(
     folder: &Path,
     disk: &Disk,
 ) -> Result<Vec<Digest>, CheckpointError> {
-    let hash = || -> Vec<Digest> {
-        lower_priority();
-        let parts = copied.parts.iter();
-        parts.map(|part| blake3::hash(copied.bytes_of(part)).into()).collect()
-    };
     std::thread::scope(|scope| {
-        let hashing = scope.spawn(hash);
+        let hashing = scope.spawn(|| {
+            lower_priority();
+            checksums(copied)
+        });
         let written = write_files(copied, folder, disk);
         let digests = hashing.join().map_err(|_| CheckpointError::Writer)?;
-        written.map(|()| digests)
+        written.and(digests)
     })
+}
+
+/// Returns the checksums of the copy's parts.
+pub(super) fn checksums(copied: &CompleteCopy) -> Result<Vec<Digest>, CheckpointError> {
+    let parts = copied.parts.iter();
+    Ok(parts.map(|part| blake3::hash(copied.bytes_of(part)).into()).collect())
 }
 
 fn write_files(copied: &CompleteCopy, folder: &Path, disk: &Disk) -> Result<(), CheckpointError> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use dtrain_common::agent_lease::LeaseError;
 use dtrain_common::env::EnvError;
 use dtrain_common::manifest::ManifestError;
 use dtrain_torch_shim::ShimError;
@@ -28,6 +29,8 @@ pub enum CheckpointError {
     Tensors(String),
     #[error(transparent)]
     Env(#[from] EnvError),
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
     #[error(transparent)]
     Device(#[from] ShimError),
     #[error(transparent)]

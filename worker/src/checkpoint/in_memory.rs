@@ -39,7 +39,7 @@ impl MemoryCopies {
         Ok(Self {
             rank: ranks.rank(),
             slots: SLOTS.map(|slot| folder.join(slot)),
-            copier: Copier::new(ranks, device, cores)?,
+            copier: Copier::new(ranks, ranks.size(), device, cores)?,
             writing: None,
         })
     }

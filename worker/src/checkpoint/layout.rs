@@ -117,7 +117,8 @@ impl FileLayout {
 /// A file's header, and its items with their indices, in the order of the file.
 type Described<'i> = (Vec<u8>, Vec<(usize, &'i Item)>);
 
-/// Divides the files, each a name and its items, among `ranks` (at least 1).
+/// Divides the files, each a name and its items, among `ranks` (at least 1), which are the first ranks. Others
+/// only provide what they alone hold.
 pub(super) fn layout<I: Borrow<Item>>(
     files: &[(&str, Vec<I>)],
     ranks: usize,

@@ -7,12 +7,16 @@
 //! `copying` copies each rank's part (`items`, `layout`). A thread writes the part into a partial folder
 //! (`disk`). The status of a step shows that all ranks have written (`pending`). Rank 0 writes the manifest,
 //! renames the folder and switches the links (`commit`, `remove`).
+//!
+//! If the nodes do not share the run directory, only rank 0's node writes: ranks of other nodes send their
+//! parts to rank 0 (`gathering`), which sends the state to them at a resume (`sending`).
 
 mod background;
 mod commit;
 mod copying;
 mod disk;
 mod error;
+mod gathering;
 mod in_memory;
 mod items;
 mod layout;
@@ -20,14 +24,17 @@ mod memory;
 mod pending;
 mod read;
 mod remove;
+mod sending;
 
 pub(crate) use commit::amend;
 pub use error::CheckpointError;
+pub(crate) use gathering::Gathering;
 pub(crate) use in_memory::{MemoryCopies, newest as newest_in_memory};
 pub(crate) use pending::Checkpoints;
 pub use read::{choose, verify};
 pub(crate) use read::{restore, restore_weights};
 pub(crate) use remove::clear;
+pub(crate) use sending::{broadcast_bytes, send_model, send_state};
 
 const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer-00000-of-00001.safetensors";

@@ -14,8 +14,9 @@ use tch::{Device, Tensor};
 use super::background::{BackgroundTask, Progress, lower_priority};
 use super::commit;
 use super::copying::Copier;
-use super::disk::{Disk, write};
+use super::disk::{Disk, checksums, write};
 use super::error::CheckpointError;
+use super::gathering::Gathering;
 use super::layout::{Digest, FileLayout};
 use super::memory::Memory;
 use super::remove::remove;
@@ -29,6 +30,7 @@ pub(crate) struct Checkpoints {
     run_dir: RunDir,
     ranks: Ranks,
     disk: Arc<Disk>,
+    gathering: Arc<Gathering>,
     copier: Copier,
     pending: Option<PendingCheckpoint>,
 }
@@ -66,11 +68,13 @@ struct WriteResult {
 }
 
 impl Checkpoints {
-    /// Makes the checkpoints of a run with tensors on `device`. `cores` is this rank's share of the machine.
-    /// Every rank calls this after rank 0 has called [`super::clear`].
+    /// Makes the checkpoints of a run with tensors on `device`. `cores` is this rank's share of the machine;
+    /// `gathering` collects what other nodes cannot write. Every rank calls this after rank 0 has called
+    /// [`super::clear`].
     pub(crate) fn new(
         run_dir: &RunDir,
         ranks: &Ranks,
+        gathering: Gathering,
         device: Device,
         cores: usize,
     ) -> Result<Self, CheckpointError> {
@@ -78,7 +82,8 @@ impl Checkpoints {
             run_dir: run_dir.clone(),
             ranks: ranks.clone(),
             disk: Arc::new(Disk::from_env(ranks.rank())?),
-            copier: Copier::new(ranks, device, cores)?,
+            copier: Copier::new(ranks, gathering.writers(ranks.size()), device, cores)?,
+            gathering: Arc::new(gathering),
             pending: None,
         })
     }
@@ -108,13 +113,23 @@ impl Checkpoints {
         let copy = copying.copy_done().map_or(UnfinishedCopy::Host(on_host), UnfinishedCopy::Device);
         let (step, bytes) = (manifest.step, files.iter().map(|file| file.bytes).sum());
         let folder = commit::partial_folder(&self.run_dir, step);
-        let disk = Arc::clone(&self.disk);
+        let (disk, gathering) = (Arc::clone(&self.disk), Arc::clone(&self.gathering));
+        let all = Arc::clone(&copying.files);
         let write = BackgroundTask::begin(move || {
             lower_priority();
             let whole = copying.finish();
             drop::<mpsc::Sender<()>>(copied);
-            let (whole, begun) = (whole?, Instant::now());
-            let digests = write(&whole, &folder, &disk);
+            let begun = Instant::now();
+            if gathering.sends() {
+                gathering.send(&all, whole.as_ref().ok())?;
+            }
+            let whole = whole?;
+            let digests = match gathering.sends() {
+                true => checksums(&whole),
+                false => write(&whole, &folder, &disk),
+            };
+            let received = gathering.receive(&all, &folder, &disk, digests.is_ok());
+            let digests = digests.and_then(|digests| received.map(|()| digests));
             let took = begun.elapsed();
             // If the checkpoint was given up, nothing receives the memory.
             let _ = free.send(whole.memory);

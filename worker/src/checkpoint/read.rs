@@ -11,7 +11,7 @@ use super::error::CheckpointError;
 use super::items::name;
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::models::{ModelError, Registry, TensorFile, WeightsMode, load_state};
-use crate::state::{AVERAGE, Model, Role, Slot, Table, narrow, pieces};
+use crate::state::{AVERAGE, ColumnSpec, Model, Role, Slot, Table, narrow, pieces};
 
 /// Returns the verified checkpoint to resume from; None for a run that begins. [`Resume::Auto`] takes the
 /// newest intact checkpoint of the run. Rank 0 calls this before any rank reads a checkpoint.
@@ -96,6 +96,20 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
         average.restore(updates);
     }
     Ok(manifest)
+}
+
+/// Writes a row's tensor into the parts of a column that this rank holds.
+pub(super) fn write_row(
+    table: &Table,
+    (spec, held): (ColumnSpec, &[Tensor]),
+    (block, slot): (usize, &Slot),
+    whole: &Tensor,
+) -> Result<(), CheckpointError> {
+    let whole = slot.flatten(whole)?;
+    for (range, mut own) in pieces(&table.parts(spec.role), held, (block, slot))? {
+        tch::no_grad(|| own.f_copy_(&narrow(&whole, &range)?))?;
+    }
+    Ok(())
 }
 
 /// Returns the number of updates of each trained row.

@@ -11,9 +11,10 @@ use crate::TrainError;
 use crate::collectives::{LoneGroup, Ranks};
 use crate::data::MicroBatch as Work;
 use crate::error::WorkerError;
+use crate::opening::Opening;
 use crate::plan::{self, Measured};
 use crate::run::plan::PhaseId;
-use crate::setup::{Opening, Setup, loader_options};
+use crate::setup::{Setup, loader_options};
 use crate::step::exchange::Exchange;
 use crate::step::recover::Limits;
 use crate::step::{

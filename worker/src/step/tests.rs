@@ -17,7 +17,8 @@ use super::reading::tests::WAITS;
 use super::*;
 use crate::collectives::{Collective, CollectiveError, ProcessGroup, Ranks, Work};
 use crate::memory::{MemoryStats, rehearsal};
-use crate::setup::{Opening, Setup};
+use crate::opening::Opening;
+use crate::setup::Setup;
 use crate::tasks::{BuildTask, Classify, SurveyContext};
 
 /// An operation that counts waits for it.

@@ -110,6 +110,8 @@ int32_t dt_gloo_start(GlooHandle* group, int32_t operation, int32_t value, DtTen
           options.reduceOp = reduce_op(value);
           return (*group)->_reduce_scatter_base(to[0], from[0], options);
         }
+        case 5: return (*group)->send(to, value, 0);
+        case 6: return (*group)->recv(to, value, 0);
         default: return (*group)->barrier(with_timeout(c10d::BarrierOptions()));
       }
     };

@@ -47,6 +47,11 @@ pub enum Operation {
     ReduceScatter(ReduceOp),
     /// Ends when every rank has started it; no tensors.
     Barrier,
+    /// Sends the output to the given rank, which receives into a tensor of equal bytes; no input. The time-out
+    /// is the group's.
+    Send(usize),
+    /// Receives the output from the given rank; no input.
+    Receive(usize),
 }
 
 /// An operation in flight.
@@ -95,6 +100,8 @@ impl Gloo {
             Operation::AllGather => ("all_gather", 2, 0),
             Operation::ReduceScatter(op) => ("reduce_scatter", 3, op as i32),
             Operation::Barrier => ("barrier", 4, 0),
+            Operation::Send(to) => ("send", 5, to as i32),
+            Operation::Receive(from) => ("receive", 6, from as i32),
         };
         let fits = |tensor: &Tensor| {
             tensor.defined() && tensor.device() == tch::Device::Cpu && tensor.is_contiguous()

@@ -1,0 +1,99 @@
+//! The run directory over several nodes: whether all nodes share it, and who writes and reads otherwise.
+
+use std::fs;
+use std::path::PathBuf;
+
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::manifest::Manifest;
+use tch::Tensor;
+
+use crate::TrainError;
+use crate::checkpoint::{self, CheckpointError, Gathering};
+use crate::collectives::{Ranks, ReduceOp, Rendezvous};
+use crate::error::{Result, WorkerError};
+use crate::opening::Opening;
+use crate::setup::Setup;
+
+/// What this rank knows of rank 0's run directory, as numbers that the ranks compare: 1 is yes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View {
+    /// Whether this rank sees the run directory.
+    shares: i64,
+    /// Whether it can read the checkpoint to resume from.
+    reads: i64,
+    /// Whether exactly the first ranks are on rank 0's node.
+    in_order: i64,
+}
+
+/// Adapts rank 0's message to this rank's file system: its own path of a shared run directory, and a
+/// checkpoint that it cannot read. `own` is this rank's own `--run-dir`.
+pub(crate) fn adapt(opening: &mut Opening, own: Option<PathBuf>, env: &WorkerEnv) -> View {
+    let mut view = View { shares: 1, reads: 1, in_order: 1 };
+    let Some(nodes) = &opening.nodes else { return view };
+    view.in_order = ((env.group_rank == nodes.node) == (env.rank < nodes.local_size)).into();
+    if env.group_rank == nodes.node {
+        return view;
+    }
+    let own = own.unwrap_or_else(|| opening.run_dir.clone());
+    let shares = own.join(&nodes.token).exists();
+    view.shares = shares.into();
+    if let Some(resume) = &mut opening.resume {
+        let inside = resume.strip_prefix(&opening.run_dir).ok().filter(|_| shares);
+        let path = inside.map_or_else(|| resume.clone(), |inside| own.join(inside));
+        let files = |manifest: &Manifest| (manifest.step, manifest.files.clone());
+        let found = Manifest::read(&path).ok();
+        if found.is_some() && found.as_ref().map(files) == nodes.manifest.as_ref().map(files) {
+            *resume = path;
+        } else {
+            view.reads = 0;
+            opening.unreadable.clone_from(&nodes.manifest);
+        }
+    }
+    if shares {
+        opening.run_dir = own;
+    }
+    view
+}
+
+/// Agrees with all ranks whether they share the run directory. Sends the state to ranks that cannot read it.
+/// Returns how checkpoints are written. Every rank calls this.
+pub(crate) fn agree(
+    opening: &Opening,
+    view: View,
+    setup: &mut Setup,
+    ranks: &Ranks,
+    rendezvous: &Rendezvous,
+) -> Result<Gathering> {
+    let Some(nodes) = &opening.nodes else { return Ok(Gathering::Shared) };
+    let all = Tensor::from_slice(&[view.shares, view.reads, view.in_order]);
+    ranks.all_reduce(&all, ReduceOp::Min).and_then(|work| work.wait()).map_err(TrainError::from)?;
+    let all = Vec::<i64>::try_from(all)?;
+    let [shared, readable, in_order] = [0, 1, 2].map(|fact| all[fact] == 1);
+    if ranks.rank() == 0 {
+        let _ = fs::remove_file(opening.run_dir.join(&nodes.token));
+    }
+    if let (Some(folder), false) = (&opening.resume, readable) {
+        checkpoint::send_state(folder, &mut setup.replica.model, ranks).map_err(WorkerError::Resume)?;
+    }
+    if shared {
+        return Ok(Gathering::Shared);
+    }
+    if ranks.rank() == 0 {
+        tracing::info!(
+            "the nodes do not share the run directory: rank 0 gathers checkpoints and writes them"
+        );
+    }
+    let writers = if in_order { nodes.local_size } else { 1 };
+    Ok(match rendezvous.connect_messages("checkpoints")? {
+        Some(messages) => Gathering::sent(writers, messages),
+        None => Gathering::Shared,
+    })
+}
+
+/// Returns rank 0's manifest on every rank.
+pub(crate) fn send_manifest(own: Option<&Manifest>, ranks: &Ranks) -> Result<Manifest> {
+    let bytes = own.map(serde_json::to_vec).transpose()?.unwrap_or_default();
+    let send =
+        |bytes: &[u8]| -> Result<Vec<u8>, CheckpointError> { checkpoint::broadcast_bytes(bytes, ranks) };
+    Ok(serde_json::from_slice(&send(&bytes).map_err(WorkerError::Evaluate)?)?)
+}
