@@ -51,7 +51,9 @@ fn main() -> ExitCode {
 
 fn launch(args: &Arc<LaunchArgs>, start_time: StartTime) -> ExitCode {
     let done = match guardian::role() {
-        Role::Guardian => guardian::run_guardian(&args.contract.signals()),
+        Role::Guardian => {
+            guardian::run_guardian(&args.contract.signals(), args.contract.rendezvous.is_several())
+        }
         Role::Launcher(guardian_info) => run(args, guardian_info, start_time),
         Role::Abandoned => return ExitStatus::WorkerFailed.into(),
     };

@@ -160,7 +160,8 @@ impl RendezvousArgs {
         Ok(notes)
     }
 
-    fn is_several(&self) -> bool {
+    /// Returns whether the run is on several nodes.
+    pub(crate) fn is_several(&self) -> bool {
         self.nnodes.as_ref().is_some_and(|nodes| *nodes != (1..=1))
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Launch<'a> {
     pub(super) run: RunInfo,
     /// The network interface towards other nodes.
     pub(super) interface: Option<String>,
+    /// The file of this node's lease, on other nodes than the leader's.
+    pub(super) lease: Option<PathBuf>,
 }
 
 /// One start of the whole group.
@@ -128,6 +130,7 @@ impl Attempt {
             memory_copies: copies.as_ref().map(|copies| copies.path().to_owned()),
             collective_timeout: args.limits.collective_timeout,
             interface: launch.interface.clone(),
+            lease: launch.lease.clone(),
         };
         let spec = |rank| {
             let files = [self.files.error_file(rank), self.heartbeats.file(rank)];

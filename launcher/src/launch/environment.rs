@@ -2,9 +2,9 @@
 
 use crate::plan::Devices;
 use dtrain_common::env::{
-    CUDA_VISIBLE_DEVICES, DTRAIN_COLLECTIVE_TIMEOUT, DTRAIN_HEARTBEAT_FILE, DTRAIN_MEMORY_COPIES,
-    DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING,
-    TORCHELASTIC_ERROR_FILE, TORCHELASTIC_SIGNALS_TO_HANDLE, WorkerEnv,
+    CUDA_VISIBLE_DEVICES, DTRAIN_COLLECTIVE_TIMEOUT, DTRAIN_HEARTBEAT_FILE, DTRAIN_LEASE,
+    DTRAIN_MEMORY_COPIES, DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS,
+    TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCHELASTIC_ERROR_FILE, TORCHELASTIC_SIGNALS_TO_HANDLE, WorkerEnv,
 };
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,6 +32,7 @@ pub(super) struct Shared {
     pub(super) collective_timeout: Option<Duration>,
     /// The network interface towards other nodes.
     pub(super) interface: Option<String>,
+    pub(super) lease: Option<PathBuf>,
 }
 
 impl Shared {
@@ -60,6 +61,8 @@ impl Shared {
         ]);
         let copies = self.memory_copies.as_ref();
         vars.extend(copies.map(|place| (DTRAIN_MEMORY_COPIES, place.into())));
+        // Always set: the workers of a launcher in a launcher have no lease.
+        vars.push((DTRAIN_LEASE, self.lease.as_ref().map_or_else(OsString::new, OsString::from)));
         let timeout = self.collective_timeout.map(|timeout| timeout.as_secs_f64());
         vars.extend(timeout.map(|seconds| (DTRAIN_COLLECTIVE_TIMEOUT, seconds.to_string().into())));
         let defaults = [
@@ -118,6 +121,7 @@ mod tests {
             memory_copies: None,
             collective_timeout: Some(Duration::from_millis(1500)),
             interface: None,
+            lease: None,
         }
     }
 

@@ -93,7 +93,8 @@ pub(crate) fn run(
         max_restarts: args.max_restarts,
         leader: 0,
     };
-    let launch = Launch { args, plan, master_address, temporary, inbox, copies, run, interface: None };
+    let launch =
+        Launch { args, plan, master_address, temporary, inbox, copies, run, interface: None, lease: None };
     if let Some(meeting) = meeting {
         return cluster::run(launch, meeting, restarts);
     }

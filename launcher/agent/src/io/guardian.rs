@@ -9,6 +9,7 @@
 //! jobs before `exec dtrain`. They are not the run's. A process with such children is only a front: it starts
 //! the guardian as a separate process, which adopts no older process.
 
+use crate::io::fence;
 use crate::io::process::descriptors::{self, Inherited};
 use crate::io::process::handlers::{self, LatestOfJob};
 use crate::io::process::{ShellJob, descendants};
@@ -82,20 +83,23 @@ pub fn role() -> Role {
     }
 }
 
-/// Runs this command again as the launcher and waits. Signals not in `handled` keep their effect.
-pub fn run_guardian(handled: &[i32]) -> anyhow::Result<ExitCode> {
+/// Runs this command again as the launcher and waits. Signals not in `handled` keep their effect. On several
+/// nodes, `has_lease`, a launcher that stands still is killed when its lease has ended.
+pub fn run_guardian(handled: &[i32], has_lease: bool) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
     if descendants::any() {
-        let code = run_again(handled, inherited, &[(DTRAIN_FRONT, own)])?;
+        let code = run_again(handled, inherited, &[(DTRAIN_FRONT, own)], None)?;
         descendants::finish_readers();
         return Ok(code);
     }
     descendants::adopt().context("cannot become the parent of orphaned processes")?;
     let temporary = Temporary::make()?;
-    let folder = temporary.path().into();
+    let folder = temporary.path();
+    let fenced = has_lease.then(|| folder.to_owned());
+    let folder = folder.into();
     let variables = [(DTRAIN_GUARDIAN, own), (DTRAIN_TEMPORARY, folder)];
-    let code = run_again(handled, inherited, &variables)?;
+    let code = run_again(handled, inherited, &variables, fenced)?;
     // A reader of the output must not wait for the cleanup.
     descriptors::close_output();
     descendants::end_all();
@@ -103,11 +107,13 @@ pub fn run_guardian(handled: &[i32]) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Starts this command again with these variables, passes signals to it, and returns its exit code.
+/// Starts this command again with these variables, passes signals to it, and returns its exit code. `fenced`: the
+/// folder of its lease.
 fn run_again(
     handled: &[i32],
     inherited: Inherited,
     variables: &[(&str, OsString)],
+    fenced: Option<PathBuf>,
 ) -> anyhow::Result<ExitCode> {
     let mut args = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
@@ -139,8 +145,23 @@ fn run_again(
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
         .context("cannot watch the launcher's own process")?;
     let _ = next_process.set((pid, pidfd));
+    if let Some(folder) = fenced {
+        let launcher = Arc::clone(&next_process);
+        fence::watch(folder, move || end_still_launcher(launcher.wait())).context("cannot start a thread")?;
+    }
     let status = next.wait().context("cannot wait for the launcher's own process")?;
     Ok(exit_code(next.id(), status))
+}
+
+/// Kills a launcher that stands still, and so its workers.
+fn end_still_launcher((_, pidfd): &(Pid, OwnedFd)) {
+    // Fails only if the launcher has ended.
+    let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
+    let _ = writeln!(
+        io::stderr(),
+        "dtrain: the launcher stood still until its lease ended: it and its workers are killed, because the other nodes \
+         go on without them"
+    );
 }
 
 /// Passes a signal to the next process. A signal that suspends the job also suspends this process.

@@ -1,6 +1,7 @@
 //! The parts that act on the system: processes, their output and heartbeats, the store of PyTorch, network
 //! interfaces, and connections between the agents of several nodes.
 
+pub mod fence;
 pub mod guardian;
 pub mod heartbeats;
 pub mod interfaces;

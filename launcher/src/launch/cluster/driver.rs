@@ -4,6 +4,7 @@
 //! ends, it kills the workers itself, whatever the main thread does.
 
 use super::order::Order;
+use super::shorten::shortened;
 use super::words;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dtrain_agent::clock::StartTime;
@@ -12,9 +13,11 @@ use dtrain_agent::cluster::member::{MemberAction, MemberEnding, MemberEvent, Mem
 use dtrain_agent::cluster::message::{ToLeader, ToMember};
 use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::{Leader, Member};
+use dtrain_agent::io::fence::{Fence, SIGN};
 use dtrain_agent::io::process::Family;
 use dtrain_agent::io::store::StoreHandle;
-use dtrain_agent::io::wire::{Client, ClientEvent, ConnectError, Server, ServerEvent};
+use dtrain_agent::io::wire::{Client, ClientEvent, CloseReason, ConnectError, Server, ServerEvent};
+use dtrain_common::agent_lease::Lease;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -59,6 +62,7 @@ pub(super) struct Driver {
     pub(super) leaders: Option<SocketAddr>,
     /// Whether this node's member has ended.
     pub(super) is_over: bool,
+    pub(super) fence: Fence,
 }
 
 /// What one machine of this process tells another.
@@ -84,7 +88,13 @@ impl Driver {
                 }
             }
             let leaders = self.leader.as_ref().and_then(|(leader, _)| leader.deadline());
-            let deadline = member.deadline().into_iter().chain(leaders).min();
+            // The leader's own member needs no lease: while this process stands still, no epoch can begin.
+            let lease = member.lease_end().filter(|_| self.leader.is_none());
+            if let Err(error) = self.fence.update(lease) {
+                self.say(&format!("cannot write the lease of this node: {error}"));
+            }
+            let sign = lease.map(|_| now().saturating_add(SIGN));
+            let deadline = member.deadline().into_iter().chain(leaders).chain(sign).min();
             match self.next(deadline) {
                 Some(Input::End) => return self.end(),
                 Some(input) => self.receive(input, &mut steps),
@@ -136,7 +146,12 @@ impl Driver {
             }
             ClientEvent::Received(message) => MemberEvent::Received(message),
             ClientEvent::Disconnected { reason } => {
-                self.say(&format!("lost the leader at {}: {reason}", self.endpoint));
+                let why = match reason {
+                    // The lease has ended.
+                    CloseReason::Requested => "it does not answer".to_owned(),
+                    reason => reason.to_string(),
+                };
+                self.say(&format!("lost the leader at {}: {why}", self.endpoint));
                 MemberEvent::Disconnected
             }
             ClientEvent::CannotConnect { address, reason } => {
@@ -216,7 +231,10 @@ impl Driver {
                     steps.push_back(Step::Leader(LeaderEvent::Received { from: OWN, message }));
                 }
                 (MemberAction::Send(message), Link::Wire(client)) => {
-                    if let Err(error) = client.send(&message) {
+                    // The only error is a message that is too long.
+                    if client.send(&message).is_err()
+                        && let Some(Err(error)) = shortened(message).map(|shorter| client.send(&shorter))
+                    {
                         self.say(&format!("cannot send a message to the leader: {error}"));
                     }
                 }
@@ -284,10 +302,9 @@ impl Driver {
     }
 }
 
-/// Returns the time since the start of the machine, with the time during which it was suspended.
+/// Returns the time on the cluster's clock, which counts the time of a suspended machine.
 pub(super) fn now() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+    Lease::now()
 }
 
 /// Returns whether the ending is that of a member whose leader decided.

@@ -8,7 +8,9 @@ use crossbeam_channel::{Receiver, Sender};
 use dtrain_agent::cluster::member::{MemberEvent, MemberPolicy};
 use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::{ClusterPolicy, Leader};
+use dtrain_agent::io::fence::Fence;
 use dtrain_agent::io::store::StoreHandle;
+use dtrain_agent::io::temporary::Temporary;
 use dtrain_agent::io::wire::{Client, Limits, Server};
 use dtrain_agent::local::Restarts;
 use std::io;
@@ -35,6 +37,7 @@ impl Cluster {
         node: Node,
         leader: Option<LeaderSetup>,
         inbox: &Inbox,
+        temporary: &Temporary,
         screen: Sender<String>,
     ) -> io::Result<Self> {
         let (inputs, received) = crossbeam_channel::unbounded();
@@ -70,6 +73,7 @@ impl Cluster {
             endpoint,
             leaders: None,
             is_over: false,
+            fence: Fence::create(temporary.path())?,
         };
         let run = move || driver.run(node, policy);
         let thread = std::thread::Builder::new().name("cluster".to_owned()).spawn(run)?;

@@ -9,6 +9,7 @@ mod meeting;
 mod node;
 pub(super) mod order;
 mod refuse;
+mod shorten;
 mod words;
 
 pub(crate) use meeting::{Meeting, RendezvousFailed, usual_address};

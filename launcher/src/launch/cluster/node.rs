@@ -5,6 +5,7 @@ use super::handle::{Cluster, LeaderSetup};
 use super::meeting::Meeting;
 use super::meeting::{interface_of, usual_address};
 use super::order::Order;
+use super::shorten::cut;
 use super::words;
 use crate::launch::attempt::{Attempt, EarlierResult, Launch, Run};
 use crate::launch::files::first_unused_attempt;
@@ -18,6 +19,7 @@ use dtrain_agent::cluster::leader::Ending;
 use dtrain_agent::cluster::member::{FinishedAttempt, MemberEnding, MemberEvent, Preparation};
 use dtrain_agent::cluster::message::{Blame, Endpoint, RunInfo};
 use dtrain_agent::cluster::ranks::Node;
+use dtrain_agent::io::fence;
 use dtrain_agent::io::output::Screen;
 use dtrain_agent::local::{Cause, Event, Restarts, SAME_REQUEST, TICK};
 use dtrain_agent::signals;
@@ -35,6 +37,8 @@ const READY: Duration = Duration::from_secs(120);
 const REJOIN_CALL: Duration = Duration::from_secs(5);
 /// A node that is to blame this often in a row is left out.
 const FAILURES_IN_A_ROW: u32 = 3;
+/// The most bytes of the reason that the other nodes print.
+const LONGEST_REASON: usize = 4000;
 /// After a request to stop, the longest wait for the leader's answer while no worker runs.
 const STOPPING: Duration = Duration::from_secs(5);
 
@@ -47,6 +51,7 @@ pub(in crate::launch) fn run(
     let leads = meeting.leads();
     let (least, endpoint_host) = (*meeting.nodes.start(), meeting.endpoint.host.clone());
     let shared_port = meeting.is_static.then_some(meeting.endpoint.port);
+    launch.lease = (!leads).then(|| fence::lease_file(launch.temporary.path()));
     launch.run.leader = random();
     let plan = &launch.plan;
     let node = Node {
@@ -80,7 +85,8 @@ pub(in crate::launch) fn run(
     headline.push(format!("dtrain: {} {role} {}", node.host, meeting.shown()));
     headline.extend(meeting.warning().filter(|_| leads).map(|warning| format!("dtrain: {warning}")));
     let screen = Screen::start(headline.join("\n"))?;
-    let cluster = Cluster::start(meeting, node, setup, &launch.inbox, screen.notices.clone())?;
+    let cluster =
+        Cluster::start(meeting, node, setup, &launch.inbox, &launch.temporary, screen.notices.clone())?;
     let node_run = NodeRun {
         launch,
         cluster,
@@ -345,7 +351,9 @@ impl NodeRun<'_> {
             self.say(format!("dtrain: cannot write {}: {error}", run_dir.result().display()));
         }
         report.text.iter().for_each(|text| self.say(text.clone()));
-        self.cluster.decide(report.status.code(), report.reason().to_owned());
+        let mut reason = report.reason().to_owned();
+        cut(&mut reason, LONGEST_REASON);
+        self.cluster.decide(report.status.code(), reason);
         self.concluded = Some(report.status);
     }
 

@@ -226,10 +226,11 @@ impl Member {
     /// Returns when the lease of this node's workers ends; `None` without a lease.
     pub fn lease_end(&self) -> Option<Duration> {
         // The lease of an earlier connection counts until its workers have ended.
-        self.kill_at.or(match &self.connection {
+        let end = self.kill_at.or(match &self.connection {
             Connection::Joined { lease, .. } => Some(lease.end()),
             _ => None,
-        })
+        });
+        end.filter(|_| self.runs())
     }
 
     /// Returns the time by which the driver must send [`MemberEvent::Timer`].
