@@ -14,8 +14,9 @@ use dtrain_test_kit::scene::Scene;
 use regex_lite::{Captures, Regex};
 
 /// All pages with shell blocks, and the number of their blocks that are marked `no-run`.
-const PAGES: [(&str, usize); 6] = [
+const PAGES: [(&str, usize); 7] = [
     ("README.md", 1),
+    ("docs/nodes.md", 0),
     ("docs/out-of-memory.md", 0),
     ("docs/own-trainer.md", 1),
     ("docs/precedence.md", 0),
@@ -176,6 +177,11 @@ fn the_page_about_own_trainers_works() {
 #[test]
 fn the_page_about_precedence_works() {
     try_page(&scene(), "docs/precedence.md", None);
+}
+
+#[test]
+fn the_page_about_several_nodes_works() {
+    try_page(&scene(), "docs/nodes.md", None);
 }
 
 #[test]
