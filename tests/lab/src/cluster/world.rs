@@ -1,19 +1,20 @@
 //! A simulated cluster: the agents' own decisions, with simulated clocks, connections, workers and faults.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use dtrain_agent::cluster::leader::{LeaderAction, LeaderEvent};
-use dtrain_agent::cluster::member::{
-    FinishedAttempt, MemberAction, MemberEnding, MemberEvent, MemberPolicy, Preparation,
-};
-use dtrain_agent::cluster::message::{Endpoint, RunInfo, StopReason, ToLeader, ToMember};
+use dtrain_agent::cluster::blame::ClusterCause;
+use dtrain_agent::cluster::leader::{Ending, LeaderAction, LeaderEvent};
+use dtrain_agent::cluster::member::{MemberAction, MemberEnding, MemberEvent, MemberPolicy, Preparation};
+use dtrain_agent::cluster::message::{Endpoint, RunInfo, ToLeader, ToMember};
 use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::{ClusterPolicy, Leader, Member};
-use dtrain_agent::local::{Cause, End, Outcome, RestartPolicy, Restarts, Verdict};
-use dtrain_agent::signals;
+use dtrain_agent::local::{Cause, RestartPolicy, Restarts};
 
+use super::faults::Fault;
+use super::node::SimNode;
+use super::workers::How;
 use crate::random::Random;
 
 /// The settings of one simulated run.
@@ -25,11 +26,19 @@ pub(super) struct Setup {
     /// How long workers run without a fault.
     pub(super) work: Duration,
     pub(super) faults: usize,
+    /// Nodes beyond the most that take part.
+    pub(super) spare: usize,
+    /// Whether users give node ranks; the spare nodes' are taken.
+    pub(super) has_node_ranks: bool,
+    /// Whether some nodes come later.
+    pub(super) is_late: bool,
+    /// One message of this number is slow.
+    pub(super) slow_one_in: u64,
 }
 
 /// An event of the world, at a time.
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Connect {
         node: usize,
     },
@@ -73,55 +82,6 @@ enum Step {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum How {
-    Done,
-    Failed,
-    Stopped,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Fault {
-    WorkerFails {
-        node: usize,
-    },
-    /// The agent and its workers die at once, and the agent is started again later.
-    NodeDies {
-        node: usize,
-    },
-    /// The connection is reset.
-    Reset {
-        node: usize,
-    },
-    /// Nothing arrives on either side for some time.
-    Partition {
-        node: usize,
-    },
-    /// No process of the node runs for some time.
-    Freeze {
-        node: usize,
-    },
-}
-
-struct SimNode {
-    member: Option<Member>,
-    connection: Option<u64>,
-    /// The member's clock is ahead of the world's by this.
-    offset: Duration,
-    is_cut_off: bool,
-    is_frozen: bool,
-    /// Whether the running workers were frozen: they run for a moment after a thaw, until the member kills them.
-    was_frozen: bool,
-    /// Events that wait for the end of a partition or freeze.
-    held: VecDeque<Step>,
-    /// The epoch and the number of the attempt of running workers.
-    running: Option<(u64, u64)>,
-    prepared: u64,
-    /// An attempt that was asked to stop.
-    is_stopping: bool,
-    ending: Option<MemberEnding>,
-}
-
 /// What a run came to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcomes {
@@ -134,15 +94,15 @@ pub(super) struct Outcomes {
 }
 
 pub(super) struct World {
-    setup: Setup,
-    random: Random,
-    now: Duration,
+    pub(super) setup: Setup,
+    pub(super) random: Random,
+    pub(super) now: Duration,
     queue: BinaryHeap<Reverse<(Duration, u64)>>,
     steps: BTreeMap<u64, Step>,
     next: u64,
     leader: Leader,
     is_leader_over: bool,
-    nodes: Vec<SimNode>,
+    pub(super) nodes: Vec<SimNode>,
     connections: BTreeMap<u64, (usize, Duration, Duration)>,
     open_at_leader: BTreeMap<u64, usize>,
     attempts: u64,
@@ -152,7 +112,19 @@ pub(super) struct World {
 
 const REJOIN: Duration = Duration::from_secs(10);
 
-fn ms(n: u64) -> Duration {
+/// The exit code of the simulated leader.
+fn code_of(ending: &Ending) -> u8 {
+    let Ending::Judged { judgement, .. } = ending else { return 5 };
+    match judgement.cause {
+        ClusterCause::Workers(Cause::Success) => 0,
+        ClusterCause::Workers(Cause::Requeue) => 75,
+        ClusterCause::Workers(Cause::Stopped { .. }) => 130,
+        ClusterCause::Workers(_) => 1,
+        ClusterCause::NodeLost { .. } => 4,
+    }
+}
+
+pub(super) fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
@@ -173,7 +145,7 @@ impl World {
         let restarts =
             Restarts::new(RestartPolicy { max_restarts: setup.max_restarts, ..RestartPolicy::default() });
         let mut random = Random::new(seed);
-        let nodes = (0..setup.nodes).map(|_| SimNode::new(ms(random.below(10_000_000)))).collect();
+        let nodes = (0..setup.nodes + setup.spare).map(|_| SimNode::new(&mut random)).collect();
         let leader = Leader::new(policy, restarts, Duration::ZERO);
         let mut world = Self {
             random,
@@ -191,22 +163,19 @@ impl World {
             outcomes: Outcomes::default(),
             setup,
         };
-        for node in 0..world.setup.nodes {
-            world.begin_member(node);
+        for node in 0..world.nodes.len() {
+            let is_late = node > 0 && (node >= world.setup.nodes || world.setup.is_late);
+            match is_late && world.random.below(3) == 0 {
+                true => {
+                    let at = ms(world.random.below(2 * world.setup.work.as_millis() as u64));
+                    world.at(at, Step::Return { node });
+                }
+                false => world.begin_member(node),
+            }
         }
         for _ in 0..world.setup.faults {
             let at = ms(world.random.below(2 * world.setup.work.as_millis() as u64));
-            let node = world.random.below(world.setup.nodes as u64) as usize;
-            let others = 1 + world.random.below((world.setup.nodes as u64 - 1).max(1)) as usize;
-            let other = others.min(world.setup.nodes - 1);
-            // The leader's own node loses no connection to itself.
-            let fault = match world.random.below(5) {
-                0 => Fault::NodeDies { node: other },
-                1 => Fault::Reset { node: other },
-                2 => Fault::Partition { node: other },
-                3 => Fault::Freeze { node: other },
-                _ => Fault::WorkerFails { node },
-            };
+            let fault = Fault::any(&mut world.random, world.nodes.len());
             world.at(at, Step::Fault(fault));
         }
         world
@@ -219,7 +188,6 @@ impl World {
             assert!(at < ms(3_600_000), "the run does not end: {:?}", self.leader);
             self.now = self.now.max(at);
             self.step(step);
-            self.check();
             if self.is_leader_over
                 && self.nodes.iter().all(|node| node.ending.is_some() || node.member.is_none())
             {
@@ -231,16 +199,17 @@ impl World {
             match &node.ending {
                 Some(MemberEnding::Decided { code, .. }) => assert_eq!(Some(*code), self.outcomes.code),
                 Some(MemberEnding::LeaderLost) => self.outcomes.leader_lost += 1,
-                Some(MemberEnding::Rejected { .. } | MemberEnding::NoLeader) => {}
+                Some(MemberEnding::Rejected { .. } | MemberEnding::NoLeader | MemberEnding::Left) => {}
+                Some(MemberEnding::Stopped { .. }) => {}
                 other => assert!(node.member.is_none() && other.is_none(), "node {index}: {other:?}"),
             }
         }
         assert!(self.is_leader_over, "the leader has not decided: {:?}", self.leader);
     }
 
-    /// Workers of two epochs never run at the same time, and ranks are placed once.
-    fn check(&self) {
-        let running = self.nodes.iter().filter(|node| !node.was_frozen).filter_map(|node| node.running);
+    /// Workers of two epochs never run at the same time.
+    pub(super) fn check(&self) {
+        let running = self.nodes.iter().filter(|node| !node.is_exempt()).filter_map(|node| node.running);
         let mut epochs: Vec<u64> = running.map(|(epoch, _)| epoch).collect();
         epochs.dedup();
         assert!(epochs.len() < 2, "workers of epochs {epochs:?} run together at {:?}", self.now);
@@ -252,7 +221,7 @@ impl World {
         self.next += 1;
     }
 
-    fn after(&mut self, delay: Duration, step: Step) {
+    pub(super) fn after(&mut self, delay: Duration, step: Step) {
         self.at(self.now + delay, step);
     }
 
@@ -262,7 +231,12 @@ impl World {
         self.at(at.max(self.now + Duration::from_micros(100)), Step::Wake { node, number });
     }
 
-    fn step(&mut self, step: Step) {
+    pub(super) fn step(&mut self, step: Step) {
+        let is_leaders = matches!(step, Step::ToLeader { .. } | Step::Wake { node: None, .. })
+            || matches!(step, Step::Cut { at_leader: true, at_member: false, .. });
+        if is_leaders && self.nodes[0].is_frozen {
+            return self.nodes[0].held.push_back(step);
+        }
         let node = self.node_of(&step);
         if let Some(node) = node {
             let is_message = matches!(step, Step::ToMember { .. } | Step::ToLeader { .. });
@@ -283,7 +257,7 @@ impl World {
                 }
             }
             Step::ToMember { connection, message } => {
-                if let Some(node) = self.nodes.iter().position(|node| node.connection == Some(connection)) {
+                if let Some(node) = self.holder(connection) {
                     self.tell_member(node, MemberEvent::Received(message));
                 }
             }
@@ -307,6 +281,8 @@ impl World {
                 self.nodes[node].is_frozen = false;
                 // A process that wakes reads the time before anything else.
                 self.tell_member(node, MemberEvent::Timer);
+                self.nodes[node].is_killed_awake = self.nodes[node].is_killed;
+                self.check();
                 self.release(node);
             }
             Step::Return { node } => {
@@ -315,6 +291,12 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Returns the node whose member has this connection.
+    fn holder(&self, connection: u64) -> Option<usize> {
+        let node = self.connections.get(&connection)?.0;
+        (self.nodes[node].connection == Some(connection)).then_some(node)
     }
 
     fn release(&mut self, node: usize) {
@@ -335,16 +317,17 @@ impl World {
     }
 
     fn begin_member(&mut self, index: usize) {
+        let given = index % self.setup.nodes;
         let node = Node {
             host: format!("node{index}"),
             instance: self.random.next(),
             workers: 1 + index % 3,
-            node_rank: None,
+            node_rank: self.setup.has_node_ranks.then_some(given),
             run_id: None,
             fingerprints: BTreeMap::new(),
         };
         let policy = MemberPolicy { join_timeout: ms(600_000), rejoin_timeout: REJOIN };
-        let now = self.now + self.nodes[index].offset;
+        let now = self.nodes[index].clock(self.now);
         let (member, actions) = Member::new(node, policy, now);
         self.nodes[index].member = Some(member);
         self.carry_out(index, actions);
@@ -355,7 +338,7 @@ impl World {
         if self.nodes[node].member.is_none() || self.nodes[node].connection.is_some() || self.is_leader_over {
             return;
         }
-        if self.nodes[node].is_cut_off || self.nodes[node].is_frozen {
+        if self.nodes[node].is_cut_off || self.nodes[node].is_frozen || self.nodes[0].is_frozen {
             return self.after(ms(100), Step::Connect { node });
         }
         // The leader's own member has the smallest number.
@@ -371,8 +354,7 @@ impl World {
         if at_leader && self.open_at_leader.remove(&connection).is_some() {
             self.tell_leader(LeaderEvent::Disconnected { from: connection });
         }
-        let node = self.nodes.iter().position(|node| node.connection == Some(connection));
-        if let Some(node) = node.filter(|_| at_member) {
+        if let Some(node) = self.holder(connection).filter(|_| at_member) {
             self.nodes[node].connection = None;
             self.tell_member(node, MemberEvent::Disconnected);
         }
@@ -408,10 +390,12 @@ impl World {
                     self.at(at, Step::Cut { connection: member, at_leader: false, at_member: true });
                 }
                 LeaderAction::Tell(_) => {}
-                LeaderAction::Finish(_) => {
+                LeaderAction::Finish(ending) => {
+                    assert!(!self.is_leader_over, "the run ends twice");
                     self.is_leader_over = true;
-                    self.outcomes.code = Some(4);
-                    let actions = self.leader.decide(4, String::new());
+                    let code = code_of(&ending);
+                    self.outcomes.code = Some(code);
+                    let actions = self.leader.decide(code, String::new());
                     self.carry_out_leader(actions);
                     // The leader's process ends: every connection does.
                     for connection in self.open_at_leader.clone().into_keys() {
@@ -423,12 +407,12 @@ impl World {
         }
     }
 
-    /// Sends a message, in order with the others of its connection; some come twice.
+    /// Sends a message, in order with the others of its connection.
     fn send(&mut self, connection: u64, step: impl Fn(u64) -> Step, is_to_leader: bool) {
         self.outcomes.messages += 1;
         let delay = match connection {
             0 => Duration::ZERO,
-            _ if self.random.below(50) == 0 => ms(self.random.below(700)),
+            _ if self.random.below(self.setup.slow_one_in) == 0 => ms(self.random.below(700)),
             _ => Duration::from_micros(50 + self.random.below(2000)),
         };
         let now = self.now;
@@ -437,17 +421,14 @@ impl World {
         let at = (now + delay).max(*last);
         *last = at;
         self.at(at, step(connection));
-        if self.random.below(100) == 0 {
-            self.at(at, step(connection));
-        }
     }
 
-    fn tell_member(&mut self, node: usize, event: MemberEvent) {
+    pub(super) fn tell_member(&mut self, node: usize, event: MemberEvent) {
         let state = &mut self.nodes[node];
-        let now = self.now + state.offset;
+        let now = state.clock(self.now);
         let Some(member) = &mut state.member else { return };
         let actions = member.on(event, now);
-        let deadline = member.deadline().map(|at| at.saturating_sub(state.offset));
+        let deadline = member.deadline().map(|at| state.world_time(at));
         self.carry_out(node, actions);
         if let Some(at) = deadline {
             self.wake(Some(node), at);
@@ -485,21 +466,22 @@ impl World {
                     let epoch = self.nodes[node].prepared;
                     assert!(self.nodes[node].running.is_none(), "an attempt still runs");
                     let state = &mut self.nodes[node];
-                    (state.running, state.is_stopping, state.was_frozen) =
-                        (Some((epoch, attempt)), false, false);
+                    (state.running, state.is_stopping) = (Some((epoch, attempt)), false);
+                    (state.is_killed, state.is_killed_awake) = (false, false);
+                    self.check();
                     let work = self.setup.work + ms(self.random.below(20));
                     self.after(work, Step::WorkersEnd { node, attempt, how: How::Done });
                 }
                 MemberAction::Stop(reason) => {
                     // Most workers stop at once; some take longer than a lease lasts.
-                    let longest =
-                        if self.random.below(4) == 0 && reason != StopReason::Regroup { 3000 } else { 30 };
+                    let longest = if self.random.below(4) == 0 { 3000 } else { 30 };
                     let delay = self.random.below(longest);
-                    self.end_workers(node, ms(delay));
+                    self.end_workers(node, ms(delay), How::Stopped(reason));
                 }
                 MemberAction::Kill => {
                     let delay = ms(self.random.below(500));
-                    self.end_workers(node, delay);
+                    self.nodes[node].is_killed = true;
+                    self.end_workers(node, delay, How::Killed);
                 }
                 MemberAction::Finish(ending) => {
                     self.nodes[node].ending = Some(ending);
@@ -509,94 +491,6 @@ impl World {
                     }
                 }
             }
-        }
-    }
-
-    fn end_workers(&mut self, node: usize, delay: Duration) {
-        let state = &mut self.nodes[node];
-        state.is_stopping = true;
-        if let Some((_, attempt)) = state.running {
-            self.after(delay, Step::WorkersEnd { node, attempt, how: How::Stopped });
-        }
-    }
-
-    fn workers_end(&mut self, node: usize, attempt: u64, how: How) {
-        let state = &mut self.nodes[node];
-        if state.running.is_none_or(|(_, running)| running != attempt) {
-            return;
-        }
-        let at = self.now + state.offset;
-        let end = |outcome, sent| End { rank: 0, outcome, at, sent, lost_peer: false };
-        let (cause, end) = match how {
-            How::Done => (Cause::Success, end(Outcome::Exited(0), vec![])),
-            How::Failed => (Cause::Failed { rank: 0 }, end(Outcome::Exited(1), vec![])),
-            How::Stopped => (
-                Cause::Stopped { signal: signals::TERM },
-                end(Outcome::Signaled(signals::TERM), vec![signals::TERM]),
-            ),
-        };
-        if how == How::Failed {
-            self.tell_member(node, MemberEvent::Failed(end.clone()));
-        }
-        self.nodes[node].running = None;
-        let verdict =
-            Verdict { cause, ends: vec![end], stop_source: None, silent_since: None, notices: vec![] };
-        let finished = FinishedAttempt { verdict, port_taken: false, blame: None };
-        self.tell_member(node, MemberEvent::Over(Box::new(finished)));
-    }
-
-    fn fault(&mut self, fault: Fault) {
-        let long = ms(self.random.below(8000));
-        match fault {
-            Fault::WorkerFails { node } => {
-                if let Some((_, attempt)) = self.nodes[node].running.filter(|_| !self.nodes[node].is_stopping)
-                {
-                    self.step(Step::WorkersEnd { node, attempt, how: How::Failed });
-                }
-            }
-            Fault::NodeDies { node } => {
-                let offset = ms(self.random.below(10_000_000));
-                let old = std::mem::replace(&mut self.nodes[node], SimNode::new(offset));
-                if old.ending.is_some() {
-                    self.nodes[node].ending = old.ending;
-                    return;
-                }
-                if let Some(connection) = old.connection {
-                    self.after(ms(1), Step::Cut { connection, at_leader: true, at_member: false });
-                }
-                self.after(long, Step::Return { node });
-            }
-            Fault::Reset { node } => {
-                if let Some(connection) = self.nodes[node].connection {
-                    self.after(ms(1), Step::Cut { connection, at_leader: true, at_member: true });
-                }
-            }
-            Fault::Partition { node } => {
-                self.nodes[node].is_cut_off = true;
-                self.after(long, Step::Heal { node });
-            }
-            Fault::Freeze { node } => {
-                (self.nodes[node].is_frozen, self.nodes[node].was_frozen) = (true, true);
-                self.after(long, Step::Thaw { node });
-            }
-        }
-    }
-}
-
-impl SimNode {
-    fn new(offset: Duration) -> Self {
-        Self {
-            member: None,
-            connection: None,
-            offset,
-            is_cut_off: false,
-            is_frozen: false,
-            was_frozen: false,
-            held: VecDeque::new(),
-            running: None,
-            prepared: 0,
-            is_stopping: false,
-            ending: None,
         }
     }
 }
