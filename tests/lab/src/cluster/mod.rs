@@ -1,5 +1,6 @@
 //! `cluster`: simulates runs on several nodes, with faults at random moments.
 
+mod actions;
 mod check;
 mod faults;
 mod node;

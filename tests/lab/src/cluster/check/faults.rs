@@ -3,7 +3,8 @@
 use dtrain_agent::cluster::member::MemberEvent;
 use dtrain_agent::signals;
 
-use super::model::{Model, NODES, Side};
+use super::model::{Model, NODES};
+use super::node::Side;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {

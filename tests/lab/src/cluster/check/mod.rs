@@ -5,6 +5,7 @@
 
 mod faults;
 mod model;
+mod node;
 mod steps;
 
 use std::collections::HashSet;

@@ -7,12 +7,13 @@ use std::time::Duration;
 use dtrain_agent::cluster::leader::{LeaderAction, LeaderEvent, OWN};
 use dtrain_agent::cluster::lease::Times;
 use dtrain_agent::cluster::member::{MemberAction, MemberEnding, MemberEvent, MemberPolicy};
-use dtrain_agent::cluster::message::{RunInfo, ToLeader, ToMember};
+use dtrain_agent::cluster::message::{RunInfo, ToMember};
 use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::{ClusterPolicy, Leader, Member};
 use dtrain_agent::local::{RestartPolicy, Restarts};
 
 use super::Bounds;
+use super::node::{Link, NodeState, Side, Workers};
 
 /// A fault of the protocol that the check must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,55 +36,6 @@ pub(super) const KILL: u32 = 2;
 /// Every run is over by then.
 const HORIZON: u32 = 80;
 const CODE: u8 = 4;
-
-/// One side of a connection.
-#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-pub(super) enum Side {
-    Open,
-    /// Its end has not been seen.
-    Ending,
-    Closed,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Link {
-    pub(super) id: u64,
-    pub(super) to_leader: VecDeque<ToLeader>,
-    pub(super) to_member: VecDeque<ToMember>,
-    pub(super) at_leader: Side,
-    pub(super) at_member: Side,
-}
-
-#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-pub(super) struct Workers {
-    pub(super) epoch: u64,
-    pub(super) since: u32,
-    pub(super) stopped: Option<u32>,
-    pub(super) killed: Option<u32>,
-    pub(super) failed: bool,
-    pub(super) asked: bool,
-    /// Killed after a freeze: they ran for a moment before.
-    pub(super) is_exempt: bool,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct NodeState {
-    pub(super) member: Option<Member>,
-    member_hash: u64,
-    pub(super) links: Vec<Link>,
-    pub(super) wants_connection: bool,
-    /// The epoch of the latest preparation, and whether it is still under way.
-    pub(super) prepared: u64,
-    pub(super) is_preparing: bool,
-    pub(super) is_slow: bool,
-    pub(super) workers: Option<Workers>,
-    pub(super) frozen: Option<u32>,
-    pub(super) cut: Option<u32>,
-    /// When a new agent begins.
-    pub(super) returns: Option<u32>,
-    /// The start of an earlier epoch, for [`Planted::OldStart`].
-    old_start: Option<ToMember>,
-}
 
 #[derive(Clone, Debug)]
 pub(super) struct Model {
@@ -373,59 +325,5 @@ impl Model {
             }
         }
         hasher.finish()
-    }
-}
-
-impl NodeState {
-    fn new() -> Self {
-        Self {
-            member: None,
-            member_hash: 0,
-            links: Vec::new(),
-            wants_connection: false,
-            prepared: 0,
-            is_preparing: false,
-            is_slow: false,
-            workers: None,
-            frozen: None,
-            cut: None,
-            returns: None,
-            old_start: None,
-        }
-    }
-
-    /// Returns the connection that the member knows.
-    pub(super) fn own_link(&mut self) -> Option<&mut Link> {
-        self.links.iter_mut().find(|link| link.at_member != Side::Closed)
-    }
-
-    pub(super) fn close_at_member(&mut self) {
-        if let Some(link) = self.own_link() {
-            link.at_member = Side::Closed;
-            if link.at_leader == Side::Open {
-                link.at_leader = Side::Ending;
-            }
-        }
-    }
-
-    pub(super) fn kill(&mut self, now: u32) {
-        if let Some(workers) = &mut self.workers {
-            workers.killed.get_or_insert(now);
-        }
-    }
-}
-
-impl Link {
-    fn close_at_leader(&mut self) {
-        self.at_leader = Side::Closed;
-        if self.at_member == Side::Open {
-            self.at_member = Side::Ending;
-        }
-    }
-}
-
-impl Workers {
-    fn new(epoch: u64, since: u32) -> Self {
-        Self { epoch, since, stopped: None, killed: None, failed: false, asked: false, is_exempt: false }
     }
 }

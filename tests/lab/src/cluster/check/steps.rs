@@ -13,7 +13,8 @@ use dtrain_agent::local::{Cause, End, Outcome, Verdict};
 use dtrain_agent::signals;
 
 use super::faults::Fault;
-use super::model::{KILL, Link, Model, NODES, Side, Workers};
+use super::model::{KILL, Model, NODES};
+use super::node::{Link, Side, Workers};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
