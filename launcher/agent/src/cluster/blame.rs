@@ -157,6 +157,7 @@ impl WorkerEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn at(ms: u64, error: u64) -> Moment {
         Moment { at: Duration::from_millis(ms), error: Duration::from_millis(error) }
@@ -228,5 +229,75 @@ mod tests {
         let mut requeued = node(1, vec![end(1, 75, at(1, 0), false)]);
         requeued.report.as_mut().expect("it reported").cause = Cause::Requeue;
         assert_eq!(blamed(&[well(0), requeued]).0, ClusterCause::Workers(Cause::Requeue));
+    }
+
+    /// A node whose worker failed, or which was lost, with its clock's error and what the clock is ahead.
+    #[derive(Clone, Debug)]
+    struct TestNode {
+        true_time: u64,
+        error: u64,
+        ahead: i64,
+        is_lost: bool,
+        lost_peer: bool,
+    }
+
+    impl TestNode {
+        fn is_own(&self) -> bool {
+            self.is_lost || !self.lost_peer
+        }
+
+        fn moment(&self) -> Moment {
+            at(self.true_time.checked_add_signed(self.ahead).expect("it is later than the error"), self.error)
+        }
+    }
+
+    fn test_node() -> impl Strategy<Value = TestNode> {
+        (10_000_u64..13_000, 0_u64..400, -100_i64..=100, 0..5, any::<bool>()).prop_map(
+            |(true_time, error, share, lost, lost_peer)| {
+                let ahead = error as i64 * share / 100;
+                TestNode { true_time, error, ahead, is_lost: lost == 0, lost_peer }
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        /// The true first failure is blamed or named as ambiguous; a consequence is blamed only if no failure
+        /// can have caused it; the ambiguous ones are those that the clocks cannot order.
+        #[test]
+        fn the_clocks_never_contradict_the_blame(tests in prop::collection::vec(test_node(), 1..6)) {
+            let nodes: Vec<_> = tests.iter().enumerate().map(|(rank, it)| match it.is_lost {
+                true => lost(rank, it.moment()),
+                false => node(rank, vec![end(rank, 1, it.moment(), it.lost_peer)]),
+            }).collect();
+            let (cause, ambiguous) = blamed(&nodes);
+            let culprit = match cause {
+                ClusterCause::NodeLost { group_rank } => group_rank,
+                ClusterCause::Workers(Cause::Failed { rank }) => rank,
+                other => panic!("{other:?}"),
+            };
+            let blamed = &tests[culprit];
+            let numbers = ambiguous.iter().map(|culprit| match *culprit {
+                Culprit::Rank(n) | Culprit::Node(n) => n,
+            });
+            let numbers: Vec<_> = numbers.collect();
+            let first_of = |is_own: bool| {
+                let alike = tests.iter().enumerate().filter(move |(_, it)| !is_own || it.is_own());
+                alike.min_by_key(|(_, it)| it.true_time)
+            };
+            let (first, own) = (first_of(false).unwrap_or((0, blamed)), first_of(true));
+            if let Some((_, own)) = own {
+                let is_possible = own.true_time <= first.1.true_time + SAME_MOMENT.as_millis() as u64;
+                prop_assert!(blamed.is_own() || !is_possible, "a consequence is blamed");
+            }
+            let truth = if blamed.is_own() { own.unwrap_or(first).0 } else { first.0 };
+            prop_assert!(culprit == truth || numbers.contains(&truth), "{truth} was first");
+            for (number, it) in tests.iter().enumerate().filter(|(number, _)| *number != culprit) {
+                let apart = it.moment().at.abs_diff(blamed.moment().at).as_millis() as u64;
+                let is_near = it.is_own() == blamed.is_own() && apart <= it.error + blamed.error;
+                prop_assert_eq!(numbers.contains(&number), is_near);
+            }
+        }
     }
 }

@@ -127,7 +127,8 @@ impl Agent {
         self.workers[rank].state = WorkerState::Running;
         // The stop came while this worker was being started: it gets the same signal as the others.
         if let Phase::Stopping(reason) = self.phase {
-            return self.send(rank, reason.signal(), now);
+            let signal = if self.stop_by.is_some() { reason.signal() } else { signals::KILL };
+            return self.send(rank, signal, now);
         }
         let notices = self.policy.notices.iter();
         self.actions.extend(notices.map(|&signal| Action::Notify { rank, signal }));

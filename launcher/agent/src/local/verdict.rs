@@ -133,21 +133,28 @@ impl Verdict {
             Some(StopReason::OthersFailed) => (None, Cause::OthersFailed),
             _ => (None, Cause::TimeIsUp),
         };
+        let all_done = ends.len() == workers && ends.iter().all(|end| end.outcome == Outcome::Exited(0));
         // The same signal may have come a moment earlier from a batch system or the terminal.
         let obeyed = |end: &End| {
             request.is_some_and(|signal| end.stopped_by_agent() || end.outcome == Outcome::Signaled(signal))
         };
+        let is_for_others = reason == Some(StopReason::OthersFailed);
+        // Other nodes may have caused the loss of a peer, and caused the stop signal.
+        let by_others = |end: &End| is_for_others && (end.lost_peer || !end.sent.is_empty());
         // A worker stopped by the agent is not the cause, except of failures after a request to stop.
-        let first_bad = ends.iter().find(|end| !clean(end) && (request.is_some() || !end.stopped_by_agent()));
+        let is_cause = |end: &End| (request.is_some() || !end.stopped_by_agent()) && !by_others(end);
+        let first_bad = ends.iter().find(|end| !clean(end) && is_cause(end));
         let cause = match (reason, first_bad) {
             (Some(StopReason::NotStarted { rank, temporary }), _) => Cause::NotStarted { rank, temporary },
             (Some(StopReason::Evicted), _) => Cause::Evicted,
             (Some(StopReason::Hang { rank }), _) if !ends.iter().all(clean) => Cause::Hung { rank },
             (_, Some(end)) if obeyed(end) => stopped,
             (_, Some(end)) => Cause::Failed { rank: to_blame(end, &ends, clean) },
+            (_, None) if is_for_others && !ends.iter().all(clean) => stopped,
             (_, None) if ends.iter().any(requeued) => Cause::Requeue,
+            // Other nodes' workers stopped with a checkpoint, and these were killed before they did.
+            (Some(StopReason::Requeue), None) if !all_done => Cause::Requeue,
             (_, None) if ends.len() < workers => stopped,
-            (Some(StopReason::OthersFailed), None) if !ends.iter().all(clean) => stopped,
             (_, None) => Cause::Success,
         };
         Self { cause, ends, stop_source: None, silent_since: None, notices: Vec::new() }

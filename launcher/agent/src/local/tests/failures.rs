@@ -169,3 +169,46 @@ fn nothing_is_started_after_the_time_limit() {
     assert_eq!(signals_in(&actions), to(TERM, &[0]));
     assert_eq!(verdict(&exit(&mut agent, 0, 0, 150)).cause, Cause::TimeIsUp, "one was never started");
 }
+
+#[test]
+fn workers_stopped_for_other_nodes_are_not_to_blame() {
+    let mut agent = running(3, Some(75));
+    assert_eq!(signals_in(&on(&mut agent, &Event::OthersFailed, 10)), to(TERM, &[0, 1, 2]));
+    exit(&mut agent, 0, 1, 20);
+    exit(&mut agent, 1, 75, 30);
+    assert_eq!(verdict(&die(&mut agent, 2, TERM, 40)).cause, Cause::OthersFailed);
+}
+
+#[test]
+fn a_peer_of_another_node_is_lost_because_of_others() {
+    let mut agent = running(2, None);
+    on(&mut agent, &Event::Ended { rank: 0, outcome: Outcome::Exited(1), at: ms(5), lost_peer: true }, 5);
+    on(&mut agent, &Event::OthersFailed, 10);
+    assert_eq!(verdict(&die(&mut agent, 1, TERM, 40)).cause, Cause::OthersFailed);
+}
+
+#[test]
+fn a_worker_that_failed_before_the_others_is_to_blame() {
+    let mut agent = running(2, None);
+    // The agent learns of the end after the message about the others.
+    on(&mut agent, &Event::OthersFailed, 10);
+    on(&mut agent, &Event::Ended { rank: 0, outcome: Outcome::Exited(1), at: ms(5), lost_peer: false }, 20);
+    assert_eq!(verdict(&die(&mut agent, 1, TERM, 40)).cause, Cause::Failed { rank: 0 });
+}
+
+#[test]
+fn a_worker_that_starts_after_the_end_of_the_lease_is_killed() {
+    let mut agent = Agent::new(Policy { workers: 2, shutdown_timeout: TIMEOUT, ..Policy::default() });
+    agent.begin(Duration::ZERO);
+    assert_eq!(on(&mut agent, &Event::LeaseEnded, 1), []);
+    assert_eq!(on(&mut agent, &Event::Started { rank: 0 }, 2), to(KILL, &[0]));
+    assert_eq!(verdict(&die(&mut agent, 0, KILL, 3)).cause, Cause::OthersFailed);
+}
+
+#[test]
+fn workers_killed_after_other_nodes_stopped_with_a_checkpoint_are_no_success() {
+    let mut agent = running(1, Some(75));
+    assert_eq!(on(&mut agent, &Event::OthersRequeue, 10), []);
+    assert_eq!(signals_in(&timer(&mut agent, 10 + 30_000)), to(KILL, &[0]));
+    assert_eq!(verdict(&die(&mut agent, 0, KILL, 30_020)).cause, Cause::Requeue);
+}

@@ -39,6 +39,9 @@ enum TestEvent {
         count: u64,
     },
     Inspected,
+    OthersFailed,
+    OthersRequeue,
+    LeaseEnded,
     /// No process runs, not even the launcher.
     Freeze {
         ms: u64,
@@ -58,6 +61,7 @@ fn test_event() -> impl Strategy<Value = TestEvent> {
         2 => (any::<usize>(), any::<bool>()).prop_map(|(pick, writing)| Beat { pick, writing }),
         8 => (1_u64..8).prop_map(|count| Steps { count }),
         4 => Just(Inspected),
+        1 => prop::sample::select(vec![OthersFailed, OthersRequeue, LeaseEnded]),
         1 => (2001_u64..60_000).prop_map(|ms| Freeze { ms }),
     ]
 }
@@ -124,7 +128,8 @@ proptest! {
 
     /// A run ends, once and with a true verdict, whatever happens: it is a success if and only if every
     /// worker of its last attempt exited with 0. Asserted on the way: no worker is killed because of a
-    /// freeze, suspected after a recent beat, or started after the time limit; no notice is lost.
+    /// freeze, suspected after a recent beat, or started after the time limit; no notice is lost; a failure elsewhere
+    /// kills workers after the shutdown timeout, and the end of a lease at once.
     #[test]
     fn runs_end_with_one_correct_verdict(
         setup in setup(),
@@ -145,6 +150,15 @@ proptest! {
         let all_ran_well =
             verdict.ends.len() == setup.workers && verdict.ends.iter().all(|e| e.outcome == Outcome::Exited(0));
         prop_assert_eq!(verdict.cause == Cause::Success, all_ran_well);
+        let requeue = setup.training.then_some(75);
+        if world.was_stopped_for_others && verdict.ends.iter().any(|end| !end.outcome.is_well(requeue)) {
+            let own = |end: &End| end.sent.is_empty() && !end.lost_peer;
+            let failed_before = match verdict.cause {
+                Cause::Failed { rank } => own(verdict.end_of(rank).unwrap()),
+                _ => false,
+            };
+            prop_assert!(failed_before || verdict.cause == Cause::OthersFailed, "{:?}", verdict);
+        }
         match verdict.cause {
             Cause::Failed { rank } => {
                 let end = verdict.end_of(rank).unwrap();
@@ -159,7 +173,7 @@ proptest! {
             },
             Cause::Success | Cause::Hung { .. } | Cause::NotStarted { .. } => {}
             Cause::Evicted => prop_assert!(false, "nobody else had the folder"),
-            Cause::OthersFailed => prop_assert!(false, "there are no others"),
+            Cause::OthersFailed => prop_assert!(world.was_stopped_for_others),
         }
     }
 }

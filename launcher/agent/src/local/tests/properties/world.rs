@@ -37,6 +37,10 @@ pub(super) struct World {
     unhandled_notices: BTreeSet<i32>,
     /// The notices that the attempt's programs started with.
     given: BTreeSet<i32>,
+    /// Whether this attempt is being stopped because of other nodes.
+    pub(super) was_stopped_for_others: bool,
+    /// When its workers must have been killed.
+    kill_by: Option<Duration>,
 }
 
 impl World {
@@ -61,6 +65,8 @@ impl World {
             last_beat: Vec::new(),
             unhandled_notices: BTreeSet::new(),
             given: BTreeSet::new(),
+            was_stopped_for_others: false,
+            kill_by: None,
         };
         world.begin(Vec::new());
         world
@@ -78,6 +84,7 @@ impl World {
         }
         let mut agent = Agent::new(self.setup.policy(notices));
         (self.started, self.attempt_start) = (0, self.now);
+        (self.was_stopped_for_others, self.kill_by) = (false, None);
         self.inspecting.clear();
         self.last_beat = vec![self.now; self.setup.workers];
         let actions = agent.begin(self.now);
@@ -242,14 +249,38 @@ impl World {
                     self.tell(&Event::Inspected { number });
                 }
             }
+            TestEvent::OthersFailed => self.others(&Event::OthersFailed, SHUTDOWN),
+            TestEvent::OthersRequeue if !self.setup.training => {}
+            TestEvent::OthersRequeue => drop(self.tell(&Event::OthersRequeue)),
+            TestEvent::LeaseEnded => self.others(&Event::LeaseEnded, Duration::ZERO),
             TestEvent::Freeze { ms } => self.freeze(Duration::from_millis(ms)),
             TestEvent::Stop { signal } => self.signal(&Event::Stop { signal }),
             TestEvent::Forward { signal } => self.signal(&Event::Forward { signal }),
         }
     }
 
+    /// Tells the agent that its workers cannot go on: they are killed within `time`.
+    fn others(&mut self, event: &Event, time: Duration) {
+        let is_running = matches!(&self.stage, Stage::Attempt(agent) if agent.phase == Phase::Running);
+        if is_running || *event == Event::LeaseEnded {
+            let by = self.now + time;
+            self.kill_by = Some(self.kill_by.map_or(by, |earlier| earlier.min(by)));
+        }
+        self.was_stopped_for_others |= is_running;
+        self.tell(event);
+        self.check_kills();
+    }
+
+    fn check_kills(&self) {
+        if self.kill_by.is_some_and(|by| by <= self.now) && matches!(self.stage, Stage::Attempt(_)) {
+            assert!(self.running.is_subset(&self.killed), "{:?} should be killed by now", self.running);
+        }
+    }
+
     fn freeze(&mut self, time: Duration) {
         self.now += time;
+        // After a freeze, a stop gets its time anew, once.
+        self.kill_by = self.kill_by.map(|by| by + time + SHUTDOWN);
         for last_beat in &mut self.last_beat {
             *last_beat += time;
         }
@@ -273,7 +304,10 @@ impl World {
             let next = next.unwrap_or(end).max(self.now);
             self.now = next.min(self.now + TICK).min(end);
             match &self.stage {
-                Stage::Attempt(_) => drop(self.tell(&Event::Timer)),
+                Stage::Attempt(_) => {
+                    self.tell(&Event::Timer);
+                    self.check_kills();
+                }
                 Stage::Pause { until } if *until <= self.now => self.go_on(),
                 _ => {}
             }
