@@ -76,11 +76,11 @@ pub fn judge(nodes: &[NodeEnd], requeue: Option<i32>) -> Judgement {
     // A failure that is surely no consequence is the cause, if it is not later than its consequences can be.
     let earliest = |failures: &mut dyn Iterator<Item = &Failure>| failures.min_by_key(|it| it.at.at).copied();
     let first = earliest(&mut failures.iter());
-    let own = earliest(&mut failures.iter().filter(|it| !it.is_consequence));
-    let blamed = match (first, own) {
-        (Some(first), Some(own)) if own.at.at <= latest(first.at).saturating_add(own.at.error) => Some(own),
-        (first, _) => first,
+    let can_be_cause = |it: &&Failure| {
+        let is_in_time = |first: Failure| it.at.at <= latest(first.at).saturating_add(it.at.error);
+        !it.is_consequence && first.is_some_and(is_in_time)
     };
+    let blamed = earliest(&mut failures.iter().filter(can_be_cause)).or(first);
     let Some(blamed) = blamed else {
         // Nodes agree, or some were stopped before the others had ended.
         let by_weight = |cause: &Cause| match cause {
@@ -220,6 +220,13 @@ mod tests {
         let nodes =
             [node(0, vec![end(0, 1, at(900, 0), true)]), node(1, vec![end(1, 1, at(5000, 1), false)])];
         assert_eq!(blamed(&nodes), (failed(0), vec![]));
+    }
+
+    #[test]
+    fn of_several_failures_one_that_can_be_the_cause_is_blamed() {
+        let lost_peer = node(0, vec![end(0, 1, at(10_000, 0), true)]);
+        let nodes = [lost_peer, lost(1, at(11_242, 377)), lost(2, at(11_064, 0))];
+        assert_eq!(blamed(&nodes), (ClusterCause::NodeLost { group_rank: 1 }, vec![Culprit::Node(2)]));
     }
 
     #[test]
