@@ -33,6 +33,26 @@ fn a_frozen_agent_ends_the_run_and_stops_its_workers_once_it_wakes() {
 }
 
 #[test]
+fn a_frozen_launcher_is_fenced_before_the_others_start_again() {
+    let Some(cluster) = Cluster::new(2) else { return };
+    let launches = cluster.start_all("1:2", &["--max-restarts", "3"], crate::harness::WORK);
+    cluster.wait_for_workers(0..2, 0);
+    // Only the launcher: its guardian sees that it stands still.
+    signal(cluster.launcher(1), Signal::STOP);
+    cluster.wait_for_workers([0], 1);
+    let pid = cluster.worker(1);
+    assert!(!cluster.network[1].processes().contains(&pid), "the frozen node's worker still runs");
+    cluster.finish_work();
+    let mut launches = launches.into_iter();
+    expect_codes(&[launches.next().unwrap().wait_leaving_processes()], 0);
+    cluster.expect_one_writer();
+    for pid in cluster.network[1].processes() {
+        dtrain_test_kit::process::kill(pid, Signal::CONT);
+    }
+    cluster.wait(launches);
+}
+
+#[test]
 fn a_short_pause_of_an_agent_disturbs_nothing() {
     let Some(cluster) = Cluster::new(2) else { return };
     let launches = cluster.work(&[]);

@@ -7,6 +7,7 @@ mod bad_input;
 mod batchnorm;
 mod best;
 mod checkpoints;
+mod cluster;
 mod conformance;
 mod damage;
 mod ddp;
