@@ -150,6 +150,9 @@ impl World {
             outcomes: Outcomes::default(),
             setup,
         };
+        if let Some(deadline) = world.leader.deadline() {
+            world.wake(None, deadline);
+        }
         for node in 0..world.nodes.len() {
             let is_late = node > 0 && (node >= world.setup.nodes || world.setup.is_late);
             match is_late && world.random.below(3) == 0 {

@@ -131,6 +131,10 @@ impl Leader {
         self.phase = Phase::Decided;
         let decided = ToMember::Decided { code, reason };
         self.send_to_all(|_, _| true, &decided);
+        // The leader's own member needs no connection, so it gets the message in any case.
+        if self.peers.get(&OWN).is_some_and(|own| own.lost.is_some()) {
+            self.send(OWN, decided.clone());
+        }
         self.decided = Some(decided);
         std::mem::take(&mut self.actions)
     }

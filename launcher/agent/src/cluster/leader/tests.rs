@@ -180,6 +180,9 @@ fn the_run_ends_if_the_leaders_own_node_cannot_prepare() {
     let mut actions = cluster.pass(ms(30_000));
     actions.extend(cluster.drained(1, Report::empty()));
     assert!(matches!(ending(&actions), Some(Ending::NodeLeft { host, .. }) if host == "n0"), "{actions:?}");
+    let decided = ToMember::Decided { code: 4, reason: "late".into() };
+    let told = cluster.leader.decide(4, "late".into());
+    assert!(told.contains(&LeaderAction::Send { to: OWN, message: decided }), "its own member does not wait");
 }
 
 #[test]
