@@ -13,9 +13,9 @@ pub use worker::{EnvError, WorkerEnv};
 pub const RANK: &str = "RANK";
 /// Rank of this worker among those of its node, from 0; selects the GPU.
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
-/// Rank of this node's launcher among all launchers.
 /// The secret of a rendezvous of several nodes, for the launcher.
 pub const DTRAIN_RDZV_SECRET: &str = "DTRAIN_RDZV_SECRET";
+/// Rank of this node's launcher among all launchers.
 pub const GROUP_RANK: &str = "GROUP_RANK";
 /// Rank of this worker among the workers of its role.
 pub const ROLE_RANK: &str = "ROLE_RANK";
