@@ -8,8 +8,8 @@ use dtrain_agent::cluster::member::{MemberAction, MemberEvent, Preparation};
 use dtrain_agent::cluster::message::ToMember;
 use dtrain_agent::local::Cause;
 
-use super::workers::How;
-use super::world::{Step, World, ms};
+use super::step::{How, Step, ms};
+use super::world::World;
 
 impl World {
     pub(super) fn tell_leader(&mut self, event: LeaderEvent) {

@@ -4,53 +4,8 @@ use dtrain_agent::cluster::member::MemberEvent;
 use dtrain_agent::signals;
 
 use super::node::SimNode;
-use super::workers::How;
-use super::world::{Step, World, ms};
-use crate::random::Random;
-
-#[derive(Clone, Debug)]
-pub(super) enum Fault {
-    /// The workers of a node end so.
-    Workers { node: usize, how: How },
-    /// The agent and its workers die at once, and the agent is started again later.
-    NodeDies { node: usize },
-    /// The connection is reset. One side may see it much later.
-    Reset { node: usize, at_leader: u64, at_member: u64 },
-    /// Nothing arrives on either side for some time.
-    Partition { node: usize },
-    /// No process of the node runs for some time.
-    Freeze { node: usize },
-    /// The node's agent ends.
-    Leaves { node: usize },
-    /// The launchers of these nodes are asked to stop, perhaps twice.
-    Asked { nodes: std::ops::Range<usize>, times: u64 },
-}
-
-impl Fault {
-    pub(super) fn any(random: &mut Random, nodes: usize) -> Self {
-        let node = random.below(nodes as u64) as usize;
-        // The leader's own node loses no connection to itself.
-        let other = 1 + random.below((nodes as u64 - 1).max(1)) as usize;
-        let other = other.min(nodes - 1);
-        let late = if random.below(2) == 0 { 1 } else { 5000 };
-        match random.below(16) {
-            0 | 1 => Self::NodeDies { node: other },
-            2 => Self::Reset { node: other, at_leader: 1, at_member: late },
-            3 => Self::Reset { node: other, at_leader: late, at_member: 1 },
-            4 | 5 => Self::Partition { node: other },
-            6 | 7 => Self::Freeze { node },
-            8 => Self::Workers { node, how: How::Requeued },
-            9 => Self::Workers { node, how: How::Hung },
-            10 => Self::Workers { node, how: How::PortTaken },
-            11 if random.below(4) == 0 => Self::Leaves { node },
-            12 if random.below(4) == 0 => {
-                let nodes = if random.below(2) == 0 { 0..nodes } else { node..node + 1 };
-                Self::Asked { nodes, times: 1 + random.below(2) }
-            }
-            _ => Self::Workers { node, how: How::Failed },
-        }
-    }
-}
+use super::step::{Fault, How, Step, ms};
+use super::world::World;
 
 impl World {
     pub(super) fn fault(&mut self, fault: Fault) {

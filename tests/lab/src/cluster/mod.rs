@@ -4,6 +4,7 @@ mod actions;
 mod check;
 mod faults;
 mod node;
+mod step;
 mod workers;
 mod world;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dtrain_agent::cluster::Member;
 use dtrain_agent::cluster::member::MemberEnding;
 
-use super::world::{Step, ms};
+use super::step::{Step, ms};
 use crate::random::Random;
 
 pub(super) struct SimNode {

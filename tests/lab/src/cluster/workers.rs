@@ -7,19 +7,8 @@ use dtrain_agent::cluster::message::StopReason;
 use dtrain_agent::local::{Cause, End, Outcome, Verdict};
 use dtrain_agent::signals;
 
-use super::world::{Step, World};
-
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum How {
-    Done,
-    Failed,
-    PortTaken,
-    Hung,
-    Requeued,
-    Asked { signal: i32 },
-    Stopped(StopReason),
-    Killed,
-}
+use super::step::{How, Step};
+use super::world::World;
 
 impl World {
     /// Lets running workers of a node end after `delay`.

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use dtrain_agent::cluster::leader::LeaderEvent;
 use dtrain_agent::cluster::member::{MemberEnding, MemberEvent, MemberPolicy};
-use dtrain_agent::cluster::message::{Endpoint, RunInfo, ToLeader, ToMember};
+use dtrain_agent::cluster::message::{Endpoint, RunInfo};
 use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::{ClusterPolicy, Leader, Member};
 use dtrain_agent::local::{RestartPolicy, Restarts};
 
-use super::faults::Fault;
 use super::node::SimNode;
-use super::workers::How;
+use super::step::{Fault, Step, ms};
 use crate::random::Random;
 
 /// The settings of one simulated run.
@@ -33,52 +32,6 @@ pub(super) struct Setup {
     pub(super) is_late: bool,
     /// One message of this number is slow.
     pub(super) slow_one_in: u64,
-}
-
-/// An event of the world, at a time.
-#[derive(Clone, Debug)]
-pub(super) enum Step {
-    Connect {
-        node: usize,
-    },
-    ToLeader {
-        connection: u64,
-        message: ToLeader,
-    },
-    ToMember {
-        connection: u64,
-        message: ToMember,
-    },
-    /// Both sides, or one, see the end of a connection.
-    Cut {
-        connection: u64,
-        at_leader: bool,
-        at_member: bool,
-    },
-    /// A timer of the node, or of the leader (`None`), which a later one may have replaced.
-    Wake {
-        node: Option<usize>,
-        number: u64,
-    },
-    Prepared {
-        node: usize,
-        epoch: u64,
-    },
-    WorkersEnd {
-        node: usize,
-        attempt: u64,
-        how: How,
-    },
-    Fault(Fault),
-    Heal {
-        node: usize,
-    },
-    Thaw {
-        node: usize,
-    },
-    Return {
-        node: usize,
-    },
 }
 
 /// What a run came to.
@@ -110,10 +63,6 @@ pub(super) struct World {
 }
 
 const REJOIN: Duration = Duration::from_secs(10);
-
-pub(super) fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 impl World {
     pub(super) fn new(setup: Setup, seed: u64) -> Self {
