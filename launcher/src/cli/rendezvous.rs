@@ -97,6 +97,8 @@ pub(crate) struct Rendezvous {
     pub(crate) times: Times,
     /// Whether this is torchrun's static form: PyTorch's store is at the same port.
     pub(crate) is_static: bool,
+    /// Whether a node that joins a running training is taken in at once, by a checkpoint and a restart.
+    pub(crate) admits_at_checkpoint: bool,
 }
 
 impl RendezvousArgs {
@@ -207,6 +209,7 @@ impl RendezvousArgs {
             last_call: conf.last_call()?,
             times: conf.times()?,
             is_static: by_rank.is_some(),
+            admits_at_checkpoint: conf.admits_at_checkpoint()?,
         }))
     }
 

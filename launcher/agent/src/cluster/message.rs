@@ -88,6 +88,8 @@ pub enum StopReason {
     Asked { signal: i32, again: bool },
     /// Workers of another node stopped with a checkpoint.
     Requeue,
+    /// Another node has joined: stop with a checkpoint, to go on with it.
+    Admit,
     /// The epoch does not begin: a node was lost before its start.
     Regroup,
 }

@@ -146,6 +146,17 @@ impl Restarts {
         Next::Restart { restart: self.used, pause }
     }
 
+    /// Decides about workers that stopped with a checkpoint so that a node can join. The restart is allowed in
+    /// addition to the others.
+    pub(crate) fn admit(&mut self, now: Duration) -> Next {
+        if self.is_too_late(now) {
+            return Next::Finish { reason: Some(NO_TIME) };
+        }
+        self.used += 1;
+        self.policy.max_restarts += 1;
+        Next::Restart { restart: self.used, pause: Duration::ZERO }
+    }
+
     /// Handles an event while no worker runs, and returns whether it ends the pause.
     pub fn on_event(&mut self, event: &Event) -> bool {
         match *event {

@@ -57,6 +57,15 @@ impl RdzvConf {
         }
     }
 
+    /// Returns whether a node that joins is taken in at a checkpoint, and not only at the next restart.
+    pub(super) fn admits_at_checkpoint(&self) -> anyhow::Result<bool> {
+        match self.get("admit") {
+            None | Some("restart") => Ok(false),
+            Some("checkpoint") => Ok(true),
+            Some(value) => bail!("--rdzv-conf admit={value}: give restart or checkpoint"),
+        }
+    }
+
     /// Returns the longest wait for enough nodes.
     pub(super) fn join_timeout(&self) -> anyhow::Result<Duration> {
         let given = self.seconds("join_timeout")?;
@@ -97,7 +106,8 @@ impl RdzvConf {
 
     /// Returns the settings that have no effect on several nodes.
     pub(super) fn without_use_on_several(&self) -> anyhow::Result<Vec<String>> {
-        const USED: [&str; 6] = [
+        const USED: [&str; 7] = [
+            "admit",
             "timeout",
             "join_timeout",
             "last_call_timeout",

@@ -126,6 +126,8 @@ fn torchruns_settings_set_the_time_outs() {
     assert_eq!((own.join_timeout.as_secs(), own.last_call.as_secs()), (60, 2));
     assert_eq!((own.times.beat.as_secs(), own.times.length.as_secs()), (1, 5));
     assert_eq!(line("timeout=9").join_timeout.as_secs(), 9);
+    assert!(line("admit=checkpoint").admits_at_checkpoint && !line("admit=restart").admits_at_checkpoint);
+    refused(&["--nnodes=2", "--node-rank=0", "--rdzv-conf", "admit=now"], &["admit=now", "checkpoint"]);
     refused(&["--nnodes=2", "--node-rank=0", "--rdzv-conf", "join_timeout=0"], &["join_timeout=0"]);
     let unknown = notes(&["--nnodes=2", "--node-rank=0", "--rdzv-conf", "own=1"]);
     assert!(unknown[0].starts_with("--rdzv-conf own=1 is ignored"), "{unknown:?}");

@@ -36,6 +36,7 @@ pub(crate) struct Meeting {
     pub(super) times: Times,
     /// Whether the command line has torchrun's static form.
     pub(super) is_static: bool,
+    pub(super) admits_at_checkpoint: bool,
 }
 
 impl Meeting {
@@ -70,6 +71,7 @@ impl Meeting {
             last_call: rendezvous.last_call,
             times: rendezvous.times,
             is_static: rendezvous.is_static,
+            admits_at_checkpoint: rendezvous.admits_at_checkpoint,
         })
     }
 

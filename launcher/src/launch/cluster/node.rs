@@ -13,6 +13,7 @@ use crate::launch::inbox::Incoming;
 use crate::launch::master_address::MasterAddress;
 use crate::launch::report::{self, Conclusion, Report};
 use crate::launch::{close, messages, reactor};
+use anyhow::bail;
 use dtrain_agent::cluster::ClusterPolicy;
 use dtrain_agent::cluster::blame::{ClusterCause, Judgement, NodeEnd};
 use dtrain_agent::cluster::leader::Ending;
@@ -50,6 +51,9 @@ pub(in crate::launch) fn run(
 ) -> anyhow::Result<ExitStatus> {
     let leads = meeting.leads();
     let (least, endpoint_host) = (*meeting.nodes.start(), meeting.endpoint.host.clone());
+    if meeting.admits_at_checkpoint && launch.plan.training().is_none() {
+        bail!("--rdzv-conf admit=checkpoint is for recipes: a program writes its checkpoints by itself");
+    }
     let shared_port = meeting.is_static.then_some(meeting.endpoint.port);
     launch.lease = (!leads).then(|| fence::lease_file(launch.temporary.path()));
     launch.run.leader = random();
@@ -76,6 +80,7 @@ pub(in crate::launch) fn run(
                 run_dir: plan.training().and(plan.run_dir.as_ref()).map(|run_dir| run_dir.root().into()),
                 ..launch.run.clone()
             },
+            admits_at_checkpoint: meeting.admits_at_checkpoint,
             first_logs: plan.logs().map_or(0, |logs| first_unused_attempt(&logs)),
         },
         restarts,

@@ -5,6 +5,7 @@ use dtrain_agent::cluster::leader::Ending;
 use dtrain_agent::cluster::member::{MemberEnding, Preparation};
 use dtrain_agent::cluster::message::{Endpoint, RunInfo, StopReason};
 use dtrain_agent::local::Event;
+use dtrain_agent::signals;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ impl Order {
         match self {
             Self::Stop(StopReason::Asked { signal, .. }) => Some(Event::Stop { signal: *signal }),
             Self::Stop(StopReason::Requeue) => Some(Event::OthersRequeue),
+            // A training takes it as a request to stop with a checkpoint.
+            Self::Stop(StopReason::Admit) => Some(Event::Forward { signal: signals::USR1 }),
             Self::Stop(_) => Some(Event::OthersFailed),
             Self::Kill => Some(Event::LeaseEnded),
             _ => None,

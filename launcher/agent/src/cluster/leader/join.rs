@@ -3,7 +3,7 @@
 use super::state::{Joining, Leader, MemberId, NEXT_WORD, OWN, Part, Peer, Phase};
 use super::{Ending, LeaderAction, LeaderNotice};
 use crate::cluster::lease::Times;
-use crate::cluster::message::{ToMember, VERSION};
+use crate::cluster::message::{StopReason, ToMember, VERSION};
 use crate::cluster::ranks::{Node, place};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -38,6 +38,10 @@ impl Leader {
         self.send(from, ToMember::Welcome { times, run: self.policy.run.clone() });
         let nodes = self.here().count();
         self.tell(LeaderNotice::Joined { host, nodes, most: *self.policy.nodes.end() });
+        if self.policy.admits_at_checkpoint && matches!(self.phase, Phase::Running { .. }) {
+            self.is_admitting = true;
+            self.drain(StopReason::Admit, None);
+        }
     }
 
     /// The agent has lost its earlier connection, which the leader may not know yet.

@@ -63,6 +63,10 @@ impl Leader {
                 let failed = FailedAttempt { outcome, stop_source, notices: &notices, lasted, port_taken };
                 self.restarts.after_failure(&failed, now)
             }
+            None if self.is_admitting && stop_source.is_none() => match judgement.cause {
+                ClusterCause::Workers(Cause::Requeue) => self.restarts.admit(now),
+                _ => Next::Finish { reason: None },
+            },
             None => Next::Finish { reason: None },
         };
         let ended = |judgement, nodes, reason| Ending::Judged { judgement, nodes, stop_source, reason };
@@ -70,7 +74,9 @@ impl Leader {
             Next::Finish { reason } => self.finish(ended(judgement, nodes, reason)),
             Next::Stop => self.finish(ended(judgement, nodes, Some("the launcher was asked to stop"))),
             Next::Restart { restart, pause } => {
-                self.tell(LeaderNotice::Ended { judgement, nodes });
+                if failed.is_some() {
+                    self.tell(LeaderNotice::Ended { judgement, nodes });
+                }
                 // A signal for the workers does not wait.
                 let pause = if self.restarts.pause_ended() { Duration::ZERO } else { pause };
                 self.tell(LeaderNotice::Restarting { restart, pause });

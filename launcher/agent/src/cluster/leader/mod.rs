@@ -250,7 +250,7 @@ impl Leader {
     }
 
     /// Begins to stop the epoch on all nodes, except on the one that stops by itself.
-    fn drain(&mut self, reason: StopReason, except: Option<MemberId>) {
+    pub(super) fn drain(&mut self, reason: StopReason, except: Option<MemberId>) {
         let began = match self.phase {
             Phase::Running { since } => Some(since),
             _ => None,
@@ -319,6 +319,7 @@ impl Leader {
         };
         let epoch = self.epoch;
         self.starts += 1;
+        self.is_admitting = false;
         self.regroups.clear();
         self.phase = Phase::Running { since: now };
         self.send_to_all(|_, peer| peer.part.is_some(), &ToMember::Start { epoch, rank0 });

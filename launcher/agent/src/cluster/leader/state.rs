@@ -35,6 +35,8 @@ pub struct ClusterPolicy {
     pub run: RunInfo,
     /// Number of the first epoch's log folder.
     pub first_logs: u32,
+    /// Whether a node that joins while workers run is taken in at once, by a checkpoint and a restart.
+    pub admits_at_checkpoint: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -119,6 +121,8 @@ pub struct Leader {
     pub(super) regroups: BTreeMap<String, u32>,
     /// The host that has left since the last epoch was proposed, and why.
     pub(super) left: Option<(String, String)>,
+    /// Whether the workers were asked to stop for a node that has joined.
+    pub(super) is_admitting: bool,
     /// Signals for the workers of the next epoch.
     pub(super) notices: Vec<i32>,
     pub(super) rejected: Vec<(String, String)>,
@@ -144,6 +148,7 @@ impl Leader {
             failures: BTreeMap::new(),
             regroups: BTreeMap::new(),
             left: None,
+            is_admitting: false,
             notices: Vec::new(),
             rejected: Vec::new(),
             decided: None,

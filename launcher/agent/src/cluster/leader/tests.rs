@@ -33,6 +33,7 @@ impl Cluster {
             failures_in_a_row: 3,
             run: RunInfo::default(),
             first_logs: 0,
+            admits_at_checkpoint: false,
         };
         let restarts = Restarts::new(RestartPolicy { max_restarts: 9, ..RestartPolicy::default() });
         Self { leader: Leader::new(policy, restarts, Duration::ZERO), now: Duration::ZERO }

@@ -81,6 +81,7 @@ impl Model {
             failures_in_a_row: 3,
             run: RunInfo::default(),
             first_logs: 0,
+            admits_at_checkpoint: false,
         };
         let restarts =
             Restarts::new(RestartPolicy { max_restarts: bounds.max_restarts, ..RestartPolicy::default() });
