@@ -133,10 +133,13 @@ impl RendezvousArgs {
         if self.is_several() {
             self.rendezvous()?;
             let without_use = conf.map_or_else(|| Ok(Vec::new()), RdzvConf::without_use_on_several)?;
+            let mut notes = self.outranked();
+            notes.retain(|note| !note.starts_with("--local-addr"));
             let note = (!without_use.is_empty()).then(|| {
                 format!("--rdzv-conf {} is ignored: dtrain has no such setting", without_use.join(", "))
             });
-            return Ok(note.into_iter().collect());
+            notes.extend(note);
+            return Ok(notes);
         }
         if let Some(rank) = self.node_rank.filter(|rank| *rank > 0) {
             bail!("--node-rank {rank}: the only node is 0; for several nodes, give --nnodes");

@@ -72,6 +72,8 @@ pub(super) struct Run {
     pub(super) has_heartbeats: bool,
     /// Whether the user does not want to wait for the screen.
     pub(super) abandoned: bool,
+    /// A request to stop after the end of the workers.
+    pub(super) stopped: Option<i32>,
     /// The leader's orders for the time after this attempt.
     pub(super) held: Vec<Order>,
 }

@@ -136,13 +136,15 @@ impl Inbox {
         }
     }
 
-    /// Waits until `done` disconnects, or the user does not want to wait.
-    pub(super) fn wait(&self, done: &Receiver<()>) -> Waited {
+    /// Waits until `done` disconnects, or the user does not want to wait, or for at most `patience`.
+    pub(super) fn wait(&self, done: &Receiver<()>, patience: Option<Duration>) -> Waited {
         let wait_start = Instant::now();
+        let over = patience.map_or_else(crossbeam_channel::never, crossbeam_channel::after);
         let mut waited = Waited::default();
         while !waited.abandoned {
             crossbeam_channel::select! {
                 recv(done) -> _ => break,
+                recv(over) -> _ => break,
                 recv(self.events) -> event => match event {
                     Ok(Event::Stop { signal }) => {
                         waited.stopped = Some(signal);

@@ -96,7 +96,7 @@ pub(crate) fn run(
     let launch =
         Launch { args, plan, master_address, temporary, inbox, copies, run, interface: None, lease: None };
     if let Some(meeting) = meeting {
-        return cluster::run(launch, meeting, restarts);
+        return cluster::run(launch, meeting, restarts, notices);
     }
     let first = Attempt::prepare(&launch, 0, None)?;
     let screen =
@@ -321,5 +321,5 @@ impl RunningLaunch<'_> {
 /// Waits until the screen has written everything, unless the user asks again to stop.
 fn close(screen: Screen, inbox: &Inbox) {
     drop((screen.chunks, screen.notices));
-    inbox.wait(&screen.done);
+    inbox.wait(&screen.done, None);
 }

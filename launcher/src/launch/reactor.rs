@@ -23,6 +23,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// On several nodes, the longest wait for output that the screen does not take.
+const OUTPUT: Duration = Duration::from_secs(2);
+
 /// Starts the workers. Returns when all workers and their descendants have ended and their output has been
 /// read. `notices` are earlier signals for the workers. On an error no worker has been started.
 pub(super) fn attempt(
@@ -84,7 +87,8 @@ pub(super) fn attempt(
     let pids = group.pids();
     let Group { tails, not_started, capture, .. } = group;
     drop(capture);
-    let waited = inbox.wait(&readers_done);
+    // The other nodes do not wait for this node's screen.
+    let waited = inbox.wait(&readers_done, cluster.map(|_| OUTPUT));
     verdict.stop_source = verdict.stop_source.or(waited.stopped.map(|signal| StopSource::Request { signal }));
     verdict.notices.extend(waited.notices);
     let (failed_logs, has_heartbeats) = (failed_logs.report(), attempt.heartbeats.has_seen_any());
@@ -97,6 +101,7 @@ pub(super) fn attempt(
         clients_seen,
         has_heartbeats,
         abandoned: waited.abandoned,
+        stopped: waited.stopped,
         held,
     })
 }

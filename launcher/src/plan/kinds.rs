@@ -118,13 +118,13 @@ impl Plan {
     pub(crate) fn write_recipe(&self) -> anyhow::Result<()> {
         let (Some(training), Some(run_dir)) = (self.training(), &self.run_dir) else { return Ok(()) };
         let path = run_dir.recipe();
-        if path.exists() {
+        let text = training.recipe.to_toml()?;
+        if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
             return Ok(());
         }
         fs::create_dir_all(run_dir.root())
             .with_context(|| format!("cannot create the folder {}", run_dir.root().display()))?;
-        write_atomic(&path, training.recipe.to_toml()?.as_bytes())
-            .with_context(|| format!("cannot write {}", path.display()))
+        write_atomic(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Returns the folder of the logs, if they are kept.

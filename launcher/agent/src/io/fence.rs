@@ -13,8 +13,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The time between two looks of the guardian.
+/// The time between two looks of the guardian, and the number of looks that must agree.
 const LOOK: Duration = Duration::from_millis(50);
+const LOOKS: u32 = 4;
 /// A launcher that lives gives a sign at least this often while its workers run.
 pub const SIGN: Duration = Duration::from_millis(100);
 /// Without a sign for this time, the launcher stands still.
@@ -65,8 +66,8 @@ fn sign_file(folder: &Path) -> PathBuf {
 pub(super) fn watch(folder: PathBuf, kill: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::start("fence", move || {
         let mut looks = 0;
-        // A machine that was suspended gives the launcher the time between two looks.
-        while looks < 2 {
+        // After a suspension of the machine, the launcher gets the time of some looks for its sign.
+        while looks < LOOKS {
             std::thread::sleep(LOOK);
             looks = if stands_still(&folder, Lease::now()).unwrap_or(false) { looks + 1 } else { 0 };
         }

@@ -155,13 +155,13 @@ fn run_again(
 
 /// Kills a launcher that stands still, and so its workers.
 fn end_still_launcher((_, pidfd): &(Pid, OwnedFd)) {
-    // Fails only if the launcher has ended.
-    let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
     let _ = writeln!(
         io::stderr(),
         "dtrain: the launcher stood still until its lease ended: it and its workers are killed, because the other nodes \
-         go on without them"
+         continue without them"
     );
+    // Fails only if the launcher has ended.
+    let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
 }
 
 /// Passes a signal to the next process. A signal that suspends the job also suspends this process.

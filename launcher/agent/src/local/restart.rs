@@ -87,6 +87,14 @@ impl Restarts {
         Self { policy, ..Self::default() }
     }
 
+    /// Moves the time limit to a clock that is ahead by this.
+    pub fn move_limit(&mut self, ahead: Duration) {
+        if let Some(limit) = &mut self.policy.limit {
+            limit.ask = limit.ask.saturating_add(ahead);
+            limit.end = limit.end.saturating_add(ahead);
+        }
+    }
+
     /// Decides about an attempt of the length `lasted`. `port_taken`: another program took the chosen port.
     pub fn after(&mut self, verdict: &Verdict, lasted: Duration, port_taken: bool, now: Duration) -> Next {
         let outcome = match verdict.cause {
@@ -146,8 +154,8 @@ impl Restarts {
         Next::Restart { restart: self.used, pause }
     }
 
-    /// Decides about workers that stopped with a checkpoint so that a node can join. The restart is allowed in
-    /// addition to the others.
+    /// Decides after workers that stopped because a node has joined or was lost, with enough others. The restart is
+    /// allowed in addition to the others.
     pub(crate) fn admit(&mut self, now: Duration) -> Next {
         if self.is_too_late(now) {
             return Next::Finish { reason: Some(NO_TIME) };

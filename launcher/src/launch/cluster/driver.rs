@@ -4,7 +4,7 @@
 //! ends, it kills the workers itself, whatever the main thread does.
 
 use super::order::Order;
-use super::shorten::shortened;
+use super::shorten::{bare, shortened};
 use super::words;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dtrain_agent::clock::StartTime;
@@ -63,6 +63,8 @@ pub(super) struct Driver {
     /// Whether this node's member has ended.
     pub(super) is_over: bool,
     pub(super) fence: Fence,
+    /// Why the leader could not be reached the last time.
+    pub(super) cause: Option<String>,
 }
 
 /// What one machine of this process tells another.
@@ -159,9 +161,12 @@ impl Driver {
                 // The process of the leader has ended, and nobody follows it.
                 let is_gone = reason == ConnectError::Refused && address.is_some() && address == self.leaders;
                 match (is_gone, reason.is_permanent()) {
-                    (true, _) => self.order(Order::Over(MemberEnding::LeaderLost)),
-                    (false, true) => self.order(Order::Over(MemberEnding::NoLeader)),
-                    (false, false) => {}
+                    (true, _) => self.order(Order::Over { ending: MemberEnding::LeaderLost, cause: None }),
+                    (false, true) => {
+                        let cause = Some(reason.to_string());
+                        self.order(Order::Over { ending: MemberEnding::NoLeader, cause });
+                    }
+                    (false, false) => self.cause = Some(reason.to_string()),
                 }
                 return;
             }
@@ -232,9 +237,15 @@ impl Driver {
                 }
                 (MemberAction::Send(message), Link::Wire(client)) => {
                     // The only error is a message that is too long.
-                    if client.send(&message).is_err()
-                        && let Some(Err(error)) = shortened(message).map(|shorter| client.send(&shorter))
-                    {
+                    let mut sent = client.send(&message);
+                    for shorten in [shortened, bare] {
+                        if sent.is_err()
+                            && let Some(shorter) = shorten(message.clone())
+                        {
+                            sent = client.send(&shorter);
+                        }
+                    }
+                    if let Err(error) = sent {
                         self.say(&format!("cannot send a message to the leader: {error}"));
                     }
                 }
@@ -249,15 +260,18 @@ impl Driver {
                 (MemberAction::Prepare(preparation), _) => {
                     self.order(Order::Prepare { preparation, address: self.address });
                 }
-                (MemberAction::Start { rank0 }, _) => self.order(Order::Start(rank0)),
+                (MemberAction::Start { rank0 }, _) => {
+                    self.family.open();
+                    self.order(Order::Start(rank0));
+                }
                 (MemberAction::Stop(reason), _) => self.order(Order::Stop(reason)),
                 (MemberAction::Kill, _) => {
-                    self.family.kill_workers();
+                    self.family.close();
                     self.order(Order::Kill);
                 }
                 (MemberAction::Finish(ending), _) => {
                     self.is_over = true;
-                    self.order(Order::Over(ending));
+                    self.order(Order::Over { ending, cause: self.cause.clone() });
                 }
             }
         }

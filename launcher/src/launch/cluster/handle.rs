@@ -47,7 +47,9 @@ impl Cluster {
             MemberPolicy { join_timeout: meeting.join_timeout, rejoin_timeout: meeting.rejoin_timeout() };
         let address = meeting.address;
         let (leader, link) = match (leader, meeting.bound) {
-            (Some(setup), Some(bound)) => {
+            (Some(mut setup), Some(bound)) => {
+                let ahead = driver::now().saturating_sub(inbox.start_time.elapsed());
+                setup.restarts.move_limit(ahead);
                 let sender = inputs.clone();
                 let heard = move |event| drop(sender.send(Input::Server(event)));
                 let server: Server<_> = bound.serve(meeting.secret, Limits::default(), heard)?;
@@ -73,6 +75,7 @@ impl Cluster {
             endpoint,
             leaders: None,
             is_over: false,
+            cause: None,
             fence: Fence::create(temporary.path())?,
         };
         let run = move || driver.run(node, policy);

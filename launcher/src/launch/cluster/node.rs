@@ -13,7 +13,7 @@ use crate::launch::inbox::Incoming;
 use crate::launch::master_address::MasterAddress;
 use crate::launch::report::{self, Conclusion, Report};
 use crate::launch::{close, messages, reactor};
-use anyhow::bail;
+use anyhow::{anyhow, bail, ensure};
 use dtrain_agent::cluster::ClusterPolicy;
 use dtrain_agent::cluster::blame::{ClusterCause, Judgement, NodeEnd};
 use dtrain_agent::cluster::leader::Ending;
@@ -40,14 +40,14 @@ const REJOIN_CALL: Duration = Duration::from_secs(5);
 const FAILURES_IN_A_ROW: u32 = 3;
 /// The most bytes of the reason that the other nodes print.
 const LONGEST_REASON: usize = 4000;
-/// After a request to stop, the longest wait for the leader's answer while no worker runs.
-const STOPPING: Duration = Duration::from_secs(5);
+const EVICTED: &str = "another run has taken the run directory";
 
 /// Runs this node's part of the run to its end. `restarts` are the leader's.
 pub(in crate::launch) fn run(
     mut launch: Launch<'_>,
     meeting: Meeting,
     restarts: Restarts,
+    notices: Vec<i32>,
 ) -> anyhow::Result<ExitStatus> {
     let leads = meeting.leads();
     let (least, endpoint_host) = (*meeting.nodes.start(), meeting.endpoint.host.clone());
@@ -102,13 +102,15 @@ pub(in crate::launch) fn run(
         shared_port,
         prepared: None,
         latest: None,
-        asked: None,
+        requests: Vec::new(),
+        notices,
         concluded: None,
         restarts: 0,
         held: VecDeque::new(),
         is_over: false,
         has_heartbeats: false,
         is_abandoned: false,
+        is_noted: false,
     };
     Ok(node_run.run())
 }
@@ -126,8 +128,10 @@ struct NodeRun<'a> {
     shared_port: Option<u16>,
     prepared: Option<(Attempt, Preparation)>,
     latest: Option<Run>,
-    /// The first request to stop while no worker ran.
-    asked: Option<(i32, Instant)>,
+    /// The times of requests to stop while no worker ran.
+    requests: Vec<Instant>,
+    /// Signals for the next workers.
+    notices: Vec<i32>,
     /// The leader's end of the run.
     concluded: Option<ExitStatus>,
     restarts: u32,
@@ -135,6 +139,8 @@ struct NodeRun<'a> {
     is_over: bool,
     has_heartbeats: bool,
     is_abandoned: bool,
+    /// Whether the user knows where the logs are.
+    is_noted: bool,
     /// Orders that came while workers ran.
     held: VecDeque<Order>,
 }
@@ -171,28 +177,29 @@ impl NodeRun<'_> {
         match *event {
             Event::Stop { signal } => {
                 self.cluster.tell(MemberEvent::Asked { signal });
-                match self.asked {
-                    Some((first, at)) if at.elapsed() >= SAME_REQUEST => return Some(self.give_up(first)),
-                    Some(_) => {}
-                    None => self.asked = Some((signal, Instant::now())),
+                if self.requests.last().is_none_or(|at| at.elapsed() >= SAME_REQUEST) {
+                    self.requests.push(Instant::now());
                 }
+                // At the leader, the second request is for the workers of other nodes.
+                let most = if self.leads { 3 } else { 2 };
+                return (self.requests.len() >= most).then(|| self.give_up(signal));
             }
-            Event::Forward { signal } => {
-                if let Some((_, preparation)) = &mut self.prepared {
-                    preparation.notices.push(signal);
-                }
-            }
+            Event::Forward { signal } => match &mut self.prepared {
+                Some((_, preparation)) => preparation.notices.push(signal),
+                None => self.notices.push(signal),
+            },
             Event::Abandoned => return Some(self.give_up(signals::KILL)),
             _ => {}
         }
-        let (signal, at) = self.asked?;
-        (at.elapsed() >= STOPPING).then(|| self.give_up(signal))
+        None
     }
 
+    /// Ends this node's part at once; on the leader's node, the run.
     fn give_up(&mut self, signal: i32) -> ExitStatus {
         let status = ExitStatus::Signal(signal);
-        let name = signals::name(signal);
-        self.say(format!("dtrain: exit code {}: stopped by {name}", status.code()));
+        let reason = format!("stopped by {}", signals::name(signal));
+        self.say(format!("dtrain: exit code {}: {reason}", status.code()));
+        self.cluster.decide(status.code(), reason);
         status
     }
 
@@ -218,7 +225,7 @@ impl NodeRun<'_> {
                 self.conclude(*ending);
                 return self.concluded.filter(|_| self.is_over);
             }
-            Order::Over(ending) => return self.over(ending),
+            Order::Over { ending, cause } => return self.over(ending, cause),
         }
         None
     }
@@ -232,8 +239,9 @@ impl NodeRun<'_> {
         self.launch.run = run;
     }
 
-    fn prepare(&mut self, preparation: Preparation, address: Option<IpAddr>) {
+    fn prepare(&mut self, mut preparation: Preparation, address: Option<IpAddr>) {
         self.prepared = None;
+        preparation.notices.append(&mut self.notices);
         let epoch = preparation.epoch;
         match self.try_prepare(&preparation, address) {
             Ok(attempt) => {
@@ -241,8 +249,18 @@ impl NodeRun<'_> {
                 self.prepared = Some((attempt, preparation));
                 self.cluster.tell(MemberEvent::Prepared { epoch, listens });
             }
-            Err(error) => self.cluster.tell(MemberEvent::Leaving { reason: format!("{error:#}") }),
+            Err(error) => self.leave(&error),
         }
+    }
+
+    /// Leaves the run: this node cannot start its workers.
+    fn leave(&self, error: &anyhow::Error) {
+        let mut reason = format!("{error:#}");
+        if !self.leads {
+            self.say(format!("dtrain: error: {reason}"));
+        }
+        cut(&mut reason, LONGEST_REASON);
+        self.cluster.tell(MemberEvent::Leaving { reason });
     }
 
     fn try_prepare(&mut self, preparation: &Preparation, address: Option<IpAddr>) -> anyhow::Result<Attempt> {
@@ -256,41 +274,60 @@ impl NodeRun<'_> {
         };
         self.launch.interface = interface_of(address);
         let plan = &mut self.launch.plan;
+        ensure!(!plan.is_evicted(), EVICTED);
         plan.place(preparation.placement);
         match self.leads {
             true if preparation.restart > 0 => plan.prepare_restart()?,
             true => {}
             false => plan.write_recipe()?,
         }
-        Attempt::prepare(&self.launch, preparation.restart, Some(preparation.logs))
+        let attempt = Attempt::prepare(&self.launch, preparation.restart, Some(preparation.logs))?;
+        if !self.is_noted {
+            self.is_noted = true;
+            let note = self.launch.plan.routing.note.map(str::to_owned);
+            for note in attempt.files.note().into_iter().chain(note) {
+                self.say(format!("dtrain: {note}"));
+            }
+        }
+        Ok(attempt)
     }
 
     /// Runs the prepared attempt to its end.
     fn start(&mut self, rank0: Endpoint) -> Option<ExitStatus> {
         let (mut attempt, preparation) = self.prepared.take()?;
         attempt.rank0 = rank0;
-        let earlier = match self.leads {
+        let taken = match self.leads {
+            _ if self.launch.plan.is_evicted() => Err(anyhow!(EVICTED)),
             true => EarlierResult::take(self.launch.plan.run_dir.as_ref()),
             false => Ok(None),
         };
         let cluster = Some(&self.cluster);
-        let result = earlier.and_then(|_| {
-            reactor::attempt(&self.launch, &mut attempt, preparation.notices, &self.screen, cluster)
-        });
+        let (earlier, result) = match taken {
+            Ok(earlier) => {
+                let notices = preparation.notices;
+                (earlier, reactor::attempt(&self.launch, &mut attempt, notices, &self.screen, cluster))
+            }
+            Err(error) => (None, Err(error)),
+        };
+        let has_started = matches!(&result, Ok(run) if run.not_started.is_none());
+        let earlier = earlier.filter(|_| !has_started && !self.launch.plan.is_evicted());
+        if let Some(text) = earlier.as_ref().and_then(EarlierResult::restore) {
+            self.say(text);
+        }
         match result {
-            Err(error) => self.cluster.tell(MemberEvent::Leaving { reason: format!("{error:#}") }),
+            Err(error) => self.leave(&error),
             // The guardian was killed, and this node with it. The others lose the connection.
             Ok(run) if run.verdict.cause == (Cause::Stopped { signal: signals::KILL }) => {
                 self.is_abandoned = run.abandoned;
-                return Some(self.give_up(signals::KILL));
+                return Some(ExitStatus::Signal(signals::KILL));
             }
-            Ok(run) => self.after(run, &attempt),
+            Ok(run) => return self.after(run, &attempt),
         }
         None
     }
 
     /// Tells the leader about an attempt that is over.
-    fn after(&mut self, mut run: Run, attempt: &Attempt) {
+    fn after(&mut self, mut run: Run, attempt: &Attempt) -> Option<ExitStatus> {
         self.held.extend(std::mem::take(&mut run.held));
         let (plan, start_time) = (&self.launch.plan, self.launch.inbox.start_time);
         let port_taken = attempt.port_was_taken(&run);
@@ -323,7 +360,15 @@ impl NodeRun<'_> {
             port_taken,
             blame: blame.map(Box::new),
         })));
-        self.latest = Some(run);
+        let stopped = run.stopped;
+        if run.not_started.is_none() {
+            self.latest = Some(run);
+        }
+        match stopped {
+            Some(signals::KILL) => Some(self.give_up(signals::KILL)),
+            Some(signal) => self.hear(&Event::Stop { signal }),
+            None => None,
+        }
     }
 
     /// Decides about the exit code, reports it to the user, and tells all nodes; on the leader's node.
@@ -397,6 +442,9 @@ impl NodeRun<'_> {
         if is_early && plan.training().is_some() && plan.has_checkpoint() {
             cause = Cause::Requeue;
         }
+        if plan.is_evicted() {
+            cause = Cause::Evicted;
+        }
         let blamed = nodes.iter_mut().find(|node| judgement.blames(node));
         let mut report = blamed.and_then(|node| node.report.take());
         let outcome = match (cause, &report) {
@@ -414,7 +462,7 @@ impl NodeRun<'_> {
     }
 
     /// Handles the end of this node's member.
-    fn over(&mut self, ending: MemberEnding) -> Option<ExitStatus> {
+    fn over(&mut self, ending: MemberEnding, cause: Option<String>) -> Option<ExitStatus> {
         self.is_over = true;
         if self.leads {
             // The leader's own member may end before the run does.
@@ -432,10 +480,11 @@ impl NodeRun<'_> {
                 (ExitStatus::Rendezvous, format!("the leader refused this node: {reason}"))
             }
             MemberEnding::NoLeader => {
-                (ExitStatus::Rendezvous, "no leader could be reached in time".to_owned())
+                let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+                (ExitStatus::Rendezvous, format!("this node could not join the run{cause}"))
             }
             MemberEnding::LeaderLost => {
-                let text = "the leader was lost and did not come back; start the job again, and it goes on from its \
+                let text = "the leader was lost and did not come back; start the job again, and it resumes from its \
                             newest checkpoint";
                 (ExitStatus::Requeue, text.to_owned())
             }

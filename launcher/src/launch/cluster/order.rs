@@ -33,7 +33,11 @@ pub(in crate::launch) enum Order {
     },
     /// The leader's: the run is over. The main thread decides about the exit code.
     Conclude(Box<Ending>),
-    Over(MemberEnding),
+    /// `cause`: why the leader cannot be reached, if it cannot.
+    Over {
+        ending: MemberEnding,
+        cause: Option<String>,
+    },
 }
 
 impl Order {
@@ -44,6 +48,7 @@ impl Order {
             Self::Stop(StopReason::Requeue) => Some(Event::OthersRequeue),
             // A training takes it as a request to stop with a checkpoint.
             Self::Stop(StopReason::Admit) => Some(Event::Forward { signal: signals::USR1 }),
+            Self::Stop(StopReason::Evicted) => Some(Event::Evicted),
             Self::Stop(_) => Some(Event::OthersFailed),
             Self::Kill => Some(Event::LeaseEnded),
             _ => None,

@@ -18,6 +18,14 @@ pub(super) fn shortened(message: ToLeader) -> Option<ToLeader> {
     Some(ToLeader::Drained { epoch, report })
 }
 
+/// Returns the report without its texts; `None` for other messages.
+pub(super) fn bare(message: ToLeader) -> Option<ToLeader> {
+    let ToLeader::Drained { epoch, mut report } = message else { return None };
+    report.ends.truncate(ENDS);
+    report.blame = None;
+    Some(ToLeader::Drained { epoch, report })
+}
+
 fn shorten(blame: &mut Blame) {
     let failure = &mut blame.failure;
     let cause = failure.cause.as_mut().map(|cause| &mut cause.text);

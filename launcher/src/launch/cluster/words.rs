@@ -28,6 +28,9 @@ pub(super) fn notice(notice: &LeaderNotice) -> String {
         LeaderNotice::NodeLost { host, is_connection: false } => {
             format!("lost {host}: its agent does not answer")
         }
+        LeaderNotice::OtherPort => {
+            "another program took the port of rank 0 before rank 0 could use it; starting again at another port".to_owned()
+        }
         LeaderNotice::Left { host, reason } => format!("{host} leaves the run: {reason}"),
         LeaderNotice::Failed { host, end } => format!(
             "rank {} on {host} failed ({}); stopping the workers of all nodes",
@@ -122,9 +125,7 @@ pub(super) fn others(judgement: &Judgement, nodes: &[NodeEnd]) -> Vec<String> {
             if end.sent.is_empty() { lost.push(text) } else { stopped.push(text) }
         }
     }
-    for (what, ends) in
-        [("failed as a consequence on other nodes", lost), ("stopped on other nodes", stopped)]
-    {
+    for (what, ends) in [("failed later on other nodes", lost), ("stopped on other nodes", stopped)] {
         if !ends.is_empty() {
             lines.push(format!("  {what}: {}", ends.join(", ")));
         }

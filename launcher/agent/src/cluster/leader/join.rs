@@ -8,6 +8,8 @@ use crate::cluster::ranks::{Node, place};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// The most hosts in a message.
+const SHOWN_HOSTS: usize = 50;
 /// The lease of the leader's own member: while this process stands still, no other epoch can begin.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -77,7 +79,7 @@ impl Leader {
         (self.here().count() >= others).then(|| {
             format!(
                 "all {most} nodes have joined already ({}); raise --nnodes for more",
-                self.hosts().join(", ")
+                self.hosts()[..self.hosts().len().min(SHOWN_HOSTS)].join(", ")
             )
         })
     }

@@ -56,8 +56,13 @@ impl Leader {
             | ClusterCause::NodeLost { .. } => Some(None),
             ClusterCause::Workers(_) => None,
         };
+        let is_lost = matches!(judgement.cause, ClusterCause::NodeLost { .. });
+        let (least, most) = (*self.policy.nodes.start(), *self.policy.nodes.end());
+        let is_spared = is_lost && least < most && self.here().count() >= least;
         let stop_source = self.asked.map(|signal| StopSource::Request { signal });
         let next = match failed {
+            // With MIN:MAX, nodes may leave and come.
+            Some(_) if is_spared && stop_source.is_none() => self.restarts.admit(now),
             Some(outcome) => {
                 let port_taken = reports().any(|report| report.port_taken);
                 let failed = FailedAttempt { outcome, stop_source, notices: &notices, lasted, port_taken };
@@ -84,6 +89,7 @@ impl Leader {
                 self.advance(now);
             }
             Next::OtherPort => {
+                self.tell(LeaderNotice::OtherPort);
                 self.phase = Phase::Pausing { until: now };
                 self.advance(now);
             }

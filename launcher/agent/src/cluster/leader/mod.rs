@@ -77,6 +77,8 @@ pub enum LeaderNotice {
         host: String,
         reason: String,
     },
+    /// Another program took the port of rank 0, and the next epoch uses another one.
+    OtherPort,
     Failed {
         host: String,
         end: WorkerEnd,
@@ -221,7 +223,8 @@ impl Leader {
             }
             // The same comes to the other nodes, or was sent by the leader.
             Cause::Stopped { signal } => Some(StopReason::Asked { signal, again: false }),
-            Cause::TimeIsUp | Cause::Evicted | Cause::OthersFailed => {
+            Cause::Evicted => Some(StopReason::Evicted),
+            Cause::TimeIsUp | Cause::OthersFailed => {
                 Some(StopReason::Asked { signal: crate::signals::TERM, again: false })
             }
         };

@@ -42,6 +42,7 @@ impl Member {
             Connection::None => return,
         };
         self.connection = Connection::None;
+        self.next = None;
         if end.is_some() {
             self.alone_since = now;
         }

@@ -149,6 +149,8 @@ pub struct Member {
     leader: Option<u64>,
     epoch: u64,
     placement: Option<Placement>,
+    /// The next workers, while earlier ones have not ended.
+    next: Option<Preparation>,
     workers: Workers,
     /// The lease of the running workers if the connection is lost: when they are killed.
     kill_at: Option<Duration>,
@@ -169,6 +171,7 @@ impl Member {
             leader: None,
             epoch: 0,
             placement: None,
+            next: None,
             workers: Workers::None,
             kill_at: None,
             asked: None,
@@ -255,21 +258,31 @@ impl Member {
                     lease.renew(number, time, now);
                 }
             }
-            ToMember::Propose { epoch, restart, logs, placement, notices }
-                if epoch > self.epoch && !self.runs() =>
-            {
-                (self.epoch, self.placement) = (epoch, Some(placement));
-                self.workers = Workers::Prepared;
+            ToMember::Propose { epoch, restart, logs, placement, notices } if epoch > self.epoch => {
                 let preparation = Preparation { epoch, restart, logs, placement, notices };
-                self.actions.push(MemberAction::Prepare(preparation));
+                match self.runs() {
+                    // The workers of an earlier connection have been killed, but not ended yet.
+                    true => self.next = Some(preparation),
+                    false => self.prepare(preparation),
+                }
             }
             ToMember::Start { epoch, rank0 } if epoch == self.epoch && self.workers == Workers::Prepared => {
                 self.workers = Workers::Running;
                 self.actions.push(MemberAction::Start { rank0 });
             }
+            ToMember::Stop { epoch, .. } if self.next.as_ref().is_some_and(|next| next.epoch == epoch) => {
+                self.next = None;
+                self.send(ToLeader::Drained { epoch, report: Box::new(Report::empty()) });
+            }
             ToMember::Stop { epoch, reason } if epoch == self.epoch => self.stop(reason),
             _ => {}
         }
+    }
+
+    fn prepare(&mut self, preparation: Preparation) {
+        (self.epoch, self.placement) = (preparation.epoch, Some(preparation.placement));
+        self.workers = Workers::Prepared;
+        self.actions.push(MemberAction::Prepare(preparation));
     }
 
     fn stop(&mut self, reason: StopReason) {
@@ -315,6 +328,9 @@ impl Member {
         let report = Box::new(Report { cause, silent_since, ends, notices, port_taken, blame });
         self.send(ToLeader::Drained { epoch: self.epoch, report });
         self.alone_since = now;
+        if let Some(next) = self.next.take() {
+            self.prepare(next);
+        }
     }
 
     fn on_leaders_clock(&self, end: End) -> WorkerEnd {

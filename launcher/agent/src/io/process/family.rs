@@ -5,6 +5,7 @@ use super::worker::{Streams, Worker, WorkerSpec};
 use super::{descendants, handlers};
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The unreaped workers, for all threads that signal or reap. While a thread holds the lock, no pid of a
@@ -12,12 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Debug, Default)]
 pub struct Family {
     workers: Arc<Mutex<Vec<Pid>>>,
+    /// Set under the lock of the workers.
+    is_closed: Arc<AtomicBool>,
 }
 
 impl Family {
     /// Starts a worker. Call it from the main thread: the worker is killed when its calling thread ends.
     pub fn start(&self, spec: &WorkerSpec) -> io::Result<(Worker, Streams)> {
         let mut workers = self.lock();
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the lease of this node has ended"));
+        }
         let started = Worker::start(spec)?;
         workers.push(started.0.pid);
         Ok(started)
@@ -58,9 +64,18 @@ impl Family {
         handlers::stop_this_process();
     }
 
-    /// Kills the process groups of all workers, which are reaped later.
-    pub fn kill_workers(&self) {
-        signal_groups(&self.lock(), Signal::KILL);
+    /// Kills the process groups of all workers, which are reaped later. No other worker starts until
+    /// [`Family::open`].
+    pub fn close(&self) {
+        let workers = self.lock();
+        self.is_closed.store(true, Ordering::Relaxed);
+        signal_groups(&workers, Signal::KILL);
+    }
+
+    /// Allows to start workers again.
+    pub fn open(&self) {
+        let _held = self.lock();
+        self.is_closed.store(false, Ordering::Relaxed);
     }
 
     pub fn resume(&self) {
