@@ -33,7 +33,9 @@ impl World {
             How::Done => (Cause::Success, exited(0)),
             How::Failed | How::PortTaken => (Cause::Failed { rank: 0 }, exited(1)),
             How::Hung => (Cause::Hung { rank: 0 }, killed(signals::ABRT)),
-            How::Requeued | How::Stopped(StopReason::Requeue) => (Cause::Requeue, exited(75)),
+            How::Requeued | How::Stopped(StopReason::Requeue | StopReason::Admit) => {
+                (Cause::Requeue, exited(75))
+            }
             How::Asked { signal } | How::Stopped(StopReason::Asked { signal, .. }) => {
                 (Cause::Stopped { signal: *signal }, killed(*signal))
             }

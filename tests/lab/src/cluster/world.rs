@@ -77,7 +77,7 @@ impl World {
             rejoin_call: ms(3000),
             run: RunInfo::default(),
             first_logs: 0,
-            admits_at_checkpoint: false,
+            admits_at_checkpoint: setup.is_late,
         };
         let restarts =
             Restarts::new(RestartPolicy { max_restarts: setup.max_restarts, ..RestartPolicy::default() });
