@@ -54,7 +54,7 @@ pub(crate) fn run(
         match (plan::check(&asked, seat, start_time), meeting) {
             (Ok(plan), meeting) => Ok((notes, meeting, master_address, plan)),
             (Err(error), Some(meeting)) => {
-                cluster::refuse(meeting, &error);
+                cluster::withdraw(meeting, &error);
                 Err(error)
             }
             (Err(error), None) => Err(error),

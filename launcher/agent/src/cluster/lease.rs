@@ -1,6 +1,6 @@
 //! Leases and clocks: a member may run workers only while its lease lasts.
 //!
-//! A member renews its lease with a beat, which the leader answers. The lease lasts [`Lease::length`] from the
+//! A member renews its lease with a beat, which the leader answers. The lease lasts [`Times::length`] from the
 //! moment when the answered beat was sent, on the member's clock. The leader received that beat later, so on
 //! its clock the lease ends before `received + length`. After that and the time to kill workers, no worker of
 //! the member runs ([`Times::fence`]). Only durations are compared, so clocks may differ; their rates may differ by a

@@ -52,6 +52,8 @@ pub enum ToLeader {
     Drained { epoch: u64, report: Box<Report> },
     /// The launcher of this node was asked to stop by this signal.
     Asked { signal: i32 },
+    /// The first message of a node that cannot take part, for example because its program does not exist.
+    CannotJoin { host: String, reason: String },
     /// The node cannot go on, for example because its disk is full.
     Leaving { reason: String },
 }

@@ -157,18 +157,19 @@ impl Driver {
                 MemberEvent::Disconnected
             }
             ClientEvent::CannotConnect { address, reason } => {
-                self.say(&words::cannot_connect(&self.endpoint, address, self.address, &reason));
+                let text = words::cannot_connect(&self.endpoint, address, self.address, &reason);
                 // The process of the leader has ended, and nobody follows it.
                 let is_gone = reason == ConnectError::Refused && address.is_some() && address == self.leaders;
-                match (is_gone, reason.is_permanent()) {
-                    (true, _) => self.order(Order::Over { ending: MemberEnding::LeaderLost, cause: None }),
-                    (false, true) => {
-                        let cause = Some(reason.to_string());
-                        self.order(Order::Over { ending: MemberEnding::NoLeader, cause });
+                let ending = match (is_gone, reason.is_permanent()) {
+                    (true, _) => MemberEnding::LeaderLost,
+                    (false, true) => MemberEnding::NoLeader,
+                    (false, false) => {
+                        self.say(&format!("{text}; trying again"));
+                        self.cause = Some(text);
+                        return;
                     }
-                    (false, false) => self.cause = Some(reason.to_string()),
-                }
-                return;
+                };
+                return self.order(Order::Over { ending, cause: Some(text) });
             }
         }));
     }

@@ -5,7 +5,7 @@ use super::handle::{Cluster, LeaderSetup};
 use super::meeting::Meeting;
 use super::meeting::{interface_of, usual_address};
 use super::order::Order;
-use super::shorten::cut;
+use super::shorten::{LONGEST_REASON, cut};
 use super::words;
 use crate::launch::attempt::{Attempt, EarlierResult, Launch, Run};
 use crate::launch::files::first_unused_attempt;
@@ -38,8 +38,6 @@ const READY: Duration = Duration::from_secs(120);
 const REJOIN_CALL: Duration = Duration::from_secs(5);
 /// A node that is to blame this often in a row is left out.
 const FAILURES_IN_A_ROW: u32 = 3;
-/// The most bytes of the reason that the other nodes print.
-const LONGEST_REASON: usize = 4000;
 const EVICTED: &str = "another run has taken the run directory";
 
 /// Runs this node's part of the run to its end. `restarts` are the leader's.
@@ -480,8 +478,8 @@ impl NodeRun<'_> {
                 (ExitStatus::Rendezvous, format!("the leader refused this node: {reason}"))
             }
             MemberEnding::NoLeader => {
-                let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
-                (ExitStatus::Rendezvous, format!("this node could not join the run{cause}"))
+                let cause = cause.unwrap_or_else(|| "the leader did not answer in time".to_owned());
+                (ExitStatus::Rendezvous, cause)
             }
             MemberEnding::LeaderLost => {
                 let text = "the leader was lost and did not come back; start the job again, and it resumes from its \
@@ -499,6 +497,6 @@ fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-fn own_host() -> String {
+pub(super) fn own_host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -7,6 +7,8 @@ const TEXT: usize = 1500;
 /// The most bytes of all lines for the user.
 const BANNER: usize = 4000;
 const ENDS: usize = 50;
+/// The most bytes of a reason that other nodes print.
+pub(super) const LONGEST_REASON: usize = 4000;
 
 /// Returns the message with shorter texts and fewer ends of workers; `None` if it is short already.
 pub(super) fn shortened(message: ToLeader) -> Option<ToLeader> {

@@ -55,8 +55,7 @@ pub(super) fn cannot_connect(
     let at = address.map(|address| address.to_string()).filter(|address| address != endpoint);
     let at = at.map_or_else(String::new, |at| format!(" ({at})"));
     let from = from.map_or_else(String::new, |from| format!(" from {from}"));
-    let again = if reason.is_permanent() { "" } else { "; trying again" };
-    format!("cannot reach the leader at {endpoint}{at}{from}: {reason}{again}")
+    format!("cannot reach the leader at {endpoint}{at}{from}: {reason}")
 }
 
 fn listed(hosts: &[String]) -> String {

@@ -145,6 +145,12 @@ impl Leader {
         if let ToLeader::Join { version, node } = message {
             return self.join(from, version, node, now);
         }
+        if let ToLeader::CannotJoin { host, reason } = message {
+            self.actions.push(LeaderAction::Close { member: from });
+            self.tell(LeaderNotice::Left { host: host.clone(), reason: reason.clone() });
+            self.left = Some((host, reason));
+            return;
+        }
         let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.lost.is_none()) else {
             return; // It was given up: its connection is being closed.
         };

@@ -298,3 +298,40 @@ fn a_silent_node_is_blamed_for_the_end_of_the_epoch() {
     });
     assert_eq!(judged, Some(ClusterCause::NodeLost { group_rank: 1 }));
 }
+
+#[test]
+fn a_node_that_cannot_join_ends_a_run_that_needs_it() {
+    let cannot = || ToLeader::CannotJoin { host: "n1".into(), reason: "no such program".into() };
+    let mut cluster = Cluster::new(2..=2);
+    cluster.join(0);
+    let actions = cluster.receive(1, cannot());
+    assert!(matches!(ending(&actions), Some(Ending::NodeLeft { host, .. }) if host == "n1"), "{actions:?}");
+    let mut elastic = Cluster::new(1..=2);
+    elastic.join(0);
+    assert_eq!(ending(&elastic.receive(1, cannot())), None);
+}
+
+#[test]
+fn a_node_that_joins_is_taken_in_at_a_checkpoint_on_request() {
+    let mut cluster = Cluster::new(1..=2);
+    cluster.leader.policy.admits_at_checkpoint = true;
+    cluster.join(0);
+    cluster.pass(ms(1200));
+    cluster.start();
+    let stopped = cluster.join(1);
+    assert_eq!(stops(&stopped), [(0, StopReason::Admit)]);
+    let report = Report { cause: Cause::Requeue, ..Report::empty() };
+    let next = cluster.drained(0, report);
+    assert_eq!((ending(&next), proposed(&next)), (None, vec![2, 2]));
+    assert_eq!(cluster.leader.restarts(), 1);
+}
+
+#[test]
+fn with_min_and_max_a_lost_node_uses_no_restart() {
+    let mut cluster = Cluster::running(1..=2);
+    cluster.leader.restarts = Restarts::new(RestartPolicy::default());
+    cluster.on(LeaderEvent::Disconnected { from: 1 });
+    cluster.drained(0, Report { cause: Cause::OthersFailed, ..Report::empty() });
+    let next = cluster.pass(ms(4000));
+    assert_eq!((ending(&next), proposed(&next)), (None, vec![2]));
+}

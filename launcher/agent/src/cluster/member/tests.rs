@@ -176,3 +176,16 @@ fn ranks_and_times_of_a_report_are_the_leaders() {
     assert!(end.at.at.abs_diff(ms(49_900)) <= end.at.error + ms(100), "{:?}", end.at);
     assert!(end.at.is_before(&Moment::exact(ms(60_000))));
 }
+
+#[test]
+fn a_proposal_waits_for_the_end_of_earlier_workers() {
+    let mut member = running();
+    let prepared = |actions: &[MemberAction]| {
+        actions.iter().any(|action| matches!(action, MemberAction::Prepare(it) if it.epoch == 2))
+    };
+    let early =
+        on(&mut member, [MemberEvent::Disconnected, MemberEvent::Connected, welcome(1), propose(2)], 500);
+    assert!(!prepared(&early), "{early:?}");
+    assert!(on(&mut member, [MemberEvent::Timer], 1000).contains(&MemberAction::Kill));
+    assert!(prepared(&on(&mut member, [over()], 1100)));
+}

@@ -50,7 +50,7 @@ pub(super) struct NodeState {
     pub(super) cut: Option<u32>,
     /// When a new agent begins.
     pub(super) returns: Option<u32>,
-    /// The start of an earlier epoch, for [`Planted::OldStart`].
+    /// The start of an earlier epoch, for `Planted::OldStart`.
     pub(super) old_start: Option<ToMember>,
 }
 
