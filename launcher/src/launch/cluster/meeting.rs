@@ -1,6 +1,7 @@
 //! Where the nodes meet: this node's role, its address, and the secret.
 
 use crate::cli::Rendezvous;
+use crate::stdout::join_causes;
 use anyhow::{Context, bail};
 use dtrain_agent::cluster::lease::Times;
 use dtrain_agent::io::interfaces::{address_towards, interfaces};
@@ -42,7 +43,7 @@ pub(crate) struct Meeting {
 impl Meeting {
     /// Reads the secret, and takes the leader's port if this node leads.
     pub(crate) fn open(rendezvous: Rendezvous) -> anyhow::Result<Self> {
-        Self::try_open(rendezvous).map_err(|error| RendezvousFailed(format!("{error:#}")).into())
+        Self::try_open(rendezvous).map_err(|error| RendezvousFailed(join_causes(&error)).into())
     }
 
     fn try_open(rendezvous: Rendezvous) -> anyhow::Result<Self> {

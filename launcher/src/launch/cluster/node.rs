@@ -13,6 +13,7 @@ use crate::launch::inbox::Incoming;
 use crate::launch::master_address::MasterAddress;
 use crate::launch::report::{self, Conclusion, Report};
 use crate::launch::{close, messages, reactor};
+use crate::stdout::join_causes;
 use anyhow::{anyhow, bail, ensure};
 use dtrain_agent::cluster::ClusterPolicy;
 use dtrain_agent::cluster::blame::{ClusterCause, Judgement, NodeEnd};
@@ -253,7 +254,7 @@ impl NodeRun<'_> {
 
     /// Leaves the run: this node cannot start its workers.
     fn leave(&self, error: &anyhow::Error) {
-        let mut reason = format!("{error:#}");
+        let mut reason = join_causes(error);
         if !self.leads {
             self.say(format!("dtrain: error: {reason}"));
         }

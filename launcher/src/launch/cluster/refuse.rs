@@ -3,6 +3,7 @@
 use super::meeting::Meeting;
 use super::node::own_host;
 use super::shorten::{LONGEST_REASON, cut};
+use crate::stdout::join_causes;
 use dtrain_agent::cluster::message::{ToLeader, ToMember};
 use dtrain_agent::io::wire::{Client, ClientEvent, Limits, Server, ServerEvent};
 use dtrain_common::exit::ExitStatus;
@@ -30,7 +31,7 @@ fn leave(meeting: Meeting, why: &anyhow::Error) {
     while let Ok(event) = events.recv_deadline(deadline) {
         match event {
             ClientEvent::Connected { .. } => {
-                let mut reason = format!("{why:#}");
+                let mut reason = join_causes(why);
                 cut(&mut reason, LONGEST_REASON);
                 // The reason is short enough.
                 let _ = client.send(&ToLeader::CannotJoin { host: own_host(), reason });
@@ -54,7 +55,7 @@ fn refuse(meeting: Meeting, why: &anyhow::Error) {
         // Without a thread, the others give up after their own time-out.
         Err(_) => return,
     };
-    let mut reason = format!("the leader cannot start: {why:#}");
+    let mut reason = format!("the leader cannot start: {}", join_causes(why));
     cut(&mut reason, LONGEST_REASON);
     let decided = ToMember::Decided { code: ExitStatus::Usage.code(), reason };
     let deadline = Instant::now() + LATEST;
