@@ -148,7 +148,10 @@ impl Leader {
         if let ToLeader::CannotJoin { host, reason } = message {
             self.actions.push(LeaderAction::Close { member: from });
             self.tell(LeaderNotice::Left { host: host.clone(), reason: reason.clone() });
-            self.left = Some((host, reason));
+            // A running epoch does not need the node.
+            if matches!(self.phase, Phase::Joining(_)) {
+                self.left = Some((host, reason));
+            }
             return;
         }
         let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.lost.is_none()) else {

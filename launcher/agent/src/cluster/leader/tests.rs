@@ -309,6 +309,11 @@ fn a_node_that_cannot_join_ends_a_run_that_needs_it() {
     let mut elastic = Cluster::new(1..=2);
     elastic.join(0);
     assert_eq!(ending(&elastic.receive(1, cannot())), None);
+    let mut running = Cluster::running(2..=2);
+    running.receive(7, cannot());
+    running.on(LeaderEvent::Disconnected { from: 1 });
+    running.drained(0, Report { cause: Cause::OthersFailed, ..Report::empty() });
+    assert_eq!(ending(&running.pass(ms(4000))), None, "it waits for the lost node");
 }
 
 #[test]
