@@ -14,6 +14,7 @@ pub mod env;
 pub mod exit;
 pub mod files;
 pub mod gpu;
+pub mod host;
 pub mod job;
 pub mod manifest;
 pub mod memory_copies;

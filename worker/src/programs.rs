@@ -36,7 +36,7 @@ impl Program {
             }
         }
         Ok(Self {
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: dtrain_common::host::name(),
             executable: format!("{}, {}", env!("CARGO_PKG_VERSION"), hash_of_executable()),
             libtorch: format!("{}, {}", dtrain_torch_shim::libtorch_version(), size_of_libtorch()),
             recipe,

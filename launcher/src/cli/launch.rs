@@ -182,13 +182,8 @@ impl FromStr for Nproc {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::parse;
+    use super::super::parse::launch_words as parse;
     use super::*;
-
-    fn parse(line: &[&str]) -> Result<LaunchArgs, clap::Error> {
-        let words = ["dtrain", "launch"].iter().chain(line);
-        parse::launch(words.map(OsString::from).collect(), false)
-    }
 
     #[test]
     fn a_recipe_takes_flags_before_and_after_it() {

@@ -38,6 +38,13 @@ pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<Launc
     Ok(args)
 }
 
+/// Reads a launch's words, for tests: without the program's and the command's name, and without the environment.
+#[cfg(test)]
+pub(super) fn launch_words(words: &[&str]) -> Result<LaunchArgs, clap::Error> {
+    let argv = ["dtrain", "launch"].iter().chain(words);
+    launch(argv.map(OsString::from).collect(), false)
+}
+
 /// Suggests `--set` for an unknown flag after a recipe; clap would suggest `--`, which starts a program.
 fn suggest_set(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::UnknownArgument {

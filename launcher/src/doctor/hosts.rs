@@ -41,7 +41,7 @@ pub(super) fn check(host: &str, port: u16) -> Vec<Row> {
         tries.into_iter().filter_map(|tried| tried.join().ok()).collect()
     });
     let own = interfaces::interfaces().unwrap_or_default();
-    let is_here = rustix::system::uname().nodename().to_string_lossy() == host;
+    let is_here = dtrain_common::host::name() == host;
     tried.iter().map(|tried| judge(host, is_here, port, tried, &own)).collect()
 }
 

@@ -44,7 +44,7 @@ pub(super) fn run(args: &DoctorArgs, rendezvous: Rendezvous) -> anyhow::Result<E
     let begun = Instant::now();
     let meeting = Meeting::open(rendezvous).map_err(|error| anyhow!("{error:#}"))?;
     let mut node = Node {
-        name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        name: dtrain_common::host::name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         place: probe::listen().context("cannot listen for the other nodes")?,
         interface: None,

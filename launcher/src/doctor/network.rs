@@ -15,7 +15,7 @@ const ETHERNET_MTU: u32 = 1500;
 
 /// Checks the name of this machine.
 pub(super) fn check_name() -> Vec<Row> {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = dtrain_common::host::name();
     let begun = Instant::now();
     let found = (name.as_str(), 0).to_socket_addrs();
     let found =

@@ -97,7 +97,7 @@ impl Routing {
         let template = inherited.map(|text| PrefixTemplate::new(&text.to_string_lossy())).transpose();
         let template = template.map_err(anyhow::Error::msg);
         let template = template.with_context(|| format!("{TEMPLATE_VARIABLE} is set wrongly"))?;
-        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let hostname = dtrain_common::host::name();
         Self::of(args, workers, home, Labels { role: role.to_owned(), hostname, template })
     }
 

@@ -23,12 +23,7 @@ impl Holder {
             (Some(Some(started)), Some(namespace)) => (started, namespace),
             _ => (0, format!("unknown/{:016x}", random())),
         };
-        Self {
-            pid,
-            started,
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            namespace,
-        }
+        Self { pid, started, host: crate::host::name(), namespace }
     }
 
     /// Returns the file's content at renewal `beat`. Its length is constant, to overwrite in place.

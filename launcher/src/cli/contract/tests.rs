@@ -1,15 +1,11 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::LaunchArgs;
-use super::super::parse::launch;
+use super::super::parse::launch_words;
 use super::*;
 use proptest::prelude::*;
-use std::ffi::OsString;
 
 fn contract(line: &[&str]) -> Result<ContractArgs, clap::Error> {
-    let words = ["dtrain", "launch"].iter().chain(line);
-    let args: Result<LaunchArgs, _> = launch(words.map(OsString::from).collect(), false);
-    args.map(|args| args.contract)
+    launch_words(line).map(|args| args.contract)
 }
 
 #[track_caller]
@@ -56,11 +52,7 @@ fn flags_without_use_are_answered_with_a_sentence() {
 
 #[test]
 fn a_flag_may_be_cut_short_as_long_as_it_is_clear() {
-    let words = |line: &[&str]| {
-        let words = ["dtrain", "launch"].iter().chain(line);
-        launch(words.map(OsString::from).collect(), false)
-    };
-    let args = words(&[
+    let args = launch_words(&[
         "--nproc_per",
         "2",
         "--master_p",

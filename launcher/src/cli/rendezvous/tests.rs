@@ -1,15 +1,11 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::LaunchArgs;
-use super::super::parse::launch;
+use super::super::parse::launch_words;
 use super::*;
 use proptest::prelude::*;
-use std::ffi::OsString;
 
 fn read(line: &[&str]) -> Result<RendezvousArgs, clap::Error> {
-    let words = ["dtrain", "launch"].iter().chain(line);
-    let args: Result<LaunchArgs, _> = launch(words.map(OsString::from).collect(), false);
-    args.map(|args| args.contract.rendezvous)
+    launch_words(line).map(|args| args.contract.rendezvous)
 }
 
 #[track_caller]

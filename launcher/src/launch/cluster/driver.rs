@@ -321,8 +321,3 @@ impl Driver {
 pub(super) fn now() -> Duration {
     Lease::now()
 }
-
-/// Returns whether the ending is that of a member whose leader decided.
-pub(super) fn is_decided(ending: &MemberEnding) -> bool {
-    matches!(ending, MemberEnding::Decided { .. })
-}

@@ -1,9 +1,7 @@
 //! The main thread's work on one of several nodes: prepares and runs attempts as the leader decides.
 
-use super::driver::is_decided;
 use super::handle::{Cluster, LeaderSetup};
-use super::meeting::Meeting;
-use super::meeting::{interface_of, usual_address};
+use super::meeting::{Meeting, interface_of, usual_address};
 use super::order::Order;
 use super::shorten::{LONGEST_REASON, cut};
 use super::words;
@@ -26,6 +24,7 @@ use dtrain_agent::io::output::Screen;
 use dtrain_agent::local::{Cause, Event, Restarts, SAME_REQUEST, TICK};
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::host;
 use dtrain_common::result::Failure;
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -58,7 +57,7 @@ pub(in crate::launch) fn run(
     launch.run.leader = random();
     let plan = &launch.plan;
     let node = Node {
-        host: own_host(),
+        host: host::name(),
         instance: random(),
         workers: plan.nproc,
         node_rank: meeting.node_rank,
@@ -335,7 +334,7 @@ impl NodeRun<'_> {
                 let text = messages::cannot_start(plan, *rank, error);
                 let failure = Failure {
                     rank: plan.rank(*rank),
-                    host: own_host(),
+                    host: host::name(),
                     message: Some(text.clone()),
                     at_ms: start_time.unix_ms(start_time.elapsed()),
                     ..Failure::default()
@@ -467,7 +466,7 @@ impl NodeRun<'_> {
             // The leader's own member may end before the run does.
             return self.concluded.or_else(|| match &ending {
                 MemberEnding::Stopped { signal } => Some(self.give_up(*signal)),
-                ending if is_decided(ending) => Some(ExitStatus::WorkerFailed),
+                MemberEnding::Decided { .. } => Some(ExitStatus::WorkerFailed),
                 _ => None,
             });
         }
@@ -496,8 +495,4 @@ impl NodeRun<'_> {
 
 fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
-}
-
-pub(super) fn own_host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -1,12 +1,12 @@
 //! A node that cannot start tells the others, so that they do not wait.
 
 use super::meeting::Meeting;
-use super::node::own_host;
 use super::shorten::{LONGEST_REASON, cut};
 use crate::stdout::join_causes;
 use dtrain_agent::cluster::message::{ToLeader, ToMember};
 use dtrain_agent::io::wire::{Client, ClientEvent, Limits, Server, ServerEvent};
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::host;
 use std::time::{Duration, Instant};
 
 /// The nodes of a job start within this time of each other.
@@ -34,7 +34,7 @@ fn leave(meeting: Meeting, why: &anyhow::Error) {
                 let mut reason = join_causes(why);
                 cut(&mut reason, LONGEST_REASON);
                 // The reason is short enough.
-                let _ = client.send(&ToLeader::CannotJoin { host: own_host(), reason });
+                let _ = client.send(&ToLeader::CannotJoin { host: host::name(), reason });
                 break;
             }
             ClientEvent::CannotConnect { reason, .. } if reason.is_permanent() => break,

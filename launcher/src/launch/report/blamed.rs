@@ -56,7 +56,7 @@ impl<'a> BlamedWorker<'a> {
             end,
             seen_first: failed[seen_first],
             cause: hang.or_else(|| suspects[blamed].cause.take()),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: dtrain_common::host::name(),
             reported: files.reported_error(end.rank),
             tail,
         })
