@@ -8,6 +8,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use conf::{RdzvConf, rdzv_conf};
 use dtrain_agent::cluster::lease::Times;
+use dtrain_agent::io::wire::Endpoint;
 use endpoint::{backend, endpoint, host, nodes};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -83,8 +84,8 @@ pub(crate) struct RendezvousArgs {
 pub(crate) struct Rendezvous {
     pub(crate) nodes: RangeInclusive<usize>,
     pub(crate) node_rank: Option<usize>,
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    /// Where the leader listens.
+    pub(crate) endpoint: Endpoint,
     pub(crate) run_id: Option<String>,
     pub(crate) secret: Option<PathBuf>,
     pub(crate) interface: Option<String>,
@@ -201,8 +202,7 @@ impl RendezvousArgs {
             nodes,
             // As with torchrun, where node ranks belong to the static form.
             node_rank: self.node_rank.filter(|_| !is_c10d),
-            host,
-            port,
+            endpoint: Endpoint { host, port },
             run_id: self.rdzv_id.clone(),
             secret: self.rdzv_secret.clone(),
             interface: self.rdzv_interface.clone(),

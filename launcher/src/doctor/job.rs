@@ -97,7 +97,7 @@ impl Leader {
         })?;
         let (mut rows, mut joined) = (Vec::new(), BTreeMap::new());
         self.collect(&server, &events, &mut joined, &mut rows)?;
-        let usual = || usual_address(&self.meeting.endpoint.host);
+        let usual = || usual_address(&self.meeting.rendezvous.endpoint.host);
         let address = self.meeting.address.unwrap_or_else(usual);
         self.node.settle(address);
         let mut members: Vec<(u64, Node)> = joined.into_iter().collect();
@@ -148,8 +148,8 @@ impl Leader {
         joined: &mut BTreeMap<u64, Node>,
         rows: &mut Vec<Row>,
     ) -> anyhow::Result<()> {
-        let wait = JOIN.min(self.meeting.join_timeout);
-        let Meeting { nodes, run_id, address, .. } = &mut self.meeting;
+        let wait = JOIN.min(self.meeting.rendezvous.join_timeout);
+        let Meeting { rendezvous: Rendezvous { nodes, run_id, .. }, address, .. } = &mut self.meeting;
         let mut notice = Notice::new(wait);
         while joined.len() + 1 < *nodes.end() {
             let came = joined.len() + 1;
@@ -228,7 +228,8 @@ impl Notice {
 
 /// Joins the leader, tries the other nodes, and ends as the leader says.
 fn follow(args: &DoctorArgs, meeting: Meeting, mut node: Node, begun: Instant) -> anyhow::Result<ExitCode> {
-    let Meeting { endpoint, secret, address: chosen, run_id, join_timeout, .. } = meeting;
+    let Meeting { rendezvous, secret, address: chosen, .. } = meeting;
+    let Rendezvous { endpoint, run_id, join_timeout, .. } = rendezvous;
     let Endpoint { host, port } = endpoint.clone();
     let (sender, events) = channel();
     let client: Client<ToLeader> = Client::connect(endpoint, secret, chosen, move |event| {

@@ -87,17 +87,23 @@ fn settings_without_use_on_one_node_are_named() {
 fn torchruns_static_form_is_led_by_node_0() {
     let line = ["--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--master-port=1234"];
     let rendezvous = several(&line);
-    assert_eq!((rendezvous.host.as_str(), rendezvous.port), ("10.0.0.1", 1234));
+    assert_eq!((rendezvous.endpoint.host.as_str(), rendezvous.endpoint.port), ("10.0.0.1", 1234));
     assert_eq!((rendezvous.leads, rendezvous.node_rank), (Some(false), Some(1)));
     let leader = several(&["--nnodes=2", "--node-rank=0"]);
-    assert_eq!((leader.host.as_str(), leader.port, leader.leads), ("127.0.0.1", STATIC_PORT, Some(true)));
+    assert_eq!(
+        (leader.endpoint.host.as_str(), leader.endpoint.port, leader.leads),
+        ("127.0.0.1", STATIC_PORT, Some(true))
+    );
 }
 
 #[test]
 fn torchruns_c10d_form_is_led_by_the_node_at_the_endpoint() {
     let line = ["--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-endpoint=head", "--rdzv-id=7"];
     let rendezvous = several(&line);
-    assert_eq!((rendezvous.host.as_str(), rendezvous.port, rendezvous.leads), ("head", C10D_PORT, None));
+    assert_eq!(
+        (rendezvous.endpoint.host.as_str(), rendezvous.endpoint.port, rendezvous.leads),
+        ("head", C10D_PORT, None)
+    );
     assert_eq!((rendezvous.nodes.clone(), rendezvous.run_id.as_deref()), (1..=4, Some("7")));
     assert_eq!(several(&[&line[..], &["--rdzv-conf=is_host=1"]].concat()).leads, Some(true));
     assert_eq!(several(&[&line[..], &["--node-rank=0"]].concat()).leads, None, "c10d ignores node ranks");

@@ -43,8 +43,10 @@ impl Cluster {
         let (inputs, received) = crossbeam_channel::unbounded();
         let (orders, to_main) = crossbeam_channel::unbounded();
         let endpoint = meeting.shown();
-        let policy =
-            MemberPolicy { join_timeout: meeting.join_timeout, rejoin_timeout: meeting.rejoin_timeout() };
+        let policy = MemberPolicy {
+            join_timeout: meeting.rendezvous.join_timeout,
+            rejoin_timeout: meeting.rejoin_timeout(),
+        };
         let address = meeting.address;
         let (leader, link) = match (leader, meeting.bound) {
             (Some(mut setup), Some(bound)) => {
@@ -59,7 +61,8 @@ impl Cluster {
             _ => {
                 let sender = inputs.clone();
                 let heard = move |event| drop(sender.send(Input::Client(event)));
-                let client = Client::connect(meeting.endpoint, meeting.secret, meeting.address, heard)?;
+                let client =
+                    Client::connect(meeting.rendezvous.endpoint, meeting.secret, meeting.address, heard)?;
                 (None, Link::Wire(client))
             }
         };

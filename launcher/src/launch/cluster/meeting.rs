@@ -3,13 +3,11 @@
 use crate::cli::Rendezvous;
 use crate::stdout::join_causes;
 use anyhow::{Context, bail};
-use dtrain_agent::cluster::lease::Times;
 use dtrain_agent::io::interfaces::{address_towards, interfaces};
 use dtrain_agent::io::wire::{BoundServer, Endpoint, Secret};
 use dtrain_common::env::DTRAIN_RDZV_SECRET;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// After this time without an answer of the leader, a node gives up.
@@ -23,21 +21,12 @@ pub(crate) struct RendezvousFailed(pub(super) String);
 /// This node before it joins.
 #[derive(Debug)]
 pub(crate) struct Meeting {
-    pub(crate) endpoint: Endpoint,
+    pub(crate) rendezvous: Rendezvous,
     pub(crate) secret: Secret,
     /// The leader's port, on its node.
     pub(crate) bound: Option<BoundServer>,
     /// The address by which other nodes reach this one, if the user names it.
     pub(crate) address: Option<IpAddr>,
-    pub(crate) nodes: RangeInclusive<usize>,
-    pub(super) node_rank: Option<usize>,
-    pub(crate) run_id: Option<String>,
-    pub(crate) join_timeout: Duration,
-    pub(super) last_call: Duration,
-    pub(super) times: Times,
-    /// Whether the command line has torchrun's static form.
-    pub(super) is_static: bool,
-    pub(super) admits_at_checkpoint: bool,
 }
 
 impl Meeting {
@@ -49,31 +38,18 @@ impl Meeting {
     fn try_open(rendezvous: Rendezvous) -> anyhow::Result<Self> {
         let secret = secret(&rendezvous)?;
         let address = own_address(&rendezvous)?;
-        let endpoint = Endpoint { host: rendezvous.host, port: rendezvous.port };
+        let endpoint = &rendezvous.endpoint;
         let bound = match rendezvous.leads {
             Some(false) => None,
-            Some(true) => Some(bind(&endpoint, address).with_context(|| cannot_lead(&endpoint))?),
-            None if is_own(&endpoint.host) => match bind(&endpoint, address) {
+            Some(true) => Some(bind(endpoint, address).with_context(|| cannot_lead(endpoint))?),
+            None if is_own(&endpoint.host) => match bind(endpoint, address) {
                 // Another agent of this machine leads.
                 Err(error) if error.kind() == ErrorKind::AddrInUse => None,
-                bound => Some(bound.with_context(|| cannot_lead(&endpoint))?),
+                bound => Some(bound.with_context(|| cannot_lead(endpoint))?),
             },
             None => None,
         };
-        Ok(Self {
-            endpoint,
-            secret,
-            bound,
-            address,
-            nodes: rendezvous.nodes,
-            node_rank: rendezvous.node_rank,
-            run_id: rendezvous.run_id,
-            join_timeout: rendezvous.join_timeout,
-            last_call: rendezvous.last_call,
-            times: rendezvous.times,
-            is_static: rendezvous.is_static,
-            admits_at_checkpoint: rendezvous.admits_at_checkpoint,
-        })
+        Ok(Self { rendezvous, secret, bound, address })
     }
 
     pub(in crate::launch) fn leads(&self) -> bool {
@@ -81,19 +57,19 @@ impl Meeting {
     }
 
     pub(super) fn rejoin_timeout(&self) -> Duration {
-        REJOIN.min(self.join_timeout)
+        REJOIN.min(self.rendezvous.join_timeout)
     }
 
     /// Returns the endpoint for messages.
     pub(super) fn shown(&self) -> String {
-        let Endpoint { host, port } = &self.endpoint;
+        let Endpoint { host, port } = &self.rendezvous.endpoint;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
     /// Returns a warning about a run that everybody can join, or only this machine.
     pub(super) fn warning(&self) -> Option<String> {
         let at = self.shown();
-        if is_loopback(&self.endpoint.host) {
+        if is_loopback(&self.rendezvous.endpoint.host) {
             return Some(format!(
                 "only agents of this machine can join at {at}; for others, use a name that they know"
             ));
@@ -138,7 +114,7 @@ fn own_address(rendezvous: &Rendezvous) -> anyhow::Result<Option<IpAddr>> {
     if !interface.is_up {
         bail!("--rdzv-interface {name}: the interface is down");
     }
-    let is_v6 = rendezvous.host.parse::<Ipv6Addr>().is_ok();
+    let is_v6 = rendezvous.endpoint.host.parse::<Ipv6Addr>().is_ok();
     let preferred = interface.addresses.iter().find(|address| address.is_ipv6() == is_v6);
     match preferred.or(interface.addresses.first()) {
         Some(address) => Ok(Some(*address)),

@@ -1,22 +1,22 @@
 //! The main thread's work on one of several nodes: prepares and runs attempts as the leader decides.
 
+mod ending;
+
 use super::handle::{Cluster, LeaderSetup};
 use super::meeting::{Meeting, interface_of, usual_address};
 use super::order::Order;
 use super::shorten::{LONGEST_REASON, cut};
-use super::words;
+use crate::cli::Rendezvous;
 use crate::launch::attempt::{Attempt, EarlierResult, Launch, Run};
 use crate::launch::files::first_unused_attempt;
 use crate::launch::inbox::Incoming;
 use crate::launch::master_address::MasterAddress;
-use crate::launch::report::{self, Conclusion, Report};
+use crate::launch::report;
 use crate::launch::{close, messages, reactor};
 use crate::stdout::join_causes;
 use anyhow::{anyhow, bail, ensure};
 use dtrain_agent::cluster::ClusterPolicy;
-use dtrain_agent::cluster::blame::{ClusterCause, Judgement, NodeEnd};
-use dtrain_agent::cluster::leader::Ending;
-use dtrain_agent::cluster::member::{FinishedAttempt, MemberEnding, MemberEvent, Preparation};
+use dtrain_agent::cluster::member::{FinishedAttempt, MemberEvent, Preparation};
 use dtrain_agent::cluster::message::{Blame, Endpoint, RunInfo};
 use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::io::fence;
@@ -48,11 +48,10 @@ pub(in crate::launch) fn run(
     notices: Vec<i32>,
 ) -> anyhow::Result<ExitStatus> {
     let leads = meeting.leads();
-    let (least, endpoint_host) = (*meeting.nodes.start(), meeting.endpoint.host.clone());
-    if meeting.admits_at_checkpoint && launch.plan.training().is_none() {
+    let rendezvous = meeting.rendezvous.clone();
+    if rendezvous.admits_at_checkpoint && launch.plan.training().is_none() {
         bail!("--rdzv-conf admit=checkpoint is for recipes: a program writes its checkpoints by itself");
     }
-    let shared_port = meeting.is_static.then_some(meeting.endpoint.port);
     launch.lease = (!leads).then(|| fence::lease_file(launch.temporary.path()));
     launch.run.leader = random();
     let plan = &launch.plan;
@@ -60,25 +59,25 @@ pub(in crate::launch) fn run(
         host: host::name(),
         instance: random(),
         workers: plan.nproc,
-        node_rank: meeting.node_rank,
-        run_id: meeting.run_id.clone(),
+        node_rank: rendezvous.node_rank,
+        run_id: rendezvous.run_id.clone(),
         fingerprints: plan.fingerprints()?,
     };
     let setup = leads.then(|| LeaderSetup {
         policy: ClusterPolicy {
-            nodes: meeting.nodes.clone(),
-            join_timeout: meeting.join_timeout,
-            last_call: meeting.last_call,
-            rejoin_call: REJOIN_CALL.min(meeting.last_call),
+            nodes: rendezvous.nodes.clone(),
+            join_timeout: rendezvous.join_timeout,
+            last_call: rendezvous.last_call,
+            rejoin_call: REJOIN_CALL.min(rendezvous.last_call),
             ready_timeout: READY,
-            times: meeting.times,
+            times: rendezvous.times,
             requeue_code: plan.requeue_code(),
             failures_in_a_row: FAILURES_IN_A_ROW,
             run: RunInfo {
                 run_dir: plan.training().and(plan.run_dir.as_ref()).map(|run_dir| run_dir.root().into()),
                 ..launch.run.clone()
             },
-            admits_at_checkpoint: meeting.admits_at_checkpoint,
+            admits_at_checkpoint: rendezvous.admits_at_checkpoint,
             first_logs: plan.logs().map_or(0, |logs| first_unused_attempt(&logs)),
         },
         restarts,
@@ -95,9 +94,7 @@ pub(in crate::launch) fn run(
         cluster,
         screen,
         leads,
-        least,
-        endpoint_host,
-        shared_port,
+        rendezvous,
         prepared: None,
         latest: None,
         requests: Vec::new(),
@@ -119,11 +116,7 @@ struct NodeRun<'a> {
     cluster: Cluster,
     screen: Screen,
     leads: bool,
-    /// Number of nodes without which the run does not start.
-    least: usize,
-    endpoint_host: String,
-    /// The port where torchrun would serve both the rendezvous and PyTorch's store.
-    shared_port: Option<u16>,
+    rendezvous: Rendezvous,
     prepared: Option<(Attempt, Preparation)>,
     latest: Option<Run>,
     /// The times of requests to stop while no worker ran.
@@ -262,11 +255,12 @@ impl NodeRun<'_> {
     }
 
     fn try_prepare(&mut self, preparation: &Preparation, address: Option<IpAddr>) -> anyhow::Result<Attempt> {
-        let address = address.unwrap_or_else(|| usual_address(&self.endpoint_host));
+        let address = address.unwrap_or_else(|| usual_address(&self.rendezvous.endpoint.host));
         let serves_store = self.leads && self.launch.plan.serves_store();
-        self.launch.master_address = match self.shared_port {
-            Some(port) if serves_store && preparation.placement.group_rank == 0 => {
-                MasterAddress::at_leaders_port(address, port)
+        self.launch.master_address = match preparation.placement.group_rank {
+            // torchrun serves both the rendezvous and PyTorch's store there.
+            0 if self.rendezvous.is_static && serves_store => {
+                MasterAddress::at_leaders_port(address, self.rendezvous.endpoint.port)
             }
             _ => MasterAddress::of(address),
         };
@@ -367,129 +361,6 @@ impl NodeRun<'_> {
             Some(signal) => self.hear(&Event::Stop { signal }),
             None => None,
         }
-    }
-
-    /// Decides about the exit code, reports it to the user, and tells all nodes; on the leader's node.
-    fn conclude(&mut self, ending: Ending) {
-        let mut not_restarted = None;
-        let conclusion = match ending {
-            Ending::TooFewNodes { came, missing, rejected } => {
-                let reason = words::too_few(&came, &missing, &rejected, self.least);
-                self.ended_early(ExitStatus::Rendezvous, reason)
-            }
-            Ending::NodeLeft { host, reason } => {
-                self.ended_early(ExitStatus::WorkerFailed, format!("{host} cannot go on: {reason}"))
-            }
-            Ending::StoppedEarly { signal } => self.stopped(signal),
-            Ending::Judged { judgement, nodes, reason, .. } => {
-                not_restarted = reason;
-                self.conclusion(&judgement, nodes)
-            }
-        };
-        let (plan, start_time) = (&self.launch.plan, self.launch.inbox.start_time);
-        let report = Report::new(plan, conclusion, start_time);
-        if let Some(reason) = not_restarted.filter(|_| !report.is_usage_error) {
-            self.say(format!("dtrain: not restarted: {reason}"));
-        }
-        if let Some(run_dir) = plan.run_dir.as_ref().filter(|run_dir| {
-            // A run that never started leaves an earlier result.
-            !plan.is_evicted() && self.latest.is_some() && run_dir.root().is_dir()
-        }) && let Err(error) = report.write(run_dir)
-        {
-            self.say(format!("dtrain: cannot write {}: {error}", run_dir.result().display()));
-        }
-        report.text.iter().for_each(|text| self.say(text.clone()));
-        let mut reason = report.reason().to_owned();
-        cut(&mut reason, LONGEST_REASON);
-        self.cluster.decide(report.status.code(), reason);
-        self.concluded = Some(report.status);
-    }
-
-    fn ended_early(&self, status: ExitStatus, reason: String) -> Conclusion {
-        Conclusion {
-            cause: Cause::OthersFailed,
-            outcome: None,
-            blame: None,
-            reason: Some(reason),
-            restarts: self.restarts,
-            status: Some(status),
-        }
-    }
-
-    /// Returns the end of a run that was asked to stop while no worker ran.
-    fn stopped(&self, signal: i32) -> Conclusion {
-        let plan = &self.launch.plan;
-        let cause = match self.latest.is_some() && plan.training().is_some() && plan.has_checkpoint() {
-            true => Cause::Requeue,
-            false => Cause::Stopped { signal },
-        };
-        Conclusion { cause, outcome: None, blame: None, reason: None, restarts: self.restarts, status: None }
-    }
-
-    /// Returns the end of an attempt from the reports of all nodes.
-    fn conclusion(&self, judgement: &Judgement, mut nodes: Vec<NodeEnd>) -> Conclusion {
-        let plan = &self.launch.plan;
-        let others = words::others(judgement, &nodes);
-        let reason = words::lost(judgement, &nodes);
-        let mut cause = match judgement.cause {
-            ClusterCause::Workers(cause) => cause,
-            ClusterCause::NodeLost { .. } => Cause::OthersFailed,
-        };
-        // SIGTERM, as of batch systems, stopped the workers before any step could be lost.
-        let is_early = cause == (Cause::Stopped { signal: signals::TERM }) && !self.has_heartbeats;
-        if is_early && plan.training().is_some() && plan.has_checkpoint() {
-            cause = Cause::Requeue;
-        }
-        if plan.is_evicted() {
-            cause = Cause::Evicted;
-        }
-        let blamed = nodes.iter_mut().find(|node| judgement.blames(node));
-        let mut report = blamed.and_then(|node| node.report.take());
-        let outcome = match (cause, &report) {
-            (Cause::Failed { rank } | Cause::Hung { rank }, Some(report)) => {
-                report.ends.iter().find(|end| end.rank == rank).map(|end| end.outcome)
-            }
-            _ => None,
-        };
-        let mut blame = report.as_mut().and_then(|report| report.blame.take()).map(|blame| *blame);
-        if let Some(blame) = &mut blame {
-            blame.banner.extend(others.iter().cloned());
-        }
-        let reason = reason.map(|reason| [vec![reason], others].concat().join("\n"));
-        Conclusion { cause, outcome, blame, reason, restarts: self.restarts, status: None }
-    }
-
-    /// Handles the end of this node's member.
-    fn over(&mut self, ending: MemberEnding, cause: Option<String>) -> Option<ExitStatus> {
-        self.is_over = true;
-        if self.leads {
-            // The leader's own member may end before the run does.
-            return self.concluded.or_else(|| match &ending {
-                MemberEnding::Stopped { signal } => Some(self.give_up(*signal)),
-                MemberEnding::Decided { .. } => Some(ExitStatus::WorkerFailed),
-                _ => None,
-            });
-        }
-        let (status, reason) = match ending {
-            MemberEnding::Decided { code: 0, .. } => return Some(ExitStatus::Success),
-            MemberEnding::Decided { code, reason } => (ExitStatus::Program(code.into()), reason),
-            MemberEnding::Left => (ExitStatus::WorkerFailed, "this node cannot go on".to_owned()),
-            MemberEnding::Rejected { reason } => {
-                (ExitStatus::Rendezvous, format!("the leader refused this node: {reason}"))
-            }
-            MemberEnding::NoLeader => {
-                let cause = cause.unwrap_or_else(|| "the leader did not answer in time".to_owned());
-                (ExitStatus::Rendezvous, cause)
-            }
-            MemberEnding::LeaderLost => {
-                let text = "the leader was lost and did not come back; start the job again, and it resumes from its \
-                            newest checkpoint";
-                (ExitStatus::Requeue, text.to_owned())
-            }
-            MemberEnding::Stopped { signal } => return Some(self.give_up(signal)),
-        };
-        self.say(format!("dtrain: exit code {}: {reason}", status.code()));
-        Some(status)
     }
 }
 

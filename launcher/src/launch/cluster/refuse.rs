@@ -24,7 +24,7 @@ pub(in crate::launch) fn withdraw(meeting: Meeting, why: &anyhow::Error) {
 fn leave(meeting: Meeting, why: &anyhow::Error) {
     let (sender, events) = crossbeam_channel::unbounded();
     let heard = move |event: ClientEvent<ToMember>| drop(sender.send(event));
-    let client = Client::connect(meeting.endpoint, meeting.secret, meeting.address, heard);
+    let client = Client::connect(meeting.rendezvous.endpoint, meeting.secret, meeting.address, heard);
     // Without a thread, the leader gives up after its own time-out.
     let Ok(client) = client else { return };
     let deadline = Instant::now() + LATEST;
@@ -46,7 +46,7 @@ fn leave(meeting: Meeting, why: &anyhow::Error) {
 
 /// Answers the other nodes that the run does not start, until all know it or after a short time.
 fn refuse(meeting: Meeting, why: &anyhow::Error) {
-    let others = meeting.nodes.end().saturating_sub(1);
+    let others = meeting.rendezvous.nodes.end().saturating_sub(1);
     let Some(bound) = meeting.bound else { return };
     let (sender, events) = crossbeam_channel::unbounded();
     let heard = move |event: ServerEvent<ToLeader>| drop(sender.send(event));

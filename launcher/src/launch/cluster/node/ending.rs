@@ -1,0 +1,137 @@
+//! The end of the run on this node: exit code, messages and result.
+
+use super::NodeRun;
+use crate::launch::cluster::shorten::{LONGEST_REASON, cut};
+use crate::launch::cluster::words;
+use crate::launch::report::{Conclusion, Report};
+use dtrain_agent::cluster::blame::{ClusterCause, Judgement, NodeEnd};
+use dtrain_agent::cluster::leader::Ending;
+use dtrain_agent::cluster::member::MemberEnding;
+use dtrain_agent::local::Cause;
+use dtrain_agent::signals;
+use dtrain_common::exit::ExitStatus;
+
+impl NodeRun<'_> {
+    /// Decides about the exit code, reports it to the user, and tells all nodes; on the leader's node.
+    pub(super) fn conclude(&mut self, ending: Ending) {
+        let mut not_restarted = None;
+        let conclusion = match ending {
+            Ending::TooFewNodes { came, missing, rejected } => {
+                let reason = words::too_few(&came, &missing, &rejected, *self.rendezvous.nodes.start());
+                self.ended_early(ExitStatus::Rendezvous, reason)
+            }
+            Ending::NodeLeft { host, reason } => {
+                self.ended_early(ExitStatus::WorkerFailed, format!("{host} cannot go on: {reason}"))
+            }
+            Ending::StoppedEarly { signal } => self.stopped(signal),
+            Ending::Judged { judgement, nodes, reason, .. } => {
+                not_restarted = reason;
+                self.conclusion(&judgement, nodes)
+            }
+        };
+        let (plan, start_time) = (&self.launch.plan, self.launch.inbox.start_time);
+        let report = Report::new(plan, conclusion, start_time);
+        if let Some(reason) = not_restarted.filter(|_| !report.is_usage_error) {
+            self.say(format!("dtrain: not restarted: {reason}"));
+        }
+        if let Some(run_dir) = plan.run_dir.as_ref().filter(|run_dir| {
+            // A run that never started leaves an earlier result.
+            !plan.is_evicted() && self.latest.is_some() && run_dir.root().is_dir()
+        }) && let Err(error) = report.write(run_dir)
+        {
+            self.say(format!("dtrain: cannot write {}: {error}", run_dir.result().display()));
+        }
+        report.text.iter().for_each(|text| self.say(text.clone()));
+        let mut reason = report.reason().to_owned();
+        cut(&mut reason, LONGEST_REASON);
+        self.cluster.decide(report.status.code(), reason);
+        self.concluded = Some(report.status);
+    }
+
+    fn ended_early(&self, status: ExitStatus, reason: String) -> Conclusion {
+        Conclusion {
+            cause: Cause::OthersFailed,
+            outcome: None,
+            blame: None,
+            reason: Some(reason),
+            restarts: self.restarts,
+            status: Some(status),
+        }
+    }
+
+    /// Returns the end of a run that was asked to stop while no worker ran.
+    fn stopped(&self, signal: i32) -> Conclusion {
+        let plan = &self.launch.plan;
+        let cause = match self.latest.is_some() && plan.training().is_some() && plan.has_checkpoint() {
+            true => Cause::Requeue,
+            false => Cause::Stopped { signal },
+        };
+        Conclusion { cause, outcome: None, blame: None, reason: None, restarts: self.restarts, status: None }
+    }
+
+    /// Returns the end of an attempt from the reports of all nodes.
+    pub(super) fn conclusion(&self, judgement: &Judgement, mut nodes: Vec<NodeEnd>) -> Conclusion {
+        let plan = &self.launch.plan;
+        let others = words::others(judgement, &nodes);
+        let reason = words::lost(judgement, &nodes);
+        let mut cause = match judgement.cause {
+            ClusterCause::Workers(cause) => cause,
+            ClusterCause::NodeLost { .. } => Cause::OthersFailed,
+        };
+        // SIGTERM, as of batch systems, stopped the workers before any step could be lost.
+        let is_early = cause == (Cause::Stopped { signal: signals::TERM }) && !self.has_heartbeats;
+        if is_early && plan.training().is_some() && plan.has_checkpoint() {
+            cause = Cause::Requeue;
+        }
+        if plan.is_evicted() {
+            cause = Cause::Evicted;
+        }
+        let blamed = nodes.iter_mut().find(|node| judgement.blames(node));
+        let mut report = blamed.and_then(|node| node.report.take());
+        let outcome = match (cause, &report) {
+            (Cause::Failed { rank } | Cause::Hung { rank }, Some(report)) => {
+                report.ends.iter().find(|end| end.rank == rank).map(|end| end.outcome)
+            }
+            _ => None,
+        };
+        let mut blame = report.as_mut().and_then(|report| report.blame.take()).map(|blame| *blame);
+        if let Some(blame) = &mut blame {
+            blame.banner.extend(others.iter().cloned());
+        }
+        let reason = reason.map(|reason| [vec![reason], others].concat().join("\n"));
+        Conclusion { cause, outcome, blame, reason, restarts: self.restarts, status: None }
+    }
+
+    /// Handles the end of this node's member.
+    pub(super) fn over(&mut self, ending: MemberEnding, cause: Option<String>) -> Option<ExitStatus> {
+        self.is_over = true;
+        if self.leads {
+            // The leader's own member may end before the run does.
+            return self.concluded.or_else(|| match &ending {
+                MemberEnding::Stopped { signal } => Some(self.give_up(*signal)),
+                MemberEnding::Decided { .. } => Some(ExitStatus::WorkerFailed),
+                _ => None,
+            });
+        }
+        let (status, reason) = match ending {
+            MemberEnding::Decided { code: 0, .. } => return Some(ExitStatus::Success),
+            MemberEnding::Decided { code, reason } => (ExitStatus::Program(code.into()), reason),
+            MemberEnding::Left => (ExitStatus::WorkerFailed, "this node cannot go on".to_owned()),
+            MemberEnding::Rejected { reason } => {
+                (ExitStatus::Rendezvous, format!("the leader refused this node: {reason}"))
+            }
+            MemberEnding::NoLeader => {
+                let cause = cause.unwrap_or_else(|| "the leader did not answer in time".to_owned());
+                (ExitStatus::Rendezvous, cause)
+            }
+            MemberEnding::LeaderLost => {
+                let text = "the leader was lost and did not come back; start the job again, and it resumes from its \
+                            newest checkpoint";
+                (ExitStatus::Requeue, text.to_owned())
+            }
+            MemberEnding::Stopped { signal } => return Some(self.give_up(signal)),
+        };
+        self.say(format!("dtrain: exit code {}: {reason}", status.code()));
+        Some(status)
+    }
+}
