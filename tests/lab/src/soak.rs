@@ -1,15 +1,21 @@
 //! `soak`: repeats timing-dependent tests many times. They kill processes, freeze jobs, inspect workers with
-//! a slow debugger, and send signals while no worker runs. Not part of `cargo test`: they take minutes.
+//! a slow debugger, and send signals while no worker runs; or trainings on several nodes with random faults. Not
+//! part of `cargo test`: they take minutes.
 
 use std::process::Command;
 
 use anyhow::Result;
 
 use xtask::process::Signals;
+use xtask::setup::{self, SetArgs};
 use xtask::workspace::Workspace;
 
 /// The variable with the number of repetitions; the launcher's tests read it.
 const REPEATS: &str = "DTRAIN_SOAK";
+
+/// The variable with the seed of the first training, and that of needs whose absence is a failure.
+const SEED: &str = "DTRAIN_SOAK_SEED";
+const REQUIRE: &str = "DTRAIN_REQUIRE";
 
 /// Parts of the names of these tests.
 const CASES: [&str; 4] = ["killed", "frozen", "inspected", "in_the_pause"];
@@ -17,21 +23,47 @@ const CASES: [&str; 4] = ["killed", "frozen", "inspected", "in_the_pause"];
 /// The arguments of `soak`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Repetitions of each case
+    /// Repetitions of each case, or number of faults
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     repeats: u32,
     /// Run only tests whose names contain this, such as `frozen`
     #[arg(long)]
     case: Option<String>,
+    /// Train on several nodes with random faults instead; needs root
+    #[arg(long, conflicts_with = "case")]
+    trainings: bool,
+    /// Seed of the first training
+    #[arg(long, default_value_t = 1, requires = "trainings")]
+    seed: u64,
 }
 
 /// Runs the tests and returns cargo's exit code.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    if args.trainings {
+        return run_trainings(workspace, signals, args);
+    }
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(workspace.root())
         .env(REPEATS, args.repeats.to_string())
         .args(["test", "--package", "dtrain", "--test", "launch", "--", "--nocapture"])
         .args(args.case.as_deref().map_or(CASES.to_vec(), |case| vec![case]));
+    Ok(signals.run(&mut cargo)?.code)
+}
+
+/// Trains on several nodes with random faults and returns cargo's exit code.
+fn run_trainings(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let ready = setup::run(workspace, signals, &SetArgs::default().into())?;
+    let code = ready.build_dtrain(workspace, signals, "dev")?;
+    if code != 0 {
+        return Ok(code);
+    }
+    let mut cargo = ready.cargo(workspace);
+    cargo
+        .env(REPEATS, args.repeats.to_string())
+        .env(SEED, args.seed.to_string())
+        .env(REQUIRE, "netns")
+        .args(["test", "--package", "dtrain-tests", "--test", "e2e", "--"])
+        .args(["--ignored", "--nocapture", "trainings_with_random_faults"]);
     Ok(signals.run(&mut cargo)?.code)
 }

@@ -23,6 +23,7 @@ mod own_trainer;
 mod parity;
 mod rollback;
 mod schedules;
+mod soak;
 mod stages;
 mod stopping;
 mod tasks;

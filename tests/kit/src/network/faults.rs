@@ -51,6 +51,17 @@ impl Node {
         self.drop_packets(&format!("OUTPUT -o eth0 -m length --length {bytes}:"));
     }
 
+    /// Loses this share of the packets that other nodes send to this node, at random.
+    pub fn lose_some_packets(&self, share: f64) {
+        self.drop_packets(&format!("INPUT -i eth0 -m statistic --mode random --probability {share}"));
+    }
+
+    /// Answers every TCP packet of other nodes with a reset, as a firewall does that rejects them.
+    pub fn reject_packets(&self) {
+        self.space.sh("for t in iptables ip6tables; do \
+             $t -w -A INPUT -i eth0 -p tcp -j REJECT --reject-with tcp-reset; done");
+    }
+
     /// Opens the firewall again.
     pub fn unblock(&self) {
         self.space.sh("iptables -w -F; ip6tables -w -F");

@@ -139,7 +139,9 @@ impl Leader {
         self.peers.retain(|_, peer| peer.lost.is_none());
         let placed = place(self.here().map(|(id, peer)| (id, &peer.node)), OWN);
         let (epoch, restart) = (self.epoch, self.restarts.used);
-        let logs = self.policy.first_logs + self.starts;
+        // An epoch that was not started has left folders on some nodes.
+        let earlier = u32::try_from(epoch - 1).unwrap_or(u32::MAX);
+        let logs = self.policy.first_logs.saturating_add(earlier);
         for (id, placement) in placed {
             if let Some(peer) = self.peers.get_mut(&id) {
                 peer.part = Some(Part { placement, is_ready: false, report: None, is_fenced: false });

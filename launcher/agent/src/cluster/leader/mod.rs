@@ -330,7 +330,6 @@ impl Leader {
             return self.leave(first, "it has no address for rank 0".to_owned(), now);
         };
         let epoch = self.epoch;
-        self.starts += 1;
         self.is_admitting = false;
         self.regroups.clear();
         self.phase = Phase::Running { since: now };

@@ -106,8 +106,6 @@ impl Peer {
 pub struct Leader {
     pub(super) policy: ClusterPolicy,
     pub(super) epoch: u64,
-    /// Epochs whose workers were started.
-    pub(super) starts: u32,
     pub(super) phase: Phase,
     pub(super) peers: BTreeMap<MemberId, Peer>,
     pub(super) rank0: Option<Endpoint>,
@@ -138,7 +136,6 @@ impl Leader {
         Self {
             policy,
             epoch: 0,
-            starts: 0,
             phase: Phase::Joining(Joining::new(now, last_call)),
             peers: BTreeMap::new(),
             rank0: None,
