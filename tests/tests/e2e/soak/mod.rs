@@ -24,6 +24,10 @@ struct Totals {
     /// Agents that were started, and epochs whose workers were started.
     agents: usize,
     epochs: usize,
+    /// Reports that name a node.
+    reports: usize,
+    /// The largest difference of weights on other ranks.
+    difference: f64,
     faults: BTreeMap<String, usize>,
     /// Seeds of the trainings that failed.
     failed: Vec<u64>,
@@ -35,6 +39,7 @@ fn trainings_with_random_faults_end_in_the_weights_of_undisturbed_ones() {
     let wanted = repeats(200);
     let first: u64 = std::env::var(SEED).map_or(1, |seed| seed.parse().unwrap());
     let Some(references) = References::train() else { return };
+    eprintln!("difference of undisturbed weights on other ranks: {:e}", references.rounding());
     let mut totals = Totals::default();
     for seed in first.. {
         totals.add(&Plan::new(seed), &references);
@@ -48,6 +53,8 @@ fn trainings_with_random_faults_end_in_the_weights_of_undisturbed_ones() {
     for (kind, count) in &totals.faults {
         eprintln!("| {kind} | {count} |");
     }
+    let Totals { reports, difference, .. } = totals;
+    eprintln!("{reports} reports; difference of weights on other ranks: {difference:e}");
     assert!(totals.failed.is_empty(), "the trainings of these seeds failed: {:?}", totals.failed);
 }
 
@@ -62,6 +69,8 @@ impl Totals {
         self.trainings += 1;
         self.agents += outcome.codes.iter().map(Vec::len).sum::<usize>();
         self.epochs += outcome.epochs;
+        self.reports += outcome.reports;
+        self.difference = self.difference.max(outcome.difference.unwrap_or(0.0));
         let codes: Vec<_> = outcome.codes.iter().map(|codes| codes.join(" ")).collect();
         eprintln!("  {:.1} s, exit codes by node: {}", begun.elapsed().as_secs_f64(), codes.join(", "));
         for problem in &outcome.problems {

@@ -51,6 +51,10 @@ pub(super) struct Outcome {
     pub(super) codes: Vec<Vec<String>>,
     /// Epochs whose workers were started.
     pub(super) epochs: usize,
+    /// Reports of the leaders that name a node.
+    pub(super) reports: usize,
+    /// The largest difference of weights, if the ranks may have changed.
+    pub(super) difference: Option<f64>,
     pub(super) problems: Vec<String>,
 }
 
@@ -78,6 +82,11 @@ impl References {
         };
         let [(two, a), (three, b), (two_of_three, c)] = [train(2, 2)?, train(3, 3)?, train(2, 3)?];
         Some(Self { two, three, two_of_three, _scenes: [a, b, c] })
+    }
+
+    /// Returns the largest difference of weights between two and three ranks.
+    pub(super) fn rounding(&self) -> f64 {
+        difference(&self.two_of_three.weights(), &self.three.weights())
     }
 }
 
@@ -115,8 +124,9 @@ struct Training<'a> {
     injected: Vec<(Instant, Fault)>,
     lasting: Vec<Lasting>,
     watch: Watch,
-    /// The number of nodes blamed by the leader that runs now.
+    /// The number of nodes blamed by the leader that runs now, and by all.
     blamed: usize,
+    reports: usize,
     problems: Vec<String>,
 }
 
@@ -132,14 +142,16 @@ pub(super) fn disturb(plan: &Plan, references: &References) -> Outcome {
         lasting: Vec::new(),
         watch: Watch::default(),
         blamed: 0,
+        reports: 0,
         problems: Vec::new(),
     };
     training.train(&plan.faults);
-    let Training { batch, injected, watch, mut problems, .. } = training;
+    let Training { batch, injected, watch, reports, mut problems, .. } = training;
     problems.extend(watch.violations);
+    let mut difference = None;
     if batch.is_over() {
         network.wait_until_empty();
-        problems.extend(compare(plan, &run(&scene), references));
+        difference = compare(plan, &run(&scene), references, &mut problems);
     }
     let code = |code: Option<i32>| code.map_or("-".to_owned(), |code| code.to_string());
     let ended = batch.agents.iter().map(|agent| agent.ended.iter().map(|done| code(done.code)).collect());
@@ -148,7 +160,7 @@ pub(super) fn disturb(plan: &Plan, references: &References) -> Outcome {
         problems.push(format!("files are in {}", batch::keep(&scene, plan.seed).display()));
     }
     let faults = injected.into_iter().map(|(_, fault)| fault).collect();
-    Outcome { faults, codes: ended.collect(), epochs, problems }
+    Outcome { faults, codes: ended.collect(), epochs, reports, difference, problems }
 }
 
 impl Training<'_> {
@@ -184,6 +196,7 @@ impl Training<'_> {
         };
         let blamed = batch::blamed(&leader.stderr());
         for node in blamed.iter().skip(self.blamed) {
+            self.reports += 1;
             let explains =
                 |(at, fault): &(Instant, Fault)| fault.explains(*node) && at.elapsed() < fault.effect();
             if !self.injected.iter().any(explains) {
@@ -211,9 +224,8 @@ impl Training<'_> {
     }
 }
 
-/// Returns differences of the run from the undisturbed one.
-fn compare(plan: &Plan, run: &Run, references: &References) -> Vec<String> {
-    let mut problems = Vec::new();
+/// Compares the run with the undisturbed one. Returns the difference of weights if the ranks may have changed.
+fn compare(plan: &Plan, run: &Run, references: &References, problems: &mut Vec<String>) -> Option<f64> {
     let latest = run.0.latest();
     if let Err(error) = Manifest::read(&latest).and_then(|manifest| manifest.verify(&latest)) {
         problems.push(format!("the last checkpoint is damaged: {error}"));
@@ -230,9 +242,9 @@ fn compare(plan: &Plan, run: &Run, references: &References) -> Vec<String> {
         if losses != reference.per_step("loss") {
             problems.push("the losses differ".to_owned());
         }
-        return problems;
+        return None;
     }
-    let usual = difference(&references.two_of_three.weights(), &reference.weights());
+    let usual = references.rounding();
     let found = difference(&weights, &reference.weights());
     if found > ROUNDING * usual {
         problems.push(format!("the weights differ by {found:e}, by rounding alone {usual:e}"));
@@ -240,7 +252,7 @@ fn compare(plan: &Plan, run: &Run, references: &References) -> Vec<String> {
     if losses.len() != reference.per_step("loss").len() {
         problems.push(format!("{} steps are recorded", losses.len()));
     }
-    problems
+    Some(found)
 }
 
 /// Returns the largest difference of two files of weights.
