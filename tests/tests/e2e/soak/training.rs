@@ -27,7 +27,7 @@ const CHECKPOINTS: &str = "[checkpoint]\nevery = \"20 steps\"\n";
 const OPTIMIZER: &str = "name = \"sgd\"\nmomentum = 0.9\nlr = ";
 
 /// The largest difference of weights if rounding differs, as a multiple of that between undisturbed trainings
-/// with two and with three ranks. A step that is lost or repeated changes weights a hundred times as much.
+/// with two and with three ranks, 4e-7. One step changes a weight by 3e-3.
 const ROUNDING: f64 = 10.0;
 
 /// Exit codes of agents in a disturbed run: killed, success, a node lost after SIGTERM, not joined, stopped,
