@@ -1,4 +1,4 @@
-//! Atomic writes: a file exists whole or not at all.
+//! Atomic writes: a file exists whole or not at all. And the hash of a file.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -29,6 +29,13 @@ pub fn none_if_missing<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
     }
+}
+
+/// Returns the file's BLAKE3 hash in hexadecimal digits. Reads it in parts, so that a large file needs no memory.
+pub fn hash(path: &Path) -> io::Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(path)?)?;
+    Ok(hasher.finalize().to_hex().to_string())
 }
 
 /// Writes `bytes` to `path` whole or not at all, also after a crash: writes a temporary file beside it,

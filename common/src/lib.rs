@@ -19,6 +19,7 @@ pub mod job;
 pub mod manifest;
 pub mod memory_copies;
 pub mod metrics;
+pub mod random;
 pub mod recipe;
 pub mod result;
 pub mod run_dir;

@@ -10,9 +10,10 @@ use dtrain_agent::io::output::Stream;
 use dtrain_agent::io::process::WorkerSpec;
 use dtrain_agent::local::TimeLimit;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::files::write_atomic;
+use dtrain_common::files::{self, write_atomic};
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -93,11 +94,10 @@ impl Plan {
     pub(crate) fn fingerprints(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let mut found = BTreeMap::from([("dtrain version".into(), env!("CARGO_PKG_VERSION").into())]);
         if let Some(training) = self.training() {
-            let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
-            found.insert("recipe".into(), hash(training.recipe.to_toml()?.as_bytes()));
+            found.extend(values(&training.recipe)?);
             let worker = &self.command.program;
-            let read = fs::read(worker).with_context(|| format!("cannot read {}", worker.display()))?;
-            found.insert("dtrain-worker".into(), hash(&read));
+            let hash = files::hash(worker).with_context(|| format!("cannot read {}", worker.display()))?;
+            found.insert("dtrain-worker".into(), hash);
         }
         Ok(found)
     }
@@ -262,6 +262,24 @@ pub(super) enum StandardInput {
     None,
 }
 
+/// Returns the hash of each value of a recipe, by name.
+fn values(recipe: &Recipe) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    let mut add = |key: &str, value: &Value| {
+        let hash = blake3::hash(value.to_string().as_bytes());
+        found.insert(format!("recipe's {key}"), hash.to_hex()[..16].to_owned());
+    };
+    for (section, value) in serde_json::to_value(recipe)?.as_object().into_iter().flatten() {
+        match value {
+            Value::Object(keys) => {
+                keys.iter().for_each(|(key, value)| add(&format!("{section}.{key}"), value))
+            }
+            value => add(section, value),
+        }
+    }
+    Ok(found)
+}
+
 /// Returns the trainer's arguments. The trainer itself finds the newest complete checkpoint.
 pub(super) fn trainer_args(run_dir: &RunDir, start: Start, resume: &Resume) -> Vec<OsString> {
     let resume = match start {
@@ -272,4 +290,20 @@ pub(super) fn trainer_args(run_dir: &RunDir, start: Start, resume: &Resume) -> V
     let mut args = vec![run_dir.recipe().into(), "--run-dir".into(), run_dir.root().into()];
     args.extend(["--prepared".into(), "--resume".into(), resume]);
     args
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn recipes_of_nodes_are_compared_by_key() {
+        let values = |set: &str| values(&Recipe::load("demo", &[set.to_owned()]).unwrap()).unwrap();
+        let (one, other) = (values("optim.lr=0.1"), values("optim.lr=0.2"));
+        let differs: Vec<_> = one.iter().filter(|(key, hash)| other.get(*key) != Some(*hash)).collect();
+        assert_eq!(differs.len(), 1, "{differs:?}");
+        assert_eq!(differs[0].0, "recipe's optim.lr");
+    }
 }

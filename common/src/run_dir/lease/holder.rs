@@ -5,6 +5,8 @@ use std::fs;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::random;
+
 /// The holder of a lease, as its file names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Holder {
@@ -21,7 +23,7 @@ impl Holder {
         let pid = std::process::id();
         let (started, namespace) = match (start_of(pid), namespace(pid)) {
             (Some(Some(started)), Some(namespace)) => (started, namespace),
-            _ => (0, format!("unknown/{:016x}", random())),
+            _ => (0, format!("unknown/{:016x}", random::number())),
         };
         Self { pid, started, host: crate::host::name(), namespace }
     }
@@ -84,14 +86,6 @@ fn start_of(pid: u32) -> Option<Option<u64>> {
     Some((!has_ended).then_some(started))
 }
 
-/// Returns a number that differs between processes.
-fn random() -> u64 {
-    let mut bytes = [0; 8];
-    // It fails only on kernels before 3.17.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    u64::from_ne_bytes(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -127,7 +121,7 @@ mod tests {
 
     #[test]
     fn unknown_processes_are_all_different() {
-        assert_ne!(random(), random());
+        assert_ne!(random::number(), random::number());
         assert_eq!(namespace(std::process::id() + 1), None, "/proc counts otherwise");
     }
 }

@@ -25,10 +25,9 @@ use dtrain_agent::local::{Cause, Event, Restarts, SAME_REQUEST, TICK};
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::host;
+use dtrain_common::random;
 use dtrain_common::result::Failure;
 use std::collections::VecDeque;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -53,11 +52,11 @@ pub(in crate::launch) fn run(
         bail!("--rdzv-conf admit=checkpoint is for recipes: a program writes its checkpoints by itself");
     }
     launch.lease = (!leads).then(|| fence::lease_file(launch.temporary.path()));
-    launch.run.leader = random();
+    launch.run.leader = random::number();
     let plan = &launch.plan;
     let node = Node {
         host: host::name(),
-        instance: random(),
+        instance: random::number(),
         workers: plan.nproc,
         node_rank: rendezvous.node_rank,
         run_id: rendezvous.run_id.clone(),
@@ -362,8 +361,4 @@ impl NodeRun<'_> {
             None => None,
         }
     }
-}
-
-fn random() -> u64 {
-    RandomState::new().hash_one(std::process::id())
 }
