@@ -95,7 +95,8 @@ pub enum WorkerError {
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
     #[error(
-        "the ranks must run the same program, but differ in {0}; use the same build, recipe and data on all nodes"
+        "the ranks must run the same program, but differ in {0}; use the same build, recipe, model files and data on all \
+         nodes, and set precision.amp if their GPUs differ"
     )]
     DifferentPrograms(String),
     #[error("cannot read the first message of rank 0: {0}; run the same version of dtrain on all ranks")]
@@ -162,6 +163,15 @@ impl WorkerError {
             // The other errors are in the recipe, the data, the environment or a checkpoint.
             _ => ExitStatus::Usage,
         }
+    }
+
+    /// Returns whether the cause is on another rank, which ends by it.
+    pub(crate) fn is_of_another_rank(&self) -> bool {
+        matches!(
+            self,
+            Self::Rendezvous(RendezvousError::NotStarted(_))
+                | Self::Train(TrainError::Checkpoint { source: CheckpointError::Peer(_), .. })
+        )
     }
 
     /// Returns whether rank 0 prints the same error, so that the other ranks can end silently.

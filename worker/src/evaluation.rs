@@ -86,7 +86,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
         recipe,
         survey: &opening.survey,
         folder: opening.checkpoint,
-        is_shared: true,
+        is_shared: env.is_one_node(),
         weights: job.weights,
         batch: job.batch,
         env,

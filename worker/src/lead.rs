@@ -70,7 +70,8 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     let mut setup = Setup::build::<T>(recipe, &opening, env, host.device, None)
         .map_err(|error| start::with_smallest_step::<T>(error, &inputs, recipe))?;
     if !env.is_one_node() {
-        programs::compare(rendezvous, &Program::of_rank(recipe, Some(opening.data.clone()))?)?;
+        let node = programs::of_node(recipe, &opening.data, request.prepared);
+        programs::compare(rendezvous, &Program::of_rank(recipe, host.device, node)?)?;
     }
     if let (Some(checkpoint), Some(resumed)) = (opening.resume.take(), &mut setup.resumed) {
         // Choosing a checkpoint includes its verification.

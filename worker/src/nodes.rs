@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::Manifest;
+use dtrain_common::run_dir::RunDir;
 use tch::Tensor;
 
 use crate::TrainError;
@@ -37,6 +38,10 @@ pub(crate) fn adapt(opening: &mut Opening, own: Option<PathBuf>, env: &WorkerEnv
     let own = own.unwrap_or_else(|| opening.run_dir.clone());
     let shares = own.join(&nodes.token).exists();
     view.shares = shares.into();
+    if !shares && env.local_rank == 0 {
+        let begins = nodes.manifest.as_ref().map_or(0, |manifest| manifest.step);
+        warn_of_later(&RunDir::new(&own), begins);
+    }
     if let Some(resume) = &mut opening.resume {
         let inside = resume.strip_prefix(&opening.run_dir).ok().filter(|_| shares);
         let path = inside.map_or_else(|| resume.clone(), |inside| own.join(inside));
@@ -53,6 +58,19 @@ pub(crate) fn adapt(opening: &mut Opening, own: Option<PathBuf>, env: &WorkerEnv
         opening.run_dir = own;
     }
     view
+}
+
+/// Warns if this node has a later checkpoint than the one with which the run begins.
+fn warn_of_later(own: &RunDir, begins: u64) {
+    if let Ok(Some((folder, manifest))) = own.newest_checkpoint()
+        && manifest.step > begins
+    {
+        tracing::warn!(
+            "this node has {}, but the run begins after step {begins}, as on rank 0's node; to resume from that \
+             checkpoint, let this node lead",
+            folder.display()
+        );
+    }
 }
 
 /// Agrees with all ranks whether they share the run directory. Sends the state to ranks that cannot read it.

@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 use dtrain_common::env::WorkerEnv;
@@ -16,6 +16,9 @@ use super::error::WorkerError;
 use super::request::Request;
 use super::tasks::BuildTask;
 use super::worker::{run, run_task};
+
+/// How long a rank outlives another rank that has the cause of its error.
+const LINGER: Duration = Duration::from_millis(500);
 
 /// Runs one rank of a training of the task `T`. The `main` of a custom trainer is
 ///
@@ -60,6 +63,10 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
         Ok(status) => return status.into(),
         Err(error) => error,
     };
+    if error.is_of_another_rank() {
+        // That rank ends first, so that the launcher blames the rank that knows the cause.
+        std::thread::sleep(LINGER);
+    }
     let reported = error_file.is_some_and(|path| write_error_file(&path, &error));
     // The launcher's report shows the error once for all ranks.
     let reported_by_launcher = reported && request.prepared;

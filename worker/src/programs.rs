@@ -1,14 +1,18 @@
-//! Compares the programs of the ranks of several nodes before the run starts: executable, libtorch, recipe and
-//! data.
+//! Compares the programs of the ranks of several nodes before the run starts: executable, libtorch, recipe,
+//! the model's files and data.
 
-use std::fs::File;
+use std::collections::BTreeMap;
+use std::path::Path;
 
-use dtrain_common::recipe::Recipe;
+use dtrain_common::files;
+use dtrain_common::recipe::{Amp, Recipe};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tch::Device;
 
 use crate::collectives::Rendezvous;
 use crate::error::{Result, WorkerError};
+use crate::step::Precision;
 
 /// The keys of paths, which may differ between nodes.
 const PATHS: [(&str, &str); 3] = [("data", "root"), ("model", "file"), ("model", "weights")];
@@ -17,18 +21,41 @@ const PATHS: [(&str, &str); 3] = [("data", "root"), ("model", "file"), ("model",
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Program {
     host: String,
-    /// Version and hash.
-    executable: String,
     /// Version and bytes.
     libtorch: String,
+    /// The precision that `precision.amp = "auto"` chooses on this rank's GPU.
+    amp: Amp,
     recipe: Value,
-    /// The data's fingerprint, from the first rank of each node.
-    data: Option<String>,
+    /// What the ranks of a node have in common, by name.
+    node: OfNode,
+}
+
+/// What the first rank of each node tells, by name; empty for other ranks.
+pub(crate) type OfNode = BTreeMap<String, String>;
+
+/// Reads the node's files. `data` is the data's fingerprint. If the run is `prepared`, its launcher has
+/// compared the executables.
+pub(crate) fn of_node(recipe: &Recipe, data: &str, prepared: bool) -> OfNode {
+    let hash = |path: &Path| match files::hash(path) {
+        Ok(hash) => format!("hash {}", &hash[..12]),
+        Err(error) => format!("unreadable ({error})"),
+    };
+    let mut found = OfNode::from([("data".into(), format!("fingerprint {}", &data[..data.len().min(12)]))]);
+    if !prepared {
+        let executable = hash(Path::new("/proc/self/exe"));
+        found.insert("program".into(), format!("{}, {executable}", env!("CARGO_PKG_VERSION")));
+    }
+    // Rank 0 sends its trained weights, but not the frozen ones.
+    for (name, file) in [("model.file", &recipe.model.file), ("model.weights", &recipe.model.weights)] {
+        found.extend(file.as_ref().map(|file| (name.into(), hash(file))));
+    }
+    found
 }
 
 impl Program {
-    /// Returns the program of this rank. Reads the executable.
-    pub(crate) fn of_rank(recipe: &Recipe, data: Option<String>) -> Result<Self> {
+    /// Returns the program of this rank, which trains on `device`.
+    pub(crate) fn of_rank(recipe: &Recipe, device: Device, node: OfNode) -> Result<Self> {
+        let amp = Precision::new(&recipe.precision, device)?.amp();
         let mut recipe = serde_json::to_value(recipe)?;
         for (section, key) in PATHS {
             if let Some(section) = recipe.get_mut(section).and_then(Value::as_object_mut) {
@@ -37,21 +64,11 @@ impl Program {
         }
         Ok(Self {
             host: dtrain_common::host::name(),
-            executable: format!("{}, {}", env!("CARGO_PKG_VERSION"), hash_of_executable()),
             libtorch: format!("{}, {}", dtrain_torch_shim::libtorch_version(), size_of_libtorch()),
+            amp,
             recipe,
-            data,
+            node,
         })
-    }
-}
-
-/// Returns the first digits of the executable's BLAKE3 hash.
-fn hash_of_executable() -> String {
-    let mut hasher = blake3::Hasher::new();
-    let read = File::open("/proc/self/exe").and_then(|file| hasher.update_reader(file).map(drop));
-    match read {
-        Ok(()) => format!("hash {}", &hasher.finalize().to_hex()[..12]),
-        Err(error) => format!("unreadable ({error})"),
     }
 }
 
@@ -92,11 +109,11 @@ fn differences(all: &[Program]) -> Vec<String> {
         let host = &first.host;
         found.push(format!("{name}: {here} on rank 0 ({host}), {there} on rank {}", ranks.join(", ")));
     };
-    compare("program", &|one| Some(one.executable.clone()));
     compare("libtorch", &|one| Some(one.libtorch.clone()));
-    compare("data", &|one| {
-        one.data.as_ref().map(|data| format!("fingerprint {}", &data[..data.len().min(12)]))
-    });
+    compare("precision.amp", &|one| serde_json::to_string(&one.amp).ok());
+    for name in first.node.keys() {
+        compare(name, &|one| one.node.get(name).cloned());
+    }
     let mut keys: Vec<String> = Vec::new();
     all.iter().for_each(|one| differing_keys("", &first.recipe, &one.recipe, &mut keys));
     keys.sort_unstable();
@@ -138,16 +155,18 @@ mod tests {
     fn program(host: &str) -> Program {
         Program {
             host: host.into(),
-            executable: "0.1.0, hash aa".into(),
             libtorch: "2.11.0, 5 bytes".into(),
+            amp: Amp::Bf16,
             recipe: json!({"task": "lm", "optim": {"lr": 0.01}}),
-            data: Some("0123456789abcdef".into()),
+            node: [("data", "fingerprint 0"), ("model.weights", "hash a"), ("program", "0.1.0, hash aa")]
+                .map(|(name, value)| (name.into(), value.into()))
+                .into(),
         }
     }
 
     #[test]
     fn equal_programs_have_no_differences() {
-        let follower = Program { data: None, ..program("b") };
+        let follower = Program { node: OfNode::new(), ..program("b") };
         assert_eq!(differences(&[program("a"), program("b"), follower]), [] as [&str; 0]);
     }
 
@@ -159,7 +178,7 @@ mod tests {
             differences(&[program("a"), other.clone(), program("a"), other])
         };
         assert_eq!(
-            other(&|other| other.executable = "0.1.0, hash bb".into()),
+            other(&|other| drop(other.node.insert("program".into(), "0.1.0, hash bb".into()))),
             ["program: 0.1.0, hash aa on rank 0 (a), 0.1.0, hash bb on rank 1 (b), 3 (b)"]
         );
         assert_eq!(
@@ -167,8 +186,12 @@ mod tests {
             ["libtorch: 2.11.0, 5 bytes on rank 0 (a), 2.12.0, 5 bytes on rank 1 (b), 3 (b)"]
         );
         assert_eq!(
-            other(&|other| other.data = Some("fedcba9876543210".into())),
-            ["data: fingerprint 0123456789ab on rank 0 (a), fingerprint fedcba987654 on rank 1 (b), 3 (b)"]
+            other(&|other| drop(other.node.insert("model.weights".into(), "hash b".into()))),
+            ["model.weights: hash a on rank 0 (a), hash b on rank 1 (b), 3 (b)"]
+        );
+        assert_eq!(
+            other(&|other| other.amp = Amp::Fp16),
+            ["precision.amp: \"bf16\" on rank 0 (a), \"fp16\" on rank 1 (b), 3 (b)"]
         );
         assert_eq!(
             other(&|other| other.recipe["optim"] = json!({"lr": 0.02, "beta": 1})),
@@ -182,8 +205,12 @@ mod tests {
     #[test]
     fn this_program_has_all_facts_and_no_paths() {
         let recipe = Recipe::load("demo", &["model.weights=/some/file".to_owned()]).unwrap();
-        let program = Program::of_rank(&recipe, None).unwrap();
-        assert!(program.executable.contains("hash ") && program.libtorch.ends_with("bytes"), "{program:?}");
+        let node = of_node(&recipe, "0123456789abcdef", false);
+        assert!(node["program"].contains("hash ") && node["data"] == "fingerprint 0123456789ab", "{node:?}");
+        assert!(node["model.weights"].starts_with("unreadable ("), "{node:?}");
+        assert!(!of_node(&recipe, "", true).contains_key("program"));
+        let program = Program::of_rank(&recipe, Device::Cpu, node).unwrap();
+        assert!(program.libtorch.ends_with("bytes"), "{program:?}");
         assert!(!program.recipe.to_string().contains("/some/file"));
         let sent = serde_json::to_vec(&program).unwrap();
         assert_eq!(serde_json::from_slice::<Program>(&sent).unwrap(), program);

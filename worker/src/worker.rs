@@ -27,7 +27,7 @@ use crate::memory::{MemoryStats, start};
 use crate::metrics::{MetricsLog, Progress};
 use crate::nodes;
 use crate::plan::EvalWeights;
-use crate::programs::Program;
+use crate::programs::{self, Program};
 use crate::request::Request;
 use crate::run::followers::{Archive, Copies, Figures, Follower, Health, ResumeOrigin};
 use crate::run::{Followers, RetryState, Training, peak_memory, run as run_training};
@@ -135,7 +135,7 @@ fn join_run<T: BuildTask + 'static>(
         (nodes::adapt(&mut opening, None, env), opening, setup, claims)
     } else {
         if !env.is_one_node() {
-            introduce::<T>(recipe, env, &rendezvous)?;
+            introduce::<T>(request, recipe, env, (host.device, &rendezvous))?;
         }
         let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
         let view = nodes::adapt(&mut opening, request.run_dir.clone(), env);
@@ -151,9 +151,15 @@ fn join_run<T: BuildTask + 'static>(
 }
 
 /// Sends rank 0 this rank's program, for a comparison. The first rank of each node surveys its data.
-fn introduce<T: BuildTask>(recipe: &Recipe, env: &WorkerEnv, rendezvous: &Rendezvous) -> Result<()> {
-    let data = (env.local_rank == 0).then(|| surveyed::<T>(recipe)).transpose()?;
-    let program = Program::of_rank(recipe, data.map(|survey| data_fingerprint::digest(&survey)))?;
+fn introduce<T: BuildTask>(
+    request: &Request,
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    (device, rendezvous): (Device, &Rendezvous),
+) -> Result<()> {
+    let survey = (env.local_rank == 0).then(|| surveyed::<T>(recipe)).transpose()?;
+    let of_survey = |survey| programs::of_node(recipe, &data_fingerprint::digest(&survey), request.prepared);
+    let program = Program::of_rank(recipe, device, survey.map(of_survey).unwrap_or_default())?;
     Ok(rendezvous.introduce(&serde_json::to_vec(&program)?)?)
 }
 

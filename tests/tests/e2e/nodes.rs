@@ -151,6 +151,17 @@ fn a_run_without_shared_files_resumes_on_other_nodes() {
 }
 
 #[test]
+fn a_later_checkpoint_on_another_node_than_rank_0s_is_named() {
+    let sandbox = Sandbox::new(&gpt(2, ""));
+    expect_success(&wait(start_apart(&sandbox, &[1, 1], &[]), LIMIT));
+    fs::rename(sandbox.path("node-0/run"), sandbox.path("node-1/run")).unwrap();
+    let outputs = wait(start_apart(&sandbox, &[1, 1], &[]), LIMIT);
+    expect_success(&outputs);
+    let text = output_text(&outputs[1]);
+    assert!(text.contains("step-00000002, but the run begins after step 0"), "{text}");
+}
+
+#[test]
 fn a_shared_run_directory_may_have_another_path_on_a_node() {
     let sandbox = Sandbox::new(&gpt(6, RICH));
     fs::create_dir_all(sandbox.path("node-0/run")).unwrap();
@@ -198,6 +209,35 @@ fn different_data_is_an_error_of_all_ranks() {
         fs::write(sandbox.path(node).join("text/book.txt"), letters.repeat(100)).unwrap();
     }
     expect_difference(&wait(start_apart(&sandbox, &[1, 1], &[]), LIMIT), "data: fingerprint");
+}
+
+/// Frozen weights stay as each node has read them.
+#[test]
+fn different_files_of_the_model_are_an_error_of_all_ranks() {
+    let sandbox = Sandbox::new(&gpt(2, ""));
+    let weights = train(&sandbox, &[1], "first", &[]).weights();
+    for (node, last) in [(0, weights[weights.len() - 1]), (1, 77)] {
+        let folder = sandbox.path(&format!("node-{node}"));
+        fs::create_dir_all(&folder).unwrap();
+        let content = [&weights[..weights.len() - 1], &[last]].concat();
+        fs::write(folder.join("weights.safetensors"), content).unwrap();
+    }
+    let sets =
+        ["--set", "model.weights=weights.safetensors", "--set", "model.freeze=[\"transformer.wte.*\"]"];
+    expect_difference(&wait(start_apart(&sandbox, &[1, 1], &sets), LIMIT), "model.weights: hash");
+}
+
+#[test]
+fn nodes_that_share_no_files_evaluate_rank_0s_checkpoint() {
+    let sandbox = Sandbox::new(&gpt(2, RICH));
+    expect_success(&wait(start_apart(&sandbox, &[1, 1], &[]), LIMIT));
+    let job = r#"{"job":"eval","checkpoint":"run","json":true}"#;
+    let outputs = wait(start_apart(&sandbox, &[1, 1], &["--job", job]), LIMIT);
+    expect_success(&outputs);
+    let figures: serde_json::Value = serde_json::from_slice(&outputs[0].stdout).unwrap();
+    let tested = sandbox.path("node-0/run");
+    let tested = dtrain_tests::runs::Run(dtrain_common::run_dir::RunDir::new(tested)).result().test;
+    assert_eq!(figures["loss"].as_f64(), tested.get("loss").copied(), "{figures}");
 }
 
 #[test]

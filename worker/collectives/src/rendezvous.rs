@@ -20,9 +20,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How long rank 0 waits for its peers to read its refusal.
 const FAILURE_LINGER: Duration = Duration::from_secs(2);
 
-/// How long the other ranks outlive rank 0 after a refusal.
-const NOT_STARTED_LINGER: Duration = Duration::from_millis(500);
-
 const OPENING: &str = "opening";
 const OPENING_READ: &str = "opening-read";
 
@@ -105,8 +102,6 @@ impl Rendezvous {
                 Ok(value)
             }
             _ => {
-                // Rank 0 ends first, so that the launcher blames the rank that knows the reason.
-                std::thread::sleep(NOT_STARTED_LINGER);
                 let reason = String::from_utf8_lossy(value.get(1..).unwrap_or_default());
                 Err(RendezvousError::NotStarted(reason.into_owned()))
             }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
 
@@ -14,6 +15,9 @@ use crate::collectives::{GlooGroup, ProcessGroup};
 
 /// Bytes of one message.
 const CHUNK: usize = 16 << 20;
+
+/// A rank waits until rank 0 has written the parts of all earlier ranks.
+const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// How the parts of a checkpoint reach the run directory.
 pub(crate) enum Gathering {
@@ -31,7 +35,8 @@ pub(crate) enum Gathering {
 
 impl Gathering {
     /// Makes the ranks from `writers` on send their parts to rank 0, by `messages`, a group of all ranks.
-    pub(crate) fn sent(writers: usize, messages: GlooGroup) -> Self {
+    pub(crate) fn sent(writers: usize, mut messages: GlooGroup) -> Self {
+        messages.set_timeout(TIMEOUT);
         Self::Sent { writers, rank: messages.rank(), messages: Mutex::new(messages) }
     }
 

@@ -123,12 +123,14 @@ impl Checkpoints {
             if gathering.sends() {
                 gathering.send(&all, whole.as_ref().ok())?;
             }
-            let whole = whole?;
-            let digests = match gathering.sends() {
-                true => checksums(&whole),
-                false => write(&whole, &folder, &disk),
+            let digests = match &whole {
+                Ok(whole) if gathering.sends() => checksums(whole),
+                Ok(whole) => write(whole, &folder, &disk),
+                Err(_) => Ok(Vec::new()),
             };
-            let received = gathering.receive(&all, &folder, &disk, digests.is_ok());
+            // Without an own copy too: the other nodes wait until their parts are received.
+            let received = gathering.receive(&all, &folder, &disk, whole.is_ok() && digests.is_ok());
+            let whole = whole?;
             let digests = digests.and_then(|digests| received.map(|()| digests));
             let took = begun.elapsed();
             // If the checkpoint was given up, nothing receives the memory.
