@@ -14,8 +14,9 @@ const GIB: u64 = 1 << 30;
 /// A few checkpoints of a small model.
 const LITTLE_SPACE: u64 = 10 * GIB;
 const NO_SPACE: u64 = GIB;
-/// The answer of the process that tries a lock.
+/// The answers of the process that tries a lock.
 const LOCKED: &str = "locked";
+const REFUSED: &str = "refused";
 
 /// File systems by their magic numbers (statfs(2)), and whether other machines share them.
 const KINDS: [(u64, &str, bool); 18] = [
@@ -59,6 +60,8 @@ enum Lock {
     Ignored,
     /// The file system refuses locks.
     Unsupported(io::Error),
+    /// The other process did not answer.
+    Unknown,
 }
 
 /// Checks the file system of a folder that may not exist yet.
@@ -78,7 +81,7 @@ fn read(folder: &Path) -> io::Result<Reading> {
     Ok(Reading {
         folder: folder.to_owned(),
         magic: kind.f_type as u32 as u64,
-        free_bytes: space.f_bavail * space.f_frsize,
+        free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
         free_files: (space.f_files > 0).then_some(space.f_favail),
         writable: try_locks(folder),
     })
@@ -94,13 +97,17 @@ fn try_locks(folder: &Path) -> io::Result<Lock> {
     }
     let mut other = Command::new("/proc/self/exe");
     let answer = output(other.args(["doctor", "--try-lock"]).arg(file.path()), Duration::from_secs(2));
-    Ok(if answer.is_some_and(|answer| answer.trim() == LOCKED) { Lock::Ignored } else { Lock::Works })
+    Ok(match answer.as_deref().map(str::trim) {
+        Some(LOCKED) => Lock::Ignored,
+        Some(REFUSED) => Lock::Works,
+        _ => Lock::Unknown,
+    })
 }
 
 /// Tries to lock the file, as the other process.
 pub(super) fn try_lock(path: &Path) -> anyhow::Result<ExitCode> {
     let taken = File::options().write(true).open(path)?.try_lock().is_ok();
-    crate::stdout::print(if taken { LOCKED } else { "refused" })?;
+    crate::stdout::print(if taken { LOCKED } else { REFUSED })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -147,6 +154,11 @@ fn judge(reading: &Reading) -> Vec<Row> {
         "nothing to do: dtrain protects a run by a lease file; never start two runs in one folder at once";
     rows.push(match lock {
         Lock::Works => Row::ok("file locks", "work between processes"),
+        Lock::Unknown => Row::warn(
+            "file locks",
+            format!("work in one process; a second one did not try them in {shown}"),
+            "mount /proc, and run the command again",
+        ),
         Lock::Ignored => Row::warn("file locks", format!("have no effect in {shown}"), lease),
         Lock::Unsupported(error) => {
             Row::warn("file locks", format!("are missing in {shown}: {error}"), lease)
@@ -187,6 +199,9 @@ mod tests {
         let none = second(Lock::Unsupported(io::ErrorKind::Unsupported.into()));
         assert!(none.level == Level::Warn && none.value == "are missing in /data: unsupported", "{none:?}");
         assert!(second(Lock::Ignored).remedy.unwrap().contains("lease"));
+        assert_eq!(second(Lock::Unknown).level, Level::Warn);
+        // Some file systems report as many blocks as fit the number.
+        assert_eq!(judged(0x6573_5546, u64::MAX, Ok(Lock::Works))[0].level, Level::Ok);
     }
 
     #[test]

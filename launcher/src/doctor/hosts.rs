@@ -1,6 +1,7 @@
 //! `--nodes`: other machines as this one sees them, without a program there.
 
-use super::row::Row;
+use super::network::unresolved;
+use super::row::{Level, Row};
 use dtrain_agent::io::interfaces::{self, Interface};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -27,7 +28,8 @@ pub(super) fn check(host: &str, port: u16) -> Vec<Row> {
         Ok(found) => found.map(|address| address.ip()).collect(),
         Err(error) => {
             let remedy = "correct the name, or add it to /etc/hosts or the DNS";
-            return vec![Row::fail(host, format!("the name does not resolve: {error}"), remedy)];
+            let value = format!("the name does not resolve: {}", unresolved(&error));
+            return vec![Row::fail(host, value, remedy)];
         }
     };
     found.dedup();
@@ -42,7 +44,12 @@ pub(super) fn check(host: &str, port: u16) -> Vec<Row> {
     });
     let own = interfaces::interfaces().unwrap_or_default();
     let is_here = dtrain_common::host::name() == host;
-    tried.iter().map(|tried| judge(host, is_here, port, tried, &own)).collect()
+    let mut rows: Vec<Row> = tried.iter().map(|tried| judge(host, is_here, port, tried, &own)).collect();
+    // Programs try all addresses of a name.
+    if rows.iter().any(|row| row.level == Level::Ok) {
+        rows.iter_mut().for_each(|row| row.level = row.level.min(Level::Warn));
+    }
+    rows
 }
 
 fn judge(host: &str, is_here: bool, port: u16, tried: &Address, own: &[Interface]) -> Row {
@@ -81,7 +88,6 @@ fn judge(host: &str, is_here: bool, port: u16, tried: &Address, own: &[Interface
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::row::Level;
     use super::*;
     use std::net::TcpListener;
 

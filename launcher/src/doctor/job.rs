@@ -7,17 +7,20 @@ use super::row::{Level, Row};
 use super::{Machine, show};
 use crate::cli::{DoctorArgs, Rendezvous};
 use crate::launch::{Meeting, usual_address};
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use dtrain_agent::io::interfaces::{address_towards, interfaces};
 use dtrain_agent::io::wire::{Client, ClientEvent, Endpoint, Limits, Server, ServerEvent};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
+/// The most nodes: the list of all must fit one message.
+const MOST: usize = 512;
 /// The longest wait for all nodes.
 const JOIN: Duration = Duration::from_secs(30);
 /// A longer wait is explained on standard error.
@@ -42,7 +45,13 @@ enum ToMember {
 /// Runs the doctor of this node.
 pub(super) fn run(args: &DoctorArgs, rendezvous: Rendezvous) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
-    let meeting = Meeting::open(rendezvous).map_err(|error| anyhow!("{error:#}"))?;
+    if *rendezvous.nodes.end() > MOST {
+        bail!("--nnodes: the doctor checks at most {MOST} nodes at a time; start it on a part of the nodes");
+    }
+    let (sender, opened) = channel();
+    let (endpoint, wait) = (rendezvous.host.clone(), JOIN.min(rendezvous.join_timeout));
+    // Waits for a name server, perhaps for long.
+    thread::Builder::new().spawn(move || drop(sender.send(Meeting::open(rendezvous))))?;
     let mut node = Node {
         name: dtrain_common::host::name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -52,6 +61,21 @@ pub(super) fn run(args: &DoctorArgs, rendezvous: Rendezvous) -> anyhow::Result<E
     };
     // The rows of all nodes must fit one message.
     node.machine.rows.retain(|row| row.level != Level::Ok);
+    let mut notice = Notice::new(wait);
+    let meeting = loop {
+        let text = || format!("no name server has resolved {endpoint}");
+        match opened.recv_timeout(notice.wait(text)) {
+            Ok(meeting) => break meeting,
+            Err(_) if notice.is_over() => {
+                let remedy =
+                    "check the servers in /etc/resolv.conf, add the name to /etc/hosts, or give an address";
+                node.machine.rows.push(Row::fail("rendezvous", text(), remedy));
+                return show(args, &node.machine.rows, begun);
+            }
+            Err(_) => {}
+        }
+    };
+    let meeting = meeting.map_err(|error| anyhow!("{error:#}"))?;
     if meeting.bound.is_some() {
         let rows = Leader { node, meeting }.run()?;
         return show(args, &rows, begun);
@@ -71,9 +95,11 @@ impl Node {
 
 /// Returns the remedy for a leader that cannot be reached from the chosen address.
 fn remedy(host: &str, chosen: Option<IpAddr>) -> String {
-    let leader = (host, 0).to_socket_addrs().ok().and_then(|mut found| found.next());
-    let usual = leader.and_then(|leader| address_towards(leader.ip()).ok());
-    match (chosen, usual) {
+    let usual = || {
+        let leader = (host, 0).to_socket_addrs().ok()?.next()?;
+        address_towards(leader.ip()).ok()
+    };
+    match (chosen, chosen.and_then(|_| usual())) {
         (Some(chosen), Some(usual)) if chosen != usual => format!(
             "{chosen} (--rdzv-interface or --local-addr) may not lead there: leave it out, to use {usual}"
         ),
@@ -112,10 +138,13 @@ impl Leader {
         let mut tries: Vec<Tries> = nodes.iter().map(|_| None).collect();
         tries[0] = Some(probe::try_all(&places));
         let until = Instant::now() + TRIES;
-        while tries.contains(&None) {
+        let mut left: BTreeSet<u64> = ids.iter().copied().collect();
+        while !left.is_empty() {
             match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(ServerEvent::Received { id, message: ToLeader::Tried(outcomes) }) => {
-                    if let Some(position) = ids.iter().position(|known| *known == id) {
+                    if let (true, Some(position)) =
+                        (left.remove(&id), ids.iter().position(|known| *known == id))
+                    {
                         tries[position + 1] =
                             Some(outcomes).filter(|outcomes| outcomes.len() == places.len());
                     }
@@ -124,7 +153,7 @@ impl Leader {
                     let message = "all nodes have come already; check --nnodes".to_owned();
                     server.send(id, &ToMember::End(true, message))?;
                 }
-                Ok(ServerEvent::Closed { id, .. }) if ids.contains(&id) => break,
+                Ok(ServerEvent::Closed { id, .. }) => drop(left.remove(&id)),
                 Ok(_) => {}
                 Err(_) => break,
             }
@@ -252,7 +281,7 @@ fn follow(args: &DoctorArgs, meeting: Meeting, mut node: Node, begun: Instant) -
                 client.send(&ToLeader::Join(run_id.clone(), Box::new(node.clone())))?;
                 // The leader may wait for other nodes.
                 notice = Notice { at: None, until: Instant::now() + JOIN + TRIES };
-                reason = "it does not go on".to_owned();
+                reason = "it has stopped answering".to_owned();
             }
             Ok(ClientEvent::Received(ToMember::Try(places))) => {
                 client.send(&ToLeader::Tried(probe::try_all(&places)))?;

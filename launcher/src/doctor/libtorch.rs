@@ -28,7 +28,11 @@ pub(super) struct Libtorch {
 pub(super) fn check(patience: Duration) -> (Vec<Row>, Option<Libtorch>) {
     let worker = match find_worker() {
         Ok(worker) => worker,
-        Err(error) => return (vec![missing(&format!("{error:#}"))], None),
+        Err(error) => {
+            let error = format!("{error:#}");
+            // The remedy of the row has the rest.
+            return (vec![missing(error.split("; build it").next().unwrap_or_default())], None);
+        }
     };
     let begun = Instant::now();
     let answer = whole_output(Command::new(&worker).arg("--version"), patience);

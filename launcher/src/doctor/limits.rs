@@ -6,6 +6,7 @@ use dtrain_common::text::{counted, grouped};
 use dtrain_common::units::ByteSize;
 use rustix::fs::statvfs;
 use rustix::process::{Resource, getrlimit};
+use rustix::thread::sched_getaffinity;
 use std::fs;
 use std::path::Path;
 
@@ -81,26 +82,17 @@ fn judge_limits(limits: Limits) -> Vec<Row> {
 pub(super) fn check_memory() -> Vec<Row> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let limit = groups("memory", "memory.limit_in_bytes", "memory.max").into_iter().min();
-    let quota = groups_text("cpu", "cpu.cfs_quota_us", "cpu.max").into_iter().any(|text| has_quota(&text));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let memory = |name| kibibytes(&meminfo, name).unwrap_or(0);
-    vec![judge_memory(memory("MemTotal:"), memory("MemAvailable:"), limit), judge_cores(cores, quota)]
+    let allowed = sched_getaffinity(None).map_or(cores, |cores| cores.count() as usize);
+    let memory = |name| kibibytes(&meminfo, name);
+    let memory = memory("MemTotal:").zip(memory("MemAvailable:"));
+    vec![judge_memory(memory, limit), judge_cores(cores, allowed)]
 }
 
 /// Returns a limit of each control group that has one, as a number.
 fn groups(controller: &str, old: &str, new: &str) -> Vec<u64> {
-    let texts = groups_text(controller, old, new).into_iter();
-    texts.filter_map(|text| text.trim().parse().ok()).collect()
-}
-
-fn groups_text(controller: &str, old: &str, new: &str) -> Vec<String> {
     let files = control_groups::files(controller, old, new).into_iter();
-    files.filter_map(|file| fs::read_to_string(file).ok()).collect()
-}
-
-/// Returns whether the content of `cpu.max` or `cpu.cfs_quota_us` limits the processors.
-fn has_quota(text: &str) -> bool {
-    text.split_whitespace().next().is_some_and(|quota| quota.parse::<u64>().is_ok())
+    files.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok()).collect()
 }
 
 /// Reads a value of `/proc/meminfo`, in bytes.
@@ -109,7 +101,11 @@ fn kibibytes(meminfo: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-fn judge_memory(total: u64, available: u64, limit: Option<u64>) -> Row {
+/// `memory` is the machine's and what is available of it.
+fn judge_memory(memory: Option<(u64, u64)>, limit: Option<u64>) -> Row {
+    let Some((total, available)) = memory else {
+        return Row::warn("memory", "/proc/meminfo cannot be read", "mount /proc");
+    };
     let limit = limit.filter(|limit| *limit < total);
     let usable = limit.unwrap_or(total).min(available);
     let container = limit.map(|limit| format!("; limit of the container or job: {}", ByteSize(limit)));
@@ -125,9 +121,11 @@ fn judge_memory(total: u64, available: u64, limit: Option<u64>) -> Row {
     }
 }
 
-fn judge_cores(cores: usize, quota: bool) -> Row {
+/// `allowed` are the cores on which this process may run; a quota of its time leaves `cores`.
+fn judge_cores(cores: usize, allowed: usize) -> Row {
     let value = counted(cores, "CPU core");
-    Row::ok("processors", if quota { format!("{value}, by the container's limit") } else { value })
+    let quota = || format!("{value} of {allowed}, by the container's limit");
+    Row::ok("processors", if cores < allowed { quota() } else { value })
 }
 
 pub(super) fn check_shared_memory() -> Vec<Row> {
@@ -189,18 +187,16 @@ mod tests {
         assert_eq!(kibibytes(meminfo, "MemTotal:"), Some(4 * GIB));
         assert_eq!(kibibytes(meminfo, "MemFree:"), None);
         let free = Row::ok("memory", "8.00 GiB of 16.00 GiB free");
-        assert_eq!(judge_memory(16 * GIB, 8 * GIB, None), free);
+        let judge = |available, limit| judge_memory(Some((16 * GIB, available)), limit);
+        assert_eq!(judge(8 * GIB, None), free);
         // Version 1 has a huge number for no limit.
-        assert_eq!(judge_memory(16 * GIB, 8 * GIB, Some(u64::MAX >> 1)), free);
-        let small = judge_memory(16 * GIB, 8 * GIB, Some(GIB));
+        assert_eq!(judge(8 * GIB, Some(u64::MAX >> 1)), free);
+        let small = judge(8 * GIB, Some(GIB));
         assert!(small.level == Level::Warn && small.value.ends_with("job: 1.00 GiB"), "{small:?}");
-        assert_eq!(judge_memory(16 * GIB, GIB, None).level, Level::Warn);
-        for (text, limited) in
-            [("max 100000\n", false), ("150000 100000\n", true), ("-1\n", false), ("", false)]
-        {
-            assert_eq!(has_quota(text), limited, "{text}");
-        }
-        assert_eq!(judge_cores(1, true).value, "1 CPU core, by the container's limit");
+        assert_eq!(judge(GIB, None).level, Level::Warn);
+        assert_eq!(judge_memory(None, None).value, "/proc/meminfo cannot be read");
+        assert_eq!(judge_cores(1, 8).value, "1 CPU core of 8, by the container's limit");
+        assert_eq!(judge_cores(8, 8).value, "8 CPU cores");
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let port = args.port.unwrap_or(C10D_PORT);
     let check = |host: &String| {
         let host = host.clone();
-        let names = (Level::Fail, "the name server hangs; add the name to /etc/hosts");
+        let names = (Level::Fail, "no name server of /etc/resolv.conf answers; add the name to /etc/hosts");
         Check(host.clone(), names, Box::new(move || hosts::check(&host, port).into()))
     };
     show(args, &run_all(args.nodes.iter().map(check).collect()).rows, begun)
@@ -146,7 +146,8 @@ fn checks(args: &DoctorArgs) -> Vec<Check> {
     }
     let read = (Level::Warn, "run the command again");
     let driver = (Level::Fail, "the NVIDIA driver hangs; if `nvidia-smi` hangs too, restart the machine");
-    let names = (Level::Fail, "the name server hangs; add this machine's name to /etc/hosts");
+    let names =
+        (Level::Warn, "no name server of /etc/resolv.conf answers; add this machine's name to /etc/hosts");
     let disk = (Level::Fail, "the file system hangs; choose another --run-dir, or mount it again");
     let folder = args.run_dir.clone().unwrap_or_else(|| PathBuf::from("."));
     let interface = args.rendezvous.interface().map(str::to_owned);

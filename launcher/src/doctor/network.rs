@@ -12,17 +12,29 @@ use std::time::{Duration, Instant};
 const SLOW: Duration = Duration::from_secs(1);
 /// Smaller packets than Ethernet's need the whole path to know.
 const ETHERNET_MTU: u32 = 1500;
+/// The most interfaces without use to show.
+const OTHERS: usize = 6;
 
 /// Checks the name of this machine.
 pub(super) fn check_name() -> Vec<Row> {
     let name = dtrain_common::host::name();
     let begun = Instant::now();
     let found = (name.as_str(), 0).to_socket_addrs();
-    let found =
-        found.map(|found| found.map(|address| address.ip()).collect()).map_err(|error| error.to_string());
+    let found = found.map(|found| found.map(|address| address.ip()).collect());
+    let found = found.map_err(|error| unresolved(&error));
     let own = interfaces::interfaces().unwrap_or_default();
     let own: Vec<IpAddr> = own.into_iter().flat_map(|interface| interface.addresses).collect();
     vec![judge_name(&name, found, begun.elapsed(), &own)]
+}
+
+/// Describes why a name does not resolve.
+pub(super) fn unresolved(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.rsplit_once("information: ").map_or(text.as_str(), |(_, why)| why);
+    match text {
+        "Temporary failure in name resolution" => "no name server of /etc/resolv.conf answers".to_owned(),
+        other => other.to_owned(),
+    }
 }
 
 fn judge_name(name: &str, found: Result<Vec<IpAddr>, String>, time: Duration, own: &[IpAddr]) -> Row {
@@ -96,7 +108,11 @@ fn judge_interfaces(found: &[Interface], wanted: Option<&str>, default: Option<&
         .map(describe)
         .collect();
     if !others.is_empty() {
-        rows.push(Row::ok(WHAT, format!("not used: {}", others.join("; "))));
+        // A machine with containers has hundreds.
+        let more = others.len().saturating_sub(OTHERS);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        let first = &others[..others.len().min(OTHERS)];
+        rows.push(Row::ok(WHAT, format!("not used: {}{more}", first.join("; "))));
     }
     rows
 }
@@ -226,6 +242,13 @@ mod tests {
         let others = &judge_interfaces(&found, None, Some("eth0"))[1];
         assert!(others.value.starts_with("not used: eth2 with 10.1.0.5, MTU 1500; eth3"), "{others:?}");
         assert_eq!(judge_interfaces(&found[..1], None, Some("eth0")).len(), 1);
+        let many: Vec<_> =
+            (0..9).map(|index| interface(&format!("cali{index}"), &["10.9.0.1"], 1500, true)).collect();
+        let many = &judge_interfaces(&many, None, Some("cali0"))[1].value;
+        assert!(
+            many.contains("cali6") && !many.contains("cali7") && many.ends_with("; and 2 more"),
+            "{many}"
+        );
     }
 
     #[test]

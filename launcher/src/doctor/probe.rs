@@ -5,8 +5,8 @@
 //! number, its time and the same bytes.
 
 use crate::launch::port::MasterPort;
+use dtrain_common::random;
 use serde::{Deserialize, Serialize};
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -20,8 +20,10 @@ pub(super) const LARGE: usize = 128 << 10;
 const ROUNDS: usize = 5;
 /// The time for a connection, and for each message.
 const PATIENCE: Duration = Duration::from_millis(1500);
+/// Nodes that one tries at a time, with two connections each.
+const AT_ONCE: usize = 128;
 /// Connections that a node serves at a time, and the time for each message of one.
-const MOST: usize = 512;
+const MOST: usize = 1024;
 const IDLE: Duration = Duration::from_secs(4);
 
 /// Where a node listens.
@@ -66,7 +68,7 @@ pub(super) enum Outcome {
 
 /// Listens on all addresses until the process ends.
 pub(super) fn listen() -> anyhow::Result<Place> {
-    let number = RandomState::new().hash_one(std::process::id());
+    let number = random::number();
     let served = Arc::new(AtomicUsize::new(0));
     let open = |port: u16| -> io::Result<u16> {
         let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
@@ -124,14 +126,18 @@ fn wall_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
 }
 
-/// Tries all places at once.
+/// Tries all places, many at a time.
 pub(super) fn try_all(places: &[Place]) -> Vec<Outcome> {
-    thread::scope(|scope| {
-        let tries: Vec<_> = places.iter().map(|place| scope.spawn(|| try_place(place))).collect();
-        let broken =
-            |place: &Place| Outcome::Fails { fault: Fault::Broken, port: place.ports[0], other_works: false };
-        tries.into_iter().zip(places).map(|(it, place)| it.join().unwrap_or_else(|_| broken(place))).collect()
-    })
+    let broken =
+        |place: &Place| Outcome::Fails { fault: Fault::Broken, port: place.ports[0], other_works: false };
+    let try_some = |places: &[Place]| {
+        thread::scope(|scope| {
+            let tries: Vec<_> = places.iter().map(|place| scope.spawn(|| try_place(place))).collect();
+            let tries = tries.into_iter().zip(places);
+            tries.map(|(it, place)| it.join().unwrap_or_else(|_| broken(place))).collect::<Vec<_>>()
+        })
+    };
+    places.chunks(AT_ONCE).flat_map(try_some).collect()
 }
 
 fn try_place(place: &Place) -> Outcome {
@@ -178,7 +184,6 @@ fn exchange(stream: &mut TcpStream, length: usize, number: u64) -> Result<(u64, 
     let exchanged = stream.write_all(&message).and_then(|()| stream.read_exact(&mut answer));
     exchanged.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => None,
-        ErrorKind::UnexpectedEof => Some(Fault::Stranger),
         _ => Some(Fault::Broken),
     })?;
     let round_trip = begun.elapsed().as_micros() as u64;

@@ -74,14 +74,16 @@ fn judge(mut variables: Vec<(String, String)>, interfaces: &[String], cores: usi
     let flags: Vec<String> = variables
         .iter()
         .filter(|(name, _)| name.starts_with(FLAG_PREFIX))
-        .map(|(name, value)| format!("{name}={value}"))
+        .map(|(name, value)| format!("{name}={}", shortened(value)))
         .collect();
     if !flags.is_empty() {
         let remedy = "unset them unless meant: each sets a flag of `dtrain launch`";
         rows.push(Row::warn(WHAT, flags.join(", "), remedy));
     }
     let shown = ["NCCL_", "GLOO_", "TORCH_", "LD_PRELOAD", "LD_LIBRARY_PATH"];
-    let others = variables.iter().filter(|(name, _)| shown.iter().any(|prefix| name.starts_with(prefix)));
+    let others = variables
+        .iter()
+        .filter(|(name, value)| !value.is_empty() && shown.iter().any(|prefix| name.starts_with(prefix)));
     let others: Vec<String> = others.map(|(name, value)| format!("{name}={}", shortened(value))).collect();
     if !others.is_empty() {
         rows.push(Row::ok(WHAT, others.join(", ")));
@@ -128,6 +130,7 @@ mod tests {
             [Row::ok("environment", "no variable with a surprising effect")]
         );
         assert_eq!(judged(&[("OMP_NUM_THREADS", "8")]).len(), 1);
+        assert!(!judged(&[("LD_LIBRARY_PATH", "")])[0].value.contains("LD_"));
         for (variable, level, text) in [
             (("NCCL_IB_DISABLE", "1"), Level::Warn, "TCP instead of InfiniBand"),
             (("GLOO_SOCKET_IFNAME", "ib0"), Level::Fail, "names no interface of this machine"),
