@@ -53,7 +53,7 @@ pub struct RunResult {
     pub restarts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_s: Option<f64>,
-    /// Workers on this node.
+    /// Workers of all nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nproc: Option<usize>,
     /// Committed optimizer steps, over all attempts.

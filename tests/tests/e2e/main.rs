@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod apart;
 mod bad_input;
 mod batchnorm;
 mod best;

@@ -115,7 +115,12 @@ impl<'a> BlamedWorker<'a> {
             }
         }
         if let Some(log) = files.log_path(local_rank, Stream::Stderr) {
-            lines.push(format!("  log: {}", log.display()));
+            let on = if plan.placement.group_world_size > 1 {
+                format!(" on {}", self.host)
+            } else {
+                String::new()
+            };
+            lines.push(format!("  log{on}: {}", log.display()));
         }
         if plan.nproc > 1 {
             lines.extend(self.peers(plan, &run.verdict, files));

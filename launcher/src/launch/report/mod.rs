@@ -117,7 +117,7 @@ impl Report {
                 failure: blame.map(|blame| blame.failure),
                 restarts,
                 wall_s: Some(wall.as_secs_f64()),
-                nproc: Some(plan.nproc),
+                nproc: Some(plan.placement.world_size),
                 resumed_from: plan.resumed_from().map(Into::into),
                 ..RunResult::default()
             },
