@@ -49,7 +49,7 @@ pub(super) fn run(args: &DoctorArgs, rendezvous: Rendezvous) -> anyhow::Result<E
         bail!("--nnodes: the doctor checks at most {MOST} nodes at a time; start it on a part of the nodes");
     }
     let (sender, opened) = channel();
-    let (endpoint, wait) = (rendezvous.host.clone(), JOIN.min(rendezvous.join_timeout));
+    let (endpoint, wait) = (rendezvous.endpoint.host.clone(), JOIN.min(rendezvous.join_timeout));
     // Waits for a name server, perhaps for long.
     thread::Builder::new().spawn(move || drop(sender.send(Meeting::open(rendezvous))))?;
     let mut node = Node {
