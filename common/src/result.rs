@@ -53,9 +53,11 @@ pub struct RunResult {
     pub restarts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_s: Option<f64>,
-    /// Workers of all nodes.
+    /// Workers on all nodes, at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nproc: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<usize>,
     /// Committed optimizer steps, over all attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
@@ -142,6 +144,7 @@ mod tests {
             restarts: 2,
             wall_s: Some(12.5),
             nproc: Some(2),
+            nodes: Some(1),
             steps: Some(100),
             epochs: Some(1.5),
             samples: Some(12_800),

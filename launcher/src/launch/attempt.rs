@@ -21,6 +21,7 @@ use dtrain_agent::local::{Cause, Verdict};
 use dtrain_common::env::{WorkerEnv, omp_threads};
 use dtrain_common::files::{none_if_missing, write_atomic};
 use dtrain_common::run_dir::RunDir;
+use rustix::process::Rlimit;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -38,6 +39,8 @@ pub(super) struct Launch<'a> {
     pub(super) interface: Option<String>,
     /// The file of this node's lease, on other nodes than the leader's.
     pub(super) lease: Option<PathBuf>,
+    /// The workers' limit of open files, if this process has raised its own.
+    pub(super) open_files: Option<Rlimit>,
 }
 
 /// One start of the whole group.
@@ -136,7 +139,8 @@ impl Attempt {
         };
         let spec = |rank| {
             let files = [self.files.error_file(rank), self.heartbeats.file(rank)];
-            plan.worker(rank, shared.vars(rank, &files, |name| std::env::var_os(name)))
+            let spec = plan.worker(rank, shared.vars(rank, &files, |name| std::env::var_os(name)));
+            WorkerSpec { open_files: launch.open_files, ..spec }
         };
         (0..plan.nproc).map(spec).collect()
     }

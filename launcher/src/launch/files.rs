@@ -24,6 +24,8 @@ pub(super) struct Files {
     first_rank: usize,
     /// The folder of this attempt, as the user wrote it.
     attempt: PathBuf,
+    /// The number of this folder, if it is shared with other nodes.
+    pub(super) number: Option<u32>,
     /// New folders above it, the innermost first.
     made: Vec<PathBuf>,
     /// Has the error files if no logs are kept; removed when dropped.
@@ -34,8 +36,8 @@ pub(super) struct Files {
 pub(super) type ByStream<T> = [Option<T>; 2];
 
 impl Files {
-    /// Creates an attempt's folders in the run directory, the log directory, or a temporary one. `number`: of
-    /// the attempt, which is then shared with other nodes.
+    /// Creates an attempt's folders in the run directory, the log directory, or a temporary one. `number`: the
+    /// first possible number of the attempt, which is then shared with other nodes.
     pub(super) fn create(plan: &Plan, temporary: &Temporary, number: Option<u32>) -> anyhow::Result<Self> {
         Self::of(plan.run_dir.as_ref(), &plan.routing, temporary, plan.placement.first_rank, number)
     }
@@ -45,7 +47,7 @@ impl Files {
         routing: &Routing,
         temporary: &Temporary,
         first_rank: usize,
-        number: Option<u32>,
+        mut number: Option<u32>,
     ) -> anyhow::Result<Self> {
         let (mut made, mut folder) = (Vec::new(), None);
         let attempt = match run_dir.map(RunDir::logs).or_else(|| routing.log_dir.clone()) {
@@ -59,7 +61,7 @@ impl Files {
                 );
                 made.retain(|folder| !folder.exists());
                 let flag = if run_dir.is_some() { "--run-dir" } else { "--log-dir" };
-                let attempt = make(&root).and_then(|_| match number {
+                let attempt = make(&root).and_then(|_| match &mut number {
                     Some(number) => shared_attempt(&root, number, first_rank),
                     None => new_attempt(&root),
                 });
@@ -70,7 +72,7 @@ impl Files {
         };
         let folders = (0..routing.workers()).map(|index| make(&rank_folder(&attempt, first_rank + index)));
         let folders = folders.collect::<Result<_, _>>()?;
-        Ok(Self { folders, routing: routing.clone(), first_rank, attempt, made, temporary: folder })
+        Ok(Self { folders, routing: routing.clone(), first_rank, attempt, number, made, temporary: folder })
     }
 
     /// Returns the error file of `rank`; absolute, because the worker may change its folder.
@@ -187,12 +189,13 @@ fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Creates the folder of attempt `number`, which other nodes use too, or of the next in which the logs of this
-/// node's first rank are not taken by an earlier run.
-fn shared_attempt(root: &Path, number: u32, first_rank: usize) -> anyhow::Result<PathBuf> {
-    let mut numbers = (number..).map(|number| root.join(format!("attempt_{number}")));
-    let attempt = numbers.find(|attempt| !rank_folder(attempt, first_rank).exists());
-    let attempt = attempt.context("all numbers of attempts are taken")?;
+/// Creates the folder of attempt `number`, which other nodes use too. If an earlier run has logs of this node's first
+/// rank there, `number` becomes the next without.
+fn shared_attempt(root: &Path, number: &mut u32, first_rank: usize) -> anyhow::Result<PathBuf> {
+    let folder = |number: u32| root.join(format!("attempt_{number}"));
+    let free = (*number..).find(|number| !rank_folder(&folder(*number), first_rank).exists());
+    *number = free.context("all numbers of attempts are taken")?;
+    let attempt = folder(*number);
     fs::create_dir_all(&attempt)
         .with_context(|| format!("cannot create the folder {}", attempt.display()))?;
     Ok(attempt)
@@ -249,6 +252,28 @@ mod tests {
         assert_eq!(second.note(), None, "the run directory is told with the plan");
         second.remove();
         assert!(!run_dir.rank_logs(1, 0).exists() && run_dir.rank_logs(0, 1).exists());
+    }
+
+    #[test]
+    fn a_shared_attempt_has_the_next_number_without_logs_of_the_rank() {
+        let temporary = Temporary::make().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let create = |rank, number| {
+            Files::of(None, &routing(1, Some(folder.path())), &temporary, rank, Some(number)).unwrap()
+        };
+        let (first, other) = (create(0, 3), create(1, 3));
+        assert_eq!((first.number, other.number), (Some(3), Some(3)));
+        let again = create(0, 3);
+        assert_eq!(again.number, Some(4));
+        assert_eq!(
+            again.log_path(0, Stream::Stdout),
+            Some(folder.path().join("attempt_4/rank_0/stdout.log"))
+        );
+        first.remove();
+        assert!(
+            folder.path().join("attempt_3/rank_1").is_dir()
+                && !folder.path().join("attempt_3/rank_0").exists()
+        );
     }
 
     #[test]

@@ -13,8 +13,8 @@ mod reactor;
 mod report;
 
 use crate::cli::LaunchArgs;
-use crate::plan;
-use crate::plan::Seat;
+use crate::plan::{self, Plan, Seat};
+use crate::stdout::join_causes;
 use anyhow::{Context, anyhow, bail};
 use attempt::{Attempt, EarlierResult, Launch, Run};
 pub(crate) use cluster::{Meeting, RendezvousFailed, usual_address};
@@ -30,6 +30,7 @@ use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
 use dtrain_common::exit::ExitStatus;
 use inbox::Inbox;
 use master_address::MasterAddress;
+use report::NotBegun;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub(crate) fn run(
     let temporary = Temporary::of_guardian(guardian_info.temporary.clone());
     let inbox = Inbox::open(start_time, &guardian_info, &args.contract.signals())?;
     let asked = Arc::clone(args);
+    // The meeting is known also if the checks are abandoned.
+    let (opened, meeting) = crossbeam_channel::bounded(1);
     let check = move || -> anyhow::Result<_> {
         let notes = asked.contract.check()?;
         let meeting = asked.contract.rendezvous.rendezvous()?.map(Meeting::open).transpose()?;
@@ -51,30 +54,76 @@ pub(crate) fn run(
             Some(meeting) if meeting.leads() => (Seat::Leader, MasterAddress::default()),
             Some(_) => (Seat::Member, MasterAddress::default()),
         };
-        match (plan::check(&asked, seat, start_time), meeting) {
-            (Ok(plan), meeting) => Ok((notes, meeting, master_address, plan)),
-            (Err(error), Some(meeting)) => {
-                cluster::withdraw(meeting, &error);
-                Err(error)
+        let rendezvous = meeting.as_ref().map(|meeting| meeting.rendezvous.clone());
+        // Cannot fail: there is room for it.
+        let _ = opened.send(meeting);
+        let mut plan = plan::check(&asked, seat, start_time)?;
+        plan.headline.extend(notes);
+        let node = rendezvous.map(|rendezvous| cluster::describe(&rendezvous, &plan)).transpose()?;
+        Ok((plan, master_address, node))
+    };
+    let ready = match inbox.while_nothing_runs(check)? {
+        Ok(checked) => checked.and_then(|(plan, master_address, node)| {
+            let (restarts, notices) = begin(args, &plan, &inbox)?;
+            let copies = plan.keeps_copies().then(|| MemoryCopies::new(&temporary)).transpose()?;
+            Ok((plan, master_address, node, restarts, notices, copies))
+        }),
+        Err(signal) => Err(report::not_begun(None, Cause::Stopped { signal }).into()),
+    };
+    let meeting = meeting.try_recv().ok().flatten();
+    let (plan, master_address, node, restarts, notices, copies) = match ready {
+        Ok(ready) => ready,
+        Err(error) => {
+            let not_begun = error.downcast_ref::<NotBegun>().cloned();
+            let status = not_begun.as_ref().map_or(ExitStatus::Usage, |not_begun| not_begun.status);
+            let why = join_causes(&error);
+            if let Some(meeting) = meeting {
+                // A request to stop ends the wait for the other nodes.
+                let _ = inbox.while_nothing_runs(move || cluster::withdraw(meeting, status, &why));
             }
-            (Err(error), None) => Err(error),
+            return not_begun.map_or(Err(error), |_| Ok(status));
         }
     };
-    let (notes, meeting, master_address, mut plan) = match inbox.while_nothing_runs(check)? {
-        Ok(checked) => checked?,
-        Err(signal) => return Ok(report::not_begun(None, Cause::Stopped { signal })),
+    // Unique among the launches of this machine at one time.
+    let new_id = || format!("{:x}-{}", start_time.unix_ms(Duration::ZERO), std::process::id());
+    let run = RunInfo {
+        id: args.contract.rendezvous.rdzv_id.clone().unwrap_or_else(new_id),
+        run_dir: None,
+        max_restarts: args.max_restarts,
+        leader: 0,
     };
-    plan.headline.extend(notes);
+    let launch = Launch {
+        args,
+        plan,
+        master_address,
+        temporary,
+        inbox,
+        copies,
+        run,
+        interface: None,
+        lease: None,
+        open_files: None,
+    };
+    if let (Some(meeting), Some(node)) = (meeting, node) {
+        return cluster::run(launch, meeting, node, restarts, notices);
+    }
+    let first = Attempt::prepare(&launch, 0, None)?;
+    let screen =
+        Screen::start(launch.plan.headline()).context("cannot start the thread that writes the output")?;
+    RunningLaunch { launch, restarts, screen, before: None }.run(first, notices)
+}
+
+/// Handles the events of the checks as between two attempts. Returns the restarts, and signals for the workers.
+fn begin(args: &LaunchArgs, plan: &Plan, inbox: &Inbox) -> Result<(Restarts, Vec<i32>), NotBegun> {
     let mut restarts = Restarts::new(RestartPolicy {
         max_restarts: args.max_restarts,
         permanent: plan.permanent_failures(),
         limit: plan.limit,
         training: plan.training().is_some(),
     });
-    // Events so far are handled as between two attempts.
     inbox.pause(Duration::ZERO, &mut restarts);
-    let not_begun = |cause| Ok(report::not_begun(Some(&plan), cause));
-    let notices = match restarts.resume(start_time.elapsed(), plan.has_checkpoint()) {
+    let not_begun = |cause| Err(report::not_begun(Some(plan), cause));
+    let notices = match restarts.resume(inbox.start_time.elapsed(), plan.has_checkpoint()) {
         Resumption::Start { notices } => notices,
         Resumption::Stopped { signal } => return not_begun(Cause::Stopped { signal }),
         Resumption::Requeue => return not_begun(Cause::Requeue),
@@ -84,24 +133,7 @@ pub(crate) fn run(
     if plan.is_evicted() {
         return not_begun(Cause::Evicted);
     }
-    let copies = plan.keeps_copies().then(|| MemoryCopies::new(&temporary)).transpose()?;
-    // Unique among the launches of this machine at one time.
-    let new_id = || format!("{:x}-{}", start_time.unix_ms(Duration::ZERO), std::process::id());
-    let run = RunInfo {
-        id: args.contract.rendezvous.rdzv_id.clone().unwrap_or_else(new_id),
-        run_dir: None,
-        max_restarts: args.max_restarts,
-        leader: 0,
-    };
-    let launch =
-        Launch { args, plan, master_address, temporary, inbox, copies, run, interface: None, lease: None };
-    if let Some(meeting) = meeting {
-        return cluster::run(launch, meeting, restarts, notices);
-    }
-    let first = Attempt::prepare(&launch, 0, None)?;
-    let screen =
-        Screen::start(launch.plan.headline()).context("cannot start the thread that writes the output")?;
-    RunningLaunch { launch, restarts, screen, before: None }.run(first, notices)
+    Ok((restarts, notices))
 }
 
 /// A launch in progress.
@@ -136,7 +168,7 @@ impl RunningLaunch<'_> {
                 Err(error) => {
                     close(self.screen, &self.launch.inbox);
                     return match &self.launch.plan {
-                        plan if plan.is_evicted() => Ok(report::not_begun(Some(plan), Cause::Evicted)),
+                        plan if plan.is_evicted() => Ok(report::not_begun(Some(plan), Cause::Evicted).status),
                         _ => Err(error),
                     };
                 }
@@ -299,7 +331,7 @@ impl RunningLaunch<'_> {
         let start_time = self.launch.inbox.start_time;
         let conclusion = report::Conclusion::of(plan, &run, &attempt, self.restarts.used, start_time);
         let report = report::Report::new(plan, conclusion, start_time);
-        if let Some(reason) = finished.reason.filter(|_| !report.is_usage_error) {
+        if let Some(reason) = finished.reason.filter(|_| !report.is_usage_error()) {
             self.say(format!("dtrain: not restarted: {reason}"));
         }
         if let Some(run_dir) = plan.run_dir.as_ref().filter(|_| !plan.is_evicted())

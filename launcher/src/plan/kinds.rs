@@ -234,6 +234,7 @@ impl Plan {
             inherit_stdin: reads,
             inherit_stdout: self.routing.passes(rank, Stream::Stdout, is_named)
                 && Stream::Stdout.takes_background_writes(),
+            open_files: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Agents and workers that stand still, as on a suspended machine.
 
-use crate::harness::{Cluster, expect_codes};
+use crate::harness::{Cluster, count_lines, expect_codes};
 use dtrain_test_kit::process::{Signal, signal, wait_until};
 
 /// Freezes all processes of dtrain on a node, as a hypervisor does, but not its workers.
@@ -66,14 +66,29 @@ fn a_short_pause_of_an_agent_disturbs_nothing() {
 #[test]
 fn a_frozen_leader_ends_all_others_with_75_and_starts_nothing_when_it_wakes() {
     let Some(cluster) = Cluster::new(3) else { return };
+    let mut launches = cluster.work(&["--max-restarts", "3"]);
+    let leader = launches.remove(0);
+    let pids = freeze_agent(&cluster, 0, leader.child.id());
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    thaw(&pids);
+    launches.insert(0, leader);
+    let done = cluster.wait(launches);
+    expect_codes(&done, 75);
+    done[0].expect_stderr("n0, the leader, stood still for 3.");
+    assert_eq!(count_lines(&done, "lost n"), 0, "{}", done[0].stderr);
+    cluster.expect_one_writer();
+}
+
+#[test]
+fn a_leader_that_wakes_after_the_others_have_ended_ends_too() {
+    let Some(cluster) = Cluster::new(3) else { return };
     let mut launches = cluster.work(&["--max-restarts", "3", "--rdzv-conf", "join_timeout=3"]);
     let leader = launches.remove(0);
     let pids = freeze_agent(&cluster, 0, leader.child.id());
     let done: Vec<_> = launches.into_iter().map(|launch| launch.wait_leaving_processes()).collect();
     expect_codes(&done, 75);
     thaw(&pids);
-    let done = cluster.wait([leader]);
-    assert_ne!(done[0].code, Some(0));
+    expect_codes(&cluster.wait([leader]), 75);
     cluster.expect_one_writer();
 }
 

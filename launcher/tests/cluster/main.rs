@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod corners;
 mod elastic;
 mod failures;
 mod frozen;

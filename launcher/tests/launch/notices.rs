@@ -57,6 +57,22 @@ fn a_request_in_the_pause_of_a_training_that_has_a_checkpoint_ends_with_75() {
 }
 
 #[test]
+fn a_notice_in_the_pause_of_a_leader_that_has_a_checkpoint_ends_with_75() {
+    let scene = Scene::new();
+    checkpoint(&scene.path("made"), 10, |_, _| {});
+    let worker = format!(
+        "if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then cp -r made/checkpoints run/; fi; {FAIL_THREE_TIMES}"
+    );
+    let nodes =
+        ["--nnodes", "1:2", "--rdzv-endpoint", "127.0.0.1:29377", "--rdzv-conf", "last_call_timeout=0"];
+    let mut command = scene.command(&["demo", "--nproc", "1", "--run-dir", "run"]);
+    command.args(RESTARTS).args(nodes).env("FAKE_WORKER", worker);
+    let done = signalled_in_the_pause(scene.start(command), Signal::USR1, 300);
+    done.expect_code(75).expect_stderr("--run-dir run");
+    assert_eq!(result(&scene)["restarts"], 3);
+}
+
+#[test]
 fn a_notice_in_the_pause_of_a_training_without_a_checkpoint_reaches_the_next_attempt() {
     repeat(1, |n| {
         let scene = Scene::new();

@@ -71,6 +71,9 @@ pub struct Lease {
     /// When the latest answered beat was sent.
     renewed: Duration,
     clock: Option<Sample>,
+    /// How far the clocks' latest samples contradict each other: a clock was set, slewed, or stood still while its
+    /// machine was suspended. Halved by each sample that does not.
+    doubt: Duration,
 }
 
 /// The leader's clock by one beat and its answer.
@@ -82,7 +85,9 @@ struct Sample {
     error: Duration,
 }
 
-/// Crystals of computers differ by less (100 ppm each).
+/// Crystals of computers differ by less (100 ppm each). Larger differences, such as of a suspended virtual machine whose
+/// clock stood still or of a clock that NTP slews, are seen at the next answer: [`Lease::doubt`](Lease). Until then,
+/// for about one beat, the error is too small.
 const DRIFT: u32 = 5_000;
 /// Beats without an answer that are remembered: with more, the lease has long ended.
 const REMEMBERED: usize = 64;
@@ -90,7 +95,7 @@ const REMEMBERED: usize = 64;
 impl Lease {
     /// Begins at `now`, when the leader has just answered a request that was sent at `sent`.
     pub fn new(times: Times, sent: Duration) -> Self {
-        Self { times, sent: Vec::new(), next: 0, renewed: sent, clock: None }
+        Self { times, sent: Vec::new(), next: 0, renewed: sent, clock: None, doubt: Duration::ZERO }
     }
 
     /// Returns the number of a beat that is sent at `now`.
@@ -113,7 +118,12 @@ impl Lease {
         self.renewed = self.renewed.max(sent);
         let half = now.saturating_sub(sent) / 2;
         let sample = Sample { taken: sent + half, leader, error: half };
-        if self.clock.is_none_or(|known| sample.error <= known.error_at(now)) {
+        let contradiction = self.clock.map_or(Duration::ZERO, |known| {
+            let apart = known.at_leader(sample.taken).abs_diff(sample.leader);
+            apart.saturating_sub(known.error_at(sample.taken).saturating_add(sample.error))
+        });
+        self.doubt = (self.doubt / 2).max(contradiction);
+        if self.clock.is_none_or(|known| !contradiction.is_zero() || sample.error <= known.error_at(now)) {
             self.clock = Some(sample);
         }
     }
@@ -128,15 +138,18 @@ impl Lease {
         let Some(sample) = self.clock else {
             return Moment { at, error: Duration::MAX };
         };
-        let at_leader = match at.checked_sub(sample.taken) {
-            Some(later) => sample.leader.saturating_add(later),
-            None => sample.leader.saturating_sub(sample.taken - at),
-        };
-        Moment { at: at_leader, error: sample.error_at(at) }
+        Moment { at: sample.at_leader(at), error: sample.error_at(at).saturating_add(self.doubt) }
     }
 }
 
 impl Sample {
+    fn at_leader(&self, at: Duration) -> Duration {
+        match at.checked_sub(self.taken) {
+            Some(later) => self.leader.saturating_add(later),
+            None => self.leader.saturating_sub(self.taken - at),
+        }
+    }
+
     fn error_at(&self, at: Duration) -> Duration {
         self.error.saturating_add(at.abs_diff(self.taken) / DRIFT)
     }
@@ -165,7 +178,47 @@ mod tests {
         assert_eq!(lease.end(), ms(1400), "a duplicate");
     }
 
+    /// Exchanges beats of 200 ms; the leader's clock is at `leader` and the member's at `member`, in ms.
+    fn beats(lease: &mut Lease, count: u64, leader: u64, member: u64) {
+        for n in 1..=count {
+            let number = lease.beat(ms(member + 200 * n));
+            lease.renew(number, ms(leader + 200 * n), ms(member + 200 * n));
+        }
+    }
+
+    #[test]
+    fn a_clock_that_stood_still_makes_times_uncertain_for_a_while() {
+        let mut lease = Lease::new(Times::default(), ms(0));
+        beats(&mut lease, 10, 0, 0);
+        assert!(lease.on_leaders_clock(ms(2000)).error < ms(1));
+        // The member's machine was suspended for 600 ms that its clock does not count.
+        beats(&mut lease, 1, 2600, 2000);
+        for (member, leader) in [(1900, 1900), (2100, 2700)] {
+            let moment = lease.on_leaders_clock(ms(member));
+            assert!(moment.at.abs_diff(ms(leader)) <= moment.error, "{moment:?} instead of {leader} ms");
+        }
+        beats(&mut lease, 20, 2800, 2200);
+        let moment = lease.on_leaders_clock(ms(6000));
+        assert!(moment.at == ms(6600) && moment.error < ms(2), "{moment:?}");
+    }
+
     proptest! {
+        /// Also if a clock is slewed by up to a tenth, the true time is within the error.
+        #[test]
+        fn slewed_clocks_are_noticed(ppm in 0_u64..100_000, after in 0_u64..200_000) {
+            let mut lease = Lease::new(Times::default(), ms(0));
+            beats(&mut lease, 10, 0, 0);
+            let rate = |micros: u64| Duration::from_micros(2_000_000 + micros + micros * ppm / 1_000_000);
+            let member = |micros: u64| Duration::from_micros(2_000_000 + micros);
+            for n in 1..=10 {
+                let at = n * 200_000;
+                let number = lease.beat(member(at));
+                lease.renew(number, rate(at), member(at));
+            }
+            let moment = lease.on_leaders_clock(member(2_000_000 + after));
+            prop_assert!(moment.at.abs_diff(rate(2_000_000 + after)) <= moment.error + Duration::from_micros(100));
+        }
+
         /// The leader, which counts from the receipt of a beat, never declares a lease ended that has not.
         #[test]
         fn a_lease_ends_before_the_leader_counts_it_as_ended(

@@ -44,8 +44,8 @@ pub enum ToLeader {
     Join { version: u32, node: Node },
     /// Renews the lease.
     Beat { number: u64 },
-    /// The node can start its workers. `listens`: on the node of rank 0.
-    Ready { epoch: u64, listens: Option<Endpoint> },
+    /// The node can start its workers. `listens`: on the node of rank 0. `logs`: number of its log folder.
+    Ready { epoch: u64, listens: Option<Endpoint>, logs: u32 },
     /// A worker of this node has failed; its other workers are being stopped.
     Failed { epoch: u64, end: WorkerEnd },
     /// No worker of the node runs any more.
@@ -68,8 +68,8 @@ pub enum ToMember {
     Rejected { reason: String },
     /// Answers [`ToLeader::Beat`]. `time`: when the leader answered.
     Beat { number: u64, time: Duration },
-    /// Prepare for this epoch, and answer with [`ToLeader::Ready`]. `logs` is the number of the log folder;
-    /// `notices` are signals for the workers that no attempt has handled.
+    /// Prepare for this epoch, and answer with [`ToLeader::Ready`]. `logs` is the number of the log folder, or
+    /// the next one if the node has used it; `notices` are signals for the workers that no attempt has handled.
     Propose { epoch: u64, restart: u32, logs: u32, placement: Placement, notices: Vec<i32> },
     /// Start the workers.
     Start { epoch: u64, rank0: Endpoint },
@@ -125,6 +125,8 @@ pub struct Report {
     pub notices: Vec<i32>,
     /// Whether another program took the port of rank 0.
     pub port_taken: bool,
+    /// Whether the run directory has a checkpoint, from which a later launch would resume; of the leader's node.
+    pub has_checkpoint: bool,
     /// The worker that the node blames.
     pub blame: Option<Box<Blame>>,
 }
@@ -152,7 +154,19 @@ impl Report {
             ends: Vec::new(),
             notices: Vec::new(),
             port_taken: false,
+            has_checkpoint: false,
             blame: None,
+        }
+    }
+}
+
+impl Blame {
+    /// Names the node for users, where other nodes have the same host.
+    pub(super) fn rename(&mut self, name: &str) {
+        let host = std::mem::replace(&mut self.failure.host, name.to_owned());
+        let names = |(index, line): &(usize, &mut String)| *index == 0 || line.starts_with("  log on ");
+        for (_, line) in self.banner.iter_mut().enumerate().filter(names) {
+            *line = line.replacen(&format!(" {host}: "), &format!(" {name}: "), 1);
         }
     }
 }

@@ -2,12 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// A node, as it describes itself when it joins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
     pub host: String,
+    /// By which the node reaches the leader, if it is known.
+    pub address: Option<IpAddr>,
     /// A random number of the agent's process: a node that connects again replaces its earlier connection.
     pub instance: u64,
     /// Number of workers that this node starts, at least 1.
@@ -89,6 +92,7 @@ mod tests {
     fn node(host: &str, workers: usize, node_rank: Option<usize>) -> Node {
         Node {
             host: host.into(),
+            address: None,
             instance: 0,
             workers,
             node_rank,

@@ -236,7 +236,10 @@ impl Driver {
                 (MemberAction::Send(message), Link::Own) => {
                     steps.push_back(Step::Leader(LeaderEvent::Received { from: OWN, message }));
                 }
-                (MemberAction::Send(message), Link::Wire(client)) => {
+                (MemberAction::Send(mut message), Link::Wire(client)) => {
+                    if let ToLeader::Join { node, .. } = &mut message {
+                        node.address = self.address;
+                    }
                     // The only error is a message that is too long.
                     let mut sent = client.send(&message);
                     for shorten in [shortened, bare] {

@@ -1,10 +1,12 @@
 //! Where the nodes meet: this node's role, its address, and the secret.
 
+use super::holder::Holder;
 use crate::cli::Rendezvous;
 use crate::stdout::join_causes;
 use anyhow::{Context, bail};
+use dtrain_agent::cluster::message::{ToLeader, ToMember};
 use dtrain_agent::io::interfaces::{address_towards, interfaces};
-use dtrain_agent::io::wire::{BoundServer, Endpoint, Secret};
+use dtrain_agent::io::wire::{BoundServer, Client, ClientEvent, ConnectError, Endpoint, Secret};
 use dtrain_common::env::DTRAIN_RDZV_SECRET;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -12,6 +14,9 @@ use std::time::Duration;
 
 /// After this time without an answer of the leader, a node gives up.
 const REJOIN: Duration = Duration::from_secs(30);
+
+/// The time for an answer of the program at the endpoint's port of this machine.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// The nodes cannot meet: exit code 5.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +49,10 @@ impl Meeting {
             Some(true) => Some(bind(endpoint, address).with_context(|| cannot_lead(endpoint))?),
             None if is_own(&endpoint.host) => match bind(endpoint, address) {
                 // Another agent of this machine leads.
-                Err(error) if error.kind() == ErrorKind::AddrInUse => None,
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                    expect_leader(endpoint, &secret, address)?;
+                    None
+                }
                 bound => Some(bound.with_context(|| cannot_lead(endpoint))?),
             },
             None => None,
@@ -120,6 +128,33 @@ fn own_address(rendezvous: &Rendezvous) -> anyhow::Result<Option<IpAddr>> {
         Some(address) => Ok(Some(*address)),
         None => bail!("--rdzv-interface {name}: the interface has no address"),
     }
+}
+
+/// Checks that the program which listens at the endpoint's port of this machine can be another agent.
+fn expect_leader(endpoint: &Endpoint, secret: &Secret, address: Option<IpAddr>) -> anyhow::Result<()> {
+    let port = endpoint.port;
+    let holder = match Holder::of(port) {
+        Some(holder) if holder.has_own_program() => return Ok(()),
+        Some(holder) => holder.to_string(),
+        // A process of another user, or one that does not listen yet.
+        None if is_other_program(endpoint, secret, address) => "a program that is not dtrain".to_owned(),
+        None => return Ok(()),
+    };
+    bail!(
+        "this node should lead, but {holder} listens at port {port}; end it, or choose another port on all nodes"
+    )
+}
+
+/// Returns whether a program that answers in another protocol listens at the endpoint.
+fn is_other_program(endpoint: &Endpoint, secret: &Secret, address: Option<IpAddr>) -> bool {
+    let (sender, events) = std::sync::mpsc::channel();
+    let heard = move |event: ClientEvent<ToMember>| drop(sender.send(event));
+    let client: io::Result<Client<ToLeader>> =
+        Client::connect(endpoint.clone(), secret.clone(), address, heard);
+    let is_other =
+        |event| matches!(event, ClientEvent::CannotConnect { reason: ConnectError::NotALeader, .. });
+    // Without an answer, it may be an agent that has not finished its checks.
+    client.is_ok_and(|_client| events.recv_timeout(ANSWER).is_ok_and(is_other))
 }
 
 fn cannot_lead(endpoint: &Endpoint) -> String {

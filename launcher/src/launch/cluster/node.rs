@@ -2,20 +2,19 @@
 
 mod ending;
 
-use super::handle::{Cluster, LeaderSetup};
+use super::handle::Cluster;
 use super::meeting::{Meeting, interface_of, usual_address};
 use super::order::Order;
+use super::setup;
 use super::shorten::{LONGEST_REASON, cut};
 use crate::cli::Rendezvous;
 use crate::launch::attempt::{Attempt, EarlierResult, Launch, Run};
-use crate::launch::files::first_unused_attempt;
 use crate::launch::inbox::Incoming;
 use crate::launch::master_address::MasterAddress;
 use crate::launch::report;
 use crate::launch::{close, messages, reactor};
 use crate::stdout::join_causes;
-use anyhow::{anyhow, bail, ensure};
-use dtrain_agent::cluster::ClusterPolicy;
+use anyhow::{anyhow, ensure};
 use dtrain_agent::cluster::member::{FinishedAttempt, MemberEvent, Preparation};
 use dtrain_agent::cluster::message::{Blame, Endpoint, RunInfo};
 use dtrain_agent::cluster::ranks::Node;
@@ -29,59 +28,30 @@ use dtrain_common::random;
 use dtrain_common::result::Failure;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// A node prepares its workers within this time, also on a slow file system.
-const READY: Duration = Duration::from_secs(120);
-/// Before a restart, the wait for nodes that were lost.
-const REJOIN_CALL: Duration = Duration::from_secs(5);
-/// A node that is to blame this often in a row is left out.
-const FAILURES_IN_A_ROW: u32 = 3;
 const EVICTED: &str = "another run has taken the run directory";
 
 /// Runs this node's part of the run to its end. `restarts` are the leader's.
 pub(in crate::launch) fn run(
     mut launch: Launch<'_>,
     meeting: Meeting,
+    node: Node,
     restarts: Restarts,
     notices: Vec<i32>,
 ) -> anyhow::Result<ExitStatus> {
     let leads = meeting.leads();
     let rendezvous = meeting.rendezvous.clone();
-    if rendezvous.admits_at_checkpoint && launch.plan.training().is_none() {
-        bail!("--rdzv-conf admit=checkpoint is for recipes: a program writes its checkpoints by itself");
-    }
     launch.lease = (!leads).then(|| fence::lease_file(launch.temporary.path()));
     launch.run.leader = random::number();
     let plan = &launch.plan;
-    let node = Node {
-        host: host::name(),
-        instance: random::number(),
-        workers: plan.nproc,
-        node_rank: rendezvous.node_rank,
-        run_id: rendezvous.run_id.clone(),
-        fingerprints: plan.fingerprints()?,
-    };
-    let setup = leads.then(|| LeaderSetup {
-        policy: ClusterPolicy {
-            nodes: rendezvous.nodes.clone(),
-            join_timeout: rendezvous.join_timeout,
-            last_call: rendezvous.last_call,
-            rejoin_call: REJOIN_CALL.min(rendezvous.last_call),
-            ready_timeout: READY,
-            times: rendezvous.times,
-            requeue_code: plan.requeue_code(),
-            failures_in_a_row: FAILURES_IN_A_ROW,
-            run: RunInfo {
-                run_dir: plan.training().and(plan.run_dir.as_ref()).map(|run_dir| run_dir.root().into()),
-                ..launch.run.clone()
-            },
-            admits_at_checkpoint: rendezvous.admits_at_checkpoint,
-            first_logs: plan.logs().map_or(0, |logs| first_unused_attempt(&logs)),
-        },
-        restarts,
-    });
+    let setup = leads.then(|| setup::leader(&launch, &meeting, restarts));
     let mut headline = vec![plan.headline()];
+    if leads {
+        let (before, warning) = setup::open_files(&rendezvous, plan.nproc);
+        launch.open_files = before;
+        headline.extend(warning);
+    }
     let role = if leads { "leads the run at" } else { "joins the run at" };
     headline.push(format!("dtrain: {} {role} {}", node.host, meeting.shown()));
     headline.extend(meeting.warning().filter(|_| leads).map(|warning| format!("dtrain: {warning}")));
@@ -174,6 +144,10 @@ impl NodeRun<'_> {
                 let most = if self.leads { 3 } else { 2 };
                 return (self.requests.len() >= most).then(|| self.give_up(signal));
             }
+            // As on one node: the next launch resumes.
+            Event::Forward { signal: signals::USR1 } if self.leads && self.launch.plan.has_checkpoint() => {
+                self.requeue();
+            }
             Event::Forward { signal } => match &mut self.prepared {
                 Some((_, preparation)) => preparation.notices.push(signal),
                 None => self.notices.push(signal),
@@ -198,7 +172,7 @@ impl NodeRun<'_> {
             Order::Joined(run) => self.joined(run),
             Order::Prepare { preparation, address } => self.prepare(preparation, address),
             Order::Start(rank0) => return self.start(rank0),
-            Order::Stop(_) | Order::Kill => self.prepared = None,
+            Order::Stop(_) | Order::Kill => self.discard(),
             Order::Ended { judgement, nodes } => {
                 let conclusion = self.conclusion(&judgement, nodes);
                 let mut lines = conclusion.blame.map_or_else(Vec::new, |blame| blame.banner);
@@ -229,15 +203,23 @@ impl NodeRun<'_> {
         self.launch.run = run;
     }
 
+    /// Discards workers that are prepared, but do not start.
+    fn discard(&mut self) {
+        if let Some((attempt, _)) = self.prepared.take() {
+            attempt.files.remove();
+        }
+    }
+
     fn prepare(&mut self, mut preparation: Preparation, address: Option<IpAddr>) {
-        self.prepared = None;
+        self.discard();
         preparation.notices.append(&mut self.notices);
         let epoch = preparation.epoch;
         match self.try_prepare(&preparation, address) {
             Ok(attempt) => {
                 let listens = (preparation.placement.group_rank == 0).then(|| attempt.rank0.clone());
+                let logs = attempt.files.number.unwrap_or(preparation.logs);
                 self.prepared = Some((attempt, preparation));
-                self.cluster.tell(MemberEvent::Prepared { epoch, listens });
+                self.cluster.tell(MemberEvent::Prepared { epoch, listens, logs });
             }
             Err(error) => self.leave(&error),
         }
@@ -349,6 +331,7 @@ impl NodeRun<'_> {
         self.cluster.tell(MemberEvent::Over(Box::new(FinishedAttempt {
             verdict,
             port_taken,
+            has_checkpoint: self.leads && self.launch.plan.has_checkpoint(),
             blame: blame.map(Box::new),
         })));
         let stopped = run.stopped;

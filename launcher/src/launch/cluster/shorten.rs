@@ -71,6 +71,7 @@ mod tests {
             ends: Vec::new(),
             notices: Vec::new(),
             port_taken: false,
+            has_checkpoint: false,
             blame: Some(Box::new(blame)),
         };
         let message = shortened(ToLeader::Drained { epoch: 1, report: Box::new(report) }).unwrap();

@@ -18,8 +18,8 @@ use std::io::{self, Write};
 /// The outcome of a run that started every worker.
 pub(super) struct Report {
     pub(super) status: ExitStatus,
-    /// Whether a worker has rejected the recipe or the data, in one sentence.
-    pub(super) is_usage_error: bool,
+    /// The message of a worker that has rejected the recipe or the data.
+    usage_error: Option<String>,
     /// The last message.
     pub(super) text: Option<String>,
     /// For `result.json`, in addition to the training's figures.
@@ -109,7 +109,7 @@ impl Report {
         });
         Self {
             status,
-            is_usage_error: usage_error.is_some(),
+            usage_error: usage_error.cloned(),
             text: (!lines.is_empty()).then(|| lines.join("\n")),
             result: RunResult {
                 exit_code: Some(code),
@@ -118,24 +118,30 @@ impl Report {
                 restarts,
                 wall_s: Some(wall.as_secs_f64()),
                 nproc: Some(plan.placement.world_size),
+                nodes: Some(plan.placement.group_world_size),
                 resumed_from: plan.resumed_from().map(Into::into),
                 ..RunResult::default()
             },
         }
     }
 
-    /// Returns the reason of `result.json`.
+    /// Returns whether a worker has rejected the recipe or the data.
+    pub(super) fn is_usage_error(&self) -> bool {
+        self.usage_error.is_some()
+    }
+
+    /// Returns the reason for the other nodes.
     pub(super) fn reason(&self) -> &str {
-        self.result.reason.as_deref().unwrap_or_default()
+        self.usage_error.as_ref().or(self.result.reason.as_ref()).map_or("", String::as_str)
     }
 
     /// Adds the outcome to the training figures of the worker, and records a success for the next `--resume`.
     pub(super) fn write(&self, run_dir: &RunDir) -> io::Result<()> {
         let figures = RunResult::read(&run_dir.result())?.unwrap_or_default();
-        let RunResult { exit_code, reason, failure, restarts, wall_s, nproc, resumed_from, .. } =
+        let RunResult { exit_code, reason, failure, restarts, wall_s, nproc, nodes, resumed_from, .. } =
             self.result.clone();
         let result =
-            RunResult { exit_code, reason, failure, restarts, wall_s, nproc, resumed_from, ..figures };
+            RunResult { exit_code, reason, failure, restarts, wall_s, nproc, nodes, resumed_from, ..figures };
         result.write(&run_dir.result())?;
         match (self.status, &result.resumed_from) {
             (ExitStatus::Success, Some(_)) => run_dir.record_end().map_err(io::Error::other),
@@ -156,8 +162,16 @@ fn explain(cause: Cause, blame: Option<&Blame>, meaning: String) -> String {
     }
 }
 
+/// A launch that ended before its workers started, and the user knows it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{meaning}")]
+pub(super) struct NotBegun {
+    pub(super) status: ExitStatus,
+    meaning: String,
+}
+
 /// Reports why no worker was started. `plan`: the plan, as far as it was checked.
-pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> ExitStatus {
+pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> NotBegun {
     let (status, resume) = match cause {
         Cause::Requeue => (ExitStatus::Requeue, plan.and_then(|plan| plan.run_dir.as_ref())),
         Cause::Stopped { signal } => (ExitStatus::Signal(signal), None),
@@ -165,14 +179,14 @@ pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> ExitStatus {
     };
     let resume =
         resume.map_or(String::new(), |run_dir| format!(" with --run-dir {}", run_dir.root().display()));
+    let meaning = meaning(status, cause);
     // If standard error is closed, the exit code still reports the failure.
     let _ = writeln!(
         io::stderr(),
-        "dtrain: exit code {}: {}{resume} (no worker was started)",
-        status.code(),
-        meaning(status, cause)
+        "dtrain: exit code {}: {meaning}{resume} (no worker was started)",
+        status.code()
     );
-    status
+    NotBegun { status, meaning }
 }
 
 /// Maps the verdict to the command's exit status; the only place.

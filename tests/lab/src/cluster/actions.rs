@@ -106,11 +106,13 @@ impl World {
                     }
                 }
                 MemberAction::Joined(_) => {}
-                MemberAction::Prepare(Preparation { epoch, .. }) => {
+                MemberAction::Prepare(Preparation { epoch, logs, .. }) => {
                     self.outcomes.epochs = self.outcomes.epochs.max(epoch);
                     self.nodes[node].prepared = epoch;
                     let delay = ms(self.random.below(50));
-                    self.after(delay, Step::Prepared { node, epoch });
+                    // Some nodes have logs of earlier runs.
+                    let logs = logs + u32::from(self.random.below(30) == 0);
+                    self.after(delay, Step::Prepared { node, epoch, logs });
                 }
                 MemberAction::Start { .. } => {
                     self.attempts += 1;
@@ -149,7 +151,11 @@ impl World {
 
 /// The exit code of the simulated leader.
 fn code_of(ending: &Ending) -> u8 {
-    let Ending::Judged { judgement, .. } = ending else { return 5 };
+    let judgement = match ending {
+        Ending::Judged { judgement, .. } => judgement,
+        Ending::LeaderFrozen { .. } => return 75,
+        _ => return 5,
+    };
     match judgement.cause {
         ClusterCause::Workers(Cause::Success) => 0,
         ClusterCause::Workers(Cause::Requeue) => 75,

@@ -35,6 +35,7 @@ pub(super) enum Step {
     Prepared {
         node: usize,
         epoch: u64,
+        logs: u32,
     },
     WorkersEnd {
         node: usize,

@@ -48,7 +48,8 @@ impl World {
         self.nodes[node].running = None;
         let silent_since = (how == How::Hung).then(|| at.saturating_sub(Duration::from_secs(1)));
         let verdict = Verdict { cause, ends: vec![end], stop_source: None, silent_since, notices: vec![] };
-        let finished = FinishedAttempt { verdict, port_taken: how == How::PortTaken, blame: None };
+        let finished =
+            FinishedAttempt { verdict, port_taken: how == How::PortTaken, has_checkpoint: true, blame: None };
         self.tell_member(node, MemberEvent::Over(Box::new(finished)));
     }
 }

@@ -73,6 +73,7 @@ impl World {
             ready_timeout: ms(30_000),
             times: Default::default(),
             requeue_code: Some(75),
+            rejoin_timeout: REJOIN,
             failures_in_a_row: 3,
             rejoin_call: ms(3000),
             run: RunInfo::default(),
@@ -205,10 +206,10 @@ impl World {
             Step::Wake { node, number } if self.timers.get(&node) != Some(&number) => {}
             Step::Wake { node: Some(node), .. } => self.tell_member(node, MemberEvent::Timer),
             Step::Wake { node: None, .. } => self.tell_leader(LeaderEvent::Timer),
-            Step::Prepared { node, epoch } => {
+            Step::Prepared { node, epoch, logs } => {
                 if self.nodes[node].prepared == epoch {
                     let listens = Endpoint { host: format!("node{node}"), port: 1024, is_served: false };
-                    self.tell_member(node, MemberEvent::Prepared { epoch, listens: Some(listens) });
+                    self.tell_member(node, MemberEvent::Prepared { epoch, listens: Some(listens), logs });
                 }
             }
             Step::WorkersEnd { node, attempt, how } => self.workers_end(node, attempt, how),
@@ -260,6 +261,7 @@ impl World {
         let given = index % self.setup.nodes;
         let node = Node {
             host: format!("node{index}"),
+            address: None,
             instance: self.random.next(),
             workers: 1 + index % 3,
             node_rank: self.setup.has_node_ranks.then_some(given),

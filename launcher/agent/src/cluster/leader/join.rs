@@ -23,16 +23,19 @@ impl Leader {
             return self.actions.push(LeaderAction::Close { member: from });
         }
         self.replace_earlier_connection(&node, now);
-        if let Some(reason) = self.reason_to_reject(from, version, &node) {
-            let host = node.host;
+        let host = self.name_of(from, &node);
+        if let Some(reason) = self.reason_to_reject(from, version, &node, &host) {
             self.send(from, ToMember::Rejected { reason: reason.clone() });
             self.actions.push(LeaderAction::Close { member: from });
             self.rejected.retain(|(known, _)| *known != host);
             self.rejected.push((host.clone(), reason.clone()));
             return self.tell(LeaderNotice::Rejected { host, reason });
         }
-        let host = node.host.clone();
-        self.peers.insert(from, Peer { node, heard: now, lost: None, part: None });
+        self.peers.insert(from, Peer { node, name: host.clone(), heard: now, lost: None, part: None });
+        let names: Vec<_> = self.here().map(|(id, peer)| (id, self.name_of(id, &peer.node))).collect();
+        for (id, name) in names {
+            self.peers.entry(id).and_modify(|peer| peer.name = name);
+        }
         let times = match from {
             OWN => Times { length: FOREVER, ..self.policy.times },
             _ => self.policy.times,
@@ -55,15 +58,15 @@ impl Leader {
         }
     }
 
-    fn reason_to_reject(&self, from: MemberId, version: u32, node: &Node) -> Option<String> {
+    fn reason_to_reject(&self, from: MemberId, version: u32, node: &Node, name: &str) -> Option<String> {
         if version != VERSION {
             return Some(format!(
                 "its dtrain speaks version {version} of the protocol, and the leader's {VERSION}; use the same dtrain on all \
                  nodes"
             ));
         }
-        let failures = self.failures.get(&node.host).copied().unwrap_or_default();
-        if failures >= self.policy.failures_in_a_row && self.can_spare(&node.host) {
+        let failures = self.failures.get(name).copied().unwrap_or_default();
+        if failures >= self.policy.failures_in_a_row && self.can_spare(name) {
             return Some(format!("it has failed {failures} times in a row"));
         }
         if let Some(reason) = self.peers.get(&OWN).and_then(|leader| difference(&leader.node, node)) {
@@ -71,7 +74,7 @@ impl Leader {
         }
         let same = |peer: &&Peer| node.node_rank.is_some() && peer.node.node_rank == node.node_rank;
         if let Some(holder) = self.here().map(|(_, peer)| peer).find(same) {
-            let (rank, host) = (node.node_rank.unwrap_or_default(), &holder.node.host);
+            let (rank, host) = (node.node_rank.unwrap_or_default(), &holder.name);
             return Some(format!("node rank {rank} is taken by {host}; give each node its own --node-rank"));
         }
         let most = *self.policy.nodes.end();
@@ -86,7 +89,7 @@ impl Leader {
 
     /// Returns whether there are enough nodes without those of this host.
     pub(super) fn can_spare(&self, host: &str) -> bool {
-        let others = self.here().filter(|(_, peer)| peer.node.host != host).count();
+        let others = self.here().filter(|(_, peer)| peer.name != host).count();
         others >= *self.policy.nodes.start()
     }
 
@@ -122,7 +125,7 @@ impl Leader {
     /// Returns the nodes that are absent, as far as they are known: lost hosts, and node ranks.
     fn missing(&self) -> Vec<String> {
         let hosts: BTreeSet<_> = self.hosts().into_iter().collect();
-        let lost = self.peers.values().filter(|peer| peer.lost.is_some()).map(|peer| peer.node.host.clone());
+        let lost = self.peers.values().filter(|peer| peer.lost.is_some()).map(|peer| peer.name.clone());
         let mut missing: Vec<String> = lost.filter(|host| !hosts.contains(host)).collect();
         let ranks: BTreeSet<_> = self.here().filter_map(|(_, peer)| peer.node.node_rank).collect();
         if !ranks.is_empty() && missing.is_empty() {
@@ -139,9 +142,8 @@ impl Leader {
         self.peers.retain(|_, peer| peer.lost.is_none());
         let placed = place(self.here().map(|(id, peer)| (id, &peer.node)), OWN);
         let (epoch, restart) = (self.epoch, self.restarts.used);
-        // An epoch that was not started has left folders on some nodes.
-        let earlier = u32::try_from(epoch - 1).unwrap_or(u32::MAX);
-        let logs = self.policy.first_logs.saturating_add(earlier);
+        let logs = self.logs;
+        self.logs += 1;
         for (id, placement) in placed {
             if let Some(peer) = self.peers.get_mut(&id) {
                 peer.part = Some(Part { placement, is_ready: false, report: None, is_fenced: false });

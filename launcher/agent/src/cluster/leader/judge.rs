@@ -14,11 +14,14 @@ impl Leader {
         let mut nodes = Vec::new();
         for peer in self.peers.values_mut() {
             if let Some(Part { placement, report, .. }) = peer.part.take() {
-                let host = peer.node.host.clone();
+                let host = peer.name.clone();
                 nodes.push(NodeEnd { host, group_rank: placement.group_rank, report, lost: peer.lost });
             }
         }
         nodes.sort_by_key(|node| node.group_rank);
+        if let Some(pause) = self.frozen.take() {
+            return self.finish(Ending::LeaderFrozen { pause });
+        }
         let Some(began) = began else {
             // No worker was started: the nodes that are left make the next epoch.
             if let Some(signal) = self.asked {
@@ -107,7 +110,7 @@ impl Leader {
         if failures < most || !self.can_spare(host) {
             return;
         }
-        let left_out = self.here().find(|(id, peer)| *id != OWN && peer.node.host == host).map(|(id, _)| id);
+        let left_out = self.here().find(|(id, peer)| *id != OWN && peer.name == host).map(|(id, _)| id);
         if let Some(id) = left_out {
             let reason = format!("it has failed {failures} times in a row");
             self.send(id, ToMember::Rejected { reason });
@@ -119,7 +122,7 @@ impl Leader {
 
     /// Begins the next epoch after the pause, unless the run was asked to stop meanwhile.
     pub(super) fn resume(&mut self, now: Duration) {
-        match self.restarts.resume(now, false) {
+        match self.restarts.resume(now, self.has_checkpoint) {
             Resumption::Start { notices } => {
                 self.notices = notices;
                 self.gather(Joining::new(now, self.policy.rejoin_call), now);

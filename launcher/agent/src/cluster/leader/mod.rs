@@ -1,9 +1,11 @@
 //! The leader: decides about the epochs of a run on several nodes, but does not act.
 //!
-//! `state` holds what it knows, `join` admits nodes and proposes epochs, `judge` decides after an epoch.
+//! `state` holds what it knows, `join` admits nodes and proposes epochs, `judge` decides after an epoch, `pause`
+//! notices that the leader itself did not run.
 
 mod join;
 mod judge;
+mod pause;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -13,7 +15,8 @@ pub use state::{ClusterPolicy, Leader, MemberId, OWN};
 use super::blame::{Judgement, NodeEnd};
 use super::lease::Moment;
 use super::message::{Report, StopReason, ToLeader, ToMember, WorkerEnd};
-use crate::local::{Cause, Event, StopSource};
+use crate::local::{Cause, Event, Outcome, StopSource};
+use dtrain_common::exit::ExitStatus;
 use state::{Peer, Phase};
 use std::time::Duration;
 
@@ -107,6 +110,8 @@ pub enum Ending {
     NodeLeft { host: String, reason: String },
     /// The run was asked to stop while no worker ran.
     StoppedEarly { signal: i32 },
+    /// The leader did not run for this time, and lost the other nodes: it is to blame.
+    LeaderFrozen { pause: Duration },
     Judged {
         judgement: Judgement,
         nodes: Vec<NodeEnd>,
@@ -119,6 +124,7 @@ pub enum Ending {
 impl Leader {
     /// Handles an event at `now`, and returns the actions.
     pub fn on(&mut self, event: LeaderEvent, now: Duration) -> Vec<LeaderAction> {
+        self.note_pause(now);
         match event {
             LeaderEvent::Received { from, message } => self.received(from, message, now),
             LeaderEvent::Disconnected { from } => self.lose(from, true, now),
@@ -161,19 +167,31 @@ impl Leader {
         let current = self.epoch;
         match message {
             ToLeader::Beat { number } => self.send(from, ToMember::Beat { number, time: now }),
-            ToLeader::Ready { epoch, listens } if epoch == current => {
+            ToLeader::Ready { epoch, listens, logs } if epoch == current => {
                 let Some(part) = &mut peer.part else { return };
                 part.is_ready = true;
                 if part.placement.group_rank == 0 {
                     self.rank0 = listens;
                 }
+                if logs >= self.logs {
+                    // An earlier run on this node has used the number of the log folder.
+                    self.logs = logs;
+                    if matches!(self.phase, Phase::Proposed { .. }) {
+                        self.drain(StopReason::Regroup, None);
+                    }
+                }
             }
             ToLeader::Failed { epoch, end } if epoch == current => {
-                let host = peer.node.host.clone();
+                let host = peer.name.clone();
                 if matches!(self.phase, Phase::Running { .. }) {
                     let reason = StopReason::WorkerFailed { rank: end.rank, host: host.clone() };
                     self.drain(reason, Some(from));
-                    self.tell(LeaderNotice::Failed { host, end });
+                    // A worker that rejects the recipe or the data has not failed: the end of the run names its reason.
+                    let rejects = self.policy.requeue_code.is_some()
+                        && end.outcome == Outcome::Exited(ExitStatus::Usage.code().into());
+                    if !rejects {
+                        self.tell(LeaderNotice::Failed { host, end });
+                    }
                 }
             }
             ToLeader::Drained { epoch, report } if epoch == current => self.drained(from, *report),
@@ -186,7 +204,9 @@ impl Leader {
     /// Gives up a node, whose connection has ended or which was silent.
     fn lose(&mut self, member: MemberId, is_connection: bool, now: Duration) {
         let Some(host) = self.remove(member, now) else { return };
-        self.tell(LeaderNotice::NodeLost { host: host.clone(), is_connection });
+        if self.frozen.is_none() {
+            self.tell(LeaderNotice::NodeLost { host: host.clone(), is_connection });
+        }
         if member == OWN {
             self.left = Some((host, "its agent did not prepare the workers in time".to_owned()));
         }
@@ -205,30 +225,38 @@ impl Leader {
         let peer = self.peers.get_mut(&member).filter(|peer| peer.lost.is_none())?;
         let error = now.saturating_sub(peer.heard) / 2;
         peer.lost = Some(Moment { at: peer.heard + error, error });
-        let (host, is_over) = (peer.node.host.clone(), peer.is_over());
+        let (host, is_over) = (peer.name.clone(), peer.is_over());
         self.actions.push(LeaderAction::Close { member });
         // Of a host that is lost again and again, one entry is enough.
-        let is_old = |peer: &Peer| peer.lost.is_some() && peer.part.is_none() && peer.node.host == host;
+        let is_old = |peer: &Peer| peer.lost.is_some() && peer.part.is_none() && peer.name == host;
         self.peers.retain(|id, peer| *id == member || !is_old(peer));
         match self.phase {
             Phase::Decided => return None,
             Phase::Proposed { .. } if !is_over => self.drain(StopReason::Regroup, None),
             Phase::Running { .. } if !is_over => {
+                self.frozen = self.recent_pause(now);
                 self.drain(StopReason::NodeLost { host: host.clone() }, None);
+            }
+            Phase::Draining { began: Some(_) } if !is_over => {
+                self.frozen = self.frozen.or_else(|| self.recent_pause(now));
             }
             _ => {}
         }
         Some(host)
     }
 
-    fn drained(&mut self, from: MemberId, report: Report) {
+    fn drained(&mut self, from: MemberId, mut report: Report) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let Some(part) = &mut peer.part else { return };
+        self.has_checkpoint |= report.has_checkpoint;
+        if let Some(blame) = report.blame.as_mut().filter(|_| peer.name != peer.node.host) {
+            blame.rename(&peer.name);
+        }
         let reason = match report.cause {
             Cause::Success => None,
             Cause::Requeue => Some(StopReason::Requeue),
             Cause::Failed { rank } | Cause::Hung { rank } | Cause::NotStarted { rank, .. } => {
-                Some(StopReason::WorkerFailed { rank, host: peer.node.host.clone() })
+                Some(StopReason::WorkerFailed { rank, host: peer.name.clone() })
             }
             // The same comes to the other nodes, or was sent by the leader.
             Cause::Stopped { signal } => Some(StopReason::Asked { signal, again: false }),

@@ -30,10 +30,12 @@ pub struct ClusterPolicy {
     pub times: Times,
     /// Exit code of a worker that stopped with a checkpoint; `None` for programs.
     pub requeue_code: Option<i32>,
+    /// Members end after this time without a leader.
+    pub rejoin_timeout: Duration,
     /// A node that is to blame for this number of epochs in a row does not take part any more.
     pub failures_in_a_row: u32,
     pub run: RunInfo,
-    /// Number of the first epoch's log folder.
+    /// Number of the first epoch's log folder, unless a node has used it.
     pub first_logs: u32,
     /// Whether a node that joins while workers run is taken in at once, by a checkpoint and a restart.
     pub admits_at_checkpoint: bool,
@@ -83,6 +85,8 @@ pub(super) struct Part {
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) node: Node,
+    /// The name for users: the host, and what distinguishes it from others of that host.
+    pub(super) name: String,
     pub(super) heard: Duration,
     /// When and how the node was lost: between the two times.
     pub(super) lost: Option<Moment>,
@@ -106,6 +110,8 @@ impl Peer {
 pub struct Leader {
     pub(super) policy: ClusterPolicy,
     pub(super) epoch: u64,
+    /// Number of the log folder of the next proposal.
+    pub(super) logs: u32,
     pub(super) phase: Phase,
     pub(super) peers: BTreeMap<MemberId, Peer>,
     pub(super) rank0: Option<Endpoint>,
@@ -113,6 +119,14 @@ pub struct Leader {
     /// The signal of the first request to stop, and the members that sent one.
     pub(super) asked: Option<i32>,
     pub(super) askers: BTreeSet<MemberId>,
+    /// Whether the workers have left a checkpoint.
+    pub(super) has_checkpoint: bool,
+    /// When the leader handled its last event.
+    pub(super) awake: Duration,
+    /// The latest pause in which the leader did not run: its end and its length.
+    pub(super) pause: Option<(Duration, Duration)>,
+    /// The pause in which the leader lost nodes of the current epoch.
+    pub(super) frozen: Option<Duration>,
     /// Failures in a row by host; of a host that is left out, for good.
     pub(super) failures: BTreeMap<String, u32>,
     /// By host: how often it was lost before the workers were started, since the last start.
@@ -132,16 +146,21 @@ pub struct Leader {
 impl Leader {
     /// Returns a leader that waits for nodes from `now` on.
     pub fn new(policy: ClusterPolicy, restarts: Restarts, now: Duration) -> Self {
-        let last_call = policy.last_call;
+        let (last_call, logs) = (policy.last_call, policy.first_logs);
         Self {
             policy,
             epoch: 0,
+            logs,
             phase: Phase::Joining(Joining::new(now, last_call)),
             peers: BTreeMap::new(),
             rank0: None,
             restarts,
             asked: None,
             askers: BTreeSet::new(),
+            has_checkpoint: false,
+            awake: now,
+            pause: None,
+            frozen: None,
             failures: BTreeMap::new(),
             regroups: BTreeMap::new(),
             left: None,
@@ -172,7 +191,8 @@ impl Leader {
             Phase::Running { .. } | Phase::Draining { .. } => None,
             Phase::Decided => return None,
         };
-        self.peers.iter().filter_map(silence).chain(by_phase).min()
+        let awake = self.has_others().then(|| self.awake.saturating_add(times.length / 4));
+        self.peers.iter().filter_map(silence).chain(by_phase).chain(awake).min()
     }
 
     /// Returns the number of restarts so far.
@@ -185,8 +205,27 @@ impl Leader {
         self.peers.iter().filter(|(_, peer)| peer.lost.is_none()).map(|(id, peer)| (*id, peer))
     }
 
+    /// Returns whether nodes other than the leader's are connected.
+    pub(super) fn has_others(&self) -> bool {
+        self.here().any(|(id, _)| id != OWN)
+    }
+
     pub(super) fn hosts(&self) -> Vec<String> {
-        self.here().map(|(_, peer)| peer.node.host.clone()).collect()
+        self.here().map(|(_, peer)| peer.name.clone()).collect()
+    }
+
+    /// Returns the name for users of a node that is or will be connected.
+    pub(super) fn name_of(&self, id: MemberId, node: &Node) -> String {
+        let host = &node.host;
+        let same = |(other, peer): &(MemberId, &Peer)| *other != id && peer.node.host == *host;
+        let others: Vec<_> = self.here().filter(same).map(|(_, peer)| peer.node.address).collect();
+        match (node.address, node.node_rank) {
+            _ if others.is_empty() => host.clone(),
+            _ if id == OWN => format!("{host} (the leader)"),
+            (Some(address), _) if !others.contains(&Some(address)) => format!("{host} ({address})"),
+            (_, Some(rank)) => format!("{host} (node rank {rank})"),
+            _ => format!("{host} (agent {id})"),
+        }
     }
 
     pub(super) fn send(&mut self, to: MemberId, message: ToMember) {

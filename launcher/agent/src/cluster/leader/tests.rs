@@ -1,5 +1,8 @@
 #![allow(clippy::unwrap_used)]
 
+mod nodes;
+mod pauses;
+
 use super::*;
 use crate::cluster::blame::ClusterCause;
 use crate::cluster::lease::Times;
@@ -30,6 +33,7 @@ impl Cluster {
             ready_timeout: ms(30_000),
             times: Times::default(),
             requeue_code: Some(75),
+            rejoin_timeout: ms(30_000),
             failures_in_a_row: 3,
             run: RunInfo::default(),
             first_logs: 0,
@@ -59,9 +63,13 @@ impl Cluster {
 
     /// Lets the node of this number join; the connection has the same number, or one more per hundred.
     fn join(&mut self, id: MemberId) -> Vec<LeaderAction> {
-        let host = format!("n{}", id % 100);
+        self.join_as(id, format!("n{}", id % 100), None)
+    }
+
+    fn join_as(&mut self, id: MemberId, host: String, address: Option<&str>) -> Vec<LeaderAction> {
         let (fingerprints, instance) = (BTreeMap::new(), id % 100);
-        let node = Node { host, instance, workers: 1, node_rank: None, run_id: None, fingerprints };
+        let address = address.map(|address| address.parse().unwrap());
+        let node = Node { host, address, instance, workers: 1, node_rank: None, run_id: None, fingerprints };
         self.receive(id, ToLeader::Join { version: VERSION, node })
     }
 
@@ -73,7 +81,7 @@ impl Cluster {
         let epoch = self.leader.epoch;
         let listens = Some(Endpoint { host: "n0".into(), port: 1, is_served: false });
         for id in self.ids() {
-            self.receive(id, ToLeader::Ready { epoch, listens: listens.clone() });
+            self.receive(id, ToLeader::Ready { epoch, listens: listens.clone(), logs: self.leader.logs - 1 });
         }
         assert!(matches!(self.leader.phase, Phase::Running { .. }), "{:?}", self.leader.phase);
     }
@@ -184,7 +192,7 @@ fn the_run_ends_if_the_leaders_own_node_cannot_prepare() {
     let mut cluster = Cluster::new(2..=2);
     cluster.join(0);
     cluster.join(1);
-    cluster.receive(1, ToLeader::Ready { epoch: 1, listens: None });
+    cluster.receive(1, ToLeader::Ready { epoch: 1, listens: None, logs: 0 });
     let mut actions = cluster.pass(ms(30_000));
     actions.extend(cluster.drained(1, Report::empty()));
     assert!(matches!(ending(&actions), Some(Ending::NodeLeft { host, .. }) if host == "n0"), "{actions:?}");
@@ -197,7 +205,7 @@ fn the_run_ends_if_the_leaders_own_node_cannot_prepare() {
 fn a_first_node_without_an_address_leaves() {
     let mut cluster = Cluster::new(1..=1);
     cluster.join(0);
-    let actions = cluster.receive(0, ToLeader::Ready { epoch: 1, listens: None });
+    let actions = cluster.receive(0, ToLeader::Ready { epoch: 1, listens: None, logs: 0 });
     let rest = cluster.pass(ms(200));
     assert!(matches!(ending(&[actions, rest].concat()), Some(Ending::NodeLeft { .. })));
 }
@@ -295,8 +303,10 @@ fn lost_connections_do_not_accumulate() {
 #[test]
 fn a_silent_node_is_blamed_for_the_end_of_the_epoch() {
     let mut cluster = Cluster::running(2..=2);
-    cluster.now = ms(1000);
-    cluster.on(LeaderEvent::Timer);
+    for now in [250, 500, 750, 1000] {
+        cluster.now = ms(now);
+        cluster.on(LeaderEvent::Timer);
+    }
     cluster.fail(9);
     let actions = cluster.pass(ms(2000));
     let judged = actions.iter().find_map(|action| match action {

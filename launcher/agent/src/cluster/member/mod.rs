@@ -26,9 +26,11 @@ pub enum MemberEvent {
     /// The connection has ended.
     Disconnected,
     /// The answer to the [`MemberAction::Prepare`] of this epoch. `listens`: on the node of rank 0.
+    /// `logs`: number of the log folder.
     Prepared {
         epoch: u64,
         listens: Option<Endpoint>,
+        logs: u32,
     },
     /// The first failure among this node's workers, which are being stopped. Ranks and times are the node's.
     Failed(End),
@@ -52,6 +54,8 @@ pub struct FinishedAttempt {
     /// Ranks and times are the node's.
     pub verdict: Verdict,
     pub port_taken: bool,
+    /// As in [`Report`].
+    pub has_checkpoint: bool,
     pub blame: Option<Box<Blame>>,
 }
 
@@ -196,10 +200,10 @@ impl Member {
             }
             MemberEvent::Received(message) => self.received(message, now),
             MemberEvent::Disconnected => self.lose_leader(now),
-            MemberEvent::Prepared { epoch, listens }
+            MemberEvent::Prepared { epoch, listens, logs }
                 if epoch == self.epoch && self.workers == Workers::Prepared =>
             {
-                self.send(ToLeader::Ready { epoch, listens });
+                self.send(ToLeader::Ready { epoch, listens, logs });
             }
             MemberEvent::Failed(end) => {
                 if self.workers == Workers::Running {
@@ -307,7 +311,7 @@ impl Member {
     fn over(&mut self, finished: FinishedAttempt, now: Duration) {
         self.workers = Workers::None;
         self.kill_at = None;
-        let FinishedAttempt { verdict, port_taken, blame } = finished;
+        let FinishedAttempt { verdict, port_taken, has_checkpoint, blame } = finished;
         let first = self.placement.map_or(0, |placement| placement.first_rank);
         let cause = match verdict.cause {
             Cause::Failed { rank } => Cause::Failed { rank: first + rank },
@@ -325,7 +329,8 @@ impl Member {
         let ends = failed.into_iter().chain(well).take(MOST_ENDS);
         let ends = ends.map(|end| self.on_leaders_clock(end)).collect();
         let notices = verdict.notices;
-        let report = Box::new(Report { cause, silent_since, ends, notices, port_taken, blame });
+        let report =
+            Box::new(Report { cause, silent_since, ends, notices, port_taken, has_checkpoint, blame });
         self.send(ToLeader::Drained { epoch: self.epoch, report });
         self.alone_since = now;
         if let Some(next) = self.next.take() {

@@ -14,6 +14,7 @@ fn ms(n: u64) -> Duration {
 fn member() -> Member {
     let node = Node {
         host: "n1".into(),
+        address: None,
         instance: 1,
         workers: 1,
         node_rank: None,
@@ -35,7 +36,7 @@ fn propose(epoch: u64) -> MemberEvent {
 }
 
 fn prepared(epoch: u64) -> MemberEvent {
-    MemberEvent::Prepared { epoch, listens: None }
+    MemberEvent::Prepared { epoch, listens: None, logs: 0 }
 }
 
 fn start(epoch: u64) -> MemberEvent {
@@ -51,7 +52,7 @@ fn over() -> MemberEvent {
         silent_since: None,
         notices: vec![],
     };
-    let finished = FinishedAttempt { verdict, port_taken: false, blame: None };
+    let finished = FinishedAttempt { verdict, port_taken: false, has_checkpoint: false, blame: None };
     MemberEvent::Over(Box::new(finished))
 }
 
@@ -87,7 +88,7 @@ fn a_late_answer_to_an_earlier_preparation_is_not_reported() {
     let actions = on(&mut member, [stop, prepared(1), propose(2), prepared(1)], 1);
     let is_ready = |action: &MemberAction| matches!(action, MemberAction::Send(ToLeader::Ready { .. }));
     assert!(!actions.iter().any(is_ready), "{actions:?}");
-    assert!(sends(&on(&mut member, [prepared(2)], 2), &ToLeader::Ready { epoch: 2, listens: None }));
+    assert!(sends(&on(&mut member, [prepared(2)], 2), &ToLeader::Ready { epoch: 2, listens: None, logs: 0 }));
 }
 
 #[test]

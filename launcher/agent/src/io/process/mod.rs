@@ -10,6 +10,7 @@ pub mod descriptors;
 mod family;
 pub mod handlers;
 pub mod memory_kill;
+pub mod open_files;
 mod proc;
 pub mod program;
 mod shell;

@@ -5,7 +5,7 @@ use crate::io::thread;
 use crate::local::Outcome;
 use crate::signals;
 use dtrain_common::env::{DTRAIN_FRONT, DTRAIN_GUARDIAN, DTRAIN_RDZV_SECRET, DTRAIN_TEMPORARY};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::ffi::OsString;
 use std::fs::File;
@@ -30,6 +30,8 @@ pub struct WorkerSpec {
     pub inherit_stdin: bool,
     /// Whether the worker writes to the launcher's standard output; else to a pipe.
     pub inherit_stdout: bool,
+    /// The worker's limit of open files; `None` for the launcher's.
+    pub open_files: Option<Rlimit>,
 }
 
 /// A started worker. Dropping does not end it; call [`Family::sweep`](super::Family::sweep) after its end.
@@ -60,7 +62,7 @@ impl Worker {
             .stdout(if spec.inherit_stdout { Stdio::inherit() } else { Stdio::piped() })
             .stderr(Stdio::piped())
             .process_group(0);
-        let cpus = spec.cpus;
+        let (cpus, open_files) = (spec.cpus, spec.open_files);
         let before_exec = move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // If the launcher died before the line above took effect, the signal would never come.
@@ -70,10 +72,13 @@ impl Worker {
             if let Some(cpus) = &cpus {
                 sched_setaffinity(None, cpus)?;
             }
+            if let Some(limit) = open_files {
+                setrlimit(Resource::Nofile, limit)?;
+            }
             handlers::let_the_terminal_stop_it()
         };
         // SAFETY: between fork and exec, the closure only makes the system calls prctl, getppid,
-        // sched_setaffinity and sigprocmask, and compares two integers; it holds the set of cores itself. It
+        // sched_setaffinity, prlimit and sigprocmask, and compares two integers; it holds the set of cores itself. It
         // takes no lock and allocates nothing, as a child of a process with several threads must.
         unsafe { command.pre_exec(before_exec) };
         let mut child = command.spawn()?;

@@ -10,6 +10,7 @@ use dtrain_agent::cluster::member::MemberEnding;
 use dtrain_agent::local::Cause;
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::host;
 
 impl NodeRun<'_> {
     /// Decides about the exit code, reports it to the user, and tells all nodes; on the leader's node.
@@ -24,14 +25,35 @@ impl NodeRun<'_> {
                 self.ended_early(ExitStatus::WorkerFailed, format!("{host} cannot go on: {reason}"))
             }
             Ending::StoppedEarly { signal } => self.stopped(signal),
+            Ending::LeaderFrozen { pause } => {
+                let reason = format!(
+                    "{}, the leader, stood still for {:.1} s (stopped, or its machine was suspended), and the other nodes \
+                     gave it up; start the job again, and it resumes from its newest checkpoint",
+                    host::name(),
+                    pause.as_secs_f64()
+                );
+                self.ended_early(ExitStatus::Requeue, reason)
+            }
             Ending::Judged { judgement, nodes, reason, .. } => {
                 not_restarted = reason;
                 self.conclusion(&judgement, nodes)
             }
         };
+        self.close(conclusion, not_restarted);
+    }
+
+    /// Ends the run, whose next launch resumes from a checkpoint; on the leader's node.
+    pub(super) fn requeue(&mut self) {
+        let (cause, restarts) = (Cause::Requeue, self.restarts);
+        let requeue = Conclusion { cause, outcome: None, blame: None, reason: None, restarts, status: None };
+        self.close(requeue, None);
+    }
+
+    /// Reports the end of the run to the user and to all nodes. `not_restarted`: why an allowed restart is not made.
+    fn close(&mut self, conclusion: Conclusion, not_restarted: Option<&'static str>) {
         let (plan, start_time) = (&self.launch.plan, self.launch.inbox.start_time);
         let report = Report::new(plan, conclusion, start_time);
-        if let Some(reason) = not_restarted.filter(|_| !report.is_usage_error) {
+        if let Some(reason) = not_restarted.filter(|_| !report.is_usage_error()) {
             self.say(format!("dtrain: not restarted: {reason}"));
         }
         if let Some(run_dir) = plan.run_dir.as_ref().filter(|run_dir| {

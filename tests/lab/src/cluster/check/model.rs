@@ -78,6 +78,7 @@ impl Model {
             ready_timeout: second(3),
             times: Times { kill, ..TIMES },
             requeue_code: Some(75),
+            rejoin_timeout: second(4),
             failures_in_a_row: 3,
             run: RunInfo::default(),
             first_logs: 0,
@@ -113,6 +114,7 @@ impl Model {
     pub(super) fn begin_member(&mut self, index: usize) {
         let node = Node {
             host: format!("n{index}"),
+            address: None,
             instance: u64::from(self.now),
             workers: 1,
             node_rank: None,

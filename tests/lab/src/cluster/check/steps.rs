@@ -175,7 +175,7 @@ impl Model {
             state.is_preparing = false;
             let epoch = state.prepared;
             let listens = Some(Endpoint { host: "n0".to_owned(), port: 1, is_served: false });
-            self.tell_member(node, MemberEvent::Prepared { epoch, listens });
+            self.tell_member(node, MemberEvent::Prepared { epoch, listens, logs: 0 });
         } else if state.wants_connection && can_connect {
             self.connect(node);
         } else {
@@ -244,7 +244,7 @@ impl Model {
         };
         let ends = vec![End { rank: 0, outcome, at, sent, lost_peer: false }];
         let verdict = Verdict { cause, ends, stop_source: None, silent_since: None, notices: Vec::new() };
-        let finished = FinishedAttempt { verdict, port_taken: false, blame: None };
+        let finished = FinishedAttempt { verdict, port_taken: false, has_checkpoint: true, blame: None };
         self.tell_member(node, MemberEvent::Over(Box::new(finished)));
     }
 
