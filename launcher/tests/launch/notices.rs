@@ -64,7 +64,7 @@ fn a_notice_in_the_pause_of_a_leader_that_has_a_checkpoint_ends_with_75() {
         "if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then cp -r made/checkpoints run/; fi; {FAIL_THREE_TIMES}"
     );
     let nodes =
-        ["--nnodes", "1:2", "--rdzv-endpoint", "127.0.0.1:29377", "--rdzv-conf", "last_call_timeout=0"];
+        ["--nnodes", "1:2", "--rdzv-endpoint", "127.0.0.1:29377", "--rdzv-conf", "last_call_timeout=1"];
     let mut command = scene.command(&["demo", "--nproc", "1", "--run-dir", "run"]);
     command.args(RESTARTS).args(nodes).env("FAKE_WORKER", worker);
     let done = signalled_in_the_pause(scene.start(command), Signal::USR1, 300);

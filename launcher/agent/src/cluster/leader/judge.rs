@@ -19,7 +19,9 @@ impl Leader {
             }
         }
         nodes.sort_by_key(|node| node.group_rank);
-        if let Some(pause) = self.frozen.take() {
+        let judgement = judge(&nodes, self.policy.requeue_code);
+        let is_success = began.is_some() && judgement.cause == ClusterCause::Workers(Cause::Success);
+        if let Some(pause) = self.frozen.take().filter(|_| !is_success) {
             return self.finish(Ending::LeaderFrozen { pause });
         }
         let Some(began) = began else {
@@ -40,7 +42,6 @@ impl Leader {
             }
             return self.gather(Joining::new(now, self.policy.rejoin_call), now);
         };
-        let judgement = judge(&nodes, self.policy.requeue_code);
         let reports = || nodes.iter().filter_map(|node| node.report.as_ref());
         let mut notices: Vec<i32> = reports().flat_map(|report| report.notices.iter().copied()).collect();
         notices.sort_unstable();

@@ -234,11 +234,11 @@ impl Leader {
             Phase::Decided => return None,
             Phase::Proposed { .. } if !is_over => self.drain(StopReason::Regroup, None),
             Phase::Running { .. } if !is_over => {
-                self.frozen = self.recent_pause(now);
+                self.frozen = self.frozen.or(self.recent_pause(now));
                 self.drain(StopReason::NodeLost { host: host.clone() }, None);
             }
             Phase::Draining { began: Some(_) } if !is_over => {
-                self.frozen = self.frozen.or_else(|| self.recent_pause(now));
+                self.frozen = self.frozen.or(self.recent_pause(now));
             }
             _ => {}
         }

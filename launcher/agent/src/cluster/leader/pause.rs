@@ -3,9 +3,8 @@
 //! The other nodes count such a leader as lost: they kill their workers, and end if it stays away. So a leader
 //! that wakes must not blame the nodes that it lost meanwhile.
 
+use super::Ending;
 use super::state::{Leader, Phase};
-use super::{Ending, StopReason};
-use crate::cluster::leader::OWN;
 use std::time::Duration;
 
 impl Leader {
@@ -25,12 +24,7 @@ impl Leader {
         }
         match self.phase {
             Phase::Decided => {}
-            Phase::Running { .. } => {
-                self.frozen = Some(pause);
-                let host = self.peers.get(&OWN).map_or_else(String::new, |own| own.name.clone());
-                self.drain(StopReason::NodeLost { host }, None);
-            }
-            Phase::Draining { .. } => self.frozen = Some(pause),
+            Phase::Running { .. } | Phase::Draining { .. } => self.frozen = Some(pause),
             Phase::Joining(_) | Phase::Proposed { .. } | Phase::Pausing { .. } => {
                 self.finish(Ending::LeaderFrozen { pause });
             }

@@ -52,3 +52,13 @@ fn a_node_that_is_lost_while_the_leader_runs_is_blamed() {
     let next = cluster.drained(OWN, Report { cause: Cause::OthersFailed, ..Report::empty() });
     assert!(matches!(ending(&next), None | Some(Ending::Judged { .. })), "{next:?}");
 }
+
+#[test]
+fn a_pause_after_the_work_of_the_others_changes_nothing() {
+    let mut cluster = Cluster::running(2..=2);
+    cluster.drained(1, Report::empty());
+    sleep(&mut cluster, 60_000);
+    let actions = cluster.drained(OWN, Report::empty());
+    let judged = |cause| matches!(ending(&actions), Some(Ending::Judged { judgement, .. }) if judgement.cause == cause);
+    assert!(judged(ClusterCause::Workers(Cause::Success)), "{actions:?}");
+}
