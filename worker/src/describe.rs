@@ -55,10 +55,8 @@ pub(crate) fn describe_run(
     followers.note(plan);
     plan.warnings.iter().for_each(|warning| followers.note(format_args!("warning: {warning}")));
     setup.notes.iter().for_each(|note| followers.note(note));
-    if recipe.checkpoint.in_memory && memory_copies_folder(recipe, env).is_none() {
-        followers.note(
-            "warning: checkpoint.in_memory has no effect: it needs `dtrain launch` and all workers on one machine",
-        );
+    if recipe.checkpoint.in_memory && memory_copies_folder(recipe).is_none() {
+        followers.note("warning: checkpoint.in_memory has no effect: it needs `dtrain launch`");
     }
     if setup.course.done >= plan.total_steps {
         let has_stages = !recipe.stage.is_empty();

@@ -9,7 +9,7 @@ use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, SetAside, Start};
 use dtrain_common::text::counted;
 
-use crate::checkpoint;
+use crate::checkpoint::{self, ChosenCopies};
 use crate::collectives::Rendezvous;
 use crate::data_fingerprint;
 use crate::error::WorkerError;
@@ -46,19 +46,23 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
         resume_from = Resume::From(moved);
     }
     let begun = Instant::now();
-    let (resume, from_memory) = choose_checkpoint(recipe, &resume_from, env, &run_dir)?;
+    let (resume, copies) = choose_checkpoint(recipe, &resume_from, (env, rendezvous), &run_dir)?;
     let chosen_in = begun.elapsed();
     checkpoint::clear(&run_dir);
     let mut opening = Opening {
         run_dir: run_dir.root().to_owned(),
         resume,
-        from_memory,
+        copies,
         is_foreign: false,
         best: None,
         data: data_fingerprint::digest(&survey),
         survey,
         ..Opening::default()
     };
+    // Other nodes send the missing shards later.
+    if let (Some(_), Some(folder)) = (opening.missing_shards(), &opening.resume) {
+        opening.unreadable = Some(Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?);
+    }
     let inputs = start::PlanInputs {
         request,
         survey: &opening.survey,
@@ -71,7 +75,7 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
         .map_err(|error| start::with_smallest_step::<T>(error, &inputs, recipe))?;
     if !env.is_one_node() {
         let node = programs::of_node(recipe, &opening.data, request.prepared);
-        programs::compare(rendezvous, &Program::of_rank(recipe, host.device, node)?)?;
+        programs::compare(rendezvous, Program::of_rank(recipe, host.device, node)?)?;
     }
     if let (Some(checkpoint), Some(resumed)) = (opening.resume.take(), &mut setup.resumed) {
         // Choosing a checkpoint includes its verification.
@@ -101,7 +105,7 @@ fn set_later_steps_aside(
     let (checkpoint, set_aside) =
         run_dir.start_from(checkpoint, done, best.as_ref().map(|best| best.step))?;
     setup.notes.extend(completed.iter().chain(&set_aside).filter_map(describe_rollback));
-    opening.is_foreign = !opening.from_memory && !run_dir.checkpoint(done).is_dir();
+    opening.is_foreign = opening.copies.is_none() && !run_dir.checkpoint(done).is_dir();
     // Only a best checkpoint in this run's folder counts. If the best one of a copy in memory was never
     // written, the previous one is best again.
     opening.best = best.and_then(|best| match run_dir.checkpoint(best.step).is_dir() {
@@ -148,16 +152,15 @@ fn describe_rollback(set_aside: &SetAside) -> Option<String> {
     ))
 }
 
-/// Returns the checkpoint with the latest step, and whether it is a copy in memory.
+/// Returns the checkpoint with the latest step, and the copies of which it is one, if it is in memory.
 fn choose_checkpoint(
     recipe: &Recipe,
     resume: &Resume,
-    env: &WorkerEnv,
+    ranks: (&WorkerEnv, &Rendezvous),
     run_dir: &RunDir,
-) -> Result<(Option<PathBuf>, bool), WorkerError> {
-    // Copies of this run exist only after a restart.
-    let copies = memory_copies_folder(recipe, env).filter(|_| env.restart_count > 0);
-    let copy = copies.and_then(|folder| checkpoint::newest_in_memory(&folder, env.world_size));
+) -> Result<(Option<PathBuf>, Option<ChosenCopies>), WorkerError> {
+    let copy =
+        memory_copies_folder(recipe).map(|folder| newest_copies(&folder, ranks)).transpose()?.flatten();
     let chosen = match checkpoint::choose(run_dir, resume) {
         // The copy is intact, whatever the state of the disk.
         Err(_) if copy.is_some() => None,
@@ -167,13 +170,36 @@ fn choose_checkpoint(
     let on_disk =
         manifest.map_err(|error| WorkerError::Resume(error.into()))?.map_or(0, |manifest| manifest.step);
     Ok(match copy {
-        Some((copy, step)) if step > on_disk => (Some(copy), true),
-        _ => (chosen, false),
+        Some((copy, step, copies)) if step > on_disk => (Some(copy), Some(copies)),
+        _ => (chosen, None),
     })
 }
 
-/// Returns the folder of copies in memory if launcher and recipe enable them and all ranks share a machine.
-pub(crate) fn memory_copies_folder(recipe: &Recipe, env: &WorkerEnv) -> Option<PathBuf> {
+/// Returns this node's slot with the newest step that the nodes have completely, the step, and all its copies.
+/// Waits for the other nodes if shards are missing here.
+fn newest_copies(
+    folder: &Path,
+    (env, rendezvous): (&WorkerEnv, &Rendezvous),
+) -> Result<Option<(PathBuf, u64, ChosenCopies)>, WorkerError> {
+    let mut hosts = Vec::new();
+    let mut copies_of_others = || {
+        let programs = if env.is_one_node() { Vec::new() } else { programs::of_others(rendezvous)? };
+        hosts.extend(programs.iter().map(|program| program.host.clone()));
+        let of_rank = |(index, program): (usize, Program)| {
+            program.copies.into_iter().map(move |copy| (index + 1, copy))
+        };
+        Ok::<_, WorkerError>(programs.into_iter().enumerate().flat_map(of_rank).collect())
+    };
+    let mut newest = checkpoint::newest_copies(folder, &mut copies_of_others)?;
+    if let (Some((.., copies)), false) = (&mut newest, env.is_one_node()) {
+        let of_sources = copies.sources.iter().filter_map(|source| hosts.get(source.rank - 1).cloned());
+        copies.hosts = std::iter::once(dtrain_common::host::name()).chain(of_sources).collect();
+    }
+    Ok(newest)
+}
+
+/// Returns the folder of copies in memory if launcher and recipe enable them.
+pub(crate) fn memory_copies_folder(recipe: &Recipe) -> Option<PathBuf> {
     let folder = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
-    folder.filter(|_| recipe.checkpoint.in_memory && env.is_one_node())
+    folder.filter(|_| recipe.checkpoint.in_memory)
 }

@@ -1,7 +1,8 @@
 //! The run directory over several nodes: whether all nodes share it, and who writes and reads otherwise.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::Manifest;
@@ -9,7 +10,7 @@ use dtrain_common::run_dir::RunDir;
 use tch::Tensor;
 
 use crate::TrainError;
-use crate::checkpoint::{self, CheckpointError, Gathering};
+use crate::checkpoint::{self, CheckpointError, CopiesPlace, Gathering, Neighbours};
 use crate::collectives::{Ranks, ReduceOp, Rendezvous};
 use crate::error::{Result, WorkerError};
 use crate::opening::Opening;
@@ -26,12 +27,29 @@ pub(crate) struct View {
     in_order: i64,
 }
 
+/// What the ranks have agreed on.
+pub(crate) struct Agreed {
+    /// How checkpoints are written.
+    pub(crate) gathering: Gathering,
+    /// Where copies in memory are kept, if all ranks keep them.
+    pub(crate) copies: Option<CopiesPlace>,
+}
+
 /// Adapts rank 0's message to this rank's file system: its own path of a shared run directory, and a
-/// checkpoint that it cannot read. `own` is this rank's own `--run-dir`.
-pub(crate) fn adapt(opening: &mut Opening, own: Option<PathBuf>, env: &WorkerEnv) -> View {
+/// checkpoint that it cannot read. `own` is this rank's own `--run-dir`, `copies` its folder of copies in memory.
+pub(crate) fn adapt(
+    opening: &mut Opening,
+    own: Option<PathBuf>,
+    copies: Option<&Path>,
+    env: &WorkerEnv,
+) -> View {
     let mut view = View { shares: 1, reads: 1, in_order: 1 };
     let Some(nodes) = &opening.nodes else { return view };
     view.in_order = ((env.group_rank == nodes.node) == (env.rank < nodes.local_size)).into();
+    if opening.missing_shards().is_some() {
+        view.reads = 0;
+        opening.unreadable.clone_from(&nodes.manifest);
+    }
     if env.group_rank == nodes.node {
         return view;
     }
@@ -42,16 +60,24 @@ pub(crate) fn adapt(opening: &mut Opening, own: Option<PathBuf>, env: &WorkerEnv
         let begins = nodes.manifest.as_ref().map_or(0, |manifest| manifest.step);
         warn_of_later(&RunDir::new(&own), begins);
     }
-    if let Some(resume) = &mut opening.resume {
-        let inside = resume.strip_prefix(&opening.run_dir).ok().filter(|_| shares);
-        let path = inside.map_or_else(|| resume.clone(), |inside| own.join(inside));
-        let files = |manifest: &Manifest| (manifest.step, manifest.files.clone());
-        let found = Manifest::read(&path).ok();
-        if found.is_some() && found.as_ref().map(files) == nodes.manifest.as_ref().map(files) {
-            *resume = path;
-        } else {
-            view.reads = 0;
-            opening.unreadable.clone_from(&nodes.manifest);
+    if let (Some(resume), 1) = (&mut opening.resume, view.reads) {
+        let on_disk = || {
+            let inside = resume.strip_prefix(&opening.run_dir).ok().filter(|_| shares);
+            let path = inside.map_or_else(|| resume.clone(), |inside| own.join(inside));
+            let files = |manifest: &Manifest| (manifest.step, manifest.files.clone());
+            let found = Manifest::read(&path).ok()?;
+            (nodes.manifest.as_ref().map(files) == Some(files(&found))).then_some(path)
+        };
+        let found = match &opening.copies {
+            Some(chosen) => copies.and_then(|folder| chosen.complete_in(folder)),
+            None => on_disk(),
+        };
+        match found {
+            Some(path) => *resume = path,
+            None => {
+                view.reads = 0;
+                opening.unreadable.clone_from(&nodes.manifest);
+            }
         }
     }
     if shares {
@@ -73,28 +99,49 @@ fn warn_of_later(own: &RunDir, begins: u64) {
     }
 }
 
-/// Agrees with all ranks whether they share the run directory. Sends the state to ranks that cannot read it.
-/// Returns how checkpoints are written. Every rank calls this.
+/// Agrees with all ranks whether they share the run directory, and keep copies in memory in `folder`. Sends the
+/// state to ranks that cannot read it. Every rank calls this.
 pub(crate) fn agree(
     opening: &Opening,
-    view: View,
+    (view, folder): (View, Option<PathBuf>),
     setup: &mut Setup,
     ranks: &Ranks,
     rendezvous: &Rendezvous,
-) -> Result<Gathering> {
-    let Some(nodes) = &opening.nodes else { return Ok(Gathering::Shared) };
-    let all = Tensor::from_slice(&[view.shares, view.reads, view.in_order]);
-    ranks.all_reduce(&all, ReduceOp::Min).and_then(|work| work.wait()).map_err(TrainError::from)?;
-    let all = Vec::<i64>::try_from(all)?;
-    let [shared, readable, in_order] = [0, 1, 2].map(|fact| all[fact] == 1);
+    env: &WorkerEnv,
+) -> Result<Agreed> {
+    let first = env.rank - env.local_rank;
+    let node = first..first + env.local_world_size;
+    let place = |folder, attempt, neighbours| CopiesPlace { folder, attempt, node, neighbours };
+    let Some(nodes) = &opening.nodes else {
+        let copies = folder.map(|folder| place(folder, 0, None));
+        return Ok(Agreed { gathering: Gathering::Shared, copies });
+    };
+    let facts = [view.shares, view.reads, view.in_order, folder.is_some().into()];
+    let all = reduced(&facts, ReduceOp::Min, ranks)?;
+    let [shared, readable, in_order, keeps] = [0, 1, 2, 3].map(|fact| all[fact] == 1);
     if ranks.rank() == 0 {
         let _ = fs::remove_file(opening.run_dir.join(&nodes.token));
+    }
+    let mut neighbours = None;
+    if opening.missing_shards().is_some() || (keeps && setup.course.stages.layout.shards > 1) {
+        let mut of_ranks = vec![0; ranks.size()];
+        of_ranks[ranks.rank()] = env.group_rank as i64;
+        let of_ranks = reduced(&of_ranks, ReduceOp::Sum, ranks)?;
+        let messages = rendezvous.connect_messages("copies")?;
+        neighbours = messages.map(|messages| Arc::new(Neighbours::new(messages, &of_ranks)));
+    }
+    if let (Some(copies), Some(neighbours)) = (opening.missing_shards(), &neighbours) {
+        copies.gather(folder.as_deref(), ranks.rank(), neighbours).map_err(WorkerError::Resume)?;
+        if let (Some(slot), 0) = (&opening.resume, ranks.rank()) {
+            checkpoint::restore(slot, &mut setup.replica.model).map_err(WorkerError::Resume)?;
+        }
     }
     if let (Some(folder), false) = (&opening.resume, readable) {
         checkpoint::send_state(folder, &mut setup.replica.model, ranks).map_err(WorkerError::Resume)?;
     }
+    let copies = folder.filter(|_| keeps).map(|folder| place(folder, nodes.attempt, neighbours));
     if shared {
-        return Ok(Gathering::Shared);
+        return Ok(Agreed { gathering: Gathering::Shared, copies });
     }
     if ranks.rank() == 0 {
         tracing::info!(
@@ -102,10 +149,18 @@ pub(crate) fn agree(
         );
     }
     let writers = if in_order { nodes.local_size } else { 1 };
-    Ok(match rendezvous.connect_messages("checkpoints")? {
+    let gathering = match rendezvous.connect_messages("checkpoints")? {
         Some(messages) => Gathering::sent(writers, messages),
         None => Gathering::Shared,
-    })
+    };
+    Ok(Agreed { gathering, copies })
+}
+
+/// Returns the values of all ranks, reduced. Every rank calls this.
+fn reduced(own: &[i64], op: ReduceOp, ranks: &Ranks) -> Result<Vec<i64>> {
+    let all = Tensor::from_slice(own);
+    ranks.all_reduce(&all, op).and_then(|work| work.wait()).map_err(TrainError::from)?;
+    Ok(Vec::<i64>::try_from(all)?)
 }
 
 /// Returns rank 0's manifest on every rank.

@@ -10,6 +10,7 @@ use dtrain_common::run_dir::RunDir;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::checkpoint::ChosenCopies;
 use crate::error::{Result, WorkerError};
 
 /// The message of rank 0 to the other ranks before the run begins.
@@ -17,8 +18,8 @@ use crate::error::{Result, WorkerError};
 pub(crate) struct Opening {
     pub(crate) run_dir: PathBuf,
     pub(crate) resume: Option<PathBuf>,
-    /// Whether `resume` is a copy in memory.
-    pub(crate) from_memory: bool,
+    /// The copies in memory of which `resume` is rank 0's; None for a checkpoint on the disk.
+    pub(crate) copies: Option<ChosenCopies>,
     /// Whether `resume` belongs to another run, and stays there.
     pub(crate) is_foreign: bool,
     /// The best checkpoint so far, if this run has its folder.
@@ -33,6 +34,11 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
+    /// Returns the copies in memory to resume from, if rank 0's node lacks shards of them.
+    pub(crate) fn missing_shards(&self) -> Option<&ChosenCopies> {
+        self.copies.as_ref().filter(|copies| !copies.sources.is_empty())
+    }
+
     /// Returns the opening of a rehearsal, which writes nothing and resumes from nothing.
     pub(crate) fn rehearsed(survey: Value) -> Self {
         Self { survey, ..Self::default() }
@@ -44,6 +50,8 @@ impl Opening {
 pub(crate) struct ForNodes {
     /// A file that rank 0 has written into the run directory.
     pub(crate) token: PathBuf,
+    /// A number that no other attempt has.
+    pub(crate) attempt: u64,
     /// Rank 0's node, and the number of ranks there.
     pub(crate) node: usize,
     pub(crate) local_size: usize,
@@ -60,6 +68,7 @@ impl ForNodes {
         let path = run_dir.root().join(&token);
         let write = fs::create_dir_all(run_dir.root()).and_then(|()| fs::write(&path, b""));
         write.map_err(|source| WorkerError::Write { path, source })?;
-        Ok(Self { token, node: env.group_rank, local_size: env.local_world_size, manifest })
+        let attempt = now.as_nanos() as u64;
+        Ok(Self { token, attempt, node: env.group_rank, local_size: env.local_world_size, manifest })
     }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
+use crate::checkpoint::HeldCopy;
 use crate::collectives::Rendezvous;
 use crate::error::{Result, WorkerError};
 use crate::step::Precision;
@@ -20,7 +21,7 @@ const PATHS: [(&str, &str); 3] = [("data", "root"), ("model", "file"), ("model",
 /// The program of one rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Program {
-    host: String,
+    pub(crate) host: String,
     /// Version and bytes.
     libtorch: String,
     /// The precision that `precision.amp = "auto"` chooses on this rank's GPU.
@@ -28,6 +29,9 @@ pub(crate) struct Program {
     recipe: Value,
     /// What the ranks of a node have in common, by name.
     node: OfNode,
+    /// What its node holds of earlier attempts, from the first rank of each node.
+    #[serde(default)]
+    pub(crate) copies: Vec<HeldCopy>,
 }
 
 /// What the first rank of each node tells, by name; empty for other ranks.
@@ -53,7 +57,7 @@ pub(crate) fn of_node(recipe: &Recipe, data: &str, prepared: bool) -> OfNode {
 }
 
 impl Program {
-    /// Returns the program of this rank, which trains on `device`.
+    /// Returns the program of this rank, which trains on `device`, without copies.
     pub(crate) fn of_rank(recipe: &Recipe, device: Device, node: OfNode) -> Result<Self> {
         let amp = Precision::new(&recipe.precision, device)?.amp();
         let mut recipe = serde_json::to_value(recipe)?;
@@ -68,6 +72,7 @@ impl Program {
             amp,
             recipe,
             node,
+            copies: Vec::new(),
         })
     }
 }
@@ -81,13 +86,17 @@ fn size_of_libtorch() -> String {
     size.map_or_else(|| "unknown size".to_owned(), |meta| format!("{} bytes", meta.len()))
 }
 
-/// Compares the programs of all ranks with rank 0's. Rank 0 calls this; the others send theirs by
-/// [`Rendezvous::introduce`].
-pub(crate) fn compare(rendezvous: &Rendezvous, own: &Program) -> Result<()> {
-    let mut all = vec![own.clone()];
-    for bytes in rendezvous.introductions()? {
-        all.push(serde_json::from_slice(&bytes)?);
-    }
+/// Returns the programs of all other ranks in order, which send them by [`Rendezvous::introduce`]. Rank 0 calls
+/// this.
+pub(crate) fn of_others(rendezvous: &Rendezvous) -> Result<Vec<Program>> {
+    let all = rendezvous.introductions()?;
+    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+}
+
+/// Compares the programs of all ranks with rank 0's, which calls this.
+pub(crate) fn compare(rendezvous: &Rendezvous, own: Program) -> Result<()> {
+    let mut all = vec![own];
+    all.extend(of_others(rendezvous)?);
     match differences(&all) {
         differences if differences.is_empty() => Ok(()),
         differences => Err(WorkerError::DifferentPrograms(differences.join("; "))),
@@ -161,6 +170,7 @@ mod tests {
             node: [("data", "fingerprint 0"), ("model.weights", "hash a"), ("program", "0.1.0, hash aa")]
                 .map(|(name, value)| (name.into(), value.into()))
                 .into(),
+            copies: Vec::new(),
         }
     }
 

@@ -92,9 +92,9 @@ impl Setup {
         let unreadable = opening.unreadable.as_ref();
         let resumed = folder.map(|folder| resume((folder, unreadable), &mut replica)).transpose()?;
         let done = resumed.as_ref().map_or(0, |resumed| resumed.manifest.step);
-        notes.extend(folder.map(|folder| match opening.from_memory {
-            true => format!("resumed from the copy in memory after step {done}"),
-            false => format!("resumed from {} after step {done}", folder.display()),
+        notes.extend(folder.map(|folder| match &opening.copies {
+            Some(copies) => format!("resumed from {} after step {done}", describe_copies(&copies.hosts)),
+            None => format!("resumed from {} after step {done}", folder.display()),
         }));
         Ok(Self {
             replica,
@@ -110,6 +110,14 @@ impl Setup {
             resumed,
             notes,
         })
+    }
+}
+
+fn describe_copies(hosts: &[String]) -> String {
+    match hosts {
+        [] => "the copy in memory".to_owned(),
+        [host] => format!("the copy in memory of {host}"),
+        hosts => format!("the copies in memory of {}", hosts.join(", ")),
     }
 }
 

@@ -14,7 +14,7 @@ use super::error::{Result, WorkerError};
 use super::opening::Opening;
 use super::setup::{Setup, cores_per_rank, loader_options, surveyed};
 use crate::TrainError;
-use crate::checkpoint::{Checkpoints, Gathering, MemoryCopies};
+use crate::checkpoint::{self, Checkpoints, Gathering, MemoryCopies};
 use crate::collectives::{Collective, Ranks, Rendezvous};
 use crate::data_fingerprint;
 use crate::describe::describe_run;
@@ -25,7 +25,7 @@ use crate::job;
 use crate::lead::{memory_copies_folder, prepare_run};
 use crate::memory::{MemoryStats, start};
 use crate::metrics::{MetricsLog, Progress};
-use crate::nodes;
+use crate::nodes::{self, Agreed};
 use crate::plan::EvalWeights;
 use crate::programs::{self, Program};
 use crate::request::Request;
@@ -72,13 +72,13 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     let host = Host::enter(recipe, env)?;
     let fault = Fault::from_env(env.rank)?;
     // Rank 0 holds its claims until the run ends.
-    let (opening, mut setup, _claims, ranks, gathering) = join_run::<T>(request, recipe, env, &host)?;
-    let is_shared = matches!(gathering, Gathering::Shared);
+    let (opening, mut setup, _claims, ranks, agreed) = join_run::<T>(request, recipe, env, &host)?;
+    let is_shared = matches!(agreed.gathering, Gathering::Shared);
     host.stop.handle_signals().map_err(WorkerError::Signals)?;
     share_state(&ranks, &mut setup)?;
     let chosen = start::choose_cuts::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
     let run_dir = RunDir::new(&opening.run_dir);
-    let mut followers = followers(recipe, (&opening, gathering), &setup, env, &host, &ranks, &run_dir)?;
+    let mut followers = followers(recipe, (&opening, agreed), &setup, env, &host, &ranks, &run_dir)?;
     if env.rank == 0 {
         let to = (&run_dir, &mut followers);
         describe_run(recipe, &setup, env, host.device, &chosen, to)?;
@@ -125,20 +125,21 @@ fn join_run<T: BuildTask + 'static>(
     recipe: &Recipe,
     env: &WorkerEnv,
     host: &Host,
-) -> Result<(Opening, Setup, Vec<RunLock>, Ranks, Gathering)> {
+) -> Result<(Opening, Setup, Vec<RunLock>, Ranks, Agreed)> {
     let rendezvous = Rendezvous::open(env.clone())?;
+    let copies = memory_copies_folder(recipe);
     let (view, opening, mut setup, claims) = if env.rank == 0 {
         let prepared = prepare_run::<T>(request, recipe, env, host, &rendezvous)
             .inspect_err(|error| rendezvous.announce_failure(&error.to_string()))?;
         rendezvous.announce(&serde_json::to_vec(&prepared.0)?)?;
         let (mut opening, setup, claims) = prepared;
-        (nodes::adapt(&mut opening, None, env), opening, setup, claims)
+        (nodes::adapt(&mut opening, None, copies.as_deref(), env), opening, setup, claims)
     } else {
         if !env.is_one_node() {
             introduce::<T>(request, recipe, env, (host.device, &rendezvous))?;
         }
         let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
-        let view = nodes::adapt(&mut opening, request.run_dir.clone(), env);
+        let view = nodes::adapt(&mut opening, request.run_dir.clone(), copies.as_deref(), env);
         let setup = Setup::build::<T>(recipe, &opening, env, host.device, None)?;
         (view, opening, setup, Vec::new())
     };
@@ -146,20 +147,24 @@ fn join_run<T: BuildTask + 'static>(
     if let Some(sync) = &setup.batch_sync {
         sync.connect(rendezvous.connect_second_group("batch-norm", &ranks)?);
     }
-    let gathering = nodes::agree(&opening, view, &mut setup, &ranks, &rendezvous)?;
-    Ok((opening, setup, claims, ranks, gathering))
+    let agreed = nodes::agree(&opening, (view, copies), &mut setup, &ranks, &rendezvous, env)?;
+    Ok((opening, setup, claims, ranks, agreed))
 }
 
-/// Sends rank 0 this rank's program, for a comparison. The first rank of each node surveys its data.
+/// Sends rank 0 this rank's program, for a comparison. The first rank of each node surveys its data and copies.
 fn introduce<T: BuildTask>(
     request: &Request,
     recipe: &Recipe,
     env: &WorkerEnv,
     (device, rendezvous): (Device, &Rendezvous),
 ) -> Result<()> {
-    let survey = (env.local_rank == 0).then(|| surveyed::<T>(recipe)).transpose()?;
+    let is_first = env.local_rank == 0;
+    let survey = is_first.then(|| surveyed::<T>(recipe)).transpose()?;
     let of_survey = |survey| programs::of_node(recipe, &data_fingerprint::digest(&survey), request.prepared);
-    let program = Program::of_rank(recipe, device, survey.map(of_survey).unwrap_or_default())?;
+    let mut program = Program::of_rank(recipe, device, survey.map(of_survey).unwrap_or_default())?;
+    if let (Some(folder), true) = (memory_copies_folder(recipe), is_first) {
+        program.copies = checkpoint::held_copies(&folder);
+    }
     Ok(rendezvous.introduce(&serde_json::to_vec(&program)?)?)
 }
 
@@ -176,7 +181,7 @@ fn share_state(ranks: &Ranks, setup: &mut Setup) -> Result<(), TrainError> {
 /// Returns the followers of a run in the order of their calls.
 fn followers<'a>(
     recipe: &Recipe,
-    (opening, gathering): (&Opening, Gathering),
+    (opening, agreed): (&Opening, Agreed),
     setup: &Setup,
     env: &WorkerEnv,
     host: &Host,
@@ -198,17 +203,17 @@ fn followers<'a>(
     list.push(Box::new(Figures::new(earlier.unwrap_or_default())));
     let (total, epochs, every) = (plan.total_steps, plan.epochs(), recipe.log.every_steps);
     list.push(Box::new(Progress::new(host.style, total, epochs, every, done)));
-    if let Some(folder) = memory_copies_folder(recipe, env) {
+    if let Some(place) = agreed.copies {
         let copies =
-            MemoryCopies::new(&folder, ranks, host.device, cores).map_err(WorkerError::Checkpoints)?;
+            MemoryCopies::new(place, ranks, host.device, cores, done).map_err(WorkerError::Checkpoints)?;
         list.push(Box::new(Copies::new(copies, heartbeat.clone(), done)));
     }
     list.push(Box::new(host.stop.clone()));
-    let checkpoints =
-        Checkpoints::new(run_dir, ranks, gathering, host.device, cores).map_err(WorkerError::Checkpoints)?;
+    let checkpoints = Checkpoints::new(run_dir, ranks, agreed.gathering, host.device, cores)
+        .map_err(WorkerError::Checkpoints)?;
     let origin = ResumeOrigin {
         run_dir,
-        from_memory: opening.from_memory,
+        from_memory: opening.copies.is_some(),
         is_foreign: opening.is_foreign,
         evaluation_missing: manifest.is_some_and(|manifest| manifest.evaluation_missing),
     };

@@ -66,8 +66,8 @@ fn assign_parts(files: &[FileLayout], rank: usize) -> (Vec<StagedPart>, usize) {
 
 pub(super) struct Copier {
     ranks: Ranks,
-    /// The number of ranks that share what all ranks hold: the first ranks.
-    writers: usize,
+    /// The ranks that share what all ranks hold.
+    writers: Range<usize>,
     device: Device,
     threads: usize,
     copy_stream: Option<CopyStream>,
@@ -81,7 +81,7 @@ pub(super) struct Copier {
 impl Copier {
     pub(super) fn new(
         ranks: &Ranks,
-        writers: usize,
+        writers: Range<usize>,
         device: Device,
         threads: usize,
     ) -> Result<Self, CheckpointError> {
@@ -100,7 +100,7 @@ impl Copier {
     /// Prepares memory for the first copy beside the training. Every rank calls this between two steps.
     pub(super) fn prepare(&mut self, model: &Model) -> Result<(), CheckpointError> {
         let sources = items::files(model, &self.ranks, self.device)?;
-        let (_, bytes) = assign_parts(&layout(&sources, self.writers)?, self.ranks.rank());
+        let (_, bytes) = assign_parts(&layout(&sources, self.writers.clone())?, self.ranks.rank());
         let (device, cancelled) = (self.device, Arc::clone(&self.cancelled));
         self.preparing = Some(BackgroundTask::begin(move || {
             lower_priority();
@@ -130,7 +130,7 @@ impl Copier {
         sources: Vec<(&'static str, Vec<Source>)>,
         kept: Option<Memory>,
     ) -> Result<PendingCopy, CheckpointError> {
-        let files: Arc<[FileLayout]> = layout(&sources, self.writers)?.into();
+        let files: Arc<[FileLayout]> = layout(&sources, self.writers.clone())?.into();
         let rank = self.ranks.rank();
         let (parts, bytes) = assign_parts(&files, rank);
         // Drops memory that is too small before larger memory is allocated.
@@ -319,7 +319,7 @@ mod tests {
         sources[1].unchanged_until_update = true;
         let sources = || vec![("file", sources.iter().map(copy_of).collect())];
 
-        let mut copier = Copier::new(&Ranks::single(), 1, Device::Cpu, 2).unwrap();
+        let mut copier = Copier::new(&Ranks::single(), 0..1, Device::Cpu, 2).unwrap();
         let copying = copier.start(sources(), None).unwrap();
         // The following step changes one tensor; the other stays unchanged until it is copied.
         let _ = changing.fill_(-1.0);

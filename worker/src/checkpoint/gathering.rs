@@ -14,7 +14,7 @@ use super::layout::FileLayout;
 use crate::collectives::{GlooGroup, ProcessGroup};
 
 /// Bytes of one message.
-const CHUNK: usize = 16 << 20;
+pub(super) const CHUNK: usize = 16 << 20;
 
 /// A rank waits until rank 0 has written the parts of all earlier ranks.
 const TIMEOUT: Duration = Duration::from_secs(30 * 60);
@@ -150,7 +150,11 @@ fn receive_file(
     Ok(outcome)
 }
 
-fn receive_bytes(messages: &GlooGroup, from: usize, bytes: &mut [u8]) -> Result<(), CheckpointError> {
+pub(super) fn receive_bytes(
+    messages: &GlooGroup,
+    from: usize,
+    bytes: &mut [u8],
+) -> Result<(), CheckpointError> {
     let tensor = Tensor::f_empty([bytes.len() as i64], (Kind::Uint8, Device::Cpu))?;
     messages.receive(&tensor, from)?;
     Ok(tensor.f_copy_data_u8(bytes, bytes.len())?)

@@ -3,15 +3,32 @@
 //! Slots are used in turn. A rank copies and writes step k during step k + 1, and ends before the agreement
 //! on step k + 1. A rank that writes step k + 1 thus knows that all ranks have written step k to the other
 //! slot: one slot is always complete. `dtrain_common::memory_copies` describes the files.
+//!
+//! Each node has slots of its own. Its ranks write what all ranks hold, and their shards of the state. Each
+//! rank also sends its shards to a rank of the next node, which keeps them too (`shards`). A lost node thus
+//! costs no step either: at a restart rank 0 finds the newest copy whose shards are all left (`slot`,
+//! `choice`), and completes its own slot.
+
+mod choice;
+mod shards;
+mod slot;
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use dtrain_common::manifest::{self, Manifest};
-use dtrain_common::memory_copies::{SLOTS, mark, step_of};
+use dtrain_common::memory_copies::{COPY, SLOTS, clear, mark};
+use serde::{Deserialize, Serialize};
 use tch::Device;
 
+pub(crate) use self::choice::ShardSource;
+use self::choice::newest_whole;
+pub(crate) use self::shards::Neighbours;
+pub(crate) use self::slot::HeldCopy;
+use self::slot::{Description, Slot, slots};
 use super::background::BackgroundTask;
 use super::copying::{CompleteCopy, Copier};
 use super::error::CheckpointError;
@@ -23,23 +40,57 @@ use crate::state::Model;
 /// The copies of a run, on one of its ranks.
 pub(crate) struct MemoryCopies {
     rank: usize,
-    slots: [PathBuf; 2],
+    place: CopiesPlace,
     copier: Copier,
     writing: Option<BackgroundTask<Memory>>,
 }
 
+/// Where the copies of one attempt are.
+#[derive(Debug, Clone)]
+pub(crate) struct CopiesPlace {
+    /// The launcher's folder.
+    pub(crate) folder: PathBuf,
+    /// A number that no other attempt on several nodes has.
+    pub(crate) attempt: u64,
+    /// The ranks of this node.
+    pub(crate) node: Range<usize>,
+    /// The other nodes, if ranks have shards.
+    pub(crate) neighbours: Option<Arc<Neighbours>>,
+}
+
+/// The copies that a run resumes from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ChosenCopies {
+    attempt: u64,
+    step: u64,
+    /// The shards that rank 0's slot lacks.
+    pub(crate) sources: Vec<ShardSource>,
+    /// The hosts that have the copies, if there are several nodes.
+    pub(crate) hosts: Vec<String>,
+}
+
 impl MemoryCopies {
-    /// Uses the launcher's folder. `cores`: this rank's share of the machine. Every rank calls this.
+    /// Uses the launcher's folder for steps after step `done`. `cores`: this rank's share of the machine. Every
+    /// rank calls this before the first step, after all have read the copies of an earlier attempt.
     pub(crate) fn new(
-        folder: &Path,
+        place: CopiesPlace,
         ranks: &Ranks,
         device: Device,
         cores: usize,
+        done: u64,
     ) -> Result<Self, CheckpointError> {
+        if ranks.rank() == place.node.start {
+            // Later steps of earlier attempts are now of another line.
+            for path in SLOTS.map(|slot| place.folder.join(slot)) {
+                if Slot::read(path.clone()).is_none_or(|slot| slot.held.step != done) {
+                    clear(&path).map_err(CheckpointError::io("clear", path))?;
+                }
+            }
+        }
         Ok(Self {
             rank: ranks.rank(),
-            slots: SLOTS.map(|slot| folder.join(slot)),
-            copier: Copier::new(ranks, ranks.size(), device, cores)?,
+            copier: Copier::new(ranks, place.node.clone(), device, cores)?,
+            place,
             writing: None,
         })
     }
@@ -53,10 +104,14 @@ impl MemoryCopies {
         let mut unchecked = std::iter::repeat(Digest::default());
         let entries = copying.files.iter().map(|file| file.entry(&mut unchecked));
         manifest.files = entries.collect();
-        let (slot, rank) = (self.slots[(manifest.step % 2) as usize].clone(), self.rank);
+        let shards = copying.files.iter().map(|file| (file.name.clone(), file.shards.clone()));
+        let (place, rank) = (self.place.clone(), self.rank);
+        let description =
+            Description { attempt: place.attempt, node: place.node.clone(), shards: shards.collect() };
         self.writing = Some(BackgroundTask::begin(move || {
             let copied = copying.finish()?;
-            write(&slot, rank, &copied, &manifest)?;
+            let slot = place.folder.join(SLOTS[(manifest.step % 2) as usize]);
+            write(&slot, rank, &copied, &manifest, &description, place.neighbours.as_deref())?;
             Ok(copied.memory)
         }));
         Ok(())
@@ -71,15 +126,63 @@ impl MemoryCopies {
     }
 }
 
-/// Returns the newest slot that `ranks` ranks have written completely, and its step.
-pub(crate) fn newest(folder: &Path, ranks: usize) -> Option<(PathBuf, u64)> {
-    let whole = |slot: &str| {
-        let slot = folder.join(slot);
-        let step = step_of(&slot, ranks)?;
-        let manifest = Manifest::read(&slot).ok()?;
-        (manifest.step == step && manifest.check_sizes(&slot).is_ok()).then_some((slot, step))
-    };
-    SLOTS.into_iter().filter_map(whole).max_by_key(|(_, step)| *step)
+/// Returns what this node holds of the last steps.
+pub(crate) fn held_copies(folder: &Path) -> Vec<HeldCopy> {
+    slots(folder).into_iter().map(|slot| slot.held).collect()
+}
+
+/// Returns the slot of rank 0's node with the newest step of which the nodes have all shards, its step, and the
+/// sources of the missing ones. `others` returns the copies of other nodes, each with the first rank there; it
+/// is called if this node's newest copy is not complete.
+pub(crate) fn newest_copies<E>(
+    folder: &Path,
+    others: impl FnOnce() -> Result<Vec<(usize, HeldCopy)>, E>,
+) -> Result<Option<(PathBuf, u64, ChosenCopies)>, E> {
+    let mut own = slots(folder);
+    let newest = own.iter().max_by_key(|slot| slot.held.step);
+    let others = if newest.is_some_and(|slot| !slot.missing().is_empty()) { others()? } else { Vec::new() };
+    let chosen =
+        newest_whole(&own.iter().map(|slot| (&slot.held, slot.missing())).collect::<Vec<_>>(), &others);
+    Ok(chosen.map(|(index, sources)| {
+        let Slot { path, held: HeldCopy { attempt, step, .. }, .. } = own.swap_remove(index);
+        (path, step, ChosenCopies { attempt, step, sources, hosts: Vec::new() })
+    }))
+}
+
+impl ChosenCopies {
+    fn slot_in(&self, folder: &Path) -> Option<Slot> {
+        slots(folder)
+            .into_iter()
+            .find(|slot| (slot.held.attempt, slot.held.step) == (self.attempt, self.step))
+    }
+
+    /// Returns the same copy in this node's `folder`, if all its shards are there.
+    pub(crate) fn complete_in(&self, folder: &Path) -> Option<PathBuf> {
+        self.slot_in(folder).filter(|slot| slot.missing().is_empty()).map(|slot| slot.path)
+    }
+
+    /// Sends rank 0 the shards that it lacks. Every rank calls this; `folder` is its node's.
+    pub(crate) fn gather(
+        &self,
+        folder: Option<&Path>,
+        rank: usize,
+        neighbours: &Neighbours,
+    ) -> Result<(), CheckpointError> {
+        if rank > 0 && self.sources.iter().all(|source| source.rank != rank) {
+            return Ok(());
+        }
+        let gone =
+            || CheckpointError::Tensors(format!("the copy in memory after step {} is gone", self.step));
+        let slot = folder.and_then(|folder| self.slot_in(folder)).ok_or_else(gone)?;
+        for source in self.sources.iter() {
+            match rank {
+                0 => neighbours.take(&slot, source)?,
+                rank if rank == source.rank => neighbours.give(&slot, source)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 fn write(
@@ -87,19 +190,34 @@ fn write(
     rank: usize,
     copied: &CompleteCopy,
     manifest: &Manifest,
+    description: &Description,
+    neighbours: Option<&Neighbours>,
 ) -> Result<(), CheckpointError> {
-    let failed = || CheckpointError::io("write", slot);
-    mark(slot, rank, 0).map_err(failed())?;
-    if rank == 0 {
+    let mark_all = |ranks: &[usize], step| {
+        let mut ranks = ranks.iter();
+        ranks.try_for_each(|rank| mark(slot, *rank, step)).map_err(CheckpointError::io("write", slot))
+    };
+    let kept = neighbours.map_or(&[][..], Neighbours::kept);
+    mark_all(&[rank], 0)?;
+    mark_all(kept, 0)?;
+    if rank == description.node.start {
         let path = slot.join(manifest::FILE_NAME);
         let bytes = manifest.to_bytes(&path)?;
+        write_in_place(&path, bytes.len() as u64, [(0, &bytes[..])])?;
+        let path = slot.join(COPY);
+        let bytes = serde_json::to_vec(description)
+            .map_err(|error| CheckpointError::io("write", &path)(error.into()))?;
         write_in_place(&path, bytes.len() as u64, [(0, &bytes[..])])?;
     }
     for (layout, parts) in copied.by_file() {
         let pieces = parts.iter().map(|part| (part.offset, copied.bytes_of(part)));
         write_in_place(&slot.join(&layout.name), layout.bytes, pieces)?;
     }
-    mark(slot, rank, manifest.step).map_err(failed())
+    mark_all(&[rank], manifest.step)?;
+    if let Some(neighbours) = neighbours {
+        neighbours.exchange(slot, &description.shards)?;
+    }
+    mark_all(kept, manifest.step)
 }
 
 /// Sets an existing file's length, and writes the bytes at their offsets.

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use dtrain_common::manifest::{self, CHECKSUM_BYTES, Checksum, FileEntry};
 use safetensors::Dtype;
+use serde::{Deserialize, Serialize};
 
 use super::error::CheckpointError;
 use crate::models::{header, widest_first};
@@ -38,12 +39,14 @@ pub(super) struct FileLayout {
     pub(super) bytes: u64,
     /// The parts of all ranks, end to end.
     pub(super) parts: Vec<Part>,
+    /// The bytes that only one rank holds.
+    pub(super) shards: Vec<Part>,
     /// The pieces of all ranks, end to end.
     pieces: Vec<Piece>,
 }
 
 /// Bytes of a file that one rank writes: at most [`PART_BYTES`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Part {
     pub(super) offset: u64,
     pub(super) bytes: u64,
@@ -117,15 +120,15 @@ impl FileLayout {
 /// A file's header, and its items with their indices, in the order of the file.
 type Described<'i> = (Vec<u8>, Vec<(usize, &'i Item)>);
 
-/// Divides the files, each a name and its items, among `ranks` (at least 1), which are the first ranks. Others
-/// only provide what they alone hold.
+/// Divides the files, each a name and its items, among `writers` (at least one rank). Other ranks only provide
+/// what they alone hold.
 pub(super) fn layout<I: Borrow<Item>>(
     files: &[(&str, Vec<I>)],
-    ranks: usize,
+    writers: Range<usize>,
 ) -> Result<Vec<FileLayout>, CheckpointError> {
     let described = files.iter().map(|(_, items)| describe(items));
     let described: Vec<Described<'_>> = described.collect::<Result<_, CheckpointError>>()?;
-    let mut shares = Shares::new(&described, ranks);
+    let mut shares = Shares::new(&described, writers);
     let file =
         |((name, _), (header, items)): (&(&str, _), Described<'_>)| divide(name, header, &items, &mut shares);
     Ok(std::iter::zip(files, described).map(file).collect())
@@ -141,12 +144,18 @@ fn describe<I: Borrow<Item>>(items: &[I]) -> Result<Described<'_>, CheckpointErr
 
 fn divide(name: &str, header: Vec<u8>, items: &[(usize, &Item)], shares: &mut Shares) -> FileLayout {
     let bytes = header.len() as u64;
-    let mut file =
-        FileLayout { name: name.to_owned(), header, bytes: 0, parts: Vec::new(), pieces: Vec::new() };
+    let mut file = FileLayout {
+        name: name.to_owned(),
+        header,
+        bytes: 0,
+        parts: Vec::new(),
+        shards: Vec::new(),
+        pieces: Vec::new(),
+    };
     file.push(bytes, Content::Header, shares.assign_whole(bytes));
     for &(index, item) in items {
         let (elements, width) = (item.elements(), item.width());
-        let mut done = 0;
+        let (mut done, begin) = (0, file.pieces.len());
         let mut push = |end: u64, rank: usize| {
             file.push((end - done) * width, Content::Elements(index, done..end), rank);
             done = end;
@@ -162,6 +171,10 @@ fn divide(name: &str, header: Vec<u8>, items: &[(usize, &Item)], shares: &mut Sh
                     push(end, rank);
                 }
             }
+        }
+        if matches!(item.holders, Holders::Parts(_)) {
+            let part = |&Piece { offset, bytes, rank, .. }: &Piece| Part { offset, bytes, rank };
+            file.shards.extend(file.pieces[begin..].iter().map(part));
         }
     }
     file.parts = file.parts.into_iter().flat_map(Part::split).collect();
@@ -187,38 +200,41 @@ impl Part {
 
 /// Divides bytes that every rank holds into equal shares, in the order of the files.
 struct Shares {
-    ranks: usize,
+    writers: Range<usize>,
     share: u64,
     assigned: u64,
 }
 
 impl Shares {
-    fn new(files: &[Described<'_>], ranks: usize) -> Self {
+    fn new(files: &[Described<'_>], writers: Range<usize>) -> Self {
         let headers = files.iter().map(|(header, _)| header.len() as u64);
         let items = files.iter().flat_map(|(_, items)| items);
         let held_by_all = items.filter(|(_, item)| matches!(item.holders, Holders::All { .. }));
         let all = headers.chain(held_by_all.map(|(_, item)| item.elements() * item.width()));
-        Self { ranks, share: all.sum::<u64>().div_ceil(ranks as u64).max(1), assigned: 0 }
+        let share = all.sum::<u64>().div_ceil(writers.len() as u64).max(1);
+        Self { writers, share, assigned: 0 }
     }
 
+    /// Returns the index of the writer whose share contains this byte.
     fn of(&self, byte: u64) -> usize {
-        ((byte / self.share) as usize).min(self.ranks - 1)
+        ((byte / self.share) as usize).min(self.writers.len() - 1)
     }
 
     /// Returns the rank for indivisible bytes: the rank whose share contains their middle.
     fn assign_whole(&mut self, bytes: u64) -> usize {
-        let rank = self.of(self.assigned + bytes / 2);
+        let writer = self.of(self.assigned + bytes / 2);
         self.assigned += bytes;
-        rank
+        self.writers.start + writer
     }
 
     /// Returns how many of `elements` (at least 1) of `width` bytes go to the next rank, and that rank.
     fn assign_next(&mut self, elements: u64, width: u64) -> (u64, usize) {
-        let rank = self.of(self.assigned);
-        let room = (rank as u64 + 1) * self.share - self.assigned;
-        let some = if rank + 1 == self.ranks { elements } else { elements.min(room.div_ceil(width)) };
+        let writer = self.of(self.assigned);
+        let room = (writer as u64 + 1) * self.share - self.assigned;
+        let is_last = writer + 1 == self.writers.len();
+        let some = if is_last { elements } else { elements.min(room.div_ceil(width)) };
         self.assigned += some * width;
-        (some, rank)
+        (some, self.writers.start + writer)
     }
 }
 

@@ -29,7 +29,9 @@ mod sending;
 pub(crate) use commit::amend;
 pub use error::CheckpointError;
 pub(crate) use gathering::Gathering;
-pub(crate) use in_memory::{MemoryCopies, newest as newest_in_memory};
+pub(crate) use in_memory::{
+    ChosenCopies, CopiesPlace, HeldCopy, MemoryCopies, Neighbours, held_copies, newest_copies,
+};
 pub(crate) use pending::Checkpoints;
 pub use read::{choose, verify};
 pub(crate) use read::{restore, restore_weights};

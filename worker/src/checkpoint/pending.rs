@@ -82,7 +82,7 @@ impl Checkpoints {
             run_dir: run_dir.clone(),
             ranks: ranks.clone(),
             disk: Arc::new(Disk::from_env(ranks.rank())?),
-            copier: Copier::new(ranks, gathering.writers(ranks.size()), device, cores)?,
+            copier: Copier::new(ranks, 0..gathering.writers(ranks.size()), device, cores)?,
             gathering: Arc::new(gathering),
             pending: None,
         })

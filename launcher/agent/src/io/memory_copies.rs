@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// The memory of one run, over all its attempts.
+/// The memory of one run on this node, over all its attempts.
 #[derive(Debug)]
 pub struct MemoryCopies {
     folder: TempDir,
@@ -50,7 +50,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use dtrain_common::memory_copies::{mark, step_of};
+    use dtrain_common::memory_copies::{mark, marks};
 
     #[test]
     fn copies_written_through_links_exist_until_the_end() {
@@ -61,7 +61,7 @@ mod tests {
         fs::write(&file, b"weights").unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"weights");
         mark(&slot, 0, 3).unwrap();
-        assert_eq!(step_of(&slot, 1), Some(3));
+        assert_eq!(marks(&slot).unwrap(), [3]);
         drop(copies);
         assert!(!file.exists());
     }

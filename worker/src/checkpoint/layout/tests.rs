@@ -42,7 +42,17 @@ proptest! {
     /// Every byte is written once, by the rank of its part, and elements by a rank that holds them.
     #[test]
     fn every_byte_has_one_writer((files, ranks) in files()) {
-        for (file, (_, items)) in layout(&files, ranks).unwrap().iter().zip(&files) {
+        let all = layout(&files, 0..ranks).unwrap();
+        // The ranks of one node, and shards of others.
+        let writers = ranks / 2..ranks;
+        let some = layout(&files, writers.clone()).unwrap();
+        let shards = |files: &[FileLayout]| files.iter().map(|file| file.shards.clone()).collect::<Vec<_>>();
+        prop_assert_eq!(shards(&all), shards(&some));
+        let foreign = some.iter().flat_map(|file| &file.parts).filter(|part| !writers.contains(&part.rank));
+        let bytes: u64 = foreign.map(|part| part.bytes).sum();
+        let owned = some.iter().flat_map(|file| &file.shards).filter(|part| !writers.contains(&part.rank));
+        prop_assert_eq!(bytes, owned.map(|part| part.bytes).sum::<u64>());
+        for (file, (_, items)) in all.iter().chain(&some).zip(files.iter().cycle()) {
             let mut written = vec![None; file.bytes as usize];
             let mut elements: Vec<u64> = vec![0; items.len()];
             for rank in 0..ranks {
@@ -76,7 +86,7 @@ proptest! {
     /// The safetensors reader accepts the files, and finds every tensor at its pieces.
     #[test]
     fn the_safetensors_reader_finds_every_tensor((files, ranks) in files()) {
-        for (file, (_, items)) in layout(&files, ranks).unwrap().iter().zip(&files) {
+        for (file, (_, items)) in layout(&files, 0..ranks).unwrap().iter().zip(&files) {
             let mut bytes = vec![0; file.bytes as usize];
             for piece in (0..ranks).flat_map(|rank| file.pieces(rank)) {
                 let range = piece.offset as usize..(piece.offset + piece.bytes) as usize;
@@ -105,7 +115,7 @@ proptest! {
             shape: vec![size],
             holders: Holders::All { divisible: true },
         });
-        let file = layout(&[("f", items.collect::<Vec<_>>())], ranks).unwrap().remove(0);
+        let file = layout(&[("f", items.collect::<Vec<_>>())], 0..ranks).unwrap().remove(0);
         let share = file.bytes.div_ceil(ranks as u64);
         for rank in 0..ranks {
             let own: u64 = file.parts_of(rank).map(|part| part.bytes).sum();
