@@ -7,7 +7,7 @@ use dtrain_test_kit::network::Network;
 use dtrain_test_kit::process::{Signal, kill, signal, wait_until};
 use dtrain_test_kit::scene::{Finished, Launch, Scene};
 use dtrain_tests::programs;
-use dtrain_tests::runs::Run;
+use dtrain_tests::runs::{Run, gpt};
 
 /// Starts `dtrain launch FLAGS RECIPE` in the scene's folder, with one thread per rank.
 fn start<'a>(scene: &'a Scene, name: &str, network: Option<(&Network, usize)>, flags: &[&str]) -> Launch<'a> {
@@ -141,4 +141,71 @@ fn a_frozen_node_does_not_change_the_weights() {
         launches[0].wait_for_stderr("lost n1");
         pids.iter().for_each(|pid| kill(*pid, Signal::CONT));
     });
+}
+
+/// Copies in memory and no checkpoint in time. Half a step is one micro-batch of one rank: the ranks' number
+/// does not change the bits.
+const COPIES: &str = r#"
+[checkpoint]
+every = "100000 steps"
+in_memory = true
+[memory]
+micro_batch = 4
+"#;
+
+/// Kills the agent of the second of `nodes` nodes, and with `is_replaced` starts another one there. The run
+/// resumes from the copies in memory of `hosts`, and ends in the weights of a run that was not disturbed.
+fn lose_a_node(nodes: usize, shards: bool, is_replaced: bool, hosts: &str) {
+    let Some(network) = Network::new(nodes) else { return };
+    let scene = Scene::new();
+    let batch = format!("effective_batch = {}", 4 * nodes);
+    let recipe = gpt(400, COPIES).replace("effective_batch = 8", &batch);
+    std::fs::write(scene.path("recipe.toml"), recipe).unwrap();
+    let shards = format!("memory.shard_optimizer={shards}");
+    let group = if is_replaced { nodes.to_string() } else { format!("1:{nodes}") };
+    let flags = |run| {
+        let sets = ["--set", &shards, "--run-dir", run, "--max-restarts", "3", "recipe.toml"];
+        let group = ["--nproc-per-node", "1", "--nnodes", &group, "--rdzv-endpoint", "n0:29500"];
+        [&group[..], &sets].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let start_node = |node: usize, name: &str, run: &str| {
+        let flags = flags(run);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        start(&scene, &format!(".{name}-{run}"), Some((&network, node)), &flags)
+    };
+    let start_all =
+        |run| (0..nodes).map(|node| start_node(node, &format!("n{node}"), run)).collect::<Vec<_>>();
+    expect_success(start_all("whole").into_iter().map(Launch::wait_leaving_processes).collect());
+    let mut launches = start_all("several");
+    wait_for_steps(&scene, 40);
+    let here = network[1].processes();
+    let agent = scene.launcher().into_iter().find(|pid| here.contains(pid)).unwrap();
+    kill(agent, Signal::KILL);
+    assert_ne!(launches.remove(1).wait_leaving_processes().code, Some(0));
+    launches[0].wait_for_stderr("lost n1");
+    if is_replaced {
+        launches.push(start_node(1, "new", "several"));
+    }
+    let done: Vec<Finished> = launches.into_iter().map(Launch::wait_leaving_processes).collect();
+    let text = done[0].stderr.clone();
+    expect_success(done);
+    network.wait_until_empty();
+    let line = text.lines().find(|line| line.contains("resumed from ")).unwrap_or_else(|| panic!("{text}"));
+    let step = line.split(&format!("in memory of {hosts} after step ")).nth(1);
+    assert!(step.and_then(|step| step.trim().parse().ok()).is_some_and(|step: u64| step >= 39), "{line}");
+    let (whole, several) = (run(&scene, "whole"), run(&scene, "several"));
+    assert_eq!(whole.per_step("loss"), several.per_step("loss"));
+    assert!(whole.weights() == several.weights(), "the weights differ");
+}
+
+#[test]
+fn a_killed_agent_that_is_replaced_costs_no_step() {
+    lose_a_node(2, true, true, "n0");
+    lose_a_node(3, true, true, "n0, n2");
+}
+
+#[test]
+fn a_killed_agent_that_is_not_replaced_costs_no_step() {
+    lose_a_node(2, false, false, "n0");
+    lose_a_node(2, true, false, "n0");
 }

@@ -17,6 +17,7 @@ mod invariance;
 mod kills;
 mod layout;
 mod memory_copies;
+mod memory_nodes;
 mod memory_oom;
 mod memory_plan;
 mod nodes;

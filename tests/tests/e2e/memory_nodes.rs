@@ -1,0 +1,226 @@
+//! Copies of the state in memory on several nodes: workers with the environment of nodes, which are this
+//! machine, and a folder of copies for each node.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
+use dtrain_common::memory_copies::{COPY, FILES, SLOTS, clear, mark, marks};
+use dtrain_tests::process::{output_text, wait_until};
+use dtrain_tests::programs::{without_outer_run, worker};
+use dtrain_tests::ranks::{node_environments, start, wait};
+use dtrain_tests::runs::{Run, Sandbox, assert_close, gpt};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const STEPS: usize = 150;
+const EVERY: usize = 20;
+
+const MEMORY: &str = r#"
+[memory]
+shard_optimizer = SHARD
+[ema]
+decay = 0.9
+[checkpoint]
+every = "20 steps"
+in_memory = true
+"#;
+
+/// Several attempts of one training. A node is a number; it has `copies-N` for its copies.
+struct Training {
+    sandbox: Sandbox,
+    shards: bool,
+}
+
+impl Training {
+    fn new(shards: bool) -> Self {
+        let recipe = gpt(STEPS as u64, &MEMORY.replace("SHARD", &shards.to_string()));
+        let sandbox = Sandbox::new(&recipe.replace("effective_batch = 8", "effective_batch = 12"));
+        Self { sandbox, shards }
+    }
+
+    fn slot(&self, node: usize, slot: usize) -> std::path::PathBuf {
+        self.sandbox.path(&format!("copies-{node}")).join(SLOTS[slot])
+    }
+
+    /// Starts an attempt. Each of `nodes` has its number and its number of ranks.
+    fn start(&self, run: &str, nodes: &[(usize, usize)]) -> Vec<std::process::Child> {
+        for (node, _) in nodes {
+            for slot in (0..SLOTS.len()).map(|slot| self.slot(*node, slot)) {
+                fs::create_dir_all(&slot).unwrap();
+                for name in FILES.map(|name| slot.join(name)).iter().filter(|path| !path.exists()) {
+                    fs::write(name, "").unwrap();
+                }
+            }
+        }
+        let sizes: Vec<usize> = nodes.iter().map(|(_, ranks)| *ranks).collect();
+        start(&node_environments(&sizes), |env: &WorkerEnv| {
+            let mut command = Command::new(worker());
+            without_outer_run(&mut command);
+            command.env("CUDA_VISIBLE_DEVICES", "").current_dir(self.sandbox.path(""));
+            let copies = format!("copies-{}", nodes[env.group_rank].0);
+            command.env(DTRAIN_MEMORY_COPIES, self.sandbox.path(&copies));
+            command.args(["recipe.toml", "--run-dir", run]);
+            command
+        })
+    }
+
+    /// Starts an attempt and kills its ranks after at least `steps` steps.
+    fn killed_after(self, steps: usize, nodes: &[(usize, usize)]) -> Self {
+        let mut ranks = self.start("run", nodes);
+        let metrics = self.sandbox.path("run/metrics.jsonl");
+        wait_until("some steps", || {
+            let text = fs::read_to_string(&metrics).unwrap_or_default();
+            text.lines().filter(|line| line.contains("\"loss\"")).count() >= steps
+        });
+        // The ranks of other nodes first: those of the leader's node may be a step ahead.
+        ranks.iter_mut().rev().for_each(|rank| rank.kill().unwrap());
+        wait(ranks, LIMIT);
+        self
+    }
+
+    /// Finishes the run with an attempt; returns rank 0's output.
+    fn finished_by(&self, nodes: &[(usize, usize)]) -> String {
+        let outputs = wait(self.start("run", nodes), LIMIT);
+        expect_success(&outputs);
+        output_text(&outputs[0])
+    }
+
+    /// Trains without a disturbance.
+    fn whole(&self, nodes: &[usize]) -> Run {
+        let other = Self { sandbox: Sandbox::new(""), shards: self.shards };
+        fs::copy(self.sandbox.path("recipe.toml"), other.sandbox.path("recipe.toml")).unwrap();
+        let nodes: Vec<(usize, usize)> = nodes.iter().copied().enumerate().collect();
+        expect_success(&wait(other.start("whole", &nodes), LIMIT));
+        fs::rename(other.sandbox.path("whole"), self.sandbox.path("whole")).unwrap();
+        self.sandbox.run("whole")
+    }
+}
+
+fn expect_success(outputs: &[Output]) {
+    for (rank, output) in outputs.iter().enumerate() {
+        assert!(output.status.success(), "rank {rank}: {}", output_text(output));
+    }
+}
+
+/// Returns the line about the resume, and the step if it is from memory.
+#[track_caller]
+fn resumed(text: &str) -> (&str, Option<usize>) {
+    let line = text.lines().find(|line| line.contains("resumed from ")).unwrap_or_else(|| panic!("{text}"));
+    let step = line.split("after step ").nth(1).and_then(|rest| rest.trim().parse().ok());
+    (line, step.filter(|_| line.contains("in memory of ")))
+}
+
+fn checkpoint_files(folder: &Path) -> Vec<Vec<u8>> {
+    FILES[..3].iter().map(|name| fs::read(folder.join(name)).unwrap()).collect()
+}
+
+#[test]
+fn a_replaced_node_costs_no_step() {
+    // Shards or none, the ranks of nodes, and the nodes that are replaced by empty ones.
+    for (shards, ranks, lost) in [
+        (false, &[1, 1][..], &[1][..]),
+        (false, &[1, 2, 1], &[1, 2]),
+        (true, &[1, 1], &[1]),
+        (true, &[1, 1, 1], &[1]),
+        (true, &[1, 1, 1], &[2]),
+        (true, &[2, 1, 1], &[2]),
+        (true, &[1, 2, 1], &[1]),
+        (true, &[1, 1, 1, 1], &[1, 3]),
+    ] {
+        let case = format!("shards {shards}, {ranks:?} without {lost:?}");
+        let nodes: Vec<(usize, usize)> = ranks.iter().copied().enumerate().collect();
+        let training = Training::new(shards).killed_after(50, &nodes);
+        let replaced =
+            nodes.iter().map(|(node, ranks)| (node + 10 * usize::from(lost.contains(node)), *ranks));
+        let text = training.finished_by(&replaced.collect::<Vec<_>>());
+        let (line, step) = resumed(&text);
+        assert!(step.is_some_and(|step| step >= 49), "{case}: {line}");
+        // Without shards, each node has all.
+        let has_sources = shards && nodes.len() - lost.len() > 1;
+        assert_eq!(line.contains("copies in memory of "), has_sources, "{case}: {line}");
+        let (run, whole) = (training.sandbox.run("run"), training.whole(ranks));
+        assert_eq!(run.per_step("loss"), whole.per_step("loss"), "{case}");
+        let files = |run: &Run| checkpoint_files(&run.0.latest());
+        assert!(files(&run) == files(&whole), "{case}: the checkpoints differ");
+    }
+}
+
+#[test]
+fn other_numbers_of_ranks_resume_from_the_copies() {
+    for (before, after) in [
+        (&[(0, 1), (1, 1), (2, 1)][..], &[(0, 1), (2, 1)][..]),
+        (&[(0, 2), (1, 1)], &[(0, 2), (1, 1), (2, 1)]),
+        (&[(0, 1), (1, 1)], &[(0, 2)]),
+    ] {
+        let training = Training::new(true).killed_after(50, before);
+        let text = training.finished_by(after);
+        let line = text.lines().find(|line| line.contains("resumed from the cop")).unwrap();
+        assert!(line.contains("in memory"), "{line}");
+        let (run, whole) = (training.sandbox.run("run"), training.whole(&[1]));
+        assert_close(&run.per_step("loss"), &whole.per_step("loss"), 1e-4);
+    }
+}
+
+/// Each disturbance leaves fewer copies than a resume needs, or copies that do not belong together.
+#[test]
+fn torn_and_stale_copies_are_refused() {
+    type Disturb = fn(&Training);
+    let cases: [(&str, &[(usize, usize)], Disturb); 5] = [
+        ("two neighbours are lost", &[(0, 1), (11, 1), (12, 1)], |_| {}),
+        ("the kept shard is torn", &[(0, 1), (11, 1), (2, 1)], |training| {
+            (0..2).for_each(|slot| mark(&training.slot(2, slot), 1, 0).unwrap());
+        }),
+        ("rank 0's copies are torn", &[(0, 1), (1, 1), (2, 1)], |training| {
+            (0..2).for_each(|slot| mark(&training.slot(0, slot), 0, 0).unwrap());
+        }),
+        ("the kept shard is of another attempt", &[(0, 1), (11, 1), (2, 1)], |training| {
+            for path in (0..2).map(|slot| training.slot(2, slot).join(COPY)) {
+                let text = fs::read_to_string(&path).unwrap();
+                let own = text.split("\"attempt\":").nth(1).unwrap().split(',').next().unwrap();
+                fs::write(&path, text.replace(own, "1")).unwrap();
+            }
+        }),
+        ("the kept shard is of another step", &[(0, 1), (11, 1), (2, 1)], |training| {
+            for slot in (0..2).map(|slot| training.slot(2, slot)) {
+                let step = marks(&slot).unwrap()[2];
+                (1..3).for_each(|rank| mark(&slot, rank, step + 2).unwrap());
+            }
+        }),
+    ];
+    for (case, after, disturb) in cases {
+        let training = Training::new(true).killed_after(50, &[(0, 1), (1, 1), (2, 1)]);
+        disturb(&training);
+        let text = training.finished_by(after);
+        let (line, step) = resumed(&text);
+        assert!(step.is_none() && line.contains("step-000000"), "{case}: {line}");
+        let (run, whole) = (training.sandbox.run("run"), training.whole(&[1, 1, 1]));
+        assert!(run.weights() == whole.weights(), "{case}: the weights differ");
+    }
+}
+
+#[test]
+fn a_torn_newer_copy_leaves_the_older_one() {
+    let nodes = [(0, 1), (1, 1), (2, 1)];
+    let training = Training::new(true).killed_after(50, &nodes);
+    let newest = (0..2).max_by_key(|slot| marks(&training.slot(0, *slot)).unwrap()[0]).unwrap();
+    let step = marks(&training.slot(0, 1 - newest)).unwrap()[0] as usize;
+    clear(&training.slot(2, newest)).unwrap();
+    let text = training.finished_by(&[(0, 1), (11, 1), (2, 1)]);
+    assert_eq!(resumed(&text).1, Some(step), "{text}");
+    assert!(step % EVERY != 0 || step > 0);
+    assert!(training.sandbox.run("run").weights() == training.whole(&[1, 1, 1]).weights());
+}
+
+/// A node that was away comes back with copies of a step that others have passed.
+#[test]
+fn copies_of_a_node_that_was_away_are_not_used() {
+    let training = Training::new(true).killed_after(30, &[(0, 1), (1, 1), (2, 1)]);
+    // Node 1 is away in the second attempt.
+    let training = training.killed_after(70, &[(0, 1), (11, 1), (2, 1)]);
+    let text = training.finished_by(&[(0, 1), (1, 1), (2, 1)]);
+    let (line, step) = resumed(&text);
+    assert!(step.is_some_and(|step| step >= 69), "{line}");
+    assert!(training.sandbox.run("run").weights() == training.whole(&[1, 1, 1]).weights());
+}
