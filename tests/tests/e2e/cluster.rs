@@ -163,15 +163,10 @@ fn lose_a_node(nodes: usize, shards: bool, is_replaced: bool, hosts: &str) {
     std::fs::write(scene.path("recipe.toml"), recipe).unwrap();
     let shards = format!("memory.shard_optimizer={shards}");
     let group = if is_replaced { nodes.to_string() } else { format!("1:{nodes}") };
-    let flags = |run| {
+    let start_node = |node: usize, name: &str, run: &str| {
         let sets = ["--set", &shards, "--run-dir", run, "--max-restarts", "3", "recipe.toml"];
         let group = ["--nproc-per-node", "1", "--nnodes", &group, "--rdzv-endpoint", "n0:29500"];
-        [&group[..], &sets].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
-    };
-    let start_node = |node: usize, name: &str, run: &str| {
-        let flags = flags(run);
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        start(&scene, &format!(".{name}-{run}"), Some((&network, node)), &flags)
+        start(&scene, &format!(".{name}-{run}"), Some((&network, node)), &[&group[..], &sets].concat())
     };
     let start_all =
         |run| (0..nodes).map(|node| start_node(node, &format!("n{node}"), run)).collect::<Vec<_>>();
