@@ -174,7 +174,7 @@ impl ChosenCopies {
         let gone =
             || CheckpointError::Tensors(format!("the copy in memory after step {} is gone", self.step));
         let slot = folder.and_then(|folder| self.slot_in(folder)).ok_or_else(gone)?;
-        for source in self.sources.iter() {
+        for source in &self.sources {
             match rank {
                 0 => neighbours.take(&slot, source)?,
                 rank if rank == source.rank => neighbours.give(&slot, source)?,
