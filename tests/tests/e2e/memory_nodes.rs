@@ -166,37 +166,37 @@ fn other_numbers_of_ranks_resume_from_the_copies() {
 /// Each disturbance leaves fewer copies than a resume needs, or copies that do not belong together.
 #[test]
 fn torn_and_stale_copies_are_refused() {
-    type Disturb = fn(&Training);
-    let cases: [(&str, &[(usize, usize)], Disturb); 5] = [
-        ("two neighbours are lost", &[(0, 1), (11, 1), (12, 1)], |_| {}),
-        ("the kept shard is torn", &[(0, 1), (11, 1), (2, 1)], |training| {
+    type Case<'a> = (&'a str, [(usize, usize); 3], fn(&Training));
+    let cases: [Case<'_>; 5] = [
+        ("two neighbours are lost", [(0, 1), (11, 1), (12, 1)], |_| {}),
+        ("the kept shard is torn", [(0, 1), (11, 1), (2, 1)], |training| {
             (0..2).for_each(|slot| mark(&training.slot(2, slot), 1, 0).unwrap());
         }),
-        ("rank 0's copies are torn", &[(0, 1), (1, 1), (2, 1)], |training| {
+        ("rank 0's copies are torn", [(0, 1), (1, 1), (2, 1)], |training| {
             (0..2).for_each(|slot| mark(&training.slot(0, slot), 0, 0).unwrap());
         }),
-        ("the kept shard is of another attempt", &[(0, 1), (11, 1), (2, 1)], |training| {
+        ("the kept shard is of another attempt", [(0, 1), (11, 1), (2, 1)], |training| {
             for path in (0..2).map(|slot| training.slot(2, slot).join(COPY)) {
                 let text = fs::read_to_string(&path).unwrap();
                 let own = text.split("\"attempt\":").nth(1).unwrap().split(',').next().unwrap();
                 fs::write(&path, text.replace(own, "1")).unwrap();
             }
         }),
-        ("the kept shard is of another step", &[(0, 1), (11, 1), (2, 1)], |training| {
+        ("the kept shard is of another step", [(0, 1), (11, 1), (2, 1)], |training| {
             for slot in (0..2).map(|slot| training.slot(2, slot)) {
                 let step = marks(&slot).unwrap()[2];
                 (1..3).for_each(|rank| mark(&slot, rank, step + 2).unwrap());
             }
         }),
     ];
+    let whole = Training::new(true).whole(&[1, 1, 1]).weights();
     for (case, after, disturb) in cases {
         let training = Training::new(true).killed_after(50, &[(0, 1), (1, 1), (2, 1)]);
         disturb(&training);
-        let text = training.finished_by(after);
+        let text = training.finished_by(&after);
         let (line, step) = resumed(&text);
         assert!(step.is_none() && line.contains("step-000000"), "{case}: {line}");
-        let (run, whole) = (training.sandbox.run("run"), training.whole(&[1, 1, 1]));
-        assert!(run.weights() == whole.weights(), "{case}: the weights differ");
+        assert!(training.sandbox.run("run").weights() == whole, "{case}: the weights differ");
     }
 }
 
