@@ -154,8 +154,8 @@ micro_batch = 4
 "#;
 
 /// Kills the agent of the second of `nodes` nodes, and with `is_replaced` starts another one there. The run
-/// resumes from the copies in memory of `hosts`, and ends in the weights of a run that was not disturbed.
-fn lose_a_node(nodes: usize, shards: bool, is_replaced: bool, hosts: &str) {
+/// resumes from `copies`, and ends in the weights of a run that was not disturbed.
+fn lose_a_node(nodes: usize, shards: bool, is_replaced: bool, copies: &str) {
     let Some(network) = Network::new(nodes) else { return };
     let scene = Scene::new();
     let batch = format!("effective_batch = {}", 4 * nodes);
@@ -186,7 +186,7 @@ fn lose_a_node(nodes: usize, shards: bool, is_replaced: bool, hosts: &str) {
     expect_success(done);
     network.wait_until_empty();
     let line = text.lines().find(|line| line.contains("resumed from ")).unwrap_or_else(|| panic!("{text}"));
-    let step = line.split(&format!("in memory of {hosts} after step ")).nth(1);
+    let step = line.split(&format!("resumed from {copies} after step ")).nth(1);
     assert!(step.and_then(|step| step.trim().parse().ok()).is_some_and(|step: u64| step >= 39), "{line}");
     let (whole, several) = (run(&scene, "whole"), run(&scene, "several"));
     assert_eq!(whole.per_step("loss"), several.per_step("loss"));
@@ -195,12 +195,12 @@ fn lose_a_node(nodes: usize, shards: bool, is_replaced: bool, hosts: &str) {
 
 #[test]
 fn a_killed_agent_that_is_replaced_costs_no_step() {
-    lose_a_node(2, true, true, "n0");
-    lose_a_node(3, true, true, "n0, n2");
+    lose_a_node(2, true, true, "the copy in memory of n0");
+    lose_a_node(3, true, true, "the copies in memory of n0, n2");
 }
 
 #[test]
 fn a_killed_agent_that_is_not_replaced_costs_no_step() {
-    lose_a_node(2, false, false, "n0");
-    lose_a_node(2, true, false, "n0");
+    lose_a_node(2, false, false, "the copy in memory");
+    lose_a_node(2, true, false, "the copy in memory");
 }
