@@ -9,6 +9,7 @@
 
 mod ckpt;
 mod cli;
+mod connections;
 mod doctor;
 mod gpus;
 mod launch;

@@ -100,6 +100,8 @@ pub(crate) struct Rendezvous {
     pub(crate) is_static: bool,
     /// Whether a node that joins a running training is taken in at once, by a checkpoint and a restart.
     pub(crate) admits_at_checkpoint: bool,
+    /// Whether the nodes try each other before the workers start.
+    pub(crate) has_trial: bool,
 }
 
 impl RendezvousArgs {
@@ -207,12 +209,13 @@ impl RendezvousArgs {
             secret: self.rdzv_secret.clone(),
             interface: self.rdzv_interface.clone(),
             local_addr: self.local_addr.clone(),
-            leads: conf.is_host()?.or(by_rank),
+            leads: conf.boolean("is_host")?.or(by_rank),
             join_timeout: conf.join_timeout()?,
             last_call: conf.last_call()?,
             times: conf.times()?,
             is_static: by_rank.is_some(),
             admits_at_checkpoint: conf.admits_at_checkpoint()?,
+            has_trial: conf.boolean("trial")?.unwrap_or(true),
         }))
     }
 

@@ -2,21 +2,23 @@
 //! each other, and prints one table.
 
 use super::pairs::{Node, Tries, judge};
-use super::probe::{self, Outcome, Place};
 use super::row::{Level, Row};
 use super::{Machine, show};
 use crate::cli::{DoctorArgs, Rendezvous};
-use crate::launch::{Meeting, usual_address};
+use crate::launch::port::MasterPort;
+use crate::launch::{Meeting, cannot_connect, usual_address};
 use anyhow::{Context, anyhow, bail};
+use dtrain_agent::cluster::trial::Place;
 use dtrain_agent::io::interfaces::{address_towards, interfaces};
-use dtrain_agent::io::wire::{Client, ClientEvent, Endpoint, Limits, Server, ServerEvent};
+use dtrain_agent::io::probe::{self, Listeners, Outcome};
+use dtrain_agent::io::wire::{Client, ClientEvent, Limits, Server, ServerEvent};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// The most nodes: the list of all must fit one message.
@@ -24,7 +26,7 @@ const MOST: usize = 512;
 /// The longest wait for all nodes.
 const JOIN: Duration = Duration::from_secs(30);
 /// A longer wait is explained on standard error.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(1);
 /// The time for all tries, and for their results.
 const TRIES: Duration = Duration::from_secs(10);
 
@@ -52,15 +54,18 @@ pub(super) fn run(args: &DoctorArgs, rendezvous: Rendezvous) -> anyhow::Result<E
     let (endpoint, wait) = (rendezvous.endpoint.host.clone(), JOIN.min(rendezvous.join_timeout));
     // Waits for a name server, perhaps for long.
     thread::Builder::new().spawn(move || drop(sender.send(Meeting::open(rendezvous))))?;
+    let listeners = Listeners::open(Some(MasterPort::choose()?.number));
+    let listeners = listeners.context("cannot listen for the other nodes")?;
     let mut node = Node {
         name: dtrain_common::host::name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        place: probe::listen().context("cannot listen for the other nodes")?,
-        interface: None,
-        machine: super::examine(args),
+        place: listeners.place(Ipv4Addr::LOCALHOST.into(), None),
+        mtu: None,
+        machine: Machine::default(),
     };
-    // The rows of all nodes must fit one message.
-    node.machine.rows.retain(|row| row.level != Level::Ok);
+    // The nodes meet meanwhile.
+    let checks = super::checks(args);
+    let mut examined = Some(thread::Builder::new().spawn(move || super::run_all(checks))?);
     let mut notice = Notice::new(wait);
     let meeting = loop {
         let text = || format!("no name server has resolved {endpoint}");
@@ -69,6 +74,7 @@ pub(super) fn run(args: &DoctorArgs, rendezvous: Rendezvous) -> anyhow::Result<E
             Err(_) if notice.is_over() => {
                 let remedy =
                     "check the servers in /etc/resolv.conf, add the name to /etc/hosts, or give an address";
+                node.examine(&mut examined);
                 node.machine.rows.push(Row::fail("rendezvous", text(), remedy));
                 return show(args, &node.machine.rows, begun);
             }
@@ -77,19 +83,31 @@ pub(super) fn run(args: &DoctorArgs, rendezvous: Rendezvous) -> anyhow::Result<E
     };
     let meeting = meeting.map_err(|error| anyhow!("{error:#}"))?;
     if meeting.bound.is_some() {
-        let rows = Leader { node, meeting }.run()?;
+        let rows = Leader { node, meeting, examined }.run()?;
         return show(args, &rows, begun);
     }
-    follow(args, meeting, node, begun)
+    follow(args, meeting, node, examined, begun)
 }
 
+/// The checks of this machine, until their result is taken.
+type Examined = Option<JoinHandle<Machine>>;
+
 impl Node {
+    /// Waits for the checks of this machine, the first time.
+    fn examine(&mut self, examined: &mut Examined) {
+        if let Some(Ok(machine)) = examined.take().map(JoinHandle::join) {
+            self.machine = machine;
+            // The rows of all nodes must fit one message.
+            self.machine.rows.retain(|row| row.level != Level::Ok);
+        }
+    }
+
     /// Sets the address by which the others reach this node.
     fn settle(&mut self, address: IpAddr) {
         self.place.address = address;
         let found = interfaces().unwrap_or_default();
         let own = found.into_iter().find(|interface| interface.addresses.contains(&address));
-        self.interface = own.map(|interface| (interface.name, interface.mtu));
+        (self.place.interface, self.mtu) = own.map(|own| (own.name, own.mtu)).unzip();
     }
 }
 
@@ -110,6 +128,7 @@ fn remedy(host: &str, chosen: Option<IpAddr>) -> String {
 struct Leader {
     meeting: Meeting,
     node: Node,
+    examined: Examined,
 }
 
 impl Leader {
@@ -121,11 +140,15 @@ impl Leader {
             // Fails at the end.
             let _ = sender.send(event);
         })?;
+        if let Some(warning) = self.meeting.warning() {
+            let _ = writeln!(std::io::stderr(), "dtrain: {warning}");
+        }
         let (mut rows, mut joined) = (Vec::new(), BTreeMap::new());
         self.collect(&server, &events, &mut joined, &mut rows)?;
         let usual = || usual_address(&self.meeting.rendezvous.endpoint.host);
         let address = self.meeting.address.unwrap_or_else(usual);
         self.node.settle(address);
+        self.node.examine(&mut self.examined);
         let mut members: Vec<(u64, Node)> = joined.into_iter().collect();
         members.sort_by(|(_, one), (_, other)| one.name.cmp(&other.name));
         let ids: Vec<u64> = members.iter().map(|(id, _)| *id).collect();
@@ -193,8 +216,12 @@ impl Leader {
                 Ok(ServerEvent::Received { id, message: ToLeader::Join(run, node) }) => {
                     let id_of = |run: &Option<String>| run.clone().unwrap_or("without an id".to_owned());
                     let remedy = "give each run its own port in --rdzv-endpoint";
-                    let message =
-                        format!("node {} leads the run {} here; {remedy}", self.node.name, id_of(run_id));
+                    let message = format!(
+                        "node {} leads the run {} here, and --rdzv-id is {}; {remedy}",
+                        self.node.name,
+                        id_of(run_id),
+                        id_of(&run)
+                    );
                     server.send(id, &ToMember::End(true, message))?;
                     let value = format!("{} belongs to the run {}", node.name, id_of(&run));
                     rows.push(Row::fail("rendezvous", value, remedy));
@@ -256,32 +283,41 @@ impl Notice {
 }
 
 /// Joins the leader, tries the other nodes, and ends as the leader says.
-fn follow(args: &DoctorArgs, meeting: Meeting, mut node: Node, begun: Instant) -> anyhow::Result<ExitCode> {
+fn follow(
+    args: &DoctorArgs,
+    meeting: Meeting,
+    mut node: Node,
+    mut examined: Examined,
+    begun: Instant,
+) -> anyhow::Result<ExitCode> {
+    let shown = meeting.shown();
     let Meeting { rendezvous, secret, address: chosen, .. } = meeting;
     let Rendezvous { endpoint, run_id, join_timeout, .. } = rendezvous;
-    let Endpoint { host, port } = endpoint.clone();
+    let host = endpoint.host.clone();
     let (sender, events) = channel();
     let client: Client<ToLeader> = Client::connect(endpoint, secret, chosen, move |event| {
         // Fails at the end.
         let _ = sender.send(event);
     })?;
-    let mut notice = Notice::new(JOIN.min(join_timeout));
-    let mut reason = "no answer in time".to_owned();
-    let rows = |node: &Node, reason: &str| -> Vec<Row> {
-        let value = format!("cannot reach the leader at {host}, port {port}: {reason}");
+    // Explained after the first attempt, but not while the leader may be starting.
+    let Notice { at: first, until } = Notice::new(JOIN.min(join_timeout));
+    let mut notice = Notice { at: None, until };
+    let mut reason = format!("cannot reach the leader at {shown}: no answer in time");
+    let rows = |node: &mut Node, examined: &mut Examined, reason: &str| -> Vec<Row> {
+        node.examine(examined);
         let remedy = remedy(&host, chosen);
         let Machine { rows, .. } = &node.machine;
-        [rows.clone(), vec![Row::fail("rendezvous", value, remedy)]].concat()
+        [rows.clone(), vec![Row::fail("rendezvous", reason, remedy)]].concat()
     };
     loop {
-        let text = || format!("no connection to the leader at {host}, port {port}: {reason}");
-        match events.recv_timeout(notice.wait(text)) {
+        match events.recv_timeout(notice.wait(|| reason.clone())) {
             Ok(ClientEvent::Connected { local, .. }) => {
                 node.settle(chosen.unwrap_or(local.ip().to_canonical()));
+                node.examine(&mut examined);
                 client.send(&ToLeader::Join(run_id.clone(), Box::new(node.clone())))?;
                 // The leader may wait for other nodes.
                 notice = Notice { at: None, until: Instant::now() + JOIN + TRIES };
-                reason = "it has stopped answering".to_owned();
+                reason = format!("the leader at {shown} has stopped answering");
             }
             Ok(ClientEvent::Received(ToMember::Try(places))) => {
                 client.send(&ToLeader::Tried(probe::try_all(&places)))?;
@@ -292,17 +328,18 @@ fn follow(args: &DoctorArgs, meeting: Meeting, mut node: Node, begun: Instant) -
                 let _ = writeln!(std::io::stderr(), "dtrain: {message}");
                 return Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS });
             }
-            Ok(ClientEvent::CannotConnect { reason: why, .. }) => {
-                reason = why.to_string();
+            Ok(ClientEvent::CannotConnect { address, reason: why }) => {
+                reason = cannot_connect(&shown, address, chosen, &why);
+                notice.at = first.max(Some(Instant::now()));
                 if why.is_permanent() {
-                    return show(args, &rows(&node, &reason), begun);
+                    return show(args, &rows(&mut node, &mut examined, &reason), begun);
                 }
             }
             Ok(ClientEvent::Disconnected { reason: why }) => {
                 notice = Notice::new(TRIES);
-                reason = why.to_string();
+                reason = format!("lost the leader at {shown}: {why}");
             }
-            Err(_) if notice.is_over() => return show(args, &rows(&node, &reason), begun),
+            Err(_) if notice.is_over() => return show(args, &rows(&mut node, &mut examined, &reason), begun),
             Err(_) => {}
         }
     }

@@ -13,7 +13,6 @@ mod libtorch;
 mod limits;
 mod network;
 mod pairs;
-mod probe;
 mod python;
 mod row;
 mod variables;

@@ -17,7 +17,7 @@ use crate::plan::{self, Plan, Seat};
 use crate::stdout::join_causes;
 use anyhow::{Context, anyhow, bail};
 use attempt::{Attempt, EarlierResult, Launch, Run};
-pub(crate) use cluster::{Meeting, RendezvousFailed, usual_address};
+pub(crate) use cluster::{Meeting, RendezvousFailed, cannot_connect, usual_address};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::message::RunInfo;
 use dtrain_agent::io::guardian::GuardianInfo;

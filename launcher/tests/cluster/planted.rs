@@ -1,28 +1,34 @@
-//! Faults of the network: the launcher names the cause and the remedy, in two seconds where it can be known.
+//! Faults of the network: launch and doctor name the cause and the remedy within two seconds.
+//!
+//! Where several causes look the same from a node, such as a firewall and a machine that is down, it names them all.
 
-use crate::harness::{Cluster, ENDPOINT, Finished, WORK, write_secret};
+use crate::harness::{Cluster, ENDPOINT, Finished, Launch, WORK, write_secret};
 use dtrain_test_kit::network::Addresses;
+use dtrain_test_kit::programs;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The time in which a fault that can be known at once is named, on a busy machine.
 const SOON: Duration = Duration::from_secs(2);
+
+/// The doctor prints no line when it begins to join: the start of a debug build on a busy machine counts too.
+const DOCTORS_START: Duration = Duration::from_millis(1500);
 
 /// A job whose first node is `n0`; each node's flags may differ.
 struct Job<'a> {
     cluster: &'a Cluster,
     /// Flags of each node, which follow those of all.
     flags: Vec<Vec<&'a str>>,
-    join_timeout: &'a str,
 }
 
 impl<'a> Job<'a> {
     fn new(cluster: &'a Cluster) -> Self {
         let nodes = cluster.network.nodes().len();
-        Self { cluster, flags: vec![vec!["--rdzv-endpoint", ENDPOINT]; nodes], join_timeout: "6" }
+        Self { cluster, flags: vec![vec!["--rdzv-endpoint", ENDPOINT]; nodes] }
     }
 
     fn flags(mut self, node: usize, flags: &[&'a str]) -> Self {
@@ -30,47 +36,61 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Runs it, and returns how each node's launcher ended and when `words` were first on the standard error of
-    /// `node`.
+    /// Runs the launchers, then the doctors, and fails if `words` are not in time in the output of `node`. Returns
+    /// how the launchers ended.
     #[track_caller]
     fn fail(self, node: usize, words: &[&str]) -> Vec<Finished> {
-        self.fail_within(node, words, Some(SOON))
+        let nnodes = self.flags.len().to_string();
+        let common = ["--nnodes", &nnodes, "--rdzv-conf", "join_timeout=4"];
+        let start = |(node, flags): (usize, &Vec<&str>)| {
+            let program = ["--", "sh", "-c", WORK];
+            self.cluster.start_with(node, &[&common[..], flags, &program].concat())
+        };
+        let done = self.expect_words("launch", start, SOON, node, words);
+        let start = |(node, flags): (usize, &Vec<&str>)| {
+            let command = self.cluster.scene.adapt(Command::new(programs::dtrain()), &["doctor"]);
+            let command = command.into_command(&[&common[..], flags].concat());
+            let command = self.cluster.network[node].enter(&command);
+            self.cluster.scene.start_as(&format!(".d{node}"), command)
+        };
+        let doctors = self.expect_words("doctor", start, SOON + DOCTORS_START, node, words);
+        assert_ne!(doctors[node].code, Some(0), "{doctors:?}");
+        done
     }
 
     #[track_caller]
-    fn fail_within(self, node: usize, words: &[&str], limit: Option<Duration>) -> Vec<Finished> {
-        let cluster = self.cluster;
-        let timeout = format!("join_timeout={}", self.join_timeout);
-        let nnodes = self.flags.len().to_string();
-        let begun = Instant::now();
-        let start = |(node, flags): (usize, &Vec<&str>)| {
-            let common = ["--nnodes", &nnodes, "--rdzv-conf", &timeout];
-            let program = ["--", "sh", "-c", WORK];
-            cluster.start_with(node, &[&common[..], flags, &program].concat())
-        };
+    fn expect_words(
+        &self,
+        what: &str,
+        start: impl Fn((usize, &Vec<&str>)) -> Launch<'a>,
+        limit: Duration,
+        node: usize,
+        words: &[&str],
+    ) -> Vec<Finished> {
+        let mut begun = Instant::now();
         let mut launches: Vec<_> = self.flags.iter().enumerate().map(start).collect();
-        let is_named = |text: &str| words.iter().all(|word| text.contains(word));
-        let (mut waits, mut named) = (None, None);
+        let is_in = |text: &str| words.iter().all(|word| text.contains(word));
+        let (mut has_begun, mut named) = (false, None);
         while launches.iter_mut().any(|launch| launch.child.try_wait().unwrap().is_none()) {
-            let text = launches[node].stderr();
-            if waits.is_none() && text.contains("the run at") {
-                waits = Some(Instant::now());
+            let text = launches[node].stderr() + &launches[node].stdout();
+            if !has_begun && text.contains("the run at") {
+                (has_begun, begun) = (true, Instant::now());
             }
-            if named.is_none() && is_named(&text) {
-                named = Some(waits.unwrap_or(begun).elapsed());
+            if named.is_none() && is_in(&text) {
+                named = Some(begun.elapsed());
             }
-            assert!(begun.elapsed() < Duration::from_secs(60), "the launchers do not end");
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what} does not end");
             std::thread::sleep(Duration::from_millis(10));
         }
-        let done = cluster.wait(launches);
-        // Launchers that end at once are never seen running.
-        let at_once = || is_named(&done[node].stderr).then(|| waits.unwrap_or(begun).elapsed());
-        let named = named.or_else(at_once);
-        let text: String = done.iter().map(|done| format!("{:?}\n{}\n", done.code, done.stderr)).collect();
-        assert!(is_named(&done[node].stderr), "{words:?} are not on n{node}:\n{text}");
-        if let Some(limit) = limit {
-            assert!(named.is_some_and(|named| named < limit), "{words:?} came after {named:?}:\n{text}");
-        }
+        // Processes that end at once are never seen running.
+        let at_the_end = begun.elapsed();
+        let done = self.cluster.wait(launches);
+        let text = |done: &Finished| format!("{:?}\n{}\n{}\n", done.code, done.stderr, done.stdout());
+        let all: String = done.iter().map(text).collect();
+        assert!(is_in(&text(&done[node])), "{what}: {words:?} are not on n{node}:\n{all}");
+        let named = named.unwrap_or(at_the_end);
+        println!("{what} named {words:?} after {named:.2?}");
+        assert!(named < limit, "{what}: {words:?} came after {named:?}:\n{all}");
         done
     }
 }
@@ -101,8 +121,11 @@ fn nothing_listens_at_the_endpoint() {
 fn the_endpoints_host_is_down() {
     let Some(cluster) = Cluster::new(2) else { return };
     cluster.network.cut(&[0]);
-    let done = Job::new(&cluster).fail_within(1, &["n0:29500", "does not answer"], None);
+    // A machine that is down looks like a firewall.
+    let done = Job::new(&cluster).fail(1, &["n0:29500", "does not answer"]);
     expect_code(&done[1], 5);
+    // The leader knows only who came.
+    done[0].expect_code(5).expect_stderr("only 1 of 2 nodes joined in time (n0)");
 }
 
 #[test]
@@ -119,7 +142,7 @@ fn a_firewall_on_the_other_node_closes_the_workers_ports() {
     let Some(cluster) = Cluster::new(2) else { return };
     cluster.network[1].block_ports(1..=65535);
     // Replies to connections that node 1 opens come to its automatic ports: leave those of the endpoint open.
-    let done = Job::new(&cluster).fail_within(1, &["n0:29500"], None);
+    let done = Job::new(&cluster).fail(1, &["n0:29500", "does not answer"]);
     expect_code(&done[1], 5);
 }
 
@@ -127,8 +150,7 @@ fn a_firewall_on_the_other_node_closes_the_workers_ports() {
 fn the_endpoint_is_an_address_of_no_node() {
     let Some(cluster) = Cluster::new(2) else { return };
     let endpoint = &["--rdzv-endpoint", "10.77.0.99:29500"];
-    let done =
-        Job::new(&cluster).flags(0, endpoint).flags(1, endpoint).fail_within(0, &["10.77.0.99:29500"], None);
+    let done = Job::new(&cluster).flags(0, endpoint).flags(1, endpoint).fail(0, &["10.77.0.99:29500"]);
     expect_code(&done[0], 5);
     expect_code(&done[1], 5);
 }
@@ -165,7 +187,7 @@ fn the_endpoints_name_has_the_address_of_another_network() {
     let hosts = cluster.network[1].hosts();
     let text = fs::read_to_string(&hosts).unwrap().replace("10.77.0.1 n0", "192.168.77.1 n0");
     fs::write(hosts, text).unwrap();
-    let done = Job::new(&cluster).fail_within(1, &["n0:29500", "192.168.77.1"], None);
+    let done = Job::new(&cluster).fail(1, &["n0:29500", "192.168.77.1"]);
     expect_code(&done[1], 5);
 }
 
@@ -175,11 +197,7 @@ fn the_interface_of_the_user_reaches_nobody() {
     cluster.network.add_second_interface(0);
     cluster.network.add_second_interface(1);
     let flags = &["--rdzv-endpoint", ENDPOINT, "--rdzv-interface", "eth1"];
-    let done = Job::new(&cluster).flags(0, flags).flags(1, flags).fail_within(
-        1,
-        &["n0:29500", "from 192.168.77.2"],
-        None,
-    );
+    let done = Job::new(&cluster).flags(0, flags).flags(1, flags).fail(1, &["n0:29500", "from 192.168.77.2"]);
     assert!(matches!(done[1].code, Some(2 | 5)), "{:?}", done[1].code);
 }
 
@@ -254,7 +272,7 @@ fn the_endpoint_accepts_and_says_nothing() {
     let Some(cluster) = Cluster::new(2) else { return };
     answer(&cluster, b"");
     let job = Job::new(&cluster).flags(0, &["--rdzv-endpoint", "n0:29501"]);
-    let done = job.fail_within(1, &["n0:29500"], None);
+    let done = job.fail(1, &["n0:29500", "does not answer"]);
     expect_code(&done[1], 5);
 }
 
@@ -289,4 +307,42 @@ fn the_secret_is_readable_by_others_or_absent() {
     let done = job.fail(0, &["secret", "chmod 600"]);
     done[1].expect_stderr("missing");
     assert!(done.iter().all(|done| matches!(done.code, Some(2 | 5))));
+}
+
+#[test]
+fn a_firewall_closes_the_workers_ports_only() {
+    let Some(cluster) = Cluster::new(2) else { return };
+    cluster.network[0].block_ports(1..=29499);
+    cluster.network[0].block_ports(29501..=65535);
+    let done = Job::new(&cluster).fail(0, &["n1 -> n0", "firewall"]);
+    expect_code(&done[0], 5);
+}
+
+#[test]
+fn large_packets_are_lost() {
+    let Some(cluster) = Cluster::new(2) else { return };
+    cluster.network[1].lose_large_packets(1000);
+    let done = Job::new(&cluster).fail(0, &["n0 -> n1", "n1 -> n0", "MTU"]);
+    expect_code(&done[0], 5);
+}
+
+#[test]
+fn a_firewall_closes_the_master_port_only() {
+    let Some(cluster) = Cluster::new(2) else { return };
+    cluster.network[0].block_ports(20_000..=29_499);
+    cluster.network[0].block_ports(29_501..=32_767);
+    let words = ["n1 -> n0", "a firewall blocks some ports", "open the TCP ports 20000 to 32767 of n0"];
+    let done = Job::new(&cluster).fail(0, &words);
+    expect_code(&done[1], 5);
+}
+
+#[test]
+fn a_node_whose_connections_fail_is_left_out() {
+    let Some(cluster) = Cluster::new(3) else { return };
+    cluster.network[2].lose_large_packets(1000);
+    let launches = cluster.start_all("2:3", &["--rdzv-conf", "last_call_timeout=1"], "exit 0");
+    let done = cluster.wait(launches);
+    done[0].expect_code(0).expect_stderr("n2 is left out: connections between the nodes fail");
+    done[1].expect_code(0);
+    done[2].expect_code(5);
 }

@@ -91,7 +91,9 @@ fn a_node_that_may_not_join_says_why_and_the_leader_names_who_came() {
     done[1].expect_code(1);
     let done = on_one_machine(&[&["--rdzv-id", "a"], &["--rdzv-id", "b"]]);
     expect_row(&done[0], "fail rendezvous: ", " belongs to the run b");
-    done[1].expect_code(1).expect_stderr(" leads the run a here; give each run its own port");
+    done[1]
+        .expect_code(1)
+        .expect_stderr(" leads the run a here, and --rdzv-id is b; give each run its own port");
 }
 
 #[test]

@@ -230,6 +230,11 @@ impl Launch<'_> {
         String::from_utf8_lossy(&fs::read(&self.err).unwrap()).into_owned()
     }
 
+    /// Returns the standard output so far.
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.out).unwrap()).into_owned()
+    }
+
     /// Waits until standard error contains `text`.
     #[track_caller]
     pub fn wait_for_stderr(&self, text: &str) {
@@ -239,9 +244,7 @@ impl Launch<'_> {
     /// Waits until standard output contains `text`.
     #[track_caller]
     pub fn wait_for_stdout(&self, text: &str) {
-        wait_until(&format!("the workers to print {text:?}"), || {
-            String::from_utf8_lossy(&fs::read(&self.out).unwrap()).contains(text)
-        });
+        wait_until(&format!("the workers to print {text:?}"), || self.stdout().contains(text));
     }
 
     /// Waits for the launcher's end, and fails if it left a process.

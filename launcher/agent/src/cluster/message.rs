@@ -4,6 +4,7 @@
 
 use super::lease::{Moment, Times};
 use super::ranks::{Node, Placement};
+use super::trial::{FailedTry, Place};
 use crate::local::{Cause, Outcome};
 use dtrain_common::result::Failure;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of these messages. Agents of different versions do not make a run.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Where rank 0 listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +46,10 @@ pub enum ToLeader {
     /// Renews the lease.
     Beat { number: u64 },
     /// The node can start its workers. `listens`: on the node of rank 0. `logs`: number of its log folder.
-    Ready { epoch: u64, listens: Option<Endpoint>, logs: u32 },
+    /// `place`: where the others may try it.
+    Ready { epoch: u64, listens: Option<Endpoint>, logs: u32, place: Option<Place> },
+    /// Answers [`ToMember::Try`] with the nodes that cannot be used, by their group ranks.
+    Tried { epoch: u64, failures: Vec<(usize, FailedTry)> },
     /// A worker of this node has failed; its other workers are being stopped.
     Failed { epoch: u64, end: WorkerEnd },
     /// No worker of the node runs any more.
@@ -68,15 +72,31 @@ pub enum ToMember {
     Rejected { reason: String },
     /// Answers [`ToLeader::Beat`]. `time`: when the leader answered.
     Beat { number: u64, time: Duration },
-    /// Prepare for this epoch, and answer with [`ToLeader::Ready`]. `logs` is the number of the log folder, or
-    /// the next one if the node has used it; `notices` are signals for the workers that no attempt has handled.
-    Propose { epoch: u64, restart: u32, logs: u32, placement: Placement, notices: Vec<i32> },
+    /// Prepare for this epoch, and answer with [`ToLeader::Ready`].
+    Propose(Preparation),
+    /// Try the connections to these nodes, named by their group ranks, and answer with [`ToLeader::Tried`].
+    Try { epoch: u64, places: Vec<(usize, Place)> },
     /// Start the workers.
     Start { epoch: u64, rank0: Endpoint },
     /// Stop the workers, and answer with [`ToLeader::Drained`].
     Stop { epoch: u64, reason: StopReason },
     /// The run is over with this exit code.
     Decided { code: u8, reason: String },
+}
+
+/// The workers that a node must prepare.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preparation {
+    pub epoch: u64,
+    pub restart: u32,
+    /// Number of the log folder; the node takes the next one if it has used it.
+    pub logs: u32,
+    pub placement: Placement,
+    /// Signals for the workers that no attempt has handled.
+    pub notices: Vec<i32>,
+    /// Whether the nodes will try each other.
+    pub has_trial: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,9 @@
 //!   member                                leader
 //!   Join(node) ------------------------>  joining: waits for the nodes
 //!              <------------------------  Propose(epoch, ranks)
-//!   Ready(epoch, where rank 0 listens) ->  proposed: waits for all
+//!   Ready(epoch, where it listens) ---->  proposed: waits for all
+//!              <------------------------  Try(epoch, other nodes), if a node is new
+//!   Tried(epoch, failures) ----------->  trying: waits for all
 //!              <------------------------  Start(epoch, where rank 0 listens)
 //!   Failed(epoch) --------------------->  running
 //!              <------------------------  Stop(epoch, reason)
@@ -26,6 +28,7 @@ pub mod lease;
 pub mod member;
 pub mod message;
 pub mod ranks;
+pub mod trial;
 
 pub use leader::{ClusterPolicy, Leader};
 pub use member::Member;

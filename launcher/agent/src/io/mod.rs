@@ -1,5 +1,5 @@
 //! The parts that act on the system: processes, their output and heartbeats, the store of PyTorch, network
-//! interfaces, and connections between the agents of several nodes.
+//! interfaces, and connections between several nodes: those of their agents, and trials of others.
 
 pub mod fence;
 pub mod guardian;
@@ -8,6 +8,7 @@ pub mod interfaces;
 mod mailbox;
 pub mod memory_copies;
 pub mod output;
+pub mod probe;
 pub mod process;
 mod sockets;
 pub mod store;

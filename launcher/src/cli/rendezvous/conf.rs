@@ -47,13 +47,12 @@ impl RdzvConf {
         Ok(self.number(key)?.map(|seconds| Duration::from_secs(seconds.into())))
     }
 
-    /// Returns whether this node is said to lead.
-    pub(super) fn is_host(&self) -> anyhow::Result<Option<bool>> {
-        let Some(value) = self.get("is_host") else { return Ok(None) };
+    pub(super) fn boolean(&self, key: &str) -> anyhow::Result<Option<bool>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
         match value.to_lowercase().as_str() {
             "1" | "true" | "t" | "yes" | "y" => Ok(Some(true)),
             "0" | "false" | "f" | "no" | "n" => Ok(Some(false)),
-            _ => bail!("--rdzv-conf is_host={value}: give true or false"),
+            _ => bail!("--rdzv-conf {key}={value}: give true or false"),
         }
     }
 
@@ -106,7 +105,7 @@ impl RdzvConf {
 
     /// Returns the settings that have no effect on several nodes.
     pub(super) fn without_use_on_several(&self) -> anyhow::Result<Vec<String>> {
-        const USED: [&str; 7] = [
+        const USED: [&str; 8] = [
             "admit",
             "timeout",
             "join_timeout",
@@ -114,6 +113,7 @@ impl RdzvConf {
             "keep_alive_interval",
             "keep_alive_max_attempt",
             "is_host",
+            "trial",
         ];
         self.rest(|key, value| USED.contains(&key) || (key == "store_type" && value == "tcp"))
     }

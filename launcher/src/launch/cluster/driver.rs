@@ -12,8 +12,10 @@ use dtrain_agent::cluster::leader::{LeaderAction, LeaderEvent, LeaderNotice, OWN
 use dtrain_agent::cluster::member::{MemberAction, MemberEnding, MemberEvent, MemberPolicy};
 use dtrain_agent::cluster::message::{ToLeader, ToMember};
 use dtrain_agent::cluster::ranks::Node;
+use dtrain_agent::cluster::trial::Place;
 use dtrain_agent::cluster::{Leader, Member};
 use dtrain_agent::io::fence::{Fence, SIGN};
+use dtrain_agent::io::probe::{self, Outcome};
 use dtrain_agent::io::process::Family;
 use dtrain_agent::io::store::StoreHandle;
 use dtrain_agent::io::wire::{Client, ClientEvent, CloseReason, ConnectError, Server, ServerEvent};
@@ -50,6 +52,8 @@ pub(super) struct Driver {
     pub(super) leader: Option<(Leader, Server<ToMember>)>,
     pub(super) link: Link,
     pub(super) inputs: Receiver<Input>,
+    /// For other threads of the driver.
+    pub(super) own_inputs: Sender<Input>,
     pub(super) orders: Sender<Order>,
     pub(super) screen: Sender<String>,
     pub(super) family: Family,
@@ -264,6 +268,7 @@ impl Driver {
                 (MemberAction::Prepare(preparation), _) => {
                     self.order(Order::Prepare { preparation, address: self.address });
                 }
+                (MemberAction::Try { epoch, places }, _) => self.try_places(epoch, places),
                 (MemberAction::Start { rank0 }, _) => {
                     self.family.open();
                     self.order(Order::Start(rank0));
@@ -278,6 +283,23 @@ impl Driver {
                     self.order(Order::Over { ending, cause: self.cause.clone() });
                 }
             }
+        }
+    }
+
+    /// Tries the connections to other nodes; the result is an input.
+    fn try_places(&self, epoch: u64, places: Vec<(usize, Place)>) {
+        let inputs = self.own_inputs.clone();
+        let run = move || {
+            let outcomes = probe::try_all(places.iter().map(|(_, place)| place));
+            let failed = |((node, _), outcome): (&(usize, Place), Outcome)| Some((*node, outcome.err()?));
+            let failures = places.iter().zip(outcomes).filter_map(failed).collect();
+            // Fails only at the end.
+            let _ = inputs.send(Input::Main(MemberEvent::Tried { epoch, failures }));
+        };
+        if let Err(error) = std::thread::Builder::new().name("trial".to_owned()).spawn(run) {
+            self.say(&format!("cannot try the connections to the other nodes: {error}"));
+            let untried = MemberEvent::Tried { epoch, failures: Vec::new() };
+            let _ = self.own_inputs.send(Input::Main(untried));
         }
     }
 

@@ -70,6 +70,7 @@ impl Cluster {
             leader,
             link,
             inputs: received,
+            own_inputs: inputs.clone(),
             orders,
             screen,
             family: inbox.family.clone(),

@@ -69,13 +69,13 @@ impl Meeting {
     }
 
     /// Returns the endpoint for messages.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let Endpoint { host, port } = &self.rendezvous.endpoint;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
     /// Returns a warning about a run that everybody can join, or only this machine.
-    pub(super) fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<String> {
         let at = self.shown();
         if is_loopback(&self.rendezvous.endpoint.host) {
             return Some(format!(

@@ -18,3 +18,4 @@ pub(crate) use meeting::{Meeting, RendezvousFailed, usual_address};
 pub(super) use node::run;
 pub(super) use refuse::withdraw;
 pub(super) use setup::describe;
+pub(crate) use words::cannot_connect;

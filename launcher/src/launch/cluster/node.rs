@@ -11,15 +11,18 @@ use crate::cli::Rendezvous;
 use crate::launch::attempt::{Attempt, EarlierResult, Launch, Run};
 use crate::launch::inbox::Incoming;
 use crate::launch::master_address::MasterAddress;
+use crate::launch::port::MasterPort;
 use crate::launch::report;
 use crate::launch::{close, messages, reactor};
 use crate::stdout::join_causes;
 use anyhow::{anyhow, ensure};
-use dtrain_agent::cluster::member::{FinishedAttempt, MemberEvent, Preparation};
-use dtrain_agent::cluster::message::{Blame, Endpoint, RunInfo};
+use dtrain_agent::cluster::member::{FinishedAttempt, MemberEvent};
+use dtrain_agent::cluster::message::{Blame, Endpoint, Preparation, RunInfo};
 use dtrain_agent::cluster::ranks::Node;
+use dtrain_agent::cluster::trial::Place;
 use dtrain_agent::io::fence;
 use dtrain_agent::io::output::Screen;
+use dtrain_agent::io::probe::Listeners;
 use dtrain_agent::local::{Cause, Event, Restarts, SAME_REQUEST, TICK};
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
@@ -65,6 +68,7 @@ pub(in crate::launch) fn run(
         leads,
         rendezvous,
         prepared: None,
+        listeners: None,
         latest: None,
         requests: Vec::new(),
         notices,
@@ -87,6 +91,8 @@ struct NodeRun<'a> {
     leads: bool,
     rendezvous: Rendezvous,
     prepared: Option<(Attempt, Preparation)>,
+    /// The ports that other nodes try before the start.
+    listeners: Option<Listeners>,
     latest: Option<Run>,
     /// The times of requests to stop while no worker ran.
     requests: Vec<Instant>,
@@ -205,6 +211,7 @@ impl NodeRun<'_> {
 
     /// Discards workers that are prepared, but do not start.
     fn discard(&mut self) {
+        self.listeners = None;
         if let Some((attempt, _)) = self.prepared.take() {
             attempt.files.remove();
         }
@@ -214,14 +221,37 @@ impl NodeRun<'_> {
         self.discard();
         preparation.notices.append(&mut self.notices);
         let epoch = preparation.epoch;
+        let address = address.unwrap_or_else(|| usual_address(&self.rendezvous.endpoint.host));
         match self.try_prepare(&preparation, address) {
             Ok(attempt) => {
                 let listens = (preparation.placement.group_rank == 0).then(|| attempt.rank0.clone());
                 let logs = attempt.files.number.unwrap_or(preparation.logs);
+                let place = preparation.has_trial.then(|| self.listen(address, &attempt)).flatten();
                 self.prepared = Some((attempt, preparation));
-                self.cluster.tell(MemberEvent::Prepared { epoch, listens, logs });
+                self.cluster.tell(MemberEvent::Prepared { epoch, listens, logs, place });
             }
             Err(error) => self.leave(&error),
+        }
+    }
+
+    /// Listens until the start, so that the other nodes can try this one.
+    fn listen(&mut self, address: IpAddr, attempt: &Attempt) -> Option<Place> {
+        if address.is_loopback() {
+            return Some(Place::closed(address));
+        }
+        // Only rank 0's port is one of dtrain's, unless it is the endpoint's.
+        let own = attempt.port.as_ref().filter(|port| port.chosen);
+        let port = own.and_then(|_| MasterPort::choose().ok());
+        match Listeners::open(port.as_ref().map(|port| port.number)) {
+            Ok(listeners) => {
+                let place = listeners.place(address, self.launch.interface.clone());
+                self.listeners = Some(listeners);
+                Some(place)
+            }
+            Err(error) => {
+                self.say(format!("dtrain: the other nodes cannot try the connection to this one: {error}"));
+                None
+            }
         }
     }
 
@@ -235,8 +265,7 @@ impl NodeRun<'_> {
         self.cluster.tell(MemberEvent::Leaving { reason });
     }
 
-    fn try_prepare(&mut self, preparation: &Preparation, address: Option<IpAddr>) -> anyhow::Result<Attempt> {
-        let address = address.unwrap_or_else(|| usual_address(&self.rendezvous.endpoint.host));
+    fn try_prepare(&mut self, preparation: &Preparation, address: IpAddr) -> anyhow::Result<Attempt> {
         let serves_store = self.leads && self.launch.plan.serves_store();
         self.launch.master_address = match preparation.placement.group_rank {
             // torchrun serves both the rendezvous and PyTorch's store there.
@@ -268,6 +297,7 @@ impl NodeRun<'_> {
     /// Runs the prepared attempt to its end.
     fn start(&mut self, rank0: Endpoint) -> Option<ExitStatus> {
         let (mut attempt, preparation) = self.prepared.take()?;
+        self.listeners = None;
         attempt.rank0 = rank0;
         let taken = match self.leads {
             _ if self.launch.plan.is_evicted() => Err(anyhow!(EVICTED)),

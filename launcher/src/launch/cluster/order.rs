@@ -2,8 +2,8 @@
 
 use dtrain_agent::cluster::blame::{Judgement, NodeEnd};
 use dtrain_agent::cluster::leader::Ending;
-use dtrain_agent::cluster::member::{MemberEnding, Preparation};
-use dtrain_agent::cluster::message::{Endpoint, RunInfo, StopReason};
+use dtrain_agent::cluster::member::MemberEnding;
+use dtrain_agent::cluster::message::{Endpoint, Preparation, RunInfo, StopReason};
 use dtrain_agent::local::Event;
 use dtrain_agent::signals;
 use std::net::IpAddr;

@@ -1,12 +1,17 @@
 //! Messages for the user about the nodes of a run.
 
+use crate::connections::{Finding, findings};
 use crate::launch::messages::ended;
 use dtrain_agent::cluster::blame::{ClusterCause, Culprit, Judgement, NodeEnd};
 use dtrain_agent::cluster::leader::LeaderNotice;
+use dtrain_agent::cluster::trial::FailedConnection;
 use dtrain_agent::io::wire::ConnectError;
 use dtrain_agent::local::Outcome;
 use dtrain_common::text::counted;
 use std::net::{IpAddr, SocketAddr};
+
+/// The most causes in a message.
+const SHOWN_FINDINGS: usize = 5;
 
 pub(super) fn notice(notice: &LeaderNotice) -> String {
     match notice {
@@ -40,13 +45,16 @@ pub(super) fn notice(notice: &LeaderNotice) -> String {
         LeaderNotice::LeftOut { host, failures } => {
             format!("{host} is left out from now on: it has failed {failures} times in a row")
         }
+        LeaderNotice::Unconnected { host, failed } => {
+            format!("{host} is left out: {}", unconnected(failed))
+        }
         // The main thread words these.
         LeaderNotice::Ended { .. } | LeaderNotice::Restarting { .. } => String::new(),
     }
 }
 
 /// `from`: the address of this node, as far as it is known or chosen.
-pub(super) fn cannot_connect(
+pub(crate) fn cannot_connect(
     endpoint: &str,
     address: Option<SocketAddr>,
     from: Option<IpAddr>,
@@ -81,6 +89,19 @@ pub(super) fn too_few(
         text.push_str(&format!("; refused {host}: {reason}"));
     }
     text
+}
+
+/// Returns the reason for a run that ends because nodes cannot reach each other.
+pub(super) fn unconnected(failed: &[FailedConnection]) -> String {
+    let mut found = findings(failed);
+    let more = found.split_off(found.len().min(SHOWN_FINDINGS)).len();
+    let line = |Finding { pair, cause, remedy }: &Finding| format!("  {pair}: {cause}\n    remedy: {remedy}");
+    let mut lines = vec!["connections between the nodes fail".to_owned()];
+    lines.extend(found.iter().map(line));
+    if more > 0 {
+        lines.push(format!("  and {more} more"));
+    }
+    lines.join("\n")
 }
 
 /// Returns the reason for a failed epoch if no worker is to blame.

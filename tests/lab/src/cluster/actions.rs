@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use dtrain_agent::cluster::blame::ClusterCause;
 use dtrain_agent::cluster::leader::{Ending, LeaderAction, LeaderEvent};
-use dtrain_agent::cluster::member::{MemberAction, MemberEvent, Preparation};
-use dtrain_agent::cluster::message::ToMember;
+use dtrain_agent::cluster::member::{MemberAction, MemberEvent};
+use dtrain_agent::cluster::message::{Preparation, ToMember};
+use dtrain_agent::cluster::trial::{FailedTry, Fault};
 use dtrain_agent::local::Cause;
 
 use super::step::{How, Step, ms};
@@ -113,6 +114,14 @@ impl World {
                     // Some nodes have logs of earlier runs.
                     let logs = logs + u32::from(self.random.below(30) == 0);
                     self.after(delay, Step::Prepared { node, epoch, logs });
+                }
+                MemberAction::Try { epoch, places } => {
+                    let fails =
+                        self.setup.fails_one_in > 0 && self.random.below(self.setup.fails_one_in) == 0;
+                    let failure = FailedTry { fault: Fault::Silent, port: 1024, other_works: false };
+                    let failures = places.iter().filter(|_| fails).map(|(to, _)| (*to, failure)).collect();
+                    let delay = ms(if fails { 1500 } else { self.random.below(5) });
+                    self.after(delay, Step::Tried { node, epoch, failures });
                 }
                 MemberAction::Start { .. } => {
                     self.attempts += 1;

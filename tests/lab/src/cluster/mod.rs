@@ -83,6 +83,7 @@ fn simulate(most: u64, seed: u64) -> Outcomes {
         has_node_ranks: seed % 8 == 7,
         is_late: least < nodes && seed.is_multiple_of(2),
         slow_one_in: 50,
+        fails_one_in: if seed % 6 == 5 { 20 } else { 0 },
     };
     let mut world = World::new(setup, seed);
     let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
@@ -105,6 +106,7 @@ fn join_time(seed: u64) -> Option<Duration> {
         has_node_ranks: false,
         is_late: false,
         slow_one_in: 1000,
+        fails_one_in: 0,
     };
     let mut world = World::new(setup, seed);
     world.run();

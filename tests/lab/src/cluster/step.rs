@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use dtrain_agent::cluster::message::{StopReason, ToLeader, ToMember};
+use dtrain_agent::cluster::trial::FailedTry;
 
 use crate::random::Random;
 
@@ -36,6 +37,11 @@ pub(super) enum Step {
         node: usize,
         epoch: u64,
         logs: u32,
+    },
+    Tried {
+        node: usize,
+        epoch: u64,
+        failures: Vec<(usize, FailedTry)>,
     },
     WorkersEnd {
         node: usize,

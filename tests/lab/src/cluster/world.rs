@@ -8,6 +8,7 @@ use dtrain_agent::cluster::leader::LeaderEvent;
 use dtrain_agent::cluster::member::{MemberEnding, MemberEvent, MemberPolicy};
 use dtrain_agent::cluster::message::{Endpoint, RunInfo};
 use dtrain_agent::cluster::ranks::Node;
+use dtrain_agent::cluster::trial::Place;
 use dtrain_agent::cluster::{ClusterPolicy, Leader, Member};
 use dtrain_agent::local::{RestartPolicy, Restarts};
 
@@ -32,6 +33,8 @@ pub(super) struct Setup {
     pub(super) is_late: bool,
     /// One message of this number is slow.
     pub(super) slow_one_in: u64,
+    /// One node of this number does not reach the others that it tries; 0: none.
+    pub(super) fails_one_in: u64,
 }
 
 /// What a run came to.
@@ -79,6 +82,7 @@ impl World {
             run: RunInfo::default(),
             first_logs: 0,
             admits_at_checkpoint: setup.is_late,
+            has_trial: true,
         };
         let restarts =
             Restarts::new(RestartPolicy { max_restarts: setup.max_restarts, ..RestartPolicy::default() });
@@ -181,8 +185,10 @@ impl World {
         let node = self.node_of(&step);
         if let Some(node) = node {
             let is_message = matches!(step, Step::ToMember { .. } | Step::ToLeader { .. });
-            let is_local =
-                matches!(step, Step::Wake { .. } | Step::Prepared { .. } | Step::WorkersEnd { .. });
+            let is_local = matches!(
+                step,
+                Step::Wake { .. } | Step::Prepared { .. } | Step::Tried { .. } | Step::WorkersEnd { .. }
+            );
             let state = &mut self.nodes[node];
             if (state.is_cut_off && is_message)
                 || (state.is_frozen && (is_local || matches!(step, Step::ToMember { .. })))
@@ -209,8 +215,15 @@ impl World {
             Step::Prepared { node, epoch, logs } => {
                 if self.nodes[node].prepared == epoch {
                     let listens = Endpoint { host: format!("node{node}"), port: 1024, is_served: false };
-                    self.tell_member(node, MemberEvent::Prepared { epoch, listens: Some(listens), logs });
+                    let place = Some(Place::closed([10, 0, 0, 1].into()));
+                    self.tell_member(
+                        node,
+                        MemberEvent::Prepared { epoch, listens: Some(listens), logs, place },
+                    );
                 }
+            }
+            Step::Tried { node, epoch, failures } => {
+                self.tell_member(node, MemberEvent::Tried { epoch, failures });
             }
             Step::WorkersEnd { node, attempt, how } => self.workers_end(node, attempt, how),
             Step::Fault(fault) => self.fault(fault),
@@ -252,7 +265,9 @@ impl World {
                 self.connections.get(connection).map(|(node, ..)| *node)
             }
             Step::Wake { node, .. } => *node,
-            Step::Prepared { node, .. } | Step::WorkersEnd { node, .. } => Some(*node),
+            Step::Prepared { node, .. } | Step::Tried { node, .. } | Step::WorkersEnd { node, .. } => {
+                Some(*node)
+            }
             _ => None,
         }
     }

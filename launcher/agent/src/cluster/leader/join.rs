@@ -3,7 +3,7 @@
 use super::state::{Joining, Leader, MemberId, NEXT_WORD, OWN, Part, Peer, Phase};
 use super::{Ending, LeaderAction, LeaderNotice};
 use crate::cluster::lease::Times;
-use crate::cluster::message::{StopReason, ToMember, VERSION};
+use crate::cluster::message::{Preparation, StopReason, ToMember, VERSION};
 use crate::cluster::ranks::{Node, place};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -141,15 +141,23 @@ impl Leader {
         self.left = None;
         self.peers.retain(|_, peer| peer.lost.is_none());
         let placed = place(self.here().map(|(id, peer)| (id, &peer.node)), OWN);
-        let (epoch, restart) = (self.epoch, self.restarts.used);
         let logs = self.logs;
         self.logs += 1;
-        for (id, placement) in placed {
+        let is_new = placed.iter().any(|(id, _)| !self.tried.contains(id));
+        let preparation = |placement| Preparation {
+            epoch: self.epoch,
+            restart: self.restarts.used,
+            logs,
+            placement,
+            notices: self.notices.clone(),
+            has_trial: self.policy.has_trial && is_new && placed.len() > 1,
+        };
+        let parts: Vec<_> = placed.iter().map(|(id, placement)| (*id, preparation(*placement))).collect();
+        for (id, preparation) in parts {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.part = Some(Part { placement, is_ready: false, report: None, is_fenced: false });
+                peer.part = Some(Part::new(preparation.placement));
             }
-            let notices = self.notices.clone();
-            self.send(id, ToMember::Propose { epoch, restart, logs, placement, notices });
+            self.send(id, ToMember::Propose(preparation));
         }
         self.phase = Phase::Proposed { since: now };
     }

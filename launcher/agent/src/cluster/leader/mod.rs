@@ -1,7 +1,7 @@
 //! The leader: decides about the epochs of a run on several nodes, but does not act.
 //!
-//! `state` holds what it knows, `join` admits nodes and proposes epochs, `judge` decides after an epoch, `pause`
-//! notices that the leader itself did not run.
+//! `state` holds what it knows, `join` admits nodes and proposes epochs, `trial` lets them try each other, `judge`
+//! decides after an epoch, `pause` notices that the leader itself did not run.
 
 mod join;
 mod judge;
@@ -9,15 +9,17 @@ mod pause;
 mod state;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 pub use state::{ClusterPolicy, Leader, MemberId, OWN};
 
 use super::blame::{Judgement, NodeEnd};
 use super::lease::Moment;
 use super::message::{Report, StopReason, ToLeader, ToMember, WorkerEnd};
+use super::trial::FailedConnection;
 use crate::local::{Cause, Event, Outcome, StopSource};
 use dtrain_common::exit::ExitStatus;
-use state::{Peer, Phase};
+use state::{Part, Peer, Phase};
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +101,11 @@ pub enum LeaderNotice {
         host: String,
         failures: u32,
     },
+    /// Connections of this host fail, and it is left out.
+    Unconnected {
+        host: String,
+        failed: Vec<FailedConnection>,
+    },
 }
 
 /// The end of the run.
@@ -108,6 +115,8 @@ pub enum Ending {
     TooFewNodes { came: Vec<String>, missing: Vec<String>, rejected: Vec<(String, String)> },
     /// A node could not prepare its workers, or no worker ran when it left.
     NodeLeft { host: String, reason: String },
+    /// Nodes cannot reach each other.
+    Unconnected { failed: Vec<FailedConnection> },
     /// The run was asked to stop while no worker ran.
     StoppedEarly { signal: i32 },
     /// The leader did not run for this time, and lost the other nodes: it is to blame.
@@ -167,9 +176,13 @@ impl Leader {
         let current = self.epoch;
         match message {
             ToLeader::Beat { number } => self.send(from, ToMember::Beat { number, time: now }),
-            ToLeader::Ready { epoch, listens, logs } if epoch == current => {
+            ToLeader::Tried { epoch, failures } if epoch == current => {
                 let Some(part) = &mut peer.part else { return };
-                part.is_ready = true;
+                part.failures = Some(failures);
+            }
+            ToLeader::Ready { epoch, listens, logs, place } if epoch == current => {
+                let Some(part) = &mut peer.part else { return };
+                (part.is_ready, part.place) = (true, place);
                 if part.placement.group_rank == 0 {
                     self.rank0 = listens;
                 }
@@ -232,7 +245,9 @@ impl Leader {
         self.peers.retain(|id, peer| *id == member || !is_old(peer));
         match self.phase {
             Phase::Decided => return None,
-            Phase::Proposed { .. } if !is_over => self.drain(StopReason::Regroup, None),
+            Phase::Proposed { .. } | Phase::Trying { .. } if !is_over => {
+                self.drain(StopReason::Regroup, None)
+            }
             Phase::Running { .. } if !is_over => {
                 self.frozen = self.frozen.or(self.recent_pause(now));
                 self.drain(StopReason::NodeLost { host: host.clone() }, None);
@@ -282,7 +297,9 @@ impl Leader {
         let reason = StopReason::Asked { signal, again };
         match self.phase {
             Phase::Joining(_) => self.finish(Ending::StoppedEarly { signal }),
-            Phase::Proposed { .. } | Phase::Running { .. } => self.drain(reason, Some(from)),
+            Phase::Proposed { .. } | Phase::Trying { .. } | Phase::Running { .. } => {
+                self.drain(reason, Some(from));
+            }
             Phase::Draining { .. } => self.stop_others(reason, Some(from)),
             Phase::Pausing { .. } => self.phase = Phase::Pausing { until: now },
             Phase::Decided => {}
@@ -327,12 +344,18 @@ impl Leader {
         let parts = || self.peers.values().filter(|peer| peer.part.is_some());
         match self.phase {
             Phase::Joining(joining) => self.gather(joining, now),
-            Phase::Proposed { since } => {
-                let is_ready = |peer: &Peer| peer.part.as_ref().is_some_and(|part| part.is_ready);
-                if parts().all(is_ready) {
-                    self.start(now);
+            Phase::Proposed { since } | Phase::Trying { since } => {
+                let is_trying = matches!(self.phase, Phase::Trying { .. });
+                let has_answered =
+                    |part: &Part| if is_trying { part.failures.is_some() } else { part.is_ready };
+                let has_answered = |peer: &Peer| peer.part.as_ref().is_none_or(has_answered);
+                if parts().all(has_answered) {
+                    match is_trying {
+                        true => self.judge_trial(now),
+                        false => self.try_connections(now),
+                    }
                 } else if since.saturating_add(self.policy.ready_timeout) <= now {
-                    let late = self.here().filter(|(_, peer)| peer.part.is_some() && !is_ready(peer));
+                    let late = self.here().filter(|(_, peer)| !has_answered(peer));
                     for id in late.map(|(id, _)| id).collect::<Vec<_>>() {
                         self.lose(id, false, now);
                     }
@@ -350,7 +373,7 @@ impl Leader {
         }
     }
 
-    fn start(&mut self, now: Duration) {
+    pub(super) fn start(&mut self, now: Duration) {
         let Some(rank0) = self.rank0.clone() else {
             let is_first =
                 |peer: &Peer| peer.part.as_ref().is_some_and(|part| part.placement.group_rank == 0);

@@ -4,6 +4,7 @@ use super::{LeaderAction, LeaderNotice};
 use crate::cluster::lease::{Moment, Times};
 use crate::cluster::message::{Endpoint, Report, RunInfo, ToMember};
 use crate::cluster::ranks::{Node, Placement};
+use crate::cluster::trial::{FailedTry, Place};
 use crate::local::Restarts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -39,15 +40,29 @@ pub struct ClusterPolicy {
     pub first_logs: u32,
     /// Whether a node that joins while workers run is taken in at once, by a checkpoint and a restart.
     pub admits_at_checkpoint: bool,
+    /// Whether nodes try each other before the workers of an epoch with a new node start.
+    pub has_trial: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Phase {
     Joining(Joining),
-    Proposed { since: Duration },
-    Running { since: Duration },
-    Draining { began: Option<Duration> },
-    Pausing { until: Duration },
+    Proposed {
+        since: Duration,
+    },
+    /// All nodes are ready, and try each other.
+    Trying {
+        since: Duration,
+    },
+    Running {
+        since: Duration,
+    },
+    Draining {
+        began: Option<Duration>,
+    },
+    Pausing {
+        until: Duration,
+    },
     Decided,
 }
 
@@ -77,9 +92,18 @@ impl Joining {
 pub(super) struct Part {
     pub(super) placement: Placement,
     pub(super) is_ready: bool,
+    /// Where the others may try the node, and the failures of its own tries.
+    pub(super) place: Option<Place>,
+    pub(super) failures: Option<Vec<(usize, FailedTry)>>,
     pub(super) report: Option<Report>,
     /// Whether the node was lost, and no worker of it can run any more.
     pub(super) is_fenced: bool,
+}
+
+impl Part {
+    pub(super) fn new(placement: Placement) -> Self {
+        Self { placement, is_ready: false, place: None, failures: None, report: None, is_fenced: false }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -112,6 +136,8 @@ pub struct Leader {
     pub(super) epoch: u64,
     /// Number of the log folder of the next proposal.
     pub(super) logs: u32,
+    /// The members of the last epoch whose connections were tried and work.
+    pub(super) tried: BTreeSet<MemberId>,
     pub(super) phase: Phase,
     pub(super) peers: BTreeMap<MemberId, Peer>,
     pub(super) rank0: Option<Endpoint>,
@@ -151,6 +177,7 @@ impl Leader {
             policy,
             epoch: 0,
             logs,
+            tried: BTreeSet::new(),
             phase: Phase::Joining(Joining::new(now, last_call)),
             peers: BTreeMap::new(),
             rank0: None,
@@ -186,7 +213,9 @@ impl Leader {
             Phase::Joining(Joining { since, word_at, .. }) => {
                 Some(since.saturating_add(self.policy.join_timeout).min(word_at))
             }
-            Phase::Proposed { since } => Some(since.saturating_add(self.policy.ready_timeout)),
+            Phase::Proposed { since } | Phase::Trying { since } => {
+                Some(since.saturating_add(self.policy.ready_timeout))
+            }
             Phase::Pausing { until } => Some(until),
             Phase::Running { .. } | Phase::Draining { .. } => None,
             Phase::Decided => return None,

@@ -2,6 +2,7 @@
 
 mod nodes;
 mod pauses;
+mod trial;
 
 use super::*;
 use crate::cluster::blame::ClusterCause;
@@ -38,6 +39,7 @@ impl Cluster {
             run: RunInfo::default(),
             first_logs: 0,
             admits_at_checkpoint: false,
+            has_trial: true,
         };
         let restarts = Restarts::new(RestartPolicy { max_restarts: 9, ..RestartPolicy::default() });
         Self { leader: Leader::new(policy, restarts, Duration::ZERO), now: Duration::ZERO }
@@ -81,7 +83,10 @@ impl Cluster {
         let epoch = self.leader.epoch;
         let listens = Some(Endpoint { host: "n0".into(), port: 1, is_served: false });
         for id in self.ids() {
-            self.receive(id, ToLeader::Ready { epoch, listens: listens.clone(), logs: self.leader.logs - 1 });
+            self.receive(
+                id,
+                ToLeader::Ready { epoch, listens: listens.clone(), logs: self.leader.logs - 1, place: None },
+            );
         }
         assert!(matches!(self.leader.phase, Phase::Running { .. }), "{:?}", self.leader.phase);
     }
@@ -130,7 +135,7 @@ fn stops(actions: &[LeaderAction]) -> Vec<(MemberId, StopReason)> {
 
 fn proposed(actions: &[LeaderAction]) -> Vec<u64> {
     let propose = |action: &LeaderAction| match action {
-        LeaderAction::Send { message: ToMember::Propose { epoch, .. }, .. } => Some(*epoch),
+        LeaderAction::Send { message: ToMember::Propose(it), .. } => Some(it.epoch),
         _ => None,
     };
     actions.iter().filter_map(propose).collect()
@@ -192,7 +197,7 @@ fn the_run_ends_if_the_leaders_own_node_cannot_prepare() {
     let mut cluster = Cluster::new(2..=2);
     cluster.join(0);
     cluster.join(1);
-    cluster.receive(1, ToLeader::Ready { epoch: 1, listens: None, logs: 0 });
+    cluster.receive(1, ToLeader::Ready { epoch: 1, listens: None, logs: 0, place: None });
     let mut actions = cluster.pass(ms(30_000));
     actions.extend(cluster.drained(1, Report::empty()));
     assert!(matches!(ending(&actions), Some(Ending::NodeLeft { host, .. }) if host == "n0"), "{actions:?}");
@@ -205,7 +210,7 @@ fn the_run_ends_if_the_leaders_own_node_cannot_prepare() {
 fn a_first_node_without_an_address_leaves() {
     let mut cluster = Cluster::new(1..=1);
     cluster.join(0);
-    let actions = cluster.receive(0, ToLeader::Ready { epoch: 1, listens: None, logs: 0 });
+    let actions = cluster.receive(0, ToLeader::Ready { epoch: 1, listens: None, logs: 0, place: None });
     let rest = cluster.pass(ms(200));
     assert!(matches!(ending(&[actions, rest].concat()), Some(Ending::NodeLeft { .. })));
 }
@@ -241,7 +246,7 @@ fn signals_that_no_attempt_handled_go_to_the_next() {
     let ends = vec![WorkerEnd { rank: 0, outcome: Outcome::Exited(1), at, sent: vec![], lost_peer: false }];
     let actions = cluster.drained(0, Report { cause, ends, notices: vec![USR2], ..Report::empty() });
     let propose = actions.iter().find_map(|action| match action {
-        LeaderAction::Send { message: ToMember::Propose { notices, .. }, .. } => Some(notices),
+        LeaderAction::Send { message: ToMember::Propose(it), .. } => Some(&it.notices),
         _ => None,
     });
     assert_eq!(propose, Some(&vec![USR2]));

@@ -5,8 +5,11 @@ mod connection;
 mod tests;
 
 use super::lease::{Lease, Times};
-use super::message::{Blame, Endpoint, Report, RunInfo, StopReason, ToLeader, ToMember, VERSION, WorkerEnd};
+use super::message::{
+    Blame, Endpoint, Preparation, Report, RunInfo, StopReason, ToLeader, ToMember, VERSION, WorkerEnd,
+};
 use super::ranks::{Node, Placement};
+use super::trial::{FailedTry, Place};
 use crate::local::{Cause, End, Outcome, Verdict};
 use std::time::Duration;
 
@@ -25,12 +28,19 @@ pub enum MemberEvent {
     Received(ToMember),
     /// The connection has ended.
     Disconnected,
-    /// The answer to the [`MemberAction::Prepare`] of this epoch. `listens`: on the node of rank 0.
-    /// `logs`: number of the log folder.
+    /// The answer to the [`MemberAction::Prepare`] of this epoch. `listens`: on the node of rank 0. `logs`:
+    /// number of the log folder. `place`: where
+    /// the others may try this node.
     Prepared {
         epoch: u64,
         listens: Option<Endpoint>,
         logs: u32,
+        place: Option<Place>,
+    },
+    /// The answer to the [`MemberAction::Try`] of this epoch: the nodes that cannot be used.
+    Tried {
+        epoch: u64,
+        failures: Vec<(usize, FailedTry)>,
     },
     /// The first failure among this node's workers, which are being stopped. Ranks and times are the node's.
     Failed(End),
@@ -71,6 +81,11 @@ pub enum MemberAction {
     Joined(RunInfo),
     /// Prepare the workers' files and, on the node of rank 0, a port. Earlier preparations are void.
     Prepare(Preparation),
+    /// Try the connections to these nodes, which have these group ranks.
+    Try {
+        epoch: u64,
+        places: Vec<(usize, Place)>,
+    },
     Start {
         rank0: Endpoint,
     },
@@ -79,18 +94,6 @@ pub enum MemberAction {
     /// Kill the workers: the leader may start others from now on.
     Kill,
     Finish(MemberEnding),
-}
-
-/// The workers that a node must prepare.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Preparation {
-    pub epoch: u64,
-    pub restart: u32,
-    /// Number of the log folder.
-    pub logs: u32,
-    pub placement: Placement,
-    /// Signals for the workers that no attempt has handled.
-    pub notices: Vec<i32>,
 }
 
 /// The end of a member.
@@ -200,10 +203,11 @@ impl Member {
             }
             MemberEvent::Received(message) => self.received(message, now),
             MemberEvent::Disconnected => self.lose_leader(now),
-            MemberEvent::Prepared { epoch, listens, logs }
-                if epoch == self.epoch && self.workers == Workers::Prepared =>
-            {
-                self.send(ToLeader::Ready { epoch, listens, logs });
+            MemberEvent::Prepared { epoch, listens, logs, place } if self.is_prepared(epoch) => {
+                self.send(ToLeader::Ready { epoch, listens, logs, place });
+            }
+            MemberEvent::Tried { epoch, failures } if self.is_prepared(epoch) => {
+                self.send(ToLeader::Tried { epoch, failures });
             }
             MemberEvent::Failed(end) => {
                 if self.workers == Workers::Running {
@@ -223,7 +227,7 @@ impl Member {
                     self.send(ToLeader::Asked { signal });
                 }
             }
-            MemberEvent::Prepared { .. } | MemberEvent::Timer => {}
+            MemberEvent::Prepared { .. } | MemberEvent::Tried { .. } | MemberEvent::Timer => {}
         }
         self.beat(now);
         self.give_up(now);
@@ -262,15 +266,15 @@ impl Member {
                     lease.renew(number, time, now);
                 }
             }
-            ToMember::Propose { epoch, restart, logs, placement, notices } if epoch > self.epoch => {
-                let preparation = Preparation { epoch, restart, logs, placement, notices };
-                match self.runs() {
-                    // The workers of an earlier connection have been killed, but not ended yet.
-                    true => self.next = Some(preparation),
-                    false => self.prepare(preparation),
-                }
+            ToMember::Propose(preparation) if preparation.epoch > self.epoch => match self.runs() {
+                // The workers of an earlier connection have been killed, but not ended yet.
+                true => self.next = Some(preparation),
+                false => self.prepare(preparation),
+            },
+            ToMember::Try { epoch, places } if self.is_prepared(epoch) => {
+                self.actions.push(MemberAction::Try { epoch, places });
             }
-            ToMember::Start { epoch, rank0 } if epoch == self.epoch && self.workers == Workers::Prepared => {
+            ToMember::Start { epoch, rank0 } if self.is_prepared(epoch) => {
                 self.workers = Workers::Running;
                 self.actions.push(MemberAction::Start { rank0 });
             }
@@ -351,6 +355,11 @@ impl Member {
             sent: end.sent,
             lost_peer: end.lost_peer,
         }
+    }
+
+    /// Returns whether the workers of this epoch wait for their start.
+    fn is_prepared(&self, epoch: u64) -> bool {
+        epoch == self.epoch && self.workers == Workers::Prepared
     }
 
     fn runs(&self) -> bool {

@@ -32,11 +32,12 @@ fn welcome(leader: u64) -> MemberEvent {
 
 fn propose(epoch: u64) -> MemberEvent {
     let placement = Placement { group_rank: 1, group_world_size: 2, first_rank: 1, world_size: 2 };
-    MemberEvent::Received(ToMember::Propose { epoch, restart: 0, logs: 0, placement, notices: vec![] })
+    let preparation = Preparation { epoch, restart: 0, logs: 0, placement, notices: vec![], has_trial: true };
+    MemberEvent::Received(ToMember::Propose(preparation))
 }
 
 fn prepared(epoch: u64) -> MemberEvent {
-    MemberEvent::Prepared { epoch, listens: None, logs: 0 }
+    MemberEvent::Prepared { epoch, listens: None, logs: 0, place: None }
 }
 
 fn start(epoch: u64) -> MemberEvent {
@@ -88,7 +89,10 @@ fn a_late_answer_to_an_earlier_preparation_is_not_reported() {
     let actions = on(&mut member, [stop, prepared(1), propose(2), prepared(1)], 1);
     let is_ready = |action: &MemberAction| matches!(action, MemberAction::Send(ToLeader::Ready { .. }));
     assert!(!actions.iter().any(is_ready), "{actions:?}");
-    assert!(sends(&on(&mut member, [prepared(2)], 2), &ToLeader::Ready { epoch: 2, listens: None, logs: 0 }));
+    assert!(sends(
+        &on(&mut member, [prepared(2)], 2),
+        &ToLeader::Ready { epoch: 2, listens: None, logs: 0, place: None }
+    ));
 }
 
 #[test]

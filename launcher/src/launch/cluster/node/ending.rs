@@ -24,6 +24,9 @@ impl NodeRun<'_> {
             Ending::NodeLeft { host, reason } => {
                 self.ended_early(ExitStatus::WorkerFailed, format!("{host} cannot go on: {reason}"))
             }
+            Ending::Unconnected { failed } => {
+                self.ended_early(ExitStatus::Rendezvous, words::unconnected(&failed))
+            }
             Ending::StoppedEarly { signal } => self.stopped(signal),
             Ending::LeaderFrozen { pause } => {
                 let reason = format!(

@@ -36,6 +36,10 @@ pub(super) enum Fault {
     Leave {
         node: usize,
     },
+    /// The node does not reach another one, if it tries at once.
+    CannotReach {
+        node: usize,
+    },
     /// The next preparation takes longer.
     Slow {
         node: usize,
@@ -57,6 +61,9 @@ impl Model {
                 faults.push(Fault::WorkerFails { node });
             }
             faults.extend([Fault::Freeze { node }, Fault::Ask { node }, Fault::Leave { node }]);
+            if state.workers.is_none() && !state.cannot_reach {
+                faults.push(Fault::CannotReach { node });
+            }
             if !state.is_slow {
                 faults.push(Fault::Slow { node });
             }
@@ -83,6 +90,7 @@ impl Model {
             Fault::Crash { node, returns } => {
                 let state = &mut self.nodes[node];
                 (state.member, state.wants_connection, state.is_preparing) = (None, false, false);
+                state.trying = None;
                 state.returns = returns.then_some(now + 1);
                 state.close_at_member();
                 state.kill(now);
@@ -111,6 +119,7 @@ impl Model {
             Fault::Leave { node } => {
                 self.tell_member(node, MemberEvent::Leaving { reason: "its disk is full".to_owned() });
             }
+            Fault::CannotReach { node } => self.nodes[node].cannot_reach = true,
             Fault::Slow { node } => self.nodes[node].is_slow = true,
         }
     }

@@ -83,6 +83,7 @@ impl Model {
             run: RunInfo::default(),
             first_logs: 0,
             admits_at_checkpoint: false,
+            has_trial: true,
         };
         let restarts =
             Restarts::new(RestartPolicy { max_restarts: bounds.max_restarts, ..RestartPolicy::default() });
@@ -195,8 +196,8 @@ impl Model {
 
     fn send(&mut self, to: u64, mut message: ToMember) {
         match &mut message {
-            ToMember::Propose { epoch, .. } if self.running().next().is_some() => {
-                let epoch = *epoch;
+            ToMember::Propose(it) if self.running().next().is_some() => {
+                let epoch = it.epoch;
                 self.fail(&format!("epoch {epoch} is proposed while workers of an earlier one run"));
             }
             ToMember::Start { epoch, .. } => self.started = *epoch,
@@ -235,6 +236,9 @@ impl Model {
                 MemberAction::Prepare(preparation) => {
                     (state.prepared, state.is_preparing) = (preparation.epoch, true);
                 }
+                MemberAction::Try { epoch, places } => {
+                    state.trying = Some((epoch, places.first().map_or(0, |(to, _)| *to)));
+                }
                 MemberAction::Start { .. } => {
                     let epoch = state.prepared;
                     if state.workers.replace(Workers::new(epoch, now)).is_some() {
@@ -268,10 +272,10 @@ impl Model {
         let Some(mut message) = link.to_member.pop_front() else { return };
         if self.planted == Planted::OldStart {
             match &message {
-                ToMember::Propose { epoch, .. } => {
+                ToMember::Propose(it) => {
                     if let Some(ToMember::Start { rank0, .. }) = state.old_start.take() {
                         // As if the member did not compare epochs.
-                        let start = ToMember::Start { epoch: *epoch, rank0 };
+                        let start = ToMember::Start { epoch: it.epoch, rank0 };
                         self.tell_member(index, MemberEvent::Received(message));
                         message = start;
                     }
@@ -319,6 +323,7 @@ impl Model {
             let NodeState { member_hash, wants_connection, prepared, is_preparing, is_slow, .. } = node;
             (member_hash, node.member.is_some(), wants_connection, prepared, is_preparing, is_slow)
                 .hash(&mut hasher);
+            (node.trying, node.cannot_reach).hash(&mut hasher);
             (node.workers, node.frozen, node.cut, node.returns, node.old_start.is_some()).hash(&mut hasher);
             for link in &node.links {
                 (link.id, link.at_leader, link.at_member).hash(&mut hasher);

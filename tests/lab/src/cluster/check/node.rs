@@ -45,6 +45,10 @@ pub(super) struct NodeState {
     pub(super) prepared: u64,
     pub(super) is_preparing: bool,
     pub(super) is_slow: bool,
+    /// The epoch whose other nodes it tries, and the first of these nodes.
+    pub(super) trying: Option<(u64, usize)>,
+    /// Whether its next try fails.
+    pub(super) cannot_reach: bool,
     pub(super) workers: Option<Workers>,
     pub(super) frozen: Option<u32>,
     pub(super) cut: Option<u32>,
@@ -64,6 +68,8 @@ impl NodeState {
             prepared: 0,
             is_preparing: false,
             is_slow: false,
+            trying: None,
+            cannot_reach: false,
             workers: None,
             frozen: None,
             cut: None,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use dtrain_agent::cluster::leader::LeaderEvent;
 use dtrain_agent::cluster::member::{FinishedAttempt, MemberEvent};
 use dtrain_agent::cluster::message::{Endpoint, ToLeader};
+use dtrain_agent::cluster::trial::{self, FailedTry, Place};
 use dtrain_agent::local::{Cause, End, Outcome, Verdict};
 use dtrain_agent::signals;
 
@@ -129,6 +130,7 @@ impl Model {
         let is_due = member.deadline().is_some_and(|at| at <= self.time());
         is_due
             || (state.is_preparing && !state.is_slow)
+            || state.trying.is_some()
             || (state.wants_connection && self.can_connect(node))
             || (state.cut.is_none()
                 && state.links.iter().any(|it| it.at_member != Side::Closed && !it.to_member.is_empty()))
@@ -175,7 +177,13 @@ impl Model {
             state.is_preparing = false;
             let epoch = state.prepared;
             let listens = Some(Endpoint { host: "n0".to_owned(), port: 1, is_served: false });
-            self.tell_member(node, MemberEvent::Prepared { epoch, listens, logs: 0 });
+            let place = Some(Place::closed([10, 0, 0, 1].into()));
+            self.tell_member(node, MemberEvent::Prepared { epoch, listens, logs: 0, place });
+        } else if let Some((epoch, to)) = state.trying.take() {
+            let fails = std::mem::take(&mut state.cannot_reach);
+            let failure = FailedTry { fault: trial::Fault::Silent, port: 1, other_works: false };
+            let failures = if fails { vec![(to, failure)] } else { Vec::new() };
+            self.tell_member(node, MemberEvent::Tried { epoch, failures });
         } else if state.wants_connection && can_connect {
             self.connect(node);
         } else {
@@ -218,7 +226,7 @@ impl Model {
             }
             Step::Tick => {
                 self.now += 1;
-                self.nodes.iter_mut().for_each(|node| node.is_slow = false);
+                self.nodes.iter_mut().for_each(|node| (node.is_slow, node.cannot_reach) = (false, false));
             }
         }
         for node in &mut self.nodes {
