@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(2);
 
 /// The doctor prints no line when it begins to join: the start of a debug build on a busy machine counts too.
-const DOCTORS_START: Duration = Duration::from_millis(1500);
+const DOCTORS_START: Duration = Duration::from_millis(3000);
 
 /// A job whose first node is `n0`; each node's flags may differ.
 struct Job<'a> {
@@ -69,7 +69,11 @@ impl<'a> Job<'a> {
     ) -> Vec<Finished> {
         let mut begun = Instant::now();
         let mut launches: Vec<_> = self.flags.iter().enumerate().map(start).collect();
-        let is_in = |text: &str| words.iter().all(|word| text.contains(word));
+        // The doctor's table wraps lines.
+        let is_in = |text: &str| {
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            words.iter().all(|word| text.contains(word))
+        };
         let (mut has_begun, mut named) = (false, None);
         while launches.iter_mut().any(|launch| launch.child.try_wait().unwrap().is_none()) {
             let text = launches[node].stderr() + &launches[node].stdout();

@@ -22,7 +22,7 @@ const LARGE: usize = 128 << 10;
 const ROUNDS: usize = 5;
 /// The time for a connection, and for each message. The first packet of a connection may be lost once: the
 /// kernel sends it again after a second.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const PATIENCE: Duration = Duration::from_millis(1300);
 /// Nodes that one tries at a time, with two connections each.
 const AT_ONCE: usize = 128;
 /// Connections that a node serves at a time, and the time for each message of one.
@@ -190,12 +190,23 @@ fn try_port(address: SocketAddr, number: u64) -> Result<Works, Fault> {
     best.ok_or(Fault::Broken)
 }
 
+/// As `write_all`; a part that is sent does not extend the time.
+fn write_until(stream: &mut TcpStream, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        stream.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
+        bytes = &bytes[stream.write(bytes)?..];
+    }
+    Ok(())
+}
+
 /// Sends a message of this length, and checks the answer. `Err(None)`: no answer in time.
 fn exchange(stream: &mut TcpStream, length: usize, number: u64) -> Result<Works, Option<Fault>> {
     let (begun, sent) = (Instant::now(), wall_us());
     let mut answer = vec![0; 16 + length];
     let message = [&(length as u32).to_be_bytes()[..], &vec![7; length]].concat();
-    let exchanged = stream.write_all(&message).and_then(|()| stream.read_exact(&mut answer));
+    let until = begun + PATIENCE;
+    let exchanged = write_until(stream, &message, until).and_then(|()| stream.read_exact(&mut answer));
     exchanged.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => None,
         _ => Some(Fault::Broken),

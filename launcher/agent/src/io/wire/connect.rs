@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The time for resolving the name.
 const RESOLVE: Duration = Duration::from_millis(1500);
 /// The time for one address. The first time, all addresses share it.
-const ATTEMPT: Duration = Duration::from_millis(1600);
+const ATTEMPT: Duration = Duration::from_millis(1300);
 /// The pauses between attempts double from the first to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
