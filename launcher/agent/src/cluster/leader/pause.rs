@@ -25,7 +25,7 @@ impl Leader {
         match self.phase {
             Phase::Decided => {}
             Phase::Running { .. } | Phase::Draining { .. } => self.frozen = Some(pause),
-            Phase::Joining(_) | Phase::Proposed { .. } | Phase::Pausing { .. } => {
+            Phase::Joining(_) | Phase::Proposed { .. } | Phase::Trying { .. } | Phase::Pausing { .. } => {
                 self.finish(Ending::LeaderFrozen { pause });
             }
         }

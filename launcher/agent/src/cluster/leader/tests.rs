@@ -178,7 +178,7 @@ fn a_node_lost_before_the_start_is_not_awaited() {
     assert_eq!(proposed(&actions), [2, 2]);
     // Some nodes may have prepared the log folder of the first epoch.
     let is_new = |action: &LeaderAction| match action {
-        LeaderAction::Send { message: ToMember::Propose { logs, .. }, .. } => *logs == 1,
+        LeaderAction::Send { message: ToMember::Propose(it), .. } => it.logs == 1,
         _ => true,
     };
     assert!(actions.iter().all(is_new), "{actions:?}");

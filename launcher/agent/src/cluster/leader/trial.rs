@@ -40,7 +40,7 @@ impl Leader {
         }
         let nodes = self.by_rank(|_, peer| {
             let place = peer.part.as_ref().and_then(|part| part.place.clone());
-            (peer.node.host.clone(), place)
+            (peer.name.clone(), place)
         });
         let named = |(from, to, failure): &Failed| {
             let (from, (to, place)) = (nodes.get(*from)?.0.clone(), nodes.get(*to)?.clone());
@@ -60,7 +60,7 @@ impl Leader {
 
     /// Returns the node that takes part in all failures, if the run can begin without it.
     fn unconnected(&self, failures: &[Failed]) -> Option<(MemberId, String)> {
-        let nodes = self.by_rank(|id, peer| (id, peer.node.host.clone())).into_iter().enumerate();
+        let nodes = self.by_rank(|id, peer| (id, peer.name.clone())).into_iter().enumerate();
         let is_in_all = |rank| failures.iter().all(|(from, to, _)| *from == rank || *to == rank);
         let spare = nodes.filter(|(rank, (id, host))| *id != OWN && is_in_all(*rank) && self.can_spare(host));
         let unreached = |rank: &usize| failures.iter().filter(|(_, to, _)| to == rank).count();

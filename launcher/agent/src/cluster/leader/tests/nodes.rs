@@ -51,7 +51,7 @@ fn nodes_with_equal_hosts_have_different_names() {
 fn all_nodes_use_the_same_number_of_the_log_folder() {
     let numbers = |actions: &[LeaderAction]| -> Vec<u32> {
         let number = |action: &LeaderAction| match action {
-            LeaderAction::Send { message: ToMember::Propose { logs, .. }, .. } => Some(*logs),
+            LeaderAction::Send { message: ToMember::Propose(it), .. } => Some(it.logs),
             _ => None,
         };
         actions.iter().filter_map(number).collect()
@@ -60,9 +60,9 @@ fn all_nodes_use_the_same_number_of_the_log_folder() {
     cluster.join(0);
     assert_eq!(numbers(&cluster.join(1)), [0, 0]);
     let listens = Some(Endpoint { host: "n0".into(), port: 1, is_served: false });
-    cluster.receive(0, ToLeader::Ready { epoch: 1, listens, logs: 0 });
+    cluster.receive(0, ToLeader::Ready { epoch: 1, listens, logs: 0, place: None });
     // An earlier run has left logs on this node.
-    let other = cluster.receive(1, ToLeader::Ready { epoch: 1, listens: None, logs: 4 });
+    let other = cluster.receive(1, ToLeader::Ready { epoch: 1, listens: None, logs: 4, place: None });
     assert_eq!(stops(&other), [(0, StopReason::Regroup), (1, StopReason::Regroup)]);
     cluster.drained(0, Report::empty());
     assert_eq!(numbers(&cluster.drained(1, Report::empty())), [4, 4]);
