@@ -48,7 +48,7 @@ pub(crate) fn run(
     let (opened, meeting) = crossbeam_channel::bounded(1);
     let check = move || -> anyhow::Result<_> {
         let notes = asked.contract.check()?;
-        let meeting = asked.contract.rendezvous.rendezvous()?.map(Meeting::open).transpose()?;
+        let meeting = asked.contract.rendezvous.rendezvous()?.map(Meeting::open_patiently).transpose()?;
         let (seat, master_address) = match &meeting {
             None => (Seat::Alone, MasterAddress::check(&asked.contract.rendezvous)?),
             Some(meeting) if meeting.leads() => (Seat::Leader, MasterAddress::default()),
@@ -232,7 +232,7 @@ impl RunningLaunch<'_> {
         }
         let is_early = run.verdict.cause == (Cause::Stopped { signal: signals::TERM }) && !run.has_heartbeats;
         // SIGTERM, as of batch systems, stopped the workers before any step could be lost.
-        if self.launch.plan.training().is_some() && is_early && self.launch.plan.has_checkpoint() {
+        if is_early && self.launch.plan.has_checkpoint() {
             run.verdict.cause = Cause::Requeue;
         }
         Ok(self.after(run, attempt, started))

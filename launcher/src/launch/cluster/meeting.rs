@@ -4,14 +4,18 @@ use super::holder::Holder;
 use crate::cli::Rendezvous;
 use crate::stdout::join_causes;
 use anyhow::{Context, bail};
+use crossbeam_channel::RecvTimeoutError;
 use dtrain_agent::cluster::message::{ToLeader, ToMember};
 use dtrain_agent::io::interfaces::{address_towards, interfaces};
 use dtrain_agent::io::wire::{BoundServer, Client, ClientEvent, ConnectError, Endpoint, Secret};
 use dtrain_common::env::DTRAIN_RDZV_SECRET;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::thread;
 use std::time::Duration;
 
+/// After this time, the user hears of a name server that does not answer.
+const SLOW_NAME: Duration = Duration::from_secs(4);
 /// After this time without an answer of the leader, a node gives up.
 const REJOIN: Duration = Duration::from_secs(30);
 
@@ -35,6 +39,21 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
+    /// Opens the meeting, and tells the user if a name server is slow.
+    pub(in crate::launch) fn open_patiently(rendezvous: Rendezvous) -> anyhow::Result<Self> {
+        let host = rendezvous.endpoint.host.clone();
+        let (opened, waits) = crossbeam_channel::bounded::<()>(0);
+        let notice = move || {
+            if waits.recv_timeout(SLOW_NAME) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("dtrain: waiting for a name server to resolve {host}; see /etc/resolv.conf");
+            }
+        };
+        thread::Builder::new().name("notice".to_owned()).spawn(notice)?;
+        let meeting = Self::open(rendezvous);
+        drop(opened);
+        meeting
+    }
+
     /// Reads the secret, and takes the leader's port if this node leads.
     pub(crate) fn open(rendezvous: Rendezvous) -> anyhow::Result<Self> {
         Self::try_open(rendezvous).map_err(|error| RendezvousFailed(join_causes(&error)).into())

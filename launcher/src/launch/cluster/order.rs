@@ -22,7 +22,7 @@ pub(in crate::launch) enum Order {
     Stop(StopReason),
     /// The workers have been killed: the lease of this node has ended.
     Kill,
-    /// The leader's: an attempt failed, and the run goes on.
+    /// The leader's: an attempt failed, and another follows.
     Ended {
         judgement: Judgement,
         nodes: Vec<NodeEnd>,

@@ -88,6 +88,9 @@ pub(super) fn too_few(
     for (host, reason) in rejected {
         text.push_str(&format!("; refused {host}: {reason}"));
     }
+    text.push_str(
+        "; to find the cause, run `dtrain doctor` with the same --nnodes and --rdzv-endpoint on each node",
+    );
     text
 }
 

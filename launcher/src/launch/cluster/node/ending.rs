@@ -22,7 +22,7 @@ impl NodeRun<'_> {
                 self.ended_early(ExitStatus::Rendezvous, reason)
             }
             Ending::NodeLeft { host, reason } => {
-                self.ended_early(ExitStatus::WorkerFailed, format!("{host} cannot go on: {reason}"))
+                self.ended_early(ExitStatus::WorkerFailed, format!("{host} cannot continue: {reason}"))
             }
             Ending::Unconnected { failed } => {
                 self.ended_early(ExitStatus::Rendezvous, words::unconnected(&failed))
@@ -37,9 +37,15 @@ impl NodeRun<'_> {
                 );
                 self.ended_early(ExitStatus::Requeue, reason)
             }
-            Ending::Judged { judgement, nodes, reason, .. } => {
+            Ending::Judged { judgement, nodes, reason, stop_source } => {
                 not_restarted = reason;
-                self.conclusion(&judgement, nodes)
+                let mut conclusion = self.conclusion(&judgement, nodes);
+                // At the end of a batch job, nodes end one after the other.
+                let is_lost = matches!(judgement.cause, ClusterCause::NodeLost { .. });
+                if stop_source.is_some() && is_lost && self.launch.plan.has_checkpoint() {
+                    conclusion.status = Some(ExitStatus::Requeue);
+                }
+                conclusion
             }
         };
         self.close(conclusion, not_restarted);
@@ -47,6 +53,9 @@ impl NodeRun<'_> {
 
     /// Ends the run, whose next launch resumes from a checkpoint; on the leader's node.
     pub(super) fn requeue(&mut self) {
+        if self.concluded.is_some() {
+            return;
+        }
         let (cause, restarts) = (Cause::Requeue, self.restarts);
         let requeue = Conclusion { cause, outcome: None, blame: None, reason: None, restarts, status: None };
         self.close(requeue, None);
@@ -86,8 +95,8 @@ impl NodeRun<'_> {
 
     /// Returns the end of a run that was asked to stop while no worker ran.
     fn stopped(&self, signal: i32) -> Conclusion {
-        let plan = &self.launch.plan;
-        let cause = match self.latest.is_some() && plan.training().is_some() && plan.has_checkpoint() {
+        // As on one node: the next launch resumes.
+        let cause = match signal != signals::KILL && self.launch.plan.has_checkpoint() {
             true => Cause::Requeue,
             false => Cause::Stopped { signal },
         };
@@ -105,7 +114,7 @@ impl NodeRun<'_> {
         };
         // SIGTERM, as of batch systems, stopped the workers before any step could be lost.
         let is_early = cause == (Cause::Stopped { signal: signals::TERM }) && !self.has_heartbeats;
-        if is_early && plan.training().is_some() && plan.has_checkpoint() {
+        if is_early && plan.has_checkpoint() {
             cause = Cause::Requeue;
         }
         if plan.is_evicted() {
@@ -141,7 +150,7 @@ impl NodeRun<'_> {
         let (status, reason) = match ending {
             MemberEnding::Decided { code: 0, .. } => return Some(ExitStatus::Success),
             MemberEnding::Decided { code, reason } => (ExitStatus::Program(code.into()), reason),
-            MemberEnding::Left => (ExitStatus::WorkerFailed, "this node cannot go on".to_owned()),
+            MemberEnding::Left => (ExitStatus::WorkerFailed, "this node cannot continue".to_owned()),
             MemberEnding::Rejected { reason } => {
                 (ExitStatus::Rendezvous, format!("the leader refused this node: {reason}"))
             }
