@@ -58,7 +58,7 @@ pub enum ToLeader {
     Asked { signal: i32 },
     /// The first message of a node that cannot take part, for example because its program does not exist.
     CannotJoin { host: String, reason: String },
-    /// The node cannot go on, for example because its disk is full.
+    /// The node cannot continue, for example because its disk is full.
     Leaving { reason: String },
 }
 
@@ -110,7 +110,7 @@ pub enum StopReason {
     Asked { signal: i32, again: bool },
     /// Workers of another node stopped with a checkpoint.
     Requeue,
-    /// Another node has joined: stop with a checkpoint, to go on with it.
+    /// Another node has joined: stop with a checkpoint, to continue with it.
     Admit,
     /// Another run has taken the run directory: kill the workers.
     Evicted,

@@ -40,7 +40,7 @@ pub enum Event {
     Abandoned,
     /// Another run has taken over the run directory: these workers must not write there any more.
     Evicted,
-    /// Workers of another node failed or were lost: these workers cannot go on.
+    /// Workers of another node failed or were lost: these workers cannot continue.
     OthersFailed,
     /// Workers of another node stopped with a checkpoint, so these workers are about to.
     OthersRequeue,

@@ -88,7 +88,7 @@ pub enum LeaderNotice {
         host: String,
         end: WorkerEnd,
     },
-    /// An epoch that failed, and after which the run goes on.
+    /// An epoch that failed, and after which the run continues.
     Ended {
         judgement: Judgement,
         nodes: Vec<NodeEnd>,
@@ -225,7 +225,7 @@ impl Leader {
         }
     }
 
-    /// Handles a node that cannot go on: with too few others, the run is over.
+    /// Handles a node that cannot continue: with too few others, the run is over.
     fn leave(&mut self, member: MemberId, reason: String, now: Duration) {
         let Some(host) = self.remove(member, now) else { return };
         self.tell(LeaderNotice::Left { host: host.clone(), reason: reason.clone() });

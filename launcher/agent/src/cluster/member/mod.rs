@@ -46,7 +46,7 @@ pub enum MemberEvent {
     Failed(End),
     /// The answer to [`MemberAction::Start`], in the end: no worker runs any more.
     Over(Box<FinishedAttempt>),
-    /// The node cannot prepare its workers, or go on.
+    /// The node cannot prepare its workers, or continue.
     Leaving {
         reason: String,
     },
@@ -104,7 +104,7 @@ pub enum MemberEnding {
         code: u8,
         reason: String,
     },
-    /// This node cannot go on.
+    /// This node cannot continue.
     Left,
     Rejected {
         reason: String,
