@@ -133,7 +133,7 @@ fn wall_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
 }
 
-/// Tries the places, many at a time, for about [`PATIENCE`] if they do not answer.
+/// Tries the places, many at a time, for about 1.3 s if they do not answer.
 pub fn try_all<'a>(places: impl IntoIterator<Item = &'a Place>) -> Vec<Outcome> {
     let places: Vec<&Place> = places.into_iter().collect();
     let broken =
