@@ -14,6 +14,9 @@ use tempfile::TempDir;
 /// The most bytes read of an error file.
 const LONGEST_ERROR_BYTES: u64 = 1 << 20;
 
+/// The folder of an attempt has this name, followed by its number.
+const ATTEMPT: &str = "attempt_";
+
 /// The output and error files of one attempt's workers.
 #[derive(Debug)]
 pub(super) struct Files {
@@ -174,13 +177,14 @@ fn make(folder: &Path) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("cannot find the absolute path of {}", folder.display()))
 }
 
-/// Creates the folder of the first unused attempt, so that earlier starts keep their logs and errors.
+/// Creates the folder of the next attempt, so that earlier starts keep their logs and errors.
 fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
-    let mut attempt = 0;
+    let mut number = next_attempt(root);
     loop {
-        let folder = root.join(format!("attempt_{attempt}"));
+        let folder = attempt_folder(root, number);
         match fs::create_dir(&folder) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => attempt += 1,
+            // Another launch was faster.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < u32::MAX => number += 1,
             made => {
                 made.with_context(|| format!("cannot create the folder {}", folder.display()))?;
                 return Ok(folder);
@@ -189,21 +193,33 @@ fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Creates the folder of attempt `number`, which other nodes use too. If an earlier run has logs of this node's first
-/// rank there, `number` becomes the next without.
+/// Creates the folder of attempt `number`, which other nodes use too. `number` becomes larger if this node has logs
+/// of a later attempt, or logs of its first rank in this one.
 fn shared_attempt(root: &Path, number: &mut u32, first_rank: usize) -> anyhow::Result<PathBuf> {
-    let folder = |number: u32| root.join(format!("attempt_{number}"));
-    let free = (*number..).find(|number| !rank_folder(&folder(*number), first_rank).exists());
-    *number = free.context("all numbers of attempts are taken")?;
-    let attempt = folder(*number);
+    if let Some(newest) = newest_attempt(root) {
+        let is_used = rank_folder(&attempt_folder(root, newest), first_rank).exists();
+        *number = (*number).max(newest.saturating_add(u32::from(is_used)));
+    }
+    let attempt = attempt_folder(root, *number);
     fs::create_dir_all(&attempt)
         .with_context(|| format!("cannot create the folder {}", attempt.display()))?;
     Ok(attempt)
 }
 
-/// Returns the number of the first unused attempt.
-pub(super) fn first_unused_attempt(root: &Path) -> u32 {
-    (0..).find(|number| !root.join(format!("attempt_{number}")).exists()).unwrap_or_default()
+/// Returns the number after that of the newest attempt. A number without a folder is not used again: numbers are in
+/// the order of time.
+pub(super) fn next_attempt(root: &Path) -> u32 {
+    newest_attempt(root).map_or(0, |newest| newest.saturating_add(1))
+}
+
+fn newest_attempt(root: &Path) -> Option<u32> {
+    let entries = fs::read_dir(root).ok()?;
+    let number = |name: &str| name.strip_prefix(ATTEMPT)?.parse().ok();
+    entries.filter_map(|entry| number(entry.ok()?.file_name().to_str()?)).max()
+}
+
+fn attempt_folder(root: &Path, number: u32) -> PathBuf {
+    root.join(format!("{ATTEMPT}{number}"))
 }
 
 /// Returns a rank's folder in an attempt's folder; the layout of [`RunDir::rank_logs`].
@@ -252,6 +268,22 @@ mod tests {
         assert_eq!(second.note(), None, "the run directory is told with the plan");
         second.remove();
         assert!(!run_dir.rank_logs(1, 0).exists() && run_dir.rank_logs(0, 1).exists());
+    }
+
+    #[test]
+    fn the_number_of_a_folder_that_was_removed_is_not_used_again() {
+        let temporary = Temporary::make().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let logs = folder.path();
+        let create =
+            |number| Files::of(None, &routing(1, Some(logs)), &temporary, 0, number).unwrap().attempt;
+        create(None);
+        fs::create_dir_all(logs.join("attempt_7/rank_1")).unwrap();
+        fs::create_dir(logs.join("attempt_x")).unwrap();
+        assert_eq!(next_attempt(logs), 8);
+        assert_eq!(create(Some(1)), logs.join("attempt_7"), "another node has made it");
+        assert_eq!(create(Some(7)), logs.join("attempt_8"));
+        assert_eq!(create(None), logs.join("attempt_9"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::handle::LeaderSetup;
 use super::meeting::Meeting;
 use crate::cli::Rendezvous;
 use crate::launch::attempt::Launch;
-use crate::launch::files::first_unused_attempt;
+use crate::launch::files::next_attempt;
 use crate::plan::Plan;
 use anyhow::bail;
 use dtrain_agent::cluster::ClusterPolicy;
@@ -65,7 +65,7 @@ pub(super) fn leader(launch: &Launch<'_>, meeting: &Meeting, restarts: Restarts)
             },
             admits_at_checkpoint: rendezvous.admits_at_checkpoint,
             has_trial: rendezvous.has_trial,
-            first_logs: plan.logs().map_or(0, |logs| first_unused_attempt(&logs)),
+            first_logs: plan.logs().map_or(0, |logs| next_attempt(&logs)),
         },
         restarts,
     }
