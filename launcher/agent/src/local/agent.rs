@@ -65,7 +65,8 @@ impl Agent {
                 self.send_to_all(signals::KILL, now);
             }
             Event::OthersFailed if self.phase == Phase::Running => {
-                self.stop(StopReason::OthersFailed, self.timeout_from(now));
+                let reason = StopReason::OthersFailed { writing: self.writing(now).next().is_some() };
+                self.stop(reason, Some(now.saturating_add(self.timeout(reason))));
                 self.send_to_all(signals::TERM, now);
             }
             Event::OthersRequeue if self.phase == Phase::Running => {
@@ -75,7 +76,7 @@ impl Agent {
             Event::OthersFailed | Event::OthersRequeue => {}
             Event::LeaseEnded => {
                 if self.phase == Phase::Running {
-                    self.stop(StopReason::OthersFailed, None);
+                    self.stop(StopReason::OthersFailed { writing: false }, None);
                 }
                 self.kill_all(now, None);
             }

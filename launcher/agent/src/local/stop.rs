@@ -3,7 +3,7 @@
 
 use super::event::{Action, Notice};
 use super::state::{Agent, Phase, Suspicion};
-use super::times::{INSPECTION, SAME_REQUEST, STACK_DUMP_TIMEOUT, STILL_WRITING, TimeLimit};
+use super::times::{ALONE, INSPECTION, SAME_REQUEST, STACK_DUMP_TIMEOUT, STILL_WRITING, TimeLimit};
 use super::verdict::{Cause, StopReason, StopSource, Verdict};
 use crate::signals;
 use std::time::Duration;
@@ -147,7 +147,7 @@ impl Agent {
     }
 
     /// Returns the workers that write a checkpoint, with the times of their last reports.
-    fn writing(&self, now: Duration) -> impl Iterator<Item = (usize, Duration)> {
+    pub(super) fn writing(&self, now: Duration) -> impl Iterator<Item = (usize, Duration)> {
         let reports = self.running().into_iter();
         reports
             .filter_map(|rank| Some((rank, self.workers[rank].writing?)))
@@ -177,10 +177,13 @@ impl Agent {
     }
 
     /// Returns the time that workers get for stopping.
-    fn timeout(&self, reason: StopReason) -> Duration {
+    pub(super) fn timeout(&self, reason: StopReason) -> Duration {
         match reason {
             StopReason::Hang { .. } => self.stack_dump_timeout(),
             StopReason::TimeLimit(limit) => limit.end - limit.ask,
+            StopReason::OthersFailed { writing: false } if self.is_training() => {
+                ALONE.min(self.policy.shutdown_timeout)
+            }
             _ => self.policy.shutdown_timeout,
         }
     }

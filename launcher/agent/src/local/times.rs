@@ -25,6 +25,10 @@ pub const INSPECTION: Duration = Duration::from_secs(30);
 /// its connections first, and its peers may fail faster.
 pub const SAME_MOMENT: Duration = Duration::from_secs(1);
 
+/// Time for a training to end if workers of other nodes have failed. It cannot finish a step without them, and a
+/// connection to a machine that is gone stays open: without this time the workers would wait for it.
+pub(super) const ALONE: Duration = Duration::from_secs(2);
+
 /// A time limit, on the agent's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimit {

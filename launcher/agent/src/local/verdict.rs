@@ -49,7 +49,8 @@ pub(super) enum StopReason {
     TimeLimit(TimeLimit),
     Hang { rank: usize },
     Requeue,
-    OthersFailed,
+    /// `writing`: whether a worker wrote a checkpoint at that time.
+    OthersFailed { writing: bool },
     Evicted,
 }
 
@@ -130,7 +131,7 @@ impl Verdict {
         let (request, stopped) = match reason {
             Some(StopReason::Signal { signal }) => (Some(signal), Cause::Stopped { signal }),
             Some(StopReason::TimeLimit(limit)) => (Some(limit.signal), Cause::TimeIsUp),
-            Some(StopReason::OthersFailed) => (None, Cause::OthersFailed),
+            Some(StopReason::OthersFailed { .. }) => (None, Cause::OthersFailed),
             _ => (None, Cause::TimeIsUp),
         };
         let all_done = ends.len() == workers && ends.iter().all(|end| end.outcome == Outcome::Exited(0));
@@ -138,7 +139,7 @@ impl Verdict {
         let obeyed = |end: &End| {
             request.is_some_and(|signal| end.stopped_by_agent() || end.outcome == Outcome::Signaled(signal))
         };
-        let is_for_others = reason == Some(StopReason::OthersFailed);
+        let is_for_others = matches!(reason, Some(StopReason::OthersFailed { .. }));
         // Other nodes may have caused the loss of a peer, and caused the stop signal.
         let by_others = |end: &End| is_for_others && (end.lost_peer || !end.sent.is_empty());
         // A worker stopped by the agent is not the cause, except of failures after a request to stop.

@@ -180,6 +180,21 @@ fn workers_stopped_for_other_nodes_are_not_to_blame() {
 }
 
 #[test]
+fn a_training_that_has_lost_other_nodes_is_killed_soon_unless_it_writes() {
+    let killed_after = |requeue_code, beats: bool| {
+        let mut agent = running(1, requeue_code);
+        on(&mut agent, &Event::Beat { rank: 0, at: ms(5), writing: beats }, 5);
+        on(&mut agent, &Event::OthersFailed, 10);
+        let deadline = agent.deadline().unwrap();
+        assert_eq!(signals_in(&timer(&mut agent, 10 + deadline.as_millis() as u64)), to(KILL, &[0]));
+        deadline - ms(10)
+    };
+    assert_eq!(killed_after(Some(75), false), ALONE);
+    assert_eq!(killed_after(Some(75), true), TIMEOUT, "it may finish the checkpoint");
+    assert_eq!(killed_after(None, false), TIMEOUT, "a program may do what it wants at SIGTERM");
+}
+
+#[test]
 fn a_peer_of_another_node_is_lost_because_of_others() {
     let mut agent = running(2, None);
     on(&mut agent, &Event::Ended { rank: 0, outcome: Outcome::Exited(1), at: ms(5), lost_peer: true }, 5);

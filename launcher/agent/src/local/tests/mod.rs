@@ -7,6 +7,7 @@ mod hangs;
 mod properties;
 mod requests;
 
+use super::times::ALONE;
 use super::*;
 use crate::signals::{HUP, INT, KILL, QUIT, TERM, USR1, USR2};
 use std::time::Duration;
