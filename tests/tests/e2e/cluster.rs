@@ -153,16 +153,27 @@ in_memory = true
 micro_batch = 4
 "#;
 
-/// Kills the agent of the second of `nodes` nodes, and with `is_replaced` starts another one there. The run
-/// resumes from `copies`, and ends in the weights of a run that was not disturbed.
-fn lose_a_node(nodes: usize, shards: bool, is_replaced: bool, copies: &str) {
-    let Some(network) = Network::new(nodes) else { return };
+/// How a node is lost.
+#[derive(Clone, Copy, PartialEq)]
+enum Loss {
+    /// Its agent is killed, and another one is started.
+    Replaced,
+    /// Its agent is killed.
+    Killed,
+    /// It loses its power: nothing comes from it any more.
+    Silent,
+}
+
+/// Loses the second of `nodes` nodes. The run resumes from `copies`, and ends in the weights of a run that was not
+/// disturbed. Returns what the leader printed.
+fn lose_a_node(nodes: usize, shards: bool, loss: Loss, copies: &str) -> String {
+    let Some(network) = Network::new(nodes) else { return String::new() };
     let scene = Scene::new();
     let batch = format!("effective_batch = {}", 4 * nodes);
     let recipe = gpt(400, COPIES).replace("effective_batch = 8", &batch);
     std::fs::write(scene.path("recipe.toml"), recipe).unwrap();
     let shards = format!("memory.shard_optimizer={shards}");
-    let group = if is_replaced { nodes.to_string() } else { format!("1:{nodes}") };
+    let group = if loss == Loss::Replaced { nodes.to_string() } else { format!("1:{nodes}") };
     let start_node = |node: usize, name: &str, run: &str| {
         let sets = ["--set", &shards, "--run-dir", run, "--max-restarts", "3", "recipe.toml"];
         let group = ["--nproc-per-node", "1", "--nnodes", &group, "--rdzv-endpoint", "n0:29500"];
@@ -175,10 +186,13 @@ fn lose_a_node(nodes: usize, shards: bool, is_replaced: bool, copies: &str) {
     wait_for_steps(&scene, 40);
     let here = network[1].processes();
     let agent = scene.launcher().into_iter().find(|pid| here.contains(pid)).unwrap();
+    if loss == Loss::Silent {
+        network.cut(&[1]);
+    }
     kill(agent, Signal::KILL);
     assert_ne!(launches.remove(1).wait_leaving_processes().code, Some(0));
     launches[0].wait_for_stderr("lost n1");
-    if is_replaced {
+    if loss == Loss::Replaced {
         launches.push(start_node(1, "new", "several"));
     }
     let done: Vec<Finished> = launches.into_iter().map(Launch::wait_leaving_processes).collect();
@@ -191,16 +205,23 @@ fn lose_a_node(nodes: usize, shards: bool, is_replaced: bool, copies: &str) {
     let (whole, several) = (run(&scene, "whole"), run(&scene, "several"));
     assert_eq!(whole.per_step("loss"), several.per_step("loss"));
     assert!(whole.weights() == several.weights(), "the weights differ");
+    text
 }
 
 #[test]
 fn a_killed_agent_that_is_replaced_costs_no_step() {
-    lose_a_node(2, true, true, "the copy in memory of n0");
-    lose_a_node(3, true, true, "the copies in memory of n0, n2");
+    lose_a_node(2, true, Loss::Replaced, "the copy in memory of n0");
+    lose_a_node(3, true, Loss::Replaced, "the copies in memory of n0, n2");
 }
 
 #[test]
 fn a_killed_agent_that_is_not_replaced_costs_no_step() {
-    lose_a_node(2, false, false, "the copy in memory");
-    lose_a_node(2, true, false, "the copy in memory");
+    lose_a_node(2, false, Loss::Killed, "the copy in memory");
+    lose_a_node(2, true, Loss::Killed, "the copy in memory");
+}
+
+#[test]
+fn ranks_do_not_wait_for_a_node_without_power() {
+    let text = lose_a_node(2, false, Loss::Silent, "the copy in memory");
+    assert!(text.contains("killing rank 0: still running after 2 s"), "{text}");
 }

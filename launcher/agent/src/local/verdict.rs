@@ -44,13 +44,22 @@ impl End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
     Failure,
-    NotStarted { rank: usize, temporary: bool },
-    Signal { signal: i32 },
+    NotStarted {
+        rank: usize,
+        temporary: bool,
+    },
+    Signal {
+        signal: i32,
+    },
     TimeLimit(TimeLimit),
-    Hang { rank: usize },
+    Hang {
+        rank: usize,
+    },
     Requeue,
     /// `writing`: whether a worker wrote a checkpoint at that time.
-    OthersFailed { writing: bool },
+    OthersFailed {
+        writing: bool,
+    },
     Evicted,
 }
 
