@@ -82,7 +82,7 @@ pub(super) struct Run {
 }
 
 impl Attempt {
-    /// `logs`: the number of the log folder; without, the first unused one.
+    /// `logs`: the number of the log folder; without, the next one.
     pub(super) fn prepare(launch: &Launch<'_>, restart: u32, logs: Option<u32>) -> anyhow::Result<Self> {
         let Launch { plan, master_address, temporary, inbox, .. } = launch;
         let has_rank0 = plan.placement.first_rank == 0;
