@@ -160,6 +160,16 @@ impl WorkerError {
             | Self::Write { .. }
             | Self::Signals(_)
             | Self::Torch(_) => ExitStatus::Program(1),
+            // Not an error of the checkpoint: another attempt may succeed.
+            Self::Resume(
+                CheckpointError::Collective(_)
+                | CheckpointError::Peer(_)
+                | CheckpointError::Lease(_)
+                | CheckpointError::Device(_),
+            )
+            | Self::Evaluate(CheckpointError::Collective(_) | CheckpointError::Device(_)) => {
+                ExitStatus::Program(1)
+            }
             // The other errors are in the recipe, the data, the environment or a checkpoint.
             _ => ExitStatus::Usage,
         }
@@ -188,5 +198,19 @@ impl WorkerError {
                         | TrainError::OutOfMemory(_),
                 )
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collectives::{CollectiveError, Operation};
+
+    #[test]
+    fn a_peer_lost_during_a_resume_is_no_error_of_the_checkpoint() {
+        let lost = CollectiveError::PeerLost(Operation::new("broadcast", 0), "reset".to_owned());
+        assert_eq!(WorkerError::Resume(lost.into()).exit_status(), ExitStatus::Program(1));
+        let unusable = CheckpointError::Tensors("no such tensor".to_owned());
+        assert_eq!(WorkerError::Resume(unusable).exit_status(), ExitStatus::Usage);
     }
 }

@@ -72,7 +72,9 @@ pub fn judge(nodes: &[NodeEnd], requeue: Option<i32>) -> Judgement {
     if reports().any(|report| report.cause == Cause::Evicted) {
         return clear(Cause::Evicted);
     }
-    let failures: Vec<Failure> = nodes.iter().flat_map(|node| failures(node, requeue)).collect();
+    // Workers that obeyed a request to stop have left the others without peers.
+    let is_stopped = reports().any(|it| matches!(it.cause, Cause::Stopped { .. } | Cause::TimeIsUp));
+    let failures: Vec<Failure> = nodes.iter().flat_map(|node| failures(node, requeue, is_stopped)).collect();
     // A failure that is surely no consequence is the cause, if it is not later than its consequences can be.
     let earliest = |failures: &mut dyn Iterator<Item = &Failure>| failures.min_by_key(|it| it.at.at).copied();
     let first = earliest(&mut failures.iter());
@@ -114,7 +116,7 @@ fn node_of(failure: &Failure, nodes: &[NodeEnd]) -> Option<usize> {
     }
 }
 
-fn failures(node: &NodeEnd, requeue: Option<i32>) -> Vec<Failure> {
+fn failures(node: &NodeEnd, requeue: Option<i32>, is_stopped: bool) -> Vec<Failure> {
     let lost = node.lost.filter(|_| node.report.is_none()).map(|at| Failure {
         culprit: Culprit::Node(node.group_rank),
         at,
@@ -141,6 +143,7 @@ fn failures(node: &NodeEnd, requeue: Option<i32>) -> Vec<Failure> {
                 report.ends.iter().filter(|end| !end.outcome.is_well(requeue) && !end.stopped_by_agent());
             let cause = |end: &WorkerEnd| Cause::Failed { rank: end.rank };
             failed
+                .filter(|end| !(is_stopped && end.lost_peer))
                 .map(|end| rank_failed(end.rank, end.at, end.lost_peer || !end.sent.is_empty(), cause(end)))
                 .collect()
         }
@@ -213,6 +216,20 @@ mod tests {
         assert_eq!(blamed(&nodes), (failed(1), vec![]));
         let nodes = [node(0, vec![end(0, 1, at(900, 0), true)]), lost(1, at(1400, 500))];
         assert_eq!(blamed(&nodes), (ClusterCause::NodeLost { group_rank: 1 }, vec![]));
+    }
+
+    #[test]
+    fn a_peer_that_was_asked_to_stop_is_no_failure() {
+        let stopped = |failed: NodeEnd| {
+            let cause = Cause::Stopped { signal: crate::signals::TERM };
+            let report = Report { cause, ..Report::empty() };
+            let stopped = NodeEnd { host: String::new(), group_rank: 0, report: Some(report), lost: None };
+            blamed(&[stopped, failed]).0
+        };
+        let term = ClusterCause::Workers(Cause::Stopped { signal: crate::signals::TERM });
+        assert_eq!(stopped(node(1, vec![end(1, 1, at(900, 0), true)])), term);
+        assert_eq!(stopped(node(1, vec![end(1, 1, at(900, 0), false)])), failed(1));
+        assert_eq!(stopped(lost(1, at(900, 0))), ClusterCause::NodeLost { group_rank: 1 });
     }
 
     #[test]

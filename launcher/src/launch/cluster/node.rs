@@ -76,7 +76,6 @@ pub(in crate::launch) fn run(
         restarts: 0,
         held: VecDeque::new(),
         is_over: false,
-        has_heartbeats: false,
         is_abandoned: false,
         is_noted: false,
     };
@@ -103,7 +102,6 @@ struct NodeRun<'a> {
     restarts: u32,
     /// Whether this node's member has ended.
     is_over: bool,
-    has_heartbeats: bool,
     is_abandoned: bool,
     /// Whether the user knows where the logs are.
     is_noted: bool,
@@ -355,7 +353,6 @@ impl NodeRun<'_> {
         if port_taken && run.clients_seen.is_some() {
             self.launch.plan.serve_no_store();
         }
-        self.has_heartbeats |= run.has_heartbeats;
         self.is_abandoned = run.abandoned;
         let verdict = run.verdict.clone();
         self.cluster.tell(MemberEvent::Over(Box::new(FinishedAttempt {

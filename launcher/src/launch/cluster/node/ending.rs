@@ -113,7 +113,8 @@ impl NodeRun<'_> {
             ClusterCause::NodeLost { .. } => Cause::OthersFailed,
         };
         // SIGTERM, as of batch systems, stopped the workers before any step could be lost.
-        let is_early = cause == (Cause::Stopped { signal: signals::TERM }) && !self.has_heartbeats;
+        let has_steps = self.latest.as_ref().is_some_and(|run| run.has_heartbeats);
+        let is_early = cause == (Cause::Stopped { signal: signals::TERM }) && !has_steps;
         if is_early && plan.has_checkpoint() {
             cause = Cause::Requeue;
         }
