@@ -105,19 +105,17 @@ def run(build, size, dtype):
 
 
 def conditioning(exact, single):
-    """Returns how far float32 results differ from float64: the tests' tolerances must be well above this."""
-    logits = max(float((exact[k] - single[k].double()).abs().max()) for k in ("eval.logits", "train.logits"))
-    difference = (exact["grad.probes"] - single["grad.probes"]).square().mean(dim=1).mul(3).sqrt()
-    return logits, float((difference / exact["grad.norms"]).max())
+    """Returns how far float32 logits differ from float64: the tests' tolerance must be well above this."""
+    return max(float((exact[k] - single[k].double()).abs().max()) for k in ("eval.logits", "train.logits"))
 
 
 def model_reference(architecture, build, out):
     tensors = {}
     for size in IMAGES:
         exact, single = run(build, size, torch.float64), run(build, size, torch.float32)
-        logits, gradient = conditioning(exact, single)
-        print(f"{architecture} {size}x{size}: float32 against float64: logits {logits:.1e}, gradients {gradient:.1e}")
-        if logits > 3e-5 or gradient > 3e-4:
+        logits = conditioning(exact, single)
+        print(f"{architecture} {size}x{size}: float32 against float64: logits {logits:.1e}")
+        if logits > 3e-5:
             sys.exit(f"{architecture} at {size}x{size} is too ill-conditioned for a comparison in float32")
         for name, tensor in exact.items():
             keep = tensor if tensor.dtype == torch.int64 or name in ("grad.norms", "grad.probes") else tensor.float()

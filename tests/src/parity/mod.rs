@@ -2,6 +2,7 @@
 //! `tests/parity/README.md` describes the results.
 #![allow(clippy::unwrap_used)]
 
+mod gradients;
 pub mod models;
 pub mod optimizers;
 pub mod resnets;
@@ -10,7 +11,8 @@ pub mod scaler;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use tch::Device;
+use serde_json::Value;
+use tch::{Device, Kind, Tensor};
 
 static TARGET: OnceLock<(Device, PathBuf)> = OnceLock::new();
 
@@ -34,4 +36,25 @@ fn device() -> Device {
 /// Returns the path of a PyTorch result.
 pub fn reference(name: &str) -> PathBuf {
     target().1.join(name)
+}
+
+/// Returns the path of a network's results.
+fn file(name: &str) -> PathBuf {
+    reference(&format!("{name}.safetensors"))
+}
+
+/// Returns the description in the header of a network's results.
+fn about(name: &str) -> Value {
+    let bytes = std::fs::read(file(name)).unwrap();
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    serde_json::from_str(&metadata.metadata().as_ref().unwrap()["about"]).unwrap()
+}
+
+fn double(tensor: &Tensor) -> Tensor {
+    tensor.detach().to_device(Device::Cpu).to_kind(Kind::Double)
+}
+
+fn relative_l2(got: &Tensor, expected: &Tensor) -> f64 {
+    assert_eq!(got.size(), expected.size());
+    ((double(got) - double(expected)).norm() / double(expected).norm()).double_value(&[])
 }

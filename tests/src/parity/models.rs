@@ -2,29 +2,19 @@
 //! inputs must give equal logits, losses, gradients and statistics, in float64 and, if the network allows, in
 //! float32. `tests/parity/make_models.py` makes the references; `tests/parity/README.md` describes them.
 
+use super::gradients::{self, Tolerance};
 use super::resnets::name;
-use super::{device, reference};
+use super::{about, device, double, file, relative_l2};
 use crate::formula;
 use dtrain_worker::models::{
     Architecture, Gpt, GptConfig, ModelError, Registry, TensorFile, UnetConfig, VitConfig, build, build_unet,
 };
 use serde_json::Value;
-use tch::{Device, Kind, Reduction, Tensor};
+use tch::{Kind, Reduction, Tensor};
 
 const CASES: [&str; 4] = ["vit", "gpt", "unet", "resnet50"];
 
 type Forward = Box<dyn Fn(&Tensor, bool) -> Result<Tensor, ModelError>>;
-
-/// Tolerances to PyTorch's results in float64, relative to the largest value or to the length.
-#[derive(Clone, Copy)]
-struct Tolerance {
-    /// For logits, which the references store in float32.
-    logits: f64,
-    /// For whole gradients, which the references store in float32.
-    gradients: f64,
-    /// For the gradients' norms and products and for statistics, which the references store in float64.
-    exact: f64,
-}
 
 struct Case {
     name: &'static str,
@@ -34,17 +24,6 @@ struct Case {
     forward: Forward,
     kind: Kind,
     tolerance: Tolerance,
-}
-
-fn file(name: &str) -> std::path::PathBuf {
-    reference(&format!("{name}.safetensors"))
-}
-
-/// Returns the description in a reference file's header.
-fn about(name: &str) -> Value {
-    let bytes = std::fs::read(file(name)).unwrap();
-    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
-    serde_json::from_str(&metadata.metadata().as_ref().unwrap()["about"]).unwrap()
 }
 
 /// Builds the network with the reference's settings.
@@ -106,10 +85,7 @@ impl Case {
             let value = value.to_kind(Kind::Float);
             tch::no_grad(|| entry.tensor().shallow_clone().copy_(&value));
         }
-        let tolerance = match kind {
-            Kind::Double => Tolerance { logits: 1e-6, gradients: 1e-6, exact: 1e-10 },
-            _ => Tolerance { logits: 1e-4, gradients: 1e-3, exact: 1e-3 },
-        };
+        let tolerance = Tolerance::of(kind);
         Self {
             name,
             expected: TensorFile::open(&file(name)).unwrap(),
@@ -167,15 +143,9 @@ impl Case {
     }
 
     fn near(&self, got: &Tensor, expected: &Tensor, tolerance: f64, what: &str) {
-        assert_eq!(got.size(), expected.size(), "{} {what}", self.name);
-        let difference = (double(got) - double(expected)).norm() / double(expected).norm();
-        let difference = difference.double_value(&[]);
+        let difference = relative_l2(got, expected);
         assert!(difference < tolerance, "{} in {:?}, {what}: {difference:e}", self.name, self.kind);
     }
-}
-
-fn double(tensor: &Tensor) -> Tensor {
-    tensor.detach().to_device(Device::Cpu).to_kind(Kind::Double)
 }
 
 /// Returns a hash of the names, shapes and types of a model's state in its order, as the script computes it.
@@ -240,7 +210,8 @@ pub fn training_gives_pytorchs_logits_gradients_and_statistics() {
         let loss = by_class.cross_entropy_loss::<Tensor>(&target, None, Reduction::Mean, -100, 0.0);
         case.near(&loss, &case.read("train.loss"), case.tolerance.logits, "loss");
         loss.backward();
-        let worst = compare_gradients(&case);
+        let label = format!("{} in {:?}", case.name, case.kind);
+        let worst = gradients::compare(&case.registry, &case.expected, "", case.tolerance, &label);
         println!("{} in {:?}: gradients differ by at most {worst:.1e}", case.name, case.kind);
         let mut compared = 0;
         for entry in case.registry.buffers() {
@@ -255,42 +226,4 @@ pub fn training_gives_pytorchs_logits_gradients_and_statistics() {
         // Two of a batch norm's three buffers are statistics.
         assert_eq!(3 * compared, 2 * case.registry.buffers().count(), "{}", case.name);
     }
-}
-
-/// Compares every gradient by its norm and by its products with fixed vectors, and a few gradients whole.
-/// Returns the largest relative difference (L2).
-fn compare_gradients(case: &Case) -> f64 {
-    let (norms, probes) = (case.read("grad.norms"), case.read("grad.probes"));
-    let count = probes.size()[1];
-    assert_eq!(case.registry.parameters().count() as i64, norms.size()[0]);
-    let (mut worst, mut whole) = (0.0f64, 0);
-    for (index, entry) in case.registry.parameters().enumerate() {
-        let (name, index) = (entry.name(), index as i64);
-        let gradient = double(&entry.tensor().grad());
-        let flat = gradient.reshape([-1]);
-        case.near(&flat.norm(), &norms.get(index), case.tolerance.exact, name);
-        // If a vector's entries are uniform in [-1, 1), the squared product with an error is on average a
-        // third of the error's squared length: the products measure the length of the error.
-        let mut squares = 0.0;
-        for probe in 0..count {
-            let direction: Vec<f64> = formula::unit(&format!("probe.{probe}.{name}"), flat.numel()).collect();
-            let product = flat.dot(&Tensor::from_slice(&direction)).double_value(&[]);
-            squares += (product - probes.double_value(&[index, probe])).powi(2);
-        }
-        let relative = (3.0 * squares / count as f64).sqrt() / norms.double_value(&[index]);
-        assert!(
-            relative < case.tolerance.exact,
-            "{} in {:?}, gradient of {name} by its products: {relative:e}",
-            case.name,
-            case.kind
-        );
-        worst = worst.max(relative);
-        let key = format!("grad.{name}");
-        if case.expected.info(&key).is_some() {
-            case.near(&gradient, &case.read(&key), case.tolerance.gradients, &key);
-            whole += 1;
-        }
-    }
-    assert!(whole >= 3, "{whole} whole gradients in the reference of {}", case.name);
-    worst
 }

@@ -20,6 +20,19 @@ double convolution_flops(at::IntArrayRef positions, const Tensor& weight) {
   return 2.0 * static_cast<double>(product(positions)) * static_cast<double>(patch_size(weight));
 }
 
+// Returns whether oneDNN uses the kernels of processors with AVX2 and without AVX-512.
+bool is_avx2() {
+#if defined(__x86_64__)
+  static const bool is = __builtin_cpu_supports("avx2") && !__builtin_cpu_supports("avx512bw");
+  return is;
+#else
+  return false;
+#endif
+}
+
+// Returns the number of channels in one of oneDNN's blocks: a vector register in float32.
+int64_t channels_per_block() { return is_avx2() ? 8 : 16; }
+
 // oneDNN uses blocks of channels and copies contiguous tensors to and from this layout. It uses channels-last
 // images directly, and those of few channels unless the convolution is depthwise.
 bool is_blocked(const Tensor& x, bool depthwise) { return !is_channels_last(x) && (depthwise || x.size(1) >= 16); }
@@ -27,7 +40,7 @@ bool is_blocked(const Tensor& x, bool depthwise) { return !is_channels_last(x) &
 // Allocates the block layout, in which the last block is padded.
 Tensor empty_in_blocks(at::IntArrayRef sizes, const Tensor& like) {
   std::vector<int64_t> filled(sizes.begin(), sizes.end());
-  filled[1] = rounded(filled[1], 16);
+  filled[1] = rounded(filled[1], channels_per_block());
   return at::empty(filled, like.options());
 }
 
@@ -133,15 +146,30 @@ Results slow_convolution(const Call& call) {
 // The additional memory of oneDNN while it sums a weight's gradient.
 constexpr int64_t kAdding = 64 << 10;
 
-// For channels-last depthwise kernels beyond 3x3, oneDNN sums weight gradients with a kernel for groups of 16
-// channels, all but one of which are zeros. In half precision it uses both precisions, and transposes the
-// tensors per thread. The numbers are measured, because this is not documented.
+// For channels-last depthwise kernels beyond 3x3, oneDNN sums weight gradients with a kernel for groups of
+// channels of one block, all but one of which are zeros. In half precision it uses both precisions, and transposes
+// the tensors per thread. The numbers are measured, because this is not documented.
 void allocate_depthwise_sums(const Tensor& x, const Tensor& weight) {
-  const auto filled = product(weight.sizes()) * 16 * 16;
+  const auto block = channels_per_block();
+  const auto filled = product(weight.sizes()) * (block * block + (is_avx2() ? 1 : 0));
   const auto sums = at::empty({filled}, weight.options().dtype(at::kFloat));
   if (!is_half(weight)) return;
   const auto own = at::empty({filled}, weight.options());
   allocate_temporary({10 * product(x.sizes())}, x.options());
+}
+
+// Returns whether oneDNN sums a weight's gradient by matrix products: with AVX2, if the kernel is larger than the image.
+bool is_by_products(const Tensor& x, const Tensor& weight) {
+  if (!is_avx2() || is_half(weight)) return false;
+  for (int64_t dim = 2; dim < x.dim(); dim++)
+    if (weight.size(dim) > x.size(dim)) return true;
+  return false;
+}
+
+// Allocates the patches and the sums of such products. The number of sums is measured.
+void allocate_products(const Tensor& grad, const Tensor& weight) {
+  const auto patches = patch_size(weight) * product(grad.sizes().slice(2));
+  allocate_temporary({at::get_num_threads() * (4 * product(weight.sizes()) + patches)}, weight.options());
 }
 
 // The gradients of input and weight.
@@ -193,7 +221,10 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
   }
   if (for_weight) {
     Tensor own;
-    {
+    if (is_by_products(x, weight)) {
+      own = empty_as(weight.sizes(), weight);
+      allocate_products(grad, weight);
+    } else {
       Tensor blocked_grad, blocked_x;
       if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad);
       if (!last && is_blocked(x, depthwise)) blocked_x = empty_in_blocks(x.sizes(), x);

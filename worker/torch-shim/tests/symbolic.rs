@@ -76,6 +76,25 @@ const CASES: &[Case] = &[
     ("conv with bias", || vec![x(&[4, 8, 32, 32]), x(&[16, 8, 1, 1]), x(&[16])], |t| conv(t, 1, 0)),
     ("conv of one small image", || vec![x(&[1, 32, 8, 8]), x(&[32, 32, 3, 3])], |t| conv(t, 1, 1)),
     ("conv 1x1 of one small image", || vec![x(&[1, 64, 8, 8]), x(&[32, 64, 1, 1])], |t| conv(t, 2, 0)),
+    ("conv 3x3 of maps of 2x2", || vec![x(&[4, 128, 2, 2]), x(&[128, 128, 3, 3])], |t| conv(t, 1, 1)),
+    ("conv 3x3 of maps of 1x1", || vec![x(&[4, 256, 1, 1]), x(&[128, 256, 3, 3])], |t| conv(t, 1, 1)),
+    ("conv 5x5 of maps of 3x3", || vec![x(&[4, 64, 3, 3]), x(&[64, 64, 5, 5])], |t| conv(t, 1, 2)),
+    ("conv 7x7 of maps of 4x4", || vec![x(&[4, 64, 4, 4]), x(&[64, 64, 7, 7])], |t| conv(t, 1, 3)),
+    (
+        "conv 3x3 of maps of 2x2 channels-last",
+        || vec![channels_last(x(&[4, 128, 2, 2])), channels_last(x(&[128, 128, 3, 3]))],
+        |t| conv(t, 1, 1),
+    ),
+    (
+        "depthwise conv 7x7 channels-last of 32 channels",
+        || vec![channels_last(x(&[4, 32, 16, 16])), x(&[32, 1, 7, 7])],
+        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [3, 3], [1, 1], 32),
+    ),
+    (
+        "depthwise conv 5x5 channels-last",
+        || vec![channels_last(x(&[4, 96, 16, 16])), x(&[96, 1, 5, 5])],
+        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [2, 2], [1, 1], 96),
+    ),
     (
         "conv channels-last",
         || vec![channels_last(x(&[4, 8, 32, 32])), channels_last(x(&[16, 8, 3, 3]))],
