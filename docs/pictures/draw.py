@@ -307,11 +307,11 @@ def architecture():
         (211, 155, "to each rank: RANK,", "small end"), (211, 173, "WORLD_SIZE, ...", "small end"),
         (290, 155, "output, heartbeats,", "small"), (290, 173, "exit codes", "small"),
         (70, 270, "gradients by shared", "small"), (70, 288, "memory, Gloo, NCCL", "small"), (0, 400, "Their crates", "title"),
-        (0, 433, "dtrain", "strong"), (206, 433, "does not link libtorch", "small"), (0, 471, "dtrain-worker", "strong"),
+        (0, 433, "dtrain", "strong"), (281, 433, "do not link libtorch", "small"), (0, 471, "dtrain-worker", "strong"),
         (400, 507, "binds libtorch", "small"),
     ):
         picture.text(x, y, words, kind)
-    for y, names in ((413, ["agent"]), (451, ["models", "collectives", "data"]), (487, ["shared-memory", "torch-shim"])):
+    for y, names in ((413, ["agent", "batch"]), (451, ["models", "collectives", "data"]), (487, ["shared-memory", "torch-shim"])):
         x = 130
         for name in names:
             width = 9.5 * len(name) + 16

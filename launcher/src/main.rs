@@ -2,11 +2,12 @@
 //!
 //! `cli` reads the command line, `launch` checks a launch and runs it by the rules of `dtrain_agent`. `ask`
 //! lets the worker program plan and profile. `gpus`, `ckpt` and `doctor` are the commands
-//! about GPUs, checkpoints and the machine.
+//! about GPUs, checkpoints and the machine. `batch` writes batch scripts.
 //! Architecture invariant: the launcher does not link libtorch. Of its workers it knows only the variables of
 //! `dtrain_common::env` and the protocol of PyTorch's store.
 #![deny(unsafe_code)]
 
+mod batch;
 mod ckpt;
 mod cli;
 mod connections;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Eval(args) => worker_jobs::eval(&args).map(|args| launch(&Arc::new(args), start_time)),
         Command::Plan(args) => worker_jobs::plan(&args),
         Command::Profile(args) => worker_jobs::profile(&args),
+        Command::Batch(args) => batch::run(&args),
         Command::Ckpt(command) => ckpt::run(&command),
         Command::Gpu(command) => gpus::run(&command),
         Command::Doctor(args) => doctor::run(&args),

@@ -1,5 +1,6 @@
 //! The commands.
 
+use super::batch::BatchArgs;
 use super::ckpt::CkptCommand;
 use super::doctor::DoctorArgs;
 use super::eval::EvalArgs;
@@ -30,6 +31,9 @@ pub(crate) enum Command {
     /// Evaluate a checkpoint on the whole test set.
     #[command(after_help = help!("eval"))]
     Eval(Box<EvalArgs>),
+    /// Write a batch script that starts dtrain on the nodes of a job.
+    #[command(override_usage = BATCH_USAGE, after_help = help!("batch"))]
+    Batch(Box<BatchArgs>),
     /// List, show, verify, prune and export checkpoints.
     #[command(subcommand, after_help = help!("ckpt"))]
     Ckpt(CkptCommand),
@@ -46,3 +50,7 @@ dtrain launch [FLAGS] RECIPE [FLAGS]
        dtrain launch [FLAGS] SCRIPT.py [ARGS]...
        dtrain launch [FLAGS] -m MODULE [ARGS]...
        dtrain launch [FLAGS] -- PROGRAM [ARGS]...";
+
+const BATCH_USAGE: &str = "\
+dtrain batch SYSTEM [FLAGS] RECIPE
+       dtrain batch SYSTEM [FLAGS] -- PROGRAM [ARGS]...";

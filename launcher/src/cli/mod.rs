@@ -5,6 +5,7 @@ macro_rules! help {
     ($($file:literal),+) => { concat!($(include_str!(concat!("help/", $file, ".txt"))),+) };
 }
 
+mod batch;
 mod ckpt;
 mod command;
 mod contract;
@@ -20,6 +21,7 @@ mod parse;
 mod plan;
 mod rendezvous;
 
+pub(crate) use batch::BatchArgs;
 pub(crate) use ckpt::{
     CkptCommand, Dtype, ExportArgs, LsArgs, Names, PruneArgs, ShowArgs, VerifyArgs, Weights,
 };

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod batch;
 mod causes;
 mod ckpt;
 mod contract;

@@ -186,6 +186,7 @@ fn the_help_is_what_its_file_says() {
         &["gpu", "clear"],
         &["gpu", "kill"],
         &["doctor"],
+        &["batch"],
     ] {
         let mut command = command(&scene, words, "");
         command.arg("--help").env("COLUMNS", "100");

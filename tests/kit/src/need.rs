@@ -27,9 +27,11 @@ pub enum Need {
     Python,
     /// A Python with PyTorch.
     PyTorch,
+    /// `shellcheck`.
+    Shellcheck,
 }
 
-const NEEDS: [(Need, &str); 7] = [
+const NEEDS: [(Need, &str); 8] = [
     (Need::Cgroup, "cgroup"),
     (Need::Data, "data"),
     (Need::Mount, "mount"),
@@ -37,6 +39,7 @@ const NEEDS: [(Need, &str); 7] = [
     (Need::NoDriver, "no-driver"),
     (Need::Python, "python"),
     (Need::PyTorch, "pytorch"),
+    (Need::Shellcheck, "shellcheck"),
 ];
 
 impl Display for Need {
@@ -113,6 +116,6 @@ mod tests {
     #[test]
     fn unknown_needs_are_errors() {
         assert_eq!(is_required(Need::Python, "python,pytorhc"), Err("pytorhc"));
-        assert_eq!(names(), "cgroup, data, mount, netns, no-driver, python, pytorch");
+        assert_eq!(names(), "cgroup, data, mount, netns, no-driver, python, pytorch, shellcheck");
     }
 }

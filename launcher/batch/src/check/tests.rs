@@ -1,0 +1,65 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::spec::{Account, Setup, Size, TimeLimit, Work};
+
+fn job() -> JobSpec {
+    JobSpec {
+        name: "demo".parse().unwrap(),
+        size: Size { nodes: 2, gpus_per_node: 1, cpus_per_task: None, memory: None },
+        time: None,
+        account: Account::default(),
+        work: Work {
+            dtrain: "dtrain".parse().unwrap(),
+            target: Target::Recipe { recipe: "demo".parse().unwrap(), set: Vec::new() },
+            run_dir: "/runs/demo".parse().unwrap(),
+        },
+        setup: Setup::default(),
+        max_requeues: 3,
+        array: None,
+    }
+}
+
+fn limit(time: u64, before: u64) -> Option<TimeLimit> {
+    Some(TimeLimit { time: Duration::from_secs(time), signal_before: Some(Duration::from_secs(before)) })
+}
+
+#[test]
+fn a_signal_comes_before_the_limit() {
+    let check = |time| JobSpec { time, ..job() }.check(System::Slurm);
+    assert_eq!(check(limit(120, 60)), Ok(()));
+    let error = check(limit(120, 120)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "--time 2 min is not longer than --signal-before 2 min; give a longer time or a later signal"
+    );
+    assert!(matches!(check(limit(100_000, 65_536)), Err(SpecError::SignalTooLong { .. })));
+}
+
+#[test]
+fn a_flag_without_effect_is_an_error() {
+    let account = Account { queue: Some("gpu".parse().unwrap()), ..Account::default() };
+    let error = JobSpec { account, ..job() }.check(System::Slurm).unwrap_err();
+    assert_eq!(error.to_string(), "--queue has no effect on slurm; Slurm's word is --partition");
+}
+
+#[test]
+fn a_program_has_no_key_to_sweep() {
+    let mut job = job();
+    job.work.target = Target::Program(vec!["./train".parse().unwrap()]);
+    job.array = Some("lr=1,2".parse().unwrap());
+    assert!(matches!(job.check(System::Slurm), Err(SpecError::SweepOfProgram { .. })));
+    job.array = Some("2".parse().unwrap());
+    assert_eq!(job.check(System::Slurm), Ok(()));
+}
+
+#[test]
+fn no_line_of_the_user_is_an_option_of_the_system() {
+    let mut setup = job();
+    setup.setup.commands = Some("module load cuda\n  #SBATCH --nodes=900\n".to_owned());
+    let mut program = job();
+    program.work.target = Target::Program(vec!["sh".parse().unwrap(), "a\n#SBATCH -n 4".parse().unwrap()]);
+    for job in [setup, program] {
+        assert!(matches!(job.check(System::Slurm), Err(SpecError::Directive { .. })));
+    }
+}

@@ -1,0 +1,27 @@
+//! Batch scripts and manifests that start `dtrain launch` on the nodes of a job.
+//!
+//! [`JobSpec`] describes the job, [`JobSpec::check`] refuses what a batch system cannot do, and [`render`]
+//! writes the script. All are pure: the crate reads no file and starts no program.
+//! Invariant: no text of the user becomes a directive or shell code, except `--env-setup`.
+#![deny(unsafe_code)]
+#![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
+
+mod array;
+mod check;
+mod launch;
+mod script;
+mod slurm;
+mod spec;
+mod text;
+
+pub use array::{Array, ArrayError};
+pub use check::SpecError;
+pub use spec::{Account, JobSpec, Setup, Size, System, Target, TimeLimit, Work};
+pub use text::{Name, TextError, Value, Word};
+
+/// Returns the script or manifest. The job must have passed [`JobSpec::check`] for this system.
+pub fn render(system: System, spec: &JobSpec) -> String {
+    match system {
+        System::Slurm => slurm::render(spec),
+    }
+}

@@ -1,0 +1,127 @@
+//! Slurm: one step with one launcher per node.
+
+use crate::launch::{self, REQUEUE};
+use crate::script::Script;
+use crate::spec::{JobSpec, Target, TimeLimit};
+use std::time::Duration;
+
+pub(crate) fn render(spec: &JobSpec) -> String {
+    let mut script = Script::new("#SBATCH ");
+    script.line("# A job of Slurm, written by `dtrain batch slurm`. Submit it with `sbatch FILE`.");
+    add_options(&mut script, spec);
+    launch::add_setup(&mut script, spec);
+    launch::add_run_dir(&mut script, spec, "$SLURM_ARRAY_TASK_ID");
+    let is_several = spec.size.nodes > 1;
+    if is_several {
+        script.part("The first node leads. The job's number decides about the port.");
+        script.line("head_node=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)");
+        script.line("port=$((24000 + SLURM_JOB_ID % 8000))");
+        launch::add_secret(&mut script);
+    }
+    add_step(&mut script, spec, is_several);
+    add_requeue(&mut script, spec);
+    script.finish()
+}
+
+fn add_options(script: &mut Script, spec: &JobSpec) {
+    let (size, account) = (&spec.size, &spec.account);
+    script.option(format_args!("--job-name={}", spec.name.as_str()));
+    script.option(format_args!("--nodes={}", size.nodes));
+    script.line("# One launcher per node; it starts one worker per GPU.");
+    script.option("--ntasks-per-node=1");
+    script.option_if("--gpus-per-node=", (size.gpus_per_node > 0).then_some(size.gpus_per_node));
+    script.option_if("--cpus-per-task=", size.cpus_per_task);
+    script.option_if("--mem=", size.memory.map(|memory| format!("{}M", memory.0.div_ceil(1 << 20))));
+    for (name, value) in [
+        ("--account=", &account.account),
+        ("--partition=", &account.partition),
+        ("--qos=", &account.qos),
+        ("--constraint=", &account.constraint),
+    ] {
+        script.option_if(name, value.as_ref().map(|value| value.as_str()));
+    }
+    if let Some(limit) = &spec.time {
+        script.option(format_args!("--time={}", clock(limit.time)));
+        if let Some(before) = limit.signal_before {
+            script.line(
+                "# Asks the workers to stop before the time limit. Slurm may send it up to 60 s early.",
+            );
+            script.option(format_args!("--signal=USR1@{}", before.as_secs()));
+        }
+    }
+    script.option_if("--array=0-", spec.array.as_ref().map(|array| array.runs() - 1));
+    script.line("# A job that starts again appends to its log.");
+    script.option(if spec.max_requeues > 0 { "--requeue" } else { "--no-requeue" });
+    script.option("--open-mode=append");
+    let number = if spec.array.is_some() { "%A_%a" } else { "%j" };
+    script.option(format_args!("--output={}-{number}.out", spec.name.as_str()));
+}
+
+fn add_step(script: &mut Script, spec: &JobSpec, is_several: bool) {
+    let mut srun = "srun --ntasks-per-node=1".to_owned();
+    let comment = match spec.size.cpus_per_task {
+        // Since 22.05 srun does not inherit it.
+        Some(cpus) => {
+            srun.push_str(&format!(" --cpus-per-task={cpus}"));
+            "srun does not inherit --cpus-per-task."
+        }
+        None => {
+            srun.push_str(" --cpu-bind=none");
+            "The workers may use all cores that the job has."
+        }
+    };
+    // All nodes end with one code. A node that ends first must not kill the leader, which writes the result.
+    srun.push_str(" --kill-on-bad-exit=0 --wait=60");
+    let mut lines = vec![srun];
+    if let Some(image) = &spec.setup.container {
+        let run_dir = if spec.work.run_dir.text().starts_with('/') { ",$run_dir:$run_dir" } else { "" };
+        lines.push(format!("--container-image={}", image.quoted()));
+        lines.push(format!("--container-mounts=\"$PWD:$PWD{run_dir}\" --container-workdir=\"$PWD\""));
+        if !run_dir.is_empty() {
+            script.line("mkdir -p \"$run_dir\"");
+        }
+    }
+    let mut flags = Vec::new();
+    if is_several {
+        flags.push("--nnodes \"$SLURM_JOB_NUM_NODES\" --rdzv-endpoint \"$head_node:$port\"".to_owned());
+        flags.push("--rdzv-id \"$SLURM_JOB_ID\"".to_owned());
+    }
+    let signal = matches!(spec.time, Some(TimeLimit { signal_before: Some(_), .. }));
+    if signal && matches!(spec.work.target, Target::Recipe { .. }) {
+        // Otherwise dtrain would also stop at its own margin.
+        flags.push("--time-limit none".to_owned());
+    }
+    lines.extend(launch::lines(spec, flags));
+    script.part(&format!("{comment} All nodes end with the leader's code."));
+    script.line("code=0");
+    lines.push("|| code=$?".to_owned());
+    script.command("", &lines);
+}
+
+fn add_requeue(script: &mut Script, spec: &JobSpec) {
+    let (bound, requeue) = (spec.max_requeues, REQUEUE.code());
+    if bound > 0 {
+        script.part(&format!(
+            "Code {requeue}: stopped with a checkpoint. The job starts again, at most {bound} times, and resumes."
+        ));
+        script.line(format_args!(
+            "if [ \"$code\" -eq {requeue} ]; then
+    count=${{SLURM_RESTART_COUNT:-0}}
+    if [ \"$count\" -lt {bound} ]; then
+        echo \"requeue $((count + 1)) of {bound}\" >&2
+        scontrol requeue \"$SLURM_JOB_ID\"
+    else
+        echo \"not requeued: the job was requeued $count times; to continue, submit this script again\" >&2
+    fi
+fi"
+        ));
+    }
+    script.line("exit \"$code\"");
+}
+
+/// Writes `D-HH:MM:SS`.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs_f64().ceil() as u64;
+    let (days, hours) = (seconds / 86400, seconds / 3600 % 24);
+    format!("{days}-{hours:02}:{:02}:{:02}", seconds / 60 % 60, seconds % 60)
+}

@@ -1,0 +1,112 @@
+//! The description of a job.
+
+use crate::array::Array;
+use crate::text::{Name, Value, Word};
+use dtrain_common::units::ByteSize;
+use std::time::Duration;
+
+/// The batch systems.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum System {
+    Slurm,
+}
+
+impl System {
+    /// All systems with their names on the command line.
+    pub const ALL: [(Self, &str); 1] = [(Self::Slurm, "slurm")];
+
+    /// Returns the name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Slurm => "slurm",
+        }
+    }
+
+    /// Returns the beginnings of lines that the system reads as options; empty without such lines.
+    pub(crate) fn directives(self) -> &'static [&'static str] {
+        match self {
+            Self::Slurm => &["#SBATCH"],
+        }
+    }
+}
+
+/// A job of a batch system.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobSpec {
+    pub name: Name,
+    pub size: Size,
+    /// `None`: the system's default.
+    pub time: Option<TimeLimit>,
+    /// Who pays, and where it runs.
+    pub account: Account,
+    /// What each node starts.
+    pub work: Work,
+    /// The environment of the command.
+    pub setup: Setup,
+    /// How often a job that ends with code 75 starts again.
+    pub max_requeues: u32,
+    /// Several runs; `None`: one.
+    pub array: Option<Array>,
+}
+
+/// The resources of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Size {
+    /// At least 1.
+    pub nodes: u32,
+    /// 0: none, the workers are on the CPU.
+    pub gpus_per_node: u32,
+    /// CPU cores of each node, for the launcher and all its workers.
+    pub cpus_per_task: Option<u32>,
+    /// Memory of each node.
+    pub memory: Option<ByteSize>,
+}
+
+/// The time limit of one start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TimeLimit {
+    pub time: Duration,
+    /// How long before the limit the workers are asked to stop.
+    pub signal_before: Option<Duration>,
+}
+
+/// Who pays, and where the job runs. The names are those of the flags.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Account {
+    pub account: Option<Value>,
+    pub partition: Option<Value>,
+    pub queue: Option<Value>,
+    pub qos: Option<Value>,
+    pub constraint: Option<Value>,
+}
+
+/// The command that each node starts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Work {
+    /// The program `dtrain`.
+    pub dtrain: Word,
+    pub target: Target,
+    /// Run directory of a recipe, log folder of a program; the parent of those of an array.
+    pub run_dir: Word,
+}
+
+/// What `dtrain launch` starts.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Target {
+    Recipe {
+        recipe: Word,
+        /// Such as `train.epochs=3`.
+        set: Vec<Word>,
+    },
+    /// A program and its arguments.
+    Program(Vec<Word>),
+}
+
+/// The environment of the command.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Setup {
+    /// Shell commands of the user, such as `module load`.
+    pub commands: Option<String>,
+    /// Image that has dtrain.
+    pub container: Option<Word>,
+}

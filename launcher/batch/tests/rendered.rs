@@ -1,0 +1,131 @@
+//! Whole scripts: snapshots, and shellcheck on every kind of script.
+//!
+//! To renew the files, and review the difference: `DTRAIN_RENEW=1 cargo test -p dtrain-batch --test rendered`.
+
+#![allow(clippy::unwrap_used)]
+
+use dtrain_batch::{Account, JobSpec, Setup, Size, System, Target, TimeLimit, Work, render};
+use dtrain_common::units::ByteSize;
+use dtrain_test_kit::need::{self, Need};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+fn recipe() -> Target {
+    let set = vec!["train.epochs=3".parse().unwrap(), "data.root=/data/it's here".parse().unwrap()];
+    Target::Recipe { recipe: "recipes/flowers.toml".parse().unwrap(), set }
+}
+
+fn program() -> Target {
+    Target::Program(["python", "train.py", "a b", "$HOME"].map(|word| word.parse().unwrap()).into())
+}
+
+/// A job with all that the system can do, except an array and a container.
+fn full(system: System) -> JobSpec {
+    let value = |text: &str| Some(text.parse().unwrap());
+    let account = match system {
+        System::Slurm => Account {
+            account: value("vision"),
+            partition: value("gpu,long"),
+            qos: value("high"),
+            constraint: value("a100&nvlink"),
+            ..Account::default()
+        },
+    };
+    JobSpec {
+        name: "flowers".parse().unwrap(),
+        size: Size { nodes: 4, gpus_per_node: 8, cpus_per_task: Some(64), memory: Some(ByteSize(512 << 30)) },
+        time: Some(TimeLimit {
+            time: Duration::from_secs(36 * 3600),
+            signal_before: Some(Duration::from_secs(120)),
+        }),
+        account,
+        work: Work {
+            dtrain: "/opt/dtrain/bin/dtrain".parse().unwrap(),
+            target: recipe(),
+            run_dir: "/scratch/my runs/flowers".parse().unwrap(),
+        },
+        setup: Setup { commands: Some("module load cuda/12.6\n".to_owned()), container: None },
+        max_requeues: 10,
+        array: None,
+    }
+}
+
+/// One of the CPU, without options.
+fn small(system: System) -> JobSpec {
+    JobSpec {
+        size: Size { nodes: 1, gpus_per_node: 0, cpus_per_task: None, memory: None },
+        time: None,
+        account: Account::default(),
+        setup: Setup::default(),
+        max_requeues: 0,
+        ..full(system)
+    }
+}
+
+fn has_arrays(_: System) -> bool {
+    true
+}
+
+/// Every kind of script, with a name.
+fn all(system: System) -> Vec<(&'static str, JobSpec)> {
+    let mut jobs = vec![("full", full(system)), ("small", small(system))];
+    let mut container = full(system);
+    container.setup.container = Some("registry/team/image:1 2".parse().unwrap());
+    container.work.dtrain = "dtrain".parse().unwrap();
+    jobs.push(("container", container));
+    let mut of_program = full(system);
+    of_program.work.target = program();
+    jobs.push(("program", of_program));
+    if has_arrays(system) {
+        let array = |text: &str| Some(text.parse().unwrap());
+        jobs.push(("sweep", JobSpec { array: array("optim.lr=0.1,'a b',[1,2]"), ..full(system) }));
+        jobs.push(("runs", JobSpec { array: array("3"), ..small(system) }));
+    }
+    jobs
+}
+
+fn compare(file: &str, rendered: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts").join(file);
+    if std::env::var_os("DTRAIN_RENEW").is_some() {
+        std::fs::write(&path, rendered).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        rendered, expected,
+        "{file} has changed; if that is meant, renew it as this file's comment says"
+    );
+}
+
+#[test]
+fn scripts_are_those_of_the_snapshots() {
+    for (system, name) in System::ALL {
+        for (kind, job) in all(system) {
+            assert_eq!(job.check(system), Ok(()), "{name} {kind}");
+        }
+        compare(&format!("{name}.txt"), &render(system, &full(system)));
+    }
+}
+
+#[test]
+fn shellcheck_finds_nothing_in_any_script() {
+    if let Err(error) = Command::new("shellcheck").arg("--version").output() {
+        return need::skip(Need::Shellcheck, format!("shellcheck does not start: {error}"));
+    }
+    for (system, name) in System::ALL {
+        for (kind, job) in all(system) {
+            let script = render(system, &job);
+            // SC2016: a dollar sign of a program's argument is meant as text.
+            let mut shellcheck = Command::new("shellcheck")
+                .args(["--shell=bash", "--severity=style", "--exclude=SC2016", "-"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            shellcheck.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+            let done = shellcheck.wait_with_output().unwrap();
+            assert!(done.status.success(), "{name} {kind}:\n{}", String::from_utf8_lossy(&done.stdout));
+        }
+    }
+}

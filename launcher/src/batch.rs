@@ -1,0 +1,145 @@
+//! `dtrain batch`: from the flags to a script.
+
+use crate::cli::BatchArgs;
+use crate::{python, stdout};
+use anyhow::{Context, bail};
+use dtrain_agent::io::process::program;
+use dtrain_batch::{Account, Array, JobSpec, Name, Setup, Size, Target, TextError, TimeLimit, Word, Work};
+use dtrain_common::recipe::Recipe;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The time between signal and limit by default, as that of `dtrain launch --time-margin`.
+const LONGEST_MARGIN: Duration = Duration::from_secs(120);
+const MARGIN_PART: u32 = 10;
+
+/// Writes the script.
+pub(crate) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
+    let spec = job(args)?;
+    spec.check(args.system)?;
+    if let Some(recipe) = &args.recipe {
+        check_recipe(recipe, args)?;
+    }
+    let script = dtrain_batch::render(args.system, &spec);
+    match &args.output {
+        Some(file) => fs::write(file, script)
+            .with_context(|| format!("cannot write {}; give another --output", file.display()))?,
+        None => drop(stdout::print(&script).context("cannot write to standard output")?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn job(args: &BatchArgs) -> anyhow::Result<JobSpec> {
+    let name = args.name.clone().unwrap_or_else(|| default_name(args));
+    let run_dir = args.run_dir.clone().unwrap_or_else(|| format!("runs/{}", name.as_str()));
+    let (size, account) = (&args.size, &args.account);
+    Ok(JobSpec {
+        name,
+        size: Size {
+            nodes: size.nodes,
+            gpus_per_node: size.gpus_per_node,
+            cpus_per_task: size.cpus_per_task,
+            memory: size.mem,
+        },
+        time: time_limit(args)?,
+        account: Account {
+            account: account.account.clone(),
+            partition: account.partition.clone(),
+            queue: account.queue.clone(),
+            qos: account.qos.clone(),
+            constraint: account.constraint.clone(),
+        },
+        work: Work {
+            dtrain: find_dtrain(args)?,
+            target: target(args)?,
+            run_dir: run_dir.parse().context("--run-dir")?,
+        },
+        setup: Setup { commands: setup_commands(args)?, container: args.setup.container.clone() },
+        max_requeues: args.time.max_requeues,
+        array: args.array.clone(),
+    })
+}
+
+/// Returns the name of the recipe's or program's file.
+fn default_name(args: &BatchArgs) -> Name {
+    let path = args.recipe.as_ref().or(args.program.first());
+    let stem = path.and_then(|path| Path::new(path).file_stem()).unwrap_or_default();
+    Name::from_any(&stem.to_string_lossy())
+}
+
+fn target(args: &BatchArgs) -> anyhow::Result<Target> {
+    let words =
+        |texts: &[String]| texts.iter().map(|text| text.parse()).collect::<Result<Vec<Word>, TextError>>();
+    Ok(match &args.recipe {
+        Some(recipe) => Target::Recipe {
+            recipe: recipe.parse().context("RECIPE")?,
+            set: words(&args.set).context("--set")?,
+        },
+        None => Target::Program(words(&args.program).context("PROGRAM")?),
+    })
+}
+
+/// Returns the limit. A training is asked to stop before it; a program may not know the signal.
+fn time_limit(args: &BatchArgs) -> anyhow::Result<Option<TimeLimit>> {
+    let Some(time) = args.time.time else {
+        if args.time.signal_before.is_some() {
+            return Err(dtrain_batch::SpecError::SignalWithoutLimit.into());
+        }
+        return Ok(None);
+    };
+    let margin = (time / MARGIN_PART).min(LONGEST_MARGIN).max(Duration::from_secs(1));
+    let default = args.recipe.as_ref().map(|_| margin);
+    Ok(Some(TimeLimit { time, signal_before: args.time.signal_before.or(default) }))
+}
+
+fn setup_commands(args: &BatchArgs) -> anyhow::Result<Option<String>> {
+    let Some(file) = &args.setup.env_setup else { return Ok(None) };
+    let text = fs::read_to_string(file);
+    text.map(Some).with_context(|| {
+        format!("cannot read --env-setup {}; give a readable file with shell commands", file.display())
+    })
+}
+
+/// Returns `dtrain` if `PATH` has this program under that name, else its path.
+fn find_dtrain(args: &BatchArgs) -> anyhow::Result<Word> {
+    let plain = || "dtrain".parse().context("dtrain");
+    if args.setup.container.is_some() {
+        return plain();
+    }
+    let own = std::env::current_exe().context("cannot find this program")?;
+    let found = program::find(OsStr::new("dtrain"), std::env::var_os("PATH").as_deref()).ok();
+    match found.and_then(|found| found.canonicalize().ok()) == own.canonicalize().ok() {
+        true => plain(),
+        false => path_word(&own),
+    }
+}
+
+fn path_word(path: &Path) -> anyhow::Result<Word> {
+    let text =
+        path.to_str().with_context(|| format!("the path {} is not UTF-8; rename it", path.display()))?;
+    text.parse().with_context(|| format!("the path {} of dtrain", path.display()))
+}
+
+/// Checks the recipe with the values of each run. Files of a container are not visible here.
+fn check_recipe(recipe: &str, args: &BatchArgs) -> anyhow::Result<()> {
+    if python::runs(Path::new(recipe)) {
+        bail!("{recipe} is a Python program, not a recipe; write `-- python {recipe}`");
+    }
+    if args.setup.container.is_some() && !Path::new(recipe).exists() && recipe.contains(['/', '.']) {
+        return Ok(());
+    }
+    let runs = match &args.array {
+        Some(Array::Sweep { key, values }) => {
+            values.iter().map(|value| Some(format!("{key}={}", value.text()))).collect()
+        }
+        _ => vec![None],
+    };
+    for own in runs {
+        let set: Vec<String> = args.set.iter().cloned().chain(own).collect();
+        Recipe::load(recipe, &set)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! The flags of `dtrain batch`.
+
+use clap::Args;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+use dtrain_batch::{Array, Name, System, Value, Word};
+use dtrain_common::time::parse_time;
+use dtrain_common::units::ByteSize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// More of anything on one node, or more starts, are probably a typing error.
+const MOST: i64 = 100_000;
+
+#[derive(Debug, Args)]
+pub(crate) struct BatchArgs {
+    /// Batch system to write for.
+    #[arg(value_name = "SYSTEM", value_parser = systems())]
+    pub(crate) system: System,
+
+    /// Path of a recipe, or name of a built-in one.
+    #[arg(value_name = "RECIPE", value_parser = NonEmptyStringValueParser::new(), required_unless_present = "program",
+          conflicts_with = "program")]
+    pub(crate) recipe: Option<String>,
+
+    /// Program and its arguments, after `--`.
+    #[arg(value_name = "PROGRAM", last = true)]
+    pub(crate) program: Vec<String>,
+
+    /// Set one key of the recipe, such as `train.epochs=3`; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE", conflicts_with = "program")]
+    pub(crate) set: Vec<String>,
+
+    /// Folder of the run, or of a program's logs [default: runs/NAME].
+    #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) run_dir: Option<String>,
+
+    /// Job name [default: that of the recipe or program].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<Name>,
+
+    /// Several runs: a number, or `KEY=VALUE,VALUE` for a sweep.
+    #[arg(long, value_name = "N|KEY=VALUES")]
+    pub(crate) array: Option<Array>,
+
+    /// Write the script to this file, not to standard output.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) size: SizeArgs,
+
+    #[command(flatten)]
+    pub(crate) time: TimeArgs,
+
+    #[command(flatten)]
+    pub(crate) account: AccountArgs,
+
+    #[command(flatten)]
+    pub(crate) setup: SetupArgs,
+}
+
+/// Resources of the job.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Resources")]
+pub(crate) struct SizeArgs {
+    /// Number of nodes.
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    pub(crate) nodes: u32,
+
+    /// GPUs of each node, one worker each; 0: CPU.
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u32).range(0..=MOST))]
+    pub(crate) gpus_per_node: u32,
+
+    /// CPU cores of each node, for all its workers.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    pub(crate) cpus_per_task: Option<u32>,
+
+    /// Memory of each node, such as `64 GiB`.
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub(crate) mem: Option<ByteSize>,
+}
+
+/// Time limit and starts of the job.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Time")]
+pub(crate) struct TimeArgs {
+    /// Time limit of one start: `2 h`, `1-12:00:00`.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) time: Option<Duration>,
+
+    /// Stop workers this long before the limit [default: 10%, at most 2 min].
+    ///
+    /// A program is only stopped if the flag is given.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) signal_before: Option<Duration>,
+
+    /// Start again at most K times after exit code 75.
+    #[arg(long, value_name = "K", default_value_t = 10, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u32).range(0..=MOST))]
+    pub(crate) max_requeues: u32,
+}
+
+/// Where the job runs, in the words of the batch system.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Queue")]
+pub(crate) struct AccountArgs {
+    /// Account that pays.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) account: Option<Value>,
+
+    /// Partition of Slurm.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) partition: Option<Value>,
+
+    /// Queue of other systems.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) queue: Option<Value>,
+
+    /// Quality of service.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) qos: Option<Value>,
+
+    /// Properties of the nodes, such as `a100&nvlink`.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) constraint: Option<Value>,
+}
+
+/// The environment of the command.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Environment")]
+pub(crate) struct SetupArgs {
+    /// Shell commands to run first, such as `module load`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_setup: Option<PathBuf>,
+
+    /// Container image that has dtrain.
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) container: Option<Word>,
+}
+
+fn systems() -> impl TypedValueParser<Value = System> {
+    let words = PossibleValuesParser::new(System::ALL.map(|(_, name)| name));
+    words.try_map(|word| {
+        let system = System::ALL.into_iter().find(|(_, name)| *name == word);
+        system.map(|(system, _)| system).ok_or("unknown batch system")
+    })
+}
+
+/// Parses a time. A bare number is seconds elsewhere and minutes for Slurm, so it is an error.
+fn time(text: &str) -> Result<Duration, &'static str> {
+    parse_time(text).ok_or("write a time with its unit, such as `90 min`, `2 h` or `1-12:00:00`")
+}
+
+fn memory(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>().map_err(|error| error.to_string())? {
+        ByteSize(0..0x10_0000) => Err("less than 1 MiB; write a unit, such as `64 GiB`".into()),
+        size => Ok(size),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::super::Command;
+    use super::super::command::Cli;
+    use super::*;
+    use clap::Parser;
+
+    fn parse(words: &[&str]) -> Result<BatchArgs, clap::Error> {
+        let cli = Cli::try_parse_from(["dtrain", "batch", "slurm"].iter().chain(words))?;
+        match cli.command {
+            Command::Batch(args) => Ok(*args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_recipe_or_a_program_is_needed() {
+        assert_eq!(parse(&["demo", "--nodes", "2"]).unwrap().recipe.as_deref(), Some("demo"));
+        assert_eq!(parse(&["--nodes", "2", "--", "./train", "--nodes", "x"]).unwrap().program.len(), 3);
+        for line in [&[][..], &["demo", "--", "./train"], &["--set", "a=1", "--", "./train"]] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_usage_errors() {
+        for (flag, value) in [
+            ("--nodes", "0"),
+            ("--nodes", "-1"),
+            ("--time", "30"),
+            ("--time", "0 s"),
+            ("--signal-before", "soon"),
+            ("--mem", "64"),
+            ("--mem", "x"),
+            ("--account", "a\n#SBATCH --wrap=x"),
+            ("--account", ""),
+            ("--name", "a b"),
+            ("--array", "1"),
+            ("--max-requeues", "-1"),
+            ("--container", "a\u{7}"),
+        ] {
+            assert_eq!(parse(&["demo", flag, value]).unwrap_err().exit_code(), 2, "{flag} {value:?}");
+        }
+        let args = parse(&["demo", "--time", "1-12:00:00", "--mem", "64 GiB"]).unwrap();
+        assert_eq!(args.time.time, Some(Duration::from_secs(36 * 3600)));
+        assert_eq!(args.size.mem, Some(ByteSize(64 << 30)));
+    }
+
+    #[test]
+    fn help_lines_fit_a_common_terminal() {
+        let longest = help!("batch").lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(90), "{longest:?}");
+    }
+}
