@@ -137,6 +137,9 @@ pub enum RendezvousError {
     /// Shared memory is required but not available.
     #[error("DTRAIN_TRANSPORT is shared, but {0}; unset it to use TCP")]
     NoSharedMemory(String),
+    /// MPI is required but cannot be used.
+    #[error("DTRAIN_TRANSPORT is mpi, but {0}")]
+    NoMpi(String),
 }
 
 /// Removes the source location in brackets with which Gloo's messages begin; users cannot use it.

@@ -6,8 +6,8 @@
 //!
 //! Backends: [`LoneGroup`] (one process, no communication), [`GlooGroup`] (CPU processes over TCP),
 //! [`SharedGroup`] (CPU processes of one machine, through shared memory), [`NodesGroup`] (CPU processes of
-//! several machines, through shared memory within each) and [`NcclGroup`] (GPUs). All pass the same
-//! conformance suite. [`DeviceGroup`] combines a host group and NCCL.
+//! several machines, through shared memory within each), [`NcclGroup`] (GPUs) and, with the feature `mpi`,
+//! `MpiGroup` (processes that `mpirun` started). All pass the same conformance suite. [`DeviceGroup`] combines a host group and NCCL.
 
 mod address;
 mod collective;
@@ -15,6 +15,8 @@ mod device;
 mod error;
 mod gloo;
 mod gpus;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod nccl;
 mod nodes;
 mod ranks;
@@ -32,6 +34,8 @@ pub use device::DeviceGroup;
 pub use dtrain_torch_shim::gloo::ReduceOp;
 pub use error::{CollectiveError, Operation, RendezvousError};
 pub use gloo::GlooGroup;
+#[cfg(feature = "mpi")]
+pub use mpi::MpiGroup;
 pub use nccl::{Nccl, NcclError, NcclGroup, RankConfig, UniqueId, Version};
 pub use nodes::NodesGroup;
 pub use ranks::Ranks;

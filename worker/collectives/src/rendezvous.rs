@@ -10,6 +10,8 @@ use tch::Device;
 use super::address;
 use super::error::RendezvousError;
 use super::gpus::{self, Gpu};
+#[cfg(feature = "mpi")]
+use super::mpi::connect as connect_mpi;
 use super::shared::{Decision, Facts, decide, gather_facts};
 use super::transport::Transport;
 use super::{GlooGroup, LoneGroup, NodesGroup, ProcessGroup, Ranks, SharedGroup};
@@ -197,6 +199,7 @@ impl Rendezvous {
     ) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
         let (gloo, reason) = match decide(all) {
             Decision::Disagree(preferences) => return Err(RendezvousError::Disagreement(preferences)),
+            Decision::Mpi => return connect_mpi(&gloo),
             Decision::Gloo(reason) => (gloo, reason),
             Decision::Share(nodes) => match self.connect_nodes(gloo, &nodes)? {
                 Ok(group) => return Ok(group),
@@ -233,6 +236,11 @@ impl Rendezvous {
         let group = NodesGroup::create(world, node_group, &nodes[node], between)?;
         Ok(group.map(|group| Box::new(group) as Box<dyn ProcessGroup>))
     }
+}
+
+#[cfg(not(feature = "mpi"))]
+fn connect_mpi(_gloo: &GlooGroup) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+    Err(RendezvousError::NoMpi("this binary was built without MPI; build it with --features mpi".into()))
 }
 
 /// A group with shared memory, or the group without it and the reason.

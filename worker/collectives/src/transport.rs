@@ -12,12 +12,14 @@ pub enum Transport {
     Gloo,
     /// Shared memory within each node, or an error.
     Shared,
+    /// An MPI library, or an error.
+    Mpi,
 }
 
 impl Transport {
     /// All transports with their names.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("auto", Self::Auto), ("gloo", Self::Gloo), ("shared", Self::Shared)];
+    pub const ALL: [(&'static str, Self); 4] =
+        [("auto", Self::Auto), ("gloo", Self::Gloo), ("shared", Self::Shared), ("mpi", Self::Mpi)];
 
     /// Reads the variable through `get`. If it is unset or empty, the result is [`Transport::Auto`].
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
@@ -28,9 +30,11 @@ impl Transport {
         };
         match Self::ALL.iter().find(|(known, _)| *known == name) {
             Some((_, transport)) => Ok(*transport),
-            None => {
-                Err(EnvError::Invalid { name: DTRAIN_TRANSPORT, value, expected: "auto, gloo or shared" })
-            }
+            None => Err(EnvError::Invalid {
+                name: DTRAIN_TRANSPORT,
+                value,
+                expected: "auto, gloo, shared or mpi",
+            }),
         }
     }
 }
@@ -55,6 +59,7 @@ mod tests {
             (Some("auto"), Transport::Auto),
             (Some("gloo "), Transport::Gloo),
             (Some("shared"), Transport::Shared),
+            (Some("mpi"), Transport::Mpi),
         ] {
             assert_eq!(read(value).unwrap(), wanted, "{value:?}");
         }
@@ -64,7 +69,7 @@ mod tests {
     fn an_unknown_transport_is_an_error_that_names_the_choices() {
         for value in ["tcp", "Shared", "gloo,shared"] {
             let message = read(Some(value)).unwrap_err().to_string();
-            for part in ["DTRAIN_TRANSPORT", value, "auto, gloo or shared"] {
+            for part in ["DTRAIN_TRANSPORT", value, "auto, gloo, shared or mpi"] {
                 assert!(message.contains(part), "{message}");
             }
         }

@@ -1,7 +1,7 @@
 //! One rank of the conformance suite: `conformance-rank BACKEND SCENARIO`.
 //!
 //! Backends: `single`, `gloo`, `shared`, `nodes` (shared memory within several nodes), `auto` (chosen by the
-//! environment), and `nccl`. `nccl` uses the GPU
+//! environment), `mpi` (with the feature), and `nccl`. `nccl` uses the GPU
 //! of the rank's local number. With fewer GPUs, ranks share them; NCCL then requires different NCCL_HOSTIDs.
 //! Scenarios: see [`main`].
 
@@ -89,6 +89,7 @@ fn preference(backend: &str) -> Result<Transport, Failure> {
         "gloo" => Ok(Transport::Gloo),
         "shared" | "nodes" => Ok(Transport::Shared),
         "auto" | "nccl" => Ok(Transport::Auto),
+        "mpi" => Ok(Transport::Mpi),
         other => Err(format!("unknown backend {other}").into()),
     }
 }

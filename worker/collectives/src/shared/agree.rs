@@ -61,7 +61,7 @@ pub(super) fn gather<T: Element + Default + Clone>(
 }
 
 /// Returns the reason of the first rank that failed, or `None`.
-fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option<String>, CollectiveError> {
+pub(crate) fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option<String>, CollectiveError> {
     let mut bytes = [0u8; REASON_BYTES];
     if let Some(own) = own {
         // The first byte marks a failure, even one without text.

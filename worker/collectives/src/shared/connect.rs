@@ -67,6 +67,8 @@ pub(crate) enum Decision {
     Share(Vec<Vec<usize>>),
     /// Use Gloo, for this reason.
     Gloo(String),
+    /// Use MPI.
+    Mpi,
     /// Two ranks with different choices.
     Disagree([(usize, Transport); 2]),
 }
@@ -78,8 +80,10 @@ pub(crate) fn decide(all: &[Facts]) -> Decision {
     if let Some(other) = all.iter().position(|facts| facts.preference != first.preference) {
         return Decision::Disagree([(0, first.preference), (other, all[other].preference)]);
     }
-    if first.preference == Transport::Gloo {
-        return Decision::Gloo("DTRAIN_TRANSPORT is gloo".into());
+    match first.preference {
+        Transport::Gloo => return Decision::Gloo("DTRAIN_TRANSPORT is gloo".into()),
+        Transport::Mpi => return Decision::Mpi,
+        Transport::Auto | Transport::Shared => {}
     }
     let mut nodes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (rank, facts) in all.iter().enumerate() {

@@ -1,0 +1,80 @@
+//! The collectives of MPI, by the library that this was built with: DTRAIN_TEST_MPIRUN is its `mpirun` with arguments.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use dtrain_tests::process::{finish, output_text};
+use dtrain_tests::programs::{self, worker};
+use dtrain_tests::ranks::{self, free_port};
+use dtrain_tests::runs::{Run, Sandbox, gpt};
+use dtrain_tests::trainings::{distance, tensors};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs `program` on this many ranks, which have torchrun's variables and this transport.
+fn mpirun(ranks: usize, transport: &str, program: &Path, args: &[&str], folder: &Path) -> Output {
+    let given = std::env::var("DTRAIN_TEST_MPIRUN").expect("DTRAIN_TEST_MPIRUN");
+    let mut words = given.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    programs::without_outer_run(&mut command);
+    // Open MPI, then MPICH.
+    let script = "RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; export RANK LOCAL_RANK=$RANK; exec \"$@\"";
+    command
+        .args(words)
+        .args(["-n", &ranks.to_string(), "sh", "-c", script, "rank"])
+        .arg(program)
+        .args(args)
+        .current_dir(folder)
+        .env("WORLD_SIZE", ranks.to_string())
+        .env("LOCAL_WORLD_SIZE", ranks.to_string())
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", free_port().to_string())
+        .env("DTRAIN_TRANSPORT", transport)
+        .env("OMP_NUM_THREADS", "1");
+    finish(&mut command, LIMIT)
+}
+
+#[test]
+fn the_conformance_suite_passes() {
+    for ranks in [2, 3] {
+        let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
+        let output = mpirun(ranks, "mpi", program, &["mpi", "suite"], Path::new("."));
+        let text = output_text(&output);
+        assert!(output.status.success(), "{ranks} ranks: {text}");
+        assert_eq!(text.matches("ok shutdown").count(), ranks, "{text}");
+    }
+}
+
+#[test]
+fn a_training_ends_in_gloos_weights() {
+    let sandbox = Sandbox::new(&gpt(6, ""));
+    let train = |ranks: usize, transport: &str| -> Run {
+        let name = format!("{transport}-{ranks}");
+        // Adam divides by gradients that are almost zero, and magnifies the order of their sums.
+        let args =
+            ["recipe.toml", "--run-dir", &name, "--set", "optim.name=\"sgd\"", "--set", "optim.lr=0.1"];
+        let output = mpirun(ranks, transport, &worker(), &args, &sandbox.path(""));
+        assert!(output.status.success(), "{name}: {}", output_text(&output));
+        sandbox.run(&name)
+    };
+    for ranks in [1, 2, 3] {
+        let (mpi, gloo) = (train(ranks, "mpi"), train(ranks, "gloo"));
+        assert_eq!(mpi.per_step("loss").len(), 6);
+        let weights = |run: &Run| tensors(run, "model.safetensors");
+        let apart = distance(&weights(&mpi), &weights(&gloo));
+        println!("{ranks} ranks: the weights differ by {apart:.1e}");
+        assert!(apart < 1e-6, "{ranks} ranks: {apart:e}");
+    }
+}
+
+#[test]
+fn ranks_without_mpirun_are_told_how_to_start() {
+    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
+    for output in ranks::run(program, &["mpi", "suite"], 2, LIMIT) {
+        let text = output_text(&output);
+        assert!(!output.status.success(), "{text}");
+        assert!(text.contains("start each with mpirun or srun --mpi"), "{text}");
+    }
+}
