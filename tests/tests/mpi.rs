@@ -1,4 +1,5 @@
-//! The collectives of MPI, by the library that this was built with: DTRAIN_TEST_MPIRUN is its `mpirun` with arguments.
+//! The collectives of the MPI library that this was built with. DTRAIN_TEST_MPIRUN is its `mpirun` with arguments;
+//! `cargo xtask check` sets it.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -19,6 +19,8 @@ pub enum Need {
     Data,
     /// Permission to mount file systems.
     Mount,
+    /// Open MPI and MPICH with their compilers.
+    Mpi,
     /// Permission to create network namespaces, and `ip` and `iptables`.
     Netns,
     /// The absence of an NVIDIA driver.
@@ -31,10 +33,11 @@ pub enum Need {
     Shellcheck,
 }
 
-const NEEDS: [(Need, &str); 8] = [
+const NEEDS: [(Need, &str); 9] = [
     (Need::Cgroup, "cgroup"),
     (Need::Data, "data"),
     (Need::Mount, "mount"),
+    (Need::Mpi, "mpi"),
     (Need::Netns, "netns"),
     (Need::NoDriver, "no-driver"),
     (Need::Python, "python"),
@@ -116,6 +119,6 @@ mod tests {
     #[test]
     fn unknown_needs_are_errors() {
         assert_eq!(is_required(Need::Python, "python,pytorhc"), Err("pytorhc"));
-        assert_eq!(names(), "cgroup, data, mount, netns, no-driver, python, pytorch, shellcheck");
+        assert_eq!(names(), "cgroup, data, mount, mpi, netns, no-driver, python, pytorch, shellcheck");
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::process::Signals;
 use crate::setup::{self, SetArgs};
 use crate::workspace::Workspace;
-use crate::{book, demo, pytorch};
+use crate::{book, demo, mpi, pytorch};
 
 /// The arguments of `check`.
 #[derive(Debug, clap::Args)]
@@ -62,7 +62,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     set_up.builds = Some("dev".to_owned());
     let ready = setup::run(workspace, signals, &set_up)?;
     pytorch::prepare(workspace, signals, ready.compiler.as_deref())?;
-    let count = STEPS.len() + 2;
+    let count = STEPS.len() + 3;
     for (index, (what, rustdoc, args)) in STEPS.into_iter().enumerate() {
         let mut cargo = ready.cargo(workspace);
         cargo.args(args.split(' '));
@@ -79,7 +79,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
             return Ok(code);
         }
     }
-    eprintln!("check {}/{count}: book: cargo xtask book", count - 1);
+    eprintln!("check {}/{count}: book: cargo xtask book", count - 2);
     let code = book::run(workspace, signals)?;
     signals.check()?;
     if code != 0 {
@@ -87,11 +87,17 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
         return Ok(code);
     }
     let shown = format!("cargo xtask demo --profile dev --epochs {DEMO_EPOCHS}");
-    eprintln!("check {count}/{count}: demo: {shown}");
+    eprintln!("check {}/{count}: demo: {shown}", count - 1);
     let code = demo::train(workspace, signals, &ready, "dev", Some(DEMO_EPOCHS))?;
     signals.check()?;
     if code != 0 {
         eprintln!("check failed at demo; to repeat it: {shown}");
+        return Ok(code);
+    }
+    // Last: it leaves binaries with MPI.
+    let code = mpi::run(workspace, signals, &ready, |text| eprintln!("check {count}/{count}: MPI: {text}"))?;
+    if code != 0 {
+        eprintln!("check failed at MPI");
     }
     Ok(code)
 }

@@ -4,6 +4,7 @@ pub mod book;
 pub mod check;
 pub mod demo;
 pub mod metrics;
+pub mod mpi;
 pub mod process;
 pub mod python;
 mod pytorch;

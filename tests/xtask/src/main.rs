@@ -39,7 +39,7 @@ enum Command {
     Demo(demo::Args),
     /// Set up and run the tests of every crate
     Test(check::TestArgs),
-    /// Set up; check formatting, lints, documentation, tests, book, demo, until one fails
+    /// Set up; check formatting, lints, documentation, tests, book, demo, MPI, until one fails
     Check(check::Args),
     /// Build the documentation into target/book and check its links
     Book,

@@ -117,10 +117,11 @@ fn check_stops_at_the_first_failed_step() {
     let machine = machine(&training("0.125", "0.925"));
     machine.run(&["setup", "--cpu"], &[]).ok();
     let outcome = machine.run(&["check", "--cpu"], &[]);
-    assert!(outcome.ok().contains("check 4/6: tests: cargo test --workspace\n"), "{}", outcome.stderr);
+    assert!(outcome.ok().contains("check 4/7: tests: cargo test --workspace\n"), "{}", outcome.stderr);
     let demo = "cargo xtask demo --profile dev --epochs 2";
-    assert!(outcome.stderr.contains(&format!("check 6/6: demo: {demo}\n")), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(&format!("check 6/7: demo: {demo}\n")), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("demo passed: "), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("check 7/7: MPI: skipped: no mpicc.mpich"), "{}", outcome.stderr);
     let all = [
         "fmt --all --check",
         "clippy --workspace --all-targets -- -D warnings",
