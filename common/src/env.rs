@@ -15,6 +15,8 @@ pub const RANK: &str = "RANK";
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
 /// The secret of a rendezvous of several nodes, for the launcher.
 pub const DTRAIN_RDZV_SECRET: &str = "DTRAIN_RDZV_SECRET";
+/// Number of a run of an array that a batch script submits again alone.
+pub const DTRAIN_BATCH_INDEX: &str = "DTRAIN_BATCH_INDEX";
 /// Rank of this node's launcher among all launchers.
 pub const GROUP_RANK: &str = "GROUP_RANK";
 /// Rank of this worker among the workers of its role.

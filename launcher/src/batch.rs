@@ -1,5 +1,7 @@
 //! `dtrain batch`: from the flags to a script.
 
+mod submit;
+
 use crate::cli::BatchArgs;
 use crate::{python, stdout};
 use anyhow::{Context, bail};
@@ -25,9 +27,13 @@ pub(crate) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
     }
     let script = dtrain_batch::render(args.system, &spec);
     match &args.output {
-        Some(file) => fs::write(file, script)
+        Some(file) => fs::write(file, &script)
             .with_context(|| format!("cannot write {}; give another --output", file.display()))?,
+        None if args.submit => {}
         None => drop(stdout::print(&script).context("cannot write to standard output")?),
+    }
+    if args.submit {
+        submit::submit(args.system, &spec, &script)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -57,7 +63,11 @@ fn job(args: &BatchArgs) -> anyhow::Result<JobSpec> {
             target: target(args)?,
             run_dir: run_dir.parse().context("--run-dir")?,
         },
-        setup: Setup { commands: setup_commands(args)?, container: args.setup.container.clone() },
+        setup: Setup {
+            commands: setup_commands(args)?,
+            container: args.setup.container.clone(),
+            volume: args.setup.volume.clone(),
+        },
         max_requeues: args.time.max_requeues,
         array: args.array.clone(),
     })

@@ -16,6 +16,7 @@ mod gpus;
 mod launch;
 mod plan;
 mod python;
+mod requeue;
 mod stdout;
 mod worker_jobs;
 
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => worker_jobs::plan(&args),
         Command::Profile(args) => worker_jobs::profile(&args),
         Command::Batch(args) => batch::run(&args),
+        Command::Requeue(args) => requeue::run(&args),
         Command::Ckpt(command) => ckpt::run(&command),
         Command::Gpu(command) => gpus::run(&command),
         Command::Doctor(args) => doctor::run(&args),

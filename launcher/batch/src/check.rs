@@ -24,6 +24,22 @@ pub enum SpecError {
     #[error("--array {key}=... sets a key of a recipe and has no effect on a program; give a number of runs")]
     SweepOfProgram { key: String },
     #[error(
+        "the job name {name:?} has characters that Kubernetes refuses; give a --name of lower-case letters, digits and `-`"
+    )]
+    PodName { name: String },
+    #[error("a job of Kubernetes runs in a container; give --container IMAGE, an image that has dtrain")]
+    NoImage,
+    #[error(
+        "--constraint {text:?} is no label of nodes; write `KEY=VALUE`, several with commas between them"
+    )]
+    Label { text: String },
+    #[error(
+        "the run directory {run_dir} is outside of the volume {path} and would be lost; give --run-dir below {path}"
+    )]
+    OutsideVolume { run_dir: String, path: String },
+    #[error("the run directory would end with its pod; give --volume CLAIM:PATH, or --max-requeues 0")]
+    NoVolume,
+    #[error(
         "{place} has the line {line:?}, which {system} would read as an option; give the option as a flag, or remove it"
     )]
     Directive { place: &'static str, line: String, system: &'static str },
@@ -38,17 +54,65 @@ impl JobSpec {
         if let (Target::Program(_), Some(Array::Sweep { key, .. })) = (&self.work.target, &self.array) {
             return Err(SpecError::SweepOfProgram { key: key.clone() });
         }
+        if system == System::K8s {
+            self.check_pods()?;
+        }
         self.check_lines(system)
     }
 
     fn check_flags(&self, system: System) -> Result<(), SpecError> {
         let account = &self.account;
+        let partition = ("--partition", account.partition.is_some());
+        let queue = ("--queue", account.queue.is_some());
+        let qos = ("--qos", account.qos.is_some());
+        let volume = ("--volume", self.setup.volume.is_some(), "only k8s has claims; leave it out");
+        const QUEUE: &str = "its word is --queue";
+        const QOS: &str = "leave it out";
         let refused = match system {
-            System::Slurm => [("--queue", account.queue.is_some(), "Slurm's word is --partition")],
+            System::Slurm => vec![with(queue, "Slurm's word is --partition"), volume],
+            System::Pbs | System::Lsf => vec![with(partition, QUEUE), with(qos, QOS), volume],
+            System::Flux => vec![
+                with(partition, QUEUE),
+                with(qos, QOS),
+                volume,
+                ("--mem", self.size.memory.is_some(), "Flux shares no memory; leave it out"),
+                ("--array", self.array.is_some(), "write one script for each run, with --set and --run-dir"),
+            ],
+            System::K8s => vec![
+                with(partition, "its word is --queue, of Kueue"),
+                with(qos, QOS),
+                ("--account", account.account.is_some(), "choose the namespace with `kubectl --namespace`"),
+            ],
         };
         match refused.into_iter().find(|(_, given, _)| *given) {
             Some((flag, _, remedy)) => Err(SpecError::NoEffect { flag, system: system.name(), remedy }),
             None => Ok(()),
+        }
+    }
+
+    /// Pods see only the image and the volume.
+    fn check_pods(&self) -> Result<(), SpecError> {
+        let name = self.name.as_str();
+        if name.contains(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit() && c != '-')
+            || name.ends_with('-')
+        {
+            return Err(SpecError::PodName { name: name.to_owned() });
+        }
+        if self.setup.container.is_none() {
+            return Err(SpecError::NoImage);
+        }
+        if let Some(constraint) = &self.account.constraint
+            && constraint.as_str().split(',').any(|label| !is_label(label))
+        {
+            return Err(SpecError::Label { text: constraint.as_str().to_owned() });
+        }
+        let run_dir = self.work.run_dir.text();
+        match (&self.setup.volume, &self.work.target) {
+            (Some(volume), _) if !volume.keeps(run_dir) => {
+                Err(SpecError::OutsideVolume { run_dir: run_dir.to_owned(), path: volume.path.clone() })
+            }
+            (None, Target::Recipe { .. }) if self.max_requeues > 0 => Err(SpecError::NoVolume),
+            _ => Ok(()),
         }
     }
 
@@ -85,6 +149,19 @@ impl JobSpec {
         }
         Ok(())
     }
+}
+
+/// A flag, whether it is given, and what to do instead.
+type Flag = (&'static str, bool, &'static str);
+
+fn with((flag, given): (&'static str, bool), remedy: &'static str) -> Flag {
+    (flag, given, remedy)
+}
+
+/// `KEY=VALUE`.
+fn is_label(text: &str) -> bool {
+    text.split_once('=')
+        .is_some_and(|(key, value)| !key.is_empty() && !value.is_empty() && !value.contains('='))
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use crate::array::Array;
 use crate::script::Script;
-use crate::spec::{JobSpec, Target};
+use crate::spec::{JobSpec, Target, TimeLimit};
+use std::time::Duration;
 
 /// Exit code of `dtrain launch` that means: start me again, I resume.
 pub(crate) use dtrain_common::exit::ExitStatus::Requeue as REQUEUE;
@@ -31,6 +32,76 @@ pub(crate) fn lines(spec: &JobSpec, flags: impl IntoIterator<Item = String>) -> 
         }
     }
     lines
+}
+
+/// Shell code that sets `port` by `job`, the same on all nodes.
+pub(crate) const PORT: &str = "port=$((24000 + $(printf %s \"$job\" | cksum | cut -d ' ' -f 1) % 8000))";
+
+/// Returns whether the script sets `value`.
+pub(crate) fn is_sweep(spec: &JobSpec) -> bool {
+    matches!(spec.array, Some(Array::Sweep { .. }))
+}
+
+/// Returns the flags of the launcher's own watch of the time, for systems without a signal before the limit.
+pub(crate) fn time_flags(spec: &JobSpec) -> Vec<String> {
+    match &spec.time {
+        Some(TimeLimit { time, signal_before: Some(before) }) => {
+            vec![format!("--time-limit {}s --time-margin {}s", seconds(*time), seconds(*before))]
+        }
+        _ => Vec::new(),
+    }
+}
+
+pub(crate) fn seconds(time: Duration) -> u64 {
+    time.as_secs_f64().ceil() as u64
+}
+
+/// Returns the lines of the command, in a container of Apptainer if the job has one.
+pub(crate) fn contained(spec: &JobSpec, flags: Vec<String>) -> Vec<String> {
+    let mut container = apptainer(spec);
+    container.extend(lines(spec, flags));
+    container
+}
+
+/// Returns the words before a command that runs in the job's container of Apptainer.
+pub(crate) fn apptainer(spec: &JobSpec) -> Vec<String> {
+    let Some(image) = &spec.setup.container else { return Vec::new() };
+    let gpus = if spec.size.gpus_per_node > 0 { " --nv" } else { "" };
+    let run_dir = if spec.work.run_dir.text().starts_with('/') { " --bind \"$run_dir\"" } else { "" };
+    vec![format!("apptainer exec{gpus} --bind \"$PWD\"{run_dir} --pwd \"$PWD\" {}", image.quoted())]
+}
+
+/// How a job starts again.
+pub(crate) enum Again {
+    /// By this command.
+    Command(String),
+    /// The system does it after exit code 75.
+    System,
+}
+
+/// Adds the end of the script: `code` is the job's exit code, and 75 starts the job again.
+pub(crate) fn add_again(script: &mut Script, spec: &JobSpec, container: Vec<String>, again: &Again) {
+    let (most, requeue) = (spec.max_requeues, REQUEUE.code());
+    if most > 0 {
+        script.part(&format!(
+            "Code {requeue}: stopped with a checkpoint. The job starts again and resumes, at most {most} times, and not
+without progress. dtrain counts in the run directory."
+        ));
+        let mut lines = container;
+        lines.push(format!(
+            "{} requeue \"$run_dir\" --code \"$code\" --most {most}",
+            spec.work.dtrain.quoted()
+        ));
+        let decides = lines.join(" \\\n    ");
+        match again {
+            Again::Command(command) => {
+                script.line(format_args!("if {decides}; then\n    {command}\nfi"));
+            }
+            Again::System => script
+                .line(format_args!("if ! {decides} && [ \"$code\" -eq {requeue} ]; then\n    code=1\nfi")),
+        }
+    }
+    script.line("exit \"$code\"");
 }
 
 /// Adds the user's commands.
@@ -63,6 +134,14 @@ pub(crate) fn add_run_dir(script: &mut Script, spec: &JobSpec, index: &str) {
                 script.line("value=${values[index]}");
             }
         }
+    }
+    add_mount(script, spec);
+}
+
+/// Makes the run directory, which a container mounts.
+fn add_mount(script: &mut Script, spec: &JobSpec) {
+    if spec.setup.container.is_some() && spec.work.run_dir.text().starts_with('/') {
+        script.line("mkdir -p \"$run_dir\"");
     }
 }
 

@@ -8,20 +8,37 @@
 
 mod array;
 mod check;
+mod flux;
+mod k8s;
 mod launch;
+mod lsf;
+mod pbs;
+mod remote;
 mod script;
 mod slurm;
 mod spec;
 mod text;
+mod volume;
 
 pub use array::{Array, ArrayError};
 pub use check::SpecError;
 pub use spec::{Account, JobSpec, Setup, Size, System, Target, TimeLimit, Work};
 pub use text::{Name, TextError, Value, Word};
+pub use volume::{Volume, VolumeError};
 
 /// Returns the script or manifest. The job must have passed [`JobSpec::check`] for this system.
 pub fn render(system: System, spec: &JobSpec) -> String {
     match system {
         System::Slurm => slurm::render(spec),
+        System::Pbs => pbs::render(spec),
+        System::Lsf => lsf::render(spec),
+        System::Flux => flux::render(spec),
+        System::K8s => k8s::render(spec),
     }
+}
+
+/// Returns a manifest of Kubernetes with the secret of the rendezvous, which [`render`] only names. `None`: the
+/// job needs no such manifest.
+pub fn secret_manifest(system: System, spec: &JobSpec, value: &str) -> Option<String> {
+    (system == System::K8s).then(|| k8s::secret_manifest(spec, value)).flatten()
 }

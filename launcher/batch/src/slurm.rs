@@ -1,6 +1,6 @@
 //! Slurm: one step with one launcher per node.
 
-use crate::launch::{self, REQUEUE};
+use crate::launch::{self, Again};
 use crate::script::Script;
 use crate::spec::{JobSpec, Target, TimeLimit};
 use std::time::Duration;
@@ -19,7 +19,12 @@ pub(crate) fn render(spec: &JobSpec) -> String {
         launch::add_secret(&mut script);
     }
     add_step(&mut script, spec, is_several);
-    add_requeue(&mut script, spec);
+    let mut one_task = container(spec);
+    if !one_task.is_empty() {
+        one_task.insert(0, "srun --nodes=1 --ntasks=1".to_owned());
+    }
+    let requeue = Again::Command("scontrol requeue \"$SLURM_JOB_ID\"".to_owned());
+    launch::add_again(&mut script, spec, one_task, &requeue);
     script.finish()
 }
 
@@ -73,14 +78,7 @@ fn add_step(script: &mut Script, spec: &JobSpec, is_several: bool) {
     // All nodes end with one code. A node that ends first must not kill the leader, which writes the result.
     srun.push_str(" --kill-on-bad-exit=0 --wait=60");
     let mut lines = vec![srun];
-    if let Some(image) = &spec.setup.container {
-        let run_dir = if spec.work.run_dir.text().starts_with('/') { ",$run_dir:$run_dir" } else { "" };
-        lines.push(format!("--container-image={}", image.quoted()));
-        lines.push(format!("--container-mounts=\"$PWD:$PWD{run_dir}\" --container-workdir=\"$PWD\""));
-        if !run_dir.is_empty() {
-            script.line("mkdir -p \"$run_dir\"");
-        }
-    }
+    lines.extend(container(spec));
     let mut flags = Vec::new();
     if is_several {
         flags.push("--nnodes \"$SLURM_JOB_NUM_NODES\" --rdzv-endpoint \"$head_node:$port\"".to_owned());
@@ -98,25 +96,14 @@ fn add_step(script: &mut Script, spec: &JobSpec, is_several: bool) {
     script.command("", &lines);
 }
 
-fn add_requeue(script: &mut Script, spec: &JobSpec) {
-    let (bound, requeue) = (spec.max_requeues, REQUEUE.code());
-    if bound > 0 {
-        script.part(&format!(
-            "Code {requeue}: stopped with a checkpoint. The job starts again, at most {bound} times, and resumes."
-        ));
-        script.line(format_args!(
-            "if [ \"$code\" -eq {requeue} ]; then
-    count=${{SLURM_RESTART_COUNT:-0}}
-    if [ \"$count\" -lt {bound} ]; then
-        echo \"requeue $((count + 1)) of {bound}\" >&2
-        scontrol requeue \"$SLURM_JOB_ID\"
-    else
-        echo \"not requeued: the job was requeued $count times; to continue, submit this script again\" >&2
-    fi
-fi"
-        ));
-    }
-    script.line("exit \"$code\"");
+/// Returns the flags of srun with pyxis.
+fn container(spec: &JobSpec) -> Vec<String> {
+    let Some(image) = &spec.setup.container else { return Vec::new() };
+    let run_dir = if spec.work.run_dir.text().starts_with('/') { ",$run_dir:$run_dir" } else { "" };
+    vec![
+        format!("--container-image={}", image.quoted()),
+        format!("--container-mounts=\"$PWD:$PWD{run_dir}\" --container-workdir=\"$PWD\""),
+    ]
 }
 
 /// Writes `D-HH:MM:SS`.

@@ -2,6 +2,7 @@
 
 use crate::array::Array;
 use crate::text::{Name, Value, Word};
+use crate::volume::Volume;
 use dtrain_common::units::ByteSize;
 use std::time::Duration;
 
@@ -9,16 +10,32 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
     Slurm,
+    /// OpenPBS and PBS Pro.
+    Pbs,
+    Lsf,
+    Flux,
+    /// Kubernetes.
+    K8s,
 }
 
 impl System {
     /// All systems with their names on the command line.
-    pub const ALL: [(Self, &str); 1] = [(Self::Slurm, "slurm")];
+    pub const ALL: [(Self, &str); 5] = [
+        (Self::Slurm, "slurm"),
+        (Self::Pbs, "pbs"),
+        (Self::Lsf, "lsf"),
+        (Self::Flux, "flux"),
+        (Self::K8s, "k8s"),
+    ];
 
     /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Slurm => "slurm",
+            Self::Pbs => "pbs",
+            Self::Lsf => "lsf",
+            Self::Flux => "flux",
+            Self::K8s => "k8s",
         }
     }
 
@@ -26,6 +43,10 @@ impl System {
     pub(crate) fn directives(self) -> &'static [&'static str] {
         match self {
             Self::Slurm => &["#SBATCH"],
+            Self::Pbs => &["#PBS"],
+            Self::Lsf => &["#BSUB"],
+            Self::Flux => &["#flux:", "#FLUX:"],
+            Self::K8s => &[],
         }
     }
 }
@@ -109,4 +130,6 @@ pub struct Setup {
     pub commands: Option<String>,
     /// Image that has dtrain.
     pub container: Option<Word>,
+    /// Storage of Kubernetes that all nodes share.
+    pub volume: Option<Volume>,
 }

@@ -24,18 +24,30 @@ fn program() -> Target {
 /// A job with all that the system can do, except an array and a container.
 fn full(system: System) -> JobSpec {
     let value = |text: &str| Some(text.parse().unwrap());
+    let (account, constraint) = (value("vision"), value("gpu_model=a100"));
     let account = match system {
         System::Slurm => Account {
-            account: value("vision"),
+            account,
             partition: value("gpu,long"),
             qos: value("high"),
             constraint: value("a100&nvlink"),
             ..Account::default()
         },
+        System::K8s => Account { queue: value("gpu"), constraint, ..Account::default() },
+        System::Lsf => {
+            Account { account, queue: value("gpu"), constraint: value("a100"), ..Account::default() }
+        }
+        _ => Account { account, queue: value("gpu"), constraint, ..Account::default() },
     };
+    let pods = system == System::K8s;
     JobSpec {
         name: "flowers".parse().unwrap(),
-        size: Size { nodes: 4, gpus_per_node: 8, cpus_per_task: Some(64), memory: Some(ByteSize(512 << 30)) },
+        size: Size {
+            nodes: 4,
+            gpus_per_node: 8,
+            cpus_per_task: Some(64),
+            memory: (system != System::Flux).then_some(ByteSize(512 << 30)),
+        },
         time: Some(TimeLimit {
             time: Duration::from_secs(36 * 3600),
             signal_before: Some(Duration::from_secs(120)),
@@ -46,7 +58,11 @@ fn full(system: System) -> JobSpec {
             target: recipe(),
             run_dir: "/scratch/my runs/flowers".parse().unwrap(),
         },
-        setup: Setup { commands: Some("module load cuda/12.6\n".to_owned()), container: None },
+        setup: Setup {
+            commands: Some("module load cuda/12.6\n".to_owned()),
+            container: pods.then(|| "registry/team/image:1".parse().unwrap()),
+            volume: pods.then(|| "scratch:/scratch".parse().unwrap()),
+        },
         max_requeues: 10,
         array: None,
     }
@@ -58,14 +74,14 @@ fn small(system: System) -> JobSpec {
         size: Size { nodes: 1, gpus_per_node: 0, cpus_per_task: None, memory: None },
         time: None,
         account: Account::default(),
-        setup: Setup::default(),
+        setup: Setup { commands: None, ..full(system).setup },
         max_requeues: 0,
         ..full(system)
     }
 }
 
-fn has_arrays(_: System) -> bool {
-    true
+fn has_arrays(system: System) -> bool {
+    system != System::Flux
 }
 
 /// Every kind of script, with a name.
@@ -105,6 +121,10 @@ fn scripts_are_those_of_the_snapshots() {
             assert_eq!(job.check(system), Ok(()), "{name} {kind}");
         }
         compare(&format!("{name}.txt"), &render(system, &full(system)));
+        if has_arrays(system) && system != System::Slurm {
+            let sweep = all(system).into_iter().find(|(kind, _)| *kind == "sweep").unwrap().1;
+            compare(&format!("{name}-sweep.txt"), &render(system, &sweep));
+        }
     }
 }
 
@@ -113,7 +133,7 @@ fn shellcheck_finds_nothing_in_any_script() {
     if let Err(error) = Command::new("shellcheck").arg("--version").output() {
         return need::skip(Need::Shellcheck, format!("shellcheck does not start: {error}"));
     }
-    for (system, name) in System::ALL {
+    for (system, name) in System::ALL.into_iter().filter(|(system, _)| *system != System::K8s) {
         for (kind, job) in all(system) {
             let script = render(system, &job);
             // SC2016: a dollar sign of a program's argument is meant as text.

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
-use dtrain_batch::{Array, Name, System, Value, Word};
+use dtrain_batch::{Array, Name, System, Value, Volume, Word};
 use dtrain_common::time::parse_time;
 use dtrain_common::units::ByteSize;
 use std::path::PathBuf;
@@ -41,6 +41,10 @@ pub(crate) struct BatchArgs {
     /// Several runs: a number, or `KEY=VALUE,VALUE` for a sweep.
     #[arg(long, value_name = "N|KEY=VALUES")]
     pub(crate) array: Option<Array>,
+
+    /// Hand the script over to the batch system, and print the job's id.
+    #[arg(long)]
+    pub(crate) submit: bool,
 
     /// Write the script to this file, not to standard output.
     #[arg(long, short, value_name = "FILE")]
@@ -138,6 +142,26 @@ pub(crate) struct SetupArgs {
     /// Container image that has dtrain.
     #[arg(long, value_name = "IMAGE")]
     pub(crate) container: Option<Word>,
+
+    /// Claim of shared storage for k8s, such as `scratch:/data`.
+    #[arg(long, value_name = "CLAIM:PATH")]
+    pub(crate) volume: Option<Volume>,
+}
+
+/// The flags of `dtrain requeue`.
+#[derive(Debug, Args)]
+pub(crate) struct RequeueArgs {
+    /// Folder of the run, or of a program's logs.
+    #[arg(value_name = "DIR")]
+    pub(crate) run_dir: PathBuf,
+
+    /// Exit code of `dtrain launch`.
+    #[arg(long, value_name = "CODE")]
+    pub(crate) code: u8,
+
+    /// Most requeues since the job was submitted.
+    #[arg(long, value_name = "K")]
+    pub(crate) most: u32,
 }
 
 fn systems() -> impl TypedValueParser<Value = System> {

@@ -1,6 +1,6 @@
 //! The commands.
 
-use super::batch::BatchArgs;
+use super::batch::{BatchArgs, RequeueArgs};
 use super::ckpt::CkptCommand;
 use super::doctor::DoctorArgs;
 use super::eval::EvalArgs;
@@ -34,6 +34,9 @@ pub(crate) enum Command {
     /// Write a batch script that starts dtrain on the nodes of a job.
     #[command(override_usage = BATCH_USAGE, after_help = help!("batch"))]
     Batch(Box<BatchArgs>),
+    /// Decide whether the job of a batch script starts again.
+    #[command(hide = true)]
+    Requeue(RequeueArgs),
     /// List, show, verify, prune and export checkpoints.
     #[command(subcommand, after_help = help!("ckpt"))]
     Ckpt(CkptCommand),

@@ -21,7 +21,7 @@ mod parse;
 mod plan;
 mod rendezvous;
 
-pub(crate) use batch::BatchArgs;
+pub(crate) use batch::{BatchArgs, RequeueArgs};
 pub(crate) use ckpt::{
     CkptCommand, Dtype, ExportArgs, LsArgs, Names, PruneArgs, ShowArgs, VerifyArgs, Weights,
 };

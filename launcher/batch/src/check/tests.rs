@@ -63,3 +63,49 @@ fn no_line_of_the_user_is_an_option_of_the_system() {
         assert!(matches!(job.check(System::Slurm), Err(SpecError::Directive { .. })));
     }
 }
+
+#[test]
+fn each_system_names_its_own_word() {
+    let text = |text: &str| Some(text.parse().unwrap());
+    for (system, account, message) in [
+        (
+            System::Pbs,
+            Account { partition: text("a"), ..Account::default() },
+            "--partition has no effect on pbs; its word is --queue",
+        ),
+        (
+            System::Lsf,
+            Account { qos: text("a"), ..Account::default() },
+            "--qos has no effect on lsf; leave it out",
+        ),
+        (
+            System::K8s,
+            Account { account: text("a"), ..Account::default() },
+            "--account has no effect on k8s; choose the namespace",
+        ),
+    ] {
+        let error = JobSpec { account, ..job() }.check(system).unwrap_err().to_string();
+        assert!(error.starts_with(message), "{error}");
+    }
+    let array = Some("2".parse().unwrap());
+    assert!(matches!(
+        JobSpec { array, ..job() }.check(System::Flux),
+        Err(SpecError::NoEffect { flag: "--array", .. })
+    ));
+}
+
+#[test]
+fn pods_need_an_image_and_a_volume() {
+    let mut pods = job();
+    assert_eq!(pods.check(System::K8s), Err(SpecError::NoImage));
+    pods.setup.container = Some("team/image".parse().unwrap());
+    assert_eq!(pods.check(System::K8s), Err(SpecError::NoVolume));
+    pods.setup.volume = Some("scratch:/data".parse().unwrap());
+    assert!(matches!(pods.check(System::K8s), Err(SpecError::OutsideVolume { .. })));
+    pods.work.run_dir = "/data/runs/demo".parse().unwrap();
+    assert_eq!(pods.check(System::K8s), Ok(()));
+    pods.account.constraint = Some("gpu:a100".parse().unwrap());
+    assert!(matches!(pods.check(System::K8s), Err(SpecError::Label { .. })));
+    let name = "My_run".parse().unwrap();
+    assert!(matches!(JobSpec { name, ..pods }.check(System::K8s), Err(SpecError::PodName { .. })));
+}

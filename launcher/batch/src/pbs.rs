@@ -1,0 +1,67 @@
+//! OpenPBS and PBS Pro: pbsdsh starts the launchers of the other nodes.
+
+use crate::launch::{self, Again};
+use crate::remote::{self, Remote};
+use crate::script::Script;
+use crate::spec::JobSpec;
+use dtrain_common::env::DTRAIN_BATCH_INDEX;
+use std::time::Duration;
+
+const REMOTE: Remote =
+    Remote { hosts_file: "\"$PBS_NODEFILE\"", job: "$PBS_JOBID", start: "pbsdsh -n \"$node\" --" };
+
+pub(crate) fn render(spec: &JobSpec) -> String {
+    let mut script = Script::new("#PBS ");
+    script.line("# A job of PBS, written by `dtrain batch pbs`. Submit it with `qsub FILE`.");
+    add_options(&mut script, spec);
+    script.part("PBS begins in the home folder.");
+    script.line("folder=$PBS_O_WORKDIR");
+    script.line("cd \"$folder\" || exit");
+    // A job that starts again is a single one, with the number of its run.
+    let index = format!("${{PBS_ARRAY_INDEX:-${DTRAIN_BATCH_INDEX}}}");
+    launch::add_run_dir(&mut script, spec, &index);
+    remote::add_nodes(&mut script, spec, &REMOTE);
+    let again = match spec.array {
+        None => "qsub \"$0\"".to_owned(),
+        Some(_) => format!("sed '/^#PBS -J/d' \"$0\" | qsub -v \"{DTRAIN_BATCH_INDEX}=$index\""),
+    };
+    launch::add_again(&mut script, spec, launch::apptainer(spec), &Again::Command(again));
+    script.finish()
+}
+
+fn add_options(script: &mut Script, spec: &JobSpec) {
+    let (size, account) = (&spec.size, &spec.account);
+    script.option(format_args!("-N {}", spec.name.as_str()));
+    let mut select = format!("-l select={}", size.nodes);
+    if let Some(cpus) = size.cpus_per_task {
+        select.push_str(&format!(":ncpus={cpus}"));
+    }
+    if size.gpus_per_node > 0 {
+        select.push_str(&format!(":ngpus={}", size.gpus_per_node));
+    }
+    if let Some(memory) = size.memory {
+        select.push_str(&format!(":mem={}mb", memory.0.div_ceil(1 << 20)));
+    }
+    // One process: the file of hosts has one line for each node.
+    select.push_str(":mpiprocs=1");
+    if let Some(constraint) = &account.constraint {
+        select.push_str(&format!(":{}", constraint.as_str()));
+    }
+    script.line("# One launcher per node; it starts one worker per GPU.");
+    script.option(select);
+    script.option("-l place=scatter");
+    script.option_if("-A ", account.account.as_ref().map(|value| value.as_str()));
+    script.option_if("-q ", account.queue.as_ref().map(|value| value.as_str()));
+    script.option_if("-l walltime=", spec.time.as_ref().map(|limit| walltime(limit.time)));
+    script.option_if("-J 0-", spec.array.as_ref().map(|array| array.runs() - 1));
+    script.line("# After a failure of a node PBS starts the job again.");
+    // PBS requires it for an array.
+    script.option(if spec.max_requeues > 0 || spec.array.is_some() { "-r y" } else { "-r n" });
+    script.option("-j oe");
+}
+
+/// Writes `HH:MM:SS`.
+fn walltime(time: Duration) -> String {
+    let seconds = time.as_secs_f64().ceil() as u64;
+    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}

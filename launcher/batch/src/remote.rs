@@ -1,0 +1,62 @@
+//! Systems without a step on all nodes: the script starts the other launchers one by one, and leads itself.
+
+use crate::launch;
+use crate::script::Script;
+use crate::spec::JobSpec;
+
+/// How a system tells its nodes and starts a command there.
+pub(crate) struct Remote {
+    /// Shell code: the file with the host of each node, repeated for each core.
+    pub(crate) hosts_file: &'static str,
+    /// Shell code of the job's id.
+    pub(crate) job: &'static str,
+    /// Shell code before the command that runs on node `$node`, `${hosts[node]}`.
+    pub(crate) start: &'static str,
+}
+
+/// Adds the command, and starts it on all nodes. Afterwards `code` is its exit code.
+pub(crate) fn add_nodes(script: &mut Script, spec: &JobSpec, remote: &Remote) {
+    let is_several = spec.size.nodes > 1;
+    let mut flags = launch::time_flags(spec);
+    if is_several {
+        script.part("This script runs on the first node, which leads. The job's id decides about the port.");
+        script.line(format_args!("job={}", remote.job));
+        script.line(format_args!("mapfile -t hosts < <(awk '!seen[$0]++' {})", remote.hosts_file));
+        script.line("head_node=$(hostname)");
+        script.line(launch::PORT);
+        script
+            .line("# A new secret for each start: only the nodes of this job may join. It is never printed.");
+        script.line("secret=$folder/.$job.secret");
+        script.line("trap 'rm -f \"$secret\"' EXIT");
+        script.line("(umask 077 && head -c 32 /dev/urandom | base64 > \"$secret\")");
+        flags.push("--nnodes \"${#hosts[@]}\" --rdzv-endpoint \"$head_node:$port\"".to_owned());
+        flags.push("--rdzv-id \"$job\" --rdzv-secret \"$secret\"".to_owned());
+    }
+    script.part("What each node starts. A node's environment begins empty.");
+    script.line("start() {");
+    script.line("    cd \"$folder\" || return");
+    if let Some(commands) = &spec.setup.commands {
+        // Not indented: it may contain here-documents.
+        script.line("    # The commands of --env-setup.");
+        script.line(commands.trim_end());
+    }
+    script.command("    ", &launch::contained(spec, flags));
+    script.line("}");
+    script.part("dtrain handles the system's signals. This script waits for its end.");
+    script.line("trap : TERM USR1 USR2");
+    if is_several {
+        let value = if launch::is_sweep(spec) { " value" } else { "" };
+        script.line(format_args!(
+            "task=\"$(declare -p folder run_dir job hosts head_node port secret{value}); $(declare -f start); start\""
+        ));
+        script.line("for ((node = 1; node < ${#hosts[@]}; node++)); do");
+        script.line(format_args!("    {} /bin/bash -c \"$task\" &", remote.start));
+        script.line("done");
+    }
+    script.line("code=0");
+    script.line("start || code=$?");
+    if is_several {
+        script.line("# All nodes end with the leader's code.");
+        script.line("wait");
+    }
+}

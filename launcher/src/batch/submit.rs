@@ -1,0 +1,142 @@
+//! Hands a script over to its batch system.
+
+use anyhow::{Context, bail};
+use dtrain_batch::{JobSpec, System, secret_manifest};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::process::{Command, Stdio};
+
+/// Bytes of a secret.
+const SECRET_BYTES: usize = 32;
+
+/// Submits the script, and prints the job's id and how to watch it.
+pub(super) fn submit(system: System, spec: &JobSpec, script: &str) -> anyhow::Result<()> {
+    if let Some(secret) = secret_manifest(system, spec, &new_secret()?) {
+        hand_over(system, &secret)?;
+    }
+    let answer = hand_over(system, script)?;
+    let id = id(system, spec, &answer).with_context(|| {
+        format!("cannot find the job's id in the answer of {}: {answer:?}", command(system)[0])
+    })?;
+    crate::stdout::print(&format!("{id}\n")).context("cannot write to standard output")?;
+    eprintln!("dtrain: submitted job {id}; watch it with `{}`", watch(system, spec, &id));
+    Ok(())
+}
+
+/// Returns the command that reads a script from standard input.
+fn command(system: System) -> &'static [&'static str] {
+    match system {
+        System::Slurm => &["sbatch", "--parsable"],
+        System::Pbs => &["qsub"],
+        System::Lsf => &["bsub"],
+        System::Flux => &["flux", "batch"],
+        System::K8s => &["kubectl", "apply", "-f", "-"],
+    }
+}
+
+/// Returns what the command writes to standard output.
+fn hand_over(system: System, script: &str) -> anyhow::Result<String> {
+    let (program, args) = command(system).split_first().context("no command")?;
+    let child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = match child {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
+            "{program} is not in PATH, so {name} cannot take the job; run this on a node from which jobs are \
+             submitted, or write the script with --output",
+            name = system.name()
+        ),
+        child => child.with_context(|| format!("cannot start {program}"))?,
+    };
+    // If the program ends without reading, its own words say why.
+    let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(script.as_bytes()));
+    let done = child.wait_with_output().with_context(|| format!("cannot wait for {program}"))?;
+    let words = String::from_utf8_lossy(&done.stderr);
+    if !done.status.success() {
+        bail!("{program} refused the job: {}", words.trim());
+    }
+    written.with_context(|| format!("cannot hand the script over to {program}"))?;
+    eprint!("{words}");
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// Finds the job's id in the answer to a submission.
+fn id(system: System, spec: &JobSpec, answer: &str) -> Option<String> {
+    let last = answer.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let id = match system {
+        // ID;CLUSTER
+        System::Slurm => last?.split(';').next()?,
+        System::Pbs | System::Flux => last?.split_whitespace().next_back()?,
+        // Job <71> is submitted to queue <normal>.
+        System::Lsf => answer.split_once("Job <")?.1.split_once('>')?.0,
+        System::K8s => spec.name.as_str(),
+    };
+    (!id.is_empty()).then(|| id.to_owned())
+}
+
+/// Returns the command that shows the job.
+fn watch(system: System, spec: &JobSpec, id: &str) -> String {
+    let name = spec.name.as_str();
+    let is_array = spec.array.is_some();
+    match system {
+        System::Slurm if is_array => format!("squeue --jobs={id}` and `tail -f {name}-{id}_0.out"),
+        System::Slurm => format!("squeue --jobs={id}` and `tail -f {name}-{id}.out"),
+        System::Pbs => format!("qstat -f '{id}'"),
+        System::Lsf => format!("bjobs -l {id}` and `bpeek -f {id}"),
+        System::Flux => format!("flux jobs {id}` and `tail -f {name}-{id}.out"),
+        System::K8s => format!(
+            "kubectl get pods --watch` and `kubectl logs -f job/{name}{}",
+            if is_array { "-0" } else { "" }
+        ),
+    }
+}
+
+fn new_secret() -> anyhow::Result<String> {
+    let mut bytes = [0; SECRET_BYTES];
+    let mut random = File::open("/dev/urandom").context("cannot open /dev/urandom")?;
+    random.read_exact(&mut bytes).context("cannot read /dev/urandom")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_batch::{Account, Setup, Size, Target, Work};
+
+    fn job() -> anyhow::Result<JobSpec> {
+        Ok(JobSpec {
+            name: "demo".parse()?,
+            size: Size { nodes: 1, gpus_per_node: 0, cpus_per_task: None, memory: None },
+            time: None,
+            account: Account::default(),
+            work: Work {
+                dtrain: "dtrain".parse()?,
+                target: Target::Program(Vec::new()),
+                run_dir: "a".parse()?,
+            },
+            setup: Setup::default(),
+            max_requeues: 0,
+            array: None,
+        })
+    }
+
+    #[test]
+    fn ids_are_found_in_the_answers() -> anyhow::Result<()> {
+        for (system, answer, found) in [
+            (System::Slurm, "71\n", Some("71")),
+            (System::Slurm, "71;cluster\n", Some("71")),
+            (System::Pbs, "1234[].server\n", Some("1234[].server")),
+            (System::Lsf, "Job <71> is submitted to queue <normal>.\n", Some("71")),
+            (System::Flux, "f2Nbq9C\n", Some("f2Nbq9C")),
+            (System::K8s, "job.batch/demo created\n", Some("demo")),
+            (System::Slurm, "\n", None),
+            (System::Lsf, "queued", None),
+        ] {
+            assert_eq!(id(system, &job()?, answer).as_deref(), found, "{answer:?}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! `dtrain requeue`: decides for a batch script whether its job starts again.
+//!
+//! It counts in a small file in the run directory, so that the bound holds on every batch system.
+
+use crate::cli::RequeueArgs;
+use anyhow::Context;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::files;
+use dtrain_common::run_dir::RunDir;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The file in the run directory.
+const FILE: &str = "requeues.json";
+/// Starts in a row without a newer checkpoint, after which the job ends.
+const MOST_STANDSTILLS: u32 = 2;
+
+/// What the job's earlier starts did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Requeues {
+    count: u32,
+    /// The newest checkpoint's step when the job last ended with code 75; `None`: no checkpoint.
+    step: Option<u64>,
+    /// Starts in a row that wrote no newer checkpoint.
+    standstills: u32,
+}
+
+/// Why the job does not start again.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Refusal {
+    #[error(
+        "it was requeued {count} times, the most that --max-requeues allows; to continue, submit it again"
+    )]
+    Bound { count: u32 },
+    #[error(
+        "{MOST_STANDSTILLS} starts in a row made no progress{}; give the job more --time, or more frequent \
+         checkpoints, and submit it again",
+        step.map(|step| format!(" after step {step}")).unwrap_or_default()
+    )]
+    Standstill { step: Option<u64> },
+}
+
+impl Requeues {
+    /// Returns the state after one more start. `step` is that of the newest checkpoint; a program has none, and
+    /// its progress is unknown.
+    fn next(self, step: Option<u64>, is_training: bool, most: u32) -> Result<Self, Refusal> {
+        let stands = is_training && self.count > 0 && step <= self.step;
+        let standstills = if stands { self.standstills + 1 } else { 0 };
+        if standstills >= MOST_STANDSTILLS {
+            return Err(Refusal::Standstill { step });
+        }
+        if self.count >= most {
+            return Err(Refusal::Bound { count: self.count });
+        }
+        Ok(Self { count: self.count + 1, step, standstills })
+    }
+}
+
+/// Exits with 0 if the job is to start again, and else with 1.
+pub(crate) fn run(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
+    let file = args.run_dir.join(FILE);
+    if args.code != ExitStatus::Requeue.code() {
+        forget(&file)?;
+        return Ok(ExitCode::FAILURE);
+    }
+    let run_dir = RunDir::new(&args.run_dir);
+    let is_training = run_dir.checkpoints().exists();
+    let step = run_dir.newest_checkpoint()?.map(|(_, manifest)| manifest.step);
+    match read(&file)?.next(step, is_training, args.most) {
+        Ok(next) => {
+            let text = serde_json::to_string(&next)?;
+            files::write_atomic(&file, text.as_bytes())
+                .with_context(|| format!("cannot write {}", file.display()))?;
+            eprintln!("dtrain: requeue {} of {}", next.count, args.most);
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(refusal) => {
+            // The user's next submission counts from 0.
+            forget(&file)?;
+            eprintln!("dtrain: the job does not start again: {refusal}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn read(file: &Path) -> anyhow::Result<Requeues> {
+    match fs::read_to_string(file) {
+        Ok(text) => serde_json::from_str(&text)
+            .with_context(|| format!("{} is not dtrain's count of requeues; remove it", file.display())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Requeues::default()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+    }
+}
+
+fn forget(file: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Decides about starts that end with these newest steps.
+    fn starts(steps: &[Option<u64>], is_training: bool, most: u32) -> Result<Requeues, Refusal> {
+        steps.iter().try_fold(Requeues::default(), |state, step| state.next(*step, is_training, most))
+    }
+
+    #[test]
+    fn a_job_with_progress_starts_again_up_to_the_bound() {
+        let steps = [Some(10), Some(20), Some(30)];
+        assert_eq!(starts(&steps, true, 3), Ok(Requeues { count: 3, step: Some(30), standstills: 0 }));
+        assert_eq!(starts(&steps, true, 2), Err(Refusal::Bound { count: 2 }));
+        assert_eq!(starts(&[Some(1)], true, 0), Err(Refusal::Bound { count: 0 }));
+    }
+
+    #[test]
+    fn two_starts_in_a_row_without_progress_end_the_job() {
+        let stands = Err(Refusal::Standstill { step: Some(10) });
+        assert!(starts(&[Some(10), Some(10)], true, 9).is_ok());
+        assert_eq!(starts(&[Some(10), Some(10), Some(10)], true, 9), stands);
+        assert!(starts(&[Some(10), Some(10), Some(20), Some(20)], true, 9).is_ok());
+        assert_eq!(starts(&[None, None, None], true, 9), Err(Refusal::Standstill { step: None }));
+        // A rollback is no progress.
+        assert_eq!(starts(&[Some(30), Some(10), Some(10)], true, 9), stands);
+    }
+
+    #[test]
+    fn the_progress_of_a_program_is_unknown() {
+        assert_eq!(starts(&[None; 4], false, 9).unwrap().count, 4);
+    }
+}
