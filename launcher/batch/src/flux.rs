@@ -21,6 +21,7 @@ pub(crate) fn render(spec: &JobSpec) -> String {
         flags.push(format!("--nnodes {} --rdzv-endpoint \"$head_node:$port\"", spec.size.nodes));
         flags.push("--rdzv-id \"$job\"".to_owned());
     }
+    launch::add_trap(&mut script, spec);
     script
         .part("The launcher divides cores and GPUs among its workers. All nodes end with the leader's code.");
     let mut lines = vec![
@@ -35,7 +36,7 @@ pub(crate) fn render(spec: &JobSpec) -> String {
         &mut script,
         spec,
         launch::apptainer(spec),
-        &Again::Command("flux --parent batch \"$0\"".to_owned()),
+        &Again::Submission("flux --parent batch \"$0\"".to_owned()),
     );
     script.finish()
 }

@@ -71,10 +71,25 @@ pub(crate) fn apptainer(spec: &JobSpec) -> Vec<String> {
     vec![format!("apptainer exec{gpus} --bind \"$PWD\"{run_dir} --pwd \"$PWD\" {}", image.quoted())]
 }
 
+/// Lets the script live until its command has handled the system's signals.
+pub(crate) fn add_trap(script: &mut Script, spec: &JobSpec) {
+    script.part("dtrain handles signals, and this script waits for it.");
+    if spec.max_requeues == 0 {
+        script.line("trap : TERM INT USR1 USR2");
+        return;
+    }
+    script.line("# A job that the user deletes does not start again.");
+    script.line("again=yes");
+    script.line("trap 'again=no' TERM INT");
+    script.line("trap : USR1 USR2");
+}
+
 /// How a job starts again.
 pub(crate) enum Again {
-    /// By this command.
-    Command(String),
+    /// By this command of the system, which does not start again a job that the user deleted.
+    Step(String),
+    /// By this command, which submits another job.
+    Submission(String),
     /// The system does it after exit code 75.
     System,
 }
@@ -94,11 +109,15 @@ without progress. dtrain counts in the run directory."
         ));
         let decides = lines.join(" \\\n    ");
         match again {
-            Again::Command(command) => {
+            Again::Step(command) => {
                 script.line(format_args!("if {decides}; then\n    {command}\nfi"));
             }
-            Again::System => script
-                .line(format_args!("if ! {decides} && [ \"$code\" -eq {requeue} ]; then\n    code=1\nfi")),
+            Again::Submission(command) => {
+                script.line(format_args!("if [ \"$again\" = yes ] && {decides}; then\n    {command}\nfi"))
+            }
+            Again::System => script.line(format_args!(
+                "if [ \"$again\" = no ] || ! {decides}; then\n    code=$((code == {requeue} ? 1 : code))\nfi"
+            )),
         }
     }
     script.line("exit \"$code\"");

@@ -25,7 +25,7 @@ pub(crate) fn render(spec: &JobSpec) -> String {
         None => "qsub \"$0\"".to_owned(),
         Some(_) => format!("sed '/^#PBS -J/d' \"$0\" | qsub -v \"{DTRAIN_BATCH_INDEX}=$index\""),
     };
-    launch::add_again(&mut script, spec, launch::apptainer(spec), &Again::Command(again));
+    launch::add_again(&mut script, spec, launch::apptainer(spec), &Again::Submission(again));
     script.finish()
 }
 

@@ -42,8 +42,7 @@ pub(crate) fn add_nodes(script: &mut Script, spec: &JobSpec, remote: &Remote) {
     }
     script.command("    ", &launch::contained(spec, flags));
     script.line("}");
-    script.part("dtrain handles the system's signals. This script waits for its end.");
-    script.line("trap : TERM USR1 USR2");
+    launch::add_trap(script, spec);
     if is_several {
         let value = if launch::is_sweep(spec) { " value" } else { "" };
         script.line(format_args!(

@@ -23,7 +23,7 @@ pub(crate) fn render(spec: &JobSpec) -> String {
     if !one_task.is_empty() {
         one_task.insert(0, "srun --nodes=1 --ntasks=1".to_owned());
     }
-    let requeue = Again::Command("scontrol requeue \"$SLURM_JOB_ID\"".to_owned());
+    let requeue = Again::Step("scontrol requeue \"$SLURM_JOB_ID\"".to_owned());
     launch::add_again(&mut script, spec, one_task, &requeue);
     script.finish()
 }

@@ -1,5 +1,7 @@
 //! `dtrain batch` as a user sees it.
 
+mod systems;
+
 use crate::harness::{Finished, Scene};
 use std::fs;
 use std::process::Command;
@@ -48,6 +50,8 @@ fn wrong_jobs_are_one_sentence_with_a_remedy() {
     for (args, message) in [
         (&["slurm", "nowhere"][..], "there is no such file"),
         (&["slurm", "train.py"], "write `-- python train.py`"),
+        (&["pbs", "demo", "--submit"], "qsub is not in PATH"),
+        (&["k8s", "demo"], "give --container IMAGE"),
         (&["slurm", "demo", "--set", "train.epoch=1"], "epoch"),
         (&["slurm", "demo", "--array", "optim.lr=0.1,fast"], "lr"),
         (&["slurm", "demo", "--signal-before", "5 min"], "give --time, or leave it out"),
