@@ -2,7 +2,8 @@
 //!
 //! `cli` reads the command line, `launch` checks a launch and runs it by the rules of `dtrain_agent`. `ask`
 //! lets the worker program plan and profile. `gpus`, `ckpt` and `doctor` are the commands
-//! about GPUs, checkpoints and the machine. `batch` writes batch scripts.
+//! about GPUs, checkpoints and the machine. `batch` writes batch scripts, and
+//! `requeue` decides for them.
 //! Architecture invariant: the launcher does not link libtorch. Of its workers it knows only the variables of
 //! `dtrain_common::env` and the protocol of PyTorch's store.
 #![deny(unsafe_code)]

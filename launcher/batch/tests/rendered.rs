@@ -4,9 +4,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use dtrain_batch::{Account, JobSpec, Setup, Size, System, Target, TimeLimit, Work, render};
+use dtrain_batch::{Account, JobSpec, Setup, Size, System, Target, TimeLimit, Work, render, secret_manifest};
 use dtrain_common::units::ByteSize;
 use dtrain_test_kit::need::{self, Need};
+use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -148,4 +149,59 @@ fn shellcheck_finds_nothing_in_any_script() {
             assert!(done.status.success(), "{name} {kind}:\n{}", String::from_utf8_lossy(&done.stdout));
         }
     }
+}
+
+/// Compares a value with the API's types: `schema.json` has for each object its fields, `!` marks required ones.
+fn conform(value: &Value, kind: &Value, schema: &Value, place: &str) {
+    if let Some(element) = kind.as_array() {
+        let elements = value.as_array().unwrap_or_else(|| panic!("{place} is no list: {value}"));
+        elements.iter().for_each(|value| conform(value, &element[0], schema, place));
+        return;
+    }
+    let fits = match kind.as_str().unwrap() {
+        "text" => value.is_string(),
+        "number" => value.is_u64(),
+        "flag" => value.is_boolean(),
+        "texts" => value.as_object().is_some_and(|map| map.values().all(Value::is_string)),
+        "item" => {
+            let kind = Value::from(value["kind"].as_str().unwrap().to_lowercase());
+            return conform(value, &kind, schema, place);
+        }
+        object => {
+            let fields = schema[object].as_object().unwrap_or_else(|| panic!("no schema of {object}"));
+            let known = |name: &str| fields.get(name).or_else(|| fields.get(&format!("{name}!")));
+            for (name, value) in value.as_object().unwrap_or_else(|| panic!("{place} is no object: {value}"))
+            {
+                let place = format!("{place}.{name}");
+                conform(
+                    value,
+                    known(name).unwrap_or_else(|| panic!("unknown field {place}")),
+                    schema,
+                    &place,
+                );
+            }
+            let missing = |field: &&String| field.strip_suffix('!').is_some_and(|name| value[name].is_null());
+            assert_eq!(fields.keys().find(missing), None, "{place}");
+            true
+        }
+    };
+    assert!(fits, "{place} is no {kind}: {value}");
+}
+
+#[test]
+fn manifests_have_the_types_of_the_api() {
+    let schema: Value = serde_json::from_str(include_str!("schema.json")).unwrap();
+    for (kind, job) in all(System::K8s) {
+        let list: Value = serde_json::from_str(&render(System::K8s, &job)).unwrap();
+        conform(&list, &"list".into(), &schema, kind);
+    }
+    let secret = secret_manifest(System::K8s, &full(System::K8s), "s3").unwrap();
+    conform(&serde_json::from_str(&secret).unwrap(), &"secret".into(), &schema, "secret");
+}
+
+#[test]
+fn kubernetes_replaces_nothing_in_the_words_of_the_user() {
+    let mut job = full(System::K8s);
+    job.work.target = Target::Program(["sh", "-c", "$(HOME) $$ $a"].map(|word| word.parse().unwrap()).into());
+    assert!(render(System::K8s, &job).contains("\"$$(HOME) $$$$ $$a\""));
 }
