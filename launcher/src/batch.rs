@@ -1,5 +1,6 @@
 //! `dtrain batch`: from the flags to a script.
 
+mod expect;
 mod submit;
 
 use crate::cli::BatchArgs;
@@ -25,6 +26,11 @@ pub(crate) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
     if let Some(recipe) = &args.recipe {
         check_recipe(recipe, args)?;
     }
+    expect::check_checkpoints(&spec)?;
+    if args.dry_run {
+        return expect::show(args, &spec);
+    }
+    expect::check_memory(args, &spec)?;
     let script = dtrain_batch::render(args.system, &spec);
     match &args.output {
         Some(file) => fs::write(file, &script)
@@ -56,7 +62,7 @@ fn job(args: &BatchArgs) -> anyhow::Result<JobSpec> {
             partition: account.partition.clone(),
             queue: account.queue.clone(),
             qos: account.qos.clone(),
-            constraint: account.constraint.clone(),
+            constraint: account.constraint.clone().or_else(|| expect::constraint(args)),
         },
         work: Work {
             dtrain: find_dtrain(args)?,
@@ -141,15 +147,19 @@ fn check_recipe(recipe: &str, args: &BatchArgs) -> anyhow::Result<()> {
     if args.setup.container.is_some() && !Path::new(recipe).exists() && recipe.contains(['/', '.']) {
         return Ok(());
     }
+    for set in settings(args) {
+        Recipe::load(recipe, &set)?;
+    }
+    Ok(())
+}
+
+/// Returns the values of `--set` of each run that differs from the others.
+fn settings(args: &BatchArgs) -> Vec<Vec<String>> {
     let runs = match &args.array {
         Some(Array::Sweep { key, values }) => {
             values.iter().map(|value| Some(format!("{key}={}", value.text()))).collect()
         }
         _ => vec![None],
     };
-    for own in runs {
-        let set: Vec<String> = args.set.iter().cloned().chain(own).collect();
-        Recipe::load(recipe, &set)?;
-    }
-    Ok(())
+    runs.into_iter().map(|own| args.set.iter().cloned().chain(own).collect()).collect()
 }

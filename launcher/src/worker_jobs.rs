@@ -13,6 +13,7 @@ use dtrain_common::job::{Gpu, Job, Mode, PlanJob, ProfileJob};
 use dtrain_common::recipe::Recipe;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 /// Runs `dtrain plan`. On success, this and the next two functions do not return.
@@ -88,8 +89,30 @@ fn find_local_gpus() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
     })
 }
 
+/// Plans for these GPUs in a process of its own, which prints the plan. Exit code 3: no GPU has enough memory.
+pub(crate) fn plan_command(args: &RecipeArgs, gpus: Option<&[Gpu]>, nproc: usize) -> anyhow::Result<Command> {
+    let recipe = load_recipe(args)?;
+    let gpus = gpus.map_or_else(usual, <[Gpu]>::to_vec);
+    let job = PlanJob {
+        gpus,
+        nproc,
+        mode: Mode::Symbolic,
+        stage: Some("all".to_owned()),
+        brief: false,
+        json: false,
+    };
+    Ok(worker(args, &recipe, nproc, &Job::Plan(job))?.0)
+}
+
 /// Replaces this process by the worker program with one job.
 fn become_worker(args: &RecipeArgs, recipe: &Recipe, nproc: usize, job: &Job) -> anyhow::Result<ExitCode> {
+    let (mut command, worker) = worker(args, recipe, nproc, job)?;
+    let error = command.exec();
+    Err(error).with_context(|| format!("cannot start {}", worker.display()))
+}
+
+/// Returns the worker program with one job, and its path.
+fn worker(args: &RecipeArgs, recipe: &Recipe, nproc: usize, job: &Job) -> anyhow::Result<(Command, PathBuf)> {
     recipe.partition(nproc, None)?;
     let worker = find_worker()?;
     let mut command = Command::new(&worker);
@@ -102,6 +125,5 @@ fn become_worker(args: &RecipeArgs, recipe: &Recipe, nproc: usize, job: &Job) ->
     for variable in [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT] {
         command.env_remove(variable);
     }
-    let error = command.exec();
-    Err(error).with_context(|| format!("cannot start {}", worker.display()))
+    Ok((command, worker))
 }

@@ -1,5 +1,6 @@
 //! The flags of `dtrain batch`.
 
+use super::plan::GpuList;
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use dtrain_batch::{Array, Name, System, Value, Volume, Word};
@@ -46,6 +47,10 @@ pub(crate) struct BatchArgs {
     #[arg(long)]
     pub(crate) submit: bool,
 
+    /// Only show what the job and `dtrain plan` expect.
+    #[arg(long, conflicts_with_all = ["submit", "output"])]
+    pub(crate) dry_run: bool,
+
     /// Write the script to this file, not to standard output.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -76,6 +81,12 @@ pub(crate) struct SizeArgs {
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(0..=MOST))]
     pub(crate) gpus_per_node: u32,
+
+    /// GPUs of the nodes, as for `dtrain plan`: checks the memory.
+    ///
+    /// Without --constraint it also chooses nodes of slurm, flux and lsf.
+    #[arg(long, value_name = "LIST")]
+    pub(crate) gpu: Option<GpuList>,
 
     /// CPU cores of each node, for all its workers.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=MOST))]

@@ -4,6 +4,7 @@ mod systems;
 
 use crate::harness::{Finished, Scene};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 fn batch(scene: &Scene, args: &[&str]) -> Finished {
@@ -72,4 +73,56 @@ fn wrong_jobs_are_one_sentence_with_a_remedy() {
         batch(&scene, args).expect_code(2).expect_stderr(message);
     }
     scene.expect_nothing_written();
+}
+
+/// Starts `dtrain batch` with a trainer that answers every plan with this exit code.
+fn batch_with_plan(scene: &Scene, args: &[&str], code: u8) -> Finished {
+    let worker = scene.path(".planner");
+    fs::write(&worker, format!("#!/bin/sh\necho \"the plan of $*\"\nexit {code}\n")).unwrap();
+    fs::set_permissions(&worker, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dtrain"));
+    command.env("DTRAIN_WORKER", &worker).current_dir(scene.path("."));
+    command.arg("batch").args(args);
+    scene.start(command).wait()
+}
+
+#[test]
+fn a_dry_run_shows_the_job_and_the_plan_of_each_run() {
+    let scene = Scene::new();
+    let job = ["slurm", "demo", "--dry-run", "--nodes", "2", "--gpus-per-node", "4", "--gpu", "t4"];
+    let done = batch_with_plan(&scene, &[&job[..], &["--time", "1 h"]].concat(), 0);
+    let text = done.expect_code(0).stdout();
+    for part in
+        ["2 nodes with 4 GPUs each, 8 ranks", "asked to stop after 58 min", "the plan of demo", "\"nproc\":8"]
+    {
+        assert!(text.contains(part), "{part} is missing in:\n{text}");
+    }
+    let sweep = batch_with_plan(&scene, &[&job[..], &["--array", "optim.lr=0.1,0.01"]].concat(), 3);
+    let text = sweep.expect_code(3).stdout();
+    assert!(text.contains("Run 1, --set optim.lr=0.01:\nthe plan of demo --set optim.lr=0.01 "), "{text}");
+}
+
+#[test]
+fn a_recipe_that_does_not_fit_is_refused_before_submission() {
+    let scene = Scene::new();
+    let job = ["slurm", "demo", "--submit", "--gpus-per-node", "1", "--gpu", "t4"];
+    batch_with_plan(&scene, &job, 3).expect_code(2).expect_stderr("demo does not fit the GPUs of --gpu");
+    let without = ["slurm", "demo", "--gpu", "t4"];
+    batch_with_plan(&scene, &without, 0)
+        .expect_code(2)
+        .expect_stderr("give --gpus-per-node, or leave it out");
+    let named = ["slurm", "demo", "--gpus-per-node", "1", "--gpu", "t4,l4"];
+    let script = batch_with_plan(&scene, &named, 0).expect_code(0).stdout();
+    assert!(script.contains("#SBATCH --constraint=t4|l4\n"), "{script}");
+}
+
+#[test]
+fn a_time_that_is_too_short_for_a_checkpoint_is_refused() {
+    let scene = Scene::new();
+    fs::create_dir_all(scene.path("runs/demo")).unwrap();
+    let line = "{\"checkpoint\":{\"step\":50,\"total_ms\":90000.0}}\n";
+    fs::write(scene.path("runs/demo/metrics.jsonl"), line).unwrap();
+    let short = batch(&scene, &["slurm", "demo", "--time", "10 min"]);
+    short.expect_code(2).expect_stderr("took 90 s, but the workers have only 1 min to stop");
+    batch(&scene, &["slurm", "demo", "--time", "10 min", "--signal-before", "2 min"]).expect_code(0);
 }
