@@ -3,6 +3,7 @@
 //!
 //! Every variable is one documented constant; no other module writes a name.
 
+pub mod batch;
 mod worker;
 
 use std::time::Duration;
@@ -70,10 +71,6 @@ pub const DTRAIN_COLLECTIVE_TIMEOUT: &str = "DTRAIN_COLLECTIVE_TIMEOUT";
 pub const DTRAIN_MEMORY_COPIES: &str = "DTRAIN_MEMORY_COPIES";
 /// File with the end of the lease of this node's agent; see [`crate::agent_lease`].
 pub const DTRAIN_LEASE: &str = "DTRAIN_LEASE";
-/// Set by Slurm: number of the job.
-pub const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
-/// Set by Slurm from version 23 on: end of the job in seconds since the Unix epoch.
-pub const SLURM_JOB_END_TIME: &str = "SLURM_JOB_END_TIME";
 /// Process id of the guardian, for the launcher; see the launcher's `guardian` module.
 pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";
 /// Process id of the front, the process that the shell started, if it is not the guardian.
