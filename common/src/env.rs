@@ -104,6 +104,11 @@ pub fn of_process(name: &str) -> Option<String> {
     Some(std::env::var_os(name)?.to_string_lossy().into_owned())
 }
 
+/// Returns whether this is a worker of a launcher, or a process that a worker started.
+pub fn is_of_a_worker(get: impl Fn(&str) -> Option<String>) -> bool {
+    get(RANK).is_some() && get(TORCHELASTIC_RUN_ID).is_some()
+}
+
 /// Returns the timeout from [`DTRAIN_COLLECTIVE_TIMEOUT`], read through `get`; `None` if it is not set.
 pub fn collective_timeout(get: impl Fn(&str) -> Option<String>) -> Result<Option<Duration>, EnvError> {
     let Some(value) = get(DTRAIN_COLLECTIVE_TIMEOUT) else { return Ok(None) };

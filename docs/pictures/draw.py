@@ -311,7 +311,7 @@ def architecture():
         (400, 507, "binds libtorch", "small"),
     ):
         picture.text(x, y, words, kind)
-    for y, names in ((413, ["agent", "batch"]), (451, ["models", "collectives", "data"]), (487, ["shared-memory", "torch-shim"])):
+    for y, names in ((413, ["agent", "batch", "job"]), (451, ["models", "collectives", "data"]), (487, ["shared-memory", "torch-shim"])):
         x = 130
         for name in names:
             width = 9.5 * len(name) + 16

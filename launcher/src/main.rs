@@ -14,6 +14,7 @@ mod cli;
 mod connections;
 mod doctor;
 mod gpus;
+mod job;
 mod launch;
 mod plan;
 mod python;
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
         }
     };
     let done = match command {
-        Command::Launch(args) => Ok(launch(&Arc::from(args), start_time)),
+        Command::Launch(args) => job::complete_launch(*args).map(|args| launch(&Arc::new(args), start_time)),
         Command::Eval(args) => worker_jobs::eval(&args).map(|args| launch(&Arc::new(args), start_time)),
         Command::Plan(args) => worker_jobs::plan(&args),
         Command::Profile(args) => worker_jobs::profile(&args),
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
         Command::Requeue(args) => requeue::run(&args),
         Command::Ckpt(command) => ckpt::run(&command),
         Command::Gpu(command) => gpus::run(&command),
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Doctor(args) => job::complete_doctor(*args).and_then(|args| doctor::run(&args)),
     };
     done.unwrap_or_else(|error| print_error(&error, &[]))
 }

@@ -1,9 +1,9 @@
 //! The hosts of a job, in the order of the batch system.
 
-use crate::batch::{Batch, System};
 use crate::error::JobError;
 use crate::hostlist::{self, HostlistError};
 use crate::surroundings::Surroundings;
+use crate::system::System;
 use dtrain_common::env::batch::{
     HOSTNAME, LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS, PBS_NODEFILE, SLURM_JOB_NODELIST,
 };
@@ -20,9 +20,9 @@ pub(crate) struct Slots {
 }
 
 /// Returns the hosts of the whole job; `None` if they are not told on this node.
-pub(crate) fn of_job(from: Surroundings<'_>, batch: &Batch) -> Result<Option<Vec<String>>, JobError> {
+pub(crate) fn of_job(from: Surroundings<'_>, system: System) -> Result<Option<Vec<String>>, JobError> {
     let names = |slots: Vec<Slots>| slots.into_iter().map(|slots| slots.host).collect();
-    Ok(match batch.system {
+    Ok(match system {
         System::Slurm => slurm(from, SLURM_JOB_NODELIST)?,
         System::Pbs => pbs(from).map(names),
         System::Lsf => lsf(from).map(names),

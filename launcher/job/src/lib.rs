@@ -11,12 +11,14 @@ pub mod hostlist;
 mod hosts;
 mod starter;
 mod surroundings;
+mod system;
 mod tasks;
 
-pub use batch::{Batch, System};
+pub use batch::Batch;
 pub use error::JobError;
 pub use starter::Starter;
 pub use surroundings::{Number, Surroundings};
+pub use system::System;
 pub use tasks::Tasks;
 
 /// The first of the ports that [`Job::port`] returns.

@@ -1,7 +1,7 @@
 //! The programs that start tasks, and their variables.
 
-use crate::batch::System;
 use crate::surroundings::Surroundings;
+use crate::system::System;
 use dtrain_common::env::batch::{
     FLUX_JOB_NNODES, FLUX_JOB_SIZE, FLUX_TASK_LOCAL_ID, FLUX_TASK_RANK, JOB_COMPLETION_INDEX,
     JSM_NAMESPACE_LOCAL_RANK, JSM_NAMESPACE_LOCAL_SIZE, JSM_NAMESPACE_RANK, JSM_NAMESPACE_SIZE,

@@ -118,7 +118,7 @@ impl Tasks {
         if self.starter == Starter::Kubernetes {
             self.first_host = hosts::first_pod(from, self.rank.value);
         }
-        let told = batch.map_or(Ok(None), |batch| hosts::of_job(from, batch))?;
+        let told = batch.map_or(Ok(None), |batch| hosts::of_job(from, batch.system))?;
         if self.starter == Starter::Pbsdsh {
             let length = told.as_ref().map(|hosts| Number { value: hosts.len(), source: self.rank.source });
             self.nodes = self.nodes.or(length);

@@ -2,6 +2,7 @@
 
 mod conf;
 mod endpoint;
+mod job;
 
 use anyhow::bail;
 use clap::Args;
@@ -10,6 +11,7 @@ use conf::{RdzvConf, rdzv_conf};
 use dtrain_agent::cluster::lease::Times;
 use dtrain_agent::io::wire::Endpoint;
 use endpoint::{backend, endpoint, host, nodes};
+use job::FromJob;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -77,6 +79,10 @@ pub(crate) struct RendezvousArgs {
     /// One node; overrides `--rdzv-endpoint`.
     #[arg(long)]
     pub(crate) standalone: bool,
+
+    /// What the job sets.
+    #[arg(skip)]
+    from_job: FromJob,
 }
 
 /// A run on several nodes, as the flags describe it.
@@ -133,10 +139,11 @@ impl RendezvousArgs {
             bail!("--standalone and --nnodes {nodes} contradict each other: --standalone is one node");
         }
         let conf = self.rdzv_conf.as_ref();
+        let of_job = self.from_job.note.iter().cloned();
         if self.is_several() {
             self.rendezvous()?;
             let without_use = conf.map_or_else(|| Ok(Vec::new()), RdzvConf::without_use_on_several)?;
-            let mut notes = self.outranked();
+            let mut notes: Vec<String> = of_job.chain(self.outranked()).collect();
             notes.retain(|note| !note.starts_with("--local-addr"));
             let note = (!without_use.is_empty()).then(|| {
                 format!("--rdzv-conf {} is ignored: dtrain has no such setting", without_use.join(", "))
@@ -155,7 +162,7 @@ impl RendezvousArgs {
                 bail!("{flag} has no effect on one node; leave it out, or give --nnodes");
             }
         }
-        let mut notes = self.outranked();
+        let mut notes: Vec<String> = of_job.chain(self.outranked()).collect();
         let without_use = conf.map_or_else(|| Ok(Vec::new()), RdzvConf::without_use_on_one)?.join(", ");
         if !without_use.is_empty() {
             notes.push(format!(
@@ -203,13 +210,13 @@ impl RendezvousArgs {
         Ok(Some(Rendezvous {
             nodes,
             // As with torchrun, where node ranks belong to the static form.
-            node_rank: self.node_rank.filter(|_| !is_c10d),
+            node_rank: self.node_rank.filter(|_| !is_c10d).or(self.from_job.node_rank),
             endpoint: Endpoint { host, port },
             run_id: self.rdzv_id.clone(),
             secret: self.rdzv_secret.clone(),
             interface: self.rdzv_interface.clone(),
             local_addr: self.local_addr.clone(),
-            leads: conf.boolean("is_host")?.or(by_rank),
+            leads: conf.boolean("is_host")?.or(by_rank).or(self.from_job.leads),
             join_timeout: conf.join_timeout()?,
             last_call: conf.last_call()?,
             times: conf.times()?,

@@ -6,8 +6,8 @@ use dtrain_agent::clock::StartTime;
 use dtrain_agent::io::process::output;
 use dtrain_agent::local::TimeLimit;
 use dtrain_agent::signals;
-use dtrain_common::env::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
 use dtrain_common::time::{format_time, parse_clock};
+use dtrain_job::{Batch, Surroundings};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -79,21 +79,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the rest of the job's time; `None` without a job or an end.
 fn left(start_time: StartTime, inherited: impl Fn(&str) -> Option<String>) -> Option<Duration> {
-    let job = inherited(SLURM_JOB_ID)?;
-    match inherited(SLURM_JOB_END_TIME) {
-        Some(end) => until(&end, start_time),
-        // Older versions do not set the variable.
+    let from = Surroundings { variable: &inherited, file: &|_| None, command: &|_| None };
+    let job = Batch::slurm(from)?;
+    match job.end {
+        Some(end) => until(end, start_time),
+        // Older versions do not tell the end.
         None => {
             let mut squeue = Command::new("squeue");
-            squeue.args(["--noheader", "--jobs", &job, "--format=%L"]);
+            squeue.args(["--noheader", "--jobs", &job.id, "--format=%L"]);
             time_left(&output(&mut squeue, PATIENCE)?)
         }
     }
 }
 
-/// Returns the time until a moment given in seconds since 1970.
-fn until(end: &str, start_time: StartTime) -> Option<Duration> {
-    let end = UNIX_EPOCH.checked_add(Duration::from_secs(end.trim().parse().ok()?))?;
+/// Returns the time until a moment given since the Unix epoch.
+fn until(end: Duration, start_time: StartTime) -> Option<Duration> {
+    let end = UNIX_EPOCH.checked_add(end)?;
     end.duration_since(start_time.wall).ok().filter(|left| !left.is_zero())
 }
 
@@ -107,7 +108,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use dtrain_common::env::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
+    use dtrain_common::env::batch::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
     use std::time::{Instant, UNIX_EPOCH};
 
     fn start_time() -> StartTime {

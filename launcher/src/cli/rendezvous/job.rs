@@ -1,0 +1,107 @@
+//! What the flags of the rendezvous take from the job.
+
+use super::{C10D_PORT, RendezvousArgs, described};
+use anyhow::bail;
+use dtrain_common::text::counted;
+use dtrain_job::{Job, Number, Tasks};
+
+/// What a job sets beyond the flags.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct FromJob {
+    pub(super) node_rank: Option<usize>,
+    /// Whether this node leads, if the endpoint is the job's.
+    pub(super) leads: Option<bool>,
+    /// What was taken, or why nothing was.
+    pub(super) note: Option<String>,
+}
+
+impl RendezvousArgs {
+    /// Refuses several launches on one node, unless a flag describes the nodes: each would start all workers.
+    pub(crate) fn expect_one_task(&self, job: &Job) -> anyhow::Result<()> {
+        let Some(tasks) = &job.tasks else { return Ok(()) };
+        if self.nnodes.is_none() && !tasks.is_alone() {
+            let size = tasks.local_size.map_or_else(String::new, |size| size.to_string());
+            bail!(
+                "{} starts this command more than once on this node ({size}), and each would start all workers; \
+                 start one per node, or give --standalone for a run of each",
+                job.described()
+            );
+        }
+        Ok(())
+    }
+
+    /// Takes from the job what no flag gives: number of nodes, endpoint, name of the run, and node rank.
+    ///
+    /// # Errors
+    ///
+    /// A flag contradicts the job.
+    pub(crate) fn complete(&mut self, job: &Job) -> anyhow::Result<()> {
+        let Some(tasks) = &job.tasks else {
+            self.from_job.note = self.nnodes.is_none().then(|| alone(job)).flatten();
+            return Ok(());
+        };
+        match tasks.one_per_node() {
+            Some((node, nodes)) => {
+                self.expect_agreement(node, nodes)?;
+                self.nnodes.get_or_insert(nodes.value..=nodes.value);
+                self.join(job, tasks, node);
+            }
+            // Kubernetes does not tell how many nodes there are.
+            None if self.is_several() && tasks.nodes.is_none() && tasks.is_alone() => {
+                if let Some(node) = tasks.node {
+                    self.join(job, tasks, node);
+                }
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn expect_agreement(&self, node: Number, nodes: Number) -> anyhow::Result<()> {
+        if let Some(given) = self.nnodes.as_ref().filter(|given| !given.contains(&nodes.value)) {
+            bail!(
+                "--nnodes {} contradicts {nodes}; leave it out, or give --standalone for a run of each node",
+                described(given)
+            );
+        }
+        if let Some(given) = self.node_rank.filter(|given| *given != node.value) {
+            bail!("--node-rank {given} contradicts {node}; leave it out");
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, job: &Job, tasks: &Tasks, node: Number) {
+        self.rdzv_id = self.rdzv_id.take().or_else(|| job.id());
+        let mut place = String::new();
+        if self.rdzv_endpoint.is_none()
+            && self.master_addr.is_none()
+            && let Some(host) = &tasks.first_host
+        {
+            let port = self.master_port.filter(|port| *port != 0);
+            let port = port.or_else(|| job.port()).unwrap_or(C10D_PORT);
+            place = format!(", which meet at {host}:{port}");
+            self.rdzv_endpoint = Some((host.clone(), port));
+            self.master_port = None;
+            self.from_job.leads = Some(node.value == 0);
+        }
+        self.from_job.node_rank = Some(node.value);
+        let nodes = self.nnodes.as_ref().map_or_else(String::new, described);
+        self.from_job.note =
+            Some(format!("node rank {} of {nodes} nodes{place}, from {}", node.value, job.described()));
+    }
+}
+
+/// Returns a note for a batch script of a job with several nodes.
+fn alone(job: &Job) -> Option<String> {
+    let batch = job.batch.as_ref()?;
+    let nodes = batch.nodes.filter(|nodes| *nodes > 1)?;
+    Some(format!(
+        "{} has {}, but only this one runs dtrain; for all nodes, start it with {}",
+        job.described(),
+        counted(nodes, "node"),
+        batch.system.starter()
+    ))
+}
+
+#[cfg(test)]
+mod tests;

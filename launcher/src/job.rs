@@ -1,0 +1,51 @@
+//! The batch system's job, as the environment of this process tells it.
+
+use crate::cli::{DoctorArgs, LaunchArgs};
+use anyhow::Context;
+use dtrain_agent::io::process::output;
+use dtrain_common::env::{is_of_a_worker, of_process};
+use dtrain_job::{Job, Surroundings};
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+/// For programs of the batch system, whose server may not answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Adds what the job sets and the flags leave out.
+pub(crate) fn complete_launch(mut args: LaunchArgs) -> anyhow::Result<LaunchArgs> {
+    let rendezvous = &mut args.contract.rendezvous;
+    if let Some(job) = detect(rendezvous.standalone)? {
+        rendezvous.expect_one_task(&job)?;
+        rendezvous.complete(&job)?;
+    }
+    Ok(args)
+}
+
+/// As [`complete_launch`]; doctors of one node do not disturb each other.
+pub(crate) fn complete_doctor(mut args: DoctorArgs) -> anyhow::Result<DoctorArgs> {
+    if args.nodes.is_empty()
+        && args.try_lock.is_none()
+        && let Some(job) = detect(args.rendezvous.standalone)?
+    {
+        args.rendezvous.complete(&job)?;
+    }
+    Ok(args)
+}
+
+/// Returns the job; `None` if it does not count: for one node, and for a worker's own launches, which inherit
+/// the variables of the outer run.
+fn detect(standalone: bool) -> anyhow::Result<Option<Job>> {
+    if standalone || is_of_a_worker(of_process) {
+        return Ok(None);
+    }
+    let job = Job::detect(Surroundings {
+        variable: &of_process,
+        file: &|path| fs::read_to_string(path).ok(),
+        command: &|words| {
+            let (program, args) = words.split_first()?;
+            output(Command::new(program).args(args), PATIENCE)
+        },
+    });
+    job.map(Some).context("cannot read the environment of this job; --standalone ignores it")
+}
