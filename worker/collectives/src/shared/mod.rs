@@ -22,7 +22,9 @@ use tch::{Device, Kind, Tensor};
 use super::collective::{Caller, bytes_of};
 use super::{Collective, CollectiveError, GlooGroup, Operation, ProcessGroup, Work};
 
-pub(super) use agree::{broadcast, first_reason};
+pub(super) use agree::broadcast;
+#[cfg(feature = "mpi")]
+pub(super) use agree::first_reason;
 pub(super) use connect::{Decision, Facts, decide, gather_facts};
 pub(super) use segments::{Located, Segments};
 
