@@ -103,7 +103,9 @@ fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], t
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let near = |got: &Tensor, expected: &Tensor, name: &str| {
-        let scale = expected.abs().max().double_value(&[]).max(1e-6);
+        // With two values a channel, the normalised values are near 1 and -1, and the gradient is what is left
+        // of terms 10,000 times larger and more: its error is relative to the terms.
+        let scale = expected.abs().max().double_value(&[]).max(1e-3);
         let difference = (got - expected).abs().max().double_value(&[]) / scale;
         assert!(difference < tolerance, "{name}: {difference:e}");
     };
