@@ -2,8 +2,8 @@
 
 use crate::harness::{Finished, Launch, Scene};
 use dtrain_test_kit::network::{Network, Node};
+use dtrain_test_kit::ranks::free_port;
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -32,10 +32,6 @@ fn rows(done: &Finished) -> Vec<String> {
 fn expect_row(done: &Finished, begin: &str, part: &str) {
     let rows = rows(done);
     assert!(rows.iter().any(|row| row.starts_with(begin) && row.contains(part)), "{begin} {part}: {rows:#?}");
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Runs the doctor on nodes of one machine, the leader first, each with these flags.

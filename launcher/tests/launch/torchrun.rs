@@ -1,6 +1,7 @@
 //! torchrun's command line: the ways to name a program, its flags and their environment variables.
 
 use crate::harness::{Finished, Scene};
+use dtrain_test_kit::ranks::free_port;
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs;
@@ -19,13 +20,6 @@ fn executable(path: &Path, content: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, content).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-}
-
-/// Returns a free port below the system's automatic ports, which other tests may get.
-fn free_port() -> u16 {
-    let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
-    let free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
-    (first..).find(free).unwrap()
 }
 
 /// Runs the launcher with these variables set.

@@ -1,8 +1,10 @@
 //! Ranks as processes, started without the launcher.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use dtrain_common::env::{OMP_NUM_THREADS, WorkerEnv};
@@ -109,8 +111,19 @@ fn output(rank: Child) -> Output {
     rank.wait_with_output().expect("a rank's output can be read")
 }
 
-/// Returns a port that was free a moment ago.
+/// Returns a free port that this process has not returned before, outside the ports that the system chooses itself
+/// and those that a batch job gives.
+///
+/// # Panics
+/// If no such port is free.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");
-    listener.local_addr().expect("a bound listener has an address").port()
+    const PORTS: Range<u32> = 10_000..20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let count = PORTS.end - PORTS.start;
+    // Processes that run at the same time begin far from each other.
+    let first = std::process::id().wrapping_mul(389);
+    let next = || PORTS.start + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok();
+    let mut ports = (0..count).filter_map(|_| u16::try_from(next()).ok());
+    ports.find(free).expect("a port of 10000 to 19999 is free")
 }
