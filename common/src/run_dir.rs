@@ -1,6 +1,7 @@
 //! The run directory: the place of each file of a run, and the rules for a run to begin or resume in a
 //! folder. Invariant: an error writes nothing, and no run overwrites another's.
 
+mod attempt;
 mod entries;
 mod error;
 mod keep;
@@ -9,6 +10,7 @@ mod line;
 mod lock;
 mod named;
 mod prepare;
+mod presence;
 mod rollback;
 mod set_aside;
 
@@ -25,11 +27,13 @@ use crate::manifest::folder_name;
 use error::failed;
 
 pub use crate::manifest::step_of;
+pub use attempt::{AttemptRecord, BatchJob, attempt_folder, newest_attempt};
 pub use entries::rename_for_removal;
 pub use error::{Differences, RunDirError};
 pub use keep::Keep;
 pub use lock::RunLock;
 pub use prepare::Start;
+pub use presence::{Life, Presence};
 pub use set_aside::{Rollback, SetAside};
 
 /// The folder of one run. Constructing it reads and writes nothing.
@@ -128,7 +132,7 @@ impl RunDir {
 
     /// Returns the folder of one rank's logs in one attempt: `logs/attempt_0/rank_0`.
     pub fn rank_logs(&self, attempt: u32, rank: usize) -> PathBuf {
-        self.logs().join(format!("attempt_{attempt}/rank_{rank}"))
+        self.attempt(attempt).join(format!("rank_{rank}"))
     }
 
     /// Returns the default run directory: `runs/<recipe>-20261120-214512`, in local time.

@@ -4,7 +4,8 @@ use crate::cli::{DoctorArgs, LaunchArgs};
 use anyhow::Context;
 use dtrain_agent::io::process::output;
 use dtrain_common::env::{is_of_a_worker, of_process};
-use dtrain_job::{Job, Surroundings};
+use dtrain_common::run_dir::BatchJob;
+use dtrain_job::{Batch, Job, Surroundings};
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
@@ -48,4 +49,10 @@ fn detect(standalone: bool) -> anyhow::Result<Option<Job>> {
         },
     });
     job.map(Some).context("cannot read the environment of this job; --standalone ignores it")
+}
+
+/// Returns the batch system's job around this launch, for the record of its attempts.
+pub(crate) fn around_launch() -> Option<BatchJob> {
+    let from = Surroundings { variable: &of_process, file: &|_| None, command: &|_| None };
+    Batch::detect(from).map(|batch| BatchJob { system: batch.system.to_string(), id: batch.id })
 }

@@ -1,8 +1,8 @@
 //! The `dtrain` command: starts data-parallel training, or any program, as one process per GPU.
 //!
 //! `cli` reads the command line, `launch` checks a launch and runs it by the rules of `dtrain_agent`. `ask`
-//! lets the worker program plan and profile. `gpus`, `ckpt` and `doctor` are the commands
-//! about GPUs, checkpoints and the machine. `batch` writes batch scripts, and
+//! lets the worker program plan and profile. `gpus`, `ckpt`, `runs` and `doctor` are the
+//! commands about GPUs, checkpoints, runs and the machine. `batch` writes batch scripts, and
 //! `requeue` decides for them.
 //! Architecture invariant: the launcher does not link libtorch. Of its workers it knows only the variables of
 //! `dtrain_common::env` and the protocol of PyTorch's store.
@@ -19,7 +19,10 @@ mod launch;
 mod plan;
 mod python;
 mod requeue;
+mod runs;
+mod screen;
 mod stdout;
+mod times;
 mod worker_jobs;
 
 use anyhow::Context;
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Requeue(args) => requeue::run(&args),
         Command::Ckpt(command) => ckpt::run(&command),
         Command::Gpu(command) => gpus::run(&command),
+        Command::Runs(args) => runs::run(&args),
         Command::Doctor(args) => job::complete_doctor(*args).and_then(|args| doctor::run(&args)),
     };
     done.unwrap_or_else(|error| print_error(&error, &[]))

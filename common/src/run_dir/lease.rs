@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::files::write_atomic;
 
-mod holder;
+pub(super) mod holder;
 
 use holder::Holder;
 

@@ -12,9 +12,9 @@ use super::lease::{Lease, LeaseError, SUFFIX, Timing};
 use super::{RunDir, RunDirError};
 
 /// Lock of the process that began the run: a launcher, or rank 0 without a launcher.
-const RUN: &str = ".lock";
+pub(super) const RUN: &str = ".lock";
 /// Lock of rank 0, which may outlive a killed launcher for a moment.
-const TRAINER: &str = ".trainer.lock";
+pub(super) const TRAINER: &str = ".trainer.lock";
 /// Time for which a claim waits for a launcher that was just killed.
 const ENDING: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);

@@ -5,12 +5,11 @@ use super::inventory::{self, Entry, Leftover, entries, leftovers, name, set_asid
 use super::problem::{kind, sentence};
 use crate::cli::LsArgs;
 use crate::stdout::print;
+use crate::times::{local_time, time_value};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::{Rollback, RunDir, SetAside};
 use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, size};
-use jiff::tz::TimeZone;
-use jiff::{Timestamp, Zoned};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -131,18 +130,6 @@ fn marks(entry: &Entry) -> Vec<&'static str> {
         (is_damaged, "damaged"),
     ];
     marks.into_iter().filter_map(|(is_so, mark)| is_so.then_some(mark)).collect()
-}
-
-/// Formats a time like `2026-11-22 03:10:12`.
-pub(super) fn local_time(time: SystemTime) -> String {
-    let time = Timestamp::try_from(time).map(|time| Zoned::new(time, TimeZone::system()));
-    time.map_or("-".into(), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
-}
-
-/// Formats a time by RFC 3339; null for years that it does not allow.
-pub(super) fn time_value(time: Option<SystemTime>) -> Value {
-    let time = time.and_then(|time| Timestamp::try_from(time).ok());
-    time.map_or(Value::Null, |time| Value::String(time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()))
 }
 
 fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: &[SetAside]) -> Value {

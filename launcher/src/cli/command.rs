@@ -7,6 +7,7 @@ use super::eval::EvalArgs;
 use super::gpu::GpuCommand;
 use super::launch::LaunchArgs;
 use super::plan::{PlanArgs, ProfileArgs};
+use super::runs::RunsArgs;
 use clap::{Parser, Subcommand};
 
 /// Train on all GPUs of this machine, or run any program on them.
@@ -28,6 +29,9 @@ pub(crate) enum Command {
     /// Measure real steps, and find the largest micro-batch that fits.
     #[command(after_help = help!("profile"))]
     Profile(ProfileArgs),
+    /// List runs: state, job, progress, best metric, remaining time.
+    #[command(after_help = help!("runs"))]
+    Runs(RunsArgs),
     /// Evaluate a checkpoint on the whole test set.
     #[command(after_help = help!("eval"))]
     Eval(Box<EvalArgs>),

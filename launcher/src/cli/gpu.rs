@@ -60,7 +60,7 @@ pub(crate) struct KillArgs {
 }
 
 /// Parses seconds from 0.1 to one day.
-fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     within(text, 0.1..=86_400.0)
 }
 

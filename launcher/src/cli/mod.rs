@@ -20,6 +20,7 @@ mod output;
 mod parse;
 mod plan;
 mod rendezvous;
+mod runs;
 
 pub(crate) use batch::{BatchArgs, RequeueArgs};
 pub(crate) use ckpt::{
@@ -37,3 +38,4 @@ pub(crate) use output::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
 pub(crate) use parse::read_command;
 pub(crate) use plan::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 pub(crate) use rendezvous::{C10D_PORT, Rendezvous, RendezvousArgs};
+pub(crate) use runs::{RunState, RunsArgs, RunsCommand, WatchArgs, WhichRuns};

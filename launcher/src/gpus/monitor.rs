@@ -3,12 +3,10 @@
 use super::info::{MonitorLine, or_dash, text};
 use super::owner::owner;
 use crate::cli::MonitorArgs;
+use crate::screen::{Frames, size_of_terminal, stop_requests, wait};
 use crate::stdout::print;
-use anyhow::Context;
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::Receiver;
 use dtrain_agent::io::output::{Stream, can_draw_frames};
-use dtrain_agent::io::process::handlers;
-use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{Driver, GpuStatus, Status};
 use dtrain_common::text::size;
@@ -18,12 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Repeats until Ctrl-C, the usual end, or for the given number of times.
 pub(super) fn run(driver: &mut impl Driver, args: &MonitorArgs) -> anyhow::Result<ExitCode> {
-    let (sender, stopped) = bounded(1);
-    handlers::listen(&signals::STOP, move |signal| {
-        // The first signal is enough.
-        let _ = sender.try_send(signal);
-    })
-    .context("cannot receive signals")?;
+    let stopped = stop_requests()?;
     let form = match args.json {
         true => Form::Json,
         false if can_draw_frames(Stream::Stdout) => Form::Screen,
@@ -50,14 +43,6 @@ struct Schedule {
     count: Option<u64>,
 }
 
-/// Returns columns and rows of the terminal; without a limit if unknown.
-fn size_of_terminal() -> (usize, usize) {
-    match rustix::termios::tcgetwinsize(io::stdout()) {
-        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
-        _ => (usize::MAX, usize::MAX),
-    }
-}
-
 /// Shows the state repeatedly. `show` returns whether a reader exists; `size` is the terminal's at that time.
 fn watch(
     driver: &mut impl Driver,
@@ -68,19 +53,13 @@ fn watch(
     size: impl Fn() -> (usize, usize),
 ) -> anyhow::Result<ExitCode> {
     let mut next = Instant::now();
-    let mut painted = 0;
+    let mut frames = Frames::default();
     let mut looks = 0;
     loop {
         let status = driver.status()?;
         let time = jiff::Timestamp::now();
         let shown = match form {
-            Form::Screen => {
-                let frame = cut(&text(&status, owner), size());
-                let lines = std::mem::replace(&mut painted, frame.lines().count());
-                // Moves up by that number of lines and erases below: the new frame may be shorter.
-                let over = if lines == 0 { String::new() } else { format!("\x1b[{lines}A\r\x1b[J") };
-                show(&(over + &frame))?
-            }
+            Form::Screen => show(&frames.next(&text(&status, owner), size()))?,
             Form::Lines => show(&lines(&status, &format!("{time:.0}")))?,
             Form::Json => show(&objects(&status, &format!("{time:.3}"))?)?,
         };
@@ -90,18 +69,10 @@ fn watch(
         }
         // A look that took longer than the interval is not made up for.
         next = (next + schedule.interval).max(Instant::now());
-        match stopped.recv_deadline(next) {
-            Ok(signals::INT) => return Ok(ExitStatus::Success.into()),
-            Ok(signal) => return Ok(ExitStatus::Signal(signal).into()),
-            Err(_) => {}
+        if let Some(end) = wait(stopped, next) {
+            return Ok(end.into());
         }
     }
-}
-
-/// Cuts a frame to the terminal: wrapped or scrolled lines cannot be redrawn. The cursor takes the last row.
-fn cut(frame: &str, (columns, rows): (usize, usize)) -> String {
-    let lines = frame.lines().take(rows.saturating_sub(1));
-    lines.map(|line| line.chars().take(columns).chain(['\n']).collect::<String>()).collect()
 }
 
 fn lines(status: &Status, time: &str) -> String {
@@ -126,6 +97,8 @@ mod tests {
 
     use super::super::fake::{FakeDriver, machine, process};
     use super::*;
+    use crossbeam_channel::bounded;
+    use dtrain_agent::signals;
 
     fn shown(form: Form, looks: u64) -> Vec<String> {
         let (_sender, stopped) = bounded(1);

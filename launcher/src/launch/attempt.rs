@@ -7,6 +7,7 @@ use super::inbox::Inbox;
 use super::master_address::MasterAddress;
 use super::port::MasterPort;
 use crate::cli::LaunchArgs;
+use crate::job;
 use crate::plan::{Plan, cores};
 use anyhow::Context;
 use dtrain_agent::cluster::message::{Endpoint, RunInfo};
@@ -20,7 +21,7 @@ use dtrain_agent::io::temporary::Temporary;
 use dtrain_agent::local::{Cause, Verdict};
 use dtrain_common::env::{WorkerEnv, omp_threads};
 use dtrain_common::files::{none_if_missing, write_atomic};
-use dtrain_common::run_dir::RunDir;
+use dtrain_common::run_dir::{AttemptRecord, RunDir};
 use rustix::process::Rlimit;
 use std::fs;
 use std::io;
@@ -88,6 +89,17 @@ impl Attempt {
         let has_rank0 = plan.placement.first_rank == 0;
         let bound = has_rank0.then(|| master_address.bind_port(plan.serves_store())).transpose()?;
         let (port, store) = bound.map_or((None, None), |(port, store)| (Some(port), store));
+        let files = Files::create(plan, temporary, logs)?;
+        if plan.run_dir.is_some() {
+            let record = AttemptRecord {
+                began_ms: inbox.start_time.unix_ms(inbox.start_time.elapsed()),
+                nproc: plan.placement.world_size,
+                nodes: plan.placement.group_world_size,
+                job: job::around_launch(),
+                ..AttemptRecord::of_this_process()
+            };
+            files.record(&record).inspect_err(|_| files.remove())?;
+        }
         Ok(Self {
             rank0: Endpoint {
                 host: master_address.host.clone(),
@@ -96,7 +108,7 @@ impl Attempt {
             },
             port,
             store,
-            files: Files::create(plan, temporary, logs)?,
+            files,
             heartbeats: Heartbeats::new(temporary, plan.nproc, inbox.start_time)?,
             memory_kills: MemoryKills::note(),
             restart,

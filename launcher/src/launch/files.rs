@@ -5,7 +5,7 @@ use anyhow::Context;
 use dtrain_agent::cause::error_message;
 use dtrain_agent::io::output::{LineFilter, RotatingLog, Stream};
 use dtrain_agent::io::temporary::Temporary;
-use dtrain_common::run_dir::RunDir;
+use dtrain_common::run_dir::{AttemptRecord, RunDir, attempt_folder, newest_attempt};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -13,9 +13,6 @@ use tempfile::TempDir;
 
 /// The most bytes read of an error file.
 const LONGEST_ERROR_BYTES: u64 = 1 << 20;
-
-/// The folder of an attempt has this name, followed by its number.
-const ATTEMPT: &str = "attempt_";
 
 /// The output and error files of one attempt's workers.
 #[derive(Debug)]
@@ -145,8 +142,20 @@ impl Files {
         RotatingLog::create(path, self.routing.log_size).context(context)
     }
 
+    /// Writes the record of this attempt for `dtrain runs`; only on the node of rank 0.
+    pub(super) fn record(&self, record: &AttemptRecord) -> anyhow::Result<()> {
+        if self.first_rank > 0 {
+            return Ok(());
+        }
+        let path = AttemptRecord::path(&self.attempt);
+        record.write(&self.attempt).with_context(|| format!("cannot write {}", path.display()))
+    }
+
     /// Removes the folders of [`Files::create`] after a failed start.
     pub(super) fn remove(&self) {
+        if self.first_rank == 0 {
+            let _ = fs::remove_file(AttemptRecord::path(&self.attempt));
+        }
         for folder in &self.folders {
             let _ = fs::remove_dir_all(folder);
         }
@@ -196,7 +205,7 @@ fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
 /// Creates the folder of attempt `number`, which other nodes use too. `number` becomes larger if this node has logs
 /// of a later attempt, or logs of its first rank in this one.
 fn shared_attempt(root: &Path, number: &mut u32, first_rank: usize) -> anyhow::Result<PathBuf> {
-    if let Some(newest) = newest_attempt(root) {
+    if let Some(newest) = newest(root) {
         let is_used = rank_folder(&attempt_folder(root, newest), first_rank).exists();
         *number = (*number).max(newest.saturating_add(u32::from(is_used)));
     }
@@ -209,17 +218,11 @@ fn shared_attempt(root: &Path, number: &mut u32, first_rank: usize) -> anyhow::R
 /// Returns the number after that of the newest attempt. A number without a folder is not used again: numbers are in
 /// the order of time.
 pub(super) fn next_attempt(root: &Path) -> u32 {
-    newest_attempt(root).map_or(0, |newest| newest.saturating_add(1))
+    newest(root).map_or(0, |newest| newest.saturating_add(1))
 }
 
-fn newest_attempt(root: &Path) -> Option<u32> {
-    let entries = fs::read_dir(root).ok()?;
-    let number = |name: &str| name.strip_prefix(ATTEMPT)?.parse().ok();
-    entries.filter_map(|entry| number(entry.ok()?.file_name().to_str()?)).max()
-}
-
-fn attempt_folder(root: &Path, number: u32) -> PathBuf {
-    root.join(format!("{ATTEMPT}{number}"))
+fn newest(root: &Path) -> Option<u32> {
+    newest_attempt(root).ok().flatten()
 }
 
 /// Returns a rank's folder in an attempt's folder; the layout of [`RunDir::rank_logs`].
@@ -331,6 +334,8 @@ mod tests {
         let new = RunDir::new(folder.path().join("new"));
         let files = Files::of(Some(&new), &routing(1, None), &temporary, 0, None).unwrap();
         files.open_logs(0).unwrap();
+        files.record(&AttemptRecord::default()).unwrap();
+        assert!(new.attempt(0).join("attempt.json").exists());
         files.remove();
         assert!(!new.root().exists());
         let there = RunDir::new(folder.path());

@@ -20,6 +20,7 @@ mod pty;
 mod pytorch;
 mod recipes;
 mod restarts;
+mod runs;
 mod shell;
 mod signals;
 mod store;

@@ -185,6 +185,8 @@ fn the_help_is_what_its_file_says() {
         &["gpu", "suggest-batch-size"],
         &["gpu", "clear"],
         &["gpu", "kill"],
+        &["runs"],
+        &["runs", "watch"],
         &["doctor"],
         &["batch"],
     ] {

@@ -20,7 +20,7 @@ fn shown(done: &Finished) -> Vec<String> {
     lines
 }
 
-/// Returns the files in this folder of the scene with their contents, by relative path.
+/// Returns the files in this folder of the scene with their contents, by relative path, without records of attempts.
 fn files(scene: &Scene, folder: &str) -> BTreeMap<String, String> {
     fn walk(folder: &Path, below: &str, files: &mut BTreeMap<String, String>) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -28,7 +28,7 @@ fn files(scene: &Scene, folder: &str) -> BTreeMap<String, String> {
             let name = format!("{below}{}", entry.file_name().to_string_lossy());
             if entry.path().is_dir() {
                 walk(&entry.path(), &format!("{name}/"), files);
-            } else {
+            } else if entry.file_name() != "attempt.json" {
                 files.insert(name, fs::read_to_string(entry.path()).unwrap());
             }
         }

@@ -9,17 +9,17 @@ use crate::random;
 
 /// The holder of a lease, as its file names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Holder {
-    pub(super) pid: u32,
+pub(in crate::run_dir) struct Holder {
+    pub(in crate::run_dir) pid: u32,
     /// Start of the process in the kernel's ticks: another process may get its pid later.
-    pub(super) started: u64,
-    pub(super) host: String,
+    pub(in crate::run_dir) started: u64,
+    pub(in crate::run_dir) host: String,
     /// The kernel and namespace of `pid`. If they are unknown, a random text that equals no other.
-    pub(super) namespace: String,
+    pub(in crate::run_dir) namespace: String,
 }
 
 impl Holder {
-    pub(super) fn this() -> Self {
+    pub(in crate::run_dir) fn this() -> Self {
         let pid = std::process::id();
         let (started, namespace) = match (start_of(pid), namespace(pid)) {
             (Some(Some(started)), Some(namespace)) => (started, namespace),
@@ -29,12 +29,12 @@ impl Holder {
     }
 
     /// Returns the file's content at renewal `beat`. Its length is constant, to overwrite in place.
-    pub(super) fn text(&self, beat: u64) -> String {
+    pub(in crate::run_dir) fn text(&self, beat: u64) -> String {
         let Self { pid, started, host, namespace } = self;
         format!("process {pid} on {host}\nbegan {started} in {namespace}\nbeat {beat:020}\n")
     }
 
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(in crate::run_dir) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let (pid, host) = lines.next()?.strip_prefix("process ")?.split_once(" on ")?;
         let (started, namespace) = lines.next()?.strip_prefix("began ")?.split_once(" in ")?;
@@ -48,7 +48,7 @@ impl Holder {
     }
 
     /// Returns whether the process lives; `None` if `here` cannot see it.
-    pub(super) fn is_alive(&self, here: &Self) -> Option<bool> {
+    pub(in crate::run_dir) fn is_alive(&self, here: &Self) -> Option<bool> {
         if self.namespace != here.namespace || self.host != here.host {
             return None;
         }
@@ -62,7 +62,7 @@ impl Holder {
         }
     }
 
-    pub(super) fn describe(&self) -> String {
+    pub(in crate::run_dir) fn describe(&self) -> String {
         format!("process {} on {}", self.pid, self.host)
     }
 }

@@ -1,0 +1,101 @@
+//! The flags of `dtrain runs`.
+
+use super::gpu::seconds;
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct RunsArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<RunsCommand>,
+
+    #[command(flatten)]
+    pub(crate) which: WhichRuns,
+
+    /// Print one line of JSON instead of the table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunsCommand {
+    /// Repeat the table of `dtrain runs`.
+    #[command(after_help = help!("runs-watch"))]
+    Watch(WatchArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    pub(crate) which: WhichRuns,
+
+    /// Seconds between two updates.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = seconds)]
+    pub(crate) interval: f64,
+
+    /// Number of updates [default: until Ctrl-C].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WhichRuns {
+    /// Folder that holds run directories, or a run directory.
+    #[arg(value_name = "DIR", default_value = "runs")]
+    pub(crate) dir: PathBuf,
+
+    /// Only runs in these states, such as `running,lost`.
+    #[arg(long, value_enum, value_delimiter = ',', hide_possible_values = true, value_name = "STATE,...")]
+    pub(crate) state: Vec<RunState>,
+}
+
+/// The state of a run. The words are part of the JSON form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum RunState {
+    Running,
+    /// Stopped on request with exit code 75: the same command resumes it.
+    Requeue,
+    Succeeded,
+    Failed,
+    OutOfMemory,
+    Stopped,
+    /// It has no result, and no process is known to run it.
+    Lost,
+    NotStarted,
+    /// Its result cannot be read.
+    Unreadable,
+}
+
+impl RunState {
+    /// Returns the word of tables and of JSON.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Requeue => "requeue",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::OutOfMemory => "out-of-memory",
+            Self::Stopped => "stopped",
+            Self::Lost => "lost",
+            Self::NotStarted => "not-started",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_has_one_word_everywhere() {
+        for state in RunState::value_variants() {
+            let word = state.to_possible_value();
+            assert_eq!(word.as_ref().map(|word| word.get_name()), Some(state.word()));
+            assert_eq!(serde_json::to_value(state).ok(), Some(state.word().into()));
+        }
+    }
+}
