@@ -20,10 +20,10 @@ pub enum DeviceError {
     )]
     NoneVisible { list: String },
     #[error(
-        "rank {rank} needs GPU {local_rank}, but only {visible} GPU(s) are visible on its machine; start at most {visible} worker(s) \
+        "rank {rank} needs GPU {gpu}, but only {visible} GPU(s) are visible on its machine; start at most {visible} worker(s) \
          there, or train on the CPU with --gpu-ids none"
     )]
-    TooFew { rank: usize, local_rank: usize, visible: usize },
+    TooFew { rank: usize, gpu: usize, visible: usize },
     #[error(
         "rank {rank} cannot use its GPU: {source}; check it with `nvidia-smi`: another process may use it exclusively, or it needs \
          a reset"
@@ -47,9 +47,8 @@ pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, Devi
         // A run on the CPU does not wait for CUDA to load.
         return Ok(Device::Cpu);
     }
-    let found = cuda::load()
-        .and_then(|()| budget::configure(limit, env.local_rank))
-        .and_then(|()| cuda::device_count());
+    let found =
+        cuda::load().and_then(|()| budget::configure(limit, env.gpu)).and_then(|()| cuda::device_count());
     let (device, why_not) = select(env, list, found)?;
     why_not.inspect(|why| log_fallback(env, why));
     enter(device).map_err(|source| device_failed(env, source))?;
@@ -73,10 +72,10 @@ fn select(
     found: Result<usize, ShimError>,
 ) -> Result<(Device, Option<ShimError>), DeviceError> {
     match (found, list) {
-        (Ok(visible), _) if env.local_rank < visible => Ok((Device::Cuda(env.local_rank), None)),
+        (Ok(visible), _) if env.gpu < visible => Ok((Device::Cuda(env.gpu), None)),
         (Ok(0), None) => Ok((Device::Cpu, None)),
         (Ok(0), Some(list)) => Err(DeviceError::NoneVisible { list }),
-        (Ok(visible), _) => Err(DeviceError::TooFew { rank: env.rank, local_rank: env.local_rank, visible }),
+        (Ok(visible), _) => Err(DeviceError::TooFew { rank: env.rank, gpu: env.gpu, visible }),
         (Err(error), None) => Ok((Device::Cpu, Some(error))),
         (Err(error), Some(list)) => {
             let reason = &error.message;
@@ -132,7 +131,7 @@ mod tests {
     use super::*;
 
     fn worker(local_rank: usize) -> WorkerEnv {
-        WorkerEnv { rank: local_rank + 4, local_rank, ..WorkerEnv::single() }
+        WorkerEnv { rank: local_rank + 4, local_rank, gpu: local_rank, ..WorkerEnv::single() }
     }
 
     fn error(kind: ErrorKind) -> ShimError {

@@ -20,6 +20,7 @@ use crate::device::DeviceError;
 use crate::models::ModelError;
 use crate::optim::GroupError;
 use crate::out_of_memory::impl_out_of_memory;
+use crate::rank::RankError;
 use crate::run::plan::PlanError;
 use crate::step::PrecisionError;
 use crate::tasks::TaskError;
@@ -33,6 +34,8 @@ pub(crate) type Result<T, E = WorkerError> = std::result::Result<T, E>;
 pub enum WorkerError {
     #[error(transparent)]
     Env(#[from] EnvError),
+    #[error(transparent)]
+    Rank(#[from] RankError),
     #[error(transparent)]
     Recipe(#[from] RecipeError),
     #[error(
@@ -151,7 +154,7 @@ impl WorkerError {
                 | TrainError::NothingTested
                 | TrainError::Model(ModelError::Recomputed { .. }),
             ) => ExitStatus::Usage,
-            Self::Rendezvous(_) => ExitStatus::Rendezvous,
+            Self::Rendezvous(_) | Self::Rank(RankError::Pmi(_)) => ExitStatus::Rendezvous,
             Self::Train(_)
             | Self::Checkpoints(_)
             | Self::Device(DeviceError::Failed { .. })

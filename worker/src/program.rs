@@ -10,9 +10,11 @@ use clap::Parser;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
+use rustix::process::{Signal, getpid, kill_process};
 use tracing_subscriber::EnvFilter;
 
 use super::error::WorkerError;
+use super::rank::Start;
 use super::request::Request;
 use super::tasks::BuildTask;
 use super::worker::{run, run_task};
@@ -55,10 +57,19 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     if let Err(error) = dtrain_torch_shim::stacks::print_on_abort() {
         tracing::debug!("cannot print a stack on SIGABRT: {error}");
     }
-    let env = WorkerEnv::from_process();
-    let error_file = env.as_ref().ok().and_then(|env| env.error_file.clone());
-    let is_first = env.as_ref().is_ok_and(|env| env.rank == 0);
-    let trained = env.map_err(WorkerError::from).and_then(|env| train(&request, &env));
+    let begun = Start::of_process(request.job.is_some());
+    let env = begun.as_ref().ok().map(|begun| &begun.env);
+    let error_file = env.and_then(|env| env.error_file.clone());
+    let is_first = env.is_some_and(|env| env.rank == 0);
+    let trained = begun.map_err(WorkerError::from).and_then(|begun| {
+        if let Some(threads) = begun.threads {
+            tch::set_num_threads(threads.try_into().unwrap_or(1));
+        }
+        begun.stop_after.map(stop_after).transpose().map_err(WorkerError::Signals)?;
+        let status = train(&request, &begun.env)?;
+        begun.finish();
+        Ok(status)
+    });
     let error = match trained {
         Ok(status) => return status.into(),
         Err(error) => error,
@@ -75,6 +86,16 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
         eprintln!("error: {}", message_of(&error));
     }
     error.exit_status().into()
+}
+
+/// Asks this process to stop after `time`, as a launcher does.
+fn stop_after(time: Duration) -> std::io::Result<()> {
+    let ask = move || {
+        std::thread::sleep(time);
+        // The process exists: it is this one.
+        let _ = kill_process(getpid(), Signal::USR1);
+    };
+    std::thread::Builder::new().name("deadline".to_owned()).spawn(ask).map(drop)
 }
 
 /// Returns the message without the C++ stack that libtorch appends.

@@ -28,6 +28,8 @@ pub const SLURM_PROCID: &str = "SLURM_PROCID";
 pub const SLURM_LOCALID: &str = "SLURM_LOCALID";
 /// Set by Slurm: index of this node in the step.
 pub const SLURM_NODEID: &str = "SLURM_NODEID";
+/// Set by Slurm: cores of each task, if `--cpus-per-task` was given.
+pub const SLURM_CPUS_PER_TASK: &str = "SLURM_CPUS_PER_TASK";
 /// Set by PBS: name of the job, such as `123.server`.
 pub const PBS_JOBID: &str = "PBS_JOBID";
 /// Set by PBS: file with a line for each slot; on the first host only.

@@ -32,6 +32,8 @@ pub enum EnvError {
 pub struct WorkerEnv {
     pub rank: usize,
     pub local_rank: usize,
+    /// Index of this worker's GPU among those that it sees: the local rank, unless a job shows each task its own.
+    pub gpu: usize,
     /// Rank of this worker's node among the nodes.
     pub group_rank: usize,
     /// Name of the role, the same for all workers.
@@ -56,6 +58,7 @@ impl WorkerEnv {
         Self {
             rank: 0,
             local_rank: 0,
+            gpu: 0,
             group_rank: 0,
             role_name: "default".into(),
             world_size: 1,
@@ -93,10 +96,12 @@ impl WorkerEnv {
         let node = (rank / local_size).min(nodes - 1);
         let role_size = read.size(ROLE_WORLD_SIZE, world_size)?;
         read.rank(ROLE_RANK, rank.min(role_size - 1), ROLE_WORLD_SIZE, role_size)?;
+        let local_rank = read.rank(LOCAL_RANK, rank % local_size, LOCAL_WORLD_SIZE, local_size)?;
         let error_file = get(TORCHELASTIC_ERROR_FILE).filter(|path| !path.is_empty());
         Ok(Self {
             rank,
-            local_rank: read.rank(LOCAL_RANK, rank % local_size, LOCAL_WORLD_SIZE, local_size)?,
+            local_rank,
+            gpu: local_rank,
             group_rank: read.rank(GROUP_RANK, node, GROUP_WORLD_SIZE, nodes)?,
             role_name: get(ROLE_NAME).unwrap_or(single.role_name),
             world_size,

@@ -123,6 +123,7 @@ impl Attempt {
             worker: WorkerEnv {
                 rank: placement.first_rank,
                 local_rank: 0,
+                gpu: 0,
                 group_rank: placement.group_rank,
                 role_name: args.contract.role.clone(),
                 world_size: placement.world_size,

@@ -99,6 +99,7 @@ mod tests {
             worker: WorkerEnv {
                 rank: 0,
                 local_rank: 0,
+                gpu: 0,
                 group_rank: 0,
                 role_name: "default".into(),
                 world_size: 3,

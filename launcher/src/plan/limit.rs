@@ -6,14 +6,10 @@ use dtrain_agent::clock::StartTime;
 use dtrain_agent::io::process::output;
 use dtrain_agent::local::TimeLimit;
 use dtrain_agent::signals;
-use dtrain_common::time::{format_time, parse_clock};
+use dtrain_common::time::format_time;
 use dtrain_job::{Batch, Surroundings};
 use std::process::Command;
-use std::time::{Duration, UNIX_EPOCH};
-
-/// The longest default of --time-margin, and otherwise its fraction of the limit.
-const LONGEST_MARGIN: Duration = Duration::from_secs(120);
-const MARGIN_PART: u32 = 10;
+use std::time::Duration;
 
 /// A time limit, and its message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +49,7 @@ pub(super) fn limit(
             format_time(whole_seconds(end))
         ),
         Some(margin) => margin,
-        None => (end / MARGIN_PART).min(LONGEST_MARGIN),
+        None => Batch::margin(end),
     };
     let ask = end - margin;
     Ok(Some(LimitWithNote {
@@ -79,28 +75,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the rest of the job's time; `None` without a job or an end.
 fn left(start_time: StartTime, inherited: impl Fn(&str) -> Option<String>) -> Option<Duration> {
-    let from = Surroundings { variable: &inherited, file: &|_| None, command: &|_| None };
-    let job = Batch::slurm(from)?;
-    match job.end {
-        Some(end) => until(end, start_time),
-        // Older versions do not tell the end.
-        None => {
-            let mut squeue = Command::new("squeue");
-            squeue.args(["--noheader", "--jobs", &job.id, "--format=%L"]);
-            time_left(&output(&mut squeue, PATIENCE)?)
-        }
-    }
-}
-
-/// Returns the time until a moment given since the Unix epoch.
-fn until(end: Duration, start_time: StartTime) -> Option<Duration> {
-    let end = UNIX_EPOCH.checked_add(end)?;
-    end.duration_since(start_time.wall).ok().filter(|left| !left.is_zero())
-}
-
-/// Parses squeue's time; words such as UNLIMITED and empty text give `None`.
-fn time_left(text: &str) -> Option<Duration> {
-    parse_clock(text.trim()).filter(|left| !left.is_zero())
+    let squeue = |words: &[&str]| {
+        let (program, args) = words.split_first()?;
+        output(Command::new(program).args(args), PATIENCE)
+    };
+    let from = Surroundings { variable: &inherited, file: &|_| None, command: &squeue };
+    Batch::slurm(from)?.time_left(from, start_time.wall)
 }
 
 #[cfg(test)]
@@ -161,24 +141,5 @@ mod tests {
         assert!(refused(&args(None, Some(5))).contains("no effect without a time limit"));
         let text = refused(&args(Some("60"), Some(60)));
         assert!(text.contains("60 s") || text.contains("1 min"), "{text}");
-    }
-
-    #[test]
-    fn squeues_words_for_what_is_left_are_understood() {
-        for (text, seconds) in [
-            ("0:37\n", Some(37)),
-            ("59", Some(59)),
-            ("10:00", Some(600)),
-            ("2:03:04", Some(7384)),
-            ("1-02:03:04", Some(93_784)),
-            ("UNLIMITED", None),
-            ("NOT_SET", None),
-            ("INVALID", None),
-            ("0:00", None),
-            ("1:2:3:4", None),
-            ("", None),
-        ] {
-            assert_eq!(time_left(text), seconds.map(Duration::from_secs), "{text}");
-        }
     }
 }

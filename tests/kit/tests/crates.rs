@@ -8,6 +8,8 @@ use std::path::Path;
 /// Packages from bottom to top, each with the packages of the workspace that it may depend on.
 const PACKAGES: &[(&str, &[&str])] = &[
     ("common", &[]),
+    ("common/job", &["common"]),
+    ("common/pmi", &[]),
     ("tests/kit", &["common"]),
     ("worker/shared-memory", &[]),
     ("worker/torch-shim", &["worker/shared-memory"]),
@@ -18,6 +20,8 @@ const PACKAGES: &[(&str, &[&str])] = &[
         "worker",
         &[
             "common",
+            "common/job",
+            "common/pmi",
             "worker/collectives",
             "worker/data",
             "worker/models",
@@ -27,10 +31,9 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ),
     ("launcher/agent", &["common", "tests/kit"]),
     ("launcher/batch", &["common", "tests/kit"]),
-    ("launcher/job", &["common"]),
-    ("launcher", &["common", "launcher/agent", "launcher/batch", "launcher/job", "tests/kit"]),
+    ("launcher", &["common", "common/job", "common/pmi", "launcher/agent", "launcher/batch", "tests/kit"]),
     ("docs/examples/own-trainer", &["worker"]),
-    ("tests", &["common", "tests/kit", "worker", "worker/torch-shim"]),
+    ("tests", &["common", "common/pmi", "tests/kit", "worker", "worker/torch-shim"]),
     ("tests/xtask", &[]),
     ("tests/lab", &["common", "launcher/agent", "tests/xtask"]),
 ];

@@ -7,8 +7,13 @@ use dtrain_common::env::batch::{
     FLUX_JOB_ID, FLUX_JOB_NNODES, HOSTNAME, JOB_COMPLETION_INDEX, LSB_JOBID, PBS_JOBID, PBS_NUM_NODES,
     SLURM_GPUS_ON_NODE, SLURM_JOB_END_TIME, SLURM_JOB_ID, SLURM_JOB_NUM_NODES, SLURM_RESTART_COUNT,
 };
+use dtrain_common::time::parse_clock;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The longest margin before a time limit, and otherwise its part of the limit.
+const LONGEST_MARGIN: Duration = Duration::from_secs(120);
+const MARGIN_PART: u32 = 10;
 
 /// A job. Values that cannot be read are `None`: they limit no run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +71,27 @@ impl Batch {
         })
     }
 
+    /// Returns the rest of a Slurm job's time at `now`; `None` if it has no end, or another system.
+    pub fn time_left(&self, from: Surroundings<'_>, now: SystemTime) -> Option<Duration> {
+        if self.system != System::Slurm {
+            return None;
+        }
+        let left = match self.end {
+            Some(end) => UNIX_EPOCH.checked_add(end)?.duration_since(now).ok(),
+            // Older versions do not tell the end. Words such as UNLIMITED are no time.
+            None => {
+                let text = (from.command)(&["squeue", "--noheader", "--jobs", &self.id, "--format=%L"])?;
+                parse_clock(text.trim())
+            }
+        };
+        left.filter(|left| !left.is_zero())
+    }
+
+    /// Returns how long before the end of a time limit the workers are asked to stop.
+    pub fn margin(limit: Duration) -> Duration {
+        (limit / MARGIN_PART).min(LONGEST_MARGIN)
+    }
+
     fn new(system: System, id: String) -> Self {
         Self { system, id, nodes: None, end: None, requeues: None, gpus: None }
     }
@@ -73,4 +99,38 @@ impl Batch {
 
 fn read<T: FromStr>(from: Surroundings<'_>, name: &str) -> Option<T> {
     from.text(name)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn squeues_words_for_what_is_left_are_understood() {
+        for (text, seconds) in [
+            ("0:37\n", Some(37)),
+            ("59", Some(59)),
+            ("10:00", Some(600)),
+            ("2:03:04", Some(7384)),
+            ("1-02:03:04", Some(93_784)),
+            ("UNLIMITED", None),
+            ("NOT_SET", None),
+            ("INVALID", None),
+            ("0:00", None),
+            ("1:2:3:4", None),
+            ("", None),
+        ] {
+            let from = Surroundings {
+                variable: &|name| (name == SLURM_JOB_ID).then(|| "71".to_owned()),
+                file: &|_| None,
+                command: &|words| {
+                    assert_eq!(words, ["squeue", "--noheader", "--jobs", "71", "--format=%L"]);
+                    Some(text.to_owned())
+                },
+            };
+            let left = Batch::slurm(from).unwrap().time_left(from, SystemTime::now());
+            assert_eq!(left, seconds.map(Duration::from_secs), "{text}");
+        }
+    }
 }

@@ -48,6 +48,13 @@ impl Job {
         Ok(Self { batch, tasks })
     }
 
+    /// Returns the job and its tasks if they are several ranks, or may be: their number is not always told.
+    pub fn several_tasks(self) -> Option<(Self, Tasks)> {
+        let tasks = self.tasks.clone()?;
+        let is_alone = tasks.size.is_some_and(|size| size.value == 1);
+        (!is_alone).then_some((self, tasks))
+    }
+
     /// Returns a name that is the same for all tasks: job and step, such as `71.0`; `None` if none is told.
     pub fn id(&self) -> Option<String> {
         let tasks = self.tasks.as_ref();

@@ -1,0 +1,133 @@
+//! PMI-1, PMI-2 and PMIx: what tasks tell each other through the program that started them, such as `mpirun` or
+//! `srun --mpi=pmi2`.
+//!
+//! PMI-1 and PMI-2 are text over a socket that the starter opened, and are spoken here. PMIx has no documented
+//! text: its library is loaded when a starter uses it. No MPI library is needed.
+//!
+//! Sources: MPICH's `src/pmi` (PMI-1 "simple" wire protocol, and PMI-2); the PMIx standard, version 4.
+
+mod error;
+mod hex;
+mod pmix;
+mod socket;
+mod v1;
+mod v2;
+
+use std::fmt;
+
+pub use error::PmiError;
+
+use pmix::Pmix;
+use socket::Socket;
+use v1::V1;
+use v2::V2;
+
+/// Set by the starter of PMI-1 and PMI-2: the number of an open socket to it.
+pub const PMI_FD: &str = "PMI_FD";
+/// Set by the starter of PMI-1 and PMI-2: rank of this task.
+pub const PMI_RANK: &str = "PMI_RANK";
+/// Set by the starter of PMI-1 and PMI-2: number of tasks.
+pub const PMI_SIZE: &str = "PMI_SIZE";
+/// Set by the starter of PMIx: name of the tasks.
+pub const PMIX_NAMESPACE: &str = "PMIX_NAMESPACE";
+
+/// A key-value space of all tasks of a starter.
+///
+/// Order: `put`, then `fence` by all tasks, then `get`.
+trait KeyValues: fmt::Debug {
+    fn rank(&self) -> usize;
+    fn size(&self) -> usize;
+    /// Keys and values have letters, digits and `-` only; values at most [`LONGEST_VALUE`] characters.
+    fn put(&mut self, key: &str, value: &str) -> Result<(), PmiError>;
+    /// Waits for all tasks.
+    fn fence(&mut self) -> Result<(), PmiError>;
+    /// Returns what the task `rank` has put under this key before the last fence.
+    fn get(&mut self, rank: usize, key: &str) -> Result<String, PmiError>;
+    /// Tells the starter that this task ends as planned.
+    fn finalize(&mut self) -> Result<(), PmiError>;
+}
+
+/// The longest value that all starters accept: MPICH's limit is 1023.
+const LONGEST_VALUE: usize = 1000;
+
+/// A connection to the program that started this task and its peers.
+#[derive(Debug)]
+pub struct Pmi {
+    values: Box<dyn KeyValues>,
+    /// Number of the next gathering, for its keys.
+    round: usize,
+}
+
+impl Pmi {
+    /// Connects to the starter that the variables name; `None` if there is none. Call it once in a process: a
+    /// second connection would disturb the first.
+    ///
+    /// # Errors
+    ///
+    /// The starter does not answer as the protocol demands, or PMIx's library cannot be loaded.
+    pub fn connect(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, PmiError> {
+        let values: Box<dyn KeyValues> = if let Some(socket) = Socket::of_starter(get)? {
+            let task = socket::Task::of_variables(get)?;
+            match V1::connect(socket, task)? {
+                Ok(v1) => Box::new(v1),
+                // The starter knows PMI-2 only.
+                Err(socket) => Box::new(V2::connect(socket)?),
+            }
+        } else if get(PMIX_NAMESPACE).is_some() {
+            Box::new(Pmix::connect()?)
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(Self { values, round: 0 }))
+    }
+
+    /// Returns the rank of this task.
+    pub fn rank(&self) -> usize {
+        self.values.rank()
+    }
+
+    /// Returns the number of tasks.
+    pub fn size(&self) -> usize {
+        self.values.size()
+    }
+
+    /// Returns the texts of all tasks by rank. All tasks call it, with texts of at most 500 bytes.
+    ///
+    /// # Errors
+    ///
+    /// A text is too long, or the starter fails.
+    pub fn gather(&mut self, own: &str) -> Result<Vec<String>, PmiError> {
+        let text = hex::encode(own);
+        if text.len() > LONGEST_VALUE {
+            return Err(PmiError::TooLong { bytes: own.len() });
+        }
+        let round = self.round;
+        self.round += 1;
+        let key = |rank: usize| format!("dtrain-{round}-{rank}");
+        self.values.put(&key(self.rank()), &text)?;
+        self.values.fence()?;
+        let mut texts = Vec::with_capacity(self.size());
+        for rank in 0..self.size() {
+            let text = self.values.get(rank, &key(rank))?;
+            texts.push(
+                hex::decode(&text)
+                    .ok_or(PmiError::Answer { expected: "the text of a task", answer: text })?,
+            );
+        }
+        Ok(texts)
+    }
+
+    /// Waits for all tasks, and tells the starter that this one ends as planned. A task that ends without it
+    /// makes most starters end the others. Call it last, after MPI was finalised.
+    ///
+    /// # Errors
+    ///
+    /// The starter fails, or MPI has closed the connection.
+    pub fn finish(mut self) -> Result<(), PmiError> {
+        self.values.fence()?;
+        self.values.finalize()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! How this process learns its rank: from its launcher, or from the batch system or MPI starter that started it
+//! as one task for each rank.
+
+mod place;
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use dtrain_common::env::{
+    CUDA_VISIBLE_DEVICES, EnvError, MASTER_ADDR, MASTER_PORT, OMP_NUM_THREADS, RANK, WORLD_SIZE, WorkerEnv,
+    batch::SLURM_CPUS_PER_TASK, of_process, omp_threads,
+};
+use dtrain_common::host;
+use dtrain_job::{Batch, Job, JobError, Surroundings, Tasks};
+use dtrain_pmi::{Pmi, PmiError};
+
+use place::{Introduction, Place, sharing};
+
+/// An error that keeps this process from learning its rank.
+#[derive(Debug, thiserror::Error)]
+pub enum RankError {
+    /// The environment of the launcher is wrong.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// The environment of the job is wrong.
+    #[error("cannot read the environment of this job: {0}")]
+    Job(#[from] JobError),
+    /// The conversation with the starter failed.
+    #[error(transparent)]
+    Pmi(#[from] PmiError),
+    /// The starter is silent about something.
+    #[error(
+        "{starter} started this task as rank {rank}, but does not tell {missing}; start `dtrain launch` once on each node, or set \
+         {remedy}"
+    )]
+    Untold {
+        /// The starter's name.
+        starter: String,
+        /// The rank it told.
+        rank: usize,
+        /// What it does not tell.
+        missing: &'static str,
+        /// The variables that tell it instead.
+        remedy: &'static str,
+    },
+    /// The starter's texts and variables disagree.
+    #[error(
+        "{starter} told this task rank {told}, and rank {other} by PMI; start all tasks with one mpirun or srun"
+    )]
+    Contradiction {
+        /// The starter's name.
+        starter: String,
+        /// The rank by its variables.
+        told: usize,
+        /// The rank by PMI.
+        other: usize,
+    },
+    /// A port cannot be opened.
+    #[error("cannot open a port for the other ranks: {0}; set MASTER_ADDR and MASTER_PORT")]
+    Port(#[source] io::Error),
+    /// The environment of another task is not that of this version.
+    #[error("rank {rank} introduced itself by {text:?}; run the same version of dtrain on all ranks")]
+    Introduction {
+        /// The other rank.
+        rank: usize,
+        /// What came from it.
+        text: String,
+    },
+}
+
+/// A rank, and its connection to what started it.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) env: WorkerEnv,
+    /// Open until the end: the MPI library of the same process speaks to the same starter.
+    pmi: Option<Pmi>,
+    /// The time after which the job wants the run to stop, if no launcher watches it.
+    pub(crate) stop_after: Option<Duration>,
+    /// The threads of this rank, if no launcher sets them.
+    pub(crate) threads: Option<usize>,
+}
+
+impl Start {
+    /// Reads the environment. With RANK or WORLD_SIZE a launcher has started this process, whatever job it is in;
+    /// so it is if `alone`, for a job of the launcher's own, which has one process.
+    pub(crate) fn of_process(alone: bool) -> Result<Self, RankError> {
+        let of_launcher = alone || [RANK, WORLD_SIZE].iter().any(|name| of_process(name).is_some());
+        let from = Surroundings {
+            variable: &of_process,
+            file: &|path| fs::read_to_string(path).ok(),
+            command: &|words| output(words),
+        };
+        match if of_launcher { None } else { Job::detect(from)?.several_tasks() } {
+            Some((job, tasks)) => Self::of_task(&job, &tasks, from),
+            None => Ok(Self { env: WorkerEnv::from_process()?, pmi: None, stop_after: None, threads: None }),
+        }
+    }
+
+    fn of_task(job: &Job, tasks: &Tasks, from: Surroundings<'_>) -> Result<Self, RankError> {
+        let untold = |missing, remedy| RankError::Untold {
+            starter: tasks.starter.to_string(),
+            rank: tasks.rank.value,
+            missing,
+            remedy,
+        };
+        let (rank, mut pmi) = (tasks.rank.value, Pmi::connect(&of_process)?);
+        let mut introductions = None;
+        if let Some(pmi) = &mut pmi {
+            if pmi.rank() != rank {
+                let starter = tasks.starter.to_string();
+                return Err(RankError::Contradiction { starter, told: rank, other: pmi.rank() });
+            }
+            introductions = Some(introduce(pmi, tasks)?);
+        }
+        let of_pmi = introductions.as_ref().map(Vec::len);
+        let size = of_pmi.or(tasks.size.map(|size| size.value));
+        let size = size
+            .ok_or_else(|| untold("the number of ranks", "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"))?;
+        let place = Place::told(tasks, size)
+            .or_else(|| Place::among(introductions.as_deref()?, rank))
+            .ok_or_else(|| {
+                untold(
+                    "the ranks of each node",
+                    "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, \
+                                   GROUP_WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+                )
+            })?;
+        let first = introductions.as_ref().and_then(|all| all.first()?.listens_at.clone());
+        let loopback = || (place.nodes == 1).then(|| Ipv4Addr::LOCALHOST.to_string());
+        let (address, port) = match first {
+            Some((address, port)) => (Some(address), Some(port)),
+            None => (loopback().or_else(|| tasks.first_host.clone()), job.port()),
+        };
+        let address = of_process(MASTER_ADDR).or(address);
+        let address =
+            address.ok_or_else(|| untold("the address of rank 0", "MASTER_ADDR and MASTER_PORT"))?;
+        let port = match of_process(MASTER_PORT) {
+            Some(value) => value.trim().parse().ok().ok_or(EnvError::Invalid {
+                name: MASTER_PORT,
+                value,
+                expected: "a port from 0 to 65535",
+            })?,
+            None => port.ok_or_else(|| untold("the name of the job", MASTER_PORT))?,
+        };
+        let env = WorkerEnv {
+            rank,
+            local_rank: place.local_rank,
+            gpu: if sees_own_gpu() { 0 } else { place.local_rank },
+            group_rank: place.node,
+            world_size: size,
+            local_world_size: place.local_size,
+            group_world_size: place.nodes,
+            master_addr: address,
+            master_port: port,
+            run_id: job.id().unwrap_or_else(|| "none".to_owned()),
+            ..WorkerEnv::single()
+        };
+        let left = job.batch.as_ref().filter(|_| rank == 0);
+        let left = left.and_then(|batch| batch.time_left(from, SystemTime::now()));
+        let sharing = introductions.as_deref().and_then(|all| sharing(all, rank)).unwrap_or(place.local_size);
+        let threads = of_process(OMP_NUM_THREADS).is_none().then(|| threads(sharing));
+        Ok(Self { env, pmi, stop_after: left.map(|left| left - Batch::margin(left)), threads })
+    }
+
+    /// Waits for all ranks, and tells the starter that this one ends as planned. Without it the starter ends the
+    /// other ranks. An error changes nothing: the training has ended.
+    pub(crate) fn finish(self) {
+        if let Some(Err(error)) = self.pmi.map(Pmi::finish) {
+            tracing::debug!("{error}");
+        }
+    }
+}
+
+/// Exchanges introductions with all tasks, and returns those of all by rank.
+fn introduce(pmi: &mut Pmi, tasks: &Tasks) -> Result<Vec<Introduction>, RankError> {
+    let listens_at = match pmi.rank() {
+        0 => Some((own_address(tasks), free_port().map_err(RankError::Port)?)),
+        _ => None,
+    };
+    let texts = pmi.gather(&Introduction::new(listens_at).to_text())?;
+    let read = |(rank, text): (usize, String)| {
+        Introduction::from_text(&text).ok_or(RankError::Introduction { rank, text })
+    };
+    texts.into_iter().enumerate().map(read).collect()
+}
+
+/// Returns an address of this node for the other ranks: the loopback address on one node; that towards another
+/// node of the job, if the job tells one; else the host's name.
+fn own_address(tasks: &Tasks) -> String {
+    let is_one_node = tasks.nodes.is_some_and(|nodes| nodes.value == 1)
+        || tasks.size.is_some_and(|size| tasks.local_size.is_some_and(|local| local.value == size.value));
+    if is_one_node {
+        return Ipv4Addr::LOCALHOST.to_string();
+    }
+    let own = host::name();
+    let other = tasks.hosts.iter().flatten().find(|host| **host != own);
+    let towards = other.and_then(|host| {
+        let to = (host.as_str(), 9).to_socket_addrs().ok()?.next()?;
+        let socket = UdpSocket::bind((if to.is_ipv4() { "0.0.0.0" } else { "::" }, 0)).ok()?;
+        // Sends nothing: the kernel only chooses the route.
+        socket.connect(to).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    });
+    match towards {
+        Some(address) if !address.is_loopback() => address.to_string(),
+        _ => own,
+    }
+}
+
+/// Returns a port that is free now. Rank 0 opens it in a moment, for its store.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?.local_addr()?.port())
+}
+
+/// Returns whether the job shows this task a GPU of its own, such as `srun --gpus-per-task=1`: number 0.
+fn sees_own_gpu() -> bool {
+    of_process(CUDA_VISIBLE_DEVICES).is_some_and(|list| !list.trim().is_empty() && !list.contains(','))
+}
+
+/// Returns the threads of this rank: those that Slurm gives each task, or a share of the cores on which
+/// `sharing` ranks run.
+fn threads(sharing: usize) -> usize {
+    let told = of_process(SLURM_CPUS_PER_TASK).and_then(|cores| cores.trim().parse().ok());
+    let allowed = std::thread::available_parallelism().map_or(1, usize::from);
+    let shared = omp_threads(allowed, sharing);
+    told.filter(|cores| (1..=allowed).contains(cores)).unwrap_or(shared)
+}
+
+/// Runs a program of the batch system and returns its output.
+fn output(words: &[&str]) -> Option<String> {
+    let (program, args) = words.split_first()?;
+    let done = Command::new(program).args(args).output().ok()?;
+    done.status.success().then(|| String::from_utf8_lossy(&done.stdout).into_owned())
+}
