@@ -3,9 +3,11 @@
 use crate::cli::{DoctorArgs, LaunchArgs};
 use anyhow::Context;
 use dtrain_agent::io::process::output;
-use dtrain_common::env::{is_of_a_worker, of_process};
+use dtrain_common::env::{DTRAIN_GUARDIAN, is_of_a_worker, of_process};
+use dtrain_common::host;
 use dtrain_common::run_dir::BatchJob;
 use dtrain_job::{Batch, Job, Surroundings};
+use dtrain_pmi::Pmi;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
@@ -16,11 +18,28 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Adds what the job sets and the flags leave out.
 pub(crate) fn complete_launch(mut args: LaunchArgs) -> anyhow::Result<LaunchArgs> {
     let rendezvous = &mut args.contract.rendezvous;
-    if let Some(job) = detect(rendezvous.standalone)? {
+    if let Some(mut job) = detect(rendezvous.standalone)? {
         rendezvous.expect_one_task(&job)?;
+        // The guardian reads the same flags before; only the launcher meets the others.
+        if rendezvous.lacks_endpoint() && of_process(DTRAIN_GUARDIAN).is_some() {
+            add_first_host(&mut job)?;
+        }
         rendezvous.complete(&job)?;
     }
     Ok(args)
+}
+
+/// Adds the first node's host by the starter's PMI, if neither the job nor the user tells it.
+fn add_first_host(job: &mut Job) -> anyhow::Result<()> {
+    let tasks =
+        job.tasks.as_mut().filter(|tasks| tasks.first_host.is_none() && tasks.one_per_node().is_some());
+    if let Some(tasks) = tasks
+        && let Some(mut pmi) = Pmi::connect(&of_process)?
+    {
+        tasks.first_host = pmi.gather(&host::name())?.into_iter().next();
+        pmi.finish()?;
+    }
+    Ok(())
 }
 
 /// As [`complete_launch`]; doctors of one node do not disturb each other.

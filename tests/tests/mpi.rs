@@ -14,34 +14,27 @@ use dtrain_tests::trainings::{distance, tensors};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs `program` on this many ranks, which have torchrun's variables and this transport.
-fn mpirun(ranks: usize, transport: &str, program: &Path, args: &[&str], folder: &Path) -> Output {
+/// Returns a command that starts this many ranks by `mpirun`, with this transport.
+fn mpirun(ranks: usize, transport: &str) -> Command {
     let given = std::env::var("DTRAIN_TEST_MPIRUN").expect("DTRAIN_TEST_MPIRUN");
     let mut words = given.split_whitespace();
     let mut command = Command::new(words.next().unwrap());
     programs::without_outer_run(&mut command);
-    // Open MPI, then MPICH.
-    let script = "RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; export RANK LOCAL_RANK=$RANK; exec \"$@\"";
+    command.args(words).args(["-n", &ranks.to_string()]);
+    command.env("DTRAIN_TRANSPORT", transport).env("OMP_NUM_THREADS", "1");
     command
-        .args(words)
-        .args(["-n", &ranks.to_string(), "sh", "-c", script, "rank"])
-        .arg(program)
-        .args(args)
-        .current_dir(folder)
-        .env("WORLD_SIZE", ranks.to_string())
-        .env("LOCAL_WORLD_SIZE", ranks.to_string())
-        .env("MASTER_ADDR", "127.0.0.1")
-        .env("MASTER_PORT", free_port().to_string())
-        .env("DTRAIN_TRANSPORT", transport)
-        .env("OMP_NUM_THREADS", "1");
-    finish(&mut command, LIMIT)
 }
 
 #[test]
 fn the_conformance_suite_passes() {
+    // The suite has torchrun's variables. Open MPI, then MPICH.
+    let script = "RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; export RANK LOCAL_RANK=$RANK; exec \"$@\"";
     for ranks in [2, 3] {
-        let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
-        let output = mpirun(ranks, "mpi", program, &["mpi", "suite"], Path::new("."));
+        let mut command = mpirun(ranks, "mpi");
+        command.args(["sh", "-c", script, "rank", env!("CARGO_BIN_EXE_conformance-rank"), "mpi", "suite"]);
+        command.env("WORLD_SIZE", ranks.to_string()).env("LOCAL_WORLD_SIZE", ranks.to_string());
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", free_port().to_string());
+        let output = finish(&mut command, LIMIT);
         let text = output_text(&output);
         assert!(output.status.success(), "{ranks} ranks: {text}");
         assert_eq!(text.matches("ok shutdown").count(), ranks, "{text}");
@@ -56,7 +49,10 @@ fn a_training_ends_in_gloos_weights() {
         // Adam divides by gradients that are almost zero, and magnifies the order of their sums.
         let args =
             ["recipe.toml", "--run-dir", &name, "--set", "optim.name=\"sgd\"", "--set", "optim.lr=0.1"];
-        let output = mpirun(ranks, transport, &worker(), &args, &sandbox.path(""));
+        // The ranks meet by PMI, and MPI then speaks to the same starter.
+        let mut command = mpirun(ranks, transport);
+        command.arg(worker()).args(args).current_dir(sandbox.path(""));
+        let output = finish(&mut command, LIMIT);
         assert!(output.status.success(), "{name}: {}", output_text(&output));
         sandbox.run(&name)
     };

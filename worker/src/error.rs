@@ -154,7 +154,9 @@ impl WorkerError {
                 | TrainError::NothingTested
                 | TrainError::Model(ModelError::Recomputed { .. }),
             ) => ExitStatus::Usage,
-            Self::Rendezvous(_) | Self::Rank(RankError::Pmi(_)) => ExitStatus::Rendezvous,
+            Self::Rendezvous(_) | Self::Rank(RankError::Pmi(_) | RankError::Unresolved { .. }) => {
+                ExitStatus::Rendezvous
+            }
             Self::Train(_)
             | Self::Checkpoints(_)
             | Self::Device(DeviceError::Failed { .. })

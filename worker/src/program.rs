@@ -10,11 +10,10 @@ use clap::Parser;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
-use rustix::process::{Signal, getpid, kill_process};
 use tracing_subscriber::EnvFilter;
 
 use super::error::WorkerError;
-use super::rank::Start;
+use super::rank::{End, Start};
 use super::request::Request;
 use super::tasks::BuildTask;
 use super::worker::{run, run_task};
@@ -57,45 +56,36 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     if let Err(error) = dtrain_torch_shim::stacks::print_on_abort() {
         tracing::debug!("cannot print a stack on SIGABRT: {error}");
     }
-    let begun = Start::of_process(request.job.is_some());
-    let env = begun.as_ref().ok().map(|begun| &begun.env);
-    let error_file = env.and_then(|env| env.error_file.clone());
-    let is_first = env.is_some_and(|env| env.rank == 0);
-    let trained = begun.map_err(WorkerError::from).and_then(|begun| {
-        if let Some(threads) = begun.threads {
-            tch::set_num_threads(threads.try_into().unwrap_or(1));
-        }
-        begun.stop_after.map(stop_after).transpose().map_err(WorkerError::Signals)?;
-        let status = train(&request, &begun.env)?;
-        begun.finish();
-        Ok(status)
-    });
-    let error = match trained {
-        Ok(status) => return status.into(),
-        Err(error) => error,
+    let begun = match Start::of_process(request.job.is_some()) {
+        Ok(begun) => begun,
+        Err(error) => return report(&error.into(), None, &request),
     };
+    let env = begun.env.clone();
+    let trained = begun.prepare().map_err(WorkerError::Signals).and_then(|()| train(&request, &env));
+    let (end, code) = match trained {
+        Ok(status) => (End::AsPlanned, status.into()),
+        Err(error) => (End::Failed, report(&error, Some(&env), &request)),
+    };
+    begun.end(end);
+    code
+}
+
+/// Reports the error of the rank of `env`, which is `None` if it is not known, and returns the exit code.
+fn report(error: &WorkerError, env: Option<&WorkerEnv>, request: &Request) -> ExitCode {
+    let error_file = env.and_then(|env| env.error_file.as_deref());
+    let is_first = env.is_some_and(|env| env.rank == 0);
     if error.is_of_another_rank() {
         // That rank ends first, so that the launcher blames the rank that knows the cause.
         std::thread::sleep(LINGER);
     }
-    let reported = error_file.is_some_and(|path| write_error_file(&path, &error));
+    let reported = error_file.is_some_and(|path| write_error_file(path, error));
     // The launcher's report shows the error once for all ranks.
     let reported_by_launcher = reported && request.prepared;
     let reported_by_rank_0 = !is_first && error.is_reported_by_rank_0();
     if !reported_by_launcher && !reported_by_rank_0 {
-        eprintln!("error: {}", message_of(&error));
+        eprintln!("error: {}", message_of(error));
     }
     error.exit_status().into()
-}
-
-/// Asks this process to stop after `time`, as a launcher does.
-fn stop_after(time: Duration) -> std::io::Result<()> {
-    let ask = move || {
-        std::thread::sleep(time);
-        // The process exists: it is this one.
-        let _ = kill_process(getpid(), Signal::USR1);
-    };
-    std::thread::Builder::new().name("deadline".to_owned()).spawn(ask).map(drop)
 }
 
 /// Returns the message without the C++ stack that libtorch appends.

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use dtrain_common::env::{
@@ -16,7 +17,9 @@ use dtrain_common::env::{
 use dtrain_common::host;
 use dtrain_job::{Batch, Job, JobError, Surroundings, Tasks};
 use dtrain_pmi::{Pmi, PmiError};
+use rustix::process::{Signal, getpid, kill_process};
 
+use crate::collectives::Transport;
 use place::{Introduction, Place, sharing};
 
 /// An error that keeps this process from learning its rank.
@@ -58,6 +61,16 @@ pub enum RankError {
         /// The rank by PMI.
         other: usize,
     },
+    /// The name of rank 0's host has no address here.
+    #[error(
+        "cannot resolve {host}, the host of rank 0: {source}; correct the name server or /etc/hosts, or set MASTER_ADDR"
+    )]
+    Unresolved {
+        /// The host.
+        host: String,
+        /// The resolver's word.
+        source: io::Error,
+    },
     /// A port cannot be opened.
     #[error("cannot open a port for the other ranks: {0}; set MASTER_ADDR and MASTER_PORT")]
     Port(#[source] io::Error),
@@ -78,9 +91,9 @@ pub(crate) struct Start {
     /// Open until the end: the MPI library of the same process speaks to the same starter.
     pmi: Option<Pmi>,
     /// The time after which the job wants the run to stop, if no launcher watches it.
-    pub(crate) stop_after: Option<Duration>,
+    stop_after: Option<Duration>,
     /// The threads of this rank, if no launcher sets them.
-    pub(crate) threads: Option<usize>,
+    threads: Option<usize>,
 }
 
 impl Start {
@@ -145,6 +158,10 @@ impl Start {
             })?,
             None => port.ok_or_else(|| untold("the name of the job", MASTER_PORT))?,
         };
+        // Otherwise the ranks would wait for each other in silence.
+        if let Err(source) = (address.as_str(), port).to_socket_addrs() {
+            return Err(RankError::Unresolved { host: address, source });
+        }
         let env = WorkerEnv {
             rank,
             local_rank: place.local_rank,
@@ -165,13 +182,50 @@ impl Start {
         Ok(Self { env, pmi, stop_after: left.map(|left| left - Batch::margin(left)), threads })
     }
 
-    /// Waits for all ranks, and tells the starter that this one ends as planned. Without it the starter ends the
-    /// other ranks. An error changes nothing: the training has ended.
-    pub(crate) fn finish(self) {
-        if let Some(Err(error)) = self.pmi.map(Pmi::finish) {
+    /// Does for this process what a launcher would do: sets its threads, and asks it to stop before the job's end.
+    /// Called once, before libtorch computes.
+    pub(crate) fn prepare(&self) -> io::Result<()> {
+        if let Some(threads) = self.threads {
+            tch::set_num_threads(threads.try_into().unwrap_or(1));
+        }
+        let Some(time) = self.stop_after else { return Ok(()) };
+        let ask = move || {
+            thread::sleep(time);
+            // The process exists: it is this one.
+            let _ = kill_process(getpid(), Signal::USR1);
+        };
+        thread::Builder::new().name("deadline".to_owned()).spawn(ask).map(drop)
+    }
+
+    /// Ends the connection to the starter; the last use of it. An error of it changes nothing: the training has
+    /// ended.
+    pub(crate) fn end(self, how: End) {
+        let ended = match (self.pmi, how) {
+            (Some(pmi), End::AsPlanned) => pmi.finish(),
+            // Other ranks may wait in MPI for this one: the starter ends them.
+            (Some(_), End::Failed) if is_mpi() => Ok(()),
+            (Some(pmi), End::Failed) => pmi.leave(),
+            (None, _) => Ok(()),
+        };
+        if let Err(error) = ended {
             tracing::debug!("{error}");
         }
     }
+}
+
+/// How a rank ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Together with the other ranks: it waits for them. Some starters kill the others when the first one ends
+    /// with a code such as 75, and rank 0 may still write.
+    AsPlanned,
+    /// By an error. The others notice it by themselves.
+    Failed,
+}
+
+/// Returns whether the user chose MPI. A wrong value was refused before.
+fn is_mpi() -> bool {
+    matches!(Transport::from_lookup(of_process), Ok(Transport::Mpi))
 }
 
 /// Exchanges introductions with all tasks, and returns those of all by rank.
@@ -224,7 +278,7 @@ fn sees_own_gpu() -> bool {
 /// `sharing` ranks run.
 fn threads(sharing: usize) -> usize {
     let told = of_process(SLURM_CPUS_PER_TASK).and_then(|cores| cores.trim().parse().ok());
-    let allowed = std::thread::available_parallelism().map_or(1, usize::from);
+    let allowed = thread::available_parallelism().map_or(1, usize::from);
     let shared = omp_threads(allowed, sharing);
     told.filter(|cores| (1..=allowed).contains(cores)).unwrap_or(shared)
 }

@@ -28,6 +28,8 @@ pub const PMI_FD: &str = "PMI_FD";
 pub const PMI_RANK: &str = "PMI_RANK";
 /// Set by the starter of PMI-1 and PMI-2: number of tasks.
 pub const PMI_SIZE: &str = "PMI_SIZE";
+/// Set by the user: the protocol with the starter: `auto`, `1`, `2`, `pmix` or `off`.
+pub const DTRAIN_PMI: &str = "DTRAIN_PMI";
 /// Set by the starter of PMIx: name of the tasks.
 pub const PMIX_NAMESPACE: &str = "PMIX_NAMESPACE";
 
@@ -58,6 +60,35 @@ pub struct Pmi {
     round: usize,
 }
 
+/// The protocol with the starter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// The one that the starter's variables name.
+    #[default]
+    Auto,
+    /// PMI-1.
+    V1,
+    /// PMI-2.
+    V2,
+    /// PMIx.
+    Pmix,
+    /// None: the variables are ignored.
+    Off,
+}
+
+impl Protocol {
+    /// All protocols with their names in [`DTRAIN_PMI`].
+    const ALL: [(&str, Self); 5] =
+        [("auto", Self::Auto), ("1", Self::V1), ("2", Self::V2), ("pmix", Self::Pmix), ("off", Self::Off)];
+
+    fn read(get: &dyn Fn(&str) -> Option<String>) -> Result<Self, PmiError> {
+        let value = get(DTRAIN_PMI).unwrap_or_default();
+        let name = if value.trim().is_empty() { "auto" } else { value.trim() };
+        let found = Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, protocol)| *protocol);
+        found.ok_or(PmiError::Variable { name: DTRAIN_PMI, value, expected: "auto, 1, 2, pmix or off" })
+    }
+}
+
 impl Pmi {
     /// Connects to the starter that the variables name; `None` if there is none. Call it once in a process: a
     /// second connection would disturb the first.
@@ -66,18 +97,23 @@ impl Pmi {
     ///
     /// The starter does not answer as the protocol demands, or PMIx's library cannot be loaded.
     pub fn connect(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, PmiError> {
-        let values: Box<dyn KeyValues> = if let Some(socket) = Socket::of_starter(get)? {
-            let task = socket::Task::of_variables(get)?;
-            match V1::connect(socket, task)? {
-                Ok(v1) => Box::new(v1),
-                // The starter knows PMI-2 only.
-                Err(socket) => Box::new(V2::connect(socket)?),
-            }
-        } else if get(PMIX_NAMESPACE).is_some() {
-            Box::new(Pmix::connect()?)
-        } else {
-            return Ok(None);
-        };
+        let protocol = Protocol::read(get)?;
+        let text = matches!(protocol, Protocol::Auto | Protocol::V1 | Protocol::V2);
+        let values: Box<dyn KeyValues> =
+            if let Some(socket) = text.then(|| Socket::of_starter(get)).transpose()?.flatten() {
+                if protocol == Protocol::V2 {
+                    Box::new(V2::connect(socket)?)
+                } else {
+                    match V1::connect(socket, socket::Task::of_variables(get)?)? {
+                        Ok(v1) => Box::new(v1),
+                        Err(socket) => Box::new(V2::connect(socket)?),
+                    }
+                }
+            } else if matches!(protocol, Protocol::Auto | Protocol::Pmix) && get(PMIX_NAMESPACE).is_some() {
+                Box::new(Pmix::connect()?)
+            } else {
+                return Ok(None);
+            };
         Ok(Some(Self { values, round: 0 }))
     }
 
@@ -125,6 +161,16 @@ impl Pmi {
     /// The starter fails, or MPI has closed the connection.
     pub fn finish(mut self) -> Result<(), PmiError> {
         self.values.fence()?;
+        self.values.finalize()
+    }
+
+    /// Tells the starter that this task ends by itself, without waiting for the others. The starter then passes
+    /// on the task's last words and its exit code, instead of killing the others at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pmi::finish`].
+    pub fn leave(mut self) -> Result<(), PmiError> {
         self.values.finalize()
     }
 }

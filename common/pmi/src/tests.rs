@@ -146,6 +146,10 @@ fn wrong_answers_are_errors_with_a_remedy() {
 fn variables_of_another_process_are_no_starter() {
     let with = |fd: &'static str| move |name: &str| (name == "PMI_FD").then(|| fd.to_owned());
     assert!(Pmi::connect(&|_| None).unwrap().is_none());
+    let off = |name: &str| Some(if name == "DTRAIN_PMI" { "off" } else { "x" }.to_owned());
+    assert!(Pmi::connect(&off).unwrap().is_none());
+    let unknown = |name: &str| (name == "DTRAIN_PMI").then(|| "3".to_owned());
+    assert!(matches!(Pmi::connect(&unknown), Err(PmiError::Variable { name: "DTRAIN_PMI", .. })));
     assert!(Pmi::connect(&with("987654")).unwrap().is_none(), "a closed number");
     for wrong in ["", "x", "0", "-1"] {
         assert!(

@@ -27,6 +27,7 @@ mod rollback;
 mod schedules;
 mod soak;
 mod stages;
+mod starters;
 mod stopping;
 mod tasks;
 mod torchscript;

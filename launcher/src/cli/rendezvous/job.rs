@@ -30,6 +30,11 @@ impl RendezvousArgs {
         Ok(())
     }
 
+    /// Returns whether no flag says where the nodes meet.
+    pub(crate) fn lacks_endpoint(&self) -> bool {
+        self.rdzv_endpoint.is_none() && self.master_addr.is_none()
+    }
+
     /// Takes from the job what no flag gives: number of nodes, endpoint, name of the run, and node rank.
     ///
     /// # Errors
@@ -73,8 +78,7 @@ impl RendezvousArgs {
     fn join(&mut self, job: &Job, tasks: &Tasks, node: Number) {
         self.rdzv_id = self.rdzv_id.take().or_else(|| job.id());
         let mut place = String::new();
-        if self.rdzv_endpoint.is_none()
-            && self.master_addr.is_none()
+        if self.lacks_endpoint()
             && let Some(host) = &tasks.first_host
         {
             let port = self.master_port.filter(|port| *port != 0);
