@@ -7,7 +7,7 @@ use tch::Device;
 use super::nccl::{Nccl, NcclError, NcclGroup, RankConfig, UniqueId, Version};
 use super::shared::{Facts, broadcast};
 use super::transport::Transport;
-use super::{GlooGroup, ProcessGroup, RendezvousError};
+use super::{ProcessGroup, RendezvousError};
 
 /// This rank's GPU, and NCCL or its error.
 pub(super) struct Gpu(usize, Result<Nccl, NcclError>);
@@ -16,7 +16,7 @@ impl Gpu {
     /// Loads NCCL if this rank needs it.
     pub(super) fn of(device: Device, preference: Transport) -> Option<Self> {
         match (device, preference) {
-            (Device::Cuda(gpu), Transport::Auto) => Some(Self(gpu, Nccl::load())),
+            (Device::Cuda(gpu), Transport::Auto | Transport::Mpi) => Some(Self(gpu, Nccl::load())),
             _ => None,
         }
     }
@@ -27,27 +27,35 @@ impl Gpu {
     }
 }
 
-/// Connects the GPUs of all ranks if they have any and the transport is automatic. `all` has the facts of
-/// every rank, by rank; `host` is a group of the same ranks. If the ranks do not fit together, it fails on
-/// all of them; the rank with the cause returns the cause.
-pub(super) fn connect(
+/// Checks that the ranks fit together and returns NCCL if they need it. `all` has the facts of every rank, by rank.
+/// If they do not fit together, it fails on all of them; the rank with the cause returns the cause.
+pub(super) fn check(
     own: Option<Gpu>,
-    host: &GlooGroup,
+    rank: usize,
     all: &[Facts],
-    timeout: Duration,
-) -> Result<Option<NcclGroup>, RendezvousError> {
-    let (rank, size) = (host.rank(), host.size());
-    let own = own.map(|Gpu(gpu, nccl)| Ok((gpu, nccl?))).transpose();
-    let own = own.map_err(|error| local_error(rank, &error))?;
-    check_facts(all).map_err(RendezvousError::Gpus)?;
-    // Different choices of transport are reported by the caller, equally on all ranks.
-    let Some((gpu, nccl)) = own.filter(|_| all.iter().all(|facts| facts.preference == Transport::Auto))
-    else {
-        return Ok(None);
+) -> Result<Option<(usize, Nccl)>, RendezvousError> {
+    let needs_nccl = |facts: &Facts| facts.preference == Transport::Auto;
+    let own = match own.map(|Gpu(gpu, nccl)| Ok((gpu, nccl?))).transpose() {
+        // MPI exchanges tensors of GPUs itself where there is no NCCL.
+        Err(_) if !all.iter().any(needs_nccl) => None,
+        own => own.map_err(|error| local_error(rank, &error))?,
     };
+    check_facts(all).map_err(RendezvousError::Gpus)?;
+    let same = |facts: &Facts| facts.preference == all[0].preference && facts.nccl == all[0].nccl;
+    // Different choices of transport are reported by the caller, equally on all ranks.
+    Ok(own.filter(|_| all.iter().all(same)))
+}
+
+/// Connects the GPUs of all ranks. NCCL's id goes by `host`, a group of the same ranks.
+pub(super) fn connect(
+    (gpu, nccl): (usize, Nccl),
+    host: &dyn ProcessGroup,
+    timeout: Duration,
+) -> Result<NcclGroup, RendezvousError> {
+    let (rank, size) = (host.rank(), host.size());
     let unique_id = share_unique_id(host, &nccl)?;
     let config = RankConfig { rank, size, timeout };
-    Ok(Some(NcclGroup::connect(&nccl, &unique_id, config, gpu)?))
+    Ok(NcclGroup::connect(&nccl, &unique_id, config, gpu)?)
 }
 
 fn local_error(rank: usize, error: &NcclError) -> RendezvousError {
@@ -86,7 +94,7 @@ fn check_facts(all: &[Facts]) -> Result<(), String> {
 }
 
 /// Creates the unique id on rank 0 and sends it to all. Zeros mean that rank 0 failed.
-fn share_unique_id(host: &GlooGroup, nccl: &Nccl) -> Result<UniqueId, RendezvousError> {
+fn share_unique_id(host: &dyn ProcessGroup, nccl: &Nccl) -> Result<UniqueId, RendezvousError> {
     let rank = host.rank();
     let own = (rank == 0).then(|| nccl.create_unique_id());
     let mut unique_id: UniqueId = [0; 128];

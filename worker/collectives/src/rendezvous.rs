@@ -117,7 +117,8 @@ impl Rendezvous {
     }
 
     /// Connects all ranks; every rank passes the same `preference`. Keep the rendezvous as long as the group:
-    /// rank 0's store serves it. GPUs use NCCL, unless `preference` selects a transport through host memory.
+    /// rank 0's store serves it. GPUs use NCCL, unless `preference` selects a transport through host memory, or an
+    /// MPI library that takes tensors of GPUs.
     /// `Disagreement`, `Gpus` and `NoSharedMemory` are errors on all ranks together.
     pub fn connect_by(
         &self,
@@ -131,9 +132,10 @@ impl Rendezvous {
         let nccl = gpu.as_ref().map_or(0, Gpu::version);
         let own = Facts::new(preference, &self.env, device != Device::Cpu, nccl);
         let all = gather_facts(&gloo, own)?;
-        let gpus = gpus::connect(gpu, &gloo, &all, self.timeout)?;
-        let mut group = self.share_memory(gloo, own, &all)?;
-        if let Some(gpus) = gpus {
+        let gpu = gpus::check(gpu, gloo.rank(), &all)?;
+        let (mut group, takes_gpus) = self.share_memory(gloo, own, &all)?;
+        if let Some(gpu) = gpu.filter(|_| !takes_gpus) {
+            let gpus = gpus::connect(gpu, &*group, self.timeout)?;
             group = Box::new(super::DeviceGroup::new(group, gpus));
         }
         group.set_timeout(self.timeout);
@@ -190,19 +192,20 @@ impl Rendezvous {
         Ok(GlooGroup::connect(named.as_ref().unwrap_or(store), rank, size, CONNECT_TIMEOUT, address)?)
     }
 
-    /// Chooses the group for the ranks of `gloo`: shared memory if they want it and all can use it.
+    /// Chooses the group for the ranks of `gloo`: shared memory if they want it and all can use it. Also returns
+    /// whether the group exchanges tensors of GPUs without NCCL.
     fn share_memory(
         &self,
         gloo: GlooGroup,
         own: Facts,
         all: &[Facts],
-    ) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+    ) -> Result<(Box<dyn ProcessGroup>, bool), RendezvousError> {
         let (gloo, reason) = match decide(all) {
             Decision::Disagree(preferences) => return Err(RendezvousError::Disagreement(preferences)),
             Decision::Mpi => return connect_mpi(&gloo),
             Decision::Gloo(reason) => (gloo, reason),
             Decision::Share(nodes) => match self.connect_nodes(gloo, &nodes)? {
-                Ok(group) => return Ok(group),
+                Ok(group) => return Ok((group, false)),
                 Err((gloo, reason)) => {
                     if gloo.rank() == 0 && own.preference == Transport::Auto {
                         tracing::warn!(
@@ -217,7 +220,7 @@ impl Rendezvous {
             return Err(RendezvousError::NoSharedMemory(reason));
         }
         tracing::debug!("the ranks communicate by TCP: {reason}");
-        Ok(Box::new(gloo))
+        Ok((Box::new(gloo), false))
     }
 
     /// Shares memory within each of `nodes`, which have these ranks.
@@ -239,7 +242,7 @@ impl Rendezvous {
 }
 
 #[cfg(not(feature = "mpi"))]
-fn connect_mpi(_gloo: &GlooGroup) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+fn connect_mpi(_gloo: &GlooGroup) -> Result<(Box<dyn ProcessGroup>, bool), RendezvousError> {
     Err(RendezvousError::NoMpi("this binary was built without MPI; build it with --features mpi".into()))
 }
 

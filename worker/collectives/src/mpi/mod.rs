@@ -24,15 +24,21 @@ use dtrain_common::env::{TORCHELASTIC_RUN_ID, of_process};
 /// The worker of a launcher has the variables of the launcher's MPI process: MPI would take both for one process.
 const BY_LAUNCHER: &str = "a launcher started the ranks; start each with mpirun or srun --mpi";
 
-/// Connects the ranks of `gloo` by MPI. If one rank cannot, all return the first one's reason.
-pub(super) fn connect(gloo: &GlooGroup) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+/// Connects the ranks of `gloo` by MPI, and returns whether all exchange tensors of GPUs. If one rank cannot connect, all
+/// return the first one's reason.
+pub(super) fn connect(gloo: &GlooGroup) -> Result<(Box<dyn ProcessGroup>, bool), RendezvousError> {
     let by_launcher = of_process(TORCHELASTIC_RUN_ID).map(|_| BY_LAUNCHER);
     if let Some(reason) = first_reason(gloo, by_launcher)? {
         return Err(RendezvousError::NoMpi(reason));
     }
     let group = MpiGroup::connect(gloo.rank(), gloo.size());
     match (first_reason(gloo, group.as_ref().err().map(String::as_str))?, group) {
-        (None, Ok(group)) => Ok(Box::new(group)),
+        (None, Ok(group)) => {
+            // Each rank may have loaded another library.
+            let no = (!group.takes_gpus).then_some("");
+            let takes_gpus = first_reason(gloo, no)?.is_none();
+            Ok((Box::new(group), takes_gpus))
+        }
         (Some(reason), _) | (None, Err(reason)) => Err(RendezvousError::NoMpi(reason)),
     }
 }

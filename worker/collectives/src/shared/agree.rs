@@ -40,11 +40,14 @@ pub(crate) fn create_jointly<T>(
 }
 
 /// Copies rank 0's values to every rank.
-pub(crate) fn broadcast<T: Element>(gloo: &GlooGroup, values: &mut [T]) -> Result<(), CollectiveError> {
+pub(crate) fn broadcast<T: Element>(
+    group: &dyn ProcessGroup,
+    values: &mut [T],
+) -> Result<(), CollectiveError> {
     let tensor = Tensor::from_slice(values);
-    gloo.broadcast(&tensor, 0)?.wait()?;
+    group.broadcast(&tensor, 0)?.wait()?;
     let length = values.len();
-    tensor.f_copy_data(values, length).map_err(local_error(gloo))
+    tensor.f_copy_data(values, length).map_err(local_error(group))
 }
 
 /// Returns the values of all ranks in rank order. Every rank passes the same number of values.
@@ -82,7 +85,7 @@ pub(crate) fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option
 }
 
 /// Returns the error of a local failure, which can only be a lack of memory.
-fn local_error(gloo: &GlooGroup) -> impl Fn(TchError) -> CollectiveError {
-    let operation = Operation::new("share memory", gloo.rank());
+fn local_error(group: &dyn ProcessGroup) -> impl Fn(TchError) -> CollectiveError {
+    let operation = Operation::new("share memory", group.rank());
     move |error| CollectiveError::OutOfMemory(operation, error.to_string())
 }
