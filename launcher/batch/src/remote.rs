@@ -46,7 +46,7 @@ pub(crate) fn add_nodes(script: &mut Script, spec: &JobSpec, remote: &Remote) {
     if is_several {
         let own = launch::per_run(spec).map_or_else(String::new, |run| format!(" {}", run.own));
         script.line(format_args!(
-            "task=\"$(declare -p folder run_dir job hosts head_node port secret{own}); $(declare -f start); start\""
+            "task=\"trap : TERM INT USR1 USR2; $(declare -p folder run_dir job hosts head_node port secret{own}); $(declare -f start); start\""
         ));
         script.line("for ((node = 1; node < ${#hosts[@]}; node++)); do");
         script.line(format_args!("    {} /bin/bash -c \"$task\" &", remote.start));
