@@ -18,7 +18,7 @@ use crate::network::Network;
 use crate::process::{LONG, Signal, kill};
 use crate::scene::{Finished, Launch, Scene};
 
-const BACKOFF: Duration = Duration::from_millis(300);
+const BACKOFF: Duration = Duration::from_secs(1);
 
 /// Nodes, and what `kubectl apply` brought.
 #[derive(Debug)]
