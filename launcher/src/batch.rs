@@ -3,7 +3,7 @@
 mod expect;
 mod submit;
 
-use crate::cli::BatchArgs;
+use crate::cli::{BatchArgs, RecipeArgs};
 use crate::{python, stdout};
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::program;
@@ -23,9 +23,7 @@ const MARGIN_PART: u32 = 10;
 pub(crate) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
     let spec = job(args)?;
     spec.check(args.system)?;
-    if let Some(recipe) = &args.recipe {
-        check_recipe(recipe, args)?;
-    }
+    check_recipes(args)?;
     expect::check_checkpoints(&spec)?;
     if args.dry_run {
         return expect::show(args, &spec);
@@ -81,7 +79,7 @@ fn job(args: &BatchArgs) -> anyhow::Result<JobSpec> {
 
 /// Returns the name of the recipe's or program's file.
 fn default_name(args: &BatchArgs) -> Name {
-    let path = args.recipe.as_ref().or(args.program.first());
+    let path = args.recipes.first().or(args.program.first());
     let stem = path.and_then(|path| Path::new(path).file_stem()).unwrap_or_default();
     Name::from_any(&stem.to_string_lossy())
 }
@@ -89,12 +87,12 @@ fn default_name(args: &BatchArgs) -> Name {
 fn target(args: &BatchArgs) -> anyhow::Result<Target> {
     let words =
         |texts: &[String]| texts.iter().map(|text| text.parse()).collect::<Result<Vec<Word>, TextError>>();
-    Ok(match &args.recipe {
-        Some(recipe) => Target::Recipe {
-            recipe: recipe.parse().context("RECIPE")?,
+    Ok(match args.recipes.is_empty() {
+        false => Target::Recipes {
+            recipes: words(&args.recipes).context("RECIPE")?,
             set: words(&args.set).context("--set")?,
         },
-        None => Target::Program(words(&args.program).context("PROGRAM")?),
+        true => Target::Program(words(&args.program).context("PROGRAM")?),
     })
 }
 
@@ -107,7 +105,7 @@ fn time_limit(args: &BatchArgs) -> anyhow::Result<Option<TimeLimit>> {
         return Ok(None);
     };
     let margin = (time / MARGIN_PART).min(LONGEST_MARGIN).max(Duration::from_secs(1));
-    let default = args.recipe.as_ref().map(|_| margin);
+    let default = (!args.recipes.is_empty()).then_some(margin);
     Ok(Some(TimeLimit { time, signal_before: args.time.signal_before.or(default) }))
 }
 
@@ -139,27 +137,34 @@ fn path_word(path: &Path) -> anyhow::Result<Word> {
     text.parse().with_context(|| format!("the path {} of dtrain", path.display()))
 }
 
-/// Checks the recipe with the values of each run. Files of a container are not visible here.
-fn check_recipe(recipe: &str, args: &BatchArgs) -> anyhow::Result<()> {
-    if python::runs(Path::new(recipe)) {
-        bail!("{recipe} is a Python program, not a recipe; write `-- python {recipe}`");
+/// Checks each recipe with the values of each run. Files of a container are not visible here.
+fn check_recipes(args: &BatchArgs) -> anyhow::Result<()> {
+    for recipe in &args.recipes {
+        if python::runs(Path::new(recipe)) {
+            bail!("{recipe} is a Python program, not a recipe; write `-- python {recipe}`");
+        }
     }
-    if args.setup.container.is_some() && !Path::new(recipe).exists() && recipe.contains(['/', '.']) {
-        return Ok(());
-    }
-    for set in settings(args) {
-        Recipe::load(recipe, &set)?;
+    for RecipeArgs { recipe, set } in trainings(args) {
+        let is_of_image =
+            args.setup.container.is_some() && !Path::new(&recipe).exists() && recipe.contains(['/', '.']);
+        if !is_of_image {
+            Recipe::load(&recipe, &set)?;
+        }
     }
     Ok(())
 }
 
-/// Returns the values of `--set` of each run that differs from the others.
-fn settings(args: &BatchArgs) -> Vec<Vec<String>> {
-    let runs = match &args.array {
+/// Returns the trainings that differ: one for each recipe, or for each value of a sweep.
+fn trainings(args: &BatchArgs) -> Vec<RecipeArgs> {
+    let values = match &args.array {
         Some(Array::Sweep { key, values }) => {
             values.iter().map(|value| Some(format!("{key}={}", value.text()))).collect()
         }
         _ => vec![None],
     };
-    runs.into_iter().map(|own| args.set.iter().cloned().chain(own).collect()).collect()
+    let with = |recipe: &String, value: &Option<String>| RecipeArgs {
+        recipe: recipe.clone(),
+        set: args.set.iter().chain(value).cloned().collect(),
+    };
+    args.recipes.iter().flat_map(|recipe| values.iter().map(move |value| with(recipe, value))).collect()
 }

@@ -4,7 +4,7 @@ use crate::text::{TextError, Word};
 use std::str::FromStr;
 
 /// More runs are probably a typing error; Slurm's default limit is a thousand.
-const MOST_RUNS: u32 = 1000;
+pub(crate) const MOST_RUNS: u32 = 1000;
 
 /// Why a text is not an array.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Refuses jobs that a batch system cannot run as described.
 
-use crate::array::Array;
+use crate::array::{Array, MOST_RUNS};
 use crate::spec::{JobSpec, System, Target};
 use dtrain_common::time::format_time;
 use std::time::Duration;
@@ -23,6 +23,10 @@ pub enum SpecError {
     SignalTooLong { before: Duration },
     #[error("--array {key}=... sets a key of a recipe and has no effect on a program; give a number of runs")]
     SweepOfProgram { key: String },
+    #[error("--array and several recipes both make an array; leave --array out, or give one recipe")]
+    ArrayOfRecipes,
+    #[error("an array has at most {MOST_RUNS} runs, not {runs}; give fewer recipes")]
+    TooManyRecipes { runs: u32 },
     #[error(
         "the job name {name:?} has characters that Kubernetes refuses; give a --name of lower-case letters, digits and `-`"
     )]
@@ -54,10 +58,20 @@ impl JobSpec {
         if let (Target::Program(_), Some(Array::Sweep { key, .. })) = (&self.work.target, &self.array) {
             return Err(SpecError::SweepOfProgram { key: key.clone() });
         }
+        self.check_recipes()?;
         if system == System::K8s {
             self.check_pods()?;
         }
         self.check_lines(system)
+    }
+
+    fn check_recipes(&self) -> Result<(), SpecError> {
+        let Target::Recipes { recipes, .. } = &self.work.target else { return Ok(()) };
+        match self.runs() {
+            Some(_) if recipes.len() > 1 && self.array.is_some() => Err(SpecError::ArrayOfRecipes),
+            Some(runs) if runs > MOST_RUNS => Err(SpecError::TooManyRecipes { runs }),
+            _ => Ok(()),
+        }
     }
 
     fn check_flags(&self, system: System) -> Result<(), SpecError> {
@@ -77,6 +91,7 @@ impl JobSpec {
                 volume,
                 ("--mem", self.size.memory.is_some(), "Flux shares no memory; leave it out"),
                 ("--array", self.array.is_some(), "write one script for each run, with --set and --run-dir"),
+                ("an array of recipes", self.runs().is_some(), "write one script for each recipe"),
             ],
             System::K8s => vec![
                 with(partition, "its word is --queue, of Kueue"),
@@ -111,7 +126,7 @@ impl JobSpec {
             (Some(volume), _) if !volume.keeps(run_dir) => {
                 Err(SpecError::OutsideVolume { run_dir: run_dir.to_owned(), path: volume.path.clone() })
             }
-            (None, Target::Recipe { .. }) if self.max_requeues > 0 => Err(SpecError::NoVolume),
+            (None, Target::Recipes { .. }) if self.max_requeues > 0 => Err(SpecError::NoVolume),
             _ => Ok(()),
         }
     }
@@ -135,7 +150,7 @@ impl JobSpec {
     fn check_lines(&self, system: System) -> Result<(), SpecError> {
         let setup = self.setup.commands.iter().map(|text| ("--env-setup", text.as_str()));
         let words = match &self.work.target {
-            Target::Recipe { recipe, set } => [recipe].into_iter().chain(set).collect::<Vec<_>>(),
+            Target::Recipes { recipes, set } => recipes.iter().chain(set).collect::<Vec<_>>(),
             Target::Program(words) => words.iter().collect(),
         };
         let words =

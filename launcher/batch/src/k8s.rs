@@ -11,9 +11,9 @@ const PORT: u16 = 29400;
 const GRACE_S: u64 = 30;
 
 pub(crate) fn render(spec: &JobSpec) -> String {
-    let runs: Vec<Run<'_>> = match &spec.array {
+    let runs: Vec<Run<'_>> = match spec.runs() {
         None => vec![Run { spec, index: None }],
-        Some(array) => (0..array.runs()).map(|index| Run { spec, index: Some(index) }).collect(),
+        Some(runs) => (0..runs).map(|index| Run { spec, index: Some(index) }).collect(),
     };
     let several = spec.size.nodes > 1;
     let items: Vec<_> =
@@ -184,8 +184,11 @@ impl Run<'_> {
         let run_dir = spec.work.run_dir.text();
         let run_dir = self.index.map_or_else(|| run_dir.to_owned(), |index| format!("{run_dir}/{index}"));
         match &spec.work.target {
-            Target::Recipe { recipe, set } => {
-                add(&["--run-dir", &run_dir, recipe.text()]);
+            Target::Recipes { recipes, set } => {
+                // Of several recipes each run has its own.
+                let index = if recipes.len() > 1 { self.index.unwrap_or(0) as usize } else { 0 };
+                let recipe = recipes.get(index).map_or("", |recipe| recipe.text());
+                add(&["--run-dir", &run_dir, recipe]);
                 set.iter().for_each(|set| add(&["--set", set.text()]));
                 if let (Some(Array::Sweep { key, values }), Some(index)) = (&spec.array, self.index) {
                     let value = values.get(index as usize).map_or("", |value| value.text());

@@ -3,6 +3,7 @@
 use crate::array::Array;
 use crate::script::Script;
 use crate::spec::{JobSpec, Target, TimeLimit};
+use crate::text::Word;
 use std::time::Duration;
 
 /// Exit code of `dtrain launch` that means: start me again, I resume.
@@ -17,9 +18,12 @@ pub(crate) fn lines(spec: &JobSpec, flags: impl IntoIterator<Item = String>) -> 
     let mut lines = vec![first];
     lines.extend(flags);
     match &spec.work.target {
-        Target::Recipe { recipe, set } => {
+        Target::Recipes { recipes, set } => {
             lines.push("--run-dir \"$run_dir\"".to_owned());
-            lines.push(recipe.quoted().to_owned());
+            lines.push(match recipes.as_slice() {
+                [recipe] => recipe.quoted().to_owned(),
+                _ => "\"$recipe\"".to_owned(),
+            });
             lines.extend(set.iter().map(|set| format!("--set {}", set.quoted())));
             if let Some(Array::Sweep { key, .. }) = &spec.array {
                 lines.push(format!("--set \"{key}=$value\""));
@@ -37,9 +41,25 @@ pub(crate) fn lines(spec: &JobSpec, flags: impl IntoIterator<Item = String>) -> 
 /// Shell code that sets `port` by `job`, the same on all nodes.
 pub(crate) const PORT: &str = "port=$((24000 + $(printf %s \"$job\" | cksum | cut -d ' ' -f 1) % 8000))";
 
-/// Returns whether the script sets `value`.
-pub(crate) fn is_sweep(spec: &JobSpec) -> bool {
-    matches!(spec.array, Some(Array::Sweep { .. }))
+/// A bash array with an element for each run.
+pub(crate) struct PerRun<'a> {
+    all: &'static str,
+    /// The variable of the element of this run.
+    pub(crate) own: &'static str,
+    elements: &'a [Word],
+}
+
+/// Returns what differs between the runs of an array, beside the run directory.
+pub(crate) fn per_run(spec: &JobSpec) -> Option<PerRun<'_>> {
+    match (&spec.work.target, &spec.array) {
+        (Target::Recipes { recipes, .. }, _) if recipes.len() > 1 => {
+            Some(PerRun { all: "recipes", own: "recipe", elements: recipes })
+        }
+        (_, Some(Array::Sweep { values, .. })) => {
+            Some(PerRun { all: "values", own: "value", elements: values })
+        }
+        _ => None,
+    }
 }
 
 /// Returns the flags of the launcher's own watch of the time, for systems without a signal before the limit.
@@ -131,26 +151,28 @@ pub(crate) fn add_setup(script: &mut Script, spec: &JobSpec) {
     }
 }
 
-/// Sets `run_dir`, and `value` for a sweep. `index` is shell code of the run's number in an array, from 0.
+/// Sets `run_dir`, and the variable of [`per_run`]. `index` is shell code of the run's number in an array, from 0.
 pub(crate) fn add_run_dir(script: &mut Script, spec: &JobSpec, index: &str) {
     let run_dir = spec.work.run_dir.quoted();
     let meaning = match spec.work.target {
-        Target::Recipe { .. } => "A job that starts again resumes from this run directory.",
+        Target::Recipes { .. } => "A job that starts again resumes from this run directory.",
         Target::Program(_) => "The folder of the workers' logs.",
     };
-    match &spec.array {
+    match spec.runs() {
         None => {
             script.part(meaning);
             script.line(format_args!("run_dir={run_dir}"));
         }
-        Some(array) => {
+        Some(_) => {
             script.part(&format!("Each run of the array has its own folder.\n{meaning}"));
             script.line(format_args!("index={index}"));
             script.line(format_args!("run_dir={run_dir}/$index"));
-            if let Array::Sweep { values, .. } = array {
-                let values: Vec<_> = values.iter().map(|value| value.quoted()).collect();
-                script.line(format_args!("values=({})", values.join(" ")));
-                script.line("value=${values[index]}");
+            if let Some(PerRun { all, own, elements }) = per_run(spec) {
+                script.line(format_args!("{all}=("));
+                for (index, element) in elements.iter().enumerate() {
+                    script.line(format_args!("    {} # {index}", element.quoted()));
+                }
+                script.line(format_args!(")\n{own}=${{{all}[index]}}"));
             }
         }
     }

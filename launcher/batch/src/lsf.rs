@@ -27,10 +27,10 @@ pub(crate) fn render(spec: &JobSpec) -> String {
 fn add_options(script: &mut Script, spec: &JobSpec) {
     let (size, account) = (&spec.size, &spec.account);
     let name = spec.name.as_str();
-    match &spec.array {
+    match spec.runs() {
         None => script.option(format_args!("-J {name}")),
         // LSF counts from 1.
-        Some(array) => script.option(format_args!("-J \"{name}[1-{}]\"", array.runs())),
+        Some(runs) => script.option(format_args!("-J \"{name}[1-{runs}]\"")),
     }
     let cores = size.cpus_per_task.unwrap_or(1);
     script.line("# One launcher per node; it starts one worker per GPU.");
@@ -51,7 +51,7 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
         script.line("# LSF starts a job again that ends with this code, and appends to its log.");
         script.option(format_args!("-Q {}", REQUEUE.code()));
     }
-    let number = if spec.array.is_some() { "%J_%I" } else { "%J" };
+    let number = if spec.runs().is_some() { "%J_%I" } else { "%J" };
     script.option(format_args!("-o {name}-{number}.out"));
 }
 

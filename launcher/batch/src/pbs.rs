@@ -21,7 +21,7 @@ pub(crate) fn render(spec: &JobSpec) -> String {
     let index = format!("${{PBS_ARRAY_INDEX:-${DTRAIN_BATCH_INDEX}}}");
     launch::add_run_dir(&mut script, spec, &index);
     remote::add_nodes(&mut script, spec, &REMOTE);
-    let again = match spec.array {
+    let again = match spec.runs() {
         None => "qsub \"$0\"".to_owned(),
         Some(_) => format!("sed '/^#PBS -J/d' \"$0\" | qsub -v \"{DTRAIN_BATCH_INDEX}=$index\""),
     };
@@ -53,10 +53,10 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
     script.option_if("-A ", account.account.as_ref().map(|value| value.as_str()));
     script.option_if("-q ", account.queue.as_ref().map(|value| value.as_str()));
     script.option_if("-l walltime=", spec.time.as_ref().map(|limit| walltime(limit.time)));
-    script.option_if("-J 0-", spec.array.as_ref().map(|array| array.runs() - 1));
+    script.option_if("-J 0-", spec.runs().map(|runs| runs - 1));
     script.line("# After a failure of a node PBS starts the job again.");
     // PBS requires it for an array.
-    script.option(if spec.max_requeues > 0 || spec.array.is_some() { "-r y" } else { "-r n" });
+    script.option(if spec.max_requeues > 0 || spec.runs().is_some() { "-r y" } else { "-r n" });
     script.option("-j oe");
 }
 

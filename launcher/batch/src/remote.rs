@@ -44,9 +44,9 @@ pub(crate) fn add_nodes(script: &mut Script, spec: &JobSpec, remote: &Remote) {
     script.line("}");
     launch::add_trap(script, spec);
     if is_several {
-        let value = if launch::is_sweep(spec) { " value" } else { "" };
+        let own = launch::per_run(spec).map_or_else(String::new, |run| format!(" {}", run.own));
         script.line(format_args!(
-            "task=\"$(declare -p folder run_dir job hosts head_node port secret{value}); $(declare -f start); start\""
+            "task=\"trap : TERM INT USR1 USR2; $(declare -p folder run_dir job hosts head_node port secret{own}); $(declare -f start); start\""
         ));
         script.line("for ((node = 1; node < ${#hosts[@]}; node++)); do");
         script.line(format_args!("    {} /bin/bash -c \"$task\" &", remote.start));

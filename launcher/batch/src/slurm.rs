@@ -54,11 +54,11 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
             script.option(format_args!("--signal=USR1@{}", before.as_secs()));
         }
     }
-    script.option_if("--array=0-", spec.array.as_ref().map(|array| array.runs() - 1));
+    script.option_if("--array=0-", spec.runs().map(|runs| runs - 1));
     script.line("# A job that starts again appends to its log.");
     script.option(if spec.max_requeues > 0 { "--requeue" } else { "--no-requeue" });
     script.option("--open-mode=append");
-    let number = if spec.array.is_some() { "%A_%a" } else { "%j" };
+    let number = if spec.runs().is_some() { "%A_%a" } else { "%j" };
     script.option(format_args!("--output={}-{number}.out", spec.name.as_str()));
 }
 
@@ -85,7 +85,7 @@ fn add_step(script: &mut Script, spec: &JobSpec, is_several: bool) {
         flags.push("--rdzv-id \"$SLURM_JOB_ID\"".to_owned());
     }
     let signal = matches!(spec.time, Some(TimeLimit { signal_before: Some(_), .. }));
-    if signal && matches!(spec.work.target, Target::Recipe { .. }) {
+    if signal && matches!(spec.work.target, Target::Recipes { .. }) {
         // Otherwise dtrain would also stop at its own margin.
         flags.push("--time-limit none".to_owned());
     }

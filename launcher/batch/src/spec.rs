@@ -66,8 +66,27 @@ pub struct JobSpec {
     pub setup: Setup,
     /// How often a job that ends with code 75 starts again.
     pub max_requeues: u32,
-    /// Several runs; `None`: one.
+    /// Several runs of one target; `None`: one for each recipe.
     pub array: Option<Array>,
+}
+
+impl JobSpec {
+    /// Returns the number of runs of an array, at least 2. `None`: the job has one run and is no array.
+    pub fn runs(&self) -> Option<u32> {
+        match &self.work.target {
+            Target::Recipes { recipes, .. } if recipes.len() > 1 => Some(recipes.len() as u32),
+            _ => self.array.as_ref().map(Array::runs),
+        }
+    }
+
+    /// Returns the folder of each run, from run 0.
+    pub fn run_dirs(&self) -> Vec<String> {
+        let run_dir = self.work.run_dir.text();
+        match self.runs() {
+            None => vec![run_dir.to_owned()],
+            Some(runs) => (0..runs).map(|index| format!("{run_dir}/{index}")).collect(),
+        }
+    }
 }
 
 /// The resources of a job.
@@ -114,8 +133,9 @@ pub struct Work {
 /// What `dtrain launch` starts.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Target {
-    Recipe {
-        recipe: Word,
+    Recipes {
+        /// One, or one for each run of an array.
+        recipes: Vec<Word>,
         /// Such as `train.epochs=3`.
         set: Vec<Word>,
     },

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 fn recipe() -> Target {
     let set = vec!["train.epochs=3".parse().unwrap(), "data.root=/data/it's here".parse().unwrap()];
-    Target::Recipe { recipe: "recipes/flowers.toml".parse().unwrap(), set }
+    Target::Recipes { recipes: vec!["recipes/flowers.toml".parse().unwrap()], set }
 }
 
 fn program() -> Target {
@@ -99,6 +99,12 @@ fn all(system: System) -> Vec<(&'static str, JobSpec)> {
         let array = |text: &str| Some(text.parse().unwrap());
         jobs.push(("sweep", JobSpec { array: array("optim.lr=0.1,'a b',[1,2]"), ..full(system) }));
         jobs.push(("runs", JobSpec { array: array("3"), ..small(system) }));
+        // Kubernetes has a manifest for each run: a small one.
+        let of_recipes = if system == System::K8s { small(system) } else { full(system) };
+        let recipes = ["recipes/flowers.toml", "it's b.toml", "demo"].map(|recipe| recipe.parse().unwrap());
+        let target =
+            Target::Recipes { recipes: recipes.into(), set: vec!["train.epochs=3".parse().unwrap()] };
+        jobs.push(("recipes", JobSpec { work: Work { target, ..of_recipes.work.clone() }, ..of_recipes }));
     }
     jobs
 }
@@ -122,9 +128,9 @@ fn scripts_are_those_of_the_snapshots() {
             assert_eq!(job.check(system), Ok(()), "{name} {kind}");
         }
         compare(&format!("{name}.txt"), &render(system, &full(system)));
-        if has_arrays(system) && system != System::Slurm {
-            let sweep = all(system).into_iter().find(|(kind, _)| *kind == "sweep").unwrap().1;
-            compare(&format!("{name}-sweep.txt"), &render(system, &sweep));
+        let arrays = all(system).into_iter().filter(|(kind, _)| ["sweep", "recipes"].contains(kind));
+        for (kind, array) in arrays.filter(|(kind, _)| system != System::Slurm || *kind == "recipes") {
+            compare(&format!("{name}-{kind}.txt"), &render(system, &array));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::cli::{BatchArgs, RecipeArgs};
 use crate::worker_jobs::plan_command;
 use anyhow::{Context, bail};
-use dtrain_batch::{JobSpec, System, Value};
+use dtrain_batch::{Array, JobSpec, System, Value};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::run_dir::RunDir;
 use dtrain_common::time::format_time;
@@ -18,8 +18,12 @@ pub(super) fn show(args: &BatchArgs, spec: &JobSpec) -> anyhow::Result<ExitCode>
         .context("cannot write to standard output")?;
     let mut code = ExitCode::SUCCESS;
     for (number, recipe) in planned(args, spec).iter().enumerate() {
-        if let (Some(own), true) = (recipe.set.last(), args.array.is_some()) {
-            crate::stdout::print(&format!("\nRun {number}, --set {own}:\n"))?;
+        let own = match (&args.array, recipe.set.last()) {
+            (Some(Array::Sweep { .. }), Some(own)) => Some(format!("--set {own}")),
+            _ => (args.recipes.len() > 1).then(|| recipe.recipe.clone()),
+        };
+        if let Some(own) = own {
+            crate::stdout::print(&format!("\nRun {number}, {own}:\n"))?;
         }
         let gpus = args.size.gpu.as_ref().map(|list| list.0.as_slice());
         let status = plan_command(recipe, gpus, ranks(spec))?.status().context("cannot start the plan")?;
@@ -63,10 +67,7 @@ fn lacks_memory(code: Option<i32>) -> bool {
 
 /// Returns what there is to plan: nothing for a program, or without GPUs.
 fn planned(args: &BatchArgs, spec: &JobSpec) -> Vec<RecipeArgs> {
-    let Some(recipe) = args.recipe.as_ref().filter(|_| spec.size.gpus_per_node > 0) else {
-        return Vec::new();
-    };
-    super::settings(args).into_iter().map(|set| RecipeArgs { recipe: recipe.clone(), set }).collect()
+    if spec.size.gpus_per_node > 0 { super::trainings(args) } else { Vec::new() }
 }
 
 fn ranks(spec: &JobSpec) -> usize {
@@ -92,7 +93,7 @@ fn describe(system: System, spec: &JobSpec) -> String {
         lines.push(format!("time limit of a start: {}{stop}", format_time(limit.time)));
     }
     lines.push(format!("requeues after code {}: at most {}", ExitStatus::Requeue.code(), spec.max_requeues));
-    let runs = spec.array.as_ref().map_or_else(String::new, |array| format!("/0 to /{}", array.runs() - 1));
+    let runs = spec.runs().map_or_else(String::new, |runs| format!("/0 to /{}", runs - 1));
     lines.push(format!("run directory: {}{runs}", spec.work.run_dir.text()));
     lines.join("\n")
 }
@@ -114,18 +115,20 @@ pub(super) fn constraint(args: &BatchArgs) -> Option<Value> {
 /// Refuses a run to be resumed whose checkpoints took longer than the time from the signal to the limit.
 pub(super) fn check_checkpoints(spec: &JobSpec) -> anyhow::Result<()> {
     let Some(before) = spec.time.as_ref().and_then(|limit| limit.signal_before) else { return Ok(()) };
-    let metrics = RunDir::new(spec.work.run_dir.text()).metrics();
-    // Without an earlier start nothing is known.
-    let longest = fs::read_to_string(metrics).ok().and_then(|text| longest_checkpoint(&text));
-    match longest.filter(|longest| *longest >= before) {
-        Some(longest) => bail!(
-            "a checkpoint in {} took {}, but the workers have only {} to stop; give a longer --signal-before",
-            spec.work.run_dir.text(),
-            format_time(longest),
-            format_time(before)
-        ),
-        None => Ok(()),
+    for run_dir in spec.run_dirs() {
+        // Without an earlier start nothing is known.
+        let metrics = fs::read_to_string(RunDir::new(&run_dir).metrics()).ok();
+        let longest = metrics.and_then(|text| longest_checkpoint(&text));
+        if let Some(longest) = longest.filter(|longest| *longest >= before) {
+            bail!(
+                "a checkpoint in {run_dir} took {}, but the workers have only {} to stop; give a longer \
+                 --signal-before",
+                format_time(longest),
+                format_time(before)
+            );
+        }
     }
+    Ok(())
 }
 
 /// Finds the longest time of a checkpoint in the lines of `metrics.jsonl`.

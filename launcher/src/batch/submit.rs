@@ -80,7 +80,7 @@ fn id(system: System, spec: &JobSpec, answer: &str) -> Option<String> {
 /// Returns the command that shows the job.
 fn watch(system: System, spec: &JobSpec, id: &str) -> String {
     let name = spec.name.as_str();
-    let is_array = spec.array.is_some();
+    let is_array = spec.runs().is_some();
     match system {
         System::Slurm if is_array => format!("squeue --jobs={id}` and `tail -f {name}-{id}_0.out"),
         System::Slurm => format!("squeue --jobs={id}` and `tail -f {name}-{id}.out"),

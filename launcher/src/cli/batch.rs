@@ -18,16 +18,16 @@ pub(crate) struct BatchArgs {
     #[arg(value_name = "SYSTEM", value_parser = systems())]
     pub(crate) system: System,
 
-    /// Path of a recipe, or name of a built-in one.
+    /// Path of a recipe, or name of a built-in one; several: an array.
     #[arg(value_name = "RECIPE", value_parser = NonEmptyStringValueParser::new(), required_unless_present = "program",
           conflicts_with = "program")]
-    pub(crate) recipe: Option<String>,
+    pub(crate) recipes: Vec<String>,
 
     /// Program and its arguments, after `--`.
     #[arg(value_name = "PROGRAM", last = true)]
     pub(crate) program: Vec<String>,
 
-    /// Set one key of the recipe, such as `train.epochs=3`; may be repeated.
+    /// Set one key of each recipe, such as `train.epochs=3`; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE", conflicts_with = "program")]
     pub(crate) set: Vec<String>,
 
@@ -35,7 +35,7 @@ pub(crate) struct BatchArgs {
     #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) run_dir: Option<String>,
 
-    /// Job name [default: that of the recipe or program].
+    /// Job name [default: that of the first recipe, or the program].
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<Name>,
 
@@ -214,9 +214,15 @@ mod tests {
 
     #[test]
     fn a_recipe_or_a_program_is_needed() {
-        assert_eq!(parse(&["demo", "--nodes", "2"]).unwrap().recipe.as_deref(), Some("demo"));
+        assert_eq!(parse(&["demo", "--nodes", "2"]).unwrap().recipes, ["demo"]);
+        assert_eq!(parse(&["a.toml", "b.toml", "--nodes", "2", "c.toml"]).unwrap().recipes.len(), 3);
         assert_eq!(parse(&["--nodes", "2", "--", "./train", "--nodes", "x"]).unwrap().program.len(), 3);
-        for line in [&[][..], &["demo", "--", "./train"], &["--set", "a=1", "--", "./train"]] {
+        for line in [
+            &[][..],
+            &["demo", "--", "./train"],
+            &["demo", "b", "--", "./train"],
+            &["--set", "a=1", "--", "./train"],
+        ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
         }
     }

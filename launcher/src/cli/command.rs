@@ -59,5 +59,5 @@ dtrain launch [FLAGS] RECIPE [FLAGS]
        dtrain launch [FLAGS] -- PROGRAM [ARGS]...";
 
 const BATCH_USAGE: &str = "\
-dtrain batch SYSTEM [FLAGS] RECIPE
+dtrain batch SYSTEM [FLAGS] RECIPE...
        dtrain batch SYSTEM [FLAGS] -- PROGRAM [ARGS]...";

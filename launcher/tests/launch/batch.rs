@@ -55,6 +55,9 @@ fn wrong_jobs_are_one_sentence_with_a_remedy() {
         (&["k8s", "demo"], "give --container IMAGE"),
         (&["slurm", "demo", "--set", "train.epoch=1"], "epoch"),
         (&["slurm", "demo", "--array", "optim.lr=0.1,fast"], "lr"),
+        (&["slurm", "demo", "nowhere"], "there is no such file"),
+        (&["slurm", "demo", "demo", "--array", "2"], "leave --array out, or give one recipe"),
+        (&["flux", "demo", "demo"], "write one script for each recipe"),
         (&["slurm", "demo", "--signal-before", "5 min"], "give --time, or leave it out"),
         (
             &["slurm", "demo", "--time", "2 min", "--signal-before", "5 min"],
@@ -77,8 +80,13 @@ fn wrong_jobs_are_one_sentence_with_a_remedy() {
 
 /// Starts `dtrain batch` with a trainer that answers every plan with this exit code.
 fn batch_with_plan(scene: &Scene, args: &[&str], code: u8) -> Finished {
+    batch_with_planner(scene, args, &format!("echo \"the plan of $*\"\nexit {code}"))
+}
+
+/// Starts `dtrain batch` with a trainer that answers every plan by this shell program.
+fn batch_with_planner(scene: &Scene, args: &[&str], program: &str) -> Finished {
     let worker = scene.path(".planner");
-    fs::write(&worker, format!("#!/bin/sh\necho \"the plan of $*\"\nexit {code}\n")).unwrap();
+    fs::write(&worker, format!("#!/bin/sh\n{program}\n")).unwrap();
     fs::set_permissions(&worker, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dtrain"));
     command.env("DTRAIN_WORKER", &worker).current_dir(scene.path("."));
@@ -100,6 +108,30 @@ fn a_dry_run_shows_the_job_and_the_plan_of_each_run() {
     let sweep = batch_with_plan(&scene, &[&job[..], &["--array", "optim.lr=0.1,0.01"]].concat(), 3);
     let text = sweep.expect_code(3).stdout();
     assert!(text.contains("Run 1, --set optim.lr=0.01:\nthe plan of demo --set optim.lr=0.01 "), "{text}");
+    let recipes = [&job[..2], &["cifar100"], &job[2..], &["--set", "train.seed=3"]].concat();
+    let text = batch_with_plan(&scene, &recipes, 0).expect_code(0).stdout();
+    for part in [
+        "run directory: runs/demo/0 to /1",
+        "Run 0, demo:\nthe plan of demo --set train.seed=3 ",
+        "Run 1, cifar100:\nthe plan of cifar100 --set train.seed=3 ",
+    ] {
+        assert!(text.contains(part), "{part} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn several_recipes_are_one_array() {
+    let scene = Scene::new();
+    let script = batch(&scene, &["slurm", "demo", "demo", "--set", "train.seed=3"]).expect_code(0).stdout();
+    for line in [
+        "#SBATCH --array=0-1",
+        "run_dir=runs/demo/$index",
+        "    demo # 1",
+        "    \"$recipe\" \\",
+        "    --set 'train.seed=3' \\",
+    ] {
+        assert!(script.lines().any(|found| found == line), "{line} is missing in:\n{script}");
+    }
 }
 
 #[test]
@@ -107,6 +139,11 @@ fn a_recipe_that_does_not_fit_is_refused_before_submission() {
     let scene = Scene::new();
     let job = ["slurm", "demo", "--submit", "--gpus-per-node", "1", "--gpu", "t4"];
     batch_with_plan(&scene, &job, 3).expect_code(2).expect_stderr("demo does not fit the GPUs of --gpu");
+    // The plan of the second recipe fails.
+    let second = [&job[..], &["cifar100"]].concat();
+    batch_with_planner(&scene, &second, "case $1 in demo) exit 0 ;; esac; exit 3")
+        .expect_code(2)
+        .expect_stderr("cifar100 does not fit the GPUs of --gpu");
     let without = ["slurm", "demo", "--gpu", "t4"];
     batch_with_plan(&scene, &without, 0)
         .expect_code(2)
@@ -125,4 +162,8 @@ fn a_time_that_is_too_short_for_a_checkpoint_is_refused() {
     let short = batch(&scene, &["slurm", "demo", "--time", "10 min"]);
     short.expect_code(2).expect_stderr("took 90 s, but the workers have only 1 min to stop");
     batch(&scene, &["slurm", "demo", "--time", "10 min", "--signal-before", "2 min"]).expect_code(0);
+    fs::create_dir_all(scene.path("runs/demo/1")).unwrap();
+    fs::rename(scene.path("runs/demo/metrics.jsonl"), scene.path("runs/demo/1/metrics.jsonl")).unwrap();
+    let second = batch(&scene, &["slurm", "demo", "demo", "--time", "10 min"]);
+    second.expect_code(2).expect_stderr("a checkpoint in runs/demo/1 took 90 s");
 }

@@ -114,6 +114,11 @@ impl Scene {
         command.current_dir(self.folder.path()).env(MARK, &self.mark).stdin(Stdio::null())
     }
 
+    /// Returns the variable that marks a process of this scene, for a command that begins with an empty environment.
+    pub fn mark_variable(&self) -> (&'static str, &str) {
+        (MARK, &self.mark)
+    }
+
     /// Starts the command, with its output in files.
     pub fn start(&self, command: Command) -> Launch<'_> {
         self.start_as("", command)

@@ -5,6 +5,7 @@
 
 mod apart;
 mod bad_input;
+mod batch;
 mod batchnorm;
 mod best;
 mod checkpoints;

@@ -11,7 +11,7 @@ fn job() -> JobSpec {
         account: Account::default(),
         work: Work {
             dtrain: "dtrain".parse().unwrap(),
-            target: Target::Recipe { recipe: "demo".parse().unwrap(), set: Vec::new() },
+            target: Target::Recipes { recipes: vec!["demo".parse().unwrap()], set: Vec::new() },
             run_dir: "/runs/demo".parse().unwrap(),
         },
         setup: Setup::default(),
@@ -51,6 +51,30 @@ fn a_program_has_no_key_to_sweep() {
     assert!(matches!(job.check(System::Slurm), Err(SpecError::SweepOfProgram { .. })));
     job.array = Some("2".parse().unwrap());
     assert_eq!(job.check(System::Slurm), Ok(()));
+}
+
+#[test]
+fn several_recipes_are_an_array_of_their_own() {
+    let of = |recipes: usize| {
+        let mut job = job();
+        let recipes = vec!["demo".parse().unwrap(); recipes];
+        job.work.target = Target::Recipes { recipes, set: Vec::new() };
+        job
+    };
+    assert_eq!(of(1).runs(), None);
+    assert_eq!(of(1).run_dirs(), ["/runs/demo"]);
+    assert_eq!((of(2).runs(), of(2).check(System::Slurm)), (Some(2), Ok(())));
+    assert_eq!(of(2).run_dirs(), ["/runs/demo/0", "/runs/demo/1"]);
+    let both = JobSpec { array: Some("2".parse().unwrap()), ..of(2) };
+    assert_eq!(
+        both.check(System::Slurm).unwrap_err().to_string(),
+        "--array and several recipes both make an array; leave --array out, or give one recipe"
+    );
+    assert_eq!(of(1001).check(System::Slurm), Err(SpecError::TooManyRecipes { runs: 1001 }));
+    assert_eq!(
+        of(2).check(System::Flux).unwrap_err().to_string(),
+        "an array of recipes has no effect on flux; write one script for each recipe"
+    );
 }
 
 #[test]

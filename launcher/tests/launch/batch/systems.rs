@@ -1,56 +1,32 @@
-//! Scripts of systems that are not installed here: stand-ins submit them, and start them with the system's
-//! environment on two nodes.
+//! Scripts and manifests of systems that are not installed here, by stand-ins of these systems.
 
-use crate::harness::{Finished, Scene};
+use crate::harness::Scene;
+use dtrain_test_kit::network::Network;
+use dtrain_test_kit::runs::gpt;
+use dtrain_test_kit::systems::pods::{Cluster, End};
+use dtrain_test_kit::systems::{Queue, codes};
+use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 /// Every worker asks once to be started again.
 const PROGRAM: &str = "mkdir again.$RANK 2>/dev/null || { echo rank $RANK of $WORLD_SIZE; exit 0; }
 until [ -d again.0 ] && [ -d again.1 ]; do sleep 0.05; done
 exit 75";
 
-/// Starts a command with the stand-ins in `PATH`.
-fn start(scene: &Scene, mut command: Command, variables: &[(&str, &str)]) -> Finished {
-    let systems = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/launch/batch/systems");
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{}:{path}", systems.display())).env("SPOOL", scene.path(".spool"));
-    command.envs(variables.iter().copied()).current_dir(scene.path("."));
-    scene.start(command).wait()
-}
-
-fn submit(scene: &Scene, args: &[&str], variables: &[(&str, &str)]) -> Finished {
-    std::fs::create_dir_all(scene.path(".spool")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dtrain"));
-    // The flag stands before `--`.
-    command.args(["batch", args[0], "--submit"]).args(&args[1..]);
-    start(scene, command, variables)
-}
-
-fn drive(scene: &Scene, system: &str, index: &str) -> Finished {
-    let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/launch/batch/systems/driver");
-    start(scene, Command::new(driver), &[("SYSTEM", system), ("INDEX", index)])
-}
-
-/// Returns the lines of the job's starts.
-fn codes(done: &Finished) -> Vec<String> {
-    done.stdout().lines().filter(|line| line.starts_with("code ")).map(str::to_owned).collect()
-}
-
 #[test]
 fn jobs_of_two_nodes_start_again_after_code_75() {
-    for (system, id) in [("pbs", "0.server"), ("lsf", "71"), ("flux", "f0")] {
+    for system in ["pbs", "lsf", "flux"] {
         let scene = Scene::new();
-        let args =
-            [system, "--nodes", "2", "--name", "two", "--max-requeues", "3", "--", "sh", "-c", PROGRAM];
-        let submitted = submit(&scene, &args, &[]);
+        let mut queue = Queue::new(&scene, system);
+        let args = ["--nodes", "2", "--name", "two", "--max-requeues", "3", "--", "sh", "-c", PROGRAM];
+        let submitted = queue.submit(&args);
         submitted.expect_code(0).expect_stderr("watch it with `");
-        assert_eq!(submitted.stdout().trim(), id);
-        let done = drive(&scene, system, "");
-        done.expect_code(0).expect_stderr("dtrain: requeue 1 of 3");
-        assert_eq!(codes(&done), ["code 75", "code 0"], "{system}");
+        assert_eq!(submitted.stdout().trim(), queue.first_id());
+        let done = queue.drive(None);
+        assert_eq!(codes(&done), [Some(75), Some(0)], "{system}");
+        done[0].expect_stderr("dtrain: requeue 1 of 3");
         for rank in ["rank 0 of 2", "rank 1 of 2"] {
-            assert!(done.stdout().contains(rank), "{system} {rank}:\n{}", done.stdout());
+            assert!(done[1].stdout().contains(rank), "{system} {rank}:\n{}", done[1].stdout());
         }
         assert!(!scene.path("runs/two/requeues.json").exists(), "{system}");
     }
@@ -58,16 +34,18 @@ fn jobs_of_two_nodes_start_again_after_code_75() {
 
 #[test]
 fn requeues_have_a_bound_and_other_codes_have_none() {
-    for (system, last) in [("pbs", "code 75"), ("lsf", "code 1"), ("flux", "code 75")] {
+    for (system, last) in [("pbs", 75), ("lsf", 1), ("flux", 75)] {
         let scene = Scene::new();
-        let args = [system, "--max-requeues", "2", "--name", "bound", "--", "sh", "-c", "exit 75"];
-        submit(&scene, &args, &[]).expect_code(0);
-        let done = drive(&scene, system, "");
-        done.expect_code(0).expect_stderr("it was requeued 2 times");
-        assert_eq!(codes(&done), ["code 75", "code 75", last], "{system}");
+        let mut queue = Queue::new(&scene, system);
+        let args = ["--max-requeues", "2", "--name", "bound", "--", "sh", "-c", "exit 75"];
+        queue.submit(&args).expect_code(0);
+        let done = queue.drive(None);
+        assert_eq!(codes(&done), [Some(75), Some(75), Some(last)], "{system}");
+        done[2].expect_stderr("it was requeued 2 times");
         let scene = Scene::new();
-        submit(&scene, &[system, "--name", "wrong", "--", "sh", "-c", "exit 7"], &[]).expect_code(0);
-        assert_eq!(codes(&drive(&scene, system, "")), ["code 7"], "{system}");
+        let mut queue = Queue::new(&scene, system);
+        queue.submit(&["--name", "wrong", "--", "sh", "-c", "exit 7"]).expect_code(0);
+        assert_eq!(codes(&queue.drive(None)), [Some(7)], "{system}");
     }
 }
 
@@ -75,14 +53,38 @@ fn requeues_have_a_bound_and_other_codes_have_none() {
 fn a_run_of_an_array_starts_again_alone() {
     for system in ["pbs", "lsf"] {
         let scene = Scene::new();
+        let mut queue = Queue::new(&scene, system);
         let program = "mkdir again 2>/dev/null && exit 75; exit 0";
-        let args = [system, "--array", "3", "--name", "runs", "--", "sh", "-c", program];
-        submit(&scene, &args, &[]).expect_code(0);
-        let done = drive(&scene, system, "2");
-        done.expect_code(0);
-        assert_eq!(codes(&done), ["code 75", "code 0"], "{system}");
+        queue.submit(&["--array", "3", "--name", "runs", "--", "sh", "-c", program]).expect_code(0);
+        assert_eq!(codes(&queue.drive(Some(2))), [Some(75), Some(0)], "{system}");
         assert!(scene.path("runs/runs/2").is_dir(), "{system}");
         assert!(!scene.path("runs/runs/0").exists(), "{system}");
+    }
+}
+
+#[test]
+fn each_run_of_an_array_has_its_own_recipe() {
+    // The trainer's stand-in writes the path of its recipe and its number of steps.
+    let worker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/kit/fixtures/dtrain-worker");
+    let setup = format!(
+        "export DTRAIN_WORKER={} FAKE_WORKER='grep -H ^steps \"$1\" > steps.$RANK'\n",
+        worker.canonicalize().unwrap().display()
+    );
+    for (system, index) in [("pbs", 0), ("pbs", 1), ("lsf", 1)] {
+        let scene = Scene::new();
+        for (name, steps) in [("small.toml", 10), ("large.toml", 11)] {
+            fs::write(scene.path(name), gpt(steps, "")).unwrap();
+        }
+        fs::write(scene.path(".setup.sh"), &setup).unwrap();
+        let mut queue = Queue::new(&scene, system);
+        let args = ["small.toml", "large.toml", "--nodes", "2", "--env-setup", ".setup.sh"];
+        queue.submit(&args).expect_code(0);
+        let done = queue.drive(Some(index));
+        assert_eq!(codes(&done), [Some(0)], "{system}:\n{}", done[0].stderr);
+        let expected = format!("runs/small/{index}/recipe.toml:steps = {}\n", 10 + index);
+        for rank in 0..2 {
+            assert_eq!(scene.read(&format!("steps.{rank}")), expected, "{system} {rank}");
+        }
     }
 }
 
@@ -90,7 +92,106 @@ fn a_run_of_an_array_starts_again_alone() {
 fn a_refusal_has_the_words_of_the_system() {
     for system in ["pbs", "lsf", "flux"] {
         let scene = Scene::new();
-        let refused = submit(&scene, &[system, "demo", "--queue", "none"], &[("REFUSE", "Unknown queue")]);
+        let args = ["demo", "--queue", "none"];
+        let refused = Queue::new(&scene, system).submit_with(&args, &[("REFUSE", "Unknown queue")]);
         refused.expect_code(2).expect_stderr("refused the job: ").expect_stderr("Unknown queue");
     }
+    let scene = Scene::new();
+    let args = [&POD[..], &["demo", "--run-dir", "/mnt/demo"]].concat();
+    let reason = "jobs.batch \"demo\" is forbidden: exceeded quota";
+    let refused = Queue::new(&scene, "k8s").submit_with(&args, &[("REFUSE", reason)]);
+    refused.expect_code(2).expect_stderr(&format!(
+        "kubectl refused the job: Error from server (Forbidden): error when creating \"STDIN\": {reason}"
+    ));
+}
+
+/// The image is this machine.
+const POD: [&str; 4] = ["--container", "team/dtrain", "--volume", "scratch:/mnt"];
+
+/// Submits a program to Kubernetes and returns what kubectl answered.
+fn submit_pods(scene: &Scene, flags: &[&str], program: &str) -> String {
+    let args = [&POD[..], &["--run-dir", "/mnt/logs"], flags, &["--", "sh", "-c", program]].concat();
+    let submitted = Queue::new(scene, "k8s").submit(&args);
+    submitted.expect_code(0).expect_stderr("watch it with `kubectl get pods --watch`");
+    submitted.stdout().trim().to_owned()
+}
+
+#[test]
+fn pods_of_two_nodes_start_again_after_code_75() {
+    let Some(network) = Network::new(2) else { return };
+    let scene = Scene::new();
+    let flags = ["--nodes", "2", "--name", "two", "--max-requeues", "1"];
+    assert_eq!(submit_pods(&scene, &flags, &format!("cd /mnt\n{PROGRAM}")), "two");
+    let cluster = Cluster::new(&scene, &network, &[]);
+    let mut job = cluster.job("two");
+    assert_eq!(job.run(), End::Complete, "{}", job.stderr());
+    for index in 0..2 {
+        assert_eq!(job.codes(index), [Some(75), Some(0)], "{}", job.stderr());
+        // Each node has the volume.
+        assert!(cluster.claim("scratch").join(format!("again.{index}")).is_dir());
+    }
+    for (index, done) in job.ended.iter().filter(|(_, done)| done.code == Some(0)) {
+        assert_eq!(done.stdout(), format!("[rank {index}] rank {index} of 2\n"));
+    }
+    network.wait_until_empty();
+}
+
+#[test]
+fn pods_have_a_bound_and_other_codes_fail_the_job() {
+    let Some(network) = Network::new(2) else { return };
+    for (program, end, starts) in [
+        ("exit 75", End::BackoffLimitExceeded, vec![Some(75); 3]),
+        ("exit 7", End::PodFailurePolicy, vec![Some(7)]),
+    ] {
+        let scene = Scene::new();
+        submit_pods(&scene, &["--name", "bound", "--max-requeues", "2"], program);
+        let cluster = Cluster::new(&scene, &network, &[]);
+        let mut job = cluster.job("bound");
+        assert_eq!((job.run(), job.codes(0)), (end, starts), "{}", job.stderr());
+    }
+    // The other node does not start again either.
+    let scene = Scene::new();
+    submit_pods(&scene, &["--nodes", "2", "--name", "two"], "[ $RANK = 1 ] && exit 7; sleep 60");
+    let cluster = Cluster::new(&scene, &network, &[]);
+    let mut job = cluster.job("two");
+    assert_eq!(job.run(), End::PodFailurePolicy, "{}", job.stderr());
+    assert_eq!((job.codes(0).len(), job.codes(1)), (1, vec![Some(7)]), "{}", job.stderr());
+    network.wait_until_empty();
+}
+
+#[test]
+fn an_array_of_pods_is_a_job_for_each_run() {
+    let Some(network) = Network::new(1) else { return };
+    let scene = Scene::new();
+    let program = "cd /mnt; mkdir again-$(hostname) 2>/dev/null && exit 75; exit 0";
+    submit_pods(&scene, &["--array", "2", "--name", "runs"], program);
+    let cluster = Cluster::new(&scene, &network, &[]);
+    for name in ["runs-0", "runs-1"] {
+        let mut job = cluster.job(name);
+        assert_eq!((job.run(), job.codes(0)), (End::Complete, vec![Some(75), Some(0)]), "{}", job.stderr());
+        let again = cluster.claim("scratch").join(format!("again-{name}-0"));
+        assert!(again.is_dir(), "the pod's host name");
+    }
+    for run in ["logs/0", "logs/1"] {
+        assert!(cluster.claim("scratch").join(run).is_dir(), "{run}");
+    }
+}
+
+#[test]
+fn pods_end_well_when_they_are_evicted_or_deleted() {
+    let Some(network) = Network::new(1) else { return };
+    let scene = Scene::new();
+    let program = "trap 'exit 75' TERM; : > /mnt/ready; while :; do sleep 0.05; done";
+    submit_pods(&scene, &["--name", "asked", "--max-requeues", "0"], program);
+    let cluster = Cluster::new(&scene, &network, &[]);
+    let ready = cluster.claim("scratch").join("ready");
+    let mut job = cluster.job("asked");
+    job.run_until("the program", |_| ready.exists());
+    fs::remove_file(&ready).unwrap();
+    // No requeue is left, and this one does not count.
+    job.evict(0);
+    job.run_until("the second program", |_| ready.exists());
+    assert_eq!(cluster.kubectl(&["delete", "job", "asked"]).stdout(), "job.batch \"asked\" deleted\n");
+    assert_eq!((job.run(), job.codes(0)), (End::Deleted, vec![Some(75); 2]), "{}", job.stderr());
+    network.wait_until_empty();
 }
