@@ -10,6 +10,7 @@ mod best;
 mod checkpoints;
 mod cluster;
 mod conformance;
+mod containers;
 mod damage;
 mod ddp;
 mod evaluation;
