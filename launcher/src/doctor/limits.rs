@@ -139,15 +139,16 @@ fn judge_shared_memory(sizes: Option<(u64, u64)>) -> Row {
     const WHAT: &str = "shared memory";
     let Some((total, free)) = sizes else {
         let remedy = "mount it: `mount -t tmpfs shm /dev/shm`";
-        return Row::fail(WHAT, "/dev/shm is missing; the workers exchange gradients through it", remedy);
+        return Row::fail(WHAT, "/dev/shm is missing; NCCL and PyTorch's data loaders need it", remedy);
     };
     let value = format!("{} of {} free in /dev/shm", ByteSize(free), ByteSize(total));
+    let enlarge = "start the container with `--shm-size=8g` (or `--ipc=host`); in Kubernetes mount an emptyDir with \
+                   `medium: Memory`";
     if free < FULL_SHARED {
-        Row::fail(WHAT, value, "remove files of ended programs (`ls -l /dev/shm`), or enlarge it")
+        let full = "remove files of ended programs (`ls -l /dev/shm`), or enlarge it";
+        Row::fail(WHAT, value, if total < LITTLE_SHARED { enlarge } else { full })
     } else if total < LITTLE_SHARED {
-        let remedy = "start the container with `--shm-size=8g` (or `--ipc=host`); in Kubernetes mount an emptyDir with \
-                      `medium: Memory`";
-        Row::warn(WHAT, format!("{value}: too little for PyTorch's data loaders"), remedy)
+        Row::warn(WHAT, format!("{value}: too little for PyTorch's data loaders"), enlarge)
     } else {
         Row::ok(WHAT, value)
     }
@@ -204,7 +205,10 @@ mod tests {
         let docker = judge_shared_memory(Some((64 << 20, 64 << 20)));
         assert!(docker.level == Level::Warn && docker.remedy.unwrap().contains("--shm-size=8g"));
         assert_eq!(judge_shared_memory(Some((8 * GIB, GIB))).level, Level::Ok);
-        assert_eq!(judge_shared_memory(Some((8 * GIB, 1 << 20))).level, Level::Fail);
+        let full = judge_shared_memory(Some((8 * GIB, 1 << 20)));
+        assert!(full.level == Level::Fail && full.remedy.unwrap().contains("ls -l /dev/shm"));
+        let tiny = judge_shared_memory(Some((1 << 20, 1 << 20)));
+        assert!(tiny.level == Level::Fail && tiny.remedy.unwrap().contains("--shm-size=8g"));
         assert_eq!(judge_shared_memory(None).level, Level::Fail);
     }
 }

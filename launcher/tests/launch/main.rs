@@ -15,6 +15,7 @@ mod hangs;
 mod logs;
 mod notices;
 mod output;
+mod pid_one;
 mod plan;
 mod pty;
 mod pytorch;

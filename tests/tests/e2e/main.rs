@@ -11,6 +11,7 @@ mod best;
 mod checkpoints;
 mod cluster;
 mod conformance;
+mod containers;
 mod damage;
 mod ddp;
 mod evaluation;

@@ -8,11 +8,14 @@
 //! Before a shell turns a process into `dtrain`, it may give it children: readers of `>(...)`, background
 //! jobs before `exec dtrain`. They are not the run's. A process with such children is only a front: it starts
 //! the guardian as a separate process, which adopts no older process.
+//!
+//! As process 1 of a container, the guardian or the front is also the parent of every orphan of `docker exec`, so both
+//! reap while the run lasts.
 
 use crate::io::fence;
 use crate::io::process::descriptors::{self, Inherited};
 use crate::io::process::handlers::{self, LatestOfJob};
-use crate::io::process::{ShellJob, descendants};
+use crate::io::process::{Family, ShellJob, descendants};
 use crate::io::temporary::Temporary;
 use crate::io::thread;
 use crate::signals;
@@ -88,8 +91,9 @@ pub fn role() -> Role {
 pub fn run_guardian(handled: &[i32], has_lease: bool) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
+    let family = Family::default();
     if descendants::any() {
-        let code = run_again(handled, inherited, &[(DTRAIN_FRONT, own)], None)?;
+        let code = run_again(&family, handled, inherited, &[(DTRAIN_FRONT, own)], None)?;
         descendants::finish_readers();
         return Ok(code);
     }
@@ -99,10 +103,10 @@ pub fn run_guardian(handled: &[i32], has_lease: bool) -> anyhow::Result<ExitCode
     let fenced = has_lease.then(|| folder.to_owned());
     let folder = folder.into();
     let variables = [(DTRAIN_GUARDIAN, own), (DTRAIN_TEMPORARY, folder)];
-    let code = run_again(handled, inherited, &variables, fenced)?;
+    let code = run_again(&family, handled, inherited, &variables, fenced)?;
     // A reader of the output must not wait for the cleanup.
     descriptors::close_output();
-    descendants::end_all();
+    family.end_orphans();
     drop(temporary);
     Ok(code)
 }
@@ -110,6 +114,7 @@ pub fn run_guardian(handled: &[i32], has_lease: bool) -> anyhow::Result<ExitCode
 /// Starts this command again with these variables, passes signals to it, and returns its exit code. `fenced`: the
 /// folder of its lease.
 fn run_again(
+    family: &Family,
     handled: &[i32],
     inherited: Inherited,
     variables: &[(&str, OsString)],
@@ -125,18 +130,19 @@ fn run_again(
     let receiver = Arc::clone(&next_process);
     let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
     let latest = LatestOfJob::watch().context("cannot receive signals")?;
+    let relatives = family.clone();
     handlers::listen(&wanted, move |signal| match Signal::from_named_raw(signal) {
-        Some(Signal::CHILD) | None => {}
+        Some(Signal::CHILD) => relatives.reap_orphans(),
+        None => {}
         Some(signal) => pass_on(receiver.wait(), signal, &latest),
     })
     .context("cannot receive signals")?;
-    let mut next = command
+    command
         .args(args)
         .envs(variables.iter().map(|(name, value)| (name, value)))
         // Ctrl-C at a terminal reaches only the first process, which passes it to each of the others once.
-        .process_group(0)
-        .spawn()
-        .context("cannot start the launcher's own process")?;
+        .process_group(0);
+    let mut next = family.start_next(&mut command).context("cannot start the launcher's own process")?;
     // The next process has these files now. A reader at their other end must not wait for this process.
     drop(inherited);
     let Some(pid) = Pid::from_raw(next.id().cast_signed()) else {

@@ -1,15 +1,17 @@
-//! The children of the launcher: its workers, and processes adopted after their parent ended.
+//! The children of the launcher or the guardian: those that it started, and processes adopted after their parent
+//! ended.
 
 use super::handlers::LatestOfJob;
 use super::worker::{Streams, Worker, WorkerSpec};
 use super::{descendants, handlers};
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::io;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The unreaped workers, for all threads that signal or reap. While a thread holds the lock, no pid of a
-/// child can be reused.
+/// The unreaped workers, or the launcher, for all threads that signal or reap. While a thread holds the lock, no pid
+/// of a child can be reused.
 #[derive(Clone, Debug, Default)]
 pub struct Family {
     workers: Arc<Mutex<Vec<Pid>>>,
@@ -27,6 +29,14 @@ impl Family {
         let started = Worker::start(spec)?;
         workers.push(started.0.pid);
         Ok(started)
+    }
+
+    /// Starts the launcher or another process of this program, which only the caller reaps.
+    pub fn start_next(&self, command: &mut Command) -> io::Result<Child> {
+        let mut known = self.lock();
+        let child = command.spawn()?;
+        known.extend(Pid::from_raw(child.id().cast_signed()));
+        Ok(child)
     }
 
     /// Kills the rest of the worker's process group and reaps the worker, which has ended or got SIGKILL.
