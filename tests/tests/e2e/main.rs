@@ -15,6 +15,7 @@ mod containers;
 mod damage;
 mod ddp;
 mod evaluation;
+mod guides;
 mod invariance;
 mod kills;
 mod layout;
