@@ -6,7 +6,7 @@ use dtrain_agent::io::process::output;
 use dtrain_common::env::{DTRAIN_GUARDIAN, is_of_a_worker, of_process};
 use dtrain_common::host;
 use dtrain_common::run_dir::BatchJob;
-use dtrain_job::{Batch, Job, Surroundings};
+use dtrain_job::{Batch, Job, Starter, Surroundings};
 use dtrain_pmi::Pmi;
 use std::fs;
 use std::process::Command;
@@ -29,13 +29,14 @@ pub(crate) fn complete_launch(mut args: LaunchArgs) -> anyhow::Result<LaunchArgs
     Ok(args)
 }
 
-/// Adds the first node's host by the starter's PMI, if neither the job nor the user tells it.
+/// Adds the first node's host by the starter's PMI, if the user does not tell it. Slurm tells it on all nodes. Others may
+/// tell it on the first node only, and all nodes must take part in the exchange or none.
 fn add_first_host(job: &mut Job) -> anyhow::Result<()> {
-    let tasks =
-        job.tasks.as_mut().filter(|tasks| tasks.first_host.is_none() && tasks.one_per_node().is_some());
-    if let Some(tasks) = tasks
-        && let Some(mut pmi) = Pmi::connect(&of_process)?
-    {
+    let Some(tasks) = job.tasks.as_mut() else { return Ok(()) };
+    if tasks.starter == Starter::Srun || tasks.one_per_node().is_none() {
+        return Ok(());
+    }
+    if let Some(mut pmi) = Pmi::connect_if_there(&of_process)? {
         tasks.first_host = pmi.gather(&host::name())?.into_iter().next();
         pmi.finish()?;
     }

@@ -31,6 +31,7 @@ use dtrain_agent::clock::StartTime;
 use dtrain_agent::io::guardian::{self, GuardianInfo, Role};
 use dtrain_agent::io::process::{descriptors, handlers};
 use dtrain_common::exit::ExitStatus;
+use dtrain_pmi::PmiError;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -90,7 +91,7 @@ fn print_error(error: &anyhow::Error, from_environment: &[String]) -> ExitCode {
     }
     // If standard error is closed, the exit code still reports the error.
     let _ = writeln!(std::io::stderr(), "dtrain: error: {text}");
-    match error.is::<launch::RendezvousFailed>() {
+    match error.is::<launch::RendezvousFailed>() || error.is::<PmiError>() {
         true => ExitStatus::Rendezvous.into(),
         false => ExitStatus::Usage.into(),
     }

@@ -154,7 +154,8 @@ impl WorkerError {
                 | TrainError::NothingTested
                 | TrainError::Model(ModelError::Recomputed { .. }),
             ) => ExitStatus::Usage,
-            Self::Rendezvous(_) | Self::Rank(RankError::Pmi(_) | RankError::Unresolved { .. }) => {
+            Self::Rendezvous(_)
+            | Self::Rank(RankError::Pmi(_) | RankError::Unresolved { .. } | RankError::Port(_)) => {
                 ExitStatus::Rendezvous
             }
             Self::Train(_)

@@ -6,16 +6,17 @@ mod place;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs, UdpSocket};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use dtrain_common::env::{
     CUDA_VISIBLE_DEVICES, EnvError, MASTER_ADDR, MASTER_PORT, OMP_NUM_THREADS, RANK, WORLD_SIZE, WorkerEnv,
     batch::SLURM_CPUS_PER_TASK, of_process, omp_threads,
 };
 use dtrain_common::host;
-use dtrain_job::{Batch, Job, JobError, Surroundings, Tasks};
+use dtrain_job::{Batch, Job, JobError, Starter, Surroundings, Tasks};
 use dtrain_pmi::{Pmi, PmiError};
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -119,7 +120,10 @@ impl Start {
             missing,
             remedy,
         };
-        let (rank, mut pmi) = (tasks.rank.value, Pmi::connect(&of_process)?);
+        let is_srun = tasks.starter == Starter::Srun;
+        // Slurm tells enough without PMI.
+        let connected = if is_srun { Pmi::connect_if_there(&of_process) } else { Pmi::connect(&of_process) };
+        let (rank, mut pmi) = (tasks.rank.value, connected?);
         let mut introductions = None;
         if let Some(pmi) = &mut pmi {
             if pmi.rank() != rank {
@@ -132,15 +136,17 @@ impl Start {
         let size = of_pmi.or(tasks.size.map(|size| size.value));
         let size = size
             .ok_or_else(|| untold("the number of ranks", "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"))?;
-        let place = Place::told(tasks, size)
-            .or_else(|| Place::among(introductions.as_deref()?, rank))
-            .ok_or_else(|| {
-                untold(
-                    "the ranks of each node",
-                    "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, \
+        // Other starters tell only a part, and the rest follows only if ranks are dealt evenly and in order.
+        let told = Place::told(tasks, size);
+        let among = introductions.as_deref().and_then(|all| Place::among(all, rank));
+        let place = if is_srun { told.or(among) } else { among.or(told) };
+        let place = place.ok_or_else(|| {
+            untold(
+                "the ranks of each node",
+                "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, \
                                    GROUP_WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-                )
-            })?;
+            )
+        })?;
         let first = introductions.as_ref().and_then(|all| all.first()?.listens_at.clone());
         let loopback = || (place.nodes == 1).then(|| Ipv4Addr::LOCALHOST.to_string());
         let (address, port) = match first {
@@ -165,7 +171,7 @@ impl Start {
         let env = WorkerEnv {
             rank,
             local_rank: place.local_rank,
-            gpu: if sees_own_gpu() { 0 } else { place.local_rank },
+            gpu: if sees_own_gpu(tasks.starter) { 0 } else { place.local_rank },
             group_rank: place.node,
             world_size: size,
             local_world_size: place.local_size,
@@ -175,10 +181,14 @@ impl Start {
             run_id: job.id().unwrap_or_else(|| "none".to_owned()),
             ..WorkerEnv::single()
         };
+        if rank == 0 {
+            // The user of a shell in a job may not expect other ranks.
+            tracing::info!("rank 0 of {size}: the number of ranks is from {}", job.described());
+        }
         let left = job.batch.as_ref().filter(|_| rank == 0);
         let left = left.and_then(|batch| batch.time_left(from, SystemTime::now()));
         let sharing = introductions.as_deref().and_then(|all| sharing(all, rank)).unwrap_or(place.local_size);
-        let threads = of_process(OMP_NUM_THREADS).is_none().then(|| threads(sharing));
+        let threads = of_process(OMP_NUM_THREADS).is_none().then(|| threads(tasks.starter, sharing));
         Ok(Self { env, pmi, stop_after: left.map(|left| left - Batch::margin(left)), threads })
     }
 
@@ -201,7 +211,7 @@ impl Start {
     /// ended.
     pub(crate) fn end(self, how: End) {
         let ended = match (self.pmi, how) {
-            (Some(pmi), End::AsPlanned) => pmi.finish(),
+            (Some(pmi), End::AsPlanned) => finish(pmi),
             // Other ranks may wait in MPI for this one: the starter ends them.
             (Some(_), End::Failed) if is_mpi() => Ok(()),
             (Some(pmi), End::Failed) => pmi.leave(),
@@ -211,6 +221,16 @@ impl Start {
             tracing::debug!("{error}");
         }
     }
+}
+
+/// How long a rank that has ended waits for the others to end: one of them may have failed at the very end.
+const LAST_WAIT: Duration = Duration::from_secs(60);
+
+/// Finishes, if the other ranks do. PMIx has no time-out of its own that all starters heed.
+fn finish(pmi: Pmi) -> Result<(), PmiError> {
+    let (sender, finished) = mpsc::channel();
+    thread::spawn(move || sender.send(pmi.finish()));
+    finished.recv_timeout(LAST_WAIT).unwrap_or(Ok(()))
 }
 
 /// How a rank ends.
@@ -264,28 +284,49 @@ fn own_address(tasks: &Tasks) -> String {
     }
 }
 
-/// Returns a port that is free now. Rank 0 opens it in a moment, for its store.
+/// Returns a port that is free now, below the kernel's ephemeral ports: rank 0 opens it later, for its store.
 fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?.local_addr()?.port())
+    let begin = std::process::id();
+    let ports = (0..10_000).map(|offset| 20_000 + ((begin + offset) % 10_000) as u16);
+    let mut tried = ports.map(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map(|_| port));
+    tried.find(Result::is_ok).unwrap_or_else(|| Err(io::ErrorKind::AddrInUse.into()))
 }
 
-/// Returns whether the job shows this task a GPU of its own, such as `srun --gpus-per-task=1`: number 0.
-fn sees_own_gpu() -> bool {
-    of_process(CUDA_VISIBLE_DEVICES).is_some_and(|list| !list.trim().is_empty() && !list.contains(','))
+/// Returns whether the starter shows this task a GPU of its own, such as `srun --gpus-per-task=1`: number 0. Those of MPI
+/// show all tasks the same GPUs.
+fn sees_own_gpu(starter: Starter) -> bool {
+    let can_bind = matches!(starter, Starter::Srun | Starter::Flux | Starter::Jsrun);
+    let list = of_process(CUDA_VISIBLE_DEVICES).filter(|_| can_bind);
+    list.is_some_and(|list| !list.trim().is_empty() && !list.contains(','))
 }
 
 /// Returns the threads of this rank: those that Slurm gives each task, or a share of the cores on which
 /// `sharing` ranks run.
-fn threads(sharing: usize) -> usize {
-    let told = of_process(SLURM_CPUS_PER_TASK).and_then(|cores| cores.trim().parse().ok());
+fn threads(starter: Starter, sharing: usize) -> usize {
+    let told = of_process(SLURM_CPUS_PER_TASK).filter(|_| starter == Starter::Srun);
+    let told = told.and_then(|cores| cores.trim().parse().ok());
     let allowed = thread::available_parallelism().map_or(1, usize::from);
-    let shared = omp_threads(allowed, sharing);
-    told.filter(|cores| (1..=allowed).contains(cores)).unwrap_or(shared)
+    told.filter(|cores| (1..=allowed).contains(cores)).unwrap_or_else(|| omp_threads(allowed, sharing))
 }
 
-/// Runs a program of the batch system and returns its output.
+/// For programs of the batch system, whose server may not answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs a program of the batch system and returns its output, or `None` if it fails or takes too long.
 fn output(words: &[&str]) -> Option<String> {
     let (program, args) = words.split_first()?;
-    let done = Command::new(program).args(args).output().ok()?;
+    let mut command = Command::new(program);
+    let mut child =
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+    let begun = Instant::now();
+    while child.try_wait().ok()?.is_none() {
+        if begun.elapsed() > PATIENCE {
+            let _ = child.kill();
+            break;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    // Its few lines have fitted into the pipe.
+    let done = child.wait_with_output().ok()?;
     done.status.success().then(|| String::from_utf8_lossy(&done.stdout).into_owned())
 }

@@ -48,10 +48,14 @@ impl Job {
         Ok(Self { batch, tasks })
     }
 
-    /// Returns the job and its tasks if they are several ranks, or may be: their number is not always told.
+    /// Returns the job and its tasks if they are several ranks, or may be. A pod of Kubernetes and a task of pbsdsh are
+    /// alone if their number is not told: they are started for a launcher each, or for runs of their own.
     pub fn several_tasks(self) -> Option<(Self, Tasks)> {
         let tasks = self.tasks.clone()?;
-        let is_alone = tasks.size.is_some_and(|size| size.value == 1);
+        let is_alone = match tasks.size {
+            Some(size) => size.value == 1,
+            None => matches!(tasks.starter, Starter::Kubernetes | Starter::Pbsdsh),
+        };
         (!is_alone).then_some((self, tasks))
     }
 

@@ -43,7 +43,9 @@ pub enum PmiError {
     )]
     NoLibrary(String),
     /// PMIx's library fails.
-    #[error("PMIx: {call} failed: {reason}")]
+    #[error(
+        "PMIx: {call} failed: {reason}; look for the end of another task, or set DTRAIN_PMI=off, MASTER_ADDR and MASTER_PORT"
+    )]
     Pmix {
         /// The function.
         call: &'static str,

@@ -36,7 +36,7 @@ pub const PMIX_NAMESPACE: &str = "PMIX_NAMESPACE";
 /// A key-value space of all tasks of a starter.
 ///
 /// Order: `put`, then `fence` by all tasks, then `get`.
-trait KeyValues: fmt::Debug {
+trait KeyValues: fmt::Debug + Send {
     fn rank(&self) -> usize;
     fn size(&self) -> usize;
     /// Keys and values have letters, digits and `-` only; values at most [`LONGEST_VALUE`] characters.
@@ -117,6 +117,18 @@ impl Pmi {
         Ok(Some(Self { values, round: 0 }))
     }
 
+    /// Works like [`Pmi::connect`] where PMI is no must: `None` without PMIx's library.
+    ///
+    /// # Errors
+    ///
+    /// The starter does not answer as the protocol demands.
+    pub fn connect_if_there(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, PmiError> {
+        match Self::connect(get) {
+            Err(PmiError::NoLibrary(_)) => Ok(None),
+            connected => connected,
+        }
+    }
+
     /// Returns the rank of this task.
     pub fn rank(&self) -> usize {
         self.values.rank()
@@ -133,10 +145,10 @@ impl Pmi {
     ///
     /// A text is too long, or the starter fails.
     pub fn gather(&mut self, own: &str) -> Result<Vec<String>, PmiError> {
-        let text = hex::encode(own);
-        if text.len() > LONGEST_VALUE {
+        if 2 * own.len() > LONGEST_VALUE {
             return Err(PmiError::TooLong { bytes: own.len() });
         }
+        let text = hex::encode(own);
         let round = self.round;
         self.round += 1;
         let key = |rank: usize| format!("dtrain-{round}-{rank}");

@@ -2,7 +2,7 @@
 
 use crate::{PMI_FD, PMI_RANK, PMI_SIZE, PmiError};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -50,15 +50,14 @@ impl Socket {
         let Some(fd) = value.trim().parse::<RawFd>().ok().filter(|fd| *fd > 2) else {
             return Err(PmiError::Variable { name: PMI_FD, value, expected: "the number of an open socket" });
         };
-        // SAFETY: only used for one system call, which answers EBADF for a closed number.
+        // SAFETY: only used for two system calls, which answer EBADF for a closed number.
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
         if rustix::net::sockopt::socket_type(borrowed).is_err() {
             return Ok(None);
         }
-        // SAFETY: the starter opened it for this process, by the variable. Nothing else in it uses the number
-        // but an MPI library, and dtrain ends its own use only after MPI's.
-        let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        Ok(Some(Self::new(socket)?))
+        // A copy: an MPI library in this process uses the original, and closes it. Child processes do not get it.
+        let own = rustix::io::fcntl_dupfd_cloexec(borrowed, 0).map_err(io::Error::from)?;
+        Ok(Some(Self::new(UnixStream::from(own))?))
     }
 
     pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
@@ -83,8 +82,7 @@ impl Socket {
         }
     }
 
-    /// Returns the next bytes. An answer is read byte by byte at most once per start, so that nothing of a
-    /// later one is lost to a buffer.
+    /// Returns the next bytes. Nothing more is read: the bytes after them may be for an MPI library.
     pub(crate) fn bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
         if length > LONGEST_ANSWER {
             return Err(too_long());

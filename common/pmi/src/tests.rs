@@ -161,8 +161,12 @@ fn variables_of_another_process_are_no_starter() {
 
 #[test]
 fn a_text_that_is_too_long_is_an_error() {
-    let error = PmiError::TooLong { bytes: 501 }.to_string();
-    assert!(error.contains("501 bytes"), "{error}");
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.write_all(b"cmd=response_to_init rc=0\ncmd=my_kvsname kvsname=kvs_7\n").unwrap();
+    let task = Task { rank: 0, size: 1 };
+    let v1 = V1::connect(Socket::new(ours).unwrap(), task).unwrap().unwrap();
+    let error = Pmi { values: Box::new(v1), round: 0 }.gather(&"x".repeat(501)).unwrap_err();
+    assert!(matches!(error, PmiError::TooLong { bytes: 501 }), "{error}");
 }
 
 proptest! {

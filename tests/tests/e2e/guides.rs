@@ -12,9 +12,12 @@ use dtrain_tests::runs::{Sandbox, gpt};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// A part of a line, and what replaces it here.
+type Change = (&'static str, &'static str);
+
 /// The replacements as the page has them, with the changes for a machine of two cores without GPUs, and a part of
 /// the expected output.
-const LINES: [(&str, &[(&str, &str)], &str); 7] = [
+const LINES: [(&str, &[Change], &str); 7] = [
     (
         "dtrain launch --nproc 4 train_prs_med.py --data_root D --batch_size 2",
         &[("--nproc 4", "--nproc 2")],

@@ -96,6 +96,7 @@ fn a_signal_to_mpirun_stops_all_ranks_with_a_checkpoint_and_a_second_start_resum
         let epochs = format!("train.steps={}", steps + 3);
         again.args(["recipe.toml", "--run-dir", "run"]).args(LONG).args(["--set", &epochs]);
         let output = finish(&mut again, LIMIT);
+        assert!(output.status.success(), "{}", output_text(&output));
         assert!(output_text(&output).contains(&format!("after step {steps}")), "{}", output_text(&output));
     }
 }
@@ -160,7 +161,7 @@ fn a_starter_that_tells_too_little_is_an_error_with_a_remedy() {
         (output.status.code(), output_text(&output))
     };
     for (variables, code, message) in [
-        (&[("JOB_COMPLETION_INDEX", "1")][..], 2, "does not tell the number of ranks"),
+        (&[("PMIX_RANK", "1")][..], 2, "does not tell the number of ranks"),
         (&[("PMI_RANK", "0"), ("PMI_SIZE", "2")], 2, "does not tell the ranks of each node"),
         (
             &[("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "2")],
