@@ -15,4 +15,5 @@ pub mod ranks;
 pub mod reference;
 pub mod runs;
 pub mod scene;
+pub mod slurm;
 pub mod trainings;
