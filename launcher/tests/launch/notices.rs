@@ -192,6 +192,22 @@ fn a_notice_before_anything_is_started_reaches_the_first_attempt() {
     launch.wait().expect_code(75);
 }
 
+/// A batch system signals every process of a job, also a worker that has just started.
+#[test]
+fn a_notice_that_kills_a_worker_before_it_has_a_handler_reaches_the_next_attempt() {
+    for nodes in [
+        &[][..],
+        &["--nnodes", "1:2", "--rdzv-endpoint", "127.0.0.1:29378", "--rdzv-conf", "last_call_timeout=1"],
+    ] {
+        let scene = Scene::new();
+        let worker = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && kill -USR1 $$
+            trap 'exit 75' USR1; while :; do sleep 0.05 || :; done";
+        let mut command = scene.command(&["demo", "--nproc", "1", "--run-dir", "run"]);
+        command.args(nodes).env("FAKE_WORKER", worker);
+        scene.start(command).wait().expect_code(75);
+    }
+}
+
 #[test]
 fn a_launcher_whose_run_directory_another_run_has_taken_kills_its_workers_and_writes_nothing() {
     let scene = Scene::new();

@@ -15,5 +15,6 @@ pub mod ranks;
 pub mod reference;
 pub mod runs;
 pub mod scene;
+pub mod slurm;
 pub mod systems;
 pub mod trainings;

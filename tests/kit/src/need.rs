@@ -31,9 +31,11 @@ pub enum Need {
     PyTorch,
     /// `shellcheck`.
     Shellcheck,
+    /// Slurm and munge.
+    Slurm,
 }
 
-const NEEDS: [(Need, &str); 9] = [
+const NEEDS: [(Need, &str); 10] = [
     (Need::Cgroup, "cgroup"),
     (Need::Data, "data"),
     (Need::Mount, "mount"),
@@ -43,6 +45,7 @@ const NEEDS: [(Need, &str); 9] = [
     (Need::Python, "python"),
     (Need::PyTorch, "pytorch"),
     (Need::Shellcheck, "shellcheck"),
+    (Need::Slurm, "slurm"),
 ];
 
 impl Display for Need {
@@ -119,6 +122,6 @@ mod tests {
     #[test]
     fn unknown_needs_are_errors() {
         assert_eq!(is_required(Need::Python, "python,pytorhc"), Err("pytorhc"));
-        assert_eq!(names(), "cgroup, data, mount, mpi, netns, no-driver, python, pytorch, shellcheck");
+        assert_eq!(names(), "cgroup, data, mount, mpi, netns, no-driver, python, pytorch, shellcheck, slurm");
     }
 }

@@ -63,7 +63,7 @@ enum Command {
     /// Kill launchers, guardians and workers at many moments
     ///
     /// Takes some minutes. No process may remain.
-    /// Needs neither libtorch nor Python, except with --trainings.
+    /// Needs neither libtorch nor Python, except with --trainings and --slurm.
     Soak(soak::Args),
     /// Simulate runs on many nodes with random faults
     ///

@@ -1,6 +1,6 @@
 //! `soak`: repeats timing-dependent tests many times. They kill processes, freeze jobs, inspect workers with
-//! a slow debugger, and send signals while no worker runs; or trainings on several nodes with random faults. Not
-//! part of `cargo test`: they take minutes.
+//! a slow debugger, and send signals while no worker runs; or trainings on several nodes with random faults, or in
+//! jobs of Slurm. Not part of `cargo test`: they take minutes.
 
 use std::process::Command;
 
@@ -23,36 +23,54 @@ const CASES: [&str; 4] = ["killed", "frozen", "inspected", "in_the_pause"];
 /// The arguments of `soak`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Repetitions of each case, or number of faults
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    repeats: u32,
+    /// Repetitions of each case, or number of faults [default: 200; with --slurm 100]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    repeats: Option<u32>,
     /// Run only tests whose names contain this, such as `frozen`
     #[arg(long)]
     case: Option<String>,
     /// Train on several nodes with random faults instead; needs root
     #[arg(long, conflicts_with = "case")]
     trainings: bool,
+    /// Train in jobs of a Slurm of two nodes, and interrupt them; needs root
+    #[arg(long, conflicts_with_all = ["case", "trainings"])]
+    slurm: bool,
     /// Seed of the first training
-    #[arg(long, default_value_t = 1, requires = "trainings")]
+    #[arg(long, default_value_t = 1, conflicts_with = "case")]
     seed: u64,
 }
 
 /// Runs the tests and returns cargo's exit code.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     if args.trainings {
-        return run_trainings(workspace, signals, args);
+        return run_trainings(workspace, signals, args, "netns", "trainings_with_random_faults");
+    }
+    if args.slurm {
+        return run_trainings(workspace, signals, args, "netns,slurm", "interruptions_by_slurm");
     }
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(workspace.root())
-        .env(REPEATS, args.repeats.to_string())
+        .env(REPEATS, args.repeats().to_string())
         .args(["test", "--package", "dtrain", "--test", "launch", "--", "--nocapture"])
         .args(args.case.as_deref().map_or(CASES.to_vec(), |case| vec![case]));
     Ok(signals.run(&mut cargo)?.code)
 }
 
-/// Trains on several nodes with random faults and returns cargo's exit code.
-fn run_trainings(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+impl Args {
+    fn repeats(&self) -> u32 {
+        self.repeats.unwrap_or(if self.slurm { 100 } else { 200 })
+    }
+}
+
+/// Runs a long test of trainings, which fails without these needs, and returns cargo's exit code.
+fn run_trainings(
+    workspace: &Workspace,
+    signals: &Signals,
+    args: &Args,
+    needs: &str,
+    test: &str,
+) -> Result<u8> {
     let ready = setup::run(workspace, signals, &SetArgs::default().into())?;
     let code = ready.build_dtrain(workspace, signals, "dev")?;
     if code != 0 {
@@ -60,10 +78,10 @@ fn run_trainings(workspace: &Workspace, signals: &Signals, args: &Args) -> Resul
     }
     let mut cargo = ready.cargo(workspace);
     cargo
-        .env(REPEATS, args.repeats.to_string())
+        .env(REPEATS, args.repeats().to_string())
         .env(SEED, args.seed.to_string())
-        .env(REQUIRE, "netns")
+        .env(REQUIRE, needs)
         .args(["test", "--package", "dtrain-tests", "--test", "e2e", "--"])
-        .args(["--ignored", "--nocapture", "trainings_with_random_faults"]);
+        .args(["--ignored", "--nocapture", test]);
     Ok(signals.run(&mut cargo)?.code)
 }

@@ -28,6 +28,7 @@ mod own_trainer;
 mod parity;
 mod rollback;
 mod schedules;
+mod slurm;
 mod soak;
 mod stages;
 mod starters;

@@ -14,6 +14,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The number of times that a new master port is chosen if another program took it.
 const PORTS: u32 = 3;
+/// The number of restarts after SIGUSR1 killed workers that had no handler yet.
+const EARLY_REQUESTS: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RestartPolicy {
@@ -76,6 +78,7 @@ pub struct Restarts {
     /// Restarts since the last attempt that lasted [`LASTING`].
     in_a_row: u32,
     ports: u32,
+    early_requests: u32,
     /// Signals for the workers that no attempt has handled.
     notices: Vec<i32>,
     /// The signal that asked the launcher to stop while no worker ran.
@@ -127,7 +130,8 @@ impl Restarts {
             self.on_event(&Event::Forward { signal });
         }
         let other_port = port_taken && self.ports < PORTS;
-        if !other_port {
+        let is_early_request = self.is_early_request(outcome);
+        if !other_port && !is_early_request {
             if matches!(outcome, Some(Outcome::Exited(code)) if self.policy.permanent.contains(&code)) {
                 return stay("it would fail in the same way again");
             }
@@ -138,6 +142,11 @@ impl Restarts {
         if let Some(StopSource::Request { signal }) = stop_source {
             self.on_event(&Event::Stop { signal });
             return Next::Stop;
+        }
+        if is_early_request {
+            self.early_requests += 1;
+            self.on_event(&Event::Forward { signal: signals::USR1 });
+            return self.admit(now);
         }
         if other_port {
             self.ports += 1;
@@ -154,8 +163,15 @@ impl Restarts {
         Next::Restart { restart: self.used, pause }
     }
 
-    /// Decides after workers that stopped because a node has joined or was lost, with enough others. The restart is
-    /// allowed in addition to the others.
+    /// Returns whether the request to stop killed a training's worker that had no handler yet. A batch system signals
+    /// every process of a job, also a worker that has just started.
+    fn is_early_request(&self, outcome: Option<Outcome>) -> bool {
+        let is_killed = outcome == Some(Outcome::Signaled(signals::USR1));
+        self.policy.training && is_killed && self.early_requests < EARLY_REQUESTS
+    }
+
+    /// Decides after workers that stopped because a node has joined or was lost, with enough others, or because of an
+    /// early request. The restart is allowed in addition to the others.
     pub(crate) fn admit(&mut self, now: Duration) -> Next {
         if self.is_too_late(now) {
             return Next::Finish { reason: Some(NO_TIME) };

@@ -157,6 +157,29 @@ fn unhandled_notices_pass_to_the_next_attempt() {
 }
 
 #[test]
+fn a_request_that_kills_a_worker_without_a_handler_is_a_request_and_no_failure() {
+    let mut killed = failed(0);
+    killed.ends[0].outcome = Outcome::Signaled(signals::USR1);
+    let none = RestartPolicy { max_restarts: 0, ..POLICY };
+    let again = |restart| Next::Restart { restart, pause: Duration::ZERO };
+    let mut restarts = Restarts::new(none);
+    for attempt in 1..=EARLY_REQUESTS {
+        assert_eq!(restarts.after(&killed, Duration::ZERO, false, NOW), again(attempt));
+        assert_eq!(restarts.resume(NOW, false), Resumption::Start { notices: vec![signals::USR1] });
+    }
+    let over = restarts.after(&killed, Duration::ZERO, false, NOW);
+    assert!(matches!(over, Next::Finish { .. }), "a worker that kills itself: {over:?}");
+
+    let mut restarts = Restarts::new(none);
+    assert_eq!(restarts.after(&killed, Duration::ZERO, false, NOW), again(1));
+    assert_eq!(restarts.resume(NOW, true), Resumption::Requeue);
+
+    let program = RestartPolicy { training: false, ..none };
+    let next = Restarts::new(program).after(&killed, Duration::ZERO, false, NOW);
+    assert_eq!(next, Next::Finish { reason: None }, "a program may end by the signal on purpose");
+}
+
+#[test]
 fn a_start_that_the_system_refused_for_now_is_tried_again() {
     let refused = |temporary| {
         let cause = Cause::NotStarted { rank: 0, temporary };
