@@ -11,14 +11,11 @@ pub(crate) fn render(spec: &JobSpec) -> String {
     add_options(&mut script, spec);
     launch::add_setup(&mut script, spec);
     launch::add_run_dir(&mut script, spec, "$SLURM_ARRAY_TASK_ID");
-    let is_several = spec.size.nodes > 1;
-    if is_several {
-        script.part("The first node leads. The job's number decides about the port.");
-        script.line("head_node=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)");
-        script.line("port=$((24000 + SLURM_JOB_ID % 8000))");
+    if spec.size.nodes > 1 {
+        script.part("dtrain takes nodes, endpoint and id from the step; the first node leads.");
         launch::add_secret(&mut script);
     }
-    add_step(&mut script, spec, is_several);
+    add_step(&mut script, spec);
     let mut one_task = container(spec);
     if !one_task.is_empty() {
         one_task.insert(0, "srun --nodes=1 --ntasks=1".to_owned());
@@ -62,7 +59,7 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
     script.option(format_args!("--output={}-{number}.out", spec.name.as_str()));
 }
 
-fn add_step(script: &mut Script, spec: &JobSpec, is_several: bool) {
+fn add_step(script: &mut Script, spec: &JobSpec) {
     let mut srun = "srun --ntasks-per-node=1".to_owned();
     let comment = match spec.size.cpus_per_task {
         // Since 22.05 srun does not inherit it.
@@ -80,10 +77,6 @@ fn add_step(script: &mut Script, spec: &JobSpec, is_several: bool) {
     let mut lines = vec![srun];
     lines.extend(container(spec));
     let mut flags = Vec::new();
-    if is_several {
-        flags.push("--nnodes \"$SLURM_JOB_NUM_NODES\" --rdzv-endpoint \"$head_node:$port\"".to_owned());
-        flags.push("--rdzv-id \"$SLURM_JOB_ID\"".to_owned());
-    }
     let signal = matches!(spec.time, Some(TimeLimit { signal_before: Some(_), .. }));
     if signal && matches!(spec.work.target, Target::Recipes { .. }) {
         // Otherwise dtrain would also stop at its own margin.

@@ -35,6 +35,8 @@ pub struct Slurm {
     network: Network,
     /// The daemon of each node.
     daemons: Mutex<Vec<Child>>,
+    /// munged and the controller.
+    controller: Vec<Child>,
     files: TempDir,
 }
 
@@ -83,7 +85,7 @@ impl Slurm {
         }
         let network = Network::new(nodes)?;
         let files = tempfile::tempdir().unwrap();
-        let slurm = Self { network, daemons: Mutex::default(), files };
+        let mut slurm = Self { network, daemons: Mutex::default(), controller: Vec::new(), files };
         slurm.write_files();
         slurm.start();
         Some(slurm)
@@ -207,11 +209,12 @@ impl Slurm {
 
     fn configuration(&self) -> String {
         let dir = self.files.path().display();
-        // `cred_expire` is also the time that a requeued job waits. Slurm takes less than 5 s as the default of 120 s.
+        // `cred_expire` is also the time that a requeued job waits. Shorter ones
+        // expire on a busy machine before the job starts.
         let mut text = format!(
             "ClusterName=test
 AuthType=auth/munge
-AuthInfo=socket={dir}/munge.socket,cred_expire=5
+AuthInfo=socket={dir}/munge.socket,cred_expire=10
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={dir}/state
@@ -248,7 +251,7 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
         text
     }
 
-    fn start(&self) {
+    fn start(&mut self) {
         let flags = ["--foreground", "--force"].map(str::to_owned);
         let flag = |name: &str, file: &str| format!("--{name}={}", self.file(file).display());
         let files = [
@@ -258,10 +261,12 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
             flag("log-file", "munged.log"),
             flag("seed-file", "munged.seed"),
         ];
-        self.spawn(0, Command::new("munged").args(flags).args(files));
+        let munged = self.spawn(0, Command::new("munged").args(flags).args(files));
+        self.controller.push(munged);
         let socket = self.file("munge.socket");
         wait_until("munged", || socket.exists());
-        self.spawn(0, Command::new("slurmctld").arg("-D"));
+        let controller = self.spawn(0, Command::new("slurmctld").arg("-D"));
+        self.controller.push(controller);
         let nodes = 0..self.network.nodes().len();
         *self.daemons.lock().unwrap() = nodes.map(|node| self.start_slurmd(node)).collect();
         let nodes = self.network.nodes().len().to_string();

@@ -23,7 +23,7 @@ pub(super) enum Kind {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fault {
     pub(super) kind: Kind,
-    /// Steps of the attempt before it.
+    /// Steps of the attempt before it; 0: as soon as the workers are started.
     pub(super) after: u64,
 }
 
@@ -69,7 +69,7 @@ impl Iterator for Plan {
             5 | 6 => Kind::Kill,
             _ => Kind::TimeLimit,
         };
-        Some(Fault { kind, after: 1 + self.random.below(25) })
+        Some(Fault { kind, after: self.random.below(26) })
     }
 }
 

@@ -165,7 +165,7 @@ impl<'a> Training<'a> {
                 self.look_after_an_attempt(injected.take().unwrap_or(Kind::TimeLimit));
                 (fault, begun) = (faults.next(), Instant::now());
             }
-            let due = fault.filter(|it| job.state == "RUNNING" && self.newest_step() >= self.from + it.after);
+            let due = fault.filter(|it| job.state == "RUNNING" && self.has_reached(it.after));
             if let Some(it) = due.filter(|it| injected.is_none() && it.kind != Kind::TimeLimit) {
                 self.inject(it.kind);
                 injected = Some(it.kind);
@@ -202,9 +202,10 @@ impl<'a> Training<'a> {
         self.slurm.run(&["scontrol", "hold", &self.id]);
         let number = self.outcome.interruptions.len() + 1;
         wait("the end of the job's processes", || self.slurm.job_processes().is_empty());
-        let newest = self.newest_checkpoint();
-        let repeated = self.newest_step().saturating_sub(newest);
-        let log = self.read_log();
+        let (newest, log) = (self.newest_checkpoint(), self.read_log());
+        // Without a step of its own, the attempt left the record of an earlier one as it was.
+        let recorded = if last_step(&log).is_some() { self.newest_step() } else { newest };
+        let repeated = recorded.saturating_sub(newest);
         let mut expect = |holds: bool, what: String| {
             if !holds {
                 self.outcome.problems.push(format!("attempt {number}, {kind}: {what}"));
@@ -242,26 +243,44 @@ impl<'a> Training<'a> {
         self.outcome
     }
 
-    /// Returns what the log got since the last call.
+    /// Returns what the log got since the attempt began, and begins a new attempt.
     fn read_log(&mut self) -> String {
-        let log = log(self.slurm, self.name, &self.id);
-        let new = log.get(self.logged..).unwrap_or_default().to_owned();
-        self.logged = log.len();
+        let new = self.log();
+        self.logged += new.len();
         new
     }
 
-    pub(super) fn newest_step(&self) -> u64 {
+    /// Returns what the log got since the attempt began.
+    fn log(&self) -> String {
+        log(self.slurm, self.name, &self.id).get(self.logged..).unwrap_or_default().to_owned()
+    }
+
+    /// Returns whether the attempt's workers were started and have made this number of steps.
+    fn has_reached(&self, steps: u64) -> bool {
+        let log = self.log();
+        let made = last_step(&log).map_or(0, |step| step.saturating_sub(self.from));
+        log.contains("dtrain: started ") && made >= steps
+    }
+
+    fn newest_step(&self) -> u64 {
         // The last line may be incomplete.
         let text = fs::read_to_string(self.run.0.metrics()).unwrap_or_default();
-        let steps =
+        let mut steps =
             text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()?["step"].as_u64());
-        steps.last().unwrap_or(0)
+        steps.next_back().unwrap_or(0)
     }
 
     pub(super) fn newest_checkpoint(&self) -> u64 {
         let newest = self.run.0.newest_checkpoint().unwrap();
         newest.map_or(0, |(_, manifest)| manifest.step)
     }
+}
+
+/// Returns the last step that a log shows.
+fn last_step(log: &str) -> Option<u64> {
+    let mut steps =
+        log.lines().filter_map(|line| line.strip_prefix("[rank 0] step ")?.split('/').next()?.parse().ok());
+    steps.next_back()
 }
 
 /// Returns the step after which an attempt begins, by its log; `None` if it ended before it knew.
