@@ -103,7 +103,7 @@ fn bad_values_are_named() {
 fn vars_round_trip() {
     let mut env = WorkerEnv::single();
     env.rank = 5;
-    env.local_rank = 1;
+    (env.local_rank, env.gpu) = (1, 1);
     env.group_rank = 2;
     (env.world_size, env.local_world_size, env.group_world_size) = (6, 2, 3);
     env.master_addr = "::1".into();

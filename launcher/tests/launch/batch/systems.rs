@@ -23,7 +23,8 @@ fn jobs_of_two_nodes_start_again_after_code_75() {
         submitted.expect_code(0).expect_stderr("watch it with `");
         assert_eq!(submitted.stdout().trim(), queue.first_id());
         let done = queue.drive(None);
-        assert_eq!(codes(&done), [Some(75), Some(0)], "{system}");
+        let last = done.last().map_or("", |done| &done.stderr);
+        assert_eq!(codes(&done), [Some(75), Some(0)], "{system}: {last}");
         done[0].expect_stderr("dtrain: requeue 1 of 3");
         for rank in ["rank 0 of 2", "rank 1 of 2"] {
             assert!(done[1].stdout().contains(rank), "{system} {rank}:\n{}", done[1].stdout());
