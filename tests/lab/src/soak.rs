@@ -30,13 +30,13 @@ pub(crate) struct Args {
     #[arg(long)]
     case: Option<String>,
     /// Train on several nodes with random faults instead; needs root
-    #[arg(long, conflicts_with = "case")]
+    #[arg(long, conflicts_with = "case", group = "jobs")]
     trainings: bool,
     /// Train in jobs of a Slurm of two nodes, and interrupt them; needs root
-    #[arg(long, conflicts_with_all = ["case", "trainings"])]
+    #[arg(long, conflicts_with = "case", group = "jobs")]
     slurm: bool,
     /// Seed of the first training
-    #[arg(long, default_value_t = 1, conflicts_with = "case")]
+    #[arg(long, default_value_t = 1, requires = "jobs")]
     seed: u64,
 }
 
