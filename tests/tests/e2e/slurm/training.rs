@@ -1,12 +1,14 @@
 //! One training as a job, its interruptions, and the comparison with an uninterrupted one.
 
 use std::fs;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::RunDir;
 use dtrain_test_kit::process::{Signal, kill};
+use dtrain_test_kit::programs;
 use dtrain_test_kit::slurm::{Job, Slurm};
 use dtrain_tests::runs::Run;
 use serde_json::Value;
@@ -143,7 +145,16 @@ pub(super) fn train(
 ) -> Outcome {
     let mut training = Training::submit(slurm, name, "1 min", reference.steps);
     let job = training.drive(faults);
-    training.finish(&job, reference)
+    let mut outcome = training.finish(&job, reference);
+    if !outcome.problems.is_empty() {
+        // The shared folder goes with Slurm.
+        let kept = programs::build_folder().join(format!("slurm-{name}-{}", std::process::id()));
+        let copied = Command::new("cp").arg("-a").args([slurm.path(""), kept.clone()]).status();
+        let what =
+            if copied.is_ok_and(|status| status.success()) { "files are" } else { "files could not be put" };
+        outcome.problems.push(format!("{what} in {}", kept.display()));
+    }
+    outcome
 }
 
 impl<'a> Training<'a> {
@@ -162,7 +173,8 @@ impl<'a> Training<'a> {
                 return job;
             }
             if job.state == "PENDING" && job.restarts > self.outcome.interruptions.len() {
-                self.look_after_an_attempt(injected.take().unwrap_or(Kind::TimeLimit));
+                let kind = injected.take().unwrap_or_else(|| self.own_end());
+                self.look_after_an_attempt(kind);
                 (fault, begun) = (faults.next(), Instant::now());
             }
             let due = fault.filter(|it| job.state == "RUNNING" && self.has_reached(it.after));
@@ -193,7 +205,7 @@ impl<'a> Training<'a> {
             Kind::Signal => {
                 self.slurm.run(&["scancel", "--signal=USR1", &self.id]);
             }
-            Kind::TimeLimit | Kind::Daemon => {}
+            Kind::TimeLimit | Kind::Daemon | Kind::Silence => {}
         }
     }
 
@@ -241,6 +253,14 @@ impl<'a> Training<'a> {
         wait("the end of the job's processes", || self.slurm.job_processes().is_empty());
         reference.compare(&self.run, &mut self.outcome.problems);
         self.outcome
+    }
+
+    /// Returns how an attempt ended that nothing interrupted.
+    fn own_end(&self) -> Kind {
+        match self.log().contains("stopped on request") {
+            true => Kind::TimeLimit,
+            false => Kind::Silence,
+        }
     }
 
     /// Returns what the log got since the attempt began, and begins a new attempt.
