@@ -15,8 +15,6 @@ pub(super) enum Kind {
     TimeLimit,
     /// Slurm gives up a node whose daemon was killed.
     Daemon,
-    /// A node was silent for too long, as happens on a busy machine; the launch ended with 75, or Slurm requeued the job.
-    Silence,
     /// By the signal that comes before the time limit.
     Signal,
 }
@@ -43,7 +41,6 @@ impl Display for Kind {
             Self::PreemptionAtOnce => "preempted without a grace time",
             Self::Kill => "requeued and killed",
             Self::TimeLimit => "time limit",
-            Self::Silence => "silent node",
             Self::Daemon => "daemon of a node killed",
             Self::Signal => "SIGUSR1",
         })

@@ -173,8 +173,7 @@ impl<'a> Training<'a> {
                 return job;
             }
             if job.state == "PENDING" && job.restarts > self.outcome.interruptions.len() {
-                let kind = injected.take().unwrap_or_else(|| self.own_end());
-                self.look_after_an_attempt(kind);
+                self.look_after_an_attempt(injected.take().unwrap_or(Kind::TimeLimit));
                 (fault, begun) = (faults.next(), Instant::now());
             }
             let due = fault.filter(|it| job.state == "RUNNING" && self.has_reached(it.after));
@@ -205,7 +204,7 @@ impl<'a> Training<'a> {
             Kind::Signal => {
                 self.slurm.run(&["scancel", "--signal=USR1", &self.id]);
             }
-            Kind::TimeLimit | Kind::Daemon | Kind::Silence => {}
+            Kind::TimeLimit | Kind::Daemon => {}
         }
     }
 
@@ -253,14 +252,6 @@ impl<'a> Training<'a> {
         wait("the end of the job's processes", || self.slurm.job_processes().is_empty());
         reference.compare(&self.run, &mut self.outcome.problems);
         self.outcome
-    }
-
-    /// Returns how an attempt ended that nothing interrupted.
-    fn own_end(&self) -> Kind {
-        match self.log().contains("stopped on request") {
-            true => Kind::TimeLimit,
-            false => Kind::Silence,
-        }
     }
 
     /// Returns what the log got since the attempt began, and begins a new attempt.
